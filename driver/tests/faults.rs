@@ -1,6 +1,5 @@
-//! The driver against a software controller that misbehaves, in virtual time: what
-//! is overdue, lost, repeated, corrupt, refused or unplugged. Each case ends with
-//! every buffer back exactly once and nothing left mapped.
+//! The driver against a misbehaving software controller, in virtual time: overdue, lost, repeated, corrupt and refused
+//! commands, and removal. Each case ends with every buffer back exactly once and nothing left mapped.
 #![allow(missing_docs)]
 
 #[path = "support/rig.rs"]

@@ -1,4 +1,4 @@
-//! Commands of a namespace that are no transfers: what their data is, and where they may go.
+//! Namespace commands other than transfers: their data, and where they may be posted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ fn made_as(options: &str) -> (Arc<SoftBus>, Controller) {
     (bus, controller.expect("controller"))
 }
 
-/// A list that ends on its second page, in a buffer that reaches into a third: PRP2 must be
-/// the second page, because the controller goes by the length of the list.
+/// A list that ends on its second page, in a buffer that extends into a third: PRP2 must be the second page, because
+/// the controller goes by the length of the list.
 #[test]
 fn a_list_of_ranges_is_as_long_as_its_ranges() {
     let (bus, controller) = controller();
@@ -58,7 +58,7 @@ fn a_list_whose_buffer_was_exchanged_for_less_is_refused() {
     assert_eq!(rejected.reason, RejectReason::ShortBuffer { needs: 16, has: 8 });
 }
 
-/// What needs no buffer belongs to a controller all the same: its namespace does.
+/// A command without a buffer also belongs to a controller, through its namespace.
 #[test]
 fn a_command_for_another_controllers_namespace_is_refused() {
     let ((_bus, controller), (_other_bus, other)) = (controller(), controller());
@@ -74,8 +74,7 @@ fn a_command_for_another_controllers_namespace_is_refused() {
     assert_eq!(rejected.reason, RejectReason::Foreign);
 }
 
-/// Whether PRP2 is a page or a list follows from the command's length, not from the buffer it
-/// ends up with.
+/// The command's length decides whether PRP2 is a page or a list, not the buffer it ends up with.
 #[test]
 #[allow(unsafe_code)]
 fn a_raw_command_whose_buffer_was_exchanged_for_less_is_refused() {
@@ -91,7 +90,7 @@ fn a_raw_command_whose_buffer_was_exchanged_for_less_is_refused() {
     assert_eq!(rejected.reason, RejectReason::ShortBuffer { needs: 3 * 4096, has: 2 * 4096 });
 }
 
-/// The controller enforces what it states, so that a command at each limit works and one above it would fail there.
+/// The controller enforces its reported limits, so a command at each limit works and one above it would fail there.
 #[test]
 fn commands_without_a_transfer_keep_to_the_controllers_limits() {
     let (_bus, controller) = made_as("mem=1M,wzsl=1,vsl=2,dmrl=2,dmrsl=8,dmsl=12");
@@ -130,7 +129,7 @@ fn commands_without_a_transfer_keep_to_the_controllers_limits() {
     assert_eq!(deallocate(&[8, 5]), over("DMSL", "LBAs of one deallocation", 13, 12));
 }
 
-/// A device's deallocation is one run, which it cuts into the ranges that the controller takes.
+/// A device's deallocation is one run, split into the ranges that the controller accepts.
 #[test]
 fn a_long_deallocation_is_cut_into_ranges_that_the_controller_takes() {
     let (bus, controller) = made_as("mem=1M,dmrl=3,dmrsl=8");

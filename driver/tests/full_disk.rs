@@ -1,6 +1,6 @@
-//! No room for a file: refused when it is made, by every path.
+//! Every path refuses to create a file without room for it.
 //!
-//! In a process of its own, whose limit on the size of files stands in for a disk that is full.
+//! Runs in its own process, whose file size limit stands in for a full disk.
 
 use adit_driver::{Device, DeviceOptions, Target};
 use nix::sys::resource::{Resource, setrlimit};

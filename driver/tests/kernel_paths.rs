@@ -1,7 +1,7 @@
-//! The kernel's paths on real files: what was written is read, by every path, whatever is in flight.
+//! The kernel paths on real files: every path reads what was written, with any requests in flight.
 //!
-//! No test needs privileges or a device. `uring:` needs a kernel that allows io_uring, which is tested for by name: where
-//! it is forbidden these tests fail and say so.
+//! No test needs privileges or a device. `uring:` needs a kernel that allows io_uring; where it is forbidden, the tests
+//! fail and say so.
 
 #[path = "kernel_paths/model.rs"]
 mod model;

@@ -1,6 +1,6 @@
-//! What io_uring locks of a user's memory, of which there is little by default: what is used, and given back at once.
+//! Memory that io_uring locks, which users have little of by default: only what is used, and released at once.
 //!
-//! In a process of its own: what is locked is counted for all of it.
+//! Runs in its own process, because the system counts locked memory per process.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -10,17 +10,17 @@ use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Re
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Device, DeviceOptions, Target};
 
-/// One test at a time locks memory.
+/// Serializes tests that lock memory.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Memory of this process that somebody else keeps in place, in KiB.
+/// Memory of this process that is pinned, in KiB.
 fn pinned_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("a process has a status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("it says so");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// A device on a file of this name, which is removed at the end.
+/// A device on a file of this name, removed at the end.
 struct File(PathBuf);
 
 impl File {
@@ -39,7 +39,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // A test may never have created it.
+        // The test may not have created it.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -50,7 +50,6 @@ fn queue(device: &Device, memory: &[&Buffer]) -> DeviceQueue<Buffer> {
     device.create_queue(&options, memory).expect("a queue")
 }
 
-/// Reads into a buffer, so many times.
 fn read(
     device: &Device,
     queue: &mut DeviceQueue<Buffer>,
@@ -101,7 +100,7 @@ fn memory_that_is_used_often_is_locked_once_and_let_go_of_when_it_is_freed() {
         let buffer = read(&device, &mut queue, buffer, 20);
         assert_eq!(pinned_kib(), before + kib, "{path}: registered once");
         drop(buffer);
-        // Some kernels let go of the pages a second later.
+        // Some kernels release the pages a second later.
         let deadline = Instant::now() + Duration::from_secs(30);
         while pinned_kib() != before && Instant::now() < deadline {
             queue.poll(device.now(), |_| panic!("nothing is in flight"));

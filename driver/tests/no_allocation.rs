@@ -1,9 +1,8 @@
-//! An I/O allocates nothing, and a queue pair is small.
+//! I/Os allocate nothing, and a queue pair is small.
 //!
-//! A counting allocator watches `post`, `ring` and `poll` over ten thousand I/Os of
-//! every kind, after one burst that lets buffers of the test's own grow. It counts
-//! only on the thread that asked for it and only inside those calls: the
-//! software controller's work between them is not the driver's.
+//! A counting allocator watches `post`, `ring` and `poll` over ten thousand I/Os of every kind, after one burst that
+//! lets the test's own buffers grow. It counts only inside those calls on the watched thread, which excludes the
+//! software controller's work between them.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -21,9 +20,9 @@ use adit_driver::{
     QueuePairOptions, Stats,
 };
 
-/// I/Os of each kind that are watched.
+/// Watched I/Os of each kind.
 const IOS: usize = 10_000;
-/// I/Os posted before the doorbell is rung.
+/// I/Os posted per doorbell ring.
 const BURST: usize = 16;
 
 thread_local! {
@@ -32,7 +31,7 @@ thread_local! {
     static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting what a watched thread asks of it.
+/// The system's allocator, counting a watched thread's calls.
 struct Counting;
 
 #[global_allocator]
@@ -40,7 +39,7 @@ static COUNTING: Counting = Counting;
 
 impl Counting {
     fn count(allocations: u64, bytes: i64) {
-        // A thread that is ending has no counters any more, and is not watched.
+        // A thread that is ending has no counters and is not watched.
         let _ = WATCHES.try_with(|watches| {
             if watches.get() {
                 ALLOCATIONS.set(ALLOCATIONS.get() + allocations);
@@ -71,7 +70,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `f` and returns its result with the allocations it made and the bytes that stayed.
+/// Runs `f`; returns its result, the number of its allocations and the bytes left allocated.
 fn watch<R>(f: impl FnOnce() -> R) -> (R, u64, i64) {
     let (allocations, bytes) = (ALLOCATIONS.get(), LIVE_BYTES.get());
     WATCHES.set(true);
@@ -86,7 +85,6 @@ fn open(soft: &str) -> (Arc<SoftBus>, Controller) {
     (bus, controller.expect("controller"))
 }
 
-/// A queue pair at work on one kind of I/O.
 struct Work<B: IoBuffer> {
     bus: Arc<SoftBus>,
     namespace: Namespace,
@@ -105,7 +103,7 @@ impl<B: IoBuffer> Work<B> {
         Work { bus, namespace, queue, buffers, is_write: false }
     }
 
-    /// One burst, reads and writes in turn; returns the allocations it made.
+    /// Executes one burst, alternating reads and writes; returns its allocations.
     fn burst(&mut self) -> u64 {
         let Work { bus, namespace, queue, buffers, is_write } = self;
         *is_write = !*is_write;
@@ -132,7 +130,7 @@ impl<B: IoBuffer> Work<B> {
         posting + polling
     }
 
-    /// Ten thousand I/Os; returns what the queue counted.
+    /// Executes ten thousand I/Os; returns the queue's counters.
     fn run(mut self, kind: &str) -> Stats {
         self.burst();
         let allocations: u64 = (0..IOS / BURST).map(|_| self.burst()).sum();
@@ -147,12 +145,11 @@ fn single(controller: &Controller, offset: usize, len: usize) -> Buffer {
     buffer
 }
 
-/// Two pieces that meet inside a page.
+/// Makes two pieces that meet inside a page.
 fn pieces(controller: &Controller, at: usize, len: usize) -> Vec<Buffer> {
     vec![single(controller, 4096, at), single(controller, 0, len - at)]
 }
 
-/// The storages, each with options added.
 fn each(options: &str, test: impl Fn(&str)) {
     for storage in ["null", "mem=8M"] {
         test(&format!("{storage},{options}"));
@@ -208,7 +205,7 @@ fn split_and_bounced_requests_allocate_nothing() {
     });
 }
 
-/// Through a reactor's client and lane: sending, both turns, and taking the answer.
+/// Through a reactor's client and lane: sending, both turns, and receiving the answer.
 #[test]
 fn a_request_through_a_reactor_allocates_nothing() {
     let (bus, controller) = open("mem=8M");
@@ -243,7 +240,7 @@ fn a_request_through_a_reactor_allocates_nothing() {
     assert_eq!(allocations, 0, "allocations in {IOS} requests through a reactor");
 }
 
-/// On the kernel's paths: what is allocated, the kernel allocates.
+/// On the kernel paths, only the kernel allocates.
 #[test]
 fn a_request_through_the_kernel_allocates_nothing() {
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
@@ -267,7 +264,7 @@ fn a_request_through_the_kernel_allocates_nothing() {
     std::fs::remove_file(file).expect("removing it");
 }
 
-/// Reads once into everything that is idle; returns the allocations that were made.
+/// Reads once into every idle buffer; returns the number of allocations.
 fn through_the_kernel(
     device: &Device,
     queue: &mut DeviceQueue<Vec<Buffer>>,
@@ -298,7 +295,7 @@ fn through_the_kernel(
     posting + taking
 }
 
-/// The figure of the goals: 128 KiB for a queue pair of 256 entries, without data.
+/// The goal: 128 KiB for a queue pair of 256 entries, without data.
 #[test]
 fn a_queue_pair_is_small() {
     let (bus, controller) = open("null");
@@ -308,7 +305,7 @@ fn a_queue_pair_is_small() {
     });
     let mapped = bus.mapped_bytes() - before;
     let inline = size_of_val(&queue) as u64;
-    // The software controller's side of the queue is on the heap, too: an upper bound.
+    // The software controller's side of the queue is also on the heap, so this is an upper bound.
     let total = mapped + u64::try_from(heap).expect("it allocates") + inline;
     println!(
         "queue pair of 256 entries: {total} bytes ({mapped} mapped, {heap} heap, {inline} inline)"

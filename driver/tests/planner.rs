@@ -1,8 +1,8 @@
 //! The planner against an independent walker.
 //!
-//! Random segments, limits and LBAs go through the planner; what it builds is read
-//! back by the walker of `support/walker.rs`, which shares no code with it. Together the commands must move
-//! every byte of the request exactly once and in order.
+//! Random segments, limits and LBAs go through the planner; the walker of `support/walker.rs`, which shares no code
+//! with it, reads the result back. Together, the commands must move every byte of the request exactly once and in
+//! order.
 
 #[path = "support/walker.rs"]
 mod walker;
@@ -38,7 +38,7 @@ fn limits() -> impl Strategy<Value = Limits> {
     )
 }
 
-/// Segments that do not overlap: each in an address range of its own, or right behind the last.
+/// Generates disjoint segments: each in its own address range, or right after the previous one.
 fn segments() -> impl Strategy<Value = Vec<Segment>> {
     let offset =
         prop_oneof![3 => Just(0u64), 2 => (0u64..1024).prop_map(|o| o * 4), 1 => 0u64..4096];
@@ -60,7 +60,7 @@ fn segments() -> impl Strategy<Value = Vec<Segment>> {
     })
 }
 
-/// Makes the total whole LBAs by growing the last segment.
+/// Grows the last segment until the total is whole LBAs.
 fn whole(mut segments: Vec<Segment>, lba_bytes: u64) -> Vec<Segment> {
     let total: u64 = segments.iter().map(|segment| segment.len).sum();
     if let Some(last) = segments.last_mut() {
@@ -127,7 +127,7 @@ fn the_walker_can_fail() {
         .expect("valid")
         .next()
         .expect("one piece");
-    // A canary: a piece that claims another start must not pass.
+    // A canary: a piece with a wrong start must not pass.
     piece.start.offset = 4096;
     piece.bytes -= 4096;
     let wrong = [Segment { iova: Iova(0x20_0000), len: 64 << 10 }];

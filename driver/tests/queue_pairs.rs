@@ -23,7 +23,7 @@ fn a_queue_that_reuses_an_identifier_starts_from_nothing() {
                 .create_queue_pair(QueuePairOptions { depth: 64, ..Default::default() })
                 .expect("created");
             let mut buffer = controller.allocate(4096).expect("allocated");
-            // An odd number, so that the tail is not at 0 when the queue goes.
+            // An odd number, so that the tail is not 0 at the end.
             for lba in 0..37 {
                 buffer.fill(round);
                 let (written, _) =
@@ -49,7 +49,7 @@ fn a_bus_has_one_controller_at_a_time() {
     attach().expect("once the first is gone");
 }
 
-/// The dwords of a command that say where it goes and how, as the device sees them.
+/// The dwords that give a command's place and options, as the device sees them.
 #[test]
 fn a_command_says_all_of_its_lba_its_length_and_its_flags() {
     // 4 TiB of 512 bytes: some LBAs take more than 32 bits.

@@ -1,5 +1,5 @@
-//! The reactor: its lanes by hand in virtual time over a software controller that
-//! misbehaves, and its threads on the machine's clock.
+//! The reactor: its lanes, driven by hand in virtual time over a misbehaving software controller, and its threads on
+//! the machine's clock.
 #![allow(missing_docs)]
 
 #[path = "model/random.rs"]

@@ -1,4 +1,4 @@
-//! Memory that the caller owns, registered once and used for any number of transfers.
+//! Memory that the caller owns, registered once and used for many transfers.
 #![allow(unsafe_code)]
 #![allow(missing_docs)]
 
@@ -13,7 +13,7 @@ use memmap2::{MmapOptions, MmapRaw};
 
 const BYTES: usize = 1 << 20;
 
-/// A mapping that tells when it is gone.
+/// A mapping that reports its drop.
 struct Owner {
     map: MmapRaw,
     gone: Arc<AtomicBool>,
@@ -39,18 +39,17 @@ impl Rig {
         Rig { bus, controller: controller.expect("a controller"), gone: Arc::default() }
     }
 
-    /// Registers `len` bytes from `offset` of a fresh mapping.
     fn register(&self, offset: usize, len: usize) -> Result<Buffer, Error> {
         let map: MmapRaw = MmapOptions::new().len(BYTES).map_anon().expect("memory").into();
         let at = NonNull::new(map.as_mut_ptr().wrapping_add(offset)).expect("not null");
         let owner = Owner { map, gone: Arc::clone(&self.gone) };
         assert!(offset + len <= owner.map.len());
-        // SAFETY: the owner keeps the mapping, and nobody else has a reference to it.
+        // SAFETY: the owner keeps the mapping, which has no other references.
         unsafe { self.controller.register(at, len, None, Box::new(owner)) }
     }
 }
 
-/// Writes the pieces of a registered region and reads them back in other pieces.
+/// Writes the pieces of a registered region and reads them back into other pieces.
 fn round_trip(options: &str) -> (u64, u64) {
     let rig = Rig::new(options);
     let namespace = rig.controller.namespace(Nsid(1)).expect("a namespace");

@@ -1,4 +1,4 @@
-//! Memory that the device reaches by a file: rings and data of another agent's.
+//! Memory that the device reaches by a file: another agent's rings and data.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,7 +28,7 @@ fn rig() -> Rig {
     Rig { bus, controller: attached.expect("attached") }
 }
 
-/// Memory of another agent's, and its file.
+/// Makes another agent's memory and its file.
 fn foreign(pages: u64) -> (Arc<HostMemory>, OwnedFd) {
     let memory = HostMemory::allocate_anywhere((pages * PAGE) as usize, Backing::SharedFile);
     let memory = Arc::new(memory.expect("memory"));
@@ -121,7 +121,7 @@ fn host_memory_of_one_device_can_be_registered_with_another() {
     let memory = Arc::new(first.controller.host_memory(1 << 20).expect("memory"));
     for rig in [&first, &second] {
         let owner = Box::new(Arc::clone(&memory));
-        // SAFETY: the owner keeps the memory, and nobody has references to it.
+        // SAFETY: the owner keeps the memory, which has no references.
         let buffer = unsafe { rig.controller.register(memory.as_ptr(), memory.len(), None, owner) };
         assert_eq!(buffer.expect("registered").len(), memory.len());
     }

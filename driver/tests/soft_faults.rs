@@ -1,5 +1,4 @@
-//! The driver over a software controller that keeps a drive's pace, loses its power, or
-//! follows a plan of faults, in virtual time.
+//! The driver over a software controller with drive timing, power cuts or a fault plan, in virtual time.
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -16,7 +15,6 @@ use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::spec::Nsid;
 use adit_driver::{Buffer, Controller, ControllerOptions, Namespace, QueuePair, QueuePairOptions};
 
-/// An open controller in virtual time.
 struct Device {
     bus: Arc<SoftBus>,
     controller: Controller,

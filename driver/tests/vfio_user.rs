@@ -1,4 +1,4 @@
-//! The vfio-user bus against our own server, against one of another make, and against liars.
+//! The vfio-user bus against our own server, another implementation's, and lying ones.
 #![allow(missing_docs)]
 #![allow(unsafe_code)]
 
@@ -37,7 +37,7 @@ const ACQ: u32 = 0x30;
 const ADMIN_TAIL: u32 = 0x1000;
 const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a scripted server may take to answer: so long that only one that never answers misses it.
+/// Time limit for scripted servers, long enough that only one that never answers misses it.
 const DEADLINE: Duration = Duration::from_secs(1);
 
 fn small() -> soft::Options {
@@ -103,7 +103,7 @@ fn set_up(bus: &VfioUser, iova: u64) {
 }
 
 impl Enabled {
-    /// Identify Controller by hand, the first command of the queue.
+    /// Posts Identify Controller by hand, the first command of the queue.
     fn identify(&self) -> Doorbell {
         let doorbell = doorbell(&self.bus, ADMIN_TAIL).expect("doorbell");
         self.identify_by(&doorbell);
@@ -123,7 +123,7 @@ impl Enabled {
         assert_eq!(phase.load(Ordering::Relaxed) >> 17, 0, "status");
     }
 
-    /// Sets the controller up once more, with the memory that it has.
+    /// Sets the controller up again, with the same memory.
     fn start_over(&self) {
         self.memory.atomics().clear();
         set_up(&self.bus, self.iova);
@@ -240,7 +240,7 @@ fn a_doorbell_outside_the_bar_is_refused() {
     assert!(doorbell(&bus, 0x10_0000).is_err());
 }
 
-/// A server that ends, and another at the same socket.
+/// Ends a server and starts another at the same socket.
 fn replaced(server: Served, options: soft::Options, doorbells: DoorbellAccess) -> Served {
     let socket = server.socket().to_owned();
     drop(server);
@@ -258,12 +258,12 @@ fn a_server_that_came_back_is_met_again() {
         let cmb = bar_window(&enabled.bus, soft::CMB_BAR, 0, 1 << 20).expect("mapped");
         let doorbell = enabled.identify();
         let before = enabled.data();
-        // Done: another process serves there, which knows nothing of us.
+        // Another process serves there now, which knows nothing of us.
         let server = replaced(server, options(), doorbells);
         assert_eq!(enabled.bus.read32(CSTS), u32::MAX);
         assert_eq!(enabled.bus.take_event(), Some(BusEvent::Gone));
         enabled.bus.reset().expect("met again");
-        // Asserted: everything that was handed out before goes on working.
+        // Everything handed out before still works.
         assert_eq!(server.with(|it| it.mapping_count()), 1);
         let mut admin = File::from(vectors.into_iter().next().expect("vector 0"));
         let mut signals = [0; 8];
@@ -287,7 +287,7 @@ fn a_server_that_came_back_is_met_again() {
 
 #[test]
 fn a_controllers_handles_go_on_after_its_server_was_replaced() {
-    // Declared first, so that it outlives what uses it.
+    // Declared first, so that it outlives its users.
     let mut server = Served::start(small(), DoorbellAccess::Mapped);
     let target = format!("vfio-user:{}", server.socket().display()).parse().expect("target");
     let controller = Controller::open(&target, &ControllerOptions::default()).expect("open");
@@ -306,13 +306,13 @@ fn a_controllers_handles_go_on_after_its_server_was_replaced() {
     let buffer = controller.allocate(4096).expect("memory");
     let done = run(namespace.read(Lba(0), buffer));
     assert_eq!(done.result, Ok(0));
-    // Done: the server ends and comes back.
+    // The server ends and comes back.
     server = replaced(server, small(), DoorbellAccess::Mapped);
     assert!(matches!(controller.poll(controller.now()), Some(Event::Bus(BusEvent::Gone))));
     assert!(controller.check().is_err(), "out of service");
     controller.recover().expect("back in service");
     assert!(server.with(|it| it.mapping_count()) > 0, "it has the memory again");
-    // Asserted: the same namespace, queue and buffer.
+    // The same namespace, queue and buffer work again.
     let mut buffer = done.buffer;
     buffer.fill(0xad);
     let mut buffer = run(namespace.write(Lba(8), buffer)).buffer;
@@ -359,7 +359,7 @@ fn a_server_that_is_busy_or_mute_is_not_waited_for_long() {
     std::fs::remove_file(&socket).expect("removed");
 }
 
-/// What a scripted server does with one request.
+/// A scripted server's reaction to one request.
 enum Act {
     Reply(Vec<u8>),
     Refuse(u32),
@@ -367,7 +367,7 @@ enum Act {
     HangUp,
 }
 
-/// A server that answers each request, given by command and body, as told.
+/// A server that answers each request by a script, given its command and body.
 struct Scripted {
     socket: PathBuf,
 }
@@ -424,7 +424,7 @@ fn dwords(values: &[u32]) -> Act {
     Act::Reply(values.iter().flat_map(|value| value.to_ne_bytes()).collect())
 }
 
-/// What an honest server of an 8 KiB BAR0 without anything to map answers.
+/// The answers of an honest server with an 8 KiB BAR0 and nothing to map.
 fn honest(command: u16, body: &[u8]) -> Act {
     match command {
         1 => Act::Reply(b"\0\0\x01\0{}\0".to_vec()),
@@ -444,7 +444,7 @@ fn the_honest_script_opens() {
     assert_eq!(bus.vector_count(), 0);
 }
 
-/// As SPDK's target: an admin completion signals INTx unless that is disabled, and the controller fails where the
+/// Behaves as SPDK's target: an admin completion signals INTx unless that is disabled, and the controller fails if the
 /// interrupt has no file. A reset clears the command register.
 fn signals_intx() -> impl Fn(u16, &[u8]) -> Act + Send {
     let (pci_command, csts) = (AtomicU16::new(0), AtomicU32::new(0));
@@ -553,7 +553,7 @@ fn a_server_that_goes_away_reads_as_all_ones_and_is_told_once() {
     unsafe { bus.write32(CC, 0) };
     assert_eq!(bus.take_event(), Some(BusEvent::Gone));
     assert_eq!(bus.take_event(), None);
-    // Its socket takes connections a moment longer than it answers.
+    // Its socket accepts connections for a moment after it stops answering.
     wait_for("a refusal by the system", || {
         let error = bus.reset().expect_err("gone").to_string();
         error.contains("cannot be made anew") && error.contains("start the server")

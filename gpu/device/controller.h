@@ -1,11 +1,11 @@
 // An NVMe controller in device code, for tests and for measuring the rings without a drive.
 //
-// It serves I/O queues in memory: one warp each, or several each. It takes nothing on trust and nothing from ring.h: every
-// field of each command is checked (NVM Command Set 1.0 sections 3.2.4 and 3.2.6, Base 2.0 section 3.3.3), and each bad
-// one is counted by its kind and answered with a status. It never overruns a completion queue. By a plan it breaks the
-// rules itself, so that the other side can be tested.
+// It serves I/O queues in memory, with one warp each, or several each. It trusts nothing and shares nothing with
+// ring.h: it checks every field of each command (NVM Command Set 1.0 sections 3.2.4 and 3.2.6, Base 2.0 section 3.3.3),
+// counts bad ones by kind and answers them with a status. It never overruns a completion queue. On request it breaks
+// the rules itself, to test the other side.
 //
-// Addresses in commands are addresses of memory as this code sees it, inside the ranges that the arguments allow.
+// Addresses in commands are memory addresses as this code sees them, inside the ranges that the arguments allow.
 #pragma once
 #include "platform.h"
 
@@ -19,18 +19,18 @@ enum class Bad : u32 {
     IDENTIFIER = 3,           // in flight already
     NAMESPACE = 4,
     RESERVED = 5,             // a reserved field that is not zero
-    RANGE = 6,                // LBAs outside the namespace, or more than the most
-    POINTER = 7,              // data outside the allowed ranges, or not aligned
-    LENGTH = 8,               // an SGL's length that is not the LBAs'
+    RANGE = 6,                // LBAs outside the namespace, or too many
+    POINTER = 7,              // data outside the allowed ranges, or misaligned
+    LENGTH = 8,               // an SGL length that does not match the LBAs
     DESCRIPTOR = 9,           // an SGL descriptor's type
 };
 constexpr u32 BAD_KINDS = 16;
 
-// What the controller does wrong to every `fault_every`th command of a queue.
+// The fault that hits every `fault_every`th command of a queue.
 enum class Fault : u32 {
     NONE = 0,
-    STATUS = 1,               // answers Unrecovered Read Error, moves nothing
-    LOST = 2,                 // does it and never answers
+    STATUS = 1,               // answers Unrecovered Read Error without moving data
+    LOST = 2,                 // executes it without an answer
     DELAYED = 3,              // answers after `delay_ns`, out of order
     TWICE = 4,                // answers twice
     WRONG_COMMAND = 5,        // answers with an identifier that is not in flight
@@ -38,31 +38,31 @@ enum class Fault : u32 {
     BAD_HEAD = 7,             // answers with a submission queue head outside the queue
 };
 
-// Most commands of a queue that are answered late at a time.
+// Most commands of a queue with a late answer pending.
 constexpr u32 DELAYED_MAX = 32;
 
-// Memory that commands may point at.
+// Memory that commands may point to.
 struct ControllerRange {
     u64 address;
     u64 bytes;
 };
 static_assert(sizeof(ControllerRange) == 16, "as gpu/src/layout.rs has it");
 
-// A queue pair as the controller has it.
+// The controller's view of a queue pair.
 struct alignas(128) ControllerQueue {
     // Written by the host before the controller starts.
     u64 sq;                   // submission entries, 64 bytes each
     u64 cq;                   // completion entries, 16 bytes each
     u64 sq_doorbell;          // u32: the submission tail
     u64 cq_doorbell;          // u32: the completion head
-    u64 in_flight;            // u32[2048]: a bit for each command identifier that is not answered; zero at first
+    u64 in_flight;            // u32[2048]: a bit for each unanswered command identifier; initially zero
     u32 depth;                // 2 to 65535; of both queues
     u32 qid;
-    // Positions count entries since the queue was made; 0 at first, the doorbells as well.
+    // Positions count entries since the queue was created; they and the doorbells start at 0.
     u64 sq_head;              // position of the next command
     u64 cq_tail;              // position of the next completion
-    u64 cq_head;              // position that the host has read up to
-    u32 sq_seen;              // the submission doorbell as it was last
+    u64 cq_head;              // position up to which the host has read
+    u32 sq_seen;              // the submission doorbell as last read
     u32 cq_seen;
     u32 tail;                 // the last submission tail inside the queue
     u32 reserved_tail;
@@ -71,25 +71,24 @@ struct alignas(128) ControllerQueue {
     // Written by the queue's warp: counts since the host zeroed them.
     alignas(128) u64 commands;
     u64 completions;
-    u64 sq_rings;             // changes of the submission doorbell that were seen
+    u64 sq_rings;             // observed changes of the submission doorbell
     u64 cq_rings;
     u64 faults;
-    u64 delayed_count;        // commands that are still to be answered late
+    u64 delayed_count;        // commands with a late answer pending
     u64 reserved_counts[10];
-    u64 bad[BAD_KINDS];       // commands by what was wrong with them, an index of `Bad`
+    u64 bad[BAD_KINDS];       // bad commands by kind, an index of `Bad`
     u64 delayed_ns[DELAYED_MAX];
     u32 delayed[DELAYED_MAX]; // identifier, status << 16
 };
 static_assert(sizeof(ControllerQueue) == 768, "as gpu/src/layout.rs has it");
 
-// Arguments of the kernel.
 struct ControllerArguments {
     u64 queues;               // ControllerQueue[queue_count]
     u64 ranges;               // ControllerRange[range_count]
-    u64 stop;                 // u32 in host memory: not 0 ends the kernel
+    u64 stop;                 // u32 in host memory: nonzero ends the kernel
     u64 alive;                // u32 in host memory: counts up while the kernel runs; 0 for none
-    u64 media;                // the namespace's bytes, which data is moved from and to; 0: no data is moved
-    u64 lbas;                 // of the namespace
+    u64 media;                // the namespace's bytes, which data is moved to and from; 0: no data is moved
+    u64 lbas;                 // size of the namespace
     u64 delay_ns;             // of Fault::DELAYED
     u32 queue_count;
     u32 range_count;
@@ -98,15 +97,14 @@ struct ControllerArguments {
     u32 lbas_max;             // most LBAs of a command
     u32 form;                 // 0: data by SGL data blocks; 1: by PRPs
     u32 fault;                // one of `Fault`
-    u32 fault_every;          // which commands it hits: not 0, unless the fault is NONE
-    u32 fault_first;          // how many commands of each queue go before the first that it may hit
+    u32 fault_every;          // which commands it hits: nonzero, unless the fault is NONE
+    u32 fault_first;          // number of commands of each queue before the first that it may hit
     u32 reserved;
 };
 static_assert(sizeof(ControllerArguments) == 96, "as gpu/src/layout.rs has it");
 
 // -------------------------------------------------------------------------------------------- a queue's state
 
-// A submission entry.
 struct Command {
     u32 words[16];
 };
@@ -118,7 +116,7 @@ constexpr u32 STATUS_UNRECOVERED_READ = 0x281;
 constexpr u32 DO_NOT_RETRY = 1u << 14;
 constexpr u64 LIST_PAGE = 4096;
 
-// What a warp keeps in registers while it serves a queue.
+// State that a warp keeps in registers while it serves a queue.
 struct QueueState {
     u64 at;
     u64 sq, cq, sq_doorbell, cq_doorbell, in_flight;
@@ -128,8 +126,8 @@ struct QueueState {
     u32 sq_entry;             // sq_head % depth
     u32 cq_entry;             // cq_tail % depth
     u32 phase;                // of the entry at cq_entry
-    u32 delayed;              // commands to be answered late
-    u32 sq_seen, cq_seen;     // the doorbells as they were last
+    u32 delayed;              // commands with a late answer pending
+    u32 sq_seen, cq_seen;     // the doorbells as last read
     u32 tail;                 // the last submission tail inside the queue
 };
 
@@ -166,11 +164,11 @@ inline void count_bad(const QueueState& state, Bad kind) {
     add64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, bad) + 8ull * static_cast<u32>(kind), 1);
 }
 
-// Reads both doorbells, and believes what is inside the queues.
+// Reads both doorbells, and accepts values inside the queues.
 inline void read_doorbells(QueueState& state) {
     const u32 tail = agree(load32_acquire_system(state.sq_doorbell));
     const u32 head = agree(load32_acquire_system(state.cq_doorbell));
-    // What lane 0 acquired, all have.
+    // Makes what lane 0 acquired visible to all lanes.
     warp_sync();
     u32 wrong = 0;
     if (tail != state.sq_seen) {
@@ -193,7 +191,7 @@ inline void read_doorbells(QueueState& state) {
     }
 }
 
-// How many answers fit.
+// Returns how many answers fit.
 inline u32 answer_room(const QueueState& state) {
     return state.depth - 1 - static_cast<u32>(state.cq_tail - state.cq_head);
 }
@@ -217,8 +215,8 @@ inline bool is_allowed(const ControllerArguments& arguments, u64 address, u64 by
     return false;
 }
 
-// Visits the runs of data that PRPs point at (Base 2.0 section 4.1.1); false if they are wrong. `visit` takes an address and
-// bytes, and returns whether to go on.
+// Visits the runs of data that PRPs point to (Base 2.0 section 4.1.1); returns false if the PRPs are invalid. `visit`
+// takes an address and bytes, and returns whether to continue.
 template <class F>
 bool each_prp(const ControllerArguments& arguments, u64 first, u64 second, u64 bytes, F&& visit) {
     const u64 in_first = LIST_PAGE - first % LIST_PAGE;
@@ -232,7 +230,7 @@ bool each_prp(const ControllerArguments& arguments, u64 first, u64 second, u64 b
         if (!is_allowed(arguments, list, 8)) { return false; }
         const u64 entry = load64_relaxed_system(list);
         if (entry % LIST_PAGE != 0) { return false; }
-        // The last word of a list's page points at the next page, if there are more entries than this one.
+        // The last word of a list's page points to the next page, if more than one entry is left.
         if (list % LIST_PAGE == LIST_PAGE - 8 && left > LIST_PAGE) {
             list = entry;
             continue;
@@ -260,7 +258,7 @@ inline Bad wrong_data(const ControllerArguments& arguments, const Command& comma
     return right ? static_cast<Bad>(NOTHING_BAD) : Bad::POINTER;
 }
 
-// What is wrong with a command, its identifier aside.
+// Returns the fault of a command, other than of its identifier.
 inline Bad wrong_field(const ControllerArguments& arguments, const Command& command) {
     const u32 opcode = command.words[0] & 0xff;
     if (opcode != 1 && opcode != 2) { return Bad::OPCODE; }
@@ -274,7 +272,7 @@ inline Bad wrong_field(const ControllerArguments& arguments, const Command& comm
     return wrong_data(arguments, command);
 }
 
-// The status that says what is wrong (Base 2.0 figures 94 and 95, NVM Command Set 1.0 figure 15).
+// Returns the status for a fault (Base 2.0 figures 94 and 95, NVM Command Set 1.0 figure 15).
 inline u32 status_of(Bad kind) {
     switch (kind) {
     case Bad::OPCODE: return DO_NOT_RETRY | 0x01;
@@ -288,7 +286,7 @@ inline u32 status_of(Bad kind) {
     }
 }
 
-// Checks the commands of the first `count` lanes: the status of each, 0 if it is right.
+// Checks the commands of the first `count` lanes; returns the status of each, 0 if valid.
 inline PerLane<u32> check_commands(const ControllerArguments& arguments, const QueueState& state,
                                    const PerLane<Command>& commands, u32 count) {
     PerLane<u32> statuses;
@@ -326,7 +324,6 @@ inline void copy(u64 to, u64 from, u64 bytes) {
     }
 }
 
-// Moves one command's data.
 inline void move_command(const ControllerArguments& arguments, const Command& command) {
     const u64 bytes = static_cast<u64>(command_lbas(command)) << arguments.lba_shift;
     const bool write = (command.words[0] & 0xff) == 1;
@@ -360,7 +357,7 @@ inline void move_data(const ControllerArguments& arguments, const PerLane<Comman
 
 // -------------------------------------------------------------------------------------------- answering
 
-// An answer's dwords 2 and 3; the phase is put in where it is written.
+// Dwords 2 and 3 of an answer; the phase is added when it is written.
 struct Answer {
     u32 head_and_queue;
     u32 cid_and_status;
@@ -375,7 +372,7 @@ inline void write_answer(const QueueState& state, u32 rank, const Answer& answer
     store32_release_system(at + 12, answer.cid_and_status | (wrapped ? 1 - state.phase : state.phase) << 16);
 }
 
-// Writes the answers of the lanes of `lanes`, and those of `again` twice. There is room for them.
+// Writes the answers of `lanes`, and those of `again` twice. There must be room for them.
 inline void write_answers(QueueState& state, const PerLane<Answer>& answers, u32 lanes, u32 again) {
     ADIT_EACH_LANE(lane) {
         if ((lanes >> lane & 1) == 0) { continue; }
@@ -397,7 +394,7 @@ inline void write_answers(QueueState& state, const PerLane<Answer>& answers, u32
     warp_sync();
 }
 
-// Puts the answers of some lanes aside; there is room for them.
+// Defers the answers of some lanes; there must be room for them.
 inline void delay_answers(const ControllerArguments& arguments, QueueState& state, const PerLane<Answer>& answers, u32 lanes) {
     ADIT_EACH_LANE(lane) {
         if ((lanes >> lane & 1) == 0) { continue; }
@@ -409,7 +406,7 @@ inline void delay_answers(const ControllerArguments& arguments, QueueState& stat
     warp_sync();
 }
 
-// Answers what was put aside and is due, as far as there is room.
+// Writes deferred answers that are due, as far as there is room.
 inline void answer_delayed(QueueState& state) {
     const u64 times = ADIT_FIELD(ControllerQueue, state.at, delayed_ns), words = ADIT_FIELD(ControllerQueue, state.at, delayed);
     PerLane<Answer> answers;
@@ -437,7 +434,7 @@ inline void answer_delayed(QueueState& state) {
 
 // -------------------------------------------------------------------------------------------- serving
 
-// The lanes of a batch that the fault hits.
+// Returns the lanes of a batch that the fault hits.
 inline u32 faulty_lanes(const ControllerArguments& arguments, const QueueState& state, u32 count) {
     if (static_cast<Fault>(arguments.fault) == Fault::NONE) { return 0; }
     PerLane<bool> hit;
@@ -449,14 +446,13 @@ inline u32 faulty_lanes(const ControllerArguments& arguments, const QueueState& 
     return ballot(hit);
 }
 
-// Makes an answer wrong.
 inline void spoil(Fault fault, const QueueState& state, Answer& answer) {
     if (fault == Fault::WRONG_COMMAND) { answer.cid_and_status ^= 0x8000; }
     if (fault == Fault::WRONG_QUEUE) { answer.head_and_queue += 0x10000; }
     if (fault == Fault::BAD_HEAD) { answer.head_and_queue = state.depth | state.qid << 16; }
 }
 
-// Answers the batch's commands, those of `faulty` in the fault's way.
+// Answers the batch's commands, applying the fault to those of `faulty`.
 inline void answer_batch(const ControllerArguments& arguments, QueueState& state, const PerLane<Command>& commands,
                          const PerLane<u32>& statuses, u32 count, u32 faulty) {
     const Fault fault = static_cast<Fault>(arguments.fault);
@@ -478,7 +474,7 @@ inline void answer_batch(const ControllerArguments& arguments, QueueState& state
     state.faults += population(faulty);
 }
 
-// Serves up to 32 commands. Returns how many.
+// Serves up to 32 commands; returns their number.
 inline u32 serve_batch(const ControllerArguments& arguments, QueueState& state) {
     const Fault fault = static_cast<Fault>(arguments.fault);
     const u32 there = state.tail >= state.sq_entry ? state.tail - state.sq_entry : state.tail + state.depth - state.sq_entry;
@@ -510,10 +506,10 @@ inline u32 serve_batch(const ControllerArguments& arguments, QueueState& state) 
     return count;
 }
 
-// Turns that a warp takes at a queue before it looks at its others, and at the stop word.
+// Turns that a warp takes at a queue before it checks its other queues and the stop word.
 constexpr u32 SERVE_TURNS = 128;
 
-// Serves a queue for a while. Returns how many commands.
+// Serves a queue for a while; returns the number of commands.
 inline u64 serve(const ControllerArguments& arguments, u64 at) {
     QueueState state = load_state(at);
     const u64 before = state.commands;
@@ -526,7 +522,7 @@ inline u64 serve(const ControllerArguments& arguments, u64 at) {
     return state.commands - before;
 }
 
-// Serves queues until the host says stop: the queues of a warp are every `warp_count`th.
+// Serves queues until the host sets stop; each warp serves every `warp_count`th queue.
 inline void control(const ControllerArguments& arguments) {
     for (u32 round = 0;; ++round) {
         u64 served = 0;

@@ -1,5 +1,5 @@
-// The kernels. Each takes one 64-bit argument: the address of its arguments, in memory that the GPU reads, which stays as
-// it is until the kernel has ended.
+// The kernels. Each takes one 64-bit argument: the address of its arguments, in memory that the GPU reads and that
+// stays unchanged until the kernel has ended.
 //
 // A grid is any number of blocks of whole warps; warps do not depend on each other, so any number makes progress.
 #include "controller.h"
@@ -7,38 +7,34 @@
 
 namespace adit {
 
-// Of adit_issue.
 struct IssueArguments {
     u64 uring;
     u64 blocks;               // u32[count]: indices of control blocks
-    u64 generations;          // u32[count]: the uses of them to be done
+    u64 generations;          // u32[count]: their uses
     u32 count;
     u32 zero;
 };
 static_assert(sizeof(IssueArguments) == 32, "as gpu/src/layout.rs has it");
 
-// Of adit_wait.
 struct WaitArguments {
     u64 uring;
     u64 blocks;               // u32[count]
     u64 generations;          // u32[count]
-    u64 result;               // u32: 0 all are over, 1 not within the time
+    u64 result;               // u32: 0 all are over, 1 timeout
     u64 timeout_ns;
     u32 count;
     u32 zero;
 };
 static_assert(sizeof(WaitArguments) == 48, "as gpu/src/layout.rs has it");
 
-// Of adit_abandon.
 struct AbandonArguments {
     u64 uring;
     u64 blocks;               // u32[count]
     u32 count;
-    u32 ended;                // how what is in flight ends: one of `Ended`
+    u32 ended;                // how commands in flight end: one of `Ended`
 };
 static_assert(sizeof(AbandonArguments) == 24, "as gpu/src/layout.rs has it");
 
-// Of adit_poke.
 struct PokeArguments {
     u64 address;
     u32 value;
@@ -46,7 +42,7 @@ struct PokeArguments {
 };
 static_assert(sizeof(PokeArguments) == 16, "as gpu/src/layout.rs has it");
 
-// Of adit_compute: matrices of n rows of n 32-bit floats.
+// Arguments of adit_compute: matrices of n rows of n 32-bit floats.
 struct ComputeArguments {
     u64 a, b, c;
     u32 n;                    // a multiple of 4
@@ -54,7 +50,7 @@ struct ComputeArguments {
 };
 static_assert(sizeof(ComputeArguments) == 32, "as gpu/src/layout.rs has it");
 
-// Four rows of c = a * b in one column.
+// Computes four rows of c = a * b in one column.
 inline void multiply_rows(const ComputeArguments& arguments, u64 row, u64 column) {
     const float* a = reinterpret_cast<const float*>(arguments.a);
     const float* b = reinterpret_cast<const float*>(arguments.b);
@@ -77,7 +73,7 @@ ADIT_KERNEL void adit_issue(u64 at) {
     adit::issue_listed(uring, arguments.blocks, arguments.generations, arguments.count);
 }
 
-// Issues whatever blocks the host issues, until `stop`. The argument is the address of the Uring.
+// Issues the blocks that the host issues, until `stop`. The argument is the address of the Uring.
 ADIT_KERNEL void adit_persist(u64 at) {
     const adit::Uring uring = *reinterpret_cast<const adit::Uring*>(at);
     adit::persist(uring);
@@ -95,7 +91,7 @@ ADIT_KERNEL void adit_wait(u64 at) {
     });
 }
 
-// Gives up all that listed blocks have in flight or not sent. One warp.
+// Abandons everything that listed blocks have in flight or unsent. One warp.
 ADIT_KERNEL void adit_abandon(u64 at) {
     const adit::AbandonArguments arguments = *reinterpret_cast<const adit::AbandonArguments*>(at);
     const adit::Uring uring = *reinterpret_cast<const adit::Uring*>(arguments.uring);
@@ -108,7 +104,7 @@ ADIT_KERNEL void adit_controller(u64 at) {
     adit::control(arguments);
 }
 
-// Writes one word as a doorbell is written. One warp.
+// Writes one word like a doorbell. One warp.
 ADIT_KERNEL void adit_poke(u64 at) {
     const adit::PokeArguments arguments = *reinterpret_cast<const adit::PokeArguments*>(at);
     adit::once([&] {
@@ -118,7 +114,7 @@ ADIT_KERNEL void adit_poke(u64 at) {
     });
 }
 
-// A load for the multiprocessors: c = a * b, as often as asked for.
+// A compute load: c = a * b, repeatedly.
 ADIT_KERNEL void adit_compute(u64 at) {
     const adit::ComputeArguments arguments = *reinterpret_cast<const adit::ComputeArguments*>(at);
     const u64 n = arguments.n;

@@ -1,15 +1,16 @@
-// What device code stands on: words, atomics with a scope, fences, lanes, time.
+// The platform of device code: words, atomics with a scope, fences, lanes, time.
 //
 // The same source is compiled twice: by NVRTC for a GPU, where these are PTX instructions (PTX ISA 8.x, memory
-// consistency model), and by a C++17 compiler, where they are the compiler's atomics. No header is included under NVRTC.
+// consistency model), and by a C++17 compiler, where they are the compiler's atomics. Under NVRTC no header is
+// included.
 //
-// Addresses are 64-bit integers throughout: they come from the host, and what they point at is written by other agents
-// meanwhile. Memory is reached only by the functions here. Names say order and scope: `_gpu` is seen by this GPU, `_system`
-// by the CPU and by PCIe devices as well.
+// Addresses are 64-bit integers throughout: they come from the host, and other agents write the memory behind them at
+// the same time. All access goes through the functions here. Names give order and scope: `_gpu` is visible to this GPU,
+// `_system` to the CPU and PCIe devices as well.
 //
 // A warp is 32 lanes that run the same code. On a GPU each lane is a thread; in C++ one thread plays all 32 in turn:
-// PerLane<T> holds a value for each, ADIT_EACH_LANE runs its body for each, and whatever stands outside is the warp's.
-// What crosses lanes is `ballot`, `shuffle`, `once` and `agree`, which all lanes must reach together.
+// PerLane<T> holds a value for each, ADIT_EACH_LANE runs its body for each, and code outside belongs to the warp.
+// `ballot`, `shuffle`, `once` and `agree` cross lanes; all lanes must reach them together.
 #pragma once
 
 #if defined(__CUDACC_RTC__)
@@ -33,7 +34,7 @@ using u8 = std::uint8_t;
 static_assert(sizeof(u64) == 8, "an address has 64 bits");
 #endif
 
-// The address of a field of a structure at an address.
+// Returns the address of a field of a structure at an address.
 #define ADIT_FIELD(type, at, field) (reinterpret_cast<u64>(&reinterpret_cast<::adit::type*>(at)->field))
 
 namespace adit {
@@ -88,7 +89,7 @@ ADIT_UPDATE(or32_release_gpu, "atom.release.gpu.global.or.b32", u32, "=r", "r")
 ADIT_UPDATE(exchange32_acquire_gpu, "atom.acquire.gpu.global.exch.b32", u32, "=r", "r")
 ADIT_UPDATE(exchange64_acq_rel_gpu, "atom.acq_rel.gpu.global.exch.b64", u64, "=l", "l")
 
-// Puts `desired` where `expected` is; returns what was there.
+// Stores `desired` if the word is `expected`; returns the previous value.
 inline u64 compare_exchange64_acq_rel_gpu(u64 at, u64 expected, u64 desired) {
     u64 before;
     asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], %2, %3;"
@@ -96,10 +97,10 @@ inline u64 compare_exchange64_acq_rel_gpu(u64 at, u64 expected, u64 desired) {
     return before;
 }
 
-// Forbids what follows to be seen by the CPU or a device before what this thread wrote, or saw written, ahead of it.
+// Keeps later writes from being visible to the CPU or a device before what this thread wrote, or saw written, earlier.
 inline void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// Four words at a 16-byte boundary; no order.
+// Four words at a 16-byte boundary; unordered.
 inline void store128(u64 at, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
@@ -115,7 +116,7 @@ inline void load128(u64 at, u32* words) {
 #else
 
 #if defined(ADIT_YIELDS)
-// Now and then lets another warp run before an access, so that tests see many schedules; ADIT_YIELDS is the seed.
+// Occasionally lets another warp run before an access, so that tests see many schedules; ADIT_YIELDS is the seed.
 inline void disturb() {
     static thread_local u64 state = ADIT_YIELDS * 2 + reinterpret_cast<std::uintptr_t>(&state) * 2 + 1;
     state = state * 6364136223846793005ull + 1442695040888963407ull;
@@ -151,7 +152,7 @@ ADIT_STORE(store32_release_system, u32, __ATOMIC_RELEASE)
 ADIT_STORE(store64_relaxed_gpu, u64, __ATOMIC_RELAXED)
 ADIT_STORE(store64_release_gpu, u64, __ATOMIC_RELEASE)
 ADIT_STORE(store64_relaxed_system, u64, __ATOMIC_RELAXED)
-// The fence that stands before it on a GPU is in the store itself: ThreadSanitizer does not know fences.
+// The store itself contains the fence that precedes it on a GPU, because ThreadSanitizer does not support fences.
 ADIT_STORE(store32_mmio, u32, __ATOMIC_RELEASE)
 ADIT_UPDATE(add32_relaxed_gpu, u32, __atomic_fetch_add, __ATOMIC_RELAXED)
 ADIT_UPDATE(add32_acq_rel_gpu, u32, __atomic_fetch_add, __ATOMIC_ACQ_REL)
@@ -186,7 +187,7 @@ inline void load128(u64 at, u32* words) { std::memcpy(words, reinterpret_cast<co
 #if ADIT_GPU
 
 inline u32 lane_index() { return threadIdx.x % LANES; }
-// The warps of a grid are numbered from 0; blocks are whole warps.
+// Warps of a grid are numbered from 0; blocks are whole warps.
 inline u32 warp_index() { return (blockIdx.x * blockDim.x + threadIdx.x) / LANES; }
 inline u32 warp_count() { return gridDim.x * blockDim.x / LANES; }
 
@@ -200,23 +201,22 @@ template <class T> struct PerLane {
     for (u32 lane = ::adit::lane_index(), adit_once = 1; adit_once != 0; adit_once = 0)
 
 inline void warp_sync() { __syncwarp(ALL_LANES); }
-// One bit for each lane whose value is true.
+// Returns a bit for each lane whose value is true.
 inline u32 ballot(const PerLane<bool>& values) { return __ballot_sync(ALL_LANES, values.value); }
-// The value of one lane, for all.
 template <class T> T shuffle(const PerLane<T>& values, u32 from) { return __shfl_sync(ALL_LANES, values.value, from); }
-// Lane 0 does it, after whatever all lanes did before; all have the result.
+// Runs the action on lane 0, after everything all lanes did before; returns the result to all.
 template <class F> auto once(F&& action) -> decltype(action()) {
     warp_sync();
     decltype(action()) result{};
     if (lane_index() == 0) { result = action(); }
-    // What lane 0 acquired, all have acquired: a shuffle alone does not order memory.
+    // Makes what lane 0 acquired visible to all lanes: a shuffle alone does not order memory.
     warp_sync();
     return __shfl_sync(ALL_LANES, result, 0);
 }
-// Lane 0's value, for all: a word that others write meanwhile may read differently in each lane.
+// Returns lane 0's value to all: lanes may read a concurrently written word differently.
 template <class T> T agree(T value) { return __shfl_sync(ALL_LANES, value, 0); }
 inline u32 population(u32 bits) { return __popc(bits); }
-// How many bits from bit 0 on are ones.
+// Returns the number of ones from bit 0 on.
 inline u32 trailing_ones(u32 bits) { return bits == ALL_LANES ? LANES : __ffs(~bits) - 1; }
 inline u64 multiply_high(u64 a, u64 b) { return __umul64hi(a, b); }
 inline u64 now_ns() { u64 time; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time)); return time; }
@@ -224,7 +224,7 @@ inline void pause() { __nanosleep(100); }
 
 #else
 
-// Set by whoever plays the grid, one C++ thread for each warp.
+// Set by the code that plays the grid, one C++ thread for each warp.
 struct Place { u32 warp_index; u32 warp_count; };
 inline Place& place() { static thread_local Place here{0, 1}; return here; }
 inline u32 warp_index() { return place().warp_index; }
@@ -259,11 +259,11 @@ inline void pause() { sched_yield(); }
 
 #endif
 
-// Bits below `lane`.
+// Returns the bits below `lane`.
 inline u32 lanes_below(u32 lane) { return (1u << lane) - 1; }
-// The lowest lane of a mask that is not empty.
+// Returns the lowest lane of a nonempty mask.
 inline u32 first_lane(u32 lanes) { return trailing_ones((lanes - 1) & ~lanes); }
-// The n lowest lanes.
+// Returns the n lowest lanes.
 inline u32 lowest(u32 lanes) { return lanes >= LANES ? ALL_LANES : (1u << lanes) - 1; }
 
 }  // namespace adit

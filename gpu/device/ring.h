@@ -1,15 +1,15 @@
 // A queue pair that any number of warps fill and one at a time harvests.
 //
-// - A command identifier is a credit: there are depth - 1 of them, so the submission ring cannot overrun, and what the
-//   device says of its head is not needed. They are bits of a map; a warp takes up to 32 with one instruction.
-// - A position (`ticket`) says where in the ring an entry goes; `published` says that it is there. Positions are taken
-//   after identifiers, so an entry's place is free.
-// - Who adds to `pending` when it is zero is the combiner, and rings for all entries published in a row, its own or not;
-//   all others return at once. It leaves when nobody has added since it last looked: one atomic's order decides, so no
-//   entry is published and never rung.
-// - Who sets `harvesting` is the harvester (uring.h).
-// - A request that is given up is marked ABANDONED. Its identifier is freed by its completion, whenever that comes, or by
-//   the host, which makes the queue anew; nothing else may free it, since the device may still use the memory.
+// - A command identifier is a credit: there are depth - 1 of them, so the submission ring cannot overrun, and the
+//   device's head is not needed. They are bits of a map; a warp takes up to 32 with one instruction.
+// - A position (`ticket`) is an entry's place in the ring; `published` says that the entry is written. Positions are
+//   taken after identifiers, so an entry's place is free.
+// - The warp that raises `pending` from zero is the combiner, and rings for all consecutive published entries, its own
+//   or not; all other warps return at once. It leaves when `pending` has not grown since it last read it. The order of
+//   that one atomic decides, so no entry stays published without a ring.
+// - The warp that sets `harvesting` is the harvester (uring.h).
+// - An abandoned request is marked ABANDONED. Its identifier is freed by its completion, however late, or by the host,
+//   which recreates the queue; nothing else may free it, since the device may still use the memory.
 //
 // A device that breaks the protocol poisons the ring: nothing is posted or harvested any more.
 #pragma once
@@ -39,7 +39,7 @@ inline RingView ring_view(u64 at) {
             ring->cq_interval, ring->lba_shift, ring->protection, ring->form};
 }
 
-// Whole laps before a position: exact for every 64-bit position, by one multiplication.
+// Returns the whole laps before a position: exact for every 64-bit position, with one multiplication.
 inline u64 laps_before(const RingView& ring, u64 position) {
     u64 laps = multiply_high(position, ring.reciprocal);
     // The reciprocal is rounded down, so this is the quotient or one less.
@@ -61,13 +61,13 @@ inline void poison(const RingView& ring, Poison why, u64 detail) {
 
 // -------------------------------------------------------------------------------------------- identifiers
 
-// Slots that a warp took: lane i has slot `word * 32 + i` if bit i of `lanes` is set.
+// Slots taken by a warp: lane i has slot `word * 32 + i` if bit i of `lanes` is set.
 struct Taken {
     u32 word;
     u32 lanes;
 };
 
-// The `count` lowest bits that are set.
+// Returns the `count` lowest set bits.
 inline u32 lowest_of(u32 bits, u32 count) {
     if (population(bits) <= count) { return bits; }
     u32 rest = bits;
@@ -75,8 +75,8 @@ inline u32 lowest_of(u32 bits, u32 count) {
     return bits ^ rest;
 }
 
-// The word of 32 from `first` on to take from, and the bits it had: the first that has `wanted` bits, or else the first
-// that has `least`. None if it has no bits.
+// Chooses the word to take from among 32 from `first` on, and returns its bits: the first with `wanted` bits, or else
+// the first with `least`. The bits are empty if there is none.
 inline Taken choose_word(const RingView& ring, u32 first, u32 words, u32 wanted, u32 least) {
     PerLane<u32> bits;
     PerLane<bool> all, some;
@@ -91,7 +91,7 @@ inline Taken choose_word(const RingView& ring, u32 first, u32 words, u32 wanted,
     return {(first + lane) % words, shuffle(bits, lane)};
 }
 
-// Takes up to `wanted` identifiers out of a word of the map that has `least` of them, none if there is no such word.
+// Takes up to `wanted` identifiers from a word of the map that has at least `least`, or none if there is no such word.
 // `hint` spreads warps over the map. `least` is at least 1 and at most `wanted`.
 inline Taken take_slots(const RingView& ring, u32 wanted, u32 least, u32 hint) {
     const u32 words = (ring.depth - 1 + 31) / 32;
@@ -100,21 +100,21 @@ inline Taken take_slots(const RingView& ring, u32 wanted, u32 least, u32 hint) {
         if (there.lanes == 0) { continue; }
         const u64 at = ring.free_slots + 4ull * there.word;
         const u32 pick = lowest_of(there.lanes, wanted);
-        // Another warp may have been first: what we have is what was still there.
+        // Another warp may have been first, so take only the bits that were still set.
         const u32 lanes = once([&] { return and32_acquire_gpu(at, ~pick) & pick; });
         if (lanes != 0) { return {there.word, lanes}; }
     }
     return {0, 0};
 }
 
-// Gives back slots of one word of the map.
+// Frees slots of one word of the map.
 inline void free_slots(const RingView& ring, u32 word, u32 lanes) {
     or32_release_gpu(ring.free_slots + 4ull * word, lanes);
 }
 
 // -------------------------------------------------------------------------------------------- entries
 
-// PRP2 of `bytes` from `address` on: nothing, the second page, or a run of the region's prebuilt list.
+// Returns PRP2 of `bytes` from `address` on: nothing, the second page, or a run of the region's prebuilt list.
 inline u64 second_prp(const RingView& ring, const Context& context, u64 bytes) {
     u64 offset = context.address % PAGE;
     u64 pages = (offset + bytes + PAGE - 1) / PAGE;
@@ -122,9 +122,9 @@ inline u64 second_prp(const RingView& ring, const Context& context, u64 bytes) {
     if (pages == 1) { return 0; }
     if (pages == 2) { return second; }
     const Region& region = reinterpret_cast<const Region*>(ring.regions)[region_of(context)];
-    // As driver/src/transfer/prebuilt.rs lays the lists out: 511 entries and a chain pointer to a page. A short list is
-    // taken from the table in which it meets no chain pointer, and a long one that would end on a page's last word
-    // from the second.
+    // The layout of driver/src/transfer/prebuilt.rs: 511 entries and a chain pointer per page. A short list comes from
+    // the table in which it meets no chain pointer; a long one that would end on a page's last word comes from the
+    // second.
     u64 entries = pages - 1;
     u64 page = (second - region.address) / PAGE;
     u64 word = page + page / 511;
@@ -152,13 +152,13 @@ inline void write_entry(const RingView& ring, u64 position, u32 cid, const Conte
     store128(at + 16, 0, 0, static_cast<u32>(context.address), static_cast<u32>(context.address >> 32));
     store128(at + 32, static_cast<u32>(second), static_cast<u32>(second >> 32), static_cast<u32>(lba),
              static_cast<u32>(lba >> 32));
-    // Dword 14 is the expected reference tag where there is protection information, and else reserved for zero.
+    // Dword 14 is the expected reference tag with protection information, and otherwise reserved as zero.
     store128(at + 48, lbas_z | ring.protection, 0, ring.protection != 0 ? static_cast<u32>(lba) : 0, 0);
 }
 
 // -------------------------------------------------------------------------------------------- posting
 
-// One past the last position that is published in a row from `from` on.
+// Returns the end of the consecutive published positions from `from` on.
 inline u64 published_end(const RingView& ring, u64 from) {
     u64 end = from;
     for (;;) {
@@ -175,7 +175,7 @@ inline u64 published_end(const RingView& ring, u64 from) {
     }
 }
 
-// Tells the device of what is published in a row, if there is any.
+// Rings for the consecutive published entries, if any.
 inline void ring_published(const RingView& ring) {
     u64 rung = agree(load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, rung)));
     u64 end = published_end(ring, rung);
@@ -184,14 +184,14 @@ inline void ring_published(const RingView& ring) {
         store64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, rung), end);
         u64 rings = ADIT_FIELD(Ring, ring.at, sq_rings);
         store64_relaxed_gpu(rings, load64_relaxed_gpu(rings) + 1);
-        // Forbids the device to fetch an entry before it is written, whichever warp wrote it.
+        // Keeps the device from fetching an entry before it is written, whichever warp wrote it.
         fence_system();
         store32_mmio(ring.sq_doorbell, entry_of(ring, end));
         return 0u;
     });
 }
 
-// Rings for everybody until nobody has published since the last look. `seen` is what this warp added.
+// Rings for all warps until none has published since the last check. `seen` is what this warp added.
 inline void combine(const RingView& ring, u32 seen) {
     for (;;) {
         ring_published(ring);
@@ -201,12 +201,12 @@ inline void combine(const RingView& ring, u32 seen) {
     }
 }
 
-// Posts a control block's contexts from `first` on, one for each identifier that was taken (at least one), and sees to
-// it that the device is told.
+// Posts a control block's contexts from `first` on, one per taken identifier (at least one), and ensures that the
+// device is told.
 inline void post(const RingView& ring, const Taken& taken, u64 contexts, u32 block, u32 first) {
     const u32 count = population(taken.lanes);
-    // Orders the entry's last use before this one: that many identifiers can only have been taken again if the device
-    // has fetched what was here, and each taker saw that of its own.
+    // Orders the entry's last use before this one: that many identifiers can only be taken again if the device has
+    // fetched the old entry, and each taker saw that of its own.
     const u64 ticket = once([&] { return add64_acq_rel_gpu(ADIT_FIELD(Ring, ring.at, ticket), count); });
     ADIT_EACH_LANE(lane) {
         if ((taken.lanes >> lane & 1) == 0) { continue; }
@@ -217,7 +217,8 @@ inline void post(const RingView& ring, const Taken& taken, u64 contexts, u32 blo
         const u32 generation = (generation_of(load64_relaxed_gpu(request)) + 1) & (0xffffu >> ring.slot_bits);
         const u64 position = ticket + rank;
         write_entry(ring, position, generation << ring.slot_bits | slot, context);
-        // After the entry, which has used the context: who finds the request may give it up, and the host fill anew.
+        // After the entry, which has used the context: a warp that finds the request may abandon it, and the host may
+        // refill the context.
         store64_relaxed_gpu(request, request_of(State::IN_FLIGHT, generation, block, first + rank));
         store32_release_gpu(ring.published + 4ull * entry_of(ring, position), static_cast<u32>(position + 1));
     }

@@ -1,13 +1,15 @@
 // Control blocks that warps work through together: claiming contexts, harvesting completions, deadlines, waiting.
 //
-// - A warp takes identifiers first and then as many contexts of a block (`claimed`): none is ever taken on and not posted,
-//   so a warp may return between two steps and nothing is lost.
-// - A command that is in flight is counted in its block's `remaining`. Who takes it out of flight (the harvester, or who
-//   gives it up) writes how it ended and then counts it off; who counts off the last one completes the block.
-// - Who sets a ring's `harvesting` is its harvester: 32 lanes look at 32 completions at once. Giving up commands of a ring
-//   is done under the same word.
-// - A block is not complete while somebody has something to count off for it: whoever gives it up counts as a command.
-// - Nothing here waits for another warp, and nothing but `wait_blocks` waits at all: callers go round until all is over.
+// - A warp takes identifiers first and then as many contexts of a block (`claimed`). No context is claimed without
+//   being posted, so a warp may return between two steps without losing any.
+// - A command in flight is counted in its block's `remaining`. The warp that takes it out of flight (the harvester, or
+//   one that abandons it) writes how it ended and then counts it off; the warp that counts off the last one completes
+//   the block.
+// - The warp that sets a ring's `harvesting` is its harvester: 32 lanes read 32 completions at once. Abandoning
+//   commands of a ring takes the same word.
+// - A block is not complete while a warp has something to count off for it: a warp that abandons it counts as a
+//   command.
+// - Nothing here waits for another warp, and only `wait_blocks` waits at all: callers loop until everything is over.
 //
 // A block ends by its completions, or at its deadline, or when its rings are out of service.
 #pragma once
@@ -17,23 +19,23 @@ namespace adit {
 
 // A completion queue entry (Base 2.0 section 3.3.3.2).
 constexpr u32 CQE_BYTES = 16;
-// Most looks at a completion queue that a warp takes before it does something else.
+// Most polls of a completion queue before a warp does something else.
 constexpr u32 HARVEST_PASSES = 8;
 // Most posts of a warp before it harvests.
 constexpr u32 POST_PASSES = 8;
-// Fewest commands that a warp posts together to a ring that is full of others, so that one doorbell is for many: if no
-// word of the map has that many identifiers, about half of the ring is in flight.
+// Fewest commands that a warp posts together to a ring full of other warps' commands, so that one doorbell serves many:
+// if no word of the map has that many identifiers, about half of the ring is in flight.
 constexpr u32 POST_LEAST = 16;
-// Steps without progress after which it takes any identifier, and how often it does in any case: a prime, so that every
-// ring has its turn. Identifiers of commands that were given up may leave no word with enough of them.
+// Steps without progress after which a warp takes any identifier, and how often it does so in any case: a prime, so
+// that every ring has its turn. Identifiers of abandoned commands may leave no word with enough of them.
 constexpr u32 PATIENCE_STEPS = 256;
 constexpr u32 IMPATIENT_EVERY = 61;
-// Steps between two looks at the stop word, which is in the host's memory.
+// Steps between two reads of the stop word, which is in host memory.
 constexpr u32 STOP_STEPS = 128;
-// Stands for every block.
+// Matches every block.
 constexpr u32 ANY_BLOCK = 0xffffffffu;
 
-// A use of a block: its fields as they were when it was issued.
+// A use of a block: its fields at the time of issue.
 struct Block {
     u64 at;
     u64 contexts, statuses, timeout_ns, total;
@@ -41,11 +43,11 @@ struct Block {
     u32 index, generation, count, first_ring, ring_count;
 };
 
-// If the use is over meanwhile, the fields may be those of another: nothing comes of it, since `claimed` and `remaining`
-// name the use they count for.
+// Reads a block. If the use ends meanwhile, the fields may belong to another; that has no effect, since `claimed` and
+// `remaining` name the use they count for.
 inline Block block_view(u64 iocbs, u32 index, u32 generation) {
     const u64 at = iocb_at(iocbs, index);
-    // All are on their way before the first is looked at.
+    // Starts all loads before using the first.
     const u64 contexts = load64_relaxed_gpu(ADIT_FIELD(Iocb, at, contexts));
     const u64 statuses = load64_relaxed_gpu(ADIT_FIELD(Iocb, at, statuses));
     const u64 timeout_ns = load64_relaxed_gpu(ADIT_FIELD(Iocb, at, timeout_ns));
@@ -60,14 +62,14 @@ inline Block block_view(u64 iocbs, u32 index, u32 generation) {
 
 inline bool is_over(u32 done, u32 generation) { return static_cast<int>(done - generation) >= 0; }
 
-// The ring of a block that this warp turns to at a step: warps start at different ones.
+// Returns the ring of a block that this warp serves at a step; warps start at different ones.
 inline u64 ring_of(u64 rings, const Block& block, u32 step) {
     return ring_at(rings, block.first_ring + (warp_index() + step) % block.ring_count);
 }
 
 // -------------------------------------------------------------------------------------------- ending
 
-// What became of a command.
+// The end of a command.
 struct Ending {
     bool counts;              // whether its block waits for it
     u32 block;
@@ -75,19 +77,19 @@ struct Ending {
     u32 status;               // 0, a completion's status field, or one of `Ended`
 };
 
-// Says that a block is over. Only who counted off its last command does this, once; nothing of the block is touched after
-// `done_host`, since the host may use it again.
+// Reports the end of a block. Only the warp that counted off its last command calls this, once; nothing of the block is
+// touched after `done_host`, since the host may reuse it.
 inline void complete(u64 at) {
     const u32 generation = load32_relaxed_gpu(ADIT_FIELD(Iocb, at, generation));
     const u64 host = load64_relaxed_gpu(ADIT_FIELD(Iocb, at, done_host));
     store64_relaxed_gpu(ADIT_FIELD(Iocb, at, ended_ns), now_ns());
-    // No warp that comes late finds anything to claim, whatever it took the total for.
+    // A late warp finds nothing to claim, whatever total it has read.
     store64_relaxed_gpu(ADIT_FIELD(Iocb, at, claimed), counted(generation, COUNT_MAX));
     store32_release_system(ADIT_FIELD(Iocb, at, done), generation);
     if (host != 0) { store32_release_system(host, generation); }
 }
 
-// Counts off commands of a block that ended, and whose statuses are written.
+// Counts off ended commands of a block, whose statuses are written.
 inline void count_off(u64 at, u64 ended, u64 failed) {
     once([&] {
         if (failed != 0) { add64_relaxed_gpu(ADIT_FIELD(Iocb, at, failed), failed); }
@@ -97,7 +99,7 @@ inline void count_off(u64 at, u64 ended, u64 failed) {
     });
 }
 
-// Writes how commands ended and counts them off, with two atomics for each block among them.
+// Writes how commands ended and counts them off, with two atomics per block among them.
 inline void end_commands(u64 iocbs, const PerLane<Ending>& endings) {
     PerLane<bool> counts;
     PerLane<u32> blocks;
@@ -127,7 +129,7 @@ inline void end_commands(u64 iocbs, const PerLane<Ending>& endings) {
 
 // -------------------------------------------------------------------------------------------- harvesting
 
-// A completion as a lane read it, and the request it names.
+// A completion as read by a lane, and the request it names.
 struct Completion {
     u32 head_and_queue;       // dword 2: submission queue head, submission queue identifier
     u32 cid_and_status;       // dword 3: command identifier, phase, status
@@ -138,12 +140,13 @@ inline u64 entry_address(const RingView& ring, u64 position) {
     return ring.cq + static_cast<u64>(entry_of(ring, position)) * CQE_BYTES;
 }
 
-// Whether dword 3 of the entry at a position is of this lap: the first lap's phase is 1, the second's 0, and so on.
+// Whether dword 3 of the entry at a position belongs to this lap: the first lap's phase is 1, the second's 0, and so
+// on.
 inline bool is_fresh(const RingView& ring, u64 position, u32 dword3) {
     return (dword3 >> 16 & 1) != (laps_before(ring, position) & 1);
 }
 
-// A cheap look, without order, at whether there is anything to harvest.
+// A cheap, unordered check for a completion.
 inline bool has_completion(const RingView& ring) {
     const u64 head = agree(load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, head)));
     return agree(is_fresh(ring, head, load32_relaxed_system(entry_address(ring, head) + 12)));
@@ -160,13 +163,13 @@ inline void end_harvesting(const RingView& ring) {
     });
 }
 
-// Reads what there is from `head` on, and how many.
+// Reads the completions from `head` on; returns their number.
 inline u32 read_completions(const RingView& ring, u64 head, PerLane<Completion>& completions) {
     PerLane<bool> fresh;
     ADIT_EACH_LANE(lane) {
         const u32 dword3 = load32_acquire_system(entry_address(ring, head + lane) + 12);
         completions[lane].cid_and_status = dword3;
-        // An entry that is fresh is not fresh one lap further: the run ends by itself, however small the ring.
+        // An entry that is fresh here is not fresh one lap further, so the run ends by itself, however small the ring.
         fresh[lane] = is_fresh(ring, head + lane, dword3);
     }
     const u32 count = trailing_ones(ballot(fresh));
@@ -180,7 +183,7 @@ inline u32 read_completions(const RingView& ring, u64 head, PerLane<Completion>&
     return count;
 }
 
-// What is wrong with a completion.
+// Returns the fault of a completion.
 inline Poison wrong_with(const RingView& ring, const Completion& completion) {
     if (completion.head_and_queue >> 16 != ring.qid) { return Poison::WRONG_QUEUE; }
     if ((completion.head_and_queue & 0xffff) >= ring.depth) { return Poison::BAD_HEAD; }
@@ -191,7 +194,7 @@ inline Poison wrong_with(const RingView& ring, const Completion& completion) {
     return Poison::NONE;
 }
 
-// How many of the first `count` completions are right; poisons the ring if that is not all.
+// Returns how many of the first `count` completions are valid; poisons the ring unless all are.
 inline u32 check_completions(const RingView& ring, const PerLane<Completion>& completions, u32 count) {
     PerLane<bool> right;
     ADIT_EACH_LANE(lane) { right[lane] = lane < count && wrong_with(ring, completions[lane]) == Poison::NONE; }
@@ -204,8 +207,8 @@ inline u32 check_completions(const RingView& ring, const PerLane<Completion>& co
     return good;
 }
 
-// Takes the commands of the first `count` completions out of flight and frees their identifiers. Returns how many of them
-// had been given up.
+// Takes the commands of the first `count` completions out of flight and frees their identifiers. Returns how many were
+// abandoned.
 inline u32 finish(const RingView& ring, const PerLane<Completion>& completions, u32 count, PerLane<Ending>& endings) {
     PerLane<bool> late, named;
     ADIT_EACH_LANE(lane) {
@@ -214,7 +217,7 @@ inline u32 finish(const RingView& ring, const PerLane<Completion>& completions, 
         const u32 slot = completion.cid_and_status & ((1u << ring.slot_bits) - 1);
         const u64 free = request_of(State::FREE, generation_of(completion.request), 0, 0);
         const u64 was = exchange64_acq_rel_gpu(ring.requests + 8ull * slot, free);
-        // Another of these completions names it as well.
+        // Another of these completions names the same command.
         named[lane] = state_of(was) != State::FREE;
         late[lane] = state_of(was) == State::ABANDONED;
         endings[lane] = {state_of(was) == State::IN_FLIGHT, block_of(was), context_of(was), completion.cid_and_status >> 17};
@@ -234,7 +237,7 @@ inline u32 finish(const RingView& ring, const PerLane<Completion>& completions, 
     return population(ballot(late));
 }
 
-// What a harvester keeps in registers while it has the ring.
+// State that a harvester keeps in registers while it has the ring.
 struct Harvest {
     u64 head;
     u64 told;
@@ -242,20 +245,20 @@ struct Harvest {
     u64 rings;
 };
 
-// Tells the device of the head now and then.
+// Tells the device the head from time to time.
 inline void tell(const RingView& ring, Harvest& harvest) {
     if (harvest.head - harvest.told < ring.cq_interval) { return; }
     harvest.told = harvest.head;
     ++harvest.rings;
     once([&] {
-        // Forbids the device to write entries anew before they were read.
+        // Keeps the device from overwriting entries before they were read.
         fence_system();
         store32_mmio(ring.cq_doorbell, entry_of(ring, harvest.head));
         return 0u;
     });
 }
 
-// Harvests up to 32 completions. The caller is the harvester.
+// Harvests up to 32 completions. The caller must be the harvester.
 inline u32 harvest_once(u64 iocbs, const RingView& ring, Harvest& harvest) {
     PerLane<Completion> completions;
     PerLane<Ending> endings;
@@ -269,7 +272,7 @@ inline u32 harvest_once(u64 iocbs, const RingView& ring, Harvest& harvest) {
     return good;
 }
 
-// Harvests a ring if there is something and no other warp does. Returns how many completions.
+// Harvests a ring unless it is empty or another warp does. Returns the number of completions.
 inline u32 harvest(u64 iocbs, const RingView& ring) {
     if (!has_completion(ring) || !try_harvesting(ring)) { return 0; }
     const u64 head = load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, head));
@@ -293,7 +296,7 @@ inline u32 harvest(u64 iocbs, const RingView& ring) {
     return all;
 }
 
-// Harvests a ring until there is nothing, one lap at most.
+// Harvests a ring until it is empty, at most one lap.
 inline void harvest_all(u64 iocbs, const RingView& ring) {
     for (u32 harvested = 0; harvested < ring.depth; harvested += LANES) {
         if (harvest(iocbs, ring) == 0) { return; }
@@ -302,8 +305,8 @@ inline void harvest_all(u64 iocbs, const RingView& ring) {
 
 // -------------------------------------------------------------------------------------------- giving up
 
-// Gives up the commands of a block (or of any) that are in flight in a ring. Their identifiers stay taken until their
-// completions come. Does nothing while another warp harvests the ring.
+// Abandons the commands of a block (or of any) in flight in a ring. Their identifiers stay taken until their
+// completions arrive. Does nothing while another warp harvests the ring.
 inline void give_up_in_flight(u64 iocbs, const RingView& ring, u32 block, u32 ended) {
     if (!try_harvesting(ring)) { return; }
     for (u32 first = 0; first < ring.depth - 1; first += LANES) {
@@ -322,7 +325,7 @@ inline void give_up_in_flight(u64 iocbs, const RingView& ring, u32 block, u32 en
     end_harvesting(ring);
 }
 
-// Keeps a block's use from being over until `count_off(at, 1, 0)`; false if it is over.
+// Keeps a block's use from ending until `count_off(at, 1, 0)`; returns false if it is over.
 inline bool hold(const Block& block) {
     return once([&] {
         const u64 at = ADIT_FIELD(Iocb, block.at, remaining);
@@ -336,12 +339,12 @@ inline bool hold(const Block& block) {
     });
 }
 
-// Whether the deadline is past. Only right while the use is not over.
+// Whether the deadline has passed. Valid only while the use is not over.
 inline bool is_overdue(u64 started_ns, u64 timeout_ns, u64 time_ns) {
     return started_ns != 0 && time_ns > started_ns && time_ns - started_ns >= timeout_ns;
 }
 
-// How many contexts nobody claimed, by the value of `claimed`.
+// Returns the number of unclaimed contexts for a value of `claimed`.
 inline u64 unclaimed(const Block& block, u64 claimed) {
     const u64 count = claimed & COUNT_MAX;
     return counts_for(claimed, block.generation) && count < block.total ? block.total - count : 0;
@@ -351,7 +354,7 @@ inline u32 context_at(const Block& block, u64 position) {
     return static_cast<u32>(block.total == block.count ? position : position % block.count);
 }
 
-// Ends all contexts of a block that nobody claimed.
+// Ends all unclaimed contexts of a block.
 inline void end_unclaimed(const Block& block, u32 ended) {
     const u64 left = once([&] {
         const u64 at = ADIT_FIELD(Iocb, block.at, claimed);
@@ -374,23 +377,23 @@ inline void end_unclaimed(const Block& block, u32 ended) {
     count_off(block.at, left, left);
 }
 
-// Gives up what a block has in flight, which ends as `ended`, and what nobody claimed, which ends as `unsent`. What other
-// warps are just posting stays: the caller comes again until the block is over.
+// Abandons a block: commands in flight end as `ended`, unclaimed contexts as `unsent`. What other warps are just
+// posting stays, so the caller repeats this until the block is over.
 inline void give_up(u64 rings, u64 iocbs, const Block& block, u32 ended, u32 unsent) {
     end_unclaimed(block, unsent);
     for (u32 ring = 0; ring < block.ring_count; ++ring) {
         const RingView view = ring_view(ring_of(rings, block, ring));
-        // What the device has done is not late, however long nobody looked.
+        // Commands that the device has completed are not late, however late they are polled.
         harvest_all(iocbs, view);
         give_up_in_flight(iocbs, view, block.index, ended);
     }
 }
 
-// Gives a block up if its deadline is past.
+// Abandons a block if its deadline has passed.
 inline void give_up_overdue(u64 rings, u64 iocbs, u32 index, u32 generation) {
     const Block before = block_view(iocbs, index, generation);
     if (!hold(before)) { return; }
-    // What was read before may have been of another use.
+    // The fields read before may belong to another use.
     const Block block = block_view(iocbs, index, generation);
     if (agree(is_overdue(block.started_ns, block.timeout_ns, now_ns()))) {
         give_up(rings, iocbs, block, Ended::TIMED_OUT, Ended::NOT_SENT);
@@ -400,15 +403,15 @@ inline void give_up_overdue(u64 rings, u64 iocbs, u32 index, u32 generation) {
 
 // -------------------------------------------------------------------------------------------- issuing
 
-// Starts a block's clock, if no warp did.
+// Starts a block's clock, unless another warp has.
 inline void start_clock(const Block& block) {
     if (block.started_ns != 0 || !hold(block)) { return; }
     once([&] { return compare_exchange64_acq_rel_gpu(ADIT_FIELD(Iocb, block.at, started_ns), 0, now_ns()); });
     count_off(block.at, 1, 0);
 }
 
-// Claims up to `wanted` contexts in a row, which do not go past the last: their position << 6 | how many. `now` is what
-// `claimed` was lately.
+// Claims up to `wanted` consecutive contexts, not past the last; returns their position << 6 | number. `now` is a
+// recent value of `claimed`.
 inline u64 claim(const Block& block, u64 now, u32 wanted) {
     return once([&, now]() mutable {
         const u64 at = ADIT_FIELD(Iocb, block.at, claimed);
@@ -426,7 +429,7 @@ inline u64 claim(const Block& block, u64 now, u32 wanted) {
     });
 }
 
-// How many identifiers a warp takes at least.
+// Returns the fewest identifiers that a warp takes.
 inline u32 least_slots(const RingView& ring, u32 wanted, bool patient) {
     u32 least = ring.depth / 4 < POST_LEAST ? ring.depth / 4 : POST_LEAST;
     least = least < wanted ? least : wanted;
@@ -435,8 +438,8 @@ inline u32 least_slots(const RingView& ring, u32 wanted, bool patient) {
 
 inline bool is_patient(u32 idle, u32 step) { return idle < PATIENCE_STEPS && step % IMPATIENT_EVERY != 0; }
 
-// Posts up to 32 contexts of a block through a ring. Returns how many; none if there is nothing to claim, too few
-// identifiers, or the ring is out of service.
+// Posts up to 32 contexts of a block through a ring; returns their number. Posts none if there is nothing to claim, too
+// few identifiers, or the ring is out of service.
 inline u32 post_some(const RingView& ring, const Block& block, bool patient) {
     const u64 seen = agree(load64_relaxed_gpu(ADIT_FIELD(Iocb, block.at, claimed)));
     const u64 left = unclaimed(block, seen);
@@ -466,7 +469,7 @@ inline bool all_poisoned(u64 rings, const Block& block) {
     return true;
 }
 
-// Posts contexts of a block through one of its rings. Returns how many.
+// Posts contexts of a block through one of its rings; returns their number.
 inline u32 work_on(u64 rings, const Block& block, u32 step, bool patient) {
     start_clock(block);
     const RingView ring = ring_view(ring_of(rings, block, step));
@@ -483,7 +486,7 @@ inline u32 work_on(u64 rings, const Block& block, u32 step, bool patient) {
     return posted;
 }
 
-// Harvests a ring; if it is out of service, ends what is in flight in it. Returns how many commands.
+// Harvests a ring; if it is out of service, ends its commands in flight. Returns the number of harvested commands.
 inline u32 tend(u64 iocbs, u64 ring_address, bool anyone_waits) {
     const RingView ring = ring_view(ring_address);
     if (!is_poisoned(ring)) { return harvest(iocbs, ring); }
@@ -493,15 +496,15 @@ inline u32 tend(u64 iocbs, u64 ring_address, bool anyone_waits) {
 
 // -------------------------------------------------------------------------------------------- going round
 
-// What a warp sees of up to 32 uses of blocks, one in each lane.
+// A warp's view of up to 32 uses of blocks, one per lane.
 struct Survey {
     PerLane<u32> index, generation;
     u32 active;               // lanes whose use is not over
-    u32 work;                 // of those, with contexts that nobody claimed
+    u32 work;                 // of those, with unclaimed contexts
     u32 overdue;              // of those, past their deadline
 };
 
-// Looks at the uses that `survey` names, in the lanes of `active`.
+// Reads the state of the uses that `survey` names, in the lanes of `active`.
 inline void look(u64 iocbs, Survey& survey) {
     PerLane<bool> active, work, overdue;
     const u64 time_ns = now_ns();
@@ -519,18 +522,18 @@ inline void look(u64 iocbs, Survey& survey) {
     survey.active = ballot(active);
     survey.work = ballot(work);
     survey.overdue = ballot(overdue);
-    // What each lane acquired, all have: a ballot does not order memory.
+    // Makes what each lane acquired visible to all: a ballot does not order memory.
     warp_sync();
 }
 
-// One of some lanes. Steps also choose rings and groups of blocks, so lanes are spread by a product (Fibonacci hashing):
-// whatever steps have in common, each lane comes with each ring.
+// Chooses one of some lanes. Steps also choose rings and groups of blocks, so a product spreads the lanes (Fibonacci
+// hashing): whatever factors steps share, each lane meets each ring.
 inline u32 lane_for(u32 lanes, u32 step) {
     const u32 nth = (((warp_index() + step) * 0x9e3779b1u >> 16) * population(lanes)) >> 16;
     return first_lane(lanes & ~lowest_of(lanes, nth));
 }
 
-// Does what there is to do for one use of each kind in a survey. Returns whether anything moved.
+// Does the pending work for one use of each kind in a survey. Returns whether anything moved.
 inline bool attend(u64 rings, u64 iocbs, const Survey& survey, u32 step, bool patient) {
     if (survey.active == 0) { return false; }
     u32 moved = 0;
@@ -558,7 +561,7 @@ inline void read_list(u64 blocks, u64 generations, u32 first, u32 count, Survey&
     }
 }
 
-// The uses that were issued among up to 32 blocks from `first` on.
+// Returns the issued uses among up to 32 blocks from `first` on.
 inline Survey survey_issued(u64 iocbs, u32 first, u32 count) {
     Survey survey{};
     PerLane<bool> issued;
@@ -575,11 +578,11 @@ inline Survey survey_issued(u64 iocbs, u32 first, u32 count) {
     return survey;
 }
 
-// Works until all listed uses are over: by completion, or at their deadlines; or until the host says stop, which gives up
-// what is left.
+// Works until all listed uses are over, by completion or at their deadlines, or until the host sets stop, which leaves
+// the rest to be abandoned.
 inline void issue_listed(const Uring& uring, u64 blocks, u64 generations, u32 count) {
     Survey survey{};
-    // The list is in the host's memory: one that a warp can hold is read once.
+    // The list is in host memory: one that fits a warp is read once.
     read_list(blocks, generations, 0, count, survey);
     for (u32 step = 0, idle = 0;; ++step) {
         if (step % STOP_STEPS == 0 && agree(load32_relaxed_system(uring.stop)) != 0) { return; }
@@ -597,7 +600,7 @@ inline void issue_listed(const Uring& uring, u64 blocks, u64 generations, u32 co
     }
 }
 
-// Works on whatever is issued until the host says stop. All state is in memory: a later start goes on.
+// Works on issued blocks until the host sets stop. All state is in memory, so a later start continues.
 inline void persist(const Uring& uring) {
     const u32 warp = warp_index();
     const u32 groups = (uring.iocb_count + LANES - 1) / LANES;
@@ -613,9 +616,9 @@ inline void persist(const Uring& uring) {
         }
         const u32 group = (warp + step) % groups;
         const Survey survey = survey_issued(uring.iocbs, group * LANES, uring.iocb_count);
-        // Rings are counted by rounds of the groups: each group comes with each ring.
+        // Rings are counted by rounds of the groups, so that each group meets each ring.
         bool moved = attend(uring.rings, uring.iocbs, survey, step / groups, is_patient(idle, step));
-        // All rings are looked at in turn, by warps that start at different ones: commands that were given up complete late.
+        // All rings are polled in turn, by warps that start at different ones: abandoned commands complete late.
         const u64 ring = ring_at(uring.rings, (warp + step) % uring.ring_count);
         moved = tend(uring.iocbs, ring, survey.active != 0) != 0 || moved;
         idle = moved ? 0 : idle + 1;
@@ -625,7 +628,8 @@ inline void persist(const Uring& uring) {
 
 // -------------------------------------------------------------------------------------------- waiting and abandoning
 
-// Waits until all listed uses are over; false if that takes longer than `timeout_ns`. For one warp of any kernel.
+// Waits until all listed uses are over; returns false if that takes longer than `timeout_ns`. For one warp of any
+// kernel.
 inline bool wait_blocks(u64 iocbs, u64 blocks, u64 generations, u32 count, u64 timeout_ns) {
     const u64 from_ns = now_ns();
     for (;;) {
@@ -641,7 +645,7 @@ inline bool wait_blocks(u64 iocbs, u64 blocks, u64 generations, u32 count, u64 t
             }
             over = ballot(done) == ALL_LANES;
         }
-        // What other lanes acquired, each has.
+        // Makes what other lanes acquired visible to each.
         warp_sync();
         if (over) { return true; }
         if (agree(now_ns() - from_ns >= timeout_ns)) { return false; }
@@ -649,10 +653,10 @@ inline bool wait_blocks(u64 iocbs, u64 blocks, u64 generations, u32 count, u64 t
     }
 }
 
-// Most rounds of `abandon_listed` for a block: what other warps are just posting is in flight by then.
+// Most rounds of `abandon_listed` for a block: by then, what other warps were posting is in flight.
 constexpr u32 ABANDON_ROUNDS = 10000;
 
-// Gives up all that the current uses of listed blocks have in flight or not sent.
+// Abandons everything that the current uses of listed blocks have in flight or unsent.
 inline void abandon_listed(const Uring& uring, u64 blocks, u32 count, u32 ended) {
     for (u32 each = 0; each < count; ++each) {
         const u32 index = agree(load32_relaxed_gpu(blocks + 4ull * each));

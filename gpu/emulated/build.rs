@@ -1,8 +1,8 @@
-//! Builds the emulated libraries from `native/` and `../device/` with the C++ compiler of the machine.
+//! Builds the emulated libraries from `native/` and `../device/` with the machine's C++ compiler.
 //!
-//! Each library goes to a directory of `OUT_DIR` under every name by which it is looked for: `all` has the driver,
-//! NVRTC and gdrcopy, `driver` the driver alone, `old` a driver without green contexts. Each name is the same file;
-//! its soname is the name that a program tries first, so that a library that is loaded already is found by it.
+//! Each library goes to a directory of `OUT_DIR` under every name that programs look for: `all` has the driver, NVRTC
+//! and gdrcopy, `driver` the driver alone, `old` a driver without green contexts. All names are the same file. Its
+//! soname is the name that a program tries first, so that the name finds a library already loaded.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ const DRIVER: [&str; 13] = [
 const FLAGS: [&str; 8] =
     ["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"];
 
-/// What a driver of CUDA 12.3 does not have.
+/// Functions that a driver of CUDA 12.3 lacks.
 const NOT_IN_OLD: [&str; 4] =
     ["cuGreenCtx*", "cuCtxFromGreenCtx", "cuDevResource*", "cuDevSmResource*"];
 
@@ -69,7 +69,7 @@ fn compile(output: &Path, name: &str) {
     run(compiler().args(FLAGS).arg("-c").arg(source).arg("-o").arg(object(output, name)));
 }
 
-/// Links a library under its first name, which is its soname, and makes the other names links to it.
+/// Links a library under its first name, its soname, and makes the other names links to it.
 fn link(directory: &Path, names: &[&str], objects: &[PathBuf], more: &[&str]) {
     let soname = format!("-Wl,-soname,{}", names[0]);
     let library = directory.join(names[0]);

@@ -1,7 +1,7 @@
 //! Compiles the kernels for some architectures, without a GPU: `compile DIRECTORY sm_80 sm_90`.
 //!
-//! For each it writes `kernels.sm_80.ptx`, `.cubin` and `.log` into the directory. NVRTC is found as the library finds
-//! it: where the dynamic linker looks, or in the directory that `ADIT_NVRTC` names.
+//! Writes `kernels.sm_80.ptx`, `.cubin` and `.log` for each into the directory. Finds NVRTC by the dynamic linker, or in
+//! the directory that `ADIT_NVRTC` names.
 
 use std::error::Error;
 use std::path::Path;

@@ -1,11 +1,11 @@
-//! Tests that set what the emulated GPU is like, or count what it has: each in a process of its own.
+//! Runs tests in their own processes: those that configure the emulated GPU or count its resources.
 
 use std::process::Command;
 
 const ALONE: &str = "ADIT_ALONE";
 
-/// Runs `body` in a process of its own, whose emulated GPU is as `settings` says. `test` is the calling test's
-/// path: `concat!(module_path!(), "::its_name")`.
+/// Runs `body` in its own process, with the emulated GPU configured by `settings`. `test` is the calling test's path:
+/// `concat!(module_path!(), "::its_name")`.
 pub(crate) fn run(settings: &str, test: &str, body: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some() {
         adit_gpu_emulated::load();

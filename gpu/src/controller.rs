@@ -1,10 +1,10 @@
-//! An NVMe controller in device code: a persistent kernel that serves rings in memory, for tests and for measuring.
+//! An NVMe controller in device code: a persistent kernel that serves rings in memory, for tests and measurements.
 //!
-//! It runs in a partition of its own, and is started before whatever posts to it. It checks every field of every command
-//! and counts the bad ones; data are moved only where it was given media. It has no admin queue: its queues exist when it
-//! is made, and a queue that it took a fault from is made anew with the whole controller.
+//! It runs in its own partition and starts before anything posts to it. It checks every field of every command and
+//! counts bad ones; it moves data only if it has media. It has no admin queue: its queues exist from the start, and a
+//! failed queue is restored by recreating the whole controller.
 //!
-//! Dropping it stops it in bounded time. If the kernel does not end, its memory is kept for good, and a warning says so.
+//! Dropping it stops it in bounded time. If the kernel does not end, its memory is leaked with a warning.
 
 mod layout;
 
@@ -22,70 +22,62 @@ use crate::program::{Kernel, Program};
 
 use layout::{ControllerArguments, ControllerQueue, ControllerRange, IN_FLIGHT_BYTES};
 
-/// Most queues of a controller.
 pub(crate) const QUEUES_MAX: u32 = 256;
-/// Most ranges that commands may point at.
+/// Most ranges that commands may point to.
 const RANGES_MAX: usize = 16;
-/// How long the kernel may take to start, and to stop.
+/// How long the kernel may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two doorbells: none shares a cache line with another.
+/// Distance between doorbells, so that none share a cache line.
 const DOORBELL_BYTES: u64 = 128;
 const PAGE_BYTES: u64 = 4096;
 
-/// What the controller is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) queues: u32,
-    /// Entries of each queue.
     pub(crate) depth: u32,
-    /// Where the rings and doorbells lie: [`Place::Gpu`] or [`Place::Host`].
+    /// Where rings and doorbells lie: [`Place::Gpu`] or [`Place::Host`].
     pub(crate) place: Place,
     pub(crate) lba_shift: u32,
-    /// Size of its namespace, 1.
+    /// Size of its only namespace, 1.
     pub(crate) lbas: u64,
     pub(crate) form: Form,
-    /// Whether data are kept, in GPU memory as large as the namespace.
+    /// Whether data are kept, in GPU memory the size of the namespace.
     pub(crate) media: bool,
     pub(crate) faults: Faults,
 }
 
-/// What the controller does wrong, and to which commands of each queue.
+/// The controller's faults, and the commands of each queue that they hit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
     pub(crate) kind: Fault,
-    /// Every how many commands; not 0.
+    /// Hits every n-th command; not 0.
     pub(crate) every: u32,
-    /// How many go before the first that it may hit.
+    /// Number of commands before the first that it may hit.
     pub(crate) first: u32,
-    /// Of [`Fault::Delayed`].
+    /// Delay of [`Fault::Delayed`].
     pub(crate) delay: Duration,
 }
 
 impl Faults {
-    /// All goes right.
     pub(crate) const NONE: Faults =
         Faults { kind: Fault::None, every: 1, first: 0, delay: Duration::ZERO };
 }
 
-/// What can go wrong (controller.h, `Fault`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Fault {
-    /// Nothing.
     None = 0,
     /// Unrecovered Read Error.
     Status = 1,
-    /// No completion.
     Lost = 2,
     /// A late completion.
     Delayed = 3,
-    /// Two completions.
     Twice = 4,
     /// A completion of a command that is not in flight.
     WrongCommand = 5,
 }
 
-/// A queue pair as it is given to rings: addresses as the GPU sees them.
+/// A queue pair for rings, with the GPU's addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     pub(crate) sq: u64,
@@ -95,20 +87,20 @@ pub(crate) struct Pair {
     pub(crate) qid: u16,
 }
 
-/// What the controller saw since it was made, over all its queues.
+/// Counters over all queues since the controller was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     pub(crate) commands: u64,
     pub(crate) completions: u64,
-    /// Changes of the submission doorbells that it saw: rings that follow at once are seen as one.
+    /// Observed changes of submission doorbells; rings in quick succession count as one.
     pub(crate) sq_rings: u64,
     pub(crate) cq_rings: u64,
     pub(crate) faults: u64,
-    /// Commands and doorbells that it found a fault with.
+    /// Invalid commands and doorbell values.
     pub(crate) bad: u64,
 }
 
-/// Memory that both sides reach, and where the GPU sees it.
+/// Memory that both sides access, with its GPU address.
 #[derive(Debug)]
 enum RingMemory {
     Gpu(DeviceMemory),
@@ -116,7 +108,6 @@ enum RingMemory {
 }
 
 impl RingMemory {
-    /// Zeroed memory.
     fn allocate(gpu: &Arc<Gpu>, place: Place, bytes: u64) -> Result<RingMemory> {
         match place {
             Place::Gpu => {
@@ -140,7 +131,7 @@ impl RingMemory {
     }
 }
 
-/// All that the kernel reaches.
+/// All memory that the kernel accesses.
 #[derive(Debug)]
 struct Memory {
     /// Per queue: the submission ring, the completion ring, two doorbells.
@@ -154,24 +145,23 @@ struct Memory {
     words: PinnedMemory,
 }
 
-/// A controller that was made, and may be running.
 #[derive(Debug)]
 pub(crate) struct GpuController {
     shape: Shape,
     stream: Stream,
     program: Arc<Program>,
-    /// None once it was given up because the kernel did not end.
+    /// None once leaked because the kernel did not end.
     memory: Option<Memory>,
-    /// While it runs.
+    /// Present while it runs.
     running: Option<Endless>,
 }
 
 impl GpuController {
-    /// Makes a controller that will run in `partition`. All its memory is allocated here: once kernels run that do not
-    /// end, allocating may have to wait for them.
+    /// Creates a controller that will run in `partition`. Allocates all its memory now: while endless kernels run,
+    /// allocations may have to wait for them.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a shape that cannot be; [`Error::Cuda`].
+    /// [`Error::Invalid`] for an invalid shape; [`Error::Cuda`].
     pub(crate) fn new(
         gpu: &Arc<Gpu>,
         program: &Arc<Program>,
@@ -205,10 +195,10 @@ impl GpuController {
         Ok(controller)
     }
 
-    /// Starts it. Commands may point at `ranges` (address, bytes), and nowhere else.
+    /// Starts it. Commands may point only to `ranges` (address, bytes).
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if the kernel does not come to life; [`Error::Cuda`].
+    /// [`Error::TimedOut`] if the kernel does not come alive; [`Error::Cuda`].
     pub(crate) fn start(&mut self, ranges: &[(u64, u64)]) -> Result<()> {
         assert!(self.running.is_none(), "it is started once at a time");
         assert!(ranges.len() <= RANGES_MAX, "{} ranges of commands' data", ranges.len());
@@ -221,9 +211,9 @@ impl GpuController {
             ranges.iter().map(|&(address, bytes)| ControllerRange { address, bytes }).collect();
         memory.arguments.write(base, listed.as_slice().as_bytes())?;
         memory.arguments.write(0, self.arguments(memory, ranges.len() as u32).as_bytes())?;
-        // A warp for each queue, on multiprocessors of their own as far as there are any.
+        // One warp per queue, spread over the multiprocessors.
         let kernel = self.program.function(Kernel::Controller);
-        // Before the launch: one that is refused may have been begun, and is stopped as any other.
+        // Begins before the launch: even a refused launch may have begun, and is stopped like any other.
         self.running = Some(Endless::begin(self.stream.gpu(), Runner::Controller)?);
         self.stream.launch(kernel, self.shape.queues, 32, memory.arguments.address())?;
         let begin = Instant::now();
@@ -263,13 +253,13 @@ impl GpuController {
         }
     }
 
-    /// What goes wrong from the next start on.
+    /// Sets the faults from the next start on.
     pub(crate) fn set_faults(&mut self, faults: Faults) {
         assert!(self.running.is_none() && faults.every > 0, "faults change while it is stopped");
         self.shape.faults = faults;
     }
 
-    /// Its queue pairs, in order of their identifiers.
+    /// Returns the queue pairs, in order of their identifiers.
     pub(crate) fn pairs(&self) -> Vec<Pair> {
         let Some(memory) = &self.memory else { return Vec::new() };
         (0..self.shape.queues)
@@ -294,7 +284,7 @@ impl GpuController {
         Ok(())
     }
 
-    /// What it saw. Exact once it is stopped.
+    /// Returns the counters, which are exact once it is stopped.
     ///
     /// # Errors
     /// [`Error::Cuda`] if its memory cannot be read.
@@ -315,20 +305,20 @@ impl GpuController {
         Ok(all)
     }
 
-    /// Reads what the namespace holds from byte `offset` on.
+    /// Reads the namespace's content from byte `offset` on.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there is no media or it ends before; [`Error::Cuda`].
+    /// [`Error::Invalid`] without media or past its end; [`Error::Cuda`].
     pub(crate) fn read_media(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let media = self.memory.as_ref().and_then(|memory| memory.media.as_ref());
         let none = || Error::invalid("read a controller's media", "it was made without");
         media.ok_or_else(none)?.read(offset, bytes)
     }
 
-    /// Stops it, if it runs. It goes on where it was when it is started again.
+    /// Stops it, if it runs. A later start continues where it stopped.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if the kernel does not end; its memory is then kept for good.
+    /// [`Error::TimedOut`] if the kernel does not end; its memory is then leaked.
     pub(crate) fn stop(&mut self) -> Result<()> {
         let Some(memory) = &self.memory else { return Ok(()) };
         let Some(running) = self.running.take() else { return Ok(()) };
@@ -345,7 +335,7 @@ impl GpuController {
 
 impl Drop for GpuController {
     fn drop(&mut self) {
-        // What went wrong is in the log.
+        // Failures are in the log.
         drop(self.stop());
     }
 }
@@ -374,7 +364,7 @@ fn check(shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a queue pair: both rings in whole pages, and the doorbells.
+/// Returns the bytes of a queue pair: both rings in whole pages, and the doorbells.
 fn pair_bytes(depth: u32) -> u64 {
     let depth = u64::from(depth);
     (depth * 64).next_multiple_of(PAGE_BYTES)
@@ -385,7 +375,7 @@ fn pair(base: u64, shape: &Shape, index: u32) -> Pair {
     let depth = u64::from(shape.depth);
     let sq = base + u64::from(index) * pair_bytes(shape.depth);
     let cq = sq + (depth * 64).next_multiple_of(PAGE_BYTES);
-    // The doorbells lie at the end of the last page, each on lines of its own.
+    // The doorbells lie at the end of the last page, each on its own cache lines.
     let end = sq + pair_bytes(shape.depth);
     Pair {
         sq,

@@ -1,7 +1,7 @@
-//! What this machine has for rings of a GPU, what it lacks, and what would change that.
+//! Reports what this machine has for a GPU's rings, what it lacks, and how to fix that.
 //!
-//! The facts of CUDA and of the system are read; the ways to memory and the doorbells are tried, with small pieces that are given
-//! back. Nothing installed is a report like any other: then only the CPU's way is left.
+//! Reads the facts of CUDA and of the system, and tries the memory paths and doorbells with small allocations that it
+//! releases. A machine without any of it gets a report as well, which leaves the CPU's path.
 
 mod facts;
 mod pcie;
@@ -16,12 +16,12 @@ use crate::error::Error;
 use crate::paths::{self, MemoryPath};
 use crate::uring::Device;
 
-/// How a fact stands.
+/// State of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// As it should be.
     Good,
-    /// Works, and could be better.
+    /// Works, but could be better.
     Warning,
     /// Not there.
     Missing,
@@ -30,19 +30,19 @@ pub enum Verdict {
 /// One fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What it is about.
+    /// Subject.
     pub name: &'static str,
-    /// What was found.
+    /// Finding.
     pub value: String,
-    /// How it stands.
+    /// State.
     pub verdict: Verdict,
-    /// Why it stands so, where it is not good.
+    /// Reason for the state, unless good.
     pub reason: Option<String>,
-    /// What would change it, where something would.
+    /// How to improve it, if possible.
     pub fix: Option<String>,
 }
 
-/// Facts that belong together.
+/// Related facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
     /// Its heading.
@@ -51,42 +51,41 @@ pub struct Section {
     pub rows: Vec<Row>,
 }
 
-/// What rings cannot do without, by its fact.
+/// Facts that rings require.
 const ESSENTIAL: [&str; 5] =
     ["GPU", "compute capability", "NVRTC", "host registration", "doorbells"];
 
-/// Who would carry transfers out where nothing is asked for: [`crate::Options::default`] and [`crate::Pool::allocate`]
-/// without a place.
+/// The default engine, with [`crate::Options::default`] and [`crate::Pool::allocate`] without a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usual {
     /// The GPU: pool and rings lie in its memory.
     Rings,
-    /// CPU threads, through pinned memory. Rings over pinned memory may work, and have to be asked for.
+    /// CPU threads, through pinned memory. Rings over pinned memory may work, but only on request.
     Staged,
     /// The driver's own queue pairs, without the GPU.
     CpuOnly,
-    /// That is for the drive to say, and none was there.
+    /// Depends on the drive, and none was given.
     Open,
 }
 
-/// All that was found.
+/// All findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// In order.
     pub sections: Vec<Section>,
-    /// The best way to memory that works; without a drive none was tried, and it is the one that needs the least.
+    /// The best working memory path; without a drive none was tried, and this is the least demanding one.
     pub path: MemoryPath,
-    /// How doorbells would be rung: `mapped` or `proxy`; `None` where no GPU rings any.
+    /// How doorbells would be rung: `mapped` or `proxy`; `None` if no GPU rings any.
     pub doorbells: Option<&'static str>,
 }
 
 impl Report {
-    /// The fact of a name, wherever it is.
+    /// Returns the fact called `name`, from any section.
     pub fn row(&self, name: &str) -> Option<&Row> {
         self.sections.iter().flat_map(|section| &section.rows).find(|row| row.name == name)
     }
 
-    /// What rings cannot do without and is missing here.
+    /// Returns a missing fact that rings require.
     pub fn obstacle(&self) -> Option<&Row> {
         let rows = ESSENTIAL.iter().filter_map(|name| self.row(name));
         rows.into_iter().find(|row| row.verdict == Verdict::Missing)
@@ -94,7 +93,7 @@ impl Report {
 }
 
 impl Report {
-    /// Who would carry transfers out where nothing is asked for.
+    /// Returns the default engine.
     pub fn usual(&self) -> Usual {
         let instead = if self.can_stage() { Usual::Staged } else { Usual::CpuOnly };
         if self.obstacle().is_some() {
@@ -108,7 +107,7 @@ impl Report {
         }
     }
 
-    /// Whether CPU threads could stage transfers: through pinned memory, which CUDA has to register.
+    /// Whether CPU threads could stage transfers, which needs pinned memory registered with CUDA.
     fn can_stage(&self) -> bool {
         let registers = |name| self.row(name).is_none_or(|row| row.verdict != Verdict::Missing);
         ["GPU", "host registration", MemoryPath::PinnedHost.name()].into_iter().all(registers)
@@ -136,12 +135,12 @@ impl Row {
         Row::bad(name, Verdict::Warning, value, reason, fix)
     }
 
-    /// What is not there, by the error that says so.
+    /// Creates a missing fact from the error.
     fn missing(name: &'static str, error: &Error) -> Row {
         Row::by(name, Verdict::Missing, "no", error)
     }
 
-    /// What stands so because of an error.
+    /// Creates a fact whose state follows from an error.
     fn by(name: &'static str, verdict: Verdict, value: &str, error: &Error) -> Row {
         let (reason, fix) = match error {
             Error::Unavailable { why, fix, .. } | Error::Refused { why, fix, .. } => {
@@ -155,7 +154,7 @@ impl Row {
         Row { name, value: value.to_owned(), verdict, reason: Some(reason), fix }
     }
 
-    /// `good` where something is there, or why it is not.
+    /// Creates a fact with the value `good` of a finding, or the reason it is missing.
     fn of<T>(name: &'static str, found: &Result<T, Error>, good: impl FnOnce(&T) -> String) -> Row {
         match found {
             Ok(found) => Row::good(name, good(found)),
@@ -164,12 +163,11 @@ impl Row {
     }
 }
 
-/// Looks at a GPU by its number, and at a device with it, from whose namespace one LBA is read.
+/// Examines a GPU by its number, and a device with it, reading one LBA of the device's namespace.
 pub fn examine(ordinal: u32, device: Option<&Device>) -> Report {
     examine_below(Path::new("/sys"), ordinal, device)
 }
 
-/// The same with the sysfs at `root`.
 fn examine_below(root: &Path, ordinal: u32, device: Option<&Device>) -> Report {
     let gpu = Gpu::open(ordinal);
     let controller = device.map(|device| &device.controller);
@@ -189,7 +187,7 @@ fn examine_below(root: &Path, ordinal: u32, device: Option<&Device>) -> Report {
     Report { sections, path, doorbells }
 }
 
-/// How each way fares, and the best that works.
+/// Tries each memory path; returns the results and the best path that works.
 fn ways(gpu: &Arc<Gpu>, controller: &Arc<adit_driver::Controller>) -> (Vec<Row>, MemoryPath) {
     let controllers = [Arc::clone(controller)];
     let mut best = None;

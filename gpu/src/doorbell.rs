@@ -1,8 +1,10 @@
-//! How the GPU rings doorbells: registers mapped for it, or words that a thread turns into register writes.
+//! How the GPU rings doorbells: through registers mapped for it, or through words that a thread turns into register
+//! writes.
 //!
-//! Mapped registers are whole pages of the device's BAR, registered with CUDA. Whether a GPU's store then arrives at the device is
-//! for no attribute to say (it may have to pass a root complex, an IOMMU, a virtual machine): so one command is sent through a
-//! queue of its own with the GPU ringing ([`self_test`]). Where it does not come back, the proxy rings, and the reason is kept.
+//! Mapped registers are whole pages of the device's BAR, registered with CUDA. No attribute tells whether a GPU's store
+//! then reaches the device, possibly across a root complex, an IOMMU or a virtual machine. So [`self_test`] sends one
+//! command through its own queue with the GPU ringing. If it does not complete, the proxy rings, and the reason is
+//! kept.
 
 mod pages;
 mod self_test;
@@ -30,11 +32,10 @@ const WHAT: &str = "doorbells mapped for the GPU";
 pub(crate) enum Doorbells {
     /// By the GPU's stores to the registers.
     Mapped(Arc<MappedPages>),
-    /// By a thread.
     Proxy(Arc<ProxyThread>),
 }
 
-/// The doorbells of one queue, as the GPU finds them; they work as long as this lives.
+/// The doorbells of one queue at the GPU's addresses; valid while this lives.
 #[derive(Debug)]
 pub(crate) struct Bells {
     /// The submission queue's tail.
@@ -46,38 +47,37 @@ pub(crate) struct Bells {
 
 #[derive(Debug)]
 enum Held {
-    /// The pages that the two registers are in.
+    /// The pages that hold the two registers.
     Pages(#[allow(dead_code, reason = "held, not read")] [Arc<Page>; 2]),
     /// The proxy's words.
     Slot(#[allow(dead_code, reason = "held, not read")] Slot),
 }
 
-/// What [`Doorbells::choose`] found.
+/// The choice of [`Doorbells::choose`].
 #[derive(Clone, Debug)]
 pub(crate) struct Chosen {
-    /// How they are rung.
     pub(crate) doorbells: Doorbells,
-    /// Why not by the GPU itself, where that was tried.
+    /// Why the GPU does not ring itself, if that was tried.
     pub(crate) why_not_mapped: Option<crate::error::Error>,
 }
 
 impl Doorbells {
-    /// Registers mapped for the GPU, page by page as queues need them.
+    /// Maps registers for the GPU, page by page as queues need them.
     pub(crate) fn mapped(gpu: &Arc<Gpu>) -> Doorbells {
         Doorbells::mapped_where(gpu, is_device_memory)
     }
 
-    /// The same, with another word on which pages are a device's.
+    /// Maps registers, with `is_device` to tell device pages from memory.
     fn mapped_where(gpu: &Arc<Gpu>, is_device: fn(usize) -> bool) -> Doorbells {
         Doorbells::Mapped(Arc::new(MappedPages::new(gpu, is_device)))
     }
 
-    /// The doorbells of a controller's queues as `choice` has it: with [`DoorbellChoice::Auto`] mapped if the self-test
-    /// passes, and by `proxy` otherwise, which is called only then.
+    /// Chooses the doorbells of a controller's queues. [`DoorbellChoice::Auto`] maps them if the self-test passes, and
+    /// falls back to `proxy`, which is called only then.
     ///
     /// # Errors
-    /// With [`DoorbellChoice::Mapped`], why that does not work; the proxy's; the driver's where the controller does not even
-    /// answer the CPU.
+    /// With [`DoorbellChoice::Mapped`], why that does not work; the proxy's errors; the driver's if the controller does
+    /// not answer the CPU either.
     pub(crate) fn choose(
         gpu: &Arc<Gpu>,
         program: &Program,
@@ -89,7 +89,7 @@ impl Doorbells {
         Doorbells::mapped(gpu).or_proxy(gpu, program, subject, choice, proxy)
     }
 
-    /// These if they are wanted and pass the self-test, else the proxy's, if those pass it.
+    /// Returns these if they are wanted and pass the self-test, else the proxy's, if those pass.
     fn or_proxy(
         self,
         gpu: &Arc<Gpu>,
@@ -112,10 +112,11 @@ impl Doorbells {
         Ok(Chosen { doorbells, why_not_mapped })
     }
 
-    /// Makes the doorbells of a queue work.
+    /// Makes a queue's doorbells usable.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for registers that no store reaches; CUDA's refusal of their page; the proxy's where it is full.
+    /// [`Error::Unavailable`] for registers that no store reaches; CUDA's refusal of their page; the proxy's when it is
+    /// full.
     pub(crate) fn attach(&self, raw: &RawQueuePair) -> Result<Bells> {
         let (sq, cq) = raw.doorbells();
         match self {
@@ -131,7 +132,6 @@ impl Doorbells {
         }
     }
 
-    /// As it is written in reports.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Doorbells::Mapped(_) => "mapped",
@@ -140,15 +140,14 @@ impl Doorbells {
     }
 }
 
-/// Whether a device is behind the page at `at`, not memory: what the kernel says of the mapping it is in (proc(5),
-/// `VmFlags`). Memory where it says nothing.
+/// Whether the page at `at` belongs to a device, by the flags of its mapping (proc(5), `VmFlags`). Memory if there are
+/// none.
 pub(crate) fn is_device_memory(at: usize) -> bool {
     let Ok(maps) = fs::read_to_string("/proc/self/smaps") else { return false };
     flags_of(&maps, at)
         .is_some_and(|flags| flags.split(' ').any(|flag| flag == "io" || flag == "pf"))
 }
 
-/// The flags of the mapping that `at` is in.
 fn flags_of(maps: &str, at: usize) -> Option<&str> {
     let mut lines = maps.lines();
     lines.find(|line| range_of(line).is_some_and(|(start, end)| (start..end).contains(&at)))?;
@@ -156,7 +155,7 @@ fn flags_of(maps: &str, at: usize) -> Option<&str> {
     of_this.find_map(|line| line.strip_prefix("VmFlags:")).map(str::trim)
 }
 
-/// The addresses in the first line of a mapping: `7f00-7f10 rw-s ...`.
+/// Parses the addresses in the first line of a mapping: `7f00-7f10 rw-s ...`.
 fn range_of(line: &str) -> Option<(usize, usize)> {
     let (start, end) = line.split(' ').next()?.split_once('-')?;
     let hex = |text| usize::from_str_radix(text, 16).ok();

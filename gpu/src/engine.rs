@@ -1,12 +1,12 @@
 //! The ring engine: kernels that work on the rings, in streams of the I/O partition.
 //!
-//! One-shot: each call of `issue` launches a kernel that ends with its blocks. Persistent: one kernel runs as long as the
-//! engine, and `issue` writes the word that it looks at. Either way headers are copied to the GPU in a stream, behind the
-//! event that the blocks wait for, and before anything that makes them begin.
+//! One-shot: each call of `issue` launches a kernel that ends with its blocks. Persistent: one kernel runs as long as
+//! the engine, and `issue` writes the word that it polls. Either way a stream copies headers to the GPU, after the
+//! event that the blocks wait for and before anything that begins them.
 //!
-//! The engine is in service until something is found wrong with it; `recover` stops the kernels, ends every command and
-//! makes queues anew that still have some outstanding. Kernels are stopped within a bounded time or said not to be: then
-//! nothing they reach may be freed, which is the caller's part.
+//! The engine is in service until a failure. `recover` then stops the kernels, ends every command and recreates queues
+//! that still have commands outstanding. Stopping a kernel either succeeds within bounded time or reports failure;
+//! after a failure the caller must not free anything the kernel reaches.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -24,25 +24,24 @@ use crate::queue::Queue;
 use crate::rings::{Counters, Rings, abort};
 use crate::table::MappingTable;
 
-/// Streams that blocks are issued in, in turn: few enough that each has a hardware queue of its own.
+/// Streams that issue blocks in turn: few enough that each has its own hardware queue.
 const STREAMS: usize = 4;
 /// Warps of a kernel on each multiprocessor.
 const WARPS_PER_SM: u32 = 8;
 const LANES: u32 = 32;
-/// How long kernels that were told to stop may take: far longer than they need, also where they are threads of a busy CPU.
+/// How long stopped kernels may take: far longer than they need, even as threads of a busy CPU.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 /// How long completions of aborted commands may take.
 const ABORTED_WITHIN: Duration = Duration::from_millis(200);
-/// Most commands that are aborted one by one; the queue's deletion ends all others.
+/// Most commands that are aborted individually; deleting the queue ends the others.
 const ABORTS_MAX: usize = 64;
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
-/// Makes the queues of a device, again after a failure.
 pub(crate) type MakeQueues = Box<dyn Fn(usize) -> Result<Vec<Queue>> + Send + Sync>;
 
-/// See the module.
+/// The engine: rings, and the streams and kernels that serve them.
 pub(crate) struct RingEngine {
-    // The queues go first, then what kernels run in.
+    // Dropped first: the queues go before the streams of the kernels.
     running: RwLock<Running>,
     name: String,
     streams: Vec<Stream>,
@@ -51,21 +50,21 @@ pub(crate) struct RingEngine {
     program: Arc<Program>,
     partitions: Partitions,
     kernel: KernelChoice,
-    /// While the persistent kernel runs.
+    /// Present while the persistent kernel runs.
     endless: Mutex<Option<Endless>>,
     gpu: Arc<Gpu>,
     controllers: Vec<Arc<Controller>>,
     make_queues: MakeQueues,
 }
 
-/// What changes in a recovery.
+/// The state that a recovery replaces.
 struct Running {
     rings: Rings,
     /// Why nothing can be issued, until a recovery.
     out_of_service: Option<String>,
 }
 
-/// What a ring engine is made of, besides the options.
+/// The parts of a ring engine, besides the options.
 pub(crate) struct Parts<'a> {
     pub(crate) gpu: &'a Arc<Gpu>,
     pub(crate) program: Arc<Program>,
@@ -74,15 +73,15 @@ pub(crate) struct Parts<'a> {
     /// The controllers of the devices that are reset with their queues.
     pub(crate) controllers: Vec<Arc<Controller>>,
     pub(crate) make_queues: MakeQueues,
-    /// Given back when all is made, before the persistent kernel begins.
+    /// Released when everything is created, before the persistent kernel begins.
     pub(crate) making: Busy,
 }
 
 impl RingEngine {
-    /// Makes queues and rings, and starts the persistent kernel if there is to be one.
+    /// Creates queues and rings, and starts the persistent kernel if chosen.
     ///
     /// # Errors
-    /// What keeps the device code from being compiled, the queues from being made, or CUDA from working.
+    /// Failures to compile the device code or to create queues, and CUDA's errors.
     pub(crate) fn new(parts: Parts<'_>, options: &Options) -> Result<RingEngine> {
         let Parts { gpu, program, blocks, tables, controllers, make_queues, making } = parts;
         let partitions = gpu.partition(options.sms);
@@ -122,7 +121,7 @@ impl RingEngine {
         self.running.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the persistent kernel run, if that is the kind. After an error none runs.
+    /// Starts the persistent kernel, if chosen. After an error none runs.
     fn start(&self, rings: &Rings) -> Result<()> {
         rings.set_stop(false);
         match self.kernel {
@@ -131,7 +130,7 @@ impl RingEngine {
                 let endless = Endless::begin(&self.gpu, Runner::Rings)?;
                 let launched = self.launch_persistent(rings, self.partitions.io.sms());
                 if launched.is_err() {
-                    // A launch that is refused may have been begun.
+                    // A refused launch may have begun.
                     rings.set_stop(true);
                     if let Err(error) = self.control.synchronize(STOP_WITHIN) {
                         tracing::error!("a kernel does not stop: what it reaches is leaked");
@@ -154,12 +153,11 @@ impl RingEngine {
         self.control.launch(function, sms, WARPS_PER_SM * LANES, rings.uring())
     }
 
-    /// The partitions of the GPU.
     pub(crate) fn partitions(&self) -> &Partitions {
         &self.partitions
     }
 
-    /// Why the I/O kernels have no multiprocessors of their own, if they have none.
+    /// Returns why the I/O kernels have no multiprocessors of their own, if they have none.
     pub(crate) fn no_partition(&self) -> Option<&str> {
         match &self.partitions.kind {
             PartitionKind::Green => None,
@@ -167,22 +165,21 @@ impl RingEngine {
         }
     }
 
-    /// How many queues there are.
     pub(crate) fn queue_count(&self) -> usize {
         self.read().rings.queue_count()
     }
 
-    /// What the rings have counted since they were made.
+    /// Returns the rings' counters since their creation.
     pub(crate) fn counters(&self) -> Result<Counters> {
         self.read().rings.counters()
     }
 
-    /// How often the persistent kernel has looked for work.
+    /// Returns how often the persistent kernel has polled for work.
     pub(crate) fn alive(&self) -> u32 {
         self.read().rings.alive()
     }
 
-    /// Carries blocks out on at most `sms` multiprocessors, behind what they wait for.
+    /// Executes blocks on at most `sms` multiprocessors, after what they wait for.
     ///
     /// # Errors
     /// [`Error::OutOfService`] after an earlier failure; [`Error::Cuda`], which takes the engine out of service.
@@ -215,7 +212,7 @@ impl RingEngine {
         way.map(drop)
     }
 
-    /// Puts everything into the stream that makes blocks begin.
+    /// Enqueues everything that begins the blocks.
     fn begin(
         &self,
         stream: &Stream,
@@ -242,14 +239,14 @@ impl RingEngine {
         Ok(Way::Kernel(Arc::new(stream.record()?)))
     }
 
-    /// Nothing is issued any more after a failure, until a recovery. The first reason stays.
+    /// Refuses further blocks until a recovery. The first reason stays.
     pub(crate) fn take_out_of_service(&self, reason: &str) {
         if self.write().refuse_to_issue(reason) {
             tracing::warn!(device = self.name, reason, "the GPU's rings are out of service");
         }
     }
 
-    /// Looks for a ring that is out of service, and takes the engine out with it.
+    /// Takes the engine out of service if one of its rings is.
     pub(crate) fn look_for_poison(&self) -> Result<()> {
         let reason = self.read().rings.poison()?;
         if let Some(reason) = reason {
@@ -266,7 +263,7 @@ impl RingEngine {
         let mut running = self.write();
         running.refuse_to_issue("they were stopped");
         self.stop_kernels(&running.rings, blocks)?;
-        // Blocks whose headers never came to the GPU are no kernel's.
+        // Blocks whose headers never reached the GPU belong to no kernel.
         blocks.end_all()
     }
 
@@ -275,9 +272,10 @@ impl RingEngine {
         let started = Instant::now();
         self.control.synchronize(STOP_WITHIN)?;
         self.set_endless(None);
-        // Kernels may lie in a stream behind each other: the next begins when what one works on is given up.
+        // Kernels may queue in a stream: the next one begins once the current one's work is abandoned.
         loop {
-            // Asked before: what is idle has put all its blocks where they are given up, and begins no more.
+            // Queried first: an idle stream has made all its blocks visible to the abandoning below, and begins no
+            // more.
             let idle = self.streams.iter().map(Stream::is_idle).collect::<Result<Vec<_>>>()?;
             self.give_up(rings, &blocks.under_way())?;
             if idle.iter().all(|idle| *idle) {
@@ -295,7 +293,7 @@ impl RingEngine {
         }
     }
 
-    /// Ends all that blocks have in flight or not sent.
+    /// Ends everything that blocks have in flight or unsent.
     fn give_up(&self, rings: &Rings, under_way: &[u32]) -> Result<()> {
         if under_way.is_empty() {
             return Ok(());
@@ -305,11 +303,11 @@ impl RingEngine {
         self.control.synchronize(STOP_WITHIN)
     }
 
-    /// Brings the engine back into service. All commands that were under way end, those in flight as reset.
+    /// Returns the engine to service. Ends all commands under way, those in flight as reset.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if a kernel does not stop; what keeps controllers from being recovered or queues from being
-    /// made. The engine is then out of service as before.
+    /// [`Error::TimedOut`] if a kernel does not stop; failures to recover controllers or to create queues. The engine
+    /// then stays out of service.
     pub(crate) fn recover(&self, blocks: &Blocks, tables: &[&MappingTable]) -> Result<()> {
         let mut running = self.write();
         running.refuse_to_issue("they are being recovered");
@@ -325,7 +323,7 @@ impl RingEngine {
         Ok(())
     }
 
-    /// Asks controllers to end commands whose completions have not come: each until it refuses.
+    /// Asks controllers to abort commands without a completion, each until it refuses.
     fn abort_outstanding(&self, rings: &Rings) -> Result<()> {
         let mut refuses = vec![false; self.controllers.len()];
         for (device, qid, cid) in rings.outstanding()?.into_iter().take(ABORTS_MAX) {
@@ -345,27 +343,27 @@ impl RingEngine {
         Ok(())
     }
 
-    /// Lets a kernel harvest what still completes.
+    /// Runs a kernel that harvests late completions.
     fn drain(&self, rings: &Rings) -> Result<()> {
         if rings.outstanding()?.is_empty() {
             return Ok(());
         }
         rings.set_stop(false);
         let harvested = self.launch_persistent(rings, 1).and_then(|()| await_outstanding(rings));
-        // Also what was refused may have been begun, and nobody is to wait for it.
+        // A refused launch may have begun too, and must not be left running.
         rings.set_stop(true);
         self.control.synchronize(STOP_WITHIN)?;
         harvested
     }
 
-    /// Whether queues cannot be gone on with.
+    /// Whether the queues must be replaced.
     fn needs_queues(&self, rings: &Rings) -> Result<bool> {
         let has_failed = self.controllers.iter().any(|controller| controller.check().is_err());
         let is_whole = rings.queue_count() > 0;
         Ok(!is_whole || has_failed || rings.poison()?.is_some() || !rings.outstanding()?.is_empty())
     }
 
-    /// Deletes all queues, brings controllers that failed back, and makes queues again.
+    /// Deletes all queues, recovers failed controllers, and creates the queues again.
     fn make_queues_anew(&self, rings: &mut Rings, tables: &[&MappingTable]) -> Result<()> {
         let _making = self.gpu.may_make("make the queues of the GPU's rings anew")?;
         for controller in &self.controllers {
@@ -380,7 +378,7 @@ impl RingEngine {
 }
 
 impl Running {
-    /// Nothing is issued from now on. False if there was a reason already, which stays.
+    /// Refuses to issue from now on. Returns false if there was a reason already, which stays.
     fn refuse_to_issue(&mut self, reason: &str) -> bool {
         let is_first = self.out_of_service.is_none();
         self.out_of_service.get_or_insert_with(|| reason.to_owned());
@@ -388,7 +386,6 @@ impl Running {
     }
 }
 
-/// Lets completions come, for a while.
 fn await_outstanding(rings: &Rings) -> Result<()> {
     let started = Instant::now();
     while !rings.outstanding()?.is_empty() && started.elapsed() < ABORTED_WITHIN {
@@ -397,7 +394,7 @@ fn await_outstanding(rings: &Rings) -> Result<()> {
     Ok(())
 }
 
-/// Blocks and threads of a kernel for so many commands: warps enough for all of them, spread over the multiprocessors.
+/// Returns blocks and threads of a kernel for `commands`: enough warps for all, spread over the multiprocessors.
 fn shape(commands: u64, sms: u32) -> (u32, u32) {
     let sms = sms.max(1);
     let wanted = commands.div_ceil(u64::from(LANES)).min(u64::from(sms * WARPS_PER_SM)) as u32;

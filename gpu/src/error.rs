@@ -1,29 +1,29 @@
 //! The crate's one error type.
 //!
-//! A variant says what the caller can do: take another way ([`Error::Unavailable`]), mend the request
-//! ([`Error::Invalid`]), mend the machine ([`Error::Refused`]), look at the GPU ([`Error::Cuda`]) or the device
-//! ([`Error::Driver`]), stop waiting ([`Error::TimedOut`]), or make the rings anew ([`Error::OutOfService`]).
+//! Each variant tells the caller what to do: take another path ([`Error::Unavailable`]), fix the request
+//! ([`Error::Invalid`]), fix the machine ([`Error::Refused`]), examine the GPU ([`Error::Cuda`]) or the device
+//! ([`Error::Driver`]), stop waiting ([`Error::TimedOut`]), or recreate the rings ([`Error::OutOfService`]).
 
 use std::time::Duration;
 
 /// Shorthand for the crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong in the crate.
+/// Every error of the crate.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This machine has no such thing as was asked for: no GPU, no driver, no compiler, no such mechanism.
+    /// The machine lacks it: no GPU, no driver, no compiler, no such mechanism.
     #[error("{what} is unavailable: {why}; {fix}")]
     Unavailable {
-        /// What was asked for.
+        /// What was requested.
         what: String,
         /// What is missing.
         why: String,
         /// What to do next.
         fix: String,
     },
-    /// A request that could not be carried out on any machine, found before anything was asked.
+    /// A request that is invalid on every machine, detected before any action.
     #[error("{what}: {why}")]
     Invalid {
         /// The request.
@@ -31,26 +31,26 @@ pub enum Error {
         /// What about it is invalid, and the limit it exceeds.
         why: String,
     },
-    /// The machine has it and does not let us: permissions, limits, settings.
+    /// The machine has it but refuses it: permissions, limits, settings.
     #[error("{what}: {why}; {fix}")]
     Refused {
         /// What was attempted.
         what: String,
-        /// The reason, from the system where it gave one.
+        /// The reason, from the system if it gave one.
         why: String,
         /// What to do next: the capability, the module option, the limit.
         fix: String,
     },
-    /// A call of CUDA failed.
+    /// A CUDA call failed.
     #[error("{what}: {call} failed: {name} ({code}); {fix}")]
     Cuda {
         /// What was attempted.
         what: String,
         /// The function of the CUDA driver API or of NVRTC.
         call: &'static str,
-        /// Its result's name, such as `CUDA_ERROR_OUT_OF_MEMORY`; of NVRTC also what the compiler says.
+        /// Name of its result, such as `CUDA_ERROR_OUT_OF_MEMORY`; for NVRTC, with the compiler's output.
         name: String,
-        /// Its result.
+        /// Code of its result.
         code: u32,
         /// What to do next.
         fix: String,
@@ -63,12 +63,12 @@ pub enum Error {
     TimedOut {
         /// What should have happened.
         waited_for: String,
-        /// How long it was given.
+        /// The time limit.
         after: Duration,
         /// What to do next.
         fix: String,
     },
-    /// The rings were taken out of service after an earlier failure; recover them, or make them anew.
+    /// An earlier failure took the rings out of service; recover or recreate them.
     #[error(
         "{device}: the GPU's rings are out of service: {reason}; recover them, or close and open them again"
     )]
@@ -86,34 +86,34 @@ impl From<Box<Error>> for Error {
     }
 }
 
-/// An error of another's with its causes, which many leave to whoever asks for them.
+/// Formats a foreign error with its causes, which `Display` often omits.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}"))
 }
 
 impl Error {
-    /// An [`Error::Unavailable`] from anything printable.
+    /// Creates an [`Error::Unavailable`] from anything printable.
     pub fn unavailable(what: impl ToString, why: impl ToString, fix: impl ToString) -> Error {
         Error::Unavailable { what: what.to_string(), why: why.to_string(), fix: fix.to_string() }
     }
 
-    /// An [`Error::Invalid`] from anything printable.
+    /// Creates an [`Error::Invalid`] from anything printable.
     pub fn invalid(what: impl ToString, why: impl ToString) -> Error {
         Error::Invalid { what: what.to_string(), why: why.to_string() }
     }
 
-    /// An [`Error::Refused`] from anything printable.
+    /// Creates an [`Error::Refused`] from anything printable.
     pub fn refused(what: impl ToString, why: impl ToString, fix: impl ToString) -> Error {
         Error::Refused { what: what.to_string(), why: why.to_string(), fix: fix.to_string() }
     }
 
-    /// Whether the machine lacks what was asked for, so that another way has to be taken.
+    /// Whether the machine lacks what was requested, so that another path is needed.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Error::Unavailable { .. })
     }
 
-    /// Whether the caller's words are at fault, not a machine or device.
+    /// Whether the caller's input is at fault, not a machine or device.
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Invalid { .. } => true,

@@ -1,15 +1,15 @@
-//! Gates: streams in which events of others are waited for, to be ours from then on.
+//! Gates: streams that wait for users' events and record our own after them.
 //!
-//! A user records an event again as he likes; what is recorded behind a wait for it stays as it was. A stream does one
-//! thing after the other, so each wait gets one that is idle: an event that takes long holds up no other. There are as
-//! many as events were under way at once.
+//! A user may record an event again at any time; an event of ours, recorded behind a wait for it, stays unaffected.
+//! Streams are serial, so each wait takes an idle one: a slow event delays no other. There are as many gates as events
+//! were under way at once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cuda::{Event, Gpu, Priority, Stream};
 use crate::error::Result;
 
-/// See the module.
+/// Streams that turn users' events into our own.
 #[derive(Debug)]
 pub(crate) struct Gates {
     gpu: Arc<Gpu>,
@@ -29,12 +29,12 @@ impl Gates {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An event of ours that is over when the user's is, as it was last recorded.
+    /// Returns an event of ours that completes with the user's, as last recorded.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub(crate) fn own(&self, event: &Event) -> Result<Arc<Event>> {
-        // Nobody else takes the same idle one meanwhile.
+        // The lock keeps other threads from taking the same idle stream.
         let mut streams = self.lock();
         let index = match first_idle(&streams)? {
             Some(index) => index,
@@ -48,10 +48,10 @@ impl Gates {
         Ok(Arc::new(stream.record()?))
     }
 
-    /// Whether the GPU still works: a kernel that failed ends no block, and every call says that it did.
+    /// Checks that the GPU still works: a failed kernel ends no block, and every later call reports it.
     ///
     /// # Errors
-    /// [`crate::Error::Cuda`] if one failed.
+    /// [`crate::Error::Cuda`] if a kernel failed.
     pub(crate) fn check(&self) -> Result<()> {
         self.lock()[0].is_idle().map(drop)
     }

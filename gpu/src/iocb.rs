@@ -1,12 +1,12 @@
-//! I/O control blocks: up to 2048 contexts each, filled by the CPU, issued and waited for together.
+//! I/O control blocks: up to 2048 contexts each, filled by the CPU, issued and awaited together.
 //!
-//! [`Blocks`] owns the memory of all of them: contexts, headers and arguments in pinned memory, which the CPU writes
-//! and the GPU reads; the headers' live copies and the statuses in GPU memory. [`Iocbs`] is a user's hold on some.
+//! [`Blocks`] owns the memory of all blocks: contexts, headers and arguments in pinned memory, which the CPU writes and
+//! the GPU reads; live headers and statuses in GPU memory. [`Iocbs`] is a user's handle to some.
 //!
-//! A block is free, held (being filled, or issued and not let go of), or draining: let go of while its commands were
-//! under way. It is used again only once the GPU has said that they have all ended, and the kernel that was launched
-//! for it has: who wants the last one waits for a kernel that is about to return. Generations count the uses that were
-//! issued. Nothing here calls a device.
+//! A block is free, held (being filled, or issued and not yet dropped), or draining: dropped while its commands were
+//! under way. It is reused only once the GPU has reported that all its commands ended and the kernel launched for it
+//! has returned, so taking the last block may wait for a returning kernel. Generations count issued uses. Nothing here
+//! calls a device.
 
 mod filling;
 
@@ -28,17 +28,16 @@ use crate::staged::Progress;
 
 /// Most blocks: a request word has 16 bits for one, and each takes 45 KiB.
 const BLOCKS_MAX: u32 = 4096;
-/// Where the parts of a block lie in its pinned memory, in bytes.
+/// Layout of a block in its pinned memory, in bytes.
 const HEADER: usize = CONTEXTS_MAX * size_of::<Context>();
 const ARGUMENTS: usize = HEADER + size_of::<Iocb>();
 const DONE: usize = ARGUMENTS + 128;
 const LISTS: usize = DONE + 128;
 /// Statuses of a block, in bytes.
 const STATUSES: u64 = CONTEXTS_MAX as u64 * 4;
-/// Much longer than a kernel takes to return that has nothing to do any more: microseconds.
+/// Far longer than a kernel without work takes to return, which is microseconds.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
 
-/// All blocks of one `GioUring`.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     pinned: PinnedMemory,
@@ -50,15 +49,15 @@ pub(crate) struct Blocks {
     slots: Mutex<Vec<Slot>>,
 }
 
-/// What is known of a block.
+/// Bookkeeping of a block.
 #[derive(Debug)]
 struct Slot {
-    /// Uses that were issued.
+    /// Number of issued uses.
     generation: u32,
-    /// The use that streams wait for although it was not issued.
+    /// A use that streams wait for although it was not issued.
     awaited: Option<u32>,
     state: State,
-    /// For each context the position of its transfer; with the holder while the block is held.
+    /// Position of each context's transfer; the holder has them while the block is held.
     positions: Vec<u32>,
 }
 
@@ -66,22 +65,21 @@ struct Slot {
 enum State {
     Free,
     Held,
-    /// Let go of, and carried out like this.
+    /// Dropped while being executed in this way.
     Draining(Way),
 }
 
-/// Who carries a block out.
+/// How a block is executed.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
-    /// A kernel of its own, with its end: until then it may read its arguments.
+    /// By its own kernel, with the kernel's end; until then it may read its arguments.
     Kernel(Arc<Event>),
-    /// The kernel that runs as long as the rings do.
+    /// By the persistent kernel.
     Persistent,
-    /// CPU threads.
     Staged(Arc<Progress>),
-    /// Nobody any more: it may have been begun, and is free again after a recovery.
+    /// No longer executed: it may have begun, and is free after a recovery.
     Lost,
-    /// Nobody: it was refused before anything was begun.
+    /// Never executed: it was refused before anything began.
     Unbegun,
 }
 
@@ -97,10 +95,10 @@ pub(crate) struct Use {
 }
 
 impl Blocks {
-    /// `count` blocks whose commands have `timeout` from the moment they are issued.
+    /// Allocates `count` blocks whose commands have `timeout` from the moment they are issued.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no blocks or too many; what refuses memory.
+    /// [`Error::Invalid`] for no blocks or too many; failures to allocate memory.
     pub(crate) fn new(gpu: &Arc<Gpu>, count: u32, timeout: Duration) -> Result<Blocks> {
         if !(1..=BLOCKS_MAX).contains(&count) {
             return Err(Error::invalid(
@@ -126,44 +124,40 @@ impl Blocks {
         })
     }
 
-    /// How many there are.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Where the GPU finds the live headers.
+    /// Returns the GPU's address of the live headers.
     pub(crate) fn iocbs(&self) -> u64 {
         self.iocbs.address()
     }
 
-    /// How long a block's commands may take.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// The word that waiters look at: the generation of the last use whose commands have all ended.
+    /// Returns the address of the word that waiters poll: the generation of the last use whose commands have all ended.
     pub(crate) fn done_address(&self, index: u32) -> u64 {
         self.header_address(index) + std::mem::offset_of!(Iocb, done) as u64
     }
 
-    /// The word that says to a persistent kernel that a block is to be worked on.
+    /// Returns the address of the word that tells a persistent kernel to work on a block.
     pub(crate) fn issued_address(&self, index: u32) -> u64 {
         self.header_address(index) + std::mem::offset_of!(Iocb, issued) as u64
     }
 
-    /// Where the statuses of a block lie.
     pub(crate) fn statuses_address(&self, index: u32) -> u64 {
         self.statuses.address() + u64::from(index) * STATUSES
     }
 
-    /// Where a block's live header lies.
     pub(crate) fn header_address(&self, index: u32) -> u64 {
         assert!(index < self.count);
         self.iocbs.address() + u64::from(index) * size_of::<Iocb>() as u64
     }
 
-    /// The pinned memory, and where in it a block's header is prepared: all of it before `done`, which only says when a
-    /// use is over, and may be said to be while the header is copied.
+    /// Returns the pinned memory and the range of a block's prepared header. The range excludes `done`, which only
+    /// reports the end of a use and may change while the header is copied.
     pub(crate) fn prepared_header(&self, index: u32) -> (&PinnedMemory, std::ops::Range<u64>) {
         let start = (self.at(index) + HEADER) as u64;
         (&self.pinned, start..start + std::mem::offset_of!(Iocb, done) as u64)
@@ -174,14 +168,12 @@ impl Blocks {
         index as usize * self.stride
     }
 
-    /// 64-bit words of a block's pinned memory.
     fn words(&self, index: u32, offset: usize, bytes: usize) -> &[AtomicU64] {
         assert!(offset.is_multiple_of(8) && offset + bytes <= self.stride);
         let start = (self.at(index) + offset) / 8;
         &quads(&self.pinned)[start..start + bytes.div_ceil(8)]
     }
 
-    /// The GPU's address of a part of a block's pinned memory.
     fn address(&self, index: u32, offset: usize) -> u64 {
         self.pinned.address() + (self.at(index) + offset) as u64
     }
@@ -194,12 +186,11 @@ impl Blocks {
         }
     }
 
-    /// The use that the GPU last said has ended.
+    /// Returns the last use that the GPU reported as ended.
     fn done(&self, index: u32) -> u32 {
         self.pinned.words()[(self.at(index) + DONE) / 4].load(Ordering::Acquire)
     }
 
-    /// Whether all commands of a use have ended.
     pub(crate) fn is_done(&self, held: &Use) -> bool {
         held.way.get().is_some_and(|way| self.has_ended(held.index, held.generation, way))
     }
@@ -228,7 +219,7 @@ impl Blocks {
             if let Some((index, slot)) = free.find(|(index, slot)| self.is_free(*index, slot)) {
                 return Ok(slot.hold(index, device));
             }
-            // Whoever saw his commands end need not see the kernel return as well.
+            // Seeing all commands end does not imply seeing the kernel return, so wait for that here.
             if !self.is_one_returning(&slots) || started.elapsed() >= RETURNS_WITHIN {
                 let what = format!("all {} I/O control blocks are in use", self.count);
                 let fix = "wait for earlier ones, or raise Options::blocks";
@@ -243,7 +234,7 @@ impl Blocks {
         match &slot.state {
             State::Free => true,
             State::Held => false,
-            // A kernel whose end cannot be asked for has not ended.
+            // A kernel whose end cannot be queried has not ended.
             State::Draining(way) => {
                 way.kernel().is_none_or(|kernel| kernel.is_over().unwrap_or(false))
                     && self.has_ended(index, slot.generation, way)
@@ -251,7 +242,7 @@ impl Blocks {
         }
     }
 
-    /// Whether a kernel has carried out all that it was launched for, and has yet to return.
+    /// Whether a kernel has finished all its blocks but not yet returned.
     fn is_one_returning(&self, slots: &[Slot]) -> bool {
         let draining = || {
             (0..self.count).zip(slots).filter_map(|(index, slot)| {
@@ -260,21 +251,21 @@ impl Blocks {
             })
         };
         draining().any(|(kernel, has_ended)| {
-            // One whose end cannot be asked for, since the context is lost, is not waited for.
+            // Don't wait for a kernel whose end cannot be queried because the context is lost.
             has_ended
                 && kernel.is_over().is_ok()
                 && draining().all(|(other, has_ended)| has_ended || !Arc::ptr_eq(kernel, other))
         })
     }
 
-    /// Takes note that a use is about to be issued.
+    /// Records that a use is about to be issued.
     pub(crate) fn note_issue(&self, held: &Use) {
         let slot = &mut self.lock()[held.index as usize];
         slot.generation = held.generation;
         slot.awaited = None;
     }
 
-    /// Takes note that a stream is about to wait for a use.
+    /// Records that a stream is about to wait for a use.
     pub(crate) fn note_wait(&self, held: &Use) {
         let slot = &mut self.lock()[held.index as usize];
         if slot.generation != held.generation {
@@ -282,17 +273,17 @@ impl Blocks {
         }
     }
 
-    /// Lets streams go on that wait for a use which nobody carries out: it counts as issued and over.
+    /// Releases streams that wait for a use that will never be executed: it counts as issued and ended.
     ///
     /// # Errors
-    /// What keeps the GPU's memory from being written: they wait for ever then, on a word that must stay.
+    /// Failures to write the GPU's memory; the streams then wait for ever, on a word that must stay.
     pub(crate) fn end_unissued(&self, held: &Use) -> Result<()> {
         let slot = &mut self.lock()[held.index as usize];
         slot.awaited = Some(held.generation);
         self.end_use(held.index, held.generation, slot)
     }
 
-    /// The same for all that was not issued and is waited for: nobody can issue it any more.
+    /// Releases streams that wait for any unissued use, as none can be issued any more.
     ///
     /// # Errors
     /// As [`Blocks::end_unissued`].
@@ -306,7 +297,7 @@ impl Blocks {
     }
 
     fn end_use(&self, index: u32, generation: u32, slot: &mut Slot) -> Result<()> {
-        // A kernel that looks meanwhile finds the use before over, as it was.
+        // A kernel that reads meanwhile finds the previous use ended, as before.
         let at = self.done_address(index) - self.iocbs();
         self.iocbs.write(at, &generation.to_le_bytes())?;
         slot.generation = generation;
@@ -315,12 +306,11 @@ impl Blocks {
         Ok(())
     }
 
-    /// Whether streams wait for a use that was not issued.
     fn is_awaited(&self, held: &Use) -> bool {
         self.lock()[held.index as usize].awaited == Some(held.generation)
     }
 
-    /// Gives a block back: free, or draining if it was issued.
+    /// Returns a block: free, or draining if it was issued.
     fn give_back(&self, held: &mut Use) {
         let slot = &mut self.lock()[held.index as usize];
         slot.positions = std::mem::take(&mut held.positions);
@@ -330,7 +320,7 @@ impl Blocks {
         };
     }
 
-    /// Writes a block's header for the GPU to take over.
+    /// Writes a block's header for copying to the GPU.
     pub(crate) fn prepare(&self, held: &Use, first_ring: u32, ring_count: u32) {
         let total = u64::from(held.count);
         assert!(
@@ -338,7 +328,7 @@ impl Blocks {
             "a block is taken for its first context"
         );
         let Use { index, generation, .. } = *held;
-        // Until it is issued it looks as the last use left it.
+        // Until issued, it looks as the last use left it.
         let before = generation.wrapping_sub(1);
         let header = Iocb {
             contexts: self.address(index, 0),
@@ -359,7 +349,7 @@ impl Blocks {
         self.write(index, HEADER, header.as_bytes());
     }
 
-    /// The first `count` contexts of a block.
+    /// Returns the first `count` contexts of a block.
     pub(crate) fn contexts(&self, held: &Use) -> impl ExactSizeIterator<Item = Context> {
         let (pairs, _) = self.words(held.index, 0, HEADER).as_chunks::<2>();
         pairs[..held.count as usize].iter().map(|[address, place]| Context {
@@ -368,7 +358,7 @@ impl Blocks {
         })
     }
 
-    /// Writes the argument of a kernel that is launched for `uses`, and gives its address. It lies with the first.
+    /// Writes the argument of a kernel launched for `uses`, in the first of them, and returns its address.
     pub(crate) fn prepare_issue(&self, uring: u64, uses: &[Use]) -> u64 {
         let first = uses[0].index;
         let (blocks, generations) = self.lists(uses);
@@ -378,13 +368,13 @@ impl Blocks {
         self.address(first, ARGUMENTS)
     }
 
-    /// Where the GPU finds the indices and the generations of `uses`: with the first.
+    /// Returns the GPU's addresses of the indices and generations of `uses`, in the first of them.
     pub(crate) fn lists(&self, uses: &[Use]) -> (u64, u64) {
         let blocks = self.address(uses[0].index, LISTS);
         (blocks, blocks + 4 * u64::from(self.count))
     }
 
-    /// Writes the indices and the generations of `uses`, which kernels read.
+    /// Writes the indices and the generations of `uses` for kernels.
     fn write_lists(&self, uses: &[Use]) {
         let start = (self.at(uses[0].index) + LISTS) / 4;
         let words = &self.pinned.words()[start..start + 2 * self.count as usize];
@@ -395,10 +385,10 @@ impl Blocks {
         }
     }
 
-    /// Adds how a use ended to `outcome`.
+    /// Adds the result of a use to `outcome`.
     ///
     /// # Errors
-    /// What keeps the GPU's memory from being read.
+    /// Failures to read the GPU's memory.
     fn read_back(&self, held: &Use, outcome: &mut Outcome) -> Result<()> {
         outcome.commands += u64::from(held.count);
         match held.way.get() {
@@ -408,7 +398,7 @@ impl Blocks {
                 let words = (0..held.count as usize).map(|context| progress.status(context));
                 outcome.failed.extend(held.failures(words));
             }
-            // It may have been begun, and even carried out.
+            // It may have begun, and even completed.
             Some(Way::Lost) => outcome.failed.extend(held.failures(iter::repeat(RESET))),
             Some(Way::Unbegun) | None => {
                 outcome.failed.extend(held.failures(iter::repeat(NOT_SENT)))
@@ -431,7 +421,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Blocks that were issued and whose commands have not all ended.
+    /// Returns the issued blocks whose commands have not all ended.
     pub(crate) fn under_way(&self) -> Vec<u32> {
         let slots = self.lock();
         let all = (0..self.count).zip(slots.iter());
@@ -440,10 +430,10 @@ impl Blocks {
             .collect()
     }
 
-    /// Says of every block that is under way that it ended: there is nobody left to say so. Its statuses are as they are.
+    /// Marks every block under way as ended, as no kernel is left to do so. Statuses stay as they are.
     ///
     /// # Errors
-    /// [`Error::Cuda`] if streams that wait for one cannot be told.
+    /// [`Error::Cuda`] if waiting streams cannot be released.
     pub(crate) fn end_all(&self) -> Result<()> {
         for (index, slot) in (0..self.count).zip(self.lock().iter_mut()) {
             let generation = slot.generation;
@@ -475,12 +465,12 @@ impl Way {
 }
 
 impl Use {
-    /// Takes note of who carries it out.
+    /// Records how it is executed.
     pub(crate) fn set_way(&self, way: Way) {
         self.way.set(way).expect("a use is issued once");
     }
 
-    /// Each failed command's transfer and end.
+    /// Iterates over the failed commands: position of the transfer, and how it ended.
     fn failures(&self, words: impl Iterator<Item = u32>) -> impl Iterator<Item = (usize, Ended)> {
         let positions =
             self.positions[..self.count as usize].iter().map(|position| *position as usize);
@@ -488,32 +478,32 @@ impl Use {
     }
 }
 
-/// Counts uses: never 0, which is what memory that was never used says.
+/// Returns the next generation, never 0, which unused memory holds.
 fn next_generation(generation: u32) -> u32 {
     generation.wrapping_add(1).max(1)
 }
 
-/// I/O control blocks that were filled by one call of `get_iocb`, to be issued and waited for together.
+/// I/O control blocks filled by one call of `get_iocb`, to be issued and awaited together.
 ///
-/// Dropping them gives their blocks back: at once if they were not issued, otherwise when their commands have ended.
-/// Streams that wait for what was not issued go on then.
+/// Dropping them returns their blocks: at once if not issued, otherwise when their commands have ended. Streams that
+/// wait for unissued blocks then continue.
 #[derive(Debug)]
 pub struct Iocbs {
     blocks: Arc<Blocks>,
     uses: Vec<Use>,
     after: Option<Arc<Event>>,
     is_issued: AtomicBool,
-    /// Whether their data were flushed, once they had ended.
+    /// Whether their data were flushed after their end.
     is_flushed: AtomicBool,
 }
 
 impl Iocbs {
-    /// Commands that the transfers were cut into.
+    /// Number of commands that the transfers were split into.
     pub fn commands(&self) -> u64 {
         self.uses.iter().map(|held| u64::from(held.count)).sum()
     }
 
-    /// Control blocks that they fill.
+    /// Number of control blocks that they fill.
     pub fn blocks(&self) -> usize {
         self.uses.len()
     }
@@ -522,7 +512,7 @@ impl Iocbs {
         &self.uses
     }
 
-    /// Whether they are some of these blocks: positions and generations mean nothing among others.
+    /// Checks that they belong to `blocks`: positions and generations mean nothing elsewhere.
     ///
     /// # Errors
     /// [`Error::Invalid`] for blocks of other rings.
@@ -534,15 +524,14 @@ impl Iocbs {
         Err(Error::invalid("these control blocks", why))
     }
 
-    /// What they wait for before they begin.
     pub(crate) fn after(&self) -> Option<&Arc<Event>> {
         self.after.as_ref()
     }
 
-    /// Whether they may be issued now: once.
+    /// Claims the one permitted issue.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they were.
+    /// [`Error::Invalid`] if they were issued before.
     pub(crate) fn claim(&self) -> Result<()> {
         if self.is_issued.swap(true, Ordering::Relaxed) {
             return Err(Error::invalid(
@@ -567,10 +556,10 @@ impl Iocbs {
         Ok(self.uses.iter().all(|held| self.blocks.is_done(held)))
     }
 
-    /// Lets `flush` do its work, unless it has.
+    /// Runs `flush` unless it has succeeded before.
     ///
     /// # Errors
-    /// Those of `flush`, which is tried again the next time.
+    /// Those of `flush`, which the next call retries.
     pub(crate) fn flush_once(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
         if !self.is_flushed.load(Ordering::Acquire) {
             flush()?;
@@ -579,7 +568,6 @@ impl Iocbs {
         Ok(())
     }
 
-    /// How they ended.
     pub(crate) fn outcome(&self) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         for held in &self.uses {

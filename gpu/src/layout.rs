@@ -1,64 +1,57 @@
-//! What host and device code share, as gpu/device/layout.h has it.
+//! Structures shared by host and device code, as in gpu/device/layout.h.
 //!
-//! Sizes are asserted here and there, and a test compares every offset with what a C++ compiler says. The host writes
-//! these structures whole, while no kernel uses them, and reads copies of them; padding is spelled out, so that a
-//! structure is its bytes. What fields mean and who writes them when stands in layout.h, once.
+//! Sizes are asserted on both sides, and a test compares every offset with a C++ compiler's. The host writes these
+//! structures whole while no kernel uses them, and reads copies; padding is explicit, so that a structure equals its
+//! bytes. layout.h documents the fields and their writers.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Most entries of a queue: four bits of a command identifier are left for its generation.
+/// Most entries of a queue, which leaves four bits of a command identifier for its generation.
 pub(crate) const DEPTH_MAX: u32 = 4096;
-/// Most contexts of an I/O control block.
 pub(crate) const CONTEXTS_MAX: usize = 2048;
-/// Bits of a context's place that are its first LBA.
+/// Bits of a context's place for its first LBA.
 pub(crate) const LBA_BITS: u32 = 40;
-/// Most LBAs of a context.
 pub(crate) const LBAS_MAX: u64 = 1 << 12;
-/// Most regions of a pool.
 pub(crate) const REGIONS_MAX: usize = 1 << 11;
-/// The size of a page of a PRP list's entries.
+/// Size of a page of PRP list entries.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// One command to be.
+/// A command to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct Context {
-    /// Where the data lie: a device address, or an offset in the region for the staged engine.
+    /// Address of the data: the device's, or an offset in the region for the staged engine.
     pub(crate) address: u64,
-    /// See [`Context::place`].
+    /// Packed by [`Context::place`].
     pub(crate) place: u64,
 }
 
 impl Context {
-    /// A context's place: bits 39:0 first LBA, 51:40 LBAs less one, 62:52 the region, 63 a write.
+    /// Packs a place: bits 39:0 first LBA, 51:40 LBAs less one, 62:52 region, 63 write.
     #[inline(always)]
     pub(crate) const fn place(lba: u64, lbas: u64, region: u16, is_write: bool) -> u64 {
         debug_assert!(lba >> LBA_BITS == 0 && lbas >= 1 && lbas <= LBAS_MAX);
         lba | (lbas - 1) << 40 | (region as u64) << 52 | (is_write as u64) << 63
     }
 
-    /// Its first LBA.
     pub(crate) const fn lba(self) -> u64 {
         self.place & ((1 << LBA_BITS) - 1)
     }
 
-    /// How many LBAs it is about.
     pub(crate) const fn lbas(self) -> u32 {
         (self.place >> 40) as u32 % LBAS_MAX as u32 + 1
     }
 
-    /// The region of the pool.
     pub(crate) const fn region(self) -> u16 {
         (self.place >> 52) as u16 % REGIONS_MAX as u16
     }
 
-    /// Whether it writes to the device.
     pub(crate) const fn is_write(self) -> bool {
         self.place >> 63 != 0
     }
 }
 
-/// A region of the pool as prebuilt PRP lists cover it.
+/// A region of the pool with its prebuilt PRP lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct Region {
@@ -67,33 +60,31 @@ pub(crate) struct Region {
     pub(crate) bytes: u64,
 }
 
-/// How a command points at its data.
+/// How a command points to its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Form {
     /// By an SGL data block.
     Sgl = 0,
-    /// By two addresses, the second of which may be that of a list.
+    /// By two addresses, the second of which may be a list's.
     Prp = 1,
 }
 
 /// States of a request word.
 pub(crate) mod state {
-    /// No command has the slot.
+    /// The slot has no command.
     pub(crate) const FREE: u64 = 0;
 }
 
-/// The state of a request word.
 pub(crate) const fn state_of(request: u64) -> u64 {
     request >> 48 & 3
 }
 
-/// The generation of a request word: the upper bits of its command identifier.
+/// Returns the generation of a request word: the upper bits of its command identifier.
 pub(crate) const fn generation_of(request: u64) -> u16 {
     (request >> 32) as u16
 }
 
-/// One queue pair.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(128))]
 pub(crate) struct Ring {
@@ -135,7 +126,6 @@ pub(crate) struct Ring {
     pub(crate) padding_of_harvesting: [u64; 10],
 }
 
-/// An I/O control block.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(128))]
 pub(crate) struct Iocb {
@@ -166,17 +156,17 @@ pub(crate) struct Iocb {
     pub(crate) padding_of_done: [u64; 15],
 }
 
-/// Bits of a counter that count; the rest say which use of its block it counts for.
+/// Bits of a counter that count; the rest identify the use of its block.
 const COUNT_BITS: u32 = 40;
 
 impl Iocb {
-    /// A counter at `count` for a use of the block: the low bits of its generation lie above.
+    /// Packs a count for a use of the block; the low bits of its generation lie above.
     pub(crate) const fn counted(generation: u32, count: u64) -> u64 {
         (generation as u64) << COUNT_BITS | count
     }
 }
 
-/// All that device code works on.
+/// The root of everything that device code works on.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(128))]
 pub(crate) struct Uring {
@@ -189,28 +179,25 @@ pub(crate) struct Uring {
     pub(crate) reserved: [u64; 11],
 }
 
-/// The argument of `adit_issue`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct IssueArguments {
     pub(crate) uring: u64,
     /// Address of u32[count]: indices of blocks.
     pub(crate) blocks: u64,
-    /// Address of u32[count]: the uses of them.
+    /// Address of u32[count]: their generations.
     pub(crate) generations: u64,
     pub(crate) count: u32,
     pub(crate) zero: u32,
 }
 
-/// The argument of `adit_abandon`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct AbandonArguments {
     pub(crate) uring: u64,
-    /// Address of u32[count].
     pub(crate) blocks: u64,
     pub(crate) count: u32,
-    /// How what is given up ends: an `Ended`.
+    /// How abandoned commands end: an `Ended`.
     pub(crate) ended: u32,
 }
 
@@ -224,7 +211,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// `field: offset` of the named fields of a structure, as the host has it.
+    /// Lists `field: offset` of the named fields of a structure on the host.
     macro_rules! offsets {
         ($structure:ident { $($field:ident),* $(,)? }) => {
             [$((concat!(stringify!($structure), ".", stringify!($field)), std::mem::offset_of!($structure, $field))),*,
@@ -288,7 +275,7 @@ mod tests {
         all
     }
 
-    /// A C++ program that prints the same of the device's structures.
+    /// Writes a C++ program that prints the same for the device's structures.
     fn program(names: &[(&str, usize)]) -> String {
         let print = |name: &str| match name.split_once('.') {
             Some((structure, field)) => format!("offsetof(adit::{structure}, {field})"),

@@ -1,7 +1,7 @@
 //! NVMe queue pairs that a GPU drives.
 //!
-//! Nothing of CUDA is needed to build this crate. A machine without a GPU, without its driver or with too old a one gets
-//! [`Error::Unavailable`] with the reason. `docs/gpu.md` has the map.
+//! Building this crate needs no CUDA. Without a GPU, without its driver or with too old a driver, calls return
+//! [`Error::Unavailable`] with the reason. `docs/gpu.md` gives the overview.
 
 pub mod addressing;
 #[cfg(test)]
@@ -44,7 +44,7 @@ pub use proxy::ProxyOptions;
 pub use transfer::{Direction, Transfer};
 pub use uring::{Description, Device, GioUring, Stats, WaitAddresses};
 
-// The page's example compiles.
+// Compiles the page's example.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/gpu.md")]
 struct Page;

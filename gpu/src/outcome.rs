@@ -1,36 +1,36 @@
 //! How the commands of an I/O control block ended.
 //!
-//! A status is what the device said, or one of three ends that device code gives itself. What the device said is not
-//! believed further than that: it decides nothing but what is reported here.
+//! A status is the device's, or one of three that device code assigns itself. The device's status is only reported;
+//! nothing else depends on it.
 
 use std::fmt;
 use std::time::Duration;
 
 use adit_driver::spec::Status;
 
-/// Device code's own ends (layout.h, `Ended`).
+/// Statuses of device code itself (layout.h, `Ended`).
 pub(crate) const TIMED_OUT: u32 = 0x10000;
 pub(crate) const NOT_SENT: u32 = 0x10001;
 pub(crate) const RESET: u32 = 0x10002;
 
-/// How a command ended that did not succeed.
+/// How an unsuccessful command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ended {
     /// The device completed it with this status.
     Status(Status),
-    /// No completion came before the deadline of its control block; the device may still do it.
+    /// No completion arrived before its control block's deadline; the device may still execute it.
     TimedOut,
     /// The deadline passed, or the rings were stopped, before it was sent.
     NotSent,
     /// Its ring went out of service while it was in flight.
     Reset,
-    /// Device code wrote a status that has no meaning.
+    /// Device code wrote an unknown status.
     Unknown(u32),
 }
 
 impl Ended {
-    /// What a status word says; `None` is success.
+    /// Decodes a status word; `None` is success.
     pub(crate) fn of(word: u32) -> Option<Ended> {
         match word {
             0 => None,
@@ -42,7 +42,7 @@ impl Ended {
         }
     }
 
-    /// Whether the same transfer may succeed when it is asked for again.
+    /// Whether a retry may succeed.
     pub fn is_retryable(self) -> bool {
         match self {
             Ended::Status(status) => status.is_retryable(),
@@ -64,16 +64,15 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What became of the transfers of one call of `get_iocb`.
+/// The result of the transfers of one call of `get_iocb`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Commands that the transfers were cut into.
+    /// Number of commands that the transfers were split into.
     pub commands: u64,
-    /// The position (from 0, in the order given) of each transfer with a command that failed, and how, in order of
-    /// position; a transfer of several commands is there for each that failed.
+    /// Position (from 0, in the order given) and result of each failed command's transfer, in order of position; a
+    /// transfer appears once for each of its failed commands.
     pub failed: Vec<(usize, Ended)>,
-    /// From the first command that was sent to the last that ended, on the GPU's clock; the longest of its control
-    /// blocks.
+    /// Time from the first command sent to the last one ended, on the GPU's clock; the longest of the control blocks.
     pub took: Duration,
 }
 

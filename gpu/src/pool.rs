@@ -1,10 +1,11 @@
-//! Regions of memory that the GPU works on and that devices read and write: where the objects are.
+//! Memory regions that the GPU works on and that devices read and write: where the objects are.
 //!
-//! A region is one run of GPU or host memory with one address for the GPU and, for each device that reaches it, one there. GPU
-//! memory that no way leads to is a pool all the same: then CPU threads stage the transfers, and [`Pool::reports`] says why.
+//! A region is one run of GPU or host memory, with an address for the GPU and one for each device that reaches it. GPU
+//! memory that devices cannot reach makes a pool as well: CPU threads then stage the transfers, and [`Pool::reports`]
+//! gives the reasons.
 //!
-//! Regions of the caller's are registered, not owned: the caller frees them after the pool is gone. A region is taken
-//! from the devices before its memory is given back, and is leaked where they do not let it go (law 3).
+//! The caller's regions are registered, not owned: the caller frees them after the pool. A region is unmapped from the
+//! devices before its memory is released, and leaked if they do not let it go (law 3).
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -17,12 +18,12 @@ use crate::error::{Error, Result};
 use crate::options::Place;
 use crate::paths::{self, Block, Exposed, Mapped, MemoryPath, PathReport};
 
-/// Most regions of a pool: a context has 11 bits for the number of its region.
+/// Most regions of a pool: a context has 11 bits for the region.
 pub const REGIONS_MAX: usize = 1 << 11;
-/// Regions begin and end at pages of the devices.
+/// Regions begin and end at device pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// Memory for the transfers of one set of rings. Clones are the same pool.
+/// Memory for the transfers of one set of rings. Clones share the pool.
 #[derive(Clone, Debug)]
 pub struct Pool {
     inner: Arc<Inner>,
@@ -32,45 +33,45 @@ pub struct Pool {
 struct Inner {
     regions: Vec<Region>,
     gpu: Arc<Gpu>,
-    /// Which they are, not for them to stay: what is mapped sees to that where it must.
+    /// Identifies the controllers without keeping them; mappings keep them where needed.
     controllers: Vec<Weak<Controller>>,
     place: Place,
     path: Option<MemoryPath>,
     reports: Vec<PathReport>,
 }
 
-/// One run of memory. The mappings go before the memory.
+/// One run of memory. Mappings drop before the memory.
 #[derive(Debug)]
 struct Region {
-    /// For each device, or none where no way leads there.
+    /// One mapping per device, or none if devices cannot reach it.
     mapped: Vec<Mapped>,
     memory: Memory,
     bytes: u64,
 }
 
-/// What a region is made of.
 #[derive(Debug)]
 enum Memory {
-    /// Reached by devices.
+    /// Reachable by devices.
     Block(Block),
     /// GPU memory that no device reaches.
     Apart(DeviceMemory),
 }
 
-/// Where a device finds the prebuilt PRP lists of a region (driver: `transfer::prebuilt`).
+/// Device addresses of a region's prebuilt PRP lists (driver: `transfer::prebuilt`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrpLists {
-    /// The list of all pages, and the same shifted by 256 entries.
+    /// The list of all pages, and the same list shifted by 256 entries.
     pub(crate) lists: [u64; 2],
 }
 
 impl Pool {
-    /// Allocates a region for each of `region_bytes`, for the GPU and all of the controllers. `None` is the GPU's memory.
+    /// Allocates a region for each of `region_bytes`, for the GPU and all of the controllers. Place `None` is the GPU's
+    /// memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no or too many regions and for [`Place::Cmb`]; CUDA's or the driver's where there is no memory
-    /// left; [`Error::Refused`] while the persistent kernel of rings runs on the GPU. Not that no way leads to GPU memory:
-    /// then [`Pool::path`] is `None`.
+    /// [`Error::Invalid`] for no or too many regions and for [`Place::Cmb`]; CUDA's or the driver's when memory runs
+    /// out; [`Error::Refused`] while the persistent kernel of rings runs on the GPU. Unreachable GPU memory is no
+    /// error: [`Pool::path`] is `None` then.
     pub fn allocate(
         gpu: &Arc<Gpu>,
         controllers: &[Arc<Controller>],
@@ -93,16 +94,16 @@ impl Pool {
         }
     }
 
-    /// Makes regions of GPU memory that the caller allocated, each by address and length, such as an inference engine's tensors.
+    /// Registers GPU memory that the caller allocated, such as an inference engine's tensors, by address and length.
     /// Both are multiples of 4096.
     ///
     /// # Safety
-    /// The memory stays allocated until the pool and all clones of it are gone, and nobody counts on what is in it
+    /// The memory stays allocated until the pool and all clones of it are gone, and no other code relies on its content
     /// while transfers into it are under way.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no or too many regions and for misaligned ones; [`Error::Refused`] while the persistent kernel of
-    /// rings runs on the GPU. Not that no way leads to them.
+    /// [`Error::Invalid`] for no or too many regions and for misaligned ones; [`Error::Refused`] while the persistent
+    /// kernel of rings runs on the GPU. Unreachable regions are no error.
     #[allow(unsafe_code)]
     pub unsafe fn register(
         gpu: &Arc<Gpu>,
@@ -143,28 +144,27 @@ impl Pool {
         Pool { inner: Arc::new(Inner { regions, gpu, controllers, place, path, reports }) }
     }
 
-    /// How many regions there are.
+    /// Number of regions.
     pub fn region_count(&self) -> usize {
         self.inner.regions.len()
     }
 
-    /// How many controllers it was made for.
+    /// Number of controllers it was created for.
     pub fn device_count(&self) -> usize {
         self.inner.controllers.len()
     }
 
-    /// Whether this is the controller that it was made for at a position.
+    /// Whether `controller` is the one it was created for at `position`.
     pub(crate) fn is_for(&self, position: usize, controller: &Arc<Controller>) -> bool {
         let is_it = |one: &Weak<Controller>| std::ptr::eq(one.as_ptr(), Arc::as_ptr(controller));
         self.inner.controllers.get(position).is_some_and(is_it)
     }
 
-    /// The GPU that it was made for.
     pub(crate) fn gpu(&self) -> &Gpu {
         &self.inner.gpu
     }
 
-    /// Bytes of a region, as asked for.
+    /// Size of a region in bytes, as requested.
     ///
     /// # Panics
     /// If there is no such region.
@@ -172,7 +172,7 @@ impl Pool {
         self.inner.regions[region].bytes
     }
 
-    /// Where the GPU finds a region.
+    /// Returns the GPU's address of a region.
     ///
     /// # Panics
     /// If there is no such region.
@@ -183,8 +183,8 @@ impl Pool {
         }
     }
 
-    /// Where a device, by its position among the controllers, finds a region; `None` where no way leads there and
-    /// transfers have to be staged.
+    /// Returns a device's address of a region; `device` is its position among the controllers. `None` if the device
+    /// cannot reach it and transfers must be staged.
     ///
     /// # Panics
     /// If there is no such region.
@@ -198,22 +198,22 @@ impl Pool {
         self.inner.regions.iter().all(|region| region.mapped.len() == count)
     }
 
-    /// Where it lies.
+    /// Where the regions lie.
     pub fn place(&self) -> Place {
         self.inner.place
     }
 
-    /// The way by which devices reach it, where there is one.
+    /// Returns the path by which devices reach it, if any.
     pub fn path(&self) -> Option<MemoryPath> {
         self.inner.path
     }
 
-    /// How the ways that were tried fared, best first.
+    /// Returns the results of the tried paths, best first.
     pub fn reports(&self) -> &[PathReport] {
         &self.inner.reports
     }
 
-    /// Copies what is at `offset` of a region.
+    /// Copies from `offset` of a region.
     ///
     /// # Errors
     /// [`Error::Invalid`] outside the region; CUDA's.
@@ -239,14 +239,14 @@ impl Pool {
         }
     }
 
-    /// Where a device finds the prebuilt PRP lists of a region; `None` for one of two pages or fewer, and where it does not
-    /// reach the region.
+    /// Returns a device's addresses of a region's prebuilt PRP lists; `None` for a region of at most two pages, or one
+    /// that the device does not reach.
     pub(crate) fn prp_lists(&self, device: usize, region: usize) -> Option<PrpLists> {
         let lists = self.inner.regions.get(region)?.mapped.get(device)?.lists()?;
         Some(PrpLists { lists: lists.map(|list| list.0) })
     }
 
-    /// Keeps the pool, for whoever has to outlast a device's use of it.
+    /// Keeps the pool alive for as long as a device uses it.
     pub(crate) fn keeper(&self) -> Arc<dyn Any + Send + Sync> {
         Arc::<Inner>::clone(&self.inner)
     }
@@ -275,7 +275,7 @@ impl Region {
     }
 }
 
-/// Regions in the GPU by the first way that works for all of them, or apart from the devices.
+/// Allocates GPU regions by the first path that works for all of them, or unreachable for the devices.
 fn in_gpu(gpu: &Arc<Gpu>, controllers: &[Arc<Controller>], region_bytes: &[u64]) -> Result<Pool> {
     let by = |path| allocate_by(path, gpu, controllers, region_bytes);
     let (found, reports) = paths::first_to_gpu(gpu, controllers, by);

@@ -1,7 +1,7 @@
-//! The device code: its source, compiled by NVRTC for the GPU present, and loaded.
+//! The device code: its source, compiled by NVRTC for the present GPU, and loaded.
 //!
-//! The source is in the program. NVRTC is looked for when it is first needed: where the dynamic linker looks, or in the
-//! directory that `ADIT_NVRTC` names (its libraries need not be anywhere else then). It needs no GPU.
+//! The source is part of the program. NVRTC is located on first use: by the dynamic linker, or in the directory that
+//! `ADIT_NVRTC` names, whose libraries need not be anywhere else. NVRTC needs no GPU.
 
 mod compiler;
 
@@ -12,8 +12,8 @@ pub(crate) use compiler::version;
 use std::ffi::CStr;
 use std::sync::Arc;
 
-/// The device code's files by name, for kernels of one's own that include `uring.h`: give them to NVRTC as headers, or
-/// write them to a directory.
+/// The device code's files by name, for custom kernels that include `uring.h`: pass them to NVRTC as headers, or write
+/// them to a directory.
 pub const SOURCES: &[(&str, &str)] = &[
     ("platform.h", include_str!("../device/platform.h")),
     ("layout.h", include_str!("../device/layout.h")),
@@ -24,22 +24,22 @@ pub const SOURCES: &[(&str, &str)] = &[
 /// The file with the kernels, which includes the others.
 const KERNELS: &str = include_str!("../device/kernels.cu");
 
-/// Device code that was compiled for an architecture.
+/// Compiled device code of one architecture.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// Text for the driver to compile, of all that was asked for.
+    /// PTX of the kernels, for the driver to compile.
     pub ptx: String,
-    /// Machine code, for one major architecture; empty for an architecture that is only text, such as `compute_90`.
+    /// Machine code, for one major architecture; empty for a virtual architecture such as `compute_90`.
     pub cubin: Vec<u8>,
-    /// What the compiler had to say: its warnings, and each kernel's registers and spills.
+    /// The compiler's output: its warnings, and each kernel's registers and spills.
     pub log: String,
 }
 
-/// Compiles this crate's kernels for an architecture such as `sm_90`; no GPU is needed.
+/// Compiles this crate's kernels for an architecture such as `sm_90`; needs no GPU.
 ///
 /// # Errors
 ///
-/// [`Error::Unavailable`] without NVRTC; [`Error::Cuda`] with the compiler's words.
+/// [`Error::Unavailable`] without NVRTC; [`Error::Cuda`] with the compiler's output.
 pub fn compile(architecture: &str) -> Result<Compiled> {
     let (cubin, log) = compiler::compile(KERNELS, SOURCES, architecture, Form::Cubin)?;
     let (ptx, _) = compiler::compile(KERNELS, SOURCES, architecture, Form::Ptx)?;
@@ -53,19 +53,18 @@ pub fn compile(architecture: &str) -> Result<Compiled> {
 /// The kernels, in the order of [`Program::functions`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernel {
-    /// Carries out some control blocks, and ends.
+    /// Executes given control blocks, and ends.
     Issue,
-    /// Carries out control blocks until it is told to stop.
+    /// Executes control blocks until stopped.
     Persist,
     /// Waits for control blocks, on the GPU.
     Wait,
-    /// Gives up what control blocks have in flight.
+    /// Abandons the commands that control blocks have in flight.
     Abandon,
-    /// The controller in device code.
     Controller,
     /// Writes one word as a doorbell is written.
     Poke,
-    /// Arithmetic to be slowed down.
+    /// Arithmetic, to measure how I/O slows it down.
     Compute,
 }
 
@@ -104,8 +103,8 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] without NVRTC, or with one too old for the GPU; [`Error::Cuda`] with the compiler's words;
-    /// [`Error::Refused`] while the persistent kernel of rings runs.
+    /// [`Error::Unavailable`] without NVRTC, or with one too old for the GPU; [`Error::Cuda`] with the compiler's
+    /// output; [`Error::Refused`] while the persistent kernel of rings runs.
     pub(crate) fn load(gpu: &Arc<Gpu>) -> Result<Arc<Program>> {
         let _making = gpu.may_make("load the device code")?;
         let target = target(gpu.info().compute_capability, &compiler::architectures()?)?;
@@ -115,21 +114,21 @@ impl Program {
         Ok(Arc::new(Program { functions: functions.collect::<Result<_>>()? }))
     }
 
-    /// A kernel, to be launched.
     pub(crate) fn function(&self, kernel: Kernel) -> &Function {
         &self.functions[kernel as usize]
     }
 }
 
-/// What to compile for, and into what.
+/// Architecture and form to compile.
 #[derive(Debug, PartialEq, Eq)]
 struct Target {
     architecture: String,
     form: Form,
 }
 
-/// The best that a compiler for `architectures` (90 for 9.0) can do for a GPU: machine code of its own architecture, or
-/// of an older one of the same major number, which it runs as well; or else text that its driver compiles.
+/// Returns the best target that a compiler for `architectures` (90 for 9.0) has for a GPU: machine code of the GPU's
+/// own architecture or of an older one with the same major number, which it runs as well; otherwise PTX, which the
+/// GPU's driver compiles.
 fn target((major, minor): (u32, u32), architectures: &[u32]) -> Result<Target> {
     let own = major * 10 + minor;
     let older = architectures.iter().copied().filter(|&architecture| architecture <= own).max();

@@ -1,13 +1,14 @@
-//! The CPU doorbell proxy: a thread that turns words in pinned memory into register writes, for GPUs that cannot ring themselves.
+//! The CPU doorbell proxy: a thread that turns words in pinned memory into register writes, for GPUs that cannot ring
+//! themselves.
 //!
-//! The GPU stores a doorbell's value into a word of the proxy's; the thread sees that the word has changed and rings. No change can be
-//! missed for looking the same: a tail cannot come round to where it was without the device having been told of it, for
-//! a ring is never full, and a completion queue's head follows the device. So one thread serves all queues of all controllers, and
-//! what is written while it is busy is rung in one.
+//! The GPU stores a doorbell's value into a word of the proxy; the thread sees the change and rings. No change can go
+//! unseen by repeating a value: a ring is never full, so a tail cannot come round to its old value before the device
+//! has been told, and a completion queue's head follows the device. So one thread serves all queues of all controllers,
+//! and changes made while it is busy are merged into one ring.
 //!
-//! It polls, then yields, then naps for no longer than [`ProxyOptions::idle`] says, which bounds how late a doorbell is. It
-//! is stopped, and queues are taken from it, with deadlines; if it does not answer, what it uses is leaked. A panic
-//! of the thread ends it, and [`ProxyThread::check`] says so.
+//! The thread polls, then yields, then naps for at most [`ProxyOptions::idle`]'s limit, which bounds a doorbell's
+//! delay. Stopping it and removing queues have deadlines; if it does not answer, what it uses is leaked. A panic ends
+//! the thread, and [`ProxyThread::check`] reports it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -24,19 +25,18 @@ use crate::error::{Error, Result};
 
 /// Queues that one proxy serves.
 const SLOTS: usize = 1024;
-/// Words of a queue: its own cache line, with the tail first and the head next to it.
+/// Words per queue: a cache line, with the tail first and the head next to it.
 const SLOT_WORDS: usize = 16;
 /// How long the thread may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it sleeps with no queue to serve: until there is one, or this long.
+/// Longest sleep without a queue to serve.
 const UNUSED: Duration = Duration::from_millis(100);
 const WHAT: &str = "the doorbell proxy";
 
-/// How a proxy runs.
+/// Options of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyOptions {
-    /// The core that its thread is pinned to; where that is refused it runs where the system puts it, and the log says so.
-    /// Default none.
+    /// The core to pin its thread to; if refused, it runs unpinned and the log says so. Default none.
     pub core: Option<usize>,
     /// When it goes from polling to yielding to napping. Default 200 us, 200 us, and naps of at most 50 us.
     pub idle: Idle,
@@ -49,25 +49,22 @@ impl Default for ProxyOptions {
     }
 }
 
-/// What a proxy has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProxyStats {
-    /// Doorbells rung.
     pub(crate) rung: u64,
-    /// Values that no doorbell of the queue takes, which were not rung.
+    /// Values out of range for the queue's doorbell, which were not rung.
     pub(crate) refused: u64,
-    /// Queues served now.
     pub(crate) queues: u32,
 }
 
-/// A running proxy; stopped when the last handle and the last queue are gone.
+/// A running proxy; stops when the last handle and the last queue are gone.
 #[derive(Debug)]
 pub(crate) struct ProxyThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A queue's words; taken from the proxy on drop.
+/// A queue's words; dropping it removes the queue from the proxy.
 #[derive(Debug)]
 pub(crate) struct Slot {
     proxy: Arc<ProxyThread>,
@@ -78,9 +75,9 @@ pub(crate) struct Slot {
 struct Shared {
     words: PinnedMemory,
     slots: Mutex<Vec<State>>,
-    /// Raised with each change of the slots.
+    /// Incremented with each change of the slots.
     version: AtomicU64,
-    /// The version that the thread goes by.
+    /// The version that the thread has applied.
     seen: AtomicU64,
     stops: AtomicBool,
     failed: AtomicBool,
@@ -88,39 +85,37 @@ struct Shared {
     refused: AtomicU64,
 }
 
-/// What a slot is used for.
 #[derive(Debug)]
 enum State {
     Free,
     Serving(Entry),
-    /// By nobody any more, but the thread may not know that yet.
+    /// Removed, but the thread may not know that yet.
     Leaving,
 }
 
-/// A queue that is served.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// Different for each queue there ever was.
+    /// Unique over all queues ever served.
     id: u64,
     /// Tail and head.
     doorbells: [Doorbell; 2],
     depth: u32,
 }
 
-/// A queue as the thread has it.
+/// The thread's view of a queue.
 #[derive(Debug)]
 struct Served {
     index: usize,
     entry: Entry,
-    /// What was last rung.
+    /// The values last rung.
     last: [u32; 2],
 }
 
 impl ProxyThread {
-    /// Starts the thread. Its words are for all GPUs.
+    /// Starts the thread. Its words are accessible to all GPUs.
     ///
     /// # Errors
-    /// CUDA's where there is no pinned memory; [`Error::Refused`] where there is no thread.
+    /// CUDA's when there is no pinned memory; [`Error::Refused`] when no thread can be created.
     pub(crate) fn start(gpu: &Arc<Gpu>, options: &ProxyOptions) -> Result<Arc<ProxyThread>> {
         let words = PinnedMemory::allocate(gpu, (SLOTS * SLOT_WORDS * 4) as u64)?;
         let shared = Arc::new(Shared {
@@ -145,11 +140,11 @@ impl ProxyThread {
         Ok(Arc::new(ProxyThread { shared, thread: Some(thread) }))
     }
 
-    /// Serves a queue of `depth` entries from now on: its tail and head doorbells, which nobody else rings until the slot is
-    /// dropped.
+    /// Serves a queue of `depth` entries from now on, by its tail and head doorbells. Only the proxy rings these until
+    /// the slot is dropped.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where it is full, or has failed.
+    /// [`Error::Unavailable`] when it is full or has failed.
     pub(crate) fn add(self: &Arc<Self>, doorbells: [Doorbell; 2], depth: u32) -> Result<Slot> {
         self.check()?;
         let index = self.shared.take_slot(doorbells, depth)?;
@@ -158,10 +153,10 @@ impl ProxyThread {
         Ok(slot)
     }
 
-    /// An error once the thread has ended by itself.
+    /// Checks that the thread still runs.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] then.
+    /// [`Error::Unavailable`] once it has panicked.
     pub(crate) fn check(&self) -> Result<()> {
         if self.shared.failed.load(Ordering::Acquire) {
             let why = "its thread has panicked: the doorbells rung since are lost";
@@ -170,7 +165,6 @@ impl ProxyThread {
         Ok(())
     }
 
-    /// What it has done.
     pub(crate) fn stats(&self) -> ProxyStats {
         let is_served = |state: &&State| matches!(state, State::Serving(_));
         let queues = self.shared.slots().iter().filter(is_served).count() as u32;
@@ -178,7 +172,7 @@ impl ProxyThread {
         ProxyStats { rung: count(&self.shared.rung), refused: count(&self.shared.refused), queues }
     }
 
-    /// Has the thread go by the entries as they are now.
+    /// Waits until the thread has applied the current entries.
     fn settle(&self) -> Result<()> {
         let version = self.shared.version.fetch_add(1, Ordering::AcqRel) + 1;
         self.unpark();
@@ -209,7 +203,7 @@ impl Drop for ProxyThread {
         self.unpark();
         let Some(thread) = self.thread.take() else { return };
         if wait_until(|| thread.is_finished()) {
-            // Its panic was caught, and is told by `check`.
+            // Its panic was caught, and `check` reports it.
             let _ = thread.join();
             tracing::debug!("{WHAT} stops: {:?}", self.stats());
         } else {
@@ -219,13 +213,13 @@ impl Drop for ProxyThread {
 }
 
 impl Slot {
-    /// Where the GPU finds the tail's and the head's word.
+    /// Returns the GPU's addresses of the tail's and the head's word.
     pub(crate) fn addresses(&self) -> [u64; 2] {
         let at = self.proxy.shared.words.address() + (self.index * SLOT_WORDS * 4) as u64;
         [at, at + 4]
     }
 
-    /// The words themselves, for whoever rings from the CPU.
+    /// Returns the words, for ringing from the CPU.
     #[cfg(test)]
     pub(crate) fn words(&self) -> &[AtomicU32] {
         &self.proxy.shared.words_of(self.index)[..2]
@@ -236,7 +230,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let shared = &self.proxy.shared;
         shared.slots()[self.index] = State::Leaving;
-        // Used again only when the thread has let go of it, or is no more.
+        // Reused only when the thread has let go of it, or has ended.
         match self.proxy.settle() {
             Err(error @ Error::TimedOut { .. }) => {
                 tracing::error!("a queue's doorbells stay with a thread that hangs: {error}");
@@ -255,7 +249,7 @@ impl Shared {
         &self.words.words()[index * SLOT_WORDS..][..SLOT_WORDS]
     }
 
-    /// Puts a queue into a free slot, whose words are what its doorbells are: 0.
+    /// Puts a queue into a free slot with zeroed words, the initial values of its doorbells.
     fn take_slot(&self, doorbells: [Doorbell; 2], depth: u32) -> Result<usize> {
         let mut slots = self.slots();
         let free = slots.iter().position(|state| matches!(state, State::Free));
@@ -272,13 +266,12 @@ impl Shared {
             slots.push(State::Free);
         }
         self.words_of(index).iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        // A version of its own is raised after each change, so it is nobody else's.
+        // Every change increments the version, so this value is unique.
         let id = self.version.fetch_add(1, Ordering::AcqRel);
         slots[index] = State::Serving(Entry { id, doorbells, depth });
         Ok(index)
     }
 
-    /// The thread.
     fn run(&self, options: &ProxyOptions) {
         if let Some(core) = options.core {
             pin(core);
@@ -307,7 +300,7 @@ impl Shared {
         }
     }
 
-    /// Goes by the slots as they are now, if they were changed.
+    /// Applies the current slots, if they changed.
     fn take_note(&self, served: &mut Vec<Served>) {
         let version = self.version.load(Ordering::Acquire);
         if version == self.seen.load(Ordering::Relaxed) {
@@ -324,7 +317,7 @@ impl Shared {
         self.seen.store(version, Ordering::Release);
     }
 
-    /// Rings what changed of one queue; how many doorbells.
+    /// Rings the changed doorbells of one queue; returns their number.
     fn turn(&self, queue: &mut Served) -> u64 {
         let mut rung = 0;
         let words = self.words_of(queue.index);
@@ -335,7 +328,7 @@ impl Shared {
             }
             queue.last[which] = value;
             if value < queue.entry.depth {
-                // Before, so that whoever sees it rung sees it counted.
+                // Counted first, so that an observer of the ring sees it counted.
                 self.rung.fetch_add(1, Ordering::Relaxed);
                 doorbell.ring(value);
                 rung += 1;
@@ -347,7 +340,7 @@ impl Shared {
     }
 }
 
-/// Waits for what another thread does, for as long as it may take.
+/// Waits for another thread, up to the time limit.
 fn wait_until(is_so: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + PATIENCE;
     loop {

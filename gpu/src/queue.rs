@@ -1,9 +1,9 @@
-//! A queue pair of a controller whose rings and doorbells the GPU reaches.
+//! A controller's queue pair whose rings and doorbells the GPU reaches.
 //!
-//! Rings lie in the GPU's memory, in pinned host memory, or (submission rings) in the controller memory buffer. Dropping a
-//! queue takes its doorbells from the proxy, deletes it on the controller, and only then lets its memory go; memory that a
-//! controller may still write is leaked, the rings' as what [`Queue::keep`] was given (law 3). Whoever drops a queue has
-//! stopped the kernels that ring it.
+//! Rings lie in the GPU's memory, in pinned host memory, or (submission rings) in the controller memory buffer.
+//! Dropping a queue removes its doorbells from the proxy, deletes it on the controller, and only then releases its
+//! memory. Memory that a controller may still write is leaked, both the rings' and that given to [`Queue::keep`] (law
+//! 3). Stop the kernels that ring a queue before dropping it.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -23,44 +23,38 @@ const SQE_BYTES: u64 = 64;
 const CQE_BYTES: u64 = 16;
 const PAGE_BYTES: u64 = 4096;
 
-/// What the memory of a queue, and of the transfers through it, is kept by.
+/// Keeps the memory of a queue and of its transfers alive.
 pub(crate) type Keeper = Arc<dyn Any + Send + Sync>;
 
-/// A queue pair for the GPU to drive. Addresses are the GPU's.
+/// A queue pair for the GPU to drive, with the GPU's addresses.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// The controller's; `None` for a queue of the controller in device code.
+    /// The controller's queue pair; `None` for a queue of the controller in device code.
     pub(crate) raw: Option<RawQueuePair>,
-    /// Submission entries.
     pub(crate) sq: u64,
-    /// Completion entries.
     pub(crate) cq: u64,
-    /// The submission queue's tail: a register, or a word of the proxy's.
+    /// Address of the submission queue's tail: a register, or a word of the proxy.
     pub(crate) sq_doorbell: u64,
-    /// The completion queue's head.
+    /// Address of the completion queue's head.
     pub(crate) cq_doorbell: u64,
-    /// Entries of each ring.
     pub(crate) depth: u32,
-    /// Its identifier.
     pub(crate) qid: u16,
-    /// The namespace of its commands.
     pub(crate) nsid: u32,
     /// Binary logarithm of the bytes of an LBA.
     pub(crate) lba_shift: u32,
     /// PRINFO, in place in dword 12.
     pub(crate) protection: u32,
-    /// What makes the doorbells work.
     pub(crate) bells: Option<Bells>,
-    /// What is let go after the queue is deleted.
+    /// Released after the queue is deleted.
     pub(crate) keeps: Vec<Keeper>,
 }
 
 impl Queue {
-    /// Creates a queue pair of `depth` entries, its submission ring in one place and its completion ring in another.
+    /// Creates a queue pair of `depth` entries, with its submission and completion rings in the given places.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where no way leads to GPU memory, with each way's reason; [`Error::Invalid`] for places that do not
-    /// go together; the driver's and CUDA's.
+    /// [`Error::Unavailable`] when no path leads to GPU memory, with each path's reason; [`Error::Invalid`] for
+    /// incompatible places; the driver's and CUDA's.
     pub(crate) fn attach(
         gpu: &Arc<Gpu>,
         controller: &Arc<Controller>,
@@ -90,7 +84,7 @@ impl Queue {
         finish(namespace, raw, addresses, doorbells, keeps)
     }
 
-    /// Keeps `what` until the queue is deleted: memory that its commands name. Leaked if it cannot be.
+    /// Keeps `what`, memory that its commands name, until the queue is deleted. Leaks it if deletion fails.
     pub(crate) fn keep(&mut self, what: Keeper) {
         self.keeps.push(what);
     }
@@ -98,7 +92,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // First: a doorbell that the proxy writes late would be the next queue's of this identifier.
+        // Dropped first: a late write of the proxy would ring the next queue of this identifier.
         let doorbells = self.bells.take();
         drop(doorbells);
         let Some(raw) = self.raw.take() else { return };
@@ -112,14 +106,13 @@ impl Drop for Queue {
     }
 }
 
-/// The memory of both rings.
 #[derive(Debug)]
 struct Rings {
     submission: Ring,
     completion: Ring,
 }
 
-/// The memory of one ring; taken from the device before it is let go.
+/// The memory of one ring; unmapped from the device before its release.
 #[derive(Debug)]
 struct Ring {
     mapped: Mapped,
@@ -149,7 +142,7 @@ impl Rings {
 }
 
 impl Ring {
-    /// Zeroed memory, mapped for the device.
+    /// Allocates zeroed memory, mapped for the device.
     fn allocate(
         gpu: &Arc<Gpu>,
         controller: &Arc<Controller>,
@@ -191,7 +184,8 @@ impl Ring {
     }
 }
 
-/// A queue whose submission ring is in the controller memory buffer, and whose completion ring is the driver's.
+/// Creates a queue with its submission ring in the controller memory buffer and its completion ring in the driver's
+/// memory.
 fn in_cmb(
     gpu: &Arc<Gpu>,
     controller: &Arc<Controller>,
@@ -214,7 +208,7 @@ fn in_cmb(
     finish(namespace, raw, addresses, doorbells, keeps)
 }
 
-/// Lets the GPU at a ring of the driver's.
+/// Makes a ring of the driver's accessible to the GPU.
 fn register_ring(gpu: &Arc<Gpu>, memory: &Atomics) -> Result<Registration> {
     let at = std::ptr::NonNull::new(memory.as_ptr()).expect("a ring is not at address zero");
     let owner = Box::new(memory.clone());
@@ -227,7 +221,7 @@ fn register_ring(gpu: &Arc<Gpu>, memory: &Atomics) -> Result<Registration> {
     }
 }
 
-/// Attaches the doorbells to a queue that was created.
+/// Attaches the doorbells to a created queue.
 fn finish(
     namespace: &Namespace,
     raw: RawQueuePair,
@@ -249,7 +243,7 @@ fn finish(
         raw: None,
         keeps,
     };
-    // From here on dropping the queue deletes it first.
+    // From here on, dropping the queue deletes it first.
     let raw = queue.raw.insert(raw);
     let bells = doorbells.attach(raw)?;
     (queue.sq_doorbell, queue.cq_doorbell) = (bells.sq, bells.cq);

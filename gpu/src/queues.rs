@@ -1,6 +1,6 @@
-//! Makes the queues of devices: where their rings lie and how their doorbells are rung is found out once, with the first.
+//! Creates the queues of devices. The first queue determines the place of the rings and how doorbells are rung.
 //!
-//! Where the options leave it open, rings lie beside the pool if that works, and in host memory otherwise.
+//! Unless the options say otherwise, rings lie beside the pool if that works, else in host memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use crate::proxy::{ProxyOptions, ProxyThread};
 use crate::queue::Queue;
 use crate::uring::Device;
 
-/// See the module.
+/// Creates queues on devices in the way that works there.
 pub(crate) struct QueueMaker {
     gpu: Arc<Gpu>,
     devices: Vec<Device>,
@@ -27,10 +27,10 @@ pub(crate) struct QueueMaker {
 }
 
 impl QueueMaker {
-    /// Finds out how queues on these devices can be made.
+    /// Finds out how to create queues on these devices.
     ///
     /// # Errors
-    /// What the options ask for and does not work; what works in no way.
+    /// Requests of the options that do not work here, and the failure of every alternative.
     pub(crate) fn new(
         gpu: &Arc<Gpu>,
         program: &Program,
@@ -61,11 +61,11 @@ impl QueueMaker {
         Ok(maker)
     }
 
-    /// The best places of those that the options allow, by making a queue there.
+    /// Finds the best places that the options allow, by creating a queue there.
     fn find_places(&self, options: &Options) -> Result<(Place, Place)> {
         let beside = |chosen: Option<Place>| match (chosen, self.pool.place()) {
             (Some(place), _) => vec![place],
-            // Completions beside a controller's submission ring can only lie in host memory.
+            // With submission rings in a controller, completion rings can only lie in host memory.
             (None, Place::Gpu) if options.submission != Some(Place::Cmb) => {
                 vec![Place::Gpu, Place::Host]
             }
@@ -93,26 +93,25 @@ impl QueueMaker {
         Ok(queue)
     }
 
-    /// Makes the queues of a device.
+    /// Creates the queues of a device.
     ///
     /// # Errors
-    /// The driver's, with how many there were.
+    /// The driver's.
     pub(crate) fn make(&self, device: usize) -> Result<Vec<Queue>> {
         (0..self.queues).map(|_| self.queue(device, self.places)).collect()
     }
 
-    /// Where submission and completion rings lie.
     pub(crate) fn places(&self) -> (Place, Place) {
         self.places
     }
 
-    /// How doorbells are rung, and why not mapped where that was tried.
+    /// Returns how doorbells are rung, and why not mapped if that was tried.
     pub(crate) fn doorbells(&self) -> (&'static str, Option<String>) {
         (self.doorbells[0].name(), self.why_not_mapped.clone())
     }
 }
 
-/// One proxy for all devices, started when the first needs it.
+/// Returns the proxy for all devices, started on first use.
 fn shared_proxy(
     gpu: &Arc<Gpu>,
     options: &ProxyOptions,

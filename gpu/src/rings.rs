@@ -1,10 +1,10 @@
-//! The rings as device code has them: their structures and tables in GPU memory, over queues that others made.
+//! The rings as device code sees them: structures and tables in GPU memory, over queues created elsewhere.
 //!
-//! One allocation holds the argument of the kernels (`Uring`), a `Ring` for each queue, its words of publication, requests
-//! and free identifiers, and the regions' lists for devices that take PRPs. It is written whole by [`Rings::reset`], while
-//! no kernel runs. The control words (stop, signs of life) lie in pinned memory.
+//! One allocation holds the kernels' argument (`Uring`), a `Ring` per queue with its words of publication, requests and
+//! free identifiers, and the regions' lists for devices that take PRPs. [`Rings::reset`] writes it whole while no
+//! kernel runs. The control words (stop, signs of life) lie in pinned memory.
 //!
-//! The queues go first when this is dropped: until then devices write to memory that their commands name.
+//! On drop, the queues go first: until then devices write to memory that their commands name.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -23,29 +23,27 @@ use crate::layout::{
 use crate::queue::Queue;
 use crate::table::MappingTable;
 
-/// Where the control words lie in their memory, in bytes: each in a cache line pair of its own.
+/// Offsets of the control words in bytes, each in its own pair of cache lines.
 const STOP: usize = 0;
 const ALIVE: usize = 128;
 const ABANDON: usize = 256;
 const BLOCKS: usize = 512;
-/// Where the rings lie behind their `Uring`.
+/// Offset of the rings behind their `Uring`.
 const RINGS: u64 = 512;
-/// Tables are this far apart at least, so that warps of different rings share no cache line.
+/// Minimum distance of tables, so that warps of different rings share no cache line.
 const LINE: u64 = 128;
 
-/// Pinned memory as 64-bit words that CPU and GPU share.
+/// Views pinned memory as 64-bit words that CPU and GPU share.
 pub(crate) fn quads(memory: &PinnedMemory) -> &[AtomicU64] {
     let words = memory.bytes() as usize / size_of::<AtomicU64>();
     // SAFETY: page aligned, initialised, kept by `memory`, and everyone reaches it by atomics.
     unsafe { std::slice::from_raw_parts(memory.host().as_ptr().cast(), words) }
 }
 
-/// The rings of all devices.
 #[derive(Debug)]
 pub(crate) struct Rings {
-    /// A lock, since doorbells have one writer at a time; here none.
+    /// Locked, since doorbells have one writer at a time; not contended here.
     queues: Mutex<Vec<Queue>>,
-    /// The rings of each device.
     ranges: Vec<Range<u32>>,
     plan: Plan,
     memory: DeviceMemory,
@@ -54,7 +52,7 @@ pub(crate) struct Rings {
     iocb_count: u32,
 }
 
-/// Where the tables of each ring, and the regions of each device, lie in the memory.
+/// Offsets of each ring's tables and each device's regions in the memory.
 #[derive(Debug)]
 struct Plan {
     tables: Vec<Tables>,
@@ -62,7 +60,6 @@ struct Plan {
     bytes: u64,
 }
 
-/// Offsets of a ring's tables.
 #[derive(Clone, Copy, Debug)]
 struct Tables {
     published: u64,
@@ -89,7 +86,6 @@ impl Plan {
     }
 }
 
-/// What all rings have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     pub(crate) commands: u64,
@@ -99,11 +95,10 @@ pub(crate) struct Counters {
 }
 
 impl Rings {
-    /// Rings over `queues`, which lie in order of the devices that have so many each, for `iocb_count` blocks whose headers
-    /// lie at `iocbs`.
+    /// Creates rings over `queues`, given per device in order, for `iocb_count` blocks whose headers lie at `iocbs`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for queues that device code cannot drive; what refuses memory.
+    /// [`Error::Invalid`] for queues that device code cannot drive; failures to allocate memory.
     pub(crate) fn new(
         gpu: &Arc<Gpu>,
         queues: Vec<Vec<Queue>>,
@@ -132,18 +127,18 @@ impl Rings {
         Ok(rings)
     }
 
-    /// Where the argument of the kernels lies.
+    /// Returns the address of the kernels' argument.
     pub(crate) fn uring(&self) -> u64 {
         self.memory.address()
     }
 
-    /// The rings of a device: the first and how many.
+    /// Returns the first ring of a device and their number.
     pub(crate) fn of_device(&self, device: u16) -> (u32, u32) {
         let range = &self.ranges[usize::from(device)];
         (range.start, range.len() as u32)
     }
 
-    /// How many queues there are: none after a recovery that failed.
+    /// Number of queues: none after a failed recovery.
     pub(crate) fn queue_count(&self) -> usize {
         self.lock().len()
     }
@@ -152,15 +147,15 @@ impl Rings {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Deletes the queues, to make them anew.
+    /// Deletes the queues, to recreate them.
     pub(crate) fn delete_queues(&self) {
         self.lock().clear();
     }
 
-    /// Puts queues like those before in their place.
+    /// Installs queues of the same shape as before.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there are not as many, or not as deep, or device code cannot drive them.
+    /// [`Error::Invalid`] if their number or depth differs, or device code cannot drive them.
     pub(crate) fn replace(
         &mut self,
         queues: Vec<Vec<Queue>>,
@@ -179,11 +174,11 @@ impl Rings {
         }
         *self.lock() = queues;
         self.plan = plan;
-        // What is half written names memory of queues that are gone: no kernel is to see it.
+        // A partial reset names memory of deleted queues, so no kernel may see it.
         self.reset(tables).inspect_err(|_| self.delete_queues())
     }
 
-    /// Writes everything as it is before the first command. No kernel runs.
+    /// Writes the initial state. No kernel may run.
     fn reset(&self, tables: &[&MappingTable]) -> Result<()> {
         let queues = self.lock();
         let mut image = vec![0u8; self.plan.bytes as usize];
@@ -215,7 +210,7 @@ impl Rings {
         }
     }
 
-    /// A ring that was never used, and its map of free identifiers.
+    /// Returns an unused ring and its map of free identifiers.
     fn ring(
         &self,
         queue: &Queue,
@@ -257,12 +252,12 @@ impl Rings {
         self.control.words()[STOP / 4].store(u32::from(stop), Ordering::Release);
     }
 
-    /// Counts up while the persistent kernel looks for work.
+    /// Returns a counter that rises while the persistent kernel polls for work.
     pub(crate) fn alive(&self) -> u32 {
         self.control.words()[ALIVE / 4].load(Ordering::Relaxed)
     }
 
-    /// Writes the argument of the kernel that gives `blocks` up, whose commands then end as `ended`.
+    /// Writes the argument of the kernel that abandons `blocks`; their commands end as `ended`.
     pub(crate) fn prepare_abandon(&self, blocks: &[u32], ended: u32) -> u64 {
         let words = self.control.words();
         for (word, block) in words[BLOCKS / 4..][..self.iocb_count as usize].iter().zip(blocks) {
@@ -283,14 +278,12 @@ impl Rings {
         self.control.address() + ABANDON as u64
     }
 
-    /// The rings as they are now.
     fn read(&self) -> Result<Vec<Ring>> {
         let mut rings = vec![Ring::new_zeroed(); self.plan.tables.len()];
         self.memory.read(RINGS, rings.as_mut_bytes())?;
         Ok(rings)
     }
 
-    /// What they have counted.
     pub(crate) fn counters(&self) -> Result<Counters> {
         let mut sum = Counters::default();
         for ring in self.read()? {
@@ -302,7 +295,7 @@ impl Rings {
         Ok(sum)
     }
 
-    /// Why a ring is out of service, if one is.
+    /// Returns why a ring is out of service, if one is.
     pub(crate) fn poison(&self) -> Result<Option<String>> {
         let rings = self.read()?;
         let poisoned = rings.iter().find(|ring| ring.poison != 0);
@@ -317,7 +310,7 @@ impl Rings {
         }))
     }
 
-    /// The commands whose identifiers are out: their devices, and what these know them by.
+    /// Returns the outstanding commands: their devices, queues and identifiers.
     pub(crate) fn outstanding(&self) -> Result<Vec<(usize, Qid, Cid)>> {
         let mut all = Vec::new();
         for (index, queue) in self.lock().iter().enumerate() {
@@ -334,10 +327,10 @@ impl Rings {
     }
 }
 
-/// Asks a controller to end a command of a ring.
+/// Asks a controller to abort a command of a ring.
 ///
 /// # Errors
-/// The driver's: one that is not answered takes the controller out of service.
+/// The driver's: without an answer, the controller goes out of service.
 pub(crate) fn abort(controller: &Controller, qid: Qid, cid: Cid) -> Result<()> {
     // SAFETY: Abort transfers nothing, names no memory, and the queue is not one that the driver drives.
     unsafe { controller.admin("Abort", Sqe::abort(qid, cid), None) }?;
@@ -352,24 +345,23 @@ fn check(queue: &Queue) -> Result<()> {
     Err(Error::invalid(what, format!("rings have 2 to {DEPTH_MAX}; choose another Options::depth")))
 }
 
-/// Bits of a command identifier that are its slot: one value is left over, so that no identifier is FFFFh, which the
-/// specification keeps for other things (Base 2.0 section 3.3.3.1).
+/// Returns the bits of a command identifier that hold its slot. One value stays unused, so that no identifier is FFFFh,
+/// which the specification reserves (Base 2.0 section 3.3.3.1).
 fn slot_bits(depth: u32) -> u32 {
     u32::BITS - (depth - 1).leading_zeros()
 }
 
-/// 2^64 / depth, rounded down.
 fn reciprocal(depth: u32) -> u64 {
     ((1u128 << 64) / u128::from(depth)) as u64
 }
 
-/// A map with a bit for each of depth - 1 identifiers.
+/// Returns a bit map of depth - 1 free identifiers.
 fn free_map(depth: u32) -> Vec<u32> {
     let slots = depth - 1;
     (0..slots.div_ceil(32)).map(|word| u32::MAX >> (32 - (slots - word * 32).min(32))).collect()
 }
 
-/// `Poison` of layout.h, in words.
+/// Describes a `Poison` of layout.h.
 fn poison_name(poison: u32) -> &'static str {
     match poison {
         1 => "a completion named a command that is not in flight",

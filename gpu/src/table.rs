@@ -1,8 +1,8 @@
 //! The mapping table: how the commands of one device address the pool.
 //!
-//! With SGLs a region is one descriptor: its address, from which any run of it follows by addition. Without them a
-//! region has PRP lists of all its pages, built once when it was mapped (adit_driver::transfer::prebuilt), into which
-//! commands point. No list is ever built for a command. The table owns no memory that a device reads.
+//! With SGLs a region is one descriptor: its address, from which any part follows by addition. Without them a region
+//! has PRP lists of all its pages, built once when it is mapped (adit_driver::transfer::prebuilt), and commands point
+//! into these. No list is built per command. The table owns no memory that a device reads.
 
 use adit_driver::transfer::prebuilt::PrebuiltPrps;
 
@@ -15,7 +15,6 @@ const DESCRIPTOR_BYTES: u64 = 16;
 /// PRP entries are Dword aligned (NVMe Base 2.0 section 4.1.1).
 const PRP_MASK: u64 = 3;
 
-/// A device's view of the pool.
 #[derive(Debug)]
 pub(crate) struct MappingTable {
     shape: Shape,
@@ -25,7 +24,7 @@ pub(crate) struct MappingTable {
 }
 
 impl MappingTable {
-    /// A table of regions that are addressed by SGL, or by their own offsets.
+    /// Creates a table of regions addressed by SGL, or by their own offsets.
     ///
     /// # Errors
     /// [`Error::Invalid`] for more regions than a context can name.
@@ -34,8 +33,8 @@ impl MappingTable {
         Ok(MappingTable { shape: Shape::new(shape), spans, form: Form::Sgl, regions: Vec::new() })
     }
 
-    /// A table of regions with prebuilt PRP lists: `lists` gives the addresses of both lists of a region, and nothing for
-    /// one of two pages or fewer, which needs none.
+    /// Creates a table of regions with prebuilt PRP lists. `lists` returns the addresses of a region's two lists, or
+    /// `None` for a region of at most two pages, which needs none.
     ///
     /// # Errors
     /// As [`MappingTable::sgl`], and for a region without lists or one that begins inside a page.
@@ -51,7 +50,7 @@ impl MappingTable {
         Ok(MappingTable { shape, spans, form: Form::Prp, regions })
     }
 
-    /// A table of regions whose commands need no lists: by SGL, or by PRPs with at most a page of data each.
+    /// Creates a table of regions whose commands need no lists: by SGL, or by PRPs with at most a page of data each.
     ///
     /// # Errors
     /// As [`MappingTable::sgl`].
@@ -71,22 +70,21 @@ impl MappingTable {
         Ok(MappingTable { form, ..MappingTable::sgl(shape, spans)? })
     }
 
-    /// Cuts transfers to this device; `lba_count` is the namespace's size now.
+    /// Returns the splitter of transfers for this device; `lba_count` is the namespace's current size.
     pub(crate) fn cut(&self, lba_count: u64) -> Cut<'_> {
         Cut::new(Shape { lba_count, ..self.shape }, &self.spans)
     }
 
-    /// How commands point at data.
     pub(crate) fn form(&self) -> Form {
         self.form
     }
 
-    /// What device code needs to find the lists: one for each region with [`Form::Prp`], else none.
+    /// Returns what device code needs to find the lists: an entry per region with [`Form::Prp`], else none.
     pub(crate) fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// Memory that addressing the pool takes, in bytes: descriptors or lists.
+    /// Bytes of memory for addressing the pool: descriptors or lists.
     pub(crate) fn bytes(&self) -> u64 {
         match self.form {
             Form::Sgl => self.spans.len() as u64 * DESCRIPTOR_BYTES,
@@ -151,7 +149,7 @@ mod tests {
         assert_eq!((prp.form(), prp.bytes()), (Form::Prp, 3 * (64 + 65) * 4096));
     }
 
-    /// Device code finds a list by the sum that ring.h has (`second_prp`).
+    /// Finds a list by the formula of device code (ring.h, `second_prp`).
     fn list_of(region: &Region, second: u64, entries: u64) -> u64 {
         let page = (second - region.address) / PAGE_BYTES;
         let word = page + page / 511;

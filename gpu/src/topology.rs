@@ -1,7 +1,7 @@
-//! Where a GPU and a controller sit on PCIe, as sysfs has it: what lies between them, the GPU's window, links, IOMMU groups.
+//! Where a GPU and a controller sit on PCIe, by sysfs: what lies between them, the GPU's window, links, IOMMU groups.
 //!
-//! Reads only, below the root that it is given (`/sys`, or a made-up tree in a test). What sysfs does not say is `None`: facts
-//! for a report, on which nothing is decided.
+//! Only reads, below the given root (`/sys`, or a test's tree). Facts that sysfs lacks are `None`. They serve reports;
+//! no decision depends on them.
 
 use std::fmt;
 use std::fs;
@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 
 use adit_driver::bus::pci::PciFunction;
 
-/// What lies between two functions, nearest first.
+/// The closest connection of two functions, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Relation {
-    /// A switch: their traffic need not pass the root complex, unless access control (ACS) sends it there.
+    /// A switch: their traffic bypasses the root complex unless access control (ACS) sends it there.
     Switch,
-    /// One root port.
     RootPort,
     /// One host bridge: their traffic passes the root complex.
     HostBridge,
@@ -36,27 +35,25 @@ impl fmt::Display for Relation {
     }
 }
 
-/// One function, as far as it matters to another's traffic.
+/// One function, with what matters to peer traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// Such as `0000:3b:00.0`.
     pub(crate) address: String,
-    /// The host bridge and then the bridges on the way down to it, by name.
+    /// The host bridge and the bridges on the way down to it, by name.
     pub(crate) bridges: Vec<String>,
-    /// Its NUMA node, where the firmware says.
     pub(crate) numa_node: Option<u32>,
     /// Its IOMMU group; `None` while no IOMMU is in use.
     pub(crate) iommu_group: Option<u32>,
-    /// How that group's addresses are translated: `DMA`, `DMA-FQ`, `identity`.
+    /// How that group translates addresses: `DMA`, `DMA-FQ`, `identity`.
     pub(crate) iommu_type: Option<String>,
-    /// The link as it runs, such as `16.0 GT/s PCIe x16`.
+    /// The current link, such as `16.0 GT/s PCIe x16`.
     pub(crate) link: Option<String>,
-    /// The link as the function could have it.
+    /// The best link that the function supports.
     pub(crate) link_max: Option<String>,
 }
 
 impl Site {
-    /// The function at `address` below `root`; `None` if it is not there.
+    /// Reads the function at `address` below `root`; `None` if it does not exist.
     pub(crate) fn find(root: &Path, address: &str) -> Option<Site> {
         let function = PciFunction::find(root, address.parse().ok()?)?;
         let directory = function.directory();
@@ -73,7 +70,7 @@ impl Site {
         })
     }
 
-    /// What lies between this and another.
+    /// Returns the closest connection to `other`.
     pub(crate) fn relation(&self, other: &Site) -> Relation {
         let pairs = self.bridges.iter().zip(&other.bridges);
         match pairs.take_while(|(ours, theirs)| ours == theirs).count() {
@@ -85,24 +82,24 @@ impl Site {
         }
     }
 
-    /// Whether the link runs slower or narrower than it could.
+    /// Whether the link is slower or narrower than possible.
     pub(crate) fn is_link_degraded(&self) -> bool {
         self.link.is_some() && self.link_max.is_some() && self.link != self.link_max
     }
 
-    /// Whether an IOMMU translates what it sends.
+    /// Whether an IOMMU translates its accesses.
     pub(crate) fn is_translated(&self) -> bool {
         self.iommu_group.is_some() && self.iommu_type.as_deref() != Some("identity")
     }
 }
 
-/// Bytes of a GPU's memory that PCIe shows (what NVIDIA calls BAR1): the largest of the regions that can be it.
+/// Returns the bytes of GPU memory visible on PCIe (NVIDIA's BAR1): the largest of the candidate regions.
 pub(crate) fn bar1_bytes(root: &Path, address: &str) -> Option<u64> {
     let function = PciFunction::find(root, address.parse().ok()?)?;
     (1..=3).map(|bar| function.bar_len(bar)).max().filter(|&bytes| bytes > 0)
 }
 
-/// The names on the way from the host bridge (`pci0000:3a`) down to, and without, the function itself.
+/// Returns the names from the host bridge (`pci0000:3a`) down to the function's parent.
 fn bridges(directory: &Path) -> Vec<String> {
     let parent: PathBuf = directory.parent().map(Path::to_path_buf).unwrap_or_default();
     let names = parent.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
@@ -121,7 +118,7 @@ pub(crate) mod tests {
     use std::os::unix::fs::symlink;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A made-up sysfs, removed when dropped.
+    /// A fake sysfs, removed when dropped.
     pub(crate) struct Tree(pub(crate) PathBuf);
 
     impl Tree {
@@ -134,7 +131,7 @@ pub(crate) mod tests {
             Tree(root)
         }
 
-        /// A function at the end of a path such as `pci0000:00/0000:00:01.0/0000:01:00.0`.
+        /// Adds a function at the end of a path such as `pci0000:00/0000:00:01.0/0000:01:00.0`.
         pub(crate) fn function(&self, path: &str, attributes: &[(&str, &str)]) {
             let directory = self.0.join("devices").join(path);
             fs::create_dir_all(&directory).expect("a directory");

@@ -1,18 +1,18 @@
-//! What is asked of the rings: a run of LBAs to or from a place in the pool.
+//! Transfers for the rings: a run of LBAs to or from a place in the pool.
 //!
-//! A transfer is checked once, when it is cut into contexts ([`Cut`]): against the region it names, the namespace, and
-//! what its commands may look like. Nothing is allocated for it. What a device has is a [`Shape`].
+//! A transfer is checked once, when [`Cut`] splits it into contexts: against its region, the namespace, and the limits
+//! of commands. This allocates nothing. A device's limits are its [`Shape`].
 
 use adit_driver::spec::Lba;
 
 use crate::error::Error;
 use crate::layout::{Context, LBA_BITS, LBAS_MAX};
 
-/// What comes of one transfer or context. An error in a box makes it one word, which stays in a register: there are
-/// thousands of these a layer, and no errors.
+/// Result of one transfer or context. Boxing the error keeps it to one word in a register: there are thousands of these
+/// per layer, and no errors.
 pub(crate) type Filled = Result<(), Box<Error>>;
 
-/// Which way the data go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the device to the pool.
@@ -24,23 +24,23 @@ pub enum Direction {
 /// A run of LBAs of a device, and the place of its data in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// The device, by its place in the list that the rings were made over.
+    /// The device's position in the rings' list of devices.
     pub device: u16,
     /// The first LBA.
     pub lba: Lba,
     /// The region of the pool.
     pub region: u16,
-    /// Where in the region, in bytes.
+    /// Offset in the region, in bytes.
     pub offset: u64,
-    /// How much, in bytes: whole LBAs, at least one.
+    /// Length in bytes: whole LBAs, at least one.
     pub bytes: u64,
     /// Which way.
     pub direction: Direction,
 }
 
 impl Transfer {
-    /// A transfer from its fields, for the words of an error. A reference to the one at hand would keep every transfer in
-    /// memory, and reading there what a copy has just written, by other pieces, takes a third of all the time.
+    /// Rebuilds a transfer from its fields for an error message. Borrowing the one at hand would force every transfer
+    /// into memory, and reading it back right after a copy wrote it in other pieces costs a third of the total time.
     #[cold]
     #[inline(never)]
     pub(crate) fn anew(
@@ -59,27 +59,24 @@ impl Transfer {
 pub(crate) struct Span {
     /// Address of its first byte: the device's, or 0 for the staged engine, which counts from the region's start.
     pub(crate) address: u64,
-    /// Its size.
     pub(crate) bytes: u64,
 }
 
-/// What a transfer to a device is checked against and cut by.
+/// Limits that transfers to a device are checked against and split by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Log2 of an LBA's bytes.
     pub(crate) lba_shift: u32,
-    /// LBAs of the namespace.
     pub(crate) lba_count: u64,
     /// Most bytes of a command: whole LBAs.
     pub(crate) max_bytes: u64,
-    /// A command crosses no multiple of this many LBAs; 0 for no such boundary.
+    /// Commands do not cross multiples of this many LBAs; 0 for no boundary.
     pub(crate) boundary_lbas: u32,
-    /// Bits that a data address must not have: 0, or 3 for addresses that are multiples of 4.
+    /// Bits that a data address must not have: 0, or 3 to require multiples of 4.
     pub(crate) address_mask: u64,
 }
 
 impl Shape {
-    /// A shape whose commands a context can hold.
+    /// Limits `shape` to commands that a context can hold.
     pub(crate) fn new(shape: Shape) -> Shape {
         assert!((9..=16).contains(&shape.lba_shift), "LBAs of 512 bytes to 64 KiB");
         assert!(shape.max_bytes >> shape.lba_shift >= 1, "a command holds an LBA");
@@ -88,7 +85,7 @@ impl Shape {
     }
 }
 
-/// Cuts transfers to one device into contexts.
+/// Splits transfers to one device into contexts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut<'a> {
     shape: Shape,
@@ -101,11 +98,11 @@ impl<'a> Cut<'a> {
         Cut { shape, spans, lba_mask: (1 << shape.lba_shift) - 1 }
     }
 
-    /// Hands each context of `transfer` to `put`, in order of LBAs.
+    /// Passes each context of `transfer` to `put`, in order of LBAs.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the transfer's `position`, what about it is invalid and the limit, before any context;
-    /// what `put` refuses.
+    /// [`Error::Invalid`] with the transfer's `position`, its fault and the limit, before any context; the errors of
+    /// `put`.
     #[inline(always)]
     pub(crate) fn cut(
         &self,
@@ -127,7 +124,7 @@ impl<'a> Cut<'a> {
         self.pieces(transfer, address, is_write, put)
     }
 
-    /// The address of a transfer's first byte; `None` for one that is not valid.
+    /// Returns the address of a transfer's first byte; `None` for an invalid transfer.
     #[inline(always)]
     fn address_of(&self, transfer: Transfer) -> Option<u64> {
         let span = self.spans.get(usize::from(transfer.region))?;
@@ -146,7 +143,7 @@ impl<'a> Cut<'a> {
         valid.then_some(address)
     }
 
-    /// Cuts by the size of a command and by the boundary.
+    /// Splits by the command size and by the boundary.
     #[inline(always)]
     fn pieces(
         &self,
@@ -169,7 +166,6 @@ impl<'a> Cut<'a> {
         Ok(())
     }
 
-    /// LBAs from `lba` to the next boundary.
     fn lbas_before_boundary(&self, lba: u64) -> u64 {
         match u64::from(self.shape.boundary_lbas) {
             0 => u64::MAX,
@@ -177,7 +173,7 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// What is wrong with a transfer that has no valid address.
+    /// Explains why a transfer has no valid address.
     #[cold]
     fn objection(&self, position: usize, transfer: &Transfer) -> Error {
         let what = format!("transfer {position} ({transfer:?})");
@@ -306,7 +302,7 @@ mod tests {
                 (next, address) = (next + count, address + (count << 9));
             }
             prop_assert_eq!(next, lba + lbas);
-            // No more pieces than the limits ask for.
+            // No more pieces than the limits require.
             let bound = lbas.div_ceil(max_lbas) + if boundary_lbas > 0 { lbas.div_ceil(u64::from(boundary_lbas)) + 1 } else { 0 };
             prop_assert!(all.len() as u64 <= bound);
         }

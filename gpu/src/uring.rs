@@ -1,4 +1,4 @@
-//! gio_uring: transfers between devices and the pool, prepared by the CPU, carried out by the GPU, waited for by streams.
+//! gio_uring: transfers between devices and the pool, prepared by the CPU, executed by the GPU, awaited by streams.
 //!
 //! ```text
 //! init_queue   queues, rings, control blocks, the partition of the GPU                       once
@@ -7,11 +7,11 @@
 //! wait_cqe     a stream waits for the blocks' words; the CPU has no part                     GPU
 //! ```
 //!
-//! Blocks begin in the order in which they were issued, one stream's behind each other: issue blocks that others'
-//! events depend on first. Where the GPU cannot drive the devices' queues, CPU threads carry blocks out behind the same
-//! functions (`staged`), and [`GioUring::description`] says why.
+//! Blocks begin in issue order, one stream's behind each other: issue blocks first that others' events depend on. If
+//! the GPU cannot drive the devices' queues, CPU threads execute the blocks behind the same functions (`staged`), and
+//! [`GioUring::description`] says why.
 //!
-//! Dropping it stops the kernels, deletes the queues, and then frees memory; what a kernel that does not stop could
+//! Dropping it stops the kernels, deletes the queues, and then frees memory; whatever a kernel that does not stop could
 //! still reach is leaked, and logged.
 
 use std::sync::Arc;
@@ -36,9 +36,9 @@ use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 use crate::table::MappingTable;
 use crate::transfer::{Shape, Span, Transfer};
 
-/// Who sees writes of PCIe devices in order: the GPU that they go to (`rdma_writes_ordering`).
+/// The GPU that PCIe devices write to sees their writes in order (`rdma_writes_ordering`).
 const ORDERED_FOR_OWNER: i32 = 100;
-/// Looks at a block before the thread begins to sleep between them.
+/// Polls of a block before the thread sleeps between them.
 const QUICK_LOOKS: u32 = 256;
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
@@ -57,63 +57,63 @@ struct Member {
     device: Device,
 }
 
-/// What has been counted since it was made, or since queues were last made anew.
+/// Counters since creation, or since queues were last recreated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Commands that were sent.
+    /// Commands sent.
     pub commands: u64,
-    /// Times that devices were told of commands.
+    /// Submission doorbell rings.
     pub sq_rings: u64,
-    /// Times that devices were told of completions seen.
+    /// Completion doorbell rings.
     pub cq_rings: u64,
-    /// Completions of commands that had been given up.
+    /// Completions of abandoned commands.
     pub late: u64,
-    /// Times that the persistent kernel has looked whether it is to stop: it counts up while that runs.
+    /// How often the persistent kernel has checked whether to stop; rises while it runs.
     pub looks: u32,
 }
 
-/// What was chosen, and why.
+/// The choices made, and their reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Who carries transfers out: never [`EngineChoice::Auto`].
+    /// How transfers are executed: never [`EngineChoice::Auto`].
     pub engine: EngineChoice,
-    /// Why not the rings, where these were possible by the options.
+    /// Why rings were not chosen, if the options allowed them.
     pub why_staged: Option<String>,
     /// Why the I/O kernels have no multiprocessors of their own, if they have none.
     pub no_partition: Option<String>,
     /// Multiprocessors for I/O; 0 with the staged engine.
     pub sms: u32,
-    /// Where submission and completion rings lie; none with the staged engine.
+    /// Places of submission and completion rings; none with the staged engine.
     pub places: Option<(Place, Place)>,
-    /// How doorbells are rung, and why not mapped where that was tried.
+    /// How doorbells are rung, and why not mapped if that was tried.
     pub doorbells: Option<(&'static str, Option<String>)>,
     /// Queues of all devices.
     pub queues: usize,
-    /// Memory that addressing the pool takes, in bytes: 16 for a region, or prebuilt PRP lists.
+    /// Bytes of memory for addressing the pool: 16 per region, or prebuilt PRP lists.
     pub table_bytes: u64,
 }
 
-/// What a kernel of one's own needs to wait for control blocks (`wait_blocks` of gpu/device/uring.h), as long as the
+/// Arguments for a custom kernel that waits for control blocks (`wait_blocks` of gpu/device/uring.h); valid while the
 /// [`Iocbs`] live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitAddresses {
     /// `iocbs`: the control blocks.
     pub iocbs: u64,
-    /// `blocks`: which of them.
+    /// `blocks`: their indices.
     pub blocks: u64,
-    /// `generations`: which uses of them.
+    /// `generations`: their uses.
     pub generations: u64,
-    /// `count`: how many.
+    /// `count`: their number.
     pub count: u32,
 }
 
-/// See the module.
+/// The rings of a GPU over some devices and a pool; the entry point of this crate.
 pub struct GioUring {
-    /// There until it is dropped.
+    /// Present until the drop.
     core: Option<Core>,
 }
 
-/// What goes in this order: queues, then tables and blocks, then the pool.
+/// Dropped in this order: queues, then tables and blocks, then the pool.
 struct Core {
     engine: Engine,
     members: Vec<Member>,
@@ -121,7 +121,7 @@ struct Core {
     pool: Pool,
     gpu: Arc<Gpu>,
     gates: Gates,
-    /// Why waiting is not enough to see the data, and whether it is not.
+    /// Whether the end of a transfer does not yet make its data visible to the GPU.
     needs_flush: bool,
     description: Description,
 }
@@ -132,13 +132,13 @@ enum Engine {
 }
 
 impl GioUring {
-    /// Makes queues on each device, rings over them and control blocks. The pool was made for the controllers of the
+    /// Creates queues on each device, rings over them and control blocks. The pool must be for the controllers of the
     /// same devices, in the same order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for options, a pool or namespaces that do not fit; with [`EngineChoice::Rings`] whatever keeps
-    /// the GPU from driving the queues; what keeps the staged engine from working; [`Error::Refused`] while the persistent
-    /// kernel of other rings runs on the GPU.
+    /// [`Error::Invalid`] for options, a pool or namespaces that do not fit; with [`EngineChoice::Rings`], why the GPU
+    /// cannot drive the queues; failures of the staged engine; [`Error::Refused`] while the persistent kernel of other
+    /// rings runs on the GPU.
     pub fn init_queue(
         gpu: &Arc<Gpu>,
         devices: Vec<Device>,
@@ -164,17 +164,16 @@ impl GioUring {
         self.core.as_ref().expect("there until it is dropped")
     }
 
-    /// The pool that transfers go to and from.
+    /// Returns the pool.
     pub fn pool(&self) -> &Pool {
         &self.core().pool
     }
 
-    /// What was chosen, and why.
+    /// Returns the choices made, and their reasons.
     pub fn description(&self) -> &Description {
         &self.core().description
     }
 
-    /// The GPU's partitions, with rings.
     pub(crate) fn partitions(&self) -> Option<&Partitions> {
         match &self.core().engine {
             Engine::Rings(engine) => Some(engine.partitions()),
@@ -182,7 +181,7 @@ impl GioUring {
         }
     }
 
-    /// A stream for compute kernels: on the multiprocessors that I/O leaves, where these are set apart.
+    /// Creates a stream for compute kernels, on the multiprocessors that I/O leaves if these are partitioned.
     ///
     /// # Errors
     /// [`Error::Cuda`].
@@ -193,12 +192,12 @@ impl GioUring {
         }
     }
 
-    /// Cuts transfers into the contexts of free control blocks, on the CPU. Once issued, they begin when `after`, as
-    /// it was last recorded, is over.
+    /// Splits transfers into the contexts of free control blocks, on the CPU. Once issued, they begin when `after`, as
+    /// last recorded, is over.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the position of a transfer that cannot be, and the limit it exceeds; [`Error::Refused`]
-    /// while too few blocks are free: wait for earlier ones. Nothing is taken then.
+    /// [`Error::Invalid`] with the position of an invalid transfer and the limit it exceeds; [`Error::Refused`] while
+    /// too few blocks are free: wait for earlier ones. Nothing is taken then.
     pub fn get_iocb(
         &self,
         transfers: impl IntoIterator<Item = Transfer>,
@@ -214,12 +213,12 @@ impl GioUring {
         Ok(filling.finish(after.map(|event| core.gates.own(event)).transpose()?))
     }
 
-    /// Lets the GPU carry blocks out on at most `sms` multiprocessors of the I/O partition (0 and what exceeds it: all
-    /// of it); the persistent kernel has its own already. Returns at once.
+    /// Makes the GPU execute blocks on at most `sms` multiprocessors of the I/O partition (0, or more than there are:
+    /// all); a persistent kernel keeps its own. Returns at once.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for blocks that were issued before, or of other rings; [`Error::OutOfService`] after a failure, until
-    /// [`GioUring::recover`]; [`Error::Cuda`].
+    /// [`Error::Invalid`] for blocks that were issued before, or of other rings; [`Error::OutOfService`] after a
+    /// failure, until [`GioUring::recover`]; [`Error::Cuda`].
     pub fn issue_io(&self, iocbs: &Iocbs, sms: u32) -> Result<()> {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
@@ -231,12 +230,12 @@ impl GioUring {
         }
     }
 
-    /// Lets what is enqueued in `stream` from now on wait until all commands of the blocks have ended, well or not. The
-    /// CPU has no part in it. For blocks that are never issued it waits until they, or the rings, are dropped.
+    /// Makes later work in `stream` wait until all commands of the blocks have ended, successful or not, without the
+    /// CPU. For blocks that are never issued, it waits until they or the rings are dropped.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for blocks of other rings and streams of other GPUs; [`Error::Unavailable`] where the data would
-    /// have to be flushed and the stream cannot; [`Error::Cuda`].
+    /// [`Error::Invalid`] for blocks of other rings and streams of other GPUs; [`Error::Unavailable`] if the data would
+    /// need a flush that the stream cannot do; [`Error::Cuda`].
     pub fn wait_cqe(&self, iocbs: &Iocbs, stream: &Stream) -> Result<()> {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
@@ -249,11 +248,11 @@ impl GioUring {
         Ok(())
     }
 
-    /// What a kernel of one's own needs to wait for the blocks.
+    /// Returns what a custom kernel needs to wait for the blocks.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for blocks of other rings; [`Error::Unavailable`] where the word that a kernel waits for does
-    /// not say that it sees the data.
+    /// [`Error::Invalid`] for blocks of other rings; [`Error::Unavailable`] if the awaited word does not imply that the
+    /// data is visible.
     pub fn wait_addresses(&self, iocbs: &Iocbs) -> Result<WaitAddresses> {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
@@ -274,10 +273,10 @@ impl GioUring {
         })
     }
 
-    /// Whether all commands of the blocks have ended: then the GPU sees their data.
+    /// Returns whether all commands of the blocks have ended; if so, the GPU sees their data.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they were not issued, or are of other rings; what keeps data from being flushed.
+    /// [`Error::Invalid`] if they were not issued, or are of other rings; failures to flush the data.
     pub fn poll(&self, iocbs: &Iocbs) -> Result<bool> {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
@@ -288,11 +287,11 @@ impl GioUring {
         Ok(is_done)
     }
 
-    /// Waits on the CPU until all commands have ended, and tells how.
+    /// Waits on the CPU until all commands have ended, and returns their results.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they were not issued, or are of other rings; [`Error::TimedOut`]: their blocks are used again once they have ended
-    /// after all; what keeps the GPU's memory from being read.
+    /// [`Error::Invalid`] if they were not issued, or are of other rings; [`Error::TimedOut`]: their blocks are reused
+    /// once they have ended after all; failures to read the GPU's memory.
     pub fn wait(&self, iocbs: Iocbs, timeout: Duration) -> Result<Outcome> {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
@@ -325,8 +324,8 @@ impl GioUring {
         Ok(outcome)
     }
 
-    /// Stops the kernels and ends all commands, as for an interrupt of the user's; nothing is issued until
-    /// [`GioUring::recover`]. The staged engine ends what it has when it is dropped, and goes on until then.
+    /// Stops the kernels and ends all commands, as for a user's interrupt; nothing is issued until
+    /// [`GioUring::recover`]. The staged engine continues until it is dropped, which ends its commands.
     ///
     /// # Errors
     /// [`Error::TimedOut`] if a kernel does not stop, or blocks wait for an event that is not over.
@@ -338,12 +337,11 @@ impl GioUring {
         }
     }
 
-    /// Brings everything back into service after a failure: stops the kernels, ends all commands that are under way,
-    /// asks the devices to abort what is in flight, recovers controllers that failed, and makes queues anew where
-    /// commands are still out.
+    /// Restores service after a failure: stops the kernels, ends all commands under way, asks the devices to abort
+    /// commands in flight, recovers failed controllers, and recreates queues that still have commands outstanding.
     ///
     /// # Errors
-    /// What stands in the way; it is out of service then, and this can be tried again.
+    /// The obstacle; the rings are out of service then, and the call can be repeated.
     pub fn recover(&self) -> Result<()> {
         let core = self.core();
         match &core.engine {
@@ -355,10 +353,10 @@ impl GioUring {
         }
     }
 
-    /// What has been counted.
+    /// Returns the counters.
     ///
     /// # Errors
-    /// What keeps the GPU's memory from being read.
+    /// Failures to read the GPU's memory.
     pub fn stats(&self) -> Result<Stats> {
         Ok(match &self.core().engine {
             Engine::Rings(engine) => {
@@ -386,7 +384,7 @@ impl GioUring {
 }
 
 impl Core {
-    /// Lets the GPU see the data of blocks that have ended, where their end does not say that it does.
+    /// Makes the data of ended blocks visible to the GPU, if their end does not imply that.
     fn flush(&self, iocbs: &Iocbs) -> Result<()> {
         if self.needs_flush {
             return iocbs.flush_once(|| flush_rdma_writes(&self.gpu));
@@ -433,7 +431,7 @@ impl Core {
 impl Drop for GioUring {
     fn drop(&mut self) {
         let Some(core) = self.core.take() else { return };
-        // First: what is to stop may wait for what is never issued.
+        // First, because what is to stop may wait for blocks that are never issued.
         let ended = core.blocks.end_all_unissued();
         let stopped = match &core.engine {
             Engine::Rings(engine) => engine.stop(&core.blocks),
@@ -443,7 +441,7 @@ impl Drop for GioUring {
             tracing::error!(
                 "leaking the rings, their queues and the pool, which a kernel may still use: {error}"
             );
-            // Whatever kernel is yet to begin finds the stop word, and ends no block.
+            // A kernel that has yet to begin finds the stop word, and ends no block.
             if let Err(error) = core.blocks.end_all() {
                 tracing::error!("streams wait for what nobody carries out: {error}");
             }
@@ -477,7 +475,8 @@ fn check(gpu: &Gpu, devices: &[Device], pool: &Pool, options: &Options) -> Resul
     Ok(())
 }
 
-/// Addresses of the pool are its devices' and its GPU's, and LBAs a namespace's: with others' they reach other memory.
+/// Checks that the pool's addresses are these devices' and this GPU's, and the LBAs a matching namespace's: others
+/// would reach other memory.
 fn check_pool(gpu: &Gpu, devices: &[Device], pool: &Pool) -> Result<()> {
     let (ordinal, pools) = (gpu.info().ordinal, pool.gpu().info().ordinal);
     if pools != ordinal {
@@ -497,7 +496,7 @@ fn check_pool(gpu: &Gpu, devices: &[Device], pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-/// A word of one GPU's means nothing to a stream of another's.
+/// Refuses another GPU's stream, for which this GPU's words mean nothing.
 fn check_stream(gpu: &Gpu, stream: &Stream) -> Result<()> {
     let (ordinal, streams) = (gpu.info().ordinal, stream.gpu().info().ordinal);
     if ordinal == streams {
@@ -507,7 +506,7 @@ fn check_stream(gpu: &Gpu, stream: &Stream) -> Result<()> {
     Err(Error::invalid(format!("a stream of GPU {streams}"), why))
 }
 
-/// Why the GPU cannot ring the doorbells of a device, if one's are shadowed.
+/// Returns why the GPU cannot ring a device's doorbells, if some are shadowed.
 fn shadowed(devices: &[Device]) -> Option<String> {
     let shadowed =
         devices.iter().map(|device| device.controller.info()).find(|info| info.shadow_doorbells)?;
@@ -528,7 +527,7 @@ fn shape(namespace: &Namespace, address_mask: u64) -> Shape {
     }
 }
 
-/// A device whose queues the GPU drives.
+/// Prepares a device whose queues the GPU drives.
 fn ring_member(index: usize, device: &Device, pool: &Pool) -> Result<Member> {
     let span =
         |region| Some(Span { address: pool.iova(index, region)?.0, bytes: pool.bytes(region) });
@@ -549,7 +548,7 @@ fn ring_member(index: usize, device: &Device, pool: &Pool) -> Result<Member> {
     Ok(Member { table, device: device.clone() })
 }
 
-/// Everything for the GPU to drive the devices' queues.
+/// Builds everything for the GPU to drive the devices' queues.
 fn with_rings(
     gpu: &Arc<Gpu>,
     devices: &[Device],
@@ -574,7 +573,7 @@ fn with_rings(
         make_queues: Box::new(move |device| maker_of.make(device)),
         making,
     };
-    // Last of what can fail: from here on a kernel may run, which only dropping the whole stops.
+    // The last step that can fail: from here on a kernel may run, which only dropping the whole stops.
     let engine = RingEngine::new(parts, options)?;
     let description = Description {
         engine: EngineChoice::Rings,

@@ -1,4 +1,4 @@
-//! The bench, whole, on the emulated GPU. What it counts is checked; its times mean nothing here.
+//! The whole bench on the emulated GPU. Checks its counts; its times mean nothing here.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_gpu::Place;
 use adit_gpu::bench::{BenchOptions, BenchReport, ControllerChoice, Watch, run};
 
-/// One bench at a time: each has as many threads as a small machine takes.
+/// Serializes benches: each has as many threads as a small machine takes.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn small() -> BenchOptions {
@@ -39,7 +39,8 @@ fn check_counts(report: &BenchReport) {
     let saturated = report.saturated.expect("rings were saturated");
     assert!(saturated.commands > 0);
     assert_eq!((saturated.checked, saturated.refused), (saturated.commands, 0));
-    // Told of a quarter of a lap each time: four times a lap, and where a measurement starts within one.
+    // The device is told after each quarter of a lap: four times a lap, and once more where a measurement starts within
+    // one.
     let rings = saturated.cq_rings as f64;
     let queues = f64::from(report.options.queues);
     assert!(rings <= 4.0 * saturated.laps + queues, "{saturated:?}");

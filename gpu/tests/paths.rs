@@ -1,6 +1,6 @@
-//! Rings over each way to memory and each way to ring: the GPU writes through a device and reads back what it wrote.
+//! Rings over each memory path and each way to ring: the GPU writes through a device and reads its data back.
 //!
-//! There is one emulated GPU for the process, so tests run one after the other.
+//! The process has one emulated GPU, so tests run one after the other.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use adit_gpu_emulated::{load, report, set};
 const BYTES: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
-/// How a test's rings are to be made, and what they are to be found to be.
+/// How to create a test's rings, and their expected description.
 struct Case {
     settings: &'static str,
     place: Place,
@@ -33,7 +33,7 @@ fn device(bus: &Arc<SoftBus>) -> Device {
     Device { controller: Arc::new(controller), namespace }
 }
 
-/// Rings over two devices as the case has them.
+/// Creates rings over two devices for a case.
 fn rings(case: &Case, buses: &[Arc<SoftBus>]) -> GioUring {
     let gpu = Gpu::open(0).expect("the emulated GPU");
     let devices: Vec<Device> = buses.iter().map(device).collect();
@@ -74,7 +74,7 @@ fn carry(uring: &GioUring, offset: u64, direction: Direction) {
     assert!(outcome.failed.is_empty(), "{outcome:?}");
 }
 
-/// One half of the pool goes out through two devices and comes back into the other; then all is taken down.
+/// One half of the pool goes out through two devices and comes back into the other; then everything is torn down.
 fn round_trip(case: &Case) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The selftest, whole, on the emulated GPU: as it is, and lacking things.
+//! The whole selftest on the emulated GPU, complete and with parts missing.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use adit_gpu::bench::{self, BenchOptions, Watch};
 use adit_gpu::selftest::{Check, Outcome, Verdict, run, verdict};
 
-/// One at a time: the emulated GPU's settings are the process's.
+/// Serializes tests: the emulated GPU's settings belong to the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn emulated(settings: &str) -> MutexGuard<'static, ()> {

@@ -1,8 +1,7 @@
 //! Shared memory as atomics.
 //!
-//! Rings, PRP lists and shadow doorbells are written by one side and read by
-//! the other while both hold them. Rust's only honest view of such memory is
-//! atomics: no reference to plain bytes of it ever exists.
+//! Two sides read and write rings, PRP lists and shadow doorbells at the same time. Rust can only express that as
+//! atomics: no reference to plain bytes of such memory ever exists.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -11,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A run of shared memory, a multiple of 8 bytes long and aligned to 8, kept alive by its owner.
+/// A run of shared memory, kept alive by its owner. Its address and length are multiples of 8 bytes.
 #[derive(Clone)]
 pub struct Atomics {
     at: NonNull<u8>,
@@ -28,8 +27,8 @@ impl Atomics {
     /// Views `len` bytes at `at` as atomics.
     ///
     /// # Safety
-    /// `owner` keeps `at..at+len` mapped, readable and writable for as long as
-    /// it lives, and nobody holds a plain reference to it meanwhile.
+    /// `owner` keeps `at..at+len` mapped, readable and writable for as long as it lives, and no plain reference to it
+    /// exists meanwhile.
     ///
     /// # Panics
     /// If `at` or `len` is not a multiple of 8.
@@ -41,7 +40,7 @@ impl Atomics {
         Atomics { at, len, _owner: owner }
     }
 
-    /// `len` bytes from `offset`.
+    /// Returns `len` bytes from `offset`.
     ///
     /// # Panics
     /// If the run leaves the memory or is not a multiple of 8: our own bug.
@@ -65,7 +64,7 @@ impl Atomics {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -76,7 +75,7 @@ impl Atomics {
         self.at.as_ptr()
     }
 
-    /// All 64-bit words.
+    /// Returns all 64-bit words.
     #[inline(always)]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: aligned to 8 and `len` long (checked in `new` and `slice`), alive by `_owner`,
@@ -84,14 +83,14 @@ impl Atomics {
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.len / 8) }
     }
 
-    /// All 32-bit words.
+    /// Returns all 32-bit words.
     #[inline(always)]
     pub fn dwords(&self) -> &[AtomicU32] {
         // SAFETY: as in `words`; every 8-aligned address is 4-aligned.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.len / 4) }
     }
 
-    /// Sets every word to zero.
+    /// Zeroes every word.
     pub fn clear(&self) {
         for word in self.words() {
             word.store(0, Ordering::Relaxed);

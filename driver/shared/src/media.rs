@@ -1,4 +1,4 @@
-//! Giving the space behind zeros back: pages of a mapping, blocks of a file.
+//! Releases the space behind zeros: pages of a mapping, blocks of a file.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -8,11 +8,10 @@ use std::os::fd::AsRawFd;
 use memmap2::{MmapMut, UncheckedAdvice};
 
 const PAGE: usize = 4096;
-/// Below this, writing zeros is cheaper than faulting the pages in again.
+/// Below this size, writing zeros is cheaper than faulting the pages in again.
 const DISCARD_MIN: usize = 64 << 10;
 
-/// Zeroes `len` bytes at `offset` of an anonymous private mapping; whole pages
-/// of a long range are given back to the system.
+/// Zeroes `len` bytes at `offset` of an anonymous private mapping; returns whole pages of a long range to the system.
 ///
 /// # Panics
 /// If the range leaves the mapping: our own bug.
@@ -39,10 +38,10 @@ pub fn zero_mapping(map: &mut MmapMut, offset: usize, len: usize) {
     }
 }
 
-/// Deallocates `len` bytes at `offset` of `file`: they read as zeros afterwards.
+/// Deallocates `len` bytes at `offset` of `file`, which then read as zeros.
 ///
 /// # Errors
-/// What the system says; a file system without holes refuses.
+/// The system's error; a file system without holes refuses.
 pub fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let out_of_range = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let offset = libc::off_t::try_from(offset).map_err(out_of_range)?;

@@ -1,9 +1,8 @@
-//! Memory that two parties hold as device memory: a software controller's
-//! doorbell page and its controller memory buffer.
+//! Memory that two parties share as device memory: a software controller's doorbell page and its controller memory
+//! buffer.
 //!
-//! Backed by an unlinked memory file, so that a server can hand it to another
-//! process, which cannot make it shorter under us. One side maps the file as registers, the other polls the memory as
-//! [`Atomics`].
+//! Backed by an unlinked memory file, so that a server can hand it to another process, which cannot shorten it. One
+//! side maps it as registers ([`Window`]), the other polls it as [`Atomics`].
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -43,7 +42,7 @@ impl SharedPages {
         self.atomics.len()
     }
 
-    /// Never: there is at least one page.
+    /// Always false: there is at least one page.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -54,7 +53,7 @@ impl SharedPages {
         &self.atomics
     }
 
-    /// The file behind it; its first byte is the memory's first.
+    /// Returns the file behind it; their first bytes coincide.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -69,7 +68,7 @@ fn memory_file(len: usize) -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor that has no other owner.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(len as u64)?;
     // SAFETY: an integer operation on a descriptor we own; the result is checked.

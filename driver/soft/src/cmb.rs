@@ -1,8 +1,7 @@
 //! The controller memory buffer (NVMe Base 2.0 section 8.5).
 //!
-//! Memory of the controller that the host maps as a BAR and may put queues,
-//! lists and data in. The host chooses where it appears in the device's address
-//! space (CMBMSC.CBA). Both sides hold it, so it is only touched as atomics.
+//! Controller memory that the host maps as a BAR and may use for queues, lists and data. The host chooses its place in
+//! the device's address space (CMBMSC.CBA). Both sides share it, so every access is atomic.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +10,7 @@ use crate::error::Result;
 use adit_shared::SharedPages;
 use adit_spec::Iova;
 
-/// Which BAR holds the buffer.
+/// The BAR that holds the buffer.
 pub const CMB_BAR: u8 = 2;
 
 const NOWHERE: u64 = u64::MAX;
@@ -20,7 +19,7 @@ const NOWHERE: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct Cmb {
     pages: SharedPages,
-    /// Where the host put it; [`NOWHERE`] while it is not enabled.
+    /// The host's choice of base; [`NOWHERE`] while disabled.
     base: AtomicU64,
 }
 
@@ -29,7 +28,7 @@ impl Cmb {
         Ok(Cmb { pages: shared_pages(bytes as usize)?, base: AtomicU64::new(NOWHERE) })
     }
 
-    /// The memory, for the bus that maps it to the host.
+    /// Returns the memory, for the bus to map to the host.
     pub fn pages(&self) -> &SharedPages {
         &self.pages
     }
@@ -39,8 +38,8 @@ impl Cmb {
         self.pages.len() as u64
     }
 
-    /// Puts the buffer at `base` of the device's address space, or takes it away.
-    /// False where the range does not fit.
+    /// Places the buffer at `base` of the device's address space, or disables it. Returns false if the range does not
+    /// fit.
     pub(super) fn place(&self, base: Option<u64>) -> bool {
         let fits = base.is_none_or(|base| base.checked_add(self.bytes()).is_some());
         self.base.store(base.filter(|_| fits).unwrap_or(NOWHERE), Ordering::Release);
@@ -69,7 +68,7 @@ impl Cmb {
         }
     }
 
-    /// Whole words are one store each; the last one releases what came before.
+    /// Stores each whole word once; the last store releases the earlier ones.
     pub(super) fn write(&self, offset: usize, from: &[u8]) {
         let words = self.pages.atomics();
         let mut at = offset;
@@ -87,7 +86,7 @@ impl Cmb {
         }
     }
 
-    /// Reads or writes through the BAR, for servers whose client cannot map it.
+    /// Reads through the BAR, for servers whose client cannot map it.
     ///
     /// # Errors
     /// [`Fault`] outside the buffer.
@@ -96,7 +95,7 @@ impl Cmb {
         Ok(())
     }
 
-    /// As [`Cmb::read_bar`], the other way.
+    /// Writes through the BAR, for servers whose client cannot map it.
     ///
     /// # Errors
     /// [`Fault`] outside the buffer.

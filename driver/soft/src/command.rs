@@ -1,11 +1,9 @@
-//! A submission queue entry taken apart (NVMe Base 2.0 section 3.3.3.1).
+//! A parsed submission queue entry (NVMe Base 2.0 section 3.3.3.1).
 
 use adit_spec::Qid;
 
-/// The bytes of a submission queue entry.
 pub(super) type Entry = [u8; 64];
 
-/// Where a command's data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pointer {
     /// PRP entries 1 and 2.
@@ -16,19 +14,18 @@ pub(super) enum Pointer {
     Reserved,
 }
 
-/// What every command has.
+/// The fields that all commands share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Command {
     pub(super) opcode: u8,
-    /// Not 00b: part of a fused operation.
+    /// Nonzero for part of a fused operation.
     pub(super) fuse: u8,
     pub(super) cid: u16,
     pub(super) sqid: Qid,
     pub(super) nsid: u32,
     pub(super) pointer: Pointer,
-    /// SLBA as the host said it, wherever a fault leads the command.
+    /// SLBA as the host sent it, even if a fault redirects the command.
     pub(super) named_lba: u64,
-    /// Command dwords 10 to 15.
     cdw10_15: [u32; 6],
 }
 
@@ -53,19 +50,18 @@ impl Command {
         }
     }
 
-    /// The same command led to another SLBA.
+    /// Redirects the command to another SLBA.
     pub(super) fn at_lba(mut self, slba: u64) -> Command {
         (self.cdw10_15[0], self.cdw10_15[1]) = (slba as u32, (slba >> 32) as u32);
         self
     }
 
-    /// Command dword `number`, 10 to 15.
     #[inline]
     pub(super) fn cdw(&self, number: usize) -> u32 {
         self.cdw10_15[number - 10]
     }
 
-    /// Command dwords `number` and the next as one value.
+    /// Command dwords `number` and `number + 1` as one value.
     #[inline]
     pub(super) fn qword(&self, number: usize) -> u64 {
         u64::from(self.cdw(number)) | u64::from(self.cdw(number + 1)) << 32

@@ -1,9 +1,8 @@
-//! The controller itself: its state, its life and its main loop.
+//! The controller: its state, its lifecycle and its main loop.
 //!
-//! [`Controller::step`] follows what the host wrote to CC (`life`), then takes commands
-//! from the submission queues in turn: fetch here, execute and complete in `run`. A
-//! fault on a queue's own memory is fatal (CSTS.CFS); one on a command's data is
-//! that command's status.
+//! [`Controller::step`] applies the host's writes to CC (`life`), then fetches commands from the submission queues in
+//! turn; `run` executes and completes them. A fault on a queue's own memory is fatal (CSTS.CFS); a fault on a command's
+//! data becomes that command's status.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,23 +30,23 @@ use adit_shared::Time;
 use adit_spec::Qid;
 use adit_spec::register::{NSSR, NSSR_RESET};
 
-/// Commands taken from one queue before the next has its turn.
+/// Commands fetched from one queue before the next has its turn.
 const BURST: usize = 64;
 
-/// A command that a script or a plan told to wait.
+/// A command that a script or a plan holds.
 pub(super) struct Held {
     pub(super) entry: Entry,
     pub(super) sqid: Qid,
 }
 
-/// A software NVMe controller. Whoever has it calls [`Controller::step`].
+/// A software NVMe controller. Its owner calls [`Controller::step`].
 pub struct Controller {
     pub(super) options: Options,
     pub(super) registers: Registers,
     pub(super) doorbells: Doorbells,
     pub(super) submission: Vec<Option<SubmissionQueue>>,
     pub(super) completion: Vec<Option<CompletionQueue>>,
-    /// Queues that exist, so that a step does not look at all that could.
+    /// The existing queues, so that a step does not scan all possible ones.
     pub(super) submission_ids: Vec<u16>,
     pub(super) completion_ids: Vec<u16>,
     pub(super) shadow: Option<Shadow>,
@@ -61,15 +60,15 @@ pub struct Controller {
     pub(super) held: Vec<Held>,
     pub(super) pending: Pending,
     pub(super) life: Life,
-    /// Whether `hook`, `injector` or `timing` have a say in commands.
+    /// Whether `hook`, `injector` or `timing` may affect commands.
     pub(super) is_watched: bool,
     pub(super) hook: Option<CommandHook>,
     pub(super) injector: Option<Injector>,
     pub(super) timing: Option<Box<Timing>>,
-    /// While a power cut decides about commands in flight: nothing becomes durable.
+    /// Set while a power cut decides the fate of commands in flight; nothing becomes durable then.
     pub(super) is_losing_power: bool,
     pub(super) now: Time,
-    /// One page that answers are built in.
+    /// One page to build data structures in.
     pub(super) page: Box<[u8; 4096]>,
     cmb: Option<Arc<Cmb>>,
     interrupt: Option<Box<dyn FnMut(u16) + Send>>,
@@ -77,11 +76,11 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Builds a controller, disabled as after power-on.
+    /// Creates a controller, disabled as after power-on.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for options that do not fit each other,
-    /// [`crate::Error::Refused`] when memory or the file cannot be had.
+    /// [`crate::Error::Invalid`] for inconsistent options, [`crate::Error::Refused`] when memory or the file is
+    /// unavailable.
     pub fn new(options: Options) -> Result<Controller> {
         options.check()?;
         let media = Store::open(&options)?;
@@ -124,7 +123,7 @@ impl Controller {
         })
     }
 
-    /// What it is made of.
+    /// Returns the options it was created with.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -134,29 +133,29 @@ impl Controller {
         self.doorbells.pages().len() as u64
     }
 
-    /// The memory behind BAR0, of which only the doorbells, from [`DOORBELLS_OFFSET`] on, mean
-    /// anything. Only ever written by the host.
+    /// Returns the memory behind BAR0. Only the doorbells, from [`DOORBELLS_OFFSET`] on, have a meaning; only the host
+    /// writes it.
     pub fn doorbells(&self) -> &SharedPages {
         self.doorbells.pages()
     }
 
-    /// The controller memory buffer, the whole of BAR [`super::CMB_BAR`].
+    /// Returns the controller memory buffer, the whole of BAR [`super::CMB_BAR`].
     pub fn cmb(&self) -> Option<&Arc<Cmb>> {
         self.cmb.as_ref()
     }
 
-    /// Interrupt vectors it has: one per queue.
+    /// Number of interrupt vectors: one per queue.
     pub fn vector_count(&self) -> u16 {
         self.options.io_queue_count + 1
     }
 
-    /// Calls `interrupt` with a vector whenever completions were posted for it.
+    /// Sets the callback that runs with a vector after completions were posted for it.
     pub fn set_interrupt(&mut self, interrupt: Option<Box<dyn FnMut(u16) + Send>>) {
         self.interrupt = interrupt;
     }
 
-    /// Whether shadow doorbells are looked at all the time (as after start), or
-    /// only from a ring until they have caught up, as the event indexes promise the host.
+    /// Sets whether shadow doorbells are polled all the time (the default), or only from a ring until they have caught
+    /// up, as the event indices promise the host.
     pub fn poll_shadow(&mut self, always: bool) {
         self.polls_shadow = always;
         if let Some(shadow) = &mut self.shadow {
@@ -164,8 +163,7 @@ impl Controller {
         }
     }
 
-    /// Reads 4 or 8 bytes of BAR0 at `offset`. What is no property reads as zero.
-    /// All ones while it has no power or is gone.
+    /// Reads 4 or 8 bytes of BAR0 at `offset`. Undefined properties read as zero; without power, or removed, all ones.
     pub fn read_register(&self, offset: u32, width: u32) -> u64 {
         if self.life.is_away() {
             return u64::MAX >> (64 - 8 * width.clamp(1, 8));
@@ -180,7 +178,7 @@ impl Controller {
         }
     }
 
-    /// Writes 4 or 8 bytes of BAR0 at `offset`; doorbells included.
+    /// Writes 4 or 8 bytes of BAR0 at `offset`, doorbells included.
     pub fn write_register(&mut self, offset: u32, width: u32, value: u64) {
         if self.life.is_away() {
             return;
@@ -224,8 +222,8 @@ impl Controller {
         }
     }
 
-    /// Does what there is to do, within bounds; returns how many commands were
-    /// taken. `now` is the present on the host's clock.
+    /// Does the pending work, within bounds, and returns the number of commands fetched. `now` is the host clock's
+    /// time.
     pub fn step(&mut self, memory: &dyn HostMemory, now: Time) -> usize {
         self.now = now;
         if self.life.is_away() {
@@ -254,7 +252,7 @@ impl Controller {
         self.completion.get_mut(usize::from(qid))?.as_mut()
     }
 
-    /// Adds a queue whose completion queue exists.
+    /// Adds a queue; its completion queue must exist.
     pub(super) fn add_submission_queue(&mut self, queue: SubmissionQueue) {
         let qid = queue.qid;
         if let Some(completion) = self.completion_queue(queue.cqid) {
@@ -282,7 +280,7 @@ impl Controller {
         let mut taken = self.run_due(dma)?;
         self.next = self.next.wrapping_add(1);
         for turn in 0..self.submission_ids.len() {
-            // A command may have deleted queues meanwhile.
+            // A command may have deleted queues in the meantime.
             let count = self.submission_ids.len();
             if count == 0 {
                 break;
@@ -317,7 +315,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Takes the next command of a queue, if there is one and room for its completion.
+    /// Fetches the next command of a queue, if any and if its completion has room.
     #[inline]
     pub(super) fn fetch(&mut self, qid: u16, dma: &Dma<'_>, entry: &mut Entry) -> Served<bool> {
         let rings = Rings { doorbells: &self.doorbells, shadow: self.shadow, dma };
@@ -358,7 +356,7 @@ impl Controller {
         }
     }
 
-    /// What the walkers go by.
+    /// Returns the limits for the PRP and SGL walkers.
     #[inline]
     pub(super) fn rules(&self) -> Rules {
         let bytes_max = match self.options.mdts {

@@ -1,11 +1,10 @@
 //! The doorbell page (NVMe over PCIe Transport 1.0 section 3.1.2).
 //!
-//! Plain shared memory that the host stores to and the controller polls. A
-//! doorbell that was looked at is set to [`SILENT`], a value no queue is long
-//! enough for, so each ring is seen even if it repeats the value before.
+//! Plain shared memory that the host stores to and the controller polls. Reading a doorbell resets it to [`SILENT`], a
+//! value beyond every queue, so that each ring is seen even if it repeats the previous value.
 //!
-//! The memory is laid out as BAR0 is: a page of nothing where the registers would be, then the
-//! doorbells. So whoever shows it to a host as a BAR needs no other offsets.
+//! The layout is BAR0's: an unused page in place of the registers, then the doorbells. Exposing it as a BAR needs no
+//! offset translation.
 
 use std::sync::atomic::Ordering;
 
@@ -16,15 +15,12 @@ use adit_shared::SharedPages;
 /// Offset of the doorbells in BAR0.
 pub const DOORBELLS_OFFSET: u32 = 0x1000;
 const SILENT: u32 = u32::MAX;
-/// The dword of BAR0 that is the first doorbell.
+/// The dword of BAR0 that holds the first doorbell.
 const FIRST: usize = DOORBELLS_OFFSET as usize / 4;
 
-/// Which doorbell of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// A submission queue's tail.
     Tail,
-    /// A completion queue's head.
     Head,
 }
 
@@ -36,7 +32,7 @@ pub(super) struct Doorbells {
 }
 
 impl Doorbells {
-    /// Doorbells of queues `0..queue_count`.
+    /// Creates the doorbells of queues `0..queue_count`.
     pub(super) fn new(queue_count: u16, stride: u8) -> Result<Doorbells> {
         let dwords = FIRST + ((usize::from(queue_count) * 2) << stride);
         let doorbells = Doorbells { pages: shared_pages(dwords * 4)?, stride };
@@ -44,7 +40,7 @@ impl Doorbells {
         Ok(doorbells)
     }
 
-    /// Goes on with fresh memory: who has the old mapped rings nothing any more.
+    /// Switches to fresh memory, so that holders of the old mapping can ring nothing.
     pub(super) fn renew(&mut self) -> Result<()> {
         self.pages = shared_pages(self.pages.len())?;
         self.silence();
@@ -55,14 +51,13 @@ impl Doorbells {
         &self.pages
     }
 
-    /// The dword of a doorbell, counted from the first; the shadow
-    /// buffers have the same layout.
+    /// Returns a doorbell's dword index, counted from the first; the shadow buffers have the same layout.
     #[inline]
     pub(super) fn index(&self, qid: u16, side: Side) -> usize {
         (usize::from(qid) * 2 + usize::from(side == Side::Head)) << self.stride
     }
 
-    /// The queue and side of the doorbell at `index`, where one is.
+    /// Returns the queue and side of the doorbell at `index`, if there is one.
     pub(super) fn at_index(&self, index: usize) -> Option<(u16, Side)> {
         let number = index >> self.stride;
         if number << self.stride != index || index >= self.pages.len() / 4 - FIRST {
@@ -72,7 +67,7 @@ impl Doorbells {
         u16::try_from(number / 2).ok().map(|qid| (qid, side))
     }
 
-    /// The value last written, if the doorbell was rung since the last look.
+    /// Takes the value last written, if the doorbell was rung since the last call.
     #[inline]
     pub(super) fn take(&self, qid: u16, side: Side) -> Option<u32> {
         let slot = self.pages.atomics().dwords().get(FIRST + self.index(qid, side))?;
@@ -90,12 +85,11 @@ impl Doorbells {
         }
     }
 
-    /// Forgets what a queue's doorbell was rung with.
+    /// Forgets the pending ring of one doorbell.
     pub(super) fn silence_one(&self, qid: u16, side: Side) {
         self.ring(self.index(qid, side), SILENT);
     }
 
-    /// Forgets all rings.
     pub(super) fn silence(&self) {
         for slot in &self.pages.atomics().dwords()[FIRST..] {
             slot.store(SILENT, Ordering::Release);

@@ -1,35 +1,32 @@
-//! The seam between taking a command and carrying it out: where a script
-//! ([`super::Controller::set_hook`]) or a plan ([`super::FaultPlan`]) decides what
-//! becomes of it.
+//! The hook between fetching and executing a command. A script ([`super::Controller::set_hook`]) or a plan
+//! ([`super::FaultPlan`]) decides here what happens to it.
 
 use std::time::Duration;
 
 use super::faults::FaultKind;
 use adit_spec::{Cqe, Qid, Sqe, Status};
 
-/// What becomes of a command that was just fetched. What is about its LBAs does nothing to
-/// commands that are not over one range of them.
+/// What happens to a fetched command. LBA faults affect only commands with a single LBA range.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Verdict {
-    /// It runs as it should.
+    /// Executes it normally.
     #[default]
     Run,
-    /// It is neither executed nor completed, ever; Abort does not find it.
+    /// Neither executes nor completes it; Abort does not find it.
     Lose,
-    /// It is executed and never completed; Abort does not find it.
+    /// Executes it without ever completing it; Abort does not find it.
     Mute,
-    /// It waits until Abort ends it or [`super::Controller::release_held`] runs it.
+    /// Holds it until Abort ends it or [`super::Controller::release_held`] runs it.
     Hold,
-    /// It waits this long, then runs; Abort ends it meanwhile.
+    /// Delays it this long, then runs it; Abort can end it meanwhile.
     Delay(Duration),
-    /// It completes with this status, not executed.
+    /// Completes it with this status without executing it.
     Fail(Status),
-    /// It completes with success and this dword 0, not executed. Abort with 1 refuses.
+    /// Completes it with success and this dword 0 without executing it. For Abort, dword 0 of 1 means refused.
     Answer(u32),
-    /// It runs, and its completion entry is altered before it is posted (the
-    /// phase tag is set afterwards).
+    /// Executes it and alters its completion entry before posting (the phase tag is set afterwards).
     CorruptCqe(fn(&mut Cqe)),
-    /// It runs, and these masks are XORed into fields of its completion entry.
+    /// Executes it and XORs these masks into fields of its completion entry.
     XorCqe {
         /// Command Identifier.
         cid: u16,
@@ -38,36 +35,35 @@ pub enum Verdict {
         /// SQ Head Pointer.
         sqhd: u16,
     },
-    /// It runs, and its completion is written with the wrong phase tag: not seen, and
-    /// what follows in that queue is not looked for, until the queue is made anew.
+    /// Executes it and writes its completion with the wrong phase tag, which hides it and all later ones until the
+    /// queue is recreated.
     WrongPhase,
-    /// It runs, and its completion is posted twice.
+    /// Executes it and posts its completion twice.
     Twice,
-    /// It runs, and its completion is posted once more after this long.
+    /// Executes it and posts its completion once more after this long.
     Again(Duration),
-    /// Its LBAs become unreadable until they are written, then it runs; a write fails
-    /// with Write Fault instead.
+    /// Makes its LBAs unreadable until rewritten, then executes it; a write fails with Write Fault instead.
     MediaError,
-    /// It runs, and a bit of its LBAs flips where they are stored: before a read, after a write.
+    /// Executes it and flips a stored bit of its LBAs: before a read, after a write.
     Rot {
-        /// Which one of the command's data, modulo their count.
+        /// Bit index into the command's data, modulo its bit count.
         bit: u64,
     },
-    /// It runs at another starting LBA; one that it does not fit at is taken modulo the namespace.
+    /// Executes it at another starting LBA, taken modulo the namespace if it does not fit.
     Misdirect {
         /// The other starting LBA.
         slba: u64,
     },
-    /// The controller fails (CSTS.CFS) instead of running it.
+    /// Fails the controller (CSTS.CFS) instead of executing it.
     Fatal,
-    /// The device is pulled out instead of running it.
+    /// Removes the device instead of executing it.
     Remove,
 }
 
 impl Verdict {
-    /// What a fault of a plan does to the command it met; `draw` decides what the fault leaves open.
+    /// Converts a plan's fault; `draw` decides its open parameters.
     pub(super) fn of(kind: FaultKind, draw: u64) -> Verdict {
-        // Never zero, so that the field does change.
+        // Never zero, so that the field always changes.
         let mask = (draw >> 16) as u16 | 1 << (draw % 16);
         match kind {
             FaultKind::Lose => Verdict::Lose,
@@ -79,7 +75,7 @@ impl Verdict {
             FaultKind::Status(status) => Verdict::Fail(status),
             FaultKind::WrongCid => Verdict::XorCqe { cid: mask, sqid: 0, sqhd: 0 },
             FaultKind::WrongSqid => Verdict::XorCqe { cid: 0, sqid: mask, sqhd: 0 },
-            // Beyond every queue that has fewer than 32768 entries.
+            // Out of range for every queue of fewer than 32768 entries.
             FaultKind::WrongSqhd => Verdict::XorCqe { cid: 0, sqid: 0, sqhd: mask | 1 << 15 },
             FaultKind::WrongPhase => Verdict::WrongPhase,
             FaultKind::Media => Verdict::MediaError,
@@ -99,5 +95,5 @@ impl Verdict {
     }
 }
 
-/// Decides about each command, in the order they are fetched.
+/// Decides about each command in fetch order.
 pub(super) type CommandHook = Box<dyn FnMut(&Sqe, Qid) -> Verdict + Send>;

@@ -1,33 +1,30 @@
-//! A software NVMe controller: the driver's test peer, and a drive for whoever
-//! has none to give away.
+//! A software NVMe controller: the driver's test peer, and a drive for machines without a spare one.
 //!
-//! It is a faithful controller, not a shortcut: registers, admin and I/O commands,
-//! PRP and SGL walks, queues, shadow doorbells and events follow the
-//! NVMe Base Specification 2.0 and NVM Command Set Specification 1.0, and each
-//! error gets the status they name. It shares no logic with the driver, only
-//! the wire types of [`adit_spec`]: a misreading must not agree with itself.
+//! It is a faithful controller: registers, admin and I/O commands, PRP and SGL walks, queues, shadow doorbells and
+//! events follow the NVMe Base Specification 2.0 and NVM Command Set Specification 1.0, and each error returns the
+//! status they name. It shares no logic with the driver, only the wire types of [`crate::spec`]: a misreading must not
+//! agree with itself.
 //!
-//! | file | noun |
+//! | file | holds |
 //! |---|---|
-//! | `options` | what it is made of |
-//! | `controller`, `registers` | its state, and the step that fetches commands |
-//! | `run`, `pending` | carrying commands out, now or when they are due |
+//! | `options` | configuration |
+//! | `controller`, `registers` | state, and the step that fetches commands |
+//! | `run`, `pending` | execution of commands, now or when due |
 //! | `life` | enable, disable, resets, shutdown, power |
-//! | `queue`, `doorbells` | rings, their doorbells and shadow doorbells |
-//! | `command`, `status` | a submission queue entry taken apart; the answers |
-//! | `prp`, `sgl`, `memory`, `cmb` | reaching the host's memory |
+//! | `queue`, `doorbells` | rings, doorbells and shadow doorbells |
+//! | `command`, `status` | parsed submission queue entries; status codes |
+//! | `prp`, `sgl`, `memory`, `cmb` | access to host memory |
 //! | `admin/`, `io/` | commands |
-//! | `namespace`, `protection`, `media/` | data, and what protects it |
-//! | `hook`, `faults/` | what goes wrong, by script or by plan |
+//! | `namespace`, `protection`, `media/` | data and its protection |
+//! | `hook`, `faults/` | faults, by script or by plan |
 //! | `timing` | how long commands take |
-//! | `rng`, `words` | chance from a seed; values as people write them |
+//! | `rng`, `words` | seeded randomness; parsing of values |
 //!
-//! `docs/faults.md` says what can go wrong on request, what a power cut takes and
-//! where the timing figures come from.
+//! `docs/faults.md` describes the faults, the effects of a power cut and the sources of the timing figures.
 //!
-//! Nothing here starts a thread or reads a clock: somebody calls
-//! [`Controller::step`]. All work per step is bounded. Not there: transfers of metadata (protection
-//! information is made and dropped here), fused commands, firmware, security, Format NVM, reservations.
+//! Nothing here starts a thread or reads a clock: the owner calls [`Controller::step`], and the work per step is
+//! bounded. Not supported: metadata transfers (protection information is generated and dropped here), fused commands,
+//! firmware, security, Format NVM, reservations.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! The controller's life: enable, disable, resets, shutdown, power.
+//! The controller's lifecycle: enable, disable, resets, shutdown, power.
 //!
-//! What the host writes to CC is followed here, in its time or with what a
-//! script or a plan makes of it. Resets keep the write cache; power loss does not.
+//! Applies the host's writes to CC, with the delays and faults of scripts and plans. Resets keep the write cache; power
+//! loss does not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,8 @@ use adit_shared::Time;
 use adit_spec::Qid;
 use adit_spec::register::{ShutdownNotification, ShutdownStatus};
 
-/// Whether the device answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Presence {
-    /// It does.
     #[default]
     Here,
     /// It has no power.
@@ -33,7 +31,7 @@ enum Presence {
     Removed,
 }
 
-/// Where the controller stands between states, and what it refuses.
+/// The controller's transitions between states, and which of them it refuses.
 #[derive(Debug, Default)]
 pub(super) struct Life {
     presence: Presence,
@@ -43,31 +41,31 @@ pub(super) struct Life {
     refuses_subsystem_reset: bool,
     enable_delay: Duration,
     disable_delay: Duration,
-    /// CC.EN was cleared since it was last followed.
+    /// CC.EN was cleared and the controller has not yet followed.
     pub(super) must_disable: bool,
-    /// When CSTS.RDY will be set, once that is decided.
+    /// When CSTS.RDY will be set, once decided.
     enable_at: Option<Time>,
-    /// When CSTS.RDY will be cleared, once that is decided.
+    /// When CSTS.RDY will be cleared, once decided.
     disable_at: Option<Time>,
-    /// For how long commands shall wait, from the next step on.
+    /// How long to pause commands, from the next step on.
     pause_next: Option<Duration>,
-    /// Until when commands wait (CSTS.PP).
+    /// End of the pause (CSTS.PP).
     paused_until: Option<Time>,
 }
 
 impl Life {
-    /// Whether it does not answer: no power, or pulled out.
+    /// Whether the device does not answer: unpowered or removed.
     #[inline]
     pub(super) fn is_away(&self) -> bool {
         self.presence != Presence::Here
     }
 
-    /// Makes commands wait from the next step on.
+    /// Pauses commands from the next step on.
     pub(super) fn pause_next(&mut self, duration: Duration) {
         self.pause_next = Some(duration);
     }
 
-    /// Whether commands wait for firmware.
+    /// Whether commands are paused for firmware activation.
     pub(super) fn is_pausing(&self) -> bool {
         self.paused_until.is_some()
     }
@@ -80,39 +78,39 @@ impl Life {
 }
 
 impl Controller {
-    /// Makes CSTS.RDY stay set when the host clears CC.EN, until told otherwise or reset.
+    /// Keeps CSTS.RDY set when the host clears CC.EN, until called again or reset.
     pub fn refuse_disable(&mut self, refuses: bool) {
         self.life.refuses_disable = refuses;
     }
 
-    /// Makes function resets fail, until told otherwise or without power.
+    /// Makes function resets fail, until called again or powered off.
     pub fn refuse_reset(&mut self, refuses: bool) {
         self.life.refuses_reset = refuses;
     }
 
-    /// Makes subsystem resets do nothing, until told otherwise or without power.
+    /// Makes subsystem resets do nothing, until called again or powered off.
     pub fn refuse_subsystem_reset(&mut self, refuses: bool) {
         self.life.refuses_subsystem_reset = refuses;
     }
 
-    /// Makes CSTS.RDY stay clear when the host sets CC.EN, until told otherwise or reset.
+    /// Keeps CSTS.RDY clear when the host sets CC.EN, until called again or reset.
     pub fn hang_enable(&mut self, hangs: bool) {
         self.life.hangs_enable = hangs;
         self.life.enable_at = None;
     }
 
-    /// Sets how long CSTS.RDY takes to follow CC.EN, up and down.
+    /// Sets how long CSTS.RDY takes to follow CC.EN, in both directions.
     pub fn set_delays(&mut self, enable: Duration, disable: Duration) {
         (self.life.enable_delay, self.life.disable_delay) = (enable, disable);
     }
 
-    /// Fails the controller as a broken one would: CSTS.CFS is set and no command runs.
+    /// Fails the controller: sets CSTS.CFS and runs no command.
     pub fn fail(&mut self) {
         self.registers.set_fatal();
     }
 
-    /// Function level reset: as after power-on; data stays, in the write cache, too. False,
-    /// and nothing happens, if it refuses.
+    /// Performs a function level reset: the state of power-on, with data and write cache kept. Returns false,
+    /// unchanged, if the controller refuses.
     pub fn reset(&mut self) -> bool {
         let fault = self.moment(Moment::Reset);
         if self.life.refuses_reset || fault.is_some() {
@@ -124,9 +122,8 @@ impl Controller {
         true
     }
 
-    /// Parts with a host that is gone, as its loss of power would: a reset that no fault refuses. Data
-    /// stays, in the write cache, too. Doorbells get fresh memory: who has the old mapped rings
-    /// nothing any more.
+    /// Detaches from a departed host by a reset that no fault refuses. Data and write cache stay. Doorbells move to
+    /// fresh memory, so that holders of the old mapping can ring nothing.
     ///
     /// # Errors
     /// [`crate::Error::Refused`] when the system has no memory; the old doorbells stay then.
@@ -135,7 +132,7 @@ impl Controller {
         self.doorbells.renew()
     }
 
-    /// The host asked for a subsystem reset (Base 2.0 section 3.7.1).
+    /// Performs the subsystem reset that the host requested (Base 2.0 section 3.7.1).
     pub(super) fn reset_subsystem(&mut self) {
         let fault = self.moment(Moment::SubsystemReset);
         if self.life.refuses_subsystem_reset || fault.is_some() {
@@ -145,7 +142,7 @@ impl Controller {
         self.registers.set_subsystem_reset_occurred();
     }
 
-    /// All registers and queues as after power-on.
+    /// Restores registers and queues to their power-on state.
     fn start_over(&mut self) {
         self.drop_queues();
         self.registers = Registers::new(&self.options);
@@ -180,7 +177,7 @@ impl Controller {
         csts.rdy() && !csts.cfs() && matches!(csts.shst(), ShutdownStatus::Normal)
     }
 
-    /// Whether commands wait while firmware is activated. The notice goes out before.
+    /// Whether commands are paused for firmware activation. Delivers the notice first.
     #[inline]
     pub(super) fn is_paused(&mut self, dma: &Dma<'_>) -> Served<bool> {
         if let Some(duration) = self.life.pause_next.take() {
@@ -199,7 +196,7 @@ impl Controller {
         }
     }
 
-    /// Lets the faults happen that wait for no command.
+    /// Applies the faults that wait for no command.
     #[inline]
     pub(super) fn follow_clock(&mut self, dma: &Dma<'_>) {
         let now = self.now;
@@ -213,13 +210,13 @@ impl Controller {
         }
     }
 
-    /// Follows what the host wrote to CC.
+    /// Applies the host's writes to CC.
     pub(super) fn follow_cc(&mut self) {
         if self.life.must_disable {
             self.follow_disable();
         }
         let csts = self.registers.csts;
-        // A reset that takes its time comes first, also when the host has not waited for it.
+        // A pending disable completes first, even if the host has not waited for it.
         let is_reset = !self.life.must_disable;
         if self.registers.cc.en() && is_reset && !csts.rdy() && !csts.cfs() {
             self.follow_enable();
@@ -287,13 +284,13 @@ impl Controller {
         self.registers.set_ready();
     }
 
-    /// Pulls the device out: it loses its power with it.
+    /// Removes the device, which also loses its power.
     pub fn remove(&mut self, memory: &dyn HostMemory) {
         let cmb = self.cmb().cloned();
         self.pull_out(&Dma { host: memory, cmb: cmb.as_deref() });
     }
 
-    /// Whether it was pulled out, by hand or by a fault.
+    /// Whether the device was removed, by a call or by a fault.
     pub fn is_removed(&self) -> bool {
         self.life.presence == Presence::Removed
     }
@@ -304,20 +301,19 @@ impl Controller {
         self.life.presence = Presence::Removed;
     }
 
-    /// Cuts the power: registers read all ones until [`Controller::restore_power`]. Of what is in
-    /// the write cache, and of commands in flight, `seed` decides which LBAs are there
-    /// afterwards (`docs/faults.md` has the rules); what is durable is.
+    /// Cuts the power: registers read all ones until [`Controller::restore_power`]. `seed` decides which LBAs of the
+    /// write cache and of commands in flight survive (rules in `docs/faults.md`); durable data survives.
     pub fn cut_power(&mut self, memory: &dyn HostMemory, seed: u64) {
         let cmb: Option<Arc<Cmb>> = self.cmb().cloned();
         self.lose_power(seed, &Dma { host: memory, cmb: cmb.as_deref() });
     }
 
-    /// A seed for a power cut that follows from the controller's and from how many there were.
+    /// Returns a seed for a power cut, derived from the controller's seed and the number of power cycles.
     pub fn cut_seed(&self) -> u64 {
         Rng::stream(self.options.seed, self.statistics.power_cycles).next()
     }
 
-    /// Gives the power back, or puts the device back in; it waits to be enabled.
+    /// Restores the power, or reinserts the device; the controller is then disabled.
     pub fn restore_power(&mut self) {
         if self.life.is_away() {
             self.life.presence = Presence::Here;
@@ -334,15 +330,14 @@ impl Controller {
         let tears = self.moment(Moment::PowerCut) == Some(FaultKind::Tear);
         self.media.prepare_cut(seed);
         self.write_in_flight(seed, dma);
-        // A file that fails here has lost what a power cut may lose.
+        // If the file fails here, it lost only data that a power cut may lose.
         let _ = self.media.cut(seed, tears, self.options.vwc_bytes > 0);
         self.start_over();
         self.features.forget_time();
         self.life = Life { presence: Presence::Unpowered, ..Life::default() };
     }
 
-    /// Carries some of the commands in flight out, as far as the cache, from where the cut
-    /// takes what it takes.
+    /// Executes some of the commands in flight as far as the cache, where the cut then decides.
     fn write_in_flight(&mut self, seed: u64, dma: &Dma<'_>) {
         let mut rng = Rng::stream(seed, 0xf117);
         let mut left = self.take_in_flight(dma);
@@ -350,14 +345,14 @@ impl Controller {
         while !left.is_empty() {
             let command = left.swap_remove(rng.below(left.len() as u64) as usize);
             if rng.chance(1, 2) {
-                // Nobody is there to be told how it ended.
+                // The host is gone, so the result is dropped.
                 let _ = self.io(&command, dma);
             }
         }
         self.is_losing_power = false;
     }
 
-    /// Takes the commands that would change data: those that wait, and those rung for.
+    /// Takes the commands in flight that would change data: waiting ones and those rung for.
     fn take_in_flight(&mut self, dma: &Dma<'_>) -> Vec<Command> {
         let mut found = Vec::new();
         let mut add = |entry: &[u8; 64], sqid: Qid| {
@@ -384,7 +379,7 @@ impl Controller {
         found
     }
 
-    /// Forgets queues, commands and what a controller reset puts back to its default.
+    /// Drops queues and commands, and restores the defaults of a controller reset.
     pub(super) fn drop_queues(&mut self) {
         self.submission.fill_with(|| None);
         self.completion.fill_with(|| None);

@@ -1,8 +1,7 @@
-//! The host's memory as the controller reaches it: by bus address only.
+//! Host memory as the controller reaches it: by bus address only.
 //!
-//! The controller never sees a host pointer. [`HostMemory`] is what a bus (or a
-//! vfio-user server, or a test) gives it; [`Dma`] puts the controller memory
-//! buffer over the part of the address space where the host placed it.
+//! The controller never sees a host pointer. A bus, a vfio-user server or a test provides [`HostMemory`]; [`Dma`]
+//! overlays the controller memory buffer where the host placed it.
 
 use super::cmb::Cmb;
 use crate::error::{Error, Result};
@@ -13,13 +12,12 @@ use adit_spec::Iova;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
-/// What DMA results in.
+/// Result of a DMA access.
 pub type DmaResult = std::result::Result<(), Fault>;
 
-/// The host's memory. An access that is not wholly inside memory the host made
-/// visible fails and changes nothing the host can see.
+/// The host's memory. An access that is not wholly inside visible memory fails without a visible effect.
 pub trait HostMemory {
-    /// Reads from `iova` until `into` is full.
+    /// Fills `into` from `iova`.
     ///
     /// # Errors
     /// [`Fault`] when the host has not mapped all of it.
@@ -54,28 +52,28 @@ pub trait HostMemory {
     /// As [`HostMemory::read`], and for a misaligned address.
     fn load32(&self, iova: Iova) -> std::result::Result<u32, Fault>;
 
-    /// Writes a little-endian 32-bit word with one releasing access (event indexes).
+    /// Writes a little-endian 32-bit word with one releasing access (event indices).
     ///
     /// # Errors
     /// As [`HostMemory::load32`].
     fn store32(&self, iova: Iova, value: u32) -> DmaResult;
 
-    /// Writes a completion queue entry such that its last eight bytes, with the
-    /// phase tag, become visible after the rest and after all data written before.
+    /// Writes a completion queue entry such that its last eight bytes, with the phase tag, become visible after the
+    /// rest and after all data written before.
     ///
     /// # Errors
     /// As [`HostMemory::read`], and for an address that is not a multiple of 16.
     fn post(&self, iova: Iova, entry: &[u8; 16]) -> DmaResult;
 }
 
-/// Host memory with the controller memory buffer laid over it where it is enabled.
+/// Host memory, overlaid by the controller memory buffer where enabled.
 pub(super) struct Dma<'a> {
     pub(super) host: &'a dyn HostMemory,
     pub(super) cmb: Option<&'a Cmb>,
 }
 
 impl Dma<'_> {
-    /// The offset in the CMB of `len` bytes at `iova`, where they are in it.
+    /// Returns the CMB offset of `len` bytes at `iova`, if they lie in it.
     #[inline]
     fn in_cmb(&self, iova: Iova, len: usize) -> Option<(&Cmb, usize)> {
         let cmb = self.cmb?;

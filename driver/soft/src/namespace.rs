@@ -8,7 +8,6 @@ use adit_spec::Nsid;
 /// All shares are multiples of this, so that either LBA size fits.
 const GRAIN: u64 = 4096;
 
-/// One namespace.
 #[derive(Clone, Debug)]
 pub(super) struct Namespace {
     pub(super) nsid: Nsid,
@@ -18,7 +17,7 @@ pub(super) struct Namespace {
     /// log2 of the LBA size.
     pub(super) lba_shift: u8,
     pub(super) is_attached: bool,
-    /// What protects its data, kept behind them.
+    /// The protection of its data; the tuples lie behind the data.
     pub(super) protection: Option<Protection>,
 }
 
@@ -28,13 +27,13 @@ impl Namespace {
         self.bytes >> self.lba_shift
     }
 
-    /// Bytes of the storage that are its own: data, and what protects them.
+    /// Bytes of storage it occupies: data and tuples.
     fn extent_bytes(&self) -> u64 {
         let data = self.bytes.next_multiple_of(GRAIN);
         data + self.protection.map_or(0, |_| tuples_bytes(self.bytes, self.lba_shift))
     }
 
-    /// The run of the storage behind `count` LBAs from `first`, if they are all there.
+    /// Returns the storage run of `count` LBAs from `first`, if all exist.
     #[inline]
     pub(super) fn range(&self, first: u64, count: u64) -> Option<(u64, u64)> {
         let end = first.checked_add(count)?;
@@ -43,12 +42,12 @@ impl Namespace {
     }
 }
 
-/// Bytes for the tuples of so many bytes of data.
+/// Returns the bytes of tuples for `bytes` of data.
 fn tuples_bytes(bytes: u64, lba_shift: u8) -> u64 {
     ((bytes >> lba_shift) * TUPLE_BYTES as u64).next_multiple_of(GRAIN)
 }
 
-/// Bytes of data, a multiple of [`GRAIN`], that fit into `share` with their tuples.
+/// Returns the most data bytes, a multiple of [`GRAIN`], that fit into `share` with their tuples.
 fn protected_bytes(share: u64, lba_shift: u8) -> u64 {
     let lba_count = share / ((1 << lba_shift) + TUPLE_BYTES as u64);
     let most = (lba_count << lba_shift) / GRAIN * GRAIN;
@@ -56,7 +55,7 @@ fn protected_bytes(share: u64, lba_shift: u8) -> u64 {
     if fits { most } else { most.saturating_sub(GRAIN) }
 }
 
-/// A namespace as the controller starts with it.
+/// Creates a namespace of the initial configuration.
 fn at_start(options: &Options, index: u32, share: u64) -> Namespace {
     let lba_shift = options.lba_bytes_of(index as usize).ilog2() as u8;
     let offset = u64::from(index) * share;
@@ -70,7 +69,6 @@ fn at_start(options: &Options, index: u32, share: u64) -> Namespace {
     Namespace { nsid: Nsid(index + 1), offset, bytes, lba_shift, is_attached: true, protection }
 }
 
-/// The namespaces of the controller, by identifier.
 #[derive(Debug)]
 pub(super) struct Namespaces {
     list: Vec<Namespace>,
@@ -78,7 +76,7 @@ pub(super) struct Namespaces {
 }
 
 impl Namespaces {
-    /// Equal shares of `capacity` bytes.
+    /// Creates the initial namespaces with equal shares of `capacity` bytes.
     pub(super) fn new(options: &Options, capacity: u64) -> Result<Namespaces> {
         let count = options.namespace_count;
         let share = capacity / u64::from(count) / GRAIN * GRAIN;
@@ -96,7 +94,7 @@ impl Namespaces {
         Ok(Namespaces { list, capacity })
     }
 
-    /// All that exist, in order of their identifiers.
+    /// All existing namespaces, in order of their identifiers.
     pub(super) fn all(&self) -> &[Namespace] {
         &self.list
     }
@@ -105,7 +103,7 @@ impl Namespaces {
         self.list.iter().find(|namespace| namespace.nsid.0 == nsid)
     }
 
-    /// The namespace if it exists and is attached.
+    /// Returns the namespace if it exists and is attached.
     #[inline]
     pub(super) fn active(&self, nsid: u32) -> Option<&Namespace> {
         self.find(nsid).filter(|namespace| namespace.is_attached)
@@ -115,18 +113,17 @@ impl Namespaces {
         self.list.iter_mut().find(|namespace| namespace.nsid.0 == nsid)
     }
 
-    /// Bytes of the storage.
     pub(super) fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Bytes that no namespace has.
+    /// Bytes that belong to no namespace.
     pub(super) fn unallocated(&self) -> u64 {
         self.capacity - self.list.iter().map(Namespace::extent_bytes).sum::<u64>()
     }
 
-    /// Makes a namespace, not attached, in the first gap of `lba_count` LBAs;
-    /// the bytes are the caller's to zero. `None`: there is no gap.
+    /// Creates a namespace, unattached, in the first gap of `lba_count` LBAs; the caller zeroes it. Returns `None`
+    /// without a gap.
     pub(super) fn create(&mut self, lba_count: u64, lba_shift: u8) -> Option<&Namespace> {
         let nsid = self.free_nsid()?;
         let bytes = lba_count.checked_shl(u32::from(lba_shift))?.checked_next_multiple_of(GRAIN)?;
@@ -146,8 +143,8 @@ impl Namespaces {
         Some(self.list.remove(at))
     }
 
-    /// Gives a namespace `lba_count` LBAs, where the storage behind it is free; returns the
-    /// run that it gained or lost.
+    /// Resizes a namespace to `lba_count` LBAs if the storage behind it is free; returns the run that it gained or
+    /// lost.
     pub(super) fn resize(&mut self, nsid: u32, lba_count: u64) -> Result<(u64, u64)> {
         let refused = |why: String| Error::invalid(format!("namespace {nsid}"), why);
         let found = self.find(nsid).ok_or_else(|| refused("there is none".to_owned()))?;
@@ -171,7 +168,7 @@ impl Namespaces {
         Ok((offset + bytes.min(before), bytes.abs_diff(before)))
     }
 
-    /// The lowest identifier that is not taken.
+    /// Returns the lowest free identifier.
     pub(super) fn free_nsid(&self) -> Option<Nsid> {
         (1..=NAMESPACES_MAX).map(Nsid).find(|nsid| self.find(nsid.0).is_none())
     }

@@ -1,7 +1,7 @@
-//! What a software controller is made of: the tail of a `soft:` target.
+//! Configuration of a software controller: the tail of a `soft:` target.
 //!
-//! `mem=1G`, `file=disk.img,size=4G` or `null`, then settings by comma. Sizes
-//! take `k`, `M`, `G` and `T` (powers of 1024). A path may not contain a comma.
+//! `mem=1G`, `file=disk.img,size=4G` or `null`, then settings separated by commas. Sizes take `k`, `M`, `G` and `T`
+//! (powers of 1024). A path must not contain a comma.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,30 +12,30 @@ use super::timing::TimingModel;
 use super::words::{duration, number, size, switch, unknown};
 use crate::error::{Error, Result};
 
-/// Where the data of the namespaces lives.
+/// Where the namespaces' data lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// Memory of this process; pages that were never written cost nothing.
+    /// Memory of this process; unwritten pages cost nothing.
     Memory {
         /// Capacity in bytes.
         bytes: u64,
     },
-    /// A sparse file, created if it is not there.
+    /// A sparse file, created if missing.
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Capacity in bytes; the file's present length where not given.
+        /// Capacity in bytes; `None` takes the file's present length.
         bytes: Option<u64>,
     },
-    /// Nowhere: writes are dropped and reads leave the host's buffer as it is.
+    /// Nowhere: writes are dropped, and reads leave the host's buffer unchanged.
     Null {
-        /// Capacity in bytes that the namespaces claim to have.
+        /// Capacity in bytes that the namespaces report.
         bytes: u64,
     },
 }
 
 impl fmt::Display for Storage {
-    /// As at the start of a target's tail.
+    /// Formats the start of a target's tail.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Storage::Memory { bytes } if bytes.is_multiple_of(1 << 20) => {
@@ -48,10 +48,10 @@ impl fmt::Display for Storage {
     }
 }
 
-/// What the controller says about SGLs (Identify Controller, SGLS).
+/// Reported SGL support (Identify Controller, SGLS).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SglSupport {
-    /// None: PRPs only.
+    /// PRPs only.
     Off,
     /// Any alignment and length.
     #[default]
@@ -60,32 +60,32 @@ pub enum SglSupport {
     Dword,
 }
 
-/// What Identify says of commands that cover LBAs without a transfer (CNS 06h); 0 is no limit.
+/// Reported limits of commands that cover LBAs without a transfer (CNS 06h); 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommandLimits {
     /// Verify: up to 2^vsl pages of 4 KiB.
     pub vsl: u8,
     /// Write Zeroes: up to 2^wzsl pages of 4 KiB.
     pub wzsl: u8,
-    /// Ranges of one Dataset Management.
+    /// Ranges in one Dataset Management.
     pub dmrl: u8,
-    /// LBAs of one of its ranges.
+    /// LBAs in one range.
     pub dmrsl_lbas: u32,
-    /// LBAs of all of them.
+    /// LBAs in all ranges.
     pub dmsl_lbas: u64,
 }
 
-/// A software controller's make-up. [`Options::memory`] and `str::parse` start one.
+/// Configuration of a software controller. Start from [`Options::memory`] or `str::parse`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Where data lives.
     pub storage: Storage,
-    /// LBA size of each namespace in bytes, 512 or 4096; one entry is for all of them.
+    /// LBA size of each namespace in bytes, 512 or 4096; a single entry applies to all.
     pub lba_bytes: Vec<u32>,
-    /// Protection information of all namespaces at start: type 1, 2 or 3 in 8 bytes of metadata for each LBA, which
-    /// the controller makes and drops; 0 is none. It takes its room from the storage.
+    /// Protection information of the initial namespaces: type 1, 2 or 3 in 8 bytes of metadata per LBA, which the
+    /// controller generates and drops; 0 is none. It takes its space from the storage.
     pub protection: u8,
-    /// Namespaces at start, with equal shares of the storage.
+    /// Initial namespaces, with equal shares of the storage.
     pub namespace_count: u32,
     /// Identify Controller MDTS: transfers of up to 2^mdts pages of 4 KiB; 0 is no limit.
     pub mdts: u8,
@@ -97,9 +97,9 @@ pub struct Options {
     pub cmb_bytes: u64,
     /// Whether Doorbell Buffer Config is supported.
     pub dbbuf: bool,
-    /// I/O queue pairs the controller has.
+    /// Number of I/O queue pairs.
     pub io_queue_count: u16,
-    /// Entries that the longest queue may have (CAP.MQES, one-based).
+    /// Maximum entries of a queue (CAP.MQES, one-based).
     pub queue_entries_max: u32,
     /// Namespace optimal I/O boundary in LBAs; 0 is none.
     pub noiob_lbas: u16,
@@ -107,20 +107,20 @@ pub struct Options {
     pub serial: String,
     /// CAP.DSTRD: doorbells are 4 << dstrd bytes apart.
     pub dstrd: u8,
-    /// Size of the volatile write cache in bytes; 0 is none, and each write is durable when it completes.
+    /// Size of the volatile write cache in bytes; 0 is none, which makes each write durable when it completes.
     pub vwc_bytes: u64,
-    /// What goes wrong.
+    /// The fault plan.
     pub faults: FaultPlan,
-    /// Decides all that chance decides: which faults, what a power cut takes.
+    /// Seed of all randomness: which faults occur, what a power cut takes.
     pub seed: u64,
-    /// Whose pace it keeps; `None` is as fast as it can.
+    /// The drive whose timing it follows; `None` is as fast as possible.
     pub model: Option<TimingModel>,
     /// Whether a subsystem reset is supported (CAP.NSSRS).
     pub nssr: bool,
     /// Command Retry Delay Times 1 to 3 in units of 100 ms; 0 is none.
     pub crdt_100ms: [u16; 3],
-    /// Whether media in memory takes all of its memory at once, in huge pages where there are any: a start takes up to
-    /// seconds for each GiB, and no access a page fault.
+    /// Whether memory media populate all their memory at start, in huge pages if available. Start takes up to seconds
+    /// per GiB; later accesses cause no page fault.
     pub prefault: bool,
 }
 
@@ -155,28 +155,28 @@ const NAMES: [&str; 28] = [
     "crdt",
     "prefault",
 ];
-/// Size of the write cache where none is given, the most and the least that one may have.
+/// Default, largest and smallest size of the write cache.
 const VWC_BYTES: u64 = 16 << 20;
 const VWC_BYTES_MAX: u64 = 1 << 30;
 const VWC_BYTES_MIN: u64 = 16 << 10;
-/// PCI vendor and subsystem vendor, as Identify and a served function's configuration space show it: an identifier that
-/// the public list (pci.ids) gives to no vendor, so that no vendor's quirks apply. 0 and FFFFh mean that none is there.
+/// PCI vendor and subsystem vendor, for Identify and a served function's configuration space. The public list (pci.ids)
+/// assigns it to no vendor, so that no quirks apply; 0 and FFFFh mean no device.
 pub const PCI_VENDOR: u16 = 0xad17;
-/// Namespaces that one controller may have.
+/// Maximum number of namespaces.
 pub(super) const NAMESPACES_MAX: u32 = 256;
 
 impl Options {
-    /// A controller over `bytes` of memory, everything else usual.
+    /// Creates the default controller over `bytes` of memory.
     pub fn memory(bytes: u64) -> Options {
         Options::over(Storage::Memory { bytes })
     }
 
-    /// A controller that completes at once and moves no data.
+    /// Creates a controller that completes at once and moves no data.
     pub fn null() -> Options {
         Options::over(Storage::Null { bytes: DEFAULT_NULL_BYTES })
     }
 
-    /// The usual controller over `storage`.
+    /// Creates the default controller over `storage`.
     pub fn over(storage: Storage) -> Options {
         Options {
             storage,
@@ -203,7 +203,7 @@ impl Options {
         }
     }
 
-    /// Whether Identify shows a volatile write cache: its own, or the page cache over a file.
+    /// Whether Identify reports a volatile write cache: its own, or the page cache over a file.
     pub(super) fn has_write_cache(&self) -> bool {
         self.vwc_bytes > 0 || matches!(self.storage, Storage::File { .. })
     }
@@ -216,7 +216,7 @@ impl Options {
         }
     }
 
-    /// Checks what the parts must be to each other.
+    /// Checks the settings and their consistency.
     ///
     /// # Errors
     /// [`Error::Invalid`] naming the setting and its limit.
@@ -320,7 +320,7 @@ impl FromStr for Options {
                 .ok_or_else(|| bad(format!("'{word}' has no value; write it as NAME=VALUE")))?;
             options.set(name, value).map_err(|why| bad(explain(name, value, why)))?;
         }
-        // As many namespaces as LBA sizes were listed, unless told otherwise.
+        // By default, as many namespaces as LBA sizes.
         if options.namespace_count == 1 && options.lba_bytes.len() > 1 {
             options.namespace_count = options.lba_bytes.len() as u32;
         }
@@ -365,7 +365,7 @@ fn sgl(value: &str) -> std::result::Result<SglSupport, String> {
     }
 }
 
-/// `on`, `off` or a size.
+/// Parses `on`, `off` or a size.
 fn write_cache(value: &str) -> std::result::Result<u64, String> {
     match value {
         "on" => Ok(VWC_BYTES),
@@ -375,7 +375,7 @@ fn write_cache(value: &str) -> std::result::Result<u64, String> {
     }
 }
 
-/// One to three times, as in `100ms+1s`.
+/// Parses one to three durations, as in `100ms+1s`.
 fn retry_delays(value: &str) -> std::result::Result<[u16; 3], String> {
     let mut delays = [0; 3];
     let words: Vec<&str> = value.split('+').collect();

@@ -1,7 +1,6 @@
-//! What is due later: commands that take their time, completions that are
-//! repeated.
+//! Deferred work: commands that take time, and repeated completions.
 //!
-//! In order of time, and for the same time in the order they came.
+//! Ordered by due time, then by arrival.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,12 +10,10 @@ use super::hook::Verdict;
 use adit_shared::Time;
 use adit_spec::{Cqe, Qid};
 
-/// Something to be done.
+/// A piece of deferred work.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Execute and complete a command.
     Execute { entry: Entry, sqid: Qid, verdict: Verdict },
-    /// Post a completion.
     Post { cqid: u16, cqe: Cqe },
 }
 
@@ -53,7 +50,6 @@ impl Ord for Job {
     }
 }
 
-/// All that is due later.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     jobs: BinaryHeap<Reverse<Job>>,
@@ -66,7 +62,7 @@ impl Pending {
         self.jobs.push(Reverse(Job { due, order: self.order, work }));
     }
 
-    /// Takes the earliest, if its time has come.
+    /// Takes the earliest work that is due.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<Work> {
         if self.jobs.peek()?.0.due > now {
             return None;
@@ -78,7 +74,6 @@ impl Pending {
         self.jobs.peek().map(|Reverse(job)| job.due)
     }
 
-    /// Takes one command that `is_meant`.
     pub(super) fn take(&mut self, is_meant: impl Fn(&Command) -> bool) -> Option<Command> {
         let mut taken = None;
         self.jobs.retain(|Reverse(job)| match &job.work {
@@ -95,7 +90,7 @@ impl Pending {
         taken
     }
 
-    /// Takes all, in order of time.
+    /// Takes everything, in order of time.
     pub(super) fn take_all(&mut self) -> Vec<Work> {
         let jobs = std::mem::take(&mut self.jobs).into_sorted_vec();
         jobs.into_iter().rev().map(|Reverse(job)| job.work).collect()

@@ -1,8 +1,8 @@
-//! Protection information: 8 bytes beside each LBA (NVM Command Set 1.0 section 5.2).
+//! Protection information: 8 bytes per LBA (NVM Command Set 1.0 section 5.2).
 //!
-//! A tuple is a guard (CRC-16 of the data, T10-DIF's), an application tag and a reference tag, all big-endian. On the
-//! media it lies inverted, so that what was never written, or was deallocated, reads as all ones, which says "do not
-//! check". This controller makes and drops tuples (PRACT = 1); it does not transfer them.
+//! A tuple is a guard (T10-DIF CRC-16 of the data), an application tag and a reference tag, all big-endian. The media
+//! store it inverted, so that unwritten and deallocated LBAs read as all ones, which means "do not check". This
+//! controller generates and drops tuples (PRACT = 1); it does not transfer them.
 
 use super::command::Command;
 use super::status::{
@@ -16,33 +16,33 @@ pub(super) const TUPLE_BYTES: usize = 8;
 /// x^16 + x^15 + x^11 + x^9 + x^8 + x^7 + x^5 + x^4 + x^2 + x + 1, without the x^16.
 const POLYNOMIAL: u16 = 0x8bb7;
 
-/// What a namespace's data is protected by.
+/// Protection settings of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Protection {
     /// Type, 1 to 3.
     pub(super) kind: u8,
-    /// Where the storage has the tuple of the first LBA.
+    /// Storage offset of the tuple of the first LBA.
     pub(super) tuples: u64,
 }
 
-/// What a command says of protection information (PRINFO and its tags).
+/// Protection options of a command (PRINFO and its tags).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     kind: u8,
-    /// The controller makes and drops the tuples.
+    /// The controller generates and drops the tuples (PRACT).
     pub(super) acts: bool,
     checks_guard: bool,
     checks_application: bool,
     checks_reference: bool,
-    /// Of the first LBA.
+    /// Reference tag of the first LBA.
     reference: u32,
     application: u16,
     application_mask: u16,
 }
 
 impl Asked {
-    /// What a command asks by the four bits of `prinfo` of LBAs whose first reference tag is `reference`. The tag is
-    /// checked against `lba`, the first that the host named.
+    /// Parses the four bits of `prinfo` for LBAs whose first reference tag is `reference`. The tag must match `lba`,
+    /// the first LBA that the host named.
     pub(super) fn new(kind: u8, prinfo: u32, reference: u32, lba: u64) -> Result<Asked, Status> {
         let checks_reference = prinfo & 1 != 0;
         let is_refused = match kind {
@@ -65,19 +65,19 @@ impl Asked {
         })
     }
 
-    /// What a command over one range asks (CDW12 bits 29:26, CDW14, CDW15).
+    /// Parses the options of a single-range command (CDW12 bits 29:26, CDW14, CDW15).
     pub(super) fn of(kind: u8, command: &Command) -> Result<Asked, Status> {
         let prinfo = command.cdw(12) >> 26 & 0xf;
         let asked = Asked::new(kind, prinfo, command.cdw(14), command.named_lba)?;
         Ok(Asked { application: command.low(15), application_mask: command.high(15), ..asked })
     }
 
-    /// The same where tuples would have to be transferred otherwise, which this controller does not do.
+    /// Refuses commands that would transfer tuples, which this controller does not support.
     pub(super) fn acting(self) -> Result<Asked, Status> {
         if self.acts { Ok(self) } else { Err(INVALID_FIELD) }
     }
 
-    /// The same for a command that transfers nothing and only checks.
+    /// Refuses PRACT for a command that only checks and transfers nothing.
     pub(super) fn only_checking(self) -> Result<Asked, Status> {
         if self.acts { Err(INVALID_PROTECTION) } else { Ok(self) }
     }
@@ -86,7 +86,7 @@ impl Asked {
         if self.kind == 3 { self.reference } else { self.reference.wrapping_add(index) }
     }
 
-    /// The tuple that the controller makes for LBA `index` of the command, as it lies on the media.
+    /// Generates the tuple of LBA `index` of the command, in its stored form.
     pub(super) fn make(&self, index: u32, data: &[u8]) -> [u8; TUPLE_BYTES] {
         let guard = guard(data).to_be_bytes();
         let application = self.application.to_be_bytes();
@@ -98,7 +98,7 @@ impl Asked {
         tuple.map(|byte| !byte)
     }
 
-    /// Checks LBA `index` of the command against its tuple as it lies on the media.
+    /// Checks LBA `index` of the command against its stored tuple.
     pub(super) fn check(
         &self,
         index: u32,
@@ -189,7 +189,7 @@ mod tests {
             let asked = asked(kind, if kind == 3 { 0b100 } else { 0b101 });
             assert_eq!(asked.check(0, &[9; 512], [0; TUPLE_BYTES]), Ok(()), "type {kind}");
         }
-        // Type 3 needs both tags at all ones.
+        // Type 3 skips the check only if both tags are all ones.
         let half = [0xaa, 0xaa, 0, 0, 1, 0, 0, 0];
         assert_eq!(asked(3, 0b100).check(0, &[9; 512], half), Err(GUARD_CHECK));
         assert_eq!(asked(2, 0b100).check(0, &[9; 512], half), Ok(()));

@@ -1,10 +1,10 @@
 //! Physical Region Page lists, as a controller reads them (NVMe Base 2.0 section 4.1.1).
 //!
 //! - PRP 1 may point anywhere in a page, dword aligned.
-//! - PRP 2 is the second page if the data ends there, else a list; a list may
-//!   start anywhere in a page, qword aligned, and ends with that page.
-//! - All other entries are page aligned; the last entry of a full list points to
-//!   the next list if more than one page is left.
+//! - PRP 2 is the second page if the data ends there, else a list; a list may start anywhere in a page, qword aligned,
+//!   and ends with that page.
+//! - All other entries are page aligned; the last entry of a full list points to the next list if more than one page is
+//!   left.
 
 use super::memory::Dma;
 use super::status::{DATA_TRANSFER_ERROR, PRP_OFFSET_INVALID};
@@ -14,7 +14,6 @@ use adit_spec::{Iova, Status};
 /// Entries read at a time.
 const BATCH: usize = 64;
 
-/// Appends the pieces of `len` bytes of data to `pieces`.
 pub(super) fn walk(
     dma: &Dma<'_>,
     page_bytes: u64,
@@ -45,7 +44,7 @@ pub(super) fn walk(
     walk_list(dma, page_bytes, second, left, pieces)
 }
 
-/// Follows a list that starts at `at` and its successors.
+/// Follows the list at `at` and its successors.
 fn walk_list(
     dma: &Dma<'_>,
     page_bytes: u64,

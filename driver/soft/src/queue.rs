@@ -1,8 +1,7 @@
 //! The controller's side of the rings (NVMe Base 2.0 section 3.3).
 //!
-//! Invariant: a completion is only put into an entry that the host has
-//! consumed; what finds no room waits, and a submission queue whose completion
-//! queue has no room is not served.
+//! Invariant: a completion only goes into an entry that the host has consumed. Completions without room wait, and a
+//! submission queue whose completion queue is full is not served.
 
 use std::collections::VecDeque;
 
@@ -18,17 +17,17 @@ const SQE_BYTES: u64 = 64;
 pub(super) struct Shadow {
     /// The host's values.
     pub(super) doorbells: u64,
-    /// Where the host reads when to ring.
+    /// Where the host reads the values at which it must ring.
     pub(super) event_indexes: u64,
     /// Bytes of each buffer: one page.
     pub(super) bytes: u64,
-    /// Whether the shadow is looked at without being rung for.
+    /// Whether the shadow is polled without a ring.
     pub(super) polled: bool,
 }
 
 impl Shadow {
-    /// The addresses of a doorbell's value and event index; the admin queue and
-    /// queues beyond the page have none.
+    /// Returns the addresses of a doorbell's value and event index; the admin queue and queues beyond the page have
+    /// none.
     fn place(&self, doorbells: &Doorbells, qid: u16, side: Side) -> Option<(Iova, Iova)> {
         let offset = doorbells.index(qid, side) as u64 * 4;
         (qid != 0 && offset + 4 <= self.bytes)
@@ -36,25 +35,22 @@ impl Shadow {
     }
 }
 
-/// Where doorbell values come from.
+/// Sources of doorbell values.
 pub(super) struct Rings<'a> {
     pub(super) doorbells: &'a Doorbells,
     pub(super) shadow: Option<Shadow>,
     pub(super) dma: &'a Dma<'a>,
 }
 
-/// What a look at a doorbell found.
+/// Result of reading a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// Nothing new.
     Same,
-    /// A new value.
     Value(u32),
 }
 
 impl Rings<'_> {
-    /// Looks at a doorbell. `awake` says whether the queue is being worked on, and so
-    /// whether its shadow is looked at although nobody rang.
+    /// Reads a doorbell. `awake` tells whether the queue is active, so that its shadow is read without a ring.
     #[inline]
     fn look(&self, qid: u16, side: Side, awake: &mut bool, known: u32) -> Result<Look, Fault> {
         let rung = self.doorbells.take(qid, side);
@@ -70,8 +66,8 @@ impl Rings<'_> {
         let is_polled = self.shadow.is_some_and(|shadow| shadow.polled);
         match (found != known, is_polled) {
             (true, false) => return Ok(Look::Value(found)),
-            // It will be looked at again, so the host need not ring: what it comes from now on does not pass
-            // the value just behind it, not even where the ring wraps.
+            // The shadow is read again, so the host need not ring: its next values do not pass the one just behind, not
+            // even where the ring wraps.
             (true, true) => {
                 self.dma.store32(event, found.wrapping_sub(1))?;
                 return Ok(Look::Value(found));
@@ -82,8 +78,8 @@ impl Rings<'_> {
         self.fall_asleep(value, event, awake, known)
     }
 
-    /// Asks to be rung for whatever comes after `known`, then looks once more:
-    /// the host may have moved on before it saw the request.
+    /// Asks for a ring at any value after `known`, then reads once more: the host may have advanced before it saw the
+    /// request.
     fn fall_asleep(
         &self,
         value: Iova,
@@ -101,7 +97,6 @@ impl Rings<'_> {
     }
 }
 
-/// A submission queue.
 #[derive(Debug)]
 pub(super) struct SubmissionQueue {
     pub(super) qid: u16,
@@ -111,7 +106,7 @@ pub(super) struct SubmissionQueue {
     head: u32,
     tail: u32,
     awake: bool,
-    /// Commands to end instead of running them, by CID.
+    /// CIDs of commands to end instead of executing.
     pub(super) aborts: Vec<u16>,
 }
 
@@ -125,7 +120,7 @@ impl SubmissionQueue {
         self.head == self.tail
     }
 
-    /// Reads the tail doorbell; false if the host wrote an impossible value.
+    /// Reads the tail doorbell; returns false if the host wrote an impossible value.
     #[inline]
     pub(super) fn refresh(&mut self, rings: &Rings<'_>) -> Result<bool, Fault> {
         match rings.look(self.qid, Side::Tail, &mut self.awake, self.tail)? {
@@ -146,12 +141,12 @@ impl SubmissionQueue {
         Ok(())
     }
 
-    /// The SQHD of completions from now on.
+    /// Returns the SQHD for completions from now on.
     pub(super) fn head(&self) -> u16 {
         self.head as u16
     }
 
-    /// Marks the command `cid` to be ended when it is fetched; false if it is not waiting here.
+    /// Marks command `cid` to be ended when fetched; returns false if it is not in the queue.
     pub(super) fn abort_waiting(&mut self, dma: &Dma<'_>, cid: u16) -> bool {
         let mut at = self.head;
         while at != self.tail {
@@ -166,7 +161,7 @@ impl SubmissionQueue {
         false
     }
 
-    /// Whether this command was marked by [`SubmissionQueue::abort_waiting`]; unmarks it.
+    /// Returns whether [`SubmissionQueue::abort_waiting`] marked this command, and unmarks it.
     #[inline]
     pub(super) fn take_abort(&mut self, cid: u16) -> bool {
         if self.aborts.is_empty() {
@@ -186,15 +181,14 @@ impl SubmissionQueue {
     }
 }
 
-/// A completion queue.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     pub(super) qid: u16,
-    /// Interrupt vector, where interrupts are enabled.
+    /// Interrupt vector, if interrupts are enabled.
     pub(super) vector: Option<u16>,
     /// Submission queues that complete here.
     pub(super) sq_count: u32,
-    /// Entries were posted that no interrupt was raised for yet.
+    /// Whether posted entries still await an interrupt.
     pub(super) is_raised: bool,
     base: u64,
     entries: u32,
@@ -230,12 +224,12 @@ impl CompletionQueue {
         if index + 1 == self.entries { 0 } else { index + 1 }
     }
 
-    /// Entries that the host has not consumed, as far as we know.
+    /// Returns how many entries the host has not consumed, as of the last doorbell read.
     fn unconsumed(&self) -> u32 {
         (self.tail + self.entries - self.head) % self.entries
     }
 
-    /// Reads the head doorbell; false if the host wrote an impossible value.
+    /// Reads the head doorbell; returns false if the host wrote an impossible value.
     fn refresh(&mut self, rings: &Rings<'_>) -> Result<bool, Fault> {
         let Look::Value(head) = rings.look(self.qid, Side::Head, &mut self.awake, self.head)?
         else {
@@ -249,8 +243,7 @@ impl CompletionQueue {
         Ok(true)
     }
 
-    /// Whether a completion posted now would be seen now. `valid` becomes false
-    /// if the host wrote an impossible head.
+    /// Whether a completion posted now finds room. Clears `valid` if the host wrote an impossible head.
     #[inline]
     pub(super) fn has_room(&mut self, rings: &Rings<'_>, valid: &mut bool) -> Result<bool, Fault> {
         if self.is_full() {
@@ -282,7 +275,7 @@ impl CompletionQueue {
         self.write(dma, cqe)
     }
 
-    /// Writes a completion with the wrong phase tag, where there is room.
+    /// Writes a completion with the wrong phase tag, if there is room.
     pub(super) fn post_unseen(&mut self, dma: &Dma<'_>, cqe: Cqe) -> Result<(), Fault> {
         if self.is_full() || !self.waiting.is_empty() {
             return Ok(());

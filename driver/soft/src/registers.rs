@@ -1,14 +1,14 @@
 //! The controller's properties (NVMe Base 2.0 section 3.1.3), by dword.
 //!
-//! Values and masks only; what follows from a write is for
-//! [`super::Controller::step`] to do, as time passes in a real controller.
+//! Values and masks only; [`super::Controller::step`] applies the consequences of writes, with a delay as in a real
+//! controller.
 
 use super::cmb::{CMB_BAR, Cmb};
 use super::options::Options;
 use adit_spec::register as reg;
 use adit_spec::register::{Cc, Csts, ShutdownStatus};
 
-// Offsets; the upper half of a 64-bit property is a dword of its own.
+// Offsets; the upper half of a 64-bit property is a separate dword.
 const CAP: u32 = reg::CAP.offset();
 const CAP_HIGH: u32 = CAP + 4;
 const VS: u32 = reg::VS.offset();
@@ -32,7 +32,7 @@ const CRTO: u32 = reg::CRTO.offset();
 const NSSRO: u32 = 1 << 4;
 /// CSTS: command processing is paused.
 const PP: u32 = 1 << 5;
-/// Largest CC.MPS taken: pages of 64 KiB.
+/// Largest supported CC.MPS: pages of 64 KiB.
 const MPS_MAX: u64 = 4;
 const VERSION: u32 = 0x0002_0000;
 /// CAP.TO and CRTO.CRWMT, in units of 500 ms.
@@ -47,7 +47,7 @@ const CC_MASK: u32 = 0x00ff_fff1;
 /// CMBMSC: capabilities visible, memory space enabled, base address.
 const CRE: u64 = 1;
 const CMSE: u64 = 1 << 1;
-/// CMBLOC: any mixture of queues, lists and data is fine.
+/// CMBLOC: queues, lists and data may be mixed freely.
 const CMB_LOCATION: u32 = CMB_BAR as u32 | 0x1f8;
 /// CMBSZ: submission and completion queues, lists, read and write data.
 const CMB_ALL_USES: u32 = 0x1f;
@@ -95,14 +95,13 @@ impl Registers {
         }
     }
 
-    /// What a controller reset (CC.EN to 0) clears. The admin queue's and the CMB's registers
-    /// stay, and so does what the host wrote to CC.
+    /// Clears what a controller reset (CC.EN to 0) clears. Keeps CC and the registers of the admin queue and the CMB.
     pub(super) fn controller_reset(&mut self) {
         self.csts = self.kept_status();
         self.interrupt_mask = 0;
     }
 
-    /// What of CSTS only the host clears.
+    /// Returns the bits of CSTS that only the host clears.
     fn kept_status(&self) -> Csts {
         Csts(self.csts.0 & NSSRO)
     }
@@ -111,7 +110,7 @@ impl Registers {
         self.csts = Csts(self.csts.0 | NSSRO);
     }
 
-    /// The dword at `offset`; zero where there is none.
+    /// Reads the dword at `offset`; zero for undefined ones.
     pub(super) fn read(&self, offset: u32) -> u32 {
         let shows_cmb = self.cmbmsc & CRE != 0 && self.cmb_bytes > 0;
         match offset {
@@ -132,7 +131,7 @@ impl Registers {
         }
     }
 
-    /// Writes the dword at `offset`; writes to read-only properties are ignored.
+    /// Writes the dword at `offset`; ignores writes to read-only properties.
     pub(super) fn write(&mut self, offset: u32, value: u32, cmb: Option<&Cmb>) {
         let set = |register: &mut u64, mask: u64| {
             let shift = (offset & 4) * 8;
@@ -162,7 +161,7 @@ impl Registers {
         self.cba_is_invalid = !fits;
     }
 
-    /// Whether CC and the admin queue's registers are ones this controller can start with.
+    /// Whether CC and the admin queue's registers are valid for an enable.
     pub(super) fn can_enable(&self) -> bool {
         let cc = self.cc;
         let sizes_fit = matches!(cc.iosqes(), 0 | 6) && matches!(cc.iocqes(), 0 | 4);

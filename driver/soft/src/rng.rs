@@ -1,38 +1,36 @@
-//! The controller's only source of chance: a seed makes all of it.
+//! The controller's only source of randomness, derived from a seed.
 //!
-//! splitmix64 (Steele, Lea and Flood, 2014): one word of state, every seed a good
-//! one, and the same numbers on every machine.
+//! splitmix64 (Steele, Lea and Flood, 2014): one word of state, every seed is good, same numbers on every machine.
 
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A stream of numbers that a seed decides.
+/// A seeded stream of numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// A stream of `seed` that has nothing to do with those of other `stream`s.
+    /// Creates a stream of `seed`, independent of its other `stream`s.
     pub(super) fn stream(seed: u64, stream: u64) -> Rng {
         Rng(mix(seed ^ mix(stream.wrapping_add(GAMMA))))
     }
 
-    /// The next 64 bits.
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         mix(self.0)
     }
 
-    /// A number below `limit`; zero where that is zero.
+    /// Returns a number below `limit`; zero if `limit` is zero.
     pub(super) fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// True `count` times out of `of`.
+    /// Returns true `count` times out of `of`.
     pub(super) fn chance(&mut self, count: u64, of: u64) -> bool {
         self.below(of) < count
     }
 }
 
-/// A number that each bit of `word` has a part in.
+/// Mixes all bits of `word`.
 fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,5 +1,4 @@
-//! Carrying commands out: what a script or a plan makes of them, when they are due, and
-//! their completions.
+//! Execution of commands: what scripts and plans do to them, when they are due, and their completions.
 
 use super::command::{Command, Entry};
 use super::controller::{Controller, Held};
@@ -13,25 +12,24 @@ use super::status::{ABORT_REQUESTED, Answer, Reply, SUCCESS, WRITE_FAULT};
 use adit_shared::Time;
 use adit_spec::{Cid, Cqe, Qid, Sqe, Status};
 
-/// What serving a queue results in; a fault on the queue's own memory is fatal.
+/// Result of serving a queue; a fault on the queue's own memory is fatal.
 pub(super) type Served<T = ()> = std::result::Result<T, Fault>;
 
 impl Controller {
-    /// Asks `hook` about each command that is fetched; see [`Verdict`]. A fault plan is
-    /// asked about those that the hook lets run.
+    /// Calls `hook` for each fetched command; its [`Verdict`] decides. The fault plan sees the commands that the hook
+    /// lets run.
     pub fn set_hook(&mut self, hook: impl FnMut(&Sqe, Qid) -> Verdict + Send + 'static) {
         self.hook = Some(Box::new(hook));
         self.is_watched = true;
     }
 
-    /// Lets all commands run again, as far as the fault plan does.
+    /// Removes the hook; the fault plan stays in force.
     pub fn clear_hook(&mut self) {
         self.hook = None;
         self.is_watched = self.injector.is_some() || self.timing.is_some();
     }
 
-    /// Follows another plan of faults from now on, by the same seed; the empty one lets all
-    /// be well again, but for what is damaged already.
+    /// Replaces the fault plan, with the same seed. The empty plan ends all faults but leaves existing damage.
     pub fn set_faults(&mut self, plan: FaultPlan) {
         let is_empty = plan.rules.is_empty();
         self.injector = (!is_empty).then(|| Injector::new(&plan, self.options.seed));
@@ -39,12 +37,11 @@ impl Controller {
         self.options.faults = plan;
     }
 
-    /// How often each rule of the fault plan has fired, in the plan's order.
+    /// Returns how often each rule of the fault plan has fired, in the plan's order.
     pub fn fault_counts(&self) -> Vec<u32> {
         self.injector.iter().flat_map(Injector::counts).collect()
     }
 
-    /// Runs a command that was just fetched.
     #[inline]
     pub(super) fn run(&mut self, entry: &Entry, sqid: Qid, dma: &Dma<'_>) -> Served {
         if self.is_watched {
@@ -68,7 +65,7 @@ impl Controller {
         match verdict {
             Verdict::Lose => {}
             Verdict::Hold => self.held.push(Held { entry: *entry, sqid }),
-            // Ends the step: nothing after it is looked at.
+            // Ends the step at once.
             Verdict::Fatal => return Err(Fault),
             Verdict::Remove => self.pull_out(dma),
             Verdict::Delay(time) => {
@@ -84,8 +81,8 @@ impl Controller {
         Ok(())
     }
 
-    /// When a command is done that takes its time. Its data moves then, not now: until
-    /// it is completed, Abort or a reset leave nothing of it, and reads do not see it.
+    /// Returns when a timed command is done. Its data moves then, not now: until it completes, Abort or a reset undo it
+    /// entirely, and reads do not see it.
     fn done_at(&mut self, command: &Command) -> Option<Time> {
         let timing = self.timing.as_mut().filter(|_| !command.sqid.is_admin())?;
         let lba_shift =
@@ -93,7 +90,7 @@ impl Controller {
         Some(timing.due(self.now, io::effort_of(command, lba_shift)))
     }
 
-    /// Does what is due; returns how much that was.
+    /// Does the work that is due; returns the number of items done.
     #[inline]
     pub(super) fn run_due(&mut self, dma: &Dma<'_>) -> Served<usize> {
         let mut done = 0;
@@ -171,7 +168,7 @@ impl Controller {
         self.carry_out(&command.at_lba(slba), dma)
     }
 
-    /// Where the LBAs of a command over one range lie; other commands have none that could go bad.
+    /// Returns the storage run of a single-range command; other commands have no LBAs to damage.
     fn run_of(&self, command: &Command) -> Result<Option<LbaRun>, Status> {
         let range = io::range_of(command).map(|(first, lba_count)| Range { first, lba_count });
         range.map(|range| self.media_run(command.nsid, range)).transpose()
@@ -239,7 +236,7 @@ impl Controller {
         }
     }
 
-    /// Completes a command that waited with `answer`.
+    /// Completes a waiting command with `answer`.
     pub(super) fn complete_waiting(
         &mut self,
         command: &Command,
@@ -249,7 +246,7 @@ impl Controller {
         self.complete(command, answer, Verdict::Run, dma)
     }
 
-    /// Takes a command that waits: held, or not due yet.
+    /// Takes a waiting command: held, or not due yet.
     pub(super) fn take_waiting(&mut self, is_meant: impl Fn(&Command) -> bool) -> Option<Command> {
         let parse = |held: &Held| Command::parse(&held.entry, held.sqid);
         match self.held.iter().position(|held| is_meant(&parse(held))) {
@@ -258,7 +255,7 @@ impl Controller {
         }
     }
 
-    /// Runs the commands that [`Verdict::Hold`] made wait, in their order; returns how many.
+    /// Runs the commands that [`Verdict::Hold`] held, in order; returns their number.
     pub fn release_held(&mut self, memory: &dyn HostMemory) -> usize {
         let cmb = self.cmb().cloned();
         let dma = Dma { host: memory, cmb: cmb.as_deref() };
@@ -273,9 +270,8 @@ impl Controller {
         held.len()
     }
 
-    /// When something is due next that no doorbell announces: a command that takes its time, a
-    /// change of CSTS, a fault by the clock. `None`: nothing until the host does something.
-    /// After a step at the present, it is in the future.
+    /// Returns when the next work is due that no doorbell announces: a timed command, a change of CSTS, a clock fault.
+    /// `None` until the host acts. After a step at the current time, it lies in the future.
     pub fn next_due(&self) -> Option<Time> {
         let runs = self.is_running() && !self.life.is_pausing();
         let work = self.pending.next_due().filter(|_| runs);

@@ -1,8 +1,7 @@
 //! Scatter gather lists, as a controller reads them (NVMe Base 2.0 section 4.1.2).
 //!
-//! A segment is a run of 16-byte descriptors; only its last one may lead to
-//! another segment, and what a Last Segment descriptor leads to has none. The
-//! data blocks must add up to exactly the length of the command's data.
+//! A segment is a run of 16-byte descriptors. Only its last descriptor may lead to another segment, and the target of a
+//! Last Segment descriptor leads to none. The data blocks must add up to exactly the length of the command's data.
 
 use super::memory::Dma;
 use super::options::SglSupport;
@@ -15,7 +14,7 @@ use adit_spec::{Iova, Status};
 
 /// Descriptors read at a time.
 const BATCH: usize = 32;
-/// Descriptors one command may have; stops a list that goes in circles.
+/// Maximum descriptors of one command; stops circular lists.
 const DESCRIPTORS_MAX: u64 = 1 << 16;
 
 const DATA_BLOCK: u8 = 0;
@@ -53,7 +52,7 @@ struct Walk<'a> {
     descriptors: u64,
 }
 
-/// Appends the pieces of `len` bytes of data, described by the descriptor of the command.
+/// Appends the pieces of `len` bytes of data that the command's descriptor describes.
 pub(super) fn walk(
     dma: &Dma<'_>,
     support: SglSupport,
@@ -91,7 +90,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Walks one segment; returns the descriptor that leads to the next, if one does.
     fn segment(
         &mut self,
         dma: &Dma<'_>,

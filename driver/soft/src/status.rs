@@ -1,32 +1,32 @@
-//! The statuses this controller answers with, by their names in the
-//! specification (NVMe Base 2.0 section 3.3.3.2.1, figures 95 to 99).
+//! The statuses this controller returns, by their specification names (NVMe Base 2.0 section 3.3.3.2.1, figures 95 to
+//! 99).
 //!
-//! A status says Do Not Retry where the same command can never succeed.
+//! Do Not Retry is set where the same command can never succeed.
 
 use adit_spec::Status;
 
 const DNR: u16 = 1 << 14;
 
-/// Why a command failed, or what it answers in dword 0.
+/// A failure status, or the reply of a successful command.
 pub(super) type Answer = std::result::Result<Reply, Status>;
 
-/// How a command that did not fail ends.
+/// How a successful command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// Completes now with this dword 0.
     Done(u32),
-    /// Completes when something else happens.
+    /// Completes later, on another event.
     Later,
 }
 
 pub(super) const DONE: Answer = Ok(Reply::Done(0));
 
-/// A status that may be different next time.
+/// Creates a status that may differ on a retry.
 const fn passing(sct: u16, sc: u16) -> Status {
     Status::from_bits(sct << 8 | sc)
 }
 
-/// A status that the same command gets every time.
+/// Creates a status that the same command always gets.
 const fn lasting(sct: u16, sc: u16) -> Status {
     Status::from_bits(DNR | sct << 8 | sc)
 }

@@ -1,13 +1,12 @@
-//! How long a drive takes: when a command that is fetched now will be done.
+//! Timing of a drive: when a command that is fetched now completes.
 //!
-//! Reads and writes each pass a pipe, which has the drive's bandwidth and IOPS and serves
-//! one command after the other, and then take a time that all commands spend at once: flash is read in
-//! parallel. So a lone command takes the drive's latency, and from the queue depth on that
-//! fills the pipe the drive is at its bandwidth. Writes end in a buffer that is
-//! drained at what the flash can take; while there is room, they pass at the buffer's pace. While reads
-//! and large writes overlap, both also pass a third pipe with the bandwidth of the two together.
+//! Reads and writes each pass a serial pipe with the drive's bandwidth and IOPS, and then a latency that commands spend
+//! in parallel, as in flash. A lone command takes the drive's latency; from the queue depth that fills the pipe on, the
+//! drive runs at its bandwidth. Writes end in a buffer that drains at the speed of the flash; while it has room, they
+//! pass at the buffer's pace. While reads and large writes overlap, both also pass a third pipe with their combined
+//! bandwidth.
 //!
-//! `docs/faults.md` says where each profile's figures come from.
+//! `docs/faults.md` gives the source of each profile's figures.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +15,7 @@ use super::words::unknown;
 use crate::error::{Error, Result};
 use adit_shared::Time;
 
-/// A drive whose pace is followed.
+/// A drive whose timing to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimingModel {
     /// Samsung PM9D3a, PCIe 5.0 (`pm9d3a`).
@@ -27,7 +26,7 @@ pub enum TimingModel {
     D7Ps1010,
 }
 
-/// A drive's figures. Latencies are those of a lone command of 4096 bytes.
+/// A drive's figures. Latencies are for a lone command of 4096 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimingProfile {
     /// Read latency in nanoseconds.
@@ -38,19 +37,19 @@ pub struct TimingProfile {
     pub flush_ns: u64,
     /// Read bandwidth in bytes per second.
     pub read_bytes_per_s: u64,
-    /// Reads per second at most.
+    /// Maximum reads per second.
     pub read_iops: u64,
-    /// Bandwidth of writes in bytes per second while the buffer has room.
+    /// Write bandwidth in bytes per second while the buffer has room.
     pub buffered_bytes_per_s: u64,
-    /// Writes per second at most while the buffer has room.
+    /// Maximum writes per second while the buffer has room.
     pub buffered_iops: u64,
-    /// Bytes that the buffer takes.
+    /// Size of the buffer in bytes.
     pub buffer_bytes: u64,
-    /// Bandwidth of writes in bytes per second when it has none: how fast it is drained.
+    /// Write bandwidth in bytes per second with a full buffer: its drain rate.
     pub write_bytes_per_s: u64,
-    /// Writes per second at most when it has none.
+    /// Maximum writes per second with a full buffer.
     pub write_iops: u64,
-    /// Bandwidth in bytes per second of reads and large writes together.
+    /// Combined bandwidth of reads and large writes in bytes per second.
     pub mixed_bytes_per_s: u64,
 }
 
@@ -102,11 +101,11 @@ const D7_PS1010: TimingProfile = TimingProfile {
 const NAMES: [&str; 3] = ["pm9d3a", "990pro", "d7-ps1010"];
 
 impl TimingModel {
-    /// All there are.
+    /// All models.
     pub const ALL: [TimingModel; 3] =
         [TimingModel::Pm9d3a, TimingModel::Samsung990Pro, TimingModel::D7Ps1010];
 
-    /// Its figures.
+    /// Returns the drive's figures.
     pub const fn profile(self) -> TimingProfile {
         match self {
             TimingModel::Pm9d3a => PM9D3A,
@@ -134,46 +133,45 @@ impl FromStr for TimingModel {
     }
 }
 
-/// What a command asks of the drive.
+/// The work that a command causes in the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effort {
     /// Data comes from the flash.
     Read { bytes: u64 },
     /// Data goes to the flash.
     Write { bytes: u64 },
-    /// The buffer is made durable.
+    /// Makes the buffer durable.
     Flush,
-    /// Only tables change.
+    /// Changes only tables.
     Tables,
 }
 
-/// Picoseconds: at 10 GB/s the nanosecond is ten bytes.
+/// Picoseconds: at 10 GB/s, a nanosecond is ten bytes.
 type Ps = u128;
 
 const PS_PER_NS: Ps = 1000;
 const PS_PER_S: Ps = 1_000_000_000_000;
-/// The command that latencies are given for.
+/// Size of the command that latencies refer to.
 const LONE_BYTES: u64 = 4096;
-/// From here on a write is a large one, which reads suffer from.
+/// Smallest large write, which slows reads down.
 const LARGE_BYTES: u64 = 64 << 10;
-/// How long after its end a command still counts as overlapping with those that come.
+/// How long after its end a command still counts as overlapping with new ones.
 const LINGER_NS: u64 = 50_000;
 
-/// One command at a time, in the order they come.
+/// Serves one command at a time, in order of arrival.
 #[derive(Debug, Default)]
 struct Pipe {
     free_at: Ps,
 }
 
 impl Pipe {
-    /// Passes a command that takes `cost`; returns when it is through.
+    /// Passes a command that costs `cost`; returns when it is through.
     fn pass(&mut self, now: Ps, cost: Ps) -> Ps {
         self.free_at = self.free_at.max(now) + cost;
         self.free_at
     }
 }
 
-/// A drive at work.
 #[derive(Debug)]
 pub(super) struct Timing {
     profile: TimingProfile,
@@ -198,7 +196,7 @@ impl Timing {
         }
     }
 
-    /// When a command that is fetched `now` is done.
+    /// Returns when a command fetched at `now` is done.
     pub(super) fn due(&mut self, now: Time, effort: Effort) -> Time {
         let after = |ns: u64| now + std::time::Duration::from_nanos(ns);
         match effort {
@@ -228,7 +226,7 @@ impl Timing {
         let at = ps(now);
         let mut through = self.writes.pass(at, cost(bytes, buffered_bytes_per_s, buffered_iops));
         let drained = self.drain.pass(at, cost(bytes, write_bytes_per_s, write_iops));
-        // What the buffer holds back, in the time that draining it takes.
+        // The time to drain what the buffer holds back.
         let buffered = cost(buffer_bytes, write_bytes_per_s, u64::MAX);
         through = through.max(drained.saturating_sub(buffered));
         let is_large = bytes >= LARGE_BYTES;
@@ -248,12 +246,12 @@ impl Timing {
     }
 }
 
-/// How long a pipe is busy with one command.
+/// Returns how long a pipe is busy with one command.
 fn cost(bytes: u64, bytes_per_s: u64, iops: u64) -> Ps {
     (Ps::from(bytes) * PS_PER_S / Ps::from(bytes_per_s)).max(PS_PER_S / Ps::from(iops))
 }
 
-/// What is left of a latency besides the pipe.
+/// Returns the part of a latency outside the pipe.
 fn fixed(latency_ns: u64, lone: Ps) -> Ps {
     (Ps::from(latency_ns) * PS_PER_NS).saturating_sub(lone)
 }
@@ -274,7 +272,7 @@ fn lingering(due: Time) -> Time {
 mod tests {
     use super::*;
 
-    /// Keeps `depth` commands in flight for so many; returns bytes per second.
+    /// Keeps `depth` commands in flight until `count` are done; returns bytes per second.
     fn bandwidth(timing: &mut Timing, effort: Effort, depth: usize, count: usize) -> u64 {
         let bytes = match effort {
             Effort::Read { bytes } | Effort::Write { bytes } => bytes,

@@ -1,7 +1,6 @@
-//! The data of one command: the pieces of host memory its PRPs or SGL name.
+//! The data of one command: the pieces of host memory that its PRPs or SGL name.
 //!
-//! Built anew for each command in buffers that are kept, so that a command costs
-//! no allocation.
+//! Rebuilt per command in retained buffers, so that commands do not allocate.
 
 use super::command::{Command, Pointer};
 use super::memory::Dma;
@@ -10,14 +9,13 @@ use super::status::{DATA_TRANSFER_ERROR, INVALID_FIELD};
 use super::{prp, sgl};
 use adit_spec::{Iova, Status};
 
-/// A run of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) at: Iova,
     pub(super) len: u64,
 }
 
-/// The runs of one command in order; neighbours are merged.
+/// The runs of one command in order; adjacent ones are merged.
 #[derive(Debug, Default)]
 pub(super) struct Pieces(Vec<Piece>);
 
@@ -37,18 +35,18 @@ impl Pieces {
     }
 }
 
-/// What the walkers need to know of the controller.
+/// Controller limits for the walkers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     /// CC.MPS in bytes.
     pub(super) page_bytes: u64,
     /// Longest transfer in bytes (MDTS).
     pub(super) bytes_max: u64,
-    /// Which SGLs are taken.
+    /// Supported SGLs.
     pub(super) sgl: SglSupport,
 }
 
-/// The data of the command at hand.
+/// The data of the current command.
 #[derive(Debug, Default)]
 pub(super) struct Transfer {
     pieces: Pieces,

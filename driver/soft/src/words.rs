@@ -1,4 +1,4 @@
-//! Values as people write them: sizes, durations, numbers, switches. Targets of other kinds are read by the same words.
+//! Parsing and printing of values: sizes, durations, numbers, switches.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// A value, or one sentence on what is wrong with it.
 pub type Parsed<T> = std::result::Result<T, String>;
 
-/// A number that fits its type; hexadecimal after `0x`.
+/// Parses a number that fits its type; hexadecimal after `0x`.
 pub(super) fn number<T: FromStr + TryFrom<u64>>(value: &str) -> Parsed<T> {
     let hex = value.strip_prefix("0x").map(|digits| u64::from_str_radix(digits, 16));
     let parsed = match hex {
@@ -17,7 +17,7 @@ pub(super) fn number<T: FromStr + TryFrom<u64>>(value: &str) -> Parsed<T> {
     parsed.ok_or_else(|| format!("'{value}' is not a number in range"))
 }
 
-/// A count of bytes; `k`, `M`, `G` and `T` are powers of 1024.
+/// Parses a count of bytes; `k`, `M`, `G` and `T` are powers of 1024.
 pub fn size(value: &str) -> Parsed<u64> {
     let shift = match value.bytes().last() {
         Some(b'k' | b'K') => 10,
@@ -31,7 +31,6 @@ pub fn size(value: &str) -> Parsed<u64> {
     parsed.ok_or_else(|| format!("'{value}' is not a size such as 4096, 64M or 1G"))
 }
 
-/// `on` or `off`.
 pub(super) fn switch(value: &str) -> Parsed<bool> {
     match value {
         "on" => Ok(true),
@@ -42,7 +41,7 @@ pub(super) fn switch(value: &str) -> Parsed<bool> {
 
 const UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// A whole number of `ns`, `us`, `ms` or `s`, at most 2^64 ns.
+/// Parses a whole number of `ns`, `us`, `ms` or `s`, at most 2^64 ns.
 pub(super) fn duration(value: &str) -> Parsed<Duration> {
     let digits = value.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = UNITS.iter().find(|(name, _)| *name == &value[digits.len()..]);
@@ -51,7 +50,7 @@ pub(super) fn duration(value: &str) -> Parsed<Duration> {
         .ok_or_else(|| format!("'{value}' is not a duration such as 100ns, 50us, 5ms or 2s"))
 }
 
-/// A duration as [`duration`] reads it.
+/// Prints a duration as [`duration`] parses it.
 pub(super) struct InUnits(pub(super) Duration);
 
 impl fmt::Display for InUnits {
@@ -63,7 +62,7 @@ impl fmt::Display for InUnits {
     }
 }
 
-/// That there is no `what` called `word`, and which one may be meant.
+/// Says that no `what` is called `word`, and suggests the nearest name.
 pub(super) fn unknown(what: &str, word: &str, names: &[&str]) -> String {
     match nearest(word, names) {
         Some(name) => format!("there is no {what} '{word}'; did you mean '{name}'?"),

@@ -1,17 +1,17 @@
-//! Bit fields of raw integers, by the bit numbers that the specification prints.
+//! Bit-field helpers over raw integers; bit numbers are the specification's.
 
-/// Bits `hi..=lo` of `raw`, shifted down.
+/// Returns bits `hi..=lo` of `raw`, shifted down.
 pub(super) const fn bits(raw: u64, hi: u32, lo: u32) -> u64 {
     (raw >> lo) & (u64::MAX >> (63 - (hi - lo)))
 }
 
-/// `raw` with bits `hi..=lo` replaced by the low bits of `value`.
+/// Replaces bits `hi..=lo` of `raw` by the low bits of `value`.
 pub(super) const fn with_bits(raw: u64, hi: u32, lo: u32, value: u64) -> u64 {
     let mask = (u64::MAX >> (63 - (hi - lo))) << lo;
     (raw & !mask) | ((value << lo) & mask)
 }
 
-/// Makes a newtype over an integer of which each bit is a flag with a getter and a setter.
+/// Makes a newtype over an integer whose bits are flags, each with a getter and a setter.
 macro_rules! bit_flags {
     ($(#[$doc:meta])* $type:ident($raw:ty) { $($bit:literal $getter:ident $setter:ident, $text:literal;)+ }) => {
         $(#[$doc])*

@@ -1,7 +1,6 @@
-//! Completion queue entry: the 16 bytes a controller writes when a command ends (Base 3.3.3.2).
+//! Completion queue entry: the 16 bytes that a controller writes when a command ends (Base 3.3.3.2).
 //!
-//! A [`Cqe`] is a copy. Reading an entry from ring memory in the right order, and deciding whether its SQID, CID and
-//! SQHD are possible, is the queue's work.
+//! A [`Cqe`] is a copy. The queue reads the entry from ring memory in the right order and validates SQID, CID and SQHD.
 
 use core::fmt;
 
@@ -33,7 +32,7 @@ pub struct Cqe {
     pub dw1: U32,
     /// SQ Head Pointer: entries before it have been consumed.
     pub sqhd: U16,
-    /// SQ Identifier: the queue the command came from.
+    /// SQ Identifier: the submission queue of the command.
     pub sqid: U16,
     /// Command Identifier.
     pub cid: U16,
@@ -44,7 +43,7 @@ pub struct Cqe {
 const _: () = assert!(size_of::<Cqe>() == 16);
 
 impl Cqe {
-    /// An entry as a controller builds it.
+    /// Builds the entry that a controller writes.
     #[inline]
     pub const fn new(dw0: u32, sqhd: u16, sqid: Qid, cid: Cid, status: Status, phase: bool) -> Cqe {
         Cqe {
@@ -57,7 +56,7 @@ impl Cqe {
         }
     }
 
-    /// The entry with its second dword set.
+    /// Sets the second dword.
     #[inline]
     pub const fn with_dw1(self, dw1: u32) -> Cqe {
         Cqe { dw1: U32::new(dw1), ..self }
@@ -77,7 +76,7 @@ impl Cqe {
         }
     }
 
-    /// The four dwords, each in host byte order.
+    /// Returns the four dwords, each in host byte order.
     #[inline]
     pub const fn to_dwords(self) -> [u32; 4] {
         [
@@ -88,7 +87,7 @@ impl Cqe {
         ]
     }
 
-    /// Phase Tag: inverted by the controller each time it goes round the queue.
+    /// Phase Tag: the controller inverts it on each pass through the queue.
     #[inline]
     pub const fn phase(&self) -> bool {
         self.status_word.get() & 1 != 0
@@ -118,7 +117,7 @@ impl Cqe {
         self.sqhd.get()
     }
 
-    /// The command specific result: dword 1 in the upper half, dword 0 in the lower.
+    /// Returns the command specific result: dword 1 in the upper half, dword 0 in the lower.
     #[inline]
     pub const fn result(&self) -> u64 {
         self.dw0.get() as u64 | (self.dw1.get() as u64) << 32

@@ -1,4 +1,4 @@
-//! Arbitrary bytes through every Identify and log parser: a device chooses them, and nothing may panic.
+//! Feeds arbitrary bytes to every Identify and log parser; none may panic.
 
 use proptest::prelude::*;
 

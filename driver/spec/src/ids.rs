@@ -1,8 +1,8 @@
-//! Identifiers and counts: one type for each kind of number that must not be mistaken for another.
+//! Identifiers and counts: a type for each kind of number that must not be confused with another.
 //!
-//! Counts that the specification stores as "one less than" ([`LbaCount`], [`RangeCount`], [`QueueEntries`]) are kept
-//! zero-based here, so that they are converted exactly once, at construction, where the range is checked as well.
-//! What is not here: any check against a particular namespace or controller.
+//! Counts with a zero-based wire form ([`LbaCount`], [`RangeCount`], [`QueueEntries`]) are stored zero-based and
+//! converted once, at construction, which also checks the range. Checks against a namespace or controller do not belong
+//! here.
 
 use core::fmt;
 
@@ -11,7 +11,7 @@ use core::fmt;
 pub struct Qid(pub u16);
 
 impl Qid {
-    /// The admin submission and completion queue.
+    /// The admin queue pair.
     pub const ADMIN: Qid = Qid(0);
 
     /// Whether this is the admin queue pair.
@@ -31,10 +31,10 @@ pub struct Nsid(pub u32);
 impl Nsid {
     /// The broadcast value: all namespaces attached to the controller.
     pub const ALL: Nsid = Nsid(0xffff_ffff);
-    /// The value of commands that use no namespace.
+    /// The value for commands that use no namespace.
     pub const NONE: Nsid = Nsid(0);
 
-    /// Whether this names one namespace: neither [`Nsid::NONE`] nor [`Nsid::ALL`] nor the reserved FFFFFFFEh.
+    /// Whether this names one namespace: not [`Nsid::NONE`], [`Nsid::ALL`] or the reserved FFFFFFFEh.
     pub const fn is_specific(self) -> bool {
         self.0 != 0 && self.0 < 0xffff_fffe
     }
@@ -45,7 +45,7 @@ impl Nsid {
 pub struct Lba(pub u64);
 
 impl Lba {
-    /// The address `lbas` logical blocks further, or `None` past the end of the 64-bit range.
+    /// Returns the address `lbas` logical blocks further, or `None` on overflow.
     pub const fn checked_add(self, lbas: u64) -> Option<Lba> {
         match self.0.checked_add(lbas) {
             Some(sum) => Some(Lba(sum)),
@@ -54,12 +54,12 @@ impl Lba {
     }
 }
 
-/// Bus address as the controller sees it: what goes into PRP entries, SGL descriptors and queue base registers.
+/// Bus address as the controller sees it, for PRP entries, SGL descriptors and queue base registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Iova(pub u64);
 
 impl Iova {
-    /// The address `bytes` further, or `None` past the end of the 64-bit range.
+    /// Returns the address `bytes` further, or `None` on overflow.
     pub const fn checked_add(self, bytes: u64) -> Option<Iova> {
         match self.0.checked_add(bytes) {
             Some(sum) => Some(Iova(sum)),
@@ -67,7 +67,7 @@ impl Iova {
         }
     }
 
-    /// Offset in bytes into the page of `page_size` bytes that this address lies in.
+    /// Returns the offset in bytes into the address's page.
     ///
     /// `page_size` is a power of two; [`super::register::Cc::page_size`] gives one.
     pub const fn page_offset(self, page_size: u64) -> u64 {
@@ -114,7 +114,7 @@ impl fmt::Display for Iova {
     }
 }
 
-/// Number of logical blocks that one command transfers: 1 to 65536 (NLB, NVM 3.2).
+/// Number of logical blocks of one command: 1 to 65536 (NLB, NVM 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LbaCount {
     nlb_z: u16,
@@ -123,10 +123,10 @@ pub struct LbaCount {
 impl LbaCount {
     /// One logical block.
     pub const ONE: LbaCount = LbaCount { nlb_z: 0 };
-    /// The most that the wire format can say: 65536 logical blocks.
+    /// The most that the wire format holds: 65536 logical blocks.
     pub const MAX: LbaCount = LbaCount { nlb_z: u16::MAX };
 
-    /// Checks a count of logical blocks; `None` for 0 and for more than 65536.
+    /// Checks a count of logical blocks; `None` for 0 and above 65536.
     #[inline]
     pub const fn new(lbas: u32) -> Option<LbaCount> {
         match lbas {
@@ -135,7 +135,7 @@ impl LbaCount {
         }
     }
 
-    /// Takes the wire value; every one of them is a valid count.
+    /// Takes the wire value; all are valid.
     #[inline]
     pub const fn from_z(nlb_z: u16) -> LbaCount {
         LbaCount { nlb_z }
@@ -169,10 +169,10 @@ pub struct RangeCount {
 impl RangeCount {
     /// One range.
     pub const ONE: RangeCount = RangeCount { nr_z: 0 };
-    /// The most that the wire format can say: 256 ranges.
+    /// The most that the wire format holds: 256 ranges.
     pub const MAX: RangeCount = RangeCount { nr_z: u8::MAX };
 
-    /// Checks a number of ranges; `None` for 0 and for more than 256.
+    /// Checks a number of ranges; `None` for 0 and above 256.
     pub const fn new(ranges: u32) -> Option<RangeCount> {
         match ranges {
             1..=256 => Some(RangeCount { nr_z: (ranges - 1) as u8 }),
@@ -180,7 +180,7 @@ impl RangeCount {
         }
     }
 
-    /// Takes the wire value; every one of them is a valid count.
+    /// Takes the wire value; all are valid.
     pub const fn from_z(nr_z: u8) -> RangeCount {
         RangeCount { nr_z }
     }
@@ -203,9 +203,9 @@ pub struct QueueEntries {
 }
 
 impl QueueEntries {
-    /// The smallest queue: two entries, of which one can be used.
+    /// The smallest queue: two entries, one of them usable.
     pub const MIN: QueueEntries = QueueEntries { qsize_z: 1 };
-    /// The largest queue that the wire format can say: 65536 entries.
+    /// The largest queue that the wire format holds: 65536 entries.
     pub const MAX: QueueEntries = QueueEntries { qsize_z: u16::MAX };
 
     /// Checks a number of entries; `None` below 2 and above 65536.
@@ -216,7 +216,7 @@ impl QueueEntries {
         }
     }
 
-    /// Takes the wire value; `None` for 0, which would be a queue of one entry.
+    /// Takes the wire value; `None` for 0, a queue of one entry.
     pub const fn from_z(qsize_z: u16) -> Option<QueueEntries> {
         match qsize_z {
             0 => None,

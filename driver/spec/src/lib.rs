@@ -1,16 +1,15 @@
-//! Wire types of the NVMe specifications: what lies in registers, queues and data buffers, byte for byte.
+//! Wire types of the NVMe specifications: the contents of registers, queues and data buffers, byte for byte.
 //!
-//! Follows the NVM Express Base Specification 2.0 ("Base") and the NVM Command Set Specification 1.0 ("NVM").
-//! Section numbers on items refer to these two.
+//! Follows the NVM Express Base Specification 2.0 ("Base") and the NVM Command Set Specification 1.0 ("NVM"). Section
+//! numbers on items refer to these two.
 //!
 //! Invariants:
-//! - Every multi-byte field is little-endian whatever the host is, and every structure has alignment 1, so that a
-//!   view over any byte slice of sufficient length is sound. Sizes are asserted at compile time.
-//! - A field whose wire value is one less than what it counts ends in `_z`; accessors without the suffix have
-//!   converted it.
-//! - Parsing never panics, whatever the bytes are: a device chooses them.
+//! - Multi-byte fields are little-endian on every host, and structures have alignment 1, so that a view over any
+//!   sufficiently long byte slice is sound. Sizes are asserted at compile time.
+//! - Zero-based fields end in `_z`; accessors without the suffix convert.
+//! - Parsing never panics: a device chooses the bytes.
 //!
-//! What it does not do: any I/O, any policy, and any check that needs to know the state of a controller.
+//! Contains no I/O, no policy, and no check that depends on a controller's state.
 
 #![forbid(unsafe_code)]
 

@@ -1,25 +1,25 @@
-//! Rules of Physical Region Page entries and lists, as pure helpers (Base 4.1.1).
+//! Pure rules for Physical Region Page entries and lists (Base 4.1.1).
 //!
-//! A PRP entry is the 64-bit address of a memory page; only the first of a transfer may have an offset into its
-//! page. A list fills its page from wherever it starts, and when entries remain, its last slot points to the next
-//! list page. Building and walking lists is not done here: the planner and the software controller each do their own.
+//! A PRP entry is the 64-bit address of a memory page; only the first entry of a transfer may have an offset into its
+//! page. A list fills its page from its start address; when entries remain, its last slot points to the next list page.
+//! The planner builds lists and the software controller walks them, each with its own code.
 
 use super::ids::Iova;
 
 /// Size of a PRP entry in bytes.
 pub const ENTRY_BYTES: u64 = 8;
 
-/// Number of entries that a whole list page of `page_size` bytes holds.
+/// Returns the number of entries in a whole list page of `page_size` bytes.
 pub const fn entries_per_page(page_size: u64) -> u64 {
     page_size / ENTRY_BYTES
 }
 
-/// Number of entry slots from the list address `list` to the end of its page, the slot for chaining included.
+/// Returns the number of entry slots from `list` to the end of its page, the chaining slot included.
 pub const fn entries_to_page_end(list: Iova, page_size: u64) -> u64 {
     (page_size - list.page_offset(page_size)) / ENTRY_BYTES
 }
 
-/// Number of memory pages that `len_bytes` starting at `start` touch; `None` if the range wraps.
+/// Returns the number of memory pages that `len_bytes` from `start` touch; `None` if the range wraps.
 pub const fn pages_touched(start: Iova, len_bytes: u64, page_size: u64) -> Option<u64> {
     if len_bytes == 0 {
         return Some(0);
@@ -31,17 +31,17 @@ pub const fn pages_touched(start: Iova, len_bytes: u64, page_size: u64) -> Optio
     Some((len_bytes - 1 + offset) / page_size + 1)
 }
 
-/// Whether `entry` may be the first PRP entry of a transfer: any offset, but dword aligned.
+/// Whether `entry` may be the first PRP entry of a transfer: dword aligned, any page offset.
 pub const fn is_valid_first(entry: Iova) -> bool {
     entry.is_aligned(4)
 }
 
-/// Whether `entry` may be a later PRP entry, or a pointer to a list page that is not the first: page aligned.
+/// Whether `entry` may be a later PRP entry or the address of a later list page: page aligned.
 pub const fn is_valid_next(entry: Iova, page_size: u64) -> bool {
     entry.is_aligned(page_size)
 }
 
-/// Whether `list` may be the PRP2 of a command that needs a list: qword aligned, any offset into its page.
+/// Whether `list` may be the PRP2 of a command that needs a list: qword aligned, any page offset.
 pub const fn is_valid_list_pointer(list: Iova) -> bool {
     list.is_aligned(ENTRY_BYTES)
 }

@@ -1,7 +1,7 @@
-//! SGL descriptor: 16 bytes that describe a piece of memory or the next piece of the list (Base 4.1.2).
+//! SGL descriptor: 16 bytes that describe a piece of memory or the next segment of the list (Base 4.1.2).
 //!
-//! Data block, segment and last segment are built here; other types can be parsed and are told apart. Walking a
-//! list is not done here: the planner and the software controller each do their own.
+//! Builds data block, segment and last segment descriptors, and tells all types apart when parsing. The planner builds
+//! lists and the software controller walks them, each with its own code.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -41,9 +41,9 @@ const _: () = assert!(size_of::<SglDescriptor>() == 16);
 pub enum SglType {
     /// 0h: data block.
     DataBlock,
-    /// 1h: bit bucket; read data for it is thrown away.
+    /// 1h: bit bucket; discards read data.
     BitBucket,
-    /// 2h: segment; the next segment is followed by further ones.
+    /// 2h: segment; more segments follow the next one.
     Segment,
     /// 3h: last segment; the next segment is the last.
     LastSegment,
@@ -82,21 +82,22 @@ impl SglDescriptor {
         }
     }
 
-    /// Data block: `len_bytes` of data at `iova`. Zero length is allowed and transfers nothing.
+    /// Builds a data block: `len_bytes` of data at `iova`. Zero length is valid and transfers nothing.
     #[inline]
     pub const fn data_block(iova: Iova, len_bytes: u32) -> SglDescriptor {
         SglDescriptor::new(iova, len_bytes, 0x00)
     }
 
-    /// Segment: the next `len_bytes` of descriptors lie at `iova`, and more segments follow them.
+    /// Builds a segment: the next `len_bytes` of descriptors lie at `iova`, and more segments follow.
     ///
-    /// The specification wants `iova` qword aligned and `len_bytes` a multiple of [`SglDescriptor::BYTES`], not 0.
+    /// The specification requires `iova` to be qword aligned and `len_bytes` a nonzero multiple of
+    /// [`SglDescriptor::BYTES`].
     #[inline]
     pub const fn segment(iova: Iova, len_bytes: u32) -> SglDescriptor {
         SglDescriptor::new(iova, len_bytes, 0x20)
     }
 
-    /// Last segment: the last `len_bytes` of descriptors lie at `iova`; limits as [`SglDescriptor::segment`].
+    /// Builds a last segment: the last `len_bytes` of descriptors lie at `iova`; limits as [`SglDescriptor::segment`].
     #[inline]
     pub const fn last_segment(iova: Iova, len_bytes: u32) -> SglDescriptor {
         SglDescriptor::new(iova, len_bytes, 0x30)
@@ -110,7 +111,7 @@ impl SglDescriptor {
         SglDescriptor { address: words[0], length, reserved: [r0, r1, r2], identifier }
     }
 
-    /// The descriptor as the two qwords of a command's data pointer.
+    /// Returns the two qwords of a command's data pointer.
     #[inline]
     pub const fn to_words(self) -> [U64; 2] {
         let [r0, r1, r2] = self.reserved;

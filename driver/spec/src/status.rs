@@ -1,9 +1,8 @@
-//! Status field of a completion: every status code of the two specifications, by its name (Base 3.3.3.2.1, NVM 3.1).
+//! Status field of a completion: every status code of the two specifications, by name (Base 3.3.3.2.1, NVM 3.1).
 //!
-//! One table drives the constants, the names and what is worth retrying. A [`Status`] is the 15 bits above the phase
-//! tag and keeps all of them: code, code type, retry delay, MORE and DNR. Compare codes with [`Status::is`]; `==`
-//! compares the flags as well. Codes of other command sets and of fabrics are not in the table: they overlap with
-//! those of the NVM command set.
+//! One table drives the constants, the names and retryability. A [`Status`] holds all 15 bits above the phase tag:
+//! code, code type, retry delay, MORE and DNR. Compare codes with [`Status::is`]; `==` compares the flags as well. The
+//! table omits other command sets and fabrics, whose codes overlap with those of the NVM command set.
 
 use core::fmt;
 
@@ -44,9 +43,9 @@ impl StatusCodeType {
 /// Whether the same command may succeed later when DNR is clear.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Retry {
-    /// The cause passes, or was a fault of the moment.
+    /// The cause is transient.
     Worth,
-    /// The command or the state it met is the cause; the same command fails the same way.
+    /// The command or the state it met is the cause; a retry fails the same way.
     Useless,
 }
 
@@ -58,7 +57,7 @@ const CRD_SHIFT: u32 = 11;
 const CODE_MASK: u16 = 0x7ff;
 
 impl Status {
-    /// A status from its code type and code, all flags clear; only the low 3 bits of `sct` count.
+    /// Creates a status from its code type and code, all flags clear; only the low 3 bits of `sct` count.
     #[inline]
     pub const fn new(sct: u8, sc: u8) -> Status {
         Status((sct as u16 & 7) << 8 | sc as u16)
@@ -70,7 +69,7 @@ impl Status {
         Status(bits & 0x7fff)
     }
 
-    /// The 15 bits above the phase tag.
+    /// Returns the 15 bits above the phase tag.
     #[inline]
     pub const fn bits(self) -> u16 {
         self.0
@@ -91,12 +90,12 @@ impl Status {
         StatusCodeType::from_raw(self.sct())
     }
 
-    /// Command Retry Delay: 0 for none, else which of CRDT1 to CRDT3 of Identify Controller to wait.
+    /// Command Retry Delay: 0 for none, else the index of CRDT1 to CRDT3 in Identify Controller.
     pub const fn crd(self) -> u8 {
         (self.0 >> CRD_SHIFT) as u8 & 3
     }
 
-    /// More: the Error Information log has more to say.
+    /// More: the Error Information log has details.
     pub const fn more(self) -> bool {
         self.0 & MORE != 0
     }
@@ -121,12 +120,12 @@ impl Status {
         Status(self.0 & !(3 << CRD_SHIFT) | (crd as u16 & 3) << CRD_SHIFT)
     }
 
-    /// The status with all flags clear: what the constants are.
+    /// Returns the status with all flags clear, comparable with the constants.
     pub const fn code(self) -> Status {
         Status(self.0 & CODE_MASK)
     }
 
-    /// Whether code type and code are those of `other`, whatever the flags.
+    /// Whether code type and code equal those of `other`; ignores the flags.
     pub const fn is(self, other: Status) -> bool {
         self.0 & CODE_MASK == other.0 & CODE_MASK
     }
@@ -137,10 +136,10 @@ impl Status {
         self.0 & CODE_MASK == 0
     }
 
-    /// Whether the same command may succeed when it is sent again.
+    /// Returns whether a retry may succeed.
     ///
-    /// Never when DNR is set or the command succeeded. Otherwise a code of the table says so itself; for one that is
-    /// not there (vendor specific, other command sets), the clear DNR bit is taken at its word.
+    /// Never after success or with DNR set. The table decides for the codes it holds; other codes (vendor specific,
+    /// other command sets) are retryable, since DNR is clear.
     pub fn is_retryable(self) -> bool {
         if self.is_success() || self.dnr() {
             return false;
@@ -148,7 +147,7 @@ impl Status {
         self.entry().is_none_or(|entry| entry.retry == Worth)
     }
 
-    /// The specification's name of the code, or what kind of unknown code it is.
+    /// Returns the specification's name of the code, or the kind of an unknown code.
     pub fn name(self) -> &'static str {
         if let Some(entry) = self.entry() {
             return entry.name;
@@ -167,7 +166,7 @@ impl Status {
         TABLE.iter().find(|entry| entry.status.is(self))
     }
 
-    /// Every status that has a name, in order of type and code.
+    /// Iterates over every named status, in order of type and code.
     pub fn all_named() -> impl Iterator<Item = Status> {
         TABLE.iter().map(|entry| entry.status)
     }
@@ -201,7 +200,7 @@ struct Entry {
     retry: Retry,
 }
 
-/// Makes a constant of [`Status`] and a row of the table from each line.
+/// Makes a constant of [`Status`] and a table row from each line.
 macro_rules! status_table {
     ($($sct:literal, $sc:literal, $constant:ident, $name:literal, $retry:ident;)+) => {
         impl Status {$(
@@ -361,7 +360,7 @@ mod tests {
         assert!(Status::COMMAND_INTERRUPTED.is_retryable());
         assert!(!Status::LBA_OUT_OF_RANGE.is_retryable());
         assert!(Status::new(7, 0).is_retryable());
-        // What is stored does not fit what protects it, and will not the next time.
+        // The stored data does not match its protection information, and a retry reads the same data.
         assert!(!Status::GUARD_CHECK_ERROR.is_retryable());
         assert!(!Status::REFERENCE_TAG_CHECK_ERROR.is_retryable());
     }

@@ -1,4 +1,4 @@
-//! Views of wire structures over bytes, and the text fields that some of them have.
+//! Views of wire structures over bytes, and their text fields.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Structures that can be read in place from any bytes.
 pub trait View: FromBytes + Immutable + KnownLayout + Unaligned {
-    /// The structure at the start of `bytes`; `None` if there are too few. Bytes after it are ignored.
+    /// Views the structure at the start of `bytes`; `None` if there are too few. Ignores further bytes.
     fn view(bytes: &[u8]) -> Option<&Self> {
         Self::ref_from_prefix(bytes).ok().map(|(view, _)| view)
     }
@@ -16,19 +16,19 @@ impl<T: FromBytes + Immutable + KnownLayout + Unaligned> View for T {}
 
 /// Fixed-length ASCII field, padded with spaces or NULs (Base 1.4.2).
 ///
-/// Its bytes come from the device. What it displays is printable ASCII only: padding is trimmed and everything else
-/// replaced, so that it can go to a terminal or a log.
+/// The bytes come from the device. `Display` trims padding and replaces all but printable ASCII, so that the text is
+/// safe for terminals and logs.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(transparent)]
 pub struct Ascii<const N: usize>(pub [u8; N]);
 
 impl<const N: usize> Ascii<N> {
-    /// The field that holds `text` padded with spaces; text that is too long is cut.
+    /// Pads `text` with spaces; cuts text that is too long.
     pub fn padded(text: &str) -> Ascii<N> {
         Ascii::filled(text, b' ')
     }
 
-    /// The field that holds `text` padded with NULs, of which there is at least one.
+    /// Pads `text` with NULs, at least one.
     pub fn nul_terminated(text: &str) -> Ascii<N> {
         let mut field = Ascii::filled(text, 0);
         if let Some(last) = field.0.last_mut() {

@@ -1,19 +1,19 @@
-//! Closes what clients handed over, in threads that may wait.
+//! Closes clients' files in threads that may block.
 //!
-//! close(2) can wait for its file: for data that a lingering socket has not got rid of, for the process behind a FUSE file.
-//! A socket that is closed closes the files in messages that were not read. So the server's thread closes neither; only
-//! memory files and eventfds, which never wait.
+//! close(2) can block on its file: on the unsent data of a lingering socket, or on the process behind a FUSE file.
+//! Closing a socket also closes the files in its unread messages. So the server's thread closes only memory files and
+//! eventfds, which never block.
 
 use std::any::Any;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Threads at a time. While clients keep all of them waiting, the rest stays open.
+/// Maximum number of threads. While clients block all of them, the rest stays open.
 const THREADS_MAX: usize = 16;
 
 type Closed = Box<dyn Any + Send>;
 
-/// Files to close, and how many threads close them.
+/// Files to close, and the number of threads that close them.
 struct Pile {
     waiting: Vec<Closed>,
     threads: usize,
@@ -25,7 +25,7 @@ fn pile() -> MutexGuard<'static, Pile> {
     PILE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has another thread drop `what`.
+/// Drops `what` in another thread.
 pub(super) fn close_elsewhere(what: impl Any + Send) {
     let mut pile = pile();
     pile.waiting.push(Box::new(what));
@@ -45,7 +45,7 @@ fn close_one() -> Option<()> {
     next.map(drop)
 }
 
-/// The next thing to close; the thread that gets nothing ends.
+/// Takes the next file to close; a thread that gets none ends.
 fn take() -> Option<Closed> {
     let mut pile = pile();
     let next = pile.waiting.pop();
@@ -63,7 +63,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Waits when it is dropped, until it is let go.
+    /// Blocks in its drop until released.
     struct Stuck(Receiver<()>);
 
     impl Drop for Stuck {

@@ -1,16 +1,15 @@
-//! PCI configuration space of the served function (PCI Local Bus 3.0 section 6, PCI Express
-//! Base section 7.5, NVMe over PCIe Transport 1.0 section 3).
+//! PCI configuration space of the served function (PCI Local Bus 3.0 section 6, PCI Express Base section 7.5, NVMe over
+//! PCIe Transport 1.0 section 3).
 //!
-//! What drivers look for: identity, class, BAR sizes by the all-ones method, MSI-X, and PCI Express
-//! with function level reset. Nothing is behind the bits of the command register: a vfio-user client has
-//! DMA when it hands memory over.
+//! Holds what drivers look for: identity, class, BAR sizes by the all-ones method, MSI-X, and PCI Express with function
+//! level reset. The bits of the command register have no effect: a vfio-user client enables DMA by handing memory over.
 
 use super::refusal::{Outcome, Refusal};
 use crate::soft::PCI_VENDOR;
 
-/// Bytes of it: a PCI Express function has 4096.
+/// Size in bytes; a PCI Express function has 4096.
 pub(super) const LEN: usize = 4096;
-/// Which BAR holds the MSI-X table.
+/// The BAR that holds the MSI-X table.
 pub(super) const MSIX_BAR: u8 = 4;
 
 const DEVICE: u16 = 0x0001;
@@ -42,7 +41,7 @@ const LINK: u16 = 0x44;
 
 const BAR_IS_64: u32 = 0b100;
 
-/// How the MSI-X table lies in its BAR.
+/// Layout of the MSI-X table in its BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MsixLayout {
     pub(super) table_bytes: u32,
@@ -60,7 +59,7 @@ impl MsixLayout {
     }
 }
 
-/// The registers and which of their bits a client may change.
+/// The registers, and which of their bits a client may change.
 #[derive(Debug)]
 pub(super) struct ConfigSpace {
     bytes: Box<[u8; LEN]>,
@@ -68,7 +67,7 @@ pub(super) struct ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// With BAR0 and BAR2 of these sizes, powers of two or zero, and MSI-X in [`MSIX_BAR`].
+    /// Creates the space with BAR0 and BAR2 of these sizes, powers of two or zero, and MSI-X in [`MSIX_BAR`].
     pub(super) fn new(bar0_bytes: u64, bar2_bytes: u64, vector_count: u16) -> ConfigSpace {
         let mut space = ConfigSpace { bytes: Box::new([0; LEN]), writable: Box::new([0; LEN]) };
         space.put(0x00, &PCI_VENDOR.to_le_bytes());
@@ -97,7 +96,7 @@ impl ConfigSpace {
         self.writable[at..at + mask.len()].copy_from_slice(mask);
     }
 
-    /// A 64-bit memory BAR: the bits above its size can be written.
+    /// Adds a 64-bit memory BAR, whose bits above its size are writable.
     fn put_bar(&mut self, bar: u8, bytes: u64) {
         if bytes == 0 {
             return;
@@ -125,14 +124,13 @@ impl ConfigSpace {
         self.put(EXPRESS + 0x12, &LINK.to_le_bytes());
     }
 
-    /// Reads `into.len()` bytes at `offset`.
     pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> Outcome {
         let at = place(offset, into.len())?;
         into.copy_from_slice(&self.bytes[at..at + into.len()]);
         Ok(())
     }
 
-    /// Writes `data` at `offset`; true if that asks for a function level reset.
+    /// Writes `data` at `offset`; returns true if that requests a function level reset.
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) -> Outcome<bool> {
         let at = place(offset, data.len())?;
         for (at, value) in (at..).zip(data) {
@@ -143,7 +141,7 @@ impl ConfigSpace {
         Ok(high.is_some_and(|high| u16::from(*high) << 8 & INITIATE_FLR != 0))
     }
 
-    /// As after a function level reset.
+    /// Resets to the state after a function level reset.
     pub(super) fn reset(&mut self) {
         for (byte, mask) in self.bytes.iter_mut().zip(self.writable.iter()) {
             *byte &= !mask;

@@ -1,10 +1,10 @@
-//! The served function: the controller, what PCI adds to it, and the client's memory.
+//! The served function: the controller, its PCI parts, and the client's memory.
 //!
 //! | region | is |
 //! |---|---|
 //! | 0 | BAR0: registers by message; doorbells mapped or by message |
-//! | 2 | the controller memory buffer, mapped, where there is one |
-//! | 4 | the MSI-X table and pending bits; kept, not acted upon: interrupts go by eventfd |
+//! | 2 | the controller memory buffer, mapped, if there is one |
+//! | 4 | the MSI-X table and pending bits; stored without effect, since interrupts go by eventfd |
 //! | 7 | configuration space |
 
 use std::ops::Range;
@@ -21,15 +21,15 @@ use crate::soft::{CMB_BAR, Controller, DOORBELLS_OFFSET};
 use crate::spec::register::{self, Csts, ShutdownStatus};
 use crate::sys::SharedPages;
 
-/// BARs, ROM, configuration space and VGA, as vfio-pci numbers them.
+/// BARs, ROM, configuration space and VGA, in vfio-pci's numbering.
 pub(super) const REGIONS: u32 = 9;
 const CONFIG_REGION: u32 = 7;
-/// The smallest BAR0: what real controllers have.
+/// The smallest BAR0, as in real controllers.
 const BAR0_BYTES_MIN: u64 = 0x4000;
 /// CC.SHN: normal shutdown (NVMe Base 2.0 section 3.1.3.5).
 const NORMAL_SHUTDOWN: u64 = 1 << 14;
 
-/// The function and whose memory it reaches.
+/// The function and the memory it reaches.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) controller: Controller,
@@ -41,11 +41,11 @@ pub(super) struct Device {
     doorbells: DoorbellAccess,
 }
 
-/// A region as a client is told of it.
+/// A region as reported to a client.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) bytes: u64,
-    /// What may be mapped, and the file, whose offsets are the region's.
+    /// The mappable range and its file, whose offsets are the region's.
     pub(super) mappable: Option<(Range<u64>, OwnedFd)>,
 }
 
@@ -66,14 +66,13 @@ impl Device {
         }
     }
 
-    /// Runs the controller; returns the commands taken.
+    /// Steps the controller; returns the number of commands fetched.
     #[inline]
     pub(super) fn step(&mut self, now: Time) -> usize {
         let Device { controller, memory, .. } = self;
         memory.access(|table| controller.step(table, now))
     }
 
-    /// What region `index` is.
     pub(super) fn region(&self, index: u32) -> Outcome<Region> {
         let plain = |bytes| Ok(Region { bytes, mappable: None });
         match index {
@@ -98,7 +97,6 @@ impl Device {
         }
     }
 
-    /// Reads `into.len()` bytes at `offset` of a region.
     pub(super) fn read(&self, region: u32, offset: u64, into: &mut [u8]) -> Outcome {
         match region {
             0 => {
@@ -119,7 +117,6 @@ impl Device {
         }
     }
 
-    /// Writes `data` at `offset` of a region.
     pub(super) fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Outcome {
         match region {
             0 => {
@@ -149,7 +146,7 @@ impl Device {
         }
     }
 
-    /// A register access of BAR0: 4 or 8 bytes, aligned to 4; doorbells by 4.
+    /// Checks a register access to BAR0: 4 or 8 bytes, aligned to 4; doorbells take 4.
     fn register(&self, offset: u64, len: usize) -> Outcome<(u32, u32)> {
         let end = offset.saturating_add(len as u64);
         let fits = end <= bar0_bytes(&self.controller) && offset.is_multiple_of(4);
@@ -168,7 +165,7 @@ impl Device {
         Ok(offset as usize)
     }
 
-    /// Function level reset: memory and eventfds stay the client's.
+    /// Performs a function level reset; memory and eventfds stay the client's.
     pub(super) fn reset(&mut self) -> Outcome {
         if !self.controller.reset() {
             return Err(Refusal::new(libc::EIO, "the controller refuses, by its plan of faults"));
@@ -182,11 +179,11 @@ impl Device {
         self.msix_table.fill(0);
     }
 
-    /// After a client: the controller is reset before the client's memory goes, and nothing the
-    /// client may have kept (the mapped doorbells, its eventfds) leads here any more.
+    /// Detaches a departed client: resets the controller before unmapping the client's memory. Whatever the client has
+    /// kept (the mapped doorbells, its eventfds) no longer leads here.
     ///
     /// # Errors
-    /// When there is no memory for new doorbells; the client is forgotten all the same.
+    /// When there is no memory for new doorbells; the client is detached all the same.
     pub(super) fn forget_client(&mut self) -> Result<()> {
         let renewed = self.controller.leave_host();
         self.forget_settings();
@@ -196,13 +193,13 @@ impl Device {
         Ok(renewed?)
     }
 
-    /// Shuts the controller down as a host would, so that what was written is on the media.
+    /// Shuts the controller down as a host would, which makes all writes durable.
     ///
     /// # Errors
-    /// [`Error::Device`] when the media takes it not.
+    /// [`Error::Device`] when the media fails.
     pub(super) fn shut_down(&mut self, now: Time) -> Result<()> {
         if self.controller.is_removed() {
-            // Pulled out by its plan of faults: what it lost is the plan's doing.
+            // Removed by its fault plan, which accounts for the lost data.
             return Ok(());
         }
         let cc = register::CC.offset();
@@ -218,7 +215,7 @@ impl Device {
     }
 }
 
-/// BAR0 as PCI sees it: a power of two.
+/// Returns the size of BAR0 on PCI, a power of two.
 fn bar0_bytes(controller: &Controller) -> u64 {
     controller.bar0_bytes().next_power_of_two().max(BAR0_BYTES_MIN)
 }

@@ -1,6 +1,6 @@
 //! The client's eventfds, one per MSI-X vector.
 //!
-//! Signalling must not wait for the client: only eventfds are taken, and `signaller.rs` signals them.
+//! Signalling must not wait for the client: only eventfds are accepted, and `signaller.rs` signals them.
 
 use std::fs::File;
 use std::ops::Range;
@@ -17,11 +17,11 @@ use crate::soft::Controller;
 /// Kinds of interrupts of a PCI function: INTx, MSI, MSI-X, errors, requests.
 pub(super) const KINDS: u32 = 5;
 
-/// What is signalled for each vector.
+/// The eventfd of each vector.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     vectors: Vec<Option<Arc<Vector>>>,
-    /// There from the first eventfd on; a client that polls needs none.
+    /// Present from the first eventfd on; a polling client needs none.
     signaller: Option<Arc<Signaller>>,
 }
 
@@ -36,12 +36,11 @@ impl Interrupts {
         Interrupts { vectors: vec![None; usize::from(vector_count)], signaller: None }
     }
 
-    /// How many interrupts of a kind there are.
     pub(super) fn count(&self, index: u32) -> u32 {
         if index == VFIO_PCI_MSIX_IRQ_INDEX { self.vectors.len() as u32 } else { 0 }
     }
 
-    /// Does what the client asks: eventfds for vectors, none for them, a test signal.
+    /// Executes the client's request: sets eventfds, removes them, or sends a test signal.
     pub(super) fn set(&mut self, ask: &SetIrqs, files: Vec<File>) -> Outcome {
         let (start, count) = (ask.start as usize, ask.count as usize);
         let end = start.checked_add(count).filter(|end| *end <= self.count(ask.index) as usize);
@@ -86,12 +85,11 @@ impl Interrupts {
         Ok(Arc::clone(self.signaller.insert(Arc::new(signaller))))
     }
 
-    /// Forgets the client's eventfds.
     pub(super) fn clear(&mut self) {
         self.vectors.fill(None);
     }
 
-    /// Has the controller signal what is here now.
+    /// Connects the controller to the current eventfds.
     pub(super) fn install(&self, controller: &mut Controller) {
         if self.vectors.iter().all(Option::is_none) {
             return controller.set_interrupt(None);
@@ -110,7 +108,7 @@ const SIGNAL_BY_EVENTFD: u32 = IRQ_DATA_EVENTFD | IRQ_ACTION_TRIGGER;
 
 fn signal(vector: &Option<Arc<Vector>>) {
     if let Some(vector) = vector {
-        // It is an eventfd, so that only a system without memory refuses.
+        // The file is an eventfd, so that only a system out of memory refuses.
         let _ = vector.signaller.signal(&vector.eventfd);
     }
 }
@@ -142,7 +140,7 @@ mod tests {
         assert!(interrupts.vectors.iter().all(Option::is_none));
     }
 
-    /// A FIFO with a name like an eventfd's; it makes its writers wait when it is full.
+    /// Makes a FIFO with a name like an eventfd's, which blocks its writers when full.
     fn fifo() -> File {
         let path = std::env::temp_dir().join(format!("adit-{}-[eventfd]", std::process::id()));
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");

@@ -1,14 +1,13 @@
-//! The client's memory, as far as it handed it over.
+//! The memory that the client has handed over.
 //!
-//! A piece is mapped here for as long as the client leaves it; taking it away ends the table's entry
-//! first and the mapping then. The controller is not stepping meanwhile: one thread does both.
+//! A piece stays mapped here until the client takes it back; then the table's entry goes first, the mapping second. The
+//! controller does not step meanwhile, as one thread does both.
 //!
-//! A client can make our accesses fail with SIGBUS by shortening the file behind them. Files are
-//! sealed against that where the kernel allows it, before their length is looked at. Those that cannot be sealed
-//! (files of hugetlbfs and `/dev/shm`, memory files made without `MFD_ALLOW_SEALING`) are refused with
-//! [`super::Options::sealed_memory_only`]; without it, accesses to what is gone find zeroes, and
-//! [`ClientMemory::is_lost`] tells the server to leave the client. The same goes for pages that the memory's file
-//! system has no room for.
+//! A client can cause SIGBUS here by shortening the files behind its memory. Files are sealed against that where the
+//! kernel allows it, before their length is read. Files that cannot be sealed (on hugetlbfs and `/dev/shm`, memory
+//! files made without `MFD_ALLOW_SEALING`) are refused with [`super::Options::sealed_memory_only`]; otherwise, accesses
+//! to missing pages read zeroes, and [`ClientMemory::is_lost`] tells the server to drop the client. The same applies to
+//! pages that the file system has no room for.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -22,10 +21,10 @@ use crate::sys::fragile::FragileMappings;
 use crate::sys::{DmaTable, bus_error, memory_file};
 
 const PAGE: u64 = 4096;
-/// Pieces at a time (`max_dma_maps`); each is a mapping of this process, which has 65530.
+/// Maximum number of pieces (`max_dma_maps`). Each is a mapping of this process, which may have 65530.
 pub(super) const PIECES_MAX: usize = 16 << 10;
 
-/// What the client handed over, by its address.
+/// The pieces that the client handed over, by address.
 #[derive(Debug, Default)]
 pub(super) struct ClientMemory {
     table: DmaTable,
@@ -37,29 +36,28 @@ pub(super) struct ClientMemory {
 #[derive(Debug)]
 struct Piece {
     len: u64,
-    /// Where its mapping starts. Absent for memory that may not be written: a controller has no use for it.
+    /// Start of its mapping. Absent for memory that the device may not read, and for read-only files that cannot be
+    /// mapped.
     mapping: Option<usize>,
 }
 
 impl ClientMemory {
-    /// Runs `work` with the table that the controller goes by.
+    /// Runs `work` with the controller's table.
     #[inline]
     pub(super) fn access<T>(&self, work: impl FnOnce(&DmaTable) -> T) -> T {
         self.mappings.guard(|| work(&self.table))
     }
 
-    /// Whether accesses found zeroes in place of memory that the client took away.
+    /// Whether accesses read zeroes in place of memory that the client took away.
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
         self.mappings.is_lost()
     }
 
-    /// How many pieces there are.
     pub(super) fn piece_count(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Takes a piece of the client's memory.
     pub(super) fn map(&mut self, ask: &DmaMap, file: Option<File>, sealed_only: bool) -> Outcome {
         check_place(ask)?;
         if self.pieces.len() >= PIECES_MAX {
@@ -74,7 +72,7 @@ impl ClientMemory {
         })?;
         let mapping = match ask.flags & DMA_READ_WRITE {
             DMA_READ_WRITE => Some(self.map_file(ask, &file, sealed_only)?),
-            // A virtual machine hands over its ROMs as well, which need not be memory files.
+            // A virtual machine also hands over its ROMs, which need not be memory files.
             DMA_READ => self.map_file(ask, &file, sealed_only).ok(),
             _ => None,
         };
@@ -82,7 +80,7 @@ impl ClientMemory {
         Ok(())
     }
 
-    /// Maps the whole pages around the piece, which on hugetlbfs are larger than its own; returns where they start.
+    /// Maps the whole pages around the piece, which are larger than its own on hugetlbfs; returns where they start.
     fn map_file(&mut self, ask: &DmaMap, file: &File, sealed_only: bool) -> Outcome<usize> {
         let page = memory_file::page_bytes(file).ok_or_else(|| {
             Refusal::invalid("only memory files are mapped: memfd, /dev/shm, hugetlbfs")
@@ -130,7 +128,7 @@ impl ClientMemory {
         before.is_some_and(|(at, piece)| at + piece.len > ask.address)
     }
 
-    /// Gives a piece back, or all with [`UNMAP_ALL`].
+    /// Unmaps a piece, or all with [`UNMAP_ALL`].
     pub(super) fn unmap(&mut self, ask: &DmaUnmap) -> Outcome {
         match ask.flags {
             0 => self.unmap_one(ask),
@@ -163,7 +161,6 @@ impl ClientMemory {
         Ok(())
     }
 
-    /// Forgets everything the client handed over.
     pub(super) fn unmap_all(&mut self) {
         for (address, piece) in std::mem::take(&mut self.pieces) {
             self.table.remove(address, piece.len);
@@ -188,7 +185,7 @@ fn check_place(ask: &DmaMap) -> Outcome {
     Ok(())
 }
 
-/// Where the piece ends in the file, which is long enough and, where it is sealed, stays so.
+/// Returns where the piece ends in the file. The file is long enough and, if sealed, stays so.
 fn check_length(ask: &DmaMap, file: &File) -> Outcome<u64> {
     let about = file.metadata().map_err(|why| Refusal::system("cannot look at the file", &why))?;
     let (end, len) = (ask.offset + ask.size, about.len());
@@ -215,7 +212,7 @@ mod tests {
         memory_file(len as u64, true)
     }
 
-    /// A memory file that can be sealed, or one that cannot.
+    /// Makes a memory file, sealable or not.
     fn memory_file(len: u64, may_be_sealed: bool) -> File {
         let flags = if may_be_sealed { MFdFlags::MFD_ALLOW_SEALING } else { MFdFlags::empty() };
         let file = File::from(memfd_create(c"test", flags).expect("memfd"));
@@ -285,7 +282,7 @@ mod tests {
         memory.map(&ask(0x10000, 4096), stubborn(), false).expect("believed");
     }
 
-    /// One thread cuts whatever file is the present one, without end, while another hands files over.
+    /// One thread keeps truncating the current file while another hands files over.
     #[test]
     fn a_sealed_piece_lies_in_its_file_whenever_the_client_cuts_it() {
         let present = Mutex::new(Arc::new(file(8192)));
@@ -293,7 +290,7 @@ mod tests {
         let cut = || {
             while !ends.load(Ordering::Acquire) {
                 let pages = Arc::clone(&present.lock().expect("no panic"));
-                // A file that is sealed by then stays as it is.
+                // A file that is already sealed keeps its length.
                 let _ = pages.set_len(0);
             }
         };

@@ -1,8 +1,8 @@
-//! Serving a software controller to other processes, over vfio-user.
+//! Serves a software controller to other processes, over vfio-user.
 //!
-//! A [`Server`] listens at a Unix socket and speaks the vfio-user protocol (0.1), so that whoever
-//! drives NVMe controllers by that protocol can attach: this crate by `vfio-user:PATH`, SPDK's driver, a
-//! virtual machine. One client at a time; another is told that the device is busy.
+//! A [`Server`] listens at a Unix socket and speaks the vfio-user protocol (0.1). Any NVMe driver that speaks it can
+//! attach: this crate by `vfio-user:PATH`, SPDK's driver, a virtual machine. It serves one client at a time; others get
+//! a busy error.
 //!
 //! ```no_run
 //! use adit_driver::serve::{Options, Server};
@@ -16,20 +16,18 @@
 //! # Ok::<(), adit_driver::Error>(())
 //! ```
 //!
-//! One thread does everything, so that between two steps of the controller nothing of the client's
-//! memory is in use and it can be taken away; nothing is locked per command. Only closing what clients handed over, which
-//! can wait, is left to threads of its own, 16 at most.
+//! One thread does everything. Between two steps of the controller the client's memory is unused and can be unmapped,
+//! without a lock per command. Only closing clients' files, which can block, has threads of its own, 16 at most.
 //!
-//! **The client is not trusted** to speak the protocol: a message that is wrong is answered with an
-//! error and logged with the reason; one after which the stream makes no sense ends the connection. When
-//! a client goes, in the middle of a command or not, the controller is reset, and only then its
-//! memory is unmapped. A client that shortens a file of its memory, which only works where the file cannot be
-//! sealed, is left: the first piece of memory that is handed over puts a SIGBUS handler in place, which passes on all
-//! bus errors but those of that memory. A handler that the program sets later takes that away;
-//! [`Options::sealed_memory_only`] does without.
+//! **The client is not trusted** to follow the protocol. An invalid message gets an error reply and a log entry; one
+//! that makes the stream unreadable ends the connection. When a client leaves, even in the middle of a command, the
+//! controller is reset before its memory is unmapped. A client that shortens an unsealable file of its memory is
+//! dropped: the first piece handed over installs a SIGBUS handler, which passes on all bus errors except those in that
+//! memory. A handler that the program installs later disables this protection; [`Options::sealed_memory_only`] works
+//! without it.
 //!
-//! Not there: migration, dirty page tracking, memory without a file (it would need
-//! the client to answer reads and writes), INTx and MSI.
+//! Not supported: migration, dirty page tracking, memory without a file (the client would have to answer reads and
+//! writes), INTx and MSI.
 
 mod closing;
 mod config_space;
@@ -58,14 +56,14 @@ pub enum DoorbellAccess {
     Messages,
 }
 
-/// How to serve.
+/// Settings of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// How clients reach the doorbells.
     pub doorbells: DoorbellAccess,
-    /// Refuses memory whose file can be made shorter. Files that allow it are sealed in any case; without this, a
-    /// client that shortens one of the others is left.
+    /// Refuses memory whose file can be shortened. Sealable files are sealed in any case; if this is off, a client that
+    /// shortens an unsealable file is dropped.
     pub sealed_memory_only: bool,
-    /// When the server's thread gives its core away.
+    /// How the server's thread idles.
     pub pace: Pace,
 }

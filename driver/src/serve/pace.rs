@@ -1,26 +1,26 @@
-//! How the server's thread spends the time in which nothing happens.
+//! Idling of the server's thread.
 //!
-//! Doorbells that a client has mapped, and shadow doorbells, wake nobody: they are seen when they are
-//! looked at. So the thread looks without pause for a moment, then lets others have the core
-//! between two looks, then sleeps between them, longer after a while. A message wakes it at once.
+//! Mapped doorbells and shadow doorbells wake no thread; the server polls them. When idle, the thread spins for a
+//! moment, then yields the core between polls, then sleeps between them, longer after a while. A message wakes it at
+//! once.
 
 use std::time::Duration;
 
 use crate::Time;
 
-/// When the thread gives its core away. Each duration is counted from the last command.
+/// When the thread gives up its core. Durations count from the last command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Looks without pause for this long.
+    /// Spins for this long.
     pub spin: Duration,
-    /// Then, up to here, yields between two looks.
+    /// Then yields between polls until this time.
     pub yield_until: Duration,
-    /// Then, up to [`Pace::nap_until`], sleeps this long between two looks.
+    /// Then sleeps this long between polls, until [`Pace::nap_until`].
     pub nap: Duration,
     /// When [`Pace::sleep`] replaces [`Pace::nap`].
     pub nap_until: Duration,
-    /// The longest sleep between two looks: what the first command after a long idle time waits at most,
-    /// the wake-up aside.
+    /// The longest sleep between polls: the most that the first command after a long idle time waits, apart from the
+    /// wake-up.
     pub sleep: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Default for Pace {
     }
 }
 
-/// What to do until the next look.
+/// How to pass the time until the next poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     Spin,
@@ -45,7 +45,7 @@ pub(super) enum Rest {
 }
 
 impl Pace {
-    /// What to do when nothing happened for `idle`.
+    /// Chooses by how long the server has been idle.
     pub(super) fn rest(&self, idle: Duration) -> Rest {
         if idle < self.spin {
             Rest::Spin
@@ -59,25 +59,24 @@ impl Pace {
     }
 }
 
-/// When the socket is looked at: each time costs a system call, so not between any two commands.
+/// When to poll the socket, which costs a system call and so does not happen after every command.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Looks {
     next: Time,
     last: Time,
-    /// The system has just said that there is nothing.
+    /// The last sleep reported no news.
     is_quiet: bool,
-    /// Looks to come without a pause, since a message seldom comes alone.
+    /// Polls left to do without a pause, since messages seldom come alone.
     eager: u32,
 }
 
 const LOOK_EVERY: Duration = Duration::from_micros(20);
-/// How often the sockets are looked at although the system says that nothing is there: some wait for a
-/// time, not for news.
+/// Interval of polls without news: some connections wait for a deadline.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(100);
 const EAGER_LOOKS: u32 = 64;
 
 impl Looks {
-    /// Whether it is time for one.
+    /// Whether a poll is due.
     #[inline]
     pub(super) fn is_due(&self, now: Time) -> bool {
         if self.is_quiet {
@@ -86,19 +85,19 @@ impl Looks {
         self.eager > 0 || now >= self.next
     }
 
-    /// After a look at `now` that found messages or did not.
+    /// Records a poll at `now` and whether it found messages.
     pub(super) fn looked(&mut self, now: Time, found: bool) {
         self.eager = if found { EAGER_LOOKS } else { self.eager.saturating_sub(1) };
         (self.last, self.next) = (now, now + LOOK_EVERY);
     }
 
-    /// After a sleep on the sockets, which news ended or did not.
+    /// Records a sleep on the sockets and whether news ended it.
     pub(super) fn slept(&mut self, until_news: bool) {
         self.is_quiet = !until_news;
         self.next = Time::ZERO;
     }
 
-    /// What the system said is old.
+    /// Marks the result of the last sleep as outdated.
     #[inline]
     pub(super) fn stir(&mut self) {
         self.is_quiet = false;

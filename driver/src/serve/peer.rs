@@ -1,9 +1,8 @@
-//! One connected socket: whole messages in, whole replies out, never waiting.
+//! One connected socket: whole messages in, whole replies out, never blocking.
 //!
-//! Length fields are limited before anything is allocated. A message whose length cannot be right
-//! ends the connection, since what follows it could be anything; every other one leaves it usable.
-//! While a reply has not left, nothing more is read: a client that does not read its replies stops
-//! itself and nobody else.
+//! Length fields are bounded before allocation. A message of impossible length ends the connection, since the stream
+//! after it is unreadable; any other error leaves it usable. Nothing is read until the last reply is sent: a client
+//! that does not read its replies stalls only itself.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,40 +21,37 @@ use crate::bus::vfio_user::is_hung_up;
 use crate::bus::vfio_user::wire::{FLAG_ERROR, FLAG_TYPE_REPLY, HEADER_LEN, Header};
 use crate::sys::memory_file;
 
-/// The longest body taken; the longest useful ones are region accesses and SPDK's region queries.
+/// The longest accepted body; the longest useful ones are region accesses and SPDK's region queries.
 pub(super) const BODY_MAX: usize = 16 << 10;
 
-/// A request as it came.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) header: Header,
     pub(super) body: Vec<u8>,
-    /// Memory files and eventfds that came with it.
+    /// Memory files and eventfds attached to it.
     pub(super) files: Vec<File>,
-    /// How many other files came; they are closed.
+    /// Number of other attached files, which are closed.
     pub(super) strange_files: usize,
 }
 
-/// What answers a request.
 #[derive(Debug, Default)]
 pub(super) struct Reply {
     pub(super) body: Vec<u8>,
     pub(super) file: Option<OwnedFd>,
 }
 
-/// What a look at the socket found.
+/// Result of polling the socket.
 #[derive(Debug)]
 pub(super) enum Incoming {
     /// No whole message yet.
     Nothing,
     Message(Message),
-    /// The client hung up.
     Gone(String),
-    /// What came makes no sense, nor can what follows it.
+    /// The stream is unreadable from here on.
     Nonsense(String),
 }
 
-/// A socket, until its peer is dropped.
+/// A socket, present until its peer is dropped.
 #[derive(Debug)]
 struct Stream(Option<UnixStream>);
 
@@ -67,14 +63,13 @@ impl Deref for Stream {
     }
 }
 
-/// A connected client.
 #[derive(Debug)]
 pub(super) struct Peer {
     stream: Stream,
     header: Header,
     /// Present once the header is complete.
     body: Option<Vec<u8>>,
-    /// Bytes of the header, or of the body, that are there.
+    /// Bytes received of the header or of the body.
     filled: usize,
     files: Vec<File>,
     outgoing: Vec<u8>,
@@ -84,7 +79,7 @@ pub(super) struct Peer {
 
 impl Peer {
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn new(stream: UnixStream) -> io::Result<Peer> {
         stream.set_nonblocking(true)?;
         Ok(Peer {
@@ -99,17 +94,17 @@ impl Peer {
         })
     }
 
-    /// The socket, and whether to wait until it takes more or until it has more.
+    /// Returns the socket, and whether to wait until it is writable instead of readable.
     pub(super) fn awaits(&self) -> (BorrowedFd<'_>, bool) {
         (self.stream.as_fd(), !self.outgoing.is_empty())
     }
 
-    /// Whether it will send nothing more, whatever is still to be read.
+    /// Whether the client will send nothing more, even if data remains to be read.
     pub(super) fn is_hung_up(&self) -> bool {
         is_hung_up(&self.stream)
     }
 
-    /// The next message, if all of it is there and the last reply has left.
+    /// Returns the next message once it is complete and the last reply is sent.
     pub(super) fn receive(&mut self) -> Incoming {
         if let Err(why) = self.flush() {
             return Incoming::Gone(format!("cannot reply: {why}"));
@@ -154,7 +149,7 @@ impl Peer {
         read_up(stream, header.as_mut_bytes(), filled, files)
     }
 
-    /// The length of the body; a wrong one is told the client before it is left.
+    /// Returns the length of the body. Reports an invalid one to the client before it is dropped.
     fn check_len(&mut self) -> Result<usize, Incoming> {
         let size = self.header.message_size;
         let len = (size as usize).checked_sub(HEADER_LEN).filter(|len| *len <= BODY_MAX);
@@ -162,7 +157,7 @@ impl Peer {
             let errno = if (size as usize) < HEADER_LEN { libc::EINVAL } else { libc::EMSGSIZE };
             let header = self.header;
             self.answer(&header, Err(Refusal::new(errno, "")));
-            // It may not fit into a full socket; then the end of the connection has to do.
+            // The reply may not fit into a full socket; closing the connection suffices then.
             let _ = self.flush();
             Incoming::Nonsense(format!(
                 "its message has {size} bytes; {HEADER_LEN} to {} are possible",
@@ -186,7 +181,7 @@ impl Peer {
         self.outgoing_file = reply.file;
     }
 
-    /// Sends what the socket takes of the reply.
+    /// Sends as much of the reply as the socket takes.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.outgoing.len() {
             let rest = &self.outgoing[self.sent..];
@@ -212,14 +207,14 @@ impl Peer {
     }
 }
 
-/// Whether closing `file` takes no time.
+/// Whether closing `file` never blocks.
 fn never_waits(file: &File) -> bool {
     memory_file::page_bytes(file).is_some() || system::is_eventfd(file)
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // The client learns of it now, whenever the socket is closed.
+        // Tells the client now, however late the socket is closed.
         let _ = self.stream.shutdown(Shutdown::Both);
         if let Some(stream) = self.stream.0.take() {
             close_elsewhere((stream, std::mem::take(&mut self.files)));
@@ -227,8 +222,7 @@ impl Drop for Peer {
     }
 }
 
-/// Reads until `into` is full: true. False where nothing more is there; an error where nothing more
-/// will come.
+/// Reads until `into` is full and returns true; false when no data is left for now, an error at the end of the stream.
 fn read_up(
     stream: &UnixStream,
     into: &mut [u8],
@@ -303,7 +297,7 @@ mod tests {
         let (mut peer, mut client) = pair();
         client.set_nonblocking(true).expect("set");
         let (mut asked, mut answered) = (0, 0);
-        // Each reply is large; the sockets' buffers are full at some point.
+        // Each reply is large; the sockets' buffers fill up eventually.
         while client.write(header(16).as_bytes()).is_ok_and(|count| count == 16) && asked < 100_000
         {
             asked += 1;

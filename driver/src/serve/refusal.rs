@@ -1,8 +1,8 @@
-//! Why a client does not get what it asked for.
+//! Refusals of clients' requests.
 
 use std::io;
 
-/// An errno for the client and a reason for our log.
+/// An errno for the client and a reason for the log.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) errno: i32,
@@ -14,21 +14,19 @@ impl Refusal {
         Refusal { errno, why: why.to_string() }
     }
 
-    /// The request makes no sense.
     pub(super) fn invalid(why: impl ToString) -> Refusal {
         Refusal::new(libc::EINVAL, why)
     }
 
-    /// The request makes sense, but this server does not do that.
+    /// The request is valid but unsupported.
     pub(super) fn unsupported(why: impl ToString) -> Refusal {
         Refusal::new(libc::EOPNOTSUPP, why)
     }
 
-    /// What the system said.
+    /// The system failed.
     pub(super) fn system(what: &str, why: &io::Error) -> Refusal {
         Refusal::new(why.raw_os_error().unwrap_or(libc::EIO), format!("{what}: {why}"))
     }
 }
 
-/// What a request leads to.
 pub(super) type Outcome<T = ()> = Result<T, Refusal>;

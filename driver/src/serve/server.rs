@@ -1,4 +1,4 @@
-//! The server's loop: step the controller, look at the socket, rest.
+//! The server's loop: step the controller, poll the sockets, idle.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,33 +19,33 @@ use crate::bus::vfio_user::wire::FLAG_NO_REPLY;
 use crate::error::Result;
 use crate::soft::Controller;
 
-/// How long a thread without a client sleeps before it looks whether it is to stop.
+/// How long a thread without a client sleeps before it checks whether to stop.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// Messages handled before the controller has its turn.
+/// Messages handled before the controller steps again.
 const MESSAGES_PER_LOOK: usize = 32;
-/// Connections that have not introduced themselves; the oldest goes when there are more.
+/// Maximum connections that have not negotiated yet; beyond it, the oldest is dropped.
 const WAITING_MAX: usize = 8;
-/// How long each has.
+/// How long each has to negotiate.
 const WAITING_TIME: Duration = Duration::from_secs(5);
-/// How often it is looked for others while there is a client.
+/// Interval of accepting connections while there is a client.
 const ACCEPT_EVERY: Duration = Duration::from_millis(1);
-/// How long nobody is taken after the system refused to.
+/// Pause of accepting after the system refused to.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why a client is left whose memory raised a bus error.
+/// Why a client is dropped whose memory raised a bus error.
 const MEMORY_LOST: &str = "its memory's file was made shorter, or has no room for more pages";
 
-/// What happened to a server.
+/// An event of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A client introduced itself.
+    /// A client connected and negotiated.
     ClientCame,
-    /// The client is gone; the controller was reset and its memory unmapped.
+    /// The client is gone; the controller was reset and the client's memory unmapped.
     ClientGone {
-        /// What ended it.
+        /// The reason.
         why: String,
     },
-    /// Another client came meanwhile and was told that the device is busy.
+    /// Another client connected meanwhile and was told that the device is busy.
     TurnedAway,
 }
 
@@ -61,33 +61,32 @@ impl fmt::Display for Event {
     }
 }
 
-/// A software controller at a socket.
+/// A software controller served at a socket.
 ///
-/// Somebody calls [`Server::turn`], or has [`Server::run`] do so.
+/// Call [`Server::turn`] in a loop, or [`Server::run`].
 #[derive(Debug)]
 pub struct Server {
     socket: Socket,
     device: Device,
     options: Options,
     client: Option<(Peer, Session)>,
-    /// Connections that have not introduced themselves, and until when they may.
+    /// Connections that have not negotiated yet, with their deadlines.
     waiting: VecDeque<(Peer, Time)>,
     accepts_from: Time,
-    /// The system refused, so that waiting for the next client would not wait.
+    /// Accepting failed, so that waiting for a connection would not block.
     cannot_accept: bool,
     looks: Looks,
-    /// Shadow doorbells are not looked at unless a ring comes, and the client knows.
+    /// Shadow doorbells are read only after a ring, and the client knows.
     dozes: bool,
     events: VecDeque<Event>,
 }
 
 impl Server {
-    /// Listens at `socket`. The socket of a server that is gone is replaced; it is removed in the end.
+    /// Listens at `socket`. Replaces the socket of a dead server, and removes its own at the end.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for a path longer than the 107 bytes that a socket's may have,
-    /// [`crate::Error::Refused`] where another server listens, something else has that name, or the
-    /// folder does not let us.
+    /// [`crate::Error::Invalid`] for a path longer than a socket's 107 bytes; [`crate::Error::Refused`] if another
+    /// server listens, another kind of file has that name, or the folder's rights do not permit it.
     pub fn bind(socket: &Path, controller: Controller, options: Options) -> Result<Server> {
         Ok(Server {
             socket: Socket::bind(socket)?,
@@ -103,27 +102,27 @@ impl Server {
         })
     }
 
-    /// Where clients connect.
+    /// Returns the path that clients connect to.
     pub fn socket(&self) -> &Path {
         self.socket.path()
     }
 
-    /// The controller, between two turns.
+    /// Returns the controller, between two turns.
     pub fn controller(&mut self) -> &mut Controller {
         &mut self.device.controller
     }
 
-    /// How many pieces of memory the client has handed over.
+    /// Number of memory pieces that the client has handed over.
     pub fn mapping_count(&self) -> usize {
         self.device.memory.piece_count()
     }
 
-    /// What happened since the last call.
+    /// Takes the oldest event since the last call.
     pub fn take_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Does what there is to do, within bounds and without waiting; true if there was anything.
+    /// Does the pending work, within bounds and without blocking; returns whether there was any.
     #[inline]
     pub fn turn(&mut self, now: Time) -> bool {
         let taken = if self.client.is_some() { self.device.step(now) } else { 0 };
@@ -140,8 +139,8 @@ impl Server {
         worked
     }
 
-    /// Serves until `stops` is set, which is noticed within a tenth of a second; tells `listener` what
-    /// happens. In the end the client is left and the media is flushed.
+    /// Serves until `stops` is set, which takes effect within a tenth of a second; reports events to `listener`. Then
+    /// drops the client and flushes the media.
     ///
     /// # Errors
     /// [`crate::Error::Device`] when the last flush fails.
@@ -167,10 +166,10 @@ impl Server {
         ended
     }
 
-    /// Leaves the client, if there is one, and flushes the media.
+    /// Drops the client, if any, and flushes the media.
     ///
     /// # Errors
-    /// [`crate::Error::Device`] when the flush fails: what was written last may be lost.
+    /// [`crate::Error::Device`] when the flush fails: the last writes may be lost.
     pub fn end(&mut self, now: Time) -> Result<()> {
         self.leave_client("the server ends");
         self.device.shut_down(now)
@@ -181,13 +180,13 @@ impl Server {
             Some(_) => self.options.pace.rest(idle),
             None => Rest::Sleep(STOP_LOOK),
         };
-        // What the controller does by itself: a command that takes its time, a change of CSTS.
+        // The controller's own deadlines: a timed command, a change of CSTS.
         let due = self.device.controller.next_due().filter(|_| self.client.is_some());
         let due_in = due.map(|due| due.since(now));
         match rest {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),
-            // What came just before is seen by the step that asks to be rung.
+            // This step asks for rings and sees what came just before.
             Rest::Sleep(_) if !self.dozes => {
                 self.doze(true);
                 self.device.step(now);
@@ -204,13 +203,13 @@ impl Server {
         }
     }
 
-    /// Asks clients to ring whatever they put into shadow doorbells, or no more.
+    /// Asks clients to ring for every change of a shadow doorbell, or to stop that.
     fn doze(&mut self, dozes: bool) {
         self.dozes = dozes;
         self.device.controller.poll_shadow(!dozes);
     }
 
-    /// True if something came.
+    /// Returns true if something arrived.
     fn sleep(&self, at_most: Duration) -> bool {
         let client = self.client.iter().map(|(peer, _)| peer.awaits());
         let waiting = self.waiting.iter().map(|(peer, _)| peer.awaits());
@@ -218,8 +217,8 @@ impl Server {
         system::wait(&client.chain(waiting).chain(listener).collect::<Vec<_>>(), at_most)
     }
 
-    /// Looks at the sockets; true if there were messages. The present client goes first, so that
-    /// one that hung up is gone before the next is looked at.
+    /// Polls the sockets; returns true if there were messages. The current client comes first, so that one that hung up
+    /// is gone before the next is considered.
     fn look(&mut self, now: Time) -> bool {
         let handled = self.hear_client();
         let accepted = now >= self.accepts_from && self.accept(now);
@@ -253,7 +252,7 @@ impl Server {
         handled > 0
     }
 
-    /// The controller is reset, then the memory unmapped.
+    /// Resets the controller, then unmaps the memory.
     fn leave_client(&mut self, why: &str) {
         if self.client.take().is_none() {
             return;
@@ -288,8 +287,8 @@ impl Server {
         }
     }
 
-    /// Listens to those who have not introduced themselves. The first that does becomes the
-    /// client; who does while there is one is told that the device is busy.
+    /// Hears connections that have not negotiated. The first to do so becomes the client; while there is a client, the
+    /// others are told that the device is busy.
     fn greet(&mut self, now: Time) -> bool {
         let mut handled = false;
         for (mut peer, until) in mem::take(&mut self.waiting) {
@@ -308,13 +307,13 @@ impl Server {
     }
 
     fn welcome(&mut self, mut peer: Peer, message: Message) {
-        // Requests that a client left behind when it went keep nobody waiting.
+        // Unread requests of a client that hung up do not delay the next one.
         if self.client.as_ref().is_some_and(|(client, _)| client.is_hung_up()) {
             self.leave_client("it closed the connection");
         }
         if self.client.is_some() {
             peer.answer(&message.header, Err(Refusal::new(libc::EBUSY, "")));
-            // A fresh socket takes a header; if not, the hang-up has to do.
+            // A fresh socket has room for a header; otherwise, closing it suffices.
             let _ = peer.flush();
             return self.events.push_back(Event::TurnedAway);
         }
@@ -330,7 +329,7 @@ impl Server {
     }
 }
 
-/// Carries a request out and answers it; an error where the conversation is over with it.
+/// Executes and answers a request; an error ends the conversation.
 fn converse(
     peer: &mut Peer,
     session: &mut Session,

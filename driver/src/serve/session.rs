@@ -1,7 +1,7 @@
-//! One client's requests and what answers them (vfio-user specification 0.9, "Commands").
+//! A client's requests and their replies (vfio-user specification 0.9, "Commands").
 //!
-//! Every length, count and flag is checked before it is used. A body may be longer than its structure
-//! (SPDK's initiator sends region queries as long as the answer it hopes for), never shorter.
+//! Every length, count and flag is checked before use. A body may be longer than its structure (SPDK's initiator sends
+//! region queries as long as the expected reply), never shorter.
 
 use std::fs::File;
 use std::mem::size_of;
@@ -20,13 +20,12 @@ use crate::bus::vfio_user::wire::{
     REGION_INFO_LEN, RegionAccess, RegionInfo, SetIrqs, VERSION_MAJOR, VERSION_MINOR, Version,
 };
 
-/// Bytes of a region that one message may read or write (`max_data_xfer_size`).
+/// Region bytes that one message may read or write (`max_data_xfer_size`).
 const TRANSFER_MAX: usize = 4096;
 const IRQ_HAS_EVENTFD: u32 = 1;
-/// Refusals that are logged one by one; a client that goes on is not worth a full disk.
+/// Number of refusals logged individually, so that a client cannot fill the disk.
 const LOGGED_MAX: u32 = 32;
 
-/// A client's conversation.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     is_negotiated: bool,
@@ -34,12 +33,10 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Whether the client has introduced itself.
     pub(super) fn is_negotiated(&self) -> bool {
         self.is_negotiated
     }
 
-    /// Carries a request out.
     pub(super) fn handle(
         &mut self,
         device: &mut Device,
@@ -124,7 +121,7 @@ impl Session {
     }
 }
 
-/// Capabilities are optional; what comes must be JSON, ended by a zero byte.
+/// Capabilities are optional; if present, they must be zero-terminated JSON.
 fn check_capabilities(data: &[u8]) -> Outcome {
     let Some((&last, text)) = data.split_last() else { return Ok(()) };
     if last != 0 {
@@ -152,14 +149,14 @@ fn reply(body: Vec<u8>) -> Reply {
     Reply { body, file: None }
 }
 
-/// The structure that a body starts with.
+/// Returns the structure at the start of a body.
 fn structure<T: zerocopy::FromBytes>(body: &[u8]) -> Outcome<T> {
     wire::first(body).ok_or_else(|| {
         Refusal::invalid(format!("{} bytes; it has at least {}", body.len(), size_of::<T>()))
     })
 }
 
-/// Checks what the client says it can take.
+/// Checks the reply size that the client accepts.
 fn check_argsz<T>(argsz: u32) -> Outcome {
     if (argsz as usize) < size_of::<T>() {
         let why = format!("argsz {argsz}; the answer has {} bytes", size_of::<T>());
@@ -182,7 +179,7 @@ fn dma_map(
     Ok(Reply::default())
 }
 
-/// A file that comes with it, as SPDK's initiator sends one, is closed.
+/// An attached file, as SPDK's initiator sends, is closed.
 fn dma_unmap(device: &mut Device, body: &[u8]) -> Outcome<Reply> {
     let ask: DmaUnmap = structure(body)?;
     device.memory.unmap(&ask)?;
@@ -219,7 +216,7 @@ fn region_info(device: &Device, body: &[u8]) -> Outcome<Reply> {
     info.argsz += (capability.as_bytes().len() + area.as_bytes().len()) as u32;
     info.flags |= REGION_CAN_MMAP | REGION_HAS_CAPS;
     if ask.argsz < info.argsz {
-        // The client asks again with the room that it is told of here.
+        // The client asks again with the room reported here.
         return Ok(reply(info.as_bytes().to_vec()));
     }
     info.cap_offset = REGION_INFO_LEN as u32;

@@ -1,10 +1,10 @@
 //! Signals eventfds without ever waiting for a client.
 //!
-//! write(2) waits while the counter of an eventfd is full, unless O_NONBLOCK is set; but that flag, as the counter, is
-//! the client's as much as ours, and it can change both after any look at them. So nothing is written. A read of zero
-//! bytes from `/dev/null` is submitted to the kernel's asynchronous I/O (io_submit(2)) with the eventfd to be signalled
-//! when it is done, which it is at once. The kernel itself then adds to the counter, and leaves a full one full. It
-//! also refuses any file that is no eventfd.
+//! write(2) blocks on an eventfd with a full counter unless O_NONBLOCK is set, and the client shares both flag and
+//! counter and can change them at any time. So nothing is written. Instead, a read of zero bytes from `/dev/null` is
+//! submitted to the kernel's asynchronous I/O (io_submit(2)), with the eventfd to be signalled at completion, which is
+//! immediate. The kernel itself adds to the counter, and leaves a full one full. It also refuses files that are not
+//! eventfds.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -12,16 +12,16 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Completions that may wait to be taken; the kernel rounds up.
+/// Completions that may be pending; the kernel rounds up.
 const ROOM: libc::c_long = 64;
-/// Completions taken by one call, and the words of one (`struct io_event` of linux/aio_abi.h).
+/// Completions taken per call, and words in each (`struct io_event` of linux/aio_abi.h).
 const TAKEN: usize = 256;
 const COMPLETION_WORDS: usize = 4;
 /// `IOCB_CMD_PREAD` and `IOCB_FLAG_RESFD` (linux/aio_abi.h).
 const READ: u16 = 0;
 const SIGNAL_EVENTFD: u32 = 1 << 0;
 
-/// A context of the kernel's asynchronous I/O, and what is read.
+/// A context of the kernel's asynchronous I/O, and the file it reads.
 #[derive(Debug)]
 pub(super) struct Signaller {
     context: libc::c_ulong,
@@ -30,7 +30,7 @@ pub(super) struct Signaller {
 
 impl Signaller {
     /// # Errors
-    /// What the system says; it has a limit of contexts (`fs.aio-max-nr`).
+    /// The system's error; contexts are limited (`fs.aio-max-nr`).
     pub(super) fn new() -> io::Result<Signaller> {
         let null = File::open("/dev/null")?;
         let mut context: libc::c_ulong = 0;
@@ -39,10 +39,10 @@ impl Signaller {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(Signaller { context, null }) }
     }
 
-    /// Adds one to the counter of `eventfd`; one that is full stays so.
+    /// Adds one to the counter of `eventfd`; a full counter stays full.
     ///
     /// # Errors
-    /// What the system says, as of a file that is no eventfd.
+    /// The system's error, for example if the file is not an eventfd.
     pub(super) fn signal(&self, eventfd: &File) -> io::Result<()> {
         match self.submit(eventfd.as_raw_fd()) {
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
@@ -67,7 +67,7 @@ impl Signaller {
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Makes room for further completions; says nothing: all are the same.
+    /// Makes room for further completions. They carry no information, as all are alike.
     fn take_completions(&self) {
         let mut taken = [[0u64; COMPLETION_WORDS]; TAKEN];
         let (events, at_once) = (taken.as_mut_ptr(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
@@ -102,7 +102,7 @@ mod tests {
     fn every_signal_is_counted_and_a_full_counter_stays_full() {
         let signaller = Signaller::new().expect("a context");
         let (ours, theirs) = eventfd();
-        // More than there is room for.
+        // More than the context has room for.
         for _ in 0..3000 {
             signaller.signal(&theirs).expect("signalled");
         }

@@ -1,4 +1,4 @@
-//! The socket that clients connect to: made where nothing is in the way, gone at the end.
+//! The listening socket: created where no other file is in the way, removed at the end.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,24 +12,24 @@ use std::time::Duration;
 use crate::bus::vfio_user::connect;
 use crate::error::{Error, Result};
 
-/// What a socket's address has room for (`sockaddr_un`), less the zero byte that ends it.
+/// Longest path in a socket's address (`sockaddr_un`), without the terminating zero byte.
 const PATH_BYTES_MAX: usize = 107;
-/// How long another process may hold the folder while it makes its own socket.
+/// How long another process may lock the folder while it creates its own socket.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 
-/// A listening socket; its path is removed with it.
+/// A listening socket; dropping it removes its path.
 #[derive(Debug)]
 pub(super) struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Which file it is, so that another's is not removed.
+    /// Identity of its file, so that another's is not removed.
     inode: (u64, u64),
 }
 
 impl Socket {
-    /// Listens at `path`; a socket that nobody serves any more is replaced.
+    /// Listens at `path`; replaces a dead server's socket.
     pub(super) fn bind(path: &Path) -> Result<Socket> {
         let len = path.as_os_str().as_bytes().len();
         if len > PATH_BYTES_MAX {
@@ -43,7 +43,7 @@ impl Socket {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = File::open(folder.unwrap_or(Path::new(".")))
             .map_err(|why| cannot(why, "make the folder first, or name another"))?;
-        // Two servers that start at once take turns in looking and binding.
+        // The lock serializes the check and the bind of servers that start at once.
         lock(&folder).map_err(|why| cannot(why, "try again"))?;
         make_way(path)?;
         let fix = "check the folder's rights";
@@ -61,12 +61,12 @@ impl Socket {
         self.listener.as_fd()
     }
 
-    /// The next client that waits, if one does.
+    /// Accepts the next waiting client, if any.
     pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
         match self.listener.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
             Err(why) if matches!(why.kind(), io::ErrorKind::WouldBlock) => Ok(None),
-            // The client gave up before it was its turn, or a signal came.
+            // The client gave up early, or a signal arrived.
             Err(why)
                 if matches!(
                     why.kind(),
@@ -84,7 +84,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let about = fs::symlink_metadata(&self.path);
         if about.is_ok_and(|about| (about.dev(), about.ino()) == self.inode) {
-            // Without a listener it is refused and replaced by the next server anyway.
+            // If removal fails, clients are refused and the next server replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -99,14 +99,14 @@ fn lock(folder: &File) -> io::Result<()> {
         match folder.try_lock() {
             Ok(()) => return Ok(()),
             Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-            // A file system without locks: two servers at once are then not told apart.
+            // Without file locks, two servers that start at once are not told apart.
             Err(fs::TryLockError::Error(_)) => return Ok(()),
         }
     }
     Err(io::Error::other("another process keeps the folder locked"))
 }
 
-/// Removes what a dead server left; anything else in the way is the user's.
+/// Removes a dead server's socket; refuses if anything else is in the way.
 fn make_way(path: &Path) -> Result<()> {
     let about = match fs::symlink_metadata(path) {
         Ok(about) => about,
@@ -125,7 +125,7 @@ fn make_way(path: &Path) -> Result<()> {
         Err(why) if why.kind() != io::ErrorKind::WouldBlock => {
             Err(refused(path, why, "remove the socket if nobody serves it"))
         }
-        // It answers, or has more clients waiting than it takes.
+        // The server answers, or its backlog is full.
         _ => {
             let fix = "end that one first, or name another folder";
             Err(refused(path, "another server serves here", fix))

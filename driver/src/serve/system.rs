@@ -1,4 +1,4 @@
-//! What the server asks of the system that the standard library has no call for.
+//! System calls of the server that the standard library lacks.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -11,24 +11,24 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
-/// Files that one message may bring (`max_msg_fds`).
+/// Files that one message may carry (`max_msg_fds`).
 pub(super) const FILES_MAX: usize = 64;
 
-/// Waits until a descriptor can be read, or written where its flag says so, but not longer than
-/// `at_most`; false where the time passed. A signal ends it early.
+/// Waits until a descriptor is readable, or writable where its flag is set, for at most `at_most`; returns false on
+/// timeout. A signal ends the wait early.
 pub(super) fn wait(on: &[(BorrowedFd<'_>, bool)], at_most: Duration) -> bool {
     let events = |for_writing| if for_writing { PollFlags::POLLOUT } else { PollFlags::POLLIN };
     let mut polls: Vec<PollFd<'_>> =
         on.iter().map(|(fd, for_writing)| PollFd::new(*fd, events(*for_writing))).collect();
-    // What became ready, or why the call failed, is found out by whoever reads next.
+    // The next read finds out what is ready, or why the call failed.
     ppoll(&mut polls, Some(TimeSpec::from_duration(at_most)), None) != Ok(0)
 }
 
-/// Files that the kernel lets come at once (`SCM_MAX_FD`). With room for fewer it would close the rest itself, in this
+/// Files that the kernel delivers at once (`SCM_MAX_FD`). With room for fewer it would close the rest itself, in this
 /// thread.
 const FILES_SENT_MAX: usize = 253;
 
-/// Receives at most `into.len()` bytes and the files that come with them.
+/// Receives at most `into.len()` bytes and their attached files.
 pub(super) fn receive(
     stream: &UnixStream,
     into: &mut [u8],
@@ -40,19 +40,19 @@ pub(super) fn receive(
     let received = unsafe { stream.recv_with_fds(&mut parts, &mut fds) };
     let (byte_count, file_count) = received.map_err(io::Error::from)?;
     for fd in &fds[..file_count] {
-        // SAFETY: the kernel just made it for us; nobody else knows it.
+        // SAFETY: the kernel just made it for us; it has no other owner.
         files.push(unsafe { File::from_raw_fd(*fd) });
     }
     Ok(byte_count)
 }
 
-/// Whether `file` is an eventfd. The kernel names one exactly so; the name of a file with a path starts with a slash.
+/// Whether `file` is an eventfd. The kernel names only eventfds so; the name of a file with a path starts with a slash.
 pub(super) fn is_eventfd(file: &File) -> bool {
     let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
 }
 
-/// An eventfd that waits when it is full, and a second descriptor of it.
+/// Makes a blocking eventfd and a second descriptor of it.
 #[cfg(test)]
 pub(super) fn eventfd() -> (vmm_sys_util::eventfd::EventFd, File) {
     use std::os::fd::IntoRawFd;

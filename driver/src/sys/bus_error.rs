@@ -1,9 +1,9 @@
-//! Copies to and from a mapped file that survive what the file cannot deliver.
+//! Copies to and from a mapped file that survive pages the file cannot deliver.
 //!
-//! A page that the file does not have any more (it was cut short), cannot have (the disk is full) or cannot read raises
-//! SIGBUS at the instruction that touches it. [`copy`] is one known stretch of instructions; the handler sends a bus
-//! error there to its end, and the copy says that it is not whole. A bus error in memory that `fragile.rs` guards is
-//! contained there. Any other goes where it went before.
+//! A page that the file no longer has (truncated), cannot have (full disk) or cannot read raises SIGBUS at the
+//! accessing instruction. [`copy`] is a known range of instructions; on a bus error there, the handler jumps to its
+//! end, and the copy reports that it is incomplete. Bus errors in memory that `fragile.rs` guards are contained there.
+//! All others go to the previous handler.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-// In: where to, where from, how many bytes. Out: how many bytes are left.
+// In: destination, source, number of bytes. Out: number of bytes left.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".hidden adit_copy",
@@ -67,7 +67,7 @@ unsafe extern "C" {
     static adit_copy_stop: u8;
 }
 
-/// What bus errors did before, once the handler is in place.
+/// The previous action for SIGBUS, once the handler is installed.
 static BEFORE: OnceLock<Before> = OnceLock::new();
 
 struct Before(libc::sigaction);
@@ -77,13 +77,13 @@ unsafe impl Send for Before {}
 // SAFETY: as above.
 unsafe impl Sync for Before {}
 
-/// Whether the handler is in place. Whoever comes second waits until it is: its copies need it.
+/// Whether the handler is installed. A second caller waits for that, since its copies need the handler.
 static CATCHES: Mutex<bool> = Mutex::new(false);
 
-/// Puts the handler in place, once for the process; it is there when this returns.
+/// Installs the handler, once per process; it is in place on return.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(crate) fn catch() -> io::Result<()> {
     let mut catches = CATCHES.lock().unwrap_or_else(PoisonError::into_inner);
     if *catches {
@@ -105,7 +105,7 @@ pub(crate) fn catch() -> io::Result<()> {
     Ok(())
 }
 
-/// Copies `len` bytes; false where a bus error stopped it on the way. [`catch`] was called.
+/// Copies `len` bytes; returns false if a bus error stopped it. Call [`catch`] first.
 ///
 /// # Safety
 /// Both runs are mapped for `len` bytes, `from` to be read and `to` to be written, and do not overlap. No reference to
@@ -131,7 +131,7 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, context: *mu
     pass_on(signal, info, context);
 }
 
-/// Where the access failed; `None` for a signal that a process sent.
+/// Returns the address of the failed access; `None` for a signal that a process sent.
 #[cfg(feature = "serve")]
 fn fault_address(info: *const libc::siginfo_t) -> Option<usize> {
     // SAFETY: the kernel hands a handler what the signal is about; its own codes are positive and bring an address.
@@ -148,7 +148,7 @@ fn program_counter(context: &mut libc::ucontext_t) -> &mut libc::c_ulonglong {
     &mut context.uc_mcontext.pc
 }
 
-/// Has a bus error do what it did before.
+/// Invokes the previous action for a bus error.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(Before(before)) = BEFORE.get() else { return };
     match before.sa_sigaction {

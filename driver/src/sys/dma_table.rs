@@ -1,9 +1,6 @@
-//! Which device address is which memory of this process: the IOMMU of a
-//! software controller.
+//! Maps device addresses to memory of this process: the IOMMU of a software controller.
 //!
-//! Each mapping stands alone: an access must lie in one of them, and its owner
-//! leaves gaps between them, so that running over a mapping's end is a fault as
-//! it would be on hardware.
+//! An access must lie within one mapping. Owners leave gaps between mappings, so that an overrun faults as on hardware.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -19,14 +16,14 @@ struct Mapping {
     is_writable: bool,
 }
 
-/// What the device does.
+/// Direction of an access by the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,
     Write,
 }
 
-/// Lookups remembered, by 64 KiB of address.
+/// Cached lookups, one per 64 KiB of address.
 const CACHED: usize = 16;
 const CACHE_SHIFT: u32 = 16;
 
@@ -37,7 +34,7 @@ pub struct DmaTable {
     faults: Cell<u64>,
 }
 
-// SAFETY: the pointers are to memory that whoever mapped it keeps valid for all threads.
+// SAFETY: the pointers are to memory that the mapping's owner keeps valid for all threads.
 unsafe impl Send for DmaTable {}
 
 impl Default for DmaTable {
@@ -51,12 +48,11 @@ impl Default for DmaTable {
 }
 
 impl DmaTable {
-    /// Makes `len` bytes at `at` reachable from `iova`, for writes too where it `is_writable`; false if that overlaps
-    /// a mapping.
+    /// Maps `len` bytes at `at` to `iova`, writable if `is_writable`; returns false if that overlaps a mapping.
     ///
     /// # Safety
-    /// The memory stays mapped and readable, and writable if it is to be, until [`DmaTable::remove`],
-    /// and no plain Rust reference to it is used while the device may access it.
+    /// The memory stays mapped and readable, and writable if it is to be, until [`DmaTable::remove`], and no plain Rust
+    /// reference to it is used while the device may access it.
     pub unsafe fn insert(
         &mut self,
         iova: u64,
@@ -73,7 +69,7 @@ impl DmaTable {
         true
     }
 
-    /// Takes the mapping of exactly `len` bytes at `iova` away; false if there is none.
+    /// Removes the mapping of exactly `len` bytes at `iova`; returns false if there is none.
     pub fn remove(&mut self, iova: u64, len: u64) -> bool {
         if self.mappings.get(&iova).is_none_or(|mapping| mapping.len != len) {
             return false;
@@ -84,17 +80,17 @@ impl DmaTable {
         self.mappings.remove(&iova).is_some()
     }
 
-    /// Bytes of all mappings.
+    /// Total bytes of all mappings.
     pub fn mapped_bytes(&self) -> u64 {
         self.mappings.values().map(|mapping| mapping.len).sum()
     }
 
-    /// Accesses that hit no mapping, and writes that hit a read-only one.
+    /// Number of accesses outside all mappings and of writes to read-only ones.
     pub fn faults(&self) -> u64 {
         self.faults.get()
     }
 
-    /// Where `len` bytes at `iova` are, or `None` and a counted fault.
+    /// Returns where `len` bytes at `iova` are, or `None` and counts a fault.
     #[inline]
     fn locate(&self, iova: u64, len: u64, access: Access) -> Option<NonNull<u8>> {
         let slot = &self.cache[(iova >> CACHE_SHIFT) as usize % CACHED];
@@ -123,7 +119,7 @@ impl DmaTable {
         self.locate(iova, len, access).filter(|at| (at.addr().get() as u64).is_multiple_of(len))
     }
 
-    /// Reads from `iova` until `into` is full.
+    /// Fills `into` from `iova`.
     #[inline]
     pub fn read(&self, iova: u64, into: &mut [u8]) -> Option<()> {
         let from = self.locate(iova, into.len() as u64, Access::Read)?;

@@ -1,7 +1,7 @@
-//! Files and block devices by raw system calls: what the kernel's paths need beyond the standard library.
+//! Files and block devices by raw system calls, for the kernel paths' needs beyond the standard library.
 //!
-//! Transfers go between a file and memory named by pointers, because that memory is a request's buffer, of which no
-//! slice may exist while a request is in flight.
+//! Transfers name memory by pointer, because it is a request's buffer, of which no slice may exist while a request is
+//! in flight.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -15,17 +15,16 @@ const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 /// `BLKDISCARD`: `_IO(0x12, 119)`.
 const BLKDISCARD: libc::Ioctl = 0x1277;
 
-/// Most pieces of memory that one call takes (`IOV_MAX`).
+/// Maximum pieces of memory in one call (`IOV_MAX`).
 pub(crate) const PIECES_MAX: usize = 1024;
 
-/// Pieces of memory for one scattered transfer; its room is taken once.
+/// Pieces of memory for one scattered transfer, allocated once.
 pub(crate) struct Pieces(Vec<libc::iovec>);
 
 // SAFETY: the pointers are only used through unsafe functions, whose callers say why they may.
 unsafe impl Send for Pieces {}
 
 impl Pieces {
-    /// Room for `count` pieces.
     pub(crate) fn with_room(count: usize) -> Pieces {
         Pieces(Vec::with_capacity(count))
     }
@@ -38,7 +37,7 @@ impl Pieces {
         self.0.push(libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len as usize });
     }
 
-    /// All from number `index` on. They do not move before there is no more room.
+    /// Returns the pieces from `index` on. They do not move until the room is used up.
     pub(crate) fn from(&self, index: usize) -> &[libc::iovec] {
         &self.0[index..]
     }
@@ -54,13 +53,13 @@ impl std::fmt::Debug for Pieces {
     }
 }
 
-/// Reads from `offset` of `file` into `pieces`; returns how many bytes there were.
+/// Reads from `offset` of `file` into `pieces`; returns the number of bytes read.
 ///
 /// # Safety
-/// The pieces are writable memory that nobody else uses during the call.
+/// The pieces are writable memory that has no other user during the call.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(crate) unsafe fn read_at(file: &File, pieces: &Pieces, offset: u64) -> io::Result<u64> {
     let (fd, at) = (file.as_raw_fd(), offset as libc::off_t);
     repeated(|| match pieces.0.as_slice() {
@@ -71,13 +70,13 @@ pub(crate) unsafe fn read_at(file: &File, pieces: &Pieces, offset: u64) -> io::R
     })
 }
 
-/// Writes `pieces` from `offset` of `file` on, with the flags of `pwritev2(2)`; returns how many bytes fitted.
+/// Writes `pieces` at `offset` of `file`, with the flags of `pwritev2(2)`; returns the number of bytes written.
 ///
 /// # Safety
-/// The pieces are readable memory that nobody else writes during the call.
+/// The pieces are readable memory that has no other writer during the call.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(crate) unsafe fn write_at(
     file: &File,
     pieces: &Pieces,
@@ -93,7 +92,7 @@ pub(crate) unsafe fn write_at(
     })
 }
 
-/// Calls until no signal interrupts.
+/// Repeats the call while signals interrupt it.
 fn repeated(mut call: impl FnMut() -> isize) -> io::Result<u64> {
     loop {
         match u64::try_from(call()) {
@@ -108,10 +107,10 @@ fn repeated(mut call: impl FnMut() -> isize) -> io::Result<u64> {
     }
 }
 
-/// Size of a block device in bytes; 0 once it was removed.
+/// Returns the size of a block device in bytes; 0 after its removal.
 ///
 /// # Errors
-/// What the system says, as when it is no block device.
+/// The system's error, for example if the file is not a block device.
 pub(crate) fn block_bytes(file: &File) -> io::Result<u64> {
     let mut bytes = 0u64;
     // SAFETY: the request writes 8 bytes to its argument, which has them.
@@ -119,7 +118,7 @@ pub(crate) fn block_bytes(file: &File) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Bytes of a block device's logical block.
+/// Returns the size of a block device's logical block in bytes.
 ///
 /// # Errors
 /// As [`block_bytes`].
@@ -130,27 +129,27 @@ pub(crate) fn block_lba_bytes(file: &File) -> io::Result<u32> {
     u32::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Tells a block device that a range of bytes holds nothing of value.
+/// Tells a block device that a range of bytes is unused.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(crate) fn discard(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let range = [offset, len];
     // SAFETY: the request reads 16 bytes from its argument, which has them.
     checked(unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, &raw const range) })
 }
 
-/// Has the file system set space aside for `len` bytes from `offset` on.
+/// Reserves space in the file system for `len` bytes from `offset` on.
 ///
 /// # Errors
-/// What the system says; not every file system can.
+/// The system's error; not every file system supports it.
 pub(crate) fn set_aside(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let (offset, len) = (offset as libc::off_t, len as libc::off_t);
     // SAFETY: the call takes no pointers.
     checked(unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, len) })
 }
 
-/// The multiple that direct transfers of `file` begin and end at, where the system says.
+/// Returns the offset alignment of direct transfers of `file`, if the system reports it.
 pub(crate) fn direct_offset_alignment(file: &File) -> Option<u32> {
     let mut about = MaybeUninit::<libc::statx>::zeroed();
     let flags = libc::AT_EMPTY_PATH;

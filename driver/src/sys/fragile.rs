@@ -1,9 +1,8 @@
-//! Mappings of files that another process may cut short.
+//! Mappings of files that another process may shorten.
 //!
-//! An access beyond the end of such a file raises SIGBUS, and so does one for which its file system has no page left.
-//! While [`FragileMappings::guard`] runs, the handler of `bus_error.rs` replaces a mapping that such an access hits by
-//! zeroes: the access goes on, and [`FragileMappings::is_lost`] tells its owner to stop believing in them. Accesses
-//! themselves cost nothing.
+//! An access beyond the end of such a file raises SIGBUS, as does one for which the file system has no page left. While
+//! [`FragileMappings::guard`] runs, the handler of `bus_error.rs` replaces the affected mapping by zeroes: the access
+//! continues, and [`FragileMappings::is_lost`] tells the owner to distrust the data. Accesses cost nothing extra.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
 use memmap2::MmapRaw;
 
-/// Mappings by where they start in this process.
+/// Mappings by their start in this process.
 #[derive(Debug, Default)]
 pub(crate) struct FragileMappings {
     mappings: BTreeMap<usize, MmapRaw>,
@@ -21,11 +20,11 @@ pub(crate) struct FragileMappings {
 }
 
 thread_local! {
-    /// The mappings whose guard this thread runs under.
+    /// The mappings that this thread's guard protects.
     static GUARDED: Cell<Option<NonNull<FragileMappings>>> = const { Cell::new(None) };
 }
 
-/// Restores what was guarded before, after a panic too.
+/// Restores the previous guard, also after a panic.
 struct Before(Option<NonNull<FragileMappings>>);
 
 impl Drop for Before {
@@ -36,40 +35,39 @@ impl Drop for Before {
 }
 
 impl FragileMappings {
-    /// Takes a mapping; returns where it starts, which is also its name.
+    /// Takes a mapping; returns its start, which also identifies it.
     pub(crate) fn insert(&mut self, map: MmapRaw) -> NonNull<u8> {
         let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
         self.mappings.insert(at.addr().get(), map);
         at
     }
 
-    /// Unmaps the mapping that starts at `start`.
     pub(crate) fn remove(&mut self, start: usize) {
         self.mappings.remove(&start);
     }
 
-    /// Unmaps everything and forgets what was lost.
+    /// Unmaps everything and clears the loss.
     pub(crate) fn clear(&mut self) {
         *self = FragileMappings::default();
     }
 
-    /// Whether a mapping was replaced by zeroes since the last [`FragileMappings::clear`].
+    /// Whether zeroes replaced a mapping since the last [`FragileMappings::clear`].
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Runs `work`, of whose accesses to these mappings none ends the process. The handler of `bus_error::catch` is
-    /// in place.
+    /// Runs `work`; its accesses to these mappings cannot end the process. The handler of `bus_error::catch` must be
+    /// installed.
     #[inline]
     pub(crate) fn guard<T>(&self, work: impl FnOnce() -> T) -> T {
         let _before = Before(GUARDED.replace(Some(NonNull::from(self))));
-        // The handler runs in this thread: what it reads must be written before `work` begins.
+        // The handler runs in this thread, so what it reads must be written before `work` begins.
         compiler_fence(Ordering::SeqCst);
         work()
     }
 
-    /// Replaces the mapping around `at` by zeroes; false where there is none. Runs in a signal handler: it neither
+    /// Replaces the mapping around `at` by zeroes; returns false if there is none. Runs in a signal handler: it neither
     /// allocates nor locks.
     fn replace(&self, at: usize) -> bool {
         let around = self.mappings.range(..=at).next_back();
@@ -86,7 +84,7 @@ impl FragileMappings {
     }
 }
 
-/// Has an access to `at` by this thread, which failed, find zeroes when it is repeated; false where nothing guards it.
+/// Makes this thread's failed access to `at` find zeroes when repeated; returns false if no guard covers it.
 pub(super) fn contain(at: usize) -> bool {
     // SAFETY: set by `guard`, which has borrowed the mappings until it takes the pointer away.
     GUARDED.get().is_some_and(|guarded| unsafe { guarded.as_ref() }.replace(at))

@@ -1,13 +1,10 @@
-//! Memory of this process that a device may be given.
+//! Memory of this process for DMA.
 //!
-//! [`HostMemory::allocate`] takes the largest pages the machine has free: 1 GiB
-//! and 2 MiB hugepages, then transparent hugepages, then 4 KiB pages. It comes
-//! from an unlinked memory file or an anonymous mapping, so nothing is left
-//! behind when the process is killed, and needs no mounted hugetlbfs.
-//! [`HostMemory::adopt`] takes memory that the caller already owns.
+//! [`HostMemory::allocate`] takes the largest free pages: 1 GiB and 2 MiB hugepages, then transparent hugepages, then 4
+//! KiB pages. It uses an unlinked memory file or an anonymous mapping, which leaves nothing behind when the process is
+//! killed and needs no mounted hugetlbfs. [`HostMemory::adopt`] takes memory that the caller owns.
 //!
-//! Memory is not locked here: mapping it for DMA pins it, and the bus that
-//! pins it knows which limit refused.
+//! Memory is not locked here: mapping it for DMA pins it, and the bus that pins it reports which limit refused.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -34,20 +31,20 @@ pub enum PageKind {
     Huge1G,
     /// 2 MiB hugepages.
     Huge2M,
-    /// Ordinary pages that the kernel was asked to merge into 2 MiB ones.
+    /// Ordinary pages that the kernel may merge into 2 MiB ones.
     Transparent,
     /// 4 KiB pages.
     Small,
-    /// The caller's own memory; unknown.
+    /// The caller's own memory, of unknown pages.
     Caller,
 }
 
-/// What memory must be backed by.
+/// Required backing of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Anything this process can read and write.
+    /// Any memory that this process can read and write.
     Any,
-    /// A file descriptor that another process can map (vfio-user servers need it).
+    /// A file descriptor that another process can map, as vfio-user servers need.
     SharedFile,
 }
 
@@ -56,13 +53,13 @@ enum Source {
     Adopted(#[allow(dead_code, reason = "held, not read")] Box<dyn Any + Send + Sync>),
 }
 
-/// Memory fit for DMA, owned until dropped.
+/// Memory for DMA, owned until dropped.
 pub struct HostMemory {
     at: NonNull<u8>,
     len: usize,
     file: Option<(File, u64)>,
     pages: PageKind,
-    /// There until drop.
+    /// Present until the drop.
     source: Option<Source>,
 }
 
@@ -72,47 +69,46 @@ unsafe impl Send for HostMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HostMemory {}
 
-/// A borrowed view of [`HostMemory`] for a bus to map; only [`HostMemory::range`] makes one, so
-/// that a bus is never handed memory nobody owns.
+/// A borrowed view of [`HostMemory`] for a bus to map. Only [`HostMemory::range`] makes one, so that a bus never gets
+/// memory without an owner.
 #[derive(Clone, Copy)]
 pub struct HostRange<'a> {
     /// First byte in this process; 4 KiB aligned.
     pub(crate) at: NonNull<u8>,
     /// Length in bytes; a multiple of 4 KiB.
     pub(crate) len: usize,
-    /// The file behind it and the offset of the first byte, where there is one.
+    /// The file behind it, if any, and the offset of the first byte.
     pub(crate) file: Option<(BorrowedFd<'a>, u64)>,
-    /// Whether the device may write it, where the bus can tell it not to.
+    /// Whether the device may write it, if the bus can enforce that.
     pub(crate) is_writable: bool,
 }
 
-/// Private mappings up to this many bytes are small: a start or a recovery makes dozens. They
-/// are not faulted in when they are made, and used again when they are given back.
+/// Largest small private mapping. A start or a recovery makes dozens; they are not faulted in up front, and are reused
+/// after their release.
 const SMALL_MAX: usize = 64 << 10;
-/// Small mappings that a thread keeps for the next one who wants such.
+/// Maximum number of released small mappings that a thread keeps for reuse.
 const SPARE_MAX: usize = 32;
 
 thread_local! {
-    /// Small private mappings that were given back; nobody knows their addresses any more.
+    /// Released small private mappings; no other owner of their addresses is left.
     static SPARE: RefCell<Vec<MmapRaw>> = const { RefCell::new(Vec::new()) };
 }
 
 impl HostRange<'_> {
-    /// The same memory, of which the device needs no more than to read it.
+    /// Restricts the device to reading.
     pub fn read_only(self) -> Self {
         HostRange { is_writable: false, ..self }
     }
 
-    /// Length in bytes, for a [`crate::bus::Bus`] that passes the range on and accounts for it.
+    /// Length in bytes, for a [`crate::bus::Bus`] that forwards the range and accounts for it.
     pub fn bytes(&self) -> u64 {
         self.len as u64
     }
 }
 
 impl HostMemory {
-    /// Allocates at least `len` bytes, zeroed, in the largest pages that fit without
-    /// wasting more than they save. `place` is called with the fresh mapping
-    /// before its pages exist, to choose their NUMA node.
+    /// Allocates at least `len` zeroed bytes in the largest pages that fit without wasting more than they save. Calls
+    /// `place` with the fresh mapping before its pages exist, to choose their NUMA node.
     ///
     /// # Errors
     /// [`Error::Invalid`] for no bytes, [`Error::Refused`] when even 4 KiB pages run out.
@@ -141,8 +137,7 @@ impl HostMemory {
         Self::ordinary(len.next_multiple_of(SMALL), backing, place)
     }
 
-    /// The same on whatever node of the machine, and for little memory without asking the system
-    /// where this thread gave as much back.
+    /// Allocates on any node. Reuses this thread's released small mappings without a system call.
     ///
     /// # Errors
     /// As [`HostMemory::allocate`].
@@ -160,13 +155,12 @@ impl HostMemory {
         HostMemory { at, len, file, pages, source: Some(Source::Mapped(map)) }
     }
 
-    /// Takes memory the caller owns: any mapping, memfd or pinned pool.
-    /// `file` is the file behind it and the offset of the first byte; only
-    /// vfio-user needs it.
+    /// Adopts memory that the caller owns: any mapping, memfd or pinned pool. `file` is the file behind it and the
+    /// offset of the first byte; only vfio-user needs it.
     ///
     /// # Safety
-    /// `owner` keeps `at..at+len` mapped, readable and writable while it lives,
-    /// and no Rust reference to those bytes is used while a device is given them.
+    /// `owner` keeps `at..at+len` mapped, readable and writable while it lives, and no Rust reference to those bytes is
+    /// used while a device is given them.
     ///
     /// # Errors
     /// [`Error::Invalid`] unless `at` and `len` are multiples of 4 KiB.
@@ -195,7 +189,7 @@ impl HostMemory {
         let size_flag =
             if pages == PageKind::Huge1G { libc::MFD_HUGE_1GB } else { libc::MFD_HUGE_2MB };
         let file = memory_file(len, libc::MFD_HUGETLB | size_flag).ok()?;
-        // Mapping a hugetlb file reserves its pages, so a shortage shows here and not as a fault later.
+        // Mapping a hugetlb file reserves its pages, so that a shortage shows here and not as a fault later.
         let map = MmapOptions::new().len(len).map_raw(&file).ok()?;
         Self::populated(map, Some(file), pages, place).ok()
     }
@@ -235,15 +229,15 @@ impl HostMemory {
     ) -> std::io::Result<HostMemory> {
         let len = map.len();
         place(NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero"), len);
-        // Faults every page in now: running out must fail here, not as SIGBUS under I/O. A few
-        // private pages are left to whoever uses or pins them: a start maps dozens, most unused.
+        // Faults every page in now: running out must fail here, not as SIGBUS under I/O. Small private mappings are
+        // left to their first use or pin: a start makes dozens, most of them unused.
         if file.is_some() || len > SMALL_MAX {
             map.advise(memmap2::Advice::PopulateWrite)?;
         }
         Ok(Self::of(map, file, pages))
     }
 
-    /// First byte.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.at
     }
@@ -253,28 +247,28 @@ impl HostMemory {
         self.len
     }
 
-    /// Never: memory has at least one page.
+    /// Always false: memory has at least one page.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The pages it got.
+    /// Returns the kind of its pages.
     pub fn pages(&self) -> PageKind {
         self.pages
     }
 
-    /// The file behind it and the offset of the first byte, where there is one: for whoever hands the memory to another
-    /// device or process.
+    /// Returns the file behind it, if any, and the offset of the first byte, for handing the memory to another device
+    /// or process.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         self.file.as_ref().map(|(file, offset)| (file.as_fd(), *offset))
     }
 
-    /// What a bus needs to map it.
+    /// Returns the view that a bus maps.
     pub fn range(&self) -> HostRange<'_> {
         HostRange { at: self.at, len: self.len, file: self.file(), is_writable: true }
     }
 
-    /// The memory as atomics, sharing ownership.
+    /// Returns the memory as atomics, sharing ownership.
     pub fn atomics(self: &Arc<Self>) -> Atomics {
         let owner: Arc<dyn Any + Send + Sync> = Arc::<Self>::clone(self);
         // SAFETY: `owner` keeps the mapping; DMA memory has no plain references while shared.
@@ -293,7 +287,7 @@ impl Drop for HostMemory {
     }
 }
 
-/// A spare mapping of `len` bytes, zeroed.
+/// Takes a released mapping of `len` bytes and zeroes it.
 fn take_spare(len: usize) -> Option<MmapRaw> {
     let take = |spare: &RefCell<Vec<MmapRaw>>| {
         let mut spare = spare.borrow_mut();
@@ -307,7 +301,7 @@ fn take_spare(len: usize) -> Option<MmapRaw> {
 }
 
 fn give_spare(map: MmapRaw) {
-    // A thread that ends keeps nothing.
+    // Fails during thread exit, which keeps nothing.
     let _ = SPARE.try_with(|spare| {
         let mut spare = spare.borrow_mut();
         if spare.len() < SPARE_MAX {
@@ -333,11 +327,11 @@ fn memory_file(len: usize, flags: libc::c_uint) -> std::io::Result<File> {
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor that has no other owner.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(len as u64)?;
-    // Whoever else is handed the file (a vfio-user server) cannot shrink it under our mapping.
-    // SAFETY: an integer operation on a descriptor we own; the result is checked.
+    // Another holder of the file (a vfio-user server) cannot shrink it under our mapping. SAFETY: an integer operation
+    // on a descriptor we own; the result is checked.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } < 0 {
         return Err(std::io::Error::last_os_error());
     }

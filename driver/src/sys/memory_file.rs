@@ -1,22 +1,22 @@
 //! Memory files of other processes: `memfd_create`, `/dev/shm`, hugetlbfs.
 //!
-//! An access to the memory of any other file can wait for the process or the server behind its file system.
+//! Accesses to the memory of any other file can block on the process or the server behind its file system.
 
 use std::fs::File;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::statfs::fstatfs;
 
-/// Returns the bytes of one page of `file`'s memory; `None` where it is no memory file.
+/// Returns the page size of `file`'s memory in bytes; `None` if it is not a memory file.
 ///
-/// Seals are looked for first. Only memory files have them, and the kernel knows the answer; every other question
-/// about the file goes to its file system, which could be a process that does not answer (FUSE).
+/// Queries seals first: only memory files have them, and the kernel answers by itself. Any other query goes to the file
+/// system, which may be a process that does not answer (FUSE).
 pub(crate) fn page_bytes(file: &File) -> Option<u64> {
     fcntl(file, FcntlArg::F_GET_SEALS).ok()?;
     u64::try_from(fstatfs(file).ok()?.block_size()).ok().filter(|bytes| bytes.is_power_of_two())
 }
 
-/// Seals `file` against being made shorter; false where it is not sealed and may not be.
+/// Seals `file` against shortening; returns false if it is unsealed and cannot be sealed.
 #[cfg(feature = "serve")]
 pub(crate) fn seal_length(file: &File) -> bool {
     use nix::fcntl::SealFlag;

@@ -1,19 +1,18 @@
-//! The only memory-unsafe code of the driver's core: mapped registers, DMA
-//! memory and the atomics over both.
+//! The only memory-unsafe code of the driver's core: mapped registers, DMA memory and the atomics over both.
 //!
 //! Everything above works with the safe types of this module:
 //!
 //! | type | what it is |
 //! |---|---|
 //! | [`Window`], [`Register32`] | mapped device registers, accessed atomically |
-//! | [`HostMemory`] | memory of this process fit for DMA: allocated or the caller's |
+//! | [`HostMemory`] | memory of this process for DMA: allocated or the caller's |
 //! | [`Atomics`] | a view of shared memory as atomics: rings, lists, shadow doorbells |
-//! | [`SharedPages`] | memory that a software controller shows as a BAR |
+//! | [`SharedPages`] | memory that a software controller exposes as a BAR |
 //! | [`DmaTable`] | a software controller's IOMMU: device address to memory |
 //! | [`barrier`] | the two fences a doorbell needs |
 //!
-//! A device (or a software controller) writes this memory while we hold it, so
-//! nothing here hands out `&mut [u8]` to memory that is in flight.
+//! A device (or a software controller) writes this memory while we hold it, so nothing here hands out `&mut [u8]` to
+//! memory in flight.
 
 pub mod barrier;
 pub(crate) mod bus_error;

@@ -1,12 +1,11 @@
 //! Mapped device registers.
 //!
-//! A [`Window`] is a run of a mapped BAR (or of a software controller's
-//! register page). Accesses are atomic, naturally aligned and exactly as wide
-//! as asked, as PCIe requires: the other side of such a page may be this process, which reads it as
-//! [`super::Atomics`], and a volatile access beside an atomic one would be a data race. A compiler fence beside each
-//! keeps the compiler from leaving one out or joining two. Offsets come from the specification's constants
-//! or were checked when a [`Register32`] was made, so one out of bounds is our
-//! own bug and panics.
+//! A [`Window`] is a run of a mapped BAR (or of a software controller's register page). Accesses are atomic, naturally
+//! aligned and exactly as wide as asked, as PCIe requires. They are not volatile, because the other side may be this
+//! process, which reads the page as [`super::Atomics`]: a volatile access beside an atomic one would be a data race. A
+//! compiler fence beside each access keeps the compiler from dropping or merging accesses. Offsets come from the
+//! specification's constants or were checked when a [`Register32`] was made, so an offset out of bounds is our own bug
+//! and panics.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -28,24 +27,24 @@ pub struct Window {
 }
 
 impl Window {
-    /// Maps `len` bytes from `offset` of a file for reading and writing, shared with all who map it. A page beyond the
-    /// file's end raises SIGBUS when it is touched.
+    /// Maps `len` bytes from `offset` of a file for reading and writing, shared with all its mappings. Touching a page
+    /// beyond the file's end raises SIGBUS.
     ///
     /// # Errors
-    /// What the system says: the file is not open for both, or `offset` is inside a page.
+    /// The system's error: the file is not open for both, or `offset` is inside a page.
     pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Window> {
         let map = MmapOptions::new().offset(offset).len(len).map_raw(file.as_raw_fd())?;
         Ok(Window { len: map.len(), map: Arc::new(map), offset: 0 })
     }
 
-    /// A page of memory without a file, which Miri can make as well.
+    /// Makes a page of memory without a file, which works under Miri.
     #[cfg(test)]
     pub(crate) fn of_a_page() -> Window {
         let map = MmapOptions::new().len(4096).map_anon().expect("anonymous memory");
         Window { len: map.len(), map: Arc::new(map.into()), offset: 0 }
     }
 
-    /// `len` bytes from `offset` of this window, or `None` if it does not reach that far.
+    /// Returns `len` bytes from `offset` of this window, or `None` if it does not reach that far.
     pub fn slice(&self, offset: usize, len: usize) -> Option<Window> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| Window {
@@ -60,7 +59,7 @@ impl Window {
         self.len
     }
 
-    /// Whether the window has no bytes.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -110,18 +109,18 @@ impl Window {
         unsafe { AtomicU64::from_ptr(at) }.store(value.to_le(), Relaxed);
     }
 
-    /// The register at `offset` with its bounds checked once, or `None` outside the window.
+    /// Returns the register at `offset` with its bounds checked once, or `None` outside the window.
     pub fn register32(&self, offset: usize) -> Option<Register32> {
         let end = offset.checked_add(4)?;
         (end <= self.len && (self.offset + offset).is_multiple_of(4))
             .then(|| Register32 { at: self.at(offset), window: self.clone() })
     }
 
-    /// Maps `file` from `offset` on where the window is now: every clone, slice and register of it is
-    /// in the new memory from then on. The device behind it was replaced by an equal one.
+    /// Replaces the memory behind the window by `file` from `offset` on, for every clone, slice and register of it. An
+    /// equal device has taken the place of the old one.
     ///
     /// # Errors
-    /// What the system says; the window stays what it was. Offset and window must be whole pages.
+    /// The system's error; the window then stays unchanged. Offset and window must be whole pages.
     pub(crate) fn replace(&self, file: &File, offset: u64) -> io::Result<()> {
         let at = self.as_ptr();
         let whole = (at.addr() as u64 | self.len as u64 | offset).is_multiple_of(4096);
@@ -139,20 +138,20 @@ impl Window {
         if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// The window as shared memory; only for memory behind a BAR (a controller
-    /// memory buffer), not for registers with side effects.
+    /// Views the window as shared memory; only for memory behind a BAR (a controller memory buffer), not for registers
+    /// with side effects.
     ///
     /// # Panics
     /// If the window is not a multiple of 8 bytes at an aligned place.
     pub fn atomics(&self) -> super::Atomics {
         let owner: Arc<dyn std::any::Any + Send + Sync> = Arc::new(self.clone());
         let at = std::ptr::NonNull::new(self.as_ptr()).expect("a mapping is never at address zero");
-        // SAFETY: `owner` keeps the mapping; nobody makes references to a window's bytes.
+        // SAFETY: `owner` keeps the mapping; no references to a window's bytes are made.
         unsafe { super::Atomics::new(at, self.len, owner) }
     }
 
-    /// The first byte's address, for those who share the window with another
-    /// device or view it as [`super::Atomics`].
+    /// Returns the first byte's address, for sharing the window with another device or viewing it as
+    /// [`super::Atomics`].
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `offset` is inside the mapping, checked in `slice`.
         unsafe { self.map.as_mut_ptr().add(self.offset) }
@@ -165,9 +164,9 @@ impl fmt::Debug for Window {
     }
 }
 
-/// One 32-bit register whose place was checked when this was made: a doorbell.
+/// A 32-bit register at a checked place: a doorbell.
 ///
-/// A clone is for handing the register to whoever writes it from then on: the device expects one writer at a time.
+/// Clone it to hand the register to its next writer: the device expects one writer at a time.
 #[derive(Clone)]
 pub struct Register32 {
     at: *mut u32,
@@ -179,7 +178,7 @@ pub struct Register32 {
 unsafe impl Send for Register32 {}
 
 impl Register32 {
-    /// Writes the register. Pair with [`super::barrier::before_doorbell`], whose fence keeps the compiler from joining
+    /// Writes the register. Pair with [`super::barrier::before_doorbell`], whose fence keeps the compiler from merging
     /// two writes.
     #[inline(always)]
     pub fn write(&self, value: u32) {
@@ -187,12 +186,12 @@ impl Register32 {
         unsafe { AtomicU32::from_ptr(self.at) }.store(value.to_le(), Relaxed);
     }
 
-    /// The window it lies in, which keeps it mapped.
+    /// Returns the window that holds the register and keeps it mapped.
     pub fn window(&self) -> &Window {
         &self.window
     }
 
-    /// The register's address, for another agent that rings it (a GPU).
+    /// Returns the register's address, for another agent that rings it (a GPU).
     pub fn as_ptr(&self) -> *mut u32 {
         self.at
     }

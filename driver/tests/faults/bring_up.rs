@@ -1,4 +1,4 @@
-//! Opening a controller that is broken or lies: one sentence, in bounded time, nothing left.
+//! Opening a broken or lying controller fails with one sentence, in bounded time, and leaves nothing behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const CC: u32 = 0x14;
 const CSTS: u32 = 0x1c;
 const CRTO: u32 = 0x68;
 
-/// The error of opening, after checking that it was quick and left nothing.
+/// Returns the error of opening, after checking that it was quick and left nothing.
 fn refusal(bus: &Arc<Watch>) -> Error {
     let started = bus.now();
     let opened = Controller::attach(Arc::<Watch>::clone(bus), &ControllerOptions::default());
@@ -35,7 +35,7 @@ fn refused_by(lie: impl FnMut(u32, u64) -> u64 + Send + 'static) -> String {
     refusal(&bus).to_string()
 }
 
-/// `value` in place of the bits of `mask` of the register at `offset`.
+/// Replaces the bits of `mask` of the register at `offset` by `value`.
 fn instead(offset: u32, mask: u64, value: u64) -> impl FnMut(u32, u64) -> u64 + Send + 'static {
     move |at, truth| if at == offset { truth & !mask | value & mask } else { truth }
 }
@@ -119,14 +119,14 @@ fn timeouts_of_zero_and_of_hours_are_bounded() {
 fn a_controller_that_somebody_left_enabled_is_reset_first() {
     let bus = Watch::new("mem=16M");
     let options = ControllerOptions::default();
-    // Opened past the watch, and the handle not dropped: as after a process that was killed.
+    // Bypasses the watch and leaks the handle, as a killed process would.
     std::mem::forget(Controller::attach(bus.soft.clone(), &options).expect("opened"));
     bus.soft.with_controller(|controller| controller.fail());
     let again = Controller::attach(bus, &options).expect("opened again");
     again.namespace_ids().expect("answers");
 }
 
-/// A bus whose controller gives admin commands with `opcode` a `verdict`.
+/// Makes a bus whose controller gives admin commands with `opcode` a `verdict`.
 fn bus_with(opcode: AdminOpcode, verdict: Verdict) -> Arc<Watch> {
     let bus = Watch::new("mem=16M,vwc=on");
     bus.soft.with_controller(|controller| {

@@ -1,4 +1,4 @@
-//! Events of the controller: what `poll` makes of them, and what handles see.
+//! Controller events: how `poll` handles them, and what handles see.
 
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ fn an_open_namespace_that_is_resized_has_its_new_size_everywhere() {
     rig.finish();
 }
 
-/// How long a command may take, which is less than what an activation may take (MTFA).
+/// Command timeout, shorter than an activation may take (MTFA).
 const SHORT: Duration = Duration::from_secs(1);
 
 fn impatient() -> Rig {
@@ -113,7 +113,7 @@ fn impatient() -> Rig {
     Rig::open(Watch::new("mem=16M"), &options)
 }
 
-/// Reads while the controller activates firmware for `pause`; returns what came of it.
+/// Reads while the controller activates firmware for `pause`; returns the results.
 fn read_during_activation(
     pause: Duration,
     polls_controller: bool,
@@ -190,11 +190,11 @@ fn notices_of_firmware_without_end_do_not_put_off_a_deadline_for_ever() {
     let mut pair = rig.pair::<Buffer>(8);
     rig.hook(|sqe, qid| match (qid.is_admin(), sqe.admin_opcode()) {
         (false, _) => Verdict::Lose,
-        // Each request for an event is answered at once: Firmware Activation Starting.
+        // Answers each event request at once with Firmware Activation Starting.
         (true, AdminOpcode::ASYNC_EVENT_REQUEST) => Verdict::Answer(0x0003_0102),
         _ => Verdict::Run,
     });
-    // One event first, so that requests are posted anew.
+    // One event first, so that requests are posted again.
     rig.bus.soft.with_controller(|controller| controller.set_temperature(400));
     let buffer = rig.controller.allocate(512).expect("buffer");
     pair.submit(rig.now(), rig.namespace.read(Lba(0), buffer)).expect("room");

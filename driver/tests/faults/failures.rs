@@ -1,4 +1,4 @@
-//! Overdue commands: abort, disable, function reset; unplug.
+//! Overdue commands: abort, disable, function reset. Removal.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use adit_driver::{Buffer, CommandError, Completion, Error, Event, QueuePair};
 
 use crate::rig::Rig;
 
-/// Past the default deadline of a command, within that of its abort.
+/// Past a command's default deadline, before that of its abort.
 const OVERDUE: Duration = Duration::from_secs(11);
 
 fn read(rig: &Rig, pair: &mut QueuePair<Buffer>, lba: u64, bytes: usize) {
@@ -69,19 +69,19 @@ fn more_overdue_commands_than_aborts_may_be_sent_end_all_the_same() {
     rig.settle();
     rig.bus.soft.advance(OVERDUE);
     let finished = rig.drain(&mut pair);
-    // A few at a time, but all of them, and the queue stays.
+    // A few at a time, all of them in the end, and the queue survives.
     let timed_out = Err(CommandError::TimedOut { may_have_written: false });
     assert_eq!(finished.len(), 127);
     assert!(finished.iter().all(|completion| completion.result == timed_out));
     assert_eq!((pair.stats().aborts, pair.stats().recreations), (127, 0));
 }
 
-/// A controller with two queues full of every kind of request, none of which completes.
+/// Makes a controller with two queues full of every kind of request, none of which completes.
 fn stuck() -> (Rig, QueuePair<Buffer>, QueuePair<Vec<Buffer>>) {
     let rig = Rig::new("mem=64M,mdts=2,sgl=off,nssr=off");
     let mut first = rig.pair::<Buffer>(64);
     let mut second = rig.pair::<Vec<Buffer>>(64);
-    // Nor can the queues be deleted.
+    // The queues cannot be deleted either.
     rig.hook(|sqe, qid| match qid.is_admin() && sqe.admin_opcode() != AdminOpcode::DELETE_IO_SQ {
         true => Verdict::Run,
         false => Verdict::Lose,
@@ -108,7 +108,7 @@ fn all_reset<B>(finished: &[Completion<B>], count: usize) {
     assert!(finished.iter().all(reset));
 }
 
-/// Both queues end, everything later fails at once, and nothing is left.
+/// Checks that both queues end, later requests fail at once, and nothing is left.
 fn ends_with_reset(rig: Rig, mut first: QueuePair<Buffer>, mut second: QueuePair<Vec<Buffer>>) {
     rig.bus.soft.advance(OVERDUE);
     let finished = rig.drain(&mut first);
@@ -267,14 +267,14 @@ fn a_failure_on_one_thread_ends_calls_on_another() {
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
     let timeouts = calls.iter().filter(|error| matches!(error, Error::Timeout { .. })).count();
-    // One waits for its answer, perhaps another takes its place before the first says so.
+    // One thread times out; another may take its place before the first reports it.
     assert!((1..=2).contains(&timeouts), "{timeouts} of 8 waited to the end");
     assert!(rig.now().since(started) < Duration::from_secs(35));
     all_reset(&rig.drain(&mut pair), 1);
 }
 
-/// Polls until nothing is in flight. Other threads move the clock, too, while this one may not run at all: what is
-/// bounded is how often it polls, and with that how much virtual time it lets pass itself.
+/// Polls until nothing is in flight. Other threads also advance the clock, even while this one is not scheduled, so the
+/// bound is on the number of polls and thus on the virtual time that it adds itself.
 fn drain_beside_others(rig: &Rig, pair: &mut QueuePair<Buffer>) -> usize {
     let mut finished = 0;
     for _ in 0..3000 {
@@ -326,7 +326,7 @@ fn aborts_that_are_lost_take_the_controller_out_of_service_at_the_next_one() {
         let ended = pair.poll(rig.now(), |completion| all_reset(&[completion], 1));
         assert_eq!(ended, 63 * round);
         rig.settle();
-        // Slow, not lost: they complete although nobody heard of the aborts.
+        // They were slow, not lost: they complete although their aborts never arrived.
         rig.bus.soft.release_held();
         let finished = rig.drain(&mut pair);
         assert!(finished.iter().all(|completion| completion.result.is_ok()));

@@ -1,5 +1,5 @@
-//! The way down, step by step: which step a fault reaches, what its requests come back with, and
-//! that whoever is not concerned goes on.
+//! The recovery ladder, step by step: which step a fault reaches, how its requests end, and that unaffected queues
+//! continue.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use adit_driver::{
 
 use crate::rig::{Rig, Watch};
 
-/// Past the default deadline of a command, within that of its abort.
+/// Past a command's default deadline, before that of its abort.
 const OVERDUE: Duration = Duration::from_secs(11);
-/// Past an abort's.
+/// Past an abort's deadline.
 const OUTLIVED: Duration = Duration::from_secs(3);
 
 fn buffer(rig: &Rig, bytes: usize) -> Buffer {
@@ -95,7 +95,7 @@ fn a_completion_that_comes_while_the_queue_is_deleted_counts() {
     rig.settle();
     rig.bus.soft.advance(OVERDUE);
     pair.poll(rig.now(), |_| panic!("lost"));
-    // One more, which completes when the ladder looks at CSTS, after the last look at the ring.
+    // One more completes while the ladder reads CSTS, after its last poll of the ring.
     rig.all_io(Verdict::Hold);
     read(&rig, &mut pair);
     rig.settle();
@@ -172,7 +172,7 @@ fn one_that_completed_something_meanwhile_is_created_anew_again() {
     rig.finish();
 }
 
-/// A split write of which every other command is lost.
+/// A split write that loses every other command.
 #[test]
 fn a_split_write_may_have_been_written_if_one_of_its_commands_was() {
     let rig = Rig::new("mem=16M,mdts=1");
@@ -263,7 +263,7 @@ fn the_deadlines_of_a_queue_are_its_own() {
     rig.finish();
 }
 
-/// A queue whose command is lost and that cannot be deleted.
+/// Makes a queue that cannot be deleted, with a lost command.
 fn doomed(tail: &str) -> (Rig, QueuePair<Buffer>) {
     let rig = Rig::new(tail);
     let mut pair = rig.pair::<Buffer>(8);
@@ -280,7 +280,7 @@ fn a_controller_that_cannot_be_disabled_has_its_subsystem_reset_before_its_funct
     let (rig, mut pair) = doomed("mem=16M");
     assert!(rig.controller.info().subsystem_reset);
     rig.bus.soft.with_controller(|controller| controller.refuse_disable(true));
-    // A function reset would not work.
+    // A function reset would fail.
     rig.bus.fail_reset();
     let finished = outlive(&rig, &mut pair);
     assert_eq!(errors(&finished), [CommandError::Reset { may_have_written: false }]);

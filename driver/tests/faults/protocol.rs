@@ -1,5 +1,5 @@
-//! Completions that break the protocol: each is counted, none harms another command, and the
-//! controller is taken out of service.
+//! Completions that break the protocol: each is counted, none harms another command, and the controller is taken out of
+//! service.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use adit_driver::{Buffer, CommandError, QueuePair, Stats};
 use crate::queues::supplied;
 use crate::rig::Rig;
 
-/// Runs ten reads of which the third gets `verdict`; returns what finished well and the counts.
+/// Runs ten reads, the third with `verdict`; returns the number of successes and the counters.
 fn third_of_ten(verdict: Verdict) -> (usize, Stats) {
     let rig = Rig::new("mem=16M");
     let mut pair = rig.pair::<Buffer>(16);
@@ -101,7 +101,7 @@ fn any_status_is_given_to_its_own_command_only() {
 fn a_violation_on_the_admin_queue_takes_the_controller_out_of_service() {
     let rig = Rig::new("mem=16M");
     rig.admin(AdminOpcode::IDENTIFY, Verdict::Twice);
-    // The first may be answered before its double is there.
+    // The first may complete before its duplicate arrives.
     let ids = (0..2).map(|_| rig.controller.namespace_ids());
     ids.filter_map(Result::err).for_each(drop);
     let error = rig.controller.check().expect_err("out of service").to_string();

@@ -1,4 +1,4 @@
-//! Making and unmaking queues: identifiers, depths, supplied rings, interrupts.
+//! Creating and deleting queues: identifiers, depths, supplied rings, interrupts.
 #![allow(unsafe_code)]
 
 use std::io::Read;
@@ -49,7 +49,7 @@ fn first_byte(map: &MmapRaw) -> NonNull<u8> {
     NonNull::new(map.as_mut_ptr()).expect("mapped")
 }
 
-/// Memory for rings of up to 64 entries, each a page long.
+/// Makes memory for rings of up to 64 entries, a page each.
 fn ring_memory(controller: &Controller) -> Supplied {
     let file = memory_file(2 * PAGE);
     let map = || MmapOptions::new().len(2 * PAGE).map_raw(&file).expect("mapped");
@@ -58,7 +58,7 @@ fn ring_memory(controller: &Controller) -> Supplied {
     // SAFETY: the mapping moves into the registration; its bytes are only used through it.
     let registered = unsafe { controller.register(at, 2 * PAGE, None, Box::new(theirs)) };
     let (at, owner) = (first_byte(&ours), Arc::downgrade(&ours));
-    // SAFETY: the mapping is kept by `ours` and nobody makes references to its bytes.
+    // SAFETY: the mapping is kept by `ours` and no references to its bytes are made.
     let whole = unsafe { Atomics::new(at, 2 * PAGE, ours) };
     Supplied {
         submission: whole.slice(0, PAGE),
@@ -81,7 +81,7 @@ fn placement(rings: &Supplied) -> Placement {
     })
 }
 
-/// A queue pair on rings in a second mapping.
+/// Makes a queue pair on rings in a second mapping.
 pub(crate) fn supplied(rig: &Rig, depth: u32) -> (QueuePair<Buffer>, Supplied) {
     let rings = ring_memory(&rig.controller);
     let placement = placement(&rings);
@@ -148,7 +148,7 @@ fn supplied_rings_that_are_too_short_or_misaligned_are_refused() {
     rig.finish();
 }
 
-/// Puts `sqe` at entry `at` and rings, as an agent without the driver's help would.
+/// Writes `sqe` to entry `at` and rings, as an agent without the driver would.
 fn post_by_hand(raw: &RawQueuePair, at: u32, sqe: Sqe) {
     let words = raw.submission().memory().expect("host memory").dwords();
     for (index, value) in sqe.to_dwords().into_iter().enumerate() {

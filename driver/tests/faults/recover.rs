@@ -1,5 +1,4 @@
-//! The way back: `recover()` at different moments, from different failures, and what handles that
-//! were there before are worth after it.
+//! `recover()` at different moments and after different failures, and the state of older handles afterwards.
 
 use std::time::Duration;
 
@@ -177,7 +176,7 @@ fn a_queue_that_cannot_be_created_anew_takes_the_controller_down_again() {
 fn another_device_in_its_place_is_refused() {
     let rig = Rig::new("mem=16M");
     break_it(&rig);
-    // Another MQES.
+    // A different MQES.
     rig.bus.lie(|offset, truth| if offset == 0 { truth ^ 0x10 } else { truth });
     let error = rig.controller.recover().expect_err("another one").to_string();
     assert!(error.contains("did not come back as what it was"), "{error}");
@@ -227,7 +226,7 @@ fn queues_dropped_out_of_service_or_after_recovery_are_free_again() {
     break_it(&rig);
     drop(first);
     rig.controller.recover().expect("recovered");
-    // Of the controller's last life: there is nothing to delete.
+    // From the controller's previous life, so there is nothing to delete.
     drop(second);
     rig.controller.check().expect("in service");
     let mut pairs = [rig.pair::<Buffer>(8), rig.pair::<Buffer>(8)];
@@ -270,7 +269,7 @@ fn what_was_never_sent_survives_a_queue_that_cannot_be_created_and_ends_whole() 
     rig.controller.check().expect_err("out of service");
     rig.clear_hook();
     rig.controller.recover().expect("recovered");
-    // Nobody polled meanwhile: all its commands are sent to the queue that was created at last.
+    // Without a poll in between, all its commands go to the queue created last.
     let finished = rig.drain(&mut pair);
     assert_eq!((finished.len(), finished[0].result), (1, Ok(0)));
     drop(write_and_read(&rig, &mut pair, later));

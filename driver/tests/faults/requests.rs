@@ -1,4 +1,4 @@
-//! Requests that a queue does not take, and many that it does.
+//! Requests that a queue refuses, and many that it accepts.
 
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{IoOpcode, Lba, LbaCount, Nsid, Sqe};
@@ -26,7 +26,7 @@ fn rejected(rig: &Rig, pair: &mut Pair, command: Command<'_, Vec<Buffer>>) -> Re
     reason
 }
 
-/// Fills the queue with commands that use all its slots, lists and bounce pages, twice.
+/// Fills the queue twice with commands that use all its slots, lists and bounce pages.
 fn still_whole(rig: &Rig, pair: &mut Pair) {
     for _ in 0..2 {
         let lists = rig.namespace.read(Lba(0), pieces(rig, &[4096; 4]));
@@ -152,7 +152,7 @@ fn a_namespace_of_a_closed_controller_is_foreign_to_all_later_ones() {
     }
 }
 
-/// A request of any shape, by `turn`.
+/// Makes a request whose shape depends on `turn`.
 fn mixed<'n>(rig: &'n Rig, turn: u64) -> Command<'n, Vec<Buffer>> {
     let lba = Lba(turn * 7 % 4096);
     let shapes: [&[usize]; 6] =

@@ -114,7 +114,7 @@ fn events_are_taken_once_and_asked_for_again() {
     let rig = Rig::new("mem=16M");
     for _ in 0..10 {
         assert_eq!(rig.controller.poll(rig.now()), None);
-        // Not one that is open.
+        // The namespace is not open.
         rig.bus.soft.with_controller(|controller| controller.namespace_changed(2));
         rig.settle();
         let event = rig.controller.poll(rig.now());

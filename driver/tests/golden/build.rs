@@ -1,4 +1,4 @@
-//! The entries we build, against those that were sent and QEMU's reading of them.
+//! Our entries against those that were sent to QEMU, and against QEMU's trace of them.
 
 use adit_driver::spec::{AdminOpcode, Cid, CopyRange, DsmRange, IoOpcode, Sqe, Status, View};
 use zerocopy::{FromBytes, IntoBytes};
@@ -29,7 +29,7 @@ fn every_command_was_recorded() {
     assert_eq!(recorded, cases, "record anew: see examples/record_golden");
 }
 
-/// Calls `check` with each command, its recording and what QEMU traced of it.
+/// Calls `check` with each command, its recording and QEMU's trace of it.
 fn for_each(mut check: impl FnMut(&Case, &Recording, &Traced)) {
     let recording = Recording::of_qemu();
     let cases = commands::all(recording.arena());
@@ -65,7 +65,7 @@ fn qemu_completed_with_the_status_we_parsed() {
     });
 }
 
-/// What we say a command means, as QEMU's trace would: an event and its values.
+/// Returns a command's meaning as QEMU's trace would print it: an event and its values.
 fn meaning(case: &Case) -> Option<(&'static str, Vec<(&'static str, u64)>)> {
     match case.queue {
         Queue::Admin => admin_meaning(&case.sqe),
@@ -134,7 +134,7 @@ fn qemu_read_the_fields_as_we_meant_them() {
     let mut checked = 0;
     for_each(|case, _, traced| {
         let Some((event, values)) = meaning(case) else { return };
-        // Commands that are refused before their fields are looked at have no such event.
+        // Commands refused before their fields are read have no such event.
         if !traced.has(event) {
             return;
         }

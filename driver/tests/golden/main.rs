@@ -2,12 +2,12 @@
 //!
 //! | file | what it checks |
 //! |---|---|
-//! | `parse` | what QEMU sent reads as what it is, and writes back to the same bytes |
-//! | `build` | our entries are the recorded ones, and QEMU's trace read them as we meant them |
+//! | `parse` | QEMU's data parses to the expected values and serializes to the same bytes |
+//! | `build` | our entries equal the recorded ones, and QEMU's trace agrees with their meaning |
 //! | `soft` | the software controller answers as QEMU does, or there is a reason |
 //!
-//! `qemu.txt` and `qemu-trace.txt` are data; `examples/record_golden` makes them and
-//! shares its list of commands with these tests.
+//! `qemu.txt` and `qemu-trace.txt` are data; `examples/record_golden` makes them and shares its list of commands with
+//! these tests.
 
 #[path = "../../examples/record_golden/commands/mod.rs"]
 mod commands;

@@ -1,4 +1,4 @@
-//! What QEMU sent, read by the wire types and written back.
+//! QEMU's data, parsed by the wire types and serialized again.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use zerocopy::IntoBytes;
 
 use crate::recording::{Recording, bytes, field, number, status};
 
-/// The structure at the start of recorded data; writing it gives the same bytes.
+/// Returns the structure at the start of recorded data, after checking that it serializes to the same bytes.
 fn view<'a, T: View + IntoBytes>(recording: &'a Recording, name: &str) -> &'a T {
     let data = recording.data(name);
     let parsed = T::view(data).unwrap_or_else(|| panic!("'{name}' is too short"));
@@ -97,7 +97,7 @@ fn identify_controller_flags() {
     assert!(!admin.firmware() && !admin.security() && !admin.virtualization());
     assert!(io.compare() && io.dataset_management() && io.write_zeroes() && io.save_and_select());
     assert!(io.timestamp() && io.copy());
-    // It carries Verify out all the same.
+    // It executes Verify all the same.
     assert!(!io.verify() && recording.status("verify").is_success());
     assert!(!io.write_uncorrectable() && !io.reservations());
     assert!(identify.vwc().present() && identify.vwc().flush_broadcast());
@@ -205,7 +205,7 @@ fn other_logs() {
     assert!(effects.io(IoOpcode::WRITE.0).lbcc() && !effects.io(IoOpcode::READ.0).lbcc());
 }
 
-/// The feature as recorded; writing it gives the same dword.
+/// Returns the recorded feature, after checking that it serializes to the same dword.
 fn feature<T: FeatureValue>(recording: &Recording, name: &str) -> T {
     let dw0 = recording.dw0(name);
     let value = T::from_dword(dw0);
@@ -232,7 +232,7 @@ fn features() {
     assert_eq!(recording.dw0("get write cache"), 1);
     assert_eq!(recording.dw0("get write cache that is off"), 0);
     let time: &Timestamp = view(&recording, "get timestamp");
-    // After 2020: the driver set it when it opened the controller.
+    // Later than 2020: the driver set it when opening the controller.
     assert!(time.ms() > 1_577_836_800_000 && !time.synch());
 }
 

@@ -1,16 +1,15 @@
-//! Reads a recording back.
+//! Reads a recording.
 
 use adit_driver::spec::{Iova, Status};
 
 use crate::text::Item;
 
-/// A recording and ways to ask for its parts; a part that is missing fails the test.
+/// A recording. Accessors fail the test if a part is missing.
 pub(crate) struct Recording {
     items: Vec<Item>,
 }
 
 impl Recording {
-    /// QEMU's.
     pub(crate) fn of_qemu() -> Recording {
         let items = parse(include_str!("qemu.txt")).expect("the recording is well-formed");
         Recording { items }
@@ -25,12 +24,10 @@ impl Recording {
         found.unwrap_or_else(|| panic!("'{name}' was not recorded"))
     }
 
-    /// The data that a command returned.
     pub(crate) fn data(&self, name: &str) -> &[u8] {
         bytes(self.item(name), "data")
     }
 
-    /// Dword 0 of a command's completion.
     pub(crate) fn dw0(&self, name: &str) -> u32 {
         number(self.item(name), "dw0") as u32
     }
@@ -43,7 +40,7 @@ impl Recording {
         number(self.item(&format!("register {name}")), "value")
     }
 
-    /// Where the memory of the commands lay.
+    /// Returns the address of the commands' memory.
     pub(crate) fn arena(&self) -> Iova {
         Iova(number(self.item("arena"), "iova"))
     }
@@ -57,7 +54,7 @@ pub(crate) fn bytes<'a>(item: &'a Item, name: &str) -> &'a [u8] {
     field(item, name).unwrap_or_else(|| panic!("'{}' has no {name}", item.name))
 }
 
-/// A field as a number of at most 8 bytes.
+/// Returns a field as a number of at most 8 bytes.
 pub(crate) fn number(item: &Item, name: &str) -> u64 {
     let bytes = bytes(item, name);
     assert!(bytes.len() <= 8, "{name} of '{}' is no number", item.name);

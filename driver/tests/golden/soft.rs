@@ -1,8 +1,8 @@
-//! The software controller, asked the same as QEMU's: where it answers otherwise, there is a
-//! reason in the tables below, and every other difference fails.
+//! The software controller with QEMU's recorded commands. The tables below give a reason for each known difference; any
+//! other fails.
 //!
-//! Compared are all statuses with their flags, dword 0, and the data of I/O commands. What
-//! Identify and the logs say is each controller's own affair.
+//! Compares all statuses with their flags, dword 0, and the data of I/O commands. Identify data and logs may differ
+//! freely.
 
 use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::soft::{Options, Storage};
@@ -27,7 +27,7 @@ const SGL_TYPE: &str =
     "Base 2.0 section 4.1.2: SGL Descriptor Type Invalid for a type or sub type not supported";
 const PROTECTION: &str = "NVM 1.0 section 3.1, Invalid Protection Information: PRINFO does not suit the format; QEMU ignores it";
 
-/// Commands with another status than QEMU's: the software controller's, and why it is right.
+/// Commands whose status differs from QEMU's: the software controller's status, and why it is right.
 const STATUSES: &[(&str, Status, &str)] = &[
     (
         "identify all namespaces",
@@ -85,7 +85,7 @@ const STATUSES: &[(&str, Status, &str)] = &[
     ),
 ];
 
-/// Commands that succeed on both with another dword 0 or other data, and why.
+/// Commands that succeed on both with a different dword 0 or data, and why.
 const RESULTS: &[(&str, &str)] = &[
     ("get arbitration", "the burst is the controller's recommendation"),
     ("get temperature threshold", "the default is the controller's warning temperature"),
@@ -105,7 +105,7 @@ fn soft() -> Vec<Item> {
     let options = Options {
         lba_bytes: vec![512, 4096, 512],
         namespace_count: 3,
-        // As QEMU's: a cache whose feature the commands read and set.
+        // As QEMU's: a write cache, whose feature the commands read and set.
         vwc_bytes: 16 << 20,
         ..Options::over(Storage::Memory { bytes: 3 << 30 })
     };

@@ -2,12 +2,12 @@
 
 use crate::commands::Queue;
 
-/// What QEMU traced of one command: its lines, the first of which names queue and opcode.
+/// QEMU's trace of one command; its first line names queue and opcode.
 pub(crate) struct Traced {
     lines: Vec<&'static str>,
 }
 
-/// The commands of the list in their order: those after the recorder's queue pair was there.
+/// Returns the traces of the listed commands in order: those after the creation of the recorder's queue pair.
 pub(crate) fn of_qemu() -> Vec<Traced> {
     let lines = include_str!("qemu-trace.txt").lines();
     let after = lines.skip_while(|line| !line.starts_with("pci_nvme_create_sq ")).skip(2);
@@ -33,22 +33,22 @@ impl Traced {
         }
     }
 
-    /// A value of the line that names queue and opcode.
+    /// Returns a value of the line that names queue and opcode.
     pub(crate) fn head(&self, key: &str) -> Option<u64> {
         value(self.lines[0], key)
     }
 
-    /// Whether QEMU got as far as `event`.
+    /// Whether QEMU reached `event`.
     pub(crate) fn has(&self, event: &str) -> bool {
         self.events(event).next().is_some()
     }
 
-    /// The value of `key` in the first `event` of the command.
+    /// Returns the value of `key` in the command's first `event`.
     pub(crate) fn get(&self, event: &str, key: &str) -> Option<u64> {
         self.events(event).find_map(|line| value(line, key))
     }
 
-    /// The values of `key` in every `event` of the command.
+    /// Returns the values of `key` in all of the command's `event`s.
     pub(crate) fn all(&self, event: &str, key: &str) -> Vec<u64> {
         self.events(event).filter_map(|line| value(line, key)).collect()
     }
@@ -59,7 +59,7 @@ impl Traced {
     }
 }
 
-/// The number after `key`, decimal or `0x` hexadecimal, with a space or `=` between.
+/// Parses the number after `key`, decimal or `0x` hexadecimal, with a space or `=` between.
 fn value(line: &str, key: &str) -> Option<u64> {
     let mut words = line.split([' ', '=', ',']).skip_while(|word| *word != key).skip(1);
     let word = words.next()?;

@@ -9,11 +9,11 @@ use proptest::prelude::*;
 
 use super::rig::{PATHS, TestFile, carry_out, queue};
 
-/// LBAs of the file, each of this size whatever the path asks for at least.
+/// LBAs of the file, each of this size, whatever the path's minimum.
 const BLOCKS: usize = 32;
 const BLOCK: usize = 4096;
 
-/// What a request does to blocks; those in flight together touch none of each other's.
+/// A request's effect on blocks; requests in flight together are disjoint.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Read { first: usize, count: usize },
@@ -44,14 +44,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A request in flight remembers what it is; the whole is what its queue owns.
+/// What a request's queue owns: buffers, and what the request is.
 type Tagged = (Vec<Buffer>, Step);
 
 struct Run {
     device: Device,
     queue: DeviceQueue<Tagged>,
     model: Vec<u8>,
-    /// Blocks that something in flight touches.
+    /// Blocks that a request in flight touches.
     busy: [bool; BLOCKS],
     in_flight: usize,
     deallocates: bool,
@@ -78,7 +78,7 @@ impl Run {
         Request { operation, buffer: (buffers, step) }
     }
 
-    /// Waits until what is in flight touches nothing of `blocks`, and there is a place.
+    /// Waits until no request in flight touches `blocks` and there is room.
     fn make_way(&mut self, step: Step, memory: &mut Vec<Buffer>) {
         let room = self.device.info().queue_depth_max.min(8) as usize;
         let start = Instant::now();
@@ -109,7 +109,7 @@ impl Run {
     }
 }
 
-/// Holds a finished request against the model, or has the model follow it.
+/// Checks a finished read against the model, or applies a write to it.
 fn settle(step: Step, buffers: &[Buffer], model: &mut [u8], deallocates: bool) {
     for (buffer, block) in buffers.iter().zip(step.blocks()) {
         let known = &mut model[block * BLOCK..(block + 1) * BLOCK];
@@ -132,7 +132,7 @@ fn follow(path: &str, steps: &[Step]) {
     let deallocates = device.info().deallocates;
     let mut all = device.allocate(64 * BLOCK).expect("memory");
     let mut memory: Vec<Buffer> = (0..64).rev().map(|index| all.split_off(index * BLOCK)).collect();
-    // The last is never registered, and so used without.
+    // The last buffer is never registered, and used unregistered.
     let registered: Vec<&Buffer> = memory.iter().take(48).collect();
     let queue = queue(&device, 8, &registered);
     let model = vec![0; BLOCKS * BLOCK];

@@ -1,4 +1,4 @@
-//! What does not work: files that are not there, too short, cut, for reading only; too much in flight.
+//! Refusals: missing, short, truncated and read-only files; too many requests in flight.
 
 use std::fs::OpenOptions;
 

@@ -1,4 +1,4 @@
-//! A file of a test's own, devices on it, and requests one at a time.
+//! A test's own file, devices on it, and single requests.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::{Buffer, Completion, Device, DeviceOptions, IoBuffer, Target};
 
-/// Every path to a file, with options that make a difference.
+/// Every path to a file, with the options that matter.
 pub(crate) const PATHS: [&str; 7] = [
     "psync:FILE",
     "psync:FILE,direct=off",
@@ -18,7 +18,8 @@ pub(crate) const PATHS: [&str; 7] = [
     "uring:FILE,direct=off,fixed=off",
 ];
 
-/// A file name of its own, removed at the end. It lies in the build directory: direct I/O needs a real file system.
+/// A unique file name, removed at the end. The file lies in the build directory, because direct I/O needs a real file
+/// system.
 pub(crate) struct TestFile(PathBuf);
 
 impl TestFile {
@@ -33,13 +34,12 @@ impl TestFile {
         &self.0
     }
 
-    /// The target of `PATHS` for it.
+    /// Returns its target for an entry of `PATHS`.
     pub(crate) fn target(&self, path: &str) -> Target {
         let text = path.replace("FILE", &self.0.display().to_string());
         text.parse().expect("a target")
     }
 
-    /// Opens it as `bytes` long.
     pub(crate) fn open(&self, path: &str, bytes: u64) -> Device {
         let options = DeviceOptions { file_bytes: Some(bytes), ..DeviceOptions::default() };
         Device::open(&self.target(path), &options).expect("a device")
@@ -48,12 +48,12 @@ impl TestFile {
 
 impl Drop for TestFile {
     fn drop(&mut self) {
-        // A test may never have created it.
+        // The test may not have created it.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A queue on which at most `depth` requests are in flight, with `memory` registered.
+/// Makes a queue for at most `depth` requests in flight, with `memory` registered.
 pub(crate) fn queue<B: IoBuffer>(
     device: &Device,
     depth: u32,
@@ -65,7 +65,7 @@ pub(crate) fn queue<B: IoBuffer>(
     device.create_queue(&options, memory).expect("a queue")
 }
 
-/// Does one request on an idle queue.
+/// Executes one request on an idle queue.
 pub(crate) fn carry_out<B: IoBuffer + std::fmt::Debug>(
     device: &Device,
     queue: &mut DeviceQueue<B>,
@@ -77,7 +77,6 @@ pub(crate) fn carry_out<B: IoBuffer + std::fmt::Debug>(
     next(device, queue)
 }
 
-/// Waits for the next completion.
 pub(crate) fn next<B: IoBuffer>(device: &Device, queue: &mut DeviceQueue<B>) -> Completion<B> {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What only io_uring queues do: many in flight, moving between threads, being dropped in the middle.
+//! io_uring queues only: many requests in flight, moves between threads, drops with requests in flight.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,7 +11,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::rig::{TestFile, carry_out, next, queue};
 
-/// What the kernel would still write shows in whatever has the memory next: reads of ones, none of which may arrive.
+/// Late kernel writes would show in the memory's next use: reads of ones, none of which may arrive.
 #[test]
 fn a_queue_dropped_with_reads_in_flight_leaves_its_memory_alone() {
     for path in ["uring:FILE", "uring:FILE,fixed=off", "uring:FILE,direct=off,fixed=off"] {
@@ -27,7 +27,7 @@ fn a_queue_dropped_with_reads_in_flight_leaves_its_memory_alone() {
                 let lbas = (64 << 10) / u64::from(device.info().lba_bytes);
                 let request = Request { operation: Operation::Read(Lba(index * lbas)), buffer };
                 queue.post(device.now(), request).expect("room");
-                // The last few are never told to the kernel.
+                // The last few are never submitted to the kernel.
                 if index > 3 {
                     queue.ring();
                 }
@@ -40,7 +40,7 @@ fn a_queue_dropped_with_reads_in_flight_leaves_its_memory_alone() {
     }
 }
 
-/// Has the next read of a file come from its disk.
+/// Makes the next read of a file come from its disk.
 fn forget_cached(path: &Path) {
     let file = File::open(path).expect("the file");
     file.sync_all().expect("writing it back");
@@ -60,11 +60,11 @@ fn a_queue_belongs_to_the_thread_that_first_rings_it() {
         assert_eq!(read.result, Ok(0));
         queue
     });
-    // Given back idle, it can be dropped here.
+    // Returned idle, it can be dropped here.
     drop(worker.join().expect("the worker"));
 }
 
-/// Its thread alone could wait for what is in flight: the memory is leaked, and stays as it was.
+/// Only its own thread could wait for requests in flight, so the memory is leaked and stays unchanged.
 #[test]
 fn a_queue_in_use_that_another_thread_drops_keeps_its_memory_from_everyone() {
     let file = TestFile::new();
@@ -98,7 +98,7 @@ fn a_queue_that_changes_its_thread_says_so() {
     queue.check().expect("nothing is wrong yet");
     queue.post(device.now(), Request { operation: Operation::Read(Lba(0)), buffer }).expect("room");
     queue.ring();
-    // A kernel before 6.1 does not mind.
+    // Kernels before 6.1 accept it.
     match queue.check() {
         Err(error) => assert!(error.to_string().contains("second thread"), "{error}"),
         Ok(()) => assert_eq!(next(&device, &mut queue).result, Ok(0)),
@@ -192,10 +192,10 @@ fn a_flush_owns_as_many_pieces_as_one_likes() {
     assert_eq!((flushed.result, flushed.buffer.len()), (Ok(0), 1100));
 }
 
-/// The kernel would go on writing to the pages that it knew under an address.
+/// The kernel would keep writing to the pages that it registered for an address.
 #[test]
 fn memory_that_comes_to_lie_where_other_memory_was_gets_its_own_bytes() {
-    // More than what is kept for the next one when it is freed.
+    // More than what is kept for reuse when freed.
     const BYTES: usize = 1 << 20;
     let file = TestFile::new();
     let bytes: Vec<u8> = (0..4 << 20).map(|at: usize| (at / BYTES) as u8 + 1).collect();

@@ -1,4 +1,4 @@
-//! Keeps the queues of a scenario busy and holds what comes back against the model.
+//! Keeps the queues of a scenario busy and checks results against the model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::scenario::Scenario;
 /// Rounds after which a queue that does not drain is stuck.
 const ROUNDS_MAX: u32 = 10_000;
 
-/// A namespace and what is known to be on it.
+/// A namespace and its model.
 struct Space {
     namespace: Namespace,
     model: Vec<u8>,
 }
 
-/// A queue pair and what its counters must say.
+/// A queue pair and the expected values of its counters.
 struct Lane<B: Carrier> {
     queue: QueuePair<(B, u64)>,
-    /// Commands that are no transfers.
+    /// Commands other than transfers.
     raw: u64,
     /// Fewest commands that the transfers can have become.
     transfers_min: u64,
@@ -37,23 +37,21 @@ struct Lane<B: Carrier> {
     may_bounce: bool,
     /// Bounced commands when it was last `false`.
     bounced_before: u64,
-    /// Requests of three kinds that fit at once, before anything was done.
+    /// Requests of three kinds that fit at once, measured on the fresh queue.
     room: [usize; 3],
 }
 
-/// A request in flight.
 #[derive(Debug)]
 struct Pending {
     space: usize,
     operation: Operation,
-    /// What the buffer held when it was posted.
+    /// Content of the buffer at post.
     data: Vec<u8>,
     /// The pieces of the buffer by address and length.
     layout: Vec<(u64, usize)>,
     guards: Vec<Buffer>,
 }
 
-/// A request about to be posted.
 struct Draft<'n, B> {
     command: Command<'n, (B, u64)>,
     pending: Pending,
@@ -61,7 +59,7 @@ struct Draft<'n, B> {
     shape: Shape,
 }
 
-/// What a run came across, to see that runs are not idle.
+/// Coverage of a run, to check that runs are not idle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reached {
     pub(crate) sgl: u64,
@@ -71,9 +69,8 @@ pub(crate) struct Reached {
     /// Refusals because too much was in flight, and because the request was too large.
     pub(crate) full: u64,
     pub(crate) too_large: u64,
-    /// Commands that failed as they had to.
+    /// Commands that failed as expected.
     pub(crate) failed: u64,
-    /// Most requests in flight at once.
     pub(crate) in_flight_max: usize,
 }
 
@@ -90,7 +87,7 @@ impl Reached {
     }
 }
 
-/// See the module.
+/// One run: the scenario, its queues and the models of their namespaces.
 pub(crate) struct Engine<B: Carrier> {
     scenario: Scenario,
     random: Random,
@@ -100,7 +97,7 @@ pub(crate) struct Engine<B: Carrier> {
     pending: BTreeMap<u64, Pending>,
     next_tag: u64,
     arena: Arena,
-    /// Memory of a controller that is not this one.
+    /// Memory of a different controller.
     foreign: Arena,
     sgl: SglSupport,
     reached: Reached,
@@ -155,7 +152,6 @@ impl<B: Carrier> Engine<B> {
         }
     }
 
-    /// The whole run.
     pub(crate) fn run(mut self, lies: bool) -> Reached {
         self.measure_room(|lane, room| {
             lane.room = room;
@@ -182,12 +178,11 @@ impl<B: Carrier> Engine<B> {
         reached
     }
 
-    /// Writes every namespace full.
     fn fill(&mut self) {
         self.sweep(|run| Operation::Write { run, fua: false });
     }
 
-    /// Reads every namespace whole; a file behind it as well, without the driver.
+    /// Compares every namespace; if there is a media file, compares it too, without the driver.
     fn compare_media(&mut self) {
         if let Some(file) = &self.scenario.file {
             let media = std::fs::read(&file.0).expect("the media's file");
@@ -205,7 +200,7 @@ impl<B: Carrier> Engine<B> {
         self.sweep(Operation::Read);
     }
 
-    /// One operation on each run of LBAs, one after another.
+    /// Applies one operation to each run of LBAs, one after another.
     fn sweep(&mut self, operation: impl Fn(Run) -> Operation) {
         for index in 0..self.spaces.len() {
             let namespace = &self.spaces[index].namespace;
@@ -213,7 +208,7 @@ impl<B: Carrier> Engine<B> {
             let step = namespace.limits().max_bytes.min(64 << 10) / namespace.limits().lba_bytes();
             let mut first = 0;
             while first < lbas {
-                // Up to the boundary: then one command is enough, which even the smallest queue takes.
+                // Stops at the boundary, so that one command suffices, which even the smallest queue takes.
                 let room = lbas_to_boundary(&self.spaces[index].namespace, first);
                 let run = Run { first, lbas: step.min(lbas - first).min(room) };
                 let lane = self.random.below(self.lanes.len() as u64) as usize;
@@ -224,7 +219,7 @@ impl<B: Carrier> Engine<B> {
         }
     }
 
-    /// One move of the schedule.
+    /// Makes one move of the schedule.
     fn advance(&mut self) {
         let lane = self.random.below(self.lanes.len() as u64) as usize;
         for _ in 0..self.random.between(1, 6) {
@@ -251,7 +246,6 @@ impl<B: Carrier> Engine<B> {
         }
     }
 
-    /// Until nothing is in flight.
     fn drain(&mut self) {
         for _ in 0..ROUNDS_MAX {
             for lane in 0..self.lanes.len() {
@@ -276,7 +270,7 @@ impl<B: Carrier> Engine<B> {
         }
     }
 
-    /// Holds a completion against the model and changes the model as the command did.
+    /// Checks a completion against the model and applies the command to the model.
     fn finish(&mut self, completion: Completion<(B, u64)>) {
         let (carrier, tag) = completion.buffer;
         let pieces = carrier.unwrap();
@@ -302,7 +296,7 @@ impl<B: Carrier> Engine<B> {
         }
     }
 
-    /// Posts a request; what is refused must be refused for a reason, and come back whole.
+    /// Posts a request; a refusal must have a valid reason and return the request whole.
     fn post(&mut self, lane: usize, space: usize, operation: Operation, shape: Option<Shape>) {
         let namespace = self.spaces[space].namespace.clone();
         let memory = self.memory_for(&operation, space, shape);
@@ -334,7 +328,7 @@ impl<B: Carrier> Engine<B> {
         }
     }
 
-    /// The memory a request needs, filled.
+    /// Returns the memory a request needs, filled.
     fn memory_for(&mut self, operation: &Operation, space: usize, shape: Option<Shape>) -> Memory {
         let lba_bytes = u64::from(self.spaces[space].namespace.lba_bytes());
         let Engine { random, arena, foreign, .. } = self;
@@ -343,7 +337,7 @@ impl<B: Carrier> Engine<B> {
             Operation::Read(run)
             | Operation::Write { run, .. }
             | Operation::Compare { run, .. } => arena.take(random, any, run.lbas * lba_bytes),
-            // More than the ranges need, at times: what the controller takes is what counts.
+            // Sometimes more than the ranges need: the controller's length counts.
             Operation::Deallocate(runs) => {
                 let slack = random.pick(&[0, 16, 5000, 9000]);
                 arena.take(random, Shape::Dword, runs.len() as u64 * 16 + slack)
@@ -363,7 +357,6 @@ impl<B: Carrier> Engine<B> {
         memory
     }
 
-    /// What its buffer holds when a request is posted.
     fn data_for(&mut self, operation: &Operation, space: usize, memory: &Memory) -> Vec<u8> {
         let Space { namespace, model } = &self.spaces[space];
         let mut data = vec![0x5a; memory.pieces.iter().map(|piece| piece.len()).sum()];
@@ -383,7 +376,7 @@ impl<B: Carrier> Engine<B> {
         data
     }
 
-    /// How many requests of each kind every queue takes at once: plain, with lists, bounced.
+    /// Measures how many requests of each kind every queue takes at once: plain, with lists, bounced.
     fn measure_room(&mut self, mut report: impl FnMut(&mut Lane<B>, [usize; 3])) {
         for lane in 0..self.lanes.len() {
             let room = [Shape::Page, Shape::Pages, Shape::Odd].map(|shape| {
@@ -400,7 +393,7 @@ impl<B: Carrier> Engine<B> {
         }
     }
 
-    /// Posts a read of 16 KiB or less (one command) in `shape`, always cut in the same way.
+    /// Posts a read of at most 16 KiB (one command) in `shape`, always cut in the same way.
     fn fits_one_more(&mut self, lane: usize, shape: Shape) -> bool {
         let namespace = &self.spaces[0].namespace;
         let lba_bytes = namespace.limits().lba_bytes();
@@ -414,7 +407,7 @@ impl<B: Carrier> Engine<B> {
         self.pending.len() > before
     }
 
-    /// Holds the counters to what was asked for, and returns them.
+    /// Checks the counters against the requests, and returns them.
     fn check_counters(&self) -> Reached {
         let mut reached = self.reached;
         assert_eq!(self.bus.dma_faults(), 0, "the controller was sent to unmapped memory");
@@ -441,7 +434,7 @@ impl<B: Carrier> Engine<B> {
         reached
     }
 
-    /// Ends everything; the device must have nothing mapped any more.
+    /// Closes everything and checks that the device has nothing left mapped.
     fn close(self) {
         let bus = Arc::clone(&self.bus);
         drop(self);
@@ -449,12 +442,12 @@ impl<B: Carrier> Engine<B> {
     }
 }
 
-/// LBAs from `first` to the next boundary.
+/// Returns the LBAs from `first` to the next boundary.
 fn lbas_to_boundary(namespace: &Namespace, first: u64) -> u64 {
     namespace.limits().to_boundary_bytes(first) / namespace.limits().lba_bytes()
 }
 
-/// Fewest commands for a transfer: none crosses a boundary or is longer than the limit.
+/// Returns the fewest commands for a transfer: none crosses a boundary or exceeds the limit.
 fn pieces_min(namespace: &Namespace, operation: &Operation) -> u64 {
     let (Operation::Read(run) | Operation::Write { run, .. } | Operation::Compare { run, .. }) =
         operation
@@ -473,7 +466,7 @@ fn pieces_min(namespace: &Namespace, operation: &Operation) -> u64 {
     pieces
 }
 
-/// A failure without the flags that say what to do about it.
+/// Drops the retry flags of a failure.
 fn without_flags(error: adit_driver::CommandError) -> adit_driver::CommandError {
     match error {
         adit_driver::CommandError::Status(status) => {
@@ -483,7 +476,7 @@ fn without_flags(error: adit_driver::CommandError) -> adit_driver::CommandError 
     }
 }
 
-/// A refusal must have a reason that fits.
+/// Checks that a refusal has a fitting reason.
 fn check_refusal(reason: RejectReason, operation: &Operation, idle: bool) {
     match reason {
         RejectReason::Full => assert!(!idle, "{operation:?}: an idle queue is not full"),
@@ -497,7 +490,7 @@ fn check_refusal(reason: RejectReason, operation: &Operation, idle: bool) {
     }
 }
 
-/// The command for an operation, and what is remembered of it.
+/// Builds the command for an operation, and what to remember of it.
 fn draft<B: Carrier>(
     namespace: &Namespace,
     space: usize,
@@ -534,7 +527,7 @@ fn draft<B: Carrier>(
     Draft { command, pending, is_raw, shape }
 }
 
-/// The command for an operation whose data is its ranges.
+/// Builds the command for an operation whose data is its ranges.
 fn of_ranges(
     namespace: &Namespace,
     operation: &Operation,
@@ -558,7 +551,7 @@ fn of_ranges(
     made.expect("the ranges fit the buffer")
 }
 
-/// The command for an operation that transfers nothing.
+/// Builds the command for an operation without a transfer.
 fn without_data(namespace: &Namespace, operation: &Operation) -> Command<'static, ()> {
     match operation {
         Operation::WriteZeroes { run, deallocate } => {

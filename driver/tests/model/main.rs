@@ -1,11 +1,9 @@
 //! The driver against a model of the medium.
 //!
-//! A seed picks a controller, its queues and a schedule of requests, several in
-//! flight at once, in buffers of all shapes. The model is a vector of bytes for
-//! each namespace. Whatever completes is held against it: data, status, the buffer
-//! that comes back, what lies around it; in the end the whole medium, and that
-//! nothing was leaked. The controller is stepped, in virtual time: a seed is
-//! the same run every time.
+//! A seed picks a controller, its queues and a schedule of requests, several in flight at once, in buffers of all
+//! shapes. The model is a byte vector per namespace. Each completion is checked against it: data, status, the returned
+//! buffer and the memory around it; at the end, so are the whole medium and the mappings. The controller is stepped in
+//! virtual time, so that a seed always gives the same run.
 //!
 //! ```text
 //! ADIT_MODEL_SEED=17 cargo test -p adit-driver --test model      # one run again
@@ -28,7 +26,7 @@ use scenario::Scenario;
 
 const SEEDS: u64 = 150;
 
-/// Says how to repeat a run that failed.
+/// Prints how to repeat a failed run.
 struct Replay(u64);
 
 impl Drop for Replay {
@@ -40,7 +38,7 @@ impl Drop for Replay {
     }
 }
 
-/// One run; with `lies`, one byte of the model is wrong at the end.
+/// Executes one run; with `lies`, one byte of the model is wrong at the end.
 fn run(seed: u64, lies: bool) -> Reached {
     let _replay = Replay(seed);
     let mut random = Random::new(seed);
@@ -71,7 +69,7 @@ fn run_all() -> Reached {
     reached
 }
 
-/// All runs together came across everything that a queue does.
+/// Checks that all runs together covered everything that a queue does.
 fn assert_busy(reached: Reached) {
     println!("{reached:?}");
     let Reached { sgl, prebuilt, built, bounced, full, too_large, failed, in_flight_max } = reached;

@@ -1,21 +1,20 @@
 //! Buffers of every shape, with guards between their pieces.
 //!
-//! Pieces are split off a region at chosen offsets. Some of what lies between
-//! them is filled with a pattern that must still be there when the command is
-//! over: a transfer that misses its buffer shows.
+//! Pieces are split off a region at chosen offsets. Some of the gaps hold a pattern that must survive the command,
+//! which exposes transfers that miss their buffer.
 
 use adit_driver::{Buffer, Controller, IoBuffer};
 
 use crate::random::Random;
 
-/// The larger needs prebuilt PRP lists of several pages.
+/// The larger size needs prebuilt PRP lists of several pages.
 const REGION_BYTES: [usize; 2] = [1 << 20, 4 << 20];
 const GUARD: u8 = 0xa5;
 const PAGE: u64 = 4096;
 
 /// What a queue's commands own, apart from the tag.
 pub(crate) trait Carrier: IoBuffer {
-    /// Whether it holds more than one piece.
+    /// Whether it may hold more than one piece.
     const SCATTERS: bool;
     fn wrap(pieces: Vec<Buffer>) -> Self;
     fn unwrap(self) -> Vec<Buffer>;
@@ -46,7 +45,7 @@ impl Carrier for Option<Buffer> {
     }
 }
 
-/// How a buffer lies in memory.
+/// Layout of a buffer in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// One piece from a page's start.
@@ -72,7 +71,7 @@ impl Shape {
         random.pick(if scattered { &Shape::ALL } else { &Shape::SINGLE })
     }
 
-    /// Whether PRPs express it whatever the LBA size: then nothing is ever bounced.
+    /// Whether PRPs express it for every LBA size, so that it is never bounced.
     pub(crate) fn suits_prp(self) -> bool {
         matches!(self, Shape::Page | Shape::Dword | Shape::Pages)
     }
@@ -85,7 +84,7 @@ impl Shape {
         }
     }
 
-    /// Offset in a page of the first byte, and the lengths of the pieces.
+    /// Returns the first byte's offset in its page, and the lengths of the pieces.
     fn cut(self, random: &mut Random, bytes: u64) -> (u64, Vec<u64>) {
         match self {
             Shape::Page => (0, vec![bytes]),
@@ -104,7 +103,7 @@ impl Shape {
     }
 }
 
-/// Cuts `bytes` into at most `most` lengths, all but the last of them multiples of `step`.
+/// Cuts `bytes` into at most `most` lengths, all but the last multiples of `step`.
 fn pieces(random: &mut Random, bytes: u64, step: u64, most: u64) -> Vec<u64> {
     let (mut lens, mut left) = (Vec::new(), bytes);
     let typical = (2 * bytes / most / step).max(1);
@@ -117,7 +116,6 @@ fn pieces(random: &mut Random, bytes: u64, step: u64, most: u64) -> Vec<u64> {
     lens
 }
 
-/// A request's memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) pieces: Vec<Buffer>,
@@ -125,7 +123,6 @@ pub(crate) struct Memory {
     pub(crate) shape: Shape,
 }
 
-/// Where pieces come from.
 #[derive(Debug)]
 pub(crate) struct Arena {
     controller: Controller,
@@ -140,7 +137,7 @@ impl Arena {
         Arena { controller: controller.clone(), region_bytes, rest }
     }
 
-    /// Memory of `bytes` bytes in `shape`.
+    /// Returns memory of `bytes` bytes in `shape`.
     pub(crate) fn take(&mut self, random: &mut Random, shape: Shape, bytes: u64) -> Memory {
         let (offset, lens) = shape.cut(random, bytes);
         let mut order: Vec<usize> = (0..lens.len()).collect();
@@ -168,7 +165,7 @@ impl Arena {
         Memory { pieces, guards, shape }
     }
 
-    /// Makes sure of room for `len` bytes at any offset in a page.
+    /// Ensures room for `len` bytes at any offset in a page.
     fn reserve(&mut self, len: u64) {
         let need = len as usize + PAGE as usize;
         if self.rest.len() < need {
@@ -190,13 +187,12 @@ impl Arena {
     }
 }
 
-/// Whether nobody wrote between the pieces.
+/// Whether the memory between the pieces is untouched.
 pub(crate) fn guards_hold(guards: &[Buffer]) -> bool {
     const INTACT: [u8; PAGE as usize] = [GUARD; PAGE as usize];
     guards.iter().all(|guard| guard.chunks(INTACT.len()).all(|part| part == &INTACT[..part.len()]))
 }
 
-/// Puts `bytes` into the pieces, in order.
 pub(crate) fn scatter(pieces: &mut [Buffer], mut bytes: &[u8]) {
     for piece in pieces {
         let (now, later) = bytes.split_at(piece.len());
@@ -206,7 +202,6 @@ pub(crate) fn scatter(pieces: &mut [Buffer], mut bytes: &[u8]) {
     assert!(bytes.is_empty(), "the pieces hold all of it");
 }
 
-/// The bytes of the pieces, in order.
 pub(crate) fn gather(pieces: &[Buffer]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
     pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));

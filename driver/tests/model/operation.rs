@@ -1,12 +1,10 @@
-//! The requests of a run: what they ask for, what they do to the model, and how
-//! they must end.
+//! The requests of a run: their meaning, their effect on the model, and their expected result.
 
 use adit_driver::spec::Status;
 use adit_driver::{CommandError, Namespace, RejectReason};
 
 use crate::random::Random;
 
-/// A run of LBAs of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: u64,
@@ -31,7 +29,7 @@ pub(crate) enum Operation {
         run: Run,
         fua: bool,
     },
-    /// `differs`: with one byte that is not what the medium holds.
+    /// With `differs`, one byte does not match the medium.
     Compare {
         run: Run,
         differs: bool,
@@ -50,25 +48,25 @@ pub(crate) enum Operation {
     Bad(Bad),
 }
 
-/// What is wrong with a request that must fail and change nothing.
+/// The flaw of a request that must fail and change nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
     /// A write that reaches beyond the last LBA.
     PastEnd,
     /// A write of less than an LBA.
     PartialLba,
-    /// A read into no bytes.
+    /// A read into an empty buffer.
     Empty,
     /// A write from another controller's buffer.
     Foreign,
-    /// A command other than a transfer whose data is at an odd address.
+    /// A non-transfer command whose data is at an odd address.
     Scattered,
-    /// Write Zeroes beyond the last LBA, which only the controller notices.
+    /// Write Zeroes beyond the last LBA, which only the controller detects.
     ZeroesPastEnd,
 }
 
 impl Bad {
-    /// Whether the queue's refusal is the right one.
+    /// Whether the queue refused it for the right reason.
     pub(crate) fn explains(self, reason: RejectReason) -> bool {
         use adit_driver::transfer::Unplannable;
         match self {
@@ -84,13 +82,11 @@ impl Bad {
     }
 }
 
-/// Status code Compare Failure (type 2h, code 85h).
 const COMPARE_FAILURE: Status = Status::new(2, 0x85);
-/// Status code LBA Out of Range (type 0h, code 80h).
 const LBA_OUT_OF_RANGE: Status = Status::new(0, 0x80);
 
 impl Operation {
-    /// Draws one for a namespace of `lbas` LBAs; a transfer has at most `most`.
+    /// Draws an operation for a namespace; a transfer has at most `bytes_max` bytes.
     pub(crate) fn pick(random: &mut Random, namespace: &Namespace, bytes_max: u64) -> Operation {
         let lbas = namespace.lba_count();
         let most = (bytes_max / u64::from(namespace.lba_bytes())).min(lbas);
@@ -98,7 +94,7 @@ impl Operation {
         match random.below(100) {
             0..30 => Operation::Read(run),
             30..58 => Operation::Write { run, fua: random.chance(25) },
-            // Of what is protected, there is nothing to compare with.
+            // Protected data has nothing to compare with.
             58..68 if namespace.protection().is_some() => Operation::Read(run),
             58..68 => Operation::Compare { run, differs: random.chance(40) },
             68..73 => Operation::WriteZeroes { run, deallocate: random.chance(50) },
@@ -124,7 +120,6 @@ impl Operation {
         }
     }
 
-    /// The LBAs it reads and those it changes.
     fn touches(&self) -> (Vec<Run>, Vec<Run>) {
         match self {
             Operation::Read(run) | Operation::Compare { run, .. } | Operation::Verify(run) => {
@@ -142,15 +137,15 @@ impl Operation {
         }
     }
 
-    /// Whether the result would depend on which of the two the controller does first,
-    /// or, for one and the same, on how it does it.
+    /// Whether the result depends on the order of the two operations, or, for one and the same, on how the controller
+    /// executes it.
     pub(crate) fn conflicts(&self, other: &Operation) -> bool {
         let meet = |a: &[Run], b: &[Run]| a.iter().any(|a| b.iter().any(|b| a.overlaps(*b)));
         let ((my_reads, my_writes), (reads, writes)) = (self.touches(), other.touches());
         meet(&my_writes, &writes) || meet(&my_writes, &reads) || meet(&my_reads, &writes)
     }
 
-    /// Whether it copies onto its own sources, of which the specification says nothing.
+    /// Whether it copies onto its own sources, which the specification leaves undefined.
     pub(crate) fn is_ambiguous(&self) -> bool {
         matches!(self, Operation::Copy { .. }) && {
             let (reads, writes) = self.touches();
@@ -158,7 +153,6 @@ impl Operation {
         }
     }
 
-    /// How the command must end.
     pub(crate) fn outcome(&self) -> Result<(), CommandError> {
         match self {
             Operation::Compare { differs: true, .. } => Err(CommandError::Status(COMPARE_FAILURE)),
@@ -167,7 +161,7 @@ impl Operation {
         }
     }
 
-    /// Does to `model` what a successful command does to the medium; `data` is what a write carried.
+    /// Applies a successful command to `model`; `data` is a write's content.
     pub(crate) fn apply(&self, model: &mut [u8], lba_bytes: u64, data: &[u8]) {
         let bytes = |run: Run| (run.first * lba_bytes) as usize..(run.end() * lba_bytes) as usize;
         match self {
@@ -190,7 +184,7 @@ impl Operation {
     }
 }
 
-/// One to `most` LBAs anywhere in the namespace; few more often than many.
+/// Draws one to `most` LBAs anywhere in the namespace, short runs more often.
 fn run(random: &mut Random, lbas: u64, most: u64) -> Run {
     let most = match random.below(3) {
         0 => most.min(8),
@@ -201,7 +195,7 @@ fn run(random: &mut Random, lbas: u64, most: u64) -> Run {
     Run { first: random.below(lbas - lbas_here + 1), lbas: lbas_here }
 }
 
-/// Short runs, as Dataset Management and Copy take them.
+/// Draws short runs, as Dataset Management and Copy take them.
 fn ranges(random: &mut Random, lbas: u64, most: u64) -> Vec<Run> {
     let count = if random.chance(20) { most } else { random.between(1, most.min(6)) };
     (0..count).map(|_| run(random, lbas, 4)).collect()

@@ -1,6 +1,5 @@
 //! A seeded stream of choices (SplitMix64): the same seed makes the same run on every machine.
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 
@@ -17,17 +16,15 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// Below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// From `low` to `high`, both included.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True in `percent` of a hundred cases.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

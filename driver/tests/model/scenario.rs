@@ -1,4 +1,4 @@
-//! What a seed decides before the first command: the controller and its queues.
+//! Everything a seed decides before the first command: the controller and its queues.
 
 use std::path::PathBuf;
 
@@ -7,24 +7,24 @@ use adit_driver::{ControllerOptions, Placement, QueuePairOptions};
 
 use crate::random::Random;
 
-/// A controller, its queues, and how long they are kept busy.
+/// A controller, its queues, and the amount of work for them.
 #[derive(Debug)]
 pub(crate) struct Scenario {
     pub(crate) soft: Options,
     pub(crate) controller: ControllerOptions,
-    /// Whether the controller looks at shadow doorbells unasked.
+    /// Whether the controller polls shadow doorbells.
     pub(crate) polls_shadow: bool,
     pub(crate) queues: Vec<QueueShape>,
-    /// Buffers of several pieces, or single ones.
+    /// Whether buffers have several pieces.
     pub(crate) scattered: bool,
     pub(crate) operations: usize,
     /// Most bytes of an ordinary request.
     pub(crate) bytes_max: u64,
-    /// The media as a file, where there is one; removed in the end.
+    /// The media file, if any, removed at the end.
     pub(crate) file: Option<TemporaryFile>,
 }
 
-/// How one queue pair is made.
+/// Shape of one queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueShape {
     pub(crate) depth: u32,
@@ -45,7 +45,7 @@ impl QueueShape {
     }
 }
 
-/// A file that goes with its owner.
+/// A file that is removed with its owner.
 #[derive(Debug)]
 pub(crate) struct TemporaryFile(pub(crate) PathBuf);
 
@@ -61,7 +61,7 @@ impl TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // It is not there when the controller could not be made.
+        // It does not exist if the controller could not be made.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -115,8 +115,8 @@ fn controller(random: &mut Random, file: Option<&TemporaryFile>) -> Options {
         queue_entries_max: random.pick(&[16, 64, 4096]),
         noiob_lbas: random.pick(&[0, 0, 5, 8, 32]),
         dstrd: random.pick(&[0, 0, 1, 4]),
-        // A file is read behind the controller's back, where tuples lie between the namespaces, and a cache still has the
-        // newest.
+        // A file is read without the controller; its namespaces have tuples between them, and a cache would hold the
+        // newest data.
         protection: if file.is_some() { 0 } else { random.pick(&[0, 0, 1, 2, 3]) },
         vwc_bytes: if file.is_some() { 0 } else { random.pick(&[0, 0, 16 << 10, 1 << 20]) },
         ..Options::over(storage)

@@ -1,4 +1,4 @@
-//! A lane when the device fails requests, forgets them, breaks the protocol or goes away.
+//! A lane whose device fails or forgets requests, breaks the protocol or goes away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,14 +13,14 @@ use adit_driver::{CommandError, Completion, Event};
 use crate::hand::{Hand, completion};
 use crate::rig::Rig;
 
-/// A status worth a retry, and the same with DNR.
+/// A retryable status, which DNR makes final.
 const NOT_READY: Status = Status::NAMESPACE_NOT_READY;
 
 fn hand() -> Hand {
     Hand::new("mem=16M", &ReactorOptions::default())
 }
 
-/// The first `count` I/O commands get `verdict`, the others run. Returns how many were taken.
+/// Gives the first `count` I/O commands `verdict` and runs the rest. Returns a counter of fetched commands.
 fn first(rig: &Rig, count: usize, verdict: Verdict) -> Arc<AtomicUsize> {
     let taken = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&taken);
@@ -165,7 +165,7 @@ fn what_was_caught_in_a_queue_created_anew_is_sent_again() {
     hand.close();
 }
 
-/// Two requests in flight on a controller that then breaks the protocol.
+/// Sends two requests to a controller that then breaks the protocol.
 fn violated(
     options: &ReactorOptions,
 ) -> (Hand, [adit_driver::reactor::Pending<adit_driver::Buffer>; 2]) {

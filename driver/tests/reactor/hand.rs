@@ -11,7 +11,7 @@ use crate::rig::Rig;
 /// How long a request may take in virtual time, whatever goes wrong.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How a request ended, as its sender sees it.
+/// A request's result, as its sender sees it.
 pub(crate) type Ended<D> = Result<Completion<D>, Unfinished<D>>;
 
 pub(crate) struct Hand {
@@ -39,13 +39,11 @@ impl Hand {
         self.rig.now()
     }
 
-    /// One turn of the lane, now.
     pub(crate) fn turn(&mut self) -> Turn {
         let now = self.lane.now();
         self.lane.turn(now)
     }
 
-    /// A turn, whatever the controller makes of it, and a turn.
     pub(crate) fn exchange(&mut self) {
         self.turn();
         self.rig.settle();
@@ -67,7 +65,7 @@ impl Hand {
         }
     }
 
-    /// What is left when all is done: nothing.
+    /// Closes everything and checks that nothing is left.
     pub(crate) fn close(self) {
         let Hand { rig, mut lane, client } = self;
         drop(client);
@@ -78,7 +76,7 @@ impl Hand {
     }
 }
 
-/// The completion of a request that the device carried out or failed.
+/// Returns the completion of a request that the device completed or failed.
 pub(crate) fn completion<D: Data>(ended: Ended<D>) -> Completion<D> {
     match ended {
         Ok(completion) => completion,

@@ -1,4 +1,4 @@
-//! What a lane does when nothing goes wrong: order, room, doorbells, ends.
+//! A lane without faults: order, room, doorbells, ends.
 
 use std::future::Future;
 use std::pin::pin;
@@ -19,7 +19,7 @@ fn options(queue_depth: u32, mailbox_depth: usize) -> ReactorOptions {
     ReactorOptions { queue_depth, mailbox_depth, ..ReactorOptions::default() }
 }
 
-/// Notes the LBA of each I/O command in the order in which the controller takes them.
+/// Records the LBA of each I/O command in fetch order.
 fn taken(rig: &Rig) -> Arc<Mutex<Vec<u64>>> {
     let lbas = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&lbas);
@@ -99,7 +99,7 @@ fn requests_are_posted_in_the_order_they_were_sent_with_one_doorbell() {
 
 #[test]
 fn a_full_queue_leaves_requests_in_the_mailbox_and_a_full_mailbox_gives_them_back() {
-    // One command in flight, four requests waiting; the head of the line is out of the mailbox.
+    // One command in flight, four requests waiting; the first of them has left the mailbox.
     let mut hand = Hand::new("mem=16M", &options(2, 4));
     let lbas = taken(&hand.rig);
     let mut sent = Vec::new();

@@ -1,8 +1,7 @@
-//! Random requests through a lane over a controller that fails, forgets and delays them by seed,
-//! in virtual time: each ends once, nothing is read that was not written, and the same
-//! seed does the same again.
+//! Random requests through a lane over a controller that fails, forgets and delays them by seed, in virtual time. Each
+//! request ends once, reads return only written data, and a seed always repeats the same run.
 //!
-//! `ADIT_REACTOR_SEED=17` runs one seed; a failing one says which it is.
+//! `ADIT_REACTOR_SEED=17` runs one seed; a failure prints its seed.
 
 use std::time::Duration;
 
@@ -14,16 +13,16 @@ use adit_driver::{Buffer, Completion};
 use crate::hand::{Hand, completion};
 use crate::random::Random;
 
-/// LBAs that are used; each has at most one request on its way.
+/// LBAs in use; each has at most one request in flight.
 const LBAS: usize = 24;
 const REQUESTS: u32 = 120;
 const SEEDS: u64 = 60;
 
-/// What an LBA may hold, and the request on its way there.
+/// The possible contents of an LBA, and its request in flight.
 #[derive(Default)]
 struct Place {
     may_hold: Vec<u8>,
-    /// The byte that is written, or `None` for a read.
+    /// The byte being written, or `None` for a read.
     on_its_way: Option<(Option<u8>, Pending<Buffer>)>,
 }
 
@@ -78,7 +77,7 @@ impl Run {
             (0..LBAS).for_each(|lba| self.look(lba));
             assert!(self.hand.now().since(adit_driver::Time::ZERO) < Duration::from_secs(600));
         }
-        // Requests whose pendings were dropped are still on their way.
+        // Requests whose pendings were dropped are still in flight.
         for _ in 0..1000 {
             self.hand.exchange();
             self.hand.rig.bus.soft.advance(Duration::from_millis(1));
@@ -107,15 +106,14 @@ impl Run {
         self.trace.push(format!("{lba} {writes} {}", sent.is_ok()));
         if let Ok(pending) = sent {
             self.sent += 1;
-            // Some give up on the answer at once, to reads only: of a write, nobody would know
-            // when it is over.
+            // Only reads are abandoned at once: the end of an abandoned write would be unknown.
             if writes || self.random.below(8) > 0 {
                 self.places[lba].on_its_way = Some((writes.then_some(byte), pending));
             }
         }
     }
 
-    /// Takes the answer of the request to an LBA if it is there, and judges it.
+    /// Checks the result of an LBA's request, if it is there.
     fn look(&mut self, lba: usize) {
         let place = &mut self.places[lba];
         let Some((written, pending)) = place.on_its_way.take() else { return };
@@ -130,7 +128,7 @@ impl Run {
         self.trace.push(format!("{lba} {result:?}"));
         match (written, result) {
             (Some(byte), Ok(_)) => place.may_hold = vec![byte],
-            // Whether it was written, an earlier try than the last may know.
+            // A failed write may still have been written, by an earlier try than the last.
             (Some(byte), Err(_)) => place.may_hold.push(byte),
             (None, Ok(_)) => {
                 let byte = buffer[0];

@@ -1,5 +1,4 @@
-//! A million requests from eight threads: none is lost or mixed up, and each thread's are posted
-//! in its order.
+//! A million requests from eight threads: none is lost or mixed up, and each thread's are posted in order.
 //!
 //! `ADIT_REACTOR_REQUESTS=100000` runs fewer, for slow machines.
 
@@ -14,16 +13,16 @@ use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{Buffer, Completion, Controller, ControllerOptions};
 
 const THREADS: u64 = 8;
-/// LBAs of a thread's own, each of which holds its number.
+/// LBAs per thread, each holding its own number.
 const LBAS: u64 = 4096;
-/// Requests that a thread has on their way.
+/// Requests that a thread keeps in flight.
 const WINDOW: usize = 32;
 
 /// What the device saw.
 #[derive(Default)]
 struct Seen {
     reads: u64,
-    /// By queue and thread: the request that comes next.
+    /// The next expected request, by queue and thread.
     next: BTreeMap<(u16, u64), u64>,
     disorder: u64,
 }
@@ -37,7 +36,7 @@ impl Seen {
     }
 }
 
-/// Reads its LBAs over and over, and finds in each the number that belongs there.
+/// Reads its LBAs over and over, and checks the number in each.
 fn reads(client: &Client, thread: u64, requests: u64, buffers: Vec<Buffer>) -> u64 {
     let mut idle = buffers;
     let mut flying: VecDeque<(u64, Pending<Buffer>)> = VecDeque::new();

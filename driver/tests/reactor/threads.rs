@@ -1,5 +1,5 @@
-//! The reactor's threads on the machine's clock: sleeping and waking, stopping, panics of
-//! foreign code, futures, several cores and controllers.
+//! The reactor's threads on the machine's clock: sleeping and waking, stopping, panics in foreign code, futures,
+//! several cores and controllers.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -19,7 +19,6 @@ use adit_driver::{Buffer, Completion, Controller, ControllerOptions, Namespace};
 
 use crate::rig::Rig;
 
-/// A software controller with a thread of its own.
 struct Machine {
     bus: Arc<SoftBus>,
     controller: Controller,
@@ -53,7 +52,7 @@ impl Machine {
         self.bus.with_controller(|controller| controller.set_hook(hook));
     }
 
-    /// Waits until the controller holds a command, and lets it run.
+    /// Waits until the controller holds a command, and runs it.
     fn release(&self) {
         let started = Instant::now();
         while self.bus.release_held() == 0 {
@@ -62,7 +61,7 @@ impl Machine {
         }
     }
 
-    /// Everything is closed, whoever went last: nothing is left mapped.
+    /// Closes everything, in any order, and checks that nothing is left mapped.
     fn finish(self) {
         let Machine { bus, controller, namespace } = self;
         drop((controller, namespace));
@@ -70,7 +69,7 @@ impl Machine {
     }
 }
 
-/// Sleeps as soon as there is nothing to do.
+/// Makes a reactor sleep as soon as it is idle.
 fn drowsy() -> ReactorOptions {
     let zero = Duration::ZERO;
     let idle = Idle { spin: zero, pause: zero, sleep_max: Duration::from_micros(200) };
@@ -83,7 +82,7 @@ fn ok(pending: Pending<Buffer>) -> Buffer {
     buffer
 }
 
-/// Runs a future to its end on this thread, with nothing but the standard library.
+/// Runs a future to its end on this thread, with only the standard library.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -101,8 +100,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// The thread sleeps between any two requests; a wake-up that is lost costs it the 100 ms
-/// until it looks after its controller, and fails the test by their number.
+/// The thread sleeps between requests. A lost wake-up delays it by the 100 ms between its controller checks, and enough
+/// of them fail the test.
 #[test]
 fn a_sleeping_reactor_is_woken_by_every_request() {
     for interrupts in [false, true] {
@@ -123,7 +122,7 @@ fn a_sleeping_reactor_is_woken_by_every_request() {
     }
 }
 
-/// With interrupts, a completion wakes the thread: it sleeps while the command is in flight.
+/// With interrupts, the thread sleeps while the command is in flight, and the completion wakes it.
 #[test]
 fn an_interrupt_wakes_a_reactor_that_waits_for_a_completion() {
     let machine = Machine::new(true);
@@ -218,7 +217,7 @@ fn a_reactor_does_not_wait_for_ever_for_what_does_not_end() {
     machine.finish();
 }
 
-/// The thread never finds an idle moment, and stops all the same.
+/// The thread is never idle, and stops all the same.
 #[test]
 fn a_reactor_stops_under_load_that_never_ends() {
     let machine = Machine::new(false);
@@ -246,7 +245,7 @@ fn a_reactor_stops_under_load_that_never_ends() {
     machine.finish();
 }
 
-/// Requests race with the end of the reactor: each one ends, whatever it meets.
+/// Requests race with the end of the reactor; each one ends nevertheless.
 #[test]
 fn no_request_hangs_when_the_reactor_goes_away_under_it() {
     let machine = Machine::new(false);
@@ -298,7 +297,7 @@ fn a_panic_in_a_waker_does_not_end_the_thread() {
     machine.finish();
 }
 
-/// A bug of our own, played by the software controller, which the thread steps while it reads a log.
+/// Simulates a bug of our own in the software controller, which the thread steps while it reads a log.
 #[test]
 fn a_panic_that_ends_the_thread_ends_its_requests() {
     let rig = Rig::new("mem=1M");
@@ -375,7 +374,7 @@ fn cores_share_the_clients_and_controllers_share_the_cores() {
         assert_eq!(client.on(core).stats().ended, 1);
     }
     drop((clones, client));
-    // The other controller's requests go on.
+    // The other controller's requests continue.
     ok(second.read(Lba(0), other.buffer()).expect("room"));
     drop((second, reactor));
     one.finish();

@@ -1,4 +1,4 @@
-//! Clients that vanish, that come together, and what is left of them: nothing.
+//! Clients that vanish or come together leave nothing behind.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -21,12 +21,12 @@ use crate::{Served, file_of, served, small, wait_for, works};
 
 const IOVA: u64 = 1 << 32;
 const ENTRIES: u32 = 256;
-/// Submission queue, completion queue, data: in pages.
+/// Places in pages: submission queue, completion queue, data.
 const SUBMISSION: usize = 0;
 const COMPLETION: usize = 4;
 const DATA: usize = 5;
 
-/// A client with an enabled controller, and its memory, which outlives its connection.
+/// A client with an enabled controller, and its memory, which outlives the connection.
 struct Host {
     raw: Raw,
     memory: SharedPages,
@@ -76,7 +76,7 @@ fn enable(raw: &mut Raw, memory: &SharedPages) {
     wait_for("CSTS.RDY", || raw.read(0, 0x1c, 4)[0] & 1 == 1);
 }
 
-/// A server in its own loop, with its own pace.
+/// A server in its own loop, at its own pace.
 struct Running {
     socket: PathBuf,
     stops: Arc<AtomicBool>,
@@ -102,7 +102,7 @@ impl Drop for Running {
         if thread::panicking() {
             return;
         }
-        // A server that sleeps long wakes up for whoever connects.
+        // A connection wakes a server that sleeps for long.
         let _ = std::os::unix::net::UnixStream::connect(&self.socket);
         let ended = self.thread.take().map(thread::JoinHandle::join);
         ended.expect("once").expect("no panic").expect("flushed");
@@ -168,7 +168,7 @@ fn a_reset_that_a_fault_refuses_is_an_error_and_still_keeps_clients_apart() {
     drop(raw);
     gone(&server);
     let before = Host::bytes(&memory);
-    // The next client's memory is at the same addresses; the last one's queues must not be.
+    // The next client's memory has the same addresses; the last one's queues must be gone.
     let next = Host::enable(&server);
     next.fill();
     thread::sleep(Duration::from_millis(2));
@@ -206,7 +206,7 @@ fn a_client_that_left_rings_nothing_any_more() {
     };
     let old = doorbells(&mut first);
     drop(first);
-    // Wherever the new client is, the old one's page is another.
+    // The old client's page is not the new one's.
     wait_for("the end of the first", || {
         matches!(server.events()[..], [.., Event::ClientGone { .. }])
     });
@@ -238,7 +238,7 @@ fn what_a_client_left_unread_keeps_the_next_one_waiting_for_nothing() {
     let server = served();
     for _ in 0..20 {
         let mut raw = Raw::open(server.socket());
-        // More than the server takes between two looks at who else is there.
+        // More than the server handles between two polls for other clients.
         for _ in 0..1000 {
             raw.send(REGION_WRITE, NO_REPLY, &[0; 20], &[]);
         }
@@ -247,7 +247,7 @@ fn what_a_client_left_unread_keeps_the_next_one_waiting_for_nothing() {
     }
 }
 
-/// Shadow doorbells are memory, and wake nobody: a server that goes to sleep has to ask for a ring.
+/// Shadow doorbells wake no thread, so a server that goes to sleep has to ask for a ring.
 #[test]
 fn a_sleeping_server_is_woken_by_the_ring_it_asked_for() {
     let pace =

@@ -1,4 +1,4 @@
-//! Random bytes, and right messages with random damage, at the socket. Seeded: a failure prints what repeats it.
+//! Random bytes, and valid messages with random damage, at the socket. Seeded: a failure prints how to repeat it.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,12 +18,12 @@ use random::Random;
 
 const ROUNDS: u64 = 400;
 
-/// A message that is right in its frame and random in the rest, or random altogether.
+/// Makes a message with a valid frame and random content, or an entirely random one.
 fn message(random: &mut Random) -> Vec<u8> {
     let mut body = vec![0; random.below(80) as usize];
     random.fill(&mut body);
     if random.chance(70) {
-        // Small words, so that more of it means something.
+        // Small words, which are more often meaningful.
         for word in body.chunks_mut(4) {
             let value = random.pick(&[0, 1, 2, 3, 4, 8, 0x10, 0x14, 0x20, 0x1000, 0x2000, 0x4000]);
             word.copy_from_slice(&u32::to_le_bytes(value)[..word.len()]);
@@ -60,7 +60,7 @@ fn converse(random: &mut Random, raw: &mut Raw, files: &[File]) {
         }
         if random.chance(50) {
             let mut some = [0; 4096];
-            // Nothing there, or hung up: the next send tells.
+            // Nothing there, or hung up: the next send shows which.
             let _ = (&raw.stream).read(&mut some);
         }
     }

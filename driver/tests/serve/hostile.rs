@@ -1,4 +1,4 @@
-//! Clients that do harm by the files they hand over: each is left or refused, and the next is served.
+//! Clients that do harm by the files they hand over: each is dropped or refused, and the next is served.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -18,7 +18,7 @@ const IOVA: u64 = 1 << 32;
 const MSIX: u32 = 2;
 const MEMORY_BYTES: u64 = 16 * 4096;
 
-/// Memory that cannot be sealed against being made shorter.
+/// Makes memory that cannot be sealed against shortening.
 fn unsealable() -> File {
     let file = File::from(memfd_create(c"client", MFdFlags::empty()).expect("memfd"));
     file.set_len(MEMORY_BYTES).expect("room");
@@ -44,7 +44,7 @@ fn a_client_that_cuts_its_memory_short_is_left_and_the_next_is_served() {
         let mut raw = Raw::open(server.socket());
         enable(&mut raw, &memory);
         memory.set_len(0).expect("shorter");
-        // The controller fetches commands that are not there any more.
+        // The commands that the controller fetches are gone.
         raw.write(0, 0x1000, &5u32.to_le_bytes());
         assert!(raw.is_hung_up(), "the server left");
         let events = server.events();
@@ -54,7 +54,7 @@ fn a_client_that_cuts_its_memory_short_is_left_and_the_next_is_served() {
     }
 }
 
-/// The flag lies in the file that both sides share: a client can clear it at any time.
+/// The flag lies in the shared file: a client can clear it at any time.
 #[test]
 fn a_full_eventfd_that_makes_writers_wait_does_not_stop_the_server() {
     let server = served();
@@ -73,7 +73,7 @@ fn a_full_eventfd_that_makes_writers_wait_does_not_stop_the_server() {
     works(server.socket());
 }
 
-/// A connection whose last close(2) waits an hour for its data to be read.
+/// Makes a connection whose last close(2) waits an hour for its data to be read.
 fn lingering() -> (TcpListener, File) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
@@ -102,7 +102,7 @@ fn files_whose_close_waits_hold_up_nobody() {
         assert_eq!(raw.receive().expect("a reply").errno, libc::EINVAL);
     }
     assert_eq!(raw.read(0, 8, 4), 0x0002_0000u32.to_le_bytes(), "VS, on the same connection");
-    // One that is never read: what follows a length that cannot be is left in the socket.
+    // This file is never received: after an impossible length, the rest stays in the socket.
     let (listener, file) = lingering();
     raw.send_bytes(&[0xff; 16], &[]).expect("sent");
     raw.send_bytes(&[0; 16], &[file.as_raw_fd()]).expect("sent");

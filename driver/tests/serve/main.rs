@@ -1,4 +1,4 @@
-//! The server against clients of every kind: good ones of other makes, wrong ones, ones that vanish.
+//! The server against all kinds of clients: other implementations, invalid ones, ones that vanish.
 #![allow(missing_docs)]
 
 mod clients;
@@ -41,14 +41,13 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Asserts that a good client is served.
 fn works(socket: &Path) {
     let bus = VfioUser::open(socket).expect("a good client is served");
     assert_eq!(bus.read32(8), 0x0002_0000, "VS");
     drop(bus);
 }
 
-/// A second descriptor of some pages' file.
+/// Returns a second descriptor of the pages' file.
 fn file_of(pages: &SharedPages) -> File {
     File::from(pages.file().try_clone_to_owned().expect("descriptor"))
 }

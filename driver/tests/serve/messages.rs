@@ -1,6 +1,5 @@
-//! Messages that are wrong, each in one way. What is asserted each time: an error reply with an errno,
-//! or an error reply and a hang-up where the stream makes no sense any more; then that the same
-//! connection, or the next, works.
+//! Messages with one fault each. Each must get an error reply with an errno, or an error reply and a hang-up where the
+//! stream becomes unreadable; after it, the same connection or the next works.
 
 use std::fs::File;
 use std::io::Write;
@@ -24,7 +23,7 @@ fn access(region: u32, offset: u64, count: u32, data: &[u8]) -> Vec<u8> {
     [qwords(&[offset]), dwords(&[region, count]), data.to_vec()].concat()
 }
 
-/// Each request that has a body, right as it stands.
+/// Returns each request that has a body, in valid form.
 fn right() -> Vec<(u16, Vec<u8>)> {
     vec![
         (DMA_UNMAP, dma(24, 2, &[0, 0])),
@@ -61,7 +60,7 @@ fn bodies_cut_short_are_refused_and_long_ones_are_their_start() {
         }
         let long = [body, vec![0xff; 1000]].concat();
         let reply = raw.ask(command, &long);
-        // A write is as long as it says, no longer.
+        // A write is exactly as long as it says.
         assert_eq!(reply.flags & ERROR != 0, command == REGION_WRITE, "command {command}");
         is_well(&mut raw);
     }
@@ -240,7 +239,7 @@ fn more_files_than_anybody_needs_end_the_connection() {
     raw.send(SET_IRQS, 0, &vectors, &raw_fds(200));
     assert!(raw.is_hung_up());
     let mut raw = Raw::open(server.socket());
-    // Never more at once than there is room for, but with each piece of one message.
+    // Each part of one message brings files, never more at once than there is room for.
     raw.send_bytes(&header(7, SET_IRQS, 16 + 1000, 0), &[]).expect("sent");
     for _ in 0..10 {
         if raw.send_bytes(&[0; 8], &raw_fds(60)).is_err() {

@@ -1,5 +1,5 @@
-//! The `vfio_user` crate at the other end of each of our two: a misreading of the protocol that our client
-//! and our server share would show here.
+//! The `vfio_user` crate as the peer of our client and of our server, to detect a misreading of the protocol that ours
+//! share.
 
 use std::fs::File;
 use std::io;
@@ -52,7 +52,7 @@ fn its_client_is_served() {
     works(server.socket());
 }
 
-/// Remembers what it is asked, in registers that are memory.
+/// Records its requests; its registers are plain memory.
 #[derive(Default)]
 struct Backend {
     registers: Vec<u8>,
@@ -95,7 +95,7 @@ impl ServerBackend for Backend {
     }
 
     fn set_irqs(&mut self, index: u32, _: u32, _: u32, _: u32, fds: Vec<File>) -> io::Result<()> {
-        // It takes one file with a message (`max_msg_fds`), so two vectors are two messages.
+        // It takes one file per message (`max_msg_fds`), so two vectors need two messages.
         assert_eq!((index, fds.len()), (2, 1));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A client that sends what it is told to, well-formed or not.
+//! A client that sends arbitrary messages, well-formed or not.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,7 +24,6 @@ pub(crate) const REPLY: u32 = 1;
 pub(crate) const NO_REPLY: u32 = 1 << 4;
 pub(crate) const ERROR: u32 = 1 << 5;
 
-/// A reply, taken apart.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) id: u16,
@@ -40,7 +39,7 @@ pub(crate) struct Raw {
     next_id: u16,
 }
 
-/// Little-endian bytes of some words.
+/// Returns the little-endian bytes of some words.
 pub(crate) fn dwords(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -56,14 +55,12 @@ pub(crate) fn header(id: u16, command: u16, size: u32, flags: u32) -> Vec<u8> {
 }
 
 impl Raw {
-    /// Connects and says nothing.
     pub(crate) fn connect(socket: &Path) -> Raw {
         let stream = UnixStream::connect(socket).expect("connected");
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
         Raw { stream, next_id: 100 }
     }
 
-    /// Connects and introduces itself.
     pub(crate) fn open(socket: &Path) -> Raw {
         let mut raw = Raw::connect(socket);
         let reply = raw.ask(VERSION, b"\0\0\x01\0{\"capabilities\":{\"max_msg_fds\":8}}\0");
@@ -85,7 +82,7 @@ impl Raw {
         Ok(())
     }
 
-    /// The next reply, or an error where the server closed the connection.
+    /// Receives the next reply, or an error if the server closed the connection.
     pub(crate) fn receive(&mut self) -> io::Result<Reply> {
         let mut header = [0; 16];
         let (count, file) = self.stream.recv_with_fd(&mut header).map_err(io::Error::from)?;
@@ -104,7 +101,7 @@ impl Raw {
         self.ask_with(command, body, &[])
     }
 
-    /// Asks for something that must be answered, well or badly.
+    /// Sends a request and returns its reply, positive or not.
     pub(crate) fn ask_with(&mut self, command: u16, body: &[u8], files: &[&File]) -> Reply {
         let files: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
         let id = self.send(command, 0, body, &files);
@@ -116,7 +113,7 @@ impl Raw {
         reply
     }
 
-    /// Asks for something that must be refused; returns the errno.
+    /// Sends a request that must be refused; returns the errno.
     pub(crate) fn refusal(&mut self, command: u16, body: &[u8], files: &[&File]) -> i32 {
         let reply = self.ask_with(command, body, files);
         assert_eq!(reply.flags, REPLY | ERROR, "accepted: command {command}, {body:x?}");
@@ -137,7 +134,6 @@ impl Raw {
         assert_eq!((reply.flags, reply.body), (REPLY, access));
     }
 
-    /// Whether the server has hung up.
     pub(crate) fn is_hung_up(&mut self) -> bool {
         loop {
             match self.receive() {

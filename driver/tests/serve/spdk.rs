@@ -1,4 +1,4 @@
-//! SPDK's initiator, step by step: what `lib/vfio_user/host` and `lib/nvme/nvme_vfio_user.c` send.
+//! SPDK's initiator, step by step: the messages of `lib/vfio_user/host` and `lib/nvme/nvme_vfio_user.c`.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use crate::raw::{
 use crate::{file_of, served, wait_for, works};
 
 const CONFIG: u32 = 7;
-/// Region queries are sent as long as the longest answer that fits a page.
+/// Length of region queries: the longest reply that fits a page.
 const QUERY_LEN: usize = 4096 - 32;
 const LARGE_PAGE: usize = 2 << 20;
 /// It uses its own addresses as the device's.
@@ -35,7 +35,7 @@ fn region(raw: &mut Raw, index: u32) -> Reply {
     reply
 }
 
-/// The doorbells as it maps them: by the first sparse area of BAR0.
+/// Maps the doorbells as SPDK does: by the first sparse area of BAR0.
 fn doorbells(reply: &Reply) -> Window {
     let body = &reply.body;
     assert_eq!(dword(body, 4) & 0b1100, 0b1100, "mappable, with capabilities");
@@ -94,14 +94,14 @@ fn its_way_from_connect_to_identify_and_back() {
     wait_for("CSTS.RDY to go", || dword(&raw.read(0, 0x1c, 4), 0) & 1 == 0);
     assert_eq!(raw.ask(RESET, &[]).flags, REPLY);
     let unmap = [dwords(&[24, 0]), qwords(&[IOVA, LARGE_PAGE as u64])].concat();
-    // It sends the file along again.
+    // SPDK attaches the file again.
     assert_eq!(raw.ask_with(DMA_UNMAP, &unmap, &[&file_of(&memory)]).flags, REPLY);
     assert_eq!(server.with(|it| it.mapping_count()), 0);
     drop(raw);
     works(server.socket());
 }
 
-/// It reads a reply's body with one `read`, so that must find all of it.
+/// SPDK reads a reply's body with one `read`, which must return all of it.
 #[test]
 fn a_reply_comes_in_one_piece() {
     let server = served();

@@ -20,7 +20,7 @@ fn execute(pair: &mut QueuePair<Buffer>, command: adit_driver::Command<'_, Buffe
     pair.execute(command).expect("success").0
 }
 
-/// Bytes at the start of each LBA.
+/// Returns the bytes at the start of an LBA.
 fn read(device: &Device, pair: &mut QueuePair<Buffer>, lba: u64) -> Vec<u8> {
     let buffer = device.controller.allocate(BYTES).expect("memory");
     let buffer = execute(pair, device.namespace.read(Lba(lba), buffer));

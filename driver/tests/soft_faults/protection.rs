@@ -1,6 +1,6 @@
-//! A protected namespace: what the controller finds of what goes wrong below it, and what it cannot find.
+//! A protected namespace: which faults below it the controller detects, and which it cannot.
 //!
-//! Guard and tags are made and checked by the software controller; the driver only says so in its commands, and
+//! The software controller generates and checks guard and tags; the driver only requests that in its commands, and
 //! transfers data alone.
 
 use adit_driver::soft::Verdict;
@@ -24,7 +24,7 @@ fn pair<B: IoBuffer>(device: &Device) -> QueuePair<B> {
     device.controller.create_queue_pair(QueuePairOptions::default()).expect("a queue pair")
 }
 
-/// Runs a command on a queue of its own.
+/// Runs a command on its own queue.
 fn run<B: IoBuffer>(device: &Device, command: Command<'_, B>) -> Result<B, Status> {
     match pair(device).execute(command) {
         Ok((buffer, _)) => Ok(buffer),
@@ -44,7 +44,7 @@ fn put(device: &Device, lba: u64, byte: u8) {
     run(device, device.namespace.write(Lba(lba), filled(device, BYTES, byte))).expect("written");
 }
 
-/// The bytes from `lba` on, all of which must be the same one.
+/// Reads from `lba` on, checks that all bytes are equal and returns that byte.
 fn get(device: &Device, lba: u64) -> Result<u8, Status> {
     let read = run(device, device.namespace.read(Lba(lba), filled(device, BYTES, 0xee)))?;
     assert!(read.iter().all(|byte| *byte == read[0]), "one byte, all over");
@@ -55,7 +55,7 @@ fn lbas(device: &Device) -> LbaCount {
     LbaCount::new(BYTES as u32 / device.namespace.lba_bytes()).expect("some")
 }
 
-/// Has the controller treat the next command with this opcode so.
+/// Applies the verdict to the next command with this opcode.
 fn once(device: &Device, opcode: IoOpcode, verdict: Verdict) {
     let mut verdict = Some(verdict);
     device.bus.with_controller(|controller| {
@@ -190,7 +190,7 @@ fn a_misdirected_read_is_a_reference_tag_error() {
             if kind.checks_place() { Err(Status::REFERENCE_TAG_CHECK_ERROR) } else { Ok(2) };
         assert_eq!(get(&device, 0), found, "{kind}");
         assert_eq!(get(&device, 0), Ok(1), "{kind}: the next one is led right");
-        // What was never written says that nothing is to be checked: such a read is not found out.
+        // Unwritten LBAs disable checking, so such a read is not detected.
         once(&device, IoOpcode::READ, Verdict::Misdirect { slba: 5000 });
         assert_eq!(get(&device, 0), Ok(0), "{kind}");
     }

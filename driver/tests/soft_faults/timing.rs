@@ -11,10 +11,10 @@ use crate::Device;
 
 const LARGE: usize = 128 << 10;
 const SMALL: usize = 4096;
-/// What is measured over, after as long has passed to settle.
+/// Measuring window, after an equally long time to settle.
 const WINDOW: Duration = Duration::from_millis(4);
 
-/// A closed loop: as many commands in flight as there are buffers.
+/// A closed loop with as many commands in flight as buffers.
 struct Load {
     pair: QueuePair<Buffer>,
     idle: Vec<Buffer>,
@@ -61,7 +61,6 @@ fn run(device: &Device, loads: &mut [Load], end: Time) {
     }
 }
 
-/// Commands per second of each load.
 fn rates(device: &Device, loads: &mut [Load]) -> Vec<f64> {
     run(device, loads, device.controller.now() + WINDOW);
     let (start, before) =
@@ -72,7 +71,6 @@ fn rates(device: &Device, loads: &mut [Load]) -> Vec<f64> {
     done.map(|done| done as f64 / seconds).collect()
 }
 
-/// Commands per second of one load.
 fn rate(model: TimingModel, depth: u32, bytes: usize, writes: bool) -> f64 {
     let device = Device::new(&format!("null,model={model},mqes=1024,mdts=7"));
     rates(&device, &mut [Load::new(&device, depth, bytes, writes)])[0]
@@ -129,7 +127,7 @@ fn large_commands_reach_the_drives_bandwidth() {
         let profile = model.profile();
         let reads = rate(model, 64, LARGE, false) * LARGE as f64;
         is_near(reads, profile.read_bytes_per_s as f64, &format!("{model} read bytes per second"));
-        // Past the buffer where it is small, into it where it is large.
+        // Past the buffer if it is small, into it if it is large.
         let sustained = profile.buffer_bytes < 1 << 30;
         let expected =
             if sustained { profile.write_bytes_per_s } else { profile.buffered_bytes_per_s };
@@ -150,7 +148,7 @@ fn reads_and_large_writes_together_share_what_the_papers_measured() {
         is_near(reads + writes, profile.mixed_bytes_per_s as f64, &format!("{model} together"));
         assert!(reads < profile.read_bytes_per_s as f64 / 2.0, "{model}: reads keep {reads:.0}");
     }
-    // Four of these are the array of the paper: 29 GB/s, 12 GB/s, and 12 GB/s together.
+    // Four of these are the paper's array: 29 GB/s, 12 GB/s, and 12 GB/s together.
     let one = TimingModel::D7Ps1010.profile();
     let array = [one.read_bytes_per_s, one.write_bytes_per_s, one.mixed_bytes_per_s]
         .map(|rate| rate * 4 / 1_000_000_000);

@@ -1,6 +1,5 @@
-//! A driver over the software controller in virtual time, with a watch between
-//! the two: it counts what is mapped, notes what is unmapped from an enabled
-//! controller, and can lie about registers.
+//! A driver over the software controller in virtual time, with a watch between them: it counts mappings, notes what is
+//! unmapped from an enabled controller, and can lie about registers.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -22,20 +21,20 @@ const CC: u32 = 0x14;
 /// How long anything may take, in virtual time.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A register's offset and value to the value that the driver sees.
+/// Maps a register's offset and value to the value that the driver sees.
 type Lie = Box<dyn FnMut(u32, u64) -> u64 + Send>;
 
-/// The watch; see the module.
+/// The bus between driver and controller, which watches and lies.
 pub(crate) struct Watch {
     pub(crate) soft: Arc<SoftBus>,
-    /// Address -> length of what is mapped.
+    /// Mapped lengths by address.
     live: Mutex<BTreeMap<u64, u64>>,
     /// Lengths unmapped while CC.EN was set.
     early: Mutex<Vec<u64>>,
     lie: Mutex<Option<Lie>>,
     reset_fails: AtomicBool,
     resets: AtomicUsize,
-    /// Whether the bus can cut the device off, and has.
+    /// Whether the bus can cut the device off, and whether it has.
     can_cut_off: AtomicBool,
     is_cut_off: AtomicBool,
     no_vectors: AtomicBool,
@@ -59,7 +58,6 @@ impl Watch {
         })
     }
 
-    /// Mappings there are.
     pub(crate) fn mapped(&self) -> usize {
         self.live.lock().expect("not poisoned").len()
     }
@@ -74,30 +72,28 @@ impl Watch {
         *self.lie.lock().expect("not poisoned") = Some(Box::new(lie));
     }
 
-    /// Shows the driver the truth again.
+    /// Shows the driver the real registers again.
     #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn tell_the_truth(&self) {
         *self.lie.lock().expect("not poisoned") = None;
     }
 
-    /// Makes function resets fail from now on.
     pub(crate) fn fail_reset(&self) {
         self.reset_fails.store(true, Ordering::Relaxed);
     }
 
-    /// Function resets that were asked for.
+    /// Number of requested function resets.
     #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn resets(&self) -> usize {
         self.resets.load(Ordering::Relaxed)
     }
 
-    /// Makes function resets work again.
     #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn allow_reset(&self) {
         self.reset_fails.store(false, Ordering::Relaxed);
     }
 
-    /// Can cut the device off from memory from now on, as an IOMMU can.
+    /// Lets the bus cut the device off from memory from now on, as an IOMMU can.
     #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn allow_cut_off(&self) {
         self.can_cut_off.store(true, Ordering::Relaxed);
@@ -108,7 +104,7 @@ impl Watch {
         self.no_vectors.store(true, Ordering::Relaxed);
     }
 
-    /// Has no doorbells, as behind a BAR that is too short, until told otherwise.
+    /// Hides the doorbells, as behind a BAR that is too short, or shows them again.
     pub(crate) fn hide_doorbells(&self, hides: bool) {
         self.no_doorbells.store(hides, Ordering::Relaxed);
     }
@@ -254,7 +250,6 @@ impl Rig {
         self.controller.now()
     }
 
-    /// What becomes of each command; see [`Verdict`].
     pub(crate) fn hook(&self, hook: impl FnMut(&Sqe, Qid) -> Verdict + Send + 'static) {
         self.bus.soft.with_controller(|controller| controller.set_hook(hook));
     }
@@ -263,12 +258,10 @@ impl Rig {
         self.bus.soft.with_controller(|controller| controller.clear_hook());
     }
 
-    /// Every I/O command gets `verdict`.
     pub(crate) fn all_io(&self, verdict: Verdict) {
         self.hook(move |_, qid| if qid.is_admin() { Verdict::Run } else { verdict });
     }
 
-    /// Every read gets `verdict`.
     pub(crate) fn all_reads(&self, verdict: Verdict) {
         self.hook(move |sqe, qid| {
             if !qid.is_admin() && sqe.io_opcode() == IoOpcode::READ {
@@ -279,19 +272,18 @@ impl Rig {
         });
     }
 
-    /// Every admin command with `opcode` gets `verdict`.
+    /// Gives every admin command with `opcode` `verdict`.
     pub(crate) fn admin(&self, opcode: AdminOpcode, verdict: Verdict) {
         self.hook(move |sqe, qid| {
             if qid.is_admin() && sqe.admin_opcode() == opcode { verdict } else { Verdict::Run }
         });
     }
 
-    /// Steps the controller until it has nothing to do.
     pub(crate) fn settle(&self) {
         while self.bus.soft.step() > 0 {}
     }
 
-    /// Polls until nothing is in flight, and returns what finished.
+    /// Polls until nothing is in flight; returns the completions.
     pub(crate) fn drain<B: IoBuffer>(&self, pair: &mut QueuePair<B>) -> Vec<Completion<B>> {
         let mut finished = Vec::new();
         let started = self.now();
@@ -303,7 +295,6 @@ impl Rig {
         finished
     }
 
-    /// Runs `f` and checks that it takes a bounded time.
     pub(crate) fn bounded<R>(&self, f: impl FnOnce() -> R) -> R {
         let started = self.now();
         let result = f();
@@ -311,7 +302,7 @@ impl Rig {
         result
     }
 
-    /// Checks that nothing is left mapped and nothing was reached that was not mapped.
+    /// Checks that nothing is left mapped and no unmapped memory was accessed.
     pub(crate) fn finish(self) {
         let Rig { bus, controller, namespace } = self;
         drop((controller, namespace));

@@ -12,7 +12,7 @@ use adit_driver::soft;
 
 type Job = Box<dyn FnOnce(&mut Server) + Send>;
 
-/// A running server; its socket goes away with it.
+/// A running server; its socket is removed with it.
 pub(crate) struct Served {
     socket: PathBuf,
     jobs: Option<Sender<Job>>,
@@ -32,7 +32,7 @@ impl Served {
         Served::start_at(std::env::temp_dir().join(name), controller, options)
     }
 
-    /// Serves at `socket`, where another server may have been before.
+    /// Serves at `socket`, possibly in place of an earlier server.
     pub(crate) fn start_at(socket: PathBuf, controller: soft::Options, options: Options) -> Served {
         let controller = soft::Controller::new(controller).expect("controller");
         let server = Server::bind(&socket, controller, options).expect("socket");
@@ -41,7 +41,6 @@ impl Served {
         Served { socket, jobs: Some(jobs), thread }
     }
 
-    /// Where clients connect.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
@@ -57,7 +56,7 @@ impl Served {
         receiver.recv().expect("the server's thread lives")
     }
 
-    /// What happened since the last call.
+    /// Returns the events since the last call.
     #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn events(&self) -> Vec<Event> {
         self.with(|server| std::iter::from_fn(|| server.take_event()).collect())

@@ -1,7 +1,7 @@
-//! A walker of PRPs and SGLs written from the specification (Base 2.0 sections 4.1.1 and 4.1.2), which
-//! shares no code with the planner that it judges.
+//! A walker of PRPs and SGLs written from the specification (Base 2.0 sections 4.1.1 and 4.1.2). It shares no code with
+//! the planner that it checks.
 //!
-//! For the planner's property tests and its fuzz target.
+//! Used by the planner's property tests and its fuzz target.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ impl Lists {
     }
 }
 
-/// Device addresses a controller would touch for a PRP transfer, byte runs in order.
+/// Returns the device addresses of a PRP transfer, as byte runs in order.
 pub(crate) fn walk_prp(prp1: u64, prp2: u64, bytes: u64, lists: &Lists) -> Vec<(u64, u64)> {
     assert_eq!(prp1 % 4, 0, "PRP1 is dword aligned");
     let first = (4096 - prp1 % 4096).min(bytes);
@@ -74,7 +74,7 @@ fn fields(low: u64, high: u64) -> (u8, u64, u64) {
     ((high >> 60) as u8, low, high & 0xffff_ffff)
 }
 
-/// Device addresses a controller would touch for an SGL transfer, byte runs in order.
+/// Returns the device addresses of an SGL transfer, as byte runs in order.
 fn walk_sgl(first: SglDescriptor, lists: &Lists) -> Vec<(u64, u64)> {
     const DATA: u8 = 0;
     const SEGMENT: u8 = 2;
@@ -116,7 +116,7 @@ fn walk_sgl(first: SglDescriptor, lists: &Lists) -> Vec<(u64, u64)> {
     }
 }
 
-/// The request's own byte runs from its start, for comparison.
+/// Returns the request's own byte runs from byte `skip` on, for comparison.
 pub(crate) fn expected(segments: &[Segment], skip: u64, bytes: u64) -> Vec<(u64, u64)> {
     let (mut skip, mut left, mut runs) = (skip, bytes, Vec::new());
     for segment in segments {
@@ -130,7 +130,7 @@ pub(crate) fn expected(segments: &[Segment], skip: u64, bytes: u64) -> Vec<(u64,
     runs
 }
 
-/// Merges neighbours and drops empty runs, so that two ways to cut the same bytes compare equal.
+/// Merges adjacent runs and drops empty ones, so that equal bytes compare equal however they are cut.
 pub(crate) fn merged(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut out: Vec<(u64, u64)> = Vec::new();
     for (at, len) in runs.into_iter().filter(|run| run.1 > 0) {

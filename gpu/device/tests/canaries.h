@@ -1,6 +1,6 @@
-// Known faults, one for each macro, that the tests must notice: each changes what the device code stands on.
+// Known faults, one per macro, that the tests must detect: each breaks a guarantee the device code relies on.
 //
-// Without such a macro this only says how schedules vary.
+// Without such a macro, this file only varies schedules.
 #pragma once
 
 #if defined(ADIT_BREAK_PUBLISH) || defined(ADIT_BREAK_HARVEST) || defined(ADIT_BREAK_COMBINE) || \
@@ -18,10 +18,10 @@
 namespace test {
 
 constexpr u64 SECOND_NS = 1000000000;
-// What no test that passes comes near to.
+// Far beyond the time of any passing test.
 constexpr u64 DEADLINE_NS = (ADIT_BROKEN ? 1 : 60) * SECOND_NS;
 
-// A store that is still on its way when what comes after it is seen already: it lands with the next.
+// A store still in flight when later ones are already visible: it lands with the next.
 inline void late_store128(u64 at, u32 a, u32 b, u32 c, u32 d) {
     struct Store {
         u64 at;
@@ -32,13 +32,13 @@ inline void late_store128(u64 at, u32 a, u32 b, u32 c, u32 d) {
     before = {at, {a, b, c, d}};
 }
 
-// A lock that lets everybody in.
+// A lock that admits all warps.
 inline u32 no_lock(u64 at, u32 value) {
     adit::exchange32_acquire_gpu(at, value);
     return 0;
 }
 
-// A combiner that leaves although others published since it looked.
+// A combiner that leaves although others have published since it checked.
 inline u32 leave_early(u64 at, u32 value) {
     const u32 before = adit::add32_acq_rel_gpu(at, value);
     if (value <= adit::DEPTH_MAX) { return before; }

@@ -1,5 +1,5 @@
-// The device-code controller by itself: it answers every bad command with the right status and counts it, and keeps to
-// the room in its queues. The commands are written here by hand, from the specification.
+// The device-code controller alone: it answers every bad command with the right status, counts it, and respects the
+// room in its queues. The commands are written here by hand, from the specification.
 #include "harness.h"
 
 using namespace test;
@@ -43,7 +43,7 @@ public:
     const u32* data() const { return pool_.as<u32>(); }
     u32* words() const { return words_.as<u32>(); }
 
-    // A right read of two LBAs.
+    // Returns a valid read of two LBAs.
     Command read(u32 cid) const {
         Command command{};
         const bool sgl = arguments.form == 0;
@@ -60,12 +60,12 @@ public:
         std::memcpy(sq_.as<u32>() + tail_ * 16, command.words, 64);
         tail_ = (tail_ + 1) % DEPTH;
     }
-    // Tells the controller, and lets it serve until nothing is left to do.
+    // Rings for the controller, and serves until it is idle.
     void serve() {
         words()[0] = tail_;
         while (adit::serve(arguments, queue_.address()) != 0) {}
     }
-    // The next answer's dword 3 if there is one, without its phase.
+    // Takes the next answer's identifier and status, if there is one.
     bool answer(u32& cid, u32& status) {
         const u32 dword3 = cq_.as<u32>()[head_ % DEPTH * 4 + 3];
         if ((dword3 >> 16 & 1) == (head_ / DEPTH & 1)) { return false; }
@@ -84,7 +84,7 @@ private:
     u32 tail_ = 0, head_ = 0;
 };
 
-// A command with one word changed, and what must be said of it.
+// A command with one word changed, and the expected answer.
 struct BadCommand {
     u32 form;
     u32 word;
@@ -141,7 +141,7 @@ void pointers_must_stay_inside_the_ranges() {
     }
 }
 
-// 13 KiB from `offset` on, whose list is the last page's words from `list` on.
+// Reads 13 KiB from `offset` on, with a list in the last page's words from `list` on.
 Command read_by_list(Device& device, u64 offset, u64 list) {
     Command command = device.read(1);
     const u64 first = device.pool() + offset, second = device.pool() + list;
@@ -153,7 +153,7 @@ Command read_by_list(Device& device, u64 offset, u64 list) {
 }
 
 void lists_are_followed_and_checked() {
-    // How many list words are in the first list page: the rest is behind a pointer to the next.
+    // Number of list words in the first list page; the rest lies behind a pointer to the next page.
     for (u32 here : {1u, 2u, 3u, 4u, 512u}) {
         for (u32 spoiled : {0u, 1u, 2u, 3u}) {
             Device device(1);

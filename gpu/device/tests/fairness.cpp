@@ -1,4 +1,4 @@
-// Everybody's turn: rings, control blocks and devices that share warps do not keep each other from going on.
+// Fairness: rings, control blocks and devices that share warps do not keep each other from progressing.
 #include "world.h"
 
 using namespace test;
@@ -71,14 +71,14 @@ void a_dead_device_does_not_take_a_healthy_ones_time() {
     CHECK(world.iocb(1).failed == 100, "%llu of the dead device's commands failed", world.iocb(1).failed);
 }
 
-// Waits until the device has completed all that was posted to a ring in its first lap, which nobody harvests.
+// Waits until the device has completed everything posted to a ring in its first lap, which stays unharvested.
 void await_first_lap(const World& world, u32 index) {
     const RingView ring = ring_view(reinterpret_cast<u64>(&world.ring(index)));
     const u64 last = world.ring(index).ticket - 1;
     while (!is_fresh(ring, last, load32_acquire_system(entry_address(ring, last) + 12))) { pause(); }
 }
 
-// Nobody looks while the device completes everything and the deadline passes.
+// The device completes everything and the deadline passes before any warp polls.
 void what_was_completed_before_the_deadline_is_not_late() {
     Shape shape = shape_of(4, 64, 1, 200);
     shape.timeout_ns = 300 * MS;

@@ -1,4 +1,4 @@
-// Devices that fail, forget, come late or break the rules: every context ends exactly once, in time, and says how.
+// Devices that fail, forget, answer late or break the rules: every context ends exactly once, in time, with a status.
 #include "world.h"
 
 using namespace test;
@@ -7,14 +7,14 @@ namespace {
 
 constexpr u64 MS = 1000000;
 
-// How many contexts of a block ended in a way.
+// Counts the contexts of a block that ended with `status`.
 u32 ended_as(const World& world, u32 block, u32 status) {
     u32 count = 0;
     for (u32 context = 0; context < world.shape.contexts; ++context) { count += world.statuses(block)[context] == status; }
     return count;
 }
 
-// Identifiers that are not free: each must be of a command that was given up.
+// Counts the identifiers that are not free; each must belong to an abandoned command.
 u32 taken_slots(const World& world, u32 index) {
     u32 taken = 0;
     for (u32 slot = 0; slot < world.shape.depth - 1; ++slot) {
@@ -78,11 +78,11 @@ void a_dead_device_ends_a_block_at_its_deadline() {
         const u32 timed_out = ended_as(world, 0, Ended::TIMED_OUT), unsent = ended_as(world, 0, Ended::NOT_SENT);
         CHECK(timed_out + unsent == shape.contexts, "%u timed out, %u not sent", timed_out, unsent);
         if (rounds == 1) { CHECK(timed_out == 62, "%u timed out", timed_out); }
-        // There is no identifier, so nothing is sent.
+        // Without identifiers, nothing is sent.
         world.fill(0);
         world.run_issue(2, {0});
         CHECK(ended_as(world, 0, Ended::NOT_SENT) == shape.contexts, "nothing could be sent");
-        // The device comes back: what it does late frees the identifiers, and is no block's business.
+        // The device comes back: its late completions free the identifiers, and affect no block.
         world.start_controller(1);
         world.shape.timeout_ns = DEADLINE_NS;
         world.fill(0);
@@ -162,7 +162,7 @@ void a_device_that_breaks_the_rules_poisons_its_ring() {
             CHECK(world.ring(0).poison == static_cast<u32>(each.poison), "fault %u: %u", static_cast<u32>(each.fault), world.ring(0).poison);
             CHECK(world.ring(0).poison_detail != 0, "the completion is kept");
             world.check_statuses(0, [](u32 status) { return status == 0 || status == Ended::RESET; });
-            // With the fault on the last commands of all, nothing may be left that could end by it.
+            // With the fault on the very last commands, no later completion may be needed to end.
             CHECK(ended_as(world, 0, 0) >= (each.fault == Fault::TWICE ? first : 0), "what was right before counts");
             world.check_data(0);
             world.fill(0);
@@ -191,7 +191,7 @@ void a_ring_that_the_host_takes_away_ends_what_is_in_flight() {
     shape.depth = 30;
     World world(shape);
     world.fill(0);
-    // No controller runs, and the deadline is far.
+    // No controller runs, and the deadline is far away.
     std::thread host([&] {
         while (load64_relaxed_gpu(ADIT_FIELD(Ring, reinterpret_cast<u64>(&world.ring(0)), ticket)) < 29) { pause(); }
         store32_release_gpu(ADIT_FIELD(Ring, reinterpret_cast<u64>(&world.ring(0)), poison), static_cast<u32>(Poison::HOST));

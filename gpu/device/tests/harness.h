@@ -1,7 +1,7 @@
-// What the tests stand on: rings, control blocks and a controller in this process's memory, grids of threads, checks.
+// The base of the tests: rings, control blocks and a controller in this process's memory, grids of threads, checks.
 //
-// A thread plays each warp. The host's part (filling a block, issuing it, reading how it ended) is done here as
-// gpu/src/uring.rs does it. Nothing here is shared with the code under test but the layout.
+// A thread plays each warp. The host's part (filling, issuing and reading a block) is done here as in gpu/src/uring.rs.
+// Only the layout is shared with the code under test.
 #pragma once
 #include "canaries.h"
 #include "../kernels.cu"
@@ -16,7 +16,7 @@ namespace test {
 
 using namespace adit;
 
-// What a status is before its context has ended.
+// A status before its context has ended.
 constexpr u32 PENDING = 0xffffffff;
 
 #define CHECK(condition, ...)                                                       \
@@ -29,7 +29,6 @@ constexpr u32 PENDING = 0xffffffff;
         }                                                                           \
     } while (0)
 
-// Prints a test's name and runs it.
 #define RUN(name)                   \
     do {                            \
         std::printf("%s\n", #name); \
@@ -89,14 +88,14 @@ private:
     std::vector<std::thread> threads_;
 };
 
-// How a world is made.
+// Parameters of a world.
 struct Shape {
     u32 rings = 1;
     u32 depth = 64;
     u32 warps = 2;
     u32 blocks = 1;
-    u32 contexts = 256;       // of each block
-    u32 lbas_most = 2;        // of each context
+    u32 contexts = 256;       // per block
+    u32 lbas_most = 2;        // per context
     u64 start = 0;            // first position of each ring
     u64 timeout_ns = DEADLINE_NS;
     Form form = Form::SGL;
@@ -106,11 +105,11 @@ struct Shape {
     u64 delay_ns = 0;
     bool writes = false;
     bool media = true;
-    u32 rings_of_block = 0;   // 0: all; else blocks take turns
+    u32 rings_of_block = 0;   // 0: all; otherwise blocks take turns
     u64 seed = 1;
 };
 
-// The word that both the media and the pool hold for a place.
+// Returns the word that both the media and the pool hold at a place.
 inline u32 pattern(u64 lba, u32 word) { return static_cast<u32>(lba * 2654435761u + word * 40503u + 12345u); }
 
 constexpr u32 LBA_SHIFT = 9;

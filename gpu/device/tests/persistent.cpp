@@ -1,6 +1,6 @@
-// The persistent kernel: blocks are issued while it runs, it stops and goes on, and others wait or give up beside it.
+// The persistent kernel: blocks are issued while it runs, it stops and continues, and others wait or abandon beside it.
 //
-// With a known fault it must not pass:
+// The program must fail with each known fault:
 // canary: ADIT_BREAK_GENERATION a warp that comes late counts for the next use of a block
 #include "world.h"
 
@@ -10,7 +10,7 @@ namespace {
 
 bool is_success(u32 status) { return status == 0; }
 
-// Issues blocks again and again, in an order that a seed gives.
+// Issues blocks repeatedly, in an order that a seed determines.
 void issue_many(World& world, u32 uses, u64 seed) {
     Random random{seed};
     for (u32 use = 0; use < uses; ++use) {
@@ -76,7 +76,7 @@ void what_was_known_of_a_use_that_is_over_counts_for_nothing() {
 }
 
 void a_late_warp_changes_nothing_of_the_next_use() {
-    // Uses so short that warps find them over, and used again, whenever they look.
+    // Uses so short that warps always find them over and reused.
     for (u64 seed = 1; seed <= 3; ++seed) {
         Shape shape;
         shape.depth = 8;
@@ -215,7 +215,7 @@ void abandoned_blocks_end_at_once() {
         World world(shape);
         for (u32 block = 0; block < 3; ++block) { world.fill(block), world.issue(block); }
         world.start_persistent(2);
-        // No controller runs: all identifiers get in flight.
+        // No controller runs: all identifiers are in flight.
         while (load64_relaxed_gpu(ADIT_FIELD(Ring, reinterpret_cast<u64>(&world.ring(0)), ticket)) < 15) { pause(); }
         if (!beside) { world.stop_persistent(); }
         abandon(world, {2, 0}, Ended::TIMED_OUT);
@@ -224,7 +224,7 @@ void abandoned_blocks_end_at_once() {
             world.check_statuses(block, [](u32 status) { return status == Ended::TIMED_OUT || status == Ended::NOT_SENT; });
             CHECK(world.iocb(block).failed == 10, "%llu failed", world.iocb(block).failed);
         }
-        // A use that is over stays as it is.
+        // A finished use stays unchanged.
         abandon(world, {0}, Ended::RESET);
         world.check_statuses(0, [](u32 status) { return status != Ended::RESET; });
         if (!beside) { world.start_persistent(1); }

@@ -1,7 +1,7 @@
-// Rings and blocks of many shapes, by one-shot kernels: every command is done exactly once, and the data is right.
+// Rings and blocks of many shapes, by one-shot kernels: every command is executed exactly once, and the data is right.
 //
-// Every test prints its name; a check that fails prints what and where, and aborts. With a known fault it must
-// not pass:
+// Every test prints its name; a failed check prints its condition and place, and aborts. The program must fail with
+// each known fault:
 // canary: ADIT_BREAK_PUBLISH an entry is published before it is written
 // canary: ADIT_BREAK_HARVEST two warps harvest a ring at a time
 // canary: ADIT_BREAK_COMBINE a combiner leaves while others count on it
@@ -97,7 +97,7 @@ void prebuilt_lists_reach_the_same_data() {
     }
 }
 
-// Every page of a transfer is found through PRP2, wherever its list begins and ends in the pages of the region's lists.
+// PRP2 leads to every page of a transfer, wherever its list begins and ends in the pages of the region's lists.
 void a_run_of_a_prebuilt_list_ends_where_its_data_ends() {
     const u64 pages = 1100;
     Memory region(pages * PAGE);
@@ -173,7 +173,7 @@ void a_block_goes_round_until_its_total() {
     world.run_issue(3, {0});
     world.stop_controller();
     CHECK(world.commands() == 50 * 41, "%llu commands", world.commands());
-    // Only failures are written where a context is used again.
+    // Only failures are written where contexts are repeated.
     world.check_statuses(0, [](u32 status) { return status == PENDING; });
     world.check_quiet();
     world.check_counts();

@@ -4,8 +4,8 @@
 
 namespace test {
 
-// The prebuilt lists of a region, laid out as driver/src/transfer/prebuilt.rs says: 511 entries and the next page's address
-// in each page, a second list that is 256 entries further.
+// The prebuilt lists of a region, in the layout of driver/src/transfer/prebuilt.rs: 511 entries and the next page's
+// address in each page, and a second list shifted by 256 entries.
 class PrpLists {
 public:
     explicit PrpLists(const Memory& region) : lists_{Memory(list_bytes(region)), Memory(list_bytes(region))} {
@@ -46,7 +46,7 @@ public:
     void start_persistent(u32 warps);
     void stop_persistent();
 
-    // What became of it.
+    // Checks of the outcome.
     void check_statuses(u32 block, const std::function<bool(u32)>& allowed) const;
     void check_data(u32 block) const;
     void check_quiet() const;
@@ -110,7 +110,7 @@ inline void World::make_ring(u32 index) {
     const u64 doorbells = words_.address() + 128 + index * 8;
     for (u32 slot = 0; slot < depth - 1; ++slot) { free_slots.as<u32>()[slot / 32] |= 1u << slot % 32; }
     for (u64 position = shape.start; position < shape.start + depth; ++position) {
-        // As the lap before would have left it.
+        // As the previous lap would have left it.
         published.as<u32>()[position % depth] = shape.start == 0 ? 0 : static_cast<u32>(position + 1 - depth);
         cq.as<u32>()[position % depth * 4 + 3] = static_cast<u32>(position / depth & 1) << 16;
     }
@@ -146,10 +146,10 @@ inline void World::make_ring(u32 index) {
     served.sq_head = served.cq_tail = served.cq_head = shape.start;
 }
 
-// Each context has LBAs and a part of the pool of its own.
+// Gives each context its own LBAs and its own part of the pool.
 inline void World::make_contexts() {
     *regions_.as<Region>() = {pool_.address(), {lists_.list(0), lists_.list(1)}, pool_.bytes()};
-    // Not at a page's beginning, so that PRPs have offsets.
+    // Inside a page, so that PRPs have offsets.
     const u64 from = pool_.address() + 512;
     for (u64 index = 0; index < static_cast<u64>(shape.blocks) * shape.contexts; ++index) {
         const u64 lba = index * shape.lbas_most;
@@ -195,7 +195,7 @@ inline void World::fill(u32 block, u32 rounds) {
     for (u32 context = 0; context < shape.contexts; ++context) {
         statuses_.as<u32>()[block * shape.contexts + context] = PENDING;
     }
-    // A warp that comes late may look at it meanwhile.
+    // A late warp may read it meanwhile.
     store64_relaxed_gpu(ADIT_FIELD(Iocb, at, contexts), reinterpret_cast<u64>(contexts(block)));
     store64_relaxed_gpu(ADIT_FIELD(Iocb, at, statuses), reinterpret_cast<u64>(statuses(block)));
     store64_relaxed_gpu(ADIT_FIELD(Iocb, at, done_host), host_.address() + 4 * block);
@@ -257,14 +257,14 @@ inline void World::check_statuses(u32 block, const std::function<bool(u32)>& all
         const u32 status = statuses(block)[context];
         CHECK(allowed(status), "block %u context %u ended with %x", block, context, status);
     }
-    // Warps that come late may still look at it.
+    // Late warps may still read it.
     const u64 remaining = load64_relaxed_gpu(ADIT_FIELD(Iocb, iocb_address(block), remaining));
     const u64 started_ns = load64_relaxed_gpu(ADIT_FIELD(Iocb, iocb_address(block), started_ns));
     CHECK(remaining == counted(iocb(block).generation, 0), "block %u remains %llx", block, remaining);
     CHECK(started_ns != 0 && iocb(block).ended_ns >= started_ns, "block %u has no times", block);
 }
 
-// The data of every context that ended well, and none else, is where it should be.
+// Checks that the data of exactly the successful contexts is in place.
 inline void World::check_data(u32 block) const {
     for (u32 index = 0; index < shape.contexts; ++index) {
         if (statuses(block)[index] != 0) { continue; }
@@ -277,7 +277,7 @@ inline void World::check_data(u32 block) const {
     }
 }
 
-// Every identifier is free, everything that was posted was rung for, and the controller saw no bad command.
+// Checks that every identifier is free, every posted entry was rung for, and the controller saw no bad command.
 inline void World::check_quiet() const {
     for (u32 index = 0; index < shape.rings; ++index) {
         const Ring& quiet = ring(index);
@@ -296,7 +296,7 @@ inline void World::check_quiet() const {
     }
 }
 
-// Doorbells are as rare as they should be.
+// Checks that doorbells are as rare as they should be.
 inline void World::check_counts() const {
     for (u32 index = 0; index < shape.rings; ++index) {
         const Ring& counted = ring(index);
@@ -307,7 +307,7 @@ inline void World::check_counts() const {
     }
 }
 
-// Waits until all that was posted has been harvested, whether a block waits for it or not.
+// Waits until everything posted has been harvested, whether or not a block waits for it.
 inline void World::await_completions() const {
     for (u32 index = 0; index < shape.rings; ++index) {
         const u64 at = reinterpret_cast<u64>(&ring(index));

@@ -1,7 +1,7 @@
 // The parts of the CUDA driver's binary interface that Adit uses: codes, attribute numbers and structures of CUDA 13.0.
 //
-// Handles are 64-bit numbers here and opaque pointers to the caller: both are one register. Structures are laid out
-// as the bindings have them (cudarc, feature cuda-13000), and their sizes are asserted.
+// Handles are 64-bit numbers here and opaque pointers to the caller: both are one register. Structures have the layout
+// of the bindings (cudarc, feature cuda-13000), and their sizes are asserted.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,6 @@ using u64 = std::uint64_t;
 using Handle = u64;
 using Address = u64;
 
-// CUresult.
 enum Result : u32 {
     SUCCESS = 0,
     INVALID_VALUE = 1,
@@ -42,7 +41,6 @@ enum Result : u32 {
     NOT_SUPPORTED = 801,
 };
 
-// CUdevice_attribute.
 enum DeviceAttribute : u32 {
     MAX_THREADS_PER_BLOCK = 1,
     WARP_SIZE = 10,
@@ -83,7 +81,6 @@ enum DeviceAttribute : u32 {
     DMA_BUF_MMAP_SUPPORTED = 152,
 };
 
-// CUpointer_attribute.
 enum PointerAttribute : u32 {
     POINTER_CONTEXT = 1,
     POINTER_MEMORY_TYPE = 2,

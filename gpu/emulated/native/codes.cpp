@@ -1,6 +1,6 @@
-// What results are called.
+// Names of results.
 //
-// The text of a result is its name in words: nobody tells results apart by it.
+// The text of a result is its name in words, since no caller distinguishes results by it.
 #include <algorithm>
 #include <cctype>
 #include <cstring>
@@ -132,7 +132,7 @@ const char* name_of(u32 code) {
     return found == std::end(CODES) || found->code != code ? nullptr : found->name;
 }
 
-// "CUDA_ERROR_INVALID_VALUE" as "invalid value".
+// Turns "CUDA_ERROR_INVALID_VALUE" into "invalid value".
 std::string words_of(const char* name) {
     const char* prefix = "CUDA_ERROR_";
     std::string words = std::strncmp(name, prefix, std::strlen(prefix)) == 0 ? name + std::strlen(prefix) : "no error";

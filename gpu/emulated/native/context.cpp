@@ -1,7 +1,7 @@
 // Initialisation, primary and green contexts, and each thread's stack of current ones.
 //
-// A green context has SMs of its own on paper only: kernels are threads. What is kept to is the arithmetic of the
-// split and who belongs to whom.
+// A green context has its own SMs on paper only: kernels are threads. What is emulated is the arithmetic of the split
+// and which objects belong to which context.
 #include "memory.h"
 #include "stream.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 bool is_device(int ordinal) { return ordinal >= 0 && static_cast<u32>(ordinal) < settings().gpus; }
 
-// Takes all objects of a context out of a table: how many.
+// Removes all objects of a context from a table; returns their number.
 template <class T> u64 clear(Table<T>& table, Handle context) {
     std::vector<Handle> gone;
     for (const auto& entry : table.items()) {
@@ -23,8 +23,8 @@ template <class T> u64 clear(Table<T>& table, Handle context) {
     return gone.size();
 }
 
-// Closes a context and destroys what it has, as CUDA does: that should have been freed, but by whom a kernel's
-// failure kept from it. Memory that work still uses stays, in no table. With the lock held.
+// Closes a context and destroys its objects, as CUDA does. They count as leaks, except if a kernel's failure prevented
+// their release. Memory still in use stays, in no table. Call with the lock held.
 void close_context(State& all, Handle handle) {
     const auto context = all.contexts.find(handle);
     const bool is_used = context->kernels_running != 0;
@@ -141,7 +141,7 @@ namespace {
 DeviceResource sm_resource(u32 count) {
     DeviceResource resource{};
     resource.type = RESOURCE_SM;
-    // Compute capability 9.0: eight at a time, or two where clusters are given up.
+    // Compute capability 9.0: eight at a time, or two without clusters.
     resource.sm = {count, 8, 8};
     return resource;
 }

@@ -1,8 +1,7 @@
 // Copies and fills, in the order of a stream.
 //
-// Memory of the GPU's window must be live from the call to the end of the copy. Memory of the host that is neither
-// pinned nor registered is copied as CUDA does it: from, it is read before the call returns; to, it is written before
-// the call returns.
+// Memory of the GPU's window must be live from the call to the end of the copy. Host memory that is neither pinned nor
+// registered is copied as CUDA does it: a source is read, and a destination written, before the call returns.
 #include <cstring>
 
 #include "memory.h"
@@ -13,7 +12,7 @@ namespace {
 
 enum class Side { GPU, PAGEABLE, MISSING };
 
-// With the lock held.
+// Call with the lock held.
 Side side_of(State& all, Address at, u64 bytes) {
     if (is_reachable_locked(all, at, bytes)) { return Side::GPU; }
     const bool is_bad = at == 0 || at + bytes < at || is_in_window(all, at) || find_range(all, at) != nullptr;
@@ -23,7 +22,7 @@ Side side_of(State& all, Address at, u64 bytes) {
 struct Copy {
     Address to, from;
     u64 bytes;
-    bool to_gpu, from_gpu;      // what the function's name says must be the GPU's
+    bool to_gpu, from_gpu;      // what must be the GPU's by the function's name
 };
 
 Result copy(const Copy& what, const std::shared_ptr<Stream>& stream, bool waits) {

@@ -1,4 +1,4 @@
-// The devices and what they are: attributes follow the settings; the rest is as an H200's.
+// The devices and their properties: attributes follow the settings; the rest is like an H200.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -11,12 +11,11 @@ namespace {
 
 constexpr u32 CAPABILITY_MAJOR = 9;
 constexpr u32 FIRST_BUS = 0x17;
-// Attribute 152 exists from this driver on.
 constexpr u32 MMAP_ATTRIBUTE_DRIVER = 13030;
 
 bool is_device(int ordinal) { return ordinal >= 0 && static_cast<u32>(ordinal) < settings().gpus; }
 
-// True and a value for an attribute that does not depend on the settings.
+// Returns true and sets a value for an attribute that does not depend on the settings.
 bool constant_attribute(u32 attribute, int& value) {
     switch (attribute) {
         case MAX_THREADS_PER_BLOCK: value = 1024; return true;
@@ -138,7 +137,7 @@ ADIT_CUDA cuFlushGPUDirectRDMAWrites(u32 target, u32 scope) {
 
 ADIT_CUDA cuGetProcAddress_v2(const char* symbol, void** function, int, u64, u32* status) {
     if (symbol == nullptr || function == nullptr) { return INVALID_VALUE; }
-    // The newest variant of a name is what a caller of this version gets.
+    // A caller of this version gets the newest variant of a name.
     const std::string name = symbol;
     Dl_info own;
     void* found = nullptr;

@@ -1,10 +1,11 @@
-// Events: a record is a mark that the stream sets when it gets there; who waits, waits for the record of that moment.
+// Events: a record is a mark that the stream sets when it gets there; a wait applies to the latest record at that
+// moment.
 #include "stream.h"
 
 namespace emulated {
 namespace {
 
-// The event, and its last record (null for none), of a handle.
+// Returns a handle's event, and its last record (null for none).
 std::shared_ptr<Event> find_event(Handle handle, std::shared_ptr<Mark>& recorded) {
     std::lock_guard<std::mutex> held(state().lock);
     auto event = state().events.find(handle);

@@ -1,4 +1,4 @@
-// What the emulated gdrcopy asks of the emulated driver, and the structure of its interface.
+// The emulated driver's functions for the emulated gdrcopy, and the structure of its interface.
 #pragma once
 #include "abi.h"
 
@@ -21,9 +21,9 @@ static_assert(sizeof(GdrInfo) == 48, "gdr_info_v2_t");
 
 }  // namespace emulated
 
-// The settings for gdrcopy, and how much it may map.
+// The settings for gdrcopy, and the limit of its mappings.
 ADIT_EXPORT emulated::GdrState adit_emulated_gdr(emulated::u64* bar1_bytes);
-// The file behind live GPU memory, not the caller's to close, and where in it; -1 if there is none.
+// The file behind live GPU memory, which the caller must not close, and the offset in it; -1 if there is none.
 ADIT_EXPORT int adit_emulated_backing(emulated::Address address, emulated::u64 bytes, emulated::u64* offset);
-// How many more ranges are pinned.
+// Adds to the number of pinned ranges.
 ADIT_EXPORT void adit_emulated_count_pins(int more);

@@ -1,7 +1,7 @@
 // An emulated gdrcopy: pins GPU memory and maps it for the CPU (public interface of gdrcopy 2.x).
 //
-// It keeps to 64 KiB pages: what is pinned and mapped is whole ones, and pinning counts against the settings' bar1. The
-// library works without the settings' leave only as far as gdr_open: `absent` is a machine without its kernel module.
+// It pins and maps whole 64 KiB pages, and pinning counts against the settings' bar1. The setting `absent` makes
+// gdr_open fail, as without the kernel module; `refused` makes only pinning fail.
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -30,7 +30,7 @@ struct Pins {
     u64 bytes = 0;
 };
 
-// What gdr_open returns the address of.
+// Its address is the result of gdr_open.
 Pins& pins() {
     static Pins* const all = new Pins;
     return *all;

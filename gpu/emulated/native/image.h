@@ -1,4 +1,4 @@
-// How a compiled program of the emulated NVRTC begins; module.cpp reads it, nvrtc.cpp writes it.
+// The first line of a program compiled by the emulated NVRTC; module.cpp reads it, nvrtc.cpp writes it.
 #pragma once
 
 namespace emulated {

@@ -1,4 +1,4 @@
-// The kernels, built for the CPU: the same source that a GPU gets.
+// The kernels, built for the CPU from the same source as for a GPU.
 #pragma GCC visibility push(default)
 #include "../../device/kernels.cu"
 #pragma GCC visibility pop

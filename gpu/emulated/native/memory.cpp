@@ -1,4 +1,4 @@
-// Allocation: GPU memory, pinned host memory, what there is of either.
+// Allocation of GPU memory and pinned host memory, and their totals.
 #include "memory.h"
 
 #include <sys/mman.h>
@@ -12,10 +12,10 @@
 namespace emulated {
 namespace {
 
-// As many addresses as can be had, from the most on: a limit or a sanitizer may leave fewer.
+// The range to try for the window, from the most on: a limit or a sanitizer may leave fewer addresses.
 constexpr u64 WINDOW_BYTES_MAX = 1ull << 40;
 constexpr u64 WINDOW_BYTES_MIN = 1ull << 30;
-// Where a small allocation begins in its first page.
+// Offset of a small allocation in its first page.
 constexpr u64 PACKED_OFFSET_BYTES = PACKED_ALIGNMENT_BYTES;
 
 bool open_window(State& all) {
@@ -30,7 +30,7 @@ bool open_window(State& all) {
     return false;
 }
 
-// Maps fresh memory of a device; the range is not in the table yet. With the lock held.
+// Maps fresh memory of a device; the range is not in the table yet. Call with the lock held.
 Result map_device(State& all, u64 bytes, Range& range, Address& at) {
     const bool is_packed = bytes < GRANULE_BYTES;
     const u64 offset = is_packed ? PACKED_OFFSET_BYTES : 0;
@@ -52,7 +52,7 @@ Result map_device(State& all, u64 bytes, Range& range, Address& at) {
     return SUCCESS;
 }
 
-// Gives the pages back to the window, where nothing reads or writes them any more.
+// Returns the pages to the window, where any access crashes.
 void unmap_device(const Range& range) {
     const Address base = range.host - range.file_offset;
     const u64 mapped = round_up(range.bytes + range.file_offset, HOST_PAGE_BYTES);
@@ -71,7 +71,7 @@ bool is_in_window(const State& all, Address at) { return at >= all.window_start 
 Address take_addresses(State& all, u64 bytes, u64 alignment) {
     if (!open_window(all)) { return 0; }
     const Address at = round_up(all.next_address, alignment);
-    // A page that is never mapped stands behind each, so that overruns are caught.
+    // An unmapped page behind each allocation catches overruns.
     const u64 left = all.window_end - std::min(at, all.window_end);
     if (bytes > left || left - bytes < HOST_PAGE_BYTES) { return 0; }
     all.next_address = round_up(at + bytes, HOST_PAGE_BYTES) + HOST_PAGE_BYTES;
@@ -81,7 +81,7 @@ Address take_addresses(State& all, u64 bytes, u64 alignment) {
 void make_inaccessible(Address at, u64 bytes) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     void* sealed = mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, flags, -1, 0);
-    // What was there would stay readable, and uses of it unseen.
+    // Otherwise the old content would stay readable, and its uses undetected.
     if (sealed == MAP_FAILED) { std::abort(); }
 }
 

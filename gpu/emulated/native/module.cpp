@@ -1,10 +1,9 @@
-// Modules and kernels: an image is the text that the emulated NVRTC made of a program, and a kernel the C++ build of
-// the function of that name.
+// Modules and kernels: an image is the text that the emulated NVRTC makes of a program, and a kernel is the C++ build
+// of the function of that name.
 //
-// An image begins with a line that names the format and the architecture; each line after it is a kernel that the
-// program has. So a module knows only kernels of its program, and only those that were built into this library can be
-// run. A grid is one thread for each warp, all at once: device code waits for other warps, so none may wait for a
-// thread.
+// The first line of an image names the format and the architecture; each further line is a kernel of the program. So a
+// module knows only its program's kernels, and only those built into this library can run. A grid is one thread per
+// warp, all at once: device code waits for other warps, so each needs its thread.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -24,7 +23,7 @@ void play_warp(Kernel kernel, u32 warp, u32 warps, u64 argument);
 namespace {
 
 constexpr u32 LANES = 32;
-// Each is a thread. gpu/src/bench/run.rs names the number.
+// Each is a thread. gpu/src/bench/run.rs repeats the number.
 constexpr u32 WARPS_MAX = 256;
 constexpr u32 THREADS_MAX = 1024;
 constexpr u32 THREADS_PER_SM = 2048;
@@ -48,7 +47,7 @@ Result load(Handle* handle, const char* image) {
     return SUCCESS;
 }
 
-// The kernel of a name, if it was built in.
+// Returns the kernel of a name, if it was built in.
 Kernel built_in(const char* name) {
     Dl_info own;
     if (dladdr(reinterpret_cast<void*>(&load), &own) == 0) { return nullptr; }
@@ -86,7 +85,7 @@ void run_grid(Context& context, Kernel kernel, u32 warps, u64 argument) {
 Result launch(const Function& function, u32 blocks, u32 threads, Handle handle, u64 argument) {
     const auto stream = stream_of(handle);
     if (stream == nullptr) { return misuse(INVALID_HANDLE); }
-    // Device code counts on whole warps.
+    // Device code requires whole warps.
     if (blocks == 0 || threads == 0 || threads > THREADS_MAX || threads % LANES != 0) { return misuse(INVALID_VALUE); }
     const u64 warps = static_cast<u64>(blocks) * threads / LANES;
     if (warps > WARPS_MAX) { return LAUNCH_OUT_OF_RESOURCES; }
@@ -101,13 +100,13 @@ Result launch(const Function& function, u32 blocks, u32 threads, Handle handle, 
     return SUCCESS;
 }
 
-// The one 64-bit argument: from the array of pointers, or from the buffer that `extra` names.
+// Reads the one 64-bit argument from the array of pointers, or from the buffer that `extra` names.
 bool read_argument(void** parameters, void** extra, u64& argument) {
     if (parameters != nullptr) {
         std::memcpy(&argument, parameters[0], sizeof argument);
         return true;
     }
-    // CU_LAUNCH_PARAM_BUFFER_POINTER is 1, _BUFFER_SIZE 2, _END 0; each is followed by its value.
+    // CU_LAUNCH_PARAM_BUFFER_POINTER is 1, _BUFFER_SIZE 2, _END 0; its value follows each.
     const void* buffer = nullptr;
     std::size_t bytes = 0;
     for (void** at = extra; at != nullptr && *at != nullptr; at += 2) {

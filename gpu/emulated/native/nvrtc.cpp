@@ -1,7 +1,7 @@
-// An emulated NVRTC: it compiles nothing, and finds which kernels a program has.
+// An emulated NVRTC: it compiles nothing, but finds the kernels of a program.
 //
-// What it makes is the text of image.h. Of a program it checks what a caller can get wrong without a compiler: that
-// every quoted include is among the headers, that an architecture is named, that options are known ones.
+// Its output is the text of image.h. It checks what a caller can get wrong without a compiler: that every quoted
+// include is among the headers, that an architecture is named, that options are known.
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -47,7 +47,7 @@ std::shared_ptr<Program> find(Handle handle) {
     return at == programs().live.end() ? nullptr : at->second;
 }
 
-// The text between `before` and the next of `after`, for each place where `before` is.
+// Returns the text between each occurrence of `before` and the next of `after`.
 std::vector<std::string> between(const std::string& text, const std::string& before, const char* after) {
     std::vector<std::string> found;
     for (std::size_t at = text.find(before); at != std::string::npos; at = text.find(before, at + 1)) {
@@ -58,13 +58,13 @@ std::vector<std::string> between(const std::string& text, const std::string& bef
     return found;
 }
 
-// A header by the name that it is included by.
+// Returns a header by its include name.
 const std::string* find_header(const Program& program, const std::string& name) {
     const auto at = program.headers.find(name);
     return at == program.headers.end() ? nullptr : &at->second;
 }
 
-// The program with all that it includes, each header once; an error in `log` if one is missing.
+// Expands a program's includes, each header once; reports a missing one in `log`.
 bool expand(Program& program, const std::string& text, std::map<std::string, bool>& seen, std::string& whole) {
     for (const std::string& name : between(text, "#include \"", "\"\n")) {
         const std::string* header = find_header(program, name);
@@ -84,7 +84,7 @@ bool has_prefix(const std::string& text, const char* prefix) {
     return text.compare(0, std::strlen(prefix), prefix) == 0;
 }
 
-// The architecture that options name, "" for none; false for an option that NVRTC does not have.
+// Reads the architecture from the options, "" for none; returns false for an option that NVRTC does not have.
 bool read_options(int count, const char* const* options, std::string& architecture) {
     constexpr const char* KNOWN[] = {
         "-std=", "--std=", "-default-device", "--device-as-default-execution-space", "-I", "-D", "--include-path=",
@@ -137,7 +137,7 @@ NvrtcResult compile(Program& program, int count, const char* const* options) {
     return NVRTC_SUCCESS;
 }
 
-// Sizes count the byte of zero at the end, as NVRTC's do for text.
+// Sizes include the terminating zero byte, as NVRTC's do for text.
 NvrtcResult size_of(Handle handle, std::string Program::*field, std::size_t* bytes) {
     const auto program = find(handle);
     if (program == nullptr) { return NVRTC_INVALID_PROGRAM; }
@@ -216,7 +216,7 @@ ADIT_EXPORT NvrtcResult nvrtcGetCUBINSize(Handle handle, std::size_t* bytes) {
     const auto program = find(handle);
     if (program == nullptr) { return NVRTC_INVALID_PROGRAM; }
     if (bytes == nullptr) { return NVRTC_INVALID_INPUT; }
-    // Of a virtual architecture there is none.
+    // A virtual architecture has none.
     *bytes = program->cubin.empty() ? 0 : program->cubin.size() + 1;
     return NVRTC_SUCCESS;
 }

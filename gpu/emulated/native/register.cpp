@@ -1,7 +1,7 @@
-// Host memory made known to the GPU, registers of devices included, and what is asked of pointers.
+// Registration of host memory with the GPU, device registers included, and queries about pointers.
 //
-// CUDA takes I/O memory only where the pages are in the page table already, and only if the process may; the settings
-// play both, and a registration whose stores go nowhere.
+// CUDA accepts I/O memory only if its pages are in the page table already, and only with permission. The settings
+// emulate both, as well as a registration whose stores go nowhere.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr u64 PAGE_PRESENT = 1ull << 63;
 
-// Whether all pages are in this process's page table, as /proc/self/pagemap has it; true where it cannot be read.
+// Whether all pages are in this process's page table, by /proc/self/pagemap; true if it cannot be read.
 bool is_present(Address at, u64 bytes) {
     const int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     if (file < 0) { return true; }
@@ -44,7 +44,7 @@ bool overlaps(State& all, Address host, u64 bytes) {
     return false;
 }
 
-// Pages that take the place of registers that stores do not reach.
+// Makes pages in place of registers that stores do not reach.
 Address substitute(State& all, u64 bytes) {
     const Address at = take_addresses(all, bytes, HOST_PAGE_BYTES);
     if (at == 0) { return 0; }
@@ -71,7 +71,7 @@ Result add_registration(Address host, u64 bytes, bool is_io, bool is_lost) {
     return SUCCESS;
 }
 
-// The GPU's address of registered or pinned memory; 0 for none. With the lock held.
+// Returns the GPU's address of registered or pinned memory; 0 for none. Call with the lock held.
 Address address_of(State& all, Address host) {
     for (const auto& [address, range] : all.ranges) {
         const bool is_host = range.sort == Range::Sort::PINNED || range.sort == Range::Sort::REGISTERED;
@@ -126,7 +126,7 @@ namespace {
 
 template <class T> void put(void* data, T value) { std::memcpy(data, &value, sizeof value); }
 
-// With the lock held; `base` is the range's first address.
+// Call with the lock held; `base` is the range's first address.
 Result pointer_attribute(void* data, u32 attribute, const Range& range, Address base, Address at) {
     const bool is_device = range.sort == Range::Sort::DEVICE || range.sort == Range::Sort::VIRTUAL;
     switch (attribute) {

@@ -1,4 +1,4 @@
-// Parses the settings and keeps them: see settings.h for the words.
+// Parses and stores the settings; settings.h lists the words.
 #include "settings.h"
 
 #include <cstdio>
@@ -127,7 +127,7 @@ Settings settings() {
 
 namespace {
 
-// A function by the name of its symbol, or as it is documented: without `_v2`.
+// Whether `name` is the function's symbol or its documented name, without `_v2`.
 bool is_named(const std::string& name, const std::string& function) {
     return name == function || name + "_v2" == function;
 }

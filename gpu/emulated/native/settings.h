@@ -1,14 +1,14 @@
-// What an emulated GPU is like and which calls fail: a comma list, read at load from ADIT_EMULATED_GPU and set at run
-// time.
+// The properties of an emulated GPU and the calls that fail: a comma list, read at load from ADIT_EMULATED_GPU and set
+// at run time.
 //
 // gpus=N driver=N sms=N memory=BYTES bar1=BYTES ordering=N    numbers; the defaults are below
-// no-green no-dma-buf no-rdma no-vmm coherent free-waits      what it lacks or has
+// no-green no-dma-buf no-rdma no-vmm coherent free-waits      features it lacks or has
 // dma-buf-mmap=on|off   host-register=ok|refused   io-register=ok|needs-touch|not-permitted|lost
 // nvrtc=ok|error   gdr=ok|absent|refused   patience=MS   exit=MS
 // fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now: the documented name,
 //                             or the symbol's; `kernel` is a launched kernel, whose context is then broken
 //
-// A list replaces all of the list before. An unknown word is refused as a whole and changes nothing.
+// A list replaces the whole previous list. A list with an unknown word is refused and changes nothing.
 #pragma once
 #include <string>
 #include <vector>
@@ -17,7 +17,6 @@
 
 namespace emulated {
 
-// A function that fails.
 struct Failure {
     std::string function;
     u32 code;
@@ -40,7 +39,7 @@ struct Settings {
     bool coherent = false;
     bool free_waits = false;            // freeing memory waits for all kernels, as CUDA may
     u32 patience_ms = 30000;            // longest a call waits for work before it fails with LAUNCH_TIMEOUT
-    u32 exit_ms = 0;                    // how long a kernel that has done its work takes to end
+    u32 exit_ms = 0;                    // how long a kernel takes to end after its work
     std::string host_register = "ok";
     std::string io_register = "ok";
     std::string nvrtc = "ok";
@@ -48,13 +47,12 @@ struct Settings {
     std::vector<Failure> failures;
 };
 
-// A copy of what is set now.
 Settings settings();
 
-// The code that this call of a function is to fail with, or 0.
+// Returns the code that this call of a function must fail with, or 0.
 u32 injected_failure(const char* function);
 
 }  // namespace emulated
 
-// Replaces the settings: 0, or -1 if a word is not known, with nothing changed.
+// Replaces the settings; returns 0, or -1 and changes nothing if a word is unknown.
 ADIT_EXPORT int adit_emulated_set(const char* list);

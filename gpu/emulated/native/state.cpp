@@ -1,4 +1,4 @@
-// The one state, the checks at the start of each call, and the report.
+// The global state, the checks at the start of each call, and the report.
 #include "state.h"
 
 #include <chrono>
@@ -94,7 +94,6 @@ Result before_free() {
 
 using namespace emulated;
 
-// Fills a Report.
 ADIT_EXPORT void adit_emulated_report(Report* report) {
     State& all = state();
     std::lock_guard<std::mutex> held(all.lock);

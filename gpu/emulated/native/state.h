@@ -1,7 +1,8 @@
-// Everything that the emulated driver keeps: contexts, memory, streams, events, modules, and what went wrong.
+// The state of the emulated driver: contexts, memory, streams, events, modules, and what went wrong.
 //
-// - A handle is a number that is no address and is never used again: a stale one is recognised, and followed, crashes.
-// - `State::lock` guards every table. Stream queues and marks have locks of their own, taken after it, never before.
+// - A handle is a number that is no address and is never reused: a stale one is recognised, and dereferencing it
+//   crashes.
+// - `State::lock` guards every table. Stream queues and marks have their own locks, taken after it, never before.
 // - Nothing here is destroyed at the end of the process: worker threads may still run kernels.
 #pragma once
 #include <atomic>
@@ -44,7 +45,7 @@ private:
     std::map<Handle, std::shared_ptr<T>> items_;
 };
 
-// Something that happens once: a recorded event, the end of an operation.
+// A one-time occurrence: a recorded event, the end of an operation.
 struct Mark {
     std::mutex lock;
     std::condition_variable changed;
@@ -53,7 +54,7 @@ struct Mark {
 
     void set();
     bool is_set();
-    // False once the patience is over.
+    // Returns false once the patience is over.
     bool wait(u32 timeout_ms);
 };
 
@@ -65,7 +66,7 @@ struct Context {
     bool is_green = false;
     Handle parent = 0;                  // of a green context, the primary one
     u32 retained = 0;
-    std::atomic<u32> error{0};          // sticky: what a kernel broke
+    std::atomic<u32> error{0};          // sticky: set by a failed kernel
     std::atomic<u32> kernels_running{0};
     std::atomic<bool> has_filled{false};    // the driver has loaded its own kernel for fills
     std::shared_ptr<Stream> legacy;     // the default stream
@@ -77,7 +78,7 @@ struct Event {
     std::shared_ptr<Mark> recorded;     // null until recorded
 };
 
-// A compiled program: the architecture and the kernels that it has.
+// A compiled program: its architecture and kernels.
 struct Module {
     Handle context = 0;
     std::set<std::string> kernels;
@@ -90,13 +91,13 @@ struct Function {
     Kernel kernel = nullptr;
 };
 
-// A range that the GPU reaches, by its first address there.
+// A range that the GPU can access, by its first GPU address.
 struct Range {
     enum class Sort { DEVICE, PINNED, REGISTERED, VIRTUAL };
     Sort sort = Sort::DEVICE;
     u64 bytes = 0;
-    Address host = 0;                   // where the CPU has it; of GPU memory, the same address
-    int file = -1;                      // GPU memory: what backs it, from `file_offset` on
+    Address host = 0;                   // its CPU address; for GPU memory, the same address
+    int file = -1;                      // GPU memory: the file behind it, from `file_offset` on
     u64 file_offset = 0;
     u64 charged_bytes = 0;
     u64 identity = 0;
@@ -106,8 +107,8 @@ struct Range {
     bool is_io = false;
     bool has_access = true;             // virtual ranges: after cuMemSetAccess
     Handle context = 0;
-    Handle physical = 0;                // virtual ranges: what is mapped
-    // Copies that are queued or under way.
+    Handle physical = 0;                // virtual ranges: the mapped memory
+    // Copies queued or under way.
     std::shared_ptr<std::atomic<u32>> uses = std::make_shared<std::atomic<u32>>(0);
 };
 
@@ -125,7 +126,7 @@ struct Description {
     SmResource sm{};
 };
 
-// What tests ask for. gpu/emulated/src/lib.rs has the same fields.
+// The report for tests. gpu/emulated/src/lib.rs has the same fields.
 struct Report {
     u64 allocations;            // cuMemAlloc
     u64 allocated_bytes;        // of GPU memory in all
@@ -140,8 +141,8 @@ struct Report {
     u64 contexts;               // retained primary contexts
     u64 green_contexts;
     u64 kernels_running;
-    u64 launches;               // so far, as all that follow
-    u64 misuses;                // handles or memory that are not, or no longer, there
+    u64 launches;               // so far, like all that follow
+    u64 misuses;                // handles or memory that do not, or no longer, exist
     u64 leaks;                  // objects alive when their context went
     u64 stalls;                 // calls that gave up waiting for work
     u64 frees_behind_kernels;   // calls that CUDA may delay until all kernels end, made while one ran
@@ -160,7 +161,7 @@ struct State {
     Table<Physical> physicals{Kind::PHYSICAL};
     Table<Description> descriptions{Kind::DESCRIPTION};
     std::map<int, Handle> primaries;
-    std::map<Handle, Handle> green_views;       // a green context as a context: CUcontext -> CUgreenCtx
+    std::map<Handle, Handle> green_views;       // a green context viewed as a context: CUcontext -> CUgreenCtx
     std::map<Address, Range> ranges;
     std::map<Address, u64> reservations;
     std::map<int, u64> used_bytes;              // by device
@@ -173,17 +174,17 @@ struct State {
 
 State& state();
 
-// A call that refers to what is not there: counted, then the code.
+// Counts a call that refers to something nonexistent, and returns the code.
 Result misuse(Result code);
 
-// What every function does first: an injected failure, then initialisation.
+// First step of every function: an injected failure, then initialisation.
 Result enter(const char* function);
-// As `enter`, and the calling thread has a context that is alive and unbroken.
+// As `enter`, and requires a live and unbroken context on the calling thread.
 Result enter_context(const char* function);
-// The calling thread's context; 0 for none.
+// Returns the calling thread's context; 0 for none.
 Handle current_handle();
 std::shared_ptr<Context> current_context();
-// The primary context of a handle: itself, or a green one's parent. Without the lock held.
+// Returns the primary context of a handle: itself, or a green one's parent. Call without the lock.
 std::shared_ptr<Context> context_of(Handle handle);
 // Waits until no kernel runs if the settings say so; counts the call if one runs.
 Result before_free();

@@ -1,4 +1,4 @@
-// Stream queues and the functions of streams. See stream.h for their order.
+// Stream queues and the functions of streams. stream.h describes their order.
 #include "stream.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void work(const std::shared_ptr<Stream>& stream) {
     }
 }
 
-// What an operation waits for besides its own stream: a stream, and how many of its operations.
+// What an operation waits for besides its own stream: a stream, and the number of its operations.
 using Before = std::vector<std::pair<std::shared_ptr<Stream>, u64>>;
 
 void add_before(Before& before, const std::shared_ptr<Stream>& other) {
@@ -133,8 +133,8 @@ u64 tail(const std::shared_ptr<Stream>& stream) {
 }  // namespace
 
 Result run(const std::shared_ptr<Stream>& stream, Operation operation) {
-    // Whoever takes it first, the stream or a caller that gave up, decides whether it is done: what it would write
-    // may be gone when the caller has returned.
+    // The first to take it, the stream or a caller that gave up, decides whether it is done: its target may be gone
+    // once the caller has returned.
     auto taken = std::make_shared<std::atomic<bool>>(false);
     const u64 position = append(stream, [taken, operation = std::move(operation)] {
         if (!taken->exchange(true)) { operation(); }
@@ -177,7 +177,7 @@ Result make_stream(Handle* handle, Handle context, u32 flags, int priority) {
     return SUCCESS;
 }
 
-// Appends an operation on a word, which is live until it is done.
+// Appends an operation on a word, which stays live until it is done.
 Result append_on(Handle handle, Address at, Operation operation) {
     const auto stream = stream_of(handle);
     if (stream == nullptr) { return misuse(INVALID_HANDLE); }

@@ -1,7 +1,7 @@
-// A stream: a queue of operations and the thread that does them in order.
+// A stream: a queue of operations and the thread that executes them in order.
 //
-// Operations on the default stream wait for what other blocking streams have, and theirs wait for the default
-// stream's, as CUDA's legacy default stream does. A destroyed stream finishes what it has; its thread then ends.
+// Operations on the default stream wait for those of other blocking streams, and vice versa, as with CUDA's legacy
+// default stream. A destroyed stream finishes its operations; its thread then ends.
 #pragma once
 #include "state.h"
 
@@ -22,25 +22,25 @@ struct Stream {
     bool is_legacy = false;
 
     bool is_idle();
-    // Until the first `position` operations are done; false once the patience is over, if there is one.
+    // Waits until the first `position` operations are done; returns false once the patience, if any, is over.
     bool wait(u64 position, u32 timeout_ms);
     void wait(u64 position);
 };
 
-// Makes a stream and its thread.
 std::shared_ptr<Stream> start_stream(Handle context, u32 flags, int priority, bool is_legacy);
 void close_stream(const std::shared_ptr<Stream>& stream);
 
-// The stream of a handle in the calling thread's context: 0, 1 and 2 are the default stream. Null if there is none.
+// Returns the stream of a handle in the calling thread's context: 0, 1 and 2 are the default stream. Null if there is
+// none.
 std::shared_ptr<Stream> stream_of(Handle handle);
 
-// Appends an operation; the number of operations in all, to wait for.
+// Appends an operation; returns the number of operations in all, to wait for.
 u64 append(const std::shared_ptr<Stream>& stream, Operation operation);
 
-// Appends and waits: LAUNCH_TIMEOUT if the patience is over first; then it is never done.
+// Appends and waits; LAUNCH_TIMEOUT if the patience is over first, and then the operation is never done.
 Result run(const std::shared_ptr<Stream>& stream, Operation operation);
 
-// Waits for all that the streams of a context have now, those of its green contexts too.
+// Waits for all current operations of a context's streams, including its green contexts'.
 Result synchronize(Handle context);
 
 }  // namespace emulated

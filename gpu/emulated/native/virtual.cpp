@@ -1,8 +1,7 @@
-// Virtual memory management: addresses reserved, memory created, the one mapped at the other, access given. And
-// dma-bufs.
+// Virtual memory management: reserving addresses, creating memory, mapping it, granting access. And dma-bufs.
 //
-// A dma-buf is the memfd itself, so that whoever maps it shares the memory; where the settings say that it cannot be
-// mapped, it is a file of another kind.
+// A dma-buf is the memfd itself, so that mapping it shares the memory; if the settings forbid mapping, it is a file of
+// another kind.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -22,7 +21,7 @@ bool is_sound(const AllocationProperties* properties) {
     return where.type == LOCATION_DEVICE && where.id >= 0 && static_cast<u32>(where.id) < settings().gpus;
 }
 
-// Frees memory that nothing holds any more. With the lock held.
+// Frees memory that is no longer referenced. Call with the lock held.
 void drop_physical(State& all, Handle handle) {
     const auto physical = all.physicals.find(handle);
     if (!physical->released || physical->mappings != 0) { return; }
@@ -178,7 +177,7 @@ ADIT_CUDA cuMemGetHandleForAddressRange(void* handle, Address address, std::size
     const Range* range = find_range(all, address);
     const bool is_device = range != nullptr && range->file >= 0 && is_reachable_locked(all, address, bytes);
     if (!is_device) { return misuse(INVALID_VALUE); }
-    // A memfd cannot be made to begin in its middle.
+    // A memfd cannot start in its middle.
     const bool is_start = all.ranges.count(address) != 0;
     if (!range->rdma || !is_start || bytes > range->bytes) { return NOT_SUPPORTED; }
     const int file = now.dma_buf_mmap ? fcntl(range->file, F_DUPFD_CLOEXEC, 3) : eventfd(0, EFD_CLOEXEC);

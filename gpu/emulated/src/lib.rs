@@ -1,16 +1,15 @@
 //! A CUDA driver without a GPU.
 //!
 //! The libraries that this crate builds have the names and functions of CUDA's driver, of NVRTC and of gdrcopy. GPU
-//! memory is the host's, streams are threads, a kernel is the C++ build of the device code with a thread for each
-//! warp. Whoever loads them before anything else looks for CUDA ([`load`]), or starts a process with [`directory`] in
-//! `LD_LIBRARY_PATH`, has a GPU.
+//! memory is host memory, streams are threads, and a kernel is the C++ build of the device code with a thread per warp.
+//! A process has this GPU if it loads the libraries before anything looks for CUDA ([`load`]), or starts with
+//! [`directory`] in `LD_LIBRARY_PATH`.
 //!
-//! It is strict where CUDA is lenient or silent: handles and memory that are no longer there are refused and counted
-//! ([`report`]). What the GPU is like and which calls fail is set at run time ([`set`]); the words are in
-//! `native/settings.h`. There is one GPU, and one set of settings, for a whole process: tests that set anything have
-//! a process of their own.
+//! It is strict where CUDA is lenient or silent: stale handles and memory are refused and counted ([`report`]). [`set`]
+//! changes the GPU's properties and injects failures at run time; `native/settings.h` lists the words. A process has
+//! one GPU and one set of settings, so tests that set anything need their own process.
 //!
-//! It says nothing of speed, of PCIe, or of a GPU's order of memory beyond the compiler's.
+//! It says nothing about speed, PCIe, or a GPU's memory order beyond the compiler's.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -19,18 +18,18 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-/// Which libraries there are.
+/// A choice of libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Installation {
     /// The driver, NVRTC and gdrcopy.
     All,
     /// The driver alone: programs cannot be compiled.
     DriverAlone,
-    /// A driver that has no functions for green contexts, alone.
+    /// A driver without green contexts, alone.
     OldDriver,
 }
 
-/// What is alive in the emulated driver, and what went wrong so far.
+/// Live objects of the emulated driver, and errors so far.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -58,13 +57,13 @@ pub struct Report {
     pub contexts: u64,
     /// Green contexts.
     pub green_contexts: u64,
-    /// Kernels launched and not over.
+    /// Running kernels.
     pub kernels_running: u64,
     /// Kernels launched so far.
     pub launches: u64,
-    /// Calls so far with a handle or memory that was not there, or an argument that CUDA forbids.
+    /// Calls so far with a nonexistent handle or memory, or an argument that CUDA forbids.
     pub misuses: u64,
-    /// Objects so far that were alive when their context went.
+    /// Objects so far that outlived their context.
     pub leaks: u64,
     /// Calls so far that gave up waiting for work on the GPU.
     pub stalls: u64,
@@ -74,12 +73,12 @@ pub struct Report {
     pub pinned_ranges: u64,
 }
 
-/// Where the libraries are: for `LD_LIBRARY_PATH`.
+/// Returns the directory of the libraries, for `LD_LIBRARY_PATH`.
 pub fn directory() -> &'static Path {
     directory_of(Installation::All)
 }
 
-/// Where the libraries of an installation are.
+/// Returns the directory of an installation's libraries.
 pub fn directory_of(installation: Installation) -> &'static Path {
     Path::new(match installation {
         Installation::All => concat!(env!("OUT_DIR"), "/all"),
@@ -88,15 +87,15 @@ pub fn directory_of(installation: Installation) -> &'static Path {
     })
 }
 
-/// Loads all libraries into this process for good, so that a later search by name finds them.
+/// Loads all libraries into this process permanently, so that a later search by name finds them.
 ///
 /// # Panics
-/// If another installation was loaded before, or a library cannot be loaded: the build made it.
+/// If another installation was loaded before, or a library cannot be loaded.
 pub fn load() {
     load_installation(Installation::All);
 }
 
-/// As [`load`], for an installation.
+/// Loads an installation, as [`load`].
 ///
 /// # Panics
 /// As [`load`].
@@ -105,7 +104,7 @@ pub fn load_installation(installation: Installation) {
     assert_eq!(loaded.installation, installation, "a process has one installation");
 }
 
-/// Replaces all settings by a comma list; an empty one restores the defaults. Loads the libraries if nothing did.
+/// Replaces all settings by a comma list; an empty one restores the defaults. Loads the libraries if needed.
 ///
 /// # Panics
 /// If the list has a word that `native/settings.h` does not.
@@ -121,7 +120,7 @@ pub fn set(settings: &str) {
     }
 }
 
-/// What is alive now and what went wrong so far. Loads the libraries if nothing did.
+/// Returns the live objects and the errors so far. Loads the libraries if needed.
 pub fn report() -> Report {
     let mut report = Report::default();
     // SAFETY: the function is as declared (native/state.cpp) and writes the structure, which is laid out as there.

@@ -1,4 +1,4 @@
-//! What the emulated GPU says that it is, as the settings have it.
+//! The properties of the emulated GPU, by the settings.
 #![allow(unsafe_code)]
 
 mod common;
@@ -16,7 +16,7 @@ const WRITES_ORDERING: u32 = 118;
 const DMA_BUF: u32 = 124;
 const DMA_BUF_MMAP: u32 = 152;
 
-/// An attribute by its number: the bindings do not name all of them.
+/// Returns an attribute by its number: the bindings do not name all of them.
 fn attribute(number: u32) -> Result<i32, u32> {
     type Get = unsafe extern "C" fn(*mut i32, u32, i32) -> u32;
     let mut value = 0;

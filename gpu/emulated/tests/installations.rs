@@ -1,14 +1,14 @@
-//! A process that is started with a directory of the libraries in its path has that GPU, without loading anything itself.
+//! A process started with a directory of the libraries in its path has that GPU, without loading anything itself.
 #![allow(unsafe_code)]
 
 use adit_gpu_emulated::{Installation, directory_of};
 use cudarc::{driver::sys, nvrtc};
 use std::process::Command;
 
-/// Says to a child of this test which installation it was started with.
+/// Tells a child of this test which installation it was started with.
 const CHILD: &str = "EMULATED_CHILD";
 
-/// What is found by name: the driver, functions for green contexts, NVRTC, and how many multiprocessors.
+/// Reports what is found by name: the driver, functions for green contexts, NVRTC, and the number of multiprocessors.
 fn found() -> String {
     // SAFETY: the libraries are the emulated ones, which the test's path names.
     unsafe {

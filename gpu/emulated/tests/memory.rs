@@ -1,4 +1,4 @@
-//! Memory of the emulated GPU: what is live can be used, what is not is refused and counted.
+//! Memory of the emulated GPU: live memory can be used, other memory is refused and counted.
 #![allow(unsafe_code)]
 
 mod common;
@@ -113,7 +113,7 @@ fn a_call_fails_when_it_is_told_to() {
     assert_eq!(gpu.free(memory), SUCCESS);
 }
 
-/// Pages of this process: shared, so that they are not there until they are touched.
+/// Makes pages of this process: shared, so that they are absent until touched.
 fn pages(count: usize) -> *mut c_void {
     // SAFETY: a fresh mapping of no file.
     let at = unsafe {
@@ -201,7 +201,7 @@ fn properties() -> sys::CUmemAllocationProp {
     properties
 }
 
-/// Maps granules: their address and handle.
+/// Maps granules; returns their address and handle.
 fn map_granules(bytes: usize) -> (u64, u64) {
     let (mut handle, mut address, properties) = (0, 0, properties());
     let access = sys::CUmemAccessDesc {
@@ -229,7 +229,6 @@ fn dma_buf(address: u64, bytes: usize) -> Result<i32, CUresult> {
     if result == SUCCESS { Ok(file) } else { Err(result) }
 }
 
-/// Maps a file's first page.
 fn map_file(file: i32) -> *mut c_void {
     // SAFETY: a fresh mapping.
     unsafe {
@@ -272,7 +271,7 @@ fn a_dma_buf_is_the_memory_itself() {
     drop(gpu);
 }
 
-/// gdrcopy's functions that are used here.
+/// The gdrcopy functions used here.
 struct Gdr {
     library: libloading::Library,
 }

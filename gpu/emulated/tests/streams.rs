@@ -23,7 +23,7 @@ impl<'a> Gate<'a> {
         Gate { gpu, word }
     }
 
-    /// Through a stream of its own: the default one may have to wait for who waits here.
+    /// Uses its own stream: the default one may have to wait for those that wait here.
     fn release(self) {
         let stream = self.gpu.stream();
         // SAFETY: handles and memory are live.
@@ -35,7 +35,7 @@ impl<'a> Gate<'a> {
     }
 }
 
-/// Memory with the arguments of `adit_poke`: a store of `value` to its first word; they begin at byte 16.
+/// Allocates memory with the arguments of `adit_poke`, a store of `value` to its first word; they begin at byte 16.
 fn poke(gpu: &Gpu, value: u32) -> u64 {
     let memory = gpu.allocate(32).unwrap();
     let mut arguments = memory.to_le_bytes().to_vec();
@@ -221,7 +221,7 @@ fn a_module_has_the_kernels_of_its_program_for_its_architecture() {
     assert_eq!(compile("sm_90").unwrap_err(), nvrtcResult::NVRTC_ERROR_COMPILATION);
 }
 
-/// Splits off `sms` of 20: how many the part and the rest have.
+/// Splits off `sms` of 20; returns the sizes of the part and the rest.
 fn split(sms: u32, flags: u32) -> (sys::CUdevResource, [u32; 2]) {
     // SAFETY: all its fields are numbers or enums that have a zero.
     let mut all: sys::CUdevResource = unsafe { std::mem::zeroed() };

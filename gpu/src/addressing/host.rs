@@ -1,8 +1,8 @@
 //! A host that counts what its controller reads.
 //!
-//! The controller is the software one, brought up by hand; its media were never written and read as zeros. Memory is two
-//! parts: the queues, and the table whose pointers are tried. What the controller writes of an object is only looked at:
-//! it has to lie where the command's data do.
+//! The software controller, brought up by hand; its media are unwritten and read as zeros. Memory has two parts: the
+//! queues, and the table under test. The controller's writes of object data are only checked for their place, the range
+//! of the command's data.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::LBA_BYTES;
 use super::table::{Pointer, REGION, Table};
 use crate::error::{Error, Result};
 
-/// Where queues lie, a page each.
+/// Addresses of the queues, a page each.
 const ADMIN_SQ: u64 = 0x10_0000;
 const ADMIN_CQ: u64 = 0x10_1000;
 const IO_SQ: u64 = 0x10_2000;
@@ -24,28 +24,28 @@ const QUEUES_BYTES: usize = 0x4000;
 /// Entries of each queue: an SQ of 64-byte entries fills its page.
 const ENTRIES: u32 = 64;
 
-/// What a controller read to learn where objects lie.
+/// What a controller read to locate objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// Objects that were asked for.
+    /// Objects read.
     pub objects: u64,
-    /// Commands that they became.
+    /// Commands that they took.
     pub commands: u64,
-    /// Bytes of data that the controller found its way to.
+    /// Bytes of data located.
     pub data_bytes: u64,
     /// Bytes of submission entries.
     pub command_bytes: u64,
-    /// Bytes of lists.
+    /// Bytes of PRP or SGL lists.
     pub list_bytes: u64,
-    /// Reads of lists: up to 64 entries at a time, one page's at most.
+    /// Reads of lists: up to 64 entries at a time, within one page.
     pub list_reads: u64,
 }
 
-/// The host's memory as the controller reaches it.
+/// The host's memory as the controller sees it.
 struct Memory<'a> {
     queues: &'a RefCell<[u8; QUEUES_BYTES]>,
     table: Option<&'a Table>,
-    /// Where the data of the command at hand lie.
+    /// Range of the current command's data.
     data: &'a Range<u64>,
     counted: &'a Cell<Fetched>,
 }
@@ -116,12 +116,11 @@ impl HostMemory for Memory<'_> {
     }
 }
 
-/// A queue pair as its host sees it.
+/// The host's view of a queue pair.
 struct Queue {
     qid: u32,
     sq: u64,
     cq: u64,
-    /// Commands sent so far.
     sent: u32,
 }
 
@@ -133,7 +132,7 @@ struct Host {
     now_ns: u64,
 }
 
-/// Reads objects that lie one behind another through one queue.
+/// Reads consecutive objects through one queue.
 pub(super) fn count(table: &mut Table, object_bytes: u64, objects: u64) -> Result<Fetched> {
     let stride = object_bytes.next_multiple_of(LBA_BYTES);
     let (mut host, mut queue) = Host::new(objects * stride)?;
@@ -152,7 +151,6 @@ pub(super) fn count(table: &mut Table, object_bytes: u64, objects: u64) -> Resul
     Ok(Fetched { objects, commands, ..host.counted.get() })
 }
 
-/// A command's dwords over LBAs.
 fn command(opcode: u32, lba: u64, bytes: u64, pointer: Pointer) -> [u32; 16] {
     let mut dwords = [0; 16];
     dwords[0] = opcode | u32::from(pointer.is_sgl) << 14;
@@ -172,7 +170,7 @@ fn set_pointer(dwords: &mut [u32; 16], words: [u64; 2]) {
 }
 
 impl Host {
-    /// A controller that is enabled, and an I/O queue pair.
+    /// Creates an enabled controller with an I/O queue pair.
     fn new(media_bytes: u64) -> Result<(Host, Queue)> {
         let media = media_bytes.next_multiple_of(1 << 20);
         let options = format!("mem={media},lba=512,mdts=8,sgl=on,dbbuf=off");
@@ -214,7 +212,7 @@ impl Host {
         controller.step(&memory, Time::from_ns(*now_ns));
     }
 
-    /// Sends a command, alone in its queue, and takes its completion in.
+    /// Sends a command, alone in its queue, and takes its completion.
     fn send(
         &mut self,
         queue: &mut Queue,
@@ -226,7 +224,7 @@ impl Host {
         dwords[0] |= slot << 16;
         self.poke(queue.sq + u64::from(slot) * 64, &dwords);
         self.ring(2 * queue.qid, queue.sent % ENTRIES);
-        // Timing models let time pass before a completion.
+        // With a timing model, time passes before a completion.
         for _ in 0..1000 {
             self.step(table);
             let status = self.peek(queue.cq + u64::from(slot) * 16 + 12) >> 16;

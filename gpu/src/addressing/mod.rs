@@ -1,8 +1,8 @@
-//! Ways to tell a controller where the objects of a KV pool lie, side by side.
+//! Compares ways to tell a controller where the objects of a KV pool lie.
 //!
-//! A pool is some regions, each one run of device addresses. An object is one run of a region. For each [`Form`] there is
-//! the memory that its table takes ([`Question::table_bytes`]), the table itself ([`Table`]), and what a controller
-//! fetches to learn where an object lies ([`Question::fetched`]), counted on the software controller.
+//! A pool consists of regions, each a run of device addresses. An object is a run inside a region. Each [`Form`] has
+//! the memory of its table ([`Question::table_bytes`]), the table itself ([`Table`]), and what a controller fetches to
+//! locate an object ([`Question::fetched`]), counted on the software controller.
 //!
 //! | file | holds |
 //! |---|---|
@@ -26,23 +26,21 @@ use crate::error::{Error, Result};
 pub const RUN_BYTES: u64 = 64 << 10;
 /// The LBA size of the comparison, in bytes.
 pub const LBA_BYTES: u64 = 512;
-/// Most bytes of a region whose objects are counted, for which tables are built.
+/// Largest part of a region for which tables are built and objects counted, in bytes.
 pub const COUNTED_BYTES_MAX: u64 = 4 << 30;
-/// Most bytes of a command.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of an SGL descriptor (NVMe Base 2.0 figure 96).
 const DESCRIPTOR_BYTES: u64 = 16;
-/// Bytes of a PRP entry.
 const ENTRY_BYTES: u64 = 8;
 
-/// A way to point at data.
+/// A way to point to data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A command for each 4 KiB page, which needs no list, from a table of the pages' addresses.
+    /// A command for each 4 KiB page, which needs no list, from a table of page addresses.
     PageCommands,
-    /// A PRP list page for each 64 KiB, of whose 512 entries 16 are used.
+    /// A PRP list page for each 64 KiB, which uses 16 of its 512 entries.
     ListPages,
-    /// A PRP list that is built for each command when it is sent.
+    /// A PRP list built for each command when sent.
     BuiltLists,
     /// Two PRP lists of all pages of a region, built once, into which commands point.
     PrebuiltLists,
@@ -53,7 +51,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// All of them, the naive first.
+    /// All forms, the naive ones first.
     pub const ALL: [Form; 6] = [
         Form::PageCommands,
         Form::ListPages,
@@ -63,7 +61,7 @@ impl Form {
         Form::SglRegions,
     ];
 
-    /// As reports have it.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Form::PageCommands => "PRP, 4 KiB commands",
@@ -75,7 +73,7 @@ impl Form {
         }
     }
 
-    /// Most bytes of a command that begins at `offset` of a region, below the controller's own limit.
+    /// Most bytes of a command that begins at `offset` of a region, apart from the controller's own limit.
     fn room(self, offset: u64) -> u64 {
         match self {
             Form::PageCommands => PAGE_BYTES - offset % PAGE_BYTES,
@@ -85,26 +83,26 @@ impl Form {
     }
 }
 
-/// What is compared.
+/// The setting of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The pool's size in bytes: whole regions.
     pub pool_bytes: u64,
     /// A region's size in bytes: whole 64 KiB.
     pub region_bytes: u64,
-    /// An object's size in bytes, up to [`COUNTED_BYTES_MAX`]; they lie one behind another, each at an LBA's beginning.
+    /// An object's size in bytes, up to [`COUNTED_BYTES_MAX`]; objects are consecutive, each at the start of an LBA.
     pub object_bytes: u64,
     /// Most bytes of a command (MDTS): 4 KiB times a power of two, up to 1 MiB.
     pub transfer_bytes_max: u64,
-    /// Commands in flight at a time, which is what lists built for each command are kept for.
+    /// Commands in flight at a time, which determines the memory for lists built per command.
     pub in_flight: u64,
 }
 
 impl Question {
-    /// Whether it can be answered.
+    /// Checks the setting.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the limit that was exceeded.
+    /// [`Error::Invalid`] with the exceeded limit.
     pub fn check(&self) -> Result<()> {
         let Question { pool_bytes, region_bytes, object_bytes, transfer_bytes_max, .. } = *self;
         let invalid = |option: &str, bytes: u64, why: String| {
@@ -132,17 +130,17 @@ impl Question {
         Ok(())
     }
 
-    /// Memory that a form's table of the whole pool takes, in bytes.
+    /// Returns the memory of a form's table of the whole pool, in bytes.
     ///
     /// # Panics
-    /// If a region has no bytes, which [`Question::check`] refuses.
+    /// If regions are empty, which [`Question::check`] refuses.
     pub fn table_bytes(&self, form: Form) -> u64 {
         let regions = self.pool_bytes / self.region_bytes;
         let runs = self.pool_bytes / RUN_BYTES;
         match form {
             Form::PageCommands => self.pool_bytes / PAGE_BYTES * ENTRY_BYTES,
             Form::ListPages => runs * PAGE_BYTES,
-            // A command that begins inside a page touches one page more.
+            // A command that begins inside a page touches one more page.
             Form::BuiltLists => {
                 let most = self.transfer_bytes_max.min(self.object_bytes);
                 let entries = most.div_ceil(PAGE_BYTES) + 1;
@@ -156,11 +154,11 @@ impl Question {
         }
     }
 
-    /// What a controller fetches to learn where the first `objects` of a region lie, or as many as it holds, or as lie in
-    /// [`COUNTED_BYTES_MAX`] of it; at least one.
+    /// Returns what a controller fetches to locate the first `objects` of a region; at least one, at most as many as
+    /// lie in the region and in [`COUNTED_BYTES_MAX`] of it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] as [`Question::check`]; the driver's for a software controller that cannot be made.
+    /// [`Error::Invalid`] as [`Question::check`]; the driver's if the software controller cannot be created.
     pub fn fetched(&self, form: Form, objects: u64) -> Result<Fetched> {
         self.check()?;
         let stride = self.object_bytes.next_multiple_of(LBA_BYTES);

@@ -1,6 +1,6 @@
 //! Tables of each form, and commands' data pointers from them.
 //!
-//! A table is of one region, at fixed device addresses that no memory needs to be behind: it depends on addresses alone.
+//! A table covers one region, at fixed device addresses without memory behind them: it depends on addresses alone.
 
 use adit_driver::spec::{Iova, SglDescriptor};
 use adit_driver::transfer::prebuilt::PrebuiltPrps;
@@ -10,11 +10,10 @@ use adit_driver::transfer::{
 
 use super::{Form, LBA_BYTES, RUN_BYTES, TRANSFER_BYTES_MAX};
 
-/// Where the region lies for the device.
+/// Device address of the region.
 pub(super) const REGION: u64 = 1 << 40;
-/// Where the table lies for the device.
+/// Device address of the table.
 pub(super) const LISTS: u64 = 1 << 50;
-/// Pages of a run.
 const RUN_PAGES: u64 = RUN_BYTES / PAGE_BYTES;
 
 /// A command's data pointer.
@@ -26,7 +25,7 @@ pub struct Pointer {
     pub is_sgl: bool,
 }
 
-/// See the module.
+/// A table of one form, over one region.
 #[derive(Clone, Debug)]
 pub struct Table {
     form: Form,
@@ -36,11 +35,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// The table of a region of `bytes`, a multiple of 64 KiB, for a controller that takes so many bytes in a command:
-    /// whole LBAs, up to 1 MiB.
+    /// Builds the table of a region of `bytes`, a multiple of 64 KiB, for a controller with commands of up to
+    /// `transfer_bytes_max`: whole LBAs, up to 1 MiB.
     ///
     /// # Panics
-    /// If a size is another.
+    /// For any other size.
     pub fn build(form: Form, bytes: u64, transfer_bytes_max: u64) -> Table {
         assert!(bytes.is_multiple_of(RUN_BYTES), "a region is whole runs");
         assert!(
@@ -76,19 +75,19 @@ impl Table {
         (self.words, self.prebuilt) = (words, Some(prps));
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.words.len() as u64 * 8
     }
 
-    /// A word of it by device address, as the controller reads it.
+    /// Returns the word at a device address, as the controller reads it.
     pub(super) fn word(&self, at: u64) -> Option<u64> {
         let index = at.checked_sub(LISTS)? / 8;
         self.words.get(index as usize).copied()
     }
 
     /// Calls `command` with the first LBA, the bytes and the data pointer of each command for an object at `offset` of
-    /// the region. A list that is built for a command stays until the next.
+    /// the region. A list built for a command stays until the next.
     ///
     /// # Panics
     /// As [`Table::point`].
@@ -107,10 +106,11 @@ impl Table {
         }
     }
 
-    /// The data pointer of a command for `bytes` at `offset` of the region: of one run, where the form has runs.
+    /// Returns the data pointer of a command for `bytes` at `offset` of the region; inside one run, if the form has
+    /// runs.
     ///
     /// # Panics
-    /// Where the table has no entry for what lies outside of the region, or room for more than a command's bytes.
+    /// If the range lies outside the region, or exceeds a command.
     #[inline]
     pub fn point(&mut self, offset: u64, bytes: u64) -> Pointer {
         let words = match self.form {
@@ -163,7 +163,6 @@ impl Table {
     }
 }
 
-/// Pages that a transfer touches.
 fn pages_of(offset: u64, bytes: u64) -> u64 {
     (offset % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES)
 }
@@ -173,7 +172,7 @@ fn descriptor(at: u64, bytes: u64) -> [u64; 2] {
     SglDescriptor::data_block(Iova(at), bytes).to_words().map(|word| word.get())
 }
 
-/// A list page for each run, of which the first 16 entries are used.
+/// Builds a list page for each run, which uses the first 16 entries.
 fn list_pages(runs: u64) -> Vec<u64> {
     let mut words = vec![0; (runs * PRPS_PER_PAGE) as usize];
     for (run, list) in words.chunks_exact_mut(PRPS_PER_PAGE as usize).enumerate() {
@@ -184,7 +183,7 @@ fn list_pages(runs: u64) -> Vec<u64> {
     words
 }
 
-/// List pages one behind another.
+/// Consecutive list pages.
 struct Lists<'a>(&'a mut [u64]);
 
 impl ListMemory for Lists<'_> {

@@ -1,8 +1,8 @@
-//! What a compute kernel loses beside the persistent I/O kernel, whose rings are at work all the while.
+//! What a compute kernel loses beside the persistent I/O kernel while its rings are busy.
 //!
-//! Alone, the compute kernel has all multiprocessors. Beside, it has the complement of the I/O partition, in which the
-//! controller in device code runs as well: what is given away is that partition. Where it cannot be set apart, the kernels
-//! share all multiprocessors, and none is given away.
+//! Alone, the compute kernel has all multiprocessors. Beside, it has the complement of the I/O partition, which also
+//! runs the controller in device code; the cost is that partition. Without a partition, the kernels share all
+//! multiprocessors, and none is given away.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::cuda::{Gpu, PartitionKind, Partitions, Priority, Stream};
 use crate::error::{Error, Result};
 use crate::program::Program;
 
-/// Times that each is measured; the median counts.
+/// Number of measurements of each; the median counts.
 const RUNS: usize = 5;
-/// How long a round of the rings takes about: they are given the next when it is over.
+/// Approximate duration of a round of the rings, which is followed by the next.
 const ROUND_MS: f64 = 10.0;
-/// How long the last rounds may take.
+/// Time limit of the last rounds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Registers of a multiprocessor, and of a warp of each kernel, rounded up from what NVRTC 13.0 gives them.
+/// Registers of a multiprocessor, and of a warp of each kernel, rounded up from NVRTC 13.0's figures.
 const REGISTERS: u32 = 65_536;
 const REGISTERS_CONTROLLER: u32 = 4_096;
 const REGISTERS_IO: u32 = 3_072;
@@ -34,7 +34,7 @@ const REGISTERS_IO: u32 = 3_072;
 pub(super) struct Alone {
     work: Compute,
     alone_ms: f64,
-    /// Multiprocessors that it had: all.
+    /// Its multiprocessors: all.
     sms: u32,
 }
 
@@ -58,10 +58,10 @@ pub(super) fn alone(
     Ok(Alone { work, alone_ms: median(&mut times), sms })
 }
 
-/// Measures it again in the complement, while `rig` carries rounds of commands.
+/// Measures it again in the complement, while `rig` executes rounds of commands.
 ///
 /// # Errors
-/// When a command failed; [`Error::TimedOut`] if kernel or commands do not end; CUDA's.
+/// If a command failed; [`Error::TimedOut`] if kernel or commands do not end; CUDA's.
 pub(super) fn measure(
     rig: &mut Rig,
     partitions: &Partitions,
@@ -94,15 +94,15 @@ pub(super) fn measure(
         alone_ms: alone.alone_ms,
         beside_ms: median(&mut times),
         sms_all: alone.sms,
-        // None where priorities alone tell the parts apart.
+        // None if only priorities separate the parts.
         sms_given: alone.sms.saturating_sub(sms),
         kind: kind(&partitions.kind),
         commands,
     })
 }
 
-/// Warps of the I/O kernel on each of `sms` multiprocessors that the controller leaves room for: a kernel of which no block
-/// fits would wait for one that does not end.
+/// Returns the warps of the I/O kernel on each of `sms` multiprocessors that the controller leaves room for. A kernel
+/// without room for a block would wait for the controller, which does not end.
 pub(super) fn warps(options: &BenchOptions, sms: u32) -> Option<u32> {
     let controller = options.queues.div_ceil(sms.max(1)).checked_mul(REGISTERS_CONTROLLER)?;
     let room = REGISTERS.checked_sub(controller)? / REGISTERS_IO;
@@ -121,7 +121,7 @@ fn begin(rig: &mut Rig, ring: u32, rounds: &[Round]) -> Result<()> {
     rig.load.issue(ring)
 }
 
-/// Gives every ring whose round is over the next.
+/// Starts the next round of every ring whose round is over.
 fn keep_busy(rig: &mut Rig, rounds: &[Round], commands: &mut u64) -> Result<()> {
     for ring in 0..rounds.len() as u32 {
         if rig.load.is_over(ring) {
@@ -132,7 +132,6 @@ fn keep_busy(rig: &mut Rig, rounds: &[Round], commands: &mut u64) -> Result<()> 
     Ok(())
 }
 
-/// Waits until the last rounds are over.
 fn settle(rig: &Rig, queues: u32) -> Result<()> {
     let begin = std::time::Instant::now();
     while !(0..queues).all(|ring| rig.load.is_over(ring)) {

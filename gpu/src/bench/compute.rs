@@ -1,4 +1,4 @@
-//! Arithmetic to be slowed down: products of matrices in GPU memory, timed by events.
+//! A compute load: products of matrices in GPU memory, timed by events.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use crate::cuda::{DeviceMemory, Event, Gpu, Stream};
 use crate::error::{Error, Result};
 use crate::program::{Kernel, Program};
 
-/// Rows of the first matrices that are tried, and the most.
+/// Rows of the first matrices to try, and the most.
 const ROWS_FIRST: u32 = 128;
 const ROWS_MAX: u32 = 2048;
-/// A product that takes less is too small to fill a GPU.
+/// A shorter product is too small to fill a GPU.
 const PRODUCT_MS_MIN: f64 = 0.2;
 const THREADS: u32 = 256;
 const BLOCKS_PER_SM: u32 = 4;
-/// How long a kernel may take.
+/// Time limit of a kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The argument of `adit_compute` (kernels.cu).
@@ -32,27 +32,27 @@ struct ComputeArguments {
 
 const _: () = assert!(size_of::<ComputeArguments>() == 32);
 
-/// A kernel's work, always the same. What a kernel that was not seen to end may reach is not freed.
+/// A fixed amount of work for a kernel. The memory of a kernel that was not seen to end is not freed.
 #[derive(Debug)]
 pub(super) struct Compute {
-    /// None once it is dropped.
+    /// None once dropped.
     reached: Option<Reached>,
     rows: u32,
     rounds: u32,
     patience: Duration,
 }
 
-/// What a kernel reaches.
+/// What a kernel accesses.
 #[derive(Debug)]
 struct Reached {
     program: Arc<Program>,
     matrices: DeviceMemory,
     arguments: DeviceMemory,
-    /// The stream of a kernel that was not seen to end: it keeps its partition.
+    /// The stream of a kernel not seen to end, which keeps its partition.
     under_way: Option<Arc<Stream>>,
 }
 
-/// A kernel that is on its way.
+/// An enqueued kernel.
 #[derive(Debug)]
 pub(super) struct Run {
     begin: Event,
@@ -60,7 +60,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Its time once it is over.
+    /// Returns its duration once it is over.
     ///
     /// # Errors
     /// [`Error::Cuda`].
@@ -73,7 +73,7 @@ impl Run {
 }
 
 impl Compute {
-    /// Work that takes about `time` on `sms` multiprocessors in `stream`.
+    /// Creates work that takes about `time` on `sms` multiprocessors in `stream`.
     ///
     /// # Errors
     /// As [`Compute::time_ms`].
@@ -91,7 +91,7 @@ impl Compute {
             Reached { program: Arc::clone(program), matrices, arguments, under_way: None };
         let mut work =
             Compute { reached: Some(reached), rows: ROWS_FIRST, rounds: 1, patience: PATIENCE };
-        // The first run is slower than those after it.
+        // The first run is slower than later ones.
         work.time_ms(stream, sms)?;
         let mut product_ms = work.time_ms(stream, sms)?;
         while product_ms < PRODUCT_MS_MIN && work.rows < ROWS_MAX {
@@ -103,7 +103,7 @@ impl Compute {
         Ok(work)
     }
 
-    /// Enqueues it once, for `sms` multiprocessors. It is not enqueued again before it is over.
+    /// Enqueues it once, for `sms` multiprocessors. The previous run must be over.
     ///
     /// # Errors
     /// [`Error::Cuda`].
@@ -125,7 +125,7 @@ impl Compute {
         Ok(Run { begin, end: stream.record()? })
     }
 
-    /// Runs it once, and says how long it took.
+    /// Runs it once and returns its duration.
     ///
     /// # Errors
     /// [`Error::TimedOut`] if it does not end; [`Error::Cuda`].
@@ -134,10 +134,10 @@ impl Compute {
         self.wait_ms(&run, || Ok(()))
     }
 
-    /// Waits for it, and does `meanwhile` again and again.
+    /// Waits for it, calling `meanwhile` repeatedly.
     ///
     /// # Errors
-    /// As [`Compute::time_ms`]; what `meanwhile` fails with.
+    /// As [`Compute::time_ms`]; the errors of `meanwhile`.
     pub(super) fn wait_ms(
         &mut self,
         run: &Run,
@@ -163,7 +163,7 @@ impl Compute {
 }
 
 impl Reached {
-    /// Takes small blocks where large ones do not fit.
+    /// Uses small blocks where large ones do not fit.
     fn launch(&self, stream: &Stream, sms: u32) -> Result<()> {
         let (kernel, at) = (self.program.function(Kernel::Compute), self.arguments.address());
         match stream.launch(kernel, sms * BLOCKS_PER_SM, THREADS, at) {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::cuda::Priority;
 
-    /// As long as a kernel may be on its way at the end of the test.
+    /// Longest time that a kernel may outlive the test.
     const AT_MOST: Duration = Duration::from_secs(60);
 
     #[test]

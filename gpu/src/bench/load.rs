@@ -1,7 +1,8 @@
-//! I/O control blocks for measuring: contexts that stay as they are, and are gone round again and again.
+//! I/O control blocks for measurements: fixed contexts that are executed over and over.
 //!
-//! The host writes a block only while no kernel works on it: whoever prepares blocks has seen their last use end. Contexts,
-//! headers, statuses and the kernels' arguments lie in GPU memory; the words that say that a block is over, in pinned.
+//! The host writes a block only while no kernel works on it, so prepare blocks only after their last use has ended.
+//! Contexts, headers, statuses and the kernels' arguments lie in GPU memory; the words that report a block's end in
+//! pinned memory.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -19,12 +20,11 @@ const HEADER_BYTES: u64 = size_of::<Iocb>() as u64;
 const CONTEXT_BYTES: u64 = size_of::<Context>() as u64;
 const ARGUMENTS_BYTES: u64 = size_of::<IssueArguments>() as u64;
 
-/// What is to be done with a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
-    /// Contexts of it that are used, from the first on.
+    /// Number of contexts to use, from the first on.
     pub(crate) count: u32,
-    /// Commands: the contexts are gone round until there were so many.
+    /// Number of commands: the contexts are repeated up to it.
     pub(crate) total: u64,
     pub(crate) first_ring: u32,
     pub(crate) ring_count: u32,
@@ -39,14 +39,14 @@ pub(crate) struct Load {
     statuses: DeviceMemory,
     /// Arguments of a kernel for each block, then the list of all blocks, then their generations.
     arguments: DeviceMemory,
-    /// A word for each block: the use that is over.
+    /// A word for each block: the last use that ended.
     over: PinnedMemory,
     contexts_each: u32,
     generations: Vec<u32>,
 }
 
 impl Load {
-    /// `blocks` blocks of `contexts_each` contexts.
+    /// Allocates `blocks` blocks of `contexts_each` contexts.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`] if there is no memory for them.
@@ -77,7 +77,7 @@ impl Load {
         self.list_at(block) + self.generations.len() as u64 * 4
     }
 
-    /// Where the headers lie, and how many there are.
+    /// Returns the address of the headers and their number.
     pub(crate) fn iocbs(&self) -> (u64, u32) {
         (self.iocbs.address(), self.generations.len() as u32)
     }
@@ -92,7 +92,7 @@ impl Load {
         self.contexts.write(first * CONTEXT_BYTES, contexts.as_bytes())
     }
 
-    /// Makes the next use of blocks from `first` on, one for each round. Nothing begins yet.
+    /// Prepares the next use of blocks from `first` on, one per round. Nothing begins yet.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
@@ -133,7 +133,7 @@ impl Load {
         }
     }
 
-    /// Writes and returns the argument of a kernel that does the prepared uses of `blocks`.
+    /// Writes and returns the argument of a kernel for the prepared uses of `blocks`.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
@@ -151,13 +151,13 @@ impl Load {
         Ok(base + at)
     }
 
-    /// Where the lists of blocks and generations from `block` on lie, for kernels that wait.
+    /// Returns the addresses of the lists of blocks and generations from `block` on, for waiting kernels.
     pub(crate) fn lists(&self, block: u32) -> (u64, u64) {
         let base = self.arguments.address();
         (base + self.list_at(block), base + self.generations_at(block))
     }
 
-    /// Lets the persistent kernel begin with the prepared use of a block.
+    /// Makes the persistent kernel begin the prepared use of a block.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
@@ -167,19 +167,18 @@ impl Load {
         self.iocbs.write(at, generation.as_bytes())
     }
 
-    /// Whether the last use of a block is over.
     pub(crate) fn is_over(&self, block: u32) -> bool {
         let over = self.over.words()[block as usize].load(Ordering::Acquire);
         over == self.generations[block as usize]
     }
 
-    /// The word that `is_over` is told by, where a stream can wait for it, and its value then.
+    /// Returns the word that reports the end to streams, and its final value.
     pub(crate) fn over_word(&self, block: u32) -> (u64, u32) {
         let at = u64::from(block) * HEADER_BYTES + offset_of!(Iocb, done) as u64;
         (self.iocbs.address() + at, self.generations[block as usize])
     }
 
-    /// The headers of `blocks` as they are now.
+    /// Reads the headers of `blocks`.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
@@ -190,7 +189,7 @@ impl Load {
         Ok(headers.map(|one| Iocb::read_from_bytes(one).expect("as long as a header")).collect())
     }
 
-    /// How the first `count` contexts of a block ended.
+    /// Reads the statuses of the first `count` contexts of a block.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].

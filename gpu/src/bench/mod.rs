@@ -1,15 +1,15 @@
-//! What the rings of a GPU can do, against a software controller: no PCIe, no drive.
+//! Measures the rings of a GPU against a software controller: no PCIe, no drive.
 //!
-//! | module | noun |
+//! | module | holds |
 //! |---|---|
-//! | `options` | what is measured |
-//! | `server` | who serves the rings |
-//! | `load` | the control blocks that they carry |
-//! | `rig` | all of these, made in the order that they have to be made in |
-//! | `saturated`, `single`, `beside`, `preparation` | what is measured |
-//! | `compute` | the arithmetic that the rings may slow down |
-//! | `report` | what was found |
-//! | `run` | a bench from its first part to its last |
+//! | `options` | what to measure |
+//! | `server` | the controllers that serve the rings |
+//! | `load` | the control blocks that they execute |
+//! | `rig` | all of these, created in the required order |
+//! | `saturated`, `single`, `beside`, `preparation` | the measurements |
+//! | `compute` | the compute load beside the rings |
+//! | `report` | the results |
+//! | `run` | a whole bench |
 
 mod beside;
 mod compute;

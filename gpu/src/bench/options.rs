@@ -1,4 +1,4 @@
-//! What is measured, and how long.
+//! What to measure, and for how long.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::options::Place;
 /// Most queues of a bench.
 pub const QUEUES_MAX: u32 = 256;
 
-/// Most warps of the I/O kernel on a multiprocessor: more have no registers.
+/// Most warps of the I/O kernel on a multiprocessor, limited by registers.
 pub const WARPS_MAX: u32 = 16;
 
-/// Longest that the compute kernel may take alone: it is waited for at most six times as long.
+/// Longest time of the compute kernel alone; a run is waited for at most six times as long.
 pub const COMPUTE_MAX: Duration = Duration::from_secs(10);
 
-/// Who serves the rings.
+/// What serves the rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControllerChoice {
     /// Threads of this process: the driver's software controller. Rings lie in pinned host memory.
@@ -26,7 +26,7 @@ pub enum ControllerChoice {
 }
 
 impl ControllerChoice {
-    /// As it is written in options and reports.
+    /// Name in options and reports.
     pub fn name(self) -> &'static str {
         match self {
             ControllerChoice::Cpu => "cpu",
@@ -35,10 +35,10 @@ impl ControllerChoice {
     }
 }
 
-/// What is measured. `BenchOptions { queues: 4, ..BenchOptions::default() }`.
+/// What to measure: `BenchOptions { queues: 4, ..BenchOptions::default() }`.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
-    /// Which GPU, from 0 on.
+    /// Number of the GPU, from 0.
     pub gpu: u32,
     /// Queue pairs, 1 to [`QUEUES_MAX`]. Default 16.
     pub queues: u32,
@@ -48,17 +48,17 @@ pub struct BenchOptions {
     pub sms: u32,
     /// Warps of the I/O kernel on each multiprocessor, 1 to [`WARPS_MAX`]. Default 16.
     pub warps: u32,
-    /// Where the rings lie: GPU memory or pinned host memory.
+    /// Place of the rings: GPU memory or pinned host memory.
     pub placement: Place,
-    /// Who serves the rings.
+    /// What serves the rings.
     pub controller: ControllerChoice,
     /// Bytes of each command, a multiple of 512 up to 1 MiB. Default 512.
     pub block_bytes: u32,
-    /// How long the saturated rings are measured: without limit, and at least for one chunk of commands. Default 2 s.
+    /// How long to measure the saturated rings: without limit, and at least one chunk of commands. Default 2 s.
     pub runtime: Duration,
-    /// Commands measured one at a time, 1 to 1,000,000. Default 2000.
+    /// Number of commands measured one at a time, 1 to 1,000,000. Default 2000.
     pub single_commands: u32,
-    /// About how long the compute kernel runs alone, each time: up to [`COMPUTE_MAX`]. Default 100 ms.
+    /// Approximate time of each run of the compute kernel alone, up to [`COMPUTE_MAX`]. Default 100 ms.
     pub compute: Duration,
 }
 
@@ -81,7 +81,7 @@ impl Default for BenchOptions {
 }
 
 impl BenchOptions {
-    /// Refuses what no machine can measure.
+    /// Refuses options that are invalid on every machine.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the option and its limit.
@@ -136,24 +136,23 @@ impl BenchOptions {
     }
 }
 
-/// What a long run tells and asks meanwhile.
+/// Progress reports and the stop flag of a long run.
 pub struct Watch<'a> {
     stop: &'a AtomicBool,
     tell: &'a dyn Fn(&str),
 }
 
 impl<'a> Watch<'a> {
-    /// `stop` ends the run early, in bounded time; `tell` is given what is done now.
+    /// `stop` ends the run early, in bounded time; `tell` receives the current step.
     pub fn new(stop: &'a AtomicBool, tell: &'a dyn Fn(&str)) -> Watch<'a> {
         Watch { stop, tell }
     }
 
-    /// Whether to end with what there is.
+    /// Whether to end with the results so far.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Says what is done now.
     pub(crate) fn tell(&self, what: &str) {
         (self.tell)(what);
     }

@@ -1,4 +1,4 @@
-//! What the CPU needs to fill control blocks for one layer.
+//! The CPU time to fill control blocks for one layer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,13 +15,12 @@ use crate::transfer::{Direction, Shape, Span, Transfer};
 
 /// Tensors of a layer.
 pub(super) const TENSORS: u64 = 8_000;
-/// Bytes of each.
 const TENSOR_BYTES: u64 = 4096;
 const LBA_SHIFT: u32 = 9;
-/// Times that all are filled.
+/// Number of fillings.
 const REPEATS: usize = 64;
 
-/// Fills control blocks for a layer again and again. Nothing is issued.
+/// Fills control blocks for a layer repeatedly. Nothing is issued.
 ///
 /// # Errors
 /// CUDA's, of the pinned memory.
@@ -54,7 +53,7 @@ pub(super) fn measure(gpu: &Arc<Gpu>) -> Result<Preparation> {
     Ok(Preparation { tensors: TENSORS, commands, p50_ns, least_ns: samples[0] })
 }
 
-/// A tensor somewhere on the device, and its place in the pool.
+/// Returns the transfer of a tensor, spread over the device and packed in the pool.
 fn transfer(index: u64) -> Transfer {
     Transfer {
         device: 0,

@@ -1,24 +1,24 @@
-//! What a bench found. A part that was not measured is `None`, and `missing` says why.
+//! Results of a bench. A part that was not measured is `None`, and `missing` gives the reason.
 
 use super::options::BenchOptions;
 
-/// What every figure was measured against.
+/// The condition of every figure.
 pub const LABEL: &str = "software controller, no PCIe";
 
 /// Saturated rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Saturated {
-    /// Commands that ended, all with success.
+    /// Completed commands, all successful.
     pub commands: u64,
     /// Commands that the controller checked.
     pub checked: u64,
-    /// Commands that the controller found a fault with.
+    /// Commands in which the controller found a fault.
     pub refused: u64,
-    /// From the first command to the last, by the device's clock.
+    /// Time from the first command to the last, by the device's clock.
     pub elapsed_ns: u64,
-    /// Times that the submission doorbells were rung.
+    /// Rings of the submission doorbells.
     pub sq_rings: u64,
-    /// Times that the completion doorbells were rung.
+    /// Rings of the completion doorbells.
     pub cq_rings: u64,
     /// Laps of the completion rings.
     pub laps: f64,
@@ -30,12 +30,12 @@ impl Saturated {
         ratio(self.commands as f64 * 1e9, self.elapsed_ns as f64)
     }
 
-    /// Commands that the device was told of at once, on average.
+    /// Average commands per ring.
     pub fn commands_per_ring(&self) -> f64 {
         ratio(self.commands as f64, self.sq_rings as f64)
     }
 
-    /// Completion doorbells for each lap of a ring.
+    /// Completion doorbell rings per lap of a ring.
     pub fn cq_rings_per_lap(&self) -> f64 {
         ratio(self.cq_rings as f64, self.laps)
     }
@@ -46,11 +46,11 @@ impl Saturated {
 pub struct Single {
     /// Commands measured.
     pub commands: u64,
-    /// Times that the submission doorbell was rung.
+    /// Rings of the submission doorbell.
     pub sq_rings: u64,
-    /// Submission to completion, by the device's clock: half of the commands took no longer.
+    /// Median from submission to completion, by the device's clock.
     pub p50_ns: u64,
-    /// Submission to completion of which 99 of 100 commands took no longer.
+    /// 99th percentile from submission to completion.
     pub p99_ns: u64,
 }
 
@@ -63,21 +63,21 @@ pub struct Beside {
     pub beside_ms: f64,
     /// Multiprocessors of the GPU.
     pub sms_all: u32,
-    /// Multiprocessors that were given away; 0 where none could be set apart.
+    /// Multiprocessors given away; 0 without a partition.
     pub sms_given: u32,
-    /// How they were set apart: `green contexts`, or why they were not.
+    /// How they were partitioned: `green contexts`, or why they were not.
     pub kind: String,
-    /// Commands that ended meanwhile.
+    /// Commands completed meanwhile.
     pub commands: u64,
 }
 
 impl Beside {
-    /// How much longer the kernel took, as a share of its time alone.
+    /// Returns the extra time of the kernel, as a share of its time alone.
     pub fn slowdown(&self) -> f64 {
         ratio(self.beside_ms, self.alone_ms) - 1.0
     }
 
-    /// The share of multiprocessors that was given away.
+    /// Returns the share of multiprocessors given away.
     pub fn share(&self) -> f64 {
         ratio(f64::from(self.sms_given), f64::from(self.sms_all))
     }
@@ -88,18 +88,18 @@ impl Beside {
 pub struct Preparation {
     /// Tensors, one transfer each.
     pub tensors: u64,
-    /// The commands that they became.
+    /// Commands that they took.
     pub commands: u64,
-    /// The median of several fillings.
+    /// Median of several fillings.
     pub p50_ns: u64,
-    /// The fastest.
+    /// Fastest filling.
     pub least_ns: u64,
 }
 
-/// What a bench found.
+/// Results of a bench.
 #[derive(Clone, Debug)]
 pub struct BenchReport {
-    /// What was asked for.
+    /// The options.
     pub options: BenchOptions,
     /// The GPU's name.
     pub gpu: String,
@@ -111,16 +111,16 @@ pub struct BenchReport {
     pub beside: Option<Beside>,
     /// Filling control blocks.
     pub preparation: Option<Preparation>,
-    /// What was not measured, and why: a part's name and a sentence.
+    /// Parts that were not measured: name and reason.
     pub missing: Vec<(&'static str, String)>,
 }
 
-/// `a / b`, or 0 where there is nothing to divide by.
+/// Returns `a / b`, or 0 if `b` is 0.
 fn ratio(a: f64, b: f64) -> f64 {
     if b == 0.0 { 0.0 } else { a / b }
 }
 
-/// The value below which `share` of the samples lie; 0 of none. Sorts them.
+/// Returns the value below which `share` of the samples lie; 0 without samples. Sorts them.
 pub(super) fn percentile(samples: &mut [u64], share: f64) -> u64 {
     assert!((0.0..=1.0).contains(&share), "a share of the samples");
     samples.sort_unstable();

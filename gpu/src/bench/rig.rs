@@ -1,6 +1,6 @@
-//! Rings, who serves them, and what they carry: all that is measured or checked, in the order it has to be made in.
+//! Rings, their server and their load: everything to measure or check, created in the required order.
 //!
-//! All memory is allocated before a kernel runs that does not end; the controller starts before what posts to it; and it is
+//! All memory is allocated before any endless kernel runs, the controller starts before anything posts to it, and it is
 //! stopped before anything is freed.
 
 use std::ops::{Deref, DerefMut, Range};
@@ -20,17 +20,16 @@ use crate::transfer::{self, Span};
 
 /// Contexts of each block.
 pub(crate) const CONTEXTS: u32 = 2048;
-/// How long a kernel may take once all its commands had to be over.
+/// Extra time for a kernel after its commands' deadline.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// Rings with a server and a load, in order of creation.
 #[derive(Debug)]
 pub(crate) struct Rig {
-    /// None once it is dropped.
+    /// None once dropped.
     parts: Option<Parts>,
 }
 
-/// What a rig is made of.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) server: Server,
@@ -39,15 +38,15 @@ pub(crate) struct Parts {
     stream: Stream,
     program: Arc<Program>,
     spans: Vec<Span>,
-    /// Of each device: its first ring, and how many.
+    /// The first ring of each device, and their number.
     ranges: Vec<(u32, u32)>,
 }
 
 impl Rig {
-    /// Rings of `shape` served by `server`, for kernels in `partition`, with `blocks` blocks.
+    /// Creates rings of `shape` served by `server`, for kernels in `partition`, with `blocks` blocks.
     ///
     /// # Errors
-    /// CUDA's and the driver's, of making queues and memory.
+    /// CUDA's and the driver's, of creating queues and memory.
     pub(crate) fn new(
         gpu: &Arc<Gpu>,
         program: &Arc<Program>,
@@ -92,18 +91,17 @@ impl DerefMut for Rig {
 }
 
 impl Parts {
-    /// The device whose ring this is.
     pub(crate) fn device_of(&self, ring: u32) -> usize {
         let is_its = |(first, count): &(u32, u32)| (*first..first + count).contains(&ring);
         self.ranges.iter().position(is_its).expect("every ring is a device's")
     }
 
-    /// Where a device's commands find the data.
+    /// Returns where a device's commands find the data.
     pub(crate) fn span(&self, device: usize) -> Span {
         self.spans[device]
     }
 
-    /// Fills a block with reads of `lbas` LBAs each through a ring, one after the other over namespace and data.
+    /// Fills a block with reads of `lbas` LBAs each through a ring, sequentially over namespace and data.
     ///
     /// # Errors
     /// [`Error::Cuda`].
@@ -150,15 +148,15 @@ impl Parts {
         self.wait(Duration::ZERO)
     }
 
-    /// Waits until all kernels that were enqueued ended, whose commands had `timeout`.
+    /// Waits for all enqueued kernels, whose commands had `timeout`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if they did not.
+    /// [`Error::TimedOut`] if they do not end.
     pub(crate) fn wait(&self, timeout: Duration) -> Result<()> {
         self.stream.synchronize(timeout + GRACE)
     }
 
-    /// Prepares one round for each block from `first` on, lets a kernel do them, and returns their headers.
+    /// Prepares one round for each block from `first` on, executes them and returns their headers.
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::TimedOut`] if the kernel does not end.
@@ -179,7 +177,7 @@ impl Parts {
     /// Fails if a ring is out of service.
     ///
     /// # Errors
-    /// [`Error::OutOfService`] says why.
+    /// [`Error::OutOfService`] with the reason.
     pub(crate) fn check(&self) -> Result<()> {
         match self.rings.poison()? {
             None => Ok(()),
@@ -192,7 +190,7 @@ impl Parts {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // Freeing memory waits for kernels: those that do not end by themselves are stopped first.
+        // Freeing memory waits for kernels, so those that do not end by themselves are stopped first.
         if let Err(error) = self.unpersist().and_then(|()| self.server.stop()) {
             tracing::warn!("{error}; the memory that the kernel may reach is not freed");
             std::mem::forget(self.parts.take());

@@ -1,4 +1,4 @@
-//! A bench from its first part to its last.
+//! Runs a whole bench.
 
 use std::sync::Arc;
 
@@ -16,18 +16,17 @@ use crate::program::Program;
 
 /// Bytes of GPU or host memory that commands read into.
 const DATA_BYTES: u64 = 64 << 20;
-/// Size of the namespace.
 const NAMESPACE_BYTES: u64 = 1 << 30;
 
-/// Warps of a kernel that the emulated GPU runs: each is a thread.
+/// Warps of a kernel on the emulated GPU, where each is a thread.
 const EMULATED_WARPS: u32 = 256;
 
-/// Measures what the options say. `watch` may end it early: the report then says what is missing.
+/// Measures what the options say. `watch` may end it early; the report then lists what is missing.
 ///
 /// # Errors
-/// [`crate::Error::Invalid`] for options that cannot be; [`crate::Error::Unavailable`] without a GPU or NVRTC;
-/// [`crate::Error::OutOfService`] when a command failed or the controller found one bad; [`crate::Error::TimedOut`] if a
-/// kernel does not end in time; [`crate::Error::Cuda`] when a call failed, and the driver's with its controllers.
+/// [`crate::Error::Invalid`] for invalid options; [`crate::Error::Unavailable`] without a GPU or NVRTC;
+/// [`crate::Error::OutOfService`] when a command failed or the controller found a bad one; [`crate::Error::TimedOut`]
+/// if a kernel does not end in time; [`crate::Error::Cuda`] when a call failed, and the driver's with its controllers.
 pub fn run(options: &BenchOptions, watch: &Watch<'_>) -> Result<BenchReport> {
     options.check()?;
     let gpu = Gpu::open(options.gpu)?;
@@ -74,7 +73,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Rings whose controller, if it is a kernel, runs in `controller`.
+    /// Creates rings whose controller, if it is a kernel, runs in `controller`.
     fn rig(&self, io: &Partition, controller: &Partition) -> Result<Rig> {
         let (options, shape) = (self.options, self.shape());
         let data_bytes = DATA_BYTES.max(u64::from(options.block_bytes));
@@ -84,7 +83,7 @@ impl Bench<'_> {
         let mut rig = Rig::new(self.gpu, self.program, io, server, (&shape, blocks))?;
         let lbas = u64::from(options.block_bytes >> 9);
         for block in 0..blocks {
-            // Those behind the rings' own are for single commands, through the first.
+            // The blocks behind the rings' own are for single commands, through the first ring.
             let ring = if block < options.queues { block } else { 0 };
             rig.fill_reads(block, ring, &shape, lbas)?;
         }
@@ -92,7 +91,7 @@ impl Bench<'_> {
         Ok(rig)
     }
 
-    /// Saturated rings, and one command at a time.
+    /// Measures saturated rings, and one command at a time.
     fn rings(&self, report: &mut BenchReport) -> Result<()> {
         let Partitions { io, compute, .. } = self.gpu.partition(self.options.sms);
         let mut rig = self.rig(&io, &compute)?;
@@ -107,7 +106,7 @@ impl Bench<'_> {
         rig.check()
     }
 
-    /// Says which options make fewer warps, where a kernel had too many.
+    /// Names the options that reduce the number of warps, if a kernel had too many.
     fn explain(&self, error: Error) -> Error {
         let BenchOptions { sms, warps, .. } = self.options;
         match error {
@@ -123,7 +122,7 @@ impl Bench<'_> {
         }
     }
 
-    /// A compute kernel beside the rings, or why there is no figure for it.
+    /// Measures a compute kernel beside the rings, or returns why it cannot.
     fn beside(&self, per_second: f64) -> Result<std::result::Result<Beside, String>> {
         if self.watch.is_stopped() {
             return Ok(Err("interrupted".to_owned()));

@@ -1,4 +1,4 @@
-//! Rings that always have commands to take: how many a second, and how few doorbells.
+//! Saturated rings: commands per second, and doorbells per command.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use crate::layout::Iocb;
 
 /// Commands of each ring in the first chunk.
 const FIRST_COMMANDS: u64 = 4 * CONTEXTS as u64;
-/// How long a chunk takes about: an interruption is heeded between chunks.
+/// Approximate duration of a chunk; interruptions take effect between chunks.
 const CHUNK_NS: u64 = 100_000_000;
-/// How long its commands may take.
+/// Time limit of its commands.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Blocks and threads of the I/O kernel.
+/// Returns blocks and threads of the I/O kernel.
 pub(super) fn grid(options: &BenchOptions, sms: u32) -> (u32, u32) {
     (options.sms.min(sms), options.warps * 32)
 }
 
-/// A round over each ring, of so many commands.
+/// Returns a round over each ring, of about `commands` commands.
 pub(super) fn rounds(queues: u32, commands: u64) -> Vec<Round> {
     let round = |ring| Round {
         count: CONTEXTS,
@@ -35,10 +35,10 @@ pub(super) fn rounds(queues: u32, commands: u64) -> Vec<Round> {
     (0..queues).map(round).collect()
 }
 
-/// Measures for as long as the options say, in chunks.
+/// Measures in chunks for as long as the options say.
 ///
 /// # Errors
-/// When a command failed or the controller found one bad; CUDA's.
+/// When a command failed or the controller found a bad one; CUDA's.
 pub(super) fn measure(
     rig: &mut Rig,
     options: &BenchOptions,
@@ -47,7 +47,7 @@ pub(super) fn measure(
 ) -> Result<Saturated> {
     let queues = options.queues;
     let mut chunk = FIRST_COMMANDS;
-    // The first chunk warms up and says how large a chunk is.
+    // The first chunk warms up and determines the size of a chunk.
     let warm = rig.go(0, &rounds(queues, chunk), grid)?;
     chunk = chunk_like(&warm, chunk)?;
     rig.server.stop()?;
@@ -73,9 +73,9 @@ pub(super) fn measure(
     Ok(sum)
 }
 
-/// Puts down what the controller saw, and fails if that is not what was sent.
+/// Records what the controller saw, and fails unless that equals what was sent.
 fn checked(sum: &mut Saturated, seen: Option<(Counters, Counters)>) -> Result<()> {
-    // Threads of the driver's controller answer only what they found right.
+    // The driver's controller completes only valid commands.
     sum.checked = sum.commands;
     let Some((before, after)) = seen else { return Ok(()) };
     sum.checked = after.commands - before.commands;
@@ -90,7 +90,7 @@ fn checked(sum: &mut Saturated, seen: Option<(Counters, Counters)>) -> Result<()
     Err(Error::OutOfService { device: "the controller in device code".to_owned(), reason })
 }
 
-/// Commands of blocks, and the time from the first command to the last end.
+/// Returns the commands of blocks, and the time from the first command to the last end.
 pub(super) fn add_up(headers: &[Iocb]) -> Result<(u64, u64)> {
     let failed: u64 = headers.iter().map(|header| header.failed).sum();
     if failed > 0 {
@@ -107,7 +107,7 @@ fn span_ns(headers: &[Iocb]) -> Range<u64> {
     start..end.max(start)
 }
 
-/// Commands of each ring that take about as long as a chunk should.
+/// Returns the commands per ring for a chunk of the intended duration.
 fn chunk_like(headers: &[Iocb], commands: u64) -> Result<u64> {
     let (_, elapsed_ns) = add_up(headers)?;
     let scaled = u128::from(commands) * u128::from(CHUNK_NS) / u128::from(elapsed_ns.max(1));

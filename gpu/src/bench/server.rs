@@ -1,4 +1,4 @@
-//! Who serves the rings: a kernel of the GPU, or software controllers of the driver, each on a thread of its own.
+//! What serves the rings: a kernel of the GPU, or software controllers of the driver, one per thread.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ use crate::transfer::Span;
 
 /// Size of a CPU controller's namespace.
 const TARGET: &str = "soft:null,size=1G,dbbuf=off";
-/// Most threads that serve rings.
+/// Maximum number of threads that serve rings.
 const CONTROLLERS_MAX: usize = 16;
 
-/// Who serves.
+/// What serves the rings.
 #[derive(Debug)]
 pub(crate) enum Server {
-    /// A kernel; commands point at memory of the GPU's.
+    /// A kernel; commands point to GPU memory.
     Gpu(Box<GpuController>, DeviceMemory),
-    /// Threads; commands point at a pool in host memory.
+    /// Threads; commands point to a pool in host memory.
     Cpu(Vec<Arc<Controller>>, Pool),
 }
 
 impl Server {
-    /// A controller in device code, in `partition`, whose commands may point at `data_bytes` of GPU memory.
+    /// Creates a controller in device code, in `partition`, whose commands may point to `data_bytes` of GPU memory.
     ///
     /// # Errors
     /// As [`GpuController::new`].
@@ -47,7 +47,7 @@ impl Server {
         Ok(Server::Gpu(Box::new(controller), data))
     }
 
-    /// Controllers of this process, as many as there are processors to run them beside all else, or queues.
+    /// Creates controllers in this process: one for every two processors, at most one for each queue.
     ///
     /// # Errors
     /// The driver's; CUDA's for the pool.
@@ -62,7 +62,6 @@ impl Server {
         Ok(Server::Cpu(controllers, pool))
     }
 
-    /// Which of its controllers each queue is of.
     pub(crate) fn device_of(&self, queue: u32) -> usize {
         match self {
             Server::Gpu(..) => 0,
@@ -70,10 +69,10 @@ impl Server {
         }
     }
 
-    /// The queues of each of its controllers.
+    /// Creates the queues of each controller.
     ///
     /// # Errors
-    /// The driver's and CUDA's, of making them.
+    /// The driver's and CUDA's.
     pub(crate) fn queues(&self, gpu: &Arc<Gpu>, shape: &Shape) -> Result<Vec<Vec<Queue>>> {
         match self {
             Server::Gpu(controller, _) => Ok(vec![device_queues(controller, shape)]),
@@ -100,10 +99,10 @@ impl Server {
         }
     }
 
-    /// Where each controller's commands find the data.
+    /// Returns where each controller's commands find the data.
     ///
     /// # Panics
-    /// If the pool cannot be reached, which a pool in host memory can.
+    /// If the pool is unreachable, which a pool in host memory never is.
     pub(crate) fn spans(&self) -> Vec<Span> {
         match self {
             Server::Gpu(_, data) => vec![Span { address: data.address(), bytes: data.bytes() }],
@@ -117,7 +116,7 @@ impl Server {
         }
     }
 
-    /// Starts what has to be started before the first command.
+    /// Starts whatever must run before the first command.
     ///
     /// # Errors
     /// As [`GpuController::start`].
@@ -128,7 +127,7 @@ impl Server {
         }
     }
 
-    /// Stops what was started.
+    /// Stops whatever was started.
     ///
     /// # Errors
     /// As [`GpuController::stop`].
@@ -139,7 +138,7 @@ impl Server {
         }
     }
 
-    /// What the kernel saw; `None` for threads, which count nothing.
+    /// Returns the kernel's counters; `None` for threads, which count nothing.
     ///
     /// # Errors
     /// As [`GpuController::counters`].
@@ -151,7 +150,7 @@ impl Server {
     }
 }
 
-/// The queues of a controller in device code, for rings.
+/// Returns the queues of a controller in device code, for rings.
 pub(crate) fn device_queues(controller: &GpuController, shape: &Shape) -> Vec<Queue> {
     let queue = |pair: crate::controller::Pair| Queue {
         raw: None,
@@ -170,7 +169,7 @@ pub(crate) fn device_queues(controller: &GpuController, shape: &Shape) -> Vec<Qu
     controller.pairs().into_iter().map(queue).collect()
 }
 
-/// Who serves, as `options` choose.
+/// Creates the server that `options` choose.
 ///
 /// # Errors
 /// As [`Server::gpu`] and [`Server::cpu`].

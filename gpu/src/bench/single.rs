@@ -1,6 +1,6 @@
-//! One command at a time: how long it takes, by the GPU's clock.
+//! One command at a time: its latency by the GPU's clock.
 //!
-//! Each command is a kernel of one warp: launches follow each other in a stream, so that no two commands are in flight.
+//! Each command is a kernel of one warp. Launches are serial in a stream, so that no two commands are in flight.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::report::{Single, percentile};
 use super::rig::Rig;
 use crate::error::Result;
 
-/// Commands that are launched before anybody looks.
+/// Commands launched per check.
 pub(super) const BATCH: u32 = 64;
 const TIMEOUT: Duration = Duration::from_secs(5);
 const ONE_WARP: (u32, u32) = (1, 32);

@@ -1,15 +1,15 @@
-//! What the device-code controller shares with the host, as gpu/device/controller.h has it. What fields mean stands there.
+//! Structures that the device-code controller shares with the host, as in gpu/device/controller.h, which documents the
+//! fields.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Kinds of bad commands.
 pub(crate) const BAD_KINDS: usize = 16;
-/// Most commands of a queue that are answered late at a time.
+/// Most commands of a queue that wait for a late completion at a time.
 pub(super) const DELAYED_MAX: usize = 32;
 /// Bytes of a queue's map of identifiers in flight.
 pub(super) const IN_FLIGHT_BYTES: u64 = 8192;
 
-/// Memory that commands may point at.
+/// Memory that commands may point to.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct ControllerRange {
@@ -17,7 +17,7 @@ pub(crate) struct ControllerRange {
     pub(crate) bytes: u64,
 }
 
-/// A queue pair as the controller has it.
+/// The controller's view of a queue pair.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(128))]
 pub(super) struct ControllerQueue {
@@ -45,7 +45,6 @@ pub(super) struct ControllerQueue {
     pub(super) delayed: [u32; DELAYED_MAX],
 }
 
-/// The argument of `adit_controller`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct ControllerArguments {
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// An assertion for a C++ compiler about each of a structure's fields.
+    /// Writes C++ assertions about each field of a structure.
     macro_rules! assertions {
         ($structure:ident: $($field:ident)*) => {
             [$(format!(

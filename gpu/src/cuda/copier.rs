@@ -1,7 +1,7 @@
-//! Small synchronous copies between the CPU's memory and the GPU's: through a pinned buffer, on a stream of their own.
+//! Small synchronous copies between CPU and GPU memory, through a pinned buffer on a dedicated stream.
 //!
-//! The buffer and the stream are made when the GPU is opened, and the first fill is made then. A copy that does not end in time leaves the buffer to the
-//! GPU; the next copy waits for it first.
+//! Opening the GPU creates the buffer and the stream and does a first fill. A copy that does not end in time leaves the
+//! buffer to the GPU; the next copy waits for it first.
 #![allow(unsafe_code)]
 
 use super::gpu::Gpu;
@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// More than any such copy takes; less than a person waits.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The buffer and the stream; nothing before `prepare`.
+/// The buffer and the stream; null before `prepare`.
 #[derive(Debug)]
 pub(super) struct Copier {
     stream: CUstream,
@@ -41,11 +41,11 @@ impl Copier {
         // SAFETY: it writes one pointer, which `release` gives back.
         let result = unsafe { (gpu.cuda().cuMemHostAlloc)(&mut self.buffer, BUFFER_BYTES, 0) };
         gpu.cuda().check("allocate a pinned buffer for copies", "cuMemHostAlloc", result)?;
-        // The driver fills with a kernel of its own, which the first use loads: later that could wait for one of ours.
+        // The driver fills with its own kernel, loaded on first use, which could later wait for one of ours.
         self.zero(gpu, self.buffer as u64, BUFFER_BYTES as u64)
     }
 
-    /// Gives all back. What a copy still uses is left to the process's end.
+    /// Releases everything. Leaks what a copy still uses.
     pub(super) fn release(&mut self, gpu: &Gpu) {
         let Ok(_bound) = gpu.bind() else { return };
         if self.stream.is_null() {
@@ -63,7 +63,6 @@ impl Copier {
         *self = Copier::none();
     }
 
-    /// Copies into the GPU's memory.
     pub(super) fn write(&mut self, gpu: &Gpu, to: u64, bytes: &[u8]) -> Result<()> {
         let _bound = gpu.bind()?;
         for (index, chunk) in bytes.chunks(BUFFER_BYTES).enumerate() {
@@ -75,7 +74,6 @@ impl Copier {
         self.wait(gpu)
     }
 
-    /// Copies out of the GPU's memory.
     pub(super) fn read(&mut self, gpu: &Gpu, from: u64, bytes: &mut [u8]) -> Result<()> {
         let _bound = gpu.bind()?;
         for (index, chunk) in bytes.chunks_mut(BUFFER_BYTES).enumerate() {
@@ -90,7 +88,6 @@ impl Copier {
         Ok(())
     }
 
-    /// Fills the GPU's memory with zeroes.
     pub(super) fn zero(&mut self, gpu: &Gpu, at: u64, bytes: u64) -> Result<()> {
         let _bound = gpu.bind()?;
         self.wait(gpu)?;

@@ -1,4 +1,4 @@
-//! Points in a stream's work: waited for by other streams, looked at by the CPU.
+//! Points in a stream's work that other streams wait for and the CPU polls.
 #![allow(unsafe_code)]
 
 use super::gpu::Gpu;
@@ -23,7 +23,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event that was never recorded.
+    /// Creates an event that was never recorded.
     pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Event> {
         const DEFAULT: u32 = 0;
         let _bound = gpu.bind()?;
@@ -34,7 +34,7 @@ impl Event {
         Ok(Event { gpu: gpu.clone(), raw, is_owned: true })
     }
 
-    /// Another library's event (`CUevent`, `cudaEvent_t`), which is not destroyed with this.
+    /// Wraps another library's event (`CUevent`, `cudaEvent_t`), which outlives this.
     ///
     /// # Safety
     ///
@@ -43,7 +43,7 @@ impl Event {
         Event { gpu: gpu.clone(), raw: raw.cast(), is_owned: false }
     }
 
-    /// Whether all that was enqueued before it is done.
+    /// Whether everything enqueued before it is done.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl Event {
         Ok(true)
     }
 
-    /// Milliseconds from this to a later event, both over.
+    /// Returns the milliseconds from this to a later event, both over.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
-//! One GPU: what it is, and its primary context, which it shares with CUDA's runtime and so with every other library.
+//! One GPU: its properties, and its primary context, which it shares with CUDA's runtime and so with every other
+//! library.
 //!
-//! Memory, streams and modules each keep their GPU open. Opening one allocates all that later small copies need: an
-//! allocation behind a kernel that does not end may wait for it.
+//! Memory, streams and modules each keep their GPU open. Opening a GPU allocates everything that later small copies
+//! need, because an allocation behind an endless kernel may wait for it.
 #![allow(unsafe_code)]
 
 use super::copier::Copier;
@@ -12,15 +13,15 @@ use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Whether its dma-bufs can be mapped by the CPU (CUDA 13.3 knows it; a newer header has the name).
+/// Whether the CPU can map its dma-bufs (known from CUDA 13.3 on; newer headers name it).
 const DMA_BUF_MMAP_SUPPORTED: u32 = 152;
 /// Hardware queues that streams share unless `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise.
 const CONNECTIONS_DEFAULT: u32 = 8;
 
-/// The GPUs that are open: a second opening would allocate again, behind whatever runs.
+/// The open GPUs: opening one twice would allocate again, behind whatever runs.
 static OPEN: Mutex<Vec<(CUdevice, Weak<Gpu>)>> = Mutex::new(Vec::new());
 
-/// A GPU that is open: `Gpu::open(0)`.
+/// An open GPU: `Gpu::open(0)`.
 #[derive(Debug)]
 pub struct Gpu {
     cuda: &'static Cuda,
@@ -35,62 +36,62 @@ unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
 
-/// What a GPU is.
+/// Properties of a GPU.
 #[derive(Clone, Debug)]
 pub struct GpuInfo {
     /// Its number, from 0, among those that `CUDA_VISIBLE_DEVICES` leaves.
     pub ordinal: u32,
-    /// Such as `NVIDIA H200`.
+    /// Its name, such as `NVIDIA H200`.
     pub name: String,
     /// Major and minor: (9, 0) for Hopper.
     pub compute_capability: (u32, u32),
-    /// The newest CUDA that the driver is for: 13000 is 13.0.
+    /// The newest CUDA that the driver supports: 13000 is 13.0.
     pub driver_version: u32,
-    /// Its streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub sm_count: u32,
-    /// Its memory.
+    /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Where it is on PCIe, as sysfs writes it: `0000:3b:00.0`.
+    /// Its PCIe address, as in sysfs: `0000:3b:00.0`.
     pub pci_address: String,
-    /// What it can do.
+    /// Its capabilities.
     pub attributes: Attributes,
 }
 
-/// What a GPU can do, as far as this crate cares.
+/// The capabilities of a GPU that this crate uses.
 #[derive(Clone, Debug)]
 pub struct Attributes {
-    /// One address space with the CPU.
+    /// It shares one address space with the CPU.
     pub unified_addressing: bool,
-    /// It reaches pinned host memory.
+    /// It can access pinned host memory.
     pub can_map_host_memory: bool,
-    /// Memory of others can be registered for it.
+    /// Foreign memory can be registered for it.
     pub host_register: bool,
     /// Its memory can be exported as a dma-buf.
     pub dma_buf: bool,
-    /// The CPU can map that dma-buf; `None` where the driver does not know the question (before CUDA 13.3).
+    /// The CPU can map that dma-buf; `None` if the driver cannot tell (before CUDA 13.3).
     pub dma_buf_mmap: Option<bool>,
-    /// PCIe devices can reach its memory.
+    /// PCIe devices can access its memory.
     pub gpu_direct_rdma: bool,
-    /// Who sees what PCIe devices wrote to its memory in order: 0 nobody, 100 the GPU, 200 other GPUs as well.
+    /// Observers that see PCIe devices' writes to its memory in order: 0 none, 100 the GPU, 200 other GPUs as well.
     pub rdma_writes_ordering: i32,
-    /// How such writes can be flushed: bit 0 by a call, bit 1 by a wait in a stream.
+    /// How to flush such writes: bit 0 by a call, bit 1 by a wait in a stream.
     pub flush_writes: u32,
-    /// It reaches ordinary host memory.
+    /// It can access ordinary host memory.
     pub pageable_memory_access: bool,
-    /// And does so by the CPU's page tables: a coherent platform, whose GPU memory the CPU reaches likewise.
+    /// It does so through the CPU's page tables: a coherent platform, where the CPU accesses GPU memory likewise.
     pub host_page_tables: bool,
-    /// Memory made granule by granule can be reached by PCIe devices.
+    /// PCIe devices can access memory allocated in granules.
     pub vmm_rdma: bool,
-    /// Streams can wait for a word and flush PCIe writes.
+    /// Streams can flush PCIe writes when they wait for a word.
     pub stream_flush: bool,
     /// It has no memory of its own.
     pub integrated: bool,
-    /// Hardware queues for streams (`CUDA_DEVICE_MAX_CONNECTIONS`, 8 unless set): with more streams than these, one may
-    /// wait behind another's kernel.
+    /// Hardware queues for streams (`CUDA_DEVICE_MAX_CONNECTIONS`, 8 unless set): with more streams, one may wait
+    /// behind another's kernel.
     pub connections: u32,
 }
 
-/// Our context is current on this thread while this lives; then the one before is again.
+/// Keeps our context current on this thread; dropping it restores the previous one.
 pub(crate) struct Bound<'a> {
     gpu: &'a Gpu,
     pushed: bool,
@@ -98,7 +99,7 @@ pub(crate) struct Bound<'a> {
 }
 
 impl Gpu {
-    /// How many GPUs there are.
+    /// Returns the number of GPUs.
     ///
     /// # Errors
     ///
@@ -107,7 +108,7 @@ impl Gpu {
         count(library::cuda()?)
     }
 
-    /// Opens a GPU by its number, from 0; one that is open already is shared.
+    /// Opens a GPU by its number, from 0, or shares it if open.
     ///
     /// # Errors
     ///
@@ -147,7 +148,7 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// What it is.
+    /// Returns its properties.
     pub fn info(&self) -> &GpuInfo {
         &self.info
     }
@@ -160,7 +161,7 @@ impl Gpu {
         self.device
     }
 
-    /// Makes its context current on this thread, for as long as what is returned lives.
+    /// Makes its context current on this thread for the lifetime of the result.
     pub(crate) fn bind(&self) -> Result<Bound<'_>> {
         let mut current: CUcontext = std::ptr::null_mut();
         // SAFETY: it writes one handle.
@@ -175,9 +176,9 @@ impl Gpu {
         Ok(Bound { gpu: self, pushed, not_send: PhantomData })
     }
 
-    /// Uses what makes small copies, one user at a time.
+    /// Runs `copy` with the copier, one user at a time.
     pub(super) fn with_copier<T>(&self, copy: impl FnOnce(&mut Copier) -> Result<T>) -> Result<T> {
-        // Whoever panicked in between left a copy that had not ended: the copier knows.
+        // A panic may have left an unfinished copy, which the copier tracks.
         let mut copier = self.copier.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         copy(&mut copier)
     }
@@ -208,7 +209,7 @@ impl Drop for Bound<'_> {
     }
 }
 
-/// Makes what PCIe devices wrote to the GPU's memory visible to it, where the platform does not order them.
+/// Makes PCIe devices' writes to the GPU's memory visible to it, on platforms that do not order them.
 ///
 /// # Errors
 ///
@@ -290,7 +291,7 @@ fn attributes(cuda: &Cuda, device: CUdevice) -> Result<Attributes> {
     })
 }
 
-/// The hardware queues that the driver makes for streams: 1 to 32, 8 unless its variable says otherwise.
+/// Parses the number of hardware queues that the driver creates for streams: 1 to 32, 8 by default.
 fn connections(variable: Option<&str>) -> u32 {
     let number = variable.and_then(|text| text.trim().parse().ok());
     number.filter(|number| (1..=32).contains(number)).unwrap_or(CONNECTIONS_DEFAULT)

@@ -1,6 +1,6 @@
 //! The CUDA driver's library: its functions, looked up once, and its results as errors.
 //!
-//! Results are plain numbers here: a newer driver may return one that the bindings do not know.
+//! Results are plain numbers here, because a newer driver may return one that the bindings do not know.
 #![allow(unsafe_code)]
 
 use super::partition::Resource;
@@ -13,10 +13,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The oldest driver that will do, as `cuDriverGetVersion` says it: CUDA 12.4.
+/// The oldest supported driver, in terms of `cuDriverGetVersion`: CUDA 12.4.
 pub(crate) const DRIVER_VERSION_MIN: u32 = 12040;
 
-/// Results that are told apart by this crate.
+/// Results that this crate distinguishes.
 pub(crate) mod code {
     pub(crate) const SUCCESS: u32 = 0;
     pub(crate) const OUT_OF_MEMORY: u32 = 2;
@@ -44,7 +44,7 @@ pub(crate) mod code {
     pub(crate) const UNKNOWN: u32 = 999;
 }
 
-/// A structure of a library's functions, each looked up by its own name.
+/// Makes a structure of a library's functions, each looked up by name.
 macro_rules! functions {
     (
         $(#[$about:meta])*
@@ -65,7 +65,7 @@ macro_rules! functions {
         }
 
         impl $table {
-            /// Looks all of them up; the name of the first that is needed and not there.
+            /// Looks up all functions; fails with the name of a missing required one.
             pub(crate) fn of(library: &'static libloading::Library) -> Result<$table, &'static str> {
                 // SAFETY: these are the libraries' functions by their documented names and signatures, and the library
                 // is never unloaded.
@@ -85,7 +85,7 @@ macro_rules! functions {
 pub(crate) use functions;
 
 functions! {
-    /// The driver's functions: those that every driver from 12.4 on has, and those that are done without if missing.
+    /// The driver's functions: required ones, which every driver from 12.4 on has, and optional ones.
     Cuda, required {
         fn cuInit(c_uint);
         fn cuDriverGetVersion(*mut c_int);
@@ -154,11 +154,11 @@ functions! {
     }
 }
 
-/// The driver's functions, of a driver that is new enough and initialised.
+/// Returns the driver's functions, after checking and initialising the driver.
 ///
 /// # Errors
 ///
-/// [`Error::Unavailable`]: no library, a function missing, a driver too old, no GPU; it is asked again at the next call.
+/// [`Error::Unavailable`]: no library, a function missing, a driver too old, no GPU; the next call tries again.
 pub(crate) fn cuda() -> Result<&'static Cuda> {
     static CUDA: OnceLock<Cuda> = OnceLock::new();
     let cuda = match CUDA.get() {
@@ -209,7 +209,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// The newest CUDA that the driver is for: 13000 is 13.0.
+    /// Returns the newest CUDA that the driver supports: 13000 is 13.0.
     pub(crate) fn driver_version(&self) -> Result<u32> {
         let mut version: c_int = 0;
         // SAFETY: it writes one int.
@@ -228,7 +228,6 @@ impl Cuda {
         if result == code::SUCCESS { Ok(()) } else { Err(self.error(what, call, result)) }
     }
 
-    /// The error that a result is.
     pub(crate) fn error(&self, what: impl fmt::Display, call: &'static str, result: u32) -> Error {
         let name = self.name(result);
         match result {
@@ -252,7 +251,7 @@ impl Cuda {
         }
     }
 
-    /// A result's name, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// Returns a result's name, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     fn name(&self, result: u32) -> String {
         let mut name: *const c_char = std::ptr::null();
         // SAFETY: it writes one pointer, to a text of the library's own that is never freed, or null.
@@ -265,7 +264,7 @@ impl Cuda {
     }
 }
 
-/// What to do about a result.
+/// Returns what to do about a result.
 fn fix(result: u32) -> &'static str {
     match result {
         code::OUT_OF_MEMORY => {

@@ -1,7 +1,7 @@
-//! Memory: the GPU's, and the CPU's that is pinned for it.
+//! GPU memory, and CPU memory pinned for it.
 //!
-//! Freeing either waits for every kernel of the GPU: behind one that does not end it is leaked (`running`). And it must not be
-//! freed while a controller may still write it: whoever maps it for one unmaps it before it drops it.
+//! Freeing either waits for every kernel of the GPU, so memory behind an endless kernel is leaked (`running`). Memory
+//! must not be freed while a controller may still write it: unmap it from controllers before dropping it.
 #![allow(unsafe_code)]
 
 use super::gpu::Gpu;
@@ -19,7 +19,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// For `cuMemHostAlloc` and `cuMemHostRegister`: every context sees it, and the GPU has an address for it.
+/// Flags of `cuMemHostAlloc` and `cuMemHostRegister`: visible to every context, with an address for the GPU.
 pub(super) const PORTABLE: u32 = 1;
 pub(super) const DEVICE_MAP: u32 = 2;
 /// `cuPointerSetAttribute`: synchronous copies of this memory have ended when they return, also for PCIe devices.
@@ -27,7 +27,7 @@ const SYNC_MEMOPS: u32 = 6;
 const DMA_BUF_FD: u32 = 1;
 const GRANULARITY_RECOMMENDED: u32 = 1;
 
-/// Memory of the GPU. Freed when dropped.
+/// GPU memory, freed when dropped.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     gpu: Arc<Gpu>,
@@ -42,16 +42,16 @@ enum Kind {
     Plain,
     /// Mapped from an allocation of whole granules.
     Granules(CUmemGenericAllocationHandle),
-    /// Another's, who frees it.
+    /// Foreign memory, freed by its owner.
     Borrowed,
 }
 
 impl DeviceMemory {
-    /// Memory for the GPU alone, not zeroed.
+    /// Allocates memory for the GPU alone, not zeroed.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for nothing; [`Error::Cuda`], `CUDA_ERROR_OUT_OF_MEMORY` among them.
+    /// [`Error::Invalid`] for zero bytes; [`Error::Cuda`], `CUDA_ERROR_OUT_OF_MEMORY` among them.
     pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<DeviceMemory> {
         something(bytes)?;
         let _bound = gpu.bind()?;
@@ -69,7 +69,8 @@ impl DeviceMemory {
         Ok(memory)
     }
 
-    /// Memory that PCIe devices may be given: whole granules (2 MiB), so that few mappings cover it. Not zeroed.
+    /// Allocates memory that may be exposed to PCIe devices, in whole granules (2 MiB), so that few mappings cover it.
+    /// Not zeroed.
     ///
     /// # Errors
     ///
@@ -103,7 +104,7 @@ impl DeviceMemory {
         Ok(DeviceMemory { gpu: gpu.clone(), address: mapped?, bytes, kind: Kind::Granules(handle) })
     }
 
-    /// Memory that another allocated, and frees.
+    /// Wraps memory that another owner allocated and frees.
     ///
     /// # Safety
     ///
@@ -112,22 +113,20 @@ impl DeviceMemory {
         DeviceMemory { gpu: gpu.clone(), address, bytes, kind: Kind::Borrowed }
     }
 
-    /// Where the GPU sees it.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
 
-    /// How much there is: for exportable memory, up to a granule more than was asked for.
+    /// Size in bytes; exportable memory may exceed the request by up to a granule.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Fills it with zeroes, and returns when that is done.
     pub(crate) fn zero(&self) -> Result<()> {
         self.gpu.with_copier(|copier| copier.zero(&self.gpu, self.address, self.bytes))
     }
 
-    /// Copies `bytes` to `offset`, and returns when they are there.
+    /// Copies `bytes` to `offset` synchronously.
     ///
     /// # Errors
     ///
@@ -137,7 +136,7 @@ impl DeviceMemory {
         self.gpu.with_copier(|copier| copier.write(&self.gpu, at, bytes))
     }
 
-    /// Copies what is at `offset` into `bytes`.
+    /// Copies from `offset` into `bytes`.
     ///
     /// # Errors
     ///
@@ -147,7 +146,7 @@ impl DeviceMemory {
         self.gpu.with_copier(|copier| copier.read(&self.gpu, at, bytes))
     }
 
-    /// A dma-buf of all of it, for others to map.
+    /// Exports all of it as a dma-buf.
     ///
     /// # Errors
     ///
@@ -183,7 +182,7 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// A dma-buf of memory of the GPU, ours or another's. Both ends lie at page boundaries.
+/// Exports GPU memory, ours or foreign, as a dma-buf. Both ends must lie at page boundaries.
 ///
 /// # Errors
 ///
@@ -209,11 +208,11 @@ pub(crate) fn dma_buf(gpu: &Gpu, address: u64, bytes: u64) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::unavailable(what, "the driver gave no file", fix));
     }
-    // SAFETY: the driver has made it for us, and nobody else closes it.
+    // SAFETY: the driver has made it for us; it has no other owner.
     Ok(unsafe { File::from_raw_fd(fd) }.into())
 }
 
-/// Pinned memory of the CPU that the GPU reaches, zeroed. Freed when dropped.
+/// Pinned, zeroed CPU memory that the GPU can access, freed when dropped.
 #[derive(Debug)]
 pub(crate) struct PinnedMemory {
     gpu: Arc<Gpu>,
@@ -228,11 +227,11 @@ unsafe impl Send for PinnedMemory {}
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
-    /// Cached for the CPU as any memory is: never write-combined, which the CPU reads slowly.
+    /// Allocates memory that is cached for the CPU, never write-combined, which the CPU reads slowly.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for nothing; [`Error::Cuda`].
+    /// [`Error::Invalid`] for zero bytes; [`Error::Cuda`].
     pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<PinnedMemory> {
         something(bytes)?;
         let _bound = gpu.bind()?;
@@ -255,27 +254,24 @@ impl PinnedMemory {
         };
         let mut memory = PinnedMemory { gpu: gpu.clone(), host, address: 0, bytes };
         memory.address = device_pointer(gpu, host)?;
-        // SAFETY: so many bytes are ours, and nobody else knows of them yet.
+        // SAFETY: so many bytes are ours, and no other code knows of them yet.
         unsafe { ptr::write_bytes(host.as_ptr(), 0, bytes as usize) };
         Ok(memory)
     }
 
-    /// Where the CPU sees it.
     pub(crate) fn host(&self) -> NonNull<u8> {
         self.host
     }
 
-    /// Where the GPU sees it.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
 
-    /// How much there is.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// All of it that makes whole words, which CPU and GPU share.
+    /// Returns all whole words, which CPU and GPU share.
     pub(crate) fn words(&self) -> &[AtomicU32] {
         let words = self.bytes as usize / size_of::<AtomicU32>();
         // SAFETY: it is aligned (to a page), zeroed, ours, and everyone reaches it by atomics.
@@ -296,7 +292,7 @@ impl Drop for PinnedMemory {
     }
 }
 
-/// Where the GPU sees pinned or registered memory.
+/// Returns the GPU address of pinned or registered memory.
 pub(super) fn device_pointer(gpu: &Gpu, host: NonNull<u8>) -> Result<CUdeviceptr> {
     let mut address: CUdeviceptr = 0;
     // SAFETY: it writes one address.
@@ -306,7 +302,7 @@ pub(super) fn device_pointer(gpu: &Gpu, host: NonNull<u8>) -> Result<CUdeviceptr
     Ok(address)
 }
 
-/// Whether `bytes` at `offset` lie inside `limit` bytes.
+/// Checks that `bytes` at `offset` lie inside `limit` bytes.
 pub(super) fn inside(offset: u64, bytes: u64, limit: u64) -> Result<()> {
     if offset.checked_add(bytes).is_some_and(|end| end <= limit) {
         return Ok(());
@@ -362,7 +358,7 @@ fn granule(gpu: &Gpu, properties: &CUmemAllocationProp) -> Result<u64> {
     Ok((granule as u64).max(1))
 }
 
-/// Gives an allocation an address that the GPU may read and write.
+/// Maps an allocation to an address that the GPU may read and write.
 fn map(
     gpu: &Gpu,
     handle: CUmemGenericAllocationHandle,
@@ -390,7 +386,7 @@ fn map(
     // SAFETY: it reads one description.
     let result = unsafe { (cuda.cuMemSetAccess)(address, size, &access, 1) };
     if let Err(error) = cuda.check("let the GPU use its memory", "cuMemSetAccess", result) {
-        // SAFETY: it is mapped, and nobody knows of it.
+        // SAFETY: it is mapped, and no other code knows of it.
         unsafe {
             (cuda.cuMemUnmap)(address, size);
             (cuda.cuMemAddressFree)(address, size);
@@ -400,7 +396,7 @@ fn map(
     Ok(address)
 }
 
-/// Undoes `map` and frees the allocation; the first result that is not success.
+/// Undoes `map` and frees the allocation; returns the first failure.
 fn unmap(gpu: &Gpu, handle: CUmemGenericAllocationHandle, address: CUdeviceptr, bytes: u64) -> u32 {
     let cuda = gpu.cuda();
     // SAFETY: it was mapped from the allocation, and nothing uses it any more.

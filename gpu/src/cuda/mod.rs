@@ -1,13 +1,13 @@
-//! CUDA, as far as this crate needs it: safe wrappers over the driver's functions. Nothing else in the crate calls CUDA.
+//! Safe wrappers over the parts of CUDA that this crate needs. Nothing else in the crate calls CUDA.
 //!
 //! Every function is looked up once and called through a pointer ([`library`]), never through cudarc's bindings, which
-//! panic where a library or a function is missing; cudarc gives the types. A thread's current context is ours only
+//! panic if a library or a function is missing; cudarc provides the types. Our context is current on a thread only
 //! during a call. Streams do not synchronise with the legacy default stream, and no wait blocks inside CUDA:
-//! `cuStreamSynchronize` cannot be given a deadline, and hangs behind a kernel that does not end.
+//! `cuStreamSynchronize` takes no deadline, and hangs behind an endless kernel.
 //!
-//! Addresses of GPU memory are plain `u64` in this crate. What is given to a stream (a kernel's argument, a word to
-//! write) is reached later and cannot be checked here: it lies in memory that this crate allocated or registered, or
-//! that a caller vouched for, and whoever enqueues it keeps that memory until the stream is past it.
+//! Addresses of GPU memory are plain `u64` in this crate. Addresses given to a stream (a kernel's argument, a word to
+//! write) are accessed later and cannot be checked here. They lie in memory that this crate allocated or registered, or
+//! that a caller vouched for, and the code that enqueues them keeps that memory until the stream is past it.
 
 mod copier;
 mod event;

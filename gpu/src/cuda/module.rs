@@ -1,5 +1,4 @@
-//! Compiled device code on the GPU, loaded whole: nothing is left to be loaded at a launch, which would wait behind a
-//! kernel that does not end.
+//! Compiled device code on the GPU, loaded whole: loading at a launch would wait behind an endless kernel.
 #![allow(unsafe_code)]
 
 use super::gpu::Gpu;
@@ -10,7 +9,7 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;
 
-/// A loaded CUBIN or PTX. Unloaded when dropped, which waits for its kernels; leaked behind one that does not end.
+/// A loaded CUBIN or PTX. Unloaded when dropped, which waits for its kernels; leaked behind an endless one.
 #[derive(Debug)]
 pub(crate) struct Module {
     gpu: Arc<Gpu>,
@@ -22,7 +21,6 @@ unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
-/// A kernel of a module.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
     _module: Arc<Module>,
@@ -36,7 +34,7 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Module {
-    /// Loads a CUBIN, or PTX that ends with a zero, as NVRTC made it.
+    /// Loads a CUBIN, or zero-terminated PTX, from NVRTC.
     ///
     /// # Errors
     ///
@@ -50,7 +48,7 @@ impl Module {
         Ok(Arc::new(Module { gpu: gpu.clone(), raw }))
     }
 
-    /// A kernel by its name, loaded.
+    /// Returns a kernel by its name, loaded.
     ///
     /// # Errors
     ///
@@ -75,7 +73,7 @@ impl Function {
         self.raw
     }
 
-    /// Its name, as in the source.
+    /// Returns its name in the source.
     pub(crate) fn name(&self) -> &'static str {
         self.name.to_str().unwrap_or("a kernel")
     }

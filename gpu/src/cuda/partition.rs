@@ -1,8 +1,8 @@
-//! The GPU in two parts: some streaming multiprocessors for I/O, the rest for compute.
+//! Divides the GPU: some streaming multiprocessors for I/O, the rest for compute.
 //!
-//! Green contexts (CUDA 12.5, which has streams of them) make the parts: a kernel in a stream of one runs on its multiprocessors alone. They share
-//! caches, memory and copy engines, and streams outside both may still run anywhere. Where there are none, the parts are
-//! streams of high and low priority over the whole GPU, and the reason is kept.
+//! Green contexts (CUDA 12.5, which has streams of them) make the parts: a kernel in a stream of one runs on its
+//! multiprocessors alone. The parts share caches, memory and copy engines, and streams outside both may run anywhere.
+//! Without green contexts, the parts are streams of high and low priority over the whole GPU, and the reason is kept.
 #![allow(unsafe_code)]
 
 use super::gpu::Gpu;
@@ -15,12 +15,13 @@ use std::sync::Arc;
 
 /// The kind of resource that is divided.
 const SM: u32 = 1;
-/// Groups of any size that the hardware allows, without thread block clusters, which the device code does not use.
+/// Allows groups of any size that the hardware supports, without thread block clusters, which the device code does not
+/// use.
 const IGNORE_SM_COSCHEDULING: u32 = 1;
-/// Asked for by the driver of every green context.
+/// Required by the driver for every green context.
 const DEFAULT_STREAM: u32 = 1;
 
-/// `CUdevResource` as far as all versions of it agree (CUDA 12.4 on): a group of multiprocessors, written and read by the
+/// `CUdevResource` as far as all its versions agree (CUDA 12.4 on): a group of multiprocessors, written and read by the
 /// driver.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
@@ -32,21 +33,20 @@ pub(crate) struct Resource {
 }
 const _: () = assert!(size_of::<Resource>() == 144);
 
-/// Both parts, and how they are made.
+/// Both parts, and how they are separated.
 #[derive(Debug)]
 pub(crate) struct Partitions {
-    /// For I/O: as many multiprocessors as asked for, or the next number that the hardware can set apart.
+    /// For I/O: the requested number of multiprocessors, or the next that the hardware can partition.
     pub(crate) io: Partition,
-    /// For compute: the others.
+    /// For compute: the rest.
     pub(crate) compute: Partition,
-    /// How.
     pub(crate) kind: PartitionKind,
 }
 
-/// How the parts are made.
+/// How the parts are separated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PartitionKind {
-    /// By green contexts: each has its multiprocessors for itself.
+    /// By green contexts: each has its own multiprocessors.
     Green,
     /// By priorities alone.
     Priority {
@@ -55,17 +55,16 @@ pub(crate) enum PartitionKind {
     },
 }
 
-/// A part of the GPU.
 #[derive(Debug)]
 pub(crate) struct Partition {
     gpu: Arc<Gpu>,
     sms: u32,
-    /// None where there are only priorities; then this is the priority of its streams unless they ask for one.
+    /// None with priorities only; `usual` is then the priority of its streams unless they ask for one.
     context: Option<Arc<GreenContext>>,
     usual: Priority,
 }
 
-/// A green context. Destroyed when its partition and all its streams are gone.
+/// A green context, destroyed when its partition and all its streams are gone.
 #[derive(Debug)]
 pub(super) struct GreenContext {
     gpu: Arc<Gpu>,
@@ -78,7 +77,7 @@ unsafe impl Send for GreenContext {}
 unsafe impl Sync for GreenContext {}
 
 impl Gpu {
-    /// Sets about `sms` streaming multiprocessors apart. Never fails: priorities are what is left if nothing else works.
+    /// Partitions off about `sms` streaming multiprocessors. Never fails: priorities are the fallback.
     pub(crate) fn partition(self: &Arc<Gpu>, sms: u32) -> Partitions {
         green(self, sms).unwrap_or_else(|why| {
             let all = self.info().sm_count;
@@ -93,12 +92,12 @@ impl Gpu {
 }
 
 impl Partition {
-    /// Its multiprocessors. Where there are only priorities: as many as were asked for, or all.
+    /// Number of its multiprocessors. With priorities only: the requested number, or all.
     pub(crate) fn sms(&self) -> u32 {
         self.sms
     }
 
-    /// A stream of it. Where there are only priorities, one of normal priority gets its part's.
+    /// Creates a stream of it. With priorities only, a stream of normal priority gets the part's.
     ///
     /// # Errors
     ///
@@ -160,7 +159,7 @@ fn green(gpu: &Arc<Gpu>, sms: u32) -> Result<Partitions> {
     })
 }
 
-/// Divides the multiprocessors: `sms` of them or a few more, and the others.
+/// Divides the multiprocessors: `sms` of them or a few more, and the rest.
 fn divide(gpu: &Gpu, sms: u32) -> Result<(Resource, Resource)> {
     let Some(ask) = gpu.cuda().cuDeviceGetDevResource else {
         return Err(unavailable("the driver has no cuDeviceGetDevResource, which CUDA 12.4 has"));
@@ -172,7 +171,7 @@ fn divide(gpu: &Gpu, sms: u32) -> Result<(Resource, Resource)> {
     let usual = split(gpu, &whole, sms, 0);
     let divided = match usual {
         Ok((ref io, _)) if io.sm_count == sms => usual,
-        // The usual groups are larger than what is asked for.
+        // The usual groups are larger than requested.
         usual => split(gpu, &whole, sms, IGNORE_SM_COSCHEDULING).or(usual),
     };
     let (io, compute) = divided?;
@@ -219,5 +218,5 @@ fn context(gpu: &Arc<Gpu>, mut resource: Resource) -> Result<GreenContext> {
     Ok(GreenContext { gpu: gpu.clone(), raw })
 }
 
-/// A resource to be written by the driver.
+/// A resource for the driver to fill in.
 const NOTHING: Resource = Resource { kind: 0, private: [0; 23], sm_count: 0, more: [0; 11] };

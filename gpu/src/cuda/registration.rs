@@ -1,6 +1,6 @@
-//! Memory of others that the GPU is let at: host memory, and the registers of a device.
+//! Foreign memory made accessible to the GPU: host memory, and the registers of a device.
 //!
-//! Registering pins nothing for registers: the mapping must stay for as long as the registration, which therefore keeps
+//! Registering registers does not pin them: their mapping must last as long as the registration, which therefore keeps
 //! its owner.
 #![allow(unsafe_code)]
 
@@ -16,17 +16,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 const IO_MEMORY: u32 = 4;
-/// The driver refuses what does not begin at one.
+/// The driver refuses addresses that are not multiples of this.
 const PAGE_BYTES: usize = 4096;
 
-/// Registered memory. Dropping it unregisters it, and then lets its owner go. Where the driver does not unregister it, the
-/// GPU still has it, and the owner stays for good.
+/// Registered memory. Dropping it unregisters it, and then drops its owner. If the driver does not unregister it, the
+/// GPU still has it, and the owner is leaked.
 pub(crate) struct Registration {
     gpu: Arc<Gpu>,
     host: NonNull<u8>,
     address: CUdeviceptr,
     bytes: usize,
-    /// Dropped by `drop` alone, and only once the memory is unregistered.
+    /// Dropped only in `drop`, once the memory is unregistered.
     owner: ManuallyDrop<Box<dyn Any + Send + Sync>>,
 }
 
@@ -46,11 +46,11 @@ impl fmt::Debug for Registration {
 }
 
 impl Registration {
-    /// Lets the GPU at host memory.
+    /// Makes host memory accessible to the GPU.
     ///
     /// # Errors
     ///
-    /// [`Error::Cuda`] or [`Error::Refused`] with what the driver says.
+    /// [`Error::Cuda`] or [`Error::Refused`] with the driver's reason.
     ///
     /// # Safety
     ///
@@ -69,12 +69,12 @@ impl Registration {
         finish(gpu, at, bytes, owner)
     }
 
-    /// Lets the GPU at a device's registers. One word of each page is read first, for the driver looks only at pages that
-    /// are there, and a mapping of registers gets its pages when they are used.
+    /// Makes a device's registers accessible to the GPU. Reads one word of each page first, because the driver requires
+    /// present pages and a mapping of registers gets its pages on access.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] without the right to do so, which names what gives it; [`Error::Cuda`].
+    /// [`Error::Refused`] without the right to do so, which names what grants it; [`Error::Cuda`].
     ///
     /// # Safety
     ///
@@ -96,7 +96,7 @@ impl Registration {
         }
         let _bound = gpu.bind()?;
         let mut result = code::UNKNOWN;
-        // The kernel may take a page away between the look and the call; once more is enough in practice.
+        // The kernel may remove a page between the read and the call; one retry is enough in practice.
         for _ in 0..2 {
             // SAFETY: the caller vouches for the pages and for reading their first words.
             result = unsafe {
@@ -110,7 +110,6 @@ impl Registration {
         Err(refusal(gpu, result))
     }
 
-    /// Where the GPU sees it.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
@@ -120,8 +119,8 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let at = self.host.as_ptr().cast();
         let result = {
-            // Where it may not be unregistered the GPU keeps the memory, so that nobody else may get it. The leave goes
-            // before the owner, which may ask for one itself.
+            // If it must not be unregistered now, the GPU keeps the memory, which must not be reused. Release the
+            // permit before the owner, which may need one itself.
             let what = format_args!("{} registered bytes", self.bytes);
             let Some(_nothing) = self.gpu.may_free(what) else { return };
             self.gpu.bind().and_then(|_bound| {
@@ -131,7 +130,7 @@ impl Drop for Registration {
             })
         };
         match result {
-            // SAFETY: this is its one drop, and nobody looks at it again.
+            // SAFETY: this is its one drop, and it is not accessed again.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.owner) },
             Err(error) => tracing::error!("leaking memory that stays registered: {error}"),
         }
@@ -176,7 +175,7 @@ fn finish(
     Ok(registration)
 }
 
-/// Why the driver does not let the GPU at registers. It gives several of its reasons the same result.
+/// Explains why the driver refuses registers. It uses the same result for several reasons.
 fn refusal(gpu: &Gpu, result: u32) -> Error {
     let what = "let the GPU write a device's doorbells";
     match gpu.cuda().error(what, "cuMemHostRegister", result) {

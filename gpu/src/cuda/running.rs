@@ -1,9 +1,8 @@
-//! Kernels of this process that run until they are told to end, by GPU: CUDA's calls that wait for every kernel would
-//! wait for them.
+//! Endless kernels of this process by GPU: CUDA calls that wait for every kernel would wait for them.
 //!
-//! While one runs nothing is freed or unloaded: it is left to the process's end, and logged. What would allocate or load
-//! for others is refused at the crate's entries, while it is rings that run one. And none begins while something is made
-//! or freed. Nothing is locked during CUDA's calls. Kernels of others' are not known here.
+//! While one runs, nothing is freed or unloaded: such resources are leaked, and logged. While rings run one, the
+//! crate's entry points refuse to allocate or load. No endless kernel begins while something is being created or freed.
+//! No lock is held during CUDA's calls. Kernels of other code are not tracked.
 
 use super::gpu::Gpu;
 use crate::{Error, Result};
@@ -11,48 +10,49 @@ use std::fmt::Display;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a kernel that does not end waits for what is made and freed before it begins: device code takes seconds to
-/// compile, on a busy machine more.
+/// How long an endless kernel waits for creations and releases before it begins: compiling device code takes seconds,
+/// more on a busy machine.
 const BEGINS_WITHIN: Duration = Duration::from_secs(30);
 
 static STATE: Mutex<State> = Mutex::new(State { kernels: Vec::new(), busy: Vec::new() });
 static CHANGED: Condvar = Condvar::new();
 
-/// By GPU, as CUDA numbers them.
+/// State by GPU, in CUDA's numbering.
 struct State {
-    /// The kernels that run, and who runs them.
+    /// The running kernels, and what runs them.
     kernels: Vec<(i32, Runner)>,
-    /// For each of those who make or free something, where.
+    /// The GPU of each creation or release in progress.
     busy: Vec<i32>,
 }
 
-/// Who runs a kernel that does not end by itself.
+/// What runs an endless kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
-    /// Rings, as long as their user wants: nobody else is to wait for that.
+    /// Rings, for as long as their user wants: no other caller may wait for that.
     Rings,
-    /// A measurement or a check, which makes what it needs in the right order.
+    /// A measurement or a check, which creates what it needs in the right order.
     Controller,
 }
 
-/// That a kernel runs that does not end by itself: held from before its launch until it has ended.
+/// Registers an endless kernel, from before its launch until it has ended.
 #[derive(Debug)]
 pub(crate) struct Endless {
     kernel: (i32, Runner),
 }
 
-/// That something is made or freed: no such kernel begins meanwhile.
+/// Registers a creation or release: no endless kernel begins meanwhile.
 #[derive(Debug)]
 pub(crate) struct Busy {
     device: i32,
 }
 
 impl Endless {
-    /// Begins, once nothing is made or freed on this GPU. The caller makes nothing itself.
+    /// Waits until nothing is being created or freed on this GPU, then begins. The caller itself must not be creating
+    /// anything.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if that takes too long; for rings [`Error::Refused`] while others' kernel runs.
+    /// [`Error::TimedOut`] if that takes too long; for rings [`Error::Refused`] while the kernel of other rings runs.
     pub(crate) fn begin(gpu: &Gpu, runner: Runner) -> Result<Endless> {
         let device = gpu.device();
         let is_busy = |state: &mut State| state.busy.contains(&device);
@@ -72,7 +72,8 @@ impl Endless {
         Ok(Endless { kernel: (device, runner) })
     }
 
-    /// The kernel does not end when it is told to: nobody waits for it, or makes what would, until the process ends.
+    /// Gives up on a kernel that does not stop: nothing waits for it, or creates anything that would, until the process
+    /// ends.
     pub(crate) fn give_up(self) {
         lock().kernels.push((self.kernel.0, Runner::Rings));
         std::mem::forget(self);
@@ -93,7 +94,7 @@ impl Drop for Busy {
 }
 
 impl Gpu {
-    /// Leave to make what CUDA would delay until a persistent kernel of rings ends.
+    /// Permits creating what CUDA would delay until a persistent kernel of rings ends.
     ///
     /// # Errors
     ///
@@ -106,7 +107,7 @@ impl Gpu {
         Ok(state.begin(self.device()))
     }
 
-    /// Leave to give something back to CUDA; none, and a word in the log, while a kernel runs that does not end.
+    /// Permits returning a resource to CUDA; returns `None` and logs a leak while an endless kernel runs.
     pub(super) fn may_free(&self, what: impl Display) -> Option<Busy> {
         let mut state = lock();
         if state.kernels.iter().any(|(device, _)| *device == self.device()) {

@@ -1,6 +1,6 @@
-//! Streams: work that the GPU does in order. What is enqueued is on its way when the call returns.
+//! Streams: work that the GPU does in order. Calls enqueue it and return.
 //!
-//! See the module's page for who keeps the memory that enqueued work reaches.
+//! The parent module describes who keeps the memory that enqueued work accesses.
 #![allow(unsafe_code)]
 
 use super::event::Event;
@@ -19,19 +19,19 @@ use std::time::{Duration, Instant};
 
 /// Not ordered with the legacy default stream.
 pub(super) const NON_BLOCKING: u32 = 1;
-/// Looks at a stream before the thread begins to sleep between them.
+/// Polls of a stream before the thread sleeps between them.
 const QUICK_LOOKS: u32 = 64;
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Whose work goes first when several streams have some.
+/// Which stream's work goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
     /// Before all others.
     High,
-    /// As streams are made otherwise.
+    /// The default of streams.
     #[default]
     Normal,
-    /// After all others: the same as normal on most GPUs.
+    /// After all others; on most GPUs the same as normal.
     Low,
 }
 
@@ -46,7 +46,7 @@ pub struct Stream {
 #[derive(Debug)]
 enum Kind {
     Owned,
-    /// Of a partition, which lives as long.
+    /// In a partition, which lives as long.
     Green {
         _context: Arc<GreenContext>,
     },
@@ -59,12 +59,11 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// The GPU that works it off.
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
-    /// A stream that may use the whole GPU.
+    /// Creates a stream that may use the whole GPU.
     ///
     /// # Errors
     ///
@@ -80,7 +79,7 @@ impl Stream {
         Ok(Stream { gpu: gpu.clone(), raw, kind: Kind::Owned })
     }
 
-    /// Another library's stream (`CUstream`, `cudaStream_t`; null is the default one), which is not destroyed with this.
+    /// Wraps another library's stream (`CUstream`, `cudaStream_t`; null is the default one), which outlives this.
     ///
     /// # Safety
     ///
@@ -89,12 +88,12 @@ impl Stream {
         Stream { gpu: gpu.clone(), raw: raw.cast(), kind: Kind::Borrowed }
     }
 
-    /// A stream of a partition, as the partition made it.
+    /// Wraps a stream that a partition created.
     pub(super) fn green(gpu: &Arc<Gpu>, raw: CUstream, context: Arc<GreenContext>) -> Stream {
         Stream { gpu: gpu.clone(), raw, kind: Kind::Green { _context: context } }
     }
 
-    /// Lets what is enqueued from now on wait until the event is over. An event that was never recorded is over.
+    /// Makes later work wait until the event is over. An event that was never recorded is over.
     ///
     /// # Errors
     ///
@@ -106,7 +105,7 @@ impl Stream {
         self.gpu.cuda().check("let a stream wait for an event", "cuStreamWaitEvent", result)
     }
 
-    /// An event that is over once all that was enqueued so far is done.
+    /// Records an event that is over once all work enqueued so far is done.
     ///
     /// # Errors
     ///
@@ -158,7 +157,7 @@ impl Stream {
         self.gpu.cuda().check(what, "cuLaunchKernel", result)
     }
 
-    /// Enqueues the write of one word, after all that was enqueued before is done and seen.
+    /// Enqueues the write of one word, after all earlier work is done and visible.
     ///
     /// # Errors
     ///
@@ -171,8 +170,8 @@ impl Stream {
         self.gpu.cuda().check("let a stream write a word", "cuStreamWriteValue32", result)
     }
 
-    /// Lets what is enqueued from now on wait until the word at `address` is `value` or up to 2^31 - 1 above it,
-    /// modulo 2^32; then, with `flush`, until what PCIe devices wrote to the GPU's memory before is seen.
+    /// Makes later work wait until the word at `address` is `value` or up to 2^31 - 1 above it, modulo 2^32; then, with
+    /// `flush`, until PCIe devices' earlier writes to the GPU's memory are visible.
     ///
     /// # Errors
     ///
@@ -213,7 +212,7 @@ impl Stream {
         unsafe { self.copy(to, from.address() + range.start, bytes) }
     }
 
-    /// Enqueues a copy between any two places that the GPU reaches: its memory, pinned or registered host memory.
+    /// Enqueues a copy between any two places that the GPU can access: its memory, pinned or registered host memory.
     ///
     /// # Errors
     ///
@@ -229,7 +228,7 @@ impl Stream {
         self.gpu.cuda().check(format_args!("copy {bytes} bytes"), "cuMemcpyAsync", result)
     }
 
-    /// Whether all that was enqueued is done.
+    /// Whether all enqueued work is done.
     ///
     /// # Errors
     ///
@@ -239,11 +238,12 @@ impl Stream {
         is_idle(&self.gpu, self.raw)
     }
 
-    /// Waits until all that was enqueued is done.
+    /// Waits until all enqueued work is done.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if it is not by then, and may still come to be; [`Error::Cuda`] if some of it failed.
+    /// [`Error::TimedOut`] if it is not done by then, though it may still complete; [`Error::Cuda`] if some of it
+    /// failed.
     pub fn synchronize(&self, timeout: Duration) -> Result<()> {
         let _bound = self.gpu.bind()?;
         if poll_stream(&self.gpu, self.raw, timeout)? {
@@ -272,7 +272,7 @@ impl Drop for Stream {
 }
 
 impl Priority {
-    /// As the driver counts: lower numbers go first. The GPU's context is current.
+    /// Returns the driver's number: lower ones go first. The GPU's context must be current.
     pub(super) fn number(self, gpu: &Gpu) -> Result<i32> {
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: it writes two ints.
@@ -286,7 +286,7 @@ impl Priority {
     }
 }
 
-/// Whether a stream's work is done; the GPU's context is current.
+/// Whether a stream's work is done; the GPU's context must be current.
 fn is_idle(gpu: &Gpu, stream: CUstream) -> Result<bool> {
     // SAFETY: the stream is live.
     let result = unsafe { (gpu.cuda().cuStreamQuery)(stream) };
@@ -297,7 +297,8 @@ fn is_idle(gpu: &Gpu, stream: CUstream) -> Result<bool> {
     Ok(true)
 }
 
-/// Looks at a stream until its work is done or the time is over: whether it is done. The GPU's context is current.
+/// Polls a stream until its work is done or the time is over; returns whether it is done. The GPU's context must be
+/// current.
 pub(super) fn poll_stream(gpu: &Gpu, stream: CUstream, timeout: Duration) -> Result<bool> {
     let begun = Instant::now();
     for look in 0_u32.. {

@@ -1,4 +1,4 @@
-//! What CUDA and the system say of themselves.
+//! Facts that CUDA and the system report.
 
 use std::fs::File;
 use std::path::Path;
@@ -17,14 +17,13 @@ use crate::program::{self, Program};
 use crate::proxy::{ProxyOptions, ProxyThread};
 use crate::uring::Device;
 
-/// Writes of devices are seen in order by the GPU from this value of the attribute on (`OWNER`).
+/// From this value of the attribute on (`OWNER`), the GPU sees devices' writes in order.
 const ORDERED: i32 = 100;
-/// As many hardware queues for streams as a GPU has.
+/// The number of hardware queues for streams in a GPU.
 const STREAM_QUEUES_MAX: u32 = 32;
-/// The file of iommufd.
 const IOMMUFD: &str = "/dev/iommu";
 
-/// The GPU and its driver.
+/// Rows about the GPU and its driver.
 pub(super) fn gpu(gpu: &Result<Arc<Gpu>>) -> Vec<Row> {
     let gpu = match gpu {
         Ok(gpu) => gpu,
@@ -82,7 +81,7 @@ fn partitions(gpu: &Arc<Gpu>) -> Row {
     }
 }
 
-/// NVRTC, and whether it makes the device code for this GPU.
+/// NVRTC, and whether it compiles the device code for this GPU.
 fn compiler(gpu: &Arc<Gpu>) -> Row {
     let made = program::version().and_then(|version| Program::load(gpu).map(|_| version));
     Row::of("NVRTC", &made, |(major, minor)| {
@@ -90,7 +89,7 @@ fn compiler(gpu: &Arc<Gpu>) -> Row {
     })
 }
 
-/// What lets memory and registers be shared.
+/// Rows about sharing memory and registers.
 pub(super) fn system(gpu: Option<&Arc<Gpu>>, controller: Option<&Arc<Controller>>) -> Vec<Row> {
     let mut rows = Vec::new();
     if let Some(gpu) = gpu {
@@ -141,7 +140,7 @@ fn host_register(info: &GpuInfo) -> Row {
     has(there, "host registration", why, "use a GPU and a driver that do; rings need it")
 }
 
-/// Whether the GPU sees what a device wrote before it sees that the device has said so.
+/// Whether the GPU sees a device's data before the completion that announces it.
 fn ordering(info: &GpuInfo) -> Row {
     let value = info.attributes.rdma_writes_ordering;
     if value >= ORDERED {
@@ -156,7 +155,7 @@ fn yes(is_so: bool) -> &'static str {
     if is_so { "yes" } else { "no" }
 }
 
-/// Whether PCIe devices may be let at the GPU's memory, and at memory that is made by granules.
+/// Whether PCIe devices can access the GPU's memory, including memory allocated in granules.
 fn peer_access(info: &GpuInfo) -> Row {
     let (name, attributes) = ("PCIe access", &info.attributes);
     let (all, granules) = (attributes.gpu_direct_rdma, attributes.vmm_rdma);
@@ -169,7 +168,7 @@ fn peer_access(info: &GpuInfo) -> Row {
     Row::warning(name, value, why, fix)
 }
 
-/// How the GPU is made to see what devices wrote, where it does not by itself.
+/// How to make devices' writes visible to the GPU, if they are not by themselves.
 fn flushing(info: &GpuInfo) -> Row {
     let (name, attributes) = ("flushing", &info.attributes);
     let how = ["none", "call", "stream", "call and stream"][attributes.flush_writes as usize & 3];
@@ -184,7 +183,7 @@ fn flushing(info: &GpuInfo) -> Row {
     Row::warning(name, value, why, fix)
 }
 
-/// Whether a controller is a PCIe function behind an IOMMU; all others take memory without one.
+/// Whether a controller is a PCIe function behind an IOMMU; others need none.
 pub(super) fn is_vfio(controller: &Controller) -> bool {
     controller.info().device.starts_with("vfio:")
 }
@@ -229,7 +228,7 @@ pub(super) fn doorbells(gpu: &Arc<Gpu>, device: &Device) -> (Row, Option<&'stati
     (row, Some(way))
 }
 
-/// A size in the largest unit that it fills.
+/// Formats a size in the largest unit that it fills.
 pub(super) fn bytes(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);

@@ -1,4 +1,4 @@
-//! What PCIe has to do with it: the GPU's window, what lies between it and the controller, links and IOMMU groups.
+//! PCIe facts: the GPU's window, what lies between it and the controller, links and IOMMU groups.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::{Row, facts};
 use crate::cuda::Gpu;
 use crate::topology::{Relation, Site, bar1_bytes};
 
-/// All that sysfs says of the two.
+/// Returns everything that sysfs says about the two.
 pub(super) fn rows(
     root: &Path,
     gpu: &Gpu,
@@ -28,7 +28,7 @@ pub(super) fn rows(
     rows
 }
 
-/// What sysfs says of a GPU and a drive on PCIe, of which it may hide one.
+/// Returns the rows for a GPU and a drive on PCIe, one of which sysfs may hide.
 fn pair(ours: Option<Site>, theirs: Option<Site>) -> Vec<Row> {
     let mut rows: Vec<Row> =
         theirs.as_ref().and_then(|site| link("SSD link", site)).into_iter().collect();
@@ -45,7 +45,7 @@ fn pair(ours: Option<Site>, theirs: Option<Site>) -> Vec<Row> {
     rows
 }
 
-/// How much of the GPU's memory devices can be shown at a time.
+/// How much of the GPU's memory devices can access at a time.
 fn window(root: &Path, address: &str, memory_bytes: u64) -> Row {
     let value = |shown| format!("{} of {}", facts::bytes(shown), facts::bytes(memory_bytes));
     match bar1_bytes(root, address) {

@@ -1,4 +1,4 @@
-//! Reports of machines with everything, with something and with nothing.
+//! Reports of machines with everything, something and nothing.
 
 use std::fs;
 

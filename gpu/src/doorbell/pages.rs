@@ -1,7 +1,7 @@
-//! Pages of registers that the GPU was let at, each once for all who use it.
+//! Pages of registers that the GPU can access, each shared by all its users.
 //!
-//! CUDA registers a page once in a process, and queues of several rings have their doorbells in one page: so the pages
-//! are in one table, by GPU and address, each for as long as a queue uses it.
+//! CUDA registers a page once per process, and queues of several rings have doorbells in the same page. So one table
+//! holds the pages by GPU and address, each for as long as a queue uses it.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -17,28 +17,27 @@ use crate::cuda::library::code;
 use crate::cuda::{Gpu, Registration};
 use crate::error::{Error, Result};
 
-/// How long CUDA may take to forget a page whose last user is gone.
+/// How long CUDA may take to unregister a page whose last user is gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A GPU's number, and a page's address in this process.
 type Key = (u32, usize);
 
-/// The pages there are, and those that CUDA is about to forget.
+/// The registered pages, and those that CUDA is about to unregister.
 static PAGES: Mutex<BTreeMap<Key, Weak<Page>>> = Mutex::new(BTreeMap::new());
 
-/// Lets a GPU at the pages of registers.
+/// Makes pages of registers accessible to a GPU.
 #[derive(Debug)]
 pub(crate) struct MappedPages {
     gpu: Arc<Gpu>,
-    /// Whether a page is a device's registers, or memory that is shared with a controller in software.
+    /// Whether a page is a device's registers, or memory shared with a software controller.
     is_device: fn(usize) -> bool,
 }
 
-/// One page of registers.
 #[derive(Debug)]
 pub(super) struct Page {
     key: Key,
-    /// Nothing once it is being dropped.
+    /// None while being dropped.
     registration: Option<Registration>,
 }
 
@@ -47,7 +46,7 @@ impl MappedPages {
         MappedPages { gpu: Arc::clone(gpu), is_device }
     }
 
-    /// Where the GPU finds a register, and the page that keeps it.
+    /// Returns the GPU address of a register, and the page that keeps it.
     pub(super) fn map(&self, doorbell: &Doorbell) -> Result<(u64, Arc<Page>)> {
         let Doorbell::Mapped(register) = doorbell else {
             let why = "this controller's doorbells are rung by messages to another process, not by stores";
@@ -65,7 +64,7 @@ impl MappedPages {
             let mut pages = pages();
             match pages.get(&key).map(Weak::upgrade) {
                 Some(Some(page)) => return Ok(page),
-                // Its last user is having CUDA forget it, and takes it out of the table then.
+                // Its last user is unregistering it, and then removes it from the table.
                 Some(None) if Instant::now() < end => {}
                 _ => {
                     let registration = Some(self.register(at, register.window())?);
@@ -79,7 +78,7 @@ impl MappedPages {
         }
     }
 
-    /// Lets the GPU at the page at `at`, which a register of `window` is in.
+    /// Registers the page at `at`, which contains a register of `window`.
     fn register(&self, at: usize, window: &Window) -> Result<Registration> {
         let inside = at.checked_sub(window.as_ptr().addr());
         let Some(page) = inside.and_then(|inside| window.slice(inside, PAGE_BYTES)) else {
@@ -92,7 +91,8 @@ impl MappedPages {
             // SAFETY: `owner` keeps the mapping; reading a doorbell has no effect (NVMe Base 2.0 section 3.1.3).
             unsafe { Registration::io(&self.gpu, first, PAGE_BYTES, owner) }
         } else {
-            // SAFETY: `owner` keeps the mapping: memory that is shared with whoever serves the controller.
+            // SAFETY: `owner` keeps the mapping: memory that is shared with the process or thread that serves the
+            // controller.
             unsafe { Registration::memory(&self.gpu, first, PAGE_BYTES, owner) }
         };
         registered.map_err(taken)
@@ -100,18 +100,17 @@ impl MappedPages {
 }
 
 impl Page {
-    /// Where the GPU sees it.
     fn address(&self) -> u64 {
         self.registration.as_ref().expect("there until it is dropped").address()
     }
 }
 
 impl Drop for Page {
-    /// It is in the table until CUDA has forgotten it, so that nobody registers it before.
+    /// It stays in the table until CUDA has unregistered it, so that it is not registered again before.
     fn drop(&mut self) {
         drop(self.registration.take());
         let mut pages = pages();
-        // Whoever lost patience may have put another there.
+        // A user that ran out of patience may have put another there.
         if pages.get(&self.key).is_some_and(|page| page.strong_count() == 0) {
             pages.remove(&self.key);
         }
@@ -122,7 +121,7 @@ fn pages() -> MutexGuard<'static, BTreeMap<Key, Weak<Page>>> {
     PAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A page that CUDA has already, though not from the table, is no matter of rights or of the machine.
+/// Explains a page that CUDA already has, though not from the table: neither rights nor the machine are at fault.
 fn taken(error: Error) -> Error {
     match error {
         Error::Cuda { code: code::HOST_MEMORY_ALREADY_REGISTERED, .. } => {

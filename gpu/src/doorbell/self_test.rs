@@ -1,7 +1,8 @@
-//! Whether the GPU's stores to a doorbell arrive: one command through a queue of its own, which the GPU rings.
+//! Tests whether the GPU's stores to a doorbell arrive, with one command through its own queue, which the GPU rings.
 //!
-//! The rings are in host memory and the CPU looks for the completion, so that nothing is tested but the doorbell. If nothing comes,
-//! the CPU rings the same tail: what comes then says that the doorbell's mapping is at fault, and silence that the controller is.
+//! The rings are in host memory and the CPU polls for the completion, so that only the doorbell is under test. Without
+//! a completion, the CPU rings the same tail: an answer then means that the doorbell's mapping is at fault, and silence
+//! that the controller is.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,15 +21,14 @@ use crate::paths::HostBlock;
 use crate::program::{Kernel, Program};
 use crate::queue::Queue;
 
-/// Entries of the queue.
 const DEPTH: u32 = 4;
 /// Bytes that the command reads at most: one LBA.
 const DATA_BYTES: u64 = 4096;
-/// How long the GPU may take to write one word, and the controller to answer the CPU.
+/// Time limit for the GPU to write one word, and for the controller to answer the CPU.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the controller may take to answer the GPU. Short, for every start waits for it where stores are lost.
+/// Time limit for the controller to answer the GPU. Short, because every start waits for it where stores are lost.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
-/// Silences of the controller before stores count as lost: a machine that stalls looks the same for once.
+/// Silences of the controller before stores count as lost: a stalled machine can cause one.
 const SILENCES: u32 = 2;
 /// DW3 bit 16 of a completion in the first lap.
 const PHASE: u32 = 1 << 16;
@@ -36,8 +36,8 @@ const PHASE: u32 = 1 << 16;
 /// Sends reads through new queues, rung by the GPU, until one is answered or stores count as lost.
 ///
 /// # Errors
-/// [`Error::Unavailable`] or [`Error::Refused`] where the GPU's store does not arrive, with what is known; the driver's where the
-/// controller does not answer the CPU's either.
+/// [`Error::Unavailable`] or [`Error::Refused`] if the GPU's store does not arrive, with what is known; the driver's if
+/// the controller does not answer the CPU either.
 pub(super) fn run(
     gpu: &Arc<Gpu>,
     program: &Program,
@@ -53,7 +53,7 @@ pub(super) fn run(
     Err(lost(doorbells))
 }
 
-/// Sends one read through a new queue: whether the controller answered the GPU, and not the CPU alone.
+/// Sends one read through a new queue; returns whether the controller answered the GPU, and not only the CPU.
 fn answers(
     gpu: &Arc<Gpu>,
     program: &Program,
@@ -85,7 +85,7 @@ fn answers(
     poked.map(|()| false)
 }
 
-/// The controller answered the CPU's ring and not the GPU's.
+/// Explains that the controller answered the CPU's ring but not the GPU's.
 fn lost(doorbells: &Doorbells) -> Error {
     let why = "the GPU's store was made, and the controller took no notice until the CPU rang";
     match doorbells {
@@ -99,7 +99,7 @@ fn lost(doorbells: &Doorbells) -> Error {
     }
 }
 
-/// Puts a read of the first LBA at the first entry.
+/// Writes a read of the first LBA to the first entry.
 fn post_read(queue: &Queue, namespace: &Namespace, data: Iova) {
     let dptr = DataPointer::Prp { prp1: data, prp2: Iova(0) };
     let sqe = Sqe::read(namespace.nsid(), Lba(0), LbaCount::ONE).with_dptr(dptr).with_cid(Cid(1));
@@ -111,14 +111,15 @@ fn post_read(queue: &Queue, namespace: &Namespace, data: Iova) {
     std::sync::atomic::fence(Ordering::Release);
 }
 
-/// The submission ring, or with 1 the completion ring.
+/// Returns the submission ring, or with 1 the completion ring.
 fn ring(queue: &Queue, which: usize) -> &Atomics {
     let raw = queue.raw.as_ref().expect("a queue of a controller's has one");
     let space = [raw.submission(), raw.completion()][which];
     space.memory().expect("rings in host memory are reached")
 }
 
-/// Has the GPU ring a queue's submission doorbell, and waits until it has. If that is never known, the queue stays for good.
+/// Makes the GPU ring a queue's submission doorbell, and waits until it has. If that cannot be known, the queue is
+/// leaked.
 fn poke(gpu: &Arc<Gpu>, program: &Program, queue: &Rc<Queue>, value: u32) -> Result<()> {
     let address = queue.sq_doorbell;
     let arguments = PinnedMemory::allocate(gpu, 16)?;
@@ -137,7 +138,7 @@ fn poke(gpu: &Arc<Gpu>, program: &Program, queue: &Rc<Queue>, value: u32) -> Res
     done
 }
 
-/// Whether the command's completion comes in time, whatever its status.
+/// Whether the command's completion arrives in time, whatever its status.
 fn is_answered(queue: &Queue, controller: &Controller, within: Duration) -> bool {
     let deadline = Instant::now() + within;
     let status = &ring(queue, 1).dwords()[3];

@@ -125,7 +125,7 @@ fn queues_share_the_page_of_their_doorbells_and_give_it_back() {
             let doorbells = Doorbells::mapped(&rig.gpu);
             let before = adit_gpu_emulated::report().registrations;
             let queues: Vec<_> = (0..4).map(|_| rig.queue(16, &doorbells)).collect();
-            // Two rings of each, and one page of registers for all.
+            // Two rings each, and one page of registers for all.
             assert_eq!(adit_gpu_emulated::report().registrations - before, 4 * 2 + 1);
             let distances: Vec<u64> =
                 queues.iter().map(|queue| queue.cq_doorbell - queue.sq_doorbell).collect();
@@ -152,7 +152,7 @@ fn doorbells_that_are_messages_are_rung_by_proxy_alone() {
     drop(slot);
 }
 
-/// One-shot rings over the rig's one controller.
+/// Creates one-shot rings over the rig's one controller.
 fn rings(rig: &Rig, doorbells: DoorbellChoice) -> GioUring {
     let pool = Pool::allocate(&rig.gpu, &rig.controllers, &[1 << 20], Some(Place::Host));
     let (controller, namespace) = (Arc::clone(&rig.controllers[0]), rig.namespace.clone());
@@ -194,7 +194,7 @@ fn rings_that_share_a_controller_share_its_pages() {
     });
 }
 
-/// A queue's submission doorbell, which nobody rings.
+/// Returns a queue's unused submission doorbell.
 fn doorbell(rig: &Rig) -> Doorbell {
     let queue = rig.queue(16, &rig.proxy());
     queue.raw.as_ref().expect("a controller's").doorbells().0.clone()

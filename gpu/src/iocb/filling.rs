@@ -1,4 +1,4 @@
-//! Filling control blocks with what transfers are cut into.
+//! Fills control blocks with the contexts of transfers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,31 +9,30 @@ use crate::error::Error;
 use crate::layout::Context;
 use crate::transfer::{Cut, Filled, Transfer};
 
-/// Fills blocks with the contexts of transfers, for one device after the other as they come.
+/// Fills blocks with the contexts of transfers, for any mix of devices.
 pub(crate) struct Filling<'a> {
     lanes: Vec<Lane<'a>>,
 }
 
-/// The blocks of one device.
 struct Lane<'a> {
     cut: Cut<'a>,
     sink: Sink<'a>,
 }
 
-/// Where contexts go.
+/// Destination of contexts.
 struct Sink<'a> {
     blocks: &'a Arc<Blocks>,
     device: u16,
-    /// The contexts of the last of `filled`, as pairs of words; none before the first context.
+    /// The contexts of the last of `filled`, as pairs of words; empty before the first context.
     pairs: &'a [[AtomicU64; 2]],
-    /// Their transfers' positions: those of the last of `filled`, while it is filled.
+    /// Positions of their transfers: those of the last of `filled`, while it is being filled.
     positions: Vec<u32>,
     next: usize,
     filled: Vec<Use>,
 }
 
 impl<'a> Filling<'a> {
-    /// Fills for devices that cut like these.
+    /// Creates a filling for devices with the given splitters.
     pub(crate) fn new(blocks: &'a Arc<Blocks>, cuts: impl Iterator<Item = Cut<'a>>) -> Filling<'a> {
         let lane = |(device, cut)| {
             let (positions, filled) = (Vec::new(), Vec::new());
@@ -43,10 +42,10 @@ impl<'a> Filling<'a> {
         Filling { lanes: (0..).zip(cuts).map(lane).collect() }
     }
 
-    /// Adds the transfer at `position` of those that are given.
+    /// Adds the transfer at `position` of the given ones.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a transfer that cannot be; [`Error::Refused`] if there is no free block.
+    /// [`Error::Invalid`] for an invalid transfer; [`Error::Refused`] if there is no free block.
     #[inline(always)]
     pub(crate) fn add(&mut self, position: usize, transfer: Transfer) -> Filled {
         match self.lanes.get_mut(usize::from(transfer.device)) {
@@ -67,7 +66,7 @@ impl<'a> Filling<'a> {
         Error::invalid(format!("transfer {position} ({transfer:?})"), why)
     }
 
-    /// What was filled, to be issued behind `after`.
+    /// Returns the filled blocks, to be issued behind `after`.
     pub(crate) fn finish(mut self, after: Option<Arc<Event>>) -> Iocbs {
         let blocks = Arc::clone(self.lanes[0].sink.blocks);
         let mut uses = Vec::new();
@@ -97,7 +96,7 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// Goes on with another block.
+    /// Continues with another block.
     #[cold]
     fn open(&mut self) -> Filled {
         self.close();
@@ -109,7 +108,7 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// Takes note of how full the last block is, unless that was done.
+    /// Records how full the last block is, unless already done.
     fn close(&mut self) {
         if let Some(held) = self.filled.last_mut().filter(|_| !self.positions.is_empty()) {
             held.count = self.next as u32;

@@ -1,8 +1,8 @@
-//! GPU memory that the CPU's page tables name: Grace Hopper and its like, integrated GPUs.
+//! GPU memory that the CPU's page tables map: Grace Hopper and the like, integrated GPUs.
 //!
-//! The GPU's attributes say that it walks the CPU's page tables; that the CPU finds the GPU's memory in them is another matter,
-//! which depends on how the memory was allocated. So the kernel is asked to read a byte of it: it answers an address
-//! that nothing is mapped at with an error, where a load of our own would end the process.
+//! The GPU's attributes say that it walks the CPU's page tables. Whether the CPU finds the GPU's memory there depends
+//! on how the memory was allocated. So the kernel is asked to read a byte of it: it reports an unmapped address as an
+//! error, where a load of our own would end the process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,10 +15,10 @@ use crate::error::{Error, Result};
 
 const WHAT: &str = "GPU memory at its own address";
 
-/// Whether the GPU and the CPU share page tables.
+/// Checks that the GPU and the CPU share page tables.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where they do not.
+/// [`Error::Unavailable`] if they do not.
 pub(super) fn check(attributes: &Attributes) -> Result<()> {
     if attributes.pageable_memory_access && attributes.host_page_tables {
         return Ok(());
@@ -31,10 +31,10 @@ pub(super) fn check(attributes: &Attributes) -> Result<()> {
     ))
 }
 
-/// The memory's address in this process.
+/// Returns the memory's address in this process.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where the CPU does not reach it.
+/// [`Error::Unavailable`] if the CPU cannot access it.
 pub(super) fn address(memory: &DeviceMemory) -> Result<Address> {
     let last = memory.address() + memory.bytes() - 1;
     for probed in [memory.address(), last] {
@@ -47,7 +47,7 @@ pub(super) fn address(memory: &DeviceMemory) -> Result<Address> {
     Ok(Address(NonNull::new(at).expect("memory is not at address zero")))
 }
 
-/// Has the kernel read the byte at `address`.
+/// Makes the kernel read the byte at `address`.
 fn is_readable(address: u64) -> io::Result<()> {
     let (_reader, writer) = io::pipe()?;
     let at = std::ptr::with_exposed_provenance::<libc::c_void>(address as usize);

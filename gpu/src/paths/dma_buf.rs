@@ -1,4 +1,4 @@
-//! The dma-buf of GPU memory: what it takes, and its mapping in this process.
+//! The dma-buf of GPU memory: its requirements, and its mapping in this process.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -7,10 +7,10 @@ use memmap2::{MmapOptions, MmapRaw};
 use crate::cuda::Attributes;
 use crate::error::{Error, Result};
 
-/// Whether the GPU's memory has dma-bufs.
+/// Checks that the GPU's memory has dma-bufs.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where it has none.
+/// [`Error::Unavailable`] if it has none.
 pub(super) fn check(attributes: &Attributes) -> Result<()> {
     if attributes.dma_buf {
         return Ok(());
@@ -19,10 +19,10 @@ pub(super) fn check(attributes: &Attributes) -> Result<()> {
     Err(Error::unavailable("a dma-buf of GPU memory", "the GPU's driver exports none", fix))
 }
 
-/// Whether its dma-bufs can be mapped into a process.
+/// Checks that its dma-bufs can be mapped into a process.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where the driver says that they cannot.
+/// [`Error::Unavailable`] if the driver says that they cannot.
 pub(super) fn check_mapping(attributes: &Attributes) -> Result<()> {
     check(attributes)?;
     match attributes.dma_buf_mmap {

@@ -1,4 +1,4 @@
-//! GPU memory that is exposed by one of the ways, so that devices can be given it.
+//! GPU memory exposed by one of the paths, so that devices can access it.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -14,31 +14,30 @@ use super::{Mapped, MemoryPath, coherent, dma_buf};
 use crate::cuda::{DeviceMemory, Gpu};
 use crate::error::{Error, Result};
 
-/// GPU memory with the view of it that devices are given. The view goes before the memory.
+/// GPU memory with the view for devices. The view drops before the memory.
 #[derive(Debug)]
 pub(crate) struct Exposed {
     view: View,
     memory: DeviceMemory,
 }
 
-/// What of the memory a device is given.
 #[derive(Debug)]
 pub(super) enum View {
     /// The memory at its own address.
     Own(Address),
     /// Its dma-buf, by the file alone.
     File(OwnedFd),
-    /// Its dma-buf mapped into this process, and the file for a device that is reached through another process.
+    /// Its dma-buf mapped into this process, and the file for a device in another process.
     Mapping(MmapRaw, OwnedFd),
     /// A mapping that gdrdrv made.
     Gdr(GdrMapping),
 }
 
-/// An address in this process, of memory that is never reached through references.
+/// An address in this process, of memory that is never accessed through references.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Address(pub(super) NonNull<u8>);
 
-// SAFETY: only an address; whoever reaches the memory behind it says why it may.
+// SAFETY: only an address; code that reaches the memory behind it says why it may.
 unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
@@ -47,11 +46,11 @@ impl Exposed {
     /// Allocates at least `bytes` in the GPU and exposes them.
     ///
     /// # Errors
-    /// What the way lacks on this machine, before anything is allocated where that can be known.
+    /// What the path lacks on this machine, before allocating if that can be known.
     pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: u64, path: MemoryPath) -> Result<Arc<Exposed>> {
         check(path, gpu)?;
         let memory = match path {
-            // Granules of virtual memory are in the CPU's page tables only where somebody asks for that.
+            // Granules of virtual memory are in the CPU's page tables only on request.
             MemoryPath::Coherent => DeviceMemory::allocate(gpu, whole_granules(bytes)),
             MemoryPath::Gdrdrv if !gpu.info().attributes.vmm_rdma => {
                 DeviceMemory::allocate(gpu, whole_granules(bytes))
@@ -90,12 +89,11 @@ impl Exposed {
         Ok(Arc::new(Exposed { view, memory }))
     }
 
-    /// The memory itself.
     pub(crate) fn memory(&self) -> &DeviceMemory {
         &self.memory
     }
 
-    /// Gives it to a device; see [`super::Block::map`].
+    /// Maps it for a device, as [`super::Block::map`].
     pub(super) fn map(self: &Arc<Exposed>, controller: &Controller) -> Result<Mapped> {
         let bytes = self.memory.bytes();
         let at = match &self.view {
@@ -118,7 +116,7 @@ impl Exposed {
         Ok(Mapped::Here(buffer?))
     }
 
-    /// The file behind the view in this process, for a device that another process serves.
+    /// Returns the file behind the view in this process, for a device in another process.
     fn file(&self) -> Result<Option<(File, u64)>> {
         let View::Mapping(_, file) = &self.view else { return Ok(None) };
         let copy = file.try_clone().map_err(|why| {
@@ -128,7 +126,7 @@ impl Exposed {
     }
 }
 
-/// What is known to be missing for a way before anything is tried.
+/// Checks what a path is known to lack, before trying it.
 fn check(path: MemoryPath, gpu: &Gpu) -> Result<()> {
     let attributes = &gpu.info().attributes;
     match path {
@@ -139,7 +137,7 @@ fn check(path: MemoryPath, gpu: &Gpu) -> Result<()> {
     }
 }
 
-/// Whole large pages: CUDA packs smaller allocations, which then begin anywhere in a page.
+/// Rounds up to whole large pages: CUDA packs smaller allocations, which then begin anywhere in a page.
 fn whole_granules(bytes: u64) -> u64 {
     bytes.next_multiple_of(2 << 20)
 }

@@ -1,6 +1,7 @@
-//! GPU memory through gdrdrv, NVIDIA's module that maps BAR1 into a process; by `libgdrapi.so.2`, loaded when asked for.
+//! GPU memory through gdrdrv, NVIDIA's module that maps BAR1 into a process, by `libgdrapi.so.2`, loaded on demand.
 //!
-//! The memory is pinned as long as its mapping lives, and both go before it is freed. The library is loaded once and stays.
+//! The memory is pinned as long as its mapping lives, and both end before it is freed. The library is loaded once and
+//! stays.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_ulong, c_void};
@@ -14,11 +15,11 @@ use crate::error::{Error, Result, with_causes};
 
 const LIBRARY: &str = "libgdrapi.so.2";
 const WHAT: &str = "GPU memory through gdrdrv";
-/// The library pins whole pages of the GPU, from where one begins.
+/// The library pins whole GPU pages, from a page boundary.
 const GPU_PAGE_BYTES: u64 = 64 << 10;
 const INSTALL: &str = "install gdrcopy (libgdrapi) and load its module: modprobe gdrdrv";
 
-/// A pinned range, as the library names it; a structure of one word there.
+/// A pinned range: the library's structure of one word.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Handle(c_ulong);
@@ -34,7 +35,6 @@ struct Functions {
     _library: Library,
 }
 
-/// A mapping of GPU memory in this process.
 pub(crate) struct GdrMapping {
     session: Session,
     pinned: Handle,
@@ -47,13 +47,12 @@ unsafe impl Send for GdrMapping {}
 // SAFETY: as above; nothing is called through a shared reference.
 unsafe impl Sync for GdrMapping {}
 
-/// An open `/dev/gdrdrv`.
 struct Session {
     functions: &'static Functions,
     raw: NonNull<c_void>,
 }
 
-/// Whether the library and the module are there.
+/// Checks that the library and the module are present.
 ///
 /// # Errors
 /// [`Error::Unavailable`] with what is missing.
@@ -61,13 +60,12 @@ pub(crate) fn is_present() -> Result<()> {
     Session::open().map(drop)
 }
 
-/// What is wrong with the library, by its name.
+/// Explains why the library, by its name, did not load.
 fn not_loaded(why: &libloading::Error) -> String {
     format!("{LIBRARY}: {}", with_causes(why))
 }
 
 impl Functions {
-    /// Loads the library, once.
     fn load() -> Result<&'static Functions> {
         static LOADED: OnceLock<Result<Functions, String>> = OnceLock::new();
         // SAFETY: loading runs the library's initialisers, as linking with it would.
@@ -128,8 +126,8 @@ impl GdrMapping {
     /// Pins and maps `bytes` of GPU memory at `address`, a multiple of 64 KiB.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] without the library or the module; [`Error::Refused`] with the library's error number, or for an
-    /// address inside a page of the GPU.
+    /// [`Error::Unavailable`] without the library or the module; [`Error::Refused`] with the library's error number, or
+    /// for an address inside a page of the GPU.
     pub(super) fn new(address: u64, bytes: u64) -> Result<GdrMapping> {
         let session = Session::open()?;
         let refused = |call: &str, code: c_int| {
@@ -164,7 +162,7 @@ impl GdrMapping {
         Ok(GdrMapping { session, pinned, at, bytes: len })
     }
 
-    /// Its first byte in this process.
+    /// Returns its first byte in this process.
     pub(super) fn at(&self) -> NonNull<u8> {
         self.at.cast()
     }

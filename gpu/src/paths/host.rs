@@ -1,5 +1,5 @@
-//! Host memory that the GPU and devices reach: the driver's, near the first device and in large pages where there are any,
-//! registered with CUDA.
+//! Host memory for the GPU and devices: allocated by the driver, near the first device and in large pages if available,
+//! and registered with CUDA.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -21,7 +21,7 @@ pub(crate) struct HostBlock {
     memory: Arc<Memory>,
 }
 
-/// [`HostMemory`] with a name in messages.
+/// [`HostMemory`] with a name for messages.
 struct Memory(HostMemory);
 
 impl std::fmt::Debug for Memory {
@@ -31,10 +31,10 @@ impl std::fmt::Debug for Memory {
 }
 
 impl HostBlock {
-    /// Allocates at least `bytes` that all of the controllers can be given.
+    /// Allocates at least `bytes` that all of the controllers can access.
     ///
     /// # Errors
-    /// The driver's where memory has run out, CUDA's where it refuses to register it.
+    /// The driver's when memory runs out, CUDA's if it refuses to register it.
     pub(crate) fn allocate(
         gpu: &Arc<Gpu>,
         controllers: &[Arc<Controller>],
@@ -54,25 +54,24 @@ impl HostBlock {
         Ok(Arc::new(HostBlock { registration, memory }))
     }
 
-    /// Where the GPU finds the first byte.
     pub(crate) fn address(&self) -> u64 {
         self.registration.address()
     }
 
-    /// Where this process does.
+    /// Returns the first byte's address in this process.
     pub(crate) fn at(&self) -> NonNull<u8> {
         self.memory.0.as_ptr()
     }
 
-    /// Bytes of it, a multiple of 4096.
+    /// Size in bytes, a multiple of 4096.
     pub(crate) fn bytes(&self) -> usize {
         self.memory.0.len()
     }
 
-    /// The memory as atomics, which keep the block.
+    /// Returns the memory as atomics, which keep the block.
     pub(crate) fn atomics(self: &Arc<HostBlock>) -> Atomics {
         let owner: Arc<dyn Any + Send + Sync> = Arc::<HostBlock>::clone(self);
-        // SAFETY: `owner` keeps the memory; nobody makes references to its bytes.
+        // SAFETY: `owner` keeps the memory; no references to its bytes are made.
         unsafe { Atomics::new(self.at(), self.bytes(), owner) }
     }
 
@@ -88,7 +87,7 @@ impl HostBlock {
         Ok(())
     }
 
-    /// Copies what is at `offset`.
+    /// Copies from `offset`.
     ///
     /// # Errors
     /// As [`HostBlock::write`].
@@ -109,7 +108,7 @@ impl HostBlock {
         Ok(unsafe { self.at().add(offset as usize) })
     }
 
-    /// Gives it to a device; see [`super::Block::map`].
+    /// Maps it for a device, as [`super::Block::map`].
     pub(super) fn map(self: &Arc<HostBlock>, controller: &Controller) -> Result<Mapped> {
         let file = self.memory.0.file().map(|(file, offset)| {
             file.try_clone_to_owned().map(|file| (File::from(file), offset)).map_err(|why| {
@@ -125,7 +124,7 @@ impl HostBlock {
     }
 }
 
-/// The controller that the memory has to suit first: one that another process serves takes only memory with a file.
+/// Returns the controller with the strictest demands: one in another process takes only memory with a file.
 fn most_demanding(controllers: &[Arc<Controller>]) -> Option<&Arc<Controller>> {
     let is_served =
         |controller: &&Arc<Controller>| controller.info().device.starts_with("vfio-user:");

@@ -1,4 +1,4 @@
-//! A block of memory as the GPU reaches it, and as one device does.
+//! A block of memory for the GPU, and its mapping for one device.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,16 +9,14 @@ use adit_driver::{Buffer, Controller, FileMapping, IoBuffer};
 use super::{Exposed, HostBlock};
 use crate::error::Result;
 
-/// Memory that the GPU reaches, with what a device needs to be given it.
+/// Memory that the GPU can access, with what a device needs to map it.
 #[derive(Clone, Debug)]
 pub(crate) enum Block {
-    /// The GPU's.
     Gpu(Arc<Exposed>),
-    /// The host's.
     Host(Arc<HostBlock>),
 }
 
-/// A block as one device reaches it; taken from the device on drop, before the block can go.
+/// A block mapped for one device; unmapped on drop, before the block can go.
 #[derive(Debug)]
 pub(crate) enum Mapped {
     /// Registered by its address in this process.
@@ -28,7 +26,6 @@ pub(crate) enum Mapped {
 }
 
 impl Block {
-    /// Where the GPU finds the first byte.
     pub(crate) fn address(&self) -> u64 {
         match self {
             Block::Gpu(exposed) => exposed.memory().address(),
@@ -36,10 +33,10 @@ impl Block {
         }
     }
 
-    /// Gives the whole block to a device.
+    /// Maps the whole block for a device.
     ///
     /// # Errors
-    /// What the device's bus says.
+    /// The device's bus's.
     pub(crate) fn map(&self, controller: &Controller) -> Result<Mapped> {
         match self {
             Block::Gpu(exposed) => exposed.map(controller),
@@ -47,22 +44,21 @@ impl Block {
         }
     }
 
-    /// Gives it to several.
+    /// Maps it for several devices.
     ///
     /// # Errors
-    /// The first refusal; those before it are undone.
+    /// The first refusal, which undoes the earlier mappings.
     pub(crate) fn map_for(&self, controllers: &[Arc<Controller>]) -> Result<Vec<Mapped>> {
         controllers.iter().map(|controller| self.map(controller)).collect()
     }
 
-    /// Keeps the block, for whoever has to outlast a device's use of it.
+    /// Keeps the block alive for as long as a device uses it.
     pub(crate) fn keeper(&self) -> Arc<dyn Any + Send + Sync> {
         Arc::new(self.clone())
     }
 }
 
 impl Mapped {
-    /// Where the device finds the first byte.
     pub(crate) fn iova(&self) -> Iova {
         match self {
             Mapped::Here(buffer) => buffer.iova(),
@@ -70,8 +66,8 @@ impl Mapped {
         }
     }
 
-    /// Where the device finds the two prebuilt PRP lists of the block's pages; `None` for one of two pages or fewer,
-    /// which needs no list.
+    /// Returns the device addresses of the two prebuilt PRP lists of the block's pages; `None` for a block of at most
+    /// two pages, which needs no list.
     pub(crate) fn lists(&self) -> Option<[Iova; 2]> {
         let prebuilt = match self {
             Mapped::Here(buffer) => buffer.prebuilt(0),

@@ -1,10 +1,10 @@
-//! The ways by which a controller's DMA reaches memory that the GPU works on.
+//! The paths by which a controller's DMA reaches memory that the GPU works on.
 //!
-//! Each way has its own conditions, and no machine says beforehand which of them it meets. So each is tried for real, best
-//! first, with a small piece of memory that is exposed, mapped for the controller and taken back. The first that works is used;
-//! why those before it did not is kept, for [`crate::doctor`] and for errors.
+//! Each path has its own conditions, and no machine says beforehand which of them it meets. So each is tried for real,
+//! best first, with a small piece of memory that is exposed, mapped for the controller and released. The first that
+//! works is used; the reasons against earlier ones are kept, for [`crate::doctor`] and for errors.
 //!
-//! | way | what is mapped | needs |
+//! | path | what is mapped | needs |
 //! |---|---|---|
 //! | coherent | the memory at its own address | a GPU that shares the CPU's page tables |
 //! | dma-buf through iommufd | the file of its dma-buf | a kernel whose iommufd takes the GPU driver's dma-bufs |
@@ -13,8 +13,8 @@
 //! | pinned host memory | host memory that the GPU reaches | a GPU that registers host memory |
 //! | CPU only | nothing of the GPU's | nothing |
 //!
-//! Law 3 is in the order of ownership: a mapping for a device ([`Mapped`]) owns what it maps ([`Block`]), which owns the
-//! mapping in this process, which owns the memory. What cannot be unmapped is leaked by the driver, with all of that.
+//! The order of ownership implements law 3: a mapping for a device ([`Mapped`]) owns what it maps ([`Block`]), which
+//! owns the mapping in this process, which owns the memory. If unmapping fails, the driver leaks all of that.
 
 mod coherent;
 mod dma_buf;
@@ -37,28 +37,28 @@ pub(crate) use gdr::is_present as gdr_is_present;
 pub(crate) use host::HostBlock;
 pub(crate) use mapped::{Block, Mapped};
 
-/// Bytes that a way is tried with: one granule of memory that can be exported.
+/// Bytes to try a path with: one granule of exportable memory.
 const PROBE_BYTES: u64 = 2 << 20;
 
-/// A way, best first.
+/// A path, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryPath {
     /// The GPU shares the CPU's page tables: its memory is mapped at its own address.
     Coherent,
-    /// The memory's dma-buf is mapped through iommufd.
+    /// Maps the memory's dma-buf through iommufd.
     DmaBufIommufd,
-    /// The memory's dma-buf is mapped into this process, and that mapping for the device.
+    /// Maps the memory's dma-buf into this process, and that mapping for the device.
     DmaBufMmap,
-    /// As before, by the kernel module gdrdrv.
+    /// As `DmaBufMmap`, by the kernel module gdrdrv.
     Gdrdrv,
-    /// Host memory that both the GPU and the device reach.
+    /// Host memory that both the GPU and the device access.
     PinnedHost,
-    /// The GPU has no part in it.
+    /// Without the GPU.
     CpuOnly,
 }
 
 impl MemoryPath {
-    /// All, best first.
+    /// All paths, best first.
     pub const ALL: [MemoryPath; 6] = [
         MemoryPath::Coherent,
         MemoryPath::DmaBufIommufd,
@@ -68,7 +68,7 @@ impl MemoryPath {
         MemoryPath::CpuOnly,
     ];
 
-    /// Those by which a device reaches the GPU's own memory, best first.
+    /// Paths to the GPU's own memory, best first.
     pub const TO_GPU: [MemoryPath; 4] = [
         MemoryPath::Coherent,
         MemoryPath::DmaBufIommufd,
@@ -76,7 +76,7 @@ impl MemoryPath {
         MemoryPath::Gdrdrv,
     ];
 
-    /// As it is written in reports.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             MemoryPath::Coherent => "coherent memory",
@@ -89,12 +89,12 @@ impl MemoryPath {
     }
 }
 
-/// How a way fared.
+/// Result of trying a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathReport {
-    /// The way.
+    /// The path.
     pub path: MemoryPath,
-    /// Nothing, or why it does not work here and what would change that.
+    /// Success, or why it does not work here and how to change that.
     pub outcome: Result<(), String>,
 }
 
@@ -114,15 +114,15 @@ impl PathReport {
     }
 }
 
-/// Tries every way between a GPU and a controller, and leaves nothing behind. None works while the persistent kernel of rings
-/// runs on the GPU.
+/// Tries every path between a GPU and a controller, and leaves nothing behind. None works while the persistent kernel
+/// of rings runs on the GPU.
 pub fn probe(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> Vec<PathReport> {
     let controllers = [Arc::clone(controller)];
     let report = |path| PathReport::new(path, &try_path(path, gpu, &controllers));
     MemoryPath::ALL.into_iter().map(report).collect()
 }
 
-/// Tries one way with a small piece of memory, for all of the controllers.
+/// Tries one path with a small piece of memory, for all of the controllers.
 pub(crate) fn try_path(
     path: MemoryPath,
     gpu: &Arc<Gpu>,
@@ -136,7 +136,7 @@ pub(crate) fn try_path(
     block.map_for(controllers).map(drop)
 }
 
-/// `bytes` of memory for a way: in the GPU, or in the host for [`MemoryPath::PinnedHost`].
+/// Allocates `bytes` for a path: in the GPU, or in the host for [`MemoryPath::PinnedHost`].
 pub(crate) fn block(
     path: MemoryPath,
     gpu: &Arc<Gpu>,
@@ -152,8 +152,8 @@ pub(crate) fn block(
     }
 }
 
-/// The first way by which all of the controllers reach GPU memory and `make` succeeds, with what it made; and how each way
-/// that was tried fared. None is tried without a controller.
+/// Returns the first path by which all of the controllers reach GPU memory and `make` succeeds, with its result, and a
+/// report of each path tried. Tries none without a controller.
 pub(crate) fn first_to_gpu<T>(
     gpu: &Arc<Gpu>,
     controllers: &[Arc<Controller>],
@@ -171,7 +171,7 @@ pub(crate) fn first_to_gpu<T>(
     (None, reports)
 }
 
-/// Why no way led to GPU memory, as one error.
+/// Combines the reasons against all paths to GPU memory into one error.
 pub(crate) fn no_way(reports: &[PathReport]) -> Error {
     let whys: Vec<String> = reports
         .iter()

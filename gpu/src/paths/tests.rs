@@ -1,4 +1,5 @@
-//! Each way with the emulated GPU and software controllers: real data both ways, each refusal, and nothing left behind.
+//! Each path with the emulated GPU and software controllers: real data both ways, each refusal, and nothing left
+//! behind.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ pub(crate) struct Rig {
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) buses: Vec<Arc<SoftBus>>,
     pub(crate) controllers: Vec<Arc<Controller>>,
-    /// Of the first.
+    /// The first controller's.
     pub(crate) namespace: Namespace,
 }
 
@@ -35,7 +36,7 @@ impl Rig {
         Rig::patient(options, Duration::from_secs(10))
     }
 
-    /// With `admin_timeout` for the controllers' answers to the driver.
+    /// Creates a rig with `admin_timeout` for the controllers' answers to the driver.
     pub(crate) fn patient(options: &[&str], admin_timeout: Duration) -> Rig {
         let gpu = Gpu::open(0).expect("the emulated GPU");
         let bus =
@@ -69,13 +70,12 @@ impl Rig {
         Queue::attach(&self.gpu, controller, &self.namespace, depth, places, doorbells)
     }
 
-    /// A proxy's doorbells.
     pub(crate) fn proxy(&self) -> Doorbells {
         let proxy = ProxyThread::start(&self.gpu, &ProxyOptions::default());
         Doorbells::Proxy(proxy.expect("a proxy"))
     }
 
-    /// Nothing was reached that was not mapped, and nothing stays mapped.
+    /// Checks that no unmapped memory was accessed and nothing stays mapped.
     pub(crate) fn finish(self) {
         let Rig { controllers, namespace, buses, .. } = self;
         drop((controllers, namespace));
@@ -85,7 +85,7 @@ impl Rig {
     }
 }
 
-/// Carries `bytes` between the first LBA and device address `at`, by a queue that the CPU drives.
+/// Moves `bytes` between the first LBA and device address `at`, by a queue that the CPU drives.
 fn transfer(rig: &Rig, device: usize, at: Iova, write: bool) {
     let controller = &rig.controllers[device];
     // SAFETY: the one command names memory of the pool's.
@@ -124,7 +124,7 @@ fn carries_data(rig: &Rig, pool: &Pool) {
     }
 }
 
-/// A pool of two regions in `place`, which is reached by `path`; data goes through it, and nothing stays.
+/// Creates a pool of two regions in `place`, reached by `path`, moves data through it, and checks that nothing stays.
 fn a_pool_by(path: MemoryPath, place: Place) {
     let before = adit_gpu_emulated::report();
     let rig = Rig::new(2);
@@ -144,7 +144,7 @@ fn a_pool_by(path: MemoryPath, place: Place) {
     assert_eq!((after.misuses, after.leaks), (0, 0));
 }
 
-/// Each way by the settings that leave it as the first that works.
+/// Tests each path with the settings that make it the first that works.
 macro_rules! a_way {
     ($name:ident, $settings:literal, $path:expr, $place:expr) => {
         #[test]

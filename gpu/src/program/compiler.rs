@@ -1,4 +1,4 @@
-//! NVRTC, the compiler in a library.
+//! NVRTC, the CUDA compiler as a library.
 #![allow(unsafe_code)]
 
 use crate::cuda::library::functions;
@@ -10,24 +10,22 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// Names the directory that NVRTC's libraries are in.
+/// Environment variable that names the directory of NVRTC's libraries.
 const DIRECTORY_VARIABLE: &str = "ADIT_NVRTC";
 const WHAT: &str = "the device code's compiler";
 const FIX: &str = "pip install nvidia-cuda-nvrtc, and set ADIT_NVRTC or LD_LIBRARY_PATH to the directory of its libnvrtc.so";
 const SUCCESS: u32 = 0;
 const COMPILATION: u32 = 6;
 
-/// What NVRTC makes.
+/// Output of NVRTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Machine code.
     Cubin,
-    /// Text, which ends with a zero.
+    /// PTX text, zero-terminated.
     Ptx,
 }
 
 functions! {
-    /// NVRTC's functions.
     Nvrtc, required {
         fn nvrtcVersion(*mut c_int, *mut c_int);
         fn nvrtcGetNumSupportedArchs(*mut c_int);
@@ -53,11 +51,11 @@ struct Source {
     raw: nvrtcProgram,
 }
 
-/// Compiles a source with headers for an architecture: what it was made into, and what the compiler had to say.
+/// Compiles a source with headers for an architecture; returns the result and the compiler's log.
 ///
 /// # Errors
 ///
-/// [`Error::Unavailable`] without NVRTC; [`Error::Cuda`] with the compiler's words.
+/// [`Error::Unavailable`] without NVRTC; [`Error::Cuda`] with the compiler's output.
 pub(super) fn compile(
     source: &str,
     headers: &[(&str, &str)],
@@ -67,7 +65,7 @@ pub(super) fn compile(
     let nvrtc = nvrtc()?;
     let program = Source::new(nvrtc, source, headers)?;
     let architecture = format!("--gpu-architecture={architecture}");
-    // The last makes the log tell registers and spills.
+    // The last option makes the log list registers and spills.
     let options =
         [&architecture, "-std=c++17", "-default-device", "--ptxas-options=-v"].map(zero_ended);
     let options = options.each_ref().map(|option| option.as_ptr());
@@ -82,7 +80,7 @@ pub(super) fn compile(
     Ok((program.output(form)?, log))
 }
 
-/// The architectures that NVRTC compiles for, as numbers: 90 for 9.0.
+/// Returns the architectures that NVRTC supports, as numbers: 90 for 9.0.
 pub(super) fn architectures() -> Result<Vec<u32>> {
     let nvrtc = nvrtc()?;
     let mut count: c_int = 0;
@@ -96,7 +94,7 @@ pub(super) fn architectures() -> Result<Vec<u32>> {
     Ok(numbers.into_iter().filter_map(|number| u32::try_from(number).ok()).collect())
 }
 
-/// The version of CUDA that NVRTC is of: (13, 0).
+/// Returns the CUDA version of NVRTC: (13, 0).
 ///
 /// # Errors
 ///
@@ -144,7 +142,7 @@ impl Source {
         }
     }
 
-    /// What the compiler had to say; nothing if it will not even say that.
+    /// Returns the compiler's log; empty if it cannot be read.
     fn log(&self) -> String {
         let nvrtc = self.nvrtc;
         let log = self.bytes(
@@ -180,7 +178,7 @@ impl Drop for Source {
     }
 }
 
-/// A text for C. Sources and names of ours have no zero inside; were there one, the text would end there.
+/// Makes a C string, cut at an inner zero, which our sources and names do not have.
 fn zero_ended(text: &str) -> CString {
     let bytes = text.split('\0').next().unwrap_or_default();
     CString::new(bytes).expect("it was cut at its first zero")
@@ -211,7 +209,7 @@ fn failure(call: &'static str, code: u32, log: &str) -> Error {
     Error::Cuda { what, call, name: told.join("; "), code, fix: fix.to_owned() }
 }
 
-/// NVRTC's functions; it is looked for again at the next call if it was not found.
+/// Returns NVRTC's functions; looks for it again if it was not found before.
 fn nvrtc() -> Result<&'static Nvrtc> {
     static NVRTC: OnceLock<Nvrtc> = OnceLock::new();
     if let Some(nvrtc) = NVRTC.get() {
@@ -235,7 +233,7 @@ fn load_by_name() -> Result<&'static libloading::Library> {
     Err(Error::unavailable(WHAT, "libnvrtc.so is not found", FIX))
 }
 
-/// Loads NVRTC and what it loads itself, by path, so that neither need be where the dynamic linker looks.
+/// Loads NVRTC and its own dependency by path, so that neither needs the dynamic linker's search path.
 fn load_from(directory: &Path) -> Result<&'static libloading::Library> {
     let unavailable = |why: String| Error::unavailable(WHAT, why, FIX);
     let shown = directory.display();
@@ -250,13 +248,14 @@ fn load_from(directory: &Path) -> Result<&'static libloading::Library> {
         let library = unsafe { libloading::Library::new(&file) };
         let library = library
             .map_err(|why| unavailable(format!("{}: {}", file.display(), with_causes(&why))))?;
-        // It stays for the process's life: the second finds the first by its name when it needs it.
+        // It stays for the process's life: NVRTC finds its dependency by name when needed.
         last = Some(&*Box::leak(Box::new(library)));
     }
     last.ok_or_else(|| unavailable("nothing was loaded".to_owned()))
 }
 
-/// The file of a directory whose name begins so; of several the last, which has the highest version.
+/// Returns the file of a directory whose name begins with `start`; of several the last by name, which has the highest
+/// version.
 fn library_in(directory: &Path, start: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(directory).ok()?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

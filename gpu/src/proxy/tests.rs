@@ -1,4 +1,4 @@
-//! The proxy with doorbells that write down what is rung, and with queues of a controller under load.
+//! The proxy with recording doorbells, and with a controller's queues under load.
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -9,11 +9,11 @@ use adit_driver::sys::{HostRange, Window};
 
 use super::*;
 
-/// A bus whose registers write down what they are given; 13 makes the first of them panic.
+/// A bus whose registers record writes; 13 makes the first of them panic.
 #[derive(Debug, Default)]
 struct Recorder {
     rung: Mutex<Vec<(u32, u32)>>,
-    /// How long a write takes after it was written down.
+    /// How long a write takes after recording.
     lingers: Duration,
 }
 
@@ -168,7 +168,7 @@ fn writers_on_many_queues_see_their_last_value_rung() {
         (0..16).map(|qid| proxy.add(bus.doorbells(qid), 4096).expect("room")).collect();
     std::thread::scope(|scope| {
         for slot in &slots {
-            // From 1000 on, so that the panic's value does not come up.
+            // From 1000 on, which avoids the panic's value.
             scope.spawn(|| {
                 (1000..4000).for_each(|value| slot.words()[0].store(value, Ordering::Release))
             });
@@ -208,7 +208,7 @@ fn the_thread_runs_on_the_core_it_was_given() {
     });
 }
 
-/// The cores that a thread of this process may run on, as the kernel prints them.
+/// Returns the cores that a thread of this process may run on, in the kernel's format.
 fn allowed_of(thread: &str) -> Option<String> {
     let tasks = std::fs::read_dir("/proc/self/task").ok()?;
     let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).ok();

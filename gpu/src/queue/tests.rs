@@ -6,7 +6,6 @@ use super::*;
 use crate::alone;
 use crate::paths::tests::Rig;
 
-/// Where rings lie, and what there is for each.
 const PLACES: [(Place, Place); 4] = [
     (Place::Host, Place::Host),
     (Place::Host, Place::Gpu),
@@ -89,7 +88,7 @@ fn a_queue_that_cannot_be_deleted_keeps_its_memory_and_what_it_was_given() {
     }
 }
 
-/// Something of a pool's.
+/// Memory kept by a queue.
 struct AtomicKept;
 
 #[test]

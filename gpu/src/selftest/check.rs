@@ -5,26 +5,24 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// The check of the driver and the GPU.
 pub(super) const DRIVER: &str = "driver and GPU";
-/// The check of the device code's compiler.
 pub(super) const CODE: &str = "device code";
-/// The checks that all others stand on.
+/// The checks that all others depend on.
 const ESSENTIAL: [&str; 2] = [DRIVER, CODE];
 
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it should be; what was seen.
+    /// Passed, with the finding.
     Passed(String),
-    /// Not as it should be, and what to do.
+    /// Failed, with what to do.
     Failed(String),
-    /// This machine lacks what the check needs.
+    /// The machine lacks what the check needs.
     Skipped(String),
 }
 
 impl Outcome {
-    /// As it is written in reports.
+    /// Name in reports.
     pub fn name(&self) -> &'static str {
         match self {
             Outcome::Passed(_) => "passed",
@@ -33,7 +31,7 @@ impl Outcome {
         }
     }
 
-    /// What was seen, or the reason.
+    /// Returns the finding or the reason.
     pub fn detail(&self) -> &str {
         match self {
             Outcome::Passed(detail) | Outcome::Failed(detail) | Outcome::Skipped(detail) => detail,
@@ -41,7 +39,7 @@ impl Outcome {
     }
 }
 
-/// A check that was made.
+/// A finished check.
 #[derive(Clone, Debug)]
 pub struct Check {
     /// What was checked, in a few words.
@@ -52,18 +50,19 @@ pub struct Check {
     pub took: Duration,
 }
 
-/// What all checks come to.
+/// The result of all checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing failed.
     Sound,
     /// Something failed.
     Failed,
-    /// Nothing failed, and the rings could not be checked: there is no GPU, no driver, or no NVRTC that compiles for it.
+    /// Nothing failed, but the rings could not be checked: there is no GPU, no driver, or no NVRTC that compiles for
+    /// it.
     Unavailable,
 }
 
-/// What checks come to: a failure outweighs all, and without what all else stands on there is nothing to rely on.
+/// Combines checks: a failure outweighs everything, and without the essential checks the rings count as unavailable.
 pub fn verdict(checks: &[Check]) -> Verdict {
     if checks.iter().any(|check| matches!(check.outcome, Outcome::Failed(_))) {
         return Verdict::Failed;
@@ -78,16 +77,15 @@ pub fn verdict(checks: &[Check]) -> Verdict {
 /// Why a check did not pass.
 #[derive(Debug)]
 pub(super) enum Objection {
-    /// Something is not as it should be.
     Wrong(String),
-    /// A part of the crate says so.
+    /// The crate returned an error.
     Error(Error),
     /// The machine lacks what the check needs.
     Missing(&'static str),
 }
 
 impl Objection {
-    /// The same, about something of several.
+    /// Adds the subject, one of several.
     pub(super) fn about(self, subject: &str) -> Objection {
         match self {
             Objection::Wrong(what) => Objection::Wrong(format!("{subject}: {what}")),
@@ -108,18 +106,18 @@ impl From<adit_driver::Error> for Objection {
     }
 }
 
-/// What the body of a check returns: what was seen.
+/// Result of a check's body: the finding.
 pub(super) type Seen = Result<String, Objection>;
 
-/// That `holds`, or that it does not, in the words of `otherwise`.
+/// Fails with `otherwise` unless `holds`.
 pub(super) fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Objection> {
     if holds { Ok(()) } else { Err(Objection::Wrong(otherwise())) }
 }
 
-/// Makes one check. A panic within it is a failure of the check, not of the list.
+/// Runs one check. A panic within it fails only that check.
 pub(super) fn make(name: &'static str, body: impl FnOnce() -> Seen) -> Check {
     let begin = Instant::now();
-    // What the body leaves behind is its own: nothing of it is looked at after a panic.
+    // Nothing that the body leaves behind is used after a panic.
     let outcome = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(seen)) => Outcome::Passed(seen),
         Ok(Err(Objection::Error(error))) if error.is_unavailable() => {

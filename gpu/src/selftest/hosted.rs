@@ -1,4 +1,4 @@
-//! Rings in host memory that the driver's software controller serves, and the staged engine: the way that works everywhere.
+//! Rings in host memory served by the driver's software controller, and the staged engine: what works everywhere.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::transfer::{Direction, Transfer};
 use crate::uring::{Device, GioUring};
 
 const TARGET: &str = "soft:mem=64M,dbbuf=off";
-/// The hundredth command answers with the identifier of another.
+/// The hundredth command completes with the identifier of another.
 const TARGET_FAULTY: &str = "soft:mem=64M,dbbuf=off,faults=cid@n=100";
 /// Bytes of each region: one is written, the other read into.
 const REGION_BYTES: u64 = 1 << 20;
 const PIECE_BYTES: u64 = 8192;
 const LONG: Duration = Duration::from_secs(30);
 
-/// Options for few multiprocessors and host memory.
+/// Returns options for few multiprocessors and host memory.
 fn options() -> Options {
     Options {
         queues: 2,
@@ -48,7 +48,7 @@ fn rings(gpu: &Arc<Gpu>, target: &str, options: &Options) -> Result<GioUring, Ob
     Ok(GioUring::init_queue(gpu, devices, pool, options)?)
 }
 
-/// Pieces of a region, to or from the namespace.
+/// Returns transfers of a region's pieces, to or from the namespace.
 fn pieces(region: u16, direction: Direction) -> impl Iterator<Item = Transfer> {
     (0..REGION_BYTES / PIECE_BYTES).map(move |index| Transfer {
         device: 0,
@@ -72,7 +72,7 @@ fn carry_out(uring: &GioUring, region: u16, direction: Direction) -> Result<u64,
     Ok(outcome.commands)
 }
 
-/// There and back, byte by byte the same.
+/// Writes data and reads it back, byte by byte the same.
 fn there_and_back(uring: &GioUring) -> Result<u64, Objection> {
     let byte = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
     let written: Vec<u8> = (0..REGION_BYTES).map(byte).collect();
@@ -85,7 +85,6 @@ fn there_and_back(uring: &GioUring) -> Result<u64, Objection> {
     Ok(commands)
 }
 
-/// The doorbells that were chosen, in words.
 fn doorbells(uring: &GioUring) -> String {
     match &uring.description().doorbells {
         Some((name, Some(why))) => format!("doorbells {name}: {why}"),

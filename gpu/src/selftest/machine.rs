@@ -1,4 +1,4 @@
-//! What all checks stand on: the GPU, the compiled device code, the partitions.
+//! The base of all checks: the GPU, the compiled device code, the partitions.
 
 use std::sync::Arc;
 
@@ -10,14 +10,13 @@ use crate::cuda::{DeviceMemory, Gpu, PartitionKind, Partitions};
 use crate::error::Error;
 use crate::program::Program;
 
-/// Multiprocessors of the I/O partition.
 const SMS: u32 = 8;
-/// Bytes of GPU memory that commands may point at.
+/// Bytes of GPU memory that commands may point to.
 pub(super) const DATA_BYTES: u64 = 2 << 20;
-/// Blocks and threads of the I/O kernels: a few warps, which all must make progress.
+/// Blocks and threads of the I/O kernels: a few warps, all of which must make progress.
 pub(super) const GRID: (u32, u32) = (2, 64);
 
-/// See the module.
+/// A GPU with its device code and partitions.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) gpu: Arc<Gpu>,
@@ -25,7 +24,6 @@ pub(super) struct Machine {
     pub(super) partitions: Partitions,
 }
 
-/// Opens the GPU.
 pub(super) fn open(gpu: u32, opened: &mut Option<Arc<Gpu>>) -> Seen {
     let gpu = Gpu::open(gpu)?;
     let info = gpu.info();
@@ -39,7 +37,6 @@ pub(super) fn open(gpu: u32, opened: &mut Option<Arc<Gpu>>) -> Seen {
     Ok(seen)
 }
 
-/// Compiles the device code for it.
 pub(super) fn compile(gpu: Option<&Arc<Gpu>>, machine: &mut Option<Machine>) -> Seen {
     let gpu = gpu.ok_or(Objection::Missing("it is compiled for a GPU, and there is none"))?;
     let program = Program::load(gpu)?;
@@ -49,17 +46,16 @@ pub(super) fn compile(gpu: Option<&Arc<Gpu>>, machine: &mut Option<Machine>) -> 
     Ok(format!("compiled and loaded for {major}.{minor}"))
 }
 
-/// Why a check that needs no device code cannot be made.
+/// Explains why a check that needs no device code cannot run.
 pub(super) fn no_gpu() -> Objection {
     Objection::Missing("it needs a GPU")
 }
 
-/// Why a check cannot be made.
 pub(super) fn missing() -> Objection {
     Objection::Missing("it needs a GPU and the compiled device code")
 }
 
-/// Whether I/O has multiprocessors of its own.
+/// Checks whether I/O has its own multiprocessors.
 pub(super) fn partitions(machine: &Machine) -> Seen {
     let Partitions { io, compute, kind } = &machine.partitions;
     if let PartitionKind::Priority { why } = kind {
@@ -74,7 +70,7 @@ pub(super) fn partitions(machine: &Machine) -> Seen {
 }
 
 impl Machine {
-    /// Rings of `shape` that a controller in device code serves, with a block for each and one more.
+    /// Creates rings of `shape` served by a controller in device code, with a block for each and one more.
     pub(super) fn rig(&self, shape: &Shape) -> Result<Rig, Objection> {
         let Partitions { io, compute, .. } = &self.partitions;
         let server = Server::gpu(&self.gpu, &self.program, compute, shape, DATA_BYTES)?;
@@ -84,7 +80,7 @@ impl Machine {
     }
 }
 
-/// The controller of such a rig, and the memory that its commands may point at.
+/// Returns the controller of such a rig, and the memory that its commands may point to.
 pub(super) fn controller(rig: &mut Rig) -> (&mut GpuController, &DeviceMemory) {
     match &mut rig.server {
         Server::Gpu(controller, data) => (controller, data),
@@ -92,7 +88,7 @@ pub(super) fn controller(rig: &mut Rig) -> (&mut GpuController, &DeviceMemory) {
     }
 }
 
-/// Stops the controller, and says what it saw: that all was well-formed.
+/// Stops the controller, and checks that everything it saw was well-formed.
 pub(super) fn seen(rig: &mut Rig) -> Result<Counters, Objection> {
     let (controller, _) = controller(rig);
     controller.stop()?;

@@ -1,15 +1,15 @@
-//! A list of named checks of this machine's GPU, its driver, the device code and the rings.
+//! Named checks of this machine's GPU, its driver, the device code and the rings.
 //!
-//! Every check is made on its own: one that fails does not keep the next from being made. None waits for ever.
+//! Checks are independent: a failure does not prevent the next. None waits for ever.
 //!
-//! | module | noun |
+//! | module | holds |
 //! |---|---|
 //! | `check` | one check and how it ended |
-//! | `machine` | what all checks stand on: the GPU, the compiled device code, the partitions |
+//! | `machine` | the base of all checks: the GPU, the compiled device code, the partitions |
 //! | `rings` | rings that the controller in device code serves |
-//! | `trouble` | the same when something goes wrong |
+//! | `trouble` | the same with faults |
 //! | `waits` | streams and kernels that wait for control blocks |
-//! | `hosted` | rings in host memory that the driver's software controller serves, and the staged engine |
+//! | `hosted` | rings in host memory served by the driver's software controller, and the staged engine |
 
 mod check;
 mod hosted;
@@ -26,12 +26,10 @@ use check::{CODE, DRIVER, Seen, make};
 pub use check::{Check, Outcome, Verdict, verdict};
 use machine::Machine;
 
-/// A check, by what it needs.
+/// A check, by its requirements.
 #[derive(Clone, Copy)]
 enum Body {
-    /// The GPU and the compiled device code.
     Whole(fn(&Machine) -> Seen),
-    /// The GPU alone.
     Gpu(fn(&Arc<Gpu>) -> Seen),
 }
 use Body::Whole;
@@ -45,7 +43,7 @@ impl Body {
     }
 }
 
-/// The checks behind those of the machine, in this order.
+/// The checks after those of the machine, in order.
 const CHECKS: [(&str, Body); 17] = [
     ("partitions", Whole(machine::partitions)),
     ("rings of several shapes in GPU memory", Whole(rings::shapes)),
@@ -66,8 +64,8 @@ const CHECKS: [(&str, Body); 17] = [
     ("staged engine", Body::Gpu(hosted::staged)),
 ];
 
-/// Makes all checks of a GPU, from 0 on. `stop` ends the list early, after the check that is being made; `tell` is given
-/// the name of each.
+/// Runs all checks of a GPU, numbered from 0. `stop` ends the list after the current check; `tell` receives the name of
+/// each.
 pub fn run(gpu: u32, stop: &AtomicBool, tell: &mut dyn FnMut(&'static str)) -> Vec<Check> {
     let mut checks = Vec::with_capacity(CHECKS.len() + 2);
     tell(DRIVER);

@@ -1,4 +1,4 @@
-//! Rings that the controller in device code serves: every command is checked by it, and every count by these.
+//! Rings served by the controller in device code, which checks every command; these checks verify every count.
 
 use std::time::{Duration, Instant};
 
@@ -12,18 +12,17 @@ use crate::options::Place;
 
 /// Queues and entries: the smallest, odd ones, more queues than warps.
 const SHAPES: [(u32, u32); 6] = [(1, 2), (1, 3), (3, 7), (2, 64), (5, 100), (8, 1024)];
-/// Contexts of each block, and commands: they are gone round.
+/// Contexts of each block, and commands: the contexts are repeated.
 const COUNT: u32 = 256;
 const TOTAL: u64 = 4 * COUNT as u64;
-/// What all of it may take.
+/// Time limit for everything.
 pub(super) const LONG: Duration = Duration::from_secs(30);
-/// LBAs of a namespace with media.
 const MEDIA_LBAS: u64 = 4096;
-/// Bytes of each transfer of data, and transfers.
+/// Bytes of each data transfer, and number of transfers.
 const PIECE_BYTES: u64 = 4096;
 const PIECES: u64 = 128;
 
-/// A controller without media.
+/// Returns a controller without media.
 pub(super) fn shape(queues: u32, depth: u32) -> Shape {
     Shape {
         queues,
@@ -37,18 +36,16 @@ pub(super) fn shape(queues: u32, depth: u32) -> Shape {
     }
 }
 
-/// A round over one ring.
 pub(super) fn round(ring: u32, (count, total): (u32, u64), timeout: Duration) -> Round {
     Round { count, total, first_ring: ring, ring_count: 1, timeout }
 }
 
-/// That every command of some blocks succeeded.
 pub(super) fn all_succeeded(headers: &[Iocb]) -> Result<(), Objection> {
     let failed: u64 = headers.iter().map(|header| header.failed).sum();
     expect(failed == 0, || format!("{failed} commands failed"))
 }
 
-/// Fills each ring's block, and carries all of them out.
+/// Fills each ring's block and executes all of them.
 fn carry_out(rig: &mut Rig, shape: &Shape) -> Result<u64, Objection> {
     for ring in 0..shape.queues {
         rig.fill_reads(ring, ring, shape, 8)?;
@@ -104,13 +101,14 @@ pub(super) fn one_at_a_time(machine: &Machine) -> Seen {
     Ok(format!("{COMMANDS} commands, as many doorbells"))
 }
 
-/// What is written: different in every piece, and at every place of a piece.
+/// Returns data that differs in every piece, and at every place of a piece.
 fn pattern() -> Vec<u8> {
     let byte = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
     (0..PIECES * PIECE_BYTES).map(byte).collect()
 }
 
-/// Writes pieces of the data's first half to the namespace in one order, and reads them into the second half in another.
+/// Writes pieces of the data's first half to the namespace in one order, and reads them into the second half in
+/// another.
 fn move_data(machine: &Machine, form: Form) -> Seen {
     let shape = Shape { form, media: true, lbas: MEDIA_LBAS, ..shape(2, 64) };
     let mut rig = machine.rig(&shape)?;
@@ -121,7 +119,7 @@ fn move_data(machine: &Machine, form: Form) -> Seen {
         place: Context::place((PIECES - 1 - index) * lbas, lbas, 0, is_write),
     };
     let written: Vec<Context> = (0..PIECES).map(|index| piece(index, address, true)).collect();
-    // 37 and the number of pieces have no factor in common.
+    // 37 and the number of pieces are coprime.
     let read: Vec<Context> =
         (0..PIECES).map(|index| piece(index * 37 % PIECES, address + half, false)).collect();
     let pattern = pattern();
@@ -176,7 +174,7 @@ pub(super) fn stop_and_restart(machine: &Machine) -> Seen {
     Ok(format!("{before} commands before the stop, {} after the restart", seen - before))
 }
 
-/// Looks until something is so, for a bounded time.
+/// Polls until a condition holds, for a bounded time.
 pub(super) fn wait_until(
     mut holds: impl FnMut() -> Result<bool, Objection>,
     what: &str,

@@ -1,4 +1,4 @@
-//! The rings when the controller in device code does not do as it should.
+//! The rings with a faulty controller in device code.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::bench::rig::Rig;
 use crate::controller::{Fault, Faults, Shape};
 use crate::outcome::{NOT_SENT, RESET, TIMED_OUT};
 
-/// Unrecovered Read Error, as a completion's status field has it.
+/// Unrecovered Read Error as a status field.
 const UNRECOVERED_READ: u32 = 0x281;
-/// Long enough for what answers at once, and for nothing else.
+/// Long enough only for immediate answers.
 const SHORT: Duration = Duration::from_millis(200);
 const COUNT: u32 = 48;
 
@@ -19,7 +19,7 @@ fn faulty(kind: Fault, every: u32, delay: Duration) -> Shape {
     Shape { faults: Faults { kind, every, first: 0, delay }, ..shape(1, 64) }
 }
 
-/// Lets all contexts of block 0 be carried out once; how each ended.
+/// Executes all contexts of block 0 once; returns how each ended.
 fn ends(rig: &mut Rig, timeout: Duration) -> Result<Vec<u32>, super::check::Objection> {
     let headers = rig.go(0, &[round(0, (COUNT, u64::from(COUNT)), timeout)], GRID)?;
     let statuses = rig.load.statuses(0, COUNT)?;
@@ -52,7 +52,7 @@ pub(super) fn deadline(machine: &Machine) -> Seen {
     let ends = ends(&mut rig, SHORT)?;
     let (lost, unsent) = (count(&ends, TIMED_OUT), count(&ends, NOT_SENT));
     let good = count(&ends, 0);
-    // A machine that is busy elsewhere may be late with more.
+    // A busy machine may be late with more.
     expect(lost > 0 && lost + unsent + good == COUNT as usize, || format!("ends: {ends:?}"))?;
     controller(&mut rig).0.stop()?;
     controller(&mut rig).0.set_faults(Faults::NONE);
@@ -78,7 +78,7 @@ pub(super) fn late(machine: &Machine) -> Seen {
     Ok(format!("{late} commands completed after they were given up, their identifiers are free"))
 }
 
-/// A completion of no command, and a second one of a command.
+/// A completion without a command, and a duplicate completion.
 const POISONS: [Fault; 2] = [Fault::WrongCommand, Fault::Twice];
 
 pub(super) fn poison(machine: &Machine) -> Seen {

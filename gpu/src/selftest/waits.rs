@@ -29,14 +29,14 @@ struct WaitArguments {
 
 const _: () = assert!(size_of::<WaitArguments>() == 48);
 
-/// What a waiter writes when it is over.
+/// Value before a waiter writes its result.
 const NOTHING: u32 = u32::MAX;
 
-/// A word for the waiter, a stream beside the rings' own, and a block that is prepared; the rig last, so that it goes first:
-/// memory is not freed while its controller runs.
+/// Prepares a word for the waiter, a separate stream, and a block. The rig comes last, so that it drops first: memory
+/// is not freed while its controller runs.
 fn prepared(machine: &Machine) -> Result<(PinnedMemory, Stream, Rig), Objection> {
     let shape = shape(1, 64);
-    // First of all: a stream, memory or an event that is made while kernels run may wait for them.
+    // First, because creating a stream, memory or an event may wait for running kernels.
     let stream = machine.partitions.compute.stream(Priority::Normal)?;
     let word = PinnedMemory::allocate(&machine.gpu, 4)?;
     word.words()[0].store(NOTHING, Ordering::Release);
@@ -81,7 +81,7 @@ pub(super) fn by_kernel(machine: &Machine) -> Seen {
         stream.launch(kernel, 1, 32, arguments.address())?;
         Ok(())
     };
-    // Nothing was issued: it has to give up.
+    // Nothing was issued, so it has to give up.
     wait(Duration::from_millis(10))?;
     stream.synchronize(LONG)?;
     let result = word.words()[0].load(Ordering::Acquire);

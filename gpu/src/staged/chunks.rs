@@ -1,17 +1,17 @@
-//! The pinned chunks of a lane: memory that its controller and the GPU both reach, one chunk for each command.
+//! The pinned chunks of a lane: memory that its controller and the GPU both access, one chunk per command.
 //!
-//! A bounded number, made once. A chunk is in one place: here, in the queue pair with a command, or in a job with a
-//! copy. The last of what holds the memory is the registration's owner, so the GPU forgets it before it is unmapped.
+//! Their number is fixed at creation. A chunk is in one place: here, in the queue pair with a command, or in a job with
+//! a copy. The registration owns the last reference to the memory, so the GPU unregisters it before it is unmapped.
 
 use adit_driver::{Buffer, Controller};
 
 use super::copies::Copies;
 use crate::error::Result;
 
-/// What a chunk is a multiple of: pages of the host, which is what is registered.
+/// The granularity of chunks: host pages, the unit of registration.
 const PAGE_BYTES: usize = 4096;
 
-/// See the module.
+/// The free chunks and the registration of their memory.
 pub(super) struct Chunks<R> {
     free: Vec<Buffer>,
     count: usize,
@@ -19,10 +19,10 @@ pub(super) struct Chunks<R> {
 }
 
 impl<R> Chunks<R> {
-    /// `count` chunks of `bytes` each, rounded up to pages.
+    /// Allocates `count` chunks of `bytes` each, rounded up to pages.
     ///
     /// # Errors
-    /// The driver's where there is no such memory, and the GPU's where it cannot be registered.
+    /// The driver's if there is no such memory, and the GPU's if it cannot be registered.
     pub(super) fn new<C: Copies<Registration = R>>(
         copies: &mut C,
         controller: &Controller,
@@ -32,7 +32,7 @@ impl<R> Chunks<R> {
         assert!(bytes > 0 && count > 0, "a lane has chunks");
         let bytes = bytes.next_multiple_of(PAGE_BYTES);
         let mut owner = controller.allocate(bytes * count)?;
-        // What is left of the first buffer is empty and keeps the memory mapped.
+        // The empty rest of the first buffer keeps the memory mapped.
         let mut rest = owner.split_off(0);
         let registration = copies.register(&mut rest, owner)?;
         let mut free = Vec::with_capacity(count);
@@ -44,26 +44,26 @@ impl<R> Chunks<R> {
         Ok(Chunks { free, count, registration: Some(registration) })
     }
 
-    /// A chunk for a job. One that `waits` for something leaves half of them to others, who may be what it waits for.
+    /// Takes a chunk for a job. A job that `waits` for something leaves half of them to others, which may be what it
+    /// waits for.
     pub(super) fn take(&mut self, waits: bool) -> Option<Buffer> {
         let reserved = if waits { self.count / 2 } else { 0 };
         if self.free.len() > reserved { self.free.pop() } else { None }
     }
 
-    /// Gives a chunk back.
     pub(super) fn put(&mut self, chunk: Buffer) {
         assert!(self.free.len() < self.count, "a chunk comes back once");
         self.free.push(chunk);
     }
 
-    /// Never gives out a chunk again that a copy may still use. The memory stays registered for good.
+    /// Loses a chunk that a copy may still use: it is never reused, and the memory stays registered for good.
     pub(super) fn lose(&mut self, chunk: Buffer) {
         drop(chunk);
         self.count -= 1;
         std::mem::forget(self.registration.take());
     }
 
-    /// Whether all of them are lost.
+    /// Whether all chunks are lost.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }

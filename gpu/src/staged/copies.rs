@@ -1,11 +1,10 @@
-//! What a lane asks of a GPU: copies in an order, a word written behind them, and to know when they are over.
+//! What a lane needs from a GPU: ordered copies, a word written after them, and to know when they are over.
 //!
-//! A lane knows copies by this trait only, so that it runs on a GPU, on the emulated one and on a test's own, whose
-//! copies take as long as the test says. What is asked for on one line happens in the order of asking; lines do not
-//! wait for each other.
+//! A lane knows copies only by this trait, so that it runs on a GPU, on the emulated one and on a test's own, whose
+//! copies take as long as the test says. Requests on one line execute in order; lines do not wait for each other.
 //!
-//! What a copy reads or writes on the host belongs to it until a mark that was made behind it is over. The lane keeps
-//! such buffers in [`super::job::Job`] and touches none of them.
+//! Host memory of a copy belongs to the copy until a mark made behind it is over. The lane keeps such buffers in
+//! [`super::job::Job`] and does not touch them.
 
 use std::time::Duration;
 
@@ -14,27 +13,25 @@ use adit_driver::Buffer;
 use super::work::Work;
 use crate::error::Result;
 
-/// See the module.
+/// The copy engine of a lane.
 pub(super) trait Copies: Send {
-    /// Copies that happen one after another.
+    /// A sequence of copies.
     type Line: Send;
     /// A point of a line.
     type Mark: Send;
-    /// What a caller's work has to reach before a line may go on.
+    /// Work of a caller that a line waits for.
     type Event: Send;
-    /// What makes host memory known to the GPU, and forgets it again when it is dropped.
+    /// Registration of host memory with the GPU, ended by dropping it.
     type Registration: Send;
 
-    /// Makes `memory` known to the GPU. `owner` keeps it mapped and is dropped after the GPU has forgotten it.
+    /// Registers `memory` with the GPU. `owner` keeps it mapped and is dropped after it is unregistered.
     fn register(&mut self, memory: &mut Buffer, owner: Buffer) -> Result<Self::Registration>;
 
-    /// A line of its own.
     fn line(&mut self) -> Result<Self::Line>;
 
-    /// What is asked for on the line from now on happens after the event.
+    /// Makes later requests on the line wait for the event.
     fn wait(&mut self, line: &Self::Line, event: &Self::Event) -> Result<()>;
 
-    /// Whether the event has happened.
     fn has_happened(&mut self, event: &Self::Event) -> Result<bool>;
 
     /// Copies the first `bytes` of `from` to the GPU's address `to`.
@@ -55,10 +52,10 @@ pub(super) trait Copies: Send {
         bytes: usize,
     ) -> Result<()>;
 
-    /// Writes a word of GPU memory, visible to all that looks at it after everything before it on the line.
+    /// Writes a word of GPU memory, visible to observers after everything before it on the line.
     fn write_word(&mut self, line: &Self::Line, at: u64, value: u32) -> Result<()>;
 
-    /// Writes the words of a control block that is over: the statuses that are not 0, then `done`.
+    /// Writes the words of a finished control block: the nonzero statuses, then `done`.
     fn tell(
         &mut self,
         line: &Self::Line,
@@ -71,15 +68,15 @@ pub(super) trait Copies: Send {
         self.write_word(line, work.done, work.generation)
     }
 
-    /// A mark behind everything that the line was asked for.
+    /// Makes a mark behind everything requested on the line so far.
     fn mark(&mut self, line: &Self::Line) -> Result<Self::Mark>;
 
     /// Whether everything before the mark is over.
     fn is_over(&mut self, mark: &Self::Mark) -> Result<bool>;
 
-    /// Whether everything that the line was asked for is over.
+    /// Whether everything requested on the line is over.
     fn is_idle(&mut self, line: &Self::Line) -> Result<bool>;
 
-    /// Waits until everything that the line was asked for is over; `false` if it is not in time or cannot be known.
+    /// Waits until everything requested on the line is over; returns false on timeout or if that cannot be known.
     fn drain(&mut self, line: &Self::Line, at_most: Duration) -> bool;
 }

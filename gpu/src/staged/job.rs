@@ -1,12 +1,12 @@
-//! One control block on its way.
+//! One control block in progress.
 //!
-//! A context is in one place at a time: not handed out yet, being copied, on the device (or put off until a retry is
-//! due), or over. `owed` counts those whose last word the device has not spoken. When it has come to 0, the failed
-//! statuses and `done` go behind the last copy on the job's own line: whoever sees `done` sees the data, and nobody
-//! touches the data any more. The CPU is told when that has happened.
+//! A context is in one place at a time: not started, being copied, on the device (or waiting for a retry), or over.
+//! `owed` counts those that the device has yet to answer for good. At 0, the failed statuses and `done` are written
+//! behind the last copy on the job's own line: an observer of `done` sees the data, which the engine no longer touches.
+//! The CPU is told afterwards.
 //!
-//! A job that the GPU refuses a call is given up, and is still here until its line is idle: what the line was asked for
-//! reaches the pool and the words, which are somebody else's once the CPU has been told.
+//! A job whose GPU call fails is abandoned, but stays here until its line is idle: the line's requests access the pool
+//! and the words, which may have another owner once the CPU has been told.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,40 +20,39 @@ use crate::error::{Error, Result};
 use crate::layout::Context;
 use crate::outcome::{NOT_SENT, RESET, TIMED_OUT};
 
-/// Most copies before a mark: what a second stage may wait for.
+/// Most copies per mark, which bounds how long a second stage waits.
 const BATCH: usize = 4;
 
-/// See the module.
+/// A control block, its progress and its line.
 pub(super) struct Job<C: Copies> {
     pub(super) serial: u64,
     work: Work<C::Event>,
     line: C::Line,
     /// How each context ended, or would end if the deadline came now.
     statuses: Vec<u32>,
-    /// The next context to be handed out.
     next: usize,
-    /// Contexts that the device still owes an answer to, those not handed out included.
+    /// Contexts without a final answer from the device, including those not started.
     owed: usize,
     /// Chunks and their contexts, in the order of their copies.
     copying: VecDeque<(Buffer, usize)>,
-    /// Marks on the line, and how many copies each ends.
+    /// Marks on the line, with the number of copies that each ends.
     marks: VecDeque<(C::Mark, usize)>,
     /// Copies behind the last mark.
     unmarked: usize,
-    /// Chunks that were copied from the GPU and that no queue has yet.
+    /// Chunks copied from the GPU that no queue has yet.
     copied: VecDeque<(Buffer, usize)>,
-    /// Whether the event before it has not been seen to happen.
+    /// Whether its event is not yet known to have happened.
     waits: bool,
     started: Option<Time>,
     deadline: Time,
-    /// Behind `done`.
+    /// The mark behind `done`.
     conclusion: Option<C::Mark>,
-    /// Whether nothing but the end of what the line was asked for is waited for.
+    /// Whether it only waits for its line to become idle.
     is_given_up: bool,
 }
 
 impl<C: Copies> Job<C> {
-    /// A job that has not begun, on a line of its own that is behind the work's event.
+    /// Creates a job that has not begun, on its own line behind the work's event.
     pub(super) fn new(serial: u64, line: C::Line, work: Work<C::Event>) -> Job<C> {
         let count = work.contexts.len();
         Job {
@@ -75,10 +74,10 @@ impl<C: Copies> Job<C> {
         }
     }
 
-    /// One step of everything that can go on. Returns how much moved.
+    /// Advances everything by one step. Returns how much moved.
     ///
     /// # Errors
-    /// The GPU's; the job cannot go on.
+    /// The GPU's; the job cannot continue.
     pub(super) fn turn(&mut self, means: &mut Means<C>, now: Time) -> Result<usize> {
         if self.conclusion.is_some() || self.is_given_up {
             return Ok(0);
@@ -98,7 +97,7 @@ impl<C: Copies> Job<C> {
         Ok(moved)
     }
 
-    /// Takes back the chunks of copies that are over.
+    /// Takes back the chunks of finished copies.
     fn settle(&mut self, means: &mut Means<C>) -> Result<usize> {
         let mut settled = 0;
         while let Some((mark, count)) = self.marks.front()
@@ -116,7 +115,7 @@ impl<C: Copies> Job<C> {
         Ok(settled)
     }
 
-    /// The deadline runs from the first moment that something may be done.
+    /// Starts the deadline at the first moment that work may begin.
     fn look_at_event(&mut self, means: &mut Means<C>, now: Time) -> Result<()> {
         if self.waits
             && let Some(event) = &self.work.after
@@ -129,7 +128,7 @@ impl<C: Copies> Job<C> {
         Ok(())
     }
 
-    /// Hands out contexts while there are chunks, and room in the queue.
+    /// Starts contexts while there are chunks, and room in the queue.
     fn start(&mut self, means: &mut Means<C>, now: Time) -> Result<usize> {
         let first = self.next;
         if means.chunks.is_empty() {
@@ -177,7 +176,7 @@ impl<C: Copies> Job<C> {
         Ok(())
     }
 
-    /// Sends what was copied from the GPU to the device.
+    /// Sends chunks copied from the GPU to the device.
     fn send_copied(&mut self, means: &mut Means<C>, now: Time) -> usize {
         let mut sent = 0;
         while let Some((chunk, index)) = self.copied.pop_front() {
@@ -189,8 +188,8 @@ impl<C: Copies> Job<C> {
         sent
     }
 
-    /// Posts the command of a context; `false` if there is no room. A chunk that was copied is kept, another is free
-    /// again.
+    /// Posts the command of a context; returns false if there is no room. A chunk with copied data is kept, any other
+    /// is freed.
     fn post(&mut self, means: &mut Means<C>, now: Time, index: usize, chunk: Buffer) -> bool {
         let context = self.work.contexts[index];
         let tag = Tag {
@@ -224,10 +223,10 @@ impl<C: Copies> Job<C> {
         }
     }
 
-    /// Takes in how a command ended that is owed.
+    /// Handles the result of an outstanding command.
     ///
     /// # Errors
-    /// The GPU's; the job cannot go on.
+    /// The GPU's; the job cannot continue.
     pub(super) fn land(
         &mut self,
         means: &mut Means<C>,
@@ -257,7 +256,7 @@ impl<C: Copies> Job<C> {
         Ok(())
     }
 
-    /// When a command that failed is sent again: once, if its controller thinks that worth it.
+    /// Returns when to retry a failed command: once, if its controller considers it worthwhile.
     fn next_try(
         &self,
         means: &Means<C>,
@@ -285,23 +284,22 @@ impl<C: Copies> Job<C> {
         if self.unmarked == BATCH { self.mark(means) } else { Ok(()) }
     }
 
-    /// Whether the device owes nothing more: what it still says of this job comes too late.
+    /// Whether the device owes no more answers; any further one is late.
     pub(super) fn is_settled_with_the_device(&self) -> bool {
         self.owed == 0
     }
 
-    /// The command that is to be sent again.
     pub(super) fn context_of(&self, tag: Tag) -> Context {
         self.work.contexts[tag.context as usize]
     }
 
-    /// Ends a context that was on the device or put off, whose chunk is free again.
+    /// Ends a context that was on the device or awaiting a retry, whose chunk is free again.
     pub(super) fn end_put_off(&mut self, means: &mut Means<C>, tag: Tag, status: u32) {
         means.in_first -= usize::from(!tag.is_write);
         self.end(tag.context as usize, status);
     }
 
-    /// Ends what no queue has.
+    /// Ends the contexts that no queue has.
     pub(super) fn give_up_unsent(&mut self, means: &mut Means<C>, status: u32) {
         for index in std::mem::replace(&mut self.next, self.statuses.len())..self.statuses.len() {
             self.end(index, status);
@@ -313,7 +311,7 @@ impl<C: Copies> Job<C> {
         }
     }
 
-    /// Ends everything, because the deadline has come. The device may still carry out what it has; its chunks come back
+    /// Ends everything because the deadline has passed. The device may still execute its commands; their chunks return
     /// with its answers.
     fn expire(&mut self, means: &mut Means<C>) {
         self.give_up_unsent(means, NOT_SENT);
@@ -335,7 +333,7 @@ impl<C: Copies> Job<C> {
         self.owed -= 1;
     }
 
-    /// Tells `done`, behind everything that was copied.
+    /// Writes `done`, behind all copies.
     fn conclude(&mut self, means: &mut Means<C>) -> Result<()> {
         self.tell(means)?;
         self.conclusion = Some(means.copies.mark(&self.line)?);
@@ -347,10 +345,10 @@ impl<C: Copies> Job<C> {
         means.copies.tell(&self.line, &self.work, &self.statuses)
     }
 
-    /// Whether `done` has been told, or whatever can be of a job that was given up.
+    /// Whether `done` is visible; for an abandoned job, whether its line is idle.
     ///
     /// # Errors
-    /// The GPU's; the job cannot go on. Never of one that was given up.
+    /// The GPU's; the job cannot continue. Never for an abandoned job.
     pub(super) fn is_told(&self, means: &mut Means<C>) -> Result<bool> {
         match &self.conclusion {
             _ if self.is_given_up => Ok(self.is_line_idle(means)),
@@ -359,8 +357,7 @@ impl<C: Copies> Job<C> {
         }
     }
 
-    /// Whether nothing that the line was asked for is to come. Where the GPU does not say, its context is lost and nothing
-    /// is carried out any more.
+    /// Whether the line has nothing left to do. If the GPU cannot tell, its context is lost and executes nothing more.
     fn is_line_idle(&self, means: &mut Means<C>) -> bool {
         means.copies.is_idle(&self.line).unwrap_or_else(|error| {
             tracing::error!("what the GPU still writes of a control block is not known: {error}");
@@ -369,7 +366,7 @@ impl<C: Copies> Job<C> {
         })
     }
 
-    /// Tells the CPU how it ended; what its line was asked for is over, or never known to be.
+    /// Tells the CPU how it ended. Its line's requests are over, or can never be known to be.
     pub(super) fn finish(mut self, means: &mut Means<C>, now: Time) {
         self.count(means);
         for (chunk, context) in self.copying.drain(..) {
@@ -382,8 +379,8 @@ impl<C: Copies> Job<C> {
         }
     }
 
-    /// Gives up a job whose copies the GPU refuses or that is in nobody's hands any more: it is over when its line is idle.
-    /// The chunks that a copy may still use are lost to the lane, and their memory stays where it is.
+    /// Abandons a job whose copies the GPU refuses or that no thread handles any more; it ends when its line is idle.
+    /// The lane loses the chunks that a copy may still use; their memory stays mapped.
     pub(super) fn abandon(&mut self, means: &mut Means<C>) {
         self.give_up_unsent(means, RESET);
         self.reset_unanswered();
@@ -397,14 +394,14 @@ impl<C: Copies> Job<C> {
             self.statuses[index] = RESET;
             means.chunks.lose(chunk);
         }
-        // Whoever waits on the GPU is told if it still can be; the CPU is told in any case.
+        // Tells the GPU's waiters if still possible; the CPU is told in any case.
         if let Err(error) = self.tell(means) {
             tracing::error!("nobody on the GPU learns that a control block is over: {error}");
         }
     }
 
-    /// Ends the job without waiting for the device. Waits up to `at_most` for what its line was asked for; the pool and
-    /// the words, which it may still write, stay where they are if that is not enough.
+    /// Ends the job without waiting for the device. Waits up to `at_most` for its line; if that is not enough, the pool
+    /// and the words, which the line may still write, are leaked.
     pub(super) fn stop(mut self, means: &mut Means<C>, now: Time, at_most: Duration) {
         if !self.is_given_up {
             self.give_up_unsent(means, NOT_SENT);

@@ -1,7 +1,7 @@
-//! One device's queue pair in the hands of one thread: what it does, turn by turn.
+//! One device's queue pair and its jobs, driven turn by turn.
 //!
-//! A lane has no thread and reads no clock. Each turn takes completions in, sends what is due again, and lets every job
-//! do one step, the oldest first. Nothing waits: what a turn cannot do is left to the next.
+//! A lane has no thread and reads no clock. Each turn takes completions, sends due retries, and advances every job by
+//! one step, the oldest first. Nothing blocks: what a turn cannot do is left to the next.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,39 +20,35 @@ use super::work::Work;
 use crate::error::{Error, Result};
 use crate::outcome::RESET;
 
-/// What a lane is made with.
 #[derive(Clone, Debug)]
 pub(super) struct LaneOptions {
-    /// Entries of the queue pair.
     pub(super) depth: u32,
-    /// Chunks, each of one command.
+    /// Number of chunks, each for one command.
     pub(super) chunks: usize,
-    /// Bytes of a chunk: of the largest context.
+    /// Bytes of a chunk: the largest context.
     pub(super) chunk_bytes: usize,
-    /// How long a command may take before the driver aborts it.
+    /// Time limit of a command before the driver aborts it.
     pub(super) timeout: Duration,
-    /// How long the copies under way may take when the lane is dropped.
+    /// Time limit of copies under way when the lane is dropped.
     pub(super) drain: Duration,
 }
 
-/// How a command ended.
 type Landed = (Buffer, Tag, Result<u32, CommandError>);
 
-/// See the module.
+/// A device's queue pair, its chunks and its jobs.
 pub(super) struct Lane<C: Copies> {
     jobs: VecDeque<Job<C>>,
     means: Means<C>,
     next_serial: u64,
-    /// Where the GPU is told of control blocks that could have no line of their own.
+    /// The line that reports control blocks for which no line could be made.
     refusals: C::Line,
-    /// How long the copies under way may take when it is dropped.
+    /// Time limit of copies under way when it is dropped.
     drain: Duration,
-    /// Scratch; keeps its capacity.
     landed: Vec<Landed>,
 }
 
 impl<C: Copies> Lane<C> {
-    /// A lane with a queue pair and chunks of its own.
+    /// Creates a lane with its own queue pair and chunks.
     ///
     /// # Errors
     /// The driver's and the GPU's.
@@ -88,7 +84,7 @@ impl<C: Copies> Lane<C> {
         Ok(Lane { jobs, means, next_serial: 0, refusals, drain: options.drain, landed })
     }
 
-    /// Takes a control block on.
+    /// Accepts a control block.
     pub(super) fn add(&mut self, work: Work<C::Event>) {
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -101,8 +97,8 @@ impl<C: Copies> Lane<C> {
         }
     }
 
-    /// Ends a control block that has no line. The GPU is told on the line that is kept for this, and before the CPU,
-    /// which may use the words again once it knows.
+    /// Ends a control block that has no line. Tells the GPU on the reserved line, and only then the CPU, which may
+    /// reuse the words once it knows.
     fn refuse(&mut self, work: &Work<C::Event>) {
         let (copies, line) = (&mut self.means.copies, &self.refusals);
         let told = copies.tell(line, work, &vec![RESET; work.contexts.len()]);
@@ -118,22 +114,21 @@ impl<C: Copies> Lane<C> {
         self.jobs.is_empty() && self.means.queue.in_flight() == 0
     }
 
-    /// Whether a copy or a write of a word may go on for good whose end nobody has seen.
+    /// Whether a copy or a write of a word was not seen to end and may go on.
     pub(super) fn has_lost(&self) -> bool {
         self.means.has_lost_lines
     }
 
-    /// What was counted.
     pub(super) fn stats(&self) -> Stats {
         self.means.stats
     }
 
-    /// The present, on the controller's clock.
+    /// Returns the current time on the controller's clock.
     pub(super) fn now(&self) -> Time {
         self.means.controller.now()
     }
 
-    /// One step of everything. Returns how much moved: with 0, time has to pass or a device has to answer.
+    /// Advances everything by one step. Returns how much moved; at 0, time must pass or a device must answer.
     pub(super) fn turn(&mut self, now: Time) -> usize {
         let mut moved = self.reap(now);
         moved += self.send_again(now);
@@ -145,7 +140,7 @@ impl<C: Copies> Lane<C> {
         moved
     }
 
-    /// Takes completions in.
+    /// Takes completions.
     fn reap(&mut self, now: Time) -> usize {
         let landed = &mut self.landed;
         self.means.queue.poll(now, |Completion { buffer: (chunk, tag), result }| {
@@ -171,13 +166,13 @@ impl<C: Copies> Lane<C> {
         }
     }
 
-    /// The place of the job that waits for this command.
+    /// Returns the index of the job that waits for this command.
     fn waiting(&self, tag: Tag) -> Option<usize> {
         let position = self.jobs.binary_search_by_key(&tag.serial, |job| job.serial).ok()?;
         (!self.jobs[position].is_settled_with_the_device()).then_some(position)
     }
 
-    /// Sends the commands again whose time has come.
+    /// Sends due retries.
     fn send_again(&mut self, now: Time) -> usize {
         let mut sent = 0;
         for later in std::mem::take(&mut self.means.later) {
@@ -209,7 +204,7 @@ impl<C: Copies> Lane<C> {
         }
     }
 
-    /// A controller that is out of service is sent nothing more. What it has comes back through its queue.
+    /// Stops sending to a controller out of service. Its outstanding commands return through its queue.
     fn give_up_unsent(&mut self) {
         for later in std::mem::take(&mut self.means.later) {
             let position = self.waiting(later.tag);
@@ -241,14 +236,14 @@ impl<C: Copies> Lane<C> {
                     job.finish(&mut self.means, now);
                     moved += 1;
                 }
-                // Looked at once more, which gives no error any more.
+                // Check once more; an abandoned job returns no error.
                 Err(error) => self.abandon(position, &error),
             }
         }
         moved
     }
 
-    /// Gives a job up, which stays until its line is idle.
+    /// Abandons a job, which stays until its line is idle.
     fn abandon(&mut self, position: usize, error: &Error) {
         self.say(error);
         self.jobs[position].abandon(&mut self.means);
@@ -259,8 +254,8 @@ impl<C: Copies> Lane<C> {
         tracing::error!("{device}: a control block of the staged engine is given up: {error}");
     }
 
-    /// Ends everything there is, whatever the device does. Waits a while for copies that are under way; what they use
-    /// stays where it is if that is not enough.
+    /// Ends everything, whatever the device does. Waits a while for copies under way; if that is not enough, leaks what
+    /// they use.
     pub(super) fn close(&mut self) {
         let end = self.now() + self.drain;
         while let Some(job) = self.jobs.pop_front() {
@@ -271,7 +266,7 @@ impl<C: Copies> Lane<C> {
 }
 
 impl<C: Copies> Drop for Lane<C> {
-    /// Then the queue pair goes, and with it what is in flight.
+    /// The queue pair drops afterwards, with its commands in flight.
     fn drop(&mut self) {
         self.close();
     }

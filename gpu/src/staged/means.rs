@@ -1,4 +1,4 @@
-//! What the jobs of a lane share: the queue pair, the chunks, the GPU.
+//! The resources that the jobs of a lane share: the queue pair, the chunks, the GPU.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::layout::Context;
 use crate::outcome;
 
-/// Which context of which job a command is.
+/// Identifies a command's job and context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag {
     pub(super) serial: u64,
@@ -24,38 +24,33 @@ pub(super) struct Tag {
     pub(super) was_sent_before: bool,
 }
 
-/// What a command owns.
 pub(super) type Owned = (Prefix, Tag);
 
-/// A command that is to be sent again.
 pub(super) struct Later {
     pub(super) due: Time,
     pub(super) chunk: Buffer,
     pub(super) tag: Tag,
 }
 
-/// How posting a command went.
 pub(super) enum Posted {
     /// The queue has it.
     Yes,
     /// There is no room now.
     Full(Buffer),
-    /// No queue would take it, which counts as this status.
+    /// Permanently refused, which counts as this status.
     Refused(Buffer, u32),
 }
 
-/// Where a region of the pool lies.
+/// Place of a region of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Area {
-    /// The GPU's address.
     pub(crate) address: u64,
-    /// Its size in bytes.
     pub(crate) bytes: u64,
 }
 
-/// See the module.
+/// The shared resources of a lane.
 pub(super) struct Means<C: Copies> {
-    // Dropped first: the device is done with the chunks that are in flight, or the driver leaks them.
+    // Dropped first: the device is done with the chunks in flight, or the driver leaks them.
     pub(super) queue: QueuePair<Owned>,
     pub(super) chunks: Chunks<C::Registration>,
     pub(super) copies: C,
@@ -68,15 +63,15 @@ pub(super) struct Means<C: Copies> {
     /// Chunks in their first stage.
     pub(super) in_first: usize,
     pub(super) has_posted: bool,
-    /// Whether a line was given up before everything that it was asked for was known to be over.
+    /// Whether a line was abandoned before everything requested on it was known to be over.
     pub(super) has_lost_lines: bool,
 }
 
 impl<C: Copies> Means<C> {
-    /// A line that is nobody's, behind an event.
+    /// Returns an unused line, behind an event.
     ///
     /// # Errors
-    /// The GPU's, where it makes none or does not let it wait.
+    /// The GPU's, if it creates no line or does not let it wait.
     pub(super) fn line(&mut self, after: Option<&C::Event>) -> Result<C::Line> {
         let line = match self.lines.pop() {
             Some(line) => line,
@@ -88,19 +83,17 @@ impl<C: Copies> Means<C> {
         Ok(line)
     }
 
-    /// Bytes of a context.
     pub(super) fn bytes_of(&self, context: Context) -> usize {
         context.lbas() as usize * self.namespace.lba_bytes() as usize
     }
 
-    /// Where the GPU finds the data of a context, which was checked against its region.
+    /// Returns the GPU address of a context's data; the context was checked against its region.
     pub(super) fn address_of(&self, context: Context) -> u64 {
         let area = self.areas[usize::from(context.region())];
         assert!(context.address + self.bytes_of(context) as u64 <= area.bytes, "checked at issue");
         area.address + context.address
     }
 
-    /// Posts the command of a context.
     pub(super) fn post(&mut self, now: Time, context: Context, chunk: Buffer, tag: Tag) -> Posted {
         let owned = (Prefix::new(chunk, self.bytes_of(context)), tag);
         let command: Command<'_, Owned> = match context.is_write() {
@@ -126,7 +119,7 @@ impl<C: Copies> Means<C> {
         }
     }
 
-    /// Tells the device about what was posted, with one doorbell.
+    /// Announces the posted commands with one doorbell.
     pub(super) fn ring(&mut self) {
         if std::mem::take(&mut self.has_posted) {
             self.queue.ring();
@@ -134,7 +127,7 @@ impl<C: Copies> Means<C> {
         }
     }
 
-    /// A chunk goes from its first stage to its second.
+    /// Moves a chunk from its first stage to its second.
     pub(super) fn count_second_stage(&mut self) {
         self.in_first -= 1;
         self.stats.second_stage += 1;
@@ -142,7 +135,7 @@ impl<C: Copies> Means<C> {
     }
 }
 
-/// The status word of a request that no queue takes, because the namespace is not what it was.
+/// Returns the status word of a request that no queue takes, because the namespace changed.
 fn refused(reason: &RejectReason) -> u32 {
     let status = match reason {
         RejectReason::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
@@ -151,13 +144,13 @@ fn refused(reason: &RejectReason) -> u32 {
     u32::from(status.bits())
 }
 
-/// The status word of a command that failed.
+/// Returns the status word of a failed command.
 pub(super) fn word_of(error: &CommandError) -> u32 {
     match error {
         CommandError::Status(status) => u32::from(status.bits()),
         CommandError::TimedOut { .. } => outcome::TIMED_OUT,
         CommandError::Reset { .. } => outcome::RESET,
-        // Only of the kernel's paths, which have no queue pairs.
+        // Only on the kernel paths, which have no queue pairs.
         CommandError::System(_) | CommandError::Short { .. } => {
             u32::from(Status::INTERNAL_ERROR.bits())
         }

@@ -1,5 +1,5 @@
-//! The engine for machines where a GPU cannot drive the devices' queues: CPU threads read into pinned memory and copy
-//! from there, or the other way round.
+//! The engine for machines whose GPU cannot drive the devices' queues: CPU threads read into pinned memory and copy
+//! from there to the GPU, or the other way round.
 //!
 //! ```text
 //! issue(work) -> a thread's lane of the device
@@ -10,15 +10,15 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `work` | a control block as it is handed over, and how it ended |
-//! | `job` | one control block on its way |
+//! | `work` | a control block as issued, and how it ended |
+//! | `job` | one control block in progress |
 //! | `lane` | one device's queue pair and its jobs: no thread, no clock |
-//! | `means`, `chunks` | what the jobs of a lane share; its pinned memory |
-//! | `copies`, `on_gpu` | what a lane asks of a GPU; a GPU |
-//! | `thread` | who turns the lanes |
+//! | `means`, `chunks` | the shared resources of a lane's jobs; its pinned memory |
+//! | `copies`, `on_gpu` | what a lane needs from a GPU; its implementation |
+//! | `thread` | the threads that turn the lanes |
 //!
-//! The engine needs no memory that devices can reach but its own chunks, and no raw queues: shadow doorbells may be on.
-//! It does not cut transfers: a context is one command, and no larger than a chunk.
+//! The engine needs no device-accessible memory but its own chunks, and no raw queues: shadow doorbells may be on. It
+//! does not split transfers: a context is one command, and no larger than a chunk.
 
 mod chunks;
 mod copies;
@@ -53,24 +53,24 @@ use lane::{Lane, LaneOptions};
 use on_gpu::OnGpu;
 use thread::{Shared, Worker};
 
-/// Longer than a driver takes to delete its queues, with every controller ill.
+/// Longer than a driver takes to delete its queues with every controller failing.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How the engine is made.
+/// Configuration of the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct StagedOptions {
-    /// The cores of the threads, each of which has a queue pair on each device. Default none: then there are so many
-    /// threads as the next field says, where the system puts them.
+    /// The cores of the threads, each of which has a queue pair on each device. Default none: then `threads` unpinned
+    /// threads.
     pub(crate) cores: Vec<usize>,
-    /// Threads without cores of their own. Default 2.
+    /// Number of unpinned threads. Default 2.
     pub(crate) threads: usize,
     /// Entries of each queue pair. Default 256.
     pub(crate) depth: u32,
-    /// Most pinned bytes of each queue pair; at least four chunks are made. Default 16 MiB.
+    /// Most pinned bytes of each queue pair; at least four chunks are allocated. Default 16 MiB.
     pub(crate) pinned_bytes: usize,
-    /// How long a command may take before the driver aborts it. Default 10 s.
+    /// Time limit of a command before the driver aborts it. Default 10 s.
     pub(crate) timeout: Duration,
-    /// How long the copies under way may take when the engine is dropped. Default 10 s.
+    /// Time limit of copies under way when the engine is dropped. Default 10 s.
     pub(crate) drain: Duration,
 }
 
@@ -87,12 +87,12 @@ impl Default for StagedOptions {
     }
 }
 
-/// Bytes of the largest context of a namespace.
+/// Returns the bytes of the largest context of a namespace.
 pub(crate) fn context_bytes_max(namespace: &Namespace) -> u64 {
     namespace.limits().max_bytes.min(LBAS_MAX << namespace.limits().lba_shift)
 }
 
-/// See the module.
+/// The engine: its threads, devices and the pool's regions.
 pub(crate) struct Staged {
     devices: Vec<(Arc<Controller>, Namespace)>,
     areas: Arc<[Area]>,
@@ -101,18 +101,18 @@ pub(crate) struct Staged {
 }
 
 struct Thread {
-    /// Nothing once the engine is being dropped.
+    /// None while being dropped.
     work: Option<Sender<Work<Arc<Event>>>>,
     shared: Arc<Shared>,
     handle: Option<JoinHandle<()>>,
 }
 
 impl Staged {
-    /// Starts the threads. `areas` are the regions of the pool; `keep` keeps them, and the words that are told that
-    /// blocks are done, for as long as a copy may reach them.
+    /// Starts the threads. `areas` are the regions of the pool; `keep` keeps them, and the words that report finished
+    /// blocks, for as long as a copy may access them.
     ///
     /// # Errors
-    /// The driver's and the GPU's where there are no queues or no memory, [`Error::Refused`] where there is no thread.
+    /// The driver's and the GPU's if queues or memory are unavailable, [`Error::Refused`] if no thread can be created.
     pub(crate) fn new(
         gpu: &Arc<Gpu>,
         devices: &[(Arc<Controller>, Namespace)],
@@ -140,11 +140,11 @@ impl Staged {
         Ok(staged)
     }
 
-    /// Hands a control block to one of the threads. Never waits.
+    /// Hands a control block to one of the threads. Never blocks.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a context outside its region or larger than a command; the driver's for a controller that
-    /// is out of service; [`Error::OutOfService`] where a thread is gone. The block was not begun.
+    /// [`Error::Invalid`] for a context outside its region or larger than a command; the driver's for a controller out
+    /// of service; [`Error::OutOfService`] if a thread is gone. The block has not begun.
     pub(crate) fn issue(&self, work: Work<Arc<Event>>) -> Result<()> {
         let (controller, _) = self.check(&work)?;
         controller.check()?;
@@ -177,17 +177,17 @@ impl Staged {
         Ok(device)
     }
 
-    /// Brings every controller back that is out of service. What was in flight has ended by then or ends with the
-    /// threads' next turns.
+    /// Recovers every controller that is out of service. Commands in flight have ended by then or end with the threads'
+    /// next turns.
     ///
     /// # Errors
-    /// The first that a controller has; the others are still tried.
+    /// The first failure; the other controllers are still tried.
     pub(crate) fn recover(&self) -> Result<()> {
         let recovered = self.devices.iter().map(|(controller, _)| controller.recover());
         recovered.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>().map_err(Error::from)
     }
 
-    /// What all threads have counted.
+    /// Returns the sum of all threads' counters.
     pub(crate) fn stats(&self) -> Stats {
         let mut sum = Stats::default();
         for thread in &self.threads {
@@ -197,7 +197,7 @@ impl Staged {
     }
 }
 
-/// A lane's share of what was asked for.
+/// Returns the configuration of a lane.
 fn lane_options(namespace: &Namespace, options: &StagedOptions) -> LaneOptions {
     const CHUNKS_MIN: usize = 4;
     let chunk_bytes = context_bytes_max(namespace) as usize;
@@ -237,7 +237,7 @@ impl Thread {
         Ok(Thread { work: Some(sender), shared, handle: Some(handle) })
     }
 
-    /// Waits until the thread has ended, or leaves it alone with all it uses.
+    /// Waits until the thread has ended, or abandons it with everything it uses.
     fn join(&mut self, end: Instant) {
         let Some(handle) = self.handle.take() else { return };
         while !handle.is_finished() {
@@ -256,8 +256,7 @@ impl Thread {
 }
 
 impl Drop for Staged {
-    /// Ends what is in flight. Bounded: by the copies' and the driver's own limits, and at last by leaving threads
-    /// alone.
+    /// Ends what is in flight. Bounded by the copies' and the driver's own limits, and finally by abandoning threads.
     fn drop(&mut self) {
         for thread in &mut self.threads {
             thread.shared.stop.store(true, Ordering::Relaxed);

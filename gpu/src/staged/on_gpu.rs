@@ -11,13 +11,13 @@ use super::copies::Copies;
 use crate::cuda::{Event, Gpu, Priority, Registration, Stream};
 use crate::error::Result;
 
-/// See the module.
+/// Implements [`Copies`] with streams and events.
 pub(super) struct OnGpu {
     gpu: Arc<Gpu>,
 }
 
 impl OnGpu {
-    /// For copies to and from this GPU.
+    /// Creates copies to and from this GPU.
     pub(super) fn new(gpu: &Arc<Gpu>) -> OnGpu {
         OnGpu { gpu: Arc::clone(gpu) }
     }

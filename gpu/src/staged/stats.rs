@@ -1,27 +1,26 @@
-//! What the staged engine has counted. All counters only grow.
+//! Counters of the staged engine, which only grow.
 
-/// See the module; the sum over all lanes.
+/// Counters, summed over all lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stats {
-    /// Contexts that ended, however they did.
+    /// Contexts that ended, successful or not.
     pub(crate) contexts: u64,
-    /// Control blocks that are over.
+    /// Finished control blocks.
     pub(crate) blocks: u64,
     /// Bytes of the contexts that succeeded.
     pub(crate) bytes: u64,
-    /// Copies that were asked of the GPU.
+    /// Copies enqueued on the GPU.
     pub(crate) copies: u64,
-    /// Marks behind them: what the CPU looks at, one for a batch.
+    /// Marks behind them, which the CPU polls: one per batch.
     pub(crate) marks: u64,
-    /// Chunks that came into their second stage: the copy of a read, the command of a write.
+    /// Chunks that reached their second stage: the copy of a read, the command of a write.
     pub(crate) second_stage: u64,
-    /// Those of them that came while another chunk was in its first.
+    /// Those that did so while another chunk was in its first.
     pub(crate) overlapped: u64,
-    /// Commands that were sent again.
     pub(crate) retries: u64,
-    /// Completions of commands that had been given up.
+    /// Completions of abandoned commands.
     pub(crate) late: u64,
-    /// Times the device was told of commands.
+    /// Doorbell rings.
     pub(crate) rings: u64,
 }
 

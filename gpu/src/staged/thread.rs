@@ -1,6 +1,6 @@
-//! A thread of the staged engine: a lane for each device, turned as long as there is something to do.
+//! A thread of the staged engine: a lane per device, turned while there is something to do.
 //!
-//! With nothing to do for a while the thread sleeps until it is given work.
+//! After a while without work, the thread sleeps until it receives some.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,14 @@ use super::lane::Lane;
 use super::stats::Stats;
 use super::work::Work;
 
-/// Turns without anything to do before the thread sleeps.
+/// Idle turns before the thread sleeps.
 const IDLE_TURNS: u32 = 4096;
-/// Turns in which nothing moved before others may have the core for a moment.
+/// Turns without progress before the thread yields.
 const PATIENT_TURNS: u32 = 64;
-/// How long it sleeps at most, which bounds how late it sees that it should stop.
+/// Longest sleep, which bounds the delay of a stop.
 const SLEEP: Duration = Duration::from_millis(50);
 
-/// What a thread shares with its engine.
+/// State that a thread shares with its engine.
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) stop: AtomicBool,
@@ -28,23 +28,22 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// What the thread's lanes had counted when it last looked.
+    /// Returns the lanes' counters as last published.
     pub(super) fn stats(&self) -> Stats {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// See the module.
 pub(super) struct Worker<C: Copies> {
     pub(super) lanes: Vec<Lane<C>>,
     pub(super) work: Receiver<Work<C::Event>>,
     pub(super) shared: Arc<Shared>,
-    /// Dropped after the lanes: the memory that their copies reach.
+    /// Dropped after the lanes: the memory that their copies access.
     pub(super) keep: Arc<dyn Any + Send + Sync>,
 }
 
 impl<C: Copies> Worker<C> {
-    /// Runs until it is told to stop, or its engine is gone.
+    /// Runs until stopped, or its engine is gone.
     pub(super) fn run(mut self) {
         let mut idle_turns = 0;
         while !self.shared.stop.load(Ordering::Relaxed) {
@@ -63,14 +62,14 @@ impl<C: Copies> Worker<C> {
                 std::thread::yield_now();
             }
         }
-        // What was never begun becomes a job too, for ending jobs tells the GPU, whose streams may wait for it.
+        // Work not begun also becomes a job, because ending jobs tells the GPU, whose streams may wait for it.
         while let Ok(work) = self.work.try_recv() {
             self.add(work);
         }
         self.end();
     }
 
-    /// Ends what is in flight. Where a copy may still go on, what it reaches stays for good.
+    /// Ends what is in flight. If a copy may still go on, leaks what it accesses.
     fn end(&mut self) {
         self.lanes.iter_mut().for_each(Lane::close);
         self.publish();
@@ -82,7 +81,7 @@ impl<C: Copies> Worker<C> {
         }
     }
 
-    /// One turn of every lane. Returns how much moved.
+    /// Turns every lane once. Returns how much moved.
     fn turn(&mut self) -> usize {
         let mut moved = 0;
         while let Ok(work) = self.work.try_recv() {
@@ -111,7 +110,7 @@ impl<C: Copies> Worker<C> {
         *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = sum;
     }
 
-    /// Sleeps until there is work or it is time to look around. `false` once nobody can send any.
+    /// Sleeps until there is work or the sleep is over. Returns false once the engine is gone.
     fn sleep(&mut self) -> bool {
         match self.work.recv_timeout(SLEEP) {
             Ok(work) => self.add(work),

@@ -1,4 +1,4 @@
-//! A control block as it is handed over, and how it ended as the CPU sees it.
+//! A control block as issued, and how it ended for the CPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -7,28 +7,28 @@ use std::time::Duration;
 use crate::layout::Context;
 use crate::outcome::NOT_SENT;
 
-/// A control block to be carried out. Every context is of one device.
+/// A control block to execute. All its contexts belong to one device.
 pub(crate) struct Work<E> {
-    /// Which device, by its place in the list that the engine was made over.
+    /// The device's position in the engine's list.
     pub(crate) device: usize,
-    /// What `done` becomes; never 0.
+    /// The final value of `done`; never 0.
     pub(crate) generation: u32,
     /// The commands; their address is the offset in the region.
     pub(crate) contexts: Arc<[Context]>,
     /// GPU memory is neither read nor written before this has happened.
     pub(crate) after: Option<E>,
-    /// Address of a word of GPU memory that becomes `generation` when all is over.
+    /// Address of a word of GPU memory that becomes `generation` when everything is over.
     pub(crate) done: u64,
-    /// Address of a word of GPU memory for each context. The engine writes those of contexts that fail, before `done`;
-    /// whoever issues sets them to 0.
+    /// Address of a word of GPU memory per context, initialised to 0 by the issuer. The engine writes those of failed
+    /// contexts, before `done`.
     pub(crate) statuses: u64,
-    /// From the first command on, and not before `after` has happened.
+    /// Time limit from the first command on, which is after `after` has happened.
     pub(crate) timeout: Duration,
-    /// How far it is, for the CPU.
+    /// The state visible to the CPU.
     pub(crate) progress: Arc<Progress>,
 }
 
-/// How a control block ended, as the CPU sees it.
+/// How a control block ended, for the CPU.
 #[derive(Debug)]
 pub(crate) struct Progress {
     done: AtomicU32,
@@ -37,7 +37,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of a control block of so many contexts.
+    /// Creates the progress of a control block of `contexts` contexts.
     pub(crate) fn new(contexts: usize) -> Progress {
         Progress {
             done: AtomicU32::new(0),
@@ -46,28 +46,28 @@ impl Progress {
         }
     }
 
-    /// The generation that is over: 0 before. What else there is to ask is there once it is.
+    /// Returns the finished generation, or 0 before. Once set, the other values are valid.
     pub(crate) fn done(&self) -> u32 {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Contexts that ended with anything but success.
+    /// Returns the number of contexts that did not succeed.
     #[cfg(test)]
     pub(crate) fn failed(&self) -> usize {
         (0..self.statuses.len()).filter(|context| self.status(*context) != 0).count()
     }
 
-    /// From the first command to the end of the last, in nanoseconds.
+    /// Returns the time from the first command to the end of the last, in nanoseconds.
     pub(crate) fn took_ns(&self) -> u64 {
         self.took_ns.load(Ordering::Relaxed)
     }
 
-    /// How a context ended ([`crate::outcome::Ended::of`] reads it).
+    /// Returns how a context ended ([`crate::outcome::Ended::of`] decodes it).
     pub(crate) fn status(&self, context: usize) -> u32 {
         self.statuses[context].load(Ordering::Relaxed)
     }
 
-    /// Ends a control block of which nothing was begun.
+    /// Ends a control block that has not begun.
     pub(super) fn fail(&self, generation: u32, status: u32) {
         self.finish(generation, &vec![status; self.statuses.len()], Duration::ZERO);
     }

@@ -1,4 +1,4 @@
-//! Rings whose persistent kernel runs, and what else is asked of the same GPU meanwhile.
+//! Rings with a running persistent kernel, and other requests to the same GPU meanwhile.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn nothing_is_made_beside_other_rings_persistent_kernel_until_they_are_stopped()
     let whys = reports.iter().filter_map(fared).collect::<Vec<_>>();
     assert_eq!(whys.len(), reports.len() - 1, "all but the CPU's own: {reports:?}");
     assert!(whys.iter().all(|why| why.contains("stop the other rings first")), "{whys:?}");
-    // Rings that are there go on, and the persistent ones with them.
+    // Existing rings continue, and the persistent ones with them.
     for uring in [&first.uring, &rig.uring] {
         let iocbs = uring.get_iocb([read(0, 0)], None).expect("a block");
         uring.issue_io(&iocbs, 0).expect("issued");

@@ -1,11 +1,11 @@
-//! Data go where they are meant to and nowhere else: random transfers against a model of pool and devices.
+//! Data goes exactly where it should: random transfers against a model of pool and devices.
 
 use adit_driver::spec::Lba;
 use adit_gpu::{Direction, EngineChoice, KernelChoice, Options, Place, Transfer};
 
 use crate::rig::{LONG, REGIONS, Rig, alone, options};
 
-/// A linear congruential generator: the tests' only chance, by its seed.
+/// A linear congruential generator: the tests' only randomness, by its seed.
 struct Chance(u64);
 
 impl Chance {
@@ -21,7 +21,6 @@ impl Chance {
     }
 }
 
-/// What pool and devices hold.
 struct Model {
     pool: Vec<Vec<u8>>,
     devices: Vec<Vec<u8>>,
@@ -40,7 +39,7 @@ impl Model {
         model
     }
 
-    /// New bytes in all of the pool.
+    /// Writes new bytes to all of the pool.
     fn refill(&mut self, rig: &Rig, chance: &mut Chance) {
         for (region, bytes) in self.pool.iter_mut().enumerate() {
             chance.fill(bytes);
@@ -70,7 +69,7 @@ impl Model {
     }
 }
 
-/// Transfers that do not touch each other, in both directions: each device and each region is cut into as many parts.
+/// Returns disjoint transfers in both directions: each device and each region is cut into as many parts.
 fn transfers(rig: &Rig, chance: &mut Chance, parts: u64) -> Vec<Transfer> {
     let mut all = Vec::new();
     for part in 0..parts {
@@ -93,7 +92,7 @@ fn transfers(rig: &Rig, chance: &mut Chance, parts: u64) -> Vec<Transfer> {
     all
 }
 
-/// Rounds of random transfers, each checked.
+/// Runs rounds of random transfers, each checked.
 fn carries_data(targets: &[&str], settings: &str, options: &Options, parts: u64, seed: u64) {
     carries_data_in(Place::Host, targets, settings, options, parts, seed);
 }
@@ -125,7 +124,7 @@ fn carries_data_in(
         model.check(&rig, seed);
         model.refill(&rig, &mut chance);
     }
-    // Exactly once: no command was sent that was not asked for.
+    // Exactly once: no other command was sent.
     assert_eq!(rig.uring.stats().expect("stats").commands, commands);
 }
 
@@ -235,6 +234,6 @@ fn more_commands_than_a_block_holds_fill_several() {
     let stats = rig.uring.stats().expect("stats");
     assert_eq!(stats.commands, 10_000);
     assert!(stats.sq_rings <= stats.commands && stats.late == 0, "{stats:?}");
-    // The device is told of completions four times a lap at most.
+    // The device is told of completions at most four times a lap.
     assert!(stats.cq_rings <= stats.commands / 16 + 2, "{stats:?}");
 }

@@ -1,4 +1,4 @@
-//! Devices that fail: each failure shows where it belongs, nothing hangs, and everything works again after a recovery.
+//! Failing devices: each failure shows where it belongs, nothing hangs, and everything works again after a recovery.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use adit_gpu::{
 use crate::life::{read, write};
 use crate::rig::{LONG, REGIONS, Rig, alone, options};
 
-/// Deadlines that pass soon enough to wait for, and late enough for a busy machine.
+/// A deadline short enough to wait for, and long enough for a busy machine.
 const SHORT: Duration = Duration::from_millis(1500);
 
 fn kernels() -> [Options; 2] {
@@ -37,7 +37,6 @@ fn run(rig: &Rig, transfers: impl IntoIterator<Item = Transfer>) -> Outcome {
     rig.uring.wait(iocbs, LONG).expect("ended")
 }
 
-/// Data go there and back.
 fn works(rig: &Rig) {
     for lba in [100, 5000] {
         rig.uring.pool().write(0, 0, &[lba as u8; 512]).expect("written");
@@ -50,7 +49,7 @@ fn works(rig: &Rig) {
     }
 }
 
-/// 40 commands of which the 11th to be executed meets the fault, and how they ended.
+/// Sends 40 commands of which the 11th to be executed meets the fault; returns how they ended.
 fn meets(rig: &Rig) -> Outcome {
     run(rig, (0..40).map(|lba| write(lba, lba * 512)))
 }
@@ -93,7 +92,7 @@ fn a_lost_command_ends_at_the_deadline_and_its_identifier_comes_back_with_the_re
         assert_eq!(outcome.failed.len(), 1, "{outcome:?}");
         assert_eq!(outcome.failed[0].1, Ended::TimedOut);
         assert!(outcome.took >= SHORT);
-        // All others went on; so do the rings, one identifier short, and whole again after a recovery.
+        // All others continued; so do the rings, one identifier short, and complete again after a recovery.
         works(&rig);
         rig.uring.recover().expect("recovered");
         works(&rig);
@@ -113,7 +112,7 @@ fn a_held_command_is_aborted_in_a_recovery() {
         let before = rig.uring.stats().expect("stats");
         rig.uring.recover().expect("recovered");
         let after = rig.uring.stats().expect("stats");
-        // Its completion came late, and the queue went on as it was; or so late, on a busy machine, that there is a new one.
+        // Its completion was late, and the queue continued; or, on a busy machine, so late that there is a new queue.
         let went_on = (before.late + 1, before.commands);
         let counted = (after.late, after.commands);
         assert!([went_on, (0, 0)].contains(&counted), "{before:?}, then {after:?}");
@@ -129,7 +128,7 @@ fn a_late_completion_disturbs_nothing() {
         let rig = Rig::new(&[&faulty("delay(1500ms)@write:lba=17-17")], Place::Host, &options);
         let outcome = run(&rig, [write(17, 0)]);
         assert_eq!(outcome.failed, [(0, Ended::TimedOut)]);
-        // Its identifier is out until it completes, which it does beside others.
+        // Its identifier stays taken until it completes, beside other commands.
         let ended = (0..1000).find(|_| {
             std::thread::sleep(Duration::from_millis(10));
             run(&rig, [read(3, 0)]);
@@ -149,7 +148,7 @@ fn a_device_that_breaks_the_protocol_is_put_out_of_service_and_recovered() {
             let outcome = meets(&rig);
             let iocbs = rig.uring.get_iocb([write(0, 0)], None).expect("a block");
             if outcome.is_success() {
-                // The second of two completions came after all else had ended, and is seen with the next.
+                // The second of two completions came after everything else had ended, and is seen with the next.
                 rig.uring.issue_io(&iocbs, 0).expect("issued");
                 let next = rig.uring.wait(iocbs, LONG).expect("ended");
                 assert_eq!((fault, next.failed), ("twice", vec![(0, Ended::Reset)]));
@@ -207,7 +206,7 @@ fn commands_beyond_the_identifiers_are_not_sent_at_the_deadline() {
     let rig = Rig::new(&[&faulty("hold@write")], Place::Host, &options);
     let outcome = meets(&rig);
     let count = |ended| outcome.failed.iter().filter(|failed| failed.1 == ended).count();
-    // Three are with the device.
+    // The device has three.
     assert_eq!((count(Ended::TimedOut), count(Ended::NotSent)), (3, 37));
     rig.uring.recover().expect("recovered");
     assert!(run(&rig, [read(0, 0)]).is_success());

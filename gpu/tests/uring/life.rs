@@ -1,4 +1,4 @@
-//! The life of control blocks: filled, issued once, waited for by streams, kernels and the CPU, given back.
+//! The life of control blocks: filled, issued once, awaited by streams, kernels and the CPU, returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) fn read(lba: u64, offset: u64) -> Transfer {
     Transfer { direction: Direction::Read, ..write(lba, offset) }
 }
 
-/// Transfers of one command each, enough for so many blocks.
+/// Returns transfers of one command each, enough for `blocks` blocks.
 fn for_blocks(blocks: u64) -> impl Iterator<Item = Transfer> {
     (0..(blocks - 1) * 2048 + 1).map(|lba| read(lba % 8192, lba % 8192 * 512))
 }
@@ -87,7 +87,7 @@ fn blocks_come_back_when_they_are_dropped_or_their_commands_have_ended() {
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert!(error.to_string().contains("all 3 I/O control blocks are in use"), "{error}");
         drop(held);
-        // Many more than there are, one after the other, waited for or let go of.
+        // Many more than there are, one after the other, awaited or dropped.
         for round in 0..12 {
             let iocbs = (0..).find_map(|_| rig.uring.get_iocb(for_blocks(2), None).ok());
             let iocbs = iocbs.expect("blocks come back");
@@ -122,7 +122,7 @@ fn transfers_wait_for_the_event_and_streams_wait_for_transfers() {
         let rig = Rig::new(&[SOFT], Place::Host, &Options { kernel, ..one_by_one() });
         let stream = rig.uring.compute_stream(Priority::Normal).expect("a stream");
         let first = rig.uring.get_iocb([write(7, 0)], None).expect("a block");
-        // The stream goes on when the first is done; the second begins when the stream has come that far.
+        // The stream continues when the first is done; the second begins when the stream has come that far.
         rig.uring.wait_cqe(&first, &stream).expect("enqueued");
         let event = stream.record().expect("an event");
         let second = rig.uring.get_iocb([read(7, 4096)], Some(&event)).expect("a block");
@@ -219,7 +219,7 @@ fn stopped_rings_issue_nothing_until_they_are_recovered() {
     }
 }
 
-/// A block that waits for `event` in the rings of another rig, whose own block lets the event go.
+/// Recovers while a block waits for an event in the rings of another rig, whose own block releases the event.
 fn let_go_while_recovering(rig: &Rig, gates: &Rig, delay: Duration) {
     let gate = gates.uring.get_iocb([read(1, 0)], None).expect("a block");
     let stream = Stream::new(&gates.gpu, Priority::Normal).expect("a stream");
@@ -235,7 +235,7 @@ fn let_go_while_recovering(rig: &Rig, gates: &Rig, delay: Duration) {
         recovery.join().expect("no panic").expect("recovered");
     });
     let commands = rig.uring.stats().expect("stats").commands;
-    // Queues that were made anew have counted nothing yet.
+    // Recreated queues have not counted anything yet.
     let settled = commands.checked_sub(before).unwrap_or(commands);
     assert!(rig.uring.poll(&behind).expect("issued"), "everything has ended");
     let failed = rig.uring.wait(behind, LONG).expect("ended").failed;
@@ -276,7 +276,7 @@ fn rings_are_dropped_with_transfers_under_way() {
         let Rig { uring, devices, .. } = rig;
         drop(uring);
         drop(iocbs);
-        // The queues are gone: all that the controller has can be made again.
+        // The queues are gone: the controller can create all of them again.
         devices[0].controller.check().expect("in service");
     }
 }
@@ -319,7 +319,7 @@ fn what_was_chosen_is_said_with_the_reason() {
     assert!(why.contains("dma-buf") && why.contains("gdrdrv"), "{why}");
 }
 
-/// Rings over devices, with a pool in host memory for the first `pool_for` of them.
+/// Creates rings over devices, with a pool in host memory for the first `pool_for` of them.
 fn make(devices: &[Device], pool_for: usize, options: &Options) -> Result<GioUring, Error> {
     let gpu = Gpu::open(0).expect("a GPU");
     let controllers = devices.iter().take(pool_for).map(|device| Arc::clone(&device.controller));

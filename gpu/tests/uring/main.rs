@@ -1,7 +1,7 @@
-//! gio_uring from end to end: an emulated GPU over software controllers, checked against models.
+//! gio_uring end to end: an emulated GPU over software controllers, checked against models.
 //!
-//! There is one emulated GPU for the process, so tests run one after the other ([`rig::alone`]), and each leaves nothing
-//! behind on it.
+//! The process has one emulated GPU, so tests run one after the other ([`rig::alone`]), and each leaves nothing behind
+//! on it.
 
 mod beside;
 mod data;

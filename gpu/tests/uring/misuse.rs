@@ -1,4 +1,4 @@
-//! What callers mix up or leave undone: blocks of other rings, pools of other devices, waits for what is never issued.
+//! Mistakes of callers: blocks of other rings, pools of other devices, waits for unissued blocks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,7 +110,7 @@ fn streams_go_on_when_what_they_wait_for_is_let_go_of_without_being_issued() {
             rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
             drop(iocbs);
             stream.synchronize(LONG).expect("nobody issues it any more");
-            // The block's next use is another.
+            // The block's next use is a different one.
             let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("a block");
             rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
             assert!(!stream.is_idle().expect("a stream"));

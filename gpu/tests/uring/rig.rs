@@ -1,4 +1,4 @@
-//! What tests stand on: devices, a pool, rings; and that nothing of it is left behind.
+//! The base of the tests: devices, a pool, rings; and a check that nothing of them is left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use adit_driver::{Controller, ControllerOptions, Namespace};
 use adit_gpu::{Device, EngineChoice, GioUring, Gpu, Options, Place, Pool};
 use adit_gpu_emulated::{Report, load, report, set};
 
-/// Longer than anything takes that works.
+/// Longer than any working operation takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const REGIONS: [u64; 2] = [4 << 20, 1 << 20];
 
@@ -19,7 +19,7 @@ pub(crate) struct Alone {
     _guard: MutexGuard<'static, ()>,
 }
 
-/// Waits for the emulated GPU, with these settings.
+/// Waits for the emulated GPU, and applies these settings.
 pub(crate) fn alone(settings: &str) -> Alone {
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     load();
@@ -53,7 +53,7 @@ impl Drop for Alone {
     }
 }
 
-/// Rings over some devices. The rings go first.
+/// Rings over some devices. The rings drop first.
 pub(crate) struct Rig {
     pub(crate) uring: Arc<GioUring>,
     pub(crate) devices: Vec<Device>,

@@ -1,7 +1,6 @@
 //! Asynchronous events (NVMe Base 2.0 section 5.2).
 //!
-//! Each type of event is reported once and then kept back until the host has
-//! read the log page that the event names.
+//! After reporting an event, the controller holds back events of that type until the host reads the log page it named.
 
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ const WARNING_TEMPERATURE: u8 = 1 << 1;
 const SMART_RELIABILITY: u8 = 0;
 const SMART_TEMPERATURE: u8 = 1;
 const SMART_SPARE: u8 = 2;
-/// More than this many changed namespaces are reported as "too many".
+/// Beyond this many changed namespaces, the log reports "too many".
 const CHANGED_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,14 +44,14 @@ struct Event {
     log: u8,
 }
 
-/// Events and the requests that wait for them.
+/// Pending events, and the requests that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     waiting: Vec<Event>,
     requests: Vec<Command>,
-    /// By type: the log of the event that was reported, until that was read; 0 for none.
+    /// By event type: the log of the last reported event until the host reads it; 0 for none.
     kept_back: [u8; 8],
-    /// Namespaces whose attributes changed since their log was read.
+    /// Namespaces that changed since the host last read their log.
     pub(super) changed: Vec<u32>,
 }
 
@@ -64,17 +63,17 @@ impl Events {
         }
     }
 
-    /// The host rang a doorbell of no queue.
+    /// Reports a ring of a nonexistent queue's doorbell.
     pub(crate) fn invalid_doorbell_register(&mut self) {
         self.raise(TYPE_ERROR, 0, LOG_ERROR);
     }
 
-    /// The host rang a doorbell with an impossible value.
+    /// Reports a ring with an impossible value.
     pub(crate) fn invalid_doorbell_value(&mut self) {
         self.raise(TYPE_ERROR, 1, LOG_ERROR);
     }
 
-    /// The host has read a log page: its events may be reported again.
+    /// Re-arms the events of a log page that the host has read.
     pub(super) fn log_was_read(&mut self, log: u8) {
         for kept_back in self.kept_back.iter_mut().filter(|kept_back| **kept_back == log) {
             *kept_back = 0;
@@ -84,13 +83,13 @@ impl Events {
         }
     }
 
-    /// Takes an outstanding request back.
+    /// Takes an outstanding request back, for Abort.
     pub(super) fn take_request(&mut self, cid: u16) -> Option<Command> {
         let at = self.requests.iter().position(|request| request.cid == cid)?;
         Some(self.requests.remove(at))
     }
 
-    /// The next event that may be reported, with the request that reports it.
+    /// Takes the next reportable event and a request to report it with.
     fn next(&mut self) -> Option<(Command, Event)> {
         if self.waiting.is_empty() || self.requests.is_empty() {
             return None;
@@ -112,7 +111,7 @@ impl Controller {
         Ok(Reply::Later)
     }
 
-    /// Completes requests for the events there are.
+    /// Completes requests with the reportable events.
     pub(crate) fn deliver_events(&mut self, dma: &Dma<'_>) -> Served {
         while let Some((request, event)) = self.events.next() {
             let dw0 =
@@ -122,7 +121,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Reports that a namespace's attributes changed, if the host asked to be told.
+    /// Reports that a namespace's attributes changed, if the host enabled that notice.
     pub fn namespace_changed(&mut self, nsid: u32) {
         let changed = &mut self.events.changed;
         if !changed.contains(&nsid) && changed.len() <= CHANGED_MAX {
@@ -134,7 +133,7 @@ impl Controller {
         }
     }
 
-    /// Attaches or detaches a namespace behind the host's back; false if there is none.
+    /// Attaches or detaches a namespace without a host command; returns false if there is no such namespace.
     pub fn attach_namespace(&mut self, nsid: u32, is_attached: bool) -> bool {
         let Some(namespace) = self.namespaces.find_mut(nsid) else { return false };
         namespace.is_attached = is_attached;
@@ -142,8 +141,8 @@ impl Controller {
         true
     }
 
-    /// Sets the composite temperature; above the host's threshold it is a
-    /// critical warning and, if the host asked for it, an event.
+    /// Sets the composite temperature. Above the host's threshold, it raises a critical warning and, if enabled, an
+    /// event.
     pub fn set_temperature(&mut self, kelvin: u16) {
         self.statistics.temperature_kelvin = kelvin;
         if kelvin >= self.features.temperature_threshold() {
@@ -151,8 +150,8 @@ impl Controller {
         }
     }
 
-    /// Sets the critical warnings of the SMART log (their bits there, besides that of
-    /// the temperature, which follows from it); each is an event if the host asked for it.
+    /// Sets the critical warnings of the SMART log, by their bits there; the temperature's follows from the
+    /// temperature. Each raises an event if enabled.
     pub fn warn_critical(&mut self, warnings: u8) {
         self.statistics.critical_warning = warnings;
         self.raise_warnings(warnings);
@@ -170,8 +169,8 @@ impl Controller {
         }
     }
 
-    /// Activates firmware as if by itself: a notice, if the host asked for it, and then commands
-    /// wait for as long as `duration` (CSTS.PP).
+    /// Activates firmware without a host command: raises a notice if enabled, then pauses commands for `duration`
+    /// (CSTS.PP).
     pub fn activate_firmware(&mut self, duration: Duration) {
         if self.features.event_config() & CONFIG_FIRMWARE != 0 {
             self.events.raise(TYPE_NOTICE, 1, LOG_FIRMWARE);
@@ -179,11 +178,10 @@ impl Controller {
         self.life.pause_next(duration);
     }
 
-    /// Gives a namespace another size, as management from elsewhere would. What it loses is
-    /// gone, what it gains reads as zeros.
+    /// Resizes a namespace without a host command. Data past the new end is lost; added LBAs read as zeros.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there is no such namespace, or no room for that size behind it.
+    /// [`Error::Invalid`] if there is no such namespace, or no room behind it.
     pub fn resize_namespace(&mut self, nsid: u32, lba_count: u64) -> Result<()> {
         let (offset, len) = self.namespaces.resize(nsid, lba_count)?;
         let what = format!("namespace {nsid}");
@@ -192,7 +190,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Deletes a namespace, as management from elsewhere would; false if there is none.
+    /// Deletes a namespace without a host command; returns false if there is none.
     pub fn remove_namespace(&mut self, nsid: u32) -> bool {
         let is_gone = self.namespaces.remove(nsid).is_some();
         if is_gone {

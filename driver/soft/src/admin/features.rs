@@ -1,6 +1,6 @@
-//! Features (NVMe Base 2.0 section 5.27): what the host may set and reads back.
+//! Features (NVMe Base 2.0 section 5.27): values that the host sets and reads back.
 //!
-//! Nothing is saved over a controller reset; all features belong to the controller.
+//! All features have controller scope, and none survives a controller reset.
 
 use crate::command::Command;
 use crate::controller::Controller;
@@ -37,11 +37,11 @@ const SAVE: u32 = 1 << 31;
 /// Default over-temperature threshold: 85 degrees Celsius.
 const DEFAULT_THRESHOLD_KELVIN: u32 = 358;
 const TIMESTAMP_WAS_SET: u8 = 1 << 1;
-/// Bytes of Host Behavior Support; the first is ACRE: a status may ask for a retry delay.
+/// Bytes of Host Behavior Support. The first is ACRE, which permits retry delays in statuses.
 const HOST_BEHAVIOR_BYTES: usize = 512;
 const COALESCING_DISABLED: u32 = 1 << 16;
 
-/// Plain features: identifier, default, bits that may be set.
+/// Plain features: identifier, default, settable bits.
 const PLAIN: [(u8, u32, u32); 7] = [
     (ARBITRATION, 6, 0xffff_ff07),
     (POWER_MANAGEMENT, 0, 0xe0),
@@ -56,16 +56,16 @@ const PLAIN: [(u8, u32, u32); 7] = [
 #[derive(Debug)]
 pub(crate) struct Features {
     io_queue_count: u16,
-    /// Whether there is a volatile write cache to be enabled or not.
+    /// Whether a volatile write cache exists.
     has_cache: bool,
     /// Advanced Command Retry Enable of Host Behavior Support.
     retries_advanced: bool,
     plain: [u32; PLAIN.len()],
     over_kelvin: u16,
     under_kelvin: u16,
-    /// Interrupt coalescing disabled, by vector.
+    /// Whether interrupt coalescing is disabled, by vector.
     uncoalesced: Vec<bool>,
-    /// Milliseconds of the host's clock, and when they were set.
+    /// The host's clock in milliseconds, and when the host set it.
     timestamp: Option<(u64, Time)>,
 }
 
@@ -86,7 +86,7 @@ impl Features {
         features
     }
 
-    /// All defaults, as after a controller reset; the timestamp counts on.
+    /// Restores all defaults, as after a controller reset; the timestamp keeps counting.
     pub(crate) fn reset(&mut self) {
         for (value, (_, default, _)) in self.plain.iter_mut().zip(PLAIN) {
             *value = default;
@@ -97,12 +97,12 @@ impl Features {
         self.retries_advanced = false;
     }
 
-    /// The host's clock is not known any more.
+    /// Forgets the host's clock.
     pub(crate) fn forget_time(&mut self) {
         self.timestamp = None;
     }
 
-    /// The status with its retry delay if the host has enabled those (Base 2.0 section 3.3.3.2.1, CRD).
+    /// Returns `status`, without its retry delay unless the host enabled those (Base 2.0 section 3.3.3.2.1, CRD).
     pub(crate) fn with_retry_delay(&self, status: Status) -> Status {
         if self.retries_advanced { status } else { status.with_crd(0) }
     }
@@ -118,12 +118,11 @@ impl Features {
         self.plain(fid).map_or(0, |(at, ..)| self.plain[at])
     }
 
-    /// Whether writes may stay volatile: there is a write cache, and it is enabled.
+    /// Whether writes may stay volatile: a write cache exists and is enabled.
     pub(crate) fn has_write_cache(&self) -> bool {
         self.value(VOLATILE_WRITE_CACHE) & 1 != 0
     }
 
-    /// Asynchronous Event Configuration.
     pub(super) fn event_config(&self) -> u32 {
         self.value(ASYNC_EVENTS)
     }
@@ -146,7 +145,7 @@ impl Features {
         count_z | count_z << 16
     }
 
-    /// Dword 0 of Get Features; `cdw11` picks the sensor or the vector.
+    /// Returns dword 0 of Get Features; `cdw11` selects the sensor or the vector.
     fn get(&self, fid: u8, cdw11: u32, wants_default: bool) -> Result<u32, Status> {
         if let Some((at, default, _)) = self.plain(fid) {
             return Ok(if wants_default { default } else { self.plain[at] });
@@ -173,7 +172,7 @@ impl Features {
         }
     }
 
-    /// Set Features without data; returns dword 0.
+    /// Executes Set Features without data; returns dword 0.
     fn set(&mut self, fid: u8, value: u32) -> Result<u32, Status> {
         if let Some((at, _, mask)) = self.plain(fid) {
             if value & !mask != 0 {
@@ -200,7 +199,7 @@ impl Features {
 
     fn set_threshold(&mut self, value: u32) -> Result<u32, Status> {
         match value >> 16 & 0x3f {
-            // Sensor 0 is the composite temperature, Fh all sensors; 10h and 1Fh their lower thresholds.
+            // Sensor 0 is the composite temperature, Fh all sensors; 10h and 1Fh are their lower thresholds.
             0 | 0xf => self.over_kelvin = value as u16,
             0x10 | 0x1f => self.under_kelvin = value as u16,
             _ => return Err(INVALID_FIELD),
@@ -255,7 +254,7 @@ impl Controller {
             TIMESTAMP => return self.set_timestamp(command, dma),
             HOST_BEHAVIOR => return self.set_host_behavior(command, dma),
             VOLATILE_WRITE_CACHE if command.cdw(11) & 1 == 0 => {
-                // What was written before is as durable as what comes.
+                // Earlier writes become as durable as later ones.
                 self.media.flush().map_err(|_| WRITE_FAULT)?;
             }
             _ => {}
@@ -278,7 +277,7 @@ impl Controller {
         let mut data = [0; HOST_BEHAVIOR_BYTES];
         let rules = self.rules();
         self.transfer.receive(command, &mut data, rules, dma)?;
-        // ACRE and, of no meaning without its support, extended telemetry and LBA formats.
+        // Byte 0 is ACRE. Bytes 1 and 2, extended telemetry and LBA formats, have no effect without their support.
         if data[0] > 1 {
             return Err(INVALID_FIELD);
         }

@@ -1,7 +1,6 @@
 //! Identify (NVMe Base 2.0 section 5.17, NVM Command Set 1.0 section 4.1.5).
 //!
-//! The structures are written field by field at the offsets the
-//! specification gives, independent of the driver's views of them.
+//! Writes the structures field by field at the specification's offsets, independently of the driver's views.
 
 use super::events::REQUESTS_MAX;
 use super::log::ERROR_ENTRIES;
@@ -17,14 +16,14 @@ use adit_spec::Status;
 
 pub(super) const FIRMWARE_REVISION: &str = "1.0";
 const MODEL: &str = "Adit Software Controller";
-/// A locally administered identifier; there is no vendor.
+/// A locally administered identifier, as there is no vendor.
 const IEEE_OUI: [u8; 3] = [0x02, 0xad, 0x17];
 
 const OACS_NAMESPACES: u16 = 1 << 3;
 const OACS_DBBUF: u16 = 1 << 8;
 /// Compare, Dataset Management, Write Zeroes, Select in Get Features, Timestamp, Verify, Copy.
 const ONCS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8;
-/// Flush takes all namespaces at once.
+/// Flush supports the broadcast namespace.
 const VWC_FLUSH_ALL: u8 = 0b110;
 /// Volatile write cache present.
 const VWC_PRESENT: u8 = 1;
@@ -36,7 +35,7 @@ const LPA: u8 = 1 << 1 | 1 << 2 | 1 << 5;
 const PROTECTED_FORMATS: u8 = 2;
 const MC_SEPARATE: u8 = 1 << 1;
 const DPC_ALL: u8 = 0b11111;
-/// Extended LBA formats: CNS 05h tells guards' widths, which are 16 bits (all zeroes).
+/// Extended LBA formats: CNS 05h reports the guard width, which is 16 bits (all zeroes).
 const CTRATT_ELBAS: u32 = 1 << 15;
 const WARNING_KELVIN: u16 = 358;
 const CRITICAL_KELVIN: u16 = 368;
@@ -76,8 +75,7 @@ impl Controller {
         put(page, 296, u128::from(namespaces.unallocated()).to_le_bytes());
     }
 
-    /// CNS 00h, and 11h for those that are not attached. A valid identifier of no
-    /// active namespace gives zeros.
+    /// CNS 00h, and 11h for unattached namespaces. A valid identifier without an active namespace yields zeros.
     fn identify_namespace(&mut self, nsid: u32, only_active: bool) -> Result<(), Status> {
         let is_common = nsid == u32::MAX && only_active;
         if !is_common && !(1..=NAMESPACES_MAX).contains(&nsid) {
@@ -148,7 +146,7 @@ impl Controller {
         }
     }
 
-    /// The controllers from identifier `from`: this one, 0.
+    /// Lists the controllers from identifier `from`: this one, 0.
     fn list_controllers(&mut self, from: u16) {
         put(&mut self.page[..], 0, u16::from(from == 0).to_le_bytes());
     }
@@ -161,7 +159,7 @@ fn put_controller(page: &mut [u8], options: &Options) {
     put_text(page, 4, 20, &options.serial);
     put_text(page, 24, 40, MODEL);
     put_text(page, 64, 8, FIRMWARE_REVISION);
-    // RAB: the burst that suits arbitration, a power of two.
+    // RAB: recommended arbitration burst, a power of two.
     put(page, 72, [6]);
     put(page, 73, IEEE_OUI);
     put(page, 77, [options.mdts]);
@@ -188,15 +186,14 @@ fn put_controller(page: &mut [u8], options: &Options) {
     put(page, 2048, 100u16.to_le_bytes());
 }
 
-/// Identify Controller from SQES on: what I/O commands there are.
+/// Writes Identify Controller from SQES on: the I/O command fields.
 fn put_io(page: &mut [u8], options: &Options) {
     put(page, 512, [0x66, 0x44]);
     put(page, 516, NAMESPACES_MAX.to_le_bytes());
     put(page, 520, ONCS.to_le_bytes());
     let present = if options.has_write_cache() { VWC_PRESENT } else { 0 };
     put(page, 525, [VWC_FLUSH_ALL | present]);
-    // AWUN and AWUPF stay zero: one LBA is atomic, in a power failure, too.
-    // OCFS: copy descriptor format 0.
+    // AWUN and AWUPF stay zero: one LBA is atomic, also across a power failure. OCFS: copy descriptor format 0.
     put(page, 534, 1u16.to_le_bytes());
     let sgls: u32 = match options.sgl {
         SglSupport::Off => 0,
@@ -223,9 +220,9 @@ fn put_namespace(page: &mut [u8], namespace: &Namespace, options: &Options) {
     put(page, 104, nguid(namespace.nsid.0));
 }
 
-/// What all namespaces have in common: the formats and the limits.
+/// Writes the fields that all namespaces share: formats and limits.
 fn put_formats(page: &mut [u8], format: u8, has_protection: bool) {
-    // NLBAF is zero-based; FLBAS says which is used.
+    // NLBAF is zero-based; FLBAS selects the format.
     put(page, 25, [1, format]);
     // DLFEAT: deallocated LBAs read as zeros, Write Zeroes may deallocate.
     put(page, 33, [0b1001]);
@@ -236,14 +233,14 @@ fn put_formats(page: &mut [u8], format: u8, has_protection: bool) {
     put(page, 128, [0, 0, 9, 1]);
     put(page, 132, [0, 0, 12, 0]);
     if has_protection {
-        // The same with 8 bytes of metadata, in a separate buffer (MC), for types 1 to 3, first or last (DPC).
+        // The same formats with 8 bytes of metadata in a separate buffer (MC), for types 1 to 3, first or last (DPC).
         put(page, 25, [3, format, MC_SEPARATE, DPC_ALL]);
         put(page, 136, [8, 0, 9, 1]);
         put(page, 140, [8, 0, 12, 0]);
     }
 }
 
-/// A globally unique identifier of this controller's namespace `nsid`.
+/// Returns a globally unique identifier for namespace `nsid` of this controller.
 fn nguid(nsid: u32) -> [u8; 16] {
     let mut id = *b"\x02\xad\x17soft-ns-\0\0\0\0\0";
     id[12..].copy_from_slice(&nsid.to_be_bytes());

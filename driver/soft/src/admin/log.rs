@@ -23,9 +23,8 @@ const LOGS: [u8; 6] = [SUPPORTED_LOGS, ERRORS, SMART, FIRMWARE, CHANGED_NAMESPAC
 pub(super) const ERROR_ENTRIES: usize = 64;
 const ERROR_ENTRY_BYTES: usize = 64;
 const CHANGED_NAMESPACES_MAX: usize = 1024;
-/// Room temperature.
 const START_KELVIN: u16 = 300;
-/// Effects: the command is supported; it changes data; it changes which namespaces there are.
+/// Effects: supported; changes data; changes the namespace inventory.
 const EFFECT_SUPPORTED: u32 = 1;
 const EFFECT_DATA: u32 = 1 << 1;
 /// SMART data units are thousands of 512 bytes.
@@ -42,11 +41,11 @@ struct ErrorEntry {
     nsid: u32,
 }
 
-/// What the controller has counted since it was made.
+/// Counters since the controller was created.
 #[derive(Debug)]
 pub(crate) struct Statistics {
     pub(super) temperature_kelvin: u16,
-    /// Critical warnings besides that of the temperature.
+    /// Critical warnings other than the temperature's.
     pub(super) critical_warning: u8,
     bytes_read: u64,
     bytes_written: u64,
@@ -54,9 +53,9 @@ pub(crate) struct Statistics {
     writes: u64,
     error_count: u64,
     errors: VecDeque<ErrorEntry>,
-    /// Times that it was given power.
+    /// Number of times that the controller was powered on.
     pub(crate) power_cycles: u64,
-    /// Times that power went without a shutdown before.
+    /// Number of times that power was lost without a prior shutdown.
     pub(crate) unsafe_shutdowns: u64,
 }
 
@@ -90,7 +89,6 @@ impl Statistics {
         self.bytes_written += bytes;
     }
 
-    /// Notes that a command failed.
     pub(crate) fn record(&mut self, command: &Command, status: Status) {
         self.error_count += 1;
         if self.errors.len() == ERROR_ENTRIES {
@@ -112,7 +110,7 @@ impl Statistics {
             put(slot, 8, error.sqid.to_le_bytes());
             put(slot, 10, error.cid.to_le_bytes());
             put(slot, 12, (error.status.bits() << 1).to_le_bytes());
-            // No parameter of the command is singled out.
+            // The error names no parameter of the command.
             put(slot, 14, u16::MAX.to_le_bytes());
             put(slot, 16, error.lba.to_le_bytes());
             put(slot, 24, error.nsid.to_le_bytes());
@@ -157,7 +155,7 @@ impl Controller {
         DONE
     }
 
-    /// Sends `len` bytes of the page from `start`, and zeros after its end.
+    /// Sends `len` bytes of the page from `start`, padded with zeros past its end.
     fn send_log(
         &mut self,
         command: &Command,

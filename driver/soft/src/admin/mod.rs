@@ -39,7 +39,7 @@ const NAMESPACE_MANAGEMENT: u8 = 0x0d;
 const NAMESPACE_ATTACHMENT: u8 = 0x15;
 const DOORBELL_BUFFER_CONFIG: u8 = 0x7c;
 
-/// Opcodes of all admin commands there are.
+/// Opcodes of all supported admin commands.
 const SUPPORTED: [u8; 13] = [
     DELETE_IO_SQ,
     CREATE_IO_SQ,
@@ -56,7 +56,7 @@ const SUPPORTED: [u8; 13] = [
     DOORBELL_BUFFER_CONFIG,
 ];
 
-/// What fault plans call them.
+/// Names in fault plans.
 pub(super) const NAMES: [(u8, &str); 13] = [
     (DELETE_IO_SQ, "delete-sq"),
     (CREATE_IO_SQ, "create-sq"),
@@ -74,7 +74,6 @@ pub(super) const NAMES: [(u8, &str); 13] = [
 ];
 
 impl Controller {
-    /// Executes an admin command.
     pub(super) fn admin(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
         // Over PCIe, admin commands use PRPs and are never fused (Base 2.0 section 3.3.3.1).
         if command.fuse != 0 || !matches!(command.pointer, Pointer::Prp(_)) {
@@ -100,7 +99,7 @@ impl Controller {
         }
     }
 
-    /// Sends the first `len` bytes of the answer page.
+    /// Sends the first `len` bytes of the data page.
     fn send_page(&mut self, command: &Command, len: usize, dma: &Dma<'_>) -> Answer {
         let rules = self.rules();
         self.transfer.send(command, &self.page[..len], rules, dma)?;
@@ -108,12 +107,12 @@ impl Controller {
     }
 }
 
-/// Little-endian fields of a data structure by their offset.
+/// Writes little-endian bytes at `offset`.
 fn put<const N: usize>(page: &mut [u8], offset: usize, bytes: [u8; N]) {
     page[offset..offset + N].copy_from_slice(&bytes);
 }
 
-/// ASCII, padded with spaces (Base 2.0 section 1.4.2).
+/// Writes ASCII text, padded with spaces (Base 2.0 section 1.4.2).
 fn put_text(page: &mut [u8], offset: usize, len: usize, text: &str) {
     let field = &mut page[offset..offset + len];
     field.fill(b' ');

@@ -32,7 +32,7 @@ impl Controller {
             _ => return Err(INVALID_FORMAT),
         };
         let has_protection = self.page[29] != 0;
-        // Not shared, not thin, and of the NVM command set.
+        // Only unshared, fully provisioned namespaces of the NVM command set.
         if size == 0 || size != capacity || has_protection || command.cdw(11) >> 24 != 0 {
             return Err(INVALID_FIELD);
         }

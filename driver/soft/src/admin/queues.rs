@@ -53,7 +53,7 @@ impl Controller {
         (1..=self.options.io_queue_count).contains(&qid)
     }
 
-    /// Base and entries of the ring that a Create command describes.
+    /// Returns base and entries of the ring that a Create command describes.
     fn ring_of(&self, command: &Command) -> Result<(u64, u32), Status> {
         let entries = u32::from(command.high(10)) + 1;
         let is_valid = (2..=self.options.queue_entries_max).contains(&entries);
@@ -86,7 +86,7 @@ impl Controller {
         DONE
     }
 
-    /// Completes what still waits of a queue that is about to go.
+    /// Completes the waiting commands of a queue that is about to be deleted.
     fn end_held(&mut self, qid: u16, dma: &Dma<'_>) -> Result<(), Status> {
         while let Some(command) = self.take_waiting(|command| command.sqid.0 == qid) {
             self.complete_waiting(&command, Err(ABORTED_SQ_DELETION), dma)
@@ -108,8 +108,7 @@ impl Controller {
         DONE
     }
 
-    /// Ends a command that waits: held, an event request, or not fetched yet.
-    /// Dword 0 bit 0 says that it was not found.
+    /// Aborts a waiting command: held, an event request, or not fetched yet. Dword 0 bit 0 is set if none was found.
     pub(super) fn abort(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
         let (sqid, cid) = (command.low(10), command.high(10));
         let is_meant = |command: &Command| command.sqid.0 == sqid && command.cid == cid;
@@ -134,7 +133,7 @@ impl Controller {
         if !doorbells.is_multiple_of(bytes) || !event_indexes.is_multiple_of(bytes) {
             return Err(INVALID_FIELD);
         }
-        // Both buffers must be reachable before anything relies on them.
+        // Both buffers must be reachable before use.
         for buffer in [doorbells, event_indexes] {
             dma.load32(Iova(buffer)).map_err(|_| DATA_TRANSFER_ERROR)?;
         }

@@ -1,4 +1,4 @@
-//! A plan at work: which rule fires for which command or moment.
+//! Executes a plan: decides which rule fires for each command or moment.
 
 use std::time::Duration;
 
@@ -8,36 +8,33 @@ use crate::io;
 use crate::rng::Rng;
 use adit_shared::Time;
 
-/// A step of the controller's life at which things can go wrong.
+/// A lifecycle step of the controller at which a fault can occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     /// The host set CC.EN.
     Enable,
     /// The host cleared CC.EN.
     Disable,
-    /// A function reset.
     Reset,
-    /// A subsystem reset.
     SubsystemReset,
-    /// Power goes.
     PowerCut,
 }
 
-/// A rule with its stream of chance and its counts.
+/// A rule with its random stream and counters.
 #[derive(Debug)]
 struct Armed {
     rule: FaultRule,
     rng: Rng,
-    /// Commands or moments that it applied to.
+    /// Commands or moments that matched it.
     seen: u64,
     fired: u32,
 }
 
-/// The rules of a plan and how far each has come.
+/// The rules of a plan with their progress.
 #[derive(Debug)]
 pub(crate) struct Injector(Vec<Armed>);
 
-/// Keeps the rules' streams apart from the controller's other draws.
+/// Separates the rules' streams from the controller's other draws.
 const STREAM: u64 = 0xfa17_0000;
 
 impl Injector {
@@ -74,12 +71,12 @@ impl Injector {
         Some(armed.rule.kind)
     }
 
-    /// When the clock brings the next fault.
+    /// Returns when the next clock fault is due.
     pub(crate) fn next_due(&self) -> Option<Time> {
         self.0.iter().filter_map(Armed::waits_for).min()
     }
 
-    /// The first rule that fires. All that apply count and draw, so that none depends on another.
+    /// Returns the first rule that fires. Every matching rule counts and draws, so that rules stay independent.
     fn first(
         &mut self,
         now: Time,
@@ -111,7 +108,7 @@ impl Armed {
         hits && self.rule.times.is_none_or(|times| self.fired < times)
     }
 
-    /// The time at which it fires by the clock, while it has not.
+    /// The time at which the rule fires by the clock, until it has fired.
     fn waits_for(&self) -> Option<Time> {
         let may = self.fired == 0 && self.rule.times != Some(0);
         self.rule.start_by_clock().filter(|_| may).map(|start| Time::ZERO + start)
@@ -127,7 +124,7 @@ impl FaultRule {
         self.start_by_clock().is_some()
     }
 
-    /// When a fault of the controller comes that waits for no command.
+    /// The start time of a controller fault that waits for no command.
     fn start_by_clock(&self) -> Option<Duration> {
         let names_commands = self.scope != FaultRule::new(self.kind).scope;
         match self.trigger {

@@ -1,13 +1,11 @@
-//! What shall go wrong: a plan of faults, by script or by seed.
+//! Fault plans, by script or by seed.
 //!
-//! A [`FaultPlan`] is a list of rules. Each says what happens ([`FaultKind`]), to
-//! which commands ([`FaultScope`]), when ([`FaultTrigger`]) and how often. It is built
-//! from these types or from text (`docs/faults.md` has the syntax), and prints as text that
-//! parses to the same plan.
+//! A [`FaultPlan`] is a list of rules. Each rule gives the fault ([`FaultKind`]), the commands it affects
+//! ([`FaultScope`]), when it fires ([`FaultTrigger`]) and how often. Plans are built from these types or parsed from
+//! text (syntax in `docs/faults.md`), and print as text that parses to the same plan.
 //!
-//! Chance comes from [`super::Options::seed`] alone: each rule draws from a stream
-//! of its own, so the same seed and the same commands meet the same faults, and taking a
-//! rule away does not move the others.
+//! All randomness derives from [`super::Options::seed`]. Each rule draws from its own stream: the same seed and the
+//! same commands meet the same faults, and removing a rule leaves the others unchanged.
 
 mod injector;
 mod text;
@@ -18,51 +16,51 @@ use adit_spec::{Nsid, Qid, Status};
 
 pub(super) use injector::{Injector, Moment};
 
-/// Rules about what goes wrong; the first that fires decides.
+/// Fault rules; the first that fires decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     /// The rules, in order of precedence.
     pub rules: Vec<FaultRule>,
 }
 
-/// One way to go wrong, and when.
+/// One fault, and when it occurs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRule {
-    /// What happens.
+    /// The fault.
     pub kind: FaultKind,
-    /// Which commands it happens to; of no meaning for faults of the controller's life.
+    /// The commands it affects; ignored for lifecycle faults.
     pub scope: FaultScope,
-    /// When it happens.
+    /// When it fires.
     pub trigger: FaultTrigger,
-    /// The most times that it happens; `None` is no limit.
+    /// How often it may fire; `None` is no limit.
     pub times: Option<u32>,
 }
 
 impl FaultRule {
-    /// `kind`, each time that it can happen, to all commands that it usually is about.
+    /// Creates a rule that fires `kind` at every opportunity, on its usual commands.
     pub fn new(kind: FaultKind) -> FaultRule {
         let scope = FaultScope { commands: kind.usual_commands(), ..FaultScope::default() };
         FaultRule { kind, scope, trigger: FaultTrigger::Always, times: None }
     }
 }
 
-/// What happens. Docs of each name the word for it in the text syntax.
+/// A fault. Each variant's docs name its word in the text syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// `lose`: the command is neither executed nor completed; Abort does not find it.
+    /// `lose`: the command is neither executed nor completed, and Abort does not find it.
     Lose,
-    /// `mute`: the command is executed, and never completed; Abort does not find it.
+    /// `mute`: the command is executed but never completed, and Abort does not find it.
     Mute,
     /// `hold`: the command waits until Abort ends it or [`super::Controller::release_held`] runs it.
     Hold,
-    /// `delay(TIME)`: the command waits that long before it is executed.
+    /// `delay(TIME)`: the command waits that long before execution.
     Delay(Duration),
     /// `twice`: the completion is posted twice.
     Twice,
-    /// `again(TIME)`: the completion is posted, and once more after that long.
+    /// `again(TIME)`: the completion is posted, and again after that long.
     Again(Duration),
-    /// `status(SCT:SC)` in hexadecimal, then `:dnr`, `:more`, `:crd1` to `:crd3`: the command
-    /// completes with this status, not executed. `status(0:0)` claims what was not done.
+    /// `status(SCT:SC)` in hexadecimal, then `:dnr`, `:more`, `:crd1` to `:crd3`: the command completes with this
+    /// status without being executed. `status(0:0)` falsely reports success.
     Status(Status),
     /// `cid`: the completion has the identifier of another command.
     WrongCid,
@@ -70,21 +68,21 @@ pub enum FaultKind {
     WrongSqid,
     /// `sqhd`: the completion has an impossible submission queue head.
     WrongSqhd,
-    /// `phase`: the completion is written with the wrong phase tag, so that the
-    /// host does not see it, nor any after it in this queue.
+    /// `phase`: the completion is written with the wrong phase tag, which hides it and all later ones of this queue
+    /// from the host.
     WrongPhase,
-    /// `media`: the command's LBAs cannot be read (Unrecovered Read Error) until they are
-    /// written again; if it is a write itself, it fails with Write Fault.
+    /// `media`: the command's LBAs become unreadable (Unrecovered Read Error) until rewritten; a write fails with Write
+    /// Fault.
     Media,
-    /// `rot`: one bit of the command's LBAs flips where they are stored: before a read, after a write.
+    /// `rot`: one stored bit of the command's LBAs flips: before a read, after a write.
     Rot,
-    /// `misdirect`: the write lands at another LBA of its namespace and completes as if it had not.
+    /// `misdirect`: the write lands at another LBA of its namespace and completes normally.
     Misdirect,
-    /// `noabort`: Abort answers that it did not abort.
+    /// `noabort`: Abort reports that it aborted nothing.
     RefuseAbort,
     /// `cfs`: the controller fails: CSTS.CFS is set and no command runs.
     Fatal,
-    /// `remove`: the device is gone: registers read all ones.
+    /// `remove`: the device disappears: registers read all ones.
     Remove,
     /// `hang-enable`: CSTS.RDY is never set.
     HangEnable,
@@ -92,28 +90,27 @@ pub enum FaultKind {
     SlowEnable(Duration),
     /// `slow-disable(TIME)`: CSTS.RDY is cleared that long after CC.EN.
     SlowDisable(Duration),
-    /// `refuse-disable`: CSTS.RDY is not cleared, until a reset.
+    /// `refuse-disable`: CSTS.RDY stays set until a reset.
     RefuseDisable,
     /// `refuse-reset`: a function reset fails.
     RefuseReset,
     /// `refuse-nssr`: a subsystem reset does nothing.
     RefuseSubsystemReset,
-    /// `tear`: at a power cut LBAs of 4096 bytes tear at 512 bytes, although AWUPF says they do not.
+    /// `tear`: at a power cut, LBAs of 4096 bytes tear at 512 bytes, contrary to AWUPF.
     Tear,
 }
 
-/// What a fault can happen to.
+/// What a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
-    /// Any command.
     Command,
     /// Commands over a range of LBAs.
     Lbas,
-    /// Those of them that write.
+    /// Writes over a range of LBAs.
     Writes,
-    /// The controller, by a command or by the clock.
+    /// The controller, triggered by a command or the clock.
     Controller,
-    /// A step of the controller's life.
+    /// A lifecycle step of the controller.
     Life,
 }
 
@@ -142,20 +139,20 @@ impl FaultKind {
     }
 }
 
-/// Which commands a rule is about: those to which all of this applies.
+/// The commands a rule affects: those that match every field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultScope {
-    /// By what they are.
+    /// By kind.
     pub commands: FaultCommands,
     /// By their submission queue.
     pub queue: Option<Qid>,
     /// By their namespace.
     pub namespace: Option<Nsid>,
-    /// By their LBAs: first and last of a range that theirs overlap.
+    /// By LBAs: first and last of a range that the command's overlap.
     pub lbas: Option<(u64, u64)>,
 }
 
-/// Commands by what they are.
+/// Commands by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultCommands {
     /// `any`.
@@ -179,9 +176,9 @@ pub enum FaultTrigger {
     Always,
     /// `p=0.001`: by chance.
     Chance(FaultChance),
-    /// `n=100`: the hundredth time that its scope applies, counted from 1.
+    /// `n=100`: the hundredth match of its scope, counted from 1.
     Nth(u64),
-    /// `t=5ms`: from this time on, counted from the origin of the bus's clock.
+    /// `t=5ms`: from this time on, measured on the bus's clock from its origin.
     From(Duration),
 }
 
@@ -190,10 +187,10 @@ pub enum FaultTrigger {
 pub struct FaultChance(u32);
 
 impl FaultChance {
-    /// What is certain, in parts per billion.
+    /// Certainty in parts per billion.
     pub const CERTAIN_PPB: u32 = 1_000_000_000;
 
-    /// A chance of `ppb` parts per billion; more than certain is certain.
+    /// Creates a chance of `ppb` parts per billion; caps at certainty.
     pub const fn from_ppb(ppb: u32) -> FaultChance {
         FaultChance(if ppb > FaultChance::CERTAIN_PPB { FaultChance::CERTAIN_PPB } else { ppb })
     }

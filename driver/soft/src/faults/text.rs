@@ -1,6 +1,6 @@
 //! Fault plans as text: rules joined by `+`, each `FAULT[(ARGUMENT)][@CONDITION[:CONDITION...]]`.
 //!
-//! No comma, so that a plan fits into a target.
+//! The syntax has no comma, so that a plan fits into a target.
 
 use std::fmt;
 use std::str::FromStr;
@@ -74,7 +74,7 @@ fn rule_of(text: &str) -> Parsed<FaultRule> {
     Ok(rule)
 }
 
-/// Refuses rules that could never fire.
+/// Refuses rules that can never fire.
 fn check(rule: &FaultRule, given: &[&str]) -> Parsed<()> {
     let is_scoped = given.iter().any(|what| *what != WHEN && *what != HOW_OFTEN);
     match rule.kind.subject() {
@@ -177,7 +177,7 @@ const WHICH: &str = "which commands it is about";
 const WHEN: &str = "when it happens";
 const HOW_OFTEN: &str = "how often it happens";
 
-/// Takes one condition; returns what it says, which may be said once.
+/// Parses one condition; returns its kind, which may occur once.
 fn condition(rule: &mut FaultRule, word: &str) -> Parsed<&'static str> {
     let scope = &mut rule.scope;
     let (name, value) = match word.split_once('=') {
@@ -246,7 +246,7 @@ fn commands(word: &str) -> Parsed<FaultCommands> {
     }
 }
 
-/// `FIRST-LAST`, or one LBA.
+/// Parses `FIRST-LAST` or one LBA.
 fn lbas(value: &str) -> Parsed<(u64, u64)> {
     let (first, last) = value.split_once('-').unwrap_or((value, value));
     match (number(first)?, number(last)?) {
@@ -257,7 +257,7 @@ fn lbas(value: &str) -> Parsed<(u64, u64)> {
     }
 }
 
-/// A decimal fraction from 0 to 1 with up to nine digits.
+/// Parses a decimal fraction from 0 to 1 with up to nine digits.
 fn chance(value: &str) -> Parsed<FaultChance> {
     let (whole, fraction) = value.split_once('.').unwrap_or((value, ""));
     let digits = format!("{whole}{fraction:0<9}");

@@ -12,9 +12,9 @@ use crate::status::{
 };
 use adit_spec::Status;
 
-/// Identify Namespace MSSRL: LBAs in one source range.
+/// LBAs in one source range (Identify Namespace MSSRL).
 pub(crate) const COPY_RANGE_LBAS_MAX: u16 = 4096;
-/// Identify Namespace MCL: LBAs in one command.
+/// LBAs in one command (Identify Namespace MCL).
 pub(crate) const COPY_LBAS_MAX: u32 = 16384;
 /// Source ranges in one command (Identify Namespace MSRC, which is zero-based).
 pub(crate) const COPY_RANGES_MAX: usize = 16;
@@ -55,8 +55,8 @@ impl Controller {
         self.settle(run, copy.fua)
     }
 
-    /// What is asked of the protection of what is written (PRINFOW), where the namespace is protected. What is read
-    /// (PRINFOR) has to be asked the same: tuples are dropped and made anew.
+    /// Returns the protection options of the written data (PRINFOW) if the namespace is protected. Those of the read
+    /// data (PRINFOR) must match, since tuples are dropped and regenerated.
     fn copy_protection(&self, command: &Command) -> Result<Option<Asked>, Status> {
         let options = command.cdw(12);
         let (read, written) = (options >> 12 & 0xf, options >> 26 & 0xf);
@@ -68,7 +68,7 @@ impl Controller {
         }
     }
 
-    /// What is asked of the protection of a source: PRINFOR, and the tags of its descriptor.
+    /// Returns the protection options of a source: PRINFOR, and the tags of its descriptor.
     fn protected_source(
         &self,
         command: &Command,
@@ -89,7 +89,7 @@ impl Controller {
         u32::from_le_bytes(dwords[6])
     }
 
-    /// Checks every source range before any is copied; returns the LBAs of all.
+    /// Checks every source range before copying any; returns the total number of LBAs.
     fn check_sources(&self, nsid: u32, ranges: usize) -> Result<u64, Status> {
         let mut total = 0;
         for source in (0..ranges).map(|index| self.source(index)) {

@@ -1,7 +1,7 @@
-//! I/O commands as types, decoded from their dwords (NVM Command Set 1.0 section 3.2).
+//! Typed I/O commands, decoded from their dwords (NVM Command Set 1.0 section 3.2).
 //!
-//! Refuses what this controller does not do: fused operations. What they say of
-//! protection information is [`super::protected`]'s.
+//! Refuses fused operations, which this controller does not support. [`super::protected`] interprets protection
+//! information.
 
 use crate::command::Command;
 use crate::status::{INVALID_FIELD, INVALID_OPCODE};
@@ -17,7 +17,7 @@ const DATASET_MANAGEMENT: u8 = 0x09;
 const VERIFY: u8 = 0x0c;
 const COPY: u8 = 0x19;
 
-/// Opcodes of all I/O commands there are, and whether they change data.
+/// Opcodes of all supported I/O commands, and whether they change data.
 pub(crate) const SUPPORTED: [(u8, bool); 8] = [
     (FLUSH, false),
     (WRITE, true),
@@ -29,7 +29,7 @@ pub(crate) const SUPPORTED: [(u8, bool); 8] = [
     (COPY, true),
 ];
 
-/// What fault plans call them.
+/// Names in fault plans.
 pub(crate) const NAMES: [(u8, &str); 8] = [
     (FLUSH, "flush"),
     (WRITE, "write"),
@@ -41,14 +41,14 @@ pub(crate) const NAMES: [(u8, &str); 8] = [
     (COPY, "copy"),
 ];
 
-/// First LBA and count of a command over one range; `None` for all others.
+/// Returns first LBA and count of a single-range command; `None` for all others.
 pub(crate) fn range_of(command: &Command) -> Option<(u64, u64)> {
     let is_over_one = matches!(command.opcode, READ | WRITE | COMPARE | WRITE_ZEROES | VERIFY);
     (is_over_one && !command.sqid.is_admin())
         .then(|| (command.qword(10), u64::from(command.low(12)) + 1))
 }
 
-/// What an I/O command asks of a drive with LBAs of `1 << lba_shift` bytes.
+/// Returns the work that an I/O command causes on a drive with LBAs of `1 << lba_shift` bytes.
 pub(crate) fn effort_of(command: &Command, lba_shift: u8) -> Effort {
     let bytes = range_of(command).map_or(0, |(_, lba_count)| lba_count << lba_shift);
     match command.opcode {
@@ -59,7 +59,7 @@ pub(crate) fn effort_of(command: &Command, lba_shift: u8) -> Effort {
     }
 }
 
-/// Whether an I/O command over one range writes it.
+/// Whether a single-range I/O command writes.
 pub(crate) fn writes(opcode: u8) -> bool {
     matches!(opcode, WRITE | WRITE_ZEROES)
 }
@@ -69,14 +69,13 @@ pub(crate) fn changes_data(opcode: u8) -> bool {
     SUPPORTED.iter().any(|(known, changes)| *known == opcode && *changes)
 }
 
-/// A run of LBAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) first: u64,
     pub(crate) lba_count: u64,
 }
 
-/// What Copy says besides its ranges.
+/// Copy's fields other than its ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopyTo {
     pub(super) first: u64,
@@ -84,7 +83,6 @@ pub(super) struct CopyTo {
     pub(super) fua: bool,
 }
 
-/// An I/O command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoCommand {
     Flush,
@@ -119,7 +117,7 @@ impl IoCommand {
     }
 }
 
-/// SLBA and NLB, which all commands over one range share.
+/// SLBA and NLB, which all single-range commands share.
 #[inline]
 fn range(command: &Command) -> Range {
     Range { first: command.qword(10), lba_count: u64::from(command.low(12)) + 1 }

@@ -22,7 +22,6 @@ use adit_spec::Status;
 pub(super) use copy::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
 pub(super) use decode::{NAMES, Range, SUPPORTED, changes_data, effort_of, range_of, writes};
 
-/// Which way data moves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     ToHost,
@@ -31,7 +30,6 @@ enum Way {
 }
 
 impl Controller {
-    /// Executes an I/O command.
     #[inline]
     pub(super) fn io(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
         match IoCommand::decode(command)? {
@@ -47,7 +45,7 @@ impl Controller {
         }
     }
 
-    /// With FUA, what is read is durable first (NVM 1.0 section 3.2.4).
+    /// With FUA, makes the data durable before reading it (NVM 1.0 section 3.2.4).
     fn read(&mut self, command: &Command, range: Range, fua: bool, dma: &Dma<'_>) -> Answer {
         let run = self.media_run(command.nsid, range)?;
         let protected = self.acting(command, run)?;
@@ -55,7 +53,7 @@ impl Controller {
             self.media.commit(run.offset, run.len).map_err(|_| UNRECOVERED_READ)?;
         }
         self.move_data(command, run, Way::ToHost, dma)?;
-        // As drives may: the host has the data of a command that fails.
+        // As on real drives, the host receives the data even if the command fails.
         if let Some(protected) = protected {
             self.check_protected(protected)?;
         }
@@ -74,7 +72,7 @@ impl Controller {
         self.settle(run, fua)
     }
 
-    /// Compare transfers tuples, too, where there are any, which this controller does not do.
+    /// Compare with protection information would transfer tuples, which this controller does not support.
     fn compare(&mut self, command: &Command, range: Range, dma: &Dma<'_>) -> Answer {
         let run = self.media_run(command.nsid, range)?;
         match self.protected(command, run)? {
@@ -83,14 +81,14 @@ impl Controller {
         }
     }
 
-    /// What a read or write asks of the protection of `run`, if it has any.
+    /// Returns the protection options of a read or write of `run`, if protected.
     #[inline]
     fn acting(&self, command: &Command, run: LbaRun) -> Result<Option<Protected>, Status> {
         let protected = self.protected(command, run)?;
         protected.map(|protected| protected.asked.acting().map(|_| protected)).transpose()
     }
 
-    /// Makes a write durable if it or the missing write cache asks for it.
+    /// Makes a write durable if FUA is set or there is no write cache.
     fn settle(&mut self, run: LbaRun, fua: bool) -> Answer {
         if !self.is_losing_power && (fua || !self.features.has_write_cache()) {
             self.media.commit(run.offset, run.len).map_err(|_| WRITE_FAULT)?;
@@ -153,7 +151,7 @@ impl Controller {
         DONE
     }
 
-    /// Dataset Management without Deallocate: hints, which this controller has no use for.
+    /// Accepts Dataset Management without Deallocate; ignores its hints.
     fn manage(&mut self, command: &Command, ranges: usize, dma: &Dma<'_>) -> Answer {
         self.dataset_ranges(command, ranges, dma)?;
         DONE
@@ -170,7 +168,7 @@ impl Controller {
         DONE
     }
 
-    /// Fetches the ranges of Dataset Management and checks all of them before any is acted on.
+    /// Fetches the ranges of Dataset Management and checks all of them before use.
     fn dataset_ranges(
         &mut self,
         command: &Command,
@@ -186,7 +184,7 @@ impl Controller {
         self.check_dataset(ranges)
     }
 
-    /// The limits that CNS 06h states of Dataset Management.
+    /// Checks the limits that CNS 06h reports for Dataset Management.
     fn check_dataset(&self, ranges: usize) -> Result<(), Status> {
         let CommandLimits { dmrl, dmrsl_lbas, dmsl_lbas, .. } = self.options.limits;
         let exceeds = |is: u64, limit: u64| limit != 0 && is > limit;
@@ -208,8 +206,8 @@ impl Controller {
         Range { first: (range >> 64) as u64, lba_count: u64::from((range >> 32) as u32) }
     }
 
-    /// The active namespace a command names. The broadcast value is valid, but few commands
-    /// take it (Base 2.0 section 3.3.3.1, NSID).
+    /// Returns the active namespace a command names. The broadcast value is valid, but few commands accept it (Base 2.0
+    /// section 3.3.3.1, NSID).
     #[inline]
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Status> {
         match self.namespaces.active(nsid) {
@@ -219,7 +217,7 @@ impl Controller {
         }
     }
 
-    /// Where a range of LBAs lies.
+    /// Maps a range of LBAs to the storage.
     #[inline]
     pub(super) fn media_run(&self, nsid: u32, range: Range) -> Result<LbaRun, Status> {
         let namespace = self.namespace(nsid)?;
@@ -233,7 +231,7 @@ impl Controller {
     }
 }
 
-/// A limit of `2^power` pages of 4 KiB; 0 is none.
+/// Checks a limit of `2^power` pages of 4 KiB; 0 is no limit.
 fn check_pages(run: LbaRun, power: u8) -> Result<(), Status> {
     if power != 0 && run.len > 4096 << power { Err(INVALID_FIELD) } else { Ok(()) }
 }

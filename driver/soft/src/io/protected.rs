@@ -1,4 +1,4 @@
-//! What commands do about protection information: make it on a write, check it on a read.
+//! Protection information of commands: generated on writes, checked on reads.
 
 use crate::command::Command;
 use crate::controller::Controller;
@@ -7,14 +7,14 @@ use crate::protection::{Asked, TUPLE_BYTES};
 use crate::status::{INVALID_PROTECTION, UNRECOVERED_READ, WRITE_FAULT};
 use adit_spec::Status;
 
-/// LBAs whose tuples are made or checked at a time.
+/// LBAs whose tuples are generated or checked at a time.
 const CHUNK_LBAS: u64 = 128;
 
 /// A run of LBAs of a protected namespace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Protected {
     pub(super) run: LbaRun,
-    /// Where the storage has the tuple of its first LBA.
+    /// Storage offset of the tuple of its first LBA.
     pub(super) tuples: u64,
     pub(super) asked: Asked,
 }
@@ -24,7 +24,7 @@ impl Protected {
         self.run.len / self.run.lba_bytes
     }
 
-    /// Parts of at most [`CHUNK_LBAS`]: the first LBA's index, the part's run, where its tuples are.
+    /// Splits the run into parts of at most [`CHUNK_LBAS`]: index of the first LBA, run, offset of the tuples.
     fn parts(self) -> impl Iterator<Item = (u32, LbaRun, u64)> {
         let Protected { run, tuples, .. } = self;
         (0..self.lba_count()).step_by(CHUNK_LBAS as usize).map(move |first| {
@@ -37,7 +37,7 @@ impl Protected {
 }
 
 impl Controller {
-    /// What a command over one range asks of the protection of `run`, where its namespace is protected.
+    /// Returns the protection options of a single-range command, if its namespace is protected.
     #[inline]
     pub(super) fn protected(
         &self,
@@ -53,7 +53,7 @@ impl Controller {
         Ok(self.protected_run(command.nsid, run, asked))
     }
 
-    /// `run` with where its tuples are, if it is of a protected namespace.
+    /// Adds the place of the tuples to `run`, if its namespace is protected.
     pub(super) fn protected_run(&self, nsid: u32, run: LbaRun, asked: Asked) -> Option<Protected> {
         let namespace = self.namespaces.active(nsid)?;
         let first = (run.offset - namespace.offset) / run.lba_bytes;
@@ -61,7 +61,7 @@ impl Controller {
         Some(Protected { run, tuples, asked })
     }
 
-    /// Checks the data of a run, as it is stored, against its tuples.
+    /// Checks the stored data of a run against its tuples.
     pub(super) fn check_protected(&mut self, protected: Protected) -> Result<(), Status> {
         let lba_bytes = protected.run.lba_bytes as usize;
         let (mut data, mut tuples) = (Vec::new(), Vec::new());
@@ -78,7 +78,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Makes the tuples of a run whose data were just written by the same command.
+    /// Generates the tuples of a run that the same command has just written.
     pub(super) fn protect(&mut self, protected: Protected) -> Result<(), Status> {
         let lba_bytes = protected.run.lba_bytes as usize;
         let (mut data, mut tuples) = (Vec::new(), Vec::new());
@@ -94,7 +94,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Takes the protection off a run that was just deallocated: it reads as zeros, unchecked.
+    /// Removes the protection of a run that was just deallocated: it reads as zeros, unchecked.
     pub(super) fn unprotect(&mut self, nsid: u32, run: LbaRun) -> Result<(), Status> {
         let Some(namespace) = self.namespaces.active(nsid) else { return Ok(()) };
         let Some(protection) = namespace.protection else { return Ok(()) };

@@ -1,16 +1,14 @@
-//! The volatile write cache: LBAs that were written and may be lost with the power.
+//! The volatile write cache: written LBAs that a power cut may lose.
 //!
 //! Rules, which the tests check as a property:
 //!
-//! 1. reads see the newest (the store puts the cache over the media);
-//! 2. at a power cut each LBA in here reaches the media or does not, whatever became
-//!    of those written before or after it; an LBA itself stays whole (Identify AWUPF is
-//!    zero: one LBA), and with what protects it, unless the cut was told to tear;
-//! 3. what is not in here has reached the media before.
+//! 1. reads return the newest data (the store overlays the cache on the media);
+//! 2. at a power cut each cached LBA reaches the media or does not, independently of earlier and later ones; an LBA
+//!    stays whole (Identify AWUPF is zero: one LBA), together with its protection, unless the cut tears;
+//! 3. everything not cached has reached the media.
 //!
-//! The size is bounded: room is made before a command's data comes in, by writing out LBAs that
-//! the seed picks. The seed also writes some out without need, as drives do, so that media
-//! may hold any of the versions written since the last Flush.
+//! The size is bounded: before a command's data arrives, LBAs that the seed picks are written out to make room. The
+//! seed also writes some out without need, as drives do, so that the media may hold any version since the last Flush.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +16,11 @@ use super::{Media, MediaResult};
 use crate::protection::TUPLE_BYTES;
 use crate::rng::Rng;
 
-/// Largest LBA: how far before an offset an LBA that covers it may start.
+/// Largest LBA: an LBA that covers an offset starts less than this before it.
 const LBA_BYTES_MAX: u64 = 4096;
-/// What a tear inside an LBA leaves whole.
+/// The unit that a tear inside an LBA leaves whole.
 const SECTOR_BYTES: usize = 512;
-/// One command in so many has an LBA written out without need.
+/// One command in this many writes out an LBA without need.
 const IDLE_WRITE_OUT: u64 = 4;
 
 /// One LBA of the cache.
@@ -30,16 +28,16 @@ const IDLE_WRITE_OUT: u64 = 4;
 struct Entry {
     offset: u64,
     data: Box<[u8]>,
-    /// Which command wrote it, and its place among that command's LBAs.
+    /// The command that wrote it, and its index among that command's LBAs.
     command: u64,
     index: u64,
     count: u64,
-    /// What protects it, and where the media keeps that.
+    /// Its protection tuple, and the tuple's place on the media.
     tuple: Option<(u64, [u8; TUPLE_BYTES])>,
 }
 
 impl Entry {
-    /// Writes it out, whole.
+    /// Writes the LBA and its tuple to the media.
     fn store(&self, media: &mut Media) -> MediaResult {
         media.store(self.offset, &self.data)?;
         self.tuple.map_or(Ok(()), |(place, tuple)| media.store(place, &tuple))
@@ -50,7 +48,7 @@ impl Entry {
     }
 }
 
-/// The command whose data is coming in.
+/// The command whose data is arriving.
 #[derive(Clone, Copy, Debug, Default)]
 struct Current {
     number: u64,
@@ -59,13 +57,12 @@ struct Current {
     count: u64,
 }
 
-/// The cache.
 #[derive(Debug)]
 pub(super) struct Cache {
     bytes_max: u64,
     bytes: u64,
     entries: Vec<Entry>,
-    /// Places in `entries` by offset.
+    /// Indices into `entries` by offset.
     places: BTreeMap<u64, usize>,
     current: Current,
     rng: Rng,
@@ -87,12 +84,12 @@ impl Cache {
         self.entries.is_empty()
     }
 
-    /// Whether a command of `len` bytes is better written past the cache.
+    /// Whether a command of `len` bytes should bypass the cache.
     pub(super) fn is_too_small_for(&self, len: u64) -> bool {
         len > self.bytes_max / 2
     }
 
-    /// Announces a command that writes `len` bytes at `offset`, and makes room.
+    /// Announces a command that writes `len` bytes at `offset`, and makes room for it.
     pub(super) fn start(
         &mut self,
         offset: u64,
@@ -116,7 +113,7 @@ impl Cache {
         self.take(at).store(media)
     }
 
-    /// Takes an entry out; the last one gets its place.
+    /// Removes an entry; the last one takes its index.
     fn take(&mut self, at: usize) -> Entry {
         let entry = self.entries.swap_remove(at);
         self.places.remove(&entry.offset);
@@ -127,14 +124,14 @@ impl Cache {
         entry
     }
 
-    /// Places of the entries that overlap `offset..offset + len`, in order of offset.
+    /// Returns the entries that overlap `offset..offset + len`, in order of offset.
     fn overlapping(&self, offset: u64, len: u64) -> Vec<usize> {
         let start = offset.saturating_sub(LBA_BYTES_MAX - 1);
         let near = self.places.range(start..offset + len).map(|(_, at)| *at);
         near.filter(|at| self.entries[*at].end() > offset).collect()
     }
 
-    /// What the cache has of `offset..offset + len`: pieces by offset, in order.
+    /// Returns the cached pieces of `offset..offset + len`, in order of offset.
     pub(super) fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let end = offset + len;
         self.overlapping(offset, len).into_iter().map(move |at| {
@@ -144,8 +141,7 @@ impl Cache {
         })
     }
 
-    /// Puts `data`, a part of the command that was announced, in; what is left of its
-    /// LBAs comes from the media.
+    /// Stores `data`, a part of the announced command; the rest of its LBAs comes from the media.
     pub(super) fn put(&mut self, offset: u64, data: &[u8], media: &mut Media) -> MediaResult {
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
@@ -161,7 +157,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The entry of the LBA at `offset`, made of the media's bytes unless `is_whole` will be overwritten.
+    /// Returns the entry of the LBA at `offset`, filled from the media unless `is_whole` promises an overwrite.
     fn entry(&mut self, offset: u64, is_whole: bool, media: &mut Media) -> MediaResult<&mut Entry> {
         let Current { number, offset: first, lba_bytes, count } = self.current;
         let at = match self.places.get(&offset) {
@@ -189,14 +185,15 @@ impl Cache {
         Ok(entry)
     }
 
-    /// Puts in what protects the LBA at `offset`, for the media to keep at `place`; false if the LBA is not in here.
+    /// Stores the tuple of the LBA at `offset`, whose place on the media is `place`; returns false if the LBA is not
+    /// cached.
     pub(super) fn put_tuple(&mut self, offset: u64, place: u64, tuple: [u8; TUPLE_BYTES]) -> bool {
         let Some(at) = self.places.get(&offset) else { return false };
         self.entries[*at].tuple = Some((place, tuple));
         true
     }
 
-    /// What it has of what protects the LBAs in `offset..offset + len`: their offsets, and the tuples.
+    /// Returns the cached tuples of the LBAs in `offset..offset + len`, with their LBAs' offsets.
     pub(super) fn tuples(
         &self,
         offset: u64,
@@ -206,7 +203,7 @@ impl Cache {
         entries.filter_map(|entry| Some((entry.offset, entry.tuple?.1)))
     }
 
-    /// Writes out what it has of the range.
+    /// Writes out the cached part of the range.
     pub(super) fn write_out(&mut self, offset: u64, len: u64, media: &mut Media) -> MediaResult {
         while let Some(at) = self.overlapping(offset, len).first() {
             self.take(*at).store(media)?;
@@ -214,14 +211,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Forgets what it has of the range.
+    /// Drops the cached part of the range.
     pub(super) fn forget(&mut self, offset: u64, len: u64) {
         while let Some(at) = self.overlapping(offset, len).first() {
             self.take(*at);
         }
     }
 
-    /// Writes everything out.
     pub(super) fn flush(&mut self, media: &mut Media) -> MediaResult {
         while let Some(entry) = self.entries.pop() {
             self.places.remove(&entry.offset);
@@ -231,15 +227,15 @@ impl Cache {
         Ok(())
     }
 
-    /// The stored byte at `offset`, if its LBA is in here.
+    /// Returns the stored byte at `offset`, if its LBA is cached.
     pub(super) fn byte_mut(&mut self, offset: u64) -> Option<&mut u8> {
         let at = *self.overlapping(offset, 1).first()?;
         let entry = &mut self.entries[at];
         entry.data.get_mut((offset - entry.offset) as usize)
     }
 
-    /// The power goes: by `seed` each LBA reaches the media or is lost, in part if the drive
-    /// `tears`. Nothing is left in here.
+    /// Cuts the power: by `seed`, each LBA reaches the media or is lost, in part if the drive `tears`. Empties the
+    /// cache.
     pub(super) fn cut(&mut self, seed: u64, tears: bool, media: &mut Media) -> MediaResult {
         let mut rng = Rng::stream(seed, 0xc07);
         for entry in std::mem::take(&mut self.entries) {
@@ -256,8 +252,8 @@ impl Cache {
     }
 }
 
-/// Whether an LBA had reached the media when the power went. A command's LBAs share a
-/// fate: all, none, the first so many, or each its own.
+/// Whether an LBA had reached the media at the power cut. A command's LBAs share a fate: all, none, the first few, or
+/// each its own.
 fn survives(seed: u64, entry: &Entry, rng: &mut Rng) -> bool {
     let mut fate = Rng::stream(seed, entry.command);
     match fate.below(4) {

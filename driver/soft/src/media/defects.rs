@@ -1,8 +1,8 @@
-//! Ranges of the storage that cannot be read, until they are written.
+//! Storage ranges that are unreadable until rewritten.
 
 use std::collections::BTreeMap;
 
-/// Runs of bytes by their start, apart from each other.
+/// Disjoint runs of bytes by their start.
 #[derive(Debug, Default)]
 pub(super) struct Defects(BTreeMap<u64, u64>);
 
@@ -12,13 +12,11 @@ impl Defects {
         self.0.is_empty()
     }
 
-    /// Makes `offset..offset + len` unreadable.
     pub(super) fn add(&mut self, offset: u64, len: u64) {
         self.remove(offset, len);
         self.0.insert(offset, offset + len);
     }
 
-    /// Makes `offset..offset + len` readable again.
     pub(super) fn remove(&mut self, offset: u64, len: u64) {
         let end = offset + len;
         while let Some((start, stop)) = self.overlap(offset, len) {
@@ -32,7 +30,6 @@ impl Defects {
         }
     }
 
-    /// A run that overlaps `offset..offset + len`.
     pub(super) fn overlap(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
         let (start, stop) = self.0.range(..offset + len).next_back()?;
         (*stop > offset).then_some((*start, *stop))

@@ -1,8 +1,7 @@
 //! Media in a sparse file.
 //!
-//! Positioned reads and writes through one bounce buffer; what the page cache
-//! holds is this controller's volatile write cache, so Flush and FUA are
-//! fdatasync, and Deallocate punches a hole.
+//! Positioned reads and writes through one bounce buffer. The page cache acts as the volatile write cache: Flush and
+//! FUA are fdatasync, and Deallocate punches a hole.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -15,7 +14,6 @@ use adit_spec::Iova;
 
 const BOUNCE_BYTES: usize = 128 << 10;
 
-/// A file as media.
 #[derive(Debug)]
 pub(crate) struct FileMedia {
     file: File,
@@ -104,7 +102,7 @@ impl FileMedia {
         in_chunks(bounce, len, |done, chunk| Ok(file.read_exact_at(chunk, offset + done)?))
     }
 
-    /// Punches a hole; writes zeros where the file system has no holes.
+    /// Punches a hole; writes zeros where the file system does not support holes.
     pub(super) fn zero(&mut self, offset: u64, len: u64) -> MediaResult {
         if len == 0 || adit_shared::punch_hole(&self.file, offset, len).is_ok() {
             return Ok(());
@@ -127,7 +125,7 @@ impl FileMedia {
     }
 }
 
-/// Calls `step(bytes done, chunk)` until `len` bytes are through the buffer.
+/// Calls `step(bytes done, chunk)` until `len` bytes have passed through the buffer.
 fn in_chunks(
     buffer: &mut [u8],
     len: u64,

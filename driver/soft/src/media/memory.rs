@@ -1,11 +1,10 @@
 //! Media in memory of this process.
 //!
-//! One anonymous mapping: a page that was never written costs nothing, and one
-//! that was deallocated is given back. The data goes with the controller.
+//! One anonymous mapping: unwritten pages cost nothing and deallocated ones are returned to the system. The data lives
+//! as long as the controller.
 //!
-//! Its pages are of 4 KiB unless `prefault` takes all of them at once: the first
-//! write to a huge page has to wait until 2 MiB are zeroed, up to milliseconds,
-//! and a drive's first writes should cost no more than its later ones.
+//! Pages are 4 KiB unless `prefault` populates them all up front: the first write to a huge page waits up to
+//! milliseconds while 2 MiB are zeroed, and a drive's first writes should cost no more than later ones.
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 
@@ -16,7 +15,6 @@ use adit_spec::Iova;
 
 const COMPARE_CHUNK: usize = 4096;
 
-/// Memory as media.
 #[derive(Debug)]
 pub(crate) struct MemoryMedia {
     map: MmapMut,
@@ -34,7 +32,7 @@ impl MemoryMedia {
             .filter(|len| *len > 0)
             .ok_or_else(|| Error::invalid("soft:mem", format!("{bytes} bytes are no size")))?;
         let map = MmapOptions::new().len(len).no_reserve_swap().map_anon().map_err(refused)?;
-        // Only hints: a kernel without huge pages knows neither.
+        // Only hints: kernels without huge pages support neither.
         let _ = map.advise(if prefault { Advice::HugePage } else { Advice::NoHugePage });
         if prefault {
             map.advise(Advice::PopulateWrite).map_err(refused)?;
@@ -91,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of the mapping that have memory, as the system counts them.
+    /// Resident bytes of the mapping, as the system counts them.
     fn resident_bytes(media: &MemoryMedia) -> u64 {
         let start = format!("{:x}-", media.map.as_ptr() as usize);
         let maps = fs::read_to_string("/proc/self/smaps").expect("smaps");

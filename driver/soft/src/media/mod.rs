@@ -1,15 +1,14 @@
-//! Where the bytes of the namespaces are kept.
+//! Storage for the bytes of the namespaces.
 //!
-//! Offsets are bytes from the start of the controller's storage; the caller has
-//! checked that they are inside it. What was never written, or was deallocated,
-//! reads as zeros.
+//! Offsets are bytes from the start of the controller's storage; the caller has checked that they are inside it.
+//! Unwritten and deallocated ranges read as zeros.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `store` | what commands see: all of the following as one |
-//! | `cache` | the volatile write cache: what power loss may take |
-//! | `defects` | LBAs that cannot be read |
-//! | `memory`, `file` | what lasts |
+//! | `store` | the storage as commands see it: all of the following as one |
+//! | `cache` | the volatile write cache, which power loss may take |
+//! | `defects` | unreadable LBAs |
+//! | `memory`, `file` | durable media |
 
 mod cache;
 mod defects;
@@ -26,14 +25,13 @@ use adit_spec::Iova;
 
 pub(super) use store::{LbaRun, Store};
 
-/// What moving data can end in, other than well.
+/// Why moving data failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MediaError {
-    /// The host's side of it: an address it did not map.
+    /// The host side failed: an unmapped address.
     Host,
-    /// The media's side of it: the file behind it failed.
+    /// The media side failed: the file behind it.
     Media,
-    /// The bytes compared are not the same.
     Differ,
 }
 
@@ -49,17 +47,14 @@ impl From<std::io::Error> for MediaError {
     }
 }
 
-/// The result of moving data.
 pub(super) type MediaResult<T = ()> = std::result::Result<T, MediaError>;
 
-/// The storage of one controller, as far as it lasts.
+/// The durable part of a controller's storage.
 #[derive(Debug)]
 enum Media {
-    /// Memory of this process.
     Memory(MemoryMedia),
-    /// A sparse file.
     File(FileMedia),
-    /// Nowhere, of this many bytes.
+    /// No storage, with this capacity in bytes.
     Null(u64),
 }
 
@@ -72,7 +67,6 @@ impl Media {
         })
     }
 
-    /// Capacity in bytes.
     fn bytes(&self) -> u64 {
         match self {
             Media::Memory(memory) => memory.bytes(),
@@ -101,7 +95,6 @@ impl Media {
         }
     }
 
-    /// Compares with the host's memory.
     fn compare(&mut self, offset: u64, dma: &Dma<'_>, with: Iova, len: usize) -> MediaResult {
         match self {
             Media::Memory(memory) => memory.compare(offset, dma, with, len),
@@ -110,7 +103,7 @@ impl Media {
         }
     }
 
-    /// Copies inside the media. What comes of ranges that overlap is not defined, as in the specification.
+    /// Copies inside the media. The result for overlapping ranges is undefined, as in the specification.
     fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
         match self {
             Media::Memory(memory) => memory.copy(from, to, len),
@@ -120,7 +113,7 @@ impl Media {
         Ok(())
     }
 
-    /// Makes the range read as zeros; gives its space back where it can.
+    /// Makes the range read as zeros; frees its space where possible.
     fn zero(&mut self, offset: u64, len: u64) -> MediaResult {
         match self {
             Media::Memory(memory) => memory.zero(offset, len),
@@ -130,7 +123,7 @@ impl Media {
         Ok(())
     }
 
-    /// Copies from `offset` into `into`; what is nowhere is zeros.
+    /// Copies from `offset` into `into`; null media yield zeros.
     fn load(&mut self, offset: u64, into: &mut [u8]) -> MediaResult {
         match self {
             Media::Memory(memory) => into.copy_from_slice(memory.slice(offset, into.len())),
@@ -140,7 +133,6 @@ impl Media {
         Ok(())
     }
 
-    /// Copies `from` to `offset`.
     fn store(&mut self, offset: u64, from: &[u8]) -> MediaResult {
         match self {
             Media::Memory(memory) => memory.slice_mut(offset, from.len()).copy_from_slice(from),
@@ -150,7 +142,7 @@ impl Media {
         Ok(())
     }
 
-    /// Reads the range and throws it away (Verify).
+    /// Reads the range and discards it (Verify).
     fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
         match self {
             Media::File(file) => file.verify(offset, len),
@@ -158,7 +150,6 @@ impl Media {
         }
     }
 
-    /// Makes all that was written durable.
     fn flush(&mut self) -> MediaResult {
         match self {
             Media::File(file) => file.flush(),

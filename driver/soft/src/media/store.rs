@@ -1,5 +1,4 @@
-//! What commands see of the storage: the media that lasts, the write cache
-//! over it, and what of both cannot be read.
+//! The storage as commands see it: durable media, the write cache over them, and unreadable ranges.
 
 use super::cache::Cache;
 use super::defects::Defects;
@@ -10,9 +9,8 @@ use crate::options::Options;
 use crate::protection::TUPLE_BYTES;
 use adit_spec::Iova;
 
-/// Size of the cache that commands in flight pass through when the power goes.
+/// Size of the cache that commands in flight pass through at a power cut.
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-/// How much is copied at a time.
 const CHUNK_BYTES: usize = 4096;
 
 /// A run of whole LBAs of the storage.
@@ -26,7 +24,6 @@ pub(crate) struct LbaRun {
     pub(crate) lba_bytes: u64,
 }
 
-/// The storage of one controller.
 #[derive(Debug)]
 pub(crate) struct Store {
     media: Media,
@@ -41,12 +38,11 @@ impl Store {
         Ok(Store { media: Media::open(options)?, cache, defects: Defects::default() })
     }
 
-    /// Capacity in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.media.bytes()
     }
 
-    /// Fails where a part of the run cannot be read.
+    /// Fails if a part of the run is unreadable.
     #[inline]
     pub(crate) fn check_readable(&self, offset: u64, len: u64) -> MediaResult {
         if !self.defects.is_empty() && self.defects.overlap(offset, len).is_some() {
@@ -55,7 +51,7 @@ impl Store {
         Ok(())
     }
 
-    /// Announces that a command will write `run`; what it writes comes by [`Store::write`].
+    /// Announces that a command will write `run`; the data follows through [`Store::write`].
     #[inline]
     pub(crate) fn start_write(&mut self, run: LbaRun) -> MediaResult {
         if !self.defects.is_empty() {
@@ -85,7 +81,7 @@ impl Store {
         })
     }
 
-    /// Copies from the host to `offset`, a part of the run that was announced.
+    /// Copies from the host to `offset`, a part of the announced run.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -107,7 +103,6 @@ impl Store {
         }
     }
 
-    /// Compares with the host's memory.
     pub(crate) fn compare(
         &mut self,
         offset: u64,
@@ -127,7 +122,7 @@ impl Store {
         })
     }
 
-    /// Copies inside the storage to a part of the run that was announced.
+    /// Copies inside the storage to a part of the announced run.
     pub(crate) fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
         if self.cache.is_none() {
             return self.media.copy(from, to, len);
@@ -139,7 +134,6 @@ impl Store {
         })
     }
 
-    /// Makes the run read as zeros.
     pub(crate) fn zero(&mut self, run: LbaRun) -> MediaResult {
         let is_cached = self.cache.as_ref().is_some_and(|cache| !cache.is_too_small_for(run.len));
         if !is_cached {
@@ -149,7 +143,7 @@ impl Store {
         in_chunks(run.offset, run.len, |at, len| self.put(at, &[0; CHUNK_BYTES][..len]))
     }
 
-    /// Makes a range that nobody uses read as zeros, for good.
+    /// Makes an unused range read as zeros, permanently.
     pub(crate) fn erase(&mut self, offset: u64, len: u64) -> MediaResult {
         self.defects.remove(offset, len);
         if let Some(cache) = &mut self.cache {
@@ -181,7 +175,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the tuples of a run, on the media from `place` on, say that nothing is checked.
+    /// Sets the tuples of a run, stored on the media from `place` on, to "do not check".
     pub(crate) fn clear_tuples(&mut self, run: LbaRun, place: u64) -> MediaResult {
         let count = run.len / run.lba_bytes;
         let cached =
@@ -192,7 +186,7 @@ impl Store {
         self.put_tuples(run, place, &vec![0; count as usize * TUPLE_BYTES])
     }
 
-    /// Reads the range and throws it away (Verify).
+    /// Reads the range and discards it (Verify).
     pub(crate) fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
         self.media.verify(offset, len)
     }
@@ -206,7 +200,6 @@ impl Store {
         self.media.flush()
     }
 
-    /// Makes all that was written durable.
     pub(crate) fn flush(&mut self) -> MediaResult {
         if let Some(cache) = &mut self.cache {
             cache.flush(&mut self.media)?;
@@ -214,12 +207,12 @@ impl Store {
         self.media.flush()
     }
 
-    /// Makes the range unreadable until it is written.
+    /// Makes the range unreadable until rewritten.
     pub(crate) fn spoil(&mut self, offset: u64, len: u64) {
         self.defects.add(offset, len);
     }
 
-    /// Flips one bit where it is stored.
+    /// Flips one stored bit.
     pub(crate) fn flip(&mut self, offset: u64, bit: u8) -> MediaResult {
         let mask = 1 << (bit & 7);
         if let Some(byte) = self.cache.as_mut().and_then(|cache| cache.byte_mut(offset)) {

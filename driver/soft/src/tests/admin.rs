@@ -146,7 +146,7 @@ fn logs_have_lengths_offsets_and_names() {
     assert_eq!(supported, [1, 1, 3, 1]);
     rig.admin(log(5, 8, 1024 + 4));
     assert_eq!(rig.peek_u32(DATA), 3);
-    // Past the end of the log there are zeros; from beyond it, nothing.
+    // Past the end of the log there are zeros; an offset beyond it is refused.
     rig.poke(DATA, &[0xff; 8192]);
     assert_eq!(rig.admin(log(2, 8192, 0)).status, Status::SUCCESS);
     assert_eq!(rig.peek(DATA + 4096, 4096), [0; 4096]);

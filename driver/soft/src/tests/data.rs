@@ -1,8 +1,8 @@
-//! PRP lists and SGLs, right and wrong.
+//! Valid and invalid PRP lists and SGLs.
 
 use super::*;
 
-/// Pages of data, far apart and out of order, and the lists that name them.
+/// Data pages, far apart and out of order, and the lists that name them.
 const LIST: u64 = DATA + 0x40_0000;
 
 fn page_at(index: usize) -> u64 {
@@ -19,7 +19,7 @@ impl Rig {
         self.poke(at, &bytes);
     }
 
-    /// Fills LBAs 0.. with a pattern, through one simple buffer.
+    /// Fills LBAs from 0 on with a pattern, through one plain buffer.
     fn fill(&mut self, len: usize) -> Vec<u8> {
         let data = pattern(len, 0x5a);
         for (index, chunk) in data.chunks(4096).enumerate() {
@@ -60,7 +60,7 @@ fn prp_lists_chain_over_many_pages_from_any_offset() {
     let pages = 600;
     let data = rig.fill(pages * 4096);
     for (first_offset, list_offset) in [(0, 0), (0, 4080), (1024, 8), (0, 4088)] {
-        // Entries from `list_offset` on; each full page of the list leads to the next.
+        // Entries start at `list_offset`; each full page of the list leads to the next.
         let count = if first_offset == 0 { pages - 1 } else { pages };
         let mut page = LIST;
         let mut slot = list_offset / 8;

@@ -20,7 +20,7 @@ fn a_changed_namespace_is_reported_once_until_its_log_is_read() {
     rig.step();
     let done = rig.reap(0);
     assert_eq!((done.len(), done[0].cid, done[0].dw0), (1, first, 0x0004_0002));
-    // Kept back: the log was not read, or read retaining the event.
+    // The event is held back: its log was not read, or was read retaining the event.
     assert!(rig.controller.attach_namespace(1, false));
     rig.step();
     assert!(rig.reap(0).is_empty());

@@ -1,10 +1,9 @@
-//! What each fault does to the command it meets.
+//! The effect of each fault on the command it meets.
 
 use super::*;
 use crate::Verdict;
 use adit_spec::Lba;
 
-/// A controller whose plan is `faults`.
 fn rig(faults: &str) -> Rig {
     Rig::new(&format!("mem=1M,seed=5,faults={faults}"))
 }
@@ -120,7 +119,7 @@ fn a_completion_of_the_wrong_phase_hides_all_that_follow() {
     rig.submit(1, read(0, 1));
     rig.step();
     assert!(rig.reap(1).is_empty());
-    // The queue works again when it is made anew.
+    // The queue works again once recreated.
     rig.admin(Cmd::new(0).with(10, 1));
     rig.admin(Cmd::new(4).with(10, 1));
     rig.poke(IO_SQ, &[0; 0x2000]);
@@ -181,7 +180,7 @@ fn a_misdirected_write_lands_elsewhere_in_its_namespace() {
         let data = fill(&mut rig, 1);
         rig.ok(write(2, 2));
         assert_eq!(rig.controller.fault_counts(), [1]);
-        // Eight LBAs: all of them, and the other namespace's.
+        // Eight LBAs: all of this namespace, and the other namespace's.
         let all = |rig: &mut Rig, nsid| {
             rig.ok(read(0, 8).nsid(nsid));
             rig.peek(DATA, 4096)

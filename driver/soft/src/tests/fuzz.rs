@@ -1,9 +1,9 @@
-//! Whatever the host writes, the controller does not panic and stays bounded.
+//! The controller does not panic and stays bounded, whatever the host writes.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Opcodes that exist are likelier than others; addresses are often in RAM.
+/// Favours existing opcodes and addresses in RAM.
 fn command() -> impl Strategy<Value = Cmd> {
     let opcode = prop_oneof![3 => prop::sample::select(vec![0u8, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 0x15, 0x19, 0x7c]), 1 => any::<u8>()];
     let small = prop_oneof![3 => 0u32..20, 2 => any::<u32>()];
@@ -27,7 +27,7 @@ fn command() -> impl Strategy<Value = Cmd> {
         })
 }
 
-/// Controllers of all kinds: plain, with a cache, slow, and with everything going wrong.
+/// All kinds of controllers: plain, cached, slow, and with every fault.
 const TAILS: [&str; 4] = [
     "",
     ",vwc=16k,lba=4096",

@@ -1,8 +1,7 @@
 //! The controller against hand-made commands.
 //!
-//! [`Rig`] is a host of its own: memory in a vector, submission queue entries
-//! built dword by dword, doorbells by register write, completions read back as
-//! bytes. It uses nothing of the driver.
+//! [`Rig`] is an independent host: memory in a vector, submission queue entries built dword by dword, doorbells rung by
+//! register write, completions read back as bytes. It uses no driver code.
 
 mod admin;
 mod data;
@@ -24,18 +23,17 @@ use super::{Controller, DmaResult, Fault, HostMemory, Options};
 use adit_shared::Time;
 use adit_spec::{Iova, Status};
 
-/// Where host memory begins and ends on the bus.
+/// Host memory's range on the bus.
 const RAM: u64 = 0x40_0000;
 const RAM_BYTES: usize = 8 << 20;
 const ASQ: u64 = RAM;
 const ACQ: u64 = RAM + 0x1000;
 const IO_SQ: u64 = RAM + 0x2000;
 const IO_CQ: u64 = RAM + 0x3000;
-/// First byte that no queue uses.
+/// First byte after the queues.
 const DATA: u64 = RAM + 0x10000;
 const QUEUE_ENTRIES: u32 = 64;
 
-/// Host memory in a vector.
 struct Ram(RefCell<Vec<u8>>);
 
 impl Ram {
@@ -73,7 +71,7 @@ impl HostMemory for Ram {
     }
 }
 
-/// A completion as it lies in memory.
+/// A completion, read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Done {
     dw0: u32,
@@ -83,7 +81,6 @@ struct Done {
     status: Status,
 }
 
-/// A command: its dwords.
 #[derive(Clone, Copy, Debug)]
 struct Cmd([u32; 16]);
 
@@ -116,7 +113,6 @@ impl Cmd {
         self.prp(first, second).with(0, self.0[0] | 1 << 14)
     }
 
-    /// SLBA and the count of LBAs.
     fn lbas(self, first: u64, count: u32) -> Cmd {
         self.with(10, first as u32).with(11, (first >> 32) as u32).with(12, count - 1)
     }
@@ -148,7 +144,6 @@ struct Ring {
     phase: bool,
 }
 
-/// A host with one controller.
 struct Rig {
     controller: Controller,
     ram: Ram,
@@ -158,7 +153,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// A controller that is enabled but has no I/O queues.
+    /// Creates an enabled controller without I/O queues.
     fn admin_only(tail: &str) -> Rig {
         let options: Options = tail.parse().expect("options");
         let controller = Controller::new(options).expect("controller");
@@ -168,7 +163,7 @@ impl Rig {
         rig
     }
 
-    /// A controller with I/O queue pair 1.
+    /// Creates a controller with I/O queue pair 1.
     fn new(tail: &str) -> Rig {
         let mut rig = Rig::admin_only(tail);
         rig.add_queue(1, IO_SQ, IO_CQ, QUEUE_ENTRIES);
@@ -237,13 +232,12 @@ impl Rig {
         cid
     }
 
-    /// Steps at a time of the test's own.
     fn step_at(&mut self, ns: u64) -> usize {
         self.ns = ns;
         self.controller.step(&self.ram, Time::from_ns(ns))
     }
 
-    /// The next completion of a queue, if its phase says that there is one.
+    /// Returns the next completion of a queue, if its phase marks one.
     fn peek_completion(&mut self, qid: u16) -> Option<Done> {
         let ring = self.rings[&qid];
         let bytes = self.peek(ring.cq + u64::from(ring.head) * 16, 16);
@@ -287,7 +281,6 @@ impl Rig {
         self.execute(0, command)
     }
 
-    /// Executes an I/O command on queue 1 and returns its status.
     fn io(&mut self, command: Cmd) -> Status {
         self.execute(1, command).status
     }
@@ -311,7 +304,7 @@ impl Rig {
     }
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that vary by position.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u32).wrapping_mul(31).to_le_bytes()[at % 3] ^ seed).collect()
 }

@@ -1,4 +1,4 @@
-//! Several namespaces; making, attaching and deleting them.
+//! Several namespaces: creating, attaching and deleting them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The write cache and power cuts: what may be lost, and what may not.
+//! The write cache and power cuts: what may be lost and what may not.
 
 use super::*;
 use crate::Verdict;
@@ -7,7 +7,6 @@ use proptest::prelude::*;
 /// LBAs that the tests use.
 const LBAS: u64 = 48;
 
-/// Something a host does.
 #[derive(Clone, Debug)]
 enum Op {
     Write {
@@ -45,11 +44,11 @@ enum Op {
     },
 }
 
-/// A host that remembers what each LBA may hold.
+/// A host that tracks what each LBA may hold.
 struct Checker {
     rig: Rig,
     lba_bytes: u64,
-    /// By LBA: what it may hold after a power cut. The last one is what reads return.
+    /// By LBA: the versions it may hold after a power cut, the newest last; reads return that one.
     allowed: Vec<Vec<u64>>,
     version: u64,
     breaks_flush: bool,
@@ -65,7 +64,7 @@ impl Checker {
         checker
     }
 
-    /// A cache whose Flush does nothing is what the checker must notice.
+    /// Breaks Flush, which the checker must notice.
     fn hook(&mut self) {
         if self.breaks_flush {
             self.rig.controller.set_hook(|sqe, qid| {
@@ -76,7 +75,7 @@ impl Checker {
     }
 
     fn data(&self, lba: u64, count: u64) -> u64 {
-        // One descriptor's address: a place of its own for each LBA, so that writes in flight differ.
+        // Each LBA has its own place in the buffer, so that writes in flight differ.
         assert!(lba + count <= LBAS);
         DATA + lba * self.lba_bytes
     }
@@ -88,7 +87,7 @@ impl Checker {
         Cmd::new(opcode).nsid(1).lbas(lba, count as u32).sgl(block)
     }
 
-    /// Fills the host's buffer with a version in each word.
+    /// Fills every word of the host's buffer with a new version.
     fn fill(&mut self, lba: u64, count: u64) -> u64 {
         self.version += 1;
         let words = count * self.lba_bytes / 8;
@@ -97,7 +96,7 @@ impl Checker {
         self.version
     }
 
-    /// What the LBAs hold; an error where one holds more than one version.
+    /// Reads the LBAs; fails if one holds more than one version.
     fn read(&mut self, lba: u64, count: u64, fua: bool) -> Result<Vec<u64>, String> {
         let command = self.command(2, lba, count);
         let flags = if fua { 1 << 30 } else { 0 };
@@ -145,7 +144,7 @@ impl Checker {
                 self.rig.ok(Cmd::new(9).nsid(1).with(11, 4).prp(DATA, 0));
                 self.wrote(lba, count, &[0], !has_cache);
             }
-            // What a copy onto its own source leaves is not defined.
+            // The result of copying onto the source itself is undefined.
             Op::Copy { from, to, count } if from.abs_diff(to) < count => {}
             Op::Copy { from, to, count } => {
                 let mut source = [0; 32];
@@ -194,7 +193,7 @@ impl Checker {
             let version = self.fill(lba, count);
             let command = self.command(1, lba, count);
             self.rig.submit(1, command);
-            // The buffer of an earlier one in flight may have been filled over: both versions are its.
+            // An earlier write in flight may have had its buffer overwritten, so both versions are allowed.
             self.wrote(lba, count, &[version], false);
         }
         self.rig.controller.cut_power(&self.rig.ram, seed);
@@ -264,7 +263,7 @@ fn a_flush_that_does_nothing_is_caught() {
     assert!(lost.is_some(), "the checker believes a cache that never flushes");
 }
 
-/// What is there of three writes of four LBAs each, after a power cut by `seed`.
+/// Returns the content of three writes of four LBAs each after a power cut by `seed`.
 fn survivors(tail: &str, seed: u64, in_flight: bool) -> Vec<u64> {
     let mut checker = Checker::new(tail, false);
     let writes = [(0, 4), (10, 4), (20, 4)];
@@ -343,7 +342,7 @@ fn resets_keep_the_cache_and_a_disabled_cache_keeps_nothing_back() {
         checker.rig.enable();
         checker.rig.add_queue(1, IO_SQ, IO_CQ, QUEUE_ENTRIES);
         assert_eq!(checker.read(0, 12, false).expect("whole"), vec![checker.version; 12]);
-        // Set Features, Volatile Write Cache off: what there is becomes durable, and what comes.
+        // Set Features turns the Volatile Write Cache off: existing and later writes become durable.
         assert_eq!(checker.rig.admin(feature(9, 6, 0)).status, Status::SUCCESS);
         checker.keep_newest(0, LBAS);
         checker.run(&Op::Write { lba: 20, count: 12, fua: false }, false).expect("written");

@@ -134,7 +134,7 @@ fn interrupts_follow_vector_enable_and_mask() {
 }
 
 impl Rig {
-    /// Rings for one more command than was posted and takes both completions.
+    /// Rings for one more command than was posted and reaps both completions.
     fn ok_pair(&mut self) {
         self.submit(1, read(0, 1));
         self.step();

@@ -1,4 +1,4 @@
-//! Admin commands: builders and what the controller reads back (Base 5).
+//! Admin commands: builders, and accessors for the controller's side (Base 5).
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ use crate::feature::Fid;
 use crate::ids::{Cid, Iova, Nsid, Qid, QueueEntries};
 use crate::log::Lid;
 
-/// Controller or Namespace Structure: which data structure Identify returns (CNS, Base 5.17).
+/// Controller or Namespace Structure: the data structure that Identify returns (CNS, Base 5.17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cns(pub u8);
 
@@ -63,34 +63,34 @@ pub enum QueuePriority {
 /// Which value of a feature Get Features returns (SEL, Base 5.15).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FeatureSelect {
-    /// 000b: the value in force.
+    /// 000b: the current value.
     #[default]
     Current,
     /// 001b: the manufacturer's value.
     Default,
     /// 010b: the value kept over resets.
     Saved,
-    /// 011b: bits that say whether the feature can be saved, changed, and is per namespace.
+    /// 011b: whether the feature is saveable, changeable and per namespace, as bits.
     SupportedCapabilities,
     /// Any other value.
     Reserved(u8),
 }
 
-/// What Namespace Attachment does (SEL, Base 5.22).
+/// Action of Namespace Attachment (SEL, Base 5.22).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachmentSelect {
-    /// 0h: attach the controllers of the list.
+    /// 0h: attach the listed controllers.
     Attach,
-    /// 1h: detach them.
+    /// 1h: detach the listed controllers.
     Detach,
     /// Any other value.
     Reserved(u8),
 }
 
-/// What Namespace Management does (SEL, Base 5.23).
+/// Action of Namespace Management (SEL, Base 5.23).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManagementSelect {
-    /// 0h: create a namespace like the one described by the data.
+    /// 0h: create the namespace that the data describes.
     Create,
     /// 1h: delete the namespace.
     Delete,
@@ -98,7 +98,7 @@ pub enum ManagementSelect {
     Reserved(u8),
 }
 
-/// The most that one Get Log Page can ask for with a 32-bit number of bytes.
+/// Largest length of one Get Log Page that fits a 32-bit byte count.
 pub const GET_LOG_PAGE_BYTES_MAX: u32 = !3;
 
 const PC: u32 = 1;
@@ -111,18 +111,19 @@ impl Sqe {
         Sqe::new(opcode.0, nsid)
     }
 
-    /// Identify (Base 5.17): 4096 bytes of data. `cntid` is 0 where the structure does not need it.
+    /// Builds Identify (Base 5.17), which returns 4096 bytes. Pass `cntid` 0 where the structure does not need it.
     pub const fn identify(cns: Cns, nsid: Nsid, cntid: u16) -> Sqe {
         Sqe::admin(AdminOpcode::IDENTIFY, nsid).with_cdw10((cntid as u32) << 16 | cns.0 as u32)
     }
 
-    /// Sets the Command Set Identifier of Identify; 0, the NVM command set, if not set.
+    /// Sets the Command Set Identifier of Identify; the default 0 is the NVM command set.
     pub const fn with_csi(self, csi: u8) -> Sqe {
         let cdw11 = self.cdw11.get() & 0x00ff_ffff | (csi as u32) << 24;
         self.with_cdw11(cdw11)
     }
 
-    /// Create I/O Completion Queue (Base 5.4). The data pointer is the queue; without `vector`, interrupts are off.
+    /// Builds Create I/O Completion Queue (Base 5.4). The data pointer is the queue; without `vector`, interrupts are
+    /// off.
     pub const fn create_io_cq(
         qid: Qid,
         entries: QueueEntries,
@@ -138,7 +139,7 @@ impl Sqe {
             .with_cdw11(interrupt | physically_contiguous as u32)
     }
 
-    /// Create I/O Submission Queue (Base 5.5), physically contiguous. The data pointer is the queue.
+    /// Builds Create I/O Submission Queue (Base 5.5), physically contiguous. The data pointer is the queue.
     pub const fn create_io_sq(
         qid: Qid,
         cqid: Qid,
@@ -150,20 +151,20 @@ impl Sqe {
             .with_cdw11((cqid.0 as u32) << 16 | (priority as u32) << 1 | PC)
     }
 
-    /// Delete I/O Completion Queue (Base 5.6); its submission queues must be gone.
+    /// Builds Delete I/O Completion Queue (Base 5.6); delete its submission queues first.
     pub const fn delete_io_cq(qid: Qid) -> Sqe {
         Sqe::admin(AdminOpcode::DELETE_IO_CQ, Nsid::NONE).with_cdw10(qid.0 as u32)
     }
 
-    /// Delete I/O Submission Queue (Base 5.7).
+    /// Builds Delete I/O Submission Queue (Base 5.7).
     pub const fn delete_io_sq(qid: Qid) -> Sqe {
         Sqe::admin(AdminOpcode::DELETE_IO_SQ, Nsid::NONE).with_cdw10(qid.0 as u32)
     }
 
-    /// Get Log Page (Base 5.16): `bytes` of log `lid` from `offset` bytes into it.
+    /// Builds Get Log Page (Base 5.16) for `bytes` of log `lid` from byte `offset`.
     ///
-    /// With `rae`, the asynchronous event that the log belongs to stays pending. `None` if `bytes` is 0 or if `bytes`
-    /// or `offset` is not a multiple of 4.
+    /// With `rae`, the log's asynchronous event stays pending. Returns `None` if `bytes` is 0, or if `bytes` or
+    /// `offset` is not a multiple of 4.
     pub const fn get_log_page(
         lid: Lid,
         nsid: Nsid,
@@ -185,51 +186,51 @@ impl Sqe {
         })
     }
 
-    /// Set Features (Base 5.27); with `save`, the value survives resets.
+    /// Builds Set Features (Base 5.27); with `save`, the value survives resets.
     pub const fn set_features(fid: Fid, nsid: Nsid, cdw11: u32, save: bool) -> Sqe {
         let sv = if save { SAVE } else { 0 };
         Sqe::admin(AdminOpcode::SET_FEATURES, nsid).with_cdw10(sv | fid.0 as u32).with_cdw11(cdw11)
     }
 
-    /// Get Features (Base 5.15); `cdw11` is 0 for most features.
+    /// Builds Get Features (Base 5.15); `cdw11` is 0 for most features.
     pub const fn get_features(fid: Fid, nsid: Nsid, cdw11: u32, select: FeatureSelect) -> Sqe {
         let sel = (select.raw() as u32 & 7) << 8;
         Sqe::admin(AdminOpcode::GET_FEATURES, nsid).with_cdw10(sel | fid.0 as u32).with_cdw11(cdw11)
     }
 
-    /// Abort (Base 5.1) of command `cid` of submission queue `sqid`.
+    /// Builds Abort (Base 5.1) of command `cid` on submission queue `sqid`.
     pub const fn abort(sqid: Qid, cid: Cid) -> Sqe {
         Sqe::admin(AdminOpcode::ABORT, Nsid::NONE).with_cdw10((cid.0 as u32) << 16 | sqid.0 as u32)
     }
 
-    /// Asynchronous Event Request (Base 5.2): completes when there is an event, however long that takes.
+    /// Builds Asynchronous Event Request (Base 5.2). It stays outstanding until an event occurs.
     pub const fn async_event_request() -> Sqe {
         Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, Nsid::NONE)
     }
 
-    /// Doorbell Buffer Config (Base 5.8): the page of shadow doorbells and the page of event indices.
+    /// Builds Doorbell Buffer Config (Base 5.8) from the pages of shadow doorbells and event indices.
     pub const fn doorbell_buffer_config(shadow: Iova, event_index: Iova) -> Sqe {
         Sqe::admin(AdminOpcode::DOORBELL_BUFFER_CONFIG, Nsid::NONE)
             .with_dptr(DataPointer::Prp { prp1: shadow, prp2: event_index })
     }
 
-    /// Namespace Attachment (Base 5.22); the data is a controller list.
+    /// Builds Namespace Attachment (Base 5.22); the data is a controller list.
     pub const fn namespace_attachment(nsid: Nsid, select: AttachmentSelect) -> Sqe {
         Sqe::admin(AdminOpcode::NAMESPACE_ATTACHMENT, nsid).with_cdw10(select.raw() as u32 & 0xf)
     }
 
-    /// Namespace Management (Base 5.23); for a creation, the data is an Identify Namespace structure.
+    /// Builds Namespace Management (Base 5.23); to create, the data is an Identify Namespace structure.
     pub const fn namespace_management(nsid: Nsid, select: ManagementSelect) -> Sqe {
         Sqe::admin(AdminOpcode::NAMESPACE_MANAGEMENT, nsid).with_cdw10(select.raw() as u32 & 0xf)
     }
 
-    /// Keep Alive (Base 5.18).
+    /// Builds Keep Alive (Base 5.18).
     pub const fn keep_alive() -> Sqe {
         Sqe::admin(AdminOpcode::KEEP_ALIVE, Nsid::NONE)
     }
 }
 
-/// What the controller reads from admin commands.
+/// Accessors for the controller's side.
 impl Sqe {
     /// CNS of Identify.
     pub const fn cns(&self) -> Cns {
@@ -256,7 +257,7 @@ impl Sqe {
         QueueEntries::from_z((self.cdw10.get() >> 16) as u16)
     }
 
-    /// Whether the queue to create is physically contiguous (PC).
+    /// Whether the new queue is physically contiguous (PC).
     pub const fn physically_contiguous(&self) -> bool {
         self.cdw11.get() & PC != 0
     }
@@ -289,13 +290,13 @@ impl Sqe {
         Lid(self.cdw10.get() as u8)
     }
 
-    /// Length that Get Log Page asks for, in bytes: 4 to 16 GiB.
+    /// Length of Get Log Page in bytes: 4 to 16 GiB.
     pub const fn log_bytes(&self) -> u64 {
         let numd_z = (self.cdw10.get() >> 16) as u64 | ((self.cdw11.get() & 0xffff) as u64) << 16;
         (numd_z + 1) * 4
     }
 
-    /// Offset into the log page of Get Log Page, in bytes.
+    /// Offset of Get Log Page into the log page, in bytes.
     pub const fn log_offset(&self) -> u64 {
         self.cdw12.get() as u64 | (self.cdw13.get() as u64) << 32
     }
@@ -315,7 +316,7 @@ impl Sqe {
         self.cdw10.get() & SAVE != 0
     }
 
-    /// Which value Get Features asks for.
+    /// The value that Get Features selects.
     pub const fn feature_select(&self) -> FeatureSelect {
         match (self.cdw10.get() >> 8) as u8 & 7 {
             0 => FeatureSelect::Current,
@@ -326,17 +327,17 @@ impl Sqe {
         }
     }
 
-    /// Submission queue of the command that Abort names.
+    /// Submission queue of the command to abort.
     pub const fn abort_sqid(&self) -> Qid {
         Qid(self.cdw10.get() as u16)
     }
 
-    /// Identifier of the command that Abort names.
+    /// Identifier of the command to abort.
     pub const fn abort_cid(&self) -> Cid {
         Cid((self.cdw10.get() >> 16) as u16)
     }
 
-    /// What Namespace Attachment does.
+    /// Action of Namespace Attachment.
     pub const fn attachment_select(&self) -> AttachmentSelect {
         match self.cdw10.get() as u8 & 0xf {
             0 => AttachmentSelect::Attach,
@@ -345,7 +346,7 @@ impl Sqe {
         }
     }
 
-    /// What Namespace Management does.
+    /// Action of Namespace Management.
     pub const fn management_select(&self) -> ManagementSelect {
         match self.cdw10.get() as u8 & 0xf {
             0 => ManagementSelect::Create,

@@ -1,6 +1,6 @@
-//! I/O commands of the NVM command set: builders and what the controller reads back (Base 7.1, NVM 3.2).
+//! I/O commands of the NVM command set: builders, and accessors for the controller's side (Base 7.1, NVM 3.2).
 //!
-//! Builders run once per I/O; all of them are a handful of stores.
+//! Builders run once per I/O; each is a handful of stores.
 
 use zerocopy::little_endian::U32;
 
@@ -41,7 +41,7 @@ impl Sqe {
         Sqe::lba_range(IoOpcode::COMPARE, nsid, slba, nlb)
     }
 
-    /// Verify (NVM 3.2.5): the controller reads and checks, and transfers nothing.
+    /// Verify (NVM 3.2.5): the controller reads and checks, without a transfer.
     #[inline]
     pub const fn verify(nsid: Nsid, slba: Lba, nlb: LbaCount) -> Sqe {
         Sqe::lba_range(IoOpcode::VERIFY, nsid, slba, nlb)
@@ -53,19 +53,19 @@ impl Sqe {
         Sqe::lba_range(IoOpcode::WRITE_ZEROES, nsid, slba, nlb)
     }
 
-    /// Write Uncorrectable (NVM 3.2.7): later reads of the range fail until it is written.
+    /// Write Uncorrectable (NVM 3.2.7): reads of the range fail until it is written again.
     #[inline]
     pub const fn write_uncorrectable(nsid: Nsid, slba: Lba, nlb: LbaCount) -> Sqe {
         Sqe::lba_range(IoOpcode::WRITE_UNCORRECTABLE, nsid, slba, nlb)
     }
 
-    /// Flush (Base 7.1): what completed before it becomes durable.
+    /// Flush (Base 7.1): makes writes that completed before it durable.
     #[inline]
     pub const fn flush(nsid: Nsid) -> Sqe {
         Sqe::new(IoOpcode::FLUSH.0, nsid)
     }
 
-    /// Dataset Management (NVM 3.2.3) over an array of `ranges` [`super::DsmRange`]s, given as the data.
+    /// Dataset Management (NVM 3.2.3); the data is an array of `ranges` [`super::DsmRange`]s.
     #[inline]
     pub const fn dataset_management(nsid: Nsid, ranges: RangeCount, deallocate: bool) -> Sqe {
         Sqe {
@@ -75,7 +75,7 @@ impl Sqe {
         }
     }
 
-    /// Copy (NVM 3.2.2) of `ranges` [`super::CopyRange`]s (format 0h), given as the data, to `sdlba` and following.
+    /// Copy (NVM 3.2.2) to `sdlba` onwards; the data is an array of `ranges` [`super::CopyRange`]s (format 0h).
     #[inline]
     pub const fn copy(nsid: Nsid, sdlba: Lba, ranges: RangeCount) -> Sqe {
         Sqe {
@@ -92,19 +92,19 @@ impl Sqe {
         self.with_cdw12(if set { cdw12 | flag } else { cdw12 & !flag })
     }
 
-    /// Sets Force Unit Access: of Read, Write, Compare, Verify, Write Zeroes and Copy.
+    /// Sets Force Unit Access (Read, Write, Compare, Verify, Write Zeroes, Copy).
     #[inline]
     pub const fn with_fua(self, fua: bool) -> Sqe {
         self.with_cdw12_flag(FUA, fua)
     }
 
-    /// Sets Limited Retry: the controller is to give up early rather than try every means of recovery.
+    /// Sets Limited Retry: the controller limits its error recovery.
     #[inline]
     pub const fn with_limited_retry(self, limited_retry: bool) -> Sqe {
         self.with_cdw12_flag(LIMITED_RETRY, limited_retry)
     }
 
-    /// Sets Deallocate of Write Zeroes: the controller should deallocate the range if that reads as zeroes.
+    /// Sets Deallocate of Write Zeroes: the controller should deallocate the range if it then reads as zeroes.
     #[inline]
     pub const fn with_deac(self, deac: bool) -> Sqe {
         self.with_cdw12_flag(DEAC, deac)

@@ -1,8 +1,8 @@
-//! Submission queue entry: the 64 bytes that ask a controller for something (Base 3.3.3.1).
+//! Submission queue entry: the 64-byte command (Base 3.3.3.1).
 //!
-//! Builders ([`Sqe::read`], [`Sqe::identify`], ...) give an entry with command identifier 0 and no data pointer; the
-//! queue that posts it sets both with [`Sqe::with_cid`] and [`Sqe::with_dptr`]. Accessors read the same fields back
-//! and never fail. What is not here: checks that need to know the controller or the namespace.
+//! Builders ([`Sqe::read`], [`Sqe::identify`], ...) leave the command identifier 0 and the data pointer empty; the
+//! queue that posts the entry sets them with [`Sqe::with_cid`] and [`Sqe::with_dptr`]. Accessors never fail. Checks
+//! against a controller or namespace do not belong here.
 
 mod admin;
 mod io;
@@ -83,7 +83,7 @@ pub enum Psdt {
     Reserved,
 }
 
-/// Where the data of a command lies.
+/// Where a command's data lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPointer {
     /// The command transfers no data.
@@ -92,7 +92,7 @@ pub enum DataPointer {
     Prp {
         /// The first page.
         prp1: Iova,
-        /// The second page, or a list of the further ones, or 0.
+        /// The second page, the list of the remaining pages, or 0.
         prp2: Iova,
     },
     /// One SGL descriptor (Base 4.1.2).
@@ -103,7 +103,7 @@ const PSDT_MASK: u32 = 3 << 14;
 const PSDT_SGL: u32 = 1 << 14;
 
 impl Sqe {
-    /// An entry with only opcode and namespace set.
+    /// Creates an entry with only opcode and namespace set.
     #[inline]
     pub const fn new(opcode: u8, nsid: Nsid) -> Sqe {
         const ZERO: U32 = U32::ZERO;
@@ -130,7 +130,7 @@ impl Sqe {
         Sqe { cdw0: U32::new(cdw0), ..self }
     }
 
-    /// Sets the data pointer and, with it, PSDT.
+    /// Sets the data pointer and PSDT.
     #[inline]
     pub const fn with_dptr(self, dptr: DataPointer) -> Sqe {
         let cdw0 = self.cdw0.get() & !PSDT_MASK;
@@ -142,7 +142,7 @@ impl Sqe {
         Sqe { cdw0: U32::new(cdw0 | psdt), dptr, ..self }
     }
 
-    /// Sets the metadata pointer: the address of one contiguous buffer.
+    /// Sets the metadata pointer to one contiguous buffer.
     #[inline]
     pub const fn with_mptr(self, mptr: Iova) -> Sqe {
         Sqe { mptr: U64::new(mptr.0), ..self }
@@ -155,7 +155,7 @@ impl Sqe {
         Sqe { cdw0: U32::new(cdw0), ..self }
     }
 
-    /// Builds an entry from its dwords, each in host byte order, unchecked: the raw passthrough.
+    /// Builds an entry from its dwords in host byte order, unchecked, for raw passthrough.
     #[inline]
     pub const fn from_dwords(dwords: [u32; 16]) -> Sqe {
         const fn pair(lo: u32, hi: u32) -> U64 {
@@ -178,7 +178,7 @@ impl Sqe {
         }
     }
 
-    /// The dwords of the entry, each in host byte order.
+    /// Returns the dwords in host byte order.
     #[inline]
     pub const fn to_dwords(self) -> [u32; 16] {
         let [mptr, dptr0, dptr1] = [self.mptr.get(), self.dptr[0].get(), self.dptr[1].get()];
@@ -202,7 +202,7 @@ impl Sqe {
         ]
     }
 
-    /// The entry as qwords in host byte order: dword `2n` is the lower half of qword `n`.
+    /// Returns the entry as qwords in host byte order: dword `2n` is the lower half of qword `n`.
     #[inline]
     pub const fn to_qwords(self) -> [u64; 8] {
         const fn pair(lo: U32, hi: U32) -> u64 {
@@ -267,17 +267,17 @@ impl Sqe {
         Nsid(self.nsid.get())
     }
 
-    /// First PRP entry; meaningful if PSDT says PRP.
+    /// First PRP entry; valid if PSDT is PRP.
     pub const fn prp1(&self) -> Iova {
         Iova(self.dptr[0].get())
     }
 
-    /// Second PRP entry; meaningful if PSDT says PRP.
+    /// Second PRP entry; valid if PSDT is PRP.
     pub const fn prp2(&self) -> Iova {
         Iova(self.dptr[1].get())
     }
 
-    /// SGL entry 1; meaningful if PSDT says SGL.
+    /// SGL entry 1; valid if PSDT is SGL.
     pub const fn sgl1(&self) -> SglDescriptor {
         SglDescriptor::from_words(self.dptr)
     }

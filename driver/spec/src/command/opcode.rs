@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Direction of a command's data, which the low two bits of every opcode say (Base 3.3.3.1).
+/// Data direction, encoded in the low two bits of every opcode (Base 3.3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataTransfer {
     /// 00b: no data.
@@ -26,7 +26,7 @@ impl DataTransfer {
     }
 }
 
-/// Makes an opcode newtype with named constants and `name()` from one table.
+/// Makes an opcode newtype with constants and `name()` from one table.
 macro_rules! opcodes {
     ($(#[$doc:meta])* $type:ident { $($constant:ident = $value:literal, $name:literal;)+ }) => {
         $(#[$doc])*
@@ -39,7 +39,7 @@ macro_rules! opcodes {
                 pub const $constant: $type = $type($value);
             )+
 
-            /// The specification's name, or `None` for an opcode it does not define.
+            /// Returns the specification's name, or `None` for an undefined opcode.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some($name),)+
@@ -47,7 +47,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// Direction of the data, if the command has any.
+            /// Returns the direction of the data.
             pub const fn data_transfer(self) -> DataTransfer {
                 DataTransfer::of(self.0)
             }
@@ -120,7 +120,7 @@ opcodes! {
 }
 
 impl IoOpcode {
-    /// Whether the command can change what is on the medium; `true` for opcodes the specification does not define.
+    /// Returns whether the command can change the medium; `true` for undefined opcodes.
     pub const fn may_write(self) -> bool {
         !matches!(
             self,

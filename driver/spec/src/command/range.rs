@@ -23,7 +23,7 @@ use crate::ids::{Lba, LbaCount};
 pub struct DsmRange {
     /// Context Attributes; hints that may be 0.
     pub cattr: U32,
-    /// Length in logical blocks, **not** zero-based; 0 is a range of nothing.
+    /// Length in logical blocks, **not** zero-based; 0 is an empty range.
     pub nlb: U32,
     /// Starting LBA.
     pub slba: U64,
@@ -32,7 +32,7 @@ pub struct DsmRange {
 const _: () = assert!(size_of::<DsmRange>() == 16);
 
 impl DsmRange {
-    /// The range of `lbas` logical blocks from `slba`, without context attributes.
+    /// Creates a range of `lbas` logical blocks from `slba`, without context attributes.
     pub const fn new(slba: Lba, lbas: u32) -> DsmRange {
         DsmRange { cattr: U32::ZERO, nlb: U32::new(lbas), slba: U64::new(slba.0) }
     }
@@ -81,7 +81,7 @@ pub struct CopyRange {
 const _: () = assert!(size_of::<CopyRange>() == 32);
 
 impl CopyRange {
-    /// The range of `nlb` logical blocks from `slba`, without protection information.
+    /// Creates a range of `nlb` logical blocks from `slba`, without protection information.
     pub const fn new(slba: Lba, nlb: LbaCount) -> CopyRange {
         CopyRange {
             reserved0: [0; 8],

@@ -1,4 +1,4 @@
-//! Asynchronous events: which are wanted, and what a completed request says (Base 5.2 and 5.27.1.8).
+//! Asynchronous events: their configuration, and dword 0 of a completed request (Base 5.2 and 5.27.1.8).
 
 use core::fmt;
 
@@ -7,8 +7,8 @@ use crate::bits::bit_flags;
 use crate::log::{CriticalWarning, Lid};
 
 bit_flags! {
-    /// Asynchronous Event Configuration (FID 0Bh, Base 5.27.1.8); bits 7:0 are
-    /// [`AsyncEventConfig::critical_warning`]. The notices have the bits of [`crate::identify::Oaes`].
+    /// Asynchronous Event Configuration (FID 0Bh, Base 5.27.1.8); bits 7:0 are [`AsyncEventConfig::critical_warning`].
+    /// The notice bits match [`crate::spec::identify::Oaes`].
     AsyncEventConfig(u32) {
         8 namespace_attribute with_namespace_attribute, "Namespace Attribute Notices";
         9 firmware_activation with_firmware_activation, "Firmware Activation Notices";
@@ -22,12 +22,12 @@ bit_flags! {
 }
 
 impl AsyncEventConfig {
-    /// The critical warnings that are events.
+    /// The critical warnings that raise an event.
     pub const fn critical_warning(self) -> CriticalWarning {
         CriticalWarning(self.0 as u8)
     }
 
-    /// Sets the critical warnings that are events.
+    /// Sets the critical warnings that raise an event.
     pub const fn with_critical_warning(self, warnings: CriticalWarning) -> AsyncEventConfig {
         AsyncEventConfig(self.0 & !0xff | warnings.0 as u32)
     }
@@ -80,7 +80,7 @@ impl AsyncEventType {
     }
 }
 
-/// What dword 0 of a completed Asynchronous Event Request says (Base 5.2.1).
+/// Dword 0 of a completed Asynchronous Event Request (Base 5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// Asynchronous Event Type.
@@ -96,7 +96,7 @@ impl AsyncEvent {
     pub const INVALID_DOORBELL_REGISTER: AsyncEvent = AsyncEvent::error(0);
     /// A doorbell was written with an invalid value.
     pub const INVALID_DOORBELL_VALUE: AsyncEvent = AsyncEvent::error(1);
-    /// The namespaces, or what Identify says of one, changed.
+    /// A namespace was added or removed, or its Identify data changed.
     pub const NAMESPACE_ATTRIBUTE_CHANGED: AsyncEvent = AsyncEvent {
         event_type: AsyncEventType::Notice,
         info: 0,
@@ -107,7 +107,7 @@ impl AsyncEvent {
         AsyncEvent { event_type: AsyncEventType::Error, info, log_page: Lid::ERROR_INFORMATION }
     }
 
-    /// Takes dword 0 of the completion.
+    /// Decodes dword 0 of the completion.
     pub const fn from_dword(dword: u32) -> AsyncEvent {
         let [event_type, info, log_page, _] = dword.to_le_bytes();
         AsyncEvent {
@@ -117,12 +117,12 @@ impl AsyncEvent {
         }
     }
 
-    /// Gives dword 0 of the completion.
+    /// Encodes dword 0 of the completion.
     pub const fn into_dword(self) -> u32 {
         u32::from_le_bytes([self.event_type.raw(), self.info, self.log_page.0, 0])
     }
 
-    /// The specification's name of the event, or `None` if it does not define it.
+    /// Returns the specification's name of the event, or `None` for an undefined one.
     pub const fn name(self) -> Option<&'static str> {
         Some(match (self.event_type, self.info) {
             (AsyncEventType::Error, 0) => "Write to Invalid Doorbell Register",

@@ -1,7 +1,7 @@
 //! Features: identifiers, and typed values of those that a driver sets or reads (Base 5.27.1, NVM 4.1.3).
 //!
-//! A value type is a newtype over the dword that is CDW11 of Set Features and dword 0 of Get Features' completion;
-//! [`FeatureValue`] ties it to its identifier. [`Timestamp`] is the one that travels as data.
+//! A value type is a newtype over the dword that is both CDW11 of Set Features and dword 0 of Get Features' completion;
+//! [`FeatureValue`] ties it to its identifier. Only [`Timestamp`] travels as data.
 
 mod async_event;
 mod timestamp;
@@ -24,9 +24,9 @@ pub struct Fid(pub u8);
 pub trait FeatureValue: Copy {
     /// Feature identifier.
     const FID: Fid;
-    /// Takes dword 0 of Get Features' completion.
+    /// Decodes dword 0 of Get Features' completion.
     fn from_dword(dword: u32) -> Self;
-    /// Gives CDW11 of Set Features.
+    /// Encodes CDW11 of Set Features.
     fn into_dword(self) -> u32;
 }
 
@@ -55,7 +55,7 @@ macro_rules! features {
                 pub const $constant: Fid = Fid($value);
             )+
 
-            /// The specification's name, or `None` for an identifier it does not define.
+            /// Returns the specification's name, or `None` for an undefined identifier.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some($name),)+

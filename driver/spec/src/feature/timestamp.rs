@@ -27,19 +27,19 @@ pub struct Timestamp {
 
 const _: () = assert!(size_of::<Timestamp>() == 8);
 
-/// Where a timestamp comes from (Base 5.27.1.11).
+/// Origin of a timestamp (Base 5.27.1.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimestampOrigin {
-    /// 000b: it was cleared by a Controller Level Reset.
+    /// 000b: cleared by a Controller Level Reset.
     Reset,
-    /// 001b: the host set it.
+    /// 001b: set by the host.
     Host,
     /// Any other value.
     Reserved,
 }
 
 impl Timestamp {
-    /// A value for Set Features from milliseconds since 1970; `None` if they need more than 48 bits.
+    /// Builds a value for Set Features from milliseconds since 1970; `None` if they need more than 48 bits.
     pub const fn new(ms: u64) -> Option<Timestamp> {
         let [m0, m1, m2, m3, m4, m5, 0, 0] = ms.to_le_bytes() else {
             return None;
@@ -47,7 +47,7 @@ impl Timestamp {
         Some(Timestamp { timestamp_ms: [m0, m1, m2, m3, m4, m5], attributes: 0, reserved7: 0 })
     }
 
-    /// The value as Get Features returns it when the host had set it.
+    /// Marks the value as set by the host, as Get Features returns it.
     pub const fn with_host_origin(self) -> Timestamp {
         Timestamp { attributes: 1 << 1, ..self }
     }
@@ -58,12 +58,12 @@ impl Timestamp {
         u64::from_le_bytes([m0, m1, m2, m3, m4, m5, 0, 0])
     }
 
-    /// Whether the controller may have stopped counting at times.
+    /// Whether the controller may have paused the count.
     pub const fn synch(&self) -> bool {
         self.attributes & 1 != 0
     }
 
-    /// Where the value comes from.
+    /// Origin of the value.
     pub const fn origin(&self) -> TimestampOrigin {
         match self.attributes >> 1 & 7 {
             0 => TimestampOrigin::Reset,

@@ -1,4 +1,4 @@
-//! Typed values of features that are one dword (Base 5.27.1, NVM 4.1.3).
+//! Typed values of one-dword features (Base 5.27.1, NVM 4.1.3).
 
 use super::feature_value;
 use crate::bits::{bit_flags, bits, with_bits};
@@ -8,10 +8,10 @@ use crate::bits::{bit_flags, bits, with_bits};
 pub struct Arbitration(pub u32);
 
 impl Arbitration {
-    /// The value of Arbitration Burst that means no limit.
+    /// The Arbitration Burst that means no limit.
     pub const BURST_UNLIMITED: u8 = 7;
 
-    /// A burst of `2^burst` commands (0 to 6, or [`Arbitration::BURST_UNLIMITED`]) and the zero-based weights.
+    /// Creates a burst of `2^burst` commands (0 to 6, or [`Arbitration::BURST_UNLIMITED`]) with zero-based weights.
     pub const fn new(burst: u8, low_z: u8, medium_z: u8, high_z: u8) -> Arbitration {
         Arbitration(u32::from_le_bytes([burst & 7, low_z, medium_z, high_z]))
     }
@@ -42,7 +42,7 @@ impl Arbitration {
 pub struct PowerManagement(pub u32);
 
 impl PowerManagement {
-    /// Power state `power_state` (0 to 31) for workload `workload_hint` (0 for unknown).
+    /// Selects power state `power_state` (0 to 31) for workload `workload_hint` (0 for unknown).
     pub const fn new(power_state: u8, workload_hint: u8) -> PowerManagement {
         PowerManagement((workload_hint as u32 & 7) << 5 | power_state as u32 & 0x1f)
     }
@@ -62,7 +62,7 @@ impl PowerManagement {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TemperatureThreshold(pub u32);
 
-/// Which side of a temperature threshold is an event (THSEL).
+/// Side of a temperature threshold that raises an event (THSEL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThresholdType {
     /// 00b: at or over the threshold.
@@ -74,10 +74,10 @@ pub enum ThresholdType {
 }
 
 impl TemperatureThreshold {
-    /// The selection of the composite temperature; 1 to 8 are the sensors.
+    /// Selects the composite temperature; 1 to 8 select sensors.
     pub const COMPOSITE: u8 = 0;
 
-    /// A threshold of `kelvin` for the temperature `select`; [`ThresholdType::Reserved`] gives the value 10b.
+    /// Creates a threshold of `kelvin` for temperature `select`; [`ThresholdType::Reserved`] encodes as 10b.
     pub const fn new(kelvin: u16, select: u8, threshold: ThresholdType) -> TemperatureThreshold {
         TemperatureThreshold((threshold as u32) << 20 | (select as u32 & 0xf) << 16 | kelvin as u32)
     }
@@ -107,7 +107,7 @@ impl TemperatureThreshold {
 pub struct ErrorRecovery(pub u32);
 
 impl ErrorRecovery {
-    /// Time limit in units of 100 ms (0 for none), and whether reads of deallocated logical blocks fail.
+    /// Creates a value from the time limit in units of 100 ms (0 for none) and DULBE.
     pub const fn new(tler_100ms: u16, dulbe: bool) -> ErrorRecovery {
         ErrorRecovery((dulbe as u32) << 16 | tler_100ms as u32)
     }
@@ -130,15 +130,15 @@ bit_flags! {
     }
 }
 
-/// Number of Queues (FID 07h, Base 5.27.1.5): what is asked for, and in the completion what is allocated.
+/// Number of Queues (FID 07h, Base 5.27.1.5): the request; in the completion, the allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberOfQueues(pub u32);
 
 impl NumberOfQueues {
-    /// The most queues of each kind that can be asked for.
+    /// Largest number of queues of each kind in a request.
     pub const MAX: u32 = 65535;
 
-    /// Numbers of I/O submission and completion queues; `None` for 0 and above [`NumberOfQueues::MAX`].
+    /// Requests I/O submission and completion queues; `None` for 0 and above [`NumberOfQueues::MAX`].
     pub const fn new(submission: u32, completion: u32) -> Option<NumberOfQueues> {
         match (submission, completion) {
             (1..=NumberOfQueues::MAX, 1..=NumberOfQueues::MAX) => {
@@ -158,7 +158,7 @@ impl NumberOfQueues {
         (self.0 >> 16) + 1
     }
 
-    /// Number of pairs that can be made of them, at most [`NumberOfQueues::MAX`].
+    /// Number of queue pairs they allow, at most [`NumberOfQueues::MAX`].
     pub const fn pairs(self) -> u16 {
         let (sq_z, cq_z) = (self.0 as u16, (self.0 >> 16) as u16);
         let pairs_z = if sq_z < cq_z { sq_z } else { cq_z };
@@ -171,7 +171,7 @@ impl NumberOfQueues {
 pub struct InterruptCoalescing(pub u32);
 
 impl InterruptCoalescing {
-    /// Aggregation threshold in completions, zero-based, and time in units of 100 µs (0 for no delay).
+    /// Creates a value from the zero-based threshold in completions and the time in units of 100 µs (0 for no delay).
     pub const fn new(threshold_z: u8, time_100us: u8) -> InterruptCoalescing {
         InterruptCoalescing((time_100us as u32) << 8 | threshold_z as u32)
     }
@@ -192,7 +192,7 @@ impl InterruptCoalescing {
 pub struct InterruptVectorConfig(pub u32);
 
 impl InterruptVectorConfig {
-    /// Whether `vector` is exempt from coalescing.
+    /// Sets whether `vector` is exempt from coalescing.
     pub const fn new(vector: u16, coalescing_disabled: bool) -> InterruptVectorConfig {
         InterruptVectorConfig(with_bits(vector as u64, 16, 16, coalescing_disabled as u64) as u32)
     }

@@ -196,7 +196,7 @@ impl fmt::Debug for IdentifyController {
 }
 
 impl IdentifyController {
-    /// The largest transfer of one command in bytes, given CAP's smallest page; `None` for no limit.
+    /// Returns the largest transfer of one command in bytes for CAP's smallest page; `None` for no limit.
     pub const fn max_transfer_bytes(&self, page_size_min: u64) -> Option<u64> {
         limit_bytes(self.mdts, page_size_min)
     }
@@ -257,7 +257,7 @@ impl IdentifyController {
         self.frmw >> 1 & 7
     }
 
-    /// Delay in milliseconds that a status with Command Retry Delay `crd` asks for; 0 for none.
+    /// Returns the delay in milliseconds for Command Retry Delay `crd`; 0 for none.
     pub fn retry_delay_ms(&self, crd: u8) -> u64 {
         let index = usize::from(crd).checked_sub(1);
         let delay = index.and_then(|index| self.crdt_100ms.get(index));
@@ -314,7 +314,7 @@ impl IdentifyController {
         format < 16 && self.ocfs.get() & 1 << format != 0
     }
 
-    /// The valid power state descriptors, best performance first.
+    /// Returns the valid power state descriptors, best performance first.
     pub fn power_states(&self) -> &[PowerStateDescriptor] {
         let count = usize::from(self.npss_z) + 1;
         &self.psd[..count.min(self.psd.len())]
@@ -325,7 +325,7 @@ impl IdentifyController {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PowerStateDescriptor {
-    /// Maximum Power, in units that [`PowerStateDescriptor::max_power_uw`] knows.
+    /// Maximum Power; [`PowerStateDescriptor::max_power_uw`] applies the scale.
     pub mp: U16,
     reserved2: u8,
     /// Bit 0 Max Power Scale, bit 1 Non-Operational State.

@@ -106,7 +106,7 @@ bit_flags! {
 }
 
 impl Vwc {
-    /// Whether Flush with [`crate::Nsid::ALL`] is known to be supported.
+    /// Whether the controller reports that it supports Flush with [`crate::spec::Nsid::ALL`].
     pub const fn flush_broadcast(self) -> bool {
         self.flush_all_reported() && self.flush_all()
     }
@@ -125,12 +125,12 @@ bit_flags! {
     }
 }
 
-/// Whether and with which alignment SGLs can be used (SGLS bits 1:0).
+/// SGL support and alignment (SGLS bits 1:0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SglSupport {
-    /// 00b: not at all.
+    /// 00b: not supported.
     None,
-    /// 01b: with any alignment and granularity.
+    /// 01b: any alignment and granularity.
     ByteAligned,
     /// 10b: data blocks need dword alignment and granularity.
     DwordAligned,
@@ -139,7 +139,7 @@ pub enum SglSupport {
 }
 
 impl Sgls {
-    /// Whether and with which alignment the NVM command set takes SGLs.
+    /// SGL support of the NVM command set, with its alignment.
     pub const fn support(self) -> SglSupport {
         match self.0 & 3 {
             0 => SglSupport::None,

@@ -1,4 +1,4 @@
-//! Namespace Identification Descriptor list (CNS 03h, Base 5.17.2.3): type, length, value, until a length of 0.
+//! Namespace Identification Descriptor list (CNS 03h, Base 5.17.2.3): type, length and value, ended by a length of 0.
 
 use core::fmt;
 
@@ -24,10 +24,10 @@ pub enum NamespaceDescriptor<'a> {
     },
 }
 
-/// A Namespace Identification Descriptor list that cannot be read to its end.
+/// A Namespace Identification Descriptor list that is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NamespaceDescriptorError {
-    /// The length (NIDL) is not the one that the type (NIDT) has.
+    /// The length (NIDL) does not match the type (NIDT).
     #[error(
         "namespace descriptor of type {nidt} has {nidl} bytes, which is not the length of that type"
     )]
@@ -37,7 +37,7 @@ pub enum NamespaceDescriptorError {
         /// Namespace Identifier Length in bytes.
         nidl: u8,
     },
-    /// The descriptor goes on past the end of the list.
+    /// The descriptor runs past the end of the list.
     #[error("namespace descriptor at byte {offset} goes on past the end of the list")]
     Truncated {
         /// Offset of the descriptor into the list in bytes.
@@ -55,7 +55,7 @@ pub struct NamespaceDescriptors<'a> {
 const HEADER_BYTES: usize = 4;
 
 impl<'a> NamespaceDescriptors<'a> {
-    /// Reads the list in `list`: what Identify with CNS 03h returned.
+    /// Iterates over `list`, the data of Identify with CNS 03h.
     pub const fn new(list: &'a [u8]) -> NamespaceDescriptors<'a> {
         NamespaceDescriptors { list, offset: 0 }
     }

@@ -16,23 +16,24 @@ pub struct NamespaceList {
 
 const _: () = assert!(size_of::<NamespaceList>() == super::IDENTIFY_BYTES);
 
-/// A namespace list that is not in strictly ascending order, or names a reserved identifier.
+/// A namespace list that does not ascend strictly, or contains a reserved identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("entry {index} of the namespace list is {found}, which may not follow {previous}")]
 pub struct NamespaceListError {
     /// Index of the entry.
     pub index: usize,
-    /// What came before: the entry before it, or the identifier that the list was to start after.
+    /// The entry before it, or the identifier that the list was to start after.
     pub previous: Nsid,
     /// The entry.
     pub found: Nsid,
 }
 
 impl NamespaceList {
-    /// The identifiers, checked to ascend from `after`: the NSID given to Identify, or [`Nsid::NONE`].
+    /// Iterates over the identifiers, checking that they ascend from `after`: the NSID given to Identify, or
+    /// [`Nsid::NONE`].
     ///
-    /// Ends at the first 0, and after the first error. A list of 1024 may have a continuation: ask again with the
-    /// last identifier.
+    /// Ends at the first 0 and after the first error. A full list of 1024 may continue: query again from the last
+    /// identifier.
     pub fn iter(&self, after: Nsid) -> impl Iterator<Item = Result<Nsid, NamespaceListError>> {
         let mut previous = Some(after);
         let entries = self.nsids.iter().map(|nsid| Nsid(nsid.get())).enumerate();

@@ -1,8 +1,8 @@
 //! Data structures that Identify returns (Base 5.17, NVM 4.1.5).
 //!
-//! Structures are views with the specification's field names; a field that needs decoding has an accessor of the
-//! same name (without `_z` where it converts). Everything here comes from the device: sizes, indices and shifts are
-//! checked where they are used, and what is out of range is `None`.
+//! Structures are views with the specification's field names; a field that needs decoding has an accessor of the same
+//! name (without `_z` if it converts). All values come from the device: sizes, indices and shifts are checked where
+//! they are used, and out-of-range values become `None`.
 
 mod controller;
 mod controller_flags;
@@ -18,11 +18,10 @@ pub use list::{NamespaceList, NamespaceListError};
 pub use namespace::{DeallocatedRead, IdentifyNamespace, LbaFormat, Nsfeat};
 pub use nvm::{IdentifyNvmController, IdentifyNvmNamespace};
 
-/// Size in bytes of every structure that Identify returns.
+/// Size of every Identify structure in bytes.
 pub const IDENTIFY_BYTES: usize = 4096;
 
-/// `unit_bytes << exponent`, the form of the transfer limits; `None` for no limit, which is what 0 means and what a
-/// limit too large for 64 bits amounts to.
+/// Returns `unit_bytes << exponent`; `None` for no limit, which exponent 0 and results beyond 64 bits mean.
 const fn limit_bytes(exponent: u8, unit_bytes: u64) -> Option<u64> {
     match exponent {
         1..=63 => unit_bytes.checked_mul(1 << exponent),

@@ -102,7 +102,7 @@ bit_flags! {
     }
 }
 
-/// What a deallocated logical block reads as (DLFEAT bits 2:0).
+/// Content of a deallocated logical block (DLFEAT bits 2:0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeallocatedRead {
     /// 000b: not reported.
@@ -141,13 +141,13 @@ impl IdentifyNamespace {
         self.nlbaf_z as u32 + 1
     }
 
-    /// Index of the LBA format in use. Bits 6:5 count only if there are more than 16 formats.
+    /// Index of the LBA format in use. Bits 6:5 count only with more than 16 formats.
     pub const fn format_index(&self) -> u8 {
         let low = self.flbas & 0xf;
         if self.nlbaf_z < 16 { low } else { low | self.flbas >> 1 & 0x30 }
     }
 
-    /// The LBA format in use; `None` if its index is not a valid format.
+    /// The LBA format in use; `None` if its index is invalid.
     pub fn lba_format(&self) -> Option<LbaFormat> {
         let index = self.format_index();
         if index > self.nlbaf_z {
@@ -156,7 +156,7 @@ impl IdentifyNamespace {
         self.lbaf.get(usize::from(index)).copied()
     }
 
-    /// The valid LBA formats, those with LBADS 0 (not available now) included.
+    /// The valid LBA formats, including those with LBADS 0 (not currently available).
     pub fn lba_formats(&self) -> &[LbaFormat] {
         let count = usize::from(self.nlbaf_z) + 1;
         &self.lbaf[..count.min(self.lbaf.len())]
@@ -172,7 +172,7 @@ impl IdentifyNamespace {
         self.dps & 7
     }
 
-    /// Whether other controllers may be attached as well.
+    /// Whether other controllers may attach as well.
     pub const fn is_shared(&self) -> bool {
         self.nmic & 1 != 0
     }
@@ -182,7 +182,7 @@ impl IdentifyNamespace {
         self.nsattr & 1 != 0
     }
 
-    /// What deallocated logical blocks read as.
+    /// Content of deallocated logical blocks.
     pub const fn deallocated_read(&self) -> DeallocatedRead {
         match self.dlfeat & 7 {
             0 => DeallocatedRead::NotReported,
@@ -192,7 +192,7 @@ impl IdentifyNamespace {
         }
     }
 
-    /// Whether Write Zeroes takes the Deallocate bit (DLFEAT bit 3).
+    /// Whether Write Zeroes honours the Deallocate bit (DLFEAT bit 3).
     pub const fn write_zeroes_deallocates(&self) -> bool {
         self.dlfeat & 1 << 3 != 0
     }
@@ -248,7 +248,7 @@ impl IdentifyNamespace {
 pub struct LbaFormat {
     /// Metadata Size in bytes per logical block.
     pub ms_bytes: U16,
-    /// LBA Data Size as a power of two: 9 or more; 0 if the format is not available now.
+    /// LBA Data Size as a power of two: 9 or more; 0 if the format is not currently available.
     pub lbads: u8,
     /// Bits 1:0 Relative Performance; 0 is best.
     pub rp: u8,
@@ -257,12 +257,12 @@ pub struct LbaFormat {
 const _: () = assert!(size_of::<LbaFormat>() == 4);
 
 impl LbaFormat {
-    /// A format of `2^lbads` bytes of data and `ms_bytes` of metadata per logical block.
+    /// Creates a format of `2^lbads` data bytes and `ms_bytes` of metadata per logical block.
     pub const fn new(lbads: u8, ms_bytes: u16) -> LbaFormat {
         LbaFormat { ms_bytes: U16::new(ms_bytes), lbads, rp: 0 }
     }
 
-    /// Data bytes of a logical block, 512 to 2 GiB; `None` for anything else.
+    /// Data bytes of a logical block, 512 to 2 GiB; `None` for other sizes.
     pub const fn lba_bytes(&self) -> Option<u32> {
         match self.lbads {
             9..=31 => Some(1 << self.lbads),

@@ -1,4 +1,4 @@
-//! Identify structures that belong to the NVM command set alone (CNS 05h and 06h with CSI 00h, NVM 4.1.5).
+//! Identify structures specific to the NVM command set (CNS 05h and 06h with CSI 00h, NVM 4.1.5).
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -27,17 +27,17 @@ pub struct IdentifyNvmController {
 const _: () = assert!(size_of::<IdentifyNvmController>() == super::IDENTIFY_BYTES);
 
 impl IdentifyNvmController {
-    /// The largest Verify in bytes, given CAP's smallest page; `None` for no limit.
+    /// Returns the largest Verify in bytes for CAP's smallest page; `None` for no limit.
     pub const fn verify_bytes_max(&self, page_size_min: u64) -> Option<u64> {
         limit_bytes(self.vsl, page_size_min)
     }
 
-    /// The largest Write Zeroes in bytes, given CAP's smallest page; `None` for no limit.
+    /// Returns the largest Write Zeroes in bytes for CAP's smallest page; `None` for no limit.
     pub const fn write_zeroes_bytes_max(&self, page_size_min: u64) -> Option<u64> {
         limit_bytes(self.wzsl, page_size_min)
     }
 
-    /// The largest Write Uncorrectable in bytes, given CAP's smallest page; `None` for no limit.
+    /// Returns the largest Write Uncorrectable in bytes for CAP's smallest page; `None` for no limit.
     pub const fn write_uncorrectable_bytes_max(&self, page_size_min: u64) -> Option<u64> {
         limit_bytes(self.wusl, page_size_min)
     }

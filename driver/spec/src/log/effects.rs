@@ -20,12 +20,12 @@ pub struct CommandsSupported {
 const _: () = assert!(size_of::<CommandsSupported>() == 4096);
 
 impl CommandsSupported {
-    /// What an admin command does.
+    /// Effects of an admin command.
     pub const fn admin(&self, opcode: u8) -> CommandEffects {
         CommandEffects(self.acs[opcode as usize].get())
     }
 
-    /// What an I/O command does.
+    /// Effects of an I/O command.
     pub const fn io(&self, opcode: u8) -> CommandEffects {
         CommandEffects(self.iocs[opcode as usize].get())
     }

@@ -12,7 +12,7 @@ use crate::status::Status;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ErrorInfo {
-    /// Error Count: a number that no two errors share; 0 for an unused entry.
+    /// Error Count: unique per error; 0 for an unused entry.
     pub error_count: U64,
     /// Submission Queue ID.
     pub sqid: U16,
@@ -26,7 +26,7 @@ pub struct ErrorInfo {
     pub lba: U64,
     /// Namespace.
     pub nsid: U32,
-    /// Identifier of a log page with more, vendor specific; 0 for none.
+    /// Identifier of a vendor specific log page with more information; 0 for none.
     pub vendor_log: u8,
     /// Transport Type.
     pub trtype: u8,
@@ -46,7 +46,7 @@ impl ErrorInfo {
         self.error_count.get() != 0
     }
 
-    /// Submission queue of the command; `None` if the error is not about one command.
+    /// Submission queue of the command; `None` if the error concerns no single command.
     pub const fn sqid(&self) -> Option<Qid> {
         match self.sqid.get() {
             0xffff => None,
@@ -54,7 +54,7 @@ impl ErrorInfo {
         }
     }
 
-    /// Identifier of the command; `None` if the error is not about one command.
+    /// Identifier of the command; `None` if the error concerns no single command.
     pub const fn cid(&self) -> Option<Cid> {
         match self.cid.get() {
             0xffff => None,
@@ -77,7 +77,7 @@ impl ErrorInfo {
         Nsid(self.nsid.get())
     }
 
-    /// Byte of the submission queue entry that the error is about.
+    /// Byte of the submission queue entry that is in error.
     pub const fn parameter_byte(&self) -> Option<u8> {
         match self.parameter_error_location.get() {
             0xffff => None,

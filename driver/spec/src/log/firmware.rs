@@ -19,12 +19,12 @@ pub struct FirmwareSlotLog {
 const _: () = assert!(size_of::<FirmwareSlotLog>() == 512);
 
 impl FirmwareSlotLog {
-    /// The slot that runs now: 1 to 7 on a sound controller.
+    /// The running slot: 1 to 7 on a sound controller.
     pub const fn active_slot(&self) -> u8 {
         self.afi & 7
     }
 
-    /// The slot that runs after the next Controller Level Reset; `None` if that is not set.
+    /// The slot that the next Controller Level Reset activates; `None` if not set.
     pub const fn next_slot(&self) -> Option<u8> {
         match self.afi >> 4 & 7 {
             0 => None,
@@ -32,13 +32,13 @@ impl FirmwareSlotLog {
         }
     }
 
-    /// Firmware revision in `slot` (1 to 7); `None` if there is no such slot or it is empty.
+    /// Firmware revision in `slot` (1 to 7); `None` if the slot does not exist or is empty.
     pub fn revision(&self, slot: u8) -> Option<Ascii<8>> {
         let index = usize::from(slot).checked_sub(1)?;
         self.frs.get(index).copied().filter(|revision| revision.0 != [0; 8])
     }
 
-    /// Firmware revision that runs now.
+    /// The running firmware revision.
     pub fn active_revision(&self) -> Option<Ascii<8>> {
         self.revision(self.active_slot())
     }

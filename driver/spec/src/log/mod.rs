@@ -1,7 +1,7 @@
 //! Log pages that Get Log Page returns (Base 5.16.1).
 //!
-//! Structures are views; counters that have 16 bytes on the wire stay 128-bit. All of it comes from the device and
-//! none of it is used as a size or an index without a check.
+//! Structures are views; 16-byte counters stay 128-bit. All values come from the device and are checked before they
+//! serve as a size or an index.
 
 mod effects;
 mod error;
@@ -17,7 +17,7 @@ pub use firmware::FirmwareSlotLog;
 pub use namespaces::ChangedNamespaces;
 pub use smart::{CriticalWarning, SmartHealth};
 
-/// Makes the log page identifiers and their names from one table.
+/// Makes log page identifiers and their names from one table.
 macro_rules! log_pages {
     ($($constant:ident = $value:literal, $name:literal;)+) => {
         impl Lid {
@@ -26,7 +26,7 @@ macro_rules! log_pages {
                 pub const $constant: Lid = Lid($value);
             )+
 
-            /// The specification's name, or `None` for an identifier it does not define.
+            /// Returns the specification's name, or `None` for an undefined identifier.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some($name),)+

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ids::Nsid;
 
-/// Changed Namespace List log (Base 5.16.1.5): up to 1024 namespaces that changed since the log was last read.
+/// Changed Namespace List log (Base 5.16.1.5): up to 1024 namespaces that changed since the last read of the log.
 #[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ChangedNamespaces {
@@ -16,12 +16,12 @@ pub struct ChangedNamespaces {
 const _: () = assert!(size_of::<ChangedNamespaces>() == 4096);
 
 impl ChangedNamespaces {
-    /// Whether more namespaces changed than the log can name: all of them must be looked at again.
+    /// Whether more namespaces changed than the log can name; rescan all of them.
     pub const fn overflowed(&self) -> bool {
         self.nsids[0].get() == u32::MAX
     }
 
-    /// The namespaces that changed. Identifiers that name no single namespace are left out.
+    /// Iterates over the changed namespaces. Skips identifiers that name no single namespace.
     pub fn iter(&self) -> impl Iterator<Item = Nsid> {
         let nsids = self.nsids.iter().map(|nsid| Nsid(nsid.get()));
         nsids.take_while(|nsid| *nsid != Nsid::NONE).filter(|nsid| nsid.is_specific())

@@ -17,7 +17,7 @@ pub struct SmartHealth {
     pub available_spare_percent: u8,
     /// Available Spare Threshold in percent.
     pub available_spare_threshold_percent: u8,
-    /// Percentage Used: may go past 100, up to 255.
+    /// Percentage Used: may exceed 100, up to 255.
     pub percentage_used: u8,
     /// Endurance Group Critical Warning Summary.
     pub endurance_group_warning: u8,
@@ -58,7 +58,7 @@ pub struct SmartHealth {
 const _: () = assert!(size_of::<SmartHealth>() == 512);
 
 bit_flags! {
-    /// Critical Warning; also what Asynchronous Event Configuration enables (Base 5.16.1.3).
+    /// Critical Warning; Asynchronous Event Configuration enables the same bits (Base 5.16.1.3).
     CriticalWarning(u8) {
         0 spare_below_threshold with_spare_below_threshold, "Available spare is below its threshold";
         1 temperature with_temperature, "A temperature is past its threshold";
@@ -69,7 +69,7 @@ bit_flags! {
     }
 }
 
-/// What each bit of Critical Warning says, bit 0 first.
+/// Meaning of each bit of Critical Warning, bit 0 first.
 const WARNINGS: [&str; 8] = [
     "Available spare is below its threshold",
     "A temperature is past its threshold",
@@ -82,7 +82,7 @@ const WARNINGS: [&str; 8] = [
 ];
 
 impl CriticalWarning {
-    /// What the warnings that are on say, reserved bits included.
+    /// Iterates over the meanings of the set warnings, reserved bits included.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         (0..).zip(WARNINGS).filter(move |(bit, _)| self.0 & 1 << bit != 0).map(|(_, name)| name)
     }
@@ -97,7 +97,7 @@ impl SmartHealth {
         CriticalWarning(self.critical_warning)
     }
 
-    /// Composite temperature in degrees Celsius; `None` where the controller reports none (0 K).
+    /// Composite temperature in degrees Celsius; `None` if not reported (0 K).
     pub const fn temperature_c(&self) -> Option<i32> {
         match self.composite_temperature_k.get() {
             0 => None,
@@ -105,7 +105,7 @@ impl SmartHealth {
         }
     }
 
-    /// Temperatures of the sensors that are implemented: number (1 to 8) and degrees Celsius.
+    /// Iterates over the implemented sensors: number (1 to 8) and degrees Celsius.
     pub fn sensors_c(&self) -> impl Iterator<Item = (usize, i32)> {
         let sensors = self.temperature_sensors_k.iter().map(|kelvin| i32::from(kelvin.get()));
         (1..)

@@ -1,6 +1,6 @@
 //! Registers of the Controller Memory Buffer: CMBLOC, CMBSZ, CMBMSC, CMBSTS (Base 3.1.3.11, .12, .16, .17; 8.5).
 //!
-//! They say where the buffer should be; whether that lies inside the BAR is for the mapping to check.
+//! The mapping checks that the reported buffer lies inside the BAR.
 
 use core::fmt;
 
@@ -115,7 +115,7 @@ impl Cmbsz {
         }
     }
 
-    /// Size of the buffer in bytes; `None` for a reserved SZU. Zero means that there is no buffer.
+    /// Size of the buffer in bytes; `None` for a reserved SZU, zero for no buffer.
     pub const fn size_bytes(self) -> Option<u64> {
         match self.unit_bytes() {
             Some(unit) => (self.sz() as u64).checked_mul(unit),
@@ -166,7 +166,7 @@ impl Cmbmsc {
         self.0 & 2 != 0
     }
 
-    /// Controller Base Address: what the host uses in commands to mean the start of the buffer.
+    /// Controller Base Address: the address of the buffer's start in commands.
     pub const fn cba(self) -> Iova {
         Iova(self.0 & !0xfff)
     }

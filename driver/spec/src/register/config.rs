@@ -1,4 +1,4 @@
-//! Registers that set a controller up and report its state: CC, CSTS and AQA (Base 3.1.3.5, 3.1.3.6, 3.1.3.8).
+//! Registers that configure a controller and report its state: CC, CSTS and AQA (Base 3.1.3.5, 3.1.3.6, 3.1.3.8).
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ use crate::ids::QueueEntries;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cc(pub u32);
 
-/// CC.CSS: which I/O command sets the controller is to use.
+/// CC.CSS: the I/O command sets in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandSetSelected {
     /// 000b: the NVM command set.
@@ -22,7 +22,7 @@ pub enum CommandSetSelected {
     Reserved(u8),
 }
 
-/// CC.AMS: how the controller chooses among submission queues.
+/// CC.AMS: how the controller arbitrates among submission queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArbitrationMechanism {
     /// 000b: round robin.
@@ -35,7 +35,7 @@ pub enum ArbitrationMechanism {
     Reserved(u8),
 }
 
-/// CC.SHN: the shutdown that the host asks for.
+/// CC.SHN: the shutdown that the host requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownNotification {
     /// 00b: no notification.
@@ -48,7 +48,7 @@ pub enum ShutdownNotification {
     Reserved,
 }
 
-/// CSTS.SHST: how far the shutdown has come.
+/// CSTS.SHST: the progress of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownStatus {
     /// 00b: normal operation.
@@ -249,7 +249,7 @@ impl Csts {
         self.0 & 1 << 5 != 0
     }
 
-    /// Whether every bit is set: what a read from a device that has left the bus returns.
+    /// Whether every bit is set, as in a read from a device that has left the bus.
     pub const fn is_all_ones(self) -> bool {
         self.0 == u32::MAX
     }
@@ -294,7 +294,7 @@ impl Aqa {
     /// The most entries an admin queue can have.
     pub const ENTRIES_MAX: u32 = 4096;
 
-    /// Sizes of the admin submission and completion queue; `None` above [`Aqa::ENTRIES_MAX`].
+    /// Creates a value from the sizes of the admin queues; `None` above [`Aqa::ENTRIES_MAX`].
     pub const fn new(submission: QueueEntries, completion: QueueEntries) -> Option<Aqa> {
         if submission.get() > Aqa::ENTRIES_MAX || completion.get() > Aqa::ENTRIES_MAX {
             return None;

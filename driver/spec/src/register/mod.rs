@@ -1,9 +1,8 @@
-//! Controller registers: where they are, how wide, who may write them, and what their bits say (Base 3.1.3).
+//! Controller registers: offset, width, access and bit fields (Base 3.1.3).
 //!
 //! A register is a typed constant, `Reg<Value, Access>`, and a value is a newtype over its raw bits. Nothing here
-//! touches memory: a bus reads and writes the raw value at [`Reg::offset`] with [`RegValue::WIDTH`].
-//! Values come from a device and may be anything; every accessor is total, and conversions that could overflow
-//! return `Option`.
+//! touches memory: a bus reads and writes the raw value at [`Reg::offset`] with [`RegValue::WIDTH`]. A device may
+//! return any value: every accessor is total, and conversions that could overflow return `Option`.
 
 mod cmb;
 mod config;
@@ -26,7 +25,7 @@ pub trait RegValue: Copy {
     const WIDTH: u32;
     /// Takes the raw bits; a 4-byte register uses the low 32.
     fn from_raw(raw: u64) -> Self;
-    /// Gives the raw bits; those above [`RegValue::WIDTH`] are zero.
+    /// Returns the raw bits; those above [`RegValue::WIDTH`] are zero.
     fn into_raw(self) -> u64;
 }
 
@@ -76,16 +75,16 @@ pub enum ReadWrite {}
 #[derive(Debug)]
 pub enum WriteOnly {}
 
-/// Access markers of registers that can be read.
+/// Access markers of readable registers.
 pub trait Readable {}
-/// Access markers of registers that can be written.
+/// Access markers of writable registers.
 pub trait Writable {}
 impl Readable for ReadOnly {}
 impl Readable for ReadWrite {}
 impl Writable for ReadWrite {}
 impl Writable for WriteOnly {}
 
-/// A register: its offset into BAR0, its value type and who may access it.
+/// A register: its offset into BAR0, its value type and its access.
 #[derive(Debug)]
 pub struct Reg<T, A> {
     offset: u32,
@@ -93,7 +92,7 @@ pub struct Reg<T, A> {
 }
 
 impl<T: RegValue, A> Reg<T, A> {
-    /// A register at `offset` bytes into the controller's register space.
+    /// Defines a register at byte `offset` of the controller's register space.
     pub const fn new(offset: u32) -> Reg<T, A> {
         assert!(T::WIDTH == 4 || T::WIDTH == 8);
         assert!(offset.is_multiple_of(T::WIDTH));
@@ -150,21 +149,20 @@ pub const CMBSTS: Reg<Cmbsts, ReadOnly> = Reg::new(0x58);
 /// Controller Ready Timeouts (Base 3.1.3.21).
 pub const CRTO: Reg<Crto, ReadOnly> = Reg::new(0x68);
 
-/// The value ("NVMe") that, written to [`NSSR`], starts an NVM Subsystem Reset.
+/// The value ("NVMe") that starts an NVM Subsystem Reset when written to [`NSSR`].
 pub const NSSR_RESET: u32 = 0x4e56_4d65;
 
-/// Offset of the first doorbell, and so the least size of a controller's register space in bytes.
+/// Offset of the first doorbell, and so the minimum size of a controller's register space in bytes.
 pub const DOORBELLS_OFFSET: u32 = 0x1000;
 
-/// Offset of the Submission Queue `qid` Tail Doorbell (PCIe Transport 3.1.2.1).
+/// Returns the offset of the Submission Queue `qid` Tail Doorbell (PCIe Transport 3.1.2.1).
 ///
-/// `dstrd` is [`Cap::dstrd`]. Strides that would put the doorbell past 4 GiB give `u32::MAX`, an offset that lies in
-/// no register space, so that the bounds check of the mapping refuses it.
+/// `dstrd` is [`Cap::dstrd`]. Doorbells past 4 GiB give `u32::MAX`, which the mapping's bounds check refuses.
 pub const fn doorbell_sq(qid: Qid, dstrd: u8) -> u32 {
     doorbell(2 * qid.0 as u64, dstrd)
 }
 
-/// Offset of the Completion Queue `qid` Head Doorbell (PCIe Transport 3.1.2.2); limits as [`doorbell_sq`].
+/// Returns the offset of the Completion Queue `qid` Head Doorbell (PCIe Transport 3.1.2.2); limits as [`doorbell_sq`].
 pub const fn doorbell_cq(qid: Qid, dstrd: u8) -> u32 {
     doorbell(2 * qid.0 as u64 + 1, dstrd)
 }

@@ -1,4 +1,4 @@
-//! Registers that say what a controller can do: CAP, VS and CRTO (Base 3.1.3.1, 3.1.3.2, 3.1.3.21).
+//! Registers that report a controller's capabilities: CAP, VS and CRTO (Base 3.1.3.1, 3.1.3.2, 3.1.3.21).
 
 use core::fmt;
 use core::time::Duration;
@@ -144,7 +144,7 @@ impl fmt::Display for Cap {
 pub struct Version(pub u32);
 
 impl Version {
-    /// A version from its three numbers.
+    /// Creates a version from its three numbers.
     pub const fn new(major: u16, minor: u8, tertiary: u8) -> Version {
         Version((major as u32) << 16 | (minor as u32) << 8 | tertiary as u32)
     }

@@ -67,7 +67,7 @@ void poke(Handle function, Handle stream, u64* arguments, Address word, u32 valu
     need(result == SUCCESS, "a kernel is launched");
 }
 
-// Two streams that hand a word and a copy to and fro, with memory that is freed as soon as it may be.
+// Two streams pass a word and a copy back and forth, with memory freed as early as possible.
 void round_trip(Handle function, u32 seed) {
     Handle first, second, event;
     Address memory;

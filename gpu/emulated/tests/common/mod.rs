@@ -1,6 +1,6 @@
-//! What the tests of the emulated driver share: the driver through cudarc's bindings, a context, small wrappers.
+//! Helpers of the emulated driver's tests: the driver through cudarc's bindings, a context, small wrappers.
 //!
-//! The driver is one for the process, so a test holds [`Gpu`] for as long as it uses it, which also restores the settings.
+//! The process has one driver, so a test holds [`Gpu`] for as long as it uses it, which also restores the settings.
 #![allow(unsafe_code)]
 #![allow(dead_code)]
 
@@ -17,7 +17,7 @@ pub(crate) use CUresult::CUDA_SUCCESS as SUCCESS;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A device with a context that is current, the settings as the test wants them.
+/// A device with a current context and the test's settings.
 pub(crate) struct Gpu {
     pub(crate) context: CUcontext,
     alone: Option<MutexGuard<'static, ()>>,
@@ -38,7 +38,7 @@ impl Gpu {
         Gpu { context, alone: Some(alone) }
     }
 
-    /// Releases the context; the driver is still the caller's alone while it holds what is returned.
+    /// Releases the context; the driver stays the caller's alone while it holds the result.
     pub(crate) fn close(mut self) -> MutexGuard<'static, ()> {
         self.alone.take().expect("a GPU is closed once")
     }
@@ -71,7 +71,7 @@ impl Gpu {
         u32::from_le_bytes(self.read(at, 4).expect("it is live").try_into().expect("four bytes"))
     }
 
-    /// A stream that takes no part in the default stream's order.
+    /// Creates a stream outside the default stream's order.
     pub(crate) fn stream(&self) -> CUstream {
         self.stream_of(1)
     }
@@ -118,7 +118,6 @@ impl Drop for Gpu {
     }
 }
 
-/// Launches a kernel with one 64-bit argument.
 pub(crate) fn launch(
     function: CUfunction,
     blocks: u32,
@@ -145,7 +144,7 @@ pub(crate) fn launch(
     }
 }
 
-/// Compiles a program of the device code with the emulated NVRTC: its CUBIN, or the result.
+/// Compiles a program of the device code with the emulated NVRTC; returns its CUBIN, or the failure.
 pub(crate) fn compile(architecture: &str) -> Result<Vec<u8>, nvrtc::nvrtcResult> {
     compile_source("#include \"kernels.cu\"\n", &device_code(), architecture)
 }

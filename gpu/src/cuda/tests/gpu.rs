@@ -1,4 +1,4 @@
-//! Finding and opening a GPU, and every reason for which there is none.
+//! Finding and opening a GPU, and every reason why that fails.
 #![allow(unsafe_code)]
 
 use super::{alone, alone_with, open};
@@ -6,7 +6,7 @@ use crate::Error;
 use crate::cuda::{DeviceMemory, Gpu, PinnedMemory, Priority, Stream, flush_rdma_writes, library};
 use std::ptr;
 
-/// The error of opening GPU 0, which is unavailable.
+/// Returns the error of opening GPU 0, which must be unavailable.
 fn unavailable() -> String {
     let error = Gpu::open(0).expect_err("there is no GPU that will do");
     assert!(error.is_unavailable(), "{error}");

@@ -1,4 +1,4 @@
-//! Memory of the GPU and pinned memory: made, used, refused, given back.
+//! GPU memory and pinned memory: allocation, use, refusal, release.
 
 use super::{alone, open};
 use crate::Error;
@@ -18,7 +18,7 @@ fn memory_keeps_what_is_written_to_it() {
         let gpu = open();
         let plain = DeviceMemory::allocate(&gpu, 1 << 20).expect("there is memory");
         let granules = DeviceMemory::exportable(&gpu, 1 << 20).expect("there is memory");
-        // More than goes through the buffer for copies at once, at an odd place.
+        // More than the copy buffer holds, at an odd place.
         let written = pattern((600 << 10) + 7);
         for memory in [plain, granules] {
             memory.zero().expect("it can be zeroed");

@@ -1,5 +1,5 @@
-//! The wrappers with the emulated driver, each test in a process of its own: a process has one driver and one set of
-//! its settings.
+//! The wrappers with the emulated driver, each test in its own process: a process has one driver and one set of its
+//! settings.
 
 mod gpu;
 mod memory;
@@ -15,16 +15,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Set in the process of a test that has one of its own.
+/// Set in a test's own process.
 const ALONE: &str = "ADIT_TEST_ALONE";
 
-/// Runs a test in a process of its own, with the emulated driver and these settings. It fails also if the test leaves
-/// anything on the GPU, or misuses the driver. To be called directly by a test, with all that it does.
+/// Runs a test in its own process, with the emulated driver and these settings. Fails also if the test leaves anything
+/// on the GPU, or misuses the driver. Call it directly from a test, with the whole body.
 pub(crate) fn alone(settings: &str, test: fn()) {
     alone_with(Some(Installation::All), settings, test);
 }
 
-/// As [`alone`], with another installation of the driver, or with none.
+/// Runs as [`alone`], with another installation of the driver, or with none.
 pub(crate) fn alone_with(installation: Option<Installation>, settings: &str, test: fn()) {
     run(installation, settings, || {
         test();
@@ -36,12 +36,11 @@ pub(crate) fn alone_with(installation: Option<Installation>, settings: &str, tes
     });
 }
 
-/// As [`alone`], for a test that loses the GPU, which then takes nothing back.
+/// Runs as [`alone`], for a test that loses the GPU, which then takes nothing back.
 pub(crate) fn alone_without_a_report(settings: &str, test: fn()) {
     run(Some(Installation::All), settings, test);
 }
 
-/// The GPU of a test.
 pub(crate) fn open() -> Arc<Gpu> {
     Gpu::open(0).expect("the emulated driver has a GPU")
 }
@@ -56,7 +55,7 @@ fn run(installation: Option<Installation>, settings: &str, test: impl FnOnce()) 
     test();
 }
 
-/// The name of the test that runs on this thread.
+/// Returns the name of the test that runs on this thread.
 fn caller() -> String {
     let thread = std::thread::current();
     thread.name().expect("the harness names a test's thread after it").to_owned()
@@ -75,7 +74,7 @@ fn start(settings: &str, name: String) {
     assert!(said.contains("1 passed"), "no test is named {name}:\n{said}");
 }
 
-/// A directory that hides a driver and a compiler that this machine may have: the linker stops at files that are none.
+/// Makes a directory that hides this machine's driver and compiler: the linker stops at files that are not libraries.
 fn nothing(program: &Path) -> PathBuf {
     let directory = program.with_file_name("no-cuda");
     std::fs::create_dir_all(&directory).expect("the directory of the tests can be written");

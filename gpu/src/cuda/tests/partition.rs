@@ -1,4 +1,4 @@
-//! The GPU in two parts, and why it may not be.
+//! The GPU in two parts, and reasons against it.
 
 use super::{alone, alone_with, open};
 use crate::cuda::{Partition, PartitionKind, PinnedMemory, Priority};
@@ -6,7 +6,7 @@ use adit_gpu_emulated::Installation;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Why a partition of `sms` multiprocessors has only priorities.
+/// Returns why a partition of `sms` multiprocessors has only priorities.
 fn why(sms: u32) -> String {
     let parts = open().partition(sms);
     let PartitionKind::Priority { why } = &parts.kind else { panic!("{parts:?}") };
@@ -16,7 +16,7 @@ fn why(sms: u32) -> String {
     why.clone()
 }
 
-/// Streams of a part do their work.
+/// Checks that streams of a part do their work.
 fn works(part: &Partition) {
     let words = PinnedMemory::allocate(&open(), 64).expect("there is memory");
     for priority in [Priority::High, Priority::Normal, Priority::Low] {

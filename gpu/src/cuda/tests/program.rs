@@ -1,4 +1,4 @@
-//! The device code compiled and loaded, and every reason for which it is not.
+//! Compiling and loading the device code, and every reason why that fails.
 
 use super::{alone, alone_with, open};
 use crate::Error;

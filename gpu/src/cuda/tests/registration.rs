@@ -1,4 +1,4 @@
-//! Memory of others, and registers, that the GPU is let at.
+//! Foreign memory, and registers, made accessible to the GPU.
 #![allow(unsafe_code)]
 
 use super::{alone, alone_without_a_report, open};
@@ -9,7 +9,7 @@ use memory::Pages;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pages that nobody has touched.
+/// Untouched pages.
 mod memory {
     use std::ptr::{self, NonNull};
 

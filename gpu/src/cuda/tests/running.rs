@@ -1,4 +1,4 @@
-//! What is given back beside a kernel that does not end.
+//! Releases beside an endless kernel.
 #![allow(unsafe_code)]
 
 use super::{alone_without_a_report, open};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Says that it went.
+/// Reports its drop.
 struct Owner(Arc<AtomicBool>);
 
 impl Drop for Owner {

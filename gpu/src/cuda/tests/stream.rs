@@ -1,4 +1,4 @@
-//! Streams and events: order, waits that end, failures that are told.
+//! Streams and events: order, waits that end, reported failures.
 #![allow(unsafe_code)]
 
 use super::{alone, alone_without_a_report, open};

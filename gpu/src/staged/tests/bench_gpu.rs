@@ -1,7 +1,7 @@
 //! A GPU that copies when the test says so.
 //!
-//! Copies happen when they are run, not when they are asked for, and through the addresses they were asked with: a
-//! chunk that is given to somebody else too early shows as wrong data.
+//! Copies happen when they are run, not when they are requested, and through the addresses of the request: a chunk that
+//! is reused too early shows as wrong data.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use adit_driver::Buffer;
 use crate::error::{Error, Result};
 use crate::staged::copies::Copies;
 
-/// Where its memory begins.
+/// Start of its memory.
 pub(super) const BASE: u64 = 0x7000_0000_0000;
 
 #[derive(Clone, Copy, Debug)]
@@ -43,11 +43,11 @@ struct State {
     is_stuck: bool,
 }
 
-/// See the module. A handle; all of them are of the same GPU.
+/// A handle to the GPU; all clones share it.
 #[derive(Clone, Default)]
 pub(super) struct BenchGpu(Arc<Mutex<State>>);
 
-/// What registers memory; counts itself out.
+/// A registration, which counts itself out.
 pub(super) struct Registered {
     gpu: BenchGpu,
     _owner: Buffer,
@@ -70,7 +70,6 @@ impl BenchGpu {
         self.0.lock().expect("not poisoned")
     }
 
-    /// A part of its memory.
     pub(super) fn read(&self, at: u64, bytes: usize) -> Vec<u8> {
         let at = (at - BASE) as usize;
         self.state().memory[at..at + bytes].to_vec()
@@ -85,7 +84,7 @@ impl BenchGpu {
         self.state().memory[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Something that has not happened.
+    /// Creates an event that has not happened.
     pub(super) fn event(&self) -> usize {
         let mut state = self.state();
         state.events.push(false);
@@ -96,22 +95,22 @@ impl BenchGpu {
         self.state().events[event] = true;
     }
 
-    /// Whether calls fail from now on.
+    /// Sets whether calls fail from now on.
     pub(super) fn refuse(&self, refuses: bool) {
         self.state().refuses = refuses;
     }
 
-    /// Whether no more lines are made from now on.
+    /// Sets whether creating lines fails from now on.
     pub(super) fn refuse_lines(&self, refuses: bool) {
         self.state().refuses_lines = refuses;
     }
 
-    /// Whether no more marks are made from now on.
+    /// Sets whether creating marks fails from now on.
     pub(super) fn refuse_marks(&self, refuses: bool) {
         self.state().refuses_marks = refuses;
     }
 
-    /// Whether nothing that was asked for happens from now on.
+    /// Sets whether requests stay undone from now on.
     pub(super) fn stick(&self, is_stuck: bool) {
         self.state().is_stuck = is_stuck;
     }

@@ -1,4 +1,4 @@
-//! How blocks end that do not succeed, and that everything comes back.
+//! Blocks that end without success, and the return of all resources.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use super::rig::{CHUNKS, Issued, LBA, Rig, TIMEOUT, pattern, read, write};
 use crate::outcome::{NOT_SENT, RESET, TIMED_OUT};
 use crate::staged::thread::{Shared, Worker};
 
-/// The statuses of a block as the CPU and the GPU see them, which is the same.
+/// Returns the statuses of a block, after checking that the CPU and the GPU see the same.
 fn statuses(rig: &Rig, issued: &Issued, count: usize) -> Vec<u32> {
     let told: Vec<u32> = (0..count).map(|n| issued.progress.status(n)).collect();
     for (n, status) in told.iter().enumerate() {
@@ -83,7 +83,7 @@ fn a_deadline_ends_what_is_on_the_device_and_what_was_not_sent() {
         let told = statuses(&rig, &issued, contexts.len());
         assert_eq!(told[..CHUNKS], [TIMED_OUT; CHUNKS]);
         assert_eq!(told[CHUNKS..], [NOT_SENT; 2]);
-        // The device gives them back when they are aborted, and the lane goes on.
+        // The device returns them when they are aborted, and the lane continues.
         rig.pass(Duration::from_secs(10));
         assert_eq!(rig.lane().stats().late, CHUNKS as u64);
         let next = rig.issue(&contexts, None);
@@ -284,7 +284,7 @@ fn a_lane_dropped_beside_a_stuck_gpu_ends_and_leaves_the_memory() {
     rig.lane = None;
     assert_eq!(issued.progress.done(), issued.generation);
     assert_eq!(rig.gpu.registrations(), 1, "the GPU may still copy");
-    // What it was asked for reaches memory that is still there.
+    // Its requests reach memory that still exists.
     rig.gpu.stick(false);
     assert!(rig.gpu.run(usize::MAX) > 0);
 }

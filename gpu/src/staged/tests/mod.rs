@@ -1,5 +1,4 @@
-//! The staged engine against models: lanes in virtual time beside a GPU of the tests' own, and the whole engine on the
-//! emulated GPU.
+//! The staged engine against models: lanes in virtual time beside a test GPU, and the whole engine on the emulated GPU.
 
 mod bench_gpu;
 mod ends;

@@ -1,4 +1,4 @@
-//! Data arrive, in order with what the GPU does, and the two stages overlap.
+//! Data arrives, in order with the GPU's work, and the two stages overlap.
 
 use std::time::Duration;
 
@@ -8,10 +8,8 @@ use super::bench_gpu::BASE;
 use super::rig::{CHUNK_LBAS, CHUNKS, LBA, POOL, Rig, TIMEOUT, pattern, read, write};
 use crate::layout::Context;
 
-/// LBAs of the model's disk.
 const DISK_LBAS: u64 = 2048;
 
-/// A generator of numbers, by seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -23,7 +21,7 @@ impl Numbers {
     }
 }
 
-/// What the disk and the pool should hold.
+/// The expected content of the disk and the pool.
 struct Model {
     disk: Vec<u8>,
     pool: Vec<u8>,
@@ -40,7 +38,7 @@ impl Model {
     }
 }
 
-/// Contexts that touch no LBA and no byte of the pool twice: slot `n` of each.
+/// Returns contexts that use no LBA and no byte of the pool twice: slot `n` of each.
 fn contexts(numbers: &mut Numbers) -> Vec<Context> {
     let slots = DISK_LBAS / CHUNK_LBAS;
     let count = 1 + numbers.below(slots);
@@ -89,7 +87,7 @@ fn random_blocks_leave_disk_and_pool_as_a_model_has_them() {
 #[test]
 fn random_blocks_do_so_on_a_device_whose_commands_fail_once_now_and_then() {
     for seed in 1..10 {
-        // Namespace Not Ready passes: each command that fails so is sent again and then succeeds.
+        // Namespace Not Ready is transient: each command that fails so is retried and then succeeds.
         let failures = [5, 17, 40].map(|n| format!("status(0:82)@io:n={n}:times=1+")).concat();
         random_blocks_match_a_model(seed, &format!(",faults={failures}delay(3ms)@io:p=0.1"));
     }
@@ -148,7 +146,7 @@ fn most_chunks_are_in_their_second_stage_while_others_are_in_the_first() {
         };
         let contexts: Vec<_> = (0..32).map(context).collect();
         let issued = rig.issue(&contexts, None);
-        // One command and one copy in each step: a stage is never empty for want of work.
+        // One command and one copy in each step: a stage is never idle for lack of work.
         while issued.progress.done() == 0 {
             let now = rig.bus.now();
             rig.lane().turn(now);

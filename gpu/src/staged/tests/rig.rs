@@ -1,4 +1,4 @@
-//! A lane over a software controller in virtual time, beside a GPU that copies when it is told.
+//! A lane over a software controller in virtual time, beside a GPU that copies on command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +13,18 @@ use crate::layout::Context;
 use crate::staged::lane::{Lane, LaneOptions};
 use crate::staged::{Area, Progress, Work};
 
-/// Bytes of an LBA.
 pub(super) const LBA: usize = 512;
-/// Bytes of the pool's one region.
 pub(super) const POOL: u64 = 1 << 20;
-/// Where blocks' words are: behind the pool.
+/// Address of blocks' words: behind the pool.
 pub(super) const WORDS: u64 = BASE + POOL;
 /// Bytes of words of a block: statuses, then `done`.
 const WORDS_BYTES: u64 = 16 << 10;
-/// Chunks of the lane.
 pub(super) const CHUNKS: usize = 8;
 /// LBAs of a chunk: the controller's MDTS is 32 KiB.
 pub(super) const CHUNK_LBAS: u64 = 64;
-/// How long a control block may take.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// A lane with its device, its GPU and its words.
 pub(super) struct Rig {
     pub(super) bus: Arc<SoftBus>,
     pub(super) gpu: BenchGpu,
@@ -38,7 +34,6 @@ pub(super) struct Rig {
     blocks: u64,
 }
 
-/// A block that was issued.
 pub(super) struct Issued {
     pub(super) progress: Arc<Progress>,
     pub(super) statuses: u64,
@@ -55,7 +50,7 @@ pub(super) fn write(lba: u64, lbas: u64, offset: u64) -> Context {
 }
 
 impl Rig {
-    /// On a controller with these options, such as `,faults=...`.
+    /// Creates a rig on a controller with these options, such as `,faults=...`.
     pub(super) fn new(tail: &str) -> Rig {
         let options = format!("mem=4M,lba=512,mdts=3{tail}").parse().expect("options");
         let bus = SoftBus::new(options, Drive::Manual).expect("bus");
@@ -69,7 +64,7 @@ impl Rig {
         rig
     }
 
-    /// The same with another lane.
+    /// Replaces the lane.
     pub(super) fn with_lane(mut self) -> Rig {
         self.lane = Some(self.new_lane());
         self
@@ -92,7 +87,7 @@ impl Rig {
         self.lane.as_mut().expect("it was not dropped")
     }
 
-    /// A block that is not issued yet.
+    /// Creates a block without issuing it.
     pub(super) fn work(&mut self, contexts: &[Context], after: Option<usize>) -> Work<usize> {
         let (statuses, number) = (WORDS + self.blocks % 64 * WORDS_BYTES, self.blocks);
         self.blocks += 1;
@@ -114,7 +109,7 @@ impl Rig {
         self.add(work)
     }
 
-    /// The words of a block once more, for other contexts.
+    /// Reuses the words of a block for other contexts.
     pub(super) fn issue_again(&mut self, before: &Issued, contexts: &[Context]) -> Issued {
         let (statuses, done) = (before.statuses, before.done);
         let generation = before.generation + 1;
@@ -134,7 +129,7 @@ impl Rig {
         issued
     }
 
-    /// A turn of the lane, the controller and the GPU, and some time.
+    /// Runs a turn of the lane, the controller and the GPU, and lets some time pass.
     pub(super) fn step(&mut self, copies: usize) {
         let now = self.bus.now();
         self.lane().turn(now);
@@ -155,7 +150,6 @@ impl Rig {
         panic!("the block does not end");
     }
 
-    /// Steps for as long as this.
     pub(super) fn pass(&mut self, time: Duration) {
         let end = self.bus.now() + time;
         while self.bus.now() < end {
@@ -163,7 +157,7 @@ impl Rig {
         }
     }
 
-    /// What the device has at an LBA.
+    /// Returns the device's content at an LBA.
     pub(super) fn on_device(&mut self, lba: u64, lbas: u64) -> Vec<u8> {
         let buffer = self.controller.allocate(lbas as usize * LBA).expect("memory");
         let mut queue =
@@ -181,7 +175,7 @@ impl Rig {
     }
 }
 
-/// Bytes that say where they are from.
+/// Returns bytes that identify their source.
 pub(super) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..bytes)

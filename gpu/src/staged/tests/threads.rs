@@ -1,4 +1,4 @@
-//! The whole engine: threads of its own, devices with threads of theirs, copies by the emulated GPU.
+//! The whole engine: its own threads, devices with their threads, copies by the emulated GPU.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -14,11 +14,9 @@ use crate::layout::Context;
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
 const LBA: u64 = 512;
-/// LBAs of a context.
 const LBAS: u64 = 8;
-/// Contexts of a block.
 const CONTEXTS: u64 = 24;
-/// Blocks that are in flight together.
+/// Blocks in flight together.
 const BLOCKS: u64 = 12;
 const REGION: u64 = BLOCKS * CONTEXTS * LBAS * LBA;
 /// Words of a block: statuses and `done`.
@@ -38,7 +36,7 @@ impl Rig {
         Rig::with(device_count, &options)
     }
 
-    /// Waits no longer than this for what does not come.
+    /// Creates a rig with a short time limit for what never comes.
     fn impatient() -> Rig {
         Rig::with(1, &StagedOptions { drain: Duration::from_secs(1), ..StagedOptions::default() })
     }
@@ -60,7 +58,7 @@ impl Rig {
         self.staged.as_ref().expect("it was not dropped")
     }
 
-    /// Block `number`, whose contexts are behind each other on its device and in the region.
+    /// Creates block `number`, whose contexts are consecutive on its device and in the region.
     fn work(&self, number: u64, is_write: bool, after: Option<Arc<Event>>) -> Work<Arc<Event>> {
         let first = number * CONTEXTS;
         let context = |n: u64| Context {
@@ -80,7 +78,6 @@ impl Rig {
         }
     }
 
-    /// Issues all blocks and waits for them.
     fn move_all(&self, is_write: bool) {
         let progress: Vec<_> = (0..BLOCKS)
             .map(|number| {
@@ -110,7 +107,7 @@ fn open() -> (Arc<Controller>, Namespace) {
     (Arc::new(controller), namespace)
 }
 
-/// Waits for something that takes no time worth speaking of.
+/// Waits for something that takes almost no time.
 fn wait(mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -152,7 +149,7 @@ fn threads_run_on_the_cores_they_are_given() {
         });
         let ours: Vec<String> =
             statuses.filter(|status| status.contains("Name:\tadit-staged-")).collect();
-        // The emulated GPU's threads are made by them and have their names.
+        // They create the emulated GPU's threads, which inherit their names.
         for number in 0..3 {
             let name = format!("Name:\tadit-staged-{number}\n");
             assert!(ours.iter().any(|status| status.contains(&name)), "{ours:?}");
@@ -321,7 +318,7 @@ fn words_behind_an_event_that_does_not_come_are_left_as_well() {
         let stream = Stream::new(&rig.gpu, Priority::Normal).expect("a stream");
         stream.wait32_at_least(gate.address(), 1, false).expect("enqueued");
         let event = Arc::new(stream.record().expect("recorded"));
-        // No such LBA: there is nothing to copy, and two words to write.
+        // The LBA does not exist: there is nothing to copy, and two words to write.
         let place = Context::place(rig.devices[0].1.lba_count(), 1, 0, false);
         let contexts = [Context { address: 0, place }].into();
         let progress = Arc::new(Progress::new(1));

@@ -1,55 +1,55 @@
-//! What can go wrong, each with what to do about it.
+//! The crate's public error, whose variants say what the caller can do.
 
 use std::time::Duration;
 
 use crate::model::key::KEY_BYTES_MAX;
 use crate::shard::Failure;
 
-/// The result of a call of the store's.
+/// The result of a store call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The driver's error.
+    /// The driver failed.
     #[error(transparent)]
     Driver(#[from] adit_driver::Error),
     /// A key is empty or too long.
     #[error("a key has {bytes} bytes: use 1 to {KEY_BYTES_MAX}, or a hash of it")]
     Key {
-        /// How many it has.
+        /// The key's length in bytes.
         bytes: usize,
     },
-    /// A setting that cannot be.
+    /// An invalid setting or argument.
     #[error("{what} is '{value}': {fix}")]
     Invalid {
-        /// Which.
+        /// The name of the setting.
         what: &'static str,
-        /// What was given.
+        /// The value given.
         value: String,
-        /// What to give.
+        /// How to correct it.
         fix: String,
     },
-    /// What was asked for did not come about.
+    /// The store could not complete the request.
     #[error(transparent)]
     Failed(#[from] Failure),
     /// A deadline passed.
     #[error("waited {} ms for {waited_for}; {fix}", .after.as_millis())]
     Timeout {
-        /// What should have happened.
+        /// The event waited for.
         waited_for: &'static str,
-        /// How long it was given.
+        /// How long the call waited.
         after: Duration,
         /// What to do.
         fix: &'static str,
     },
-    /// What is on a device is no store of ours, or not one this version can open.
+    /// A device holds no store, or a store that this version cannot open.
     #[error("{device}: {why}; {fix}")]
     Media {
         /// The device.
         device: String,
-        /// What was found there.
+        /// What is wrong with its contents.
         why: String,
         /// What to do.
         fix: String,
@@ -57,7 +57,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// A setting that cannot be.
     pub(crate) fn invalid(what: &'static str, value: impl ToString, fix: impl ToString) -> Error {
         Error::Invalid { what, value: value.to_string(), fix: fix.to_string() }
     }

@@ -1,8 +1,8 @@
-//! What a shard is asked to do, and what it answers.
+//! The requests to a shard, and its answers.
 //!
-//! A request owns its memory until it is done; each item of it is answered once by a [`Done`], which gives the memory
-//! back. Memory is whole units: an object of 5000 bytes takes a buffer of 8192. Bytes behind an object's end are
-//! zeroed before they are written.
+//! A request owns its memory until it is done. Each item is answered once by a [`Done`], which returns the memory.
+//! Memory is whole units: an object of 5000 bytes takes a buffer of 8192. Bytes behind an object's end are zeroed
+//! before they are written.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,16 +16,16 @@ use crate::model::object::{LayoutId, TenantId};
 /// A request.
 #[derive(Debug)]
 pub struct Request {
-    /// The caller's; comes back with each answer.
+    /// Chosen by the caller; returned with each answer.
     pub tag: u64,
-    /// What was not begun by then fails with [`Failure::Deadline`]. [`Time::NEVER`] for none.
+    /// Items that have not begun by then fail with [`Failure::Deadline`]. [`Time::NEVER`] for no deadline.
     pub deadline: Time,
     /// What to do.
     pub action: Action,
 }
 
-/// What a request does. The lists are answered item by item; their commands are planned together, so that
-/// neighbours on a device share one.
+/// The action of a request. Lists are answered item by item; their commands are planned together, so that neighbours
+/// on a device share one.
 #[derive(Debug)]
 pub enum Action {
     /// Stores an object.
@@ -38,40 +38,40 @@ pub enum Action {
     GetMany(Vec<GetItem>),
     /// Makes room for objects that are written in parts.
     Reserve(Vec<ReserveItem>),
-    /// Writes parts of objects that room was made for.
+    /// Writes parts of reserved objects.
     Fill(Vec<FillItem>),
-    /// Makes what a writer wrote an object. Everything must have been filled.
+    /// Turns what a writer wrote into an object. Every part must have been filled.
     Seal(WriterId),
     /// Removes an object.
     Delete(Key),
-    /// Done when everything acknowledged before survives a power cut.
+    /// Completes when everything acknowledged before survives a power cut.
     Commit,
 }
 
-/// An object to be stored.
+/// An object to store.
 #[derive(Debug)]
 pub struct PutItem {
-    /// Its key. An object of that key is replaced.
+    /// Its key. An object with the same key is replaced.
     pub key: Key,
     /// Its length, at least 1.
     pub bytes: u64,
     /// Its data: at least as many whole units as it takes. A KV block of a layout has its tensors one after another,
     /// each padded to units.
     pub data: AnyBuffer,
-    /// The rest.
+    /// Further options.
     pub options: PutOptions,
 }
 
-/// How an object is stored.
+/// Options for storing an object.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// Seconds that it is kept at most.
+    /// Its maximum lifetime in seconds.
     pub ttl_s: Option<u64>,
-    /// The object it follows in its sequence, next to which it is placed.
+    /// Its predecessor in a sequence, next to which it is placed.
     pub after: Option<Key>,
-    /// How it lies; [`LayoutId::PLAIN`] for one contiguous extent.
+    /// Its layout; [`LayoutId::PLAIN`] for one contiguous extent.
     pub layout: LayoutId,
 }
 
@@ -80,91 +80,91 @@ pub struct PutOptions {
 pub enum Part {
     /// All of it.
     All,
-    /// These bytes, as many of them as there are. Must begin and end where pieces do ([`crate::piece_bytes`]), or at
-    /// the object's end.
+    /// A byte range, cut off at the object's end. Must begin and end at piece boundaries ([`crate::piece_bytes`]) or
+    /// at the object's end.
     Bytes(Range<u64>),
     /// The tensors of one layer of a KV block.
     Layer(u32),
 }
 
-/// An object to be read.
+/// An object to read.
 #[derive(Debug)]
 pub struct GetItem {
     /// Its key.
     pub key: Key,
-    /// Which part.
+    /// The part to read.
     pub part: Part,
-    /// Where to: at least as many whole units as the part takes.
+    /// The destination: at least as many whole units as the part takes.
     pub into: AnyBuffer,
 }
 
-/// An object to be written in parts. Nobody sees it until it is sealed.
+/// An object to write in parts. It is invisible until it is sealed.
 #[derive(Debug)]
 pub struct ReserveItem {
-    /// Its key. An object of that key is replaced when this one is sealed.
+    /// Its key. An object with the same key is replaced when this one is sealed.
     pub key: Key,
     /// Its length, at least 1.
     pub bytes: u64,
-    /// The rest.
+    /// Further options.
     pub options: PutOptions,
 }
 
-/// A part to be written of an object that is not there yet.
+/// A part to write of a reserved object.
 #[derive(Debug)]
 pub struct FillItem {
-    /// Whose.
+    /// The object's writer.
     pub writer: WriterId,
-    /// Which part; each is written once.
+    /// The part, which is written once.
     pub part: Part,
     /// Its data.
     pub data: AnyBuffer,
 }
 
-/// An object being written.
+/// Identifies an object being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterId(pub u64);
 
 /// The answer to an item of a request.
 #[derive(Debug)]
 pub struct Done {
-    /// The request's.
+    /// The request's tag.
     pub tag: u64,
-    /// Which item of its list; 0 where there is none.
+    /// The item's position in the request's list; 0 without a list.
     pub item: u32,
-    /// What came of it.
+    /// The result.
     pub result: Result<Outcome, Failure>,
-    /// Its memory.
+    /// The item's memory.
     pub memory: AnyBuffer,
 }
 
-/// What came of an item.
+/// The successful result of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is stored, as durable as the store is.
+    /// The object is stored, as durably as the store promises.
     Stored,
-    /// It was not taken, which is no failure: the policy or the write budget was against it.
+    /// The object was rejected by admission or the write budget, which is not a failure.
     Declined(Decline),
-    /// It was read: so many bytes, all checked against their checksums.
+    /// The part was read, and all its bytes match their checksums.
     Hit {
         /// Bytes of the part.
         bytes: u64,
     },
-    /// There is no such object, or not any more.
+    /// The object does not exist, or no longer does.
     Miss,
-    /// There is room for it.
+    /// Room is reserved.
     Reserved(WriterId),
     /// The part is written.
     Filled,
-    /// It is removed.
+    /// The object is removed.
     Deleted,
-    /// All before it is durable.
+    /// Everything before it is durable.
     Committed,
 }
 
-/// Why a put was not taken.
+/// Why a put was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decline {
-    /// Admission: it has not been asked for often enough.
+    /// Admission: the object has not been requested often enough.
     Admission,
     /// The write budget of the day is used up.
     Budget,
@@ -179,75 +179,75 @@ impl fmt::Display for Decline {
     }
 }
 
-/// Why an item failed. What it was about is as it was, unless the variant says otherwise.
+/// Why an item failed. The object is unchanged unless the variant says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// It can never fit.
+    /// The object can never fit.
     #[error(
         "the object needs {needs} bytes and the store can hold {has} in one: use a larger store"
     )]
     TooLarge {
-        /// Bytes with padding.
+        /// Bytes including padding.
         needs: u64,
-        /// What the largest device has for a shard.
+        /// The shard's share of its largest device in bytes.
         has: u64,
     },
-    /// There is no room, and nothing that may go.
+    /// There is no room, and nothing may be evicted.
     #[error("the store is full and all of it is leased or in use: release leases or wait")]
     Full,
-    /// The tenant has no more.
+    /// The tenant's quota is used up.
     #[error(
         "tenant '{tenant}' would exceed its quota of {quota_bytes} bytes: delete objects of it or raise the quota"
     )]
     Quota {
-        /// Its name.
+        /// The tenant's name.
         tenant: Box<str>,
-        /// Its quota.
+        /// Its quota in bytes.
         quota_bytes: u64,
     },
-    /// The memory is too short, or no whole units.
+    /// The memory is too short or not whole units.
     #[error(
         "the part takes {needs} bytes of memory in whole units of 4096 and there are {has}: give as many"
     )]
     Memory {
-        /// Bytes with padding.
+        /// Bytes including padding.
         needs: u64,
-        /// Bytes given, those in whole units.
+        /// Bytes given, in whole units.
         has: u64,
     },
-    /// The memory is registered with none of the store's devices, or not with the one the object is on.
+    /// The memory is registered with no device of the store, or not with the object's.
     #[error(
         "the memory is not registered with device {device}: use the store's memory, or plain slices"
     )]
     Foreign {
-        /// Its position among the targets.
+        /// The device's index among the targets.
         device: u8,
     },
-    /// No such part.
+    /// The object has no such part.
     #[error("{0}")]
     Part(&'static str),
     /// No object is being written by this writer.
     #[error("no object is being written by this writer: it was sealed, abandoned or never made")]
     Writer,
-    /// It was sealed with parts missing.
+    /// The object was sealed with parts missing.
     #[error("{missing_bytes} bytes were never filled: fill them, then seal")]
     Unfilled {
-        /// How many.
+        /// Bytes that were never filled.
         missing_bytes: u64,
     },
-    /// A handle asked for a writer, and the policy or the write budget is against it.
+    /// Admission or the write budget rejected a reservation made through a handle.
     #[error("no room is made for it: {0}")]
     Declined(Decline),
-    /// No such layout or tenant was defined.
+    /// The layout or tenant is not defined.
     #[error("no such {0} in this store: define it first")]
     Undefined(&'static str),
-    /// It was not begun in time.
+    /// The item did not begin in time.
     #[error("its deadline passed before it was begun: have less in flight, or give it more time")]
     Deadline,
-    /// A device failed. Of a write, the object may or may not be there later.
+    /// A device failed. After a failed write, the object may or may not exist later.
     #[error("device {device} failed: {why}; recover it, then re-attach it")]
     Device {
-        /// Its position among the targets.
+        /// The device's index among the targets.
         device: u8,
         /// The first failure.
         why: String,

@@ -1,31 +1,31 @@
-//! Checksums: CRC-32C (Castagnoli, as in RFC 3720), by the machine's instructions where it has them.
+//! Checksums: CRC-32C (Castagnoli, as in RFC 3720), with the CPU's instructions where available.
 //!
-//! A checksum finds bit flips, torn and misplaced data. It is no defence against someone who writes to the device on
-//! purpose.
+//! A checksum detects bit flips, and torn and misplaced data. It does not protect against an attacker who writes to
+//! the device.
 
 use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 
-/// The checksum of `bytes`.
+/// Computes the checksum of `bytes`.
 #[inline]
 pub fn of(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The checksum of two parts in a row by the checksums of each; the second has `second_bytes`.
+/// Combines the checksums of two adjacent parts; the second part has `second_bytes`.
 pub fn combine(first: u32, second: u32, second_bytes: u64) -> u32 {
     let crc = CrcAlgorithm::Crc32Iscsi;
     low(checksum_combine(crc, u64::from(first), u64::from(second), second_bytes))
 }
 
-/// The checksums of `bytes`, cut into pieces of `piece_bytes`; the last may be shorter.
+/// Returns the checksums of `bytes` in pieces of `piece_bytes`; the last piece may be shorter.
 ///
 /// # Panics
-/// If a piece has no bytes.
+/// If `piece_bytes` is 0.
 pub fn pieces(bytes: &[u8], piece_bytes: usize) -> impl Iterator<Item = u32> {
     bytes.chunks(piece_bytes).map(of)
 }
 
-/// The checksum of what comes in parts.
+/// A checksum computed in parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Running(Digest);
 
@@ -36,7 +36,7 @@ impl Default for Running {
 }
 
 impl Running {
-    /// Of nothing yet.
+    /// Creates the checksum of no bytes.
     pub fn new() -> Running {
         Running::default()
     }
@@ -47,14 +47,14 @@ impl Running {
         self.0.update(bytes);
     }
 
-    /// The checksum of all that was added.
+    /// Returns the checksum of all bytes added.
     #[inline]
     pub fn finish(&self) -> u32 {
         low(self.0.finalize())
     }
 }
 
-/// The 32 bits of a checksum that the library keeps in 64.
+/// Narrows a checksum that the library keeps in 64 bits.
 fn low(crc: u64) -> u32 {
     u32::try_from(crc).expect("a CRC-32C has 32 bits")
 }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bit by bit, from the polynomial alone.
+    /// Computes the checksum bit by bit from the polynomial.
     fn slowly(bytes: &[u8]) -> u32 {
         let divide = |crc: u32| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
         let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| divide(crc));

@@ -1,9 +1,7 @@
 //! The crate's public error, whose variants say what the caller can do.
 
+use std::fmt;
 use std::time::Duration;
-
-use crate::model::key::KEY_BYTES_MAX;
-use crate::shard::Failure;
 
 /// The result of a store call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -16,7 +14,7 @@ pub enum Error {
     #[error(transparent)]
     Driver(#[from] adit_driver::Error),
     /// A key is empty or too long.
-    #[error("a key has {bytes} bytes: use 1 to {KEY_BYTES_MAX}, or a hash of it")]
+    #[error("a key has {bytes} bytes: use 1 to 512, or a hash of it")]
     Key {
         /// The key's length in bytes.
         bytes: usize,
@@ -54,6 +52,102 @@ pub enum Error {
         /// What to do.
         fix: String,
     },
+}
+
+/// Why a put was rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decline {
+    /// Admission: the object has not been requested often enough.
+    Admission,
+    /// The write budget of the day is used up.
+    Budget,
+}
+
+impl fmt::Display for Decline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Decline::Admission => "it has not been asked for often enough; ask again",
+            Decline::Budget => "the write budget of the day is used up; wait, or raise it",
+        })
+    }
+}
+
+/// Why an item failed. The object is unchanged unless the variant says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The object can never fit.
+    #[error(
+        "the object needs {needs} bytes and the store can hold {has} in one: use a larger store"
+    )]
+    TooLarge {
+        /// Bytes including padding.
+        needs: u64,
+        /// The shard's share of its largest device in bytes.
+        has: u64,
+    },
+    /// There is no room, and nothing may be evicted.
+    #[error("the store is full and all of it is leased or in use: release leases or wait")]
+    Full,
+    /// The tenant's quota is used up.
+    #[error(
+        "tenant '{tenant}' would exceed its quota of {quota_bytes} bytes: delete objects of it or raise the quota"
+    )]
+    Quota {
+        /// The tenant's name.
+        tenant: Box<str>,
+        /// Its quota in bytes.
+        quota_bytes: u64,
+    },
+    /// The memory is too short or not whole units.
+    #[error(
+        "the part takes {needs} bytes of memory in whole units of 4096 and there are {has}: give as many"
+    )]
+    Memory {
+        /// Bytes including padding.
+        needs: u64,
+        /// Bytes given, in whole units.
+        has: u64,
+    },
+    /// The memory is registered with no device of the store, or not with the object's.
+    #[error(
+        "the memory is not registered with device {device}: use the store's memory, or plain slices"
+    )]
+    Foreign {
+        /// The device's index among the targets.
+        device: u8,
+    },
+    /// The object has no such part.
+    #[error("{0}")]
+    Part(&'static str),
+    /// No object is being written by this writer.
+    #[error("no object is being written by this writer: it was sealed, abandoned or never made")]
+    Writer,
+    /// The object was sealed with parts missing.
+    #[error("{missing_bytes} bytes were never filled: fill them, then seal")]
+    Unfilled {
+        /// Bytes that were never filled.
+        missing_bytes: u64,
+    },
+    /// Admission or the write budget rejected a reservation made through a handle.
+    #[error("no room is made for it: {0}")]
+    Declined(Decline),
+    /// The layout or tenant is not defined.
+    #[error("no such {0} in this store: define it first")]
+    Undefined(&'static str),
+    /// The item did not begin in time.
+    #[error("its deadline passed before it was begun: have less in flight, or give it more time")]
+    Deadline,
+    /// A device failed. After a failed write, the object may or may not exist later.
+    #[error("device {device} failed: {why}; recover it, then re-attach it")]
+    Device {
+        /// The device's index among the targets.
+        device: u8,
+        /// The first failure.
+        why: String,
+    },
+    /// The store is being closed.
+    #[error("the store is closed")]
+    Closed,
 }
 
 impl Error {

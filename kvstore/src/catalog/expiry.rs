@@ -24,11 +24,6 @@ impl Expiry {
         Expiry::default()
     }
 
-    /// How many objects have an end.
-    pub(crate) fn len(&self) -> usize {
-        self.ends.len()
-    }
-
     /// Whether none has.
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -100,7 +95,7 @@ mod tests {
                     model.insert(id, at_s);
                 }
                 prop_assert_eq!(expiry.get(ObjectId(id)), model.get(&id).copied());
-                prop_assert_eq!(expiry.len(), model.len());
+                prop_assert_eq!(expiry.ends.len(), model.len());
                 let first = model.iter().map(|(id, at_s)| (*at_s, *id)).min();
                 let due = first.filter(|(at_s, _)| *at_s <= 10).map(|(_, id)| ObjectId(id));
                 prop_assert_eq!(expiry.due(10), due);

@@ -12,7 +12,7 @@
 //! 5. Background work goes when nothing else waits, at most [`Limits::background_max`] requests at a time.
 //!
 //! Invariants: at most [`Limits::depth`] requests are in flight and [`Limits::queued_max`] wait; what is popped leaves
-//! in the order of its class; a ticket names one request for ever. Pushing, popping and cancelling are O(1), but for
+//! in the order of its class; a ticket names one request for ever. Pushing and popping are O(1), but for
 //! deadlines, which are O(log n) amortised. Nothing is allocated after the queue is made.
 //!
 //! It sends nothing and reads no clock: the shard pops what it sends, and says what is finished.
@@ -80,7 +80,7 @@ impl Default for Limits {
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ticket {
+struct Ticket {
     entry: u32,
     generation: u64,
 }
@@ -145,13 +145,13 @@ impl<T> Schedule<T> {
         bytes: u64,
         deadline: Time,
         payload: T,
-    ) -> Result<Ticket, T> {
+    ) -> Result<(), T> {
         let ticket = self.lists.push(Entry { class, bytes, pushed: now, payload })?;
         if deadline < Time::NEVER {
             self.sweep();
             self.deadlines.push(Reverse((deadline, ticket)));
         }
-        Ok(ticket)
+        Ok(())
     }
 
     /// The next request to send, which is in flight from now on; nothing if none waits that may go.
@@ -174,11 +174,6 @@ impl<T> Schedule<T> {
         assert!(known, "no request of class {class:?} with {bytes} bytes is in flight");
         flight.requests -= 1;
         flight.bytes -= bytes;
-    }
-
-    /// Takes out a request that waits; nothing if it was sent, expired or cancelled.
-    pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<T> {
-        self.lists.take(ticket).map(|entry| entry.payload)
     }
 
     /// Takes out a request whose deadline has passed and that was never sent, the most overdue first. To be called

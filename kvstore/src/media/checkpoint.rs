@@ -219,19 +219,9 @@ impl CheckpointWriter {
         self.slot.start
     }
 
-    /// Returns its number.
-    pub fn number(&self) -> u64 {
-        self.header.number
-    }
-
     /// Returns where replay begins.
     pub fn begin_mark(&self) -> Mark {
         self.header.begin
-    }
-
-    /// Returns how many records were taken.
-    pub fn records(&self) -> u64 {
-        self.header.records
     }
 }
 
@@ -265,11 +255,6 @@ impl CheckpointReader {
     /// Counts `records` as read.
     pub fn counted(&mut self, records: u64) {
         self.records += records;
-    }
-
-    /// Returns how many blocks are still to be read.
-    pub fn blocks_left(&self) -> u64 {
-        self.header.blocks - self.blocks
     }
 
     /// Checks that the whole body was read and matches the header.

@@ -3,26 +3,12 @@
 //! A checksum detects bit flips, and torn and misplaced data. It does not protect against an attacker who writes to
 //! the device.
 
-use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
+use crc_fast::{CrcAlgorithm, Digest};
 
 /// Computes the checksum of `bytes`.
 #[inline]
 pub fn of(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
-}
-
-/// Combines the checksums of two adjacent parts; the second part has `second_bytes`.
-pub fn combine(first: u32, second: u32, second_bytes: u64) -> u32 {
-    let crc = CrcAlgorithm::Crc32Iscsi;
-    low(checksum_combine(crc, u64::from(first), u64::from(second), second_bytes))
-}
-
-/// Returns the checksums of `bytes` in pieces of `piece_bytes`; the last piece may be shorter.
-///
-/// # Panics
-/// If `piece_bytes` is 0.
-pub fn pieces(bytes: &[u8], piece_bytes: usize) -> impl Iterator<Item = u32> {
-    bytes.chunks(piece_bytes).map(of)
 }
 
 /// A checksum computed in parts.
@@ -50,13 +36,8 @@ impl Running {
     /// Returns the checksum of all bytes added.
     #[inline]
     pub fn finish(&self) -> u32 {
-        low(self.0.finalize())
+        u32::try_from(self.0.finalize()).expect("a CRC-32C has 32 bits")
     }
-}
-
-/// Narrows a checksum that the library keeps in 64 bits.
-fn low(crc: u64) -> u32 {
-    u32::try_from(crc).expect("a CRC-32C has 32 bits")
 }
 
 #[cfg(test)]
@@ -83,12 +64,6 @@ mod tests {
         assert_eq!(of(&[]), 0);
     }
 
-    #[test]
-    fn pieces_are_checked_one_by_one() {
-        let found: Vec<u32> = pieces(b"aabbc", 2).collect();
-        assert_eq!(found, [of(b"aa"), of(b"bb"), of(b"c")]);
-    }
-
     proptest! {
         #[test]
         fn parts_make_the_checksum_of_the_whole(
@@ -100,7 +75,6 @@ mod tests {
             running.update(second);
             prop_assert_eq!(of(&bytes), slowly(&bytes));
             prop_assert_eq!(running.finish(), of(&bytes));
-            prop_assert_eq!(combine(of(first), of(second), second.len() as u64), of(&bytes));
         }
     }
 }

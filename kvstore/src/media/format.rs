@@ -10,6 +10,7 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 use siphasher::sip::SipHasher13;
 
 use crate::error::{Error, Result};
+use crate::io::lane::{Command, Fault, Finished, LANE_BUFFER_BYTES, Lane, Load, Purpose};
 use crate::io::schedule::Class;
 use crate::media::device_set::{Agreed, Given, check_set};
 use crate::media::geometry::{self, Geometry, superblock_units};
@@ -18,7 +19,6 @@ use crate::media::superblock::{Absent, Copies, SUPERBLOCK_BYTES, Superblock, cho
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES, units};
-use crate::shard::{Command, Fault, Finished, LANE_BUFFER_BYTES, Lane, Load, Purpose};
 
 /// Limit of reads in flight per stream.
 const AHEAD: usize = 8;

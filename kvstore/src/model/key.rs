@@ -121,6 +121,10 @@ mod tests {
         for len in [0, KEY_BYTES_MAX + 1] {
             let refused = Key::new(&vec![1; len]).expect_err("no key");
             assert!(matches!(refused, Error::Key { bytes } if bytes == len), "{refused}");
+            assert!(
+                refused.to_string().contains(&format!("use 1 to {KEY_BYTES_MAX}")),
+                "{refused}"
+            );
         }
     }
 

@@ -30,7 +30,6 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::model::object::{CHECKSUMS_MAX, Object};
 use crate::model::place::{Place, units};
-use crate::space::slab::Shape;
 
 mod encoding;
 mod models;
@@ -250,10 +249,10 @@ impl Layout {
     }
 
     /// The shape of its slabs, if it is layer-major.
-    pub fn slab(&self) -> Option<Shape> {
+    pub fn slab(&self) -> Option<SlabShape> {
         let Order::LayerMajor { slots } = self.order else { return None };
         let run_units = u32::try_from(self.run_units()).expect("a run was checked to be short");
-        Some(Shape { runs: self.block.layers, run_units, slots })
+        Some(SlabShape { runs: self.block.layers, run_units, slots })
     }
 
     /// Units from a block's run to its next.
@@ -283,6 +282,34 @@ impl Layout {
             let others = if new_run { self.stride_units() - self.run_units() } else { 0 };
             assert_eq!(gap, Some(others), "tensor {tensor} begins where those before it end");
         }
+    }
+}
+
+/// The shape of a slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlabShape {
+    /// Runs of a slot: its layers.
+    pub runs: u32,
+    /// Units of a run: a layer's tensors, each padded.
+    pub run_units: u32,
+    /// Slots of a slab: KV blocks.
+    pub slots: u32,
+}
+
+impl SlabShape {
+    /// Units of a slab.
+    pub fn units(self) -> u64 {
+        u64::from(self.runs) * u64::from(self.run_units) * u64::from(self.slots)
+    }
+
+    /// Units from a slot's run to its next.
+    pub fn stride_units(self) -> u64 {
+        u64::from(self.run_units) * u64::from(self.slots)
+    }
+
+    /// The first unit of a slot of the slab at `base`.
+    pub fn slot_unit(self, base: u64, slot: u32) -> u64 {
+        base + u64::from(slot) * u64::from(self.run_units)
     }
 }
 

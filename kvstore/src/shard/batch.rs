@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 
 use super::memory::Memory;
 use super::parts::Extract;
-use super::request::{Failure, WriterId};
+use super::request::WriterId;
+use crate::error::Failure;
 use crate::media::record::record_bytes;
 use crate::model::key::Key;
 use crate::model::object::{Object, ObjectId};

@@ -6,9 +6,10 @@ use adit_driver::memory::AnyBuffer;
 
 use super::log::{Answer, Event};
 use super::put::Begun;
-use super::request::{Failure, Outcome};
+use super::request::Outcome;
 use super::{Shard, Work};
 use crate::catalog::index::Index;
+use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::media::record::{Record, record_bytes};
 use crate::model::key::Key;

@@ -11,8 +11,8 @@ use adit_driver::device::CommandQueue;
 
 use super::batch::NewObject;
 use super::log::Answer;
-use super::request::Failure;
 use super::{Done, Shard};
+use crate::error::Failure;
 use crate::io::lane::Load;
 
 /// An object whose record waits.

@@ -6,7 +6,8 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 
 use super::Shard;
 use super::log::{Answer, Event};
-use super::request::{Done, Failure, Outcome};
+use super::request::{Done, Outcome};
+use crate::error::Failure;
 use crate::io::lane::{Command, Lane, Load, Purpose};
 use crate::io::schedule::Class;
 use crate::model::place::{Place, units};

@@ -18,7 +18,8 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use super::batch::NewObject;
-use super::request::{Failure, Outcome};
+use super::request::Outcome;
+use crate::error::Failure;
 use crate::media::block::{BLOCK_HEADER_BYTES, JOURNAL_BLOCK_BYTES};
 use crate::media::journal::{Journal, JournalWrite, Mark};
 use crate::media::record::{LAYOUT_BYTES_MAX, Record, TENANT_NAME_BYTES_MAX, record_bytes};

@@ -54,15 +54,15 @@ use adit_driver::device::CommandQueue;
 use adit_driver::memory::{AnyBuffer, Buffer};
 use smallvec::SmallVec;
 
-pub(crate) use crate::io::lane::{Command, Fault, Finished, Purpose};
+pub use crate::error::{Decline, Failure};
 pub use crate::io::lane::{
     LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES, Lane, LaneInfo, Load, Tag,
 };
 pub use opening::Recovery;
 pub use planning::{Certainty, Planned, PlannedItem, Verification};
 pub use request::{
-    Action, Decline, Done, Failure, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request,
-    ReserveItem, WriterId,
+    Action, Done, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request, ReserveItem,
+    WriterId,
 };
 pub use stats::Stats;
 
@@ -78,6 +78,7 @@ use crate::catalog::index::Index;
 pub use crate::catalog::lease::LeaseId;
 use crate::catalog::lease::Leases;
 use crate::catalog::tenant::{Tenant, Tenants};
+use crate::io::lane::Finished;
 use crate::media::record::Record;
 use crate::model::key::Key;
 use crate::model::layout::Layout;

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::memory::Pieces;
-use super::request::{Failure, Part};
+use super::request::Part;
 use super::space::Spaces;
+use crate::error::Failure;
 use crate::model::layout::Layout;
 use crate::model::object::{Object, piece_bytes};
 use crate::model::place::{UNIT_BYTES, units};

@@ -10,8 +10,9 @@ use adit_driver::{CommandError, Protection, Time};
 
 use super::Shard;
 use super::parts::{Extract, extract};
-use super::request::{Failure, Part};
+use super::request::Part;
 use crate::catalog::lease::LeaseId;
+use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::media::checksum;
 use crate::model::key::Key;

@@ -7,8 +7,9 @@ use adit_driver::{CommandError, Time};
 use smallvec::SmallVec;
 
 use super::batch::{Direction, Item, Job, Trouble};
-use super::request::{Done, Failure};
+use super::request::Done;
 use super::{Shard, Turn};
+use crate::error::Failure;
 use crate::io::lane::{Command, Fault, Finished, Lane, Load, Purpose};
 use crate::io::schedule::Class;
 use crate::model::place::{Place, UNIT_BYTES};

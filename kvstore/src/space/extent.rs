@@ -119,6 +119,7 @@ impl Extents {
     }
 
     /// The longest free run, the last of equals.
+    #[cfg(test)]
     pub(crate) fn largest_run(&self) -> Option<Range<u64>> {
         self.free.longest()
     }
@@ -129,16 +130,9 @@ impl Extents {
     }
 
     /// Every free run, in order.
+    #[cfg(test)]
     pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> {
         self.free.iter()
-    }
-
-    /// What part of the free space is not in the longest run: 0 if it is all in one, or none is free.
-    pub(crate) fn fragmentation(&self) -> f64 {
-        match self.free_units() {
-            0 => 0.0,
-            free => 1.0 - self.largest() as f64 / free as f64,
-        }
     }
 }
 

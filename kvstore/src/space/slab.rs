@@ -18,50 +18,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::model::layout::SlabShape;
 use crate::model::object::LayoutId;
 use crate::space::extent::Extents;
 
 /// No slab is made while more than one of so many slots of the layout is free.
 const FREE_PARTS: u64 = 4;
 
-/// The shape of a slab.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Runs of a slot: its layers.
-    pub runs: u32,
-    /// Units of a run: a layer's tensors, each padded.
-    pub run_units: u32,
-    /// Slots of a slab: KV blocks.
-    pub slots: u32,
-}
-
-impl Shape {
-    /// Units of a slab.
-    pub fn units(self) -> u64 {
-        u64::from(self.runs) * u64::from(self.run_units) * u64::from(self.slots)
-    }
-
-    /// Units from a slot's run to its next.
-    pub fn stride_units(self) -> u64 {
-        u64::from(self.run_units) * u64::from(self.slots)
-    }
-
-    /// The first unit of a slot of the slab at `base`.
-    pub fn slot_unit(self, base: u64, slot: u32) -> u64 {
-        base + u64::from(slot) * u64::from(self.run_units)
-    }
-}
-
 #[derive(Clone, Debug)]
 struct Slab {
     layout: LayoutId,
-    shape: Shape,
+    shape: SlabShape,
     /// Free slots.
     free: Extents,
 }
 
 impl Slab {
-    fn new(layout: LayoutId, shape: Shape) -> Slab {
+    fn new(layout: LayoutId, shape: SlabShape) -> Slab {
         Slab { layout, shape, free: Extents::new(0..u64::from(shape.slots)) }
     }
 
@@ -119,7 +92,7 @@ impl Slabs {
         &mut self,
         extents: &mut Extents,
         layout: LayoutId,
-        shape: Shape,
+        shape: SlabShape,
         near: Option<u64>,
         ahead: u32,
     ) -> Option<u64> {
@@ -158,7 +131,13 @@ impl Slabs {
     /// Takes a slot of the slab at `base` after a restart, before the extents are rebuilt without [`Slabs::ranges`];
     /// false, and nothing changes, if the slot is taken or cannot be: it is not in the shape, the shape is not that
     /// of the slab, or the slab would overlap another or end past 2^64.
-    pub(crate) fn restore(&mut self, base: u64, layout: LayoutId, shape: Shape, slot: u32) -> bool {
+    pub(crate) fn restore(
+        &mut self,
+        base: u64,
+        layout: LayoutId,
+        shape: SlabShape,
+        slot: u32,
+    ) -> bool {
         let known = self.slabs.get(&base);
         let fits = match known {
             Some(slab) => slab.layout == layout && slab.shape == shape,
@@ -213,7 +192,7 @@ impl Slabs {
         &mut self,
         extents: &mut Extents,
         layout: LayoutId,
-        shape: Shape,
+        shape: SlabShape,
         ahead: u32,
     ) -> Option<(u64, u32)> {
         let row = ahead.clamp(1, shape.slots).into();
@@ -233,7 +212,7 @@ impl Slabs {
     }
 
     /// A new slab, unless too many slots are free already.
-    fn grow(&mut self, extents: &mut Extents, layout: LayoutId, shape: Shape) -> Option<u64> {
+    fn grow(&mut self, extents: &mut Extents, layout: LayoutId, shape: SlabShape) -> Option<u64> {
         let slots = self.slots(layout);
         if slots.free * FREE_PARTS > slots.used + slots.free {
             return None;
@@ -250,7 +229,7 @@ impl Slabs {
         before.is_none_or(|(&start, slab)| start + slab.shape.units() <= base)
     }
 
-    fn add(&mut self, base: u64, layout: LayoutId, shape: Shape) {
+    fn add(&mut self, base: u64, layout: LayoutId, shape: SlabShape) {
         let slab = Slab::new(layout, shape);
         self.rooms.insert(slab.room(base));
         self.slabs.insert(base, slab);
@@ -258,7 +237,7 @@ impl Slabs {
     }
 
     /// Takes a slot; false, and nothing changes, if it is taken.
-    fn take(&mut self, base: u64, shape: Shape, slot: u32) -> bool {
+    fn take(&mut self, base: u64, shape: SlabShape, slot: u32) -> bool {
         let slab = self.slabs.get_mut(&base).expect("a slab starts at the base");
         assert_eq!(slab.shape, shape, "a layout has one shape");
         let before = slab.room(base);

@@ -101,6 +101,7 @@ impl Index {
     ///
     /// # Errors
     /// [`Error::Invalid`] if `objects_max` is 0 or more than [`Index::OBJECTS_MAX`].
+    #[cfg(any(test, feature = "internals"))]
     pub fn new(objects_max: u32, hash_key: [u64; 2]) -> Result<Index> {
         Index::with_spare(objects_max, 0, hash_key)
     }
@@ -132,6 +133,7 @@ impl Index {
     }
 
     /// Whether there are none.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -249,6 +251,7 @@ impl Index {
     /// # Panics
     /// If the key has no bytes or more than 512, there are no checksums or more than 512, or the place or the length
     /// has too many bits.
+    #[cfg(any(test, feature = "internals"))]
     pub fn insert(
         &mut self,
         key: &[u8],

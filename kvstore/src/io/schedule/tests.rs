@@ -20,8 +20,8 @@ fn at(ms: u32) -> Time {
     Time::ZERO + MS * ms
 }
 
-fn put(schedule: &mut Schedule<u32>, now: Time, class: Class, bytes: u64, name: u32) -> Ticket {
-    schedule.push(now, class, bytes, Time::NEVER, name).expect("there is room")
+fn put(schedule: &mut Schedule<u32>, now: Time, class: Class, bytes: u64, name: u32) {
+    schedule.push(now, class, bytes, Time::NEVER, name).expect("there is room");
 }
 
 fn put_all(schedule: &mut Schedule<u32>, class: Class, bytes: u64, names: Range<u32>) {
@@ -88,18 +88,6 @@ fn a_write_that_has_waited_goes_before_the_next_read_but_not_before_two() {
 }
 
 #[test]
-fn cancelled_requests_are_never_sent() {
-    let mut schedule = Schedule::new(LIMITS);
-    let tickets: Vec<_> =
-        (0..3).map(|name| put(&mut schedule, at(0), Class::Read, 1, name)).collect();
-    assert_eq!((schedule.cancel(tickets[1]), schedule.cancel(tickets[1])), (Some(1), None));
-    put(&mut schedule, at(0), Class::Read, 1, 7);
-    assert_eq!(schedule.cancel(tickets[1]), None, "its place is another's now");
-    assert_eq!(names(&mut schedule, at(0)), [0, 2, 7]);
-    assert_eq!(schedule.cancel(tickets[0]), None);
-}
-
-#[test]
 fn what_is_overdue_comes_back_and_what_was_sent_does_not() {
     let mut schedule = Schedule::new(LIMITS);
     for (deadline, name) in [(30, 0), (20, 1), (10, 2)] {
@@ -125,8 +113,9 @@ fn deadlines_of_requests_that_are_gone_do_not_pile_up() {
     let mut schedule = Schedule::new(LIMITS);
     let room = schedule.deadlines.capacity();
     for turn in 0..10_000 {
-        let ticket = schedule.push(at(0), Class::Read, 1, at(1000), turn).expect("there is room");
-        schedule.cancel(ticket);
+        schedule.push(at(0), Class::Read, 1, at(1000), turn).expect("there is room");
+        assert_eq!(names(&mut schedule, at(0)), [turn]);
+        schedule.finished(Class::Read, 1);
     }
     assert!(schedule.deadlines.len() < 100, "{} are kept", schedule.deadlines.len());
     assert_eq!(schedule.deadlines.capacity(), room, "nothing is allocated");
@@ -146,7 +135,6 @@ const ALL: [Class; 4] = [Class::Read, Class::Write, Class::Metadata, Class::Back
 #[derive(Clone, Debug)]
 enum Step {
     Push { class: Class, bytes: u64, deadline_ms: u32 },
-    Cancel(prop::sample::Index),
     Finish(prop::sample::Index),
     Pass { ms: u32 },
 }
@@ -156,7 +144,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let push = (prop::sample::select(ALL.to_vec()), 1..150u64, prop_oneof![Just(0), 1..60u32]);
     let step = prop_oneof![
         8 => push.prop_map(|(class, bytes, deadline_ms)| Step::Push { class, bytes, deadline_ms }),
-        1 => index().prop_map(Step::Cancel),
         5 => index().prop_map(Step::Finish),
         2 => (0..20u32).prop_map(|ms| Step::Pass { ms }),
     ];
@@ -167,8 +154,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Model {
     schedule: Schedule<u32>,
     now_ms: u32,
-    /// Ticket, class and deadline of what waits, by name: in the order of arrival.
-    waiting: BTreeMap<u32, (Ticket, Class, u32)>,
+    /// Class and deadline of what waits, by name: in the order of arrival.
+    waiting: BTreeMap<u32, (Class, u32)>,
     flying: Vec<(Class, u64)>,
     pushed: u32,
 }
@@ -182,18 +169,12 @@ impl Model {
     fn step(&mut self, step: Step) {
         match step {
             Step::Push { class, bytes, deadline_ms } => self.push(class, bytes, deadline_ms),
-            Step::Cancel(at) if self.pushed > 0 => {
-                let name = at.index(self.pushed as usize) as u32;
-                if let Some((ticket, ..)) = self.waiting.remove(&name) {
-                    assert_eq!(self.schedule.cancel(ticket), Some(name));
-                }
-            }
             Step::Finish(at) if !self.flying.is_empty() => {
                 let (class, bytes) = self.flying.swap_remove(at.index(self.flying.len()));
                 self.schedule.finished(class, bytes);
             }
             Step::Pass { ms } => self.pass(ms),
-            Step::Cancel(_) | Step::Finish(_) => {}
+            Step::Finish(_) => {}
         }
         self.send();
     }
@@ -202,8 +183,8 @@ impl Model {
         let deadline = if deadline_ms == 0 { u32::MAX } else { self.now_ms + deadline_ms };
         let name = self.pushed;
         match self.schedule.push(at(self.now_ms), class, bytes, at(deadline), name) {
-            Ok(ticket) => {
-                self.waiting.insert(name, (ticket, class, deadline));
+            Ok(()) => {
+                self.waiting.insert(name, (class, deadline));
                 self.pushed += 1;
             }
             Err(_) => assert_eq!(self.waiting.len(), 40, "only a full queue refuses"),
@@ -216,15 +197,14 @@ impl Model {
         let gone: Vec<u32> = std::iter::from_fn(|| schedule.expired(at(self.now_ms))).collect();
         let overdue = self.waiting.values().filter(|(.., deadline)| *deadline <= self.now_ms);
         assert_eq!(gone.len(), overdue.count());
-        let gone = gone.into_iter().map(|name| self.waiting.remove(&name).expect("it waited").2);
+        let gone = gone.into_iter().map(|name| self.waiting.remove(&name).expect("it waited").1);
         let deadlines: Vec<u32> = gone.collect();
         assert!(deadlines.is_sorted() && deadlines.last().is_none_or(|last| *last <= self.now_ms));
     }
 
     fn send(&mut self) {
         while let Some(start) = self.schedule.pop(at(self.now_ms)) {
-            let of_class =
-                |(_, (_, class, _)): &(&u32, &(Ticket, Class, u32))| *class == start.class;
+            let of_class = |(_, (class, _)): &(&u32, &(Class, u32))| *class == start.class;
             let first = self.waiting.iter().find(of_class).map(|(name, _)| *name);
             assert_eq!(first, Some(start.payload), "the first of its class");
             let metadata = self.count(Class::Metadata);
@@ -241,7 +221,7 @@ impl Model {
     }
 
     fn count(&self, class: Class) -> usize {
-        self.waiting.values().filter(|(_, other, _)| *other == class).count()
+        self.waiting.values().filter(|(other, _)| *other == class).count()
     }
 
     /// Writes in flight are within the budget while reads are about.

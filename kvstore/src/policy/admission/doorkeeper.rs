@@ -40,6 +40,7 @@ impl Doorkeeper {
         Doorkeeper { filters: [vec![0; words], vec![0; words]], generation: 1, keys: 0, keys_max }
     }
 
+    #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         self.filters.iter().map(|filter| filter.capacity() * size_of::<u64>()).sum()
     }

@@ -80,13 +80,9 @@ impl Admission {
         seen || !self.guards
     }
 
-    /// Whether only what was seen before comes in now.
-    pub(crate) fn guards(&self) -> bool {
-        self.guards
-    }
-
     /// Bytes of memory reserved.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    #[cfg(test)]
+    fn memory_bytes(&self) -> usize {
         self.seen.memory_bytes() + self.open.memory_bytes() + self.guarded.memory_bytes()
     }
 
@@ -214,11 +210,11 @@ mod tests {
         for key in flood(u64::from(objects)) {
             let _ = admission.admit(hash(key));
         }
-        assert!(admission.guards());
+        assert!(admission.guards);
         for key in pairs(u64::from(objects)) {
             let _ = admission.admit(hash(key));
         }
-        assert!(!admission.guards());
+        assert!(!admission.guards);
     }
 
     #[test]

@@ -25,6 +25,7 @@ impl Shadow {
         }
     }
 
+    #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         // A table has a byte beside each pair.
         self.ids.capacity() * (size_of::<(u64, ObjectId)>() + 1)

@@ -10,7 +10,7 @@ use crate::model::place::Place;
 use crate::model::plan::{Limits, Part, Plan};
 use std::collections::VecDeque;
 
-const SHAPE: Shape = Shape { runs: 4, run_units: 40, slots: 32 };
+const SHAPE: SlabShape = SlabShape { runs: 4, run_units: 40, slots: 32 };
 const LAYOUT: LayoutId = LayoutId(1);
 const SLABS: u64 = 64;
 const FULL_SLOTS: u64 = SLABS * SHAPE.slots as u64 * 97 / 100;

@@ -3,11 +3,11 @@
 use super::*;
 use proptest::prelude::*;
 
-const A: (LayoutId, Shape) = (LayoutId(1), Shape { runs: 3, run_units: 2, slots: 8 });
-const B: (LayoutId, Shape) = (LayoutId(2), Shape { runs: 2, run_units: 5, slots: 4 });
+const A: (LayoutId, SlabShape) = (LayoutId(1), SlabShape { runs: 3, run_units: 2, slots: 8 });
+const B: (LayoutId, SlabShape) = (LayoutId(2), SlabShape { runs: 2, run_units: 5, slots: 4 });
 
 /// The units of a slot's runs.
-fn slot_units(unit: u64, shape: Shape) -> impl Iterator<Item = u64> {
+fn slot_units(unit: u64, shape: SlabShape) -> impl Iterator<Item = u64> {
     let run = move |run: u32| unit + u64::from(run) * shape.stride_units();
     (0..shape.runs).flat_map(move |r| run(r)..run(r) + u64::from(shape.run_units))
 }
@@ -74,7 +74,7 @@ fn what_comes_back_from_a_device_is_checked() {
     assert!(!slabs.restore(147, layout, shape, 1), "overlaps its end");
     assert!(!slabs.restore(60, layout, shape, 1), "overlaps its start");
     assert!(!slabs.restore(u64::MAX - 3, layout, shape, 1), "past the end");
-    assert!(!slabs.restore(900, layout, Shape { runs: 0, ..shape }, 1), "of nothing");
+    assert!(!slabs.restore(900, layout, SlabShape { runs: 0, ..shape }, 1), "of nothing");
     assert!(slabs.restore(148, B.0, B.1, 1));
     assert_eq!(slabs.ranges().collect::<Vec<_>>(), [100..148, 148..188]);
     assert_eq!((slabs.slots(layout).used, slabs.base_of(153)), (2, 148));
@@ -127,7 +127,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// What is in use: a slot of a layout, or an extent of so many units.
 #[derive(Clone, Copy)]
 enum Used {
-    Slot(u64, (LayoutId, Shape)),
+    Slot(u64, (LayoutId, SlabShape)),
     Extent(u64, u64),
 }
 

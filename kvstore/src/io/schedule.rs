@@ -1,21 +1,21 @@
-//! What goes to one device first: a queue of requests of four classes, and what of each is in flight.
+//! The schedule of one device: a queue of requests in four classes, and the requests in flight.
 //!
-//! 1. Metadata (the journal) goes before all else, and has places of its own: it never waits for data. Nothing bounds
-//!    it but that a journal has few writes in flight, and a checkpoint that everything waits for eight.
+//! 1. Metadata (the journal) goes before all else and has slots of its own, so it never waits for data. It is bounded
+//!    only because a journal has few writes in flight, and a checkpoint that everything waits for has eight.
 //! 2. Reads go before writes.
 //! 3. Large reads and large writes are not mixed: a drive that reads 29 GB/s and writes 12 GB/s alone does 12 GB/s of
-//!    both together. While reads wait or are in flight, at most [`Limits::write_bytes_max`] of writes are in flight, or
-//!    one write if that is larger.
+//!    both together. While reads wait or are in flight, at most [`Limits::write_bytes_max`] of writes are in flight,
+//!    or one write if that is larger.
 //! 4. Nothing starves. A write that has waited for [`Limits::write_wait_max`] goes before the next read, within that
-//!    budget; so does background work after [`Limits::background_wait_max`]. At most every other request of data goes
-//!    before its turn like this, so reads go on too.
+//!    budget; so does background work after [`Limits::background_wait_max`]. At most every other data request jumps
+//!    the queue like this, so reads continue too.
 //! 5. Background work goes when nothing else waits, at most [`Limits::background_max`] requests at a time.
 //!
-//! Invariants: at most [`Limits::depth`] requests are in flight and [`Limits::queued_max`] wait; what is popped leaves
-//! in the order of its class; a ticket names one request for ever. Pushing and popping are O(1), but for
-//! deadlines, which are O(log n) amortised. Nothing is allocated after the queue is made.
+//! Invariants: at most [`Limits::depth`] requests are in flight and [`Limits::queued_max`] wait; requests of a class
+//! leave in order; a ticket identifies one request for ever. Pushing and popping are O(1), except for deadlines,
+//! which are O(log n) amortised. Nothing is allocated after construction.
 //!
-//! It sends nothing and reads no clock: the shard pops what it sends, and says what is finished.
+//! The schedule sends nothing and reads no clock: the lane pops what it sends, and reports what has finished.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

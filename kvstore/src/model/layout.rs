@@ -298,17 +298,17 @@ pub struct SlabShape {
 }
 
 impl SlabShape {
-    /// Units of a slab.
+    /// Returns the units of a slab.
     pub fn units(self) -> u64 {
         u64::from(self.runs) * u64::from(self.run_units) * u64::from(self.slots)
     }
 
-    /// Units from a slot's run to its next.
+    /// Returns the units from one run of a slot to the next.
     pub fn stride_units(self) -> u64 {
         u64::from(self.run_units) * u64::from(self.slots)
     }
 
-    /// The first unit of a slot of the slab at `base`.
+    /// Returns the first unit of a slot in the slab at `base`.
     pub fn slot_unit(self, base: u64, slot: u32) -> u64 {
         base + u64::from(slot) * u64::from(self.run_units)
     }

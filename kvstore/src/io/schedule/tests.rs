@@ -154,7 +154,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Model {
     schedule: Schedule<u32>,
     now_ms: u32,
-    /// Class and deadline of what waits, by name: in the order of arrival.
+    /// Class and deadline of each waiting request, by name, in the order of arrival.
     waiting: BTreeMap<u32, (Class, u32)>,
     flying: Vec<(Class, u64)>,
     pushed: u32,

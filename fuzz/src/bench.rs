@@ -1,4 +1,5 @@
-//! The modules of `adit bench` that read its language, from their source: a program has no library to depend on.
+//! The modules of `adit bench` that parse its language, included from source because a program has no library to
+//! depend on.
 
 #[path = "../../tools/src/bench/errors.rs"]
 pub(crate) mod errors;

@@ -19,7 +19,6 @@ use std::time::Instant;
 use adit_gpu::addressing::{Fetched, Form, Question, Table};
 use clap::{Parser, ValueEnum};
 
-/// Bytes of the region.
 const REGION_BYTES: u64 = 1 << 30;
 /// Maximum bytes of a command.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;

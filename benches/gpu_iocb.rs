@@ -12,7 +12,6 @@ use adit_driver::{Controller, ControllerOptions};
 use adit_gpu::{Device, Direction, GioUring, Gpu, Options, Place, Pool, Transfer};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-/// Tensors of one layer.
 const TENSORS: u64 = 8_000;
 const REGION_BYTES: u64 = 32 << 20;
 

@@ -68,7 +68,6 @@ fn hot_submit(
     queue.ring();
 }
 
-/// Reaps all completions.
 #[inline(never)]
 fn hot_reap(queue: &mut QueuePair<Buffer>, buffers: &mut Vec<Buffer>, now: Time) -> usize {
     let mut failed = 0;
@@ -80,7 +79,6 @@ fn hot_reap(queue: &mut QueuePair<Buffer>, buffers: &mut Vec<Buffer>, now: Time)
     finished
 }
 
-/// Polls an idle queue.
 #[inline(never)]
 fn hot_idle(queue: &mut QueuePair<Buffer>, now: Time) -> usize {
     queue.poll(now, |_| ())

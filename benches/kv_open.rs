@@ -103,7 +103,6 @@ fn processor_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-/// The cost of an opening.
 struct Cost {
     took: Duration,
     processor: Duration,
@@ -119,7 +118,6 @@ fn measured<R>(open: impl FnOnce() -> Result<R>) -> Result<(R, Cost)> {
     Ok((opened, Cost { took, processor, grown_bytes }))
 }
 
-/// Returns the resident bytes of the process.
 fn resident_bytes() -> Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages: u64 = statm.split(' ').nth(1).ok_or("statm has two numbers or more")?.parse()?;

@@ -83,7 +83,6 @@ fn key(number: u64) -> Key {
     Key::from(u128::from(high) << 64 | u128::from(number))
 }
 
-/// One comparison.
 #[derive(Clone, Copy)]
 struct Comparison {
     name: &'static str,
@@ -203,7 +202,6 @@ impl Bench {
     }
 }
 
-/// The raw loop.
 struct RawLoop {
     run: Run,
     queue: DeviceQueue<AnyBuffer>,
@@ -264,12 +262,10 @@ impl RawLoop {
     }
 }
 
-/// The store's loop.
 struct StoreLoop {
     run: Run,
     store: Local,
     idle: Vec<Buffer>,
-    /// Number of objects.
     objects: u64,
     next: u64,
 }
@@ -317,7 +313,6 @@ impl StoreLoop {
     }
 }
 
-/// Returns the median and the quartiles.
 fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     let at = |part: usize| values[(values.len() - 1) * part / 4];

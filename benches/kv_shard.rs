@@ -86,7 +86,6 @@ fn key(number: u64) -> Key {
     Key::from(u128::from(high) << 64 | u128::from(number))
 }
 
-/// Submits a burst.
 #[inline(never)]
 fn hot_submit(shard: &mut Shard<ShelfQueue>, requests: &mut Vec<Request>, now: Time) {
     requests.drain(..).for_each(|request| shard.submit(now, request));
@@ -105,7 +104,6 @@ fn hot_poll(shard: &mut Shard<ShelfQueue>, idle: &mut Vec<Buffer>, wanted: usize
     }
 }
 
-/// Polls an idle shard.
 #[inline(never)]
 fn hot_idle(shard: &mut Shard<ShelfQueue>, now: Time) -> usize {
     shard.poll(now, &mut |_| ()).moved

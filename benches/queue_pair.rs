@@ -41,7 +41,6 @@ fn burst(c: &mut Criterion) {
     group.finish();
 }
 
-/// An empty poll.
 fn empty_poll(c: &mut Criterion) {
     let bus = SoftBus::new("null".parse().expect("valid options"), Drive::Manual)
         .expect("a null controller");

@@ -45,7 +45,6 @@ fn burst(c: &mut Criterion) {
     group.finish();
 }
 
-/// An idle turn.
 fn idle_turn(c: &mut Criterion) {
     let bus = SoftBus::new("null".parse().expect("valid options"), Drive::Manual)
         .expect("a null controller");

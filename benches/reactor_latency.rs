@@ -135,7 +135,6 @@ fn cost(args: &Args, label: &str, interrupts: bool, in_flight: bool) -> Result<(
     Ok(())
 }
 
-/// Runs `f` pinned to a core.
 fn pinned<R: Send>(core: usize, f: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -301,7 +300,6 @@ fn hot_send(client: &Client, idle: &mut Vec<Buffer>, flying: &mut Vec<Pending<Bu
     flying.extend(idle.drain(..).map(|buffer| client.read(Lba(0), buffer).expect("room")));
 }
 
-/// Turns the lane once.
 #[inline(never)]
 fn hot_turn(lane: &mut Lane) {
     lane.turn(Time::ZERO);

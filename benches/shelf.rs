@@ -16,7 +16,6 @@ use adit_kvstore::internals::format::{self, FormatOptions, Set};
 use adit_kvstore::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Recovery, Shard, ShardOptions};
 use adit_kvstore::{Result, UNIT_BYTES};
 
-/// Bytes by unit.
 pub(crate) type Units = HashMap<u64, Box<[u8]>>;
 
 /// The storage behind the queues.
@@ -30,7 +29,6 @@ pub(crate) struct Shelf {
     objects: Range<u64>,
 }
 
-/// A queue to a [`Shelf`].
 pub(crate) struct ShelfQueue {
     units: Arc<Mutex<Units>>,
     /// The units of objects.
@@ -40,7 +38,6 @@ pub(crate) struct ShelfQueue {
 }
 
 impl Shelf {
-    /// Creates an empty shelf of `bytes`.
     pub(crate) fn new(bytes: u64) -> adit_driver::Result<Shelf> {
         let memory = Device::open(&"null:".parse()?, &DeviceOptions::default())?;
         Ok(Shelf { memory, units: Arc::default(), bytes, objects: 0..0 })

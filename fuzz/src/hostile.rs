@@ -25,7 +25,6 @@ use crate::input::Input;
 use bus::HostileBus;
 use user::User;
 
-/// Timeout of an admin command.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest ready timeout that the driver believes; it waits that long several times in a row.
 const READY_TIMEOUT_MAX: Duration = Duration::from_secs(300);

@@ -6,7 +6,6 @@
 use adit_driver::Target;
 use adit_driver::soft;
 
-/// Words of targets.
 const WORDS: [&str; 130] = [
     "soft:",
     "vfio:",

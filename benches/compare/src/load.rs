@@ -55,7 +55,6 @@ impl Work {
         Work { phase, objects, chooser, seed, began: Instant::now(), lasts, next, has_failed }
     }
 
-    /// Returns the random numbers of a worker.
     pub(crate) fn random(&self, worker: u32) -> Random {
         let phase = self.phase as u64;
         Random::new(self.seed << 32 ^ phase << 24 ^ u64::from(worker))

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::measured::Measured;
 use crate::options::Phase;
 
-/// A report.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Message {

@@ -91,7 +91,6 @@ impl Phase {
 }
 
 impl Load {
-    /// Returns the number of objects.
     pub(crate) fn objects(&self) -> u64 {
         self.data.0 / self.object_bytes.0
     }

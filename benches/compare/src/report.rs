@@ -36,7 +36,6 @@ pub(crate) struct Machine {
     pub(crate) load_after: String,
 }
 
-/// The complete report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     data_bytes: u64,

@@ -11,7 +11,6 @@ const PAGE: u64 = 4096;
 /// Maximum bytes left unused before a piece.
 const GAP_MAX: u64 = 64;
 
-/// Memory of a request.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) pieces: Vec<Buffer>,
@@ -117,7 +116,6 @@ impl Memory {
     }
 }
 
-/// Returns whether the guards are intact.
 pub(crate) fn guards_hold(guards: &[Buffer]) -> bool {
     guards.iter().all(|guard| guard.iter().all(|byte| *byte == GUARD))
 }

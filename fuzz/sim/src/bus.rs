@@ -36,7 +36,6 @@ pub(crate) struct Reach {
     pub(crate) iova: u64,
     /// Its length in bytes.
     pub(crate) len: u64,
-    /// Its use.
     pub(crate) what: Reached,
 }
 
@@ -58,7 +57,6 @@ pub(crate) struct Lie {
     pub(crate) offset: u32,
     /// Bits that read as set.
     pub(crate) sets: u64,
-    /// Number of reads.
     pub(crate) reads: u32,
 }
 
@@ -170,7 +168,6 @@ impl SimBus {
         while self.step() > 0 {}
     }
 
-    /// Releases held commands.
     pub(crate) fn release_held(&self) -> usize {
         self.soft.release_held()
     }
@@ -239,7 +236,6 @@ impl SimBus {
         self.watch().lie = lie;
     }
 
-    /// Returns the number of mappings.
     pub(crate) fn mapped(&self) -> usize {
         self.watch().mapped.len()
     }

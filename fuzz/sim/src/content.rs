@@ -17,7 +17,6 @@ pub(crate) fn stamp(tag: u64, lba: u64) -> Value {
     (tag + 1) << 24 | lba
 }
 
-/// Fills an LBA with `value`.
 pub(crate) fn fill(lba: &mut [u8], value: Value) {
     if value == 0 {
         return lba.fill(0);

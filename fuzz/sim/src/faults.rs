@@ -15,7 +15,6 @@ use crate::bus::{Reach, Reached, Watch, lock};
 use crate::canary::Canary;
 use crate::random::Random;
 
-/// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Fault {
@@ -102,7 +101,6 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// All kinds.
     pub(crate) const ALL: [Fault; 40] = [
         Fault::LoseIo,
         Fault::HoldIo,
@@ -178,7 +176,6 @@ impl Swarm {
         self.0 >> fault as u8 & 1 == 1
     }
 
-    /// Iterates over its kinds.
     pub(crate) fn kinds(self) -> impl Iterator<Item = Fault> {
         Fault::ALL.into_iter().filter(move |fault| self.has(*fault))
     }
@@ -242,7 +239,6 @@ impl Plan {
         self.is_calm = is_calm;
     }
 
-    /// Records that a fault struck.
     pub(crate) fn strike(&mut self, fault: Fault) {
         self.struck[fault as usize] += 1;
     }
@@ -281,7 +277,6 @@ impl Plan {
         self.damaged != 0
     }
 
-    /// Marks an LBA as damaged.
     pub(crate) fn damage(&mut self, lba: u64) {
         self.damaged |= 1 << lba;
     }

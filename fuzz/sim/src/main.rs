@@ -22,7 +22,6 @@ use task::{Task, Totals};
 use worker::{Batch, Share};
 use workers::End;
 
-/// Default number of schedules.
 const SCHEDULES: u64 = 100_000;
 
 /// Run the driver over the software controller, or the store over simulated devices, in virtual time and with faults,

@@ -186,7 +186,6 @@ impl Model {
         present.next().is_none().then_some(first.value)
     }
 
-    /// Records that a Flush that began at `began` succeeded.
     pub(crate) fn flushed(&mut self, began: u64) {
         for candidate in self.lbas.iter_mut().flatten() {
             candidate.buried |= candidate.gone < began;
@@ -221,7 +220,6 @@ impl Model {
         }
     }
 
-    /// Returns the number of LBAs.
     pub(crate) fn lba_count(&self) -> u64 {
         self.lbas.len() as u64
     }

@@ -2,7 +2,6 @@
 
 use adit_driver::CommandError;
 
-/// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// It succeeded.

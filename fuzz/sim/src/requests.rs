@@ -8,7 +8,6 @@ use crate::content::{Value, fill, stamp};
 use crate::model::Model;
 use crate::random::Random;
 
-/// A run of LBAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: u64,
@@ -113,7 +112,6 @@ impl Ask {
         }
     }
 
-    /// Returns the values it writes, by LBA.
     pub(crate) fn writes(&self, tag: u64) -> Vec<(u64, Value)> {
         match self {
             Ask::Write(run) => run.iter().map(|lba| (lba, stamp(tag, lba))).collect(),
@@ -137,7 +135,6 @@ impl Ask {
         }
     }
 
-    /// Returns the bytes of its transfer.
     pub(crate) fn bytes(&self, lba_bytes: u64) -> u64 {
         match self {
             Ask::Read(run) | Ask::Write(run) | Ask::Compare(run, _) => run.lbas * lba_bytes,
@@ -146,7 +143,6 @@ impl Ask {
         }
     }
 
-    /// Returns the bytes of its list.
     pub(crate) fn list_bytes(&self) -> u64 {
         match self {
             Ask::Deallocate(runs) => runs.len() as u64 * 16,

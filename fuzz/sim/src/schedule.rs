@@ -61,7 +61,6 @@ impl World {
         self.counts.struck = lock(&self.plan).struck().to_vec();
     }
 
-    /// Takes one action.
     fn act(&mut self) {
         if self.controller.is_none() {
             return self.open();

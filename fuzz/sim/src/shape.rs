@@ -61,7 +61,6 @@ impl Shape {
         }
     }
 
-    /// Draws the options of a queue pair.
     pub(crate) fn queue(&self, random: &mut Random) -> QueuePairOptions {
         let in_cmb = self.soft.cmb_bytes > 0 && random.one_in(2);
         QueuePairOptions {

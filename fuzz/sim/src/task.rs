@@ -7,7 +7,6 @@ use std::process::Command;
 use adit_sim::kv::{self, StoreCanary, StoreCounts};
 use adit_sim::{Canary, Counts, Failure, Report, run_seed};
 
-/// What is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// The driver, perhaps with a law broken on purpose.
@@ -16,7 +15,6 @@ pub(crate) enum Task {
     Store(Option<StoreCanary>),
     /// The store, cut at every `every`th command of the runs, one for each durability.
     Sweep {
-        /// Commands of each run.
         commands: [u64; 3],
         /// 1 for all.
         every: u64,
@@ -38,7 +36,6 @@ pub(crate) struct Told {
 }
 
 impl Task {
-    /// Returns empty totals.
     pub(crate) fn totals(&self) -> Totals {
         match self {
             Task::Driver(_) => Totals::Driver(Box::default()),

@@ -11,7 +11,6 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Creates a trace, with text if `is_kept`.
     pub(crate) fn new(is_kept: bool) -> Trace {
         Trace { hash: 0, steps: 0, lines: is_kept.then(Vec::new) }
     }

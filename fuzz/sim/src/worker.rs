@@ -20,9 +20,7 @@ pub(crate) struct Batch {
     pub(crate) first: u64,
     /// Number of schedules; `None` to run until the time is over.
     pub(crate) schedules: Option<u64>,
-    /// Maximum duration.
     pub(crate) minutes: Option<Duration>,
-    /// What to run.
     pub(crate) task: Task,
 }
 

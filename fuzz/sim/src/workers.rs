@@ -12,7 +12,6 @@ use crate::worker::{Batch, Line};
 /// Interval of progress reports and checks for signals.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
-/// How a batch ended.
 pub(crate) enum End {
     /// All of it was run.
     Done,

@@ -25,7 +25,6 @@ const FIELDS: [u64; 24] = [
 /// Limit of remembered completion rings and data pages.
 const REMEMBERED_MAX: usize = 8;
 
-/// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     LieOnce,

@@ -22,7 +22,6 @@ const DRAINED_BYTES_MAX: usize = 1 << 20;
 /// Bytes per write.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The limits of a connection.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits<'a> {
     /// Time for a head, and for each begun 16 MiB of a body or an answer.
@@ -31,7 +30,6 @@ pub(crate) struct Limits<'a> {
     pub(crate) stops: &'a AtomicBool,
 }
 
-/// A client's connection.
 pub(crate) struct Connection<'a> {
     stream: TcpStream,
     limits: Limits<'a>,
@@ -227,7 +225,6 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// An answer.
 pub(crate) struct Answer {
     /// For example 200.
     pub(crate) status: u16,

@@ -24,7 +24,6 @@ impl Expiry {
         Expiry::default()
     }
 
-    /// Returns whether none expires.
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

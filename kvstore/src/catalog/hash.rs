@@ -5,10 +5,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map with numbers as keys.
 pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-/// Hashes one number.
 #[derive(Debug, Default)]
 pub(crate) struct NumberHasher(u64);
 

@@ -38,13 +38,11 @@ struct Lease {
     places: Box<[Place]>,
 }
 
-/// The leases of a shard.
 #[derive(Debug)]
 pub(crate) struct Leases {
     /// The number of leases of each object.
     holds: NumberMap<Place, u32>,
     leases: NumberMap<LeaseId, Lease>,
-    /// The leases by expiry.
     ends: BTreeSet<(Time, LeaseId)>,
     leased: usize,
     leased_max: usize,

@@ -44,7 +44,6 @@ pub(crate) struct OverQuota {
     pub asked_units: u64,
 }
 
-/// The tenants of a shard.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenants {
     /// Indexed by number.

@@ -43,7 +43,6 @@ impl Tag {
     }
 }
 
-/// The purpose of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Command `command` of a request's batch.
@@ -62,14 +61,12 @@ pub(crate) enum Purpose {
     Opening { index: u32 },
 }
 
-/// A command to send.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) purpose: Purpose,
     pub(crate) operation: Operation,
     pub(crate) class: Class,
     pub(crate) memory: AnyBuffer,
-    /// Bytes to move.
     pub(crate) bytes: u64,
     /// When it is too late to send.
     pub(crate) deadline: Time,
@@ -100,7 +97,6 @@ pub(crate) enum Fault {
     Gone,
 }
 
-/// A finished command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) purpose: Purpose,

@@ -27,7 +27,6 @@ mod list;
 
 use list::{Entry, Lists};
 
-/// The class of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Latency-critical reads.
@@ -40,7 +39,6 @@ pub(crate) enum Class {
     Background,
 }
 
-/// Number of classes.
 const CLASSES: usize = 4;
 /// Slots of the depth reserved for metadata.
 const METADATA_DEPTH: u32 = 2;
@@ -191,12 +189,10 @@ impl<T> Schedule<T> {
         None
     }
 
-    /// Returns how many requests of a class wait.
     pub(crate) fn waiting(&self, class: Class) -> u32 {
         self.lists.waiting(class)
     }
 
-    /// Returns how many requests of a class are in flight.
     pub(crate) fn in_flight(&self, class: Class) -> u32 {
         self.flight[class as usize].requests
     }

@@ -5,12 +5,10 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 
-/// Computes the CRC-32C of `bytes`.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Computes the CRC-64/NVME of `bytes`.
 pub(crate) fn crc64(bytes: &[u8]) -> u64 {
     checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }
@@ -50,13 +48,11 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Takes a 40-bit number.
     pub(crate) fn u40(&mut self) -> Option<u64> {
         let [a, b, c, d, e] = self.array()?;
         Some(u64::from_le_bytes([a, b, c, d, e, 0, 0, 0]))
     }
 
-    /// Takes a 48-bit number.
     pub(crate) fn u48(&mut self) -> Option<u64> {
         let [a, b, c, d, e, f] = self.array()?;
         Some(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
@@ -71,7 +67,6 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Creates a writer at the front of `bytes`.
     pub(crate) fn new(bytes: &'a mut [u8]) -> Writer<'a> {
         Writer { bytes, at: 0 }
     }

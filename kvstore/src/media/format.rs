@@ -360,7 +360,6 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         self.write(usize::from(device), unit, &[0; UNIT_BYTES as usize])
     }
 
-    /// Writes some units.
     fn write(&mut self, device: usize, unit: u64, bytes: &[u8]) -> Result<()> {
         let lane = &mut self.lanes[device];
         let operation =

@@ -243,7 +243,6 @@ mod tests {
         FormatOptions { shards, objects_max, journal_bytes, checkpoint_bytes, device_units }
     }
 
-    /// Returns all areas of a device, in order.
     fn areas(geometry: &Geometry, device: u8) -> Vec<Range<u64>> {
         let mut areas: Vec<_> =
             geometry.superblocks(device).into_iter().map(|unit| unit..unit + 1).collect();

@@ -361,7 +361,6 @@ pub(crate) mod tests {
             }
         }
 
-        /// Copies a record.
         pub(crate) fn of(record: &Record<'_>) -> Owned {
             match record {
                 Record::Put(put) => Owned::Put {
@@ -390,7 +389,6 @@ pub(crate) mod tests {
         }
     }
 
-    /// Generates any record.
     pub(crate) fn records() -> impl Strategy<Value = Owned> {
         let keys = || prop_oneof![vec(any::<u8>(), 1..40), vec(any::<u8>(), 1..=KEY_BYTES_MAX)];
         let sums = prop_oneof![vec(any::<u32>(), 1..4), vec(any::<u32>(), 1..=CHECKSUMS_MAX)];

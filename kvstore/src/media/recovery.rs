@@ -185,7 +185,6 @@ pub fn recover<M: Media, R: Rebuild>(
 
 type Headers = [Result<CheckpointHeader, Void>; 2];
 
-/// A slot and its header.
 type Candidate = (usize, CheckpointHeader);
 
 /// The checkpoint loaded, if any, and the journal's replay.

@@ -104,12 +104,10 @@ impl Watermarks {
         Ok(self)
     }
 
-    /// Returns the high watermark in units.
     pub(crate) fn high_units(self, capacity_units: u64) -> u64 {
         part(capacity_units, self.high)
     }
 
-    /// Returns the low watermark in units.
     pub(crate) fn low_units(self, capacity_units: u64) -> u64 {
         part(capacity_units, self.low)
     }

@@ -15,7 +15,6 @@ use crate::model::object::{Object, ObjectId};
 use crate::model::place::Place;
 use crate::model::plan::{Plan, Slice, Transfer};
 
-/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Read,
@@ -83,20 +82,17 @@ impl<T> Default for Boxes<T> {
 }
 
 impl<T> Boxes<T> {
-    /// Returns a box with this value.
     pub(super) fn fill(&mut self, value: T) -> Box<T> {
         let Some(mut idle) = self.0.pop() else { return Box::new(value) };
         *idle = value;
         idle
     }
 
-    /// Takes back a box.
     pub(super) fn keep(&mut self, idle: Box<T>) {
         self.0.push(idle);
     }
 }
 
-/// One item of a request.
 #[derive(Debug)]
 pub(super) struct Item {
     /// Its position in the request.
@@ -266,7 +262,6 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// Opens an empty batch and returns its number.
     pub(super) fn open(&mut self) -> (u32, &mut Batch) {
         let number = self.idle.pop().unwrap_or_else(|| {
             self.batches.push(Batch::default());
@@ -284,7 +279,6 @@ impl Batches {
         self.idle.push(number);
     }
 
-    /// Returns how many are in progress.
     pub(super) fn open_count(&self) -> usize {
         self.batches.len() - self.idle.len()
     }

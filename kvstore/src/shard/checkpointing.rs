@@ -61,7 +61,6 @@ enum State {
     Heading { begin: Mark, flush: Option<u64> },
 }
 
-/// The checkpoints of a shard.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     state: State,

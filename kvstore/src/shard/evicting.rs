@@ -99,7 +99,6 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Evicted::Wait
     }
 
-    /// Returns the bytes of an object's record in a checkpoint.
     pub(super) fn record_bytes_of(&self, id: ObjectId) -> u64 {
         record_bytes(self.index.key_bytes(id).len(), self.index.checksums(id).len()) as u64
     }

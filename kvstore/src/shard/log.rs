@@ -35,7 +35,6 @@ const UNDURABLE_PARTS: u64 = 4;
 const SHARE_PARTS: u64 = 16;
 /// Blocks kept free beside reservations: two may be sealed early without making any work wait.
 const SPARE_BLOCKS: u64 = 2;
-/// Bytes of records in a block.
 const PAYLOAD_BYTES: u64 = (JOURNAL_BLOCK_BYTES - BLOCK_HEADER_BYTES) as u64;
 /// Maximum bytes of any record other than an object's.
 const SMALL_RECORD_BYTES: u64 = record_bytes(KEY_BYTES_MAX, 0) as u64;
@@ -80,7 +79,6 @@ impl Default for Answer {
     }
 }
 
-/// A flush in progress.
 #[derive(Clone, Copy, Debug)]
 struct Flush {
     number: u64,
@@ -136,7 +134,6 @@ impl Log {
         self.journal.as_ref()
     }
 
-    /// Returns whether there is room for `record_bytes` more.
     pub(super) fn has_room(&self, record_bytes: u64) -> bool {
         let needs = blocks_for(self.reserved_bytes + record_bytes) + SPARE_BLOCKS;
         self.journal.as_ref().is_none_or(|journal| journal.free_blocks() >= needs)
@@ -147,7 +144,6 @@ impl Log {
         self.has_room(SMALL_RECORD_BYTES)
     }
 
-    /// Reserves room for `record_bytes`.
     pub(super) fn reserve(&mut self, record_bytes: u64) {
         self.reserved_bytes += record_bytes;
     }
@@ -197,7 +193,6 @@ impl Log {
         self.durability == Durability::Durable
     }
 
-    /// Returns the end of the durable blocks.
     pub(super) fn durable_end(&self) -> u64 {
         self.journal.as_ref().map_or(u64::MAX, Journal::durable_end)
     }
@@ -282,7 +277,6 @@ impl Log {
         Some(write)
     }
 
-    /// Returns whether there are sealed blocks to take.
     pub(super) fn has_sealed(&self) -> bool {
         self.journal.as_ref().is_some_and(|journal| journal.sealed_blocks() > 0)
     }
@@ -329,7 +323,6 @@ impl Log {
         seal.min(flush)
     }
 
-    /// Begins a flush on `devices` devices and returns its number.
     pub(super) fn begin_flush(&mut self, now: Time, devices: u32) -> u64 {
         assert!(self.can_flush(), "one flush at a time");
         let end = self.journal.as_ref().map_or(0, Journal::written_end);
@@ -401,7 +394,6 @@ impl Log {
     }
 }
 
-/// Builds the record of an object.
 pub(super) fn put_record<'a>(
     key: &'a [u8],
     object: Object,

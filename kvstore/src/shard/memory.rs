@@ -15,13 +15,11 @@ type Parts = SmallVec<[(u64, Buffer); 2]>;
 /// Runs of an item's memory, each with a checksum of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
-    /// Number of pieces.
     pub(super) count: u32,
     /// Bytes from the start of one piece to the start of the next.
     pub(super) stride_bytes: u64,
     /// Bytes of each piece except the last.
     pub(super) piece_bytes: u64,
-    /// Bytes of the last piece.
     pub(super) last_bytes: u64,
 }
 
@@ -97,7 +95,6 @@ impl Memory {
         }
     }
 
-    /// Splits part `at` at `offset`.
     fn split(&mut self, at: usize, offset: u64) {
         let (start, buffer) = &mut self.parts[at];
         let tail = buffer.split_off((offset - *start) as usize);
@@ -141,7 +138,6 @@ impl Memory {
         }
     }
 
-    /// Computes the checksum of a run.
     fn checksum(&self, offset: u64, bytes: u64) -> u32 {
         if let [(0, buffer)] = &*self.parts
             && offset + bytes <= buffer.len() as u64
@@ -153,7 +149,6 @@ impl Memory {
         running.finish()
     }
 
-    /// Appends the checksum of each piece.
     pub(super) fn checksums(&self, pieces: &Pieces, sums: &mut Sums) {
         for index in 0..pieces.count {
             let (offset, bytes) = pieces.run(index);

@@ -262,7 +262,6 @@ struct Stalled {
     work: Work,
 }
 
-/// The work that waits.
 #[derive(Debug)]
 enum Work {
     Put(SmallVec<[Putting; 1]>),

@@ -217,7 +217,6 @@ struct Tables {
     ranges: Vec<Range<u64>>,
     /// Maximum number of objects that the store was formatted for.
     entries: u32,
-    /// The slab start of each object in a slab.
     slab_bases: NumberMap<ObjectId, u64>,
     dropped: u64,
     /// Checksums of the last object; kept to reuse its memory.
@@ -265,7 +264,6 @@ impl Tables {
         })
     }
 
-    /// Returns whether a record's place is possible.
     fn is_possible(&self, put: &Put<'_>) -> bool {
         let Object { place, layout, tenant, bytes } = put.object;
         let units = self.spaces.units_of(&put.object);
@@ -392,7 +390,6 @@ impl Tables {
 }
 
 impl Tables {
-    /// Returns the object with this key.
     fn find(&mut self, key: &[u8]) -> Option<ObjectId> {
         let Tables { index, expiry, slab_bases, .. } = self;
         index.find(key, &mut |id| forget(expiry, slab_bases, id))

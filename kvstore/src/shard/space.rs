@@ -27,7 +27,6 @@ struct Space {
     slabs: Slabs,
 }
 
-/// Room for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) place: Place,
@@ -61,7 +60,6 @@ pub(super) struct Spaces {
     pins: NumberMap<u64, Pin>,
     /// Units of objects, including those being written and buried ones.
     used_units: u64,
-    /// Units of buried objects.
     buried_units: u64,
     /// Buried units that wait only for readers or leases.
     held_units: u64,
@@ -92,7 +90,6 @@ impl Spaces {
         }
     }
 
-    /// Defines the next layout.
     pub(super) fn define(&mut self, layout: Layout) -> LayoutId {
         assert!(self.layouts.len() < usize::from(u8::MAX), "a layout's number has eight bits");
         self.layouts.push(layout);
@@ -108,7 +105,6 @@ impl Spaces {
         self.layouts.get(usize::from(id.0).checked_sub(1)?)
     }
 
-    /// Returns the units that an object takes.
     pub(super) fn units_of(&self, object: &Object) -> u64 {
         self.layout(object.layout).map_or_else(|| units(object.bytes), Layout::block_units)
     }
@@ -200,7 +196,6 @@ impl Spaces {
         Some(self.devices[usize::from(object.place.device)].slabs.base_of(object.place.unit))
     }
 
-    /// Returns the number of an object's checksums.
     pub(super) fn checksums_of(&self, object: &Object) -> usize {
         match self.layout(object.layout) {
             Some(layout) => layout.tensors() as usize,

@@ -23,7 +23,6 @@ fn is_of_medium(error: &CommandError) -> bool {
 
 /// Shorter runs are not worth a discard.
 const DISCARD_UNITS_MIN: u64 = 256;
-/// Maximum units of one discard.
 const DISCARD_UNITS_MAX: u64 = 1 << 18;
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
@@ -53,7 +52,6 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Turn { moved, in_flight: self.in_flight(), next }
     }
 
-    /// Returns the commands in flight.
     fn in_flight(&self) -> usize {
         self.lanes.iter().map(Lane::in_flight).sum()
     }

@@ -28,7 +28,6 @@ pub(super) struct Writer {
     filled: Vec<bool>,
     /// Pieces being filled, or filled.
     claimed: Vec<bool>,
-    /// Parts in flight.
     in_flight: u32,
     is_abandoned: bool,
 }
@@ -43,7 +42,6 @@ pub(super) struct Reserving {
     after: Option<Key>,
 }
 
-/// A writer to seal.
 #[derive(Debug)]
 pub(super) struct Sealing {
     pub(super) writer: WriterId,

@@ -42,7 +42,6 @@ impl Discards {
         Discards { ages: Default::default(), runs_max, wait, changes_at: Time::ZERO }
     }
 
-    /// Records that these units of a device are free now.
     pub(crate) fn freed(&mut self, device: u8, units: Range<u64>) {
         self.taken(device, units.clone());
         self.insert(0, packed(device, units));

@@ -29,7 +29,6 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Creates a range that is all free.
     pub(crate) fn new(range: Range<u64>) -> Extents {
         let all = if range.is_empty() { Vec::new() } else { vec![range.clone()] };
         Extents { range, free: Runs::from_sorted(all) }
@@ -98,17 +97,14 @@ impl Extents {
         assert!(self.free.insert(extent.clone()), "extent {extent:?} is free already");
     }
 
-    /// Returns the range.
     pub(crate) fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// Returns whether a unit is free.
     pub(crate) fn is_free(&self, unit: u64) -> bool {
         self.free.around(unit).is_some()
     }
 
-    /// Returns the number of free units.
     pub(crate) fn free_units(&self) -> u64 {
         self.free.units()
     }
@@ -124,7 +120,6 @@ impl Extents {
         self.free.longest()
     }
 
-    /// Returns the number of free runs.
     pub(crate) fn run_count(&self) -> usize {
         self.free.count()
     }

@@ -13,7 +13,6 @@ pub(crate) struct Runs {
     ends: BTreeMap<u64, u64>,
     /// The length and the start of each run.
     sizes: BTreeSet<(u64, u64)>,
-    /// Total units.
     units: u64,
 }
 
@@ -26,12 +25,10 @@ impl Runs {
         Runs { ends: runs.into_iter().map(|run| (run.start, run.end)).collect(), sizes, units }
     }
 
-    /// Returns the units in all runs.
     pub(crate) fn units(&self) -> u64 {
         self.units
     }
 
-    /// Returns the number of runs.
     pub(crate) fn count(&self) -> usize {
         self.ends.len()
     }

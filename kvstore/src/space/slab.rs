@@ -29,7 +29,6 @@ const FREE_PARTS: u64 = 4;
 struct Slab {
     layout: LayoutId,
     shape: SlabShape,
-    /// Free slots.
     free: Extents,
 }
 
@@ -56,7 +55,6 @@ struct Room {
     base: u64,
 }
 
-/// Counts of slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slots {
     /// Slots that hold a KV block.
@@ -164,7 +162,6 @@ impl Slabs {
         self.slabs.iter().map(|(&base, slab)| base..base + slab.shape.units())
     }
 
-    /// Returns the number of a layout's slots.
     pub(crate) fn slots(&self, layout: LayoutId) -> Slots {
         self.slots.get(&layout).copied().unwrap_or_default()
     }

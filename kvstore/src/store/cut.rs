@@ -57,7 +57,6 @@ enum Part {
     Commit,
 }
 
-/// A commit in progress.
 struct Commit {
     tag: u64,
     parts: Vec<u32>,
@@ -156,7 +155,6 @@ impl Cuts {
         self.layouts.name(ids).map(LayoutId).ok_or(Failure::Undefined("layout"))
     }
 
-    /// Returns a writer's shard and its id there.
     pub(super) fn writer(&self, writer: WriterId) -> (u16, WriterId) {
         if self.set.shards() == 1 {
             return (0, writer);

@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::media::format::{self, Set};
 use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Shard};
 
-/// A shard on the queues of opened devices.
 pub(super) type DeviceShard = Shard<DeviceQueue<Load>>;
 pub(super) type DeviceLane = Lane<DeviceQueue<Load>>;
 
@@ -100,7 +99,6 @@ impl Devices {
         format::check_same(lane, set, device, &mut self.clock())
     }
 
-    /// Opens a lane to one device.
     pub(super) fn lane(&self, device: u8, options: &OpenOptions) -> Result<DeviceLane> {
         lane(&self.0[usize::from(device)], options, &[])
     }

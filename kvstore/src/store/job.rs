@@ -98,7 +98,6 @@ pub(super) struct Fetch {
 /// Limit for how often a fetch is begun.
 const ATTEMPTS_MAX: u8 = 8;
 
-/// A fetch in progress.
 pub(super) struct Fetching {
     fetch: Fetch,
     pool: Option<Arc<Pool>>,
@@ -147,7 +146,6 @@ impl Aim {
     }
 }
 
-/// The waiter for an answer.
 pub(super) enum Waiter {
     Put(PutReply),
     Fetching(Fetching),
@@ -387,7 +385,6 @@ impl Lists {
     }
 }
 
-/// Builds the request for one item, and its waiter.
 pub(super) fn begin_one(item: Item) -> (Action, Waiter) {
     match item {
         Item::Put(item, to) => (Action::Put(item), Waiter::Put(to)),

@@ -40,7 +40,6 @@ pub(super) struct Mailbox<J> {
 }
 
 impl<J> Mailbox<J> {
-    /// Creates a mailbox for `depth` jobs.
     pub(super) fn new(depth: usize) -> Mailbox<J> {
         let (has_endings, stops, closed) = Default::default();
         let (holds_fetches, is_wanted) = Default::default();

@@ -15,7 +15,6 @@ impl Tenant {
         Tenant(ids.into())
     }
 
-    /// Returns its id in a shard.
     pub(super) fn in_shard(&self, shard: u16) -> TenantId {
         self.0[usize::from(shard)]
     }
@@ -39,7 +38,6 @@ impl DefinedLayout {
         &self.layout
     }
 
-    /// Returns its id in a shard.
     pub(super) fn in_shard(&self, shard: u16) -> LayoutId {
         self.ids[usize::from(shard)]
     }

@@ -75,7 +75,6 @@ impl From<PoolBuffer> for Payload<'_> {
 }
 
 impl From<AnyBuffer> for Payload<'_> {
-    /// Lends all of the memory.
     fn from(memory: AnyBuffer) -> Self {
         let bytes = (0..memory.segment_count()).map(|index| memory.segment(index).len).sum();
         Payload(Form::Lent { memory, bytes })

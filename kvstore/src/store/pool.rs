@@ -32,7 +32,6 @@ struct State {
 }
 
 impl Pool {
-    /// Creates a pool of `region`.
     pub(super) fn new(region: Buffer) -> Pool {
         let bytes = region.len();
         let mut runs = Runs::default();
@@ -165,7 +164,6 @@ pub(super) fn regions(devices: &[Device], bytes: usize) -> Result<Vec<Buffer>> {
 }
 
 impl Pools {
-    /// Builds the pools from `regions` that were allocated for `devices`.
     pub(super) fn new(devices: &[Device], regions: Vec<Buffer>) -> Pools {
         let of = |device: &Device| {
             let found = regions.iter().position(|region| device.accepts(region));
@@ -196,7 +194,6 @@ impl Pools {
         (0..count).find_map(|next| self.pools[first.wrapping_add(next) % count].take(len))
     }
 
-    /// Returns the number of pools.
     pub(super) fn count(&self) -> usize {
         self.pools.len()
     }

@@ -58,7 +58,6 @@ impl Runs {
         joined_with(head, run)
     }
 
-    /// Returns the bytes of all runs.
     #[cfg(test)]
     pub(super) fn free_bytes(&self) -> usize {
         self.runs.values().map(|run| run.len()).sum()

@@ -27,7 +27,6 @@ impl Together {
     }
 }
 
-/// One read's share.
 pub(super) struct Share {
     together: Arc<Together>,
     /// The pool and the bytes requested from it.

@@ -17,7 +17,6 @@ pub struct Value {
 }
 
 impl Value {
-    /// Creates a value from `range` of the bytes read from an object of `object_bytes`.
     pub(super) fn new(buffer: PoolBuffer, range: Range<usize>, object_bytes: u64) -> Value {
         assert!(range.end <= buffer.len() && range.start <= range.end, "a value was read");
         Value { buffer, range, object_bytes }

@@ -14,7 +14,6 @@ impl Wake for Unpark {
     }
 }
 
-/// Returns a waker for `thread`.
 pub(super) fn waker_of(thread: Thread) -> Waker {
     Waker::from(Arc::new(Unpark(thread)))
 }

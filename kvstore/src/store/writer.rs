@@ -111,7 +111,6 @@ impl Writer {
         pending
     }
 
-    /// Returns its id in its shard.
     pub(super) fn id(&self) -> WriterId {
         self.id
     }

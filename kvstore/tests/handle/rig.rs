@@ -8,7 +8,6 @@ use adit_driver::{Device, DeviceOptions, Target};
 use adit_kvstore::store::{FormatStore, OpenOptions};
 use adit_kvstore::{Key, Store};
 
-/// Its size in bytes.
 const BYTES: u64 = 256 << 20;
 
 /// The place of a store.

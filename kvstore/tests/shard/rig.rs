@@ -146,7 +146,6 @@ fn lane(device: &Device) -> Lane<Queue> {
     Lane::new(queue(device, &[&memory]), info, memory)
 }
 
-/// Creates a queue besides the store's.
 fn beside(device: &Device) -> DeviceQueue<Buffer> {
     let timeout = Duration::from_secs(10);
     let options = QueueOptions { depth: 1, timeout, abort_timeout: timeout };
@@ -195,7 +194,6 @@ fn carry_out(
     finished.buffer
 }
 
-/// An open store.
 pub(crate) struct Opened<'a> {
     rig: &'a Rig,
     pub(crate) shard: Shard<Queue>,

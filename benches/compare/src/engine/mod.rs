@@ -56,7 +56,6 @@ impl Kind {
 pub(crate) struct Setup {
     /// An empty folder of its own.
     pub(crate) folder: PathBuf,
-    /// Number of objects.
     pub(crate) objects: u64,
     pub(crate) object_bytes: usize,
     /// Memory that it may use.

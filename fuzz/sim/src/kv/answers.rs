@@ -13,7 +13,6 @@ use super::pool::{gather, length, pieces_mut};
 use super::world::{Item, Pending, StoreWorld, Writer};
 use crate::world::violated;
 
-/// An answer and its request.
 struct Answer {
     tag: u64,
     shard: u16,
@@ -102,7 +101,6 @@ impl StoreWorld {
         Ended::Unknown
     }
 
-    /// Checks that a refusal has a reason.
     fn check_refusal(&mut self, answer: &Answer, failure: &Failure) {
         self.excuse_if_struck();
         let is_tight = !self.shape.is_roomy || self.model.is_excused();

@@ -37,7 +37,6 @@ const NAMES: [&str; Sum::COUNT] = [
     "devices attached again",
 ];
 
-/// One of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sum {
     Schedules,

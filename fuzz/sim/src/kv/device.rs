@@ -45,7 +45,6 @@ struct Flight<T> {
     result: Option<Result<u32, CommandError>>,
 }
 
-/// A queue to a simulated device.
 #[derive(Debug)]
 pub(crate) struct SimulatedQueue<T> {
     machine: Shared,

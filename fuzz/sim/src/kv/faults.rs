@@ -2,7 +2,6 @@
 
 use crate::random::Random;
 
-/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The device reports that it is busy: sent again, the command succeeds.
@@ -126,7 +125,6 @@ impl Faults {
         self.is_calm = is_calm;
     }
 
-    /// Returns the fault that strikes a command, if any.
     pub(crate) fn strike(&mut self, kind: Kind, random: &mut Random) -> Option<Fault> {
         if self.is_calm || !self.has_any() || !random.one_in(self.one_in) {
             return None;
@@ -150,7 +148,6 @@ impl Faults {
         self.on.iter().any(|on| *on)
     }
 
-    /// Iterates over the kinds that are switched on.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = Fault> + '_ {
         Fault::ALL.into_iter().zip(&self.on).filter(|(_, on)| **on).map(|(fault, _)| fault)
     }

@@ -21,7 +21,6 @@ pub(crate) struct Unwritten {
 /// The devices at a command.
 #[derive(Debug)]
 pub(crate) struct Frozen {
-    /// The command's number in the run.
     pub(crate) command: u64,
     media: Vec<Media>,
     unwritten: Vec<Unwritten>,
@@ -60,7 +59,6 @@ impl Freezer {
         !self.at.is_empty()
     }
 
-    /// Records a write in flight.
     pub(crate) fn begin(&mut self, flight: u64, write: Unwritten) {
         self.unwritten.insert(flight, write);
     }

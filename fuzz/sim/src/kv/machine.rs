@@ -44,7 +44,6 @@ pub(crate) struct Machine {
     foreign: Range<u64>,
 }
 
-/// A handle of the machine's.
 pub(crate) type Shared = Arc<Mutex<Machine>>;
 
 /// Locks it. A panic elsewhere ends the run anyway.
@@ -103,7 +102,6 @@ impl Machine {
         self.cut_at = command;
     }
 
-    /// Cuts the power now.
     pub(crate) fn cut_now(&mut self) {
         self.is_off = true;
     }
@@ -117,7 +115,6 @@ impl Machine {
         self.is_hung_up = true;
     }
 
-    /// Loses the device.
     pub(crate) fn lose(&mut self, device: usize) {
         self.lost[device] = true;
     }
@@ -175,7 +172,6 @@ impl Machine {
         self.freezer.end(flight);
     }
 
-    /// Returns the time of the next event.
     pub(crate) fn next(&self) -> Option<Time> {
         self.agenda.values().min().copied()
     }

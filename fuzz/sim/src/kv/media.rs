@@ -153,7 +153,6 @@ impl Media {
         self.seen[write.0 as usize] = self.moment();
     }
 
-    /// Reads `bytes` at `lba`.
     pub(crate) fn read(&self, lba: u64, bytes: usize) -> Vec<u8> {
         let mut found = Vec::with_capacity(bytes);
         self.image.read(lba as usize * self.lba_bytes, bytes, &mut found);
@@ -166,7 +165,6 @@ impl Media {
         Some(&piece.bytes[piece.at..piece.at + self.lba_bytes])
     }
 
-    /// Writes whole LBAs.
     pub(crate) fn write(&mut self, lba: u64, data: &[u8]) -> WriteId {
         let write = WriteId(self.seen.len() as u32);
         self.seen.push(u64::MAX);
@@ -244,7 +242,6 @@ impl Media {
         self.unreadable.insert(lba);
     }
 
-    /// Returns whether one of these LBAs is unreadable.
     pub(crate) fn is_unreadable(&self, lba: u64, lbas: u64) -> bool {
         self.unreadable.range(lba..lba + lbas).next().is_some()
     }

@@ -38,7 +38,6 @@ pub(crate) struct Version {
     pub(crate) gone: Option<Time>,
 }
 
-/// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// It took effect.
@@ -60,7 +59,6 @@ struct Write {
     window: (Moment, Moment),
 }
 
-/// Any moment.
 const ALWAYS: (Moment, Moment) = (0, Moment::MAX);
 
 /// A key and the writes to it.
@@ -69,7 +67,6 @@ struct History {
     key: Key,
     shard: u16,
     writes: Vec<Write>,
-    /// Every version ever put.
     ever: Vec<Version>,
     /// Whether a cut may have lost the data of one of its objects, whose record may since have come back and been
     /// committed.
@@ -79,9 +76,7 @@ struct History {
 /// A part of an object that was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
-    /// The bytes in memory.
     pub(crate) bytes: &'a [u8],
-    /// The part requested.
     pub(crate) part: &'a Part,
 }
 
@@ -120,7 +115,6 @@ pub(crate) struct Model {
     versions: u64,
     /// Whether a fault struck: misses are excused, and old data may come back after a crash.
     is_excused: bool,
-    /// Whether objects may be evicted.
     may_evict: bool,
     /// For each shard, when its last completed commit began.
     committed: Vec<Moment>,
@@ -129,7 +123,6 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Creates the model of these keys, each with its shard.
     pub(crate) fn new(seed: u64, shards: u16, keys: Vec<(Key, u16)>, may_evict: bool) -> Model {
         let absent = Write { version: None, begin: 0, end: Some(0), window: ALWAYS };
         let history = |(key, shard)| History {
@@ -183,7 +176,6 @@ impl Model {
         self.keys[key].ever.iter().map(|version| version.bytes).max().unwrap_or(1)
     }
 
-    /// Creates a new version.
     pub(crate) fn version(&mut self, bytes: u64, expires: Option<Time>) -> Version {
         self.versions += 1;
         Version { number: self.versions, bytes, tensors: None, expires, gone: None }

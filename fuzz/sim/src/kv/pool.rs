@@ -97,7 +97,6 @@ impl Pool {
         region
     }
 
-    /// Takes memory back.
     pub(crate) fn give(&mut self, memory: AnyBuffer) {
         match memory {
             AnyBuffer::None => {}
@@ -164,7 +163,6 @@ pub(crate) fn scatter(memory: &mut AnyBuffer, mut bytes: &[u8]) {
     }
 }
 
-/// Iterates over the pieces in order.
 pub(crate) fn pieces(memory: &AnyBuffer) -> impl Iterator<Item = &Buffer> {
     let slice = match memory {
         AnyBuffer::None => &[],
@@ -174,7 +172,6 @@ pub(crate) fn pieces(memory: &AnyBuffer) -> impl Iterator<Item = &Buffer> {
     slice.iter()
 }
 
-/// Iterates over the pieces for writing.
 pub(crate) fn pieces_mut(memory: &mut AnyBuffer) -> impl Iterator<Item = &mut Buffer> {
     let slice = match memory {
         AnyBuffer::None => &mut [],

@@ -41,7 +41,6 @@ impl StoreWorld {
         }
     }
 
-    /// Submits a request.
     pub(crate) fn submit(&mut self, shard: u16, action: Action, items: Vec<Item>) {
         self.next_tag += 1;
         let tag = self.next_tag;
@@ -110,7 +109,6 @@ impl StoreWorld {
         PutOptions { tenant, ttl_s, after, layout }
     }
 
-    /// Returns memory with a part of a version.
     fn memory_with(&mut self, version: Version, part: &Part) -> AnyBuffer {
         let content = self.model.content(version);
         let Some(tensors) = version.tensors else {

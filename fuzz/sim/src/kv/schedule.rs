@@ -21,7 +21,6 @@ const ATTEMPTS_MAX: u32 = 8;
 const LAST_TURNS: u32 = 16;
 /// Steps until a journal has room.
 const STEPS_MAX: u32 = 10_000;
-/// Quota of a tenant in bytes.
 const QUOTA_BYTES: u64 = 200 << 10;
 
 /// How a life of the store ends.
@@ -332,7 +331,6 @@ impl StoreWorld {
         self.fall();
     }
 
-    /// Stops cleanly.
     fn stop(&mut self) {
         self.drain();
         for shard in 0..self.shards.len() {

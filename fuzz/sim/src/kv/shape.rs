@@ -12,7 +12,6 @@ use super::machine::Pace;
 use super::tensors;
 use crate::random::Random;
 
-/// One device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Disk {
     pub(crate) bytes: usize,
@@ -26,7 +25,6 @@ pub(crate) struct Shape {
     pub(crate) durability: Durability,
     pub(crate) shards: u16,
     pub(crate) disks: Vec<Disk>,
-    /// Memory of each lane in bytes.
     pub(crate) lane_bytes: usize,
     pub(crate) objects_max: u32,
     pub(crate) journal_bytes: Option<u64>,

@@ -33,7 +33,6 @@ impl Tensors {
         self.tensor_bytes.next_multiple_of(UNIT_BYTES)
     }
 
-    /// Returns the tensors of these layers.
     fn numbers(&self, layers: Range<u32>) -> Range<u32> {
         layers.start * self.per_layer..layers.end * self.per_layer
     }
@@ -54,7 +53,6 @@ impl Tensors {
         bytes
     }
 
-    /// Returns whether `bytes` are these layers.
     pub(crate) fn are(&self, bytes: &[u8], layers: Range<u32>, seed: u64) -> bool {
         let is_long = bytes.len() as u64 == self.memory_bytes(layers.clone());
         let tensors = bytes.chunks(self.padded_bytes() as usize).zip(self.numbers(layers));

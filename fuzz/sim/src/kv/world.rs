@@ -23,7 +23,6 @@ use crate::random::Random;
 use crate::trace::Trace;
 use crate::world::violated;
 
-/// A queue of a shard.
 pub(crate) type Queue = SimulatedQueue<Tag>;
 /// Steps without progress after which the run counts as stuck.
 const IDLE_STEPS_MAX: u32 = 10_000;
@@ -66,12 +65,10 @@ pub(crate) struct Writer {
     pub(crate) ttl_s: Option<u64>,
     /// Parts not submitted yet.
     pub(crate) parts: Vec<Part>,
-    /// Number of its parts.
     pub(crate) part_count: usize,
     pub(crate) unanswered: usize,
 }
 
-/// Leased keys.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
@@ -106,7 +103,6 @@ pub(crate) struct StoreWorld {
     pub(crate) next_tag: u64,
     /// Bytes put since the start.
     pub(crate) volume: u64,
-    /// Bytes written to the journals.
     pub(crate) journal_bytes: u64,
     /// Whether reads establish the state that came back.
     pub(crate) is_settling: bool,
@@ -170,7 +166,6 @@ impl StoreWorld {
         (0..self.shape.disks.len()).map(|device| self.lane(device)).collect()
     }
 
-    /// Opens a lane to one device.
     pub(crate) fn lane(&mut self, device: usize) -> Lane<Queue> {
         let queue = Queue::new(&self.machine, device, self.shape.disks[device].rules);
         let info = queue.info();
@@ -204,7 +199,6 @@ impl StoreWorld {
         result
     }
 
-    /// Returns the options for opening shards.
     pub(crate) fn options(&self) -> ShardOptions {
         let shape = &self.shape;
         ShardOptions {

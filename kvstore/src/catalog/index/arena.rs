@@ -5,12 +5,10 @@
 /// Assumed overhead of the allocator per list.
 const OVERHEAD_BYTES: usize = 16;
 
-/// Lists by number.
 #[derive(Debug)]
 pub(super) struct Arena<T> {
     lists: Vec<Box<[T]>>,
     free: Vec<u32>,
-    /// Bytes of all lists.
     heap_bytes: usize,
 }
 

@@ -3,7 +3,6 @@
 use super::entry::Entry;
 use crate::catalog::table::Table;
 
-/// Entries by id.
 #[derive(Debug)]
 pub(super) struct Entries {
     kept: Table<Entry>,
@@ -12,13 +11,11 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Creates free entries.
     pub(super) fn new(kept: u32, spare: u32) -> Entries {
         let spare = (spare > 0).then(|| Table::new(spare as usize));
         Entries { kept: Table::new(kept as usize), spare }
     }
 
-    /// Returns the number of entries.
     pub(super) fn len(&self) -> u32 {
         (self.kept.len() + self.spare.as_ref().map_or(0, |spare| spare.len())) as u32
     }

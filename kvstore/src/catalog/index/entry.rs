@@ -14,7 +14,6 @@
 use crate::model::object::{LayoutId, Object, TenantId};
 use crate::model::place::Place;
 
-/// Bytes of an entry.
 pub(super) const ENTRY_BYTES: usize = 50;
 /// Longest key stored in the entry, in bytes.
 pub(super) const SHORT_BYTES: usize = 32;
@@ -28,7 +27,6 @@ const PREFIX_BYTES: usize = SHORT_BYTES - 4;
 /// The entry's bytes: a plain array, so that a large allocation consists of zero pages.
 pub(super) type Entry = [u8; ENTRY_BYTES];
 
-/// Where the key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyForm<'a> {
     /// In the entry.
@@ -61,7 +59,6 @@ pub(super) fn next_free(entry: &Entry) -> u32 {
     word(entry, 1)
 }
 
-/// Frees an entry.
 pub(super) fn set_free(entry: &mut Entry, next: u32) {
     *entry = [0; ENTRY_BYTES];
     entry[1..5].copy_from_slice(&next.to_le_bytes());

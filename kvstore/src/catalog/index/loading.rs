@@ -115,7 +115,6 @@ impl Loading {
         self.index
     }
 
-    /// Links the objects that wait for a span.
     fn link(&mut self, span: usize, gone: &mut impl FnMut(ObjectId)) {
         let Loading { index, waiting } = self;
         for group in waiting[span].chunks(GROUP) {

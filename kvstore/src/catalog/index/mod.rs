@@ -455,7 +455,6 @@ impl Index {
     }
 }
 
-/// Returns the hash of an entry's key.
 fn hash_of(entry: &Entry, long_keys: &Arena<u8>, hash_key: [u64; 2]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(hash_key[0], hash_key[1]);
     hasher.write(match entry::key(entry) {

@@ -25,7 +25,6 @@ pub(super) struct Slots {
     id_bits: u32,
 }
 
-/// The end of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Walk {
     /// At the slot of this id.
@@ -43,7 +42,6 @@ impl Slots {
         Slots { words, id_bits: u32::BITS - (ids + spare).leading_zeros() }
     }
 
-    /// Returns the number of spans.
     pub(super) fn spans(&self) -> usize {
         self.words.len().div_ceil(SPAN_SLOTS)
     }

@@ -6,7 +6,6 @@
 use super::{CLASSES, Class, Ticket};
 use adit_driver::Time;
 
-/// No entry.
 const NONE: u32 = u32::MAX;
 
 /// A waiting request.
@@ -14,7 +13,6 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Entry<T> {
     pub(super) class: Class,
     pub(super) bytes: u64,
-    /// When it was pushed.
     pub(super) pushed: Time,
     pub(super) payload: T,
 }
@@ -81,7 +79,6 @@ impl<T> Lists<T> {
         Ok(Ticket { entry: at, generation: self.generation })
     }
 
-    /// Returns the first of a class.
     pub(super) fn first(&self, class: Class) -> Option<&Entry<T>> {
         let first = self.lists[class as usize].first;
         self.nodes.get(first as usize).and_then(|node| node.entry.as_ref())
@@ -115,13 +112,11 @@ impl<T> Lists<T> {
         Some(entry)
     }
 
-    /// Returns whether the ticket's entry waits.
     pub(super) fn waits(&self, ticket: Ticket) -> bool {
         let node = self.nodes.get(ticket.entry as usize);
         node.is_some_and(|node| node.generation == ticket.generation && node.entry.is_some())
     }
 
-    /// Returns the number of entries of a class.
     pub(super) fn waiting(&self, class: Class) -> u32 {
         self.lists[class as usize].count
     }

@@ -96,7 +96,6 @@ impl Rebuild for State {
     }
 }
 
-/// An event.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Put(u8, u64),

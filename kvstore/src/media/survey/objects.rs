@@ -74,7 +74,6 @@ impl Rebuild for Objects {
 }
 
 impl Objects {
-    /// Iterates over all objects, in any order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &SurveyedObject> {
         self.objects.values()
     }

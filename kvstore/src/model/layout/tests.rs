@@ -160,7 +160,6 @@ fn any_layout() -> impl Strategy<Value = Layout> {
     )
 }
 
-/// Returns the units of each tensor of a block at `unit`.
 fn tensors(layout: &Layout, unit: u64) -> Vec<Range<u64>> {
     let range = |tensor| {
         let start = unit + layout.offset_units(tensor);

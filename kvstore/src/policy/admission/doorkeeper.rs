@@ -10,7 +10,6 @@
 
 /// Bits of a filter per key.
 const KEY_BITS: usize = 8;
-/// Words of a line.
 const LINE: usize = 8;
 /// Bits of a line for keys; the highest of its last word are the generation.
 const LINE_BITS: u64 = 496;

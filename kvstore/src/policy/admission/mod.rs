@@ -80,7 +80,6 @@ impl Admission {
         seen || !self.guards
     }
 
-    /// Returns the bytes of memory reserved.
     #[cfg(test)]
     fn memory_bytes(&self) -> usize {
         self.seen.memory_bytes() + self.open.memory_bytes() + self.guarded.memory_bytes()

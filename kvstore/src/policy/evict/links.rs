@@ -12,7 +12,6 @@ use crate::model::object::ObjectId;
 const NODE_BITS: u32 = 27;
 const NODE_MASK: u32 = (1 << NODE_BITS) - 1;
 
-/// The number of a queue.
 pub(super) type Queue = u32;
 
 /// The two words of a node.
@@ -64,7 +63,6 @@ impl Links {
         *bits = *bits & !NODE_MASK | to;
     }
 
-    /// Returns whether an object is in a queue.
     pub(super) fn is_linked(&self, id: ObjectId) -> bool {
         self.get(self.node(id), Word::Back) != 0
     }
@@ -95,7 +93,6 @@ impl Links {
         self.nodes[node as usize] = [0; 2];
     }
 
-    /// Returns the last object of a queue.
     pub(super) fn back(&self, queue: Queue) -> Option<ObjectId> {
         self.object(self.get(1 + queue, Word::Front))
     }
@@ -109,7 +106,6 @@ impl Links {
         node.checked_sub(self.base).map(ObjectId)
     }
 
-    /// Returns the mark of an object.
     pub(super) fn mark(&self, id: ObjectId) -> u32 {
         self.nodes[self.node(id) as usize][Word::Front as usize] >> NODE_BITS
     }

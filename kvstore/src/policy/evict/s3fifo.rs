@@ -17,7 +17,6 @@ const SMALL: Queue = 0;
 const MAIN: Queue = 1;
 /// One of this many objects is in the small queue.
 const SMALL_SHARE: u32 = 10;
-/// Maximum hits counted.
 const HITS_MAX: u32 = 3;
 /// Hits that move an object from the small queue to the main one.
 const HITS_TO_MAIN: u32 = 2;
@@ -60,7 +59,6 @@ impl S3Fifo {
         self.lens[queue as usize] += 1;
     }
 
-    /// Removes an object and returns its queue.
     fn take(&mut self, id: ObjectId) -> Queue {
         let queue = self.queue(id);
         self.links.unlink(id);

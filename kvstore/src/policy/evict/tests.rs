@@ -222,7 +222,6 @@ impl Model for S3Model {
     }
 }
 
-/// Compares a policy with its model, step by step.
 fn follow(mut policy: Box<dyn Policy>, mut model: impl Model, steps: Vec<Step>) {
     let mut leased = HashSet::new();
     for step in steps {

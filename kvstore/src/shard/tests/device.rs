@@ -147,7 +147,6 @@ impl TestDevice {
         }
     }
 
-    /// Locks the medium.
     pub(crate) fn medium(&self) -> MutexGuard<'_, Medium> {
         self.medium.lock().expect("no test thread panicked with it")
     }
@@ -177,7 +176,6 @@ impl TestDevice {
         other
     }
 
-    /// Opens a lane to it.
     pub(crate) fn lane(&self) -> Lane<TestQueue> {
         let info = LaneInfo {
             device: self.name.clone(),
@@ -207,7 +205,6 @@ pub(crate) fn memory(bytes: usize) -> adit_driver::Buffer {
     device.allocate(bytes.next_multiple_of(UNIT_BYTES as usize)).expect("memory")
 }
 
-/// A queue to a [`TestDevice`].
 #[derive(Debug)]
 pub(crate) struct TestQueue {
     medium: Arc<Mutex<Medium>>,

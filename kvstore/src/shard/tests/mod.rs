@@ -141,7 +141,6 @@ fn get(key: u64, units: u64) -> Action {
     Action::Get(GetItem { key: key.into(), part: Part::All, into })
 }
 
-/// Surveys a device: the number of objects, and the faults.
 fn surveyed(device: &TestDevice) -> (usize, Vec<Fault>) {
     let (mut lanes, clock) = ([device.lane()], &mut || Time::ZERO);
     let (bytes, name) = (UNITS * UNIT_BYTES, "memory:0".to_owned());

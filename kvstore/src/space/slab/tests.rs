@@ -6,7 +6,6 @@ use proptest::prelude::*;
 const A: (LayoutId, SlabShape) = (LayoutId(1), SlabShape { runs: 3, run_units: 2, slots: 8 });
 const B: (LayoutId, SlabShape) = (LayoutId(2), SlabShape { runs: 2, run_units: 5, slots: 4 });
 
-/// Iterates over the units of a slot's runs.
 fn slot_units(unit: u64, shape: SlabShape) -> impl Iterator<Item = u64> {
     let run = move |run: u32| unit + u64::from(run) * shape.stride_units();
     (0..shape.runs).flat_map(move |r| run(r)..run(r) + u64::from(shape.run_units))

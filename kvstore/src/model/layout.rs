@@ -167,7 +167,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Limits the slabs to `slab_units_max` units, by halving their slots to a power of two as needed. A slab has at
+    /// Limits the slabs to `slab_units_max` units: they get fewer slots, a power of two, if needed. A slab has at
     /// least one slot, even if that is larger.
     ///
     /// A small device has room for few large slabs, and each layout keeps at least one that is not full.

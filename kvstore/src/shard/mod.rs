@@ -7,7 +7,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `request` | requests, outcomes and failures |
+//! | `request` | requests and their outcomes |
 //! | `turn` | the loop: sending commands and handling their completions |
 //! | `batch`, `memory`, `parts` | a request in progress: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |

@@ -20,8 +20,8 @@
 //! - **Dropping a [`Pending`] cancels it** unless the request has begun. Memory in flight stays in place until the
 //!   device is done.
 //!
-//! This folder routes requests, lends memory and delivers answers. It must not touch media formats, the index or
-//! policies: those belong to the shards.
+//! This folder routes requests, lends memory and delivers answers. Apart from formatting, opening and recovering a
+//! device, only the shards touch the media; the index and the policies are theirs alone.
 //!
 //! | file | holds |
 //! |---|---|
@@ -30,6 +30,7 @@
 //! | `plans` | reads that another executor carries out |
 //! | `open`, `devices`, `endurance` | formatting and opening a store |
 //! | `payload`, `value`, `info`, `names`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
+//! | `prometheus` | the counters as text |
 //! | `pool`, `runs` | registered memory, reused |
 //! | `core`, `mailbox`, `job`, `wait` | the way to the threads |
 //! | `threads`, `thread`, `flights`, `gather`, `together` | the threads, and the way back |

@@ -655,6 +655,8 @@ pub(crate) fn near(bus: &Arc<dyn Bus>, len: usize) -> Result<HostMemory> {
 }
 
 #[cfg(test)]
+mod shapes;
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::bus::soft::{Drive, SoftBus};

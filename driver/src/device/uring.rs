@@ -427,3 +427,40 @@ impl<B: IoBuffer> Drop for UringQueue<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory;
+
+    /// An entry's opcode and its flags as of pwritev2(2).
+    fn flags(entry: squeue::Entry) -> (u8, i32) {
+        // SAFETY: an entry is the kernel's submission queue entry, 64 bytes without padding.
+        let bytes: [u8; 64] = unsafe { std::mem::transmute(entry) };
+        (bytes[0], i32::from_ne_bytes(std::array::from_fn(|i| bytes[28 + i])))
+    }
+
+    #[test]
+    fn writes_say_how_durable_they_are_and_reads_do_not() {
+        let buffer = memory::allocate_for_host(4096).expect("memory");
+        let at = buffer.pointer(0).as_ptr();
+        let run = Run { offset: 0, bytes: 4096 };
+        for (durability, expected) in [
+            (Durability::Cached, 0),
+            (Durability::Data, libc::RWF_DSYNC),
+            (Durability::All, libc::RWF_SYNC),
+        ] {
+            for fixed in [None, Some(3)] {
+                let [write, read] =
+                    [false, true].map(|reads| flags(transfer(at, run, fixed, reads, durability)));
+                assert_eq!((write.1, read.1), (expected, 0), "{durability:?} {fixed:?}");
+                assert_ne!(write.0, read.0);
+            }
+            let [write, read] = [false, true].map(|reads| {
+                let mut pieces = Pieces::with_room(1);
+                flags(scattered(&mut pieces, &buffer, run, reads, durability))
+            });
+            assert_eq!((write.1, read.1), (expected, 0), "{durability:?} scattered");
+        }
+    }
+}

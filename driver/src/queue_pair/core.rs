@@ -500,3 +500,8 @@ fn outcome(entry: Arrival) -> Result<u32, CommandError> {
     let status = entry.status();
     if status.is_success() { Ok(entry.dw0()) } else { Err(CommandError::Status(status)) }
 }
+
+#[cfg(test)]
+mod by_hand;
+#[cfg(test)]
+mod direct;

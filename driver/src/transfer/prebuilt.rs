@@ -185,6 +185,13 @@ mod tests {
     }
 
     #[test]
+    fn lists_take_no_more_pages_than_their_entries() {
+        let pages_for = |pages| PrebuiltPrps::bytes_for(pages) / PAGE_BYTES;
+        let expected = [(1, 2), (255, 2), (256, 3), (511, 3), (512, 4), (766, 4), (767, 5)];
+        assert_eq!(expected.map(|(pages, _)| (pages, pages_for(pages))), expected);
+    }
+
+    #[test]
     fn both_phases_are_needed() {
         let (prps, _) = build(1200);
         assert!(!phase(&prps, 0, 511) && phase(&prps, 0, 512) && !phase(&prps, 0, 513));

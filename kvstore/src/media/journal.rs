@@ -440,6 +440,38 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_durable_is_written_again_as_it_was() {
+        const B: usize = JOURNAL_BLOCK_BYTES;
+        let mut journal = journal();
+        for number in 0..5 {
+            assert!(!journal.has_unsealed());
+            append(&mut journal, number).expect("room");
+            assert!(journal.has_unsealed());
+            journal.seal();
+            assert_eq!(journal.sealed_blocks() as u64, number + 1);
+        }
+        let mut memory = vec![0; 4 * B];
+        let (front, back) = memory.split_at_mut(2 * B);
+        let writes = [front, back].map(|room| journal.take(room).expect("two blocks"));
+        assert_eq!((journal.sealed_blocks(), journal.undurable_blocks()), (1, 4));
+        journal.written(&writes[0]);
+        journal.durable(2);
+        assert_eq!((journal.sealed_blocks(), journal.undurable_blocks()), (1, 3));
+        journal.write_again();
+        assert_eq!((journal.sealed_blocks(), journal.undurable_blocks()), (4, 0));
+        assert_eq!((journal.written_end(), journal.durable_end()), (2, 2));
+        let mut again = vec![0; 5 * B];
+        let write = journal.take(&mut again).expect("all of them");
+        assert_eq!(write, JournalWrite { unit: 102, sequences: 2..6 });
+        assert!(again[..3 * B] == memory[B..], "not a byte has changed");
+        journal.written(&write);
+        journal.durable(6);
+        journal.release(4);
+        assert_eq!((journal.written_end(), journal.durable_end(), journal.tail()), (6, 6, 4));
+        assert_eq!((journal.undurable_blocks(), journal.free_blocks()), (0, 16 - 2));
+    }
+
+    #[test]
     fn nothing_new_is_nothing_to_write() {
         let mut journal = journal();
         assert_eq!(journal.seal(), Mark::start(&LINEAGE));

@@ -148,7 +148,8 @@ pub struct Recovered {
     /// What lies at the cut in place of the next block; `None` if the whole ring was replayed. [`Void::Damaged`] is a
     /// torn or damaged block.
     pub cut: Option<Void>,
-    /// Blocks lost behind the cut: of the next 64, those that are whole and no older than the blocks before it.
+    /// Blocks lost behind the cut: of the next 64, and those read along with them, the ones that are whole and no
+    /// older than the blocks before the cut.
     pub blocks_behind: u64,
     /// Numbers of the checkpoints passed over, with the reason. [`Void::Chain`] means that the journal ends before
     /// the checkpoint's end.

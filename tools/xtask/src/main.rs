@@ -23,6 +23,7 @@ mod progress;
 mod repeat;
 mod sim;
 mod test;
+mod tidy;
 mod vm;
 mod workspace;
 
@@ -50,6 +51,8 @@ enum Command {
     Repeat(repeat::RepeatArgs),
     /// Change the code that must not be wrong, and list the changes that no test notices
     Mutants(mutants::MutantsArgs),
+    /// Check the rules of the text, or print the figures of the house
+    Tidy(tidy::TidyArgs),
     /// Test the GPU's code without a GPU: as C++ on threads, and as NVRTC compiles it
     Device,
     /// Count the driver's instructions per I/O, and measure it beside the least that an initiator has to do
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Repeat(args) => repeat::run(&args),
         Command::Mutants(args) => mutants::run(&args),
+        Command::Tidy(args) => tidy::run(&args),
         Command::Device => device::run(),
         Command::BenchDriver(args) => bench_driver::run(&args),
         Command::Demo => demo::run(),

@@ -34,7 +34,7 @@ struct Step {
     command: fn() -> Result<std::result::Result<Command, String>>,
 }
 
-const STEPS: [Step; 4] = [
+const STEPS: [Step; 5] = [
     Step {
         name: "miri",
         about: "undefined behaviour in the driver's slots, rings, memory and planner (under an interpreter)",
@@ -54,6 +54,11 @@ const STEPS: [Step; 4] = [
         name: "fuzz",
         about: "ten minutes of vfio-user clients with files and states against the server, guided by coverage",
         command: fuzz,
+    },
+    Step {
+        name: "deny",
+        about: "licences, sources and known advisories of all dependencies",
+        command: deny,
     },
 ];
 
@@ -145,6 +150,18 @@ fn summary(outcomes: &[Outcome]) -> String {
 /// A build of its own, as other flags would have cargo build everything anew each time.
 fn target(step: &str) -> Result<PathBuf> {
     Ok(workspace::target_directory()?.join("nightly").join(step))
+}
+
+fn deny() -> Result<std::result::Result<Command, String>> {
+    let asked = Command::new("cargo").args(["deny", "--version"]).output();
+    if !asked.is_ok_and(|answer| answer.status.success()) {
+        return Ok(
+            Err("cargo-deny is not installed: cargo install cargo-deny --locked".to_owned()),
+        );
+    }
+    let mut command = workspace::cargo();
+    command.args(["deny", "--workspace", "--all-features", "check"]);
+    Ok(Ok(command))
 }
 
 fn fuzz() -> Result<std::result::Result<Command, String>> {

@@ -85,11 +85,13 @@ fn a_damaged_newest_checkpoint_is_replaced_by_the_older_and_costs_nothing() {
     let mut shard = busy();
     let (whole, found) = open(&mut shard.device);
     let newest = found.checkpoint.expect("a checkpoint");
+    assert_eq!(found.void_slots, [false; 2]);
     let body = areas().slots[newest.slot].start + 1;
     shard.device.units.get_mut(&body).expect("a unit")[100] ^= 1;
     let (state, found) = open(&mut shard.device);
     assert_eq!(state, whole);
     assert_eq!(found.passed_over, [(newest.number, Void::Damaged)]);
+    assert_eq!(found.void_slots, [0, 1].map(|slot| slot == newest.slot));
     assert!(!found.is_flushed_lost, "all of it is in the journal");
     let older = found.checkpoint.expect("the older");
     assert_eq!((older.number, older.slot), (newest.number - 1, 1 - newest.slot));
@@ -242,6 +244,7 @@ fn blocks_of_another_shard_never_follow() {
         device.write(unit + misdirected, &theirs[at..at + JOURNAL_BLOCK_BYTES]);
         let (_, found) = open(&mut device);
         assert_eq!((found.journal_blocks, found.cut), (misdirected, Some(Void::Chain)));
+        assert_eq!(found.blocks_behind, 2 - misdirected, "the cut is not behind itself");
     }
 }
 
@@ -316,4 +319,133 @@ fn a_checkpoint_that_could_not_be_read_once_stays_void() {
     let (state, found) = open(&mut shard.device);
     assert_eq!((found.next.sequence, found.checkpoint), (2, None));
     assert_eq!(state, shard.model(u64::MAX));
+}
+
+#[test]
+fn chunks_come_in_order_until_one_is_the_last_wanted() {
+    let mut device = Device::default();
+    (7..12).for_each(|unit| device.write(unit, &[unit as u8; UNIT_BYTES as usize]));
+    let mut read = |wanted: usize| {
+        let mut chunks = Vec::new();
+        let mut each = |chunk: &[u8]| {
+            let units = chunk.chunks(UNIT_BYTES as usize);
+            chunks.push(units.map(|unit| unit[4095]).collect::<Vec<u8>>());
+            Ok(chunks.len() < wanted)
+        };
+        device.read_stream(0, 7..12, 2 * UNIT_BYTES as usize, &mut each).expect("answers");
+        chunks
+    };
+    let all = [vec![7, 8], vec![9, 10], vec![11]];
+    for wanted in 1..=4 {
+        assert_eq!(read(wanted), all[..wanted.min(3)]);
+    }
+}
+
+/// A device that counts the bytes read.
+struct Counting<'a>(&'a mut Device, u64);
+
+impl Media for Counting<'_> {
+    fn read(&mut self, device: u8, unit: u64, into: &mut [u8]) -> Result<()> {
+        self.1 += into.len() as u64;
+        self.0.read(device, unit, into)
+    }
+}
+
+#[test]
+fn all_bytes_read_are_counted() {
+    let mut shard = checkpointed_under_load();
+    let mut media = Counting(&mut shard.device, 0);
+    let found = recover(&mut media, &mut State::default(), &LINEAGE, &areas()).expect("answers");
+    assert!(found.checkpoint_records > 0 && found.journal_blocks > 0);
+    assert_eq!(found.bytes_read, media.1);
+}
+
+#[test]
+fn a_checkpoint_that_its_slot_does_not_hold_is_damaged() {
+    let mut shard = busy();
+    let newest = open(&mut shard.device).1.checkpoint.expect("a checkpoint");
+    let mut short = areas();
+    short.slots[newest.slot].end = short.slots[newest.slot].start + BODY_BLOCK_UNITS;
+    let found =
+        recover(&mut shard.device, &mut State::default(), &LINEAGE, &short).expect("answers");
+    assert_eq!(found.checkpoint.map(|older| older.slot), Some(1 - newest.slot));
+    assert_eq!(found.damaged_headers, [0, 1].map(|slot| slot == newest.slot));
+}
+
+#[test]
+fn a_journal_that_still_has_its_start_is_better_than_an_inconsistent_checkpoint() {
+    let mut shard = Shard::new();
+    for key in 0..6 {
+        shard.step(&Step::Put(key, 0));
+        shard.step(&Step::Commit);
+    }
+    while !shard.checkpoint(2) {
+        shard.step(&Step::Put(7, 0));
+    }
+    let begin = shard.newest_begin;
+    assert!(begin > FIRST_SEQUENCE);
+    shard.device.units.remove(&(areas().journal.start + begin)).expect("a block");
+    let (state, found) = open(&mut shard.device);
+    assert_eq!((found.checkpoint, found.is_inconsistent), (None, false));
+    assert_eq!((found.next.sequence, state), (begin, shard.model(begin)));
+}
+
+#[test]
+fn the_journal_is_kept_from_where_the_loaded_checkpoint_begins_whatever_the_other_says() {
+    // Of two with the same number the first is loaded, though the second begins later.
+    let mut shard = Shard::new();
+    for round in 0..2 {
+        shard.step(&Step::Put(1, round));
+        shard.step(&Step::Commit);
+        shard.next_checkpoint = (1, round as usize);
+        while !shard.checkpoint(10) {}
+    }
+    let (_, found) = open(&mut shard.device);
+    let chosen = found.checkpoint.expect("a checkpoint");
+    assert_eq!((chosen.slot, found.tail), (0, chosen.begin.sequence));
+    assert!(chosen.begin.sequence < shard.newest_begin);
+    // A header from so long ago that the ring has gone around since.
+    let mut shard = Shard::new();
+    for key in 0..4 {
+        shard.step(&Step::Put(key, 0));
+        shard.step(&Step::Commit);
+    }
+    while !shard.checkpoint(10) {}
+    let old = shard.device.units[&areas().slots[0].start].clone();
+    while shard.journal.tail() <= 2 * BLOCKS || shard.next_checkpoint.1 != 0 {
+        (0..9).for_each(|key| shard.step(&Step::Put(key, 1)));
+        while !shard.checkpoint(10) {}
+    }
+    shard.device.units.insert(areas().slots[0].start, old);
+    let (_, found) = open(&mut shard.device);
+    let chosen = found.checkpoint.expect("a checkpoint");
+    assert_eq!((chosen.slot, found.tail), (1, chosen.begin.sequence));
+}
+
+#[test]
+fn a_cut_is_looked_behind_for_so_many_blocks_and_then_no_more_is_read() {
+    let areas = Areas { journal: 300..600, ..areas() };
+    let (mut device, start) = (Device::default(), Mark::start(&LINEAGE));
+    let mut journal = Journal::new(areas.journal.clone(), 1, 1, start, FIRST_SEQUENCE);
+    let mut memory = vec![0; JOURNAL_BLOCK_BYTES];
+    for _ in 0..290 {
+        let said = Said::Delete(b"key".to_vec(), 1);
+        said.with(|record| journal.append(record)).expect("room");
+        journal.seal();
+        device.write(journal.take(&mut memory).expect("a block").unit, &memory);
+    }
+    device.flush();
+    for cut in 1..40 {
+        let block = device.units.remove(&(areas.journal.start + cut)).expect("a block");
+        let mut state = State::default();
+        let found = recover(&mut device, &mut state, &LINEAGE, &areas).expect("answers");
+        device.units.insert(areas.journal.start + cut, block);
+        assert_eq!(found.journal_blocks, cut - 1);
+        // What was read with the last of them is looked at, too.
+        let chunk_blocks = (CHUNK_BYTES / JOURNAL_BLOCK_BYTES) as u64;
+        let behind = BEHIND_BLOCKS..BEHIND_BLOCKS + chunk_blocks;
+        assert!(behind.contains(&found.blocks_behind), "{found:?}");
+        let journal_bytes = found.bytes_read - 2 * CHECKPOINT_HEADER_BYTES as u64;
+        assert_eq!(journal_bytes / JOURNAL_BLOCK_BYTES as u64, cut + found.blocks_behind);
+    }
 }

@@ -114,6 +114,9 @@ proptest! {
         }
         let (rebuilt, refused) = Extents::from_used(RANGE, model.used.iter().cloned());
         check(&rebuilt, &model);
+        for unit in RANGE.start - 1..=RANGE.end {
+            prop_assert_eq!(extents.is_free(unit), model.is_free(&(unit..unit + 1)), "unit {}", unit);
+        }
         prop_assert!(refused.is_empty());
     }
 

@@ -12,9 +12,11 @@ const BYTES_MAX: usize = 1 << 20;
 /// Bytes of an offset (`%o`).
 const OFFSET_BYTES: usize = 8;
 
-/// Reads a pattern: `0x` and an even or odd number of hexadecimal digits, decimal numbers (as many bytes as they need,
-/// the lowest first; negative ones four), `"strings"`, `'files'` whose content is taken, and `%o`; one after the other
-/// without blanks.
+/// Reads a pattern, element after element: `0x` and any number of hexadecimal digits, decimal numbers (as many bytes as
+/// they need, the lowest first; negative ones four), `"strings"`, `'files'` whose content is taken, and `%o`.
+///
+/// A number ends where `0x` begins: `-120xff` is -12, then ff. A string has no escapes and ends at the next quote. Only
+/// a decimal number may have blanks before it. All of this is as in fio.
 ///
 /// # Errors
 /// A sentence, also if a file cannot be read.
@@ -56,8 +58,7 @@ fn element<'a>(text: &'a str, pattern: &mut Pattern) -> Parsed<&'a str> {
 }
 
 fn hexadecimal<'a>(text: &'a str, pattern: &mut Pattern) -> Parsed<&'a str> {
-    let end = text.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(text.len());
-    let (digits, rest) = text.split_at(end);
+    let (digits, rest) = text.split_at(number_len(text, |digit| digit.is_ascii_hexdigit()));
     if digits.is_empty() {
         return Err("there are no digits after 0x".to_owned());
     }
@@ -68,9 +69,10 @@ fn hexadecimal<'a>(text: &'a str, pattern: &mut Pattern) -> Parsed<&'a str> {
 }
 
 fn decimal<'a>(text: &'a str, pattern: &mut Pattern) -> Parsed<&'a str> {
-    let digits_at = usize::from(text.starts_with('-'));
-    let length = text[digits_at..].find(|c: char| !c.is_ascii_digit());
-    let (number, rest) = text.split_at(length.map_or(text.len(), |length| length + digits_at));
+    let text = text.trim_ascii_start();
+    let digits_at = usize::from(text.starts_with(['-', '+']));
+    let len = number_len(&text[digits_at..], |digit| digit.is_ascii_digit());
+    let (number, rest) = text.split_at(digits_at + len);
     let value: i32 = number.parse().map_err(|_| {
         format!("'{text}' is neither a number of 32 bits nor 0x…, \"…\", '…' or %o")
     })?;
@@ -78,6 +80,13 @@ fn decimal<'a>(text: &'a str, pattern: &mut Pattern) -> Parsed<&'a str> {
     let used = bytes.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
     pattern.bytes.extend(&bytes[..used]);
     Ok(rest)
+}
+
+/// How many digits begin `text`, without a last `0` that belongs to the `0x` of the next number.
+fn number_len(text: &str, is_digit: impl Fn(char) -> bool) -> usize {
+    let len = text.find(|c| !is_digit(c)).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(len);
+    len - usize::from(digits.ends_with('0') && rest.starts_with(['x', 'X']))
 }
 
 fn content(file: &str) -> Parsed<Vec<u8>> {
@@ -109,6 +118,15 @@ mod tests {
         assert_eq!(bytes("0xff\"ab\"7"), *b"\xffab\x07");
         assert_eq!(bytes("010"), [10]);
         assert_eq!(bytes("0"), [0]);
+        assert_eq!(bytes("\"abcd\"-120xdeadface"), *b"abcd\xf4\xff\xff\xff\xde\xad\xfa\xce");
+        assert_eq!(bytes("-100xab\"1\"\"2\""), *b"\xf6\xff\xff\xff\xab12");
+        assert_eq!(bytes("0xFF0X1"), [0xff, 1]);
+        assert_eq!(bytes("0xff00x14"), [0x0f, 0xf0, 0x14]);
+        assert_eq!(bytes("00x12"), [0, 0x12]);
+        assert_eq!(bytes("-00x12"), [0, 0x12]);
+        assert_eq!(bytes("\"a\\n\""), *b"a\\n");
+        assert_eq!(bytes("\"a\" +12-1"), *b"a\x0c\xff\xff\xff\xff");
+        assert_eq!(bytes("-2147483648"), [0, 0, 0, 0x80]);
     }
 
     #[test]
@@ -119,8 +137,27 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_is_refused() {
-        for text in ["", "abc", "0x", "0xffz", "4294967295", "\"ab", "'ab", "%p", "''", "\"\"", "-"]
-        {
+        let texts = [
+            "",
+            "abc",
+            "0x",
+            "0x0x14",
+            "-0x12",
+            "0xffz",
+            "4294967295",
+            "-2147483649",
+            "\"ab",
+            "\"a\"b\"",
+            "\"a\" 0x12",
+            "\"a\" \"b\"",
+            "12 ",
+            "'ab",
+            "%p",
+            "''",
+            "\"\"",
+            "-",
+        ];
+        for text in texts {
             assert!(parse(text).is_err(), "{text}");
         }
         assert!(parse("'/nonexistent/file'").expect_err("no file").contains("/nonexistent/file"));
@@ -135,9 +172,47 @@ mod tests {
         assert_eq!(parsed.expect("a pattern").bytes, *b"hello\x01");
     }
 
+    /// One element: how it is written, its bytes and whether they are an offset's.
+    type Element = (String, Vec<u8>, bool);
+
+    fn elements() -> impl Strategy<Value = Element> {
+        let hexadecimal = (prop::collection::vec(any::<u8>(), 1..24), any::<bool>());
+        let hexadecimal = hexadecimal.prop_map(|(bytes, is_upper)| {
+            let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            let text = if is_upper {
+                format!("0X{}", digits.to_uppercase())
+            } else {
+                format!("0x{digits}")
+            };
+            (text, bytes, false)
+        });
+        let decimal = any::<i32>().prop_map(|value| {
+            // All four bytes, but for those on top that are zero: a zero itself has one.
+            let used = (4 - value.leading_zeros() as usize / 8).max(1);
+            (format!("{value:+}"), value.to_le_bytes()[..used].to_vec(), false)
+        });
+        let string = r#"[^"]{1,12}"#;
+        let string = string.prop_map(|text| (format!("\"{text}\""), text.into_bytes(), false));
+        let offset = Just(("%o".to_owned(), vec![0; OFFSET_BYTES], true));
+        prop_oneof![hexadecimal, decimal, string, offset]
+    }
+
     proptest! {
+        /// Whatever stands beside it, an element means the same.
         #[test]
-        fn no_text_panics(text in "([0-9a-fx\"%o-]|é){0,20}") {
+        fn a_pattern_is_its_elements_in_a_row(elements in prop::collection::vec(elements(), 1..8)) {
+            let text: String = elements.iter().map(|(text, ..)| &**text).collect();
+            let (mut bytes, mut offsets_at) = (Vec::new(), Vec::new());
+            for (_, its, is_offset) in &elements {
+                offsets_at.extend(is_offset.then_some(bytes.len()));
+                bytes.extend(its);
+            }
+            let parsed = parse(&text);
+            prop_assert_eq!(parsed, Ok(Pattern { bytes, offsets_at }), "{}", text);
+        }
+
+        #[test]
+        fn no_text_panics(text in "([0-9a-fxX\"%o +-]|é){0,20}") {
             let _ = parse(&text);
         }
     }

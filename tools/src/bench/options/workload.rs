@@ -467,6 +467,10 @@ mod tests {
         assert_eq!(engine("libaio"), Ok(Engine::Uring));
         assert_eq!(engine("sync"), Ok(Engine::Psync));
         assert!(engine("rbd").expect_err("no path").contains("rbd map"));
+        for operation in ["create", "stat", "delete"] {
+            let refused = engine(&format!("file{operation}")).expect_err("no I/O");
+            assert!(refused.contains("operations are not measured"), "{refused}");
+        }
         assert!(engine("io_urin").expect_err("slip").contains("'io_uring'"));
         assert!(engine("external:/x/spdk_nvme").expect_err("a plugin").contains("filename=vfio:"));
     }

@@ -1,0 +1,172 @@
+//! `cargo xtask tidy`: the text rules that the tests hold, and the figures by which the size of the house is judged.
+//!
+//! The rules are `tools/xtask/tests/tidy.rs`. The figures are counted from the text of the files that git knows: what
+//! rustfmt lays out can be read line by line, without a parser.
+
+mod imports;
+mod lines;
+
+use crate::failure::{Context, Failure, Result};
+use crate::process;
+use crate::workspace;
+use imports::Imports;
+use lines::Lines;
+use serde_json::json;
+use std::fs;
+use std::process::Command;
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask tidy                     check the text rules
+  cargo xtask tidy --figures           print size, circles, upward imports and assertions of each crate
+  cargo xtask tidy --figures --json    the same for a program";
+
+/// `cargo xtask tidy`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TidyArgs {
+    /// Print figures instead of checking rules
+    #[arg(long)]
+    figures: bool,
+
+    /// Print the figures as JSON
+    #[arg(long, requires = "figures")]
+    json: bool,
+}
+
+/// A part of the product, and its folders from the lowest layer up where they have an order.
+struct Part {
+    path: &'static str,
+    layers: &'static [&'static str],
+}
+
+const PARTS: [Part; 6] = [
+    Part { path: "driver/", layers: &[] },
+    Part {
+        path: "kvstore/src/",
+        layers: &["error", "model", "space", "catalog", "policy", "io", "media", "shard", "store"],
+    },
+    Part { path: "gpu/src/", layers: &[] },
+    Part { path: "tools/", layers: &[] },
+    Part { path: "tools/xtask/src/", layers: &[] },
+    Part { path: "fuzz/sim/src/", layers: &[] },
+];
+
+/// Checks the rules, or prints the figures; returns the exit code.
+pub(crate) fn run(arguments: &TidyArgs) -> Result<u8> {
+    if !arguments.figures {
+        let mut rules = workspace::cargo();
+        rules.args(["test", "--quiet", "--package", "xtask", "--test", "tidy"]);
+        let status = rules.status().context("cannot run cargo")?;
+        return Ok(u8::from(!status.success()));
+    }
+    let figures = PARTS.iter().map(Figures::of).collect::<Result<Vec<_>>>()?;
+    if arguments.json {
+        let parts: Vec<_> = figures.iter().map(Figures::to_json).collect();
+        println!("{:#}", json!({ "parts": parts, "documents_words": document_words()? }));
+        return Ok(0);
+    }
+    println!("{:<18} {:>7} {:>6} {:>6} {:>8}", "part", "lines", "words", "files", "asserts");
+    figures.iter().for_each(|figures| println!("{figures}"));
+    println!("words of README and docs: {}", document_words()?);
+    Ok(0)
+}
+
+/// What is counted of a part.
+struct Figures {
+    path: &'static str,
+    files: usize,
+    lines: Lines,
+    circles: Vec<String>,
+    upward: Vec<String>,
+}
+
+impl Figures {
+    fn of(part: &Part) -> Result<Figures> {
+        let mut figures = Figures {
+            path: part.path,
+            files: 0,
+            lines: Lines::default(),
+            circles: Vec::new(),
+            upward: Vec::new(),
+        };
+        let mut imports = Imports::default();
+        for path in product_files(part)? {
+            let text = fs::read_to_string(workspace::root().join(&path))
+                .context(format_args!("cannot read {path}"))?;
+            figures.files += 1;
+            figures.lines.add(&text);
+            imports.add(&path[part.path.len()..], lines::product(&text));
+        }
+        figures.circles = imports.circles();
+        figures.upward = imports.upward(part.layers);
+        Ok(figures)
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let Lines { code, comment_words, functions, assertions } = self.lines;
+        json!({
+            "part": self.path, "files": self.files, "code_lines": code, "comment_words": comment_words,
+            "functions": functions, "assertions": assertions, "circles": self.circles, "upward": self.upward,
+        })
+    }
+}
+
+impl std::fmt::Display for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Lines { code, comment_words, functions, assertions } = self.lines;
+        let rate = assertions as f64 / functions.max(1) as f64;
+        let (path, files) = (self.path, self.files);
+        write!(f, "{path:<18} {code:>7} {comment_words:>6} {files:>6} {rate:>8.2}")?;
+        self.circles.iter().try_for_each(|circle| write!(f, "\n  circle {circle}"))?;
+        self.upward.iter().try_for_each(|arrow| write!(f, "\n  upward {arrow}"))
+    }
+}
+
+/// The Rust files of a part without its tests, examples and the parts below it.
+fn product_files(part: &Part) -> Result<Vec<String>> {
+    let below = |path: &str| {
+        let longer = |other: &&Part| other.path.len() > part.path.len();
+        PARTS.iter().filter(longer).any(|other| path.starts_with(other.path))
+    };
+    let is_product = |path: &&String| {
+        let names = path.split('/').map(|name| name.trim_end_matches(".rs"));
+        let outside = ["tests", "examples", "emulated", "build"];
+        !below(path) && names.clone().all(|name| !outside.contains(&name))
+    };
+    let files = tracked(&format!("{}*.rs", part.path))?;
+    Ok(files.iter().filter(is_product).cloned().collect())
+}
+
+fn tracked(pattern: &str) -> Result<Vec<String>> {
+    let mut list = Command::new("git");
+    list.args(["-c", "safe.directory=*", "ls-files", "--", pattern]);
+    let output = process::run_quietly(list.current_dir(workspace::root()))?;
+    let text = String::from_utf8(output.stdout)
+        .map_err(|_| Failure::new("a path of the repository is not UTF-8"))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+fn document_words() -> Result<usize> {
+    let mut words = 0;
+    for path in tracked("*.md")? {
+        let text = fs::read_to_string(workspace::root().join(&path))
+            .context(format_args!("cannot read {path}"))?;
+        words += text.split_whitespace().count();
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_folder_of_the_store_imports_one_above_it() {
+        let store = PARTS.iter().find(|part| part.path.starts_with("kvstore")).expect("the store");
+        let figures = Figures::of(store).expect("its files");
+        assert!(figures.files > 50 && figures.lines.functions > 500, "{} files", figures.files);
+        assert_eq!(figures.upward, Vec::<String>::new());
+        assert_eq!(figures.circles, Vec::<String>::new());
+    }
+}

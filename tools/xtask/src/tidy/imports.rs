@@ -1,0 +1,79 @@
+//! Who imports whom within a crate, by the names after `crate::`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The imports between a crate's modules of the first level.
+#[derive(Debug, Default)]
+pub(super) struct Imports {
+    /// From a module to those it names, each with a file that does.
+    edges: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl Imports {
+    /// Adds those of the file at `path`, counted from the crate's `src`.
+    pub(super) fn add(&mut self, path: &str, text: &str) {
+        let path = path.split_once("src/").map_or(path, |(_, inside)| inside);
+        let from = path.split('/').next().unwrap_or(path).trim_end_matches(".rs");
+        let edges = self.edges.entry(from.to_owned()).or_default();
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for after in line.split("crate::").skip(1) {
+                let name = after.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+                edges.entry(name.unwrap_or_default().to_owned()).or_insert_with(|| path.to_owned());
+            }
+        }
+    }
+
+    /// Pairs of modules that import each other.
+    pub(super) fn circles(&self) -> Vec<String> {
+        let mut circles = BTreeSet::new();
+        for (from, to) in self.arrows() {
+            if from < to && self.imports(to, from) {
+                circles.insert(format!("{from} <-> {to}"));
+            }
+        }
+        circles.into_iter().collect()
+    }
+
+    /// Imports from a layer of one above it, where `layers` has them from the lowest up.
+    pub(super) fn upward(&self, layers: &[&str]) -> Vec<String> {
+        let height = |name: &str| layers.iter().position(|layer| *layer == name);
+        let is_upward = |(from, to): &(&str, &str)| {
+            height(from).zip(height(to)).is_some_and(|(from, to)| from < to)
+        };
+        let arrow = |(from, to): (&str, &str)| format!("{from} -> {to} ({})", self.edges[from][to]);
+        self.arrows().filter(is_upward).map(arrow).collect()
+    }
+
+    /// Every import of another module of the crate; the crate's root is none.
+    fn arrows<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let of = |(from, to): (&'a String, &'a BTreeMap<String, String>)| {
+            to.keys().map(move |to| (from.as_str(), to.as_str()))
+        };
+        let is_module =
+            |name: &str| self.edges.contains_key(name) && !["lib", "main"].contains(&name);
+        let is_arrow =
+            move |(from, to): &(&str, &str)| from != to && is_module(from) && is_module(to);
+        self.edges.iter().flat_map(of).filter(is_arrow)
+    }
+
+    fn imports(&self, from: &str, to: &str) -> bool {
+        self.edges.get(from).is_some_and(|edges| edges.contains_key(to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn circles_and_upward_imports_are_found_and_the_root_is_no_module() {
+        let mut imports = Imports::default();
+        imports.add("low.rs", "use crate::high::A;\nuse crate::Error;\n");
+        imports.add("high/mod.rs", "use crate::low;\n// crate::top is only named\n");
+        imports.add("top.rs", "use crate::high;\n");
+        imports.add("lib.rs", "pub use crate::top;\n");
+        assert_eq!(imports.circles(), ["high <-> low"]);
+        assert_eq!(imports.upward(&["low", "high", "top"]), ["low -> high (low.rs)"]);
+        assert_eq!(imports.upward(&[]), Vec::<String>::new());
+    }
+}

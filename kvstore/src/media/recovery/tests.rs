@@ -392,7 +392,7 @@ fn a_journal_that_still_has_its_start_is_better_than_an_inconsistent_checkpoint(
 
 #[test]
 fn the_journal_is_kept_from_where_the_loaded_checkpoint_begins_whatever_the_other_says() {
-    // Of two with the same number the first is loaded, though the second begins later.
+    // With equal numbers the first is loaded, although the second begins later.
     let mut shard = Shard::new();
     for round in 0..2 {
         shard.step(&Step::Put(1, round));
@@ -404,7 +404,7 @@ fn the_journal_is_kept_from_where_the_loaded_checkpoint_begins_whatever_the_othe
     let chosen = found.checkpoint.expect("a checkpoint");
     assert_eq!((chosen.slot, found.tail), (0, chosen.begin.sequence));
     assert!(chosen.begin.sequence < shard.newest_begin);
-    // A header from so long ago that the ring has gone around since.
+    // A header so old that the ring has wrapped since.
     let mut shard = Shard::new();
     for key in 0..4 {
         shard.step(&Step::Put(key, 0));
@@ -441,7 +441,7 @@ fn a_cut_is_looked_behind_for_so_many_blocks_and_then_no_more_is_read() {
         let found = recover(&mut device, &mut state, &LINEAGE, &areas).expect("answers");
         device.units.insert(areas.journal.start + cut, block);
         assert_eq!(found.journal_blocks, cut - 1);
-        // What was read with the last of them is looked at, too.
+        // Blocks read along with the last of them are inspected, too.
         let chunk_blocks = (CHUNK_BYTES / JOURNAL_BLOCK_BYTES) as u64;
         let behind = BEHIND_BLOCKS..BEHIND_BLOCKS + chunk_blocks;
         assert!(behind.contains(&found.blocks_behind), "{found:?}");

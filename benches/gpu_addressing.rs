@@ -1,7 +1,7 @@
-//! The cost of telling a controller where an object lies, in instructions, for callgrind to count.
+//! The cost of addressing an object for a controller, in instructions counted by callgrind.
 //!
-//! `hot_point` makes the data pointers of all commands of some objects, from a table that is there; it is never inlined.
-//! The loop over commands is counted with it.
+//! `hot_point` builds the data pointers of all commands of some objects from an existing table; it is never inlined.
+//! The count includes the loop over commands.
 //!
 //! ```text
 //! cargo build --release -p adit-benches --bin gpu_addressing
@@ -9,8 +9,8 @@
 //!     target/release/gpu_addressing --form sgl-regions
 //! ```
 //!
-//! Divide the total by the commands or objects that it prints. Without valgrind it also says how long the table takes to
-//! build. `adit gpu table` compares the forms for a pool of one's own.
+//! Divide the total by the commands or objects that it prints. Without valgrind it also prints how long building the
+//! table takes. `adit gpu table` compares the forms for any pool.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -19,14 +19,13 @@ use std::time::Instant;
 use adit_gpu::addressing::{Fetched, Form, Question, Table};
 use clap::{Parser, ValueEnum};
 
-/// Bytes of the region.
 const REGION_BYTES: u64 = 1 << 30;
-/// Most bytes of a command.
+/// Maximum bytes of a command.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
-/// Times that the table is built, of which the least counts.
+/// How often the table is built; the shortest time counts.
 const BUILDS: usize = 5;
 
-/// Makes the data pointers of objects that lie one behind another.
+/// Makes the data pointers of adjacent objects.
 #[derive(Parser)]
 struct Args {
     /// How objects are addressed.
@@ -63,7 +62,7 @@ impl FormArg {
     }
 }
 
-/// Returns how many commands there were.
+/// Returns the number of commands.
 #[inline(never)]
 fn hot_point(table: &mut Table, object_bytes: u64, objects: u64) -> u64 {
     let mut commands = 0;
@@ -76,7 +75,7 @@ fn hot_point(table: &mut Table, object_bytes: u64, objects: u64) -> u64 {
     commands
 }
 
-/// Nanoseconds to build the table.
+/// Returns the nanoseconds to build the table.
 fn build_ns(form: Form) -> u128 {
     let one = || {
         let begun = Instant::now();

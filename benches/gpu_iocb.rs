@@ -1,6 +1,6 @@
-//! What it costs the CPU to fill control blocks for the GPU: one layer of 8,000 tensors, by the emulated CUDA driver.
+//! The CPU cost of filling control blocks for the GPU: one layer of 8,000 tensors, with the emulated CUDA driver.
 //!
-//! The emulated driver has no part in what is measured; it only stands for memory that a GPU would read.
+//! The emulated driver is not part of the measurement; it only provides memory that a GPU would read.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "criterion's macros make functions without")]
 
@@ -12,7 +12,6 @@ use adit_driver::{Controller, ControllerOptions};
 use adit_gpu::{Device, Direction, GioUring, Gpu, Options, Place, Pool, Transfer};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-/// Tensors of one layer.
 const TENSORS: u64 = 8_000;
 const REGION_BYTES: u64 = 32 << 20;
 
@@ -32,7 +31,7 @@ fn rings(target: &str) -> GioUring {
         .expect("rings")
 }
 
-/// Tensors of 4 KiB, scattered over the device.
+/// Returns tensors of 4 KiB, scattered over the device.
 fn layer() -> Vec<Transfer> {
     let transfer = |tensor: u64| Transfer {
         device: 0,

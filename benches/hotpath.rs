@@ -1,9 +1,8 @@
-//! The cost of an I/O in instructions, for callgrind to count.
+//! The cost of an I/O in instructions, counted by callgrind.
 //!
-//! Runs bursts against `soft:null`, which completes at once and moves no data,
-//! stepped between submission and reaping so that nothing else is counted.
-//! `hot_submit` posts and rings a burst, `hot_reap` takes its completions in,
-//! `hot_idle` polls an empty queue; none of them is ever inlined.
+//! Runs bursts against `soft:null`, which completes at once and moves no data. The controller is stepped between
+//! submission and reaping, so that nothing else is counted. `hot_submit` posts and rings a burst, `hot_reap` reaps
+//! its completions, `hot_idle` polls an empty queue; none of them is ever inlined.
 //!
 //! ```text
 //! cargo build --release -p adit-benches
@@ -69,7 +68,6 @@ fn hot_submit(
     queue.ring();
 }
 
-/// Takes in all completions.
 #[inline(never)]
 fn hot_reap(queue: &mut QueuePair<Buffer>, buffers: &mut Vec<Buffer>, now: Time) -> usize {
     let mut failed = 0;
@@ -81,7 +79,6 @@ fn hot_reap(queue: &mut QueuePair<Buffer>, buffers: &mut Vec<Buffer>, now: Time)
     finished
 }
 
-/// Polls a queue on which nothing happened.
 #[inline(never)]
 fn hot_idle(queue: &mut QueuePair<Buffer>, now: Time) -> usize {
     queue.poll(now, |_| ())
@@ -111,7 +108,7 @@ fn set_up(args: &Args) -> adit_driver::Result<Harness> {
     Ok(Harness { bus, queue, namespace, buffers })
 }
 
-/// Nanoseconds spent in submission, reaping and empty polls.
+/// Returns the nanoseconds spent in submission, reaping and empty polls.
 fn run(args: &Args, harness: &mut Harness) -> [u128; 3] {
     let Harness { bus, queue, namespace, buffers } = harness;
     let (mut submit, mut reap, mut idle) = (0, 0, 0);

@@ -1,4 +1,4 @@
-//! What finding objects costs at 10 million of them: lookups a second on one core, and bytes for each.
+//! The cost of lookups among 10 million objects: lookups per second on one core, and bytes per object.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "criterion's macros make functions without")]
 
@@ -11,16 +11,16 @@ use adit_kvstore::{Key, LayoutId, Object, ObjectId, Place, TenantId};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const OBJECTS: u32 = 10_000_000;
-/// Keys of a batch of lookups.
+/// Keys per batch of lookups.
 const BATCH: usize = 256;
 
-/// A hash of 16 bytes, as block hashes are: different for each number, and without order.
+/// Returns a 16-byte hash like a block hash: unique for each number, and without order.
 fn key(number: u32) -> [u8; 16] {
     let mixed = (u128::from(number) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     mixed.to_be_bytes()
 }
 
-/// The next of a sequence of numbers below [`OBJECTS`] that jumps about.
+/// Returns the next of a pseudorandom sequence of numbers below [`OBJECTS`].
 fn next(state: &mut u64) -> u32 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     ((u128::from(*state) * u128::from(OBJECTS)) >> 64) as u32
@@ -35,7 +35,7 @@ fn object(number: u32) -> Object {
     }
 }
 
-/// Loads them as recovery does.
+/// Loads the objects as recovery does.
 fn fill() -> Index {
     let mut loading = Loading::new(OBJECTS, OBJECTS / 8, [1, 2]).expect("a capacity");
     let gone = &mut |id| panic!("keys differ, and {id:?} went");
@@ -68,7 +68,7 @@ fn find(c: &mut Criterion) {
     let (mut state, mut victims) = (1, 2);
     group.throughput(Throughput::Elements(BATCH as u64));
     let mut found: Vec<Option<ObjectId>> = Vec::new();
-    // Drawn anew for each batch, so that no key is in a cache; drawing is not measured.
+    // Draw new keys for each batch, so that none is in a cache; drawing is not measured.
     let mut draw = || {
         let keys = (0..BATCH).map(|_| Key::new(&key(next(&mut state))).expect("16 bytes"));
         keys.collect::<Vec<_>>()
@@ -102,7 +102,7 @@ fn find(c: &mut Criterion) {
             criterion::BatchSize::SmallInput,
         );
     });
-    // What is removed is put back at once, so each iteration finds the index full.
+    // Removed objects are put back at once, so each iteration finds the index full.
     group.bench_function("remove_and_insert", |b| {
         b.iter(|| {
             for _ in 0..BATCH {

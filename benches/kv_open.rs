@@ -1,12 +1,12 @@
 //! Opening a store of many objects after a crash, and looking its objects up.
 //!
-//! Puts objects of one unit through a shard whose device keeps metadata only (see `shelf`), takes no leave of it, and
-//! opens it again: the newest checkpoint is loaded and the journal replayed over it. What a drive adds is the bytes
-//! read over its bandwidth. Then the same metadata are put on a software controller (`soft:mem`), and the store there
-//! is opened as a server would, by `Store::open_local`, with the controller on its own thread.
+//! Puts objects of one unit through a shard whose device keeps metadata only (see `shelf`), drops it without closing,
+//! and opens it again: recovery loads the newest checkpoint and replays the journal over it. A drive would add the
+//! bytes read divided by its bandwidth. Then the same metadata is put on a software controller (`soft:mem`), and the
+//! store there is opened as a server would, by `Store::open_local`, with the controller on its own thread.
 //!
-//! Each opening says three things: how long it took; how much processor time its thread had, which is what it takes
-//! where nothing else wants the core; and by how much the process grew.
+//! Each opening reports three figures: its duration; the CPU time of its thread, which is the duration on an
+//! otherwise idle core; and the growth of the process.
 //!
 //! ```text
 //! cargo run --release -p adit-benches --bin kv_open -- --objects 10000000
@@ -40,18 +40,18 @@ struct Args {
     /// Objects in the store.
     #[arg(long, default_value_t = 10_000_000)]
     objects: u64,
-    /// Times it is opened.
+    /// How often it is opened.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
 }
 
-/// Keys as hashes are: spread over 128 bits.
+/// Returns a hash-like key, spread over 128 bits.
 fn key(number: u64) -> Key {
     let high = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Key::from(u128::from(high) << 64 | u128::from(number))
 }
 
-/// Puts `count` objects; time passes as it would.
+/// Puts `count` objects in real time.
 fn fill(shard: &mut Shard<ShelfQueue>, idle: &mut Vec<Buffer>, count: u64, start: Instant) {
     let (mut sent, mut done) = (0, 0);
     while done < count {
@@ -76,7 +76,7 @@ fn fill(shard: &mut Shard<ShelfQueue>, idle: &mut Vec<Buffer>, count: u64, start
     }
 }
 
-/// Lets everything become durable.
+/// Waits until everything is durable.
 fn commit(shard: &mut Shard<ShelfQueue>, start: Instant) {
     let now = || Time::from_ns(start.elapsed().as_nanos() as u64);
     shard.submit(now(), Request { tag: 0, deadline: Time::NEVER, action: Action::Commit });
@@ -86,7 +86,7 @@ fn commit(shard: &mut Shard<ShelfQueue>, start: Instant) {
     }
 }
 
-/// Lookups a second of processor time, by prefixes of 64 keys in no order.
+/// Returns the lookups per second of CPU time, by prefixes of 64 keys in no order.
 fn lookups(shard: &Shard<ShelfQueue>, objects: u64) -> Result<f64> {
     const PREFIXES: u64 = 20_000;
     let prefix =
@@ -98,19 +98,18 @@ fn lookups(shard: &Shard<ShelfQueue>, objects: u64) -> Result<f64> {
     Ok(found as f64 / (processor_time()? - start).as_secs_f64())
 }
 
-/// Processor time of this thread.
+/// Returns the CPU time of this thread.
 fn processor_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-/// What an opening cost.
 struct Cost {
     took: Duration,
     processor: Duration,
     grown_bytes: u64,
 }
 
-/// Calls `open`, and says what it cost this thread, and the process in memory.
+/// Calls `open`, and measures its cost to this thread, and to the process in memory.
 fn measured<R>(open: impl FnOnce() -> Result<R>) -> Result<(R, Cost)> {
     let (resident_bytes, start, before) = (resident_bytes()?, Instant::now(), processor_time()?);
     let opened = open()?;
@@ -119,7 +118,6 @@ fn measured<R>(open: impl FnOnce() -> Result<R>) -> Result<(R, Cost)> {
     Ok((opened, Cost { took, processor, grown_bytes }))
 }
 
-/// Bytes of memory that the process has.
 fn resident_bytes() -> Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages: u64 = statm.split(' ').nth(1).ok_or("statm has two numbers or more")?.parse()?;
@@ -141,7 +139,7 @@ fn report(what: &str, recovery: &Recovery, cost: &Cost) {
     );
 }
 
-/// Opens the store on the shelf, over and over.
+/// Opens the store on the shelf repeatedly.
 fn open_shelf(shelf: &Shelf, args: &Args) -> Result<()> {
     for _ in 0..args.rounds {
         let set = shelf.read_set()?;
@@ -153,7 +151,7 @@ fn open_shelf(shelf: &Shelf, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes what the shelf keeps to a device, run by run of units that lie next to each other.
+/// Writes the shelf's contents to a device, in runs of adjacent units.
 fn carry_over(shelf: &Shelf, device: &Device) -> Result<()> {
     const RUN_BYTES: usize = 128 << 10;
     let units = shelf.units.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,7 +183,7 @@ fn carry_over(shelf: &Shelf, device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Opens the store on a software controller that has what the shelf has, over and over.
+/// Opens the store repeatedly on a software controller with the shelf's contents.
 fn open_soft(shelf: &Shelf, args: &Args) -> Result<()> {
     let target = format!("soft:mem={},lba=4096", shelf.bytes).parse()?;
     let device = Device::open(&target, &DeviceOptions::default())?;

@@ -1,20 +1,21 @@
-//! The store beside its device: how much of what a raw loop reaches is left with keys, checksums and a journal.
+//! The store compared with its device: the share of a raw loop's throughput left with keys, checksums and a journal.
 //!
 //! Each comparison runs a raw loop over one queue of a device and a [`Local`] store on another queue of the same
-//! device, in one process, one thread, in turns: raw, store, raw, store. The figure is the median of the rounds'
-//! ratios, with the quartiles. Both keep as many operations in flight and ask the same clock before each poll.
+//! device, in one process and thread, alternating. The figure is the median of the rounds' ratios, with the
+//! quartiles. Both keep equally many operations in flight and read the same clock before each poll.
 //!
 //! | comparison | raw | store |
 //! |---|---|---|
-//! | get | reads at random | gets at random, checksums verified |
-//! | put restart | writes one after the other | puts of new objects, acknowledged when they are written |
-//! | put durable | the same, and a flush after each 32 | the same, each acknowledged when it is durable |
+//! | get | random reads | random gets, checksums verified |
+//! | put restart | sequential writes | puts of new objects, acknowledged when written |
+//! | put durable | the same, with a flush after every 32 | the same, each acknowledged when durable |
 //!
-//! With `--step` a software controller has no thread of its own: the loops step it, and what is counted is the time
-//! that the processor worked. Nothing overlaps then, so that the store's own work weighs more than beside a drive, but
-//! the figure does not depend on what else the machine does.
+//! With `--step` a software controller has no thread of its own: the loops step it, and CPU time is counted. Nothing
+//! overlaps then, so the store's own work weighs more than with a drive, but the figure does not depend on other
+//! load.
 //!
-//! Then it puts many times what the store holds, and says what of the bytes that reached the device were not objects.
+//! Afterwards it puts many times the store's capacity, and reports how much of what reached the device was not
+//! objects.
 //!
 //! ```text
 //! cargo run --release -p adit-benches --bin kv_ratio -- soft:mem=2G
@@ -42,29 +43,29 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 #[derive(Parser)]
 #[command(after_help = "Example:\n  kv_ratio soft:mem=2G --rounds 15")]
 struct Args {
-    /// The device. What is on it is lost.
+    /// The device, whose contents are lost.
     target: Target,
-    /// A file is made so long, in MiB.
+    /// Size of the file to create, in MiB.
     #[arg(long, default_value_t = 2048)]
     file_mib: u64,
     /// Rounds of each comparison.
     #[arg(long, default_value_t = 11)]
     rounds: usize,
-    /// MiB that a round moves.
+    /// MiB moved per round.
     #[arg(long, default_value_t = 256)]
     round_mib: u64,
-    /// GiB that are put to find what else is written; 0 for none.
+    /// GiB to put to measure other writes; 0 for none.
     #[arg(long, default_value_t = 20)]
     put_gib: u64,
     /// Steps a `soft:` controller between submission and polling, and counts processor time.
     #[arg(long)]
     step: bool,
-    /// Only comparisons whose name holds this.
+    /// Only run comparisons whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
 }
 
-/// Numbers in no order, the same in each run.
+/// A seeded random generator.
 struct Random(u64);
 
 impl Random {
@@ -76,13 +77,12 @@ impl Random {
     }
 }
 
-/// Keys as hashes are: spread over 128 bits.
+/// Returns a hash-like key, spread over 128 bits.
 fn key(number: u64) -> Key {
     let high = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Key::from(u128::from(high) << 64 | u128::from(number))
 }
 
-/// One comparison.
 #[derive(Clone, Copy)]
 struct Comparison {
     name: &'static str,
@@ -90,7 +90,7 @@ struct Comparison {
     durability: Durability,
     bytes: u64,
     depth: u64,
-    /// Writes of the raw loop for each of its flushes; 0 for none.
+    /// Writes of the raw loop per flush; 0 for no flushes.
     flush_every: u64,
 }
 
@@ -115,12 +115,12 @@ const COMPARISONS: [Comparison; 4] = [
     },
 ];
 
-/// What time is counted, and who runs the device.
+/// Which time is counted, and what drives the device.
 #[derive(Clone)]
 enum Run {
-    /// The machine's clock; the device by itself.
+    /// Wall-clock time; the device runs by itself.
     Alone,
-    /// The thread's processor time; the device by these loops.
+    /// The thread's CPU time; these loops step the device.
     Stepped(Arc<SoftBus>),
 }
 
@@ -161,7 +161,7 @@ impl Run {
 /// Virtual time of a step.
 const STEP_TAKES: Duration = Duration::from_micros(20);
 
-/// A device, and how it is used.
+/// A device and its settings.
 struct Bench {
     device: Device,
     run: Run,
@@ -180,7 +180,7 @@ impl Bench {
     }
 
     fn open(&self, durability: Durability, depth: u64) -> Result<Local> {
-        // Two places more than the caller fills: they are the journal's.
+        // Two slots more than the caller fills, for the journal.
         let options = OpenOptions {
             devices: vec![self.device.clone()],
             durability,
@@ -202,26 +202,25 @@ impl Bench {
     }
 }
 
-/// The raw loop.
 struct RawLoop {
     run: Run,
     queue: DeviceQueue<AnyBuffer>,
     device: Device,
     idle: Vec<Buffer>,
-    /// Where data of the store's are, in units.
+    /// The units of the store's data.
     data: std::ops::Range<u64>,
     next: u64,
 }
 
 impl RawLoop {
-    /// Operations a second.
+    /// Returns operations per second.
     fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> Result<f64> {
         let (mut sent, mut done, mut flushes, mut flushed) = (0, 0, 0, 0);
         let start = self.run.seconds()?;
         while done < count + flushes {
             let now = self.device.now();
             let before = sent + flushes;
-            // The queue has places for two flushes.
+            // The queue has room for two flushes.
             while sent < count && flushes - flushed < 2 {
                 let Some(buffer) = self.idle.pop() else { break };
                 let operation = self.operation(comparison, random);
@@ -263,18 +262,16 @@ impl RawLoop {
     }
 }
 
-/// The store's loop.
 struct StoreLoop {
     run: Run,
     store: Local,
     idle: Vec<Buffer>,
-    /// Objects that are there.
     objects: u64,
     next: u64,
 }
 
 impl StoreLoop {
-    /// Operations a second.
+    /// Returns operations per second.
     fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> Result<f64> {
         let (mut sent, mut done) = (0, 0);
         let start = self.run.seconds()?;
@@ -316,7 +313,6 @@ impl StoreLoop {
     }
 }
 
-/// The median of values and their quartiles.
 fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     let at = |part: usize| values[(values.len() - 1) * part / 4];
@@ -339,7 +335,7 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
     };
     let count = bench.round_bytes / comparison.bytes;
     let random = &mut bench.random;
-    // Half of the data, so that nothing is evicted before it is read; and every place was written once.
+    // Half of the data, so that no object is evicted before it is read; and every place has been written once.
     store.objects = (raw.data.end - raw.data.start) * UNIT_BYTES / comparison.bytes / 2;
     let most = u64::from(store.store.set().objects_max()) - 1000;
     store.objects = store.objects.min(most);
@@ -364,7 +360,7 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
     Ok(())
 }
 
-/// Puts so many bytes, many times what the store holds, and says what reached the device.
+/// Puts `bytes`, many times the store's capacity, and reports what reached the device.
 fn amplification(bench: &mut Bench, bytes: u64) -> Result<()> {
     bench.format()?;
     let store = bench.open(RESTART.durability, RESTART.depth)?;

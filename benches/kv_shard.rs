@@ -1,9 +1,9 @@
-//! The cost of an operation of the store's in instructions, for callgrind to count.
+//! The cost of a store operation in instructions, counted by callgrind.
 //!
-//! A shard over a queue that completes at once and moves no data of objects (see `shelf`), driven in bursts as one
-//! thread would. All memory holds zeroes, so that what is read has the checksums of what was put. `hot_submit` hands a
-//! burst in, `hot_poll` polls until all of it is answered, `hot_idle` polls a shard that has nothing to do,
-//! `hot_checksum` takes the checksums of as many bytes and nothing else; none of them is ever inlined.
+//! Drives a shard in bursts, as one thread would, over a queue that completes at once and moves no object data (see
+//! `shelf`). All memory holds zeroes, so that what is read has the checksums of what was put. `hot_submit` submits a
+//! burst, `hot_poll` polls until all of it is answered, `hot_idle` polls an idle shard, `hot_checksum` only computes
+//! checksums of equally many bytes; none of them is ever inlined.
 //!
 //! ```text
 //! cargo build --release -p adit-benches
@@ -11,7 +11,7 @@
 //!     target/release/kv_shard --operation get --bs 4096 --bursts 200
 //! ```
 //!
-//! Divide the total by bursts times depth, and take off what `--toggle-collect='*hot_checksum*'` counts. Without
+//! Divide the total by bursts times depth, and subtract what `--toggle-collect='*hot_checksum*'` counts. Without
 //! valgrind it prints times.
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ use shelf::{Shelf, ShelfQueue};
 #[derive(Parser)]
 #[command(after_help = "Example:\n  kv_shard --operation put --bs 131072 --bursts 200")]
 struct Args {
-    /// What is done.
+    /// The operation.
     #[arg(long, value_enum, default_value_t = What::Get)]
     operation: What,
     /// Requests of a burst.
@@ -52,7 +52,7 @@ struct Args {
     /// What an acknowledgement promises.
     #[arg(long, value_enum, default_value_t = Promise::Restart)]
     durability: Promise,
-    /// Polls with nothing to do after each burst.
+    /// Idle polls after each burst.
     #[arg(long, default_value_t = 10)]
     idle_polls: u64,
 }
@@ -80,19 +80,18 @@ impl From<Promise> for Durability {
     }
 }
 
-/// Keys as hashes are: spread over 128 bits.
+/// Returns a hash-like key, spread over 128 bits.
 fn key(number: u64) -> Key {
     let high = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Key::from(u128::from(high) << 64 | u128::from(number))
 }
 
-/// Hands a burst in.
 #[inline(never)]
 fn hot_submit(shard: &mut Shard<ShelfQueue>, requests: &mut Vec<Request>, now: Time) {
     requests.drain(..).for_each(|request| shard.submit(now, request));
 }
 
-/// Polls until so many answers have come.
+/// Polls until `wanted` answers have come.
 #[inline(never)]
 fn hot_poll(shard: &mut Shard<ShelfQueue>, idle: &mut Vec<Buffer>, wanted: usize, now: Time) {
     let before = idle.len();
@@ -105,13 +104,12 @@ fn hot_poll(shard: &mut Shard<ShelfQueue>, idle: &mut Vec<Buffer>, wanted: usize
     }
 }
 
-/// Polls with nothing to do.
 #[inline(never)]
 fn hot_idle(shard: &mut Shard<ShelfQueue>, now: Time) -> usize {
     shard.poll(now, &mut |_| ()).moved
 }
 
-/// Takes the checksums of what was moved.
+/// Computes the checksums of what was moved.
 #[inline(never)]
 fn hot_checksum(buffers: &[Buffer]) {
     for buffer in buffers {
@@ -146,7 +144,7 @@ impl Harness {
     fn request(&mut self, what: What, buffer: Buffer) -> Request {
         let memory = AnyBuffer::One(buffer);
         let number = self.next;
-        // Coprime with whatever number of objects there is: all of them, in no order.
+        // Coprime with any usual number of objects, so it visits all of them in no order.
         self.next = (self.next + 7919) % self.args.objects;
         let (key, bytes, options) = (key(number), self.args.bs as u64, PutOptions::default());
         let action = match what {
@@ -156,7 +154,7 @@ impl Harness {
         Request { tag: number, deadline: Time::NEVER, action }
     }
 
-    /// Times of a burst: handing in, polling, polling in vain, checksums.
+    /// Returns the times of a burst: submission, polling, idle polling, checksums.
     fn burst(&mut self, what: What) -> [Duration; 4] {
         self.now = self.now + Duration::from_micros(100);
         while let Some(buffer) = self.idle.pop() {

@@ -1,4 +1,4 @@
-//! What planning and list building cost, without a queue.
+//! The cost of planning and building lists, without a queue.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "criterion's macros make functions without")]
 
@@ -33,7 +33,7 @@ fn limits(sgl: SglSupport) -> Limits {
     }
 }
 
-/// `count` pieces of 64 KiB that are no neighbours.
+/// Returns `count` pieces of 64 KiB that are not adjacent.
 fn scattered(count: u64) -> Vec<Segment> {
     (0..count).map(|i| Segment { iova: Iova((i + 1) << 20), len: 64 << 10 }).collect()
 }

@@ -1,5 +1,5 @@
-//! A burst through a queue pair and the null controller behind it: the ring, the
-//! slots, and what the software controller itself costs.
+//! A burst through a queue pair and the null controller: the cost of the ring, the slots, and the software controller
+//! itself.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "criterion's macros make functions without")]
 
@@ -41,7 +41,6 @@ fn burst(c: &mut Criterion) {
     group.finish();
 }
 
-/// A poll that finds nothing.
 fn empty_poll(c: &mut Criterion) {
     let bus = SoftBus::new("null".parse().expect("valid options"), Drive::Manual)
         .expect("a null controller");

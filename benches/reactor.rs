@@ -1,6 +1,6 @@
-//! What a request through a reactor costs in processor time, all in one thread: a burst through a
-//! client, a lane turned by hand, and the null controller; beside the same burst through a queue pair
-//! (`queue_pair.rs`), the difference is the mailbox and the way back.
+//! The CPU time of a request through a reactor, all in one thread: a burst through a client, a lane turned by hand,
+//! and the null controller. The difference from the same burst through a queue pair (`queue_pair.rs`) is the mailbox
+//! and the way back.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "criterion's macros make functions without")]
 
@@ -45,7 +45,6 @@ fn burst(c: &mut Criterion) {
     group.finish();
 }
 
-/// A turn in which nothing happens.
 fn idle_turn(c: &mut Criterion) {
     let bus = SoftBus::new("null".parse().expect("valid options"), Drive::Manual)
         .expect("a null controller");

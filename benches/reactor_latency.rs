@@ -1,13 +1,14 @@
-//! What an idle reactor costs, how soon it answers after idling, and what goes through it.
+//! The idle cost of a reactor, its latency after idling, and its throughput.
 //!
 //! | measured | how |
 //! |---|---|
-//! | idle cost | the processor time of the reactor's thread (`/proc/self/task/*/schedstat`) over some seconds |
-//! | first I/O after idling | from `read` to the answer, beside a bare eventfd wake-up of a thread on the same core, in turns |
+//! | idle cost | the CPU time of the reactor's thread (`/proc/self/task/*/schedstat`) over some seconds |
+//! | first I/O after idling | from `read` to the answer, alternating with a bare eventfd wake-up of a thread on the same core |
 //! | throughput | requests through the reactor, and through a queue pair of the thread's own |
 //!
-//! Sender and controller share a core, the reactor has another. For the first I/O the sender is the
-//! controller, too, and never sleeps, so that one wake-up is in it: the reactor's. Run it on a machine that is otherwise idle; the load is printed.
+//! Sender and controller share a core; the reactor has another. For the first I/O the sender also steps the
+//! controller and never sleeps, so that exactly one wake-up is measured: the reactor's. Run it on an otherwise idle
+//! machine; the load is printed.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -94,7 +95,7 @@ impl Machine {
     }
 }
 
-/// Processor time of the thread with this name so far.
+/// Returns the CPU time so far of the thread with this name.
 fn thread_time(name: &str) -> std::io::Result<Duration> {
     for task in std::fs::read_dir("/proc/self/task")? {
         let path = task?.path();
@@ -107,7 +108,7 @@ fn thread_time(name: &str) -> std::io::Result<Duration> {
     Err(std::io::Error::other(format!("no thread '{name}'")))
 }
 
-/// The share of a core that the reactor's thread takes.
+/// Measures the share of a core that the reactor's thread takes.
 fn cost(args: &Args, label: &str, interrupts: bool, in_flight: bool) -> Result<()> {
     let machine = Machine::new("null", Drive::Thread, interrupts)?;
     machine.bus.with_controller(|controller| {
@@ -134,7 +135,6 @@ fn cost(args: &Args, label: &str, interrupts: bool, in_flight: bool) -> Result<(
     Ok(())
 }
 
-/// Runs `f` on a core of its own.
 fn pinned<R: Send>(core: usize, f: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -147,7 +147,7 @@ fn pinned<R: Send>(core: usize, f: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// A thread that sleeps in poll(2) on an eventfd, as the reactor's does, and only answers.
+/// A thread that sleeps in poll(2) on an eventfd, like the reactor's, and only answers.
 struct Bare {
     eventfd: Arc<EventFd>,
     answers: Arc<AtomicU64>,
@@ -193,7 +193,7 @@ impl Drop for Bare {
     }
 }
 
-/// Steps the controller until the answer is there.
+/// Steps the controller until the answer arrives.
 fn answer(machine: &Machine, mut pending: Pending<Buffer>) -> Buffer {
     loop {
         machine.bus.step();
@@ -212,7 +212,7 @@ fn print_times(label: &str, mut times: Vec<Duration>) {
     println!("{label:<44} {min:>8.1} {p50:>8.1} {p90:>8.1} {p99:>8.1} {max:>8.1} us");
 }
 
-/// First I/Os after idling and bare wake-ups, in turns; then I/Os without a break.
+/// Alternates first I/Os after idling and bare wake-ups, then runs I/Os without a break.
 fn latency(args: &Args) -> Result<()> {
     let machine = Machine::new("null", Drive::Manual, false)?;
     let reactor = args.reactor()?;
@@ -247,8 +247,7 @@ fn measure_latency(args: &Args, machine: &Machine, client: &Client, bare: &Bare)
     Ok(())
 }
 
-/// Keeps all buffers on their way through the reactor, being the controller as well; returns how
-/// many requests ended.
+/// Keeps all buffers in flight through the reactor while stepping the controller. Returns how many requests ended.
 fn through_reactor(
     machine: &Machine,
     client: &Client,
@@ -276,7 +275,7 @@ fn through_reactor(
     Ok(ended)
 }
 
-/// The same through a queue pair of this thread's own, while another thread is the controller.
+/// Does the same through a queue pair of this thread, while another thread steps the controller.
 fn run_to_completion(machine: &Machine, mut idle: Vec<Buffer>, time: Duration) -> Result<u64> {
     let mut queue: QueuePair<Buffer> =
         machine.controller.create_queue_pair(QueuePairOptions::default())?;
@@ -295,26 +294,25 @@ fn run_to_completion(machine: &Machine, mut idle: Vec<Buffer>, time: Duration) -
     }
 }
 
-/// Sends a burst. Never inlined, for callgrind, as the next two.
+/// Sends a burst. Never inlined, for callgrind, like the next two.
 #[inline(never)]
 fn hot_send(client: &Client, idle: &mut Vec<Buffer>, flying: &mut Vec<Pending<Buffer>>) {
     flying.extend(idle.drain(..).map(|buffer| client.read(Lba(0), buffer).expect("room")));
 }
 
-/// A turn of the lane.
 #[inline(never)]
 fn hot_turn(lane: &mut Lane) {
     lane.turn(Time::ZERO);
 }
 
-/// Takes a burst's answers.
+/// Takes the answers of a burst.
 #[inline(never)]
 fn hot_take(idle: &mut Vec<Buffer>, flying: &mut Vec<Pending<Buffer>>) {
     let answers = flying.drain(..).map(|pending| pending.try_wait().expect("ended"));
     idle.extend(answers.map(|answer| answer.expect("carried out").buffer));
 }
 
-/// Bursts of 32 through a lane turned by hand, for callgrind to count.
+/// Runs bursts of 32 through a lane turned by hand, for callgrind to count.
 fn bursts(count: u32) -> Result<()> {
     let machine = Machine::new("null,dbbuf=off", Drive::Manual, false)?;
     let options = ReactorOptions::default();
@@ -331,7 +329,7 @@ fn bursts(count: u32) -> Result<()> {
     Ok(())
 }
 
-/// The controller on its core while `f` runs.
+/// Steps the controller on its core while `f` runs.
 fn beside_controller<R>(args: &Args, machine: &Machine, f: impl FnOnce() -> R) -> R {
     let stops = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -348,7 +346,7 @@ fn beside_controller<R>(args: &Args, machine: &Machine, f: impl FnOnce() -> R) -
     })
 }
 
-/// Windows of a twentieth of a second each, so that a disturbed one does not spoil the others.
+/// Short windows, so that a disturbed one does not spoil the others.
 const WINDOW: Duration = Duration::from_millis(50);
 
 fn print_rates(label: &str, mut direct: Vec<u64>, mut through: Vec<u64>) {

@@ -1,8 +1,8 @@
-//! The least that an initiator has to do: the floor that the driver is measured against.
+//! The minimal work of an initiator: the floor for the driver's performance.
 //!
-//! Fills the submission ring with 4 KiB reads, rings once for each batch, and posts one read for each completion it
-//! takes in. It checks nothing, keeps no deadline, counts nothing but completions and reads into one page, so what it
-//! reaches is what the rings, the other core and the controller behind them allow.
+//! Fills the submission ring with 4 KiB reads, rings once per batch, and posts one read for each completion that it
+//! reaps. It checks nothing, keeps no deadline, counts only completions and reads into one page, so its rate is what
+//! the rings, the other core and the controller behind them allow.
 //!
 //! ```text
 //! adit softnvme --socket /tmp/drive --media null --core 0 &
@@ -18,12 +18,12 @@ use adit_driver::spec::{Cid, DataPointer, IoOpcode, Iova, Sqe};
 use adit_driver::{Buffer, Controller, ControllerOptions, Target};
 use clap::Parser;
 
-/// Entries of each ring, as many as `adit bench` has at these depths.
+/// Entries of each ring, as in `adit bench` at these depths.
 const ENTRIES: u32 = 256;
 const SQE_WORDS: usize = 8;
 const CQE_WORDS: usize = 2;
 const BYTES: usize = 4096;
-/// Batches between two looks at the clock.
+/// Batches between two readings of the clock.
 const BATCHES: u32 = 1024;
 
 /// Reads 4 KiB blocks as fast as the rings allow, and prints the rate.
@@ -40,7 +40,7 @@ struct Args {
     seconds: u64,
 }
 
-/// Both rings and where they are read and written.
+/// Both rings with their positions.
 struct Rings<'a> {
     queue: &'a RawQueuePair,
     submission: &'a [AtomicU64],
@@ -63,7 +63,7 @@ impl<'a> Rings<'a> {
         Rings { queue, submission, completion, tail, head, phase, lbas, random, command }
     }
 
-    /// Writes a read of a random block.
+    /// Posts a read of a random block.
     fn post(&mut self, cid: u64) {
         self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         let mut command = self.command;
@@ -76,7 +76,7 @@ impl<'a> Rings<'a> {
         self.tail = (self.tail + 1) % ENTRIES;
     }
 
-    /// The identifier of the next completion, where there is one.
+    /// Returns the identifier of the next completion, if there is one.
     fn pop(&mut self) -> Option<u64> {
         let entry = &self.completion[self.head as usize * CQE_WORDS..][..CQE_WORDS];
         let high = u64::from_le(entry[1].load(Ordering::Acquire));
@@ -89,7 +89,7 @@ impl<'a> Rings<'a> {
         Some(high >> 32 & 0xffff)
     }
 
-    /// Takes in what there is and posts as much; how many there were.
+    /// Reaps all completions and posts equally many reads; returns how many.
     fn turn(&mut self) -> u64 {
         let mut found = 0;
         while let Some(cid) = self.pop() {
@@ -105,7 +105,7 @@ impl<'a> Rings<'a> {
     }
 }
 
-/// A read of one block into `page`, without an identifier and an address.
+/// Builds a read of one block into `page`, without an identifier and an address.
 fn read_command(nsid: adit_driver::spec::Nsid, page: &Buffer, lba_bytes: u32) -> [u64; SQE_WORDS] {
     let dptr = DataPointer::Prp { prp1: page.iova(), prp2: Iova(0) };
     let sqe = Sqe::new(IoOpcode::READ.0, nsid).with_cid(Cid(0)).with_dptr(dptr);
@@ -117,7 +117,7 @@ fn read_command(nsid: adit_driver::spec::Nsid, page: &Buffer, lba_bytes: u32) ->
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
     let target: Target = args.target.parse()?;
-    // The loop rings registers only.
+    // The loop only rings registers.
     let options = ControllerOptions { shadow_doorbells: false, ..Default::default() };
     let controller = Controller::open(&target, &options)?;
     let namespace = controller.namespace_of(&target)?;
@@ -138,7 +138,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{}", serde_json::json!({ "depth": args.depth, "iops": iops as u64 }));
     let is_deleted = queue.delete();
     if !is_deleted {
-        // The controller may still write it.
+        // The controller may still write to it.
         std::mem::forget(page);
     }
     Ok(())

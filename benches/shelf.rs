@@ -1,8 +1,8 @@
-//! A queue that completes at once and keeps metadata only: what a store costs by itself.
+//! A queue that completes at once and keeps metadata only, to measure a store by itself.
 //!
-//! Requests complete at the first poll after the ring. What is written outside the objects' range is kept and read
-//! back; objects' data stay where they are, in the caller's memory, so that a read finds there what was written if
-//! all memory holds the same bytes.
+//! Requests complete at the first poll after the ring. Writes outside the objects' range are kept and read back.
+//! Objects' data stays in the caller's memory, so that a read finds there what was written if all memory holds the
+//! same bytes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,21 +16,19 @@ use adit_kvstore::internals::format::{self, FormatOptions, Set};
 use adit_kvstore::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Recovery, Shard, ShardOptions};
 use adit_kvstore::{Result, UNIT_BYTES};
 
-/// Bytes by unit.
 pub(crate) type Units = HashMap<u64, Box<[u8]>>;
 
-/// What outlives its queues.
+/// The storage behind the queues.
 #[derive(Clone)]
 pub(crate) struct Shelf {
     memory: Device,
-    /// What was written outside the objects' range, by unit.
+    /// Units written outside the objects' range.
     pub(crate) units: Arc<Mutex<Units>>,
-    /// How large it is.
+    /// Its size.
     pub(crate) bytes: u64,
     objects: Range<u64>,
 }
 
-/// A queue to it.
 pub(crate) struct ShelfQueue {
     units: Arc<Mutex<Units>>,
     /// The units of objects.
@@ -40,13 +38,12 @@ pub(crate) struct ShelfQueue {
 }
 
 impl Shelf {
-    /// An empty one of `bytes`.
     pub(crate) fn new(bytes: u64) -> adit_driver::Result<Shelf> {
         let memory = Device::open(&"null:".parse()?, &DeviceOptions::default())?;
         Ok(Shelf { memory, units: Arc::default(), bytes, objects: 0..0 })
     }
 
-    /// Memory for requests.
+    /// Allocates memory for requests.
     pub(crate) fn allocate(&self, bytes: usize) -> adit_driver::Result<Buffer> {
         self.memory.allocate(bytes)
     }
@@ -73,7 +70,7 @@ impl Shelf {
         Ok(vec![Lane::new(queue, info, self.memory.allocate(LANE_MEMORY_BYTES)?)])
     }
 
-    /// Makes a store of it.
+    /// Formats it as a store.
     ///
     /// # Errors
     /// As [`format::format`].
@@ -102,7 +99,7 @@ impl Shelf {
         Ok(self.recover(set, options)?.0)
     }
 
-    /// The same, with what was found.
+    /// Opens the store and returns what recovery found.
     ///
     /// # Errors
     /// As [`Shard::open`].
@@ -114,7 +111,7 @@ impl Shelf {
         Shard::open(0, self.lanes()?, set, options, &mut || Time::ZERO)
     }
 
-    /// What it was formatted as, and opened how often.
+    /// Reads its superblocks.
     ///
     /// # Errors
     /// As [`format::read_set`].

@@ -1,21 +1,20 @@
-//! An I/O makes no system call, shown by strace and not by inspection.
+//! Shows by strace that an I/O makes no system call.
 //!
-//! `hotpath` runs 10 bursts and 2000 bursts under strace. Opening the controller and
-//! printing the report take system calls; if the numbers are equal, the bursts in
-//! between take none. A lock that is contended would show as `futex`.
+//! Runs `hotpath` with 10 and with 2000 bursts under strace. Opening the controller and printing the report take
+//! system calls; if the numbers are equal, the bursts in between take none. A contended lock would show as `futex`.
 //!
-//! Without strace, or where tracing is forbidden, the test says so and is left out;
-//! in CI (`CI` is set) it must run.
+//! Without strace, or where tracing is forbidden, the test reports that and is skipped; in CI (`CI` is set) it must
+//! run.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// How often each system call was made, by name.
+/// The count of each system call, by name.
 type Calls = BTreeMap<String, u64>;
 
-/// The lines of a trace, by the name of the call.
+/// Counts the lines of a trace by the name of the call.
 fn count(trace: &str) -> Calls {
     let mut calls = Calls::new();
     for line in trace.lines() {
@@ -44,7 +43,7 @@ fn trace(bursts: u32, pointer: &str) -> Result<Calls, String> {
         .output()
         .map_err(|why| format!("cannot run strace: {why}"))?;
     let text = std::fs::read_to_string(&file).unwrap_or_default();
-    // It may not have been made.
+    // The file may not exist.
     let _ = std::fs::remove_file(&file);
     let calls = count(&text);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -55,7 +54,7 @@ fn trace(bursts: u32, pointer: &str) -> Result<Calls, String> {
     Ok(calls)
 }
 
-/// The calls of few and of many bursts, or `None` where they cannot be counted.
+/// Returns the calls of few and of many bursts, or `None` if they cannot be counted.
 fn few_and_many(pointer: &str) -> Option<(Calls, Calls)> {
     match trace(10, pointer).and_then(|few| Ok((few, trace(2000, pointer)?))) {
         Ok(both) => Some(both),

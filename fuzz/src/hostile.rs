@@ -1,17 +1,16 @@
-//! The driver against a controller that does whatever the input says.
+//! The driver against a controller that misbehaves as the input says.
 //!
 //! | file | job |
 //! |---|---|
 //! | `mischief` | what the device does: choices from the back of the input |
-//! | `bus` | where it does it: between the driver and the software controller, in virtual time |
+//! | `bus` | where it does so: between the driver and the software controller, in virtual time |
 //! | `user` | what the driver's user does meanwhile: choices from the front |
 //!
-//! Held after every run: no panic; every call of the user bounded in virtual time and in accesses
-//! to the bus; every request that was taken ended exactly once; nothing left mapped. The last two do
-//! not hold of a controller that could not be stopped, whose memory the driver keeps from
-//! everybody: then the bus must have refused to reset it. Where the input has the controller
-//! misbehave without lying (it fails, loses and delays commands, dies, will not be disabled), it must also never have
-//! reached for memory that was taken from it too early.
+//! Checked after every run: no panic; every call of the user is bounded in virtual time and in accesses to the bus;
+//! every accepted request ended exactly once; nothing is left mapped. The last two do not apply to a controller that
+//! could not be stopped, whose memory the driver withholds for good: then the bus must have refused to reset it. If
+//! the controller misbehaves without lying (it fails, loses and delays commands, dies, or cannot be disabled), it
+//! must also never have accessed memory that was taken from it too early.
 
 mod bus;
 mod mischief;
@@ -26,15 +25,14 @@ use crate::input::Input;
 use bus::HostileBus;
 use user::User;
 
-/// What an admin command may take.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest time to become ready that the driver believes, which it waits for several times in a row.
+/// The longest ready timeout that the driver believes; it waits that long several times in a row.
 const READY_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 
-/// The longest firmware activation that the driver believes, for which it waits with each admin command.
+/// The longest firmware activation that the driver believes; it waits that long with each admin command.
 const ACTIVATION_MAX: Duration = Duration::from_secs(60);
 
-/// Controllers of different make.
+/// Controllers with different features.
 const MAKES: [&str; 6] = [
     "mem=1M",
     "mem=1M,lba=4096,sgl=dword,mdts=1,nssr=on",
@@ -44,7 +42,7 @@ const MAKES: [&str; 6] = [
     "mem=1M,cmb=256k,dbbuf=off,mdts=3",
 ];
 
-/// Runs one input. `recovers`: the user brings a controller back that failed.
+/// Runs one input. With `recovers`, the user recovers a controller that failed.
 pub fn run(data: &[u8], recovers: bool) {
     let mut input = Input::new(data);
     let make = input.pick(&MAKES);
@@ -78,9 +76,8 @@ fn options(input: &mut Input) -> ControllerOptions {
     }
 }
 
-/// How long any call may take on a controller that may take `ready` to become ready: down and
-/// up again by every means, a shutdown, as many admin commands as a list of namespaces can need, and
-/// some that wait for firmware.
+/// Returns how long any call may take on a controller that may take `ready` to become ready: down and up again by
+/// every means, a shutdown, as many admin commands as a list of namespaces can need, and some that wait for firmware.
 fn bound(ready: Duration) -> Duration {
     ready * 7 + Duration::from_secs(60) + ADMIN_TIMEOUT * 100 + ACTIVATION_MAX * 20
 }
@@ -94,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// A canary: what judges the driver must be able to find it guilty.
+    /// A canary: the checks must be able to fail.
     #[test]
     #[allow(unsafe_code)]
     fn the_watch_can_fail() {
@@ -107,7 +104,7 @@ mod tests {
         assert!(fails(&endless), "a call that looks for ever");
         assert!(!fails(&|| bus.check_end()), "nothing is wrong yet");
         let memory = HostMemory::allocate(4096, Backing::Any, &|_, _| ()).expect("memory");
-        // SAFETY: no queue is made, so that the device reaches no memory.
+        // SAFETY: no queue is made, so the device accesses no memory.
         let map = || unsafe { bus.map(memory.range()) };
         bus.bounded("map", second, map).expect("mapped");
         assert!(fails(&|| bus.check_end()), "memory that is left mapped");

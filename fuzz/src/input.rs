@@ -1,10 +1,10 @@
 //! The fuzzer's bytes as two streams of choices.
 //!
-//! One is read from the front, one from the back, so that a change to what the
-//! user does leaves what the device does as it was, and the other way round. Where they have met, both
-//! give zeros for ever: zero is everywhere the honest or the smallest choice, so that a run ends.
+//! One stream is read from the front and one from the back, so that changing the user's actions leaves the device's
+//! unchanged, and vice versa. Once they meet, both return zeros for ever. Zero is always the honest or the smallest
+//! choice, so that a run ends.
 
-/// See the module.
+/// An input, read from both ends.
 #[derive(Clone, Debug)]
 pub struct Input {
     bytes: Vec<u8>,
@@ -13,17 +13,17 @@ pub struct Input {
 }
 
 impl Input {
-    /// Both streams of `data`.
+    /// Creates both streams of `data`.
     pub fn new(data: &[u8]) -> Input {
         Input { bytes: data.to_vec(), front: 0, back: data.len() }
     }
 
-    /// Whether all bytes are used.
+    /// Returns whether all bytes are used.
     pub fn is_spent(&self) -> bool {
         self.front >= self.back
     }
 
-    /// The next byte from the front.
+    /// Returns the next byte from the front.
     pub fn byte(&mut self) -> u8 {
         if self.is_spent() {
             return 0;
@@ -32,7 +32,7 @@ impl Input {
         self.bytes[self.front - 1]
     }
 
-    /// The next byte from the back.
+    /// Returns the next byte from the back.
     pub fn back_byte(&mut self) -> u8 {
         if self.is_spent() {
             return 0;
@@ -41,32 +41,32 @@ impl Input {
         self.bytes[self.back]
     }
 
-    /// A number from the front of up to `bytes` bytes, little-endian.
+    /// Returns a number from the front of up to `bytes` bytes, little-endian.
     pub fn number(&mut self, bytes: usize) -> u64 {
         (0..bytes).fold(0, |number, at| number | u64::from(self.byte()) << (8 * at))
     }
 
-    /// The same from the back.
+    /// Returns a number from the back of up to `bytes` bytes, little-endian.
     pub fn back_number(&mut self, bytes: usize) -> u64 {
         (0..bytes).fold(0, |number, at| number | u64::from(self.back_byte()) << (8 * at))
     }
 
-    /// One of `choices` from the front.
+    /// Returns one of `choices`, chosen from the front.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// One of `choices` from the back.
+    /// Returns one of `choices`, chosen from the back.
     pub fn back_pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.back_byte()) % choices.len()]
     }
 
-    /// A number that is often at an edge, from the front.
+    /// Returns a number from the front that is often an edge case.
     pub fn edgy(&mut self) -> u64 {
         edgy(|bytes| self.number(bytes))
     }
 
-    /// The same from the back.
+    /// Returns a number from the back that is often an edge case.
     pub fn back_edgy(&mut self) -> u64 {
         edgy(|bytes| self.back_number(bytes))
     }

@@ -1,8 +1,7 @@
 //! Job files of `adit bench`.
 //!
-//! A quarter of the inputs are bytes as they come, a quarter words of job files in any order, and half a few such
-//! words, each in a line of its own, so that many of them parse. What parses is shown as a command line, which has to
-//! describe the same jobs.
+//! A quarter of the inputs are raw bytes, a quarter words of job files in any order, and half a few such words, one
+//! per line, so that many of them parse. What parses is shown as a command line, which must describe the same jobs.
 
 use std::io;
 
@@ -10,7 +9,7 @@ use clap::Parser;
 
 use adit_bench::language::{self, BenchArgs, Surroundings, parse};
 
-/// What job files are made of.
+/// Words of job files.
 const WORDS: [&str; 128] = [
     "\n",
     "\n",
@@ -154,7 +153,7 @@ struct Line {
 /// Runs one input.
 ///
 /// # Panics
-/// When a law is broken.
+/// If a law is broken.
 pub fn target(data: &[u8]) {
     let [kind, bytes @ ..] = data else { return };
     let word = |byte: &u8| WORDS[usize::from(*byte) % WORDS.len()];

@@ -1,7 +1,7 @@
-//! What a device may give back to the KV store, by somebody who knows how to compute its checksums.
+//! What a device may return to the KV store, with checksums computed by an attacker.
 //!
-//! An input is bytes as they come, or a list of patches to something whole; after each patch the checksums may be put
-//! right, so that what lies behind them is reached.
+//! An input is raw bytes, or a list of patches to a valid structure. After each patch the checksums may be corrected,
+//! so that the code behind them is reached.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ const UNIT: usize = 4096;
 const LINEAGE: Lineage = Lineage { store: [5; 16], epoch: 2, shard: 1 };
 const MARK: Mark = Mark { sequence: 3, chain: 9 };
 
-/// Runs one input against the superblock: its copies, the set of devices, and the geometry that follows.
+/// Runs one input against the superblock: its copies, the set of devices, and the resulting geometry.
 pub fn superblock(data: &[u8]) {
     let input = &mut Input::new(data);
     let (mut a, mut b) = (whole_superblock(), whole_superblock());
@@ -86,7 +86,7 @@ fn check_geometry(geometry: &Geometry, device_units: u64) {
     }
 }
 
-/// Runs one input against records: what decodes encodes to the same bytes.
+/// Runs one input against records: what decodes must encode to the same bytes.
 pub fn record(data: &[u8]) {
     let mut rest = data;
     while let Ok((record, behind)) = Record::decode(rest) {
@@ -137,8 +137,8 @@ pub fn checkpoint(data: &[u8]) {
     );
 }
 
-/// Runs one input against recovery: whatever is on the media, it ends, reads no more than there is a few times over,
-/// and the journal can go on.
+/// Runs one input against recovery: whatever is on the media, it ends, reads at most a few times what exists, and the
+/// journal can continue.
 pub fn recovery(data: &[u8]) {
     let input = &mut Input::new(data);
     let mut media = whole_media();
@@ -157,7 +157,7 @@ pub fn recovery(data: &[u8]) {
     }
 }
 
-/// Bytes as they come in place of the start of `bytes`, or patches to it.
+/// Replaces the start of `bytes` with raw bytes, or patches it.
 fn patch(input: &mut Input, bytes: &mut [u8], reseal: fn(&mut [u8])) {
     if input.byte() == 0xff {
         bytes.fill(0);
@@ -168,7 +168,7 @@ fn patch(input: &mut Input, bytes: &mut [u8], reseal: fn(&mut [u8])) {
     }
 }
 
-/// A number somewhere, most often in the first bytes, where the fields are.
+/// Writes a number somewhere, most often in the first bytes, where the fields are.
 fn patch_once(input: &mut Input, bytes: &mut [u8], reseal: fn(&mut [u8])) {
     let at = match input.byte() {
         at @ 0..200 => usize::from(at),
@@ -182,14 +182,14 @@ fn patch_once(input: &mut Input, bytes: &mut [u8], reseal: fn(&mut [u8])) {
     }
 }
 
-/// Puts the CRC-32C at the end of a unit right.
+/// Corrects the CRC-32C at the end of a unit.
 fn reseal_unit(bytes: &mut [u8]) {
     let at = bytes.len() - 4;
     let crc = checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..at]) as u32;
     bytes[at..].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Puts the CRC-64 at the start of a block right.
+/// Corrects the CRC-64 at the start of a block.
 fn reseal_block(bytes: &mut [u8]) {
     let seal = checksum(CrcAlgorithm::Crc64Nvme, &bytes[8..]);
     bytes[..8].copy_from_slice(&seal.to_le_bytes());
@@ -207,7 +207,7 @@ fn areas() -> Areas {
     Areas { device: 0, journal: 1..17, slots: [20..120, 120..220] }
 }
 
-/// Units that were written; zeroes elsewhere.
+/// Written units; zeroes elsewhere.
 struct Written {
     units: BTreeMap<u64, Vec<u8>>,
     bytes_read: u64,
@@ -237,7 +237,7 @@ impl Media for Written {
     }
 }
 
-/// Takes everything and keeps nothing.
+/// Checks everything and keeps nothing.
 struct Nothing;
 
 impl Rebuild for Nothing {
@@ -266,7 +266,7 @@ impl Rebuild for Nothing {
     }
 }
 
-/// A journal of a few blocks with two checkpoints over them.
+/// Builds a journal of a few blocks with two checkpoints over them.
 fn whole_media() -> Written {
     let mut media = Written { units: BTreeMap::new(), bytes_read: 0 };
     let start = Mark::start(&LINEAGE);

@@ -1,12 +1,12 @@
-//! What a hostile device, server or host can send, as fuzz targets.
+//! Fuzz targets: what a hostile device, server or host can send.
 //!
-//! Each target is a plain function of bytes that panics when a law is broken. The same
-//! function is run by libFuzzer (`targets/`, feature `libfuzzer`), by the seeded one-second
-//! tests and over the inputs kept in `seeds/` (`tests/targets.rs`).
+//! Each target is a plain function of bytes that panics if a law is broken. The same function is run by libFuzzer
+//! (`targets/`, feature `libfuzzer`), by the seeded one-second tests, and over the inputs kept in `seeds/`
+//! (`tests/targets.rs`).
 //!
 //! | target | the bytes are | what must hold |
 //! |---|---|---|
-//! | [`spec_bytes`] | what a device reports | every parser, accessor and text of it works on anything |
+//! | [`spec_bytes`] | what a device reports | every parser, accessor and formatter works on anything |
 //! | [`hostile_controller`] | how a controller misbehaves, and what its user does meanwhile | no panic, every call bounded in virtual time, every buffer back once, nothing left mapped |
 //! | [`recovery`] | the same, with a user who calls `recover()` again and again | the same |
 //! | [`planner`] | limits and segments of a request | each byte moves once and in order, by the independent walker |
@@ -14,7 +14,7 @@
 //! | [`vfio_user_server`] | what vfio-user clients do with messages, memory files and eventfds | no panic, no wait; their memory is given back, the next client is served |
 //! | [`soft_host`] | what a host writes to the software controller | no panic, bounded work in each step |
 //! | [`strings`] | target strings and options | no panic; what parses prints as something that parses to the same |
-//! | [`kv_media`], five of them | what is on the media of a KV store, with checksums put right | no panic, bounded work; what decodes encodes to the same; the journal can go on |
+//! | [`kv_media`], five of them | what is on the media of a KV store, with checksums corrected | no panic, bounded work; what decodes encodes to the same; the journal can continue |
 //! | [`jobfile`] | job files of `adit bench` | no panic; what parses is shown as a command line of the same jobs |
 
 pub mod hostile;
@@ -28,7 +28,7 @@ pub mod strings;
 pub mod vfio_user_client;
 pub mod vfio_user_server;
 
-/// [`hostile`] with a user who takes a failed controller for failed.
+/// [`hostile`] with a user who gives up a failed controller.
 pub mod hostile_controller {
     /// Runs one input; see [`crate::hostile`].
     pub fn target(data: &[u8]) {
@@ -36,7 +36,7 @@ pub mod hostile_controller {
     }
 }
 
-/// [`hostile`] with a user who brings the controller back whenever it fails.
+/// [`hostile`] with a user who recovers the controller whenever it fails.
 pub mod recovery {
     /// Runs one input; see [`crate::hostile`].
     pub fn target(data: &[u8]) {
@@ -44,7 +44,7 @@ pub mod recovery {
     }
 }
 
-/// A target by its name.
+/// A target's name and function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.

@@ -8,7 +8,7 @@ use crate::input::Input;
 #[path = "../../driver/tests/support/walker.rs"]
 mod walker;
 
-/// The longest request: enough to chain list pages several times, and few enough pieces to be quick.
+/// Bytes of the longest request: enough to chain list pages several times, with few enough pieces to be fast.
 const TOTAL_BYTES_MAX: u64 = 24 << 20;
 const PIECES_MAX: u64 = 256;
 const SEGMENTS_MAX: usize = 64;
@@ -40,7 +40,7 @@ fn check_refusal(reason: Unplannable, limits: &Limits, lba: u64, total: u64) {
     assert!(holds, "{reason}: {total} bytes at LBA {lba}");
 }
 
-/// Limits as an open namespace has them, which is what a planner may rely on.
+/// Limits of an open namespace, which a planner may rely on.
 fn limits(input: &mut Input) -> Limits {
     let lba_shift = input.pick(&[9, 12, 9, 16, 10]);
     let whole = input.pick(&[0u32, 3, 5, 7, 11]);
@@ -56,7 +56,7 @@ fn limits(input: &mut Input) -> Limits {
     }
 }
 
-/// Segments that do not overlap, most of them in shapes that matter: whole pages, dwords, neighbours.
+/// Returns disjoint segments, mostly of relevant shapes: whole pages, dwords, neighbours.
 fn segments(input: &mut Input, limits: &Limits) -> Vec<Segment> {
     let lba_bytes = limits.lba_bytes();
     let interval = match u64::from(limits.boundary_lbas) {

@@ -1,7 +1,7 @@
 //! The software controller fed by a hostile host: registers, queues, commands, lists, doorbells.
 //!
-//! The controller reaches memory only through `Ram`, which refuses what is outside and counts: one
-//! step may only access so much, whatever the lists say.
+//! The controller accesses memory only through `Ram`, which refuses addresses outside and counts: the accesses of one
+//! step are limited, whatever the lists say.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use adit_driver::spec::{Iova, Status};
 
 use crate::input::Input;
 
-/// Where host memory begins and ends on the bus.
+/// Host memory on the bus: start and size.
 const RAM: u64 = 0x40_0000;
 const RAM_BYTES: usize = 1 << 18;
 /// Admin submission and completion ring, I/O rings, and the first byte that no queue uses.
@@ -24,10 +24,10 @@ const IO_CQ: u64 = RAM + 0x3000;
 const DATA: u64 = RAM + 0x4000;
 const ENTRIES: u16 = 16;
 const ACTIONS_MAX: usize = 256;
-/// Accesses of one step: a burst of commands, each with the longest list there can be.
+/// Limit of accesses in one step: a burst of commands, each with the longest possible list.
 const ACCESSES_MAX: u64 = 64 << 17;
 
-/// Host memory, and how often it was accessed.
+/// Host memory, and its number of accesses.
 struct Ram {
     bytes: RefCell<Vec<u8>>,
     accesses: Cell<u64>,
@@ -41,7 +41,7 @@ impl Ram {
         Ok(start..end)
     }
 
-    /// What the host writes; cut where its memory ends.
+    /// Writes as the host, cut off where its memory ends.
     fn poke(&self, at: u64, bytes: &[u8]) {
         let start = ((at.wrapping_sub(RAM)) as usize) % RAM_BYTES;
         let end = (start + bytes.len()).min(RAM_BYTES);
@@ -76,7 +76,7 @@ impl HostMemory for Ram {
     }
 }
 
-/// The host: memory, the controller it torments, and how far it has filled its rings.
+/// The host: memory, the controller under attack, and its ring tails.
 struct Host {
     ram: Ram,
     controller: Controller,
@@ -85,7 +85,7 @@ struct Host {
     cid: u16,
 }
 
-/// Runs one input; see the module.
+/// Runs one input.
 pub fn target(data: &[u8]) {
     let input = &mut Input::new(data);
     let options = input.pick(&[
@@ -112,7 +112,7 @@ pub fn target(data: &[u8]) {
 }
 
 impl Host {
-    /// Enables the controller and creates one I/O queue pair, as a good host does.
+    /// Enables the controller and creates one I/O queue pair, as a correct host does.
     fn set_up(&mut self) {
         for (offset, width, value) in
             [(0x24, 4, 0x000f_000f), (0x28, 8, ASQ), (0x30, 8, ACQ), (0x14, 4, 0x0046_0001)]
@@ -137,7 +137,7 @@ impl Host {
         assert!(self.ram.accesses.get() <= ACCESSES_MAX, "work in one step is bounded");
     }
 
-    /// Puts a command into a ring and rings its doorbell.
+    /// Writes a command to a ring and rings its doorbell.
     fn submit(&mut self, queue: usize, mut words: [u32; 16]) {
         words[0] = words[0] & 0xffff | u32::from(self.cid) << 16;
         self.cid = self.cid.wrapping_add(1);
@@ -170,7 +170,7 @@ impl Host {
             12 => drop(self.controller.release_held(&self.ram)),
             13 => self.event(input),
             14 => self.controller.poll_shadow(input.byte() & 1 == 0),
-            // All completions are taken, so that the controller may go on.
+            // Take all completions, so that the controller may continue.
             _ => {
                 (0..2).for_each(|queue| self.ring(queue * 2 + 1, self.tails[queue as usize].into()))
             }
@@ -224,7 +224,7 @@ impl Host {
     }
 }
 
-/// An address that is mostly in memory that no queue uses, and often page aligned.
+/// Returns an address that is mostly in memory that no queue uses, and often page aligned.
 fn address(input: &mut Input) -> u64 {
     let kind = input.byte();
     let offset = input.number(2) << 2;
@@ -236,7 +236,7 @@ fn address(input: &mut Input) -> u64 {
     }
 }
 
-/// A command whose parts are likely to mean something.
+/// Returns a command whose fields are likely to be meaningful.
 fn command(input: &mut Input) -> (usize, [u32; 16]) {
     const ADMIN: [u8; 14] = [0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 0x15, 0x18, 0x7c];
     const IO: [u8; 8] = [0, 1, 2, 4, 5, 8, 9, 0x19];

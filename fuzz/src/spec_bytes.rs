@@ -1,13 +1,13 @@
-//! Every parser of bytes that a device chooses, with every accessor and every text of what it gives.
+//! Every parser of bytes chosen by a device, with every accessor and formatter of the results.
 //!
-//! The first byte picks the structure, the second whether the rest is padded to a page or left
-//! short. `tests/accessors.rs` checks that no accessor is forgotten here.
+//! The first byte selects the structure, the second whether the rest is padded to a page or left short.
+//! `tests/accessors.rs` checks that no accessor is missing here.
 
 mod data;
 mod entries;
 mod registers;
 
-/// Looks at the results of methods without arguments.
+/// Evaluates methods without arguments.
 macro_rules! look {
     ($value:expr; $($method:ident),+ $(,)?) => {{
         let value = $value;
@@ -19,7 +19,7 @@ use look;
 /// The longest structure.
 const PAGE: usize = 4096;
 
-/// Runs one input; see the module.
+/// Runs one input.
 pub fn target(data: &[u8]) {
     let [kind, padded, bytes @ ..] = data else { return };
     let mut page = bytes.to_vec();
@@ -45,7 +45,7 @@ pub fn target(data: &[u8]) {
     }
 }
 
-/// Looks at a value's text, for people and for programmers.
+/// Evaluates a value's text, for users and for programmers.
 fn show(value: &impl std::fmt::Debug, text: Option<&dyn std::fmt::Display>) {
     std::hint::black_box(format!("{value:?}"));
     if let Some(text) = text {

@@ -1,12 +1,11 @@
-//! What people and scripts write: targets and options of the software controller.
+//! User input: targets and options of the software controller.
 //!
-//! Half of the inputs are text as it comes, the other half words of the syntax in any order:
-//! random bytes alone would never spell a setting.
+//! Half of the inputs are raw text, the other half words of the syntax in any order, because random bytes alone would
+//! never spell a setting.
 
 use adit_driver::Target;
 use adit_driver::soft;
 
-/// What targets are made of.
 const WORDS: [&str; 130] = [
     "soft:",
     "vfio:",
@@ -140,7 +139,7 @@ const WORDS: [&str; 130] = [
     "faults=lose@p=1",
 ];
 
-/// Runs one input; see the module.
+/// Runs one input.
 pub fn target(data: &[u8]) {
     let [kind, bytes @ ..] = data else { return };
     let text = match kind & 1 {

@@ -1,8 +1,8 @@
 //! Our vfio-user client against a server that answers with the fuzzer's bytes.
 //!
-//! The server is a thread with a listening socket, both kept for all inputs. It answers each
-//! request rightly, rightly but for some bytes, with a right header over any body, or with
-//! anything; and it hangs up when its bytes are used up, so that no input waits for a deadline.
+//! The server is a thread with a listening socket, both kept for all inputs. It answers each request correctly,
+//! correctly except for some bytes, with a correct header over any body, or with anything; and it hangs up when its
+//! bytes are used up, so that no input waits for a deadline.
 
 mod server;
 
@@ -17,12 +17,12 @@ use adit_driver::sys::HostMemory;
 
 use crate::input::Input;
 
-/// How long the server has for an answer. It answers at once, or leaves part of one out.
+/// Deadline for the server's answers. It answers at once, or omits part of one.
 const DEADLINE: Duration = Duration::from_millis(5);
-/// What an input may take: the calls that it makes, each until its deadline, on a busy machine.
+/// Time limit of an input: its calls, each until its deadline, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The server's thread, as the target talks to it.
+/// The server's thread, as the target sees it.
 struct Peer {
     socket: PathBuf,
     inputs: mpsc::Sender<Input>,
@@ -54,7 +54,7 @@ pub fn target(data: &[u8]) {
     peer.finished.recv().expect("the server lives");
 }
 
-/// Makes one call of each kind that talks to the server, or uses what it said.
+/// Makes one call of each kind that talks to the server, or uses its answers.
 #[allow(unsafe_code)]
 fn use_bus(bus: &Arc<VfioUser>, call: u8) {
     let offset = u32::from(call >> 4) * 4;

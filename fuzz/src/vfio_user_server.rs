@@ -1,9 +1,9 @@
 //! Our vfio-user server against clients that do what the fuzzer's bytes say.
 //!
-//! Not bytes alone: up to three clients with real memory files and eventfds connect, negotiate, hand memory over, cut it
-//! short, enable the controller, queue commands, ring by message or by the mapped page, set interrupts, reset and vanish, in
-//! any order. The server is turned in the same thread, so that an input repeats; only a client that could make the
-//! server wait would be found by the time it takes.
+//! More than raw bytes: up to three clients with real memory files and eventfds connect, negotiate, hand over memory,
+//! truncate it, enable the controller, queue commands, ring by message or through the mapped page, set interrupts,
+//! reset and vanish, in any order. The server is turned in the same thread, so that an input repeats; only a client
+//! that could block the server would be found by its duration.
 
 mod client;
 mod files;
@@ -23,9 +23,9 @@ const CLIENTS: usize = 3;
 const ACTIONS_MAX: usize = 200;
 const TURNS_PER_ACTION: usize = 4;
 const TURN: Duration = Duration::from_micros(50);
-/// Turns in which the server notices that clients are gone, or serves one: it takes new ones once a millisecond.
+/// Turns for the server to notice that clients are gone, or to serve one: it accepts once a millisecond.
 const TURNS_MAX: usize = 2000;
-/// What an input may take on a busy machine.
+/// Time limit of an input on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs one input.
@@ -45,7 +45,7 @@ pub fn target(data: &[u8]) {
     assert!(started.elapsed() < PATIENCE, "took {:?}", started.elapsed());
 }
 
-/// The server, and all that clients have.
+/// The server, and everything clients have.
 struct World {
     server: Server,
     socket: PathBuf,
@@ -118,7 +118,7 @@ impl World {
         panic!("{what}: not within {TURNS_MAX} turns");
     }
 
-    /// Whatever clients did, their memory is given back when they are gone, and the next one is served.
+    /// Checks that the memory of clients is given back when they are gone, and that the next client is served.
     fn finish(&mut self) {
         self.clients = [const { None }; CLIENTS];
         self.turn_until("memory given back", |world| world.server.mapping_count() == 0);

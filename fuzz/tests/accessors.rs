@@ -1,11 +1,11 @@
-//! The target `spec_bytes` looks at everything that a wire type of the device's can be asked.
+//! Checks that the target `spec_bytes` covers every accessor of the device's wire types.
 //!
-//! Reads the sources: a method that is added to such a type and not to the target fails here.
+//! Reads the sources: a method added to such a type and not to the target fails here.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What a device writes or shows; commands, PRPs and SGLs are the host's.
+/// Written or shown by a device; commands, PRPs and SGLs are the host's.
 const OF_THE_DEVICE: [&str; 8] = [
     "completion.rs",
     "status.rs",
@@ -25,7 +25,7 @@ fn files(path: PathBuf) -> Vec<PathBuf> {
     entries.flat_map(|entry| files(entry.expect("an entry").path())).collect()
 }
 
-/// Names of the public methods on `self` in a source, without builders and without its tests.
+/// Returns the names of a source's public methods on `self`, without builders and tests.
 fn methods(source: &str) -> Vec<String> {
     let code = source.split("#[cfg(test)]").next().unwrap_or_default();
     let lines = code.lines().map(str::trim_start).filter(|line| line.starts_with("pub "));

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use adit_fuzz::TARGETS;
 
-/// The longest input made here.
+/// Length of the longest input generated here.
 const INPUT_BYTES_MAX: u64 = 1500;
 
-/// Xorshift64*: enough to choose bytes by.
+/// Xorshift64*, good enough to choose bytes.
 struct Random(u64);
 
 impl Random {
@@ -22,7 +22,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// An input of random length, in which small numbers are likelier than others.
+    /// Returns an input of random length, in which small numbers are more likely.
     fn input(&mut self) -> Vec<u8> {
         let len = self.next() % INPUT_BYTES_MAX;
         let small = self.next() % 4;
@@ -43,7 +43,7 @@ fn target(name: &str) -> fn(&[u8]) {
     TARGETS.iter().find(|(known, _)| *known == name).expect("a target").1
 }
 
-/// The inputs kept for a target, in the order of their names.
+/// Returns the inputs kept for a target, by name.
 fn kept(name: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|why| panic!("{folder:?}: {why}"));
@@ -52,7 +52,7 @@ fn kept(name: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Runs `target`; where it fails, leaves the input in a file before the panic goes on.
+/// Runs `target`; on a failure, saves the input to a file before the panic continues.
 fn run(name: &str, target: fn(&[u8]), what: &str, input: &[u8]) {
     let outcome = std::panic::catch_unwind(|| target(input));
     if let Err(panic) = outcome {
@@ -63,7 +63,7 @@ fn run(name: &str, target: fn(&[u8]), what: &str, input: &[u8]) {
     }
 }
 
-/// What each test does: see the module.
+/// Runs the kept inputs, then fresh ones.
 fn exercise(name: &str) {
     let target = target(name);
     if let Ok(path) = std::env::var("ADIT_FUZZ_INPUT") {

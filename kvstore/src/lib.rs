@@ -1,21 +1,21 @@
-//! A store of objects on contiguous extents, for KV caches of large language models.
+//! A store of objects on contiguous extents, for the KV caches of large language models.
 //!
-//! - **A hit is right.** It is exactly the bytes that were put, or it is a miss: every read that passes through host memory
-//!   is checked against checksums that are kept apart from the data.
-//! - **It is bounded.** It evicts, and its memory is proportional to the objects it was formatted for.
-//! - **It comes back** after a crash as its [`Durability`] says.
+//! - **A hit is right.** It returns exactly the bytes that were put; anything else is a miss. Every read through host
+//!   memory is checked against checksums that are stored apart from the data.
+//! - **It is bounded.** It evicts, and its memory is proportional to the number of objects it was formatted for.
+//! - **It recovers** after a crash as its [`Durability`] promises.
 //!
-//! # An hour with it
+//! # Getting started
 //!
-//! [`Store`] is the handle that a server keeps; it is `Clone`, `Send` and `Sync`. Calls give a [`store::Pending`], which is a
-//! future, and waits with `wait()`.
+//! [`Store`] is the handle that a server keeps; it is `Clone`, `Send` and `Sync`. Calls return a [`store::Pending`],
+//! which is a future and also blocks with `wait()`.
 //!
 //! ```
 //! use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
 //!
 //! # let path = std::env::temp_dir().join(format!("adit-front-page-{}.img", std::process::id()));
 //! # let name = format!("uring:{}", path.display());
-//! // As "uring:kv.img", a file or a block device; "vfio:0000:01:00.0", a controller of the driver's.
+//! // For example "uring:kv.img" (a file or block device) or "vfio:0000:01:00.0" (a controller of the driver's).
 //! let target: adit_driver::Target = name.parse().expect("a target");
 //! let file_bytes = Some(64 << 20);
 //! Store::format(&FormatStore { file_bytes, ..FormatStore::new([target.clone()]) })?;
@@ -27,45 +27,45 @@
 //! assert_eq!(&value[..], b"some bytes");
 //! assert_eq!(store.lookup_prefix(&[key, Key::from(18u64)]).wait()?, 1);
 //! drop(value);
-//! store.commit().wait()?; // What was put before survives a power cut now.
+//! store.commit().wait()?; // The put now survives a power cut.
 //! store.close()?;
 //! # std::fs::remove_file(&path).expect("it was made");
 //! # Ok::<(), adit_kvstore::Error>(())
 //! ```
 //!
-//! | where to read on | for |
+//! | read next | for |
 //! |---|---|
 //! | [`Store`], [`OpenOptions`], [`FormatStore`] | every call and option |
-//! | [`store`] | what is promised: bounds, deadlines, cancelled requests; memory that is put and got without a copy |
+//! | [`store`] | guarantees: bounds, deadlines, cancellation, zero-copy memory |
 //! | [`layout`], [`Store::put_blocks`], [`Store::get_layer`] | KV blocks of a model, layer by layer |
-//! | [`Store::plan`] | reads that somebody else carries out, as a GPU |
+//! | [`Store::plan`] | reads that another executor carries out, such as a GPU |
 //! | [`Local`], [`shard`] | the same store on the caller's own thread: requests, outcomes, failures |
-//! | [`evict`] | a policy of one's own |
-//! | [`survey`] | what is on the media, read without opening the store |
-//! | [`Error`] | what goes wrong, and what to do then |
+//! | [`evict`] | writing your own eviction policy |
+//! | [`survey`] | inspecting the media without opening the store |
+//! | [`Error`] | what can fail, and what to do about it |
 //!
-//! `kvstore/examples/server` is a whole server; `docs/kv.md` is for whoever runs one, and `docs/disk-format.md` has every
-//! byte on the media.
+//! `kvstore/examples/server` is a complete server, `docs/kv.md` is for operators, and `docs/disk-format.md` specifies
+//! every byte on the media.
 //!
 //! # Inside
 //!
-//! From the bottom up:
+//! From the bottom up; a folder builds on those before it:
 //!
 //! | folder | holds |
 //! |---|---|
 //! | `model` | keys, objects, places, options, layouts of KV blocks, and the commands of a batch |
 //! | `space` | free runs, extents, slabs for KV blocks interleaved layer by layer, discards |
-//! | `catalog` | which objects there are (at most 64 bytes of memory for each), until when, for which tenant, and their leases |
+//! | `catalog` | the objects in memory (at most 64 bytes each), their expiry, tenants and leases |
 //! | `policy` | eviction, admission and the write budget |
 //! | `io` | the order in which requests go to a device, and the queue pair they go through |
 //! | `media` | the format on the media: checksums, records, journal, checkpoints, recovery |
-//! | `shard` | one owner of a part of the store, and its loop |
+//! | `shard` | one part of the store with a single owner, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
 //!
-//! The feature `internals` exports parts of these folders to the simulation, the fuzz targets and the benchmarks. They
-//! change without notice.
+//! The feature `internals` exports parts of these folders to the simulation, the fuzz targets and the benchmarks.
+//! They change without notice.
 #![forbid(unsafe_code)]
-// Without the feature nothing outside reaches what is public inside.
+// Without the feature, items that are `pub` inside are unreachable from outside.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 
 mod catalog;
@@ -78,7 +78,7 @@ pub mod shard;
 mod space;
 pub mod store;
 
-/// Parts of the store for its simulation, its fuzz targets and its benchmarks. They change without notice.
+/// Parts of the store for its simulation, fuzz targets and benchmarks. They change without notice.
 #[cfg(feature = "internals")]
 pub mod internals {
     pub use crate::catalog::index;

@@ -1,4 +1,4 @@
-//! Each field at the place where `docs/disk-format.md` has it. A change here is another version of the format.
+//! Checks each field against `docs/disk-format.md`. A change here means a new version of the format.
 
 use adit_kvstore::internals::block::{
     BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, Lineage, Stamp,
@@ -11,7 +11,7 @@ use adit_kvstore::internals::superblock::{SUPERBLOCK_BYTES, Superblock};
 use adit_kvstore::{Durability, LayoutId, Object, Place, TenantId};
 use crc_fast::{CrcAlgorithm, checksum};
 
-/// The little-endian number in a range of bytes.
+/// Reads a little-endian number from a range of bytes.
 fn number(bytes: &[u8], range: std::ops::Range<usize>) -> u64 {
     bytes[range].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

@@ -1,4 +1,4 @@
-//! The example server, run as a process and asked by a real client.
+//! The example server, run as a process and queried by a real client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ureq::Agent;
 
-/// A file for a store, gone with the test.
+/// A file for a store, removed with the test.
 struct Image(PathBuf);
 
 impl Image {
@@ -27,13 +27,13 @@ impl Drop for Image {
     }
 }
 
-/// The example, built beside this test: `cargo test --test server` alone does not, and would run an old one.
+/// Builds and returns the example: `cargo test --test server` alone would run a stale one.
 fn example() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         let test = std::env::current_exe().expect("this test");
         let profile = test.parent().and_then(Path::parent).expect("deps/ is in a profile's folder");
-        // Not set where the tests were built elsewhere and run by hand.
+        // Not set if the tests were built elsewhere and run by hand.
         if let Some(cargo) = std::env::var_os("CARGO") {
             build(Path::new(&cargo), profile);
         }
@@ -86,7 +86,7 @@ impl Server {
         answer.expect("an answer").status().as_u16()
     }
 
-    /// Status, the range that is sent, and the body.
+    /// Returns the status, the range sent, and the body.
     fn get(&self, path: &str, range: Option<&str>) -> (u16, Option<String>, Vec<u8>) {
         let mut request = self.agent.get(self.url(path));
         if let Some(range) = range {
@@ -110,7 +110,7 @@ impl Server {
         assert!(sent.success());
     }
 
-    /// Ends it, and what it still said.
+    /// Ends the server; returns its exit code and the rest of its output.
     fn end(mut self, signal: &str) -> (Option<i32>, String) {
         self.signal(signal);
         let status = self.child.wait().expect("it ends");
@@ -127,7 +127,7 @@ impl Drop for Server {
     }
 }
 
-/// What version `version` of an object holds.
+/// Returns the contents of version `version` of an object.
 fn body(key: u32, version: u32, len: usize) -> Vec<u8> {
     let stamp = u64::from(key) << 32 | u64::from(version);
     let word = |index: u64| (stamp ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
@@ -192,7 +192,7 @@ fn what_cannot_be_is_refused_with_a_status() {
     assert!(String::from_utf8(help.stdout).expect("text").contains("Example:"));
 }
 
-/// A client that sends this and then nothing.
+/// Connects a client that sends this and then nothing.
 fn stalled(server: &Server, words: &str) -> TcpStream {
     let address = server.url.strip_prefix("http://").expect("a URL");
     let mut stream = TcpStream::connect(address).expect("it listens");
@@ -230,7 +230,7 @@ fn clients_that_stall_keep_nobody_waiting_and_are_let_go() {
     let image = Image::new();
     let arguments = ["--format", "--size-bytes", "134217728", "--timeout-s", "10"];
     let server = Server::start(&image, &[&arguments[..], &["--connections", "13"]].concat());
-    // Half a head, half a body, and an answer that nobody reads: of the store's 64 MiB of memory they hold 48.
+    // Half a head, half a body, and an answer left unread: together they hold 48 of the store's 64 MiB of memory.
     let (large, length) = (body(9, 1, 6 << 20), 6 << 20);
     assert_eq!(server.put("large", &large), 201);
     let half = format!("PUT /objects/x HTTP/1.1\r\nContent-Length: {length}\r\n\r\nhalf");
@@ -271,7 +271,7 @@ fn ctrl_c_closes_it_and_all_comes_back() {
     assert_eq!(server.end("TERM").0, Some(0));
 }
 
-/// Killed while clients write: what was committed is there, and whatever is there is a version that was put.
+/// Killed while clients write: committed objects are there, and every object is a version that was put.
 #[test]
 fn after_kill_9_nothing_is_wrong_and_what_was_committed_is_there() {
     let image = Image::new();
@@ -292,7 +292,7 @@ fn after_kill_9_nothing_is_wrong_and_what_was_committed_is_there() {
                 let put = agent.put(format!("{url}{key}")).send(&body(key, version, 30_000)[..]);
                 match put {
                     Ok(_) => sent += 1,
-                    // It was killed.
+                    // The server was killed.
                     Err(_) => break,
                 }
             }

@@ -1,4 +1,4 @@
-//! A shard on the driver's devices: the same bodies on every path.
+//! A shard on the driver's devices: the same test bodies on every path.
 #![forbid(unsafe_code)]
 
 #[path = "shard/bodies.rs"]
@@ -6,7 +6,7 @@ mod bodies;
 #[path = "shard/rig.rs"]
 mod rig;
 
-/// Each body as a test on each path.
+/// Turns each body into a test on each path.
 macro_rules! on_each_path {
     ($($body:ident),+ $(,)?) => {
         mod soft {
@@ -15,7 +15,7 @@ macro_rules! on_each_path {
         mod two_soft {
             $(#[test] fn $body() { crate::bodies::$body(&crate::rig::Rig::soft(2)); })+
         }
-        // Where drives can be had: ADIT_TARGETS=vfio:0000:01:00.0 shard --ignored --test-threads=1 named::
+        // With real drives: ADIT_TARGETS=vfio:0000:01:00.0 shard --ignored --test-threads=1 named::
         mod named {
             $(#[test]
             #[ignore = "needs drives that ADIT_TARGETS names"]

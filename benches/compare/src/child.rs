@@ -1,7 +1,7 @@
-//! One engine in one round, in a process of its own: what it uses is then its own.
+//! One engine in one round, in a process of its own, so that its resource usage is measured alone.
 //!
-//! The phases are a fill, and then those that were asked for. A fill and a mixed phase end when everything is on the
-//! device. Where no memory group bounds the page cache, it is emptied between phases.
+//! The phases are a fill, then those requested. A fill and a mixed phase end when everything is on the device. If no
+//! memory group bounds the page cache, it is emptied between phases.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::message::{Ended, Message};
 use crate::options::{Child, Phase};
 use crate::usage::{Processor, resident_bytes_max};
 
-/// Between two reports of how far a phase is.
+/// Time between two progress reports.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
-/// Runs the phases and tells what came of them.
+/// Runs the phases and reports the results.
 ///
 /// # Errors
-/// Whatever failed; the parent says which engine it was.
+/// Any failure; the parent adds the engine's name.
 pub(crate) fn run(child: &Child) -> Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
     if let Some(group) = &child.group {
@@ -67,13 +67,13 @@ fn measure(bed: &mut dyn Bed, child: &Child, phase: Phase) -> Result<Measured> {
     Measured::new(phase, &tally, cost, child.load.object_bytes.0)
 }
 
-/// Calls `f` while another thread tells how far it is.
+/// Calls `f` while another thread reports its progress.
 fn telling<T>(work: &Work, f: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let teller = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                // Nobody who listens is no reason to end: the parent's end is told by a signal.
+                // Ignore a missing reader: a signal reports the end of the parent.
                 let _ = Message::Far { phase: work.phase, done: work.far() }.tell();
                 std::thread::park_timeout(TELL_EVERY);
             }
@@ -85,7 +85,7 @@ fn telling<T>(work: &Work, f: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Has the kernel forget what it holds of the files in a folder and below.
+/// Drops the kernel's page cache of the files in a folder and below.
 fn drop_page_cache(folder: &Path) -> Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -93,7 +93,7 @@ fn drop_page_cache(folder: &Path) -> Result<()> {
             drop_page_cache(&path)?;
             continue;
         }
-        // What an engine removes meanwhile needs no forgetting.
+        // An engine may have removed the file meanwhile.
         let Ok(file) = std::fs::File::open(&path) else { continue };
         posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
             .with_context(|| format!("emptying the page cache of {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! Which object is next: in order, at random, or by Zipf. The same seed chooses the same objects.
+//! Chooses the next object: in order, at random, or by Zipf. The same seed chooses the same objects.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// Below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// From 0 to less than 1.
+    /// Returns a number from 0 to less than 1.
     fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -33,18 +33,18 @@ impl Random {
 /// How objects are chosen.
 #[derive(Clone, Debug)]
 pub(crate) enum Chooser {
-    /// All of so many alike.
+    /// Uniformly among this many.
     Uniform(u64),
-    /// By rank with theta 0.99: the share of ranks up to each, and the ranks are spread over the objects.
+    /// By rank with theta 0.99: the cumulative share of each rank. Ranks are spread over the objects.
     Zipf(Arc<[f64]>),
 }
 
 const THETA: f64 = 0.99;
-/// Coprime with every number of objects that is no multiple of it.
+/// Coprime with every number of objects that is not a multiple of it.
 const SPREAD: u64 = 2_654_435_761;
 
 impl Chooser {
-    /// By Zipf over `count` objects.
+    /// Chooses by Zipf over `count` objects.
     pub(crate) fn zipf(count: u64) -> Chooser {
         let mut sum = 0.0;
         let add = |rank: u64| {

@@ -1,14 +1,14 @@
-//! What an object holds, so that a get can tell whether it got the right one.
+//! The contents of objects, with which a get can check that it got the right one.
 //!
-//! Random bytes, the same for all, that do not compress; each 4 KiB begins with the object's number and its own place.
-//! A check looks at each 4 KiB: cheap, the same for all engines, and enough for bytes that are another object's,
-//! shifted or missing. Whether single bits are right is the engines' own business, and plain files have nobody.
+//! Random, incompressible bytes, the same for all objects; each 4 KiB begins with the object's number and its own
+//! offset. A check looks at each 4 KiB: cheap, the same for all engines, and sufficient to detect bytes of another
+//! object, and shifted or missing ones. Detecting single bit flips is left to the engines; plain files do not.
 
 /// Bytes between two stamps.
 const STAMP_EVERY_BYTES: usize = 4096;
 const STAMP_BYTES: usize = 16;
 
-/// Random bytes without stamps of `len`, a multiple of 4 KiB.
+/// Returns `len` random bytes without stamps; `len` is a multiple of 4 KiB.
 pub(crate) fn base(len: usize) -> Vec<u8> {
     let mut random = crate::chooser::Random::new(0x5eed);
     (0..len / 8).flat_map(|_| random.next().to_le_bytes()).collect()
@@ -21,21 +21,21 @@ fn stamp_of(object: u64, page: usize) -> [u8; STAMP_BYTES] {
     stamp
 }
 
-/// Makes `bytes`, which hold the base or another object, those of `object`.
+/// Stamps `bytes`, which hold the base or another object, as those of `object`.
 pub(crate) fn stamp(bytes: &mut [u8], object: u64) {
     for (page, bytes) in bytes.chunks_exact_mut(STAMP_EVERY_BYTES).enumerate() {
         bytes[..STAMP_BYTES].copy_from_slice(&stamp_of(object, page));
     }
 }
 
-/// Whether `bytes` are those of `object`, which has `len`.
+/// Returns whether `bytes` are those of `object`, with length `len`.
 pub(crate) fn is_right(bytes: &[u8], object: u64, len: usize) -> bool {
     let pages = || bytes.chunks_exact(STAMP_EVERY_BYTES).enumerate();
     bytes.len() == len
         && pages().all(|(page, bytes)| bytes[..STAMP_BYTES] == stamp_of(object, page))
 }
 
-/// A key as hashes are: spread over 128 bits.
+/// Returns a hash-like key, spread over 128 bits.
 pub(crate) fn key(object: u64) -> u128 {
     let high = (object + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     u128::from(high) << 64 | u128::from(object)

@@ -1,6 +1,6 @@
-//! Workers: as many as there are requests in flight, each does one after another.
+//! Workers: one per request in flight, each making one request after another.
 //!
-//! A worker is a thread where an engine's calls block, and a task where they are futures. Both run the same loop, look at the
+//! A worker is a thread if an engine's calls block, and a task if they are futures. Both run the same loop, read the
 //! same clock, and check what they read the same way.
 
 use std::future::Future;
@@ -19,10 +19,10 @@ use crate::engine::Engine;
 use crate::measured::Tally;
 use crate::options::Phase;
 
-/// Of 100 requests of the mixed phase, how many are puts.
+/// Puts per 100 requests of the mixed phase.
 const PUTS_OF_100: u64 = 10;
 
-/// What a phase is to do, and how far it is.
+/// A phase, and its progress.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) phase: Phase,
@@ -30,15 +30,15 @@ pub(crate) struct Work {
     pub(crate) chooser: Chooser,
     pub(crate) seed: u64,
     pub(crate) began: Instant,
-    /// How long it goes on; a fill has its own end.
+    /// Duration; a fill ends by itself.
     pub(crate) lasts: Duration,
     /// The next object of a fill.
     next: AtomicU64,
-    /// Set with the first error, so that others do not go on for nothing.
+    /// Set by the first error, so that other workers stop.
     has_failed: AtomicBool,
 }
 
-/// What is done next.
+/// The next request of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Get(u64),
@@ -55,13 +55,12 @@ impl Work {
         Work { phase, objects, chooser, seed, began: Instant::now(), lasts, next, has_failed }
     }
 
-    /// The random numbers of a worker.
     pub(crate) fn random(&self, worker: u32) -> Random {
         let phase = self.phase as u64;
         Random::new(self.seed << 32 ^ phase << 24 ^ u64::from(worker))
     }
 
-    /// What a worker does next at `now`; nothing when the phase is over.
+    /// Returns a worker's next request at `now`, or `None` when the phase is over.
     pub(crate) fn step(&self, now: Instant, random: &mut Random) -> Option<Step> {
         if self.has_failed.load(Ordering::Relaxed) {
             return None;
@@ -78,7 +77,7 @@ impl Work {
         Some(if is_put { Step::Put(object) } else { Step::Get(object) })
     }
 
-    /// How much is done, from 0 to 1.
+    /// Returns the progress, from 0 to 1.
     pub(crate) fn far(&self) -> f64 {
         let done = match self.phase {
             Phase::Fill => self.next.load(Ordering::Relaxed) as f64 / self.objects as f64,
@@ -88,16 +87,16 @@ impl Work {
     }
 }
 
-/// Who runs workers.
+/// Runs workers.
 pub(crate) enum Runner {
-    /// A thread each.
+    /// On a thread each.
     Threads,
-    /// Tasks of this runtime.
+    /// As tasks of this runtime.
     Tasks(Runtime),
 }
 
 impl Runner {
-    /// Runs a future of an engine's to its end.
+    /// Runs an engine's future to its end.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         match self {
             Runner::Threads => ready(future),
@@ -172,7 +171,7 @@ fn on_thread<T: Send + 'static>(worker: impl Future<Output = T> + Send + 'static
     std::thread::spawn(move || ready(worker))
 }
 
-/// The result of a future that blocks in place of waiting.
+/// Returns the result of a future that blocks instead of waiting.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,

@@ -1,17 +1,17 @@
-//! The store beside foyer, RocksDB's BlobDB and plain files, on one file system.
+//! Compares the store with foyer, RocksDB's BlobDB and plain files on one file system.
 //!
-//! | file | noun |
+//! | file | holds |
 //! |---|---|
 //! | `options`, `size` | the command line |
 //! | `parent` | rounds of children, one for each engine in turn |
-//! | `place`, `memory_limit` | the folder that everything is in, and how much memory a child may have |
+//! | `place`, `memory_limit` | the working folder, and the memory limit of a child |
 //! | `child` | one engine: fill, gets, gets with favourites, gets and puts |
-//! | `load`, `chooser`, `contents` | what is done to which object, and what an object's bytes are |
-//! | `usage`, `measured`, `message` | what a phase cost, what came of it, how the child tells |
-//! | `engine/` | one file each: how it is set up, and what it promises |
+//! | `load`, `chooser`, `contents` | the operations, the choice of objects, and their contents |
+//! | `usage`, `measured`, `message` | the cost of a phase, its results, and the child's reports |
+//! | `engine/` | one file per engine: its setup and its guarantees |
 //! | `report` | medians, ratios, the tables |
 //!
-//! The README beside the manifest says how to read the figures.
+//! The README beside the manifest explains the figures.
 
 mod child;
 mod chooser;

@@ -1,4 +1,4 @@
-//! What came of a phase.
+//! The results of a phase.
 
 use std::time::Duration;
 
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::Phase;
 
-/// The longest latency that is told apart: 100 s.
+/// Longest latency that is resolved: 100 s.
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
-/// What a get came to.
+/// The result of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// The object that was asked for.
+    /// The requested object.
     Right,
     /// Other bytes.
     Wrong,
-    /// Nothing.
+    /// No object.
     Miss,
 }
 
-/// What workers count while a phase runs.
+/// The counters of workers while a phase runs.
 #[derive(Debug)]
 pub(crate) struct Tally {
     pub(crate) gets: u64,
     pub(crate) puts: u64,
     pub(crate) misses: u64,
     pub(crate) wrong: u64,
-    /// In nanoseconds, of gets; of puts in a fill.
+    /// In nanoseconds, of gets; in a fill, of puts.
     latency: Histogram<u64>,
 }
 
 impl Tally {
     pub(crate) fn new() -> Tally {
-        // Its range is given, as a histogram that saturates does not grow.
+        // A fixed range, because a saturating histogram does not grow.
         let latency = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3);
         let latency = latency.expect("a range and three digits that are allowed");
         Tally { gets: 0, puts: 0, misses: 0, wrong: 0, latency }
@@ -48,7 +48,7 @@ impl Tally {
         self.latency.saturating_record(took.as_nanos() as u64);
     }
 
-    /// `took` where latencies of puts are what is asked for.
+    /// Counts a put; `took` is given in phases that measure puts.
     pub(crate) fn put(&mut self, took: Option<Duration>) {
         self.puts += 1;
         if let Some(took) = took {
@@ -71,12 +71,12 @@ impl Tally {
     }
 }
 
-/// What time a phase took.
+/// The time a phase took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
-    /// By the clock.
+    /// Wall-clock seconds.
     pub(crate) seconds: f64,
-    /// Processor seconds, user and system.
+    /// CPU seconds, user and system.
     pub(crate) processor: (f64, f64),
 }
 
@@ -89,11 +89,11 @@ pub(crate) struct Measured {
     pub(crate) puts: u64,
     pub(crate) misses: u64,
     pub(crate) wrong: u64,
-    /// Bytes that were found or put, in millions a second.
+    /// Bytes found or put, in millions per second.
     pub(crate) mb_per_second: f64,
     pub(crate) processor_user_seconds: f64,
     pub(crate) processor_system_seconds: f64,
-    /// Processor seconds for each 10^9 of these bytes.
+    /// CPU seconds per 10^9 of these bytes.
     pub(crate) processor_seconds_per_gb: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
@@ -102,7 +102,7 @@ pub(crate) struct Measured {
 
 impl Measured {
     /// # Errors
-    /// Where nothing was found and nothing put: there is no figure then.
+    /// If nothing was found and nothing put, which gives no figure.
     pub(crate) fn new(
         phase: Phase,
         tally: &Tally,

@@ -1,7 +1,7 @@
-//! A memory group for a child, so that its memory and its page cache together have a limit.
+//! A memory group for a child that limits its memory and page cache together.
 //!
-//! Both versions of control groups are tried. Where neither can be written there is no limit, and the report says so. A group that
-//! a killed run left is empty, and removed by the next of the same number or at the next boot.
+//! Tries both versions of control groups. If neither is writable there is no limit, and the report says so. A group
+//! left by a killed run is empty; the next group with the same number, or the next boot, removes it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// A group of this process's own whose members may use `bytes` together; none where that is not allowed.
+    /// Creates a group of this process whose members may use `bytes` together; returns `None` if that is not allowed.
     pub(crate) fn new(bytes: u64) -> Option<MemoryLimit> {
         let first = || {
             MemoryLimit::make(
@@ -50,12 +50,12 @@ impl MemoryLimit {
         Some(limit)
     }
 
-    /// The file that a process writes itself to.
+    /// Returns the file through which a process joins.
     pub(crate) fn members(&self) -> PathBuf {
         self.folder.join("cgroup.procs")
     }
 
-    /// The most that was in use at once, page cache included.
+    /// Returns the peak usage, page cache included.
     pub(crate) fn peak_bytes(&self) -> Option<u64> {
         fs::read_to_string(self.folder.join(self.peak_file)).ok()?.trim().parse().ok()
     }
@@ -63,16 +63,16 @@ impl MemoryLimit {
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        // What files left in the page cache is not to burden the next; there is no such file in version 2.
+        // Drop the files' page cache, so that it does not burden the next group. Version 2 has no such file.
         let _ = fs::write(self.folder.join("memory.force_empty"), "0");
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// Puts this process in a group by its [`MemoryLimit::members`].
+/// Adds this process to a group by its [`MemoryLimit::members`].
 ///
 /// # Errors
-/// What the system refused.
+/// Any error of the system.
 pub(crate) fn join(members: &Path) -> Result<()> {
     let written = fs::write(members, std::process::id().to_string());
     written

@@ -1,4 +1,4 @@
-//! What a child tells: a JSON object in each line of its standard output.
+//! The child's reports: a JSON object per line of its standard output.
 
 use std::io::Write;
 
@@ -8,32 +8,31 @@ use serde::{Deserialize, Serialize};
 use crate::measured::Measured;
 use crate::options::Phase;
 
-/// One line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Message {
-    /// How far a phase is, from 0 to 1.
+    /// The progress of a phase, from 0 to 1.
     Far { phase: Phase, done: f64 },
-    /// A phase is over.
+    /// A phase has ended.
     Measured(Measured),
-    /// All is over.
+    /// The child has ended.
     Ended(Ended),
 }
 
-/// What is known of an engine at its end.
+/// Facts about an engine at its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ended {
-    /// The most memory that was resident.
+    /// Peak resident memory.
     pub(crate) resident_bytes_max: u64,
-    /// How it was set up, in words.
+    /// Its setup, in words.
     pub(crate) setup: String,
-    /// What it promises of what was put, and what it verifies.
+    /// Its guarantees for what was put, and what it verifies.
     pub(crate) promise: String,
 }
 
 impl Message {
     /// # Errors
-    /// When nobody reads it any more.
+    /// If there is no reader any more.
     pub(crate) fn tell(&self) -> Result<()> {
         let line = serde_json::to_string(self)?;
         let mut out = std::io::stdout().lock();

@@ -23,12 +23,12 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// One engine in one round; what is started for each.
+    /// One engine in one round; started for each.
     #[command(hide = true)]
     Child(Child),
 }
 
-/// What every engine is given alike.
+/// The load, the same for every engine.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Load {
     /// Bytes of all objects together
@@ -43,7 +43,7 @@ pub(crate) struct Load {
     #[arg(long, default_value = "128k", value_name = "SIZE", value_parser = object_bytes)]
     pub(crate) object_bytes: Size,
 
-    /// Seconds of each phase but the fill, which ends when all is stored
+    /// Seconds of each phase except the fill, which ends when all is stored
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: u64,
 
@@ -61,25 +61,25 @@ pub(crate) struct Load {
     pub(crate) phases: Vec<Phase>,
 }
 
-/// What is done.
+/// A phase.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Phase {
-    /// Puts every object once, and then whatever it takes until all are on the device
+    /// Puts every object once, then waits until all are on the device
     #[value(skip)]
     Fill,
-    /// Gets objects at random, all alike
+    /// Gets objects uniformly at random
     Uniform,
     /// Gets objects by Zipf with theta 0.99
     Zipf,
-    /// Gets 90 of 100 at random, puts the others anew
+    /// 90 of 100 are gets at random, the others replace objects
     Mixed,
 }
 
 impl Phase {
-    /// As tables call it.
+    /// Returns the title used in tables.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Phase::Fill => "fill",
@@ -91,12 +91,11 @@ impl Phase {
 }
 
 impl Load {
-    /// How many objects there are.
     pub(crate) fn objects(&self) -> u64 {
         self.data.0 / self.object_bytes.0
     }
 
-    /// The same as arguments of a child.
+    /// Returns the same load as arguments for a child.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let phases = self.phases.iter().filter_map(ValueEnum::to_possible_value);
         let phases: Vec<String> = phases.map(|phase| phase.get_name().to_owned()).collect();
@@ -114,7 +113,7 @@ impl Load {
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Folder on the file system that is meant; what is made there is removed at the end
+    /// Folder on the file system to test; everything created there is removed at the end
     #[arg(long, default_value = "/var/tmp/compare", value_name = "FOLDER")]
     pub(crate) dir: PathBuf,
 
@@ -129,7 +128,7 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', default_value = DEFAULT_ENGINES, value_name = "NAME,...")]
     pub(crate) engines: Vec<Kind>,
 
-    /// Prints the figures of every round as JSON in place of tables
+    /// Prints the figures of every round as JSON instead of tables
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -139,18 +138,18 @@ const DEFAULT_ENGINES: &str = "raw,adit,foyer,rocksdb,files,files-direct";
 #[cfg(not(feature = "rocksdb"))]
 const DEFAULT_ENGINES: &str = "raw,adit,foyer,files,files-direct";
 
-/// What a child is told.
+/// The arguments of a child.
 #[derive(Args, Debug)]
 pub(crate) struct Child {
     #[arg(long)]
     pub(crate) engine: Kind,
-    /// Its own folder, which is there and empty.
+    /// Its own empty folder.
     #[arg(long)]
     pub(crate) folder: PathBuf,
-    /// The file that puts a process in its memory group, where there is a group.
+    /// The file through which a process joins its memory group, if there is one.
     #[arg(long)]
     pub(crate) group: Option<PathBuf>,
-    /// Different in each round, so that the objects are chosen anew.
+    /// Different in each round, so that each chooses other objects.
     #[arg(long)]
     pub(crate) seed: u64,
     #[command(flatten)]

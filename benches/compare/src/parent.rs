@@ -1,7 +1,7 @@
-//! Rounds: every engine once in each, a child process for each, one after another.
+//! Rounds: every engine once in each, one child process after another.
 //!
-//! Taking turns spreads what else the machine does over all of them. Whatever ends a run, a signal included, ends the child and
-//! removes what was made; only a kill leaves the folder, for the next run to remove.
+//! Taking turns spreads interference by the rest of the machine over all engines. However a run ends, a signal
+//! included, it ends the child and removes its files; only a kill leaves the folder, which the next run removes.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -23,7 +23,7 @@ use crate::options::Options;
 use crate::place::Place;
 use crate::report::{Machine, Report, Turn};
 
-/// Between two looks at whether somebody wants an end.
+/// Time between two checks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A signal ended the run.
@@ -38,10 +38,10 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Compares and prints.
+/// Compares the engines and prints the report.
 ///
 /// # Errors
-/// What cannot be, an engine that failed, wrong bytes, or [`Interrupted`].
+/// Invalid options, an engine that failed, wrong bytes, or [`Interrupted`].
 pub(crate) fn run(options: &Options) -> Result<()> {
     check(options)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -79,13 +79,13 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The three figures that the kernel gives, or nothing where it gives none.
+/// Returns the kernel's three load averages, or nothing if it provides none.
 fn load_average() -> String {
     let all = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     all.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// On a terminal only.
+/// Creates a progress bar, which appears only on a terminal.
 fn bar(options: &Options) -> ProgressBar {
     let turns = u64::from(options.rounds) * options.engines.len() as u64;
     let style = ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}")
@@ -113,7 +113,7 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// One engine in one round.
+    /// Runs one engine in one round.
     fn turn(&self, round: u32, kind: Kind) -> Result<Turn> {
         let limit = MemoryLimit::new(self.options.load.memory.0);
         let child = self.start(round, kind, limit.as_ref())?;
@@ -131,7 +131,7 @@ impl Rounds<'_> {
             }
         }
         let status = running.0.wait()?;
-        // A signal of the terminal's reaches the child as well, perhaps first.
+        // A signal from the terminal reaches the child as well, perhaps first.
         if self.stop.load(Ordering::Relaxed) {
             return Err(Interrupted.into());
         }
@@ -178,25 +178,25 @@ impl Rounds<'_> {
     }
 }
 
-/// What a child told so far.
+/// The child's reports so far.
 #[derive(Default)]
 struct Heard {
     phases: Vec<Measured>,
     ended: Option<Ended>,
 }
 
-/// A child that ends with this.
+/// A child that is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended already is told nothing, and there is nobody to say a failure to.
+        // The child may have ended already; a failure cannot be reported here.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Has a thread read what the child says. Its libraries may print lines of their own, which are no messages.
+/// Reads the child's output on a thread. Its libraries may print lines that are not messages.
 fn listen(child: &mut Child) -> Result<Receiver<Result<Message>>> {
     let out = child.stdout.take().context("the child's output is piped")?;
     let (sender, receiver) = mpsc::channel();
@@ -213,7 +213,7 @@ fn listen(child: &mut Child) -> Result<Receiver<Result<Message>>> {
     Ok(receiver)
 }
 
-/// A line of a child's, if it is a message.
+/// Parses a line of the child, if it is a message.
 fn understand(line: &str) -> Result<Option<Message>> {
     if !line.starts_with('{') {
         return Ok(None);

@@ -1,6 +1,6 @@
-//! The folder that a comparison works in: `adit-compare` in the folder that was named, removed at the end.
+//! The folder of a comparison: `adit-compare` in the folder given, removed at the end.
 //!
-//! It is locked while it is used. One that a killed run left is not, and is removed by the next run.
+//! It is locked while in use. A folder left by a killed run is not locked, and the next run removes it.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -13,20 +13,20 @@ use crate::size::Size;
 
 const NAME: &str = "adit-compare";
 
-/// See the module.
+/// The working folder of a comparison.
 #[derive(Debug)]
 pub(crate) struct Place {
     folder: PathBuf,
-    /// The folder around it, where it was made for this.
+    /// The folder around it, if this run created it.
     made: Option<PathBuf>,
     _lock: File,
 }
 
 impl Place {
-    /// Makes the folder, after looking whether there is room for `load`.
+    /// Creates the folder, after checking that there is room for `load`.
     ///
     /// # Errors
-    /// Where there is not, where another run is at work there, and what the system refused.
+    /// If there is not, if another run uses the folder, or any error of the system.
     pub(crate) fn new(parent: &Path, load: &Load) -> Result<Place> {
         let made = (!parent.exists()).then(|| parent.to_owned());
         let about = || {
@@ -53,10 +53,10 @@ impl Place {
         Ok(place)
     }
 
-    /// An empty folder for an engine. What the one before left is removed.
+    /// Returns an empty folder for an engine, removing what the previous one left.
     ///
     /// # Errors
-    /// What the system refused.
+    /// Any error of the system.
     pub(crate) fn fresh(&self) -> Result<PathBuf> {
         self.empty()?;
         fs::create_dir(&self.folder)
@@ -76,7 +76,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next run.
+        // The next run removes what cannot be removed now.
         let _ = self.empty();
         if let Some(parent) = self.folder.parent() {
             let _ = fs::remove_file(parent.join(format!("{NAME}.lock")));
@@ -87,7 +87,8 @@ impl Drop for Place {
     }
 }
 
-/// The most that one engine's files take: its data, as much again for what was replaced and is not given back yet, and logs.
+/// Returns the most that one engine's files take: its data, as much again for replaced objects not yet reclaimed, and
+/// logs.
 fn room_bytes(load: &Load) -> u64 {
     load.data.0.saturating_mul(2).saturating_add(1 << 30)
 }

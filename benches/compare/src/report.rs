@@ -1,7 +1,7 @@
-//! From the figures of all rounds to tables: medians of rounds, the store's ratio to each, the goals.
+//! Turns the figures of all rounds into tables: medians of rounds, the store's ratio to each engine, the goals.
 //!
-//! The goals are those of docs/perf.md: where the store saturates the device, at least the others' throughput, and otherwise twice as much; at most
-//! half of their p99 and half of their processor time for each GB.
+//! The goals are those of docs/perf.md: at least the others' throughput if the store saturates the device, and
+//! otherwise twice as much; at most half of their p99 and half of their CPU time per GB.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use crate::measured::Measured;
 use crate::message::Ended;
 use crate::options::{Options, Phase};
 
-/// Of the raw loop's throughput, from where on the device counts as saturated.
+/// Share of the raw loop's throughput from which the device counts as saturated.
 const SATURATED: f64 = 0.95;
 const HALF: f64 = 0.5;
 
@@ -24,11 +24,11 @@ pub(crate) struct Turn {
     pub(crate) engine: Kind,
     pub(crate) phases: Vec<Measured>,
     pub(crate) ended: Ended,
-    /// The most memory that its group used, page cache included; none where there was no group.
+    /// Peak memory of its group, page cache included; `None` without a group.
     pub(crate) peak_bytes: Option<u64>,
 }
 
-/// What the machine did besides.
+/// The machine's other load.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) memory_is_limited: bool,
@@ -36,7 +36,6 @@ pub(crate) struct Machine {
     pub(crate) load_after: String,
 }
 
-/// All of it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     data_bytes: u64,
@@ -62,7 +61,7 @@ const P99: Figure = |measured| measured.p99_us;
 const P99_9: Figure = |measured| measured.p99_9_us;
 const PROCESSOR: Figure = |measured| measured.processor_seconds_per_gb;
 
-/// The middle one, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two in the middle.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let (low, high) =
@@ -70,12 +69,12 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some(f64::midpoint(*low, *high))
 }
 
-/// The ratio of two medians.
+/// Returns the ratio of two medians.
 fn ratio(ours: Option<f64>, theirs: Option<f64>) -> Option<f64> {
     Some(ours? / theirs?).filter(|ratio| ratio.is_finite())
 }
 
-/// A ratio beside its goal, bold where that is reached.
+/// Formats a ratio compared with its goal: bold if reached.
 fn beside_goal(ratio: Option<f64>, is_reached: impl FnOnce(f64) -> bool) -> String {
     match ratio {
         Some(ratio) if is_reached(ratio) => format!("**{ratio:.2}**"),
@@ -110,14 +109,14 @@ impl Report {
         median(self.of(engine, phase).map(figure).collect())
     }
 
-    /// Whether the store is as fast as the device; unknown where the device was not measured.
+    /// Returns whether the store is as fast as the device; `None` if the device was not measured.
     fn is_saturated(&self, phase: Phase) -> Option<bool> {
         let share = ratio(self.median(Kind::Adit, phase, MB), self.median(Kind::Raw, phase, MB))?;
         Some(share >= SATURATED)
     }
 
     /// # Errors
-    /// Where an engine returned wrong bytes: then its other figures mean nothing.
+    /// If an engine returned wrong bytes, which invalidates its other figures.
     pub(crate) fn check(&self) -> Result<()> {
         for turn in &self.turns {
             if let Some(measured) = turn.phases.iter().find(|measured| measured.wrong > 0) {
@@ -134,7 +133,7 @@ impl Report {
         Ok(())
     }
 
-    /// Tables for a page of documentation.
+    /// Formats tables for a page of documentation.
     pub(crate) fn markdown(&self) -> String {
         let mut out = self.head();
         for &phase in &self.phases {
@@ -214,7 +213,7 @@ impl Report {
                 ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
             };
             let cells = match other {
-                // No rival: there is no goal.
+                // Not a rival, so there is no goal.
                 Kind::Raw => [MB, P99, PROCESSOR].map(|figure| plain(to(figure))),
                 _ => [
                     beside_goal(to(MB), |ratio| ratio >= goal),

@@ -1,4 +1,4 @@
-//! Sizes in words: `128k`, `2G`, `65536`. Letters are powers of 1024, as everywhere in the project.
+//! Sizes in text: `128k`, `2G`, `65536`. Letters are powers of 1024, as everywhere in the project.
 
 use std::fmt;
 use std::str::FromStr;

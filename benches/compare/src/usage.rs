@@ -1,7 +1,7 @@
-//! What this process used: processor time, memory.
+//! Resource usage of this process: CPU time and memory.
 //!
-//! Processor time is that of all its threads, ended ones and io_uring's workers included, as the kernel accounts them. What the
-//! kernel does for nobody in particular (interrupts, writing the page cache back) is nobody's.
+//! CPU time is that of all its threads, including ended ones and io_uring's workers, as accounted by the kernel.
+//! Unattributed kernel work (interrupts, writing back the page cache) is not included.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// Processor time so far.
+/// CPU time so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Processor {
     pub(crate) user: Duration,
@@ -18,13 +18,13 @@ pub(crate) struct Processor {
 
 impl Processor {
     /// # Errors
-    /// What the system refused.
+    /// Any error of the system.
     pub(crate) fn now() -> Result<Processor> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         Ok(Processor { user: duration(usage.user_time()), system: duration(usage.system_time()) })
     }
 
-    /// Seconds of user and system time since `earlier`.
+    /// Returns the seconds of user and system time since `earlier`.
     pub(crate) fn seconds_since(self, earlier: Processor) -> (f64, f64) {
         let since = |now: Duration, then: Duration| now.saturating_sub(then).as_secs_f64();
         (since(self.user, earlier.user), since(self.system, earlier.system))
@@ -35,10 +35,10 @@ fn duration(time: TimeVal) -> Duration {
     Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000)
 }
 
-/// The most memory that was resident, in bytes. Huge pages of hugetlbfs are not part of it.
+/// Returns the peak resident memory in bytes, without huge pages of hugetlbfs.
 ///
 /// # Errors
-/// What the system refused.
+/// Any error of the system.
 pub(crate) fn resident_bytes_max() -> Result<u64> {
     Ok(getrusage(UsageWho::RUSAGE_SELF)?.max_rss() as u64 * 1024)
 }

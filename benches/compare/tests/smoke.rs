@@ -1,4 +1,4 @@
-//! The whole way once, small: the command as a person starts it.
+//! A small complete run of the command, as a user starts it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 fn folder(name: &str) -> PathBuf {
-    // Not below /tmp, which may be memory: that has no direct I/O.
+    // Not below /tmp, which may be memory without direct I/O.
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("compare-{name}-{}", std::process::id()))
 }
 

@@ -1,4 +1,4 @@
-//! What comes back from the driver, held against all that is known.
+//! Checks the driver's answers against the model.
 
 use adit_driver::{Buffer, Completion, Time};
 
@@ -14,7 +14,7 @@ use crate::shape::Shape;
 use crate::world::{Lane, SPARED_MAX, World, violated};
 
 impl World {
-    /// Polls a lane and takes in what finished.
+    /// Polls a lane and checks what finished.
     pub(crate) fn poll(&mut self, lane: usize) -> usize {
         let now = self.now();
         let in_service = self.in_service();
@@ -43,7 +43,7 @@ impl World {
         self.controller.as_ref().is_some_and(|controller| controller.check().is_ok())
     }
 
-    /// What a copy takes from a damaged LBA may be wrong where it puts it.
+    /// Marks the targets of copies from damaged LBAs as damaged.
     pub(crate) fn spread_damage(&mut self) {
         let mut plan = lock(&self.plan);
         if !plan.has_damage() {
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// Law 4: once it was aborted, a request ends with the poll after the abort's time.
+    /// Law 4: an aborted request ends by the poll after the abort's timeout.
     fn check_deadlines(&mut self, lane: usize, now: Time) {
         if self.is_stuck() {
             return;
@@ -99,21 +99,21 @@ impl World {
         }
     }
 
-    /// What the device was not told of before it came back is sent to the new queue, and late from then on.
+    /// Treats commands that the device was never told of as sent to the new queue, late from then on.
     fn sent_anew(&mut self, id: u64) {
         for pending in self.pending.values_mut().filter(|pending| pending.lane == id) {
             (pending.rung, pending.late) = (true, None);
         }
     }
 
-    /// Law 2: what breaks the protocol is noticed, and nothing else is taken for it.
+    /// Law 2: protocol violations are noticed, and honest completions are not taken for violations.
     fn check_violations(&mut self, lane: usize, was_in_service: bool) {
         let in_service = was_in_service && self.in_service() && !self.bus.is_away();
         let Lane { id, queue, .. } = &self.lanes[lane];
         let seen = queue.stats().violations();
         let mut plan = lock(&self.plan);
         let made = plan.take_violations(queue.qid().0);
-        // With a drive's pace they may come later.
+        // With a drive's timing model they may come later.
         let at_once = self.shape.soft.model.is_none();
         if made > 0 && in_service && at_once {
             violated(2, format_args!("queue {id} goes on after {made} broken completions"));
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// Holds a completion against the model.
+    /// Checks a completion against the model.
     fn finish(&mut self, completion: Completion<Parcel>) {
         let (pieces, tag) = completion.buffer;
         let Some(mut pending) = self.pending.remove(&tag) else {
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Tells the model how the writing of a request ended.
+    /// Reports to the model how a writing request ended.
     pub(crate) fn wrote(&mut self, pending: &Pending, ending: Ending, tainted: bool) {
         let is_write = matches!(pending.ask, Ask::Write(_));
         let durable = self.shape.soft.vwc_bytes == 0 || (pending.fua && is_write);
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// Takes in what a request tells of the medium.
+    /// Records what a request reveals about the medium.
     fn learn(&mut self, pending: &Pending, ending: Ending, differs: bool, pieces: &[Buffer]) {
         match (&pending.ask, ending) {
             (Ask::Read(run), Ending::Done) => self.check_read(pending, *run, pieces),
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// Whether a status may be made up.
+    /// Returns whether a status may be made up.
     fn may_lie(&self) -> bool {
         let plan = lock(&self.plan);
         let made_up = [Fault::FailIo, Fault::BadStatus];

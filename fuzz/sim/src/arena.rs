@@ -8,33 +8,32 @@ use crate::random::Random;
 const REGION_BYTES: usize = 32 << 10;
 const GUARD: u8 = 0xa5;
 const PAGE: u64 = 4096;
-/// Most bytes left unused before a piece.
+/// Maximum bytes left unused before a piece.
 const GAP_MAX: u64 = 64;
 
-/// Memory of a request.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) pieces: Vec<Buffer>,
-    /// What lies between them, filled with a pattern.
+    /// The gaps between them, filled with a pattern.
     pub(crate) guards: Vec<Buffer>,
 }
 
-/// Where buffers are cut from. It knows one controller's memory at a time.
+/// Cuts buffers from the memory of one controller at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     rest: Option<Buffer>,
 }
 
 impl Arena {
-    /// Lets go of what it holds.
+    /// Releases its memory.
     pub(crate) fn clear(&mut self) {
         self.rest = None;
     }
 
-    /// Cuts `bytes` into a buffer of one piece or several.
+    /// Cuts `bytes` into a buffer of one or several pieces.
     ///
     /// # Errors
-    /// The driver's, when it gives no memory.
+    /// The driver's, if it gives no memory.
     pub(crate) fn take(
         &mut self,
         random: &mut Random,
@@ -57,7 +56,7 @@ impl Arena {
         Ok(memory)
     }
 
-    /// One piece at a multiple of four, as commands take it whose data is no transfer.
+    /// Returns one piece aligned to four bytes, for commands whose data is a list.
     ///
     /// # Errors
     /// As [`Arena::take`].
@@ -87,7 +86,7 @@ fn cut(rest: &mut Buffer, lead: u64, len: u64, memory: &mut Memory) {
     let mut piece = rest.split_off(lead as usize);
     let after = piece.split_off(len as usize);
     let mut gap = std::mem::replace(rest, after);
-    // The end of a long gap is as good as all of it.
+    // Of a long gap, the end suffices.
     let mut guard = gap.split_off(gap.len().saturating_sub(GAP_MAX as usize));
     if !guard.is_empty() {
         guard.fill(GUARD);
@@ -96,7 +95,7 @@ fn cut(rest: &mut Buffer, lead: u64, len: u64, memory: &mut Memory) {
     memory.pieces.push(piece);
 }
 
-/// Lengths of the pieces: one, or some that are cut anywhere.
+/// Returns the lengths of the pieces: one, or several cut anywhere.
 fn lengths(random: &mut Random, bytes: u64) -> Vec<u64> {
     let count = random.pick(&[1, 1, 1, 2, 3, 5]).min(bytes);
     let (mut lens, mut left) = (Vec::with_capacity(count as usize), bytes);
@@ -111,18 +110,17 @@ fn lengths(random: &mut Random, bytes: u64) -> Vec<u64> {
 }
 
 impl Memory {
-    /// None, for requests that carry no data.
+    /// Returns no memory, for requests without data.
     pub(crate) fn none() -> Memory {
         Memory { pieces: Vec::new(), guards: Vec::new() }
     }
 }
 
-/// Whether nobody wrote between the pieces.
 pub(crate) fn guards_hold(guards: &[Buffer]) -> bool {
     guards.iter().all(|guard| guard.iter().all(|byte| *byte == GUARD))
 }
 
-/// Puts `bytes` into the pieces, in order.
+/// Copies `bytes` into the pieces, in order.
 pub(crate) fn scatter(pieces: &mut [Buffer], mut bytes: &[u8]) {
     for piece in pieces {
         let (now, later) = bytes.split_at(piece.len());
@@ -132,7 +130,7 @@ pub(crate) fn scatter(pieces: &mut [Buffer], mut bytes: &[u8]) {
     assert!(bytes.is_empty(), "the pieces hold all of it");
 }
 
-/// The bytes of the pieces, in order, in `bytes`.
+/// Copies the pieces into `bytes`, in order.
 pub(crate) fn gather(pieces: &[Buffer], bytes: &mut Vec<u8>) {
     bytes.clear();
     pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));

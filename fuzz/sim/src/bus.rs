@@ -1,10 +1,9 @@
 //! The bus between driver and software controller, which watches both.
 //!
-//! It knows what is mapped and what the device can reach (its queues' rings and the buffers of
-//! commands in flight), and writes down every offence against law 3. It can also go
-//! wrong: the device is unplugged, a reset is refused, registers lie, doorbells are out of reach. Time is
-//! virtual, and passes faster the longer the driver waits for nothing, so that a wait for
-//! half a minute costs a hundred steps and not a hundred thousand.
+//! It knows what is mapped and what the device can access (its queues' rings and the buffers of commands in flight),
+//! and records every offence against law 3. It can also misbehave: unplug the device, refuse a reset, lie about
+//! registers, withhold doorbells. Time is virtual, and passes faster the longer the driver waits for nothing, so that
+//! a wait of half a minute takes a hundred steps instead of a hundred thousand.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -23,25 +22,24 @@ const CC: u32 = 0x14;
 const CSTS: u32 = 0x1c;
 /// How often an idle wait may double.
 const DOUBLINGS_MAX: u32 = 12;
-/// What passes in a pause in which the controller had work to do.
+/// Time that passes in a pause in which the controller had work to do.
 const BUSY: Duration = Duration::from_micros(1);
-/// The wall clock's reading when virtual time was zero, in milliseconds since 1970.
+/// The wall clock at virtual time zero, in milliseconds since 1970.
 const EPOCH_MS: u64 = 1_700_000_000_000;
 
-/// Memory that the device can reach because of one of its queues.
+/// Memory that the device can access because of one of its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
-    /// The queue. 0 is the admin queue.
+    /// The queue; 0 is the admin queue.
     pub(crate) qid: u16,
-    /// Where the device finds it.
+    /// Its address on the bus.
     pub(crate) iova: u64,
     /// Its length in bytes.
     pub(crate) len: u64,
-    /// What it is.
     pub(crate) what: Reached,
 }
 
-/// What the device reaches at an address.
+/// The use of memory that the device can access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reached {
     /// A submission ring.
@@ -52,29 +50,28 @@ pub(crate) enum Reached {
     Data(u64),
 }
 
-/// What registers say that is not so.
+/// A wrong register value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lie {
     /// The register.
     pub(crate) offset: u32,
-    /// The bits that read as set.
+    /// Bits that read as set.
     pub(crate) sets: u64,
-    /// For how many reads.
     pub(crate) reads: u32,
 }
 
-/// What the bus and the hook of the controller both write to.
+/// State shared by the bus and the controller's hook.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     mapped: BTreeMap<u64, u64>,
     reachable: Vec<Reach>,
     offences: Vec<String>,
-    /// Addresses that the device met and that were not mapped, of which nothing is to be said.
+    /// Accesses of the device to unmapped addresses that are forgiven.
     forgiven: u64,
-    /// Whether it was pulled out or has no power.
+    /// Whether it is unplugged or without power.
     is_away: bool,
     refuses_reset: bool,
-    /// Whether the bus can cut the device off, and has.
+    /// Whether the bus can cut the device off, and whether it has.
     can_cut_off: bool,
     is_cut_off: bool,
     lie: Option<Lie>,
@@ -82,17 +79,17 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// The device was told of memory.
+    /// Records memory that the device was told of.
     pub(crate) fn reach(&mut self, reach: Reach) {
         self.reachable.push(reach);
     }
 
-    /// A queue is deleted.
+    /// Forgets the ring of a deleted queue.
     pub(crate) fn forget_ring(&mut self, qid: u16, ring: Reached) {
         self.reachable.retain(|reach| reach.qid != qid || reach.what != ring);
     }
 
-    /// All queues are: what was in flight on them waits for new ones, or ends.
+    /// Forgets all rings; requests in flight on them wait for new queues, or end.
     fn forget_rings(&mut self) {
         self.reachable.retain(|reach| matches!(reach.what, Reached::Data(_)));
     }
@@ -101,7 +98,7 @@ impl Watched {
         self.reachable.iter().any(|reach| reach.qid == qid && reach.what == Reached::Submission)
     }
 
-    /// A request is over.
+    /// Forgets the data of a request that has ended.
     pub(crate) fn forget_data(&mut self, tag: u64) {
         self.reachable.retain(|reach| reach.what != Reached::Data(tag));
     }
@@ -131,15 +128,15 @@ impl Watched {
     }
 }
 
-/// The watch as the hook of the controller has it, too.
+/// The shared state, also held by the controller's hook.
 pub(crate) type Watch = Arc<Mutex<Watched>>;
 
-/// A lock's content, also after a panic.
+/// Locks, even after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// See the module.
+/// A bus that watches driver and controller.
 pub(crate) struct SimBus {
     pub(crate) soft: Arc<SoftBus>,
     watch: Watch,
@@ -159,19 +156,18 @@ impl SimBus {
         Arc::clone(&self.watch)
     }
 
-    /// Steps the controller; returns the commands it took.
+    /// Steps the controller; returns the number of commands it fetched.
     pub(crate) fn step(&self) -> usize {
         let taken = self.soft.step();
         self.forget_if_disabled();
         taken
     }
 
-    /// Steps it until it has nothing to do.
+    /// Steps the controller until it has nothing to do.
     pub(crate) fn settle(&self) {
         while self.step() > 0 {}
     }
 
-    /// Lets held commands run.
     pub(crate) fn release_held(&self) -> usize {
         self.soft.release_held()
     }
@@ -180,7 +176,7 @@ impl SimBus {
         self.soft.advance(duration);
     }
 
-    /// Pulls the device out, or only cuts its power: it reads as all ones and does nothing.
+    /// Unplugs the device, or only cuts its power: it reads as all ones and does nothing.
     pub(crate) fn take_away(&self, pulls_out: bool) {
         if pulls_out {
             self.soft.unplug()
@@ -192,7 +188,7 @@ impl SimBus {
         watch.forget_rings();
     }
 
-    /// Puts it back: it waits to be enabled.
+    /// Brings the device back, disabled.
     pub(crate) fn bring_back(&self) {
         self.soft.replug();
         self.watch().is_away = false;
@@ -210,21 +206,21 @@ impl SimBus {
         self.watch().refuses_reset
     }
 
-    /// Whether the controller is ready and has not failed.
+    /// Returns whether the controller is ready and has not failed.
     pub(crate) fn is_running(&self) -> bool {
         self.soft.read32(CSTS) & 3 == 1
     }
 
-    /// Whether commands wait for firmware (CSTS.PP).
+    /// Returns whether commands wait for firmware (CSTS.PP).
     pub(crate) fn is_pausing(&self) -> bool {
         !self.is_away() && self.soft.read32(CSTS) >> 5 & 1 == 1
     }
 
-    /// Lets the bus cut the device off from memory where nothing else stops it, or not.
+    /// Sets whether the bus can cut the device off from memory if nothing else stops it.
     pub(crate) fn allow_cut_off(&self, allows: bool) {
         let mut watch = self.watch();
         watch.can_cut_off = allows;
-        // As on a bus that was opened anew.
+        // As on a newly opened bus.
         watch.is_cut_off = false;
     }
 
@@ -240,12 +236,11 @@ impl SimBus {
         self.watch().lie = lie;
     }
 
-    /// Mappings there are.
     pub(crate) fn mapped(&self) -> usize {
         self.watch().mapped.len()
     }
 
-    /// The first offence seen, if any.
+    /// Returns the first offence seen.
     pub(crate) fn offence(&self) -> Option<String> {
         let stray = self.soft.dma_faults() - self.watch().forgiven;
         if stray > 0 {
@@ -254,13 +249,13 @@ impl SimBus {
         self.watch().offences.first().cloned()
     }
 
-    /// Says nothing of the addresses that the device met so far and that were not mapped.
+    /// Forgives the device's accesses to unmapped addresses so far.
     pub(crate) fn forgive_strays(&self) {
         let strays = self.soft.dma_faults();
         self.watch().forgiven = strays;
     }
 
-    /// Whether the device may be reading and writing memory.
+    /// Returns whether the device may be accessing memory.
     pub(crate) fn is_live(&self) -> bool {
         !self.is_away() && (self.soft.read32(CC) & 1 == 1 || self.soft.read32(CSTS) & 1 == 1)
     }
@@ -345,7 +340,7 @@ unsafe impl Bus for SimBus {
 
     unsafe fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
         let mut watch = self.watch();
-        // Whatever was mapped when the device was cut off is not any more.
+        // Cutting the device off has unmapped everything.
         let Some(mapped) = watch.mapped.remove(&iova.0) else { return Ok(()) };
         if mapped != len {
             watch.offences.push(format!("{iova} was mapped with {mapped} bytes, not {len}"));

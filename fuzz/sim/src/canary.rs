@@ -1,26 +1,26 @@
-//! Laws broken on purpose: each must be caught, or the simulation watches nothing.
+//! Laws broken on purpose: each must be caught, otherwise the simulation checks nothing.
 
 use std::str::FromStr;
 
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{IoOpcode, Sqe};
 
-/// A fault that is in nobody's contract.
+/// A fault outside every contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// Law 1: a write is acknowledged and not carried out.
+    /// Law 1: a write is acknowledged but not carried out.
     LostWrite,
-    /// Law 1: a read is acknowledged and brings nothing.
+    /// Law 1: a read is acknowledged but returns nothing.
     EmptyRead,
-    /// Law 1: the checker forgets that a write was acknowledged, and takes what it wrote for wrong.
+    /// Law 1: the checker forgets an acknowledged write, and takes its data for wrong.
     ForgetWrite,
-    /// Law 1: a Flush is acknowledged and not carried out, and power is lost.
+    /// Law 1: a Flush is acknowledged but not carried out, and power is lost.
     LostFlush,
     /// Law 1: a bit on the medium flips.
     BitRot,
-    /// Law 2: memory beside a buffer is written.
+    /// Law 2: memory beside a buffer is overwritten.
     Scribble,
-    /// Law 3: a queue's ring is unmapped while the device has it.
+    /// Law 3: a queue's ring is unmapped while the device uses it.
     EarlyUnmap,
     /// Law 3: a buffer never comes back.
     Leak,
@@ -42,7 +42,7 @@ impl Canary {
         Canary::FrozenTime,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Canary::LostWrite => "lost-write",
@@ -57,7 +57,7 @@ impl Canary {
         }
     }
 
-    /// The law it breaks.
+    /// Returns the law it breaks.
     pub fn law(self) -> u8 {
         match self {
             Canary::LostWrite
@@ -71,7 +71,7 @@ impl Canary {
         }
     }
 
-    /// What it makes of an I/O command, where it acts on commands.
+    /// Returns its verdict on an I/O command, if it acts on commands.
     pub(crate) fn verdict(self, sqe: &Sqe) -> Option<Verdict> {
         let opcode = sqe.io_opcode();
         match self {

@@ -1,23 +1,22 @@
-//! What an LBA holds, as one number.
+//! The contents of an LBA as one number.
 //!
-//! Each LBA that is ever written is filled with words made from a stamp that says which request
-//! wrote it. So the checker keeps eight bytes for an LBA instead of all of them, and
-//! sees a torn, shifted or mixed LBA as what it is: no value at all.
+//! Each LBA ever written is filled with words derived from a stamp that names the request which wrote it. The checker
+//! therefore keeps eight bytes per LBA instead of all its data, and recognises a torn, shifted or mixed LBA as having
+//! no value.
 
-/// What an LBA holds: 0 is all zeros, else the stamp of what was written.
+/// The contents of an LBA: 0 for all zeros, else the stamp of the write.
 pub(crate) type Value = u64;
 
 const WORD: usize = 8;
-/// From one word to the next: odd, so that no two words of an LBA are alike.
+/// Increment between words: odd, so that no two words of an LBA are equal.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The value that request `tag` writes to `lba`.
+/// Returns the value that request `tag` writes to `lba`.
 pub(crate) fn stamp(tag: u64, lba: u64) -> Value {
     assert!(lba < 1 << 24, "stamps have 24 bits for the LBA");
     (tag + 1) << 24 | lba
 }
 
-/// Fills an LBA with `value`.
 pub(crate) fn fill(lba: &mut [u8], value: Value) {
     if value == 0 {
         return lba.fill(0);
@@ -29,7 +28,7 @@ pub(crate) fn fill(lba: &mut [u8], value: Value) {
     }
 }
 
-/// The value of an LBA; `None` if it is none that was ever written whole.
+/// Returns the value of an LBA, or `None` if it was never written whole.
 pub(crate) fn decode(lba: &[u8]) -> Option<Value> {
     let words = lba.as_chunks::<WORD>().0;
     let value = u64::from_le_bytes(*words.first()?);

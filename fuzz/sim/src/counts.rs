@@ -1,4 +1,4 @@
-//! What runs came across, to see that they are not idle.
+//! Counters of what runs encountered, to show that they exercise the driver.
 
 use std::fmt;
 
@@ -14,25 +14,25 @@ pub struct Counts {
     pub actions: u64,
     /// Requests that a queue took.
     pub requests: u64,
-    /// Requests that a queue gave back at once.
+    /// Requests rejected at once by a queue.
     pub refused: u64,
     /// Requests that succeeded.
     pub done: u64,
-    /// Requests that ended with the controller's status.
+    /// Requests that ended with an error status of the controller.
     pub failed: u64,
     /// Requests that the driver ended, and how many of them with the promise that nothing was written.
     pub ended: [u64; 2],
     /// Requests whose queue was dropped first.
     pub swallowed: u64,
-    /// Times that a controller was opened.
+    /// How often a controller was opened.
     pub opened: u64,
-    /// Controllers that were found out of service.
+    /// How often a controller was found out of service.
     pub failures: u64,
-    /// Times that a controller was brought back into service.
+    /// How often a controller was recovered.
     pub recovered: u64,
     /// Controllers that kept memory because nothing could stop them.
     pub stuck: u64,
-    /// LBAs whose data was held against the model.
+    /// LBAs whose data was checked against the model.
     pub lbas_checked: u64,
     /// Longest call of the driver in virtual time, in nanoseconds.
     pub call_ns_max: u64,
@@ -52,7 +52,7 @@ impl Counts {
         }
     }
 
-    /// The sums, in the order in which they are passed on.
+    /// Returns the sums, in the order of serialization.
     fn sums(&mut self) -> impl Iterator<Item = &mut u64> {
         let [ended, unwritten] = &mut self.ended;
         let own = [
@@ -75,14 +75,14 @@ impl Counts {
         own.into_iter().chain(&mut self.struck)
     }
 
-    /// Adds another run's.
+    /// Adds another run's counters.
     pub fn add(&mut self, other: &Counts) {
         let mut other = other.clone();
         self.sums().zip(other.sums()).for_each(|(mine, theirs)| *mine += *theirs);
         self.call_ns_max = self.call_ns_max.max(other.call_ns_max);
     }
 
-    /// As one line of numbers, for another process.
+    /// Formats them as one line of numbers, for another process.
     pub fn to_line(&self) -> String {
         let mut copy = self.clone();
         let mut line = self.call_ns_max.to_string();
@@ -90,7 +90,7 @@ impl Counts {
         line
     }
 
-    /// What [`Counts::to_line`] wrote; `None` if it is not that.
+    /// Parses the output of [`Counts::to_line`]; returns `None` if it is invalid.
     pub fn from_line(line: &str) -> Option<Counts> {
         let mut words = line.split(' ').map(|word| word.parse().ok());
         let mut counts = Counts { call_ns_max: words.next()??, ..Counts::default() };
@@ -100,7 +100,7 @@ impl Counts {
         words.next().is_none().then_some(counts)
     }
 
-    /// Kinds of faults with how often they struck.
+    /// Iterates over the kinds of faults, each with how often it struck.
     pub fn faults(&self) -> impl Iterator<Item = (String, u64)> + '_ {
         Fault::ALL.iter().zip(&self.struck).map(|(fault, count)| (format!("{fault:?}"), *count))
     }

@@ -1,9 +1,8 @@
 //! The faults of a run: which kinds it has, and when each strikes.
 //!
-//! Each seed switches kinds on and off (swarm testing): faults hide one another, so that a
-//! run with all of them meets less than many runs with some. What strikes a
-//! command is decided by the controller's hook as the command is fetched; everything else is an
-//! action of the schedule.
+//! Each seed switches kinds on and off (swarm testing): faults mask one another, so one run with all of them
+//! encounters less than many runs with some. The controller's hook decides what strikes a command when it is fetched;
+//! all other faults are actions of the schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -16,7 +15,6 @@ use crate::bus::{Reach, Reached, Watch, lock};
 use crate::canary::Canary;
 use crate::random::Random;
 
-/// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Fault {
@@ -28,29 +26,29 @@ pub(crate) enum Fault {
     FailIo,
     /// It runs, and its completion names no command in flight.
     BadCid,
-    /// ... names another submission queue.
+    /// Its completion names another submission queue.
     BadSqid,
-    /// ... has an impossible head of the submission queue.
+    /// Its completion has an impossible submission queue head.
     BadSqhead,
-    /// ... has an error of no known status code.
+    /// Its completion has an unknown error status.
     BadStatus,
-    /// ... comes twice.
+    /// Its completion comes twice.
     Twice,
-    /// ... names another command in flight: nobody can tell, so data is not checked any more.
+    /// Its completion names another command in flight. That is undetectable, so data is no longer checked.
     Alias,
-    /// It waits for some time, then runs.
+    /// It waits for a while, then runs.
     DelayIo,
     /// It runs, and its completion never comes.
     Mute,
     /// It runs, and its completion comes once more, later.
     Again,
-    /// It runs, and its completion and all after it are written so that they are not seen.
+    /// It runs, and its completion and all later ones have the wrong phase.
     WrongPhase,
     /// Its LBAs become unreadable.
     Media,
-    /// A bit of its LBAs flips on the medium; what they hold is not checked any more.
+    /// A bit of its LBAs flips on the medium; their contents are no longer checked.
     Rot,
-    /// It runs at other LBAs; what either hold is not checked any more.
+    /// It runs at other LBAs; the contents of both are no longer checked.
     Misdirect,
     /// An admin command is lost.
     LoseAdmin,
@@ -66,7 +64,7 @@ pub(crate) enum Fault {
     Fatal,
     /// CSTS.RDY stays clear.
     HangEnable,
-    /// CSTS.RDY takes its time, up and down.
+    /// CSTS.RDY changes slowly, up and down.
     Slow,
     /// CC.EN = 0 is ignored.
     RefuseDisable,
@@ -74,17 +72,17 @@ pub(crate) enum Fault {
     RefuseSubsystem,
     /// A function reset fails.
     RefuseReset,
-    /// The device is pulled out, and perhaps put back.
+    /// The device is unplugged, and perhaps replugged.
     Unplug,
-    /// Its power is cut, and perhaps given back.
+    /// Its power is cut, and perhaps restored.
     PowerCut,
-    /// The bus reports an error or asks for the device.
+    /// The bus reports an error or requests the device.
     BusEvent,
-    /// A register reads wrong for some time.
+    /// A register reads wrong for a while.
     Lie,
     /// The namespace is detached and attached.
     Detach,
-    /// The namespace gets another size.
+    /// The namespace changes its size.
     Resize,
     /// Firmware is activated: commands wait.
     Firmware,
@@ -92,18 +90,17 @@ pub(crate) enum Fault {
     Heat,
     /// Critical warnings.
     Warning,
-    /// Nobody looks until deadlines have passed.
+    /// Nothing polls until deadlines have passed.
     Overdue,
     /// Queue pairs are dropped with commands in flight.
     DropQueue,
-    /// Everything is dropped in the middle.
+    /// Everything is dropped in the middle of the run.
     DropAll,
     /// The controller is opened while faults strike.
     OpenAmidst,
 }
 
 impl Fault {
-    /// All kinds.
     pub(crate) const ALL: [Fault; 40] = [
         Fault::LoseIo,
         Fault::HoldIo,
@@ -148,17 +145,17 @@ impl Fault {
     ];
 }
 
-/// The kinds that a run has.
+/// The kinds of faults in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Swarm(u64);
 
 impl Swarm {
-    /// Draws the kinds of a run: a tenth of all runs have none.
+    /// Draws the kinds of a run; a tenth of all runs have none.
     pub(crate) fn draw(random: &mut Random) -> Swarm {
         let mut swarm = Swarm(0);
         let percent = random.pick(&[0, 8, 8, 15, 15, 25, 25, 40, 40, 60]);
         for fault in Fault::ALL {
-            // What ends all checking, or most runs, is rarer.
+            // Faults that end all checking, or most runs, are rarer.
             let rare = match fault {
                 Fault::RefuseReset => 8,
                 Fault::Alias | Fault::HangEnable => 3,
@@ -174,36 +171,35 @@ impl Swarm {
         self.0 = if on { self.0 | bit } else { self.0 & !bit };
     }
 
-    /// Whether the run has this kind.
+    /// Returns whether the run has this kind.
     pub(crate) fn has(self, fault: Fault) -> bool {
         self.0 >> fault as u8 & 1 == 1
     }
 
-    /// Its kinds.
     pub(crate) fn kinds(self) -> impl Iterator<Item = Fault> {
         Fault::ALL.into_iter().filter(move |fault| self.has(*fault))
     }
 }
 
-/// What strikes commands; see the module.
+/// Decides which faults strike commands.
 #[derive(Debug)]
 pub(crate) struct Plan {
     swarm: Swarm,
     random: Random,
-    /// A command is struck once in so many.
+    /// One in this many commands is struck.
     io_one_in: u64,
     admin_one_in: u64,
     is_calm: bool,
     /// How often each kind struck.
     struck: [u64; Fault::ALL.len()],
-    /// Completions that break the protocol, by queue, not yet asked for.
+    /// Protocol-breaking completions by queue, not yet taken.
     broken: BTreeMap<u16, u64>,
-    /// Queues that see no completion any more, because one had the wrong phase.
+    /// Queues that see no more completions, because one had the wrong phase.
     blind: BTreeSet<u16>,
-    /// Queues for which a completion will come once more.
+    /// Queues to which a completion will be repeated.
     repeats: BTreeSet<u16>,
     is_tainted: bool,
-    /// LBAs whose data may be wrong without anybody's fault but the medium's, as bits.
+    /// LBAs whose data the medium may have corrupted, as bits.
     damaged: u64,
     lbas: u64,
     canary: Option<Canary>,
@@ -238,17 +234,16 @@ impl Plan {
         }))
     }
 
-    /// Stops or starts striking.
+    /// Stops or resumes striking.
     pub(crate) fn set_calm(&mut self, is_calm: bool) {
         self.is_calm = is_calm;
     }
 
-    /// Notes that a fault struck.
     pub(crate) fn strike(&mut self, fault: Fault) {
         self.struck[fault as usize] += 1;
     }
 
-    /// How often each kind struck, in the order of [`Fault::ALL`].
+    /// Returns how often each kind struck, in the order of [`Fault::ALL`].
     pub(crate) fn struck(&self) -> &[u64; Fault::ALL.len()] {
         &self.struck
     }
@@ -257,37 +252,36 @@ impl Plan {
         self.struck[fault as usize] > 0
     }
 
-    /// Whether nothing has gone wrong so far: then nothing may fail.
+    /// Returns whether nothing has struck yet, in which case nothing may fail.
     pub(crate) fn is_clean(&self) -> bool {
         self.struck.iter().all(|count| *count == 0)
     }
 
-    /// Whether the controller lied in a way that nobody can notice.
+    /// Returns whether the controller lied undetectably.
     pub(crate) fn is_tainted(&self) -> bool {
         self.is_tainted
     }
 
-    /// The namespace has another size.
+    /// Sets the new size of the namespace.
     pub(crate) fn set_lbas(&mut self, lbas: u64) {
         self.lbas = lbas;
     }
 
-    /// Whether what an LBA holds may be wrong.
+    /// Returns whether the contents of an LBA may be wrong.
     pub(crate) fn is_damaged(&self, lba: u64) -> bool {
         self.damaged >> lba & 1 == 1
     }
 
-    /// Whether any LBA's data may be wrong.
+    /// Returns whether the contents of any LBA may be wrong.
     pub(crate) fn has_damage(&self) -> bool {
         self.damaged != 0
     }
 
-    /// Passes damage on to an LBA.
     pub(crate) fn damage(&mut self, lba: u64) {
         self.damaged |= 1 << lba;
     }
 
-    /// Forgets completions that no queue will see any more, because the controller is reset.
+    /// Forgets completions that no queue will see, because the controller is reset.
     pub(crate) fn forget_violations(&mut self) {
         self.broken.clear();
         self.repeats.clear();
@@ -298,7 +292,7 @@ impl Plan {
         self.broken.remove(&qid).unwrap_or(0)
     }
 
-    /// What becomes of a command.
+    /// Decides what happens to a command.
     pub(crate) fn judge(&mut self, sqe: &Sqe, qid: Qid) -> Verdict {
         let verdict = match (qid.is_admin(), self.canary.and_then(|canary| canary.verdict(sqe))) {
             (false, Some(verdict)) if !self.is_calm => verdict,
@@ -354,7 +348,7 @@ impl Plan {
         }
     }
 
-    /// Somewhere inside the LBAs that are used.
+    /// Redirects a command to other LBAs in use.
     fn misdirect(&mut self, sqe: &Sqe) -> Verdict {
         let room = self.lbas.saturating_sub(lba_count(sqe)) + 1;
         let first = first_lba(sqe);
@@ -365,7 +359,7 @@ impl Plan {
         self.damage_run(slba, sqe);
         self.damage_run(first, sqe);
         if self.swarm.has(Fault::Resize) {
-            // It may run when the namespace has another size, and then somewhere else.
+            // It may run after the namespace has changed size, and then at any LBA.
             self.damaged = u64::MAX;
         }
         Verdict::Misdirect { slba }
@@ -375,7 +369,7 @@ impl Plan {
         (first..first + lba_count(sqe)).for_each(|lba| self.damage(lba));
     }
 
-    /// From far less to more than a command has.
+    /// Returns a time between far less and more than a command's timeout.
     fn some_time(&mut self) -> Duration {
         Duration::from_micros(1 << self.random.below(24))
     }
@@ -396,7 +390,7 @@ impl Plan {
         match fault {
             Fault::RefuseAbort => Verdict::Answer(1),
             Fault::LoseAdmin => Verdict::Lose,
-            // An event request would complete as if something had happened.
+            // A held event request would complete as if an event had occurred.
             Fault::HoldAdmin if opcode == AdminOpcode::ASYNC_EVENT_REQUEST => Verdict::Run,
             Fault::HoldAdmin => Verdict::Hold,
             Fault::FailAdmin => Verdict::Fail(some_status(&mut self.random)),
@@ -405,7 +399,7 @@ impl Plan {
         }
     }
 
-    /// One of `kinds` that the run has, once in so many commands.
+    /// Draws one of `kinds` that the run has, for one in this many commands.
     fn draw(&mut self, kinds: &[Fault], one_in: u64) -> Option<Fault> {
         if self.is_calm || !self.random.one_in(one_in) {
             return None;
@@ -418,7 +412,7 @@ impl Plan {
         kinds.iter().filter(|fault| self.swarm.has(**fault)).nth(at).copied()
     }
 
-    /// Keeps the watch's books: which rings the device has.
+    /// Records which rings the device has.
     fn follow(&mut self, sqe: &Sqe) {
         let dwords = sqe.to_dwords();
         let (qid, entries) = (dwords[10] as u16, u64::from(dwords[10] >> 16) + 1);
@@ -429,7 +423,7 @@ impl Plan {
             AdminOpcode::CREATE_IO_SQ => watch.reach(ring(Reached::Submission, 64)),
             AdminOpcode::CREATE_IO_CQ => {
                 self.blind.remove(&qid);
-                // A completion of the old queue that names a command of the new one.
+                // A repeated completion of the old queue may name a command of the new one.
                 self.is_tainted |= self.repeats.contains(&qid);
                 watch.reach(ring(Reached::Completion, 16));
             }
@@ -440,7 +434,7 @@ impl Plan {
     }
 }
 
-/// What may strike an I/O command.
+/// Faults that may strike an I/O command.
 const IO_KINDS: [Fault; 16] = [
     Fault::LoseIo,
     Fault::HoldIo,
@@ -460,23 +454,23 @@ const IO_KINDS: [Fault; 16] = [
     Fault::Alias,
 ];
 
-/// First LBA of a read or write.
+/// Returns the first LBA of a read or write.
 fn first_lba(sqe: &Sqe) -> u64 {
     let dwords = sqe.to_dwords();
     u64::from(dwords[11]) << 32 | u64::from(dwords[10])
 }
 
-/// LBAs of a read or write.
+/// Returns the number of LBAs of a read or write.
 fn lba_count(sqe: &Sqe) -> u64 {
     u64::from(sqe.to_dwords()[12] & 0xffff) + 1
 }
 
-/// Whether the command is carried out when it is fetched.
+/// Returns whether the command is carried out when it is fetched.
 fn executes(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Run | Verdict::Twice | Verdict::CorruptCqe(_))
 }
 
-/// Identifiers of no command in flight: no slot, or another generation of the same slot.
+/// Changes to identifiers of no command in flight: no slot, or another generation of the same slot.
 const BAD_CIDS: [fn(&mut Cqe); 3] = [
     |cqe| cqe.cid = 0xffff.into(),
     |cqe| cqe.cid = (cqe.cid.get() ^ 0x8000).into(),

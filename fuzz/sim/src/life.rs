@@ -1,4 +1,4 @@
-//! Queue pairs and controllers: made, dropped, opened, brought back.
+//! Queue pairs and controllers: created, dropped, opened, recovered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::requests::{Ask, Pending};
 use crate::world::{Lane, World, violated};
 
 impl World {
-    /// Creates a queue pair; `false` where faults or limits forbid it.
+    /// Creates a queue pair; returns `false` if faults or limits prevent it.
     pub(crate) fn create_lane(&mut self) -> bool {
         let Some(controller) = self.controller.clone() else { return false };
         let options = self.shape.queue(&mut self.random);
@@ -55,7 +55,7 @@ impl World {
         self.swallow(|pending| pending.lane == id);
     }
 
-    /// Requests whose queue is gone: nobody will say how they ended.
+    /// Ends requests whose queue is gone, with unknown results.
     fn swallow(&mut self, is_gone: impl Fn(&Pending) -> bool) {
         self.model.tick();
         self.spread_damage();
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// Drops all that the driver has, in some order, and checks that nothing is left (law 3).
+    /// Drops everything the driver holds, in some order, and checks that nothing is left (law 3).
     pub(crate) fn drop_all(&mut self) {
         self.note(&[2], format_args!("everything is dropped"));
         let handles_first = self.random.one_in(2);
@@ -108,7 +108,7 @@ impl World {
         self.bounded("dropping a controller", |_| drop(handles));
     }
 
-    /// Opens the controller, perhaps while faults strike; in the end it is open.
+    /// Opens the controller, perhaps while faults strike; it is open afterwards.
     pub(crate) fn open(&mut self) {
         let amidst = self.shape.swarm.has(Fault::OpenAmidst) && self.random.one_in(2);
         if amidst {
@@ -137,7 +137,7 @@ impl World {
             Ok::<_, adit_driver::Error>((controller, namespace))
         });
         if std::mem::take(&mut self.was_left_running) {
-            // It was running until it was opened.
+            // It kept running until it was opened.
             self.bus.forgive_strays();
         }
         match opened {
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// Brings a controller back that is out of service; `false` if that did not work.
+    /// Recovers a controller that is out of service; returns `false` if that failed.
     pub(crate) fn recover(&mut self) -> bool {
         let Some(controller) = self.controller.clone() else { return false };
         lock(&self.plan).forget_violations();
@@ -178,19 +178,19 @@ impl World {
         }
     }
 
-    /// Whether nothing excuses a controller that cannot be brought back.
+    /// Returns whether a controller must be recoverable.
     pub(crate) fn is_recoverable(&self) -> bool {
-        // One whose CAP lied when it was opened is another device now.
+        // If CAP lied when it was opened, it now looks like another device.
         let lied = lock(&self.plan).has_struck(Fault::Lie);
         !self.given_up && !self.bus.is_cut_off() && !lied
     }
 
-    /// Takes the device's power, perhaps by pulling it out: so goes what no Flush covered.
+    /// Cuts the device's power, perhaps by unplugging it: data that no Flush covered is lost.
     pub(crate) fn take_power(&mut self, pulls_out: bool) {
         self.note(&[7, u64::from(pulls_out)], format_args!("power is lost"));
         self.bus.take_away(pulls_out);
         self.model.lose_power();
-        // A copy that was never rung is sent later, and takes what the power loss left.
+        // A copy that was never rung is sent later, and copies what the power loss left.
         let mut plan = lock(&self.plan);
         for (lba, _) in self.copies().flat_map(|pending| pending.ask.writes(pending.tag)) {
             plan.damage(lba);
@@ -201,7 +201,7 @@ impl World {
         self.pending.values().filter(|pending| matches!(pending.ask, Ask::Copy { .. }))
     }
 
-    /// Gives the namespace another size: what it loses is gone, what it gains reads as zeros.
+    /// Resizes the namespace: removed LBAs are gone, new ones read as zeros.
     pub(crate) fn resize(&mut self, lbas: u64) {
         let resized =
             self.bus.soft.with_controller(|controller| controller.resize_namespace(1, lbas));
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// Ends all faults: what is wrong with the device is put right.
+    /// Ends all faults and repairs the device.
     pub(crate) fn heal(&mut self) {
         self.note(&[5], format_args!("all faults end"));
         lock(&self.plan).set_calm(true);
@@ -240,7 +240,7 @@ impl World {
             self.resize(self.shape.lbas);
         }
         self.bus.step();
-        // One that failed meanwhile pauses for ever; opening it resets it.
+        // A controller that failed meanwhile pauses for ever; opening it resets it.
         while self.bus.is_pausing() && self.bus.is_running() {
             self.bus.advance(Duration::from_secs(1));
             self.bus.step();

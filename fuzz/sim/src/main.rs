@@ -1,4 +1,4 @@
-//! `cargo xtask sim` runs this.
+//! The program behind `cargo xtask sim`.
 #![forbid(unsafe_code)]
 
 mod task;
@@ -22,7 +22,6 @@ use task::{Task, Totals};
 use worker::{Batch, Share};
 use workers::End;
 
-/// Schedules where nothing else is said.
 const SCHEDULES: u64 = 100_000;
 
 /// Run the driver over the software controller, or the store over simulated devices, in virtual time and with faults,
@@ -38,7 +37,7 @@ struct Cli {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     schedules: Option<u64>,
 
-    /// Stop after so many minutes
+    /// Stop after this many minutes
     #[arg(long, value_name = "M", value_parser = minutes)]
     minutes: Option<Duration>,
 
@@ -70,7 +69,7 @@ struct Cli {
     #[arg(long, value_name = "J")]
     jobs: Option<NonZeroU64>,
 
-    /// Which share of the work this process has
+    /// This process's share of the work
     #[arg(long, hide = true, requires = "seed")]
     worker: Option<Share>,
 }
@@ -118,10 +117,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is to be run.
+/// Determines the task.
 ///
 /// # Errors
-/// What to tell the person.
+/// The message for the user.
 fn task(cli: &Cli, first: u64) -> Result<Task, String> {
     let canary = cli.canary.as_deref();
     if cli.sweep {
@@ -178,7 +177,7 @@ fn search(batch: &Batch, jobs: Option<NonZeroU64>) -> ExitCode {
     }
 }
 
-/// One line on a terminal, nothing in a pipe.
+/// Prints one line on a terminal, nothing in a pipe.
 fn progress(totals: &Totals, batch: &Batch, elapsed: Duration) {
     if !stderr().is_terminal() {
         return;
@@ -186,11 +185,11 @@ fn progress(totals: &Totals, batch: &Batch, elapsed: Duration) {
     let of = batch.schedules.map_or(String::new(), |of| format!(" of {of}"));
     let line = format!("\r{}{of} schedules, {} s\x1b[K", totals.schedules(), elapsed.as_secs());
     let mut terminal = stderr().lock();
-    // Nobody is left to tell when the terminal is gone.
+    // The terminal may be gone.
     let _ = terminal.write_all(line.as_bytes()).and_then(|()| terminal.flush());
 }
 
-/// Runs one schedule and prints how it went, or all of it.
+/// Runs one schedule and prints its result, or its whole trace.
 fn show(batch: &Batch, index: u64, traces: bool) -> ExitCode {
     if traces {
         tracing_subscriber::fmt().without_time().with_writer(stderr).init();
@@ -199,7 +198,7 @@ fn show(batch: &Batch, index: u64, traces: bool) -> ExitCode {
         Task::Sweep { commands, .. } => Task::Sweep { commands, every: 1 },
         other => other,
     };
-    // Always kept: the end of it is what a failure shows.
+    // Always keep the trace: a failure shows the end of it.
     match task.run(batch.first, index, true) {
         Ok(told) => {
             if traces {

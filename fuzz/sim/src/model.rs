@@ -1,26 +1,26 @@
-//! What each LBA may hold, without ever knowing what the device did.
+//! The model: what each LBA may hold, inferred only from requests and answers.
 //!
-//! An LBA has *candidates*: values that a request wrote, or may have written, with the time in
-//! which that can have happened. Time counts the events of the run. Three rules move them:
+//! An LBA has *candidates*: values that a request wrote, or may have written, with the time in which that can have
+//! happened. Time counts the events of the run. Three rules move them:
 //!
 //! | event | what it tells |
 //! |---|---|
 //! | a write succeeded | what had ended before it began is overwritten |
 //! | a read returned a value | another value that had ended before the read began is not there |
-//! | a write ended without saying how | it stays possible, and overwrites nothing |
+//! | a write ended with an unknown result | it stays possible, and overwrites nothing |
 //!
-//! Requests that overlap in time can take effect in either order. A read may return any candidate
-//! that was possible at some moment between its beginning and its end.
+//! Requests that overlap in time can take effect in either order. A read may return any candidate that was possible
+//! at some moment between its begin and its end.
 //!
-//! With a volatile write cache a value that was overwritten can come back when power fails, until a
-//! Flush, or a write with Force Unit Access, that began after the overwriting was known succeeds: then it
-//! is *buried* (NVM Command Set 1.0 sections 3.2.1 and 3.2.7).
+//! With a volatile write cache an overwritten value can come back when power fails, until a Flush or a write with
+//! Force Unit Access succeeds that began after the overwriting was known: then it is *buried* (NVM Command Set 1.0
+//! sections 3.2.1 and 3.2.7).
 
 use crate::content::Value;
 
 /// Later than all events.
 const NEVER: u64 = u64::MAX;
-/// Candidates of one LBA after which those nobody can see are removed.
+/// Number of candidates of an LBA above which invisible ones are removed.
 const CROWD: usize = 12;
 
 /// A value that an LBA has, had or may come to have.
@@ -29,67 +29,67 @@ struct Candidate {
     value: Value,
     /// The request that writes it.
     tag: u64,
-    /// When that was over; [`NEVER`] while it is in flight.
+    /// When the request ended; [`NEVER`] while it is in flight.
     ended: u64,
-    /// When it was known not to be there any more; [`NEVER`] while it may be.
+    /// When the value was known to be gone; [`NEVER`] while it may be there.
     gone: u64,
     /// Whether not even a power loss can bring it back.
     buried: bool,
-    /// Whether a read returned it, and no other can have written the same.
+    /// Whether a read returned it, and no other request can have written the same.
     seen: bool,
 }
 
 /// How a request that writes ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// It is there; `durable`: also after a power loss.
+    /// The data is there; `durable`: even after a power loss.
     Yes {
         /// Whether it had Force Unit Access or there is no write cache.
         durable: bool,
     },
-    /// Nobody knows.
+    /// The data may or may not be there.
     Maybe,
-    /// It is promised not to be there.
+    /// The driver promised that the data is not there.
     No,
 }
 
-/// See the module.
+/// The candidates of every LBA.
 #[derive(Debug)]
 pub(crate) struct Model {
     lbas: Vec<Vec<Candidate>>,
     clock: u64,
-    /// When power was last lost; 0 if it never was.
+    /// When power was last lost; 0 if never.
     cut: u64,
     /// Whether there is a volatile write cache.
     cached: bool,
 }
 
 impl Model {
-    /// `lbas` LBAs that hold zeros for sure; `cached`: behind a volatile write cache.
+    /// Creates a model of `lbas` LBAs that hold zeros; `cached`: behind a volatile write cache.
     pub(crate) fn new(lbas: usize, cached: bool) -> Model {
         let zeros =
             Candidate { value: 0, tag: NEVER, ended: 0, gone: NEVER, buried: false, seen: true };
         Model { lbas: vec![vec![zeros]; lbas], clock: 1, cut: 0, cached }
     }
 
-    /// The time of the next event.
+    /// Advances to the time of the next event.
     pub(crate) fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
 
-    /// A request that writes `value` is handed to the driver.
+    /// Begins a request that writes `value`.
     pub(crate) fn begin(&mut self, tag: u64, lba: u64, value: Value) {
         let candidate =
             Candidate { value, tag, ended: NEVER, gone: NEVER, buried: false, seen: false };
         self.lbas[lba as usize].push(candidate);
     }
 
-    /// The request that began at `began` is over for this LBA. `oldest` is when the oldest request in
-    /// flight began: what was gone before cannot be seen any more.
+    /// Ends the request that began at `began`, for this LBA. `oldest` is when the oldest request in flight began:
+    /// values gone before then can no longer be seen.
     ///
     /// # Errors
-    /// What the driver promised not to have written was read.
+    /// If data was read that the driver promised not to have written.
     pub(crate) fn end(
         &mut self,
         (tag, began, oldest): (u64, u64, u64),
@@ -111,7 +111,7 @@ impl Model {
                     ));
                 }
             }
-            // What the cache took before power was lost may have gone with it.
+            // Data cached before power was lost may be gone.
             Written::Yes { durable: false } if began < self.cut => {}
             Written::Yes { durable } => {
                 for other in all.iter_mut().filter(|other| other.ended < began) {
@@ -126,10 +126,10 @@ impl Model {
         Ok(())
     }
 
-    /// A read that began at `began` returned `value`.
+    /// Records that a read that began at `began` returned `value`.
     ///
     /// # Errors
-    /// Nothing allows that value: law 1 is broken.
+    /// If nothing allows that value: law 1 is broken.
     pub(crate) fn observe(&mut self, began: u64, lba: u64, value: Value) -> Result<(), String> {
         if !self.allows(began, lba, value) {
             return Err(format!(
@@ -140,9 +140,9 @@ impl Model {
         let (now, cut, cached) = (self.clock, self.cut, self.cached);
         let all = self.lbas[lba as usize].iter();
         let is_it = |one: &&Candidate| one.value == value && one.gone >= began;
-        // Zeros can be anybody's.
+        // Several requests may have written zeros.
         let is_only = all.clone().filter(is_it).count() == 1;
-        // What is older than the power loss is what that left, and nothing else is in a cache.
+        // Values older than the power loss survived it, and are no longer in a cache.
         let survived = cut > 0 && all.clone().filter(is_it).all(|one| one.ended <= cut);
         for candidate in &mut self.lbas[lba as usize] {
             if candidate.value == value {
@@ -155,13 +155,13 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a read that began at `began` and ends now may return `value`.
+    /// Returns whether a read that began at `began` and ends now may return `value`.
     pub(crate) fn allows(&self, began: u64, lba: u64, value: Value) -> bool {
         let mut all = self.lbas[lba as usize].iter();
         all.any(|candidate| candidate.value == value && candidate.gone >= began)
     }
 
-    /// What a read that began at `began` and ends now may return.
+    /// Returns what a read that began at `began` and ends now may return.
     pub(crate) fn possible(&self, began: u64, lba: u64) -> Vec<Value> {
         let all = self.lbas[lba as usize].iter();
         let mut values: Vec<Value> = all
@@ -173,27 +173,26 @@ impl Model {
         values
     }
 
-    /// A value that the LBA may hold, preferring the newest.
+    /// Returns a value that the LBA may hold, preferring the newest.
     pub(crate) fn likely(&self, lba: u64) -> Value {
         let mut all = self.lbas[lba as usize].iter().rev();
         all.find(|candidate| candidate.gone == NEVER).map_or(0, |candidate| candidate.value)
     }
 
-    /// The one value that the LBA holds, if it is known and nothing is about to change it.
+    /// Returns the only possible value of the LBA, if it is known and nothing is about to change it.
     pub(crate) fn settled(&self, lba: u64) -> Option<Value> {
         let mut present = self.lbas[lba as usize].iter().filter(|one| one.gone == NEVER);
         let first = present.next().filter(|one| one.ended < NEVER)?;
         present.next().is_none().then_some(first.value)
     }
 
-    /// A Flush that began at `began` succeeded.
     pub(crate) fn flushed(&mut self, began: u64) {
         for candidate in self.lbas.iter_mut().flatten() {
             candidate.buried |= candidate.gone < began;
         }
     }
 
-    /// An LBA is gone, or new: it holds zeros, for good.
+    /// Records that an LBA is removed or new: it holds zeros for good.
     pub(crate) fn erase(&mut self, lba: u64) {
         let now = self.clock;
         let all = &mut self.lbas[lba as usize];
@@ -211,7 +210,7 @@ impl Model {
         });
     }
 
-    /// Power is lost: what was overwritten and not made durable may be back.
+    /// Records a power loss: overwritten values that were not made durable may be back.
     pub(crate) fn lose_power(&mut self) {
         self.cut = self.tick();
         for all in &mut self.lbas {
@@ -221,7 +220,6 @@ impl Model {
         }
     }
 
-    /// The number of LBAs.
     pub(crate) fn lba_count(&self) -> u64 {
         self.lbas.len() as u64
     }

@@ -1,13 +1,12 @@
-//! How a request ended, as far as the checks care.
+//! The result of a request, as far as the checks care.
 
 use adit_driver::CommandError;
 
-/// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// It succeeded.
     Done,
-    /// The controller gave it an error.
+    /// The controller failed it.
     Failed,
     /// The driver ended it.
     Ended {
@@ -31,7 +30,7 @@ impl Ending {
     }
 }
 
-/// A number that tells results apart.
+/// Returns a number that distinguishes results.
 pub(crate) fn code(result: &Result<u32, CommandError>) -> u64 {
     match result {
         Ok(_) => 0,
@@ -43,7 +42,7 @@ pub(crate) fn code(result: &Result<u32, CommandError>) -> u64 {
     }
 }
 
-/// For a person.
+/// Formats the result for the user.
 pub(crate) fn text(result: &Result<u32, CommandError>) -> String {
     match result {
         Ok(_) => "success".to_owned(),

@@ -1,6 +1,6 @@
 //! A seeded stream of choices (SplitMix64): the same seed makes the same run on every machine.
 
-/// See the module.
+/// A seeded generator.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -9,7 +9,7 @@ impl Random {
         Random(seed)
     }
 
-    /// A stream of its own, so that what draws from it does not disturb this one.
+    /// Returns a separate stream, so that drawing from it does not disturb this one.
     pub(crate) fn fork(&mut self) -> Random {
         Random(self.next())
     }
@@ -22,22 +22,22 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// Below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// From `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True once in `n` cases.
+    /// Returns true once in `n` cases.
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Returns true in `percent` of a hundred cases.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -46,7 +46,7 @@ impl Random {
         from[self.index(from.len())]
     }
 
-    /// An index into something `len` long, which is not empty.
+    /// Returns an index into something of length `len`, which must not be 0.
     pub(crate) fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }

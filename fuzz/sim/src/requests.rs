@@ -1,4 +1,4 @@
-//! Requests: what is asked for, and what the answer tells the model.
+//! Requests: drawing them, building their commands, and what they write.
 
 use adit_driver::spec::{CopyRange, DsmRange, Lba, LbaCount, Status};
 use adit_driver::{Buffer, Command, CommandError, Namespace, Time};
@@ -8,7 +8,6 @@ use crate::content::{Value, fill, stamp};
 use crate::model::Model;
 use crate::random::Random;
 
-/// A run of LBAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: u64,
@@ -27,13 +26,13 @@ impl Run {
     }
 }
 
-/// What is asked for.
+/// A request's operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     Read(Run),
-    /// With the value it brings to each LBA.
+    /// Writes each LBA's stamp.
     Write(Run),
-    /// With the values that it expects.
+    /// Compares with these values.
     Compare(Run, Vec<Value>),
     WriteZeroes(Run, bool),
     Deallocate(Vec<Run>),
@@ -54,17 +53,17 @@ pub(crate) struct Pending {
     pub(crate) tag: u64,
     pub(crate) ask: Ask,
     pub(crate) fua: bool,
-    /// Which queue has it.
+    /// The id of its queue.
     pub(crate) lane: u64,
-    /// When it was made, as the model and as the driver count.
+    /// When it was made, on the model's and the driver's clocks.
     pub(crate) began: u64,
     pub(crate) at: Time,
     /// When a poll first found it overdue.
     pub(crate) late: Option<Time>,
-    /// Whether the device was told of it, and how often it was not and that excused it.
+    /// Whether the device was told of it, and how often it was excused because it was not.
     pub(crate) rung: bool,
     pub(crate) spared: u32,
-    /// The pieces of the buffer by address and length.
+    /// The addresses and lengths of the buffer's pieces.
     pub(crate) layout: Vec<(u64, usize)>,
     pub(crate) guards: Vec<Buffer>,
 }
@@ -72,7 +71,7 @@ pub(crate) struct Pending {
 /// Status code Compare Failure (type 2h, code 85h).
 const COMPARE_FAILURE: Status = Status::new(2, 0x85);
 
-/// What a queue's commands own: pieces of memory and the request's number.
+/// The memory of a command: its pieces, and the request's tag.
 pub(crate) type Parcel = (Vec<Buffer>, u64);
 
 impl Ask {
@@ -102,7 +101,7 @@ impl Ask {
         }
     }
 
-    /// A copy of LBAs that nothing changes, onto others; else a flush.
+    /// Draws a copy of LBAs that nothing changes onto others, or else a flush.
     fn copy(random: &mut Random, model: &Model, source: Run) -> Ask {
         let to = random.below(model.lba_count() - source.lbas + 1);
         let apart = to >= source.first + source.lbas || source.first >= to + source.lbas;
@@ -113,7 +112,6 @@ impl Ask {
         }
     }
 
-    /// What it writes, LBA by LBA.
     pub(crate) fn writes(&self, tag: u64) -> Vec<(u64, Value)> {
         match self {
             Ask::Write(run) => run.iter().map(|lba| (lba, stamp(tag, lba))).collect(),
@@ -129,7 +127,7 @@ impl Ask {
         }
     }
 
-    /// The LBAs that a copy takes, which must keep still meanwhile.
+    /// Returns the source of a copy, which must not change meanwhile.
     pub(crate) fn pins(&self) -> Option<Run> {
         match self {
             Ask::Copy { source, .. } => Some(*source),
@@ -137,7 +135,6 @@ impl Ask {
         }
     }
 
-    /// Bytes of its transfer.
     pub(crate) fn bytes(&self, lba_bytes: u64) -> u64 {
         match self {
             Ask::Read(run) | Ask::Write(run) | Ask::Compare(run, _) => run.lbas * lba_bytes,
@@ -146,7 +143,6 @@ impl Ask {
         }
     }
 
-    /// Bytes of the list that comes with it.
     pub(crate) fn list_bytes(&self) -> u64 {
         match self {
             Ask::Deallocate(runs) => runs.len() as u64 * 16,
@@ -155,7 +151,7 @@ impl Ask {
         }
     }
 
-    /// Fills `bytes` with what the buffer holds when the request is made.
+    /// Fills `bytes` as the buffer's initial contents.
     pub(crate) fn fill(&self, tag: u64, lba_bytes: usize, bytes: &mut [u8]) {
         let mut lbas = bytes.chunks_exact_mut(lba_bytes);
         match self {
@@ -165,12 +161,12 @@ impl Ask {
             Ask::Compare(_, values) => {
                 values.iter().zip(&mut lbas).for_each(|(value, bytes)| fill(bytes, *value));
             }
-            // No value at all: what a read leaves as it is, shows.
+            // No valid value, so that bytes that a read leaves unchanged show.
             _ => bytes.fill(0x5a),
         }
     }
 
-    /// The command, with `memory` and the tag as what it owns.
+    /// Builds the command, which owns `memory` and the tag.
     pub(crate) fn command<'n>(
         &self,
         namespace: &'n Namespace,
@@ -207,7 +203,7 @@ impl Ask {
     }
 }
 
-/// Whether an outcome is a request's own: nothing has to be wrong with the controller for it.
+/// Returns whether a result is possible without any fault of the controller.
 pub(crate) fn is_ordinary(ask: &Ask, result: &Result<u32, CommandError>) -> bool {
     match (ask, result) {
         (_, Ok(_)) => true,
@@ -216,7 +212,7 @@ pub(crate) fn is_ordinary(ask: &Ask, result: &Result<u32, CommandError>) -> bool
     }
 }
 
-/// Whether a comparison said that the data differs.
+/// Returns whether a comparison reported different data.
 pub(crate) fn differs(result: &Result<u32, CommandError>) -> bool {
     matches!(result, Err(CommandError::Status(status)) if status.is(COMPARE_FAILURE))
 }

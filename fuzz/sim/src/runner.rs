@@ -1,4 +1,4 @@
-//! One run, and what a failed one says.
+//! One run, and the report of a failed one.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use crate::world::World;
 const LAST_LINES: usize = 40;
 
 thread_local! {
-    /// Where this thread last panicked.
+    /// The location of this thread's last panic.
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -23,11 +23,11 @@ pub struct Failure {
     pub seed: u64,
     /// Arguments that repeat it.
     pub repeat: String,
-    /// What was violated or panicked, and where.
+    /// The violation or panic, and where.
     pub what: String,
-    /// The kinds of faults it had.
+    /// The kinds of faults in the run.
     pub swarm: String,
-    /// What happened, step by step.
+    /// The trace, step by step.
     pub trace: Vec<String>,
 }
 
@@ -42,14 +42,14 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report<C = Counts> {
-    /// Equal for runs in which the same happened.
+    /// Equal for identical runs.
     pub hash: u64,
-    /// What it came across.
+    /// The counters.
     pub counts: C,
-    /// What happened, step by step, if it was to be kept.
+    /// The trace, step by step, if kept.
     pub trace: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ pub fn run_seed(
     guard(seed, repeat, world, World::run, report, excerpt)
 }
 
-/// Runs a world and tells how it went, panics included.
+/// Runs a world and reports the result, panics included.
 pub(crate) fn guard<W, C>(
     seed: u64,
     repeat: String,
@@ -89,7 +89,7 @@ pub(crate) fn guard<W, C>(
         Ok(()) => Ok(report(&mut world)),
         Err(panic) => {
             let (swarm, trace) = excerpt(&mut world);
-            // What is left of it may be in any state: dropping it could panic again.
+            // Its state may be inconsistent: dropping it could panic again.
             std::mem::forget(world);
             let what = said(&*panic);
             Err(Box::new(Failure { seed, repeat, what, swarm, trace }))
@@ -97,7 +97,7 @@ pub(crate) fn guard<W, C>(
     }
 }
 
-/// What a panic said, and where it was if the hook is in place.
+/// Returns a panic's message, with its location if the hook is installed.
 fn said(panic: &(dyn Any + Send)) -> String {
     let noted = PANIC.with_borrow_mut(std::mem::take);
     let plain = || {
@@ -107,7 +107,7 @@ fn said(panic: &(dyn Any + Send)) -> String {
     if noted.is_empty() { plain() } else { noted }
 }
 
-/// Has panics noted for the report instead of printed: a violation is one.
+/// Records panics for the report instead of printing them, because a violation is a panic.
 pub fn note_panics() {
     std::panic::set_hook(Box::new(|info| {
         PANIC.set(info.to_string());

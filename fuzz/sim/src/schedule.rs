@@ -1,4 +1,4 @@
-//! The schedule of a run: which action comes next, and the end.
+//! The schedule of a run: the next action, and the end.
 
 use std::time::Duration;
 
@@ -13,16 +13,17 @@ use crate::faults::Fault;
 use crate::requests::{Ask, Run};
 use crate::world::{World, violated};
 
-/// Registers that may lie, with the bits that they show as set: CSTS.CFS, CSTS gone, CAP with a long doorbell stride and
-/// with large pages only. A controller that says it is disabled and is not cannot be told from one that is.
+/// Registers that may lie, with the bits that they show as set: CSTS.CFS, CSTS gone, CAP with a long doorbell stride,
+/// and CAP with large pages only. A controller that falsely reports being disabled is indistinguishable from a
+/// disabled one.
 const LIES: [(u32, u64); 4] = [(0x1c, 2), (0x1c, u32::MAX as u64), (0, 2 << 32), (0, 1 << 48)];
 /// A temperature above every threshold and one below, in kelvin.
 const HOT: u16 = 400;
 const COOL: u16 = 310;
-/// LBAs of one request of the final reading.
+/// LBAs per request of the final reading.
 const SWEEP: u64 = 8;
 
-/// The faults that strike no command.
+/// Faults that strike the device rather than a command.
 const DEVICE_KINDS: [Fault; 16] = [
     Fault::Fatal,
     Fault::HangEnable,
@@ -43,7 +44,7 @@ const DEVICE_KINDS: [Fault; 16] = [
 ];
 
 impl World {
-    /// The whole run.
+    /// Makes the whole run.
     pub(crate) fn run(&mut self) {
         self.open();
         self.create_lane();
@@ -60,7 +61,6 @@ impl World {
         self.counts.struck = lock(&self.plan).struck().to_vec();
     }
 
-    /// One action.
     fn act(&mut self) {
         if self.controller.is_none() {
             return self.open();
@@ -151,8 +151,7 @@ impl World {
         });
     }
 
-    /// What a caller does about a controller that is out of service: sooner or later brings it
-    /// back, or opens it anew.
+    /// Acts as a caller with a controller out of service: sooner or later recovers it, or opens it again.
     fn act_recover(&mut self) {
         if self.in_service() {
             return;
@@ -193,10 +192,10 @@ impl World {
         }
     }
 
-    /// One of the faults that strike no command.
+    /// Causes one of the faults that strike the device.
     fn act_fault(&mut self) {
         let fault = self.random.pick(&DEVICE_KINDS);
-        // Firmware is activated where it runs.
+        // Only a running controller activates firmware.
         let is_apt = fault != Fault::Firmware || self.bus.is_running();
         if !self.shape.swarm.has(fault) || !is_apt {
             return;
@@ -257,7 +256,7 @@ impl World {
         self.bus.soft.with_controller(fault);
     }
 
-    /// The end: everything goes, in order or not, and what is on the medium is read once more.
+    /// Ends the run: drops everything, in order or not, and reads the medium once more.
     fn finish_run(&mut self) {
         let in_order = self.random.chance(60);
         if in_order {
@@ -269,7 +268,7 @@ impl World {
         }
         let is_healthy = in_order && self.in_service();
         self.drop_all();
-        // A controller that was shut down has written its cache out.
+        // A controller that was shut down has flushed its cache.
         if is_healthy {
             let now = self.model.tick();
             self.model.flushed(now);
@@ -283,9 +282,9 @@ impl World {
         }
     }
 
-    /// Reads every LBA from a healthy controller and holds it against the model (law 1).
+    /// Reads every LBA from a healthy controller and checks it against the model (law 1).
     fn sweep(&mut self) {
-        // What struck before may come to light only now: then the controller is opened anew, once.
+        // An earlier fault may surface only now: then open the controller again, once.
         if self.try_sweep() {
             return;
         }
@@ -304,7 +303,7 @@ impl World {
         if !is_back {
             return false;
         }
-        // What is known of the namespace may be of a time when it was not there.
+        // The namespace's data may date from a time when it was detached.
         self.namespace = self.controller.as_ref().and_then(|one| one.namespace(Nsid(1)).ok());
         if self.namespace.is_none() || (self.lanes.is_empty() && !self.create_lane()) {
             return false;
@@ -319,12 +318,12 @@ impl World {
             }
             self.drain(0);
         }
-        // An LBA that cannot be read stays that until it is written.
+        // An unreadable LBA stays so until it is written.
         let unreadable = lock(&self.plan).has_struck(Fault::Media);
         unreadable || failed == self.counts.failed + self.counts.ended[0]
     }
 
-    /// For queues that are too small for more.
+    /// Reads one LBA at a time, for queues that are too small for more.
     fn read_singly(&mut self, first: u64, lbas: u64) -> bool {
         (first..first + lbas).all(|first| {
             let taken = self.submit(0, Ask::Read(Run { first, lbas: 1 }), true);

@@ -13,21 +13,21 @@ use crate::random::Random;
 pub(crate) struct Shape {
     pub(crate) soft: Options,
     pub(crate) options: ControllerOptions,
-    /// Whether the controller looks at shadow doorbells unasked.
+    /// Whether the controller polls shadow doorbells unasked.
     pub(crate) polls_shadow: bool,
-    /// The first LBAs of the namespace are used, and no others.
+    /// Only this many LBAs at the start of the namespace are used.
     pub(crate) lbas: u64,
     pub(crate) swarm: Swarm,
     pub(crate) actions: u64,
-    /// Most queue pairs at a time.
+    /// Maximum queue pairs at a time.
     pub(crate) lanes_max: usize,
     /// How long a command may take before it is aborted.
     pub(crate) timeout: Duration,
-    /// How long it may take to end then.
+    /// How long it may then take to end.
     pub(crate) abort_timeout: Duration,
-    /// Whether the bus can cut a device off that nothing else stops.
+    /// Whether the bus can cut off a device that nothing else stops.
     pub(crate) can_cut_off: bool,
-    /// Most LBAs of a request.
+    /// Maximum LBAs of a request.
     pub(crate) lbas_max: u64,
 }
 
@@ -61,7 +61,6 @@ impl Shape {
         }
     }
 
-    /// How a queue pair is made.
     pub(crate) fn queue(&self, random: &mut Random) -> QueuePairOptions {
         let in_cmb = self.soft.cmb_bytes > 0 && random.one_in(2);
         QueuePairOptions {

@@ -1,4 +1,4 @@
-//! What is simulated, and what came of it: the driver, the store, or a cut at each command of the store's.
+//! The task of a simulation and its results: the driver, the store, or a cut at each command of the store.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,16 +7,14 @@ use std::process::Command;
 use adit_sim::kv::{self, StoreCanary, StoreCounts};
 use adit_sim::{Canary, Counts, Failure, Report, run_seed};
 
-/// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// The driver, with a law broken on purpose perhaps.
+    /// The driver, perhaps with a law broken on purpose.
     Driver(Option<Canary>),
     /// The store, likewise.
     Store(Option<StoreCanary>),
-    /// The store, cut at each `every`th command of runs that have so many, one for each durability.
+    /// The store, cut at every `every`th command of the runs, one for each durability.
     Sweep {
-        /// Commands of each run.
         commands: [u64; 3],
         /// 1 for all.
         every: u64,
@@ -30,7 +28,7 @@ pub(crate) enum Totals {
     Store(Box<StoreCounts>),
 }
 
-/// How one schedule went.
+/// The result of one schedule.
 pub(crate) struct Told {
     pub(crate) totals: Totals,
     pub(crate) hash: u64,
@@ -38,7 +36,6 @@ pub(crate) struct Told {
 }
 
 impl Task {
-    /// Nothing yet.
     pub(crate) fn totals(&self) -> Totals {
         match self {
             Task::Driver(_) => Totals::Driver(Box::default()),
@@ -46,7 +43,7 @@ impl Task {
         }
     }
 
-    /// How many schedules there are, if the task says so.
+    /// Returns the number of schedules, if the task determines it.
     pub(crate) fn schedules(&self) -> Option<u64> {
         match self {
             Task::Sweep { commands, every } => Some(commands.iter().sum::<u64>().div_ceil(*every)),
@@ -54,7 +51,7 @@ impl Task {
         }
     }
 
-    /// Runs the `index`th schedule from seed `first` on.
+    /// Runs the `index`th schedule, counted from seed `first`.
     ///
     /// # Errors
     /// The law that was broken.
@@ -76,7 +73,7 @@ impl Task {
         }
     }
 
-    /// Runs these schedules from seed `first` on, those of a sweep together.
+    /// Runs these schedules, counted from seed `first`; those of a sweep together.
     ///
     /// # Errors
     /// The number of one that broke a law.
@@ -95,7 +92,7 @@ impl Task {
         Ok(totals)
     }
 
-    /// What tells another process to run the same.
+    /// Adds the arguments for another process to run the same task.
     pub(crate) fn hand_on(&self, command: &mut Command) {
         let canary = match self {
             Task::Driver(canary) => canary.map(Canary::name),
@@ -113,7 +110,7 @@ impl Task {
         }
     }
 
-    /// What tells another process to run the `index`th schedule alone.
+    /// Adds the arguments for another process to run only the `index`th schedule.
     pub(crate) fn hand_on_one(&self, command: &mut Command, first: u64, index: u64) {
         match self {
             Task::Sweep { every, .. } => {
@@ -141,7 +138,7 @@ impl Totals {
         }
     }
 
-    /// Adds others of the same task.
+    /// Adds other totals of the same task.
     pub(crate) fn add(&mut self, other: &Totals) {
         match (self, other) {
             (Totals::Driver(mine), Totals::Driver(theirs)) => mine.add(theirs),
@@ -150,7 +147,7 @@ impl Totals {
         }
     }
 
-    /// As one line, for another process.
+    /// Formats them as one line, for another process.
     pub(crate) fn to_line(&self) -> String {
         match self {
             Totals::Driver(counts) => format!("driver {}", counts.to_line()),
@@ -158,7 +155,7 @@ impl Totals {
         }
     }
 
-    /// What [`Totals::to_line`] wrote; `None` if it is not that.
+    /// Parses the output of [`Totals::to_line`]; returns `None` if it is invalid.
     pub(crate) fn from_line(line: &str) -> Option<Totals> {
         match line.split_once(' ')? {
             ("driver", counts) => Some(Totals::Driver(Box::new(Counts::from_line(counts)?))),

@@ -1,8 +1,8 @@
-//! What happened in a run: always as a hash, as text when somebody wants to read it.
+//! The trace of a run: always a hash, and text on request.
 
 use std::fmt::Arguments;
 
-/// See the module.
+/// The hash and the text of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     hash: u64,
@@ -11,17 +11,16 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// `is_kept`: as text, too.
     pub(crate) fn new(is_kept: bool) -> Trace {
         Trace { hash: 0, steps: 0, lines: is_kept.then(Vec::new) }
     }
 
-    /// Goes on to the next action of the schedule.
+    /// Advances to the next action of the schedule.
     pub(crate) fn step(&mut self) {
         self.steps += 1;
     }
 
-    /// Notes numbers that tell this run from others, and what they mean.
+    /// Adds numbers that distinguish this run from others, with their meaning.
     pub(crate) fn note(&mut self, numbers: &[u64], text: Arguments<'_>) {
         for number in numbers {
             let mixed = (self.hash ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -32,12 +31,12 @@ impl Trace {
         }
     }
 
-    /// Equal for runs in which the same happened.
+    /// Returns the hash, equal for identical runs.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The text, if it was kept.
+    /// Takes the text, if kept.
     pub(crate) fn take_lines(&mut self) -> Vec<String> {
         self.lines.take().unwrap_or_default()
     }

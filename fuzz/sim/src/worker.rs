@@ -1,7 +1,7 @@
-//! One process of several that share a batch: it runs seeds and writes what came of them.
+//! A worker process that shares a batch with others: runs seeds and writes the results.
 //!
-//! Processes and not threads: mapping memory, which every run does a lot, is a queue at one lock
-//! within a process; and a run that kills its process can be found and told.
+//! Processes rather than threads, because every run maps much memory, which contends for one lock within a process,
+//! and because a run that kills its process can then be identified.
 
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -10,24 +10,22 @@ use std::time::{Duration, Instant};
 
 use crate::task::{Task, Totals};
 
-/// Seeds between two lines of output.
+/// Seeds per line of output.
 pub(crate) const ROUND: u64 = 64;
 
-/// Which seeds are run, and how.
+/// The seeds to run, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
     /// The first seed; each schedule has the next one.
     pub(crate) first: u64,
-    /// How many; `None` is until the time is over.
+    /// Number of schedules; `None` to run until the time is over.
     pub(crate) schedules: Option<u64>,
-    /// How long at most.
     pub(crate) minutes: Option<Duration>,
-    /// What is run.
     pub(crate) task: Task,
 }
 
 impl Batch {
-    /// The schedules of a round, by number; empty after the last.
+    /// Returns the schedules of a round, by number; empty after the last.
     pub(crate) fn round(&self, round: u64) -> std::ops::Range<u64> {
         let end = self.schedules.unwrap_or(u64::MAX);
         (round * ROUND).min(end)..((round + 1) * ROUND).min(end)
@@ -52,14 +50,14 @@ impl FromStr for Share {
     }
 }
 
-/// What a worker says in one line.
+/// One line of a worker's output.
 #[derive(Debug)]
 pub(crate) enum Line {
-    /// It finished its next round.
+    /// The worker finished its next round.
     Round(Totals),
-    /// The schedule of this number broke a law.
+    /// The schedule with this number broke a law.
     Failed(u64),
-    /// It is done.
+    /// The worker is done.
     End,
 }
 
@@ -74,7 +72,7 @@ impl Line {
     }
 }
 
-/// Runs every `count`th round of the batch. It stops when nobody listens any more.
+/// Runs every `count`th round of the batch. Stops when its output is closed.
 pub(crate) fn run(batch: &Batch, share: Share) -> ExitCode {
     match work(batch, share, &mut stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! The process that starts the workers, adds up what they did and tells the first failure.
+//! The process that starts the workers, sums their results and reports the first failure.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -9,23 +9,22 @@ use std::time::{Duration, Instant};
 use crate::task::Totals;
 use crate::worker::{Batch, Line};
 
-/// How often the person is told, and listened to.
+/// Interval of progress reports and checks for signals.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
-/// How a batch ended.
 pub(crate) enum End {
     /// All of it was run.
     Done,
-    /// The person stopped it.
+    /// The user stopped it.
     Stopped,
-    /// What to tell of the first failure.
+    /// The report of the first failure.
     Failed(String),
 }
 
-/// What a worker's reader passes on.
+/// A message from a worker's reader.
 enum Message {
     Line(u64, Line),
-    /// The worker is gone and never said that it was done.
+    /// The worker is gone without having reported its end.
     Gone(u64),
 }
 
@@ -71,7 +70,7 @@ pub(crate) fn run(
     }
 }
 
-/// What is to be done when nobody needs to work any more.
+/// How to proceed after the workers have ended.
 enum Next {
     End(End),
     Failed(u64),
@@ -110,12 +109,12 @@ fn follow(
     Next::End(End::Done)
 }
 
-/// Reads what a worker says until it is gone.
+/// Reads a worker's output until it is gone.
 fn listen(index: u64, stdout: ChildStdout, sender: &Sender<Message>) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         let Some(line) = Line::parse(&line) else { continue };
         let is_last = !matches!(line, Line::Round(_));
-        // Nobody listens any more when the batch is over.
+        // The receiver is gone when the batch is over.
         if sender.send(Message::Line(index, line)).is_err() || is_last {
             return;
         }
@@ -123,7 +122,7 @@ fn listen(index: u64, stdout: ChildStdout, sender: &Sender<Message>) {
     let _ = sender.send(Message::Gone(index));
 }
 
-/// This program, without input.
+/// Returns this program as a command without input.
 fn program() -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.stdin(Stdio::null());
@@ -144,7 +143,7 @@ fn start(batch: &Batch, index: u64, jobs: u64) -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// Runs one schedule in a process of its own; what it said and how it ended.
+/// Runs one schedule in a process of its own; returns its output and its exit status.
 fn alone(batch: &Batch, index: u64) -> Option<(String, ExitStatus)> {
     let mut command = program().ok()?;
     batch.task.hand_on_one(&mut command, batch.first, index);
@@ -153,7 +152,7 @@ fn alone(batch: &Batch, index: u64) -> Option<(String, ExitStatus)> {
     Some((text, output.status))
 }
 
-/// The arguments of a command that runs one schedule, as a person types them.
+/// Returns the arguments of a command that runs one schedule, as a user types them.
 fn arguments(batch: &Batch, index: u64) -> String {
     let mut command = Command::new("sim");
     batch.task.hand_on_one(&mut command, batch.first, index);
@@ -161,7 +160,7 @@ fn arguments(batch: &Batch, index: u64) -> String {
     words.join(" ")
 }
 
-/// What there is to tell of a schedule that failed.
+/// Returns the report of a schedule that failed.
 fn report(batch: &Batch, index: u64) -> String {
     match alone(batch, index) {
         Some((text, status)) if !status.success() => text,

@@ -1,8 +1,7 @@
-//! One run: a controller, its driver and everything that the checks know.
+//! One run: a controller, its driver and the state of all checks.
 //!
-//! The schedule is in [`crate::schedule`]; here is how each thing is done and what is checked when
-//! it is done. A violation is a panic whose message begins with the law; [`crate::runner`]
-//! catches it and knows the seed.
+//! The schedule is in [`crate::schedule`]; this module carries out the actions and checks them. A violation is a
+//! panic whose message begins with the law; [`crate::runner`] catches it and adds the seed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,24 +21,24 @@ use crate::requests::{Ask, Parcel, Pending, Run};
 use crate::shape::Shape;
 use crate::trace::Trace;
 
-/// Admin commands that one call of the driver may wait for, at most.
+/// Maximum admin commands that one call of the driver may wait for.
 const CALLS_MAX: u32 = 16;
-/// What one call may spend on disabling, resetting and shutting down, at most.
+/// Maximum time that one call may spend on disabling, resetting and shutting down.
 const RESET_MAX: Duration = Duration::from_secs(60);
-/// How long the driver waits for firmware from when it sees that, where the controller does not say (its constant).
+/// How long the driver waits for firmware once it sees the activation, if the controller does not say (its constant).
 const ACTIVATION: Duration = Duration::from_secs(10);
-/// How often a request that the device was not told of may outlive its time: each time its queue is created anew.
+/// How often a request that the device was not told of may exceed its timeout: each time its queue is created again.
 pub(crate) const SPARED_MAX: u32 = 2;
 
 /// A queue pair with its number.
 pub(crate) struct Lane {
     pub(crate) id: u64,
     pub(crate) queue: QueuePair<Parcel>,
-    /// Whether the controller was brought back since it was polled: the next poll creates it anew.
+    /// Whether the controller was recovered since the last poll: the next poll recreates the queue.
     pub(crate) is_stale: bool,
 }
 
-/// See the module.
+/// The state of a run.
 pub(crate) struct World {
     pub(crate) random: Random,
     pub(crate) shape: Shape,
@@ -54,29 +53,29 @@ pub(crate) struct World {
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) model: Model,
     pub(crate) arena: Arena,
-    /// Copies in flight that take an LBA.
+    /// The number of copies in flight that read each LBA.
     pins: Vec<u16>,
     next_tag: u64,
     pub(crate) next_lane: u64,
-    /// Whether the controller failed while nothing could stop it: what it has does not come back.
+    /// Whether the controller failed and nothing could stop it: its memory does not come back.
     pub(crate) is_stuck: bool,
-    /// Whether queues were dropped, or not created, then: they keep what they have.
+    /// Whether queues were dropped, or not created, in that state: they keep their memory.
     pub(crate) has_leaked: bool,
-    /// Whether the last owner had to leave the device running: until it is stopped it may use
-    /// addresses that are mapped to nothing any more.
+    /// Whether the last owner had to leave the device running: until it is stopped it may access addresses that are
+    /// no longer mapped.
     pub(crate) was_left_running: bool,
-    /// Whether the controller is not to be brought back: the system asked for it, or it was cut off.
+    /// Whether the controller must not be recovered: the system requested it, or it was cut off.
     pub(crate) given_up: bool,
     /// Until when the driver may wait for firmware.
     pub(crate) firmware_until: Time,
-    /// LBAs that the namespace has now.
+    /// Current LBAs of the namespace.
     pub(crate) lbas_now: u64,
     /// Mappings that such a controller kept.
     pub(crate) kept: usize,
     pub(crate) scratch: Vec<u8>,
 }
 
-/// Ends the run: `law` is broken.
+/// Ends the run, because `law` is broken.
 #[track_caller]
 pub(crate) fn violated(law: u8, what: impl std::fmt::Display) -> ! {
     panic!("law {law}: {what}")
@@ -122,7 +121,7 @@ impl World {
         }
     }
 
-    /// The present, as the driver is told.
+    /// Returns the time that the driver sees.
     pub(crate) fn now(&self) -> Time {
         match self.canary {
             Some(Canary::FrozenTime) => Time::from_ns(1),
@@ -134,7 +133,7 @@ impl World {
         self.trace.note(numbers, text);
     }
 
-    /// Runs a call of the driver and checks that it takes a bounded time (law 4).
+    /// Runs a call of the driver and checks that it takes bounded time (law 4).
     pub(crate) fn bounded<R>(&mut self, what: &str, call: impl FnOnce(&mut World) -> R) -> R {
         let (before, was_pausing) = (self.bus.now(), self.bus.is_pausing());
         let result = call(self);
@@ -150,9 +149,9 @@ impl World {
         result
     }
 
-    /// What must hold after every step.
+    /// Checks what must hold after every step.
     pub(crate) fn check(&mut self) {
-        // From a device that nothing stops, memory is unmapped all the same: then it cannot reach it.
+        // Memory is unmapped even from a device that nothing stops: then it cannot access it.
         if self.is_stuck() || self.bus.refuses_reset() {
             self.bus.forgive_strays();
         }
@@ -175,7 +174,7 @@ impl World {
         }
     }
 
-    /// Makes a request on a lane; `false` if it could not be made or was not taken.
+    /// Makes a request on a lane; returns `false` if it could not be made or was rejected.
     pub(crate) fn submit(&mut self, lane: usize, ask: Ask, rings: bool) -> bool {
         let tag = self.next_tag;
         self.next_tag += 1;
@@ -239,7 +238,7 @@ impl World {
         true
     }
 
-    /// Memory for a request, filled; `None` when a controller out of service gives none.
+    /// Returns filled memory for a request; `None` if a controller out of service gives none.
     fn memory(
         &mut self,
         controller: &Controller,
@@ -272,7 +271,7 @@ impl World {
         Some(memory)
     }
 
-    /// The device was told of all that a lane has.
+    /// Records that the device was told of all requests of a lane.
     fn rung(&mut self, id: u64) {
         let here = self.pending.values_mut().filter(|pending| pending.lane == id);
         here.for_each(|pending| pending.rung = true);
@@ -286,7 +285,7 @@ impl World {
         }
     }
 
-    /// What a caller does whose queue is full.
+    /// Acts as a caller with a full queue.
     fn make_room(&mut self, lane: usize) {
         self.ring(lane);
         self.bus.step();
@@ -300,7 +299,7 @@ impl World {
             RejectReason::TooLarge { .. } => true,
             RejectReason::OutOfRange { .. } => {
                 let plan = lock(&self.plan);
-                // A namespace that Identify fails for has no LBAs, either.
+                // A namespace whose Identify fails has no LBAs, either.
                 let may_be_away = [Fault::Detach, Fault::Resize, Fault::FailAdmin];
                 matches!(ask, Ask::Beyond)
                     || may_be_away.into_iter().any(|fault| plan.has_struck(fault))
@@ -332,7 +331,7 @@ impl World {
         }
     }
 
-    /// Whether requests may never come back: the controller could not be stopped.
+    /// Returns whether requests may never come back, because the controller could not be stopped.
     pub(crate) fn is_stuck(&mut self) -> bool {
         let out_of_service = self.controller.as_ref().is_some_and(|one| one.check().is_err());
         self.is_stuck |= out_of_service && self.bus.refuses_reset();

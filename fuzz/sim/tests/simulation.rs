@@ -1,11 +1,10 @@
-//! The simulation itself: it repeats exactly, it meets what it should, and it catches broken laws.
+//! The driver's simulation: it repeats exactly, it encounters what it should, and it catches broken laws.
 
 use adit_sim::{Canary, Counts, run_seed};
 
-/// Seeds of the runs below: always the same, so that a failure is one of the code. Fresh ones are
-/// `cargo xtask sim`'s.
+/// Fixed seeds of the runs below, so that a failure comes from the code. `cargo xtask sim` uses fresh ones.
 const SEEDS: std::ops::Range<u64> = 0..100;
-/// Seeds in which each canary must be caught.
+/// Seeds within which each canary must be caught.
 const CANARY_SEEDS: u64 = 500;
 
 #[test]

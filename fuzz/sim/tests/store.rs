@@ -1,12 +1,12 @@
-//! The store's simulation itself: it repeats exactly, it meets what it should, and it catches broken rules.
+//! The store's simulation: it repeats exactly, it encounters what it should, and it catches broken rules.
 
 use adit_sim::kv::{StoreCanary, StoreCounts, run_cuts, run_seed};
 
-/// Always the same seeds, so that a failure is one of the code. Fresh ones are `cargo xtask sim --store`'s.
+/// Fixed seeds, so that a failure comes from the code. `cargo xtask sim --store` uses fresh ones.
 const SEEDS: std::ops::Range<u64> = 0..12;
-/// Seeds in which everything must be met.
+/// Seeds within which everything must be encountered.
 const MEETING_SEEDS: u64 = 400;
-/// Seeds in which each canary must be caught.
+/// Seeds within which each canary must be caught.
 const CANARY_SEEDS: u64 = 200;
 
 #[test]

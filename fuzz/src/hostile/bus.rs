@@ -1,7 +1,7 @@
-//! Between the driver and the software controller: where the mischief is done and the laws are watched.
+//! The bus between the driver and the software controller, where mischief happens and the laws are checked.
 //!
-//! Time is virtual. Where the driver waits and nothing happens, time passes ever faster: a wait of
-//! minutes costs a few hundred looks.
+//! Time is virtual. While the driver waits and nothing happens, time passes ever faster: a wait of minutes takes a
+//! few hundred polls.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -20,21 +20,21 @@ use adit_driver::{Error, Result, Time};
 use super::mischief::{Action, Mischief, Refusal};
 use crate::input::Input;
 
-/// Accesses to the bus that one call of the user may make. The longest waits make a few thousand.
+/// Limit of bus accesses per call of the user. The longest waits make a few thousand.
 const CALLS_MAX: u64 = 200_000;
-/// The longest that one pause lets pass.
+/// The longest time that one pause lets pass.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// Pauses without work until time passes no faster.
+/// Pauses without work until time stops accelerating.
 const IDLE_MAX: u32 = 16;
 
-/// See the module.
+/// A bus that passes accesses on, and misbehaves.
 pub(super) struct HostileBus {
     pub(super) soft: Arc<SoftBus>,
     mischief: Arc<Mutex<Mischief>>,
     counters: Counters,
 }
 
-/// What the bus has seen.
+/// Events counted by the bus.
 #[derive(Debug, Default)]
 struct Counters {
     /// Accesses since the user's last call.
@@ -57,12 +57,12 @@ impl HostileBus {
         Arc::new(HostileBus { soft, mischief, counters: Counters::default() })
     }
 
-    /// The input, for the user's choices.
+    /// Passes the input to `f`, for the user's choices.
     pub(super) fn choose<R>(&self, f: impl FnOnce(&mut Input) -> R) -> R {
         f(&mut lock(&self.mischief).input)
     }
 
-    /// Whether the bus has refused what a controller needs for its memory to be free again.
+    /// Returns whether the bus has refused a reset, which the controller's memory needs to become free again.
     pub(super) fn may_be_stuck(&self) -> bool {
         self.counters.refused_resets.load(Ordering::Relaxed) > 0
     }
@@ -77,7 +77,7 @@ impl HostileBus {
         result
     }
 
-    /// What must hold when the driver has let go of everything.
+    /// Checks what must hold when the driver has released everything.
     pub(super) fn check_end(&self) {
         let refused = self.counters.refused_unmaps.load(Ordering::Relaxed);
         let (left, honest) = {
@@ -92,7 +92,7 @@ impl HostileBus {
         }
     }
 
-    /// A moment at which the device may do something.
+    /// Gives the device an opportunity to act.
     fn moment(&self) {
         let calls = self.counters.calls.fetch_add(1, Ordering::Relaxed);
         assert!(calls < CALLS_MAX, "one call accesses the bus without end");
@@ -105,7 +105,7 @@ impl HostileBus {
     fn act(&self, action: Action) {
         let soft = &self.soft;
         match action {
-            // Where the memory was given back meanwhile, the device cannot reach it.
+            // The device cannot access memory that was unmapped meanwhile.
             Action::Write { at, bytes } => self.reach(at, |memory, at| memory.write(at, &bytes)),
             Action::Post { at, entry } => self.reach(at, |memory, at| memory.post(at, &entry)),
             Action::Flip { at, bit } => self.reach(at, |memory, at| flip(memory, at, bit)),
@@ -135,8 +135,8 @@ impl HostileBus {
         }
     }
 
-    /// Accesses memory as the device, if the address is mapped now. An access that runs over the
-    /// end of its mapping changes nothing.
+    /// Accesses memory as the device, if the address is mapped now. An access beyond the end of its mapping changes
+    /// nothing.
     fn reach(&self, at: u64, access: impl FnOnce(&dyn HostMemory, Iova) -> DmaResult) {
         let is_mapped = {
             let mischief = lock(&self.mischief);
@@ -171,7 +171,7 @@ fn flip(memory: &dyn HostMemory, at: Iova, bit: u8) -> DmaResult {
     memory.post(at, &entry)
 }
 
-/// Takes one off a count; whether there was one.
+/// Decrements a count; returns whether it was above 0.
 fn take(count: &mut u8) -> bool {
     let is_left = *count > 0;
     *count = count.saturating_sub(1);

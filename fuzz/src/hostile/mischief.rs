@@ -1,8 +1,8 @@
-//! What a hostile device does next.
+//! Chooses what a hostile device does next.
 //!
-//! Every access of the driver to the bus is a moment at which something can happen; the input says how
-//! many pass between two, and what happens then. A mask says which kinds of things happen in a run at
-//! all, so that some runs have a controller that only ever loses commands.
+//! Every bus access of the driver is an opportunity for an event; the input says how many pass between two events,
+//! and which events happen. A mask selects the kinds of events in a run, so that some runs have a controller that
+//! only ever loses commands.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use adit_driver::spec::{AdminOpcode, Cqe, Qid, Sqe, Status};
 
 use crate::input::Input;
 
-/// Moments between two things, by choice.
+/// Choices for the number of opportunities between two events.
 const GAPS: [u32; 16] = [0, 0, 1, 1, 2, 3, 5, 8, 13, 21, 40, 80, 160, 320, 640, 1280];
 /// Registers worth lying about: CAP, VS, CC, CSTS, CMBLOC, CMBSZ, CMBSTS, CRTO.
 const REGISTERS: [u32; 10] = [0x00, 0x08, 0x14, 0x1c, 0x1c, 0x1c, 0x38, 0x3c, 0x58, 0x68];
@@ -22,10 +22,9 @@ const FIELDS: [u64; 24] = [
     0, 4, 8, 16, 25, 26, 27, 46, 77, 88, 92, 96, 100, 128, 130, 131, 256, 258, 259, 512, 513, 516,
     525, 536,
 ];
-/// Completion rings and data pages that are remembered.
+/// Limit of remembered completion rings and data pages.
 const REMEMBERED_MAX: usize = 8;
 
-/// Kinds of things that happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     LieOnce,
@@ -65,11 +64,11 @@ const KINDS: [Kind; 16] = [
     Kind::Event,
     Kind::Refuse,
 ];
-/// The kinds that are lies: with none of them, memory the controller reaches for must be there. (A
-/// controller that resets itself forgets where its queues are, and may be enabled without knowing.)
+/// The kinds that are lies: without them, memory that the controller accesses must be mapped. (A controller that
+/// resets itself forgets where its queues are, and may be enabled without knowing.)
 const LIES: u16 = 0xff;
 
-/// Something for the bus to do to the software controller or to memory.
+/// An action of the bus on the software controller or on memory.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     Write { at: u64, bytes: Vec<u8> },
@@ -88,7 +87,7 @@ pub(super) enum Action {
     Temperature(u16),
 }
 
-/// What a controller will not do, for as long as it is told so.
+/// What a controller refuses while so instructed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Refusal {
     Disable,
@@ -105,7 +104,7 @@ struct Completions {
     qid: Qid,
 }
 
-/// A register and what is shown for it: the truth with `xor` applied after `and` and `or`.
+/// A lie about a register: the truth with `xor` applied after `and` and `or`.
 #[derive(Clone, Copy, Debug)]
 struct Lie {
     offset: u32,
@@ -114,7 +113,7 @@ struct Lie {
     xor: u64,
 }
 
-/// See the module.
+/// The choices and the state of a hostile device.
 #[derive(Debug)]
 pub(super) struct Mischief {
     pub(super) input: Input,
@@ -164,12 +163,12 @@ impl Mischief {
         }
     }
 
-    /// Whether nothing that the controller says in this run is untrue.
+    /// Returns whether the controller tells no lies in this run.
     pub(super) fn is_honest(&self) -> bool {
         self.kinds & LIES == 0
     }
 
-    /// What the driver sees of a register.
+    /// Returns what the driver sees of a register.
     pub(super) fn shown(&mut self, offset: u32, truth: u64) -> u64 {
         let is_it = |lie: &Lie| lie.offset == offset;
         let once = self.once.take_if(|lie| is_it(lie));
@@ -177,7 +176,7 @@ impl Mischief {
         lies.fold(truth, |value, lie| (value & lie.and | lie.or) ^ lie.xor)
     }
 
-    /// A write of the driver to a register: it may say where the admin completion ring is.
+    /// Observes a register write, which may set the admin completion ring.
     pub(super) fn see_write(&mut self, offset: u32, value: u64) {
         const ACQ: u32 = 0x30;
         if offset == ACQ {
@@ -192,7 +191,7 @@ impl Mischief {
         self.completions.push(ring);
     }
 
-    /// What becomes of a command that the controller has fetched.
+    /// Decides what happens to a command that the controller has fetched.
     pub(super) fn judge(&mut self, sqe: &Sqe, qid: Qid) -> Verdict {
         self.cids.push(sqe.cid().0);
         self.pages.extend((qid.is_admin() && sqe.prp1().0 != 0).then_some(sqe.prp1().0));
@@ -221,7 +220,7 @@ impl Mischief {
         }
     }
 
-    /// One moment: what happens, if something does.
+    /// Returns the event at this opportunity, if any.
     pub(super) fn next(&mut self) -> Option<Action> {
         if self.input.is_spent() {
             return None;
@@ -295,7 +294,7 @@ impl Mischief {
         self.always.push(lie);
     }
 
-    /// Bytes anywhere in memory that is mapped.
+    /// Writes bytes anywhere in mapped memory.
     fn scribble(&mut self) -> Option<Action> {
         let index = usize::from(self.input.back_byte());
         let count = self.live.len().max(1);
@@ -314,7 +313,7 @@ impl Mischief {
         value.into_iter().cycle().take(count).collect()
     }
 
-    /// A place in a completion ring at or near where the next completion goes.
+    /// Returns a slot of a completion ring at or near the next completion.
     fn completion_slot(&mut self) -> Option<u64> {
         let index = usize::from(self.input.back_byte()) % self.completions.len().max(1);
         let ring = self.completions.get(index).copied()?;
@@ -350,7 +349,7 @@ impl Mischief {
         Some(Action::Post { at, entry })
     }
 
-    /// Bytes in a page that an admin command has named: Identify data and logs, mostly.
+    /// Changes bytes in a page named by an admin command: mostly Identify data and logs.
     fn change_data(&mut self) -> Option<Action> {
         let back = usize::from(self.input.back_byte() % 4);
         let page = *self.pages.iter().rev().nth(back.min(self.pages.len().saturating_sub(1)))?;
@@ -413,7 +412,7 @@ impl Mischief {
     }
 }
 
-/// Ways in which the controller gets a completion entry wrong.
+/// Ways to corrupt a completion entry.
 const CORRUPTIONS: [fn(&mut Cqe); 8] = [
     |cqe| cqe.cid = (cqe.cid.get() ^ 1).into(),
     |cqe| cqe.cid = (cqe.cid.get() ^ 0x8000).into(),

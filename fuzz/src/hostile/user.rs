@@ -1,4 +1,4 @@
-//! The driver's user: opens queues, sends requests, polls, asks questions, and keeps the books.
+//! The driver's user: opens queues, sends requests, polls, queries, and keeps accounts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ const PAIRS_MAX: usize = 3;
 const NAMESPACES_MAX: usize = 3;
 const TIMEOUT: Duration = Duration::from_millis(500);
 const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
-/// What all requests on a queue may take together: each way down the ladder, several times.
+/// Limit for draining a queue, in bounds of a single call: each way of recovery, several times.
 const DRAIN_PATIENCE: u32 = 3;
 
-/// A request's place in the books. Whoever drops it ends the request.
+/// A request's entry in the accounts. Dropping it ends the request.
 #[derive(Debug)]
 struct Ticket {
     number: u64,
@@ -39,14 +39,14 @@ impl Drop for Ticket {
 type Payload = (Option<Vec<Buffer>>, Ticket);
 type Pair = QueuePair<Payload>;
 
-/// See the module.
+/// A user of the driver, with its accounts.
 pub(super) struct User {
     bus: Arc<HostileBus>,
     controller: Controller,
     namespaces: Vec<Namespace>,
     pairs: Vec<Pair>,
     idle: Vec<Buffer>,
-    /// Tickets of requests that a queue has taken and not given back.
+    /// Tickets of requests that a queue has accepted and not returned.
     out: BTreeSet<u64>,
     issued: u64,
     ended: Arc<AtomicU64>,
@@ -71,7 +71,7 @@ impl User {
         }
     }
 
-    /// Does what the input says until it is used up.
+    /// Acts as the input says until it is used up.
     pub(super) fn work(&mut self) {
         self.open_namespace(1);
         self.create_pair();
@@ -117,7 +117,7 @@ impl User {
         self.bus.choose(f)
     }
 
-    /// Runs a call that takes no more than the controller's means allow.
+    /// Runs a call that must end within the controller's bounds.
     fn bounded<R>(&mut self, what: &str, f: impl FnOnce(&mut User) -> R) -> R {
         let (bus, bound) = (Arc::clone(&self.bus), self.bound);
         bus.bounded(what, bound, || f(self))
@@ -164,7 +164,7 @@ impl User {
         let (pages, odd) = self.choose(|input| (input.pick(&PAGES), input.byte()));
         let allocated = self.bounded("allocate", |user| user.controller.allocate(pages * 4096));
         let Ok(mut buffer) = allocated else { return };
-        // A buffer in pieces, some of them at odd places.
+        // Split the buffer into pieces, some of them at odd offsets.
         let at = usize::from(odd) * 64 % buffer.len();
         if odd & 1 == 1 && at > 0 {
             self.idle.push(buffer.split_off(at));
@@ -172,7 +172,7 @@ impl User {
         self.idle.push(buffer);
     }
 
-    /// Takes a few buffers, which together are not always whole LBAs.
+    /// Takes a few buffers, whose total is not always whole LBAs.
     fn take_buffers(&mut self) -> Vec<Buffer> {
         if self.idle.is_empty() {
             self.allocate();
@@ -254,7 +254,7 @@ impl User {
         self.bounded("poll", |user| user.poll_pair(index));
     }
 
-    /// Polls once and books what finished.
+    /// Polls once and records what finished.
     fn poll_pair(&mut self, index: usize) {
         let (now, out, idle) = (self.bus.now(), &mut self.out, &mut self.idle);
         let mut handed = 0;
@@ -273,7 +273,7 @@ impl User {
         }
     }
 
-    /// Polls until nothing is in flight, or the controller keeps it.
+    /// Polls until nothing is in flight, unless the controller keeps it.
     fn drain(&mut self, index: usize) {
         self.pairs[index].ring();
         let started = self.bus.now();
@@ -310,7 +310,7 @@ impl User {
 
     fn execute(&mut self) {
         let (Some(index), Some(namespace)) = (self.which(), self.namespace()) else { return };
-        // It polls the queue, where only requests of its own may end.
+        // `execute` polls the queue, where only its own requests may end.
         self.drain(index);
         let payload = (Some(self.take_buffers()), self.ticket());
         let ended = self
@@ -347,7 +347,7 @@ impl User {
         }
     }
 
-    /// Lets go of everything, in one order or another, and checks the books.
+    /// Releases everything in some order, and checks the accounts.
     pub(super) fn leave(mut self) {
         let order = self.choose(Input::byte);
         if order & 1 == 0 {
@@ -369,7 +369,7 @@ impl User {
     }
 }
 
-/// Mostly inside the namespace.
+/// Returns an LBA, mostly inside the namespace.
 fn lba(input: &mut Input) -> Lba {
     match input.byte() {
         255 => Lba(input.edgy()),

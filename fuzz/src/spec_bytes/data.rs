@@ -1,4 +1,4 @@
-//! What a device writes into data buffers: Identify structures and log pages.
+//! Data buffers written by a device: Identify structures and log pages.
 
 use std::hint::black_box;
 

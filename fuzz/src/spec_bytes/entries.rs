@@ -1,4 +1,4 @@
-//! What a device writes into completion queues, and the feature values and events it reports there.
+//! Completion queues written by a device, and the feature values and events it reports there.
 
 use std::hint::black_box;
 

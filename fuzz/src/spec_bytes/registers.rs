@@ -1,4 +1,4 @@
-//! What a device shows in its registers.
+//! Registers shown by a device.
 
 use std::hint::black_box;
 

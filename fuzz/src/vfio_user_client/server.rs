@@ -1,4 +1,4 @@
-//! The server: a good one, as far as its input lets it be.
+//! The server: a correct one, as far as its input permits.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -13,15 +13,15 @@ use crate::input::Input;
 
 const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES_MAX: usize = 1 << 16;
-/// How a BAR0 of registers and one page of doorbells is described.
+/// Bytes of a BAR0 with registers and one page of doorbells.
 const BAR0_BYTES: u64 = 0x2000;
-/// The request whose reply may bring a file.
+/// The request whose reply may carry a file.
 const GET_REGION_INFO: u8 = 5;
 
-/// Starts the thread; returns where it listens, where it takes inputs, and where it says that one is done.
+/// Starts the thread; returns its socket, the sender of inputs, and the receiver of their ends.
 pub(super) fn start() -> (PathBuf, mpsc::Sender<Input>, mpsc::Receiver<()>) {
     let socket = std::env::temp_dir().join(format!("adit-fuzz-{}.sock", std::process::id()));
-    // One left by a killed process of the same number.
+    // Left by a killed process with the same id.
     let _ = std::fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).expect("a socket to listen on");
     let (inputs, received) = mpsc::channel::<Input>();
@@ -52,21 +52,21 @@ fn serve(mut stream: UnixStream, input: &mut Input, doorbells: &SharedPages) {
             true => stream.send_with_fd(&reply[..], doorbells.file().as_raw_fd()).map(drop).is_ok(),
             false => stream.write_all(&reply).is_ok(),
         };
-        // What was cut short ends here: the client need not wait for the rest.
+        // Hang up after a truncated message, so that the client does not wait for the rest.
         if !sent || is_short(&reply) {
             return;
         }
     }
 }
 
-/// Whether a message is shorter than it says.
+/// Returns whether a message is shorter than its header says.
 fn is_short(message: &[u8]) -> bool {
     let said =
         message.get(4..8).map(|word| u32::from_ne_bytes(word.try_into().expect("four bytes")));
     said.is_none_or(|said| message.len() < said as usize)
 }
 
-/// The next message of the client, which is a good one. Files that come with it are dropped.
+/// Reads the client's next message, which must be correct. Drops files that come with it.
 fn request(stream: &mut UnixStream) -> Option<([u8; HEADER_BYTES], Vec<u8>)> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header).ok()?;
@@ -77,7 +77,7 @@ fn request(stream: &mut UnixStream) -> Option<([u8; HEADER_BYTES], Vec<u8>)> {
     Some((header, body))
 }
 
-/// What goes back: see the module of the target.
+/// Builds the reply, as the target's module documentation says.
 fn reply(input: &mut Input, request: &[u8; HEADER_BYTES], body: &[u8]) -> Vec<u8> {
     let command = u16::from_ne_bytes([request[2], request[3]]);
     let kind = input.byte();
@@ -90,7 +90,7 @@ fn reply(input: &mut Input, request: &[u8; HEADER_BYTES], body: &[u8]) -> Vec<u8
     message[4..8].copy_from_slice(&((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
     message[8..12].copy_from_slice(&1u32.to_ne_bytes());
     message.extend(body);
-    // Some bytes are others than they should be.
+    // Corrupt some bytes.
     for _ in 0..(kind >> 3) % 8 {
         let at = input.number(2) as usize % message.len();
         message[at] = input.byte();
@@ -110,7 +110,7 @@ fn right_body(command: u16, asked: &[u8]) -> Vec<u8> {
         4 => words(&[16, 3, 9, 5]),
         5 => region(asked),
         7 => [&words(&[16, 1]), asked.get(8..12).unwrap_or(&[0; 4]), &words(&[4])].concat(),
-        // A read: what was asked, and as many bytes.
+        // A read: the request, and as many bytes.
         9 => {
             let count = asked.get(12..16).map_or(0, |count| count[0]);
             [asked, &vec![1; count.into()]].concat()
@@ -121,7 +121,7 @@ fn right_body(command: u16, asked: &[u8]) -> Vec<u8> {
     }
 }
 
-/// BAR0 with a page of doorbells that may be mapped; no other region.
+/// Describes BAR0 with a mappable page of doorbells; no other region.
 fn region(asked: &[u8]) -> Vec<u8> {
     let word = |at: usize| asked.get(at..at + 4).map_or(0, |word| u32::from(word[0]));
     let index = word(8);

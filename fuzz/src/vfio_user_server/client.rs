@@ -1,4 +1,4 @@
-//! A client: right messages about anything, and anything else.
+//! A client: valid messages about anything, and anything else.
 
 use std::fs::File;
 use std::io;
@@ -12,10 +12,10 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 use super::files::{Files, PAGE, PAGES};
 use crate::input::Input;
 
-/// Where clients put their memory.
+/// Base address of the clients' memory.
 const IOVA: u64 = 1 << 32;
 const HEADER_BYTES: usize = 16;
-/// The longest reply: region accesses and what describes a region.
+/// The longest reply: region accesses and region descriptions.
 const REPLY_BYTES_MAX: usize = HEADER_BYTES + (8 << 10);
 const FLAG_ERROR: u32 = 1 << 5;
 const DOORBELLS: u64 = 0x1000;
@@ -30,11 +30,11 @@ const REGION_READ: u16 = 9;
 const REGION_WRITE: u16 = 10;
 const RESET: u16 = 13;
 
-/// A connection, and what came over it.
+/// A connection, and the data received on it.
 pub(super) struct Client {
     stream: UnixStream,
     next_id: u16,
-    /// Replies begin where the last one ended: nothing else than messages was sent.
+    /// Whether replies are aligned: only messages were sent.
     is_framed: bool,
     incoming: Vec<u8>,
     last_reply: Vec<u8>,
@@ -66,7 +66,7 @@ impl Client {
         &self.last_reply
     }
 
-    /// Introduces itself, in one of several ways; 0 is a right one.
+    /// Negotiates in one of several ways; 0 is a valid one.
     pub(super) fn negotiate(&mut self, kind: u8) {
         let bodies: [&[u8]; 4] =
             [b"\0\0\x01\0{\"capabilities\":{}}\0", b"\0\0\0\0", b"\0\0\x01\0[]\0", b"\x01\0\0\0"];
@@ -78,7 +78,7 @@ impl Client {
         self.send(REGION_READ, &access(0, 8, 4), &[]);
     }
 
-    /// A message that says how long it is. One that a full socket does not take is not sent.
+    /// Sends a message with its correct length. Drops it if the socket is full.
     fn send(&mut self, command: u16, body: &[u8], files: &[RawFd]) {
         let mut message = [self.next_id.to_le_bytes(), command.to_le_bytes()].concat();
         self.next_id = self.next_id.wrapping_add(1);
@@ -124,7 +124,7 @@ impl Client {
         self.send(SET_IRQS, &dwords(&[20, flags, index, start, count]), &fds);
     }
 
-    /// Admin queues at some page and the next, and CC.EN.
+    /// Sets admin queues at some page and the next, and CC.EN.
     pub(super) fn enable(&mut self, input: &mut Input) {
         let queues = IOVA + page(input, 16);
         self.write(0, 0x24, &0x003f_003fu32.to_le_bytes());
@@ -141,7 +141,7 @@ impl Client {
         self.write(0, offset, &value[..len]);
     }
 
-    /// A read or write of any region.
+    /// Reads or writes any region.
     pub(super) fn access(&mut self, input: &mut Input) {
         let region = u32::from(input.byte() % 10);
         let (offset, count) = (input.edgy(), input.edgy() as u32);
@@ -153,7 +153,7 @@ impl Client {
         self.send(REGION_WRITE, &body, &[]);
     }
 
-    /// A command in memory that may be a queue's, and a ring for it.
+    /// Writes a command to memory that may be a queue's, and rings.
     pub(super) fn command(&mut self, input: &mut Input, files: &Files) {
         let opcode =
             input.pick(&[0x06u8, 0x05, 0x01, 0x02, 0x00, 0x04, 0x08, 0x09, 0x0a, 0x0c, 0x7c]);
@@ -172,7 +172,7 @@ impl Client {
         self.ring_one(offset, input.edgy() as u32);
     }
 
-    /// By the mapped page where the client has it, else by message.
+    /// Rings through the mapped page if the client has it, otherwise by message.
     fn ring_one(&mut self, offset: u64, value: u32) {
         let bytes = value.to_le_bytes();
         let mapped = self
@@ -184,7 +184,7 @@ impl Client {
         }
     }
 
-    /// Requests without much to choose: what regions are, a reset of either kind.
+    /// Sends requests with few choices: region descriptions, and both kinds of reset.
     pub(super) fn ask(&mut self, input: &mut Input) {
         match input.byte() % 4 {
             0 | 1 => {
@@ -197,7 +197,7 @@ impl Client {
         }
     }
 
-    /// Bytes that need not be a message.
+    /// Sends bytes that need not be a message.
     pub(super) fn send_anything(&mut self, input: &mut Input) {
         let bytes: Vec<u8> = (0..input.byte() % 64).map(|_| input.byte()).collect();
         if !bytes.is_empty() {
@@ -211,7 +211,7 @@ impl Client {
         self.send(REGION_WRITE, &body, &[]);
     }
 
-    /// Takes what came, and checks replies as far as they can be told apart.
+    /// Takes received data, and checks replies as long as they can be told apart.
     pub(super) fn listen(&mut self) {
         let mut some = [0; 4096];
         loop {
@@ -247,7 +247,7 @@ fn page(input: &mut Input, count: u64) -> u64 {
     u64::from(input.byte()) % count * PAGE
 }
 
-/// Often a page that may be mapped, sometimes anything.
+/// Returns an address: often a page that may be mapped, sometimes anything.
 fn address(input: &mut Input) -> u64 {
     match input.byte() {
         0..224 => IOVA + page(input, 24),
@@ -256,7 +256,7 @@ fn address(input: &mut Input) -> u64 {
     }
 }
 
-/// Queue identifiers with sizes, flags of queues, counts of blocks, or anything.
+/// Returns queue identifiers with sizes, queue flags, block counts, or anything.
 fn cdw(input: &mut Input) -> u32 {
     match input.byte() {
         0..64 => 0,

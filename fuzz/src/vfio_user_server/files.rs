@@ -42,7 +42,7 @@ impl Files {
         &self.eventfds[which % self.eventfds.len()]
     }
 
-    /// Mostly memory.
+    /// Returns a file, mostly memory.
     pub(super) fn any(&self, which: u8) -> RawFd {
         let which = usize::from(which);
         match which {
@@ -52,7 +52,7 @@ impl Files {
         }
     }
 
-    /// Mostly eventfds.
+    /// Returns a file, mostly an eventfd.
     pub(super) fn eventfd_or_other(&self, which: u8) -> RawFd {
         match which {
             0..240 => self.eventfd(which.into()).as_fd().as_raw_fd(),
@@ -60,13 +60,13 @@ impl Files {
         }
     }
 
-    /// Puts bytes into memory; a file that is sealed against growing may not take them.
+    /// Writes bytes to memory; a file sealed against growing may refuse.
     pub(super) fn write(&self, which: u8, at: u64, bytes: &[u8]) {
         let file = &self.memory[usize::from(which) % self.memory.len()];
         let _ = file.write_all_at(bytes, at);
     }
 
-    /// Makes memory shorter or longer, or punches a hole; seals may refuse.
+    /// Truncates or extends memory, or punches a hole; seals may refuse.
     pub(super) fn resize(&self, input: &mut Input) {
         let file = &self.memory[usize::from(input.byte()) % self.memory.len()];
         let pages = u64::from(input.byte()) % (PAGES + 4);
@@ -78,7 +78,7 @@ impl Files {
         }
     }
 
-    /// Fills an eventfd, empties it, or says whether writers to it wait.
+    /// Fills an eventfd, empties it, or changes whether writers to it wait.
     pub(super) fn disturb_eventfd(&self, input: &mut Input) {
         let eventfd = self.eventfd(input.byte().into());
         let flags = |flags| fcntl(eventfd, FcntlArg::F_SETFL(flags)).map(drop);

@@ -1,80 +1,78 @@
-//! One client's connection: requests are read, and answers written, within a time.
+//! One client's connection: reads requests and writes answers, within a deadline.
 //!
-//! A client that stops in the middle of a request, or takes nothing of an answer, holds its connection's thread and the
-//! store's memory for no longer than the time it has: [`Limits::timeout`] for a head, and the same again for each 16 MiB
-//! of a body or an answer that are begun. Nothing of it counts as long as it goes in drops.
+//! A client that stops in the middle of a request or an answer holds its thread and the store's memory only until the
+//! deadline: [`Limits::timeout`] for a head, and the same again for each begun 16 MiB of a body or an answer.
+//! Progress in small pieces does not extend it.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a connection that waits looks whether it is to end.
+/// How often a waiting connection checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
-/// The longest head of a request.
+/// Maximum length of a request's head in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Most headers of a request.
+/// Maximum headers of a request.
 const HEADERS_MAX: usize = 64;
-/// Bytes for which a client has the timeout once more.
+/// Bytes for which a client gets another timeout.
 const BYTES_PER_TIMEOUT: usize = 16 << 20;
-/// Of a body that nobody wants so much is read, for the client to hear the answer.
+/// Limit of unwanted body bytes to read, so that the client receives the answer.
 const DRAINED_BYTES_MAX: usize = 1 << 20;
-/// Written at once.
+/// Bytes per write.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What a connection may take, and when it is to end.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits<'a> {
-    /// See the module.
+    /// Time for a head, and for each begun 16 MiB of a body or an answer.
     pub(crate) timeout: Duration,
-    /// Whether the server is to end.
+    /// Whether the server is stopping.
     pub(crate) stops: &'a AtomicBool,
 }
 
-/// See the module.
 pub(crate) struct Connection<'a> {
     stream: TcpStream,
     limits: Limits<'a>,
-    /// What was read behind the head.
+    /// Bytes read beyond the head.
     ahead: Vec<u8>,
 }
 
 /// A request without its body.
 pub(crate) struct Head {
-    /// As `GET`.
+    /// For example `GET`.
     pub(crate) method: String,
-    /// With the question behind it, if there is one.
+    /// With the query, if any.
     pub(crate) path: String,
     headers: Vec<(String, String)>,
     is_1_1: bool,
 }
 
-/// The body of a request as it comes.
+/// The body of a request, as it arrives.
 pub(crate) struct Body<'a, 'b> {
     connection: &'a mut Connection<'b>,
-    /// Bytes that are still to come.
+    /// Bytes still to come.
     left: usize,
     until: Instant,
-    /// Whether the client waits to be told that it is wanted.
+    /// Whether the client waits for `100 Continue`.
     is_awaited: bool,
 }
 
 impl Head {
-    /// A header by its name, whatever its case.
+    /// Returns a header by its name, ignoring case.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Bytes of the body; none where the request does not say.
+    /// Returns the length of the body in bytes, or `None` if the request does not state it.
     ///
     /// # Errors
-    /// Where it says no number, one too large, or several: then nobody knows where the next request begins.
+    /// If it is not a number, is too large, or is given twice: then the start of the next request is unknown.
     pub(crate) fn body_bytes(&self) -> std::result::Result<Option<usize>, String> {
         let is_length = |name: &str| name.eq_ignore_ascii_case("Content-Length");
         let mut said = None;
         for (_, value) in self.headers.iter().filter(|(name, _)| is_length(name)) {
-            // A sign, which the parser takes, is none of HTTP's.
+            // The number parser accepts a sign; HTTP does not.
             let digits = Some(value.trim()).filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
             let bytes = digits.and_then(|digits| digits.parse().ok());
             let bytes = bytes.ok_or("Content-Length is a number of bytes")?;
@@ -86,7 +84,7 @@ impl Head {
         Ok(said)
     }
 
-    /// Whether another request may follow.
+    /// Returns whether another request may follow.
     fn is_kept(&self) -> bool {
         let is_closed = self.header("Connection").is_some_and(|v| v.eq_ignore_ascii_case("close"));
         let is_length_known =
@@ -94,7 +92,7 @@ impl Head {
         self.is_1_1 && !is_closed && is_length_known
     }
 
-    /// The head in `bytes`, and how long it is; none where it is not whole yet.
+    /// Parses the head in `bytes` and returns its length, or `None` if it is incomplete.
     fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
@@ -114,10 +112,10 @@ impl Head {
 }
 
 impl<'a> Connection<'a> {
-    /// One that a client made.
+    /// Wraps a client's connection.
     ///
     /// # Errors
-    /// When it is gone already.
+    /// If the client is already gone.
     pub(crate) fn new(stream: TcpStream, limits: Limits<'a>) -> Result<Connection<'a>> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(LOOK))?;
@@ -125,10 +123,10 @@ impl<'a> Connection<'a> {
         Ok(Connection { stream, limits, ahead: Vec::new() })
     }
 
-    /// Reads requests and has `answer` answer each, until the client or the server is done.
+    /// Reads requests and sends the answers of `answer`, until the client or the server is done.
     ///
     /// # Errors
-    /// Why it ended before the client did.
+    /// The reason, if it ends before the client is done.
     pub(crate) fn serve(
         mut self,
         mut answer: impl FnMut(&Head, &mut Body<'_, 'a>) -> Answer,
@@ -148,13 +146,13 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// When a client has had its time for so many bytes.
+    /// Returns the deadline of a client for `bytes`.
     fn until(&self, bytes: usize) -> Instant {
         let times = 1 + (bytes / BYTES_PER_TIMEOUT).min(1 << 20) as u32;
         Instant::now() + self.limits.timeout * times
     }
 
-    /// The next request; none where the client is done.
+    /// Reads the next request, or returns `None` if the client is done.
     fn head(&mut self) -> Result<Option<Head>> {
         let until = self.until(0);
         let mut room = [0; 4096];
@@ -177,7 +175,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// What the client sent, as soon as there is some; 0 where it ended.
+    /// Waits for data from the client; returns 0 at its end.
     fn receive(&mut self, into: &mut [u8], until: Instant) -> Result<usize> {
         loop {
             match self.stream.read(into) {
@@ -200,7 +198,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Whether to wait any longer.
+    /// Fails if the deadline has passed or the server is stopping.
     fn check(&self, until: Instant) -> Result<()> {
         if Instant::now() >= until || self.limits.stops.load(Ordering::Relaxed) {
             return Err(ErrorKind::TimedOut.into());
@@ -208,7 +206,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Sends an answer; of one to HEAD only the head.
+    /// Sends an answer; only its head for a HEAD request.
     fn send(&mut self, answer: Answer, is_kept: bool, is_head: bool) -> Result<()> {
         let Answer { status, headers, length, mut body } = answer;
         let until = self.until(length);
@@ -227,28 +225,26 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// What is answered.
 pub(crate) struct Answer {
-    /// As 200.
+    /// For example 200.
     pub(crate) status: u16,
     /// Names and values.
     pub(crate) headers: Vec<(&'static str, String)>,
-    /// Bytes of the body; of an answer to HEAD, of what GET would give.
+    /// Bytes of the body; for HEAD, of the body that GET would return.
     pub(crate) length: usize,
-    /// The body.
     pub(crate) body: Box<dyn Read + Send>,
 }
 
 impl Body<'_, '_> {
-    /// Gives the client its time from now on: until now it was the server that was not ready.
+    /// Restarts the client's deadline: until now the server was not ready.
     pub(crate) fn begin(&mut self) {
         self.until = self.connection.until(self.left);
     }
 
-    /// Reads all of it that `into` takes.
+    /// Reads exactly as much as `into` holds.
     ///
     /// # Errors
-    /// When the client ends before, or takes too long.
+    /// If the client ends early, or takes too long.
     pub(crate) fn read_exact(&mut self, mut into: &mut [u8]) -> Result<()> {
         if std::mem::take(&mut self.is_awaited) {
             self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n", self.until)?;
@@ -276,7 +272,7 @@ impl Body<'_, '_> {
         if count == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(count) }
     }
 
-    /// Reads what nobody wanted; false where that is too much, or does not come.
+    /// Reads an unwanted body. Returns false if it is too long or does not arrive.
     fn drain(&mut self) -> bool {
         let mut room = [0; 4096];
         while self.left > 0 && self.left <= DRAINED_BYTES_MAX && !self.is_awaited {
@@ -288,7 +284,7 @@ impl Body<'_, '_> {
     }
 }
 
-/// Whether nothing was there yet.
+/// Returns whether no data was available yet.
 fn is_early(why: &Error) -> bool {
     matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

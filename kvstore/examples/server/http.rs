@@ -1,4 +1,4 @@
-//! Requests of HTTP as calls of the store's.
+//! HTTP requests as calls of the store.
 
 use std::io::{Cursor, ErrorKind};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use adit_kvstore::{Error, Key, Store};
 
 use crate::connection::{Answer, Body, Head};
 
-/// Why a request was not done: a status, and a sentence.
+/// A failed request: a status and a sentence.
 struct Refusal(u16, String);
 
 impl Answer {
@@ -24,7 +24,7 @@ impl Answer {
         Answer { status, headers, length: text.len(), body: Box::new(Cursor::new(text)) }
     }
 
-    /// The bytes of a value, from the store's memory.
+    /// Answers with a value, straight from the store's memory.
     fn value(status: u16, value: Value) -> Answer {
         let (length, body) = (value.len(), Box::new(Cursor::new(value)));
         let headers = vec![("Accept-Ranges", "bytes".to_owned())];
@@ -57,7 +57,6 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Answers one request.
 pub(crate) fn answer(store: &Store, head: &Head, body: &mut Body<'_, '_>) -> Answer {
     route(store, head, body)
         .unwrap_or_else(|Refusal(status, why)| Answer::text(status, format!("{why}\n")))
@@ -113,7 +112,7 @@ fn missing() -> Refusal {
     Refusal(404, "there is no such object".to_owned())
 }
 
-/// The body goes straight into memory that the device reads.
+/// Stores the body, read straight into memory that the device reads.
 fn put(
     store: &Store,
     key: Key,
@@ -156,7 +155,7 @@ fn get(store: &Store, key: Key, range: Option<&str>) -> Result<Answer, Refusal> 
     Ok(Answer::value(206, value).with("Content-Range", format!("bytes {start}-{end}/{all}")))
 }
 
-/// A range of bytes as a request names it.
+/// A byte range as a request states it.
 enum Wanted {
     From(u64),
     FromTo(u64, u64),
@@ -164,7 +163,8 @@ enum Wanted {
 }
 
 impl Wanted {
-    /// One range of bytes; nothing for what is another, or several: then all is sent, as it may be.
+    /// Parses a single byte range. Returns `None` for anything else, including several ranges: the whole object may
+    /// then be sent.
     fn parse(text: &str) -> Option<Wanted> {
         let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
         match (first.parse().ok(), last.parse().ok()) {
@@ -175,7 +175,7 @@ impl Wanted {
         }
     }
 
-    /// Which bytes of an object these are, if any.
+    /// Returns the bytes of an object in this range, if any.
     fn of(&self, bytes: u64) -> Option<Range<u64>> {
         let range = match *self {
             Wanted::From(first) => first..bytes,
@@ -186,7 +186,7 @@ impl Wanted {
     }
 }
 
-/// A key as it stands in a path: `%41` is `A`.
+/// Decodes a key in a path: `%41` is `A`.
 fn decoded(text: &str) -> Result<Vec<u8>, Refusal> {
     let bad = || Refusal(400, "a '%' in a key is followed by two digits of hexadecimal".to_owned());
     let mut key = Vec::with_capacity(text.len());

@@ -1,20 +1,20 @@
-//! Objects over HTTP: a server that embeds the store.
+//! An HTTP object server that embeds the store.
 //!
 //! | request | does |
 //! |---|---|
-//! | `PUT /objects/{key}` | stores the body; `X-Ttl-Seconds` says how long |
-//! | `GET /objects/{key}` | gives it back, or the part that `Range` names |
-//! | `HEAD /objects/{key}` | says how long it is |
+//! | `PUT /objects/{key}` | stores the body, for `X-Ttl-Seconds` if given |
+//! | `GET /objects/{key}` | returns the object, or the part in `Range` |
+//! | `HEAD /objects/{key}` | returns its length |
 //! | `DELETE /objects/{key}` | removes it |
-//! | `POST /commit` | answers when all that was stored before survives a power cut |
-//! | `GET /metrics` | what the store counted, for Prometheus |
-//! | `GET /healthz` | whether it answers |
+//! | `POST /commit` | answers when everything stored before survives a power cut |
+//! | `GET /metrics` | returns the store's counters for Prometheus |
+//! | `GET /healthz` | returns whether the server responds |
 //!
-//! Bodies go from the socket into the store's registered memory and back from there: nothing is copied in between.
-//! Ctrl-C ends it: what was acknowledged is made durable first.
+//! Bodies go from the socket into the store's registered memory and back, without a copy in between. Ctrl-C stops the
+//! server after making acknowledged data durable.
 //!
-//! Each connection has a thread of its own, and there are so many at most. A client that stalls keeps nobody else waiting,
-//! and is let go when its time is over.
+//! Each connection has a thread of its own, up to a limit. A stalled client delays no other, and is disconnected at
+//! its deadline.
 
 mod connection;
 mod http;
@@ -30,7 +30,7 @@ use adit_kvstore::{Durability, FormatStore, OpenOptions, Result, Store};
 use clap::Parser;
 use connection::{Connection, Limits};
 
-/// How often the server looks whether it is to end.
+/// How often the server checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Serves the objects of a store over HTTP.
@@ -40,22 +40,22 @@ const LOOK: Duration = Duration::from_millis(100);
                         curl -T file http://127.0.0.1:8080/objects/a-key"
 )]
 struct Arguments {
-    /// The store's devices, as 'vfio:0000:01:00.0' or 'uring:PATH'.
+    /// The store's devices, such as 'vfio:0000:01:00.0' or 'uring:PATH'.
     #[arg(required = true)]
     targets: Vec<Target>,
-    /// Where to listen; port 0 takes any.
+    /// Address to listen on; port 0 picks a free one.
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Make a new store of the devices first. Refused where there is something on them.
+    /// Format the devices first. Refused if they hold data.
     #[arg(long)]
     format: bool,
-    /// With --format: files are created, so many bytes long.
+    /// With --format: create files of this many bytes.
     #[arg(long, requires = "format")]
     size_bytes: Option<u64>,
     /// What an answer promises: volatile, restart or durable.
     #[arg(long, default_value = "restart")]
     durability: Durability,
-    /// Most connections at a time; a further one is closed.
+    /// Maximum concurrent connections; further ones are closed.
     #[arg(long, default_value_t = 256)]
     connections: usize,
     /// Seconds that a client may take for a request, and again for each 16 MiB of it or of the answer.
@@ -89,7 +89,7 @@ fn run(arguments: &Arguments) -> std::result::Result<(), Box<dyn std::error::Err
         while !stops.load(Ordering::Relaxed) {
             std::thread::sleep(LOOK);
         }
-        // Wakes the thread that accepts.
+        // Wake the accepting thread.
         drop(TcpStream::connect(address));
     });
     let stats = store.close()?;
@@ -107,7 +107,7 @@ fn open(arguments: &Arguments) -> Result<Store> {
     Store::open(&OpenOptions { durability: arguments.durability, ..options })
 }
 
-/// Accepts connections until it is told to stop, and gives each a thread.
+/// Accepts connections until told to stop, each on a thread of its own.
 fn accept<'a>(
     scope: &'a std::thread::Scope<'a, '_>,
     listener: &TcpListener,
@@ -122,7 +122,7 @@ fn accept<'a>(
             Ok((stream, _)) => stream,
             Err(why) => {
                 eprintln!("server: a connection failed: {why}");
-                // Where there are no more files, some will be closed.
+                // Out of file descriptors: wait for other connections to close.
                 std::thread::sleep(LOOK);
                 continue;
             }
@@ -139,7 +139,7 @@ fn accept<'a>(
     }
 }
 
-/// Answers the requests of one connection. A client that went away or took too long is no failure of the server's.
+/// Answers the requests of one connection. A client that disconnects or times out is not an error of the server.
 fn serve(stream: TcpStream, limits: Limits<'_>, store: &Store) {
     let connection = Connection::new(stream, limits);
     let _ = connection.and_then(|it| it.serve(|head, body| http::answer(store, head, body)));

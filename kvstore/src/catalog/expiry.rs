@@ -1,16 +1,17 @@
-//! When objects end by themselves.
+//! The expiry times of objects.
 //!
-//! Kept beside the index: an object without an end costs nothing. Ends are seconds on whatever clock the caller has
-//! (they are kept on the media, so one that goes on over restarts), and say from when on an object is over.
+//! Times are kept beside the index, so an object that never expires costs nothing. A time is in seconds of the
+//! caller's clock (a clock that continues over restarts, because times are stored on the media), and is the first
+//! moment at which the object is gone.
 //!
-//! Nothing is removed here: whoever removes an object clears its end.
+//! This module removes no objects: the caller clears the expiry of an object that it removes.
 
 use std::collections::BTreeSet;
 
 use crate::catalog::hash::NumberMap;
 use crate::model::object::ObjectId;
 
-/// The ends of objects.
+/// The expiry times of objects.
 #[derive(Debug, Default)]
 pub(crate) struct Expiry {
     ends: NumberMap<ObjectId, u64>,
@@ -19,42 +20,40 @@ pub(crate) struct Expiry {
 }
 
 impl Expiry {
-    /// No ends.
     pub(crate) fn new() -> Expiry {
         Expiry::default()
     }
 
-    /// Whether none has.
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Lets an object end at `at_s`, in place of any end that it has.
+    /// Sets an object's expiry to `at_s`, replacing an earlier one.
     pub(crate) fn set(&mut self, id: ObjectId, at_s: u64) {
         self.clear(id);
         self.ends.insert(id, at_s);
         self.order.insert((at_s, id));
     }
 
-    /// When an object ends, in seconds.
+    /// Returns when an object expires, in seconds.
     #[inline]
     pub(crate) fn get(&self, id: ObjectId) -> Option<u64> {
         self.ends.get(&id).copied()
     }
 
-    /// Lets an object go on for ever.
+    /// Makes an object never expire.
     pub(crate) fn clear(&mut self, id: ObjectId) {
         if let Some(at_s) = self.ends.remove(&id) {
             assert!(self.order.remove(&(at_s, id)), "each end is in the order");
         }
     }
 
-    /// When the next object ends, in seconds.
+    /// Returns when the next object expires, in seconds.
     pub(crate) fn next_s(&self) -> Option<u64> {
         self.order.first().map(|(at_s, _)| *at_s)
     }
 
-    /// The object that ended first, of those that are over at `now_s`. It is named until its end is cleared.
+    /// Returns the object that expired first, if any has at `now_s`. Returns it again until its expiry is cleared.
     pub(crate) fn due(&self, now_s: u64) -> Option<ObjectId> {
         let (at_s, id) = *self.order.first()?;
         (at_s <= now_s).then_some(id)

@@ -1,14 +1,12 @@
-//! A hash for tables whose keys nobody outside can choose: ids, and hashes under the store's own key.
+//! A hash for tables whose keys an attacker cannot choose: ids, and hashes under the store's secret key.
 //!
-//! One multiplication by a fixed odd number: quick, the same on every run, and of no use against an adversary.
+//! One multiplication by a fixed odd number: fast, the same in every run, and no protection against chosen keys.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A table by numbers.
 pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-/// Hashes one number.
 #[derive(Debug, Default)]
 pub(crate) struct NumberHasher(u64);
 

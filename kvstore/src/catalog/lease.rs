@@ -1,10 +1,10 @@
-//! What must stay: objects that somebody has looked up and will read.
+//! Leases: protection of objects that a client has looked up and will read.
 //!
-//! A lease holds objects until it is released or its time is over, so that a client that is gone holds nothing for
-//! ever. Objects are named by their places, which are not used again while they are held. Only what is held costs
-//! memory, and how much can be leased is bounded.
+//! A lease holds objects until it is released or expires, so that a client that disappears does not hold them for
+//! ever. Objects are identified by their places, which are not reused while held. Memory is proportional to what is
+//! held, and how much can be leased is bounded.
 //!
-//! Nothing is freed here: whoever frees learns from the places that a release gives back.
+//! This module frees no space: releasing returns the places to the caller.
 
 use std::collections::BTreeSet;
 
@@ -13,22 +13,22 @@ use adit_driver::Time;
 use crate::catalog::hash::NumberMap;
 use crate::model::place::Place;
 
-/// Names a lease; never used again.
+/// Identifies a lease; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub u64);
 
-/// More would be leased than may be.
+/// The lease would exceed the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{leased} of {leased_max} leases of objects are taken and {asked} more were asked for: release some, or wait \
      until they end"
 )]
 pub(crate) struct LeasesFull {
-    /// How many are taken, an object counting once for each of its leases.
+    /// Leased objects; an object counts once for each of its leases.
     pub leased: usize,
-    /// How many there may be.
+    /// The limit.
     pub leased_max: usize,
-    /// How many were asked for.
+    /// Objects requested.
     pub asked: usize,
 }
 
@@ -38,13 +38,11 @@ struct Lease {
     places: Box<[Place]>,
 }
 
-/// The leases of a shard.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    /// By how many leases each object is held.
+    /// The number of leases of each object.
     holds: NumberMap<Place, u32>,
     leases: NumberMap<LeaseId, Lease>,
-    /// The leases by the ends of their times.
     ends: BTreeSet<(Time, LeaseId)>,
     leased: usize,
     leased_max: usize,
@@ -52,14 +50,14 @@ pub(crate) struct Leases {
 }
 
 impl Lease {
-    /// What a lease counts. One of nothing counts, as it takes memory too.
+    /// Returns what a lease counts. An empty lease counts as one, because it takes memory too.
     fn cost(places: &[Place]) -> usize {
         places.len().max(1)
     }
 }
 
 impl Leases {
-    /// No leases, of which there may be `leased_max`, an object counting once for each of its leases.
+    /// Creates an empty set of leases of up to `leased_max` objects; an object counts once for each of its leases.
     pub(crate) fn new(leased_max: usize) -> Leases {
         Leases {
             holds: NumberMap::default(),
@@ -71,18 +69,18 @@ impl Leases {
         }
     }
 
-    /// How many are taken, an object counting once for each of its leases.
+    /// Returns how many objects are leased; an object counts once for each of its leases.
     pub(crate) fn leased(&self) -> usize {
         self.leased
     }
 
-    /// Whether a lease holds the object at this place.
+    /// Returns whether a lease holds the object at this place.
     #[inline]
     pub(crate) fn is_leased(&self, place: Place) -> bool {
         self.holds.contains_key(&place)
     }
 
-    /// Holds objects, all or none, until `until`.
+    /// Leases objects, all or none, until `until`.
     ///
     /// # Errors
     /// [`LeasesFull`] if too many are leased.
@@ -101,7 +99,7 @@ impl Leases {
         Ok(lease)
     }
 
-    /// Ends a lease. Returns its objects, or `None` if its time was over before.
+    /// Ends a lease. Returns its objects, or `None` if it had already expired.
     pub(crate) fn release(&mut self, lease: LeaseId) -> Option<Box<[Place]>> {
         let Lease { until, places } = self.leases.remove(&lease)?;
         assert!(self.ends.remove(&(until, lease)), "lease {} has an end", lease.0);
@@ -110,12 +108,12 @@ impl Leases {
         Some(places)
     }
 
-    /// When the next lease ends.
+    /// Returns when the next lease expires.
     pub(crate) fn next_end(&self) -> Option<Time> {
         self.ends.first().map(|(until, _)| *until)
     }
 
-    /// Ends the lease whose time is over since longest, and returns its objects; `None` if there is none at `now`.
+    /// Ends the lease that expired first and returns its objects; `None` if none has expired at `now`.
     pub(crate) fn expire(&mut self, now: Time) -> Option<Box<[Place]>> {
         let (until, lease) = *self.ends.first()?;
         if until > now { None } else { self.release(lease) }
@@ -189,7 +187,7 @@ mod tests {
     }
 
     proptest! {
-        /// Leases as a list, and what they hold by looking through it.
+        /// Compares the leases with a list that is searched linearly.
         #[test]
         fn leases_are_a_list(steps in vec((vec(0_u32..6, 0..4), 0_u64..20, 0..4), 1..100)) {
             let mut leases = Leases::new(12);

@@ -1,4 +1,6 @@
-//! Which objects there are, until when, for whom, and which must stay.
+//! The catalog: which objects there are, when they expire, whose they are, and which are leased.
+//!
+//! Tables in memory, driven by the shard. Nothing here does I/O, allocates space, or decides what to evict.
 
 pub(crate) mod expiry;
 pub(crate) mod hash;

@@ -1,11 +1,11 @@
-//! Long arrays of zeroes: what a shard's tables are made of.
+//! Long zeroed arrays, the basis of a shard's tables.
 //!
-//! An array is as long as it will ever be from the start, and gets memory from the system as it is first written, by
-//! pages: room behind what is used costs none. Large pages are asked for, where the system gives them to
-//! those who ask (`/sys/kernel/mm/transparent_hugepage/enabled` says `madvise` or `always`): a table is read here and
-//! there, and of small pages there are more than a processor knows the places of.
+//! An array has its final length from the start and gets memory from the system by pages as they are first written,
+//! so unused room costs nothing. It asks for large pages, where the system grants them on request
+//! (`/sys/kernel/mm/transparent_hugepage/enabled` is `madvise` or `always`): a table is read at random, and with
+//! small pages it would exceed the TLB.
 //!
-//! It does not grow, and does not give memory back before it goes.
+//! It does not grow, and does not give memory back before it is dropped.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// An array of items that are zeroes at first.
+/// An array of items, initially zero.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     map: MmapMut,
@@ -22,19 +22,19 @@ pub(crate) struct Table<T> {
 }
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Table<T> {
-    /// An array of `len` items, at least one. The process ends where even the addresses for it cannot be had, as it does
-    /// for a vector.
+    /// Creates an array of `len` items, at least one. Aborts the process if even the address space is exhausted, as a
+    /// vector does.
     pub(crate) fn new(len: usize) -> Table<T> {
         assert!(len > 0, "a table has an item or more");
         let layout = Layout::array::<T>(len).expect("a table is smaller than all memory");
         let map = MmapOptions::new().len(layout.size()).map_anon();
         let map = map.unwrap_or_else(|_| handle_alloc_error(layout));
-        // Where there are no large pages, small ones do.
+        // Small pages will do if there are no large ones.
         let _ = map.advise(Advice::HugePage);
         Table { map, items: PhantomData }
     }
 
-    /// Bytes of memory, once all of it is used.
+    /// Returns the bytes of memory of the whole array.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.map.len()
     }

@@ -1,33 +1,33 @@
-//! For whom objects are kept: names, quotas, and what each has.
+//! Tenants: names, quotas and usage.
 //!
-//! A tenant has a name and a number. Numbers are given in order and never again, as objects on the media have them;
-//! whoever adds the same names in the same order has the same numbers. Number 0 is nobody in particular: it has no
-//! name, and is there from the start.
+//! A tenant has a name and a number. Numbers are assigned in order and never reused, because objects on the media
+//! refer to them; adding the same names in the same order yields the same numbers. Number 0 is the default tenant: it
+//! has no name and always exists.
 //!
-//! Space is counted as it is taken: in units, from when an extent is reserved.
+//! Usage is counted in units, from when an extent is reserved.
 
 use crate::error::{Error, Result};
 use crate::model::object::TenantId;
 
-/// Longest name of a tenant, in bytes.
+/// Maximum length of a tenant's name in bytes.
 pub(crate) const TENANT_NAME_BYTES_MAX: usize = 64;
-/// Most tenants, beside nobody.
+/// Maximum number of tenants, besides the default one.
 pub(crate) const TENANTS_MAX: usize = u8::MAX as usize;
 
-/// A tenant, and what it has.
+/// A tenant and its usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
-    /// What it is called: 1 to 64 bytes, or none for nobody in particular.
+    /// Its name: 1 to 64 bytes, or empty for the default tenant.
     pub name: Box<str>,
-    /// How many units it may have; any number if `None`.
+    /// Its quota in units; unlimited if `None`.
     pub quota_units: Option<u64>,
-    /// How many it has.
+    /// Units in use.
     pub units: u64,
-    /// In how many objects.
+    /// Objects in use.
     pub objects: u64,
 }
 
-/// A tenant would have more than its quota.
+/// A tenant would exceed its quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "tenant '{tenant}' has {units} of {quota_units} units and {asked_units} more were asked for: delete some of its \
@@ -36,18 +36,17 @@ pub struct Tenant {
 pub(crate) struct OverQuota {
     /// Its name.
     pub tenant: Box<str>,
-    /// How many units it has.
+    /// Units in use.
     pub units: u64,
-    /// How many it may have.
+    /// Its quota in units.
     pub quota_units: u64,
-    /// How many were asked for.
+    /// Units requested.
     pub asked_units: u64,
 }
 
-/// The tenants of a store.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenants {
-    /// By number.
+    /// Indexed by number.
     tenants: Vec<Tenant>,
 }
 
@@ -58,7 +57,7 @@ impl Default for Tenants {
 }
 
 impl Tenants {
-    /// Only nobody in particular, without a quota.
+    /// Creates the default tenant alone, without a quota.
     pub(crate) fn new() -> Tenants {
         Tenants { tenants: vec![Tenant::new("", None)] }
     }
@@ -82,18 +81,18 @@ impl Tenants {
         Err(Error::invalid("name of a tenant", name, fix))
     }
 
-    /// The tenant of this name; the empty one is nobody's in particular.
+    /// Returns the tenant of this name; the empty name is the default tenant.
     pub(crate) fn find(&self, name: &str) -> Option<TenantId> {
         let at = self.tenants.iter().position(|tenant| &*tenant.name == name)?;
         Some(TenantId(at as u8))
     }
 
-    /// A tenant by its number, which may come from the media.
+    /// Returns a tenant by its number, which may come from the media.
     pub(crate) fn get(&self, id: TenantId) -> Option<&Tenant> {
         self.tenants.get(usize::from(id.0))
     }
 
-    /// Sets a quota, which may be less than the tenant has: then it keeps what it has and gets no more.
+    /// Sets a quota. If it is below the tenant's usage, the tenant keeps what it has and gets no more.
     ///
     /// # Panics
     /// If there is no such tenant.
@@ -101,7 +100,7 @@ impl Tenants {
         self.tenant(id).quota_units = quota_units;
     }
 
-    /// Counts an object of so many units, if the quota allows it.
+    /// Counts an object of `units`, if the quota allows it.
     ///
     /// # Errors
     /// [`OverQuota`] if it does not; nothing is counted then.
@@ -124,7 +123,7 @@ impl Tenants {
         Ok(())
     }
 
-    /// Counts an object of so many units that is there, whatever the quota: for recovery.
+    /// Counts an existing object of `units` regardless of the quota, for recovery.
     ///
     /// # Panics
     /// If there is no such tenant.
@@ -134,7 +133,7 @@ impl Tenants {
         tenant.objects += 1;
     }
 
-    /// Takes an object of so many units off again.
+    /// Subtracts an object of `units`.
     ///
     /// # Panics
     /// If there is no such tenant, or it has less.

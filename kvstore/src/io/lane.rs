@@ -1,8 +1,8 @@
-//! The way to one device: its queue, what waits for it, and memory for metadata.
+//! A lane: the queue of one device, its waiting commands, and memory for metadata.
 //!
-//! Every command that is pushed comes back exactly once as [`Finished`], with its memory. What failed for a passing
-//! reason is sent again first, [`ATTEMPTS`] times at most. Once the device is out of service nothing is sent any more
-//! and all that waits comes back failed.
+//! Every pushed command comes back exactly once as [`Finished`], with its memory. Retryable failures are sent again
+//! first, up to [`ATTEMPTS`] times in all. Once the device is out of service, nothing more is sent and everything
+//! that waits comes back failed.
 
 use std::collections::VecDeque;
 
@@ -15,19 +15,19 @@ use crate::model::place::UNIT_BYTES;
 
 /// Bytes of memory that a lane uses for metadata, in buffers of [`LANE_BUFFER_BYTES`].
 pub const LANE_MEMORY_BYTES: usize = 4 << 20;
-/// Bytes that it can do with, if it has to: it reads and writes less at a time.
+/// The minimum, with which it reads and writes less at a time.
 pub const LANE_MEMORY_MIN_BYTES: usize = 2 * LANE_BUFFER_BYTES;
 /// Bytes of each buffer of a lane's memory.
 pub const LANE_BUFFER_BYTES: usize = 256 << 10;
-/// The least depth that the schedule divides; a shorter queue is filled as far as it goes.
+/// The minimum depth that the schedule divides; a shorter queue is filled as far as it goes.
 const DEPTH_MIN: u32 = 4;
 /// How often a command is sent at most.
 const ATTEMPTS: u8 = 4;
 
-/// What a command of the store's owns while it is in flight: memory, and where the answer goes.
+/// What a command owns while it is in flight: memory, and the destination of its answer.
 pub type Load = (AnyBuffer, Tag);
 
-/// Which command it is, and what is needed to send it again.
+/// Identifies a command, and holds what is needed to send it again.
 #[derive(Clone, Copy, Debug)]
 pub struct Tag {
     purpose: Purpose,
@@ -43,40 +43,37 @@ impl Tag {
     }
 }
 
-/// What a command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Command `command` of a request's batch.
     Batch { batch: u32, command: u32 },
-    /// Blocks of the journal up to this one.
+    /// Journal blocks up to `end`.
     Journal { end: u64 },
-    /// A flush of all devices, of this number.
+    /// Flush `number` of all devices.
     Flush { number: u64 },
     /// A part of a checkpoint's body.
     Body,
     /// A checkpoint's header.
     Header,
-    /// Advice that units hold nothing of value.
+    /// Deallocation of units.
     Discard { unit: u64, units: u64 },
     /// A read or write of opening, which waits for it.
     Opening { index: u32 },
 }
 
-/// A command to be sent.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) purpose: Purpose,
     pub(crate) operation: Operation,
     pub(crate) class: Class,
     pub(crate) memory: AnyBuffer,
-    /// Bytes that it moves.
     pub(crate) bytes: u64,
-    /// When it is too late to send it.
+    /// When it is too late to send.
     pub(crate) deadline: Time,
 }
 
 impl Command {
-    /// Of one that was never sent.
+    /// Finishes a command that was never sent.
     fn finished(self, fault: Fault) -> Finished {
         let Command { purpose, memory, .. } = self;
         Finished { purpose, memory, result: Err(fault) }
@@ -86,13 +83,13 @@ impl Command {
 /// Why a command failed for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
-    /// It was never sent, since its deadline passed.
+    /// Its deadline passed before it was sent.
     #[error("its deadline passed before it was sent")]
     Expired,
-    /// The device says no.
+    /// The device failed it.
     #[error("{0}")]
     Command(#[from] CommandError),
-    /// No queue takes it.
+    /// No queue accepts it.
     #[error("{0}")]
     Rejected(RejectReason),
     /// The device is out of service.
@@ -100,7 +97,6 @@ pub(crate) enum Fault {
     Gone,
 }
 
-/// A command that is over.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) purpose: Purpose,
@@ -108,58 +104,58 @@ pub(crate) struct Finished {
     pub(crate) result: Result<(), Fault>,
 }
 
-/// What a shard must know of a device.
+/// The properties of a device that a shard needs.
 pub struct LaneInfo {
     /// Its name, for messages.
     pub device: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Bytes of an LBA, 512 to 4096.
+    /// LBA size in bytes, 512 to 4096.
     pub lba_bytes: u32,
-    /// Most bytes of one command.
+    /// Maximum bytes of one command.
     pub command_bytes_max: u64,
-    /// What one command must not cross a multiple of; 0 for nothing.
+    /// A command must not cross a multiple of this many bytes; 0 for no boundary.
     pub boundary_bytes: u64,
-    /// Most commands in flight.
+    /// Maximum commands in flight.
     pub depth: u32,
-    /// Whether it can be told that LBAs hold nothing of value.
+    /// Whether it supports deallocation.
     pub deallocates: bool,
-    /// Most LBAs that it can be told of at once.
+    /// Maximum LBAs per deallocation.
     pub deallocate_lbas_max: u64,
-    /// How it checks what it reads by itself, if it does.
+    /// Its own protection of data, if any.
     pub protection: Option<Protection>,
-    /// Whether its queue can use this memory.
+    /// Returns whether its queue can use this memory.
     pub accepts: Box<dyn Fn(&Buffer) -> bool + Send>,
 }
 
-/// The way to one device.
+/// The connection to one device.
 pub struct Lane<Q> {
     pub(crate) queue: Q,
     pub(crate) info: LaneInfo,
     /// Idle memory for metadata.
     pub(crate) memory: Vec<Buffer>,
-    /// Pieces of it that were cut from what is in flight.
+    /// Parts of buffers whose other parts are in flight.
     pieces: Vec<Buffer>,
-    /// Where all of it starts, and how many buffers it is.
+    /// Where the memory starts, and its number of buffers.
     base: u64,
     buffers: usize,
     waiting: Schedule<Command>,
-    /// What there is no place for among those that wait.
+    /// Commands for which the schedule has no room.
     overflow: VecDeque<Command>,
-    /// What failed for a passing reason.
+    /// Commands to send again.
     again: VecDeque<Load>,
     in_flight: usize,
     /// Why it is out of service.
     failure: Option<String>,
-    /// Whether it has data that no flush was sent after.
+    /// Whether it has data that no later flush covers.
     pub(crate) is_dirty: bool,
-    /// Whether the shard knows that it is out of service.
+    /// Whether the shard has handled the failure.
     pub(crate) is_failure_noted: bool,
 }
 
 impl<Q: CommandQueue<Load>> Lane<Q> {
-    /// A lane over `queue`. `memory` is [`LANE_MEMORY_BYTES`] that the device can use, in one piece; of more it uses as
-    /// much, of less whole buffers.
+    /// Creates a lane over `queue`. `memory` is [`LANE_MEMORY_BYTES`] that the device can use, in one piece; the lane
+    /// ignores any excess, and of less it uses whole buffers.
     ///
     /// # Panics
     /// If there is less than [`LANE_MEMORY_MIN_BYTES`].
@@ -187,7 +183,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
-    /// Gives its memory back in one piece, to be another lane's; nothing if a part of it is in flight.
+    /// Returns its memory in one piece for another lane, or `None` if part of it is in flight.
     pub fn into_memory(mut self) -> Option<Buffer> {
         self.memory.sort_unstable_by_key(|buffer| buffer.iova().0);
         let mut buffers = self.memory.into_iter();
@@ -198,17 +194,17 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         (memory.len() == self.buffers * LANE_BUFFER_BYTES).then_some(memory)
     }
 
-    /// How long the device is, in units.
+    /// Returns the length of the device in units.
     pub(crate) fn units(&self) -> u64 {
         self.info.bytes / UNIT_BYTES
     }
 
-    /// Why it is out of service, if it is.
+    /// Returns why it is out of service, if it is.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Has a command sent when its turn comes.
+    /// Queues a command to be sent.
     pub(crate) fn push(&mut self, now: Time, command: Command) {
         if !self.overflow.is_empty() {
             return self.overflow.push_back(command);
@@ -219,7 +215,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
-    /// Has what there was no place for wait in order.
+    /// Moves commands from the overflow into the schedule, in order.
     fn refill(&mut self, now: Time) {
         while let Some(command) = self.overflow.pop_front() {
             let (class, bytes, deadline) = (command.class, command.bytes, command.deadline);
@@ -229,7 +225,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
-    /// Keeps a piece of memory for metadata until the rest of its buffer is back.
+    /// Keeps a part of metadata memory until the rest of its buffer is back.
     pub(crate) fn keep(&mut self, mut piece: Buffer) {
         let mut at = 0;
         while at < self.pieces.len() {
@@ -255,7 +251,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
-    /// The device does not do what it must: it is treated as out of service.
+    /// Takes the device out of service, because it failed to do what it must.
     pub(crate) fn fail(&mut self, why: &str) {
         if self.failure.is_none() {
             tracing::error!(
@@ -266,7 +262,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
-    /// Whether something waits to be sent, for the first time or again, or the shard does not know of a failure yet.
+    /// Returns whether a command waits to be sent or sent again, or the shard has yet to handle a failure.
     pub(crate) fn has_news(&self) -> bool {
         self.has_waiting() || (self.failure.is_some() && !self.is_failure_noted)
     }
@@ -275,7 +271,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         !self.waiting.is_empty() || !self.again.is_empty() || !self.overflow.is_empty()
     }
 
-    /// Whether nothing waits and nothing is in flight.
+    /// Returns whether nothing waits and nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_idle() && self.again.is_empty() && self.overflow.is_empty()
     }
@@ -284,7 +280,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         self.in_flight
     }
 
-    /// Takes what the device has finished, and adds it to `finished`.
+    /// Appends what the device has finished to `finished`.
     pub(crate) fn poll(&mut self, now: Time, finished: &mut Vec<Finished>) {
         let Lane { queue, waiting, again, in_flight, .. } = self;
         queue.poll(now, |completion| {
@@ -314,21 +310,22 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
-    /// What was not sent comes back failed.
+    /// Fails the commands that were not sent.
     fn fail_all(&mut self, now: Time, finished: &mut Vec<Finished>) {
         for (memory, tag) in self.again.drain(..) {
             self.waiting.finished(tag.class, tag.bytes);
             finished.push(tag.finished(memory, Err(Fault::Gone)));
         }
         self.refill(now);
-        // What is over the budgets of those in flight goes when they are back.
+        // Commands beyond the budgets of those in flight follow when these are back.
         while let Some(start) = self.waiting.pop(now) {
             self.waiting.finished(start.class, start.bytes);
             finished.push(start.payload.finished(Fault::Gone));
         }
     }
 
-    /// Sends what may be sent, and tells the device of it; how many there were. What no queue takes is `finished`.
+    /// Sends what may be sent, rings the device, and returns how many. Commands that no queue accepts go to
+    /// `finished`.
     pub(crate) fn send(&mut self, now: Time, finished: &mut Vec<Finished>) -> usize {
         if !self.has_waiting() {
             return 0;
@@ -361,7 +358,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         sent
     }
 
-    /// The next command: first those that are sent again.
+    /// Returns the next command, retries first.
     fn next(&mut self, now: Time) -> Option<(Load, Operation)> {
         if self.failure.is_some() {
             return None;
@@ -376,7 +373,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
     }
 }
 
-/// Two runs of memory as one, if one lies right behind the other and both are of one buffer.
+/// Joins two adjacent runs of memory of one buffer.
 fn joined(mut one: Buffer, mut other: Buffer, base: u64) -> Result<Buffer, (Buffer, Buffer)> {
     let which = |piece: &Buffer| (piece.iova().0 - base) / LANE_BUFFER_BYTES as u64;
     if which(&one) != which(&other) {

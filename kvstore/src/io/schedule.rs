@@ -1,21 +1,21 @@
-//! What goes to one device first: a queue of requests of four classes, and what of each is in flight.
+//! The schedule of one device: a queue of requests in four classes, and the requests in flight.
 //!
-//! 1. Metadata (the journal) goes before all else, and has places of its own: it never waits for data. Nothing bounds
-//!    it but that a journal has few writes in flight, and a checkpoint that everything waits for eight.
+//! 1. Metadata (the journal) goes before all else and has slots of its own, so it never waits for data. It is bounded
+//!    only because a journal has few writes in flight, and a checkpoint that everything waits for has eight.
 //! 2. Reads go before writes.
 //! 3. Large reads and large writes are not mixed: a drive that reads 29 GB/s and writes 12 GB/s alone does 12 GB/s of
-//!    both together. While reads wait or are in flight, at most [`Limits::write_bytes_max`] of writes are in flight, or
-//!    one write if that is larger.
+//!    both together. While reads wait or are in flight, at most [`Limits::write_bytes_max`] of writes are in flight,
+//!    or one write if that is larger.
 //! 4. Nothing starves. A write that has waited for [`Limits::write_wait_max`] goes before the next read, within that
-//!    budget; so does background work after [`Limits::background_wait_max`]. At most every other request of data goes
-//!    before its turn like this, so reads go on too.
+//!    budget; so does background work after [`Limits::background_wait_max`]. At most every other data request jumps
+//!    the queue like this, so reads continue too.
 //! 5. Background work goes when nothing else waits, at most [`Limits::background_max`] requests at a time.
 //!
-//! Invariants: at most [`Limits::depth`] requests are in flight and [`Limits::queued_max`] wait; what is popped leaves
-//! in the order of its class; a ticket names one request for ever. Pushing and popping are O(1), but for
-//! deadlines, which are O(log n) amortised. Nothing is allocated after the queue is made.
+//! Invariants: at most [`Limits::depth`] requests are in flight and [`Limits::queued_max`] wait; requests of a class
+//! leave in order; a ticket identifies one request for ever. Pushing and popping are O(1), except for deadlines,
+//! which are O(log n) amortised. Nothing is allocated after construction.
 //!
-//! It sends nothing and reads no clock: the shard pops what it sends, and says what is finished.
+//! The schedule sends nothing and reads no clock: the lane pops what it sends, and reports what has finished.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,41 +27,39 @@ mod list;
 
 use list::{Entry, Lists};
 
-/// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Someone waits for the bytes.
+    /// Latency-critical reads.
     Read,
     /// Data of an object.
     Write,
-    /// The journal, and what else an acknowledgement waits for.
+    /// The journal, and other writes that acknowledgements wait for.
     Metadata,
-    /// What nobody waits for: discards.
+    /// Discards, which are never urgent.
     Background,
 }
 
-/// How many classes there are.
 const CLASSES: usize = 4;
-/// Places of the depth that are left to metadata.
+/// Slots of the depth reserved for metadata.
 const METADATA_DEPTH: u32 = 2;
 
-/// Deadlines of requests that are gone are kept while they are few.
+/// Limit of stale deadlines kept before a sweep.
 const SPARE_DEADLINES: usize = 64;
 
-/// How much of what goes to the device.
+/// The limits of what goes to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Most requests in flight, at least 4; the last two places are for metadata.
+    /// Maximum requests in flight, at least 4; the last two slots are for metadata.
     pub depth: u32,
-    /// Most requests that wait.
+    /// Maximum requests that wait.
     pub queued_max: u32,
-    /// Most bytes of writes in flight while reads wait or are in flight.
+    /// Maximum bytes of writes in flight while reads wait or are in flight.
     pub write_bytes_max: u64,
     /// How long a write waits behind reads.
     pub write_wait_max: Duration,
-    /// Most background requests in flight, at least 1.
+    /// Maximum background requests in flight, at least 1.
     pub background_max: u32,
-    /// How long background work waits behind all else.
+    /// How long background work waits behind everything else.
     pub background_wait_max: Duration,
 }
 
@@ -78,14 +76,14 @@ impl Default for Limits {
     }
 }
 
-/// A request that waits.
+/// Identifies a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ticket {
     entry: u32,
     generation: u64,
 }
 
-/// A request that is to be sent.
+/// A request to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Start<T> {
     /// Its class, for [`Schedule::finished`].
@@ -96,30 +94,30 @@ pub(crate) struct Start<T> {
     pub payload: T,
 }
 
-/// What is in flight of a class.
+/// The requests of a class in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Flight {
     requests: u32,
     bytes: u64,
 }
 
-/// The queue before one device.
+/// The queue of one device.
 #[derive(Debug)]
 pub(crate) struct Schedule<T> {
     limits: Limits,
     lists: Lists<T>,
-    /// Deadlines of requests that wait, and of some that do not any more.
+    /// Deadlines of waiting requests, and of some that no longer wait.
     deadlines: BinaryHeap<Reverse<(Time, Ticket)>>,
     flight: [Flight; CLASSES],
-    /// The last request of data went before its turn: the next one does not.
+    /// Whether the last data request jumped the queue; the next one must not.
     jumped: bool,
 }
 
 impl<T> Schedule<T> {
-    /// An empty queue.
+    /// Creates an empty queue.
     ///
     /// # Panics
-    /// If the depth is below 4, or nothing may wait or be in flight in the background.
+    /// If the depth is below 4, or `queued_max` or `background_max` is 0.
     pub(crate) fn new(limits: Limits) -> Schedule<T> {
         assert!(limits.depth >= 2 * METADATA_DEPTH, "metadata and data both have places");
         assert!(limits.queued_max > 0 && limits.background_max > 0, "something can wait and go");
@@ -134,10 +132,10 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// Adds a request that is of no use after `deadline` ([`Time::NEVER`] for none).
+    /// Adds a request that expires at `deadline` ([`Time::NEVER`] for none).
     ///
     /// # Errors
-    /// The payload comes back if [`Limits::queued_max`] wait.
+    /// The payload, if [`Limits::queued_max`] wait.
     pub(crate) fn push(
         &mut self,
         now: Time,
@@ -154,7 +152,7 @@ impl<T> Schedule<T> {
         Ok(())
     }
 
-    /// The next request to send, which is in flight from now on; nothing if none waits that may go.
+    /// Pops the next request to send, which is in flight from now on. Returns `None` if no waiting request may go.
     pub(crate) fn pop(&mut self, now: Time) -> Option<Start<T>> {
         let class = self.next(now)?;
         let entry = self.lists.pop(class).expect("the class was chosen because one waits");
@@ -164,10 +162,10 @@ impl<T> Schedule<T> {
         Some(Start { class, bytes: entry.bytes, payload: entry.payload })
     }
 
-    /// A request that was popped is no longer in flight, whatever came of it.
+    /// Records that a popped request is no longer in flight, successfully or not.
     ///
     /// # Panics
-    /// If none such is in flight: a bug of the caller's.
+    /// If no such request is in flight: a bug of the caller.
     pub(crate) fn finished(&mut self, class: Class, bytes: u64) {
         let flight = &mut self.flight[class as usize];
         let known = flight.requests > 0 && flight.bytes >= bytes;
@@ -176,8 +174,8 @@ impl<T> Schedule<T> {
         flight.bytes -= bytes;
     }
 
-    /// Takes out a request whose deadline has passed and that was never sent, the most overdue first. To be called
-    /// until there is none.
+    /// Removes a waiting request whose deadline has passed, the most overdue first. Call this until it returns
+    /// `None`.
     pub(crate) fn expired(&mut self, now: Time) -> Option<T> {
         while let Some(&Reverse((deadline, ticket))) = self.deadlines.peek() {
             if deadline > now {
@@ -191,33 +189,31 @@ impl<T> Schedule<T> {
         None
     }
 
-    /// Requests of a class that wait.
     pub(crate) fn waiting(&self, class: Class) -> u32 {
         self.lists.waiting(class)
     }
 
-    /// Requests of a class in flight.
     pub(crate) fn in_flight(&self, class: Class) -> u32 {
         self.flight[class as usize].requests
     }
 
-    /// Whether nothing waits.
+    /// Returns whether nothing waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.lists.is_empty()
     }
 
-    /// Whether nothing waits or is in flight.
+    /// Returns whether nothing waits or is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.lists.is_empty() && self.depth() == 0
     }
 
-    /// Requests in flight.
+    /// Returns how many requests are in flight.
     fn depth(&self) -> u32 {
         self.flight.iter().map(|flight| flight.requests).sum()
     }
 
-    /// The class whose first request goes next.
+    /// Returns the class whose first request goes next.
     fn next(&mut self, now: Time) -> Option<Class> {
         let depth = self.depth();
         if depth >= self.limits.depth {
@@ -235,7 +231,7 @@ impl<T> Schedule<T> {
         Some(class)
     }
 
-    /// The class that goes before its turn: the one whose first request should have gone the longest ago.
+    /// Returns the class that jumps the queue: the one whose first request has been due the longest.
     fn overdue(&self, now: Time) -> Option<Class> {
         let due = |class, wait_max| {
             let due = self.lists.first(class).map(|entry| entry.pushed + wait_max);
@@ -248,7 +244,7 @@ impl<T> Schedule<T> {
         first.map(|(_, class)| class)
     }
 
-    /// The class whose turn it is.
+    /// Returns the class whose turn it is.
     fn in_turn(&self) -> Option<Class> {
         let waits = |class| self.waiting(class) > 0;
         if waits(Class::Read) {
@@ -260,7 +256,7 @@ impl<T> Schedule<T> {
         (waits(Class::Background) && self.background_fits()).then_some(Class::Background)
     }
 
-    /// Whether the first write may go beside what is in flight.
+    /// Returns whether the first write may join what is in flight.
     fn write_fits(&self) -> bool {
         let Some(write) = self.lists.first(Class::Write) else { return false };
         let reads = self.waiting(Class::Read) + self.in_flight(Class::Read);
@@ -273,7 +269,7 @@ impl<T> Schedule<T> {
         self.in_flight(Class::Background) < self.limits.background_max
     }
 
-    /// Drops the deadlines of requests that are gone, once they are more than half of all.
+    /// Drops stale deadlines, once they are more than half of all.
     fn sweep(&mut self) {
         let waiting = self.lists.len() as usize;
         if self.deadlines.len() > 2 * waiting + SPARE_DEADLINES {

@@ -1,31 +1,31 @@
-//! Blocks: what holds records on the media.
+//! Blocks: the containers of records on the media.
 //!
-//! A block has a header and records behind it; zeroes fill the rest. Its *seal* is the CRC-64/NVME of all that follows
-//! the seal itself. Its *chain* is the seal of the block before it, and of the first block a number made from the
-//! store, the epoch and the shard ([`Lineage`]). So a block follows another only if it was written behind exactly that
+//! A block is a header followed by records; zeroes fill the rest. Its *seal* is the CRC-64/NVME of everything after
+//! the seal itself. Its *chain* is the seal of the previous block; the first block's chain is derived from the store,
+//! the epoch and the shard ([`Lineage`]). A block therefore follows another only if it was written after exactly that
 //! one: blocks of an earlier lap of a ring, of a history that was cut off, of another shard or of another store never
-//! follow. Each block also names the session that wrote it, so that a block that is written again after a cut, with the
-//! same records, still is another block.
+//! follow. Each block also names the session that wrote it, so a block rewritten after a cut with the same records is
+//! still a different block.
 //!
-//! 64 bits, not the 32 of CRC-32C: that a block of a cut-off history follows by chance must not happen once in
-//! four thousand million crashes, but never.
+//! The seal has 64 bits rather than the 32 of CRC-32C, because a block of a cut-off history must never follow by
+//! chance, not even once in four thousand million crashes.
 
 use crate::media::bytes::{Reader, Writer, crc64};
 use crate::media::record::{Malformed, RECORD_BYTES_MAX, Record};
 use crate::model::place::UNIT_BYTES;
 
-/// Bytes of a block of the journal: one unit.
+/// Bytes of a journal block: one unit.
 pub const JOURNAL_BLOCK_BYTES: usize = UNIT_BYTES as usize;
-/// Bytes of a block of a checkpoint's body.
+/// Bytes of a checkpoint body block.
 pub const BODY_BLOCK_BYTES: usize = 64 << 10;
-/// Bytes of the header of either.
+/// Bytes of the header of either kind of block.
 pub const BLOCK_HEADER_BYTES: usize = 56;
 
 const SEAL_BYTES: usize = 8;
 
 const _: () = assert!(RECORD_BYTES_MAX <= JOURNAL_BLOCK_BYTES - BLOCK_HEADER_BYTES);
 
-/// What a block belongs to.
+/// The structure that a block belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
     /// A journal.
@@ -42,7 +42,7 @@ impl BlockKind {
         }
     }
 
-    /// How long its blocks are.
+    /// Returns the length of its blocks in bytes.
     pub fn block_bytes(self) -> usize {
         match self {
             BlockKind::Journal => JOURNAL_BLOCK_BYTES,
@@ -51,19 +51,19 @@ impl BlockKind {
     }
 }
 
-/// Whose blocks these are: no block of another lineage ever follows one of this.
+/// The owner of blocks: no block of one lineage ever follows one of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lineage {
-    /// The store's random number.
+    /// The store's random id.
     pub store: [u8; 16],
     /// The store's epoch.
     pub epoch: u64,
-    /// Whose journal and checkpoints.
+    /// The shard of the journal and the checkpoints.
     pub shard: u16,
 }
 
 impl Lineage {
-    /// The chain of a first block: of the journal, with number 0, or of a checkpoint's body.
+    /// Returns the chain of a first block: of the journal, with number 0, or of a checkpoint's body.
     pub fn origin(&self, kind: BlockKind, number: u64) -> u64 {
         let mut bytes = [0; 38];
         let mut writer = Writer::new(&mut bytes);
@@ -73,41 +73,41 @@ impl Lineage {
     }
 }
 
-/// What a block says of itself.
+/// The header fields of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The store's epoch when it was written.
+    /// The store's epoch when the block was written.
     pub epoch: u64,
-    /// Which opening of the store wrote it: a number that no earlier opening had.
+    /// The session that wrote it, unique to one opening of the store.
     pub session: u64,
-    /// Its position: in the journal's history, or in the body.
+    /// Its position in the journal's history or in the body.
     pub sequence: u64,
-    /// The seal of the block before it.
+    /// The seal of the previous block.
     pub chain: u64,
-    /// In a journal: blocks below it were flushed when this one was sealed. So a block witnesses that damage before it
-    /// is no power cut. In a body: 0.
+    /// In a journal: blocks below this were flushed when this one was sealed, so damage to them cannot come from a
+    /// power cut. In a body: 0.
     pub durable_end: u64,
 }
 
-/// Why bytes are not the block that is looked for.
+/// Why bytes are not the expected block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Void {
-    /// Nothing but zeroes, or bytes of another kind: nothing was written there.
+    /// All zeroes, or bytes of another kind: no block was written there.
     #[error("no block was written there")]
     Blank,
-    /// A block once, but torn or damaged.
+    /// A torn or damaged block.
     #[error("the block is torn or damaged")]
     Damaged,
-    /// Whole, of another epoch.
+    /// A whole block of another epoch.
     #[error("the block is of another epoch")]
     Epoch,
-    /// Whole, but another one: of an earlier lap of the ring, or misdirected.
+    /// A whole block with another sequence: of an earlier lap of the ring, or misdirected.
     #[error("another block is there, of sequence {0}")]
     Sequence(u64),
-    /// Whole and of the right number, but written behind another block: of a history that was cut off.
+    /// A whole block with the right sequence that follows another block: of a history that was cut off.
     #[error("the block belongs to another history")]
     Chain,
-    /// Whole, but it holds what no version of this format writes.
+    /// A whole block with contents that no version of this format writes.
     #[error("{0}")]
     Records(#[from] Malformed),
 }
@@ -121,24 +121,24 @@ pub struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// An empty block.
+    /// Creates an empty block.
     pub fn new(kind: BlockKind) -> BlockWriter {
         BlockWriter { kind, bytes: vec![0; kind.block_bytes()].into(), used: BLOCK_HEADER_BYTES }
     }
 
-    /// Whether there is no record in it.
+    /// Returns whether it holds no record.
     pub fn is_empty(&self) -> bool {
         self.used == BLOCK_HEADER_BYTES
     }
 
-    /// Appends a record; false, and nothing done, if it does not fit.
+    /// Appends a record. Returns false and does nothing if it does not fit.
     pub fn push(&mut self, record: &Record<'_>) -> bool {
         let written = record.encode(&mut self.bytes[self.used..]);
         self.used += written.unwrap_or(0);
         written.is_some()
     }
 
-    /// Completes the block and gives its seal. Its bytes are then [`BlockWriter::bytes`].
+    /// Completes the block, whose bytes are then [`BlockWriter::bytes`], and returns its seal.
     pub fn seal(&mut self, stamp: &Stamp) -> u64 {
         let used = (self.used - BLOCK_HEADER_BYTES) as u32;
         let mut writer = Writer::new(&mut self.bytes[SEAL_BYTES..BLOCK_HEADER_BYTES]);
@@ -152,21 +152,21 @@ impl BlockWriter {
         seal
     }
 
-    /// All bytes of it.
+    /// Returns all its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Empties it, to be filled anew.
+    /// Empties it for reuse.
     pub fn clear(&mut self) {
         self.bytes[..self.used].fill(0);
         self.used = BLOCK_HEADER_BYTES;
     }
 
-    /// Empties it into other memory, which is zeroed here, and gives the sealed bytes away.
+    /// Moves the sealed bytes out and continues, empty, in `other`, which this zeroes.
     ///
     /// # Panics
-    /// If the other memory is not as long as a block.
+    /// If `other` is not as long as a block.
     pub fn replace(&mut self, mut other: Box<[u8]>) -> Box<[u8]> {
         assert_eq!(other.len(), self.bytes.len(), "memory for a block");
         other.fill(0);
@@ -178,15 +178,15 @@ impl BlockWriter {
 /// A whole block that was read.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockReader<'a> {
-    /// What it says of itself.
+    /// Its header fields.
     pub stamp: Stamp,
-    /// Its seal: the chain of the next block.
+    /// Its seal, which is the chain of the next block.
     pub seal: u64,
     records: &'a [u8],
 }
 
 impl<'a> BlockReader<'a> {
-    /// The block in `bytes`, with its seal checked.
+    /// Opens the block in `bytes` and verifies its seal.
     ///
     /// # Errors
     /// [`Void::Blank`] or [`Void::Damaged`].
@@ -212,7 +212,7 @@ impl<'a> BlockReader<'a> {
         is_whole.then_some(Ok(BlockReader { stamp, seal, records }))
     }
 
-    /// Whether it is the block that was looked for: `sequence` of `epoch`, behind the block whose seal is `chain`.
+    /// Checks that it is the expected block: `sequence` of `epoch`, after the block whose seal is `chain`.
     ///
     /// # Errors
     /// [`Void::Epoch`], [`Void::Sequence`] or [`Void::Chain`].
@@ -226,7 +226,7 @@ impl<'a> BlockReader<'a> {
         if self.stamp.chain != chain { Err(Void::Chain) } else { Ok(()) }
     }
 
-    /// Its records in order. After an error there are no more.
+    /// Iterates over its records in order. An error is the last item.
     pub fn records(&self) -> Records<'a> {
         Records { rest: self.records }
     }
@@ -266,7 +266,7 @@ mod tests {
 
     const STAMP: Stamp = Stamp { epoch: 3, session: 5, sequence: 7, chain: 11, durable_end: 2 };
 
-    /// A sealed block of as many of the records as fit, and how many do.
+    /// Builds a sealed block of as many records as fit, and returns how many do.
     fn block(kind: BlockKind, records: &[Owned]) -> (BlockWriter, usize) {
         let mut writer = BlockWriter::new(kind);
         let fits = records.iter().take_while(|owned| writer.push(&owned.record())).count();
@@ -306,7 +306,7 @@ mod tests {
             bytes[8..12].copy_from_slice(&kind.magic());
             let seal = crc64(&bytes[8..]);
             bytes[..8].copy_from_slice(&seal.to_le_bytes());
-            // Sealed by somebody who knows how: its records still are checked.
+            // Even a block with a valid seal has its records checked.
             if let Ok(reader) = BlockReader::open(kind, &bytes) {
                 prop_assert!(reader.records().count() <= kind.block_bytes());
             }

@@ -1,33 +1,31 @@
-//! Little-endian numbers in bytes: read with checks, written into room that was counted before.
+//! Little-endian numbers in bytes: checked reads, and writes into room counted in advance.
 //!
-//! A [`Reader`] never panics: it gives `None` where bytes are missing. A [`Writer`] panics when its room was
-//! counted wrongly, which is a mistake of the caller's.
+//! A [`Reader`] never panics: it returns `None` if bytes are missing. A [`Writer`] panics if its room was miscounted,
+//! which is a bug of the caller.
 
 use crc_fast::{CrcAlgorithm, checksum};
 
-/// CRC-32C of `bytes`.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// CRC-64/NVME of `bytes`.
 pub(crate) fn crc64(bytes: &[u8]) -> u64 {
     checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// Takes numbers from the front of bytes that nobody vouches for.
+/// Takes numbers from the front of untrusted bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next `count` bytes.
+    /// Takes the next `count` bytes.
     pub(crate) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// The next `N` bytes.
+    /// Takes the next `N` bytes.
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -50,20 +48,18 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A number of 40 bits.
     pub(crate) fn u40(&mut self) -> Option<u64> {
         let [a, b, c, d, e] = self.array()?;
         Some(u64::from_le_bytes([a, b, c, d, e, 0, 0, 0]))
     }
 
-    /// A number of 48 bits.
     pub(crate) fn u48(&mut self) -> Option<u64> {
         let [a, b, c, d, e, f] = self.array()?;
         Some(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
     }
 }
 
-/// Puts numbers one behind the other.
+/// Writes numbers one after another.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     bytes: &'a mut [u8],
@@ -71,17 +67,16 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer from the front of `bytes`.
     pub(crate) fn new(bytes: &'a mut [u8]) -> Writer<'a> {
         Writer { bytes, at: 0 }
     }
 
-    /// How many bytes were put.
+    /// Returns how many bytes were written.
     pub(crate) fn len(&self) -> usize {
         self.at
     }
 
-    /// Puts bytes as they are.
+    /// Writes bytes as they are.
     ///
     /// # Panics
     /// If there is no room.
@@ -91,7 +86,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Puts a number of 40 bits.
+    /// Writes a 40-bit number.
     ///
     /// # Panics
     /// If it is larger, or there is no room.
@@ -100,7 +95,7 @@ impl<'a> Writer<'a> {
         self.put(&number.to_le_bytes()[..5])
     }
 
-    /// Puts a number of 48 bits.
+    /// Writes a 48-bit number.
     ///
     /// # Panics
     /// If it is larger, or there is no room.

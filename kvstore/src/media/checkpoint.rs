@@ -1,16 +1,17 @@
-//! A checkpoint: all objects, tenants and layouts of a shard, taken while the shard goes on.
+//! A checkpoint: all objects, tenants and layouts of a shard, taken while the shard keeps working.
 //!
-//! A slot holds a header of one unit and, behind it, body blocks of 64 KiB. The records of the body were taken at
-//! different moments between two marks of the journal, *begin* and *end*. Replaying the journal from begin over them
-//! gives, when end was reached, exactly the state at end. So a checkpoint is consistent only together with the journal
-//! up to its end, and it says by the chain at end which history it means.
+//! A slot holds a header of one unit, followed by body blocks of 64 KiB. The body's records are taken at different
+//! moments between two marks of the journal, *begin* and *end*. Replaying the journal from begin over them yields,
+//! once end is reached, exactly the state at end. A checkpoint is therefore consistent only together with the journal
+//! up to its end; the chain at end identifies that history.
 //!
 //! The header is written last, after a flush that covers the body and the journal up to end. It names the seal of the
-//! last body block, and through the chain all of them. The two slots alternate. The journal's tail may go up to the
-//! begin of the *older* complete checkpoint and no further: then a damaged newest one is replaced by the older and more
-//! replay.
+//! last body block, and through the chain all of them. The two slots alternate. The journal's tail may advance to the
+//! begin of the *older* complete checkpoint and no further, so that the older one and a longer replay can replace a
+//! damaged newest one.
 //!
-//! What it does not do: choose between slots ([`crate::media::recovery`]), or decide when.
+//! This module does not choose between slots ([`crate::media::recovery`]), and does not decide when to take a
+//! checkpoint.
 
 use std::ops::Range;
 
@@ -31,41 +32,41 @@ pub const BODY_BLOCK_UNITS: u64 = BODY_BLOCK_BYTES as u64 / UNIT_BYTES;
 const MAGIC: [u8; 8] = *b"ADITCKP\x01";
 const CRC_AT: usize = CHECKPOINT_HEADER_BYTES - 4;
 
-/// Bytes of records that certainly fit a slot of `units`, in whatever order they come.
+/// Returns the bytes of records that certainly fit in a slot of `units`, in any order.
 pub const fn slot_record_bytes(units: u64) -> u64 {
     let blocks = units.saturating_sub(1) / BODY_BLOCK_UNITS;
-    // At a block's end, less than the longest record may be left over.
+    // The end of a block may leave unused almost the length of the longest record.
     blocks * (BODY_BLOCK_BYTES - BLOCK_HEADER_BYTES - (RECORD_BYTES_MAX - 1)) as u64
 }
 
-/// Units of the least slot that certainly holds records of so many bytes.
+/// Returns the units of the smallest slot that certainly holds `record_bytes` of records.
 pub const fn slot_units(record_bytes: u64) -> u64 {
     1 + record_bytes.div_ceil(slot_record_bytes(1 + BODY_BLOCK_UNITS)) * BODY_BLOCK_UNITS
 }
 
-/// What the header of a checkpoint says.
+/// The header of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointHeader {
-    /// Whose it is.
+    /// The owner.
     pub lineage: Lineage,
-    /// Which opening of the store took it.
+    /// The session that took it.
     pub session: u64,
-    /// Its number: one more than that of the one before.
+    /// Its number, one more than that of the previous checkpoint.
     pub number: u64,
-    /// Where replay starts.
+    /// Where replay begins.
     pub begin: Mark,
-    /// What replay must reach.
+    /// Where replay must arrive.
     pub end: Mark,
-    /// How many records its body has.
+    /// Number of records in its body.
     pub records: u64,
-    /// How many blocks.
+    /// Number of blocks in its body.
     pub blocks: u64,
-    /// The seal of the last of them; the origin if there is none.
+    /// The seal of the last block; the origin if there is none.
     pub seal: u64,
 }
 
 impl CheckpointHeader {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self, into: &mut [u8; CHECKPOINT_HEADER_BYTES]) {
         into.fill(0);
         let mut writer = Writer::new(into);
@@ -84,10 +85,10 @@ impl CheckpointHeader {
         into[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The header in `bytes`, if it is one of `lineage` whose body fits a slot of `slot_units`.
+    /// Decodes the header in `bytes`, if it is one of `lineage` whose body fits a slot of `slot_units`.
     ///
     /// # Errors
-    /// Why it is not. Of another store or shard is [`Void::Chain`].
+    /// The reason if not; [`Void::Chain`] for a header of another store or shard.
     pub fn decode(
         bytes: &[u8],
         lineage: &Lineage,
@@ -130,25 +131,25 @@ impl CheckpointHeader {
         }
         let fits = self.blocks <= slot_units.saturating_sub(1) / BODY_BLOCK_UNITS;
         let in_order = self.begin.sequence >= 1 && self.begin.sequence <= self.end.sequence;
-        // A number has room for those that follow, and a sequence for the blocks of any journal.
+        // Leave room for later checkpoint numbers, and for the sequences of any journal.
         let counts = self.number < u64::MAX / 2 && self.end.sequence < u64::MAX / 2;
         if fits && in_order && counts { Ok(self) } else { Err(Void::Damaged) }
     }
 
-    /// The chain of the first body block.
+    /// Returns the chain of the first body block.
     pub fn origin(&self) -> u64 {
         self.lineage.origin(BlockKind::Body, self.number)
     }
 }
 
-/// What became of a record that a checkpoint was to take.
+/// The result of adding a record to a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
-    /// It was taken.
+    /// The record was taken.
     Taken,
-    /// It was not: the block is full. Take it with [`CheckpointWriter::block`], then push the record again.
+    /// The block is full. Take it with [`CheckpointWriter::block`], then push the record again.
     BlockFull,
-    /// It was not: the slot is full. The checkpoint has to be given up; so many records were put since it began.
+    /// The slot is full. The checkpoint must be abandoned: too many records were added since it began.
     SlotFull,
 }
 
@@ -161,8 +162,8 @@ pub struct CheckpointWriter {
 }
 
 impl CheckpointWriter {
-    /// Begins checkpoint `number` in the units `slot`. `begin` is the journal's mark now: whatever is appended from now
-    /// on is replayed over what is taken.
+    /// Begins checkpoint `number` in the units `slot`. `begin` is the journal's current mark: later records are
+    /// replayed over the checkpoint.
     pub fn begin(
         slot: Range<u64>,
         lineage: Lineage,
@@ -189,8 +190,8 @@ impl CheckpointWriter {
         Pushed::Taken
     }
 
-    /// Seals the block that is being filled, copies it to `into`, and gives the unit where it is to be written. None if
-    /// there is nothing in it. To be called when it is full, and once when all records were taken.
+    /// Seals the current block, copies it to `into` and returns the unit to write it to, or `None` if it is empty.
+    /// Call this when the block is full, and once after the last record.
     pub fn block(&mut self, into: &mut [u8; BODY_BLOCK_BYTES]) -> Option<u64> {
         if self.block.is_empty() {
             return None;
@@ -204,12 +205,12 @@ impl CheckpointWriter {
         Some(self.slot.start + 1 + sequence * BODY_BLOCK_UNITS)
     }
 
-    /// Completes it: `end` is the journal's mark after the last record was taken and the open block was sealed. Gives
-    /// the unit where `into` is to be written: only when a flush has covered all blocks of the body, and the
-    /// journal up to `end`. When the header itself was flushed, the checkpoint is complete.
+    /// Completes the checkpoint. `end` is the journal's mark after the last record was taken and the open block was
+    /// sealed. Returns the unit to write `into` to; write it only after a flush has covered the body and the journal
+    /// up to `end`. The checkpoint is complete when its header has been flushed.
     ///
     /// # Panics
-    /// If records are in a block that was not taken, or `end` lies before the begin.
+    /// If a block with records was not taken, or `end` lies before the begin.
     pub fn finish(mut self, end: Mark, into: &mut [u8; CHECKPOINT_HEADER_BYTES]) -> u64 {
         assert!(self.block.is_empty(), "all blocks were taken");
         assert!(end.sequence >= self.header.begin.sequence, "it ends after it began");
@@ -218,13 +219,13 @@ impl CheckpointWriter {
         self.slot.start
     }
 
-    /// Where replay starts.
+    /// Returns where replay begins.
     pub fn begin_mark(&self) -> Mark {
         self.header.begin
     }
 }
 
-/// A body being read: checks each block against the one before and, at the end, against the header.
+/// Reads a body. Checks each block against the previous one and, at the end, against the header.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointReader {
     header: CheckpointHeader,
@@ -234,12 +235,12 @@ pub struct CheckpointReader {
 }
 
 impl CheckpointReader {
-    /// Reads the body of this header.
+    /// Begins to read the body of this header.
     pub fn new(header: CheckpointHeader) -> CheckpointReader {
         CheckpointReader { header, blocks: 0, records: 0, chain: header.origin() }
     }
 
-    /// The records of the next block. The caller counts those it read with [`CheckpointReader::counted`].
+    /// Returns the records of the next block. The caller reports how many it read with [`CheckpointReader::counted`].
     ///
     /// # Errors
     /// [`Void`] if it is not the next block.
@@ -251,12 +252,12 @@ impl CheckpointReader {
         Ok(block.records())
     }
 
-    /// So many records were read.
+    /// Counts `records` as read.
     pub fn counted(&mut self, records: u64) {
         self.records += records;
     }
 
-    /// Whether all of it was read and is what the header says.
+    /// Checks that the whole body was read and matches the header.
     ///
     /// # Errors
     /// [`Void::Damaged`] if not.
@@ -279,7 +280,7 @@ mod tests {
     const BEGIN: Mark = Mark { sequence: 10, chain: 1 };
     const END: Mark = Mark { sequence: 12, chain: 2 };
 
-    /// A slot that was written: its header and its body.
+    /// Writes a checkpoint; returns its header and its body.
     fn taken(records: &[Owned], slot_units: u64) -> Option<(Vec<u8>, Vec<u8>)> {
         let mut writer = CheckpointWriter::begin(50..50 + slot_units, LINEAGE, 6, 8, BEGIN);
         let (mut body, mut block) = (Vec::new(), Box::new([0; BODY_BLOCK_BYTES]));

@@ -1,17 +1,17 @@
-//! Checksums: CRC-32C (Castagnoli, as in RFC 3720), by the machine's instructions where it has them.
+//! Checksums: CRC-32C (Castagnoli, as in RFC 3720), with the CPU's instructions where available.
 //!
-//! A checksum finds bit flips, torn and misplaced data. It is no defence against someone who writes to the device on
-//! purpose.
+//! A checksum detects bit flips, and torn and misplaced data. It does not protect against an attacker who writes to
+//! the device.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The checksum of `bytes`.
+/// Computes the checksum of `bytes`.
 #[inline]
 pub fn of(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The checksum of what comes in parts.
+/// A checksum computed in parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Running(Digest);
 
@@ -22,7 +22,7 @@ impl Default for Running {
 }
 
 impl Running {
-    /// Of nothing yet.
+    /// Creates the checksum of no bytes.
     pub fn new() -> Running {
         Running::default()
     }
@@ -33,7 +33,7 @@ impl Running {
         self.0.update(bytes);
     }
 
-    /// The checksum of all that was added.
+    /// Returns the checksum of all bytes added.
     #[inline]
     pub fn finish(&self) -> u32 {
         u32::try_from(self.0.finalize()).expect("a CRC-32C has 32 bits")
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bit by bit, from the polynomial alone.
+    /// Computes the checksum bit by bit from the polynomial.
     fn slowly(bytes: &[u8]) -> u32 {
         let divide = |crc: u32| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
         let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| divide(crc));

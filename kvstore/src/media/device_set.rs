@@ -1,6 +1,6 @@
-//! The devices of a store, as they were given: whether they are all there, in order, and as long as they were.
+//! Checks that the devices given are all those of one store, in order and unchanged in size.
 //!
-//! What it does not do: look at the devices. It compares superblocks.
+//! This module only compares superblocks; it does not access the devices.
 
 use std::fmt::Write;
 
@@ -10,20 +10,20 @@ use crate::media::superblock::Superblock;
 /// A device that was given.
 #[derive(Clone, Copy, Debug)]
 pub struct Given<'a> {
-    /// What it is called.
+    /// Its name.
     pub device: &'a str,
     /// Its superblock.
     pub superblock: &'a Superblock,
-    /// How long it is now, in units.
+    /// Its current length in units.
     pub units: u64,
-    /// How long its LBAs are now, in bytes.
+    /// Its current LBA size in bytes.
     pub lba_bytes: u32,
 }
 
-/// What the devices say together. An opening that was cut short leaves some behind others: the most counts.
+/// What the devices agree on. An interrupted opening leaves some devices behind, so the highest values count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// The highest epoch: everything of another is void.
+    /// The highest epoch: everything of other epochs is void.
     pub epoch: u64,
     /// The highest sequence: the next opening is a session above it.
     pub sequence: u64,
@@ -32,8 +32,8 @@ pub struct Agreed {
 /// Checks that these are all devices of one store, in order and unchanged.
 ///
 /// # Errors
-/// [`Error::Media`] for the first that is not: of another store, given twice, missing, out of place, or of another size
-/// than it had; with what to do.
+/// [`Error::Media`] for the first device that belongs to another store, is given twice, is missing, is out of place,
+/// or has changed in size; with a remedy.
 ///
 /// # Panics
 /// If no device is given.

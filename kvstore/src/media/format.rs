@@ -1,4 +1,4 @@
-//! Formatting a store, and reading what it is formatted as: the calls that wait for the devices.
+//! Formatting a store and reading its superblocks: the calls that wait for the devices.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -20,78 +20,79 @@ use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES, units};
 
-/// Reads of a stream in flight at most.
+/// Limit of reads in flight per stream.
 const AHEAD: usize = 8;
 
-/// What a store is formatted as.
+/// Options of a format.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// Shards.
+    /// Number of shards.
     pub shards: u16,
-    /// Most objects of each.
+    /// Maximum objects per shard.
     pub objects_max: u32,
-    /// Bytes of each journal; by the number of objects where not given.
+    /// Bytes of each journal; by the number of objects if not given.
     pub journal_bytes: Option<u64>,
-    /// A name for people, at most 32 bytes.
+    /// A human-readable name of at most 32 bytes.
     pub label: String,
-    /// A random number that no other store has.
+    /// A random number, unique to the store.
     pub store_id: [u8; 16],
-    /// Whether what is there may go.
+    /// Whether to overwrite existing data.
     pub overwrite: bool,
 }
 
-/// What the superblocks of a store's devices say.
+/// The superblocks of a store's devices.
 #[derive(Clone, Debug)]
 pub struct Set {
     superblocks: Vec<Superblock>,
     agreed: Agreed,
     geometry: Geometry,
-    /// Copies of superblocks that are damaged: the device, whether it is copy A or B, and why.
+    /// Damaged superblock copies: the device, copy A or B, and the reason.
     bad: Vec<(u8, char, Absent)>,
 }
 
 impl Set {
-    /// How many shards there are.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u16 {
         self.geometry.shards()
     }
 
-    /// The number that no other store has.
+    /// Returns the store's unique random number.
     pub fn store_id(&self) -> [u8; 16] {
         self.superblocks[0].store
     }
 
-    /// What people call it.
+    /// Returns the store's label.
     pub fn label(&self) -> &str {
         &self.superblocks[0].label
     }
 
-    /// Most objects of a shard.
+    /// Returns the maximum objects per shard.
     pub fn objects_max(&self) -> u32 {
         self.superblocks[0].objects_max
     }
 
-    /// What each device says, by their positions.
+    /// Returns the superblock of each device, in order.
     pub fn superblocks(&self) -> &[Superblock] {
         &self.superblocks
     }
 
-    /// Where everything lies.
+    /// Returns the geometry.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// What the devices say together.
+    /// Returns what the devices agree on.
     pub fn agreed(&self) -> Agreed {
         self.agreed
     }
 
-    /// Copies of superblocks that are damaged, which the next opening repairs: the device, copy A or B, and why.
+    /// Returns the damaged superblock copies, which the next opening repairs: the device, copy A or B, and the
+    /// reason.
     pub fn bad(&self) -> &[(u8, char, Absent)] {
         &self.bad
     }
 
-    /// The shard that has the key. It is the same for as long as the store exists.
+    /// Returns the shard that owns a key, which never changes during the store's life.
     pub fn route(&self, key: &Key) -> u16 {
         if self.shards() == 1 {
             return 0;
@@ -102,12 +103,12 @@ impl Set {
     }
 }
 
-/// Writes superblocks on all devices: copy B of each, then copy A. Whatever journals and checkpoints are there belong to
-/// another store, and are void.
+/// Writes superblocks to all devices: copy B of each, then copy A. Existing journals and checkpoints belong to other
+/// stores, and are void.
 ///
 /// # Errors
-/// [`Error::Media`] where there is something on a device and it may not be overwritten, or a device is too small;
-/// [`Error::Driver`] where one does not answer.
+/// [`Error::Media`] if a device holds data that may not be overwritten, or is too small; [`Error::Driver`] if one
+/// does not answer.
 pub fn format<Q: CommandQueue<Load>>(
     lanes: &mut [Lane<Q>],
     options: &FormatOptions,
@@ -145,19 +146,19 @@ pub fn format<Q: CommandQueue<Load>>(
     waiting.write_superblocks(&superblocks, |_| false)
 }
 
-/// The epoch of a new store, which no older store on the same devices had: blocks of that one's journal may be in place
-/// of the new one's, whole, behind the newest. By the epoch they are told from blocks that damage has cut off. 62 bits, so
-/// that volatile openings never come to the end.
+/// Returns the epoch of a new store, which no older store on the same devices had. Whole journal blocks of an older
+/// store may lie where the new store's will, behind the newest block; the epoch distinguishes them from blocks cut
+/// off by damage. It has 62 bits, so that volatile openings never exhaust it.
 fn first_epoch(store_id: &[u8; 16]) -> u64 {
     let [_, _, _, _, _, _, _, _, number @ ..] = *store_id;
     (u64::from_le_bytes(number) >> 2).max(1)
 }
 
-/// Reads and checks the superblocks of all devices, and writes nothing.
+/// Reads and checks the superblocks of all devices; writes nothing.
 ///
 /// # Errors
-/// [`Error::Media`] where they are not those of one store, in order and unchanged; [`Error::Driver`] where a device
-/// does not answer.
+/// [`Error::Media`] if they are not those of one store, in order and unchanged; [`Error::Driver`] if a device does
+/// not answer.
 pub fn read_set<Q: CommandQueue<Load>>(
     lanes: &mut [Lane<Q>],
     clock: &mut dyn FnMut() -> Time,
@@ -190,11 +191,11 @@ pub fn read_set<Q: CommandQueue<Load>>(
     Ok(Set { superblocks, agreed, geometry, bad })
 }
 
-/// Reads the superblock of one device, and checks that it is device `index` of a store that was found earlier, as it
-/// was then or in a later session.
+/// Reads the superblock of one device, and checks that it is device `index` of a store found earlier, as it was then
+/// or in a later session.
 ///
 /// # Errors
-/// [`Error::Media`] where it is another, or an older copy; [`Error::Driver`] where it does not answer.
+/// [`Error::Media`] if it is another device, or an older copy; [`Error::Driver`] if it does not answer.
 pub(crate) fn check_same<Q: CommandQueue<Load>>(
     lane: Lane<Q>,
     set: &Set,
@@ -227,10 +228,10 @@ pub(crate) fn check_same<Q: CommandQueue<Load>>(
     Err(Error::Media { device, why, fix: "attach the one that failed".to_owned() })
 }
 
-/// Writes superblocks that say that a session has begun: a number that no earlier opening had, and the epoch after it.
+/// Writes superblocks that begin a session: a sequence that no earlier opening had, and the epoch.
 ///
 /// # Errors
-/// [`Error::Driver`] where a device does not answer.
+/// [`Error::Driver`] if a device does not answer.
 pub(crate) fn begin_session<Q: CommandQueue<Load>>(
     lanes: &mut [Lane<Q>],
     set: &Set,
@@ -249,12 +250,12 @@ pub(crate) fn begin_session<Q: CommandQueue<Load>>(
 }
 
 impl Set {
-    /// Whether a device's copy A is damaged, so that copy B is all there is.
+    /// Returns whether a device's copy A is damaged, so that copy B is the only one.
     fn lacks_copy_a(&self, device: usize) -> bool {
         self.bad.iter().any(|(index, copy, _)| usize::from(*index) == device && *copy == 'A')
     }
 
-    /// What the devices agree on once it is opened.
+    /// Returns the epoch and the sequence after the next opening.
     pub(crate) fn next_session(&self, durability: Durability) -> Agreed {
         let is_volatile = durability == Durability::Volatile;
         let Agreed { epoch, sequence } = self.agreed;
@@ -262,10 +263,10 @@ impl Set {
     }
 }
 
-/// How often a superblock is written at most until it reads back as it was written.
+/// Limit of attempts to write a superblock until it reads back as written.
 const SUPERBLOCK_WRITES: u32 = 4;
 
-/// Devices, and the time that passes while they are waited for.
+/// Devices, and the clock while waiting for them.
 pub(crate) struct Waiting<'a, Q> {
     pub(crate) lanes: &'a mut [Lane<Q>],
     pub(crate) clock: &'a mut dyn FnMut() -> Time,
@@ -275,7 +276,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     /// Flushes every device.
     ///
     /// # Errors
-    /// [`Error::Driver`] where one does not answer.
+    /// [`Error::Driver`] if one does not answer.
     pub(crate) fn flush(&mut self) -> Result<()> {
         for device in 0..self.lanes.len() {
             self.run(device, Operation::Flush, AnyBuffer::None, 0)?;
@@ -309,9 +310,10 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Ok(choose(&copies[0], &copies[1]))
     }
 
-    /// Copy B of each, durable, then copy A: one of them is whole at any time, and what was there counts until its copy A
-    /// is overwritten. Where `lacks_copy_a`, as a cut amid just this leaves it, copy A comes first: copy B is all there is.
-    /// Each is read back: one that went wrong on its way must be known before the other is overwritten.
+    /// Writes and flushes copy B of each device, then copy A, so that one copy is whole at any time and the old
+    /// contents count until copy A is overwritten. With `lacks_copy_a`, as a cut during this leaves a device, copy A
+    /// comes first, because copy B is the only one. Reads each copy back: a bad write must be detected before the
+    /// other copy is overwritten.
     fn write_superblocks(
         &mut self,
         superblocks: &[Superblock],
@@ -350,15 +352,14 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Err(Error::Media { device, why, fix })
     }
 
-    /// Overwrites units with zeroes, which a flush is to follow.
+    /// Overwrites a unit with zeroes. A flush must follow.
     ///
     /// # Errors
-    /// [`Error::Media`] where the device does not answer.
+    /// [`Error::Media`] if the device does not answer.
     pub(crate) fn zero(&mut self, device: u8, unit: u64) -> Result<()> {
         self.write(usize::from(device), unit, &[0; UNIT_BYTES as usize])
     }
 
-    /// Writes some units.
     fn write(&mut self, device: usize, unit: u64, bytes: &[u8]) -> Result<()> {
         let lane = &mut self.lanes[device];
         let operation =
@@ -427,7 +428,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Error::Media { device: name, why, fix: "look at the drive's health and try again".into() }
     }
 
-    /// What was read of one command; zeroes where the medium has lost it.
+    /// Returns the bytes that a command read, or zeroes if the medium has lost them.
     fn bytes_of(&self, device: usize, finished: Finished) -> Result<Buffer> {
         let AnyBuffer::One(mut memory) = finished.memory else { unreachable!("reads have memory") };
         match finished.result {
@@ -442,7 +443,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     }
 }
 
-/// A stream of reads: what is in flight comes back in any order and is handed on in that of the device.
+/// A stream of reads: completions arrive in any order and are delivered in device order.
 struct Stream {
     device: usize,
     next: u64,
@@ -469,7 +470,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         }
     }
 
-    /// Waits for the next read, and gives its bytes to `each`.
+    /// Waits for the next read and passes its bytes to `each`.
     fn next_read(
         &mut self,
         stream: &mut Stream,
@@ -491,7 +492,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         goes_on
     }
 
-    /// Waits for what is in flight, of which nobody wants to know.
+    /// Waits for the reads in flight and discards them.
     fn drain(&mut self, stream: &mut Stream) {
         let device = stream.device;
         let mut finished: Vec<Finished> = std::mem::take(&mut stream.back).into_values().collect();
@@ -563,14 +564,14 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     }
 }
 
-/// Makes chunks of one length of what was read in others.
+/// Regroups reads into chunks of one length.
 struct Chunks {
     chunk_bytes: usize,
     rest: Vec<u8>,
 }
 
 impl Chunks {
-    /// Hands on each chunk that is whole now, the most without a copy; false once `each` says so.
+    /// Delivers each whole chunk, most of them without a copy. Returns false once `each` does.
     fn add(
         &mut self,
         mut read: &[u8],

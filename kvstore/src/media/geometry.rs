@@ -3,16 +3,16 @@
 //! | on each device | units |
 //! |---|---|
 //! | superblock, copy A | 0 |
-//! | of each shard that has its home there: its journal, and two slots for checkpoints | from 1 |
-//! | data: for each shard of the store an equal part | up to the last but one |
+//! | for each shard that has its home there: its journal, and two checkpoint slots | from 1 |
+//! | data: an equal part for each shard of the store | up to the last but one |
 //! | superblock, copy B | the last |
 //!
-//! The home of shard `s` is device `s` modulo the number of devices. All areas are disjoint. The geometry follows from
-//! the options of the format alone, and those are in the superblocks: it is computed anew at each opening.
+//! The home of shard `s` is device `s` modulo the number of devices. All areas are disjoint. The geometry follows
+//! from the format options alone, which are in the superblocks, so each opening computes it anew.
 //!
-//! The journal has, unless it is said otherwise, 24 bytes for each object that a shard may have, and 1 MiB or more. A
-//! slot has room for 85 bytes for each object, which are a key of 32 bytes, one checksum, a slab, an expiry, and a
-//! quarter more for what is put while the checkpoint is taken; and for all tenants and layouts.
+//! By default a journal has 24 bytes per object that a shard may have, and at least 1 MiB. A slot has room for 85
+//! bytes per object: a key of 32 bytes, one checksum, a slab, an expiry, and a quarter more for puts made while the
+//! checkpoint is taken; and for all tenants and layouts.
 
 use std::ops::Range;
 
@@ -23,34 +23,34 @@ use crate::media::record::{LAYOUT_BYTES_MAX, TENANT_NAME_BYTES_MAX, record_bytes
 use crate::media::recovery::Areas;
 use crate::model::place::{Place, UNIT_BYTES, units};
 
-/// Most devices of a store: those that a put may go to are bits of a word.
+/// Maximum devices of a store: the devices allowed for a put are bits of a word.
 pub const DEVICES_MAX: usize = 64;
-/// Most shards of a store.
+/// Maximum shards of a store.
 pub const SHARDS_MAX: u16 = 1024;
 
 const JOURNAL_BYTES_MIN: u64 = 1 << 20;
 const JOURNAL_BYTES_PER_OBJECT: u64 = 24;
-/// The record of an object with a long hash for a key and of one piece.
+/// The record of a one-piece object whose key is a long hash.
 const USUAL_RECORD_BYTES: u64 = record_bytes(32, 1) as u64;
-/// The records of all tenants and layouts that there can be.
+/// The records of the maximum number of tenants and layouts.
 const NAMES_BYTES: u64 = 255 * (12 + TENANT_NAME_BYTES_MAX + 4 + LAYOUT_BYTES_MAX) as u64;
 
-/// What a store is formatted for.
+/// Format options that determine the geometry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatOptions {
-    /// How many shards it has: 1 to 1024.
+    /// Number of shards, 1 to 1024.
     pub shards: u16,
-    /// How many objects each of them may have.
+    /// Maximum objects per shard.
     pub objects_max: u32,
-    /// How long each journal is, in bytes; by the number of objects if none.
+    /// Length of each journal in bytes; by the number of objects if `None`.
     pub journal_bytes: Option<u64>,
-    /// How long each of the two slots for checkpoints is, in bytes; by the number of objects if none.
+    /// Length of each of the two checkpoint slots in bytes; by the number of objects if `None`.
     pub checkpoint_bytes: Option<u64>,
-    /// How long each device is, in units.
+    /// Length of each device in units.
     pub device_units: Vec<u64>,
 }
 
-/// See the module.
+/// The layout of all areas on a store's devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     shards: u16,
@@ -60,11 +60,11 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Where things lie.
+    /// Computes the geometry.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no shard, object or device, or too many; or a journal, slot or device is too
-    /// short, with the least that does.
+    /// [`Error::Invalid`] if there are no shards, objects or devices, or too many; or if a journal, slot or device is
+    /// too short, with the minimum.
     pub fn new(options: &FormatOptions) -> Result<Geometry> {
         check_counts(options)?;
         let geometry = Geometry {
@@ -79,53 +79,53 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u16 {
         self.shards
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub fn devices(&self) -> u8 {
         self.device_units.len() as u8
     }
 
-    /// How long a journal is, in units.
+    /// Returns the length of a journal in units.
     pub fn journal_units(&self) -> u64 {
         self.journal_units
     }
 
-    /// How long a slot is, in units.
+    /// Returns the length of a slot in units.
     pub fn checkpoint_units(&self) -> u64 {
         self.checkpoint_units
     }
 
-    /// Bytes of records that a shard may hold at one time, by [`record_bytes`]: more are refused, so that a checkpoint
-    /// fits. A fifth of the slot is left for what is put while the checkpoint is taken.
+    /// Returns the most bytes of records that a shard may hold at a time, as counted by [`record_bytes`]; more are
+    /// refused, so that a checkpoint fits. A fifth of the slot is left for puts made while the checkpoint is taken.
     pub fn record_bytes_max(&self) -> u64 {
         slot_record_bytes(self.checkpoint_units) / 5 * 4
     }
 
-    /// On which device the metadata of a shard lie.
+    /// Returns the device with the metadata of a shard.
     pub fn home(&self, shard: u16) -> u8 {
         (usize::from(shard) % self.device_units.len()) as u8
     }
 
-    /// Where both copies of a device's superblock lie.
+    /// Returns the units of both copies of a device's superblock.
     pub fn superblocks(&self, device: u8) -> [u64; 2] {
         superblock_units(self.device_units[usize::from(device)])
     }
 
-    /// Where the journal of a shard lies.
+    /// Returns the device and the units of a shard's journal.
     ///
     /// # Panics
-    /// If there is no such shard; so do the others.
+    /// If there is no such shard, as do the methods below.
     pub fn journal(&self, shard: u16) -> (u8, Range<u64>) {
         assert!(shard < self.shards, "a shard of the store's");
         let start = 1 + u64::from(shard / u16::from(self.devices())) * self.metadata_units();
         (self.home(shard), start..start + self.journal_units)
     }
 
-    /// Where a slot for checkpoints of a shard lies; there are slots 0 and 1.
+    /// Returns the device and the units of a shard's checkpoint slot, 0 or 1.
     pub fn checkpoint(&self, shard: u16, slot: usize) -> (u8, Range<u64>) {
         assert!(slot < 2, "there are two slots");
         let (device, journal) = self.journal(shard);
@@ -133,14 +133,14 @@ impl Geometry {
         (device, start..start + self.checkpoint_units)
     }
 
-    /// Where all metadata of a shard lie.
+    /// Returns the places of a shard's metadata.
     pub fn areas(&self, shard: u16) -> Areas {
         let (device, journal) = self.journal(shard);
         let slots = [self.checkpoint(shard, 0).1, self.checkpoint(shard, 1).1];
         Areas { device, journal, slots }
     }
 
-    /// Where the data of a shard lie on a device.
+    /// Returns the units of a shard's data on a device.
     pub fn data(&self, shard: u16, device: u8) -> Range<u64> {
         assert!(shard < self.shards, "a shard of the store's");
         let all = self.all_data(usize::from(device));
@@ -151,7 +151,7 @@ impl Geometry {
         bound(shard)..bound(shard + 1)
     }
 
-    /// Units for data on all devices.
+    /// Returns the units for data on all devices.
     pub fn data_units(&self) -> u64 {
         let devices = 0..self.device_units.len();
         devices.map(|device| self.all_data(device)).map(|data| data.end - data.start).sum()
@@ -161,7 +161,7 @@ impl Geometry {
         self.journal_units + 2 * self.checkpoint_units
     }
 
-    /// How many shards have their home on a device.
+    /// Returns how many shards have their home on a device.
     fn homed(&self, device: usize) -> u64 {
         let (shards, devices) = (usize::from(self.shards), self.device_units.len());
         (shards / devices + usize::from(device < shards % devices)) as u64
@@ -187,7 +187,7 @@ impl Geometry {
     }
 }
 
-/// Where both copies of the superblock of a device of so many units lie: copy A first.
+/// Returns the units of both superblock copies on a device of `device_units`, copy A first.
 pub fn superblock_units(device_units: u64) -> [u64; 2] {
     [0, device_units.saturating_sub(1)]
 }
@@ -208,7 +208,7 @@ fn check_counts(options: &FormatOptions) -> Result<()> {
     Ok(())
 }
 
-/// Units of `bytes` where a choice was made, and no longer than a device can be.
+/// Converts a configured length to units, within the minimum and the longest possible device.
 fn chosen_units(what: &'static str, bytes: u64, units_min: u64) -> Result<u64> {
     let units = units(bytes);
     if (units_min..Place::UNITS_MAX).contains(&units) {
@@ -243,7 +243,6 @@ mod tests {
         FormatOptions { shards, objects_max, journal_bytes, checkpoint_bytes, device_units }
     }
 
-    /// All areas of a device, in order.
     fn areas(geometry: &Geometry, device: u8) -> Vec<Range<u64>> {
         let mut areas: Vec<_> =
             geometry.superblocks(device).into_iter().map(|unit| unit..unit + 1).collect();
@@ -288,7 +287,7 @@ mod tests {
             let bytes: u64 = text.split(' ').skip_while(|word| *word != "needs").nth(1)
                 .and_then(|word| word.parse().ok()).expect("a figure");
             let units = bytes / UNIT_BYTES;
-            // The first device has the most homes: what does for it does for all.
+            // The first device has the most homes, so a size that fits it fits all.
             prop_assert!(Geometry::new(&options(shards, objects_max, vec![units; devices])).is_ok());
             prop_assert!(Geometry::new(&options(shards, objects_max, vec![units - 1; devices])).is_err());
         }

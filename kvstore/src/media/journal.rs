@@ -1,22 +1,22 @@
-//! The journal: a ring of blocks of one unit each, as a state machine that does no I/O.
+//! The journal: a ring of blocks of one unit each, as a state machine without I/O.
 //!
 //! Blocks are numbered from 1 for as long as the store exists; block `n` lies at unit `n % length` of the ring. All
-//! ends are exclusive: blocks below them.
+//! ends are exclusive.
 //!
-//! | position | blocks below it |
+//! | position | the blocks below it |
 //! |---|---|
-//! | tail | are not needed any more: both checkpoints cover them |
+//! | tail | are no longer needed: both checkpoints cover them |
 //! | durable end | were covered by a flush |
 //! | written end | were written, and so were all before them |
-//! | taken end | were given to the caller to be written |
+//! | taken end | were handed to the caller to write |
 //! | [`Journal::mark`] | are sealed: nothing is added to them |
 //!
-//! The positions are in this order. The ring holds all blocks from the tail to the open one: what would overwrite the
-//! tail is refused. A block that was sealed never changes. It is kept until it is durable, so that it can be written
-//! again, as it was, to a device that has forgotten it.
+//! The positions are in this order. The ring holds all blocks from the tail to the open one; appending refuses to
+//! overwrite the tail. A sealed block never changes. It is kept until it is durable, so that it can be written again
+//! unchanged to a device that has forgotten it.
 //!
-//! No allocation for a record: blocks' memory is used again. What it does not do: read ([`crate::media::recovery`]), wait, or
-//! decide when to seal, to flush and to take a checkpoint.
+//! A record costs no allocation, because the blocks' memory is reused. The journal does not read
+//! ([`crate::media::recovery`]), does not wait, and does not decide when to seal, flush or take a checkpoint.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,36 +24,36 @@ use std::ops::Range;
 use crate::media::block::{BlockKind, BlockWriter, JOURNAL_BLOCK_BYTES, Lineage, Stamp};
 use crate::media::record::Record;
 
-/// Idle blocks that are kept to be used again.
+/// Limit of idle blocks kept for reuse.
 const SPARE_BLOCKS_MAX: usize = 1024;
 
-/// The shortest ring, in blocks.
+/// Length of the shortest ring in blocks.
 pub const JOURNAL_UNITS_MIN: u64 = 16;
 /// The number of the first block of a journal.
 pub const FIRST_SEQUENCE: u64 = 1;
 
-/// A point in the history that a journal tells.
+/// A point in a journal's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The block that comes next.
+    /// The next block.
     pub sequence: u64,
     /// The seal of the block before it.
     pub chain: u64,
 }
 
 impl Mark {
-    /// Where the journal of a lineage starts.
+    /// Returns where the journal of a lineage begins.
     pub fn start(lineage: &Lineage) -> Mark {
         Mark { sequence: FIRST_SEQUENCE, chain: lineage.origin(BlockKind::Journal, 0) }
     }
 }
 
-/// The ring is full: a checkpoint has to move its tail first.
+/// The ring is full: a checkpoint must advance its tail first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the journal is full: a checkpoint has to be completed first")]
 pub struct Full;
 
-/// A run of blocks to be written with one command.
+/// A run of blocks to write with one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalWrite {
     /// Its first unit on the device.
@@ -63,13 +63,13 @@ pub struct JournalWrite {
 }
 
 impl JournalWrite {
-    /// How long it is.
+    /// Returns its length in bytes.
     pub fn bytes(&self) -> usize {
         (self.sequences.end - self.sequences.start) as usize * JOURNAL_BLOCK_BYTES
     }
 }
 
-/// See the module.
+/// A ring of blocks with an open block at its end.
 #[derive(Debug)]
 pub struct Journal {
     ring: Range<u64>,
@@ -78,7 +78,7 @@ pub struct Journal {
     open: BlockWriter,
     mark: Mark,
     sealed: VecDeque<Box<[u8]>>,
-    /// Blocks that were taken and are not durable, the oldest first.
+    /// Blocks that were taken and are not durable, oldest first.
     undurable: VecDeque<Box<[u8]>>,
     spare: Vec<Box<[u8]>>,
     in_flight: VecDeque<(Range<u64>, bool)>,
@@ -88,12 +88,12 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// A journal in the units `ring` that goes on at `next`: at [`Mark::start`] in a new store or epoch, else where
-    /// recovery ended. `session` is a number that no earlier opening of the store had; `tail` is the oldest block
-    /// that is still needed.
+    /// Creates a journal in the units `ring` that continues at `next`: [`Mark::start`] in a new store or epoch,
+    /// otherwise where recovery ended. `session` is a number that no earlier opening of the store had; `tail` is the
+    /// oldest block still needed.
     ///
     /// # Panics
-    /// If the ring is shorter than two blocks, or does not hold what is needed.
+    /// If the ring is shorter than two blocks, or does not hold the blocks needed.
     pub fn new(ring: Range<u64>, epoch: u64, session: u64, next: Mark, tail: u64) -> Journal {
         let blocks = ring.end - ring.start;
         assert!(blocks >= 2, "a ring has two blocks or more");
@@ -114,8 +114,8 @@ impl Journal {
         }
     }
 
-    /// Appends a record and gives the number of the block in which it is: it is written when
-    /// [`Journal::written_end`] is past that, durable when [`Journal::durable_end`] is.
+    /// Appends a record and returns the number of its block. The block is written when [`Journal::written_end`] is
+    /// past it, and durable when [`Journal::durable_end`] is.
     ///
     /// # Errors
     /// [`Full`], with nothing changed.
@@ -134,8 +134,8 @@ impl Journal {
         Ok(self.mark.sequence)
     }
 
-    /// Seals the open block, if there is anything in it, so that it can be written as it is. Whatever was appended
-    /// is then in blocks below the mark that comes back.
+    /// Seals the open block, unless it is empty, so that it can be written. All records so far are then in blocks
+    /// below the returned mark.
     pub fn seal(&mut self) -> Mark {
         if self.open.is_empty() {
             return self.mark;
@@ -150,13 +150,13 @@ impl Journal {
         self.mark
     }
 
-    /// The open block: where the replay of a checkpoint begins that is begun now.
+    /// Returns the open block: a checkpoint that begins now replays from here.
     pub fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// Copies sealed blocks, the oldest first, to the front of `into`, as many as it holds and one write can take:
-    /// a write does not go around the ring's end. None if there is no sealed block, or no room for one.
+    /// Copies sealed blocks, oldest first, to the front of `into`: as many as fit in it and in one write, which does
+    /// not cross the ring's end. Returns `None` if there is no sealed block, or no room for one.
     pub fn take(&mut self, into: &mut [u8]) -> Option<JournalWrite> {
         let first = self.taken_end();
         let at = first % self.blocks();
@@ -175,7 +175,7 @@ impl Journal {
         Some(JournalWrite { unit: self.ring.start + at, sequences })
     }
 
-    /// A write has completed, in any order among those taken.
+    /// Records that a write has completed; writes may complete in any order.
     ///
     /// # Panics
     /// If it is not in flight.
@@ -189,8 +189,8 @@ impl Journal {
         }
     }
 
-    /// A flush has completed that was begun when [`Journal::written_end`] was `end`. Flushes may complete in any
-    /// order.
+    /// Records that a flush has completed which began when [`Journal::written_end`] was `end`. Flushes may complete
+    /// in any order.
     ///
     /// # Panics
     /// If blocks below `end` were not written.
@@ -202,8 +202,8 @@ impl Journal {
         self.spare.truncate(SPARE_BLOCKS_MAX);
     }
 
-    /// Has everything written again that is not durable, since its device may have forgotten it. No write is in flight
-    /// any more, and flushes that began before are of no account.
+    /// Queues everything undurable to be written again, because its device may have forgotten it. No write may be in
+    /// flight, and earlier flushes no longer count.
     pub fn write_again(&mut self) {
         self.in_flight.clear();
         self.written_end = self.durable_end;
@@ -212,7 +212,7 @@ impl Journal {
         assert_eq!(self.taken_end(), self.durable_end, "all that is not durable was kept");
     }
 
-    /// Blocks below `tail` are not needed any more: it is where the older of two complete checkpoints begins.
+    /// Releases blocks below `tail`, where the older of two complete checkpoints begins.
     ///
     /// # Panics
     /// If they are not durable: the checkpoints that cover them cannot be complete.
@@ -221,42 +221,42 @@ impl Journal {
         self.tail = self.tail.max(tail);
     }
 
-    /// Blocks below it were written, and all before them.
+    /// Returns the end of the blocks that were written without a gap.
     pub fn written_end(&self) -> u64 {
         self.written_end
     }
 
-    /// Blocks below it were covered by a flush.
+    /// Returns the end of the blocks that a flush has covered.
     pub fn durable_end(&self) -> u64 {
         self.durable_end
     }
 
-    /// The oldest block that is still needed.
+    /// Returns the oldest block still needed.
     pub fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// How many blocks are sealed and were not taken.
+    /// Returns how many sealed blocks were not taken.
     pub fn sealed_blocks(&self) -> usize {
         self.sealed.len()
     }
 
-    /// How many blocks were taken and are not durable: each is kept in memory.
+    /// Returns how many blocks were taken and are not durable; each is kept in memory.
     pub fn undurable_blocks(&self) -> usize {
         self.undurable.len()
     }
 
-    /// Whether anything was appended that is not sealed.
+    /// Returns whether the open block holds records.
     pub fn has_unsealed(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// How many blocks the ring has.
+    /// Returns the length of the ring in blocks.
     pub fn blocks(&self) -> u64 {
         self.ring.end - self.ring.start
     }
 
-    /// How many blocks there still is room for, the open one among them.
+    /// Returns how many blocks are free, including the open one.
     pub fn free_blocks(&self) -> u64 {
         self.blocks() - (self.mark.sequence - self.tail)
     }
@@ -288,7 +288,7 @@ mod tests {
         journal.append(&Record::Delete { key: &key, place: Place { device: 0, unit: number } })
     }
 
-    /// What a test or a device does.
+    /// An action of the test or the device.
     #[derive(Clone, Debug)]
     enum Step {
         Append,
@@ -311,12 +311,12 @@ mod tests {
         vec(step, 0..400)
     }
 
-    /// The media, and what is known from outside.
+    /// The media, and the facts observed from outside.
     #[derive(Default)]
     struct Outside {
         units: std::collections::BTreeMap<u64, Vec<u8>>,
         in_flight: Vec<(JournalWrite, Vec<u8>)>,
-        /// Of each record, its block.
+        /// The block of each record.
         blocks: Vec<u64>,
         taken: u64,
     }
@@ -360,7 +360,7 @@ mod tests {
         }
     }
 
-    /// The keys' numbers of the records in blocks `range` of the media, which must follow each other.
+    /// Reads the key numbers of the records in blocks `range` of the media, which must be chained.
     fn read(outside: &Outside, range: Range<u64>) -> Vec<u64> {
         let mut numbers = Vec::new();
         let mut chain = None;
@@ -386,8 +386,8 @@ mod tests {
                 step(&mut journal, &mut outside, each);
                 let order = [journal.tail, journal.durable_end, journal.written_end, journal.taken_end()];
                 prop_assert!(order.is_sorted() && journal.taken_end() <= journal.mark().sequence);
-                // What is in flight may be on the media in part: only what was written counts, and only if nothing
-                // that was taken since lies over it.
+                // Writes in flight may be on the media in part: only completed writes count, and only if no block
+                // taken later lies over them.
                 let from = journal.tail;
                 let wanted: Vec<u64> = (0..outside.blocks.len() as u64)
                     .filter(|number| (from..journal.written_end).contains(&outside.blocks[*number as usize]))

@@ -1,4 +1,9 @@
-//! The format on the media: bytes in, bytes out. `format` and `survey` are the calls that wait for a device.
+//! The format on the media: bytes in, bytes out.
+//!
+//! `superblock`, `geometry` and `device_set` describe the devices; `record`, `block`, `journal` and `checkpoint`
+//! encode a shard's metadata; `recovery` reads it back through a trait. None of these know a queue. `format` and
+//! `survey` are the calls that wait for devices. Every byte read is untrusted: it is checked before use, and damage
+//! is a value rather than a panic.
 
 pub mod block;
 pub(crate) mod bytes;

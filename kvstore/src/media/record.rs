@@ -1,10 +1,10 @@
-//! What the journal and the checkpoints say, one record at a time.
+//! Records: the entries of journals and checkpoints.
 //!
-//! Little-endian, of varied length, without padding; `docs/disk-format.md` has the bytes. Decoding borrows, allocates
-//! nothing and checks every field: what it accepts encodes to the same bytes again. Records have no checksum: the
-//! block around them has.
+//! They are little-endian, of variable length and without padding; `docs/disk-format.md` specifies the bytes.
+//! Decoding borrows, allocates nothing and checks every field: an accepted record encodes to the same bytes again.
+//! Records have no checksum, because the block around them has one.
 //!
-//! It does not know which records are true: replaying them in order is the shard's affair.
+//! This module does not judge which records are true: the shard replays them in order.
 
 use std::fmt;
 
@@ -13,11 +13,11 @@ use crate::model::key::KEY_BYTES_MAX;
 use crate::model::object::{CHECKSUMS_MAX, LayoutId, Object, TenantId};
 use crate::model::place::Place;
 
-/// The longest name of a tenant, in bytes of UTF-8.
+/// Maximum length of a tenant's name, in bytes of UTF-8.
 pub const TENANT_NAME_BYTES_MAX: usize = 64;
-/// The longest encoding of a layout, in bytes.
+/// Maximum length of an encoded layout, in bytes.
 pub const LAYOUT_BYTES_MAX: usize = 64;
-/// The longest record: a put with everything.
+/// Length of the longest record, a put with all options, in bytes.
 pub const RECORD_BYTES_MAX: usize = record_bytes(KEY_BYTES_MAX, CHECKSUMS_MAX);
 
 const PUT: u8 = 1;
@@ -36,13 +36,13 @@ const HAS_SLAB_BASE: u8 = 1;
 const HAS_EXPIRY: u8 = 2;
 const HAS_QUOTA: u8 = 1;
 
-/// Most bytes that the record of an object takes, with a slab and an expiry. For accounting: a checkpoint holds one
-/// for each object.
+/// Returns the most bytes that an object's record takes, with a slab and an expiry. Used for accounting: a checkpoint
+/// holds one record per object.
 pub const fn record_bytes(key_bytes: usize, checksums: usize) -> usize {
     PUT_BYTES + SLAB_BASE_BYTES + EXPIRES_BYTES + key_bytes + 4 * checksums
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no record: {0}")]
 pub struct Malformed(pub &'static str);
@@ -50,49 +50,49 @@ pub struct Malformed(pub &'static str);
 /// One change of the store, or one thing that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// There is this object, in place of any other of its key.
+    /// This object exists and replaces any other with its key.
     Put(Put<'a>),
-    /// The object of this key is gone if it lies there. So an eviction never undoes a newer put.
+    /// The object with this key is gone if it lies at this place, so that an eviction never undoes a newer put.
     Delete {
         /// Its key: 1 to 512 bytes.
         key: &'a [u8],
-        /// Where it lay.
+        /// Where it was.
         place: Place,
     },
-    /// There is this tenant, in place of any other of its number.
+    /// This tenant exists and replaces any other with its id.
     Tenant {
-        /// Its number.
+        /// Its id.
         id: TenantId,
         /// Its name: 1 to 64 bytes.
         name: &'a str,
-        /// How many units it may use; unbounded if none.
+        /// Its quota in units; unbounded if `None`.
         quota_units: Option<u64>,
     },
-    /// There is this layout, in place of any other of its number.
+    /// This layout exists and replaces any other with its id.
     Layout {
-        /// Its number.
+        /// Its id.
         id: LayoutId,
         /// Its encoding, opaque here: up to 64 bytes.
         bytes: &'a [u8],
     },
 }
 
-/// An object as a record has it.
+/// An object in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Put<'a> {
     /// Its key: 1 to 512 bytes.
     pub key: &'a [u8],
-    /// What is known of it.
+    /// Its place, length, tenant and layout.
     pub object: Object,
     /// The first unit of its slab, if it lies in one; not behind its own place.
     pub slab_base: Option<u64>,
-    /// When it expires, in seconds of whatever clock the store has.
+    /// When it expires, in seconds of the store's clock.
     pub expires_s: Option<u64>,
-    /// Of each of its pieces: 1 to 512.
+    /// The checksum of each piece: 1 to 512.
     pub checksums: Checksums<'a>,
 }
 
-/// Checksums as they lie in memory or in a record.
+/// Checksums, in memory or in a record.
 #[derive(Clone, Copy)]
 pub struct Checksums<'a>(Form<'a>);
 
@@ -109,7 +109,7 @@ impl<'a> From<&'a [u32]> for Checksums<'a> {
 }
 
 impl<'a> Checksums<'a> {
-    /// How many there are.
+    /// Returns their number.
     #[allow(clippy::len_without_is_empty)] // There is always one.
     pub fn len(&self) -> usize {
         match self.0 {
@@ -118,7 +118,7 @@ impl<'a> Checksums<'a> {
         }
     }
 
-    /// Each of them, in the order of the pieces.
+    /// Iterates over them in the order of the pieces.
     pub fn iter(&self) -> impl Iterator<Item = u32> + use<'a> {
         let (words, bytes): (&[u32], &[u8]) = match self.0 {
             Form::Words(words) => (words, &[]),
@@ -127,7 +127,7 @@ impl<'a> Checksums<'a> {
         words.iter().copied().chain(read_words(bytes))
     }
 
-    /// Puts them into `words` in place of what is there.
+    /// Copies them into `words`, replacing its contents.
     pub fn copy_into(&self, words: &mut Vec<u32>) {
         words.clear();
         match self.0 {
@@ -156,7 +156,7 @@ impl fmt::Debug for Checksums<'_> {
 }
 
 impl<'a> Record<'a> {
-    /// How long its encoding is, in bytes.
+    /// Returns the length of its encoding in bytes.
     pub fn encoded_bytes(&self) -> usize {
         match self {
             Record::Put(put) => put.encoded_bytes(),
@@ -168,10 +168,11 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Writes it to the front of `into` and says how long it is; none, and nothing written, if it does not fit.
+    /// Encodes it to the front of `into` and returns its length. Returns `None` and writes nothing if it does not
+    /// fit.
     ///
     /// # Panics
-    /// If a field is out of its range.
+    /// If a field is out of range.
     #[inline]
     pub fn encode(&self, into: &mut [u8]) -> Option<usize> {
         let bytes = self.encoded_bytes();
@@ -197,7 +198,7 @@ impl<'a> Record<'a> {
         Some(bytes)
     }
 
-    /// The record at the front of `bytes` and what follows it.
+    /// Decodes the record at the front of `bytes`; returns it and the rest.
     ///
     /// # Errors
     /// [`Malformed`] if there is none.
@@ -249,7 +250,7 @@ impl<'a> Put<'a> {
 
     #[inline]
     fn decode(reader: &mut Reader<'a>) -> Result<Put<'a>, Malformed> {
-        // At once: millions of these are read at an opening.
+        // In one read: an opening decodes millions of these.
         let head: [u8; PUT_BYTES - 1] = reader.array().ok_or(CUT)?;
         let [flags, tenant, layout, k0, k1, c0, c1, p0, p1, p2, p3, p4, p5, b0, b1, b2, b3, b4] =
             head;
@@ -333,7 +334,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A record that owns what a [`Record`] borrows.
+    /// An owned form of [`Record`].
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub(crate) enum Owned {
         Put { key: Vec<u8>, object: Object, slab: bool, expires_s: Option<u64>, sums: Vec<u32> },
@@ -360,7 +361,6 @@ pub(crate) mod tests {
             }
         }
 
-        /// What a record says, kept.
         pub(crate) fn of(record: &Record<'_>) -> Owned {
             match record {
                 Record::Put(put) => Owned::Put {
@@ -389,7 +389,6 @@ pub(crate) mod tests {
         }
     }
 
-    /// Any record at all.
     pub(crate) fn records() -> impl Strategy<Value = Owned> {
         let keys = || prop_oneof![vec(any::<u8>(), 1..40), vec(any::<u8>(), 1..=KEY_BYTES_MAX)];
         let sums = prop_oneof![vec(any::<u32>(), 1..4), vec(any::<u32>(), 1..=CHECKSUMS_MAX)];

@@ -1,18 +1,18 @@
-//! What a shard finds when it comes back: the newest checkpoint that is whole, and the journal over it.
+//! Recovery of a shard: the newest whole checkpoint, and the journal over it.
 //!
-//! 1. Both headers are read. Of those that are whole the newer comes first, then the older, then the empty store in
-//!    which the journal's first block was written.
-//! 2. Its body is loaded block by block; damage rules it out.
-//! 3. The journal is replayed from its begin until a block does not follow the one before: that is the cut, and
-//!    appending goes on there. What lies behind the cut is void for ever, whatever is written before it.
-//! 4. If the replay passed the checkpoint's end, the state is exactly that after the last block before the cut. If not,
-//!    the next candidate is tried. If none is left, the newest whole one is taken and the result is *inconsistent*:
+//! 1. Read both headers. Candidates are the whole ones, newer first, then the empty store in which the journal's
+//!    first block was written.
+//! 2. Load a candidate's body block by block; damage rules it out.
+//! 3. Replay the journal from the candidate's begin until a block does not follow the previous one. That is the cut,
+//!    where appending continues. Blocks behind the cut are void for ever, whatever is written before them.
+//! 4. If the replay passed the checkpoint's end, the state is exactly that after the last block before the cut.
+//!    Otherwise try the next candidate. If none is left, take the newest whole one; the result is *inconsistent*:
 //!    records of objects may then contradict each other about space.
 //!
-//! Records are handed over in order; the last one for a key counts. In between there may be more objects than the shard
-//! ever held at one time, and extents may overlap: what is free is to be computed at the end.
+//! Records are passed on in order, and the last one for a key counts. In between there may be more objects than the
+//! shard ever held at one time, and extents may overlap, so compute free space at the end.
 //!
-//! What it does not do: write anything, look at data, or trust anything that it reads.
+//! Recovery writes nothing, does not read objects' data, and trusts nothing that it reads.
 
 use std::ops::Range;
 
@@ -28,27 +28,27 @@ use crate::media::record::{Put, Record};
 use crate::model::object::{LayoutId, TenantId};
 use crate::model::place::{Place, UNIT_BYTES};
 
-/// Bytes of the journal that are read at a time.
+/// Bytes of the journal per read.
 const CHUNK_BYTES: usize = 64 << 10;
-/// How many blocks behind a cut are looked at, to say how much it cost.
+/// How many blocks behind a cut to inspect, to report its cost.
 const BEHIND_BLOCKS: u64 = 64;
 
-/// Where bytes are read from.
+/// The source of the bytes.
 ///
-/// What the medium cannot give back, an uncorrectable error, is handed over as zeroes: it is void like any other damage.
-/// An error is for a device that does not answer, and ends the recovery.
+/// Data that the medium cannot return (an uncorrectable error) is delivered as zeroes: it is void like any other
+/// damage. An error means that the device does not answer, and ends the recovery.
 pub trait Media {
-    /// Reads from `unit` on.
+    /// Reads at `unit`.
     ///
     /// # Errors
     /// If the device does not answer.
     fn read(&mut self, device: u8, unit: u64, into: &mut [u8]) -> Result<()>;
 
-    /// Reads `units` in chunks of `chunk_bytes`, the last of them maybe shorter, and gives each to `each` in order until
-    /// that says false. An implementation may read ahead as far as it likes.
+    /// Reads `units` in chunks of `chunk_bytes`, the last possibly shorter, and passes each to `each` in order until
+    /// that returns false. An implementation may read ahead as far as it likes.
     ///
     /// # Errors
-    /// If the device does not answer, or what `each` says.
+    /// If the device does not answer, or the error of `each`.
     fn read_stream(
         &mut self,
         device: u8,
@@ -72,104 +72,105 @@ pub trait Media {
     }
 }
 
-/// Who takes what is found.
+/// Receives the records found.
 pub trait Rebuild {
-    /// Forgets all that was handed over: it came from a checkpoint that turned out to be damaged.
+    /// Forgets all records so far: their checkpoint turned out to be damaged.
     fn clear(&mut self);
 
-    /// There is this object, in place of any other of its key.
+    /// Adds an object, replacing any other with its key.
     ///
     /// # Errors
-    /// Whatever ends the recovery.
+    /// An error ends the recovery.
     fn put(&mut self, put: &Put<'_>) -> Result<()>;
 
-    /// The object of this key is gone if it lies there.
+    /// Removes the object with this key if it lies at this place.
     ///
     /// # Errors
-    /// Whatever ends the recovery.
+    /// An error ends the recovery.
     fn delete(&mut self, key: &[u8], place: Place) -> Result<()>;
 
-    /// There is this tenant, in place of any other of its number.
+    /// Adds a tenant, replacing any other with its id.
     ///
     /// # Errors
-    /// Whatever ends the recovery.
+    /// An error ends the recovery.
     fn tenant(&mut self, id: TenantId, name: &str, quota_units: Option<u64>) -> Result<()>;
 
-    /// There is this layout, in place of any other of its number.
+    /// Adds a layout, replacing any other with its id.
     ///
     /// # Errors
-    /// Whatever ends the recovery.
+    /// An error ends the recovery.
     fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()>;
 }
 
-/// Where the metadata of a shard lie.
+/// Where a shard's metadata lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Areas {
-    /// On which device.
+    /// The device.
     pub device: u8,
     /// The units of the journal's ring.
     pub journal: Range<u64>,
-    /// The units of the two slots for checkpoints.
+    /// The units of the two checkpoint slots.
     pub slots: [Range<u64>; 2],
 }
 
-/// Which checkpoint.
+/// The checkpoint chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// Its number.
     pub number: u64,
     /// Its slot: 0 or 1.
     pub slot: usize,
-    /// Where its replay starts.
+    /// Where its replay begins.
     pub begin: Mark,
 }
 
-/// What was found, and where to go on.
+/// The result of a recovery, and where to continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Where the journal goes on.
+    /// Where the journal continues.
     pub next: Mark,
-    /// The oldest block of the journal that is still needed.
+    /// The oldest journal block still needed.
     pub tail: u64,
-    /// The checkpoint that was loaded; none if all comes from the journal.
+    /// The checkpoint loaded; `None` if everything comes from the journal.
     pub checkpoint: Option<Chosen>,
     /// The number of the next checkpoint.
     pub next_number: u64,
-    /// The slot of the next checkpoint: not that of the one that was loaded.
+    /// The slot of the next checkpoint: the other one than that loaded.
     pub next_slot: usize,
-    /// Records of the checkpoint.
+    /// Records read from the checkpoint.
     pub checkpoint_records: u64,
-    /// Records of the journal.
+    /// Records read from the journal.
     pub journal_records: u64,
-    /// Blocks of the journal.
+    /// Blocks read from the journal.
     pub journal_blocks: u64,
     /// Bytes read in all.
     pub bytes_read: u64,
-    /// What is at the cut, where the next block would have been; none if the whole ring was replayed.
-    /// [`Void::Damaged`] is a torn or damaged block.
+    /// What lies at the cut in place of the next block; `None` if the whole ring was replayed. [`Void::Damaged`] is a
+    /// torn or damaged block.
     pub cut: Option<Void>,
-    /// Blocks behind the cut, of the next 64 and those that were read with them, that are whole and no older than those
-    /// before the cut: lost with it.
+    /// Blocks lost behind the cut: of the next 64, and those read along with them, the ones that are whole and no
+    /// older than the blocks before the cut.
     pub blocks_behind: u64,
-    /// Numbers of checkpoints that were passed over, and why. [`Void::Chain`] is a journal that ends before its end.
+    /// Numbers of the checkpoints passed over, with the reason. [`Void::Chain`] means that the journal ends before
+    /// the checkpoint's end.
     pub passed_over: Vec<(u64, Void)>,
-    /// Of each slot, whether it has a header, but a damaged one.
+    /// For each slot, whether its header is damaged.
     pub damaged_headers: [bool; 2],
-    /// Whether no checkpoint was consistent: see the module. A checkpoint should be taken at once.
+    /// Whether no checkpoint was consistent (step 4 of the module's documentation). Take a checkpoint at once.
     pub is_inconsistent: bool,
-    /// Whether blocks or checkpoints are known to be lost that were flushed once: by damage, not by a cut. Keys may then
-    /// have come back as they were some time ago. A shard that must never give back what was superseded goes on with
-    /// nothing, from `next`, and takes a checkpoint of that at once.
+    /// Whether flushed blocks or checkpoints are known to be lost, by damage rather than by a cut. Keys may then have
+    /// come back in an older state. A shard that must never return superseded data starts empty from `next`, and
+    /// takes a checkpoint of that at once.
     pub is_flushed_lost: bool,
-    /// Slots whose header is to be overwritten with zeroes, and flushed, before the journal goes on: what is void now
-    /// must stay void, also if the medium could only not read it today.
+    /// Slots whose header must be zeroed and flushed before the journal continues: a void checkpoint must stay void,
+    /// even if the medium only failed to read it today.
     pub void_slots: [bool; 2],
 }
 
-/// Finds everything that a shard had and hands it over.
+/// Finds everything that a shard had and passes it to `rebuild`.
 ///
 /// # Errors
-/// Only what `media` and `rebuild` say; damage is in the result.
+/// Only errors of `media` and `rebuild`; damage is in the result.
 pub fn recover<M: Media, R: Rebuild>(
     media: &mut M,
     rebuild: &mut R,
@@ -185,10 +186,9 @@ pub fn recover<M: Media, R: Rebuild>(
 
 type Headers = [Result<CheckpointHeader, Void>; 2];
 
-/// A slot and what its header says.
 type Candidate = (usize, CheckpointHeader);
 
-/// What was loaded, if anything, and what the journal had to say.
+/// The checkpoint loaded, if any, and the journal's replay.
 struct Found {
     checkpoint: Option<Candidate>,
     checkpoint_records: u64,
@@ -218,7 +218,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         Ok(CheckpointHeader::decode(&bytes, self.lineage, units.end - units.start))
     }
 
-    /// Tries the candidates in order; see the module.
+    /// Tries the candidates in order, as the module's documentation says.
     fn first_consistent(&mut self, candidates: &[Candidate]) -> Result<Found> {
         let mut inconsistent = None;
         for candidate in candidates {
@@ -230,7 +230,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         }
         let empty = self.empty()?;
         match inconsistent {
-            // It was whole a moment ago; should it be damaged now, nothing is left but the empty store.
+            // It was whole a moment ago. If it is damaged now, only the empty store remains.
             Some(candidate) if empty.replay.blocks == 0 => match self.attempt(candidate)? {
                 Ok(found) => Ok(found),
                 Err(_) => self.empty(),
@@ -239,7 +239,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         }
     }
 
-    /// Loads a checkpoint and replays the journal over it; the outer error is a device's, the inner one damage.
+    /// Loads a checkpoint and replays the journal over it. The outer error is a device's, the inner one damage.
     fn attempt(&mut self, (slot, header): &Candidate) -> Result<Result<Found, Void>> {
         self.rebuild.clear();
         let found = match self.load(*slot, header)? {
@@ -258,7 +258,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         Ok(found)
     }
 
-    /// Replays the journal over nothing, from its very start.
+    /// Replays the journal from its first block over an empty store.
     fn empty(&mut self) -> Result<Found> {
         self.rebuild.clear();
         let start = Mark::start(self.lineage);
@@ -266,7 +266,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         Ok(Found { checkpoint: None, checkpoint_records: 0, replay, is_inconsistent: false })
     }
 
-    /// Hands over the body of a checkpoint and gives how many records it has; the inner error is damage.
+    /// Passes on the body of a checkpoint and returns its number of records. The inner error is damage.
     fn load(&mut self, slot: usize, header: &CheckpointHeader) -> Result<Result<u64, Void>> {
         let mut body = CheckpointReader::new(*header);
         let first = self.areas.slots[slot].start + 1;
@@ -281,7 +281,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         Ok(damage.map_or_else(|| body.finish().map(|()| header.records), Err))
     }
 
-    /// Hands over the records of the journal from `begin` on.
+    /// Passes on the records of the journal from `begin`.
     fn replay(&mut self, begin: Mark, end: Mark) -> Result<Replay> {
         let ring = &self.areas.journal;
         let at = ring.start + begin.sequence % (ring.end - ring.start);
@@ -333,13 +333,13 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         }
     }
 
-    /// Whether a header is whole and was not passed over: that of the older checkpoint.
+    /// Returns whether a header is whole and was not passed over, as that of the older checkpoint.
     fn is_kept(&self, header: &Result<CheckpointHeader, Void>) -> bool {
         let number = header.as_ref().ok().map(|header| header.number);
         number.is_some_and(|number| self.passed_over.iter().all(|(passed, _)| *passed != number))
     }
 
-    /// The oldest block of the journal that a checkpoint needs which may still be loaded.
+    /// Returns the oldest journal block needed by any checkpoint that may still be loaded.
     fn tail(&self, headers: &Headers, chosen: Option<&Candidate>, next: u64) -> u64 {
         let Some((slot, header)) = chosen else { return FIRST_SEQUENCE };
         let blocks = self.areas.journal.end - self.areas.journal.start;
@@ -353,7 +353,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
     }
 }
 
-/// Whole headers, the newest first.
+/// Returns the whole headers, newest first.
 fn candidates(headers: &Headers) -> Vec<Candidate> {
     let whole = headers.iter().enumerate();
     let mut whole: Vec<_> =
@@ -393,7 +393,7 @@ fn hand_over<R: Rebuild>(record: &Record<'_>, rebuild: &mut R) -> Result<()> {
     }
 }
 
-/// The journal being read.
+/// The state of reading the journal.
 struct Replay {
     epoch: u64,
     next: Mark,
@@ -425,12 +425,12 @@ impl Replay {
         }
     }
 
-    /// Whether nothing more is to be read.
+    /// Returns whether reading is finished.
     fn is_over(&self) -> bool {
         self.looked_behind > BEHIND_BLOCKS
     }
 
-    /// Hands over what a chunk of the ring has to say; false when no more is wanted.
+    /// Processes a chunk of the ring. Returns false when no more is needed.
     fn chunk<R: Rebuild>(&mut self, chunk: &[u8], rebuild: &mut R) -> Result<bool> {
         for bytes in chunk.chunks(JOURNAL_BLOCK_BYTES) {
             if self.cut.is_none() {
@@ -446,7 +446,7 @@ impl Replay {
         Ok(!self.is_over())
     }
 
-    /// The block, if it is the one that comes next and all its records are right: part of a block is never replayed.
+    /// Returns the block if it is the next one and all its records are valid: a block is never replayed in part.
     fn next_block<'a>(&self, bytes: &'a [u8]) -> Result<BlockReader<'a>, Void> {
         let block = BlockReader::open(BlockKind::Journal, bytes)?;
         block.check(self.epoch, self.next.sequence, self.next.chain)?;
@@ -466,12 +466,13 @@ impl Replay {
         Ok(())
     }
 
-    /// Whether a block of a later lap is where the journal's first was: there were checkpoints once.
+    /// Returns whether a block of a later lap lies where the journal's first was, which means that there once were
+    /// checkpoints.
     fn lacks_its_start(&self) -> bool {
         self.blocks == 0 && matches!(self.cut, Some(Void::Sequence(_)))
     }
 
-    /// Counts a block behind the cut; the first that comes is the cut itself.
+    /// Counts lost blocks behind the cut. The first call is for the cut itself.
     fn look_behind(&mut self, bytes: &[u8]) {
         let sequence = self.next.sequence + self.looked_behind;
         let block = BlockReader::open(BlockKind::Journal, bytes).ok();

@@ -1,11 +1,12 @@
-//! The superblock: what a device is to a store. One unit, in two copies: the first and the last of the device.
+//! The superblock: a device's role in a store. One unit in two copies, in the first and the last unit of the device.
 //!
-//! The newer copy that is whole counts; at each change copy A is written, flushed, then copy B. A change is: the format,
-//! and each opening, which raises the sequence. That sequence is the number of the session, by which blocks of
-//! the journal are told from those of earlier openings; so it is on all devices before the first block is written.
+//! The newer whole copy counts. A change writes and flushes copy B, then copy A ([`crate::media::format`]). Changes
+//! are the format and each opening, which raises the sequence. That sequence is the number of the session, which
+//! distinguishes its journal blocks from those of earlier openings, so it is on all devices before the first block is
+//! written.
 //!
-//! The place of the checksum and of the version stay where they are in all versions to come, so that another version is
-//! told from damage. What it does not do: read or write, or say where the rest lies ([`crate::media::geometry`]).
+//! The checksum and the version stay in their places in all future versions, so that another version is not taken for
+//! damage. This module does not do I/O, and does not know where the rest lies ([`crate::media::geometry`]).
 
 use std::fmt;
 
@@ -17,42 +18,42 @@ use crate::model::place::UNIT_BYTES;
 
 /// Bytes of a superblock: one unit.
 pub const SUPERBLOCK_BYTES: usize = UNIT_BYTES as usize;
-/// The version of all that is on the media.
+/// The version of the whole format.
 pub const FORMAT_VERSION: u32 = 1;
-/// The longest label, in bytes of UTF-8.
+/// Maximum length of a label, in bytes of UTF-8.
 pub const LABEL_BYTES_MAX: usize = 32;
 
 const MAGIC: [u8; 8] = *b"ADITKV\0\x01";
 const CRC_AT: usize = SUPERBLOCK_BYTES - 4;
 
-/// See the module.
+/// The contents of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// A random number: the same on all devices of a store, and on those of no other.
+    /// The store's random id, equal on all its devices and on no others.
     pub store: [u8; 16],
-    /// How often it was written: the newer copy counts. Also the number of the session that wrote it.
+    /// How often it was written, which decides the newer copy. Also the number of the session that wrote it.
     pub sequence: u64,
-    /// Journals and checkpoints of another epoch are void. A volatile opening raises it.
+    /// Journals and checkpoints of other epochs are void. A volatile opening raises it.
     pub epoch: u64,
-    /// How long this device is, in units.
+    /// Length of this device in units.
     pub device_units: u64,
-    /// How long each shard's journal is, in units.
+    /// Length of each shard's journal in units.
     pub journal_units: u64,
-    /// How long each slot for checkpoints is, in units.
+    /// Length of each checkpoint slot in units.
     pub checkpoint_units: u64,
-    /// How many objects each shard may have.
+    /// Maximum objects per shard.
     pub objects_max: u32,
-    /// How long an LBA of this device is, in bytes.
+    /// LBA size of this device in bytes.
     pub lba_bytes: u32,
-    /// How many shards the store has.
+    /// Number of shards.
     pub shards: u16,
-    /// Which of the store's devices this is, from 0.
+    /// Index of this device in the store, from 0.
     pub device_index: u8,
-    /// How many devices the store has.
+    /// Number of devices.
     pub device_count: u8,
-    /// How the store was opened last; nothing depends on it.
+    /// How the store was last opened; informative only.
     pub durability: Durability,
-    /// What the store is called: up to 32 bytes.
+    /// The label: up to 32 bytes.
     pub label: String,
 }
 
@@ -61,11 +62,11 @@ pub struct Superblock {
 pub enum Absent {
     /// Both copies are all zeroes.
     Blank,
-    /// Something else is there; its name, if it has a well-known one.
+    /// Other data is there; its name, if it has a well-known one.
     Foreign(Option<&'static str>),
-    /// A store of another version of the format.
+    /// A store in another version of the format.
     Version(u32),
-    /// A store, but neither copy is whole.
+    /// A store without a whole copy.
     Damaged,
 }
 
@@ -84,7 +85,7 @@ impl fmt::Display for Absent {
 }
 
 impl Absent {
-    /// The error of it, with what to do.
+    /// Converts it to an error with a remedy.
     pub fn into_error(self, device: &str) -> Error {
         let fix = match self {
             Absent::Blank => "format it with 'adit kv format', or look at the target's name",
@@ -103,7 +104,7 @@ impl Absent {
 }
 
 impl Superblock {
-    /// Its bytes.
+    /// Encodes it.
     ///
     /// # Panics
     /// If the label is too long.
@@ -124,10 +125,10 @@ impl Superblock {
         into[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The superblock in the bytes of one copy.
+    /// Decodes the superblock in the bytes of one copy.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason if there is none.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, Absent> {
         if bytes.len() != SUPERBLOCK_BYTES {
             return Err(Absent::Damaged);
@@ -154,7 +155,7 @@ impl Superblock {
         if is_device && is_lba && has_room { Ok(self) } else { Err(Absent::Damaged) }
     }
 
-    /// What the store was formatted for, for its geometry; `device_units` of all devices in order.
+    /// Returns the format options for the geometry; `device_units` are those of all devices in order.
     pub fn format_options(&self, device_units: Vec<u64>) -> FormatOptions {
         FormatOptions {
             shards: self.shards,
@@ -208,7 +209,7 @@ fn parse(reader: &mut Reader<'_>) -> Option<Superblock> {
     })
 }
 
-/// Where something else has its magic number in the first unit of a device, and what it is called.
+/// Well-known magic numbers in the first unit of a device: offset, bytes and name.
 const FOREIGN: [(usize, &[u8], &str); 12] = [
     (0, b"XFSB", "an XFS file system"),
     (1080, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
@@ -229,19 +230,19 @@ fn foreign(bytes: &[u8]) -> Option<&'static str> {
     FOREIGN.iter().find(is_there).map(|(_, _, name)| *name)
 }
 
-/// The superblock of a device, and which of its copies is to be written anew.
+/// The superblock of a device, and which copies need to be rewritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copies {
     /// The newer whole copy.
     pub superblock: Superblock,
-    /// Of copies A and B: why it is none, if it is none.
+    /// For copies A and B: why it is unusable, if it is.
     pub bad: [Option<Absent>; 2],
 }
 
-/// The superblock of a device by both copies.
+/// Chooses the superblock of a device from both copies.
 ///
 /// # Errors
-/// Why there is none: a whole one of another version comes first, then a damaged one, then something else.
+/// The reason if there is none; another version takes precedence over damage, and damage over foreign data.
 pub fn choose(copy_a: &[u8], copy_b: &[u8]) -> Result<Copies, Absent> {
     let (a, b) = (Superblock::decode(copy_a), Superblock::decode(copy_b));
     let bad = [a.as_ref().err().copied(), b.as_ref().err().copied()];
@@ -252,7 +253,7 @@ pub fn choose(copy_a: &[u8], copy_b: &[u8]) -> Result<Copies, Absent> {
     }
 }
 
-/// What is to be said of a device where neither copy is there.
+/// Returns the more telling reason if neither copy is usable.
 fn graver(a: Absent, b: Absent) -> Absent {
     let rank = |absent: &Absent| match absent {
         Absent::Version(_) => 4,

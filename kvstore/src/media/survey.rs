@@ -1,14 +1,13 @@
-//! What is on the devices of a store, found without opening it: for whoever checks a store, or only looks at it.
+//! A survey of a store's devices without opening the store, to check or inspect it.
 //!
 //! 1. Both copies of each device's superblock, and whether the devices are those of one store.
-//! 2. Of each shard the checkpoint and the journal, replayed as by an opening.
-//! 3. Each object against its neighbours and the data area: extents are disjoint and inside, layouts and tenants are
-//!    there, and there are as many checksums as pieces.
+//! 2. For each shard, the checkpoint and the journal, replayed as by an opening.
+//! 3. Each object against its neighbours and the data area: extents are disjoint and inside it, layouts and tenants
+//!    exist, and there are as many checksums as pieces.
 //!
-//! What is wrong is a list of [`Fault`]s. Nothing is written. The objects' data are read only by
-//! [`ShardSurvey::verify`], which is a scrub. Where
-//! somebody has the store open meanwhile, what is found may be of several moments: [`heads_in_use`] and [`Looks`]
-//! look until it is of one, and tell what is in motion from what is damaged.
+//! The result lists what is wrong as [`Fault`]s. A survey writes nothing. Only [`ShardSurvey::verify`], a scrub,
+//! reads the objects' data. If another process has the store open, a survey may mix several moments: [`heads_in_use`]
+//! and [`Looks`] repeat it until it shows one moment, and distinguish data in motion from damage.
 
 mod in_use;
 mod objects;
@@ -39,14 +38,14 @@ use crate::media::superblock::choose;
 use crate::model::layout::Layout;
 use crate::model::place::UNIT_BYTES;
 
-/// A device as it is now.
+/// The current facts of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// What it is called.
+    /// Its name.
     pub device: String,
-    /// How long it is, in bytes.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// How long its LBAs are, in bytes.
+    /// Its LBA size in bytes.
     pub lba_bytes: u32,
 }
 
@@ -59,9 +58,9 @@ impl DeviceFacts {
 /// The superblocks of a store.
 #[derive(Clone, Debug)]
 pub struct Heads {
-    /// Of each device in order.
+    /// The copies on each device, in order.
     pub copies: Vec<Copies>,
-    /// What they say together.
+    /// What the devices agree on.
     pub agreed: Agreed,
     /// Where everything lies.
     pub geometry: Geometry,
@@ -70,7 +69,7 @@ pub struct Heads {
 /// Reads and compares the superblocks.
 ///
 /// # Errors
-/// [`crate::Error::Media`] where a device has none, or they are not those of one store, in order and unchanged.
+/// [`crate::Error::Media`] if a device has none, or they are not those of one store, in order and unchanged.
 pub fn heads<M: Media>(media: &mut M, devices: &[DeviceFacts]) -> Result<Heads> {
     let mut copies = Vec::with_capacity(devices.len());
     for (index, device) in (0..).zip(devices) {
@@ -89,10 +88,10 @@ pub fn heads<M: Media>(media: &mut M, devices: &[DeviceFacts]) -> Result<Heads> 
     Ok(Heads { copies, agreed, geometry })
 }
 
-/// The superblock of one device, or why there is none; whether its neighbours are there is not asked.
+/// Reads the superblock of one device, regardless of the others. The inner error is why there is none.
 ///
 /// # Errors
-/// Where the device does not answer.
+/// If the device does not answer.
 pub fn head<M: Media>(
     media: &mut M,
     index: u8,
@@ -108,16 +107,16 @@ pub fn head<M: Media>(
     Ok(choose(&bytes[0], &bytes[1]))
 }
 
-/// Something that is not as it should be.
+/// Something wrong with a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// A word for programs.
+    /// A code for programs.
     pub code: &'static str,
     /// A sentence for people.
     pub text: String,
-    /// How many objects it costs, as far as that can be told.
+    /// How many objects it costs, as far as known.
     pub objects_lost: u64,
-    /// Which of its kind it is, where the text may say more of it the next time.
+    /// Identifies the fault within its kind if the text may differ the next time.
     place: Option<u64>,
 }
 
@@ -130,7 +129,7 @@ impl Fault {
         Fault { place: Some(place), ..self }
     }
 
-    /// Whether it is this one, seen at another time.
+    /// Returns whether `other` is the same fault, seen at another time.
     fn is_same(&self, other: &Fault) -> bool {
         let is_place = self.place.is_some() && self.place == other.place;
         self.code == other.code && (is_place || self.text == other.text)
@@ -143,20 +142,20 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What a shard has.
+/// The contents of a shard.
 #[derive(Clone, Debug)]
 pub struct ShardSurvey {
-    /// Where its metadata lie.
+    /// Where its metadata lies.
     pub areas: Areas,
     /// The units of its data on each device.
     pub data: Vec<Range<u64>>,
-    /// What its checkpoint and journal came to.
+    /// The result of replaying its checkpoint and journal.
     pub recovered: Recovered,
     /// Its objects, by key.
     pub objects: Vec<SurveyedObject>,
-    /// Its tenants: number, name, and quota in units.
+    /// Its tenants: id, name, and quota in units.
     pub tenants: Vec<(u8, String, Option<u64>)>,
-    /// Its layouts by number.
+    /// Its layouts by id.
     pub layouts: BTreeMap<u8, Layout>,
     /// How its room is used.
     pub space: Space,
@@ -165,12 +164,12 @@ pub struct ShardSurvey {
 }
 
 impl ShardSurvey {
-    /// The layout of an object; none where it is plain, or its layout is not there.
+    /// Returns the layout of an object; `None` if the object is plain, or its layout is missing.
     pub fn layout_of(&self, found: &SurveyedObject) -> Option<&Layout> {
         self.layouts.get(&found.object.layout.0)
     }
 
-    /// The name of an object's tenant; empty where that is nobody in particular, or is not there.
+    /// Returns the name of an object's tenant; empty for the default tenant or a missing one.
     pub fn tenant_of(&self, found: &SurveyedObject) -> &str {
         let tenant = self.tenants.iter().find(|(id, ..)| *id == found.object.tenant.0);
         tenant.map_or("", |(_, name, _)| name)
@@ -180,7 +179,7 @@ impl ShardSurvey {
 /// Surveys one shard.
 ///
 /// # Errors
-/// Where a device does not answer; damage is in the result.
+/// If a device does not answer; damage is in the result.
 ///
 /// # Panics
 /// If there is no such shard.
@@ -200,7 +199,7 @@ pub fn shard<M: Media>(media: &mut M, heads: &Heads, shard: u16) -> Result<Shard
     Ok(ShardSurvey { areas, data, recovered, objects, tenants, layouts, space, faults })
 }
 
-/// What is wrong with the superblocks, of which there is one whole copy on each device.
+/// Returns the faults of the superblocks, of which each device has one whole copy.
 pub fn of_heads(heads: &Heads, devices: &[DeviceFacts]) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (device, copies) in devices.iter().zip(&heads.copies) {

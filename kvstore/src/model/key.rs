@@ -1,17 +1,17 @@
-//! What objects are called.
+//! The names of objects.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// The longest key, in bytes.
+/// Maximum length of a key in bytes.
 pub const KEY_BYTES_MAX: usize = 512;
 /// Longer keys are on the heap.
 const SHORT: usize = 32;
 
-/// The name of an object: 1 to 512 bytes, any. The full key is an object's identity; nothing is hashed away.
+/// The name of an object: any 1 to 512 bytes. The full key is an object's identity; it is never reduced to a hash.
 ///
-/// Up to 32 bytes, as hashes have, are kept in place.
+/// Keys of up to 32 bytes, such as hashes, are stored inline.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Form);
 
@@ -22,7 +22,7 @@ enum Form {
 }
 
 impl Key {
-    /// The key of these bytes.
+    /// Creates a key of these bytes.
     ///
     /// # Errors
     /// [`Error::Key`] if there are none, or more than 512.
@@ -38,7 +38,7 @@ impl Key {
         Ok(Key(Form::Short { len: bytes.len() as u8, bytes: short }))
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -70,14 +70,14 @@ impl TryFrom<&str> for Key {
     }
 }
 
-/// A hash of eight bytes, as block hashes are.
+/// Creates a key from an 8-byte hash, such as a block hash.
 impl From<u64> for Key {
     fn from(hash: u64) -> Key {
         Key::new(&hash.to_be_bytes()).expect("eight bytes are a key")
     }
 }
 
-/// A hash of sixteen bytes.
+/// Creates a key from a 16-byte hash.
 impl From<u128> for Key {
     fn from(hash: u128) -> Key {
         Key::new(&hash.to_be_bytes()).expect("sixteen bytes are a key")
@@ -85,7 +85,7 @@ impl From<u128> for Key {
 }
 
 impl fmt::Display for Key {
-    /// Printable ASCII as it is, any other byte as `\x1f`, a backslash as `\\`.
+    /// Writes printable ASCII as it is, any other byte as `\x1f`, and a backslash as `\\`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in self.as_bytes() {
             match byte {

@@ -1,17 +1,17 @@
-//! Layouts: what a KV block of a model holds, and where its tensors lie.
+//! Layouts: the contents of a model's KV block, and where its tensors lie.
 //!
-//! A KV block is a fixed run of tokens. It has one tensor for each layer and half (key and value; one latent in MLA),
-//! each padded to whole units. The tensors of a layer lie side by side: the layer's *run*.
+//! A KV block is a fixed run of tokens. It has one tensor per layer and half (key and value; one latent in MLA), each
+//! padded to whole units. The tensors of a layer lie side by side: the layer's *run*.
 //!
 //! - Block-major: the runs follow each other; a block is one extent.
 //! - Layer-major: blocks share a slab (see `slab`), where the same run of neighbouring blocks is contiguous.
 //!
-//! Invariants, asserted for every layout when it is made: tensors start and end at whole units (alignment), no two
-//! tensors of a block or of two blocks share a unit (disjointness), and each tensor of a run begins where the one
-//! before ends, as does each run with the next (block-major: of the block; layer-major: of the next slot).
+//! Invariants, asserted whenever a layout is made: tensors start and end at whole units (alignment); no two tensors
+//! of a block or of two blocks share a unit (disjointness); each tensor of a run begins where the previous one ends,
+//! and so does each run (block-major: of the block; layer-major: of the next slot).
 //!
-//! Commands for 64 neighbouring blocks with 64 layers and tensors of 80 KiB, at 1 MiB a command. Bytes alone need 10
-//! for a layer. "Worst" is a sequence that starts at any slot of a slab:
+//! Commands for 64 neighbouring blocks with 64 layers and tensors of 80 KiB, at 1 MiB per command. The bytes alone
+//! need 10 per layer. "Worst" is a sequence that starts at any slot of a slab:
 //!
 //! | order | a layer of 64 blocks | worst | all of 1 block, get or put | all of 64 blocks |
 //! |---|---|---|---|---|
@@ -21,9 +21,9 @@
 //! | layer-major, 32 slots | 10 | 11 | 64 | 640 |
 //! | layer-major, 64 slots | 10 | 11 | 64 | 640 |
 //!
-//! So blocks that are read layer by layer lie layer-major, in slabs whose runs are at least five of the longest
-//! commands ([`BlockShape::slots`]): no more than 1.2 times the commands that the bytes need. Blocks that are only
-//! ever moved whole and one by one lie block-major.
+//! Store blocks that are read layer by layer in layer-major order, in slabs whose runs are at least five of the
+//! longest commands ([`BlockShape::slots`]): that takes at most 1.2 times the commands that the bytes need. Store
+//! blocks that are only moved whole and one by one in block-major order.
 
 use std::ops::Range;
 
@@ -37,28 +37,28 @@ mod models;
 pub use encoding::ENCODED_BYTES;
 pub use models::MODELS;
 
-/// Most slots of a slab.
+/// Maximum slots of a slab.
 pub const SLOTS_MAX: u32 = 4096;
-/// A layer of a slab is at least so many of the longest commands.
+/// A layer of a slab spans at least this many of the longest commands.
 const COMMANDS_PER_RUN: u64 = 5;
 
-/// What a number in a KV cache is.
+/// The type of a number in a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
     /// 32 bits.
     F32,
     /// 16 bits, IEEE 754.
     F16,
-    /// 16 bits, with the exponent of 32.
+    /// 16 bits, with the exponent range of 32.
     Bf16,
-    /// 8 bits, floating.
+    /// 8-bit floating point.
     Fp8,
-    /// 8 bits, an integer.
+    /// 8-bit integer.
     Int8,
 }
 
 impl Dtype {
-    /// Bytes of one.
+    /// Returns the bytes of one number.
     pub const fn bytes(self) -> u64 {
         match self {
             Dtype::F32 => 4,
@@ -68,7 +68,7 @@ impl Dtype {
     }
 }
 
-/// Which tensor of a layer.
+/// Selects a tensor of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// Keys; the latent of MLA.
@@ -77,44 +77,45 @@ pub enum Half {
     Value,
 }
 
-/// How the tensors of KV blocks follow each other on the device.
+/// The order of KV blocks' tensors on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// All of a block, then the next block.
     BlockMajor,
     /// A layer of all blocks of a slab, then the next layer.
     LayerMajor {
-        /// Blocks of a slab, 1 to [`SLOTS_MAX`].
+        /// Blocks per slab, 1 to [`SLOTS_MAX`].
         slots: u32,
     },
 }
 
-/// What a KV block holds.
+/// The contents of a KV block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockShape {
     /// Layers of the model.
     pub layers: u32,
-    /// Tensors of a layer: 2, or 1 in MLA.
+    /// Tensors per layer: 2, or 1 in MLA.
     pub tensors_per_layer: u8,
-    /// Heads that keys and values have.
+    /// Key and value heads.
     pub kv_heads: u32,
-    /// Numbers of a head.
+    /// Numbers per head.
     pub head_dim: u32,
-    /// What a number is.
+    /// The type of a number.
     pub dtype: Dtype,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub tokens: u32,
 }
 
 impl BlockShape {
-    /// Bytes of a tensor, without padding; nothing if that is no number of 64 bits.
+    /// Returns the bytes of a tensor without padding, or `None` if they exceed 64 bits.
     fn tensor_bytes(&self) -> Option<u64> {
         let numbers = u64::from(self.kv_heads).checked_mul(u64::from(self.head_dim))?;
         numbers.checked_mul(u64::from(self.tokens))?.checked_mul(self.dtype.bytes())
     }
 
-    /// Slots of a slab so that a layer hit of neighbours takes at most 1.2 times the commands that its bytes need: a
-    /// power of two, at most [`SLOTS_MAX`]. `command_bytes_max` is what one command can move (MDTS).
+    /// Returns the slots per slab with which reading a layer of neighbours takes at most 1.2 times the commands that
+    /// its bytes need: a power of two, at most [`SLOTS_MAX`]. `command_bytes_max` is the most that one command can
+    /// move (MDTS).
     ///
     /// # Errors
     /// [`Error::Invalid`] for a shape that no layout can have.
@@ -135,11 +136,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of such blocks in this order.
+    /// Creates the layout of such blocks in this order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a number is 0, a layer has more than two tensors, a block has more than 512 or is as
-    /// long as no object may be, or a slab has more slots or units than can be.
+    /// [`Error::Invalid`] if a number is 0, a layer has more than two tensors, a block has more than 512 or is longer
+    /// than any object may be, or a slab has too many slots or units.
     pub fn new(block: BlockShape, order: Order) -> Result<Layout> {
         let invalid = |what: &str, fix: &str| Error::invalid("layout", what, fix);
         let tensors = u64::from(block.layers) * u64::from(block.tensors_per_layer);
@@ -166,10 +167,10 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The same layout in slabs of at most `slab_units_max`: with fewer slots, a power of two, if need be. A slab has
-    /// one slot even if that is more.
+    /// Limits the slabs to `slab_units_max` units: they get fewer slots, a power of two, if needed. A slab has at
+    /// least one slot, even if that is larger.
     ///
-    /// A small device takes few large slabs: each layout keeps one that is not full, at least.
+    /// A small device has room for few large slabs, and each layout keeps at least one that is not full.
     #[must_use]
     pub fn with_slabs_up_to(self, slab_units_max: u64) -> Layout {
         let Order::LayerMajor { slots } = self.order else { return self };
@@ -180,54 +181,54 @@ impl Layout {
         Layout { order: Order::LayerMajor { slots: 1 << most.ilog2() }, ..self }
     }
 
-    /// What a block holds.
+    /// Returns the shape of a block.
     pub fn block(&self) -> &BlockShape {
         &self.block
     }
 
-    /// How blocks follow each other.
+    /// Returns the order of blocks.
     pub fn order(&self) -> Order {
         self.order
     }
 
-    /// Bytes of a tensor, without padding.
+    /// Returns the bytes of a tensor without padding.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensor_bytes
     }
 
-    /// Units of a tensor, with padding.
+    /// Returns the units of a tensor with padding.
     pub fn tensor_units(&self) -> u64 {
         units(self.tensor_bytes)
     }
 
-    /// Tensors of a block, at most 512.
+    /// Returns the tensors of a block, at most 512.
     pub fn tensors(&self) -> u32 {
         self.block.layers * u32::from(self.block.tensors_per_layer)
     }
 
-    /// Bytes of a block, without padding.
+    /// Returns the bytes of a block without padding.
     pub fn block_bytes(&self) -> u64 {
         self.tensor_bytes * u64::from(self.tensors())
     }
 
-    /// Units of a block, with padding.
+    /// Returns the units of a block with padding.
     pub fn block_units(&self) -> u64 {
         self.tensor_units() * u64::from(self.tensors())
     }
 
-    /// Units of a layer's run: its tensors, each padded.
+    /// Returns the units of a layer's run: its tensors, each padded.
     pub fn run_units(&self) -> u64 {
         self.tensor_units() * u64::from(self.block.tensors_per_layer)
     }
 
-    /// A tensor's number: by layer, keys before values. Nothing if the layer or half is not there.
+    /// Returns a tensor's number: by layer, keys before values. Returns `None` if there is no such layer or half.
     pub fn tensor(&self, layer: u32, half: Half) -> Option<u32> {
         let half = half as u32;
         let there = layer < self.block.layers && half < u32::from(self.block.tensors_per_layer);
         there.then_some(layer * u32::from(self.block.tensors_per_layer) + half)
     }
 
-    /// Units from a block's place to its tensor's first unit.
+    /// Returns the units from a block's place to a tensor's first unit.
     ///
     /// # Panics
     /// If the block has no such tensor.
@@ -238,7 +239,7 @@ impl Layout {
         run + u64::from(tensor % per_layer) * self.tensor_units()
     }
 
-    /// The units of a layer's run, from a block's place on.
+    /// Returns the units of a layer's run, relative to a block's place.
     ///
     /// # Panics
     /// If the model has no such layer.
@@ -248,14 +249,14 @@ impl Layout {
         start..start + self.run_units()
     }
 
-    /// The shape of its slabs, if it is layer-major.
+    /// Returns the shape of its slabs, if it is layer-major.
     pub fn slab(&self) -> Option<SlabShape> {
         let Order::LayerMajor { slots } = self.order else { return None };
         let run_units = u32::try_from(self.run_units()).expect("a run was checked to be short");
         Some(SlabShape { runs: self.block.layers, run_units, slots })
     }
 
-    /// Units from a block's run to its next.
+    /// Returns the units from one run of a block to the next.
     fn stride_units(&self) -> u64 {
         match self.order {
             Order::BlockMajor => self.run_units(),
@@ -263,7 +264,7 @@ impl Layout {
         }
     }
 
-    /// Whether a slab of it can be addressed, and its run has 32 bits.
+    /// Returns whether a slab of it can be addressed, and its run fits in 32 bits.
     fn slab_fits(&self) -> bool {
         let Order::LayerMajor { slots } = self.order else { return true };
         let units = self.block_units() * u64::from(slots);
@@ -272,7 +273,7 @@ impl Layout {
             && u32::try_from(self.run_units()).is_ok()
     }
 
-    /// Alignment, disjointness and contiguity, of every tensor of a block and its neighbours in a slab.
+    /// Asserts alignment, disjointness and contiguity for every tensor of a block and its neighbours in a slab.
     fn assert_bound(&self) {
         let end = |tensor: u32| self.offset_units(tensor) + self.tensor_units();
         assert!(self.tensor_units() * crate::UNIT_BYTES >= self.tensor_bytes, "whole units");
@@ -297,17 +298,17 @@ pub struct SlabShape {
 }
 
 impl SlabShape {
-    /// Units of a slab.
+    /// Returns the units of a slab.
     pub fn units(self) -> u64 {
         u64::from(self.runs) * u64::from(self.run_units) * u64::from(self.slots)
     }
 
-    /// Units from a slot's run to its next.
+    /// Returns the units from one run of a slot to the next.
     pub fn stride_units(self) -> u64 {
         u64::from(self.run_units) * u64::from(self.slots)
     }
 
-    /// The first unit of a slot of the slab at `base`.
+    /// Returns the first unit of a slot in the slab at `base`.
     pub fn slot_unit(self, base: u64, slot: u32) -> u64 {
         base + u64::from(slot) * u64::from(self.run_units)
     }

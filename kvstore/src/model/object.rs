@@ -1,21 +1,21 @@
-//! What is known of an object beside its key.
+//! An object's properties other than its key.
 //!
-//! An object is cut into pieces, each with a CRC-32C of its own: the tensors of a KV block, or runs of
-//! [`piece_bytes`] of anything else. So a part of an object can be read and checked without the rest. One to 512
-//! pieces: a record with all checksums fits a block of the journal.
+//! An object consists of pieces, each with a CRC-32C of its own: the tensors of a KV block, or runs of
+//! [`piece_bytes`] of anything else. A part of an object can therefore be read and verified without the rest. There
+//! are 1 to 512 pieces, so that a record with all checksums fits in a journal block.
 
 use crate::model::place::{Place, units};
 
-/// Most checksums, and so pieces, of one object.
+/// Maximum checksums, and so pieces, of one object.
 pub const CHECKSUMS_MAX: usize = 512;
-/// Bytes of a piece of an object that is not long.
+/// Bytes of a piece, except in very long objects.
 const PIECE_BYTES: u64 = 128 << 10;
 
-/// Which object of a shard: an index into its tables, stable while the object exists.
+/// Identifies an object in a shard: an index into its tables, stable while the object exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u32);
 
-/// Which layout of the store's an object has; 0 is none: one contiguous extent.
+/// Identifies a layout of the store; 0 for none: one contiguous extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LayoutId(pub u8);
 
@@ -24,34 +24,34 @@ impl LayoutId {
     pub const PLAIN: LayoutId = LayoutId(0);
 }
 
-/// Whose object it is; 0 is nobody's in particular.
+/// Identifies the tenant of an object; 0 for the default tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u8);
 
-/// What is known of an object beside its key and checksums.
+/// An object's properties other than its key and checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Where it starts: its extent, or its slot's first run in a slab.
+    /// Where it starts: its extent, or the first run of its slot in a slab.
     pub place: Place,
-    /// How long it is, 1 to 2^40 - 1 bytes, without padding.
+    /// Its length without padding, 1 to 2^40 - 1 bytes.
     pub bytes: u64,
-    /// How it lies from there.
+    /// Its layout from there.
     pub layout: LayoutId,
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: TenantId,
 }
 
 impl Object {
-    /// One past the most bytes an object may have.
+    /// One past the maximum bytes of an object.
     pub const BYTES_END: u64 = 1 << 40;
 
-    /// Units that it takes as one contiguous extent.
+    /// Returns the units that it takes as one contiguous extent.
     pub fn units(&self) -> u64 {
         units(self.bytes)
     }
 }
 
-/// Bytes of each piece but the last of a plain object of `bytes`: 128 KiB, or of long objects the power of two that
+/// Returns the bytes of each piece but the last of a plain object: 128 KiB, or for long objects the power of two that
 /// leaves at most 512 pieces.
 pub const fn piece_bytes(bytes: u64) -> u64 {
     let least = bytes.div_ceil(CHECKSUMS_MAX as u64).next_power_of_two();

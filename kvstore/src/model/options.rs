@@ -1,4 +1,4 @@
-//! How a store is opened.
+//! Options that all shards of a store share.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use crate::error::{Error, Result};
 /// What an acknowledgement promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Nothing but data is written. The store is empty after it is opened.
+    /// Only data is written. The store is empty after it is opened.
     Volatile,
-    /// All that was acknowledged before a clean stop comes back, and all but the last instants before a crash. A
-    /// put costs no flush.
+    /// Everything acknowledged before a clean stop comes back, and all but the last instants before a crash. A put
+    /// costs no flush.
     #[default]
     Restart,
-    /// What was acknowledged survives a power cut. Those in flight share a flush.
+    /// Acknowledged data survives a power cut. Concurrent requests share a flush.
     Durable,
 }
 
@@ -44,13 +44,13 @@ impl FromStr for Durability {
     }
 }
 
-/// Which objects go first when room is needed.
+/// Which objects are evicted first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
     /// The least recently used.
     #[default]
     Lru,
-    /// S3-FIFO: a small queue that most objects leave again, a main one for those that were hit.
+    /// S3-FIFO: most objects pass only through a small queue; those that were hit move to a main queue.
     S3Fifo,
 }
 
@@ -75,8 +75,8 @@ impl FromStr for PolicyKind {
     }
 }
 
-/// How full a store may be: above `high` objects are evicted until no more than `low` is in use. Both in
-/// thousandths of the capacity.
+/// How full a store may be, in thousandths of the capacity: above `high`, objects are evicted until at most `low` is
+/// in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
     /// Where eviction begins.
@@ -104,12 +104,10 @@ impl Watermarks {
         Ok(self)
     }
 
-    /// The high one of so many units.
     pub(crate) fn high_units(self, capacity_units: u64) -> u64 {
         part(capacity_units, self.high)
     }
 
-    /// The low one of so many units.
     pub(crate) fn low_units(self, capacity_units: u64) -> u64 {
         part(capacity_units, self.low)
     }

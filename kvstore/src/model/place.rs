@@ -1,34 +1,34 @@
-//! Where things lie: devices and units.
+//! Places on devices, counted in units.
 //!
-//! Space is counted in units of 4 KiB on every device, whatever its LBAs are: a unit is one or eight of them.
+//! Space is counted in units of 4 KiB on every device, whatever its LBA size; a unit is one or several LBAs.
 
 use std::fmt;
 
 use adit_driver::spec::Lba;
 
-/// Bytes of a unit, in which space is counted.
+/// Bytes of a unit of space.
 pub const UNIT_BYTES: u64 = 4096;
 
-/// Units that `bytes` take.
+/// Returns the units that `bytes` take.
 #[inline]
 pub const fn units(bytes: u64) -> u64 {
     bytes.div_ceil(UNIT_BYTES)
 }
 
-/// Where an extent starts.
+/// The start of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Which of the store's devices, by its position among the targets.
+    /// The index of the device among the targets.
     pub device: u8,
-    /// Its first unit there, below 2^40.
+    /// Its first unit on the device, below 2^40.
     pub unit: u64,
 }
 
 impl Place {
-    /// One past the last unit that can be addressed: 4 PiB on a device.
+    /// The end of addressable units: 4 PiB per device.
     pub const UNITS_MAX: u64 = 1 << 40;
 
-    /// The place as 48 bits: the unit below, the device above.
+    /// Packs the place into 48 bits: the unit in the low bits, the device above.
     ///
     /// # Panics
     /// If the unit does not fit.
@@ -38,23 +38,23 @@ impl Place {
         u64::from(self.device) << 40 | self.unit
     }
 
-    /// The place that was packed; bits from 48 on are ignored.
+    /// Unpacks a place; ignores bits from 48 on.
     #[inline]
     pub fn unpack(bits: u64) -> Place {
         Place { device: (bits >> 40) as u8, unit: bits & (Place::UNITS_MAX - 1) }
     }
 
-    /// The place so many units on.
+    /// Returns the place `units` further on.
     #[inline]
     #[must_use]
     pub fn plus(self, units: u64) -> Place {
         Place { unit: self.unit + units, ..self }
     }
 
-    /// Its LBA on a device with LBAs of `lba_bytes`.
+    /// Returns its LBA on a device with LBAs of `lba_bytes`.
     ///
     /// # Panics
-    /// If a unit is no whole number of LBAs.
+    /// If a unit is not a whole number of LBAs.
     #[inline]
     pub fn lba(self, lba_bytes: u32) -> Lba {
         let is_part = lba_bytes.is_power_of_two() && u64::from(lba_bytes) <= UNIT_BYTES;

@@ -1,19 +1,22 @@
-//! Plans: the commands that a batch becomes, one per contiguous run on a device.
+//! Plans: the commands of a batch, one per contiguous run on a device.
 //!
-//! A plan is what any executor gets: the store's own queues, or a ring in GPU memory. So it has no addresses and no
-//! buffers, only *items* (whatever the batch counts: its position in the batch, a page of a paged cache) and offsets
-//! in them. An executor turns each [`Slice`] into an address, and each [`Transfer`] into one command.
+//! Any executor can carry out a plan: the store's own queues, or a ring in GPU memory. It therefore has no addresses
+//! and no buffers, only *items* (numbered by the batch: a position in it, a page of a paged cache) and offsets in
+//! them. An executor turns each [`Slice`] into an address, and each [`Transfer`] into one command.
 //!
-//! Invariants: every byte of every part is in exactly one slice of one transfer; a transfer is one contiguous run of
-//! whole units on one device, no longer than [`Limits::command_bytes_max`], that crosses no multiple of
-//! [`Limits::boundary_bytes`]; its slices, in order, are its bytes from the first on, at most [`Limits::slices_max`]
-//! of them. Where parts share no unit, neither do transfers, which are in order of their places; and with no limit on
-//! slices no plan needs fewer commands.
+//! Invariants:
 //!
-//! Two parts of a get may share units: the same object is asked for twice, and read twice. Those of a put never do,
-//! since extents are disjoint.
+//! - Every byte of every part is in exactly one slice of one transfer.
+//! - A transfer is one contiguous run of whole units on one device, no longer than [`Limits::command_bytes_max`], and
+//!   crosses no multiple of [`Limits::boundary_bytes`].
+//! - Its slices, at most [`Limits::slices_max`], are its bytes in order.
+//! - If parts share no unit, neither do transfers, which are in order of their places. Without a limit on slices, no
+//!   plan needs fewer commands.
 //!
-//! A plan is two flat lists: it can be made again in the same memory, and copied to a device as it is.
+//! Two parts of a get may share units: an object requested twice is read twice. Parts of a put never do, because
+//! extents are disjoint.
+//!
+//! A plan is two flat lists, so it can be rebuilt in the same memory and copied to a device unchanged.
 
 use crate::model::place::{Place, UNIT_BYTES};
 
@@ -24,7 +27,7 @@ pub struct Part {
     pub place: Place,
     /// The item's number in its batch.
     pub item: u32,
-    /// Where it starts in the item's memory, in bytes.
+    /// Its offset in the item's memory in bytes.
     pub offset: u64,
     /// Its length in bytes, padding included: whole units, at least one.
     pub bytes: u64,
@@ -35,7 +38,7 @@ pub struct Part {
 pub struct Slice {
     /// The item's number in its batch.
     pub item: u32,
-    /// Where it starts in the item's memory, in bytes.
+    /// Its offset in the item's memory in bytes.
     pub offset: u64,
     /// Its length in bytes: whole units.
     pub bytes: u64,
@@ -44,31 +47,31 @@ pub struct Slice {
 /// One command: a contiguous run on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Where it starts; [`Place::lba`] has the LBA.
+    /// Where it starts; [`Place::lba`] gives the LBA.
     pub place: Place,
     /// Its length in bytes: whole units.
     pub bytes: u64,
     /// Its first slice in the plan's list.
     pub slices_start: u32,
-    /// How many slices it has.
+    /// Its number of slices.
     pub slice_count: u32,
 }
 
 impl Transfer {
-    /// One past its last unit.
+    /// Returns the end of its units.
     pub fn end_unit(&self) -> u64 {
         self.place.unit + self.bytes / UNIT_BYTES
     }
 }
 
-/// What one command may be.
+/// The limits of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most bytes of a command (MDTS): whole units, at least one.
+    /// Maximum bytes of a command (MDTS): whole units, at least one.
     pub command_bytes_max: u64,
-    /// A command must not cross a multiple of so many bytes on the device: whole units; 0 for no such boundary.
+    /// A command must not cross a multiple of this many bytes on the device: whole units; 0 for no boundary.
     pub boundary_bytes: u64,
-    /// Most slices of a command, at least one.
+    /// Maximum slices of a command, at least one.
     pub slices_max: u32,
 }
 
@@ -79,7 +82,7 @@ impl Limits {
         assert!(whole(self.command_bytes_max) && whole(self.boundary_bytes), "in whole units");
     }
 
-    /// Bytes that a command may have that starts at `unit`.
+    /// Returns the most bytes of a command that starts at `unit`.
     fn bytes_at(&self, unit: u64) -> u64 {
         if self.boundary_bytes == 0 {
             return self.command_bytes_max;
@@ -97,7 +100,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of `parts`, which are put in order.
+    /// Builds the plan of `parts`, and sorts them.
     ///
     /// # Panics
     /// As [`Plan::remake`].
@@ -107,10 +110,10 @@ impl Plan {
         plan
     }
 
-    /// Makes the plan of `parts`, which are put in order, in the memory of this one.
+    /// Rebuilds this plan from `parts`, reusing its memory, and sorts them.
     ///
     /// # Panics
-    /// If a part or a limit is 0 or no whole number of units, or there are 2^32 slices: bugs of the caller's.
+    /// If a part or a limit is 0 or not whole units, or there are 2^32 slices: bugs of the caller.
     pub fn remake(&mut self, parts: &mut [Part], limits: &Limits) {
         limits.check();
         self.transfers.clear();
@@ -123,23 +126,23 @@ impl Plan {
         }
     }
 
-    /// The commands.
+    /// Returns the commands.
     pub fn transfers(&self) -> &[Transfer] {
         &self.transfers
     }
 
-    /// The slices of all commands, one command after the other.
+    /// Returns the slices of all commands, in order.
     pub fn all_slices(&self) -> &[Slice] {
         &self.slices
     }
 
-    /// The slices of one of this plan's commands: its bytes in order.
+    /// Returns the slices of one of this plan's commands, in the order of its bytes.
     pub fn slices(&self, transfer: &Transfer) -> &[Slice] {
         let start = transfer.slices_start as usize;
         &self.slices[start..start + transfer.slice_count as usize]
     }
 
-    /// Bytes that all commands move.
+    /// Returns the bytes that all commands move.
     pub fn bytes(&self) -> u64 {
         self.transfers.iter().map(|transfer| transfer.bytes).sum()
     }
@@ -160,7 +163,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of the part that the last command has room for.
+    /// Returns how many bytes of the part fit in the last command.
     fn room(&self, part: &Part, limits: &Limits) -> u64 {
         let Some(last) = self.transfers.last() else { return 0 };
         let behind = last.place.device == part.place.device && last.end_unit() == part.place.unit;
@@ -171,7 +174,7 @@ impl Plan {
         limits.bytes_at(last.place.unit) - last.bytes
     }
 
-    /// Whether the part goes on in memory where the last command's last slice ends.
+    /// Returns whether the part continues, in memory, where the last slice ends.
     fn continues(&self, part: &Part) -> bool {
         let slice = self.slices.last();
         slice.is_some_and(|slice| {
@@ -179,13 +182,13 @@ impl Plan {
         })
     }
 
-    /// Begins a command, of nothing yet.
+    /// Begins an empty command.
     fn open(&mut self, place: Place) {
         let slices_start = u32::try_from(self.slices.len()).expect("a batch has under 2^32 slices");
         self.transfers.push(Transfer { place, bytes: 0, slices_start, slice_count: 0 });
     }
 
-    /// Adds a slice to the last command, joined with the slice before if they are one in memory.
+    /// Adds a slice to the last command, merging it with the previous slice if they are contiguous in memory.
     fn extend(&mut self, slice: Slice) {
         let transfer = self.transfers.last_mut().expect("a command is open");
         transfer.bytes += slice.bytes;

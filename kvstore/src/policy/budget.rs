@@ -1,8 +1,8 @@
-//! The write budget: how many bytes a day may be written to a device, so that it lives as long as it is meant to.
+//! The write budget: the bytes per day that may be written to a device, so that it reaches its required lifetime.
 //!
-//! Invariants: in any span of time no more is allowed than its share of the day's bytes, an hour's worth that was
-//! carried over, and one write. A write that is larger than an hour's worth is allowed once that much is there, and
-//! what it takes too much is missing afterwards.
+//! Invariants: in any span of time, at most its share of the daily bytes is allowed, plus an hour's worth carried
+//! over and one write. A write larger than an hour's worth is allowed once an hour's worth has accumulated, and its
+//! excess is owed afterwards.
 
 use std::time::Duration;
 
@@ -11,35 +11,35 @@ use adit_driver::spec::log::SmartHealth;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const DAY_NS: i128 = DAY.as_nanos() as i128;
-/// Hours of a day: one's worth can be carried over.
+/// Hours per day: one hour's worth can be carried over.
 const HOURS: u64 = 24;
-/// How often a drive can be written whole, as long as its log does not tell: 0.3 times a day for five years, which is
-/// little for a drive that is made for reading.
+/// Full drive writes assumed until the log is informative: 0.3 per day for five years, which is low for a
+/// read-intensive drive.
 const DRIVE_WRITES_ASSUMED: u128 = 547;
-/// Below so many percent the log's estimate is too coarse to go by alone.
+/// Below this percentage used, the log's estimate is too coarse to use alone.
 const TELLING_PERCENT: u8 = 2;
 
-/// Bytes that may be written.
+/// A budget of bytes to write.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     bytes_per_day: u64,
-    /// Bytes that are there, times nanoseconds of a day: exact at any rate. Negative after a large write.
+    /// Available bytes, times the nanoseconds of a day: exact at any rate. Negative after a large write.
     level: i128,
     filled: Time,
 }
 
 impl Budget {
-    /// So many bytes a day, with an hour's worth there at once.
+    /// Creates a budget of `bytes_per_day`, with an hour's worth available at once.
     pub(crate) fn new(now: Time, bytes_per_day: u64) -> Budget {
         let level = i128::from(bytes_per_day / HOURS) * DAY_NS;
         Budget { bytes_per_day, level, filled: now }
     }
 
-    /// The budget with which the rest of the drive's endurance lasts for `lifetime` from now; of 0 bytes if it is worn
-    /// out already.
+    /// Creates the budget with which the drive's remaining endurance lasts for `lifetime` from now; 0 bytes if it is
+    /// already worn out.
     ///
-    /// The log says what part of the endurance is used and how much was written for it. While the part is too small
-    /// to tell, the drive is taken to endure at least 547 times its capacity.
+    /// The log reports the percentage of the endurance used, and the bytes written for it. While the percentage is
+    /// too small to be informative, the drive is assumed to endure at least 547 times its capacity.
     pub(crate) fn from_endurance(
         now: Time,
         log: &SmartHealth,
@@ -51,12 +51,12 @@ impl Budget {
         Budget::new(now, u64::try_from(per_day).unwrap_or(u64::MAX))
     }
 
-    /// Bytes that may be written in a day.
+    /// Returns the bytes that may be written per day.
     pub(crate) fn bytes_per_day(&self) -> u64 {
         self.bytes_per_day
     }
 
-    /// Whether so many bytes may be written now; they count as written if so.
+    /// Returns whether `bytes` may be written now, and counts them as written if so.
     pub(crate) fn allow(&mut self, now: Time, bytes: u64) -> bool {
         self.fill(now);
         let hour_bytes = self.bytes_per_day / HOURS;
@@ -68,7 +68,7 @@ impl Budget {
         allowed
     }
 
-    /// Adds what has become free since the last time.
+    /// Adds what has accumulated since the last call.
     fn fill(&mut self, now: Time) {
         let elapsed_ns = now.since(self.filled).as_nanos() as i128;
         let full = i128::from((self.bytes_per_day / HOURS).max(1)) * DAY_NS;
@@ -77,8 +77,8 @@ impl Budget {
     }
 }
 
-/// Bytes that can still be written to the drive. The part that is used is a whole number of percent: it is taken to be
-/// one more.
+/// Returns the bytes that can still be written to the drive. The percentage used is a whole number, so one more is
+/// assumed.
 fn left_bytes(log: &SmartHealth, capacity_bytes: u64) -> u128 {
     let written = log.data_written_bytes();
     let percent = log.percentage_used;

@@ -1,4 +1,6 @@
-//! Who goes, who comes in, and how much is written.
+//! Policies: eviction, admission and the write budget.
+//!
+//! They decide and count; the shard carries out the decisions. Nothing here does I/O, frees space, or reads a clock.
 
 pub(crate) mod admission;
 pub(crate) mod budget;

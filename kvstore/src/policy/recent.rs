@@ -1,21 +1,21 @@
-//! Which keys there were of late, by 16 bits of their hashes.
+//! A memory of recent keys, by 16 bits of their hashes.
 //!
-//! Buckets of one cache line, chosen by a hash's high bits, each a ring of 31 fingerprints of its low ones; so about
-//! two bytes for each key that is remembered. A key that never was is taken for one that was about once in 2,000.
+//! Buckets of one cache line, selected by a hash's high bits, each a ring of 31 fingerprints of its low bits; about
+//! two bytes per remembered key. The false positive rate is about one in 2,000.
 
-/// Fingerprints of a bucket.
+/// Fingerprints per bucket.
 const WAYS: usize = 31;
-/// Words of a bucket: where its next fingerprint goes, and the fingerprints; 0 is none.
+/// Words of a bucket: the position of its next fingerprint, then the fingerprints; 0 is none.
 const BUCKET: usize = 1 + WAYS;
 
-/// A memory of hashes, the latest of them.
+/// A memory of the latest hashes.
 #[derive(Debug)]
 pub(crate) struct Recent {
     words: Vec<u16>,
 }
 
 impl Recent {
-    /// A memory of as many hashes as fit `bytes`, and of 31 at least.
+    /// Creates a memory of as many hashes as fit in `bytes`, and of at least 31.
     pub(crate) fn new(bytes: usize) -> Recent {
         let buckets = (bytes / (BUCKET * size_of::<u16>())).max(1);
         Recent { words: vec![0; buckets * BUCKET] }
@@ -25,7 +25,7 @@ impl Recent {
         self.words.capacity() * size_of::<u16>()
     }
 
-    /// Remembers a hash, in place of the oldest of its bucket.
+    /// Remembers a hash in place of the oldest of its bucket.
     pub(crate) fn remember(&mut self, hash: u64) {
         let bucket = self.bucket(hash);
         let next = bucket[0];
@@ -33,7 +33,8 @@ impl Recent {
         bucket[0] = (next + 1) % WAYS as u16;
     }
 
-    /// Whether a hash is among the latest of its bucket, so many thousandths of them but one at least; forgets it.
+    /// Returns whether a hash is among the latest of its bucket (the given thousandths of them, at least one), and
+    /// forgets it.
     pub(crate) fn take(&mut self, hash: u64, thousandths: u32) -> bool {
         let ways = (WAYS * thousandths as usize / 1000 + 1).min(WAYS);
         let bucket = self.bucket(hash);
@@ -93,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        /// One bucket, and fingerprints that differ.
+        /// One bucket, and distinct fingerprints.
         #[test]
         fn the_last_31_are_remembered(hashes in vec(1_u64..60, 1..200)) {
             let mut recent = Recent::new(0);

@@ -1,9 +1,9 @@
-//! A device that was lost comes back.
+//! Reattaching a device that was lost.
 //!
-//! Its objects were misses meanwhile and are hits again, as far as their bytes are still what was put. A device that was
-//! without power for a moment has forgotten what it was not made to flush. Where it is the journal's, a record behind the
-//! hole would be lost at the next opening: so all blocks that are not durable are written again, before anything that
-//! comes after them, and a checkpoint under way is begun anew.
+//! Its objects were misses meanwhile and become hits again if their bytes are still those that were put. A device
+//! that lost power for a moment has forgotten unflushed data. On the journal's device that could lose records behind
+//! the hole at the next opening, so all blocks that are not durable are written again before any later ones, and a
+//! checkpoint in progress starts over.
 
 use adit_driver::device::CommandQueue;
 
@@ -12,16 +12,16 @@ use crate::error::{Error, Result};
 use crate::io::lane::{Lane, Load};
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Whether a device failed and was not attached again.
+    /// Returns whether a device failed and was not reattached.
     pub fn has_failed(&self, device: u8) -> bool {
         self.lanes.get(usize::from(device)).is_some_and(|lane| lane.failure().is_some())
     }
 
-    /// Puts a new lane in place of that of a device that failed, and gives the old one back. The device has its
-    /// superblocks checked by whoever made the lane.
+    /// Replaces the lane of a failed device and returns the old one. The caller must have checked the superblocks on
+    /// the device.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the device still works, still has commands in flight, or is of another size.
+    /// [`Error::Invalid`] if the device still works, still has commands in flight, or has a different size.
     pub fn attach(&mut self, device: u8, lane: Lane<Q>) -> Result<Lane<Q>> {
         let Some(old) = self.lanes.get_mut(usize::from(device)) else {
             return Err(Error::invalid("device", device, "the store has no such device"));
@@ -44,12 +44,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             self.fail_waiters();
             self.abandon_checkpoint();
             self.log.write_again();
-            // A flush of theirs that is under way is not waited for any more.
+            // The flush in progress was dropped, so what it covered must be flushed again.
             let at_work = self.lanes.iter_mut().filter(|lane| lane.failure().is_none());
             at_work.for_each(|lane| lane.is_dirty = true);
         }
         let old = std::mem::replace(&mut self.lanes[usize::from(device)], lane);
-        // What was written before it failed may not have been flushed.
+        // Data written before the failure may not have been flushed.
         self.lanes[usize::from(device)].is_dirty = true;
         Ok(old)
     }

@@ -1,4 +1,4 @@
-//! Requests under way: their items, the commands they became, and the memory in between.
+//! Requests in progress: their items, commands and memory.
 
 use std::mem;
 
@@ -15,14 +15,13 @@ use crate::model::object::{Object, ObjectId};
 use crate::model::place::Place;
 use crate::model::plan::{Plan, Slice, Transfer};
 
-/// Whether data go to or come from the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Read,
     Write,
 }
 
-/// An object whose data are being written, or were.
+/// An object whose data is being written, or has been.
 #[derive(Debug)]
 pub(super) struct NewObject {
     pub(super) key: Key,
@@ -35,27 +34,27 @@ pub(super) struct NewObject {
     pub(super) checksums: Sums,
 }
 
-/// Checksums: of few pieces in place.
+/// Checksums, stored inline if there are few.
 pub(super) type Sums = SmallVec<[u32; 4]>;
 
 impl NewObject {
-    /// Bytes of its record in a checkpoint.
+    /// Returns the bytes of its record in a checkpoint.
     pub(super) fn record_bytes(&self) -> u64 {
         record_bytes(self.key.as_bytes().len(), self.checksums.len()) as u64
     }
 }
 
-/// What an item is for.
+/// The purpose of an item.
 #[derive(Debug)]
 pub(super) enum Job {
     Put(Box<NewObject>),
     Get(Box<Reading>),
     Fill(Filling),
-    /// It was answered.
+    /// The item was answered.
     Over,
 }
 
-/// A read. What lies at its place is its object's until it ends, so that `id` with this place is no other's.
+/// A read. The place belongs to its object until the read ends, so an `id` with this place is still that object.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) id: ObjectId,
@@ -64,7 +63,7 @@ pub(super) struct Reading {
     pub(super) checksums: Sums,
 }
 
-/// A write of a part of an object that is not there yet.
+/// A write of part of an object that is not visible yet.
 #[derive(Debug)]
 pub(super) struct Filling {
     pub(super) writer: WriterId,
@@ -72,7 +71,7 @@ pub(super) struct Filling {
     pub(super) checksums: Sums,
 }
 
-/// Boxes whose memory is used again, so that an operation allocates none.
+/// Boxes whose memory is reused, so that an operation allocates none.
 #[derive(Debug)]
 pub(super) struct Boxes<T>(Vec<Box<T>>);
 
@@ -83,38 +82,35 @@ impl<T> Default for Boxes<T> {
 }
 
 impl<T> Boxes<T> {
-    /// A box of it.
     pub(super) fn fill(&mut self, value: T) -> Box<T> {
         let Some(mut idle) = self.0.pop() else { return Box::new(value) };
         *idle = value;
         idle
     }
 
-    /// Takes a box back.
     pub(super) fn keep(&mut self, idle: Box<T>) {
         self.0.push(idle);
     }
 }
 
-/// One item of a request.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Which one of the request's.
+    /// Its position in the request.
     pub(super) number: u32,
     pub(super) job: Job,
     pub(super) memory: Memory,
-    /// Slices of it that are in flight.
+    /// Its slices in flight.
     slices_left: u32,
-    /// The first thing that went wrong.
+    /// The first error.
     pub(super) failure: Option<Trouble>,
 }
 
-/// What went wrong with a command.
+/// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// It was not sent in time.
+    /// It was not sent before its deadline.
     Expired,
-    /// The device cannot do it, though it still works: these LBAs are bad.
+    /// The device still works but cannot carry out the command: these LBAs are bad.
     Unreadable(Failure),
     /// The device is out of service.
     Gone(Failure),
@@ -135,7 +131,7 @@ impl Item {
     }
 }
 
-/// A request under way.
+/// A request in progress.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) tag: u64,
@@ -158,7 +154,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// Counts what is to come back. The plan and the items are there.
+    /// Counts the slices to come back. The plan and the items must be complete.
     pub(super) fn begin(&mut self) {
         for slice in self.plan.all_slices() {
             self.items[slice.item as usize].slices_left += 1;
@@ -180,7 +176,8 @@ impl Batch {
         }
     }
 
-    /// Puts the memory of command `command` back, with what went wrong; `complete` are the items that are now whole.
+    /// Puts back the memory of command `command` and records its error. Appends the items that are now whole to
+    /// `complete`.
     pub(super) fn unload(
         &mut self,
         command: u32,
@@ -212,25 +209,25 @@ impl Batch {
         }
     }
 
-    /// Takes a complete item out to be answered.
+    /// Takes out a complete item to answer it.
     pub(super) fn finish(&mut self, index: usize) -> Item {
         self.items_left -= 1;
         let number = self.items[index].number;
         mem::replace(&mut self.items[index], Item::new(number, Job::Over, Memory::default()))
     }
 
-    /// Whether all items were answered.
+    /// Returns whether all items were answered.
     pub(super) fn is_over(&self) -> bool {
         self.items_left == 0
     }
 
-    /// Empties it; its memory stays for the next.
+    /// Empties it and keeps its memory for reuse.
     fn clear(&mut self) {
         self.items.clear();
     }
 }
 
-/// The buffers of a command, one after another.
+/// The buffers of a command, in order.
 pub(super) enum Buffers {
     One(Option<Buffer>),
     Many(std::vec::IntoIter<Buffer>),
@@ -257,7 +254,7 @@ impl Iterator for Buffers {
     }
 }
 
-/// All requests under way. Places are used again, and so is their memory.
+/// All requests in progress. Slots and their memory are reused.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     batches: Vec<Batch>,
@@ -265,7 +262,6 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// An empty one, and its number.
     pub(super) fn open(&mut self) -> (u32, &mut Batch) {
         let number = self.idle.pop().unwrap_or_else(|| {
             self.batches.push(Batch::default());
@@ -283,7 +279,6 @@ impl Batches {
         self.idle.push(number);
     }
 
-    /// How many are under way.
     pub(super) fn open_count(&self) -> usize {
         self.batches.len() - self.idle.len()
     }

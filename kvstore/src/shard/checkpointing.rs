@@ -1,15 +1,16 @@
 //! Checkpoints taken under load.
 //!
-//! The index is walked by ids while it changes: whatever changes after the walk began is in the journal behind the
-//! checkpoint's begin, and replayed over what was taken. Steps, one after the other, with requests in between:
+//! The index is walked by id while it changes. Changes after the walk began are in the journal behind the
+//! checkpoint's begin, and recovery replays them over the checkpoint. The steps follow one another, with requests in
+//! between:
 //!
-//! 1. *Settling*: the begin is marked; puts recorded before it appear.
-//! 2. *Taking*: tenants, layouts and objects, a block at a time. They take their turn among the data of puts, of which
-//!    they are a small part: in the background they would starve under just the load that fills the journal. When
-//!    the journal is nearly full they go before all data, since everything waits for them then.
-//! 3. *Ending*: a flush that began after the last block was written, and that covers the journal up to now.
-//! 4. *Heading*: the header is written, and flushed. Only now is there a new checkpoint, and the journal's tail moves
-//!    to where the one before begins, so that the older still serves should the newer be damaged.
+//! 1. *Settling*: mark the begin; wait until puts recorded before it are visible.
+//! 2. *Taking*: write tenants, layouts and objects, a block at a time. They are scheduled with the data of puts, of
+//!    which they are a small part: as background work they would starve under exactly the load that fills the
+//!    journal. When the journal is nearly full they go before all data, because everything waits for them.
+//! 3. *Ending*: wait for a flush that began after the last block was written, and that covers the journal up to now.
+//! 4. *Heading*: write and flush the header. Only now does the new checkpoint exist. The journal's tail moves to the
+//!    begin of the previous checkpoint, so that the older one still serves if the newer is damaged.
 
 use adit_driver::Time;
 use adit_driver::device::CommandQueue;
@@ -26,22 +27,22 @@ use crate::media::record::Record;
 use crate::media::recovery::Areas;
 use crate::model::object::{LayoutId, ObjectId, TenantId};
 
-/// A checkpoint is begun when the journal since the last is one part in so many of the ring.
+/// A checkpoint begins when the journal since the last one exceeds one `JOURNAL_PARTS`th of the ring.
 const JOURNAL_PARTS: u64 = 3;
-/// Writes of a body in flight at most, while the journal has room.
+/// Limit of body writes in flight while the journal has room.
 const BODY_WRITES: u32 = 2;
-/// And at most when it is short of room.
+/// The same limit while the journal is short of room.
 const BODY_WRITES_MAX: u32 = 8;
-/// It is when less than one part in so many of it is free.
+/// The journal is short when less than one `SHORT_PARTS`th is free.
 const SHORT_PARTS: u64 = 2;
-/// When less than one part in so many is free, a body goes before all data.
+/// Below one `PRESSING_PARTS`th free, a body goes before all data.
 const PRESSING_PARTS: u64 = 4;
-/// Attempts at a checkpoint before its device counts as out of service.
+/// Failed checkpoints in a row before the device counts as out of service.
 const FAILURES_MAX: u32 = 3;
-/// Records that are taken in one turn at most: a turn is bounded.
+/// Limit of records taken per turn, which bounds a turn.
 const RECORDS_PER_TURN: usize = 512;
 
-/// Where the walk is.
+/// Position of the walk.
 #[derive(Clone, Copy, Debug)]
 enum Cursor {
     Tenant(u8),
@@ -50,7 +51,7 @@ enum Cursor {
     End,
 }
 
-/// What is being done.
+/// The current step.
 #[derive(Debug)]
 enum State {
     Idle,
@@ -60,7 +61,6 @@ enum State {
     Heading { begin: Mark, flush: Option<u64> },
 }
 
-/// The checkpoints of a shard.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     state: State,
@@ -69,13 +69,13 @@ pub(super) struct Checkpoints {
     session: u64,
     next_number: u64,
     next_slot: usize,
-    /// Where the newest complete one begins.
+    /// Where the newest complete checkpoint begins.
     newest_begin: u64,
-    /// The journal since here is what the next is begun for.
+    /// The position that the journal's growth is measured from.
     since: u64,
     writes: u32,
     is_broken: bool,
-    /// How many could not be written, one after another.
+    /// Failures in a row.
     failures: u32,
 }
 
@@ -102,7 +102,7 @@ impl Checkpoints {
         }
     }
 
-    /// Has one taken at once, whatever the journal's length.
+    /// Requests a checkpoint at once, regardless of the journal's length.
     pub(super) fn hurry(&mut self) {
         self.since = 0;
     }
@@ -118,7 +118,7 @@ impl Checkpoints {
 }
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Whether the checkpoint under way waits for a flush. One that it waited for may have been given up.
+    /// Returns whether the checkpoint in progress waits for a flush. A flush it waited for may have been abandoned.
     pub(super) fn checkpoint_wants_flush(&self) -> bool {
         let ended = self.log.flush_numbers().1;
         let Some(checkpoints) = &self.checkpoints else { return false };
@@ -132,12 +132,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Whether a checkpoint is being taken.
+    /// Returns whether a checkpoint is being taken.
     pub(super) fn is_checkpointing(&self) -> bool {
         self.checkpoints.as_ref().is_some_and(|checkpoints| !checkpoints.is_idle())
     }
 
-    /// Goes on with the checkpoint under way, or begins one if it is time.
+    /// Continues the checkpoint in progress, or begins one if it is due.
     pub(super) fn checkpoint_step(&mut self, now: Time) {
         let is_idle = |checkpoints: &Checkpoints| {
             checkpoints.is_idle() && !self.is_checkpoint_due(checkpoints)
@@ -155,7 +155,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn advance(&mut self, now: Time, checkpoints: &mut Checkpoints) {
         let state = std::mem::replace(&mut checkpoints.state, State::Idle);
         checkpoints.state = match state {
-            // What is still written of one that was given up must not land on the next.
+            // Late writes of an abandoned checkpoint must not land on the next one.
             State::Idle if checkpoints.writes == 0 && self.is_checkpoint_due(checkpoints) => {
                 let Some(begin) = self.log.mark() else { return };
                 self.wants_checkpoint = false;
@@ -179,12 +179,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn is_checkpoint_due(&self, checkpoints: &Checkpoints) -> bool {
         let Some(journal) = self.log.journal() else { return false };
         let since = journal.mark().sequence - checkpoints.since;
-        // The tail moves to where the newest begins only with another.
+        // Only another checkpoint moves the tail to where the newest one begins.
         let brings_room = since > 0 || journal.tail() < checkpoints.newest_begin;
         since > journal.blocks() / JOURNAL_PARTS || (self.wants_checkpoint && brings_room)
     }
 
-    /// How a body is written now: how many writes are in flight at most, and what they go before.
+    /// Returns how a body is written now: the limit of writes in flight, and their class.
     fn body_pace(&self) -> (u32, Class) {
         let is_below = |parts| {
             let journal = self.log.journal();
@@ -227,7 +227,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         State::Taking { writer, cursor }
     }
 
-    /// Has the writer take the record at the cursor; none at the end.
+    /// Passes the record at the cursor to the writer; returns `None` at the end.
     fn push_record(
         &self,
         writer: &mut CheckpointWriter,
@@ -268,7 +268,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         writer.push(&put_record(key, object, slab_base, expires_s, (&*checksums).into()))
     }
 
-    /// Writes the block that is full; false if there is no memory for it now.
+    /// Writes the full block. Returns false if there is no memory for it now.
     fn write_body(
         &mut self,
         now: Time,
@@ -288,7 +288,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         true
     }
 
-    /// Everything was taken: what is left of the last block, then the flush.
+    /// Writes the rest of the last block after all records were taken, then moves on to the flush.
     fn end(
         &mut self,
         now: Time,
@@ -329,7 +329,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         State::Heading { begin, flush: None }
     }
 
-    /// A part of a checkpoint is written, or not.
+    /// Handles the end of a checkpoint write.
     pub(super) fn finish_checkpoint_write(&mut self, purpose: Purpose, is_done: bool) {
         let next = self.log.flush_numbers().0 + 1;
         let Some(checkpoints) = &mut self.checkpoints else { return };
@@ -341,7 +341,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             *flush = Some(next);
         }
         if checkpoints.is_broken && checkpoints.writes == 0 {
-            // It is begun anew, in the same slot.
+            // Start over in the same slot.
             tracing::error!("a checkpoint cannot be written; the one before stays");
             checkpoints.is_broken = false;
             checkpoints.state = State::Idle;
@@ -352,7 +352,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Gives the checkpoint under way up: what was written of it may be lost with the device that failed.
+    /// Abandons the checkpoint in progress, because its blocks may be lost with the device that failed.
     pub(super) fn abandon_checkpoint(&mut self) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         assert_eq!(checkpoints.writes, 0, "a device that is replaced is idle");
@@ -361,7 +361,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     fn complete(&mut self, checkpoints: &mut Checkpoints, begin: Mark) {
-        // The one before is now the older of two.
+        // The previous checkpoint is now the older of two.
         self.log.release(checkpoints.newest_begin);
         checkpoints.newest_begin = begin.sequence;
         checkpoints.since = begin.sequence;

@@ -1,4 +1,4 @@
-//! Objects that go: on request, for room, by the clock.
+//! Removing objects: on request, for room, on expiry.
 
 use adit_driver::Time;
 use adit_driver::device::CommandQueue;
@@ -15,30 +15,30 @@ use crate::media::record::{Record, record_bytes};
 use crate::model::key::Key;
 use crate::model::object::ObjectId;
 
-/// Objects that expire in one turn at most: a turn is bounded.
+/// Limit of expirations per turn, which bounds a turn.
 const EXPIRATIONS_PER_TURN: usize = 64;
 
-/// What became of an attempt to make room.
+/// The result of an attempt to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evicted {
-    /// An object went: its room is on its way to be free.
+    /// An object was removed; its room will become free.
     One,
-    /// Nothing may go, but something that is under way ends by itself, and may leave room.
+    /// Nothing may be evicted, but work in progress will end and may leave room.
     Wait,
-    /// The journal is full: a checkpoint comes first.
+    /// The journal is full: a checkpoint must come first.
     NotYet,
-    /// There is nothing that may go, and nothing on its way out.
+    /// Nothing may be evicted, and nothing is about to become free.
     Nothing,
 }
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Removes an object; the sequence of the record that says so. There is room for the record.
+    /// Removes an object and returns the sequence of its record. The journal must have room for the record.
     pub(super) fn remove(&mut self, now: Time, id: ObjectId) -> u64 {
         self.policy.removed(id);
         self.take_out(now, id)
     }
 
-    /// The same, for one that the policy knows is gone.
+    /// Like [`Shard::remove`], for an object that the policy has already dropped.
     fn take_out(&mut self, now: Time, id: ObjectId) -> u64 {
         let object = self.index.object(id);
         let key = self.index.key_bytes(id);
@@ -51,7 +51,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         sequence
     }
 
-    /// Removes the object that is worth least.
+    /// Removes the policy's next victim.
     fn evict(&mut self, now: Time) -> Evicted {
         if !self.log.has_room_for_small() {
             self.want_journal();
@@ -60,7 +60,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let (index, leases) = (&self.index, &self.leases);
         let victim = self.policy.victim(&mut |id| leases.is_leased(index.object(id).place));
         let Some(victim) = victim else { return self.what_else() };
-        // The policy may be the user's own.
+        // The policy may be a custom one.
         assert!(index.contains(victim), "a policy names an object that is there");
         let place = index.object(victim).place;
         assert!(!leases.is_leased(place), "a policy names no object that is leased");
@@ -71,7 +71,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Evicted::One
     }
 
-    /// With nothing to evict, whether there is something to wait for: never for a lease or a writer, which may not end.
+    /// Decides, with nothing to evict, whether to wait. Never waits for a lease or a writer, which may not end.
     fn what_else(&self) -> Evicted {
         let is_leased = |place| self.leases.is_leased(place);
         let is_something_under_way = self.coming.puts > 0
@@ -81,12 +81,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if is_something_under_way { Evicted::Wait } else { Evicted::Nothing }
     }
 
-    /// Takes a checkpoint early if that is what makes room in the journal; else what is reserved is about to be used.
+    /// Requests an early checkpoint if that makes room in the journal. Otherwise the reserved room is about to be
+    /// used.
     pub(super) fn want_journal(&mut self) {
         self.wants_checkpoint |= self.log.is_short();
     }
 
-    /// Has so many units on their way to be free. What only waits for a lease to end is not on its way.
+    /// Evicts until `units` are on their way to be free. Units that only wait for a lease do not count.
     pub(super) fn evict_towards(&mut self, now: Time, units: u64) -> Evicted {
         while self.spaces.sinking_units() < units {
             match self.evict(now) {
@@ -98,13 +99,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Evicted::Wait
     }
 
-    /// Bytes of an object's record in a checkpoint.
     pub(super) fn record_bytes_of(&self, id: ObjectId) -> u64 {
         record_bytes(self.index.key_bytes(id).len(), self.index.checksums(id).len()) as u64
     }
 
-    /// Has entries for as many new objects as `fresh` says, and room in a checkpoint for so many bytes of records; false
-    /// if they have to be waited for.
+    /// Makes room for `fresh` new index entries, and for `record_bytes` in a checkpoint. Returns false if the caller
+    /// has to wait.
     pub(super) fn make_entries(
         &mut self,
         now: Time,
@@ -119,7 +119,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 if is_counted {
                     return Ok(true);
                 }
-                // What went may be of a key that is put, whose object is a new one then.
+                // The victim may have had the key of a put, which then needs a new entry.
                 (needs, is_counted) = (fresh(&self.index), true);
                 continue;
             }
@@ -131,7 +131,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Evicts down to the low watermark once the high one is passed.
+    /// Evicts down to the low watermark once the high one is exceeded.
     pub(super) fn keep_below_watermark(&mut self, now: Time) {
         let live = |shard: &Self| shard.spaces.used_units() - shard.spaces.buried_units();
         if live(self) <= self.live_units_max {
@@ -141,7 +141,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         while live(self) > low && self.evict(now) == Evicted::One {}
     }
 
-    /// Removes what has expired.
+    /// Removes expired objects.
     pub(super) fn expire(&mut self, now: Time) {
         for _ in 0..EXPIRATIONS_PER_TURN {
             if self.expiry.is_empty() {
@@ -162,7 +162,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Removes an object on request. One whose put is recorded but not durable yet goes after it appears.
+    /// Removes an object on request. If its put is recorded but not durable yet, waits until it is visible.
     pub(super) fn begin_delete(&mut self, now: Time, tag: u64, key: Key) -> Begun {
         if let Err(failure) = self.check_home() {
             self.answer(tag, 0, Err(failure), AnyBuffer::None);
@@ -178,7 +178,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return Begun::Later(Work::Delete(key));
         }
         let Some(id) = self.index.find(key.as_bytes()) else {
-            // Whoever removed it may not know yet whether that survives a power cut.
+            // Its removal may not be durable yet: answer only when it is.
             self.answer_removal(tag, Outcome::Miss, self.log.newest());
             return Begun::Yes;
         };
@@ -188,7 +188,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Begun::Yes
     }
 
-    /// Answers a removal: where it matters, when block `sequence` of the journal is durable.
+    /// Answers a removal; with `durable`, when block `sequence` of the journal is durable.
     fn answer_removal(&mut self, tag: u64, outcome: Outcome, sequence: u64) {
         let answer = Answer { tag, item: 0, result: Ok(outcome), memory: AnyBuffer::None };
         if self.log.is_strict() {

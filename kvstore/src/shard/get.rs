@@ -1,4 +1,4 @@
-//! Objects that are read: found, kept in place while the device reads them, and checked before anybody sees them.
+//! Reading objects: look up, keep in place while the device reads, and verify before delivering.
 
 use adit_driver::Time;
 use adit_driver::device::CommandQueue;
@@ -16,7 +16,7 @@ use crate::model::object::ObjectId;
 use crate::model::place::UNIT_BYTES;
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Reads items, those that are neighbours together.
+    /// Reads items, neighbours with shared commands.
     pub(super) fn get(
         &mut self,
         now: Time,
@@ -46,7 +46,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Finds what is to be read as `item` of a batch, and pins it.
+    /// Looks up and pins the part to read as `item` of a batch.
     fn find_part(
         &mut self,
         now: Time,
@@ -84,13 +84,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Ok(Some(Reading { id, place: object.place, extract, checksums }))
     }
 
-    /// The object of a key, if it has not expired and its device works.
+    /// Returns the object of a key, if it has not expired and its device works.
     pub(super) fn lookup(&self, now: Time, hash: u64, key: &Key) -> Option<ObjectId> {
         let id = self.index.find_hashed(hash, key.as_bytes())?;
         self.is_live(now, id).then_some(id)
     }
 
-    /// The data of a read are here, or not.
+    /// Handles the end of a read.
     pub(super) fn finish_get(
         &mut self,
         now: Time,
@@ -122,7 +122,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.answer(tag, item.number, result, memory.into_any());
     }
 
-    /// What was read is not what was put: a miss, and no object any more.
+    /// Handles bytes that differ from what was put: counts a miss and removes the object.
     fn lose(&mut self, now: Time, reading: &Reading) {
         self.stats.misses += 1;
         self.stats.misses_corrupt += 1;

@@ -1,7 +1,8 @@
-//! Objects whose data are written but not flushed, where an answer is durable.
+//! Objects whose data is written but not flushed, for `durable` stores.
 //!
-//! Their records wait: a cut that takes the data of an object must not leave its record behind, which would supersede an
-//! object that was durable. One flush covers the data of those that wait and the blocks of those that waited before.
+//! Their records wait: a power cut that loses the data of an object must not leave its record behind, where it would
+//! supersede an older, durable object. One flush covers the data of the waiting objects and the journal blocks of
+//! earlier ones.
 
 use std::collections::VecDeque;
 
@@ -14,16 +15,16 @@ use super::{Done, Shard};
 use crate::error::Failure;
 use crate::io::lane::Load;
 
-/// An object that waits.
+/// An object whose record waits.
 #[derive(Debug)]
 struct Held {
-    /// The flush that has to end first: one that begins after its data were written.
+    /// The flush that must end first: one that began after the data was written.
     flush: u64,
     new: Box<NewObject>,
     answer: Answer,
 }
 
-/// All of them, in the order in which their data were written.
+/// The waiting objects, in the order in which their data was written.
 #[derive(Debug, Default)]
 pub(super) struct HeldObjects(VecDeque<Held>);
 
@@ -32,25 +33,25 @@ impl HeldObjects {
         self.0.is_empty()
     }
 
-    /// Whether the next flush is one that somebody waits for; the number of the last that began is given.
+    /// Returns whether an object waits for a flush after `begun`, the last one that began.
     pub(super) fn wants_flush(&self, begun: u64) -> bool {
         self.0.back().is_some_and(|held| held.flush > begun)
     }
 
-    /// Whether there is one of this key.
+    /// Returns whether an object with this key waits.
     pub(super) fn has(&self, key: &[u8]) -> bool {
         self.0.iter().any(|held| held.new.key.as_bytes() == key)
     }
 }
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Has the record of an object wait until its data are flushed. The room for it stays reserved.
+    /// Delays the record of an object until its data is flushed. The room for it stays reserved.
     pub(super) fn hold_back(&mut self, new: Box<NewObject>, answer: Answer) {
         let flush = self.log.flush_numbers().0 + 1;
         self.held.0.push_back(Held { flush, new, answer });
     }
 
-    /// Tells the journal of those whose data are flushed.
+    /// Records the objects whose data is flushed.
     pub(super) fn record_flushed(&mut self, now: Time) {
         let ended = self.log.flush_numbers().1;
         while let Some(Held { new, answer, .. }) =
@@ -60,7 +61,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Gives up those whose data will not be flushed: all, or those on one device.
+    /// Fails objects whose data will not be flushed: all, or those on one device.
     pub(super) fn fail_held(&mut self, device: Option<usize>, failure: &Failure) {
         for Held { flush, new, answer } in std::mem::take(&mut self.held.0) {
             let is_there = usize::from(new.object.place.device);

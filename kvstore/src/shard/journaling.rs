@@ -1,4 +1,4 @@
-//! The journal written and flushed: who waits for it is answered in order.
+//! Writing and flushing the journal, and answering waiters in order.
 
 use adit_driver::Time;
 use adit_driver::device::{CommandQueue, Operation};
@@ -12,7 +12,7 @@ use crate::io::lane::{Command, Lane, Load, Purpose};
 use crate::io::schedule::Class;
 use crate::model::place::{Place, units};
 
-/// What is buried and more than one part in so many of the capacity is worth a flush of its own.
+/// Buried space above one `BURIED_PARTS`th of the capacity justifies a flush of its own.
 const BURIED_PARTS: u64 = 64;
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
@@ -23,7 +23,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
         self.record_flushed(now);
         let is_pressed = self.is_pressed();
-        // Those who wait share a block: another is only begun when the one before is on its way to be durable.
+        // Waiters share a block: begin another only when the previous one is on its way to be durable.
         let is_quiet = self.log.is_quiet();
         if is_quiet || is_pressed {
             self.log.seal(now, is_pressed && is_quiet);
@@ -35,20 +35,21 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.give_what_is_due();
     }
 
-    /// Whether somebody waits for room that only a flush brings.
+    /// Returns whether requests wait for room that only a flush provides.
     pub(super) fn is_pressed(&self) -> bool {
         let buried = self.spaces.buried_units();
         let is_much = buried > self.spaces.capacity_units() / BURIED_PARTS;
         self.spaces.has_graves() && (is_much || !self.stalled.is_empty())
     }
 
-    /// Whether the next turn begins a flush: what was held back since this one's has nothing in flight that wakes anybody.
+    /// Returns whether the next turn begins a flush: no completion would wake the thread for objects held back in
+    /// this turn.
     pub(super) fn has_flush_to_begin(&self, now: Time) -> bool {
         self.log.can_flush() && self.is_flush_wanted(now, self.is_pressed())
     }
 
     fn is_flush_wanted(&self, now: Time, is_pressed: bool) -> bool {
-        // What is being written goes with those who wait for their data: one flush is for both.
+        // Wait for blocks being written, so that one flush serves both.
         let is_held = self.held.wants_flush(self.log.flush_numbers().0) && self.log.is_written();
         is_held
             || self.checkpoint_wants_flush()
@@ -71,7 +72,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Writes the first `bytes` of a buffer of the home lane's to a unit there, with as many commands as that takes.
+    /// Writes the first `bytes` of a home lane buffer to `unit`, in as many commands as that takes.
     pub(super) fn write_home(
         &mut self,
         now: Time,
@@ -103,7 +104,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         commands
     }
 
-    /// Flushes every device that was written to since its last flush, and the journal's.
+    /// Flushes the journal's device and every device that was written to since its last flush.
     fn flush(&mut self, now: Time) {
         let mut devices = 0;
         let number = self.log.flush_numbers().0 + 1;
@@ -122,7 +123,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.log.begin_flush(now, devices);
     }
 
-    /// A device has flushed, or cannot: its own objects are misses then, and the journal's device is what counts.
+    /// Handles the end of a device's flush. A device that cannot flush loses its own objects; only the journal's
+    /// device fails the flush.
     pub(super) fn finish_flush(&mut self, device: usize, number: u64, is_done: bool) {
         if !is_done {
             self.lanes[device].is_dirty = true;
@@ -136,7 +138,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Answers those who wait for data to be durable that a device out of service has not flushed.
+    /// Answers waiters whose data a failed device never flushed.
     pub(super) fn fail_undurable(&mut self, device: usize) {
         let failure = self.failure_of(device);
         let is_dirty = self.lanes[device].is_dirty;
@@ -151,13 +153,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         });
     }
 
-    /// What to say of a device that is out of service.
+    /// Returns the failure to report for a device that is out of service.
     pub(super) fn failure_of(&self, device: usize) -> Failure {
         let why = self.lanes[device].failure().unwrap_or("it is out of service").to_owned();
         Failure::Device { device: device as u8, why }
     }
 
-    /// Gives the answers whose records are durable, and frees what they bury.
+    /// Gives the answers whose records are durable, and frees the space they bury.
     pub(super) fn give_what_is_due(&mut self) {
         while let Some(waiter) = self.log.next_due() {
             match waiter.event {
@@ -172,7 +174,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.spaces.settle(self.log.durable_end());
     }
 
-    /// Answers a commit when all before it is durable.
+    /// Answers a commit when everything before it is durable.
     pub(super) fn commit(&mut self, tag: u64) {
         if let Err(failure) = self.check_home().and_then(|()| self.check_flushed()) {
             return self.answer(tag, 0, Err(failure), AnyBuffer::None);
@@ -183,7 +185,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.log.wait(sequence, Event::Answer(answer));
     }
 
-    /// Nothing will be durable while the journal's device is out of service.
+    /// Fails all waiters: nothing becomes durable while the journal's device is out of service.
     pub(super) fn fail_waiters(&mut self) {
         let Err(failure) = self.check_home() else { return };
         self.fail_held(None, &failure);
@@ -196,7 +198,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         );
     }
 
-    /// Whether the journal can be written.
+    /// Checks that the journal can be written.
     ///
     /// # Errors
     /// [`Failure::Device`] if its device is out of service.
@@ -208,7 +210,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.lanes[self.home].failure().is_some() && self.log.journal().is_some()
     }
 
-    /// Whether no device went out of service with data that it never flushed.
+    /// Checks that no failed device has data that it never flushed.
     fn check_flushed(&self) -> Result<(), Failure> {
         let is_lost = |lane: &Lane<Q>| lane.failure().is_some() && lane.is_dirty;
         let lost = self.lanes.iter().position(is_lost).filter(|_| self.log.journal().is_some());

@@ -1,15 +1,15 @@
-//! What the journal is told, and when that is durable.
+//! Records for the journal, and when they are durable.
 //!
-//! Records are in the order in which objects come and go. A *sequence* is the number of the journal's block that has
-//! a record; it is durable once a flush that began after the block was written has ended on every device that had
-//! been written to. The data of a record were written before it was appended, so that one flush is for both.
+//! Records are in the order in which objects come and go. A *sequence* is the number of the journal block that holds
+//! a record. It is durable once a flush that began after the block was written has ended on every device that had
+//! been written to. The data of a record is written before the record is appended, so one flush covers both.
 //!
-//! Room: whatever is put has room for its record reserved first, in bytes. Records fill blocks in turn, so that of two
-//! blocks one behind the other there is more than one in bytes ([`blocks_for`]). A block is only sealed before it is
-//! full where that leaves room for all that is reserved: with nothing reserved always, so that a checkpoint, which
-//! needs a block of its own and brings room, can always be begun in the end.
+//! Room: every put first reserves room for its record, in bytes. Records fill blocks in turn, so two adjacent blocks
+//! always hold more than one block's worth of bytes ([`blocks_for`]). A block is sealed before it is full only if
+//! that leaves room for all reservations. With no reservations it can always be sealed, so a checkpoint, which needs
+//! a block of its own and makes room, can always begin eventually.
 //!
-//! In a volatile store there is no journal, and everything is as durable as it will get.
+//! A volatile store has no journal, and everything is as durable as it will get.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,44 +27,43 @@ use crate::model::key::KEY_BYTES_MAX;
 use crate::model::object::Object;
 use crate::model::options::Durability;
 
-/// A flush is due when so many blocks were written since the last: they are kept in memory until they are durable.
+/// Undurable blocks that make a flush due, because they are kept in memory.
 const UNDURABLE_BLOCKS_MAX: usize = 1024;
-/// And where the ring is shorter, when they are one part in so many of it.
+/// In a shorter ring, one `UNDURABLE_PARTS`th of it makes a flush due.
 const UNDURABLE_PARTS: u64 = 4;
-/// The records of what is begun as one are as long as one part in so many of the journal at most.
+/// Work that begins together has records of at most one `SHARE_PARTS`th of the journal.
 const SHARE_PARTS: u64 = 16;
-/// Blocks that are left beside what is reserved: two may be sealed early without anybody waiting for it.
+/// Blocks kept free beside reservations: two may be sealed early without making any work wait.
 const SPARE_BLOCKS: u64 = 2;
-/// Bytes of records in a block.
 const PAYLOAD_BYTES: u64 = (JOURNAL_BLOCK_BYTES - BLOCK_HEADER_BYTES) as u64;
-/// Most bytes of any record but that of an object.
+/// Maximum bytes of any record other than an object's.
 const SMALL_RECORD_BYTES: u64 = record_bytes(KEY_BYTES_MAX, 0) as u64;
 const _: () =
     assert!(record_bytes(KEY_BYTES_MAX, 0) > 16 + TENANT_NAME_BYTES_MAX + LAYOUT_BYTES_MAX);
 
-/// Blocks that have room for records of so many bytes behind whatever is in the open block, which is counted too.
+/// Returns the blocks needed for `bytes` of records after the open block, however full it is; counts the open block.
 const fn blocks_for(bytes: u64) -> u64 {
     if bytes == 0 { 0 } else { 2 * bytes / PAYLOAD_BYTES + 3 }
 }
 
-/// Whose turn it is when a sequence is durable.
+/// An event to run when a sequence is durable.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// Done when this block is durable.
+    /// Due when this block is durable.
     pub(super) sequence: u64,
     pub(super) event: Event,
 }
 
-/// What then happens.
+/// What to do then.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// An object appears, and its put is answered, if it was not answered with a failure before.
+    /// An object becomes visible and its put is answered, unless it has already been answered with a failure.
     Put(Box<NewObject>, Option<Answer>),
-    /// An answer is given.
+    /// Give an answer.
     Answer(Answer),
 }
 
-/// An answer that is due later.
+/// An answer to give later.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) tag: u64,
@@ -74,28 +73,27 @@ pub(super) struct Answer {
 }
 
 impl Default for Answer {
-    /// Of something that is closed.
+    /// A placeholder that reports the store as closed.
     fn default() -> Answer {
         Answer { tag: 0, item: 0, result: Err(Failure::Closed), memory: AnyBuffer::None }
     }
 }
 
-/// A flush under way.
 #[derive(Clone, Copy, Debug)]
 struct Flush {
     number: u64,
-    /// Blocks before this one were written when it began.
+    /// Blocks before this one were written when the flush began.
     end: u64,
-    /// Devices that have not answered.
+    /// Devices that have not completed it.
     left: u32,
 }
 
-/// The journal and who waits for it.
+/// The journal and its waiters.
 #[derive(Debug)]
 pub(super) struct Log {
     journal: Option<Journal>,
     durability: Durability,
-    /// Bytes of records that are to come: there is room for them.
+    /// Bytes of future records that have room.
     reserved_bytes: u64,
     writes: VecDeque<JournalWrite>,
     flush: Option<Flush>,
@@ -136,54 +134,52 @@ impl Log {
         self.journal.as_ref()
     }
 
-    /// Whether there is room for records of so many bytes more.
     pub(super) fn has_room(&self, record_bytes: u64) -> bool {
         let needs = blocks_for(self.reserved_bytes + record_bytes) + SPARE_BLOCKS;
         self.journal.as_ref().is_none_or(|journal| journal.free_blocks() >= needs)
     }
 
-    /// Whether there is room for one record more that is not an object's.
+    /// Returns whether there is room for one more record other than an object's.
     pub(super) fn has_room_for_small(&self) -> bool {
         self.has_room(SMALL_RECORD_BYTES)
     }
 
-    /// Keeps room for records of so many bytes.
     pub(super) fn reserve(&mut self, record_bytes: u64) {
         self.reserved_bytes += record_bytes;
     }
 
-    /// Gives the room back of what has come to nothing, or is about to be appended.
+    /// Releases a reservation, of work that failed or of a record about to be appended.
     pub(super) fn unreserve(&mut self, record_bytes: u64) {
         assert!(self.reserved_bytes >= record_bytes, "what is given back was reserved");
         self.reserved_bytes -= record_bytes;
     }
 
-    /// Whether the open block may be sealed as it is.
+    /// Returns whether the open block may be sealed before it is full.
     fn may_seal(&self) -> bool {
         let needs = blocks_for(self.reserved_bytes);
         let may = |journal: &Journal| !journal.has_unsealed() || journal.free_blocks() > needs;
         self.journal.as_ref().is_some_and(may)
     }
 
-    /// Whether less than half of the journal is free, so that a checkpoint helps.
+    /// Returns whether less than half of the journal is free, so that a checkpoint helps.
     pub(super) fn is_short(&self) -> bool {
         self.journal.as_ref().is_some_and(|journal| journal.free_blocks() < journal.blocks() / 2)
     }
 
-    /// The most bytes of records that are begun as one, so that there is going to be room for them.
+    /// Returns the most bytes of records to begin together, so that they will eventually have room.
     pub(super) fn share_bytes_max(&self) -> u64 {
         let most = |journal: &Journal| journal.blocks() * PAYLOAD_BYTES / SHARE_PARTS;
         self.journal.as_ref().map_or(u64::MAX, most)
     }
 
-    /// The sequence that has the newest record, or an older one.
+    /// Returns the sequence of the newest record, or an older one if the last block has been sealed.
     pub(super) fn newest(&self) -> u64 {
         let newest =
             |journal: &Journal| journal.mark().sequence - u64::from(!journal.has_unsealed());
         self.journal.as_ref().map_or(0, newest)
     }
 
-    /// Appends a record, for which there is room; the sequence it has.
+    /// Appends a record, which must have room, and returns its sequence.
     pub(super) fn append(&mut self, now: Time, record: &Record<'_>) -> u64 {
         let Some(journal) = &mut self.journal else { return 0 };
         if !journal.has_unsealed() {
@@ -192,55 +188,54 @@ impl Log {
         journal.append(record).expect("there was room for the record")
     }
 
-    /// Whether an object appears, and a put is answered, only when its record is durable.
+    /// Returns whether objects become visible and puts are answered only when their records are durable.
     pub(super) fn is_strict(&self) -> bool {
         self.durability == Durability::Durable
     }
 
-    /// Blocks before this one are durable.
     pub(super) fn durable_end(&self) -> u64 {
         self.journal.as_ref().map_or(u64::MAX, Journal::durable_end)
     }
 
-    /// Lets `event` happen when block `sequence` is durable.
+    /// Runs `event` when block `sequence` is durable.
     pub(super) fn wait(&mut self, sequence: u64, event: Event) {
         self.waiters.push_back(Waiter { sequence, event });
     }
 
-    /// The sequence that is durable when everything up to now is; what is open is sealed if it may be.
+    /// Seals the open block if possible, and returns the sequence that is durable once everything up to now is.
     pub(super) fn barrier(&mut self) -> u64 {
         self.mark();
         self.newest()
     }
 
-    /// The next whose turn has come.
+    /// Returns the next waiter whose sequence is durable.
     pub(super) fn next_due(&mut self) -> Option<Waiter> {
         let end = self.durable_end();
         self.waiters.pop_front_if(|waiter| waiter.sequence < end)
     }
 
-    /// Whether somebody waits for blocks that were written.
+    /// Returns whether written blocks have waiters.
     pub(super) fn is_awaited(&self) -> bool {
         let end = self.journal.as_ref().map_or(0, Journal::written_end);
         self.waiters.front().is_some_and(|waiter| waiter.sequence < end)
     }
 
-    /// Whether every put that was recorded before block `sequence` has appeared.
+    /// Returns whether every put recorded before block `sequence` is visible.
     pub(super) fn has_settled(&self, sequence: u64) -> bool {
         self.waiters.front().is_none_or(|waiter| waiter.sequence >= sequence)
     }
 
-    /// Whether no block is on its way to be durable for somebody who waits.
+    /// Returns whether no write or flush is in progress.
     pub(super) fn is_quiet(&self) -> bool {
         self.writes.is_empty() && self.flush.is_none()
     }
 
-    /// Whether every sealed block is written.
+    /// Returns whether every sealed block is written.
     pub(super) fn is_written(&self) -> bool {
         self.writes.is_empty() && !self.has_sealed()
     }
 
-    /// Whether there is a put of this key whose turn has not come.
+    /// Returns whether a put of this key waits to become visible.
     pub(super) fn is_pending(&self, key: &[u8]) -> bool {
         self.waiters.iter().any(|waiter| match &waiter.event {
             Event::Put(new, _) => new.key.as_bytes() == key,
@@ -248,8 +243,8 @@ impl Log {
         })
     }
 
-    /// Takes the answers that wait in vain, since what they are about will not be durable for now. Puts still appear if
-    /// it is later.
+    /// Takes the answers whose events will not become durable for now. Their puts still become visible if that
+    /// happens later.
     pub(super) fn take_answers(
         &mut self,
         is_in_vain: impl Fn(&Event) -> bool,
@@ -268,26 +263,25 @@ impl Log {
         });
     }
 
-    /// Seals the open block, if it has waited long enough or somebody waits for it; the mark behind it.
+    /// Seals the open block if it is old enough or has waiters; returns the mark behind it.
     pub(super) fn seal(&mut self, now: Time, at_once: bool) -> Option<Mark> {
         let is_awaited = !self.waiters.is_empty();
         let is_due = at_once || is_awaited || now.since(self.opened_at) >= self.seal_interval;
         if is_due { self.mark() } else { None }
     }
 
-    /// Sealed blocks to be written, copied into `memory`.
+    /// Copies sealed blocks into `memory` to be written.
     pub(super) fn take(&mut self, memory: &mut [u8]) -> Option<JournalWrite> {
         let write = self.journal.as_mut()?.take(memory)?;
         self.writes.push_back(write.clone());
         Some(write)
     }
 
-    /// Whether there is something to take.
     pub(super) fn has_sealed(&self) -> bool {
         self.journal.as_ref().is_some_and(|journal| journal.sealed_blocks() > 0)
     }
 
-    /// The write that ends before block `end` is done.
+    /// Records that the write ending before block `end` is done.
     pub(super) fn written(&mut self, end: u64) {
         let at = self.writes.iter().position(|write| write.sequences.end == end);
         let write =
@@ -295,18 +289,18 @@ impl Log {
         self.journal.as_mut().expect("there is a journal").written(&write);
     }
 
-    /// Whether a flush may begin that brings something: blocks were written that no flush has covered.
+    /// Returns whether a flush may begin: there is a journal, and no flush is in progress.
     pub(super) fn can_flush(&self) -> bool {
         self.flush.is_none() && self.journal.is_some()
     }
 
-    /// Whether blocks were written that are not durable.
+    /// Returns whether written blocks are not durable yet.
     pub(super) fn has_written(&self) -> bool {
         let behind = |journal: &Journal| journal.durable_end() < journal.written_end();
         self.journal.as_ref().is_some_and(behind)
     }
 
-    /// Whether a flush is due: by the clock, or because much is kept in memory until there is one.
+    /// Returns whether a flush is due: by the clock, or because much is kept in memory until then.
     pub(super) fn is_flush_due(&self, now: Time) -> bool {
         let is_much = |journal: &Journal| {
             let most = UNDURABLE_BLOCKS_MAX.min((journal.blocks() / UNDURABLE_PARTS) as usize);
@@ -316,7 +310,7 @@ impl Log {
             || self.journal.as_ref().is_some_and(is_much)
     }
 
-    /// When the clock has the next thing to do.
+    /// Returns when the clock requires the next step.
     pub(super) fn next_due_at(&self) -> Time {
         let Some(journal) = &self.journal else { return Time::NEVER };
         let seal =
@@ -329,7 +323,6 @@ impl Log {
         seal.min(flush)
     }
 
-    /// Begins a flush of so many devices; its number.
     pub(super) fn begin_flush(&mut self, now: Time, devices: u32) -> u64 {
         assert!(self.can_flush(), "one flush at a time");
         let end = self.journal.as_ref().map_or(0, Journal::written_end);
@@ -342,7 +335,7 @@ impl Log {
         self.flushes
     }
 
-    /// A device has flushed. Of a flush that was given up nobody wants to know.
+    /// Records a device's flush. Ignores completions of abandoned flushes.
     pub(super) fn flushed(&mut self, number: u64) {
         let Some(flush) = self.flush.as_mut().filter(|flush| flush.number == number) else {
             return;
@@ -361,13 +354,13 @@ impl Log {
         }
     }
 
-    /// Gives a flush up: what it was for is not durable.
+    /// Abandons a flush: what it covered is not durable.
     pub(super) fn abandon_flush(&mut self, number: u64) {
         self.flush.take_if(|flush| flush.number == number);
     }
 
-    /// The journal's device may have forgotten what was not flushed: all of that is written again, and no flush under
-    /// way says anything of it.
+    /// Writes everything undurable again, because the journal's device may have forgotten it. Drops the flush in
+    /// progress, which no longer covers it.
     pub(super) fn write_again(&mut self) {
         self.flush = None;
         self.writes.clear();
@@ -376,23 +369,23 @@ impl Log {
         }
     }
 
-    /// The number of the last flush that began, and of the last that ended.
+    /// Returns the numbers of the last flush that began and of the last that ended.
     pub(super) fn flush_numbers(&self) -> (u64, u64) {
         (self.flushes, self.flushes_ended)
     }
 
-    /// Where a checkpoint may begin: the open block is sealed, if it may be now.
+    /// Returns where a checkpoint may begin, after sealing the open block; `None` if that is not possible now.
     pub(super) fn mark(&mut self) -> Option<Mark> {
         let may = self.may_seal();
         self.journal.as_mut().filter(|_| may).map(Journal::seal)
     }
 
-    /// Blocks before `tail` are covered by two checkpoints.
+    /// Releases blocks before `tail`, which two checkpoints cover.
     pub(super) fn release(&mut self, tail: u64) {
         self.journal.as_mut().expect("there is a journal").release(tail);
     }
 
-    /// Whether nothing is under way or to be written.
+    /// Returns whether nothing is in progress or left to write.
     pub(super) fn is_idle(&self) -> bool {
         let quiet = |journal: &Journal| {
             !journal.has_unsealed() && journal.sealed_blocks() == 0 && self.writes.is_empty()
@@ -401,7 +394,6 @@ impl Log {
     }
 }
 
-/// The record of an object.
 pub(super) fn put_record<'a>(
     key: &'a [u8],
     object: Object,

@@ -1,6 +1,6 @@
 //! The memory of an item while commands use parts of it.
 //!
-//! What is here is idle; what was taken is in flight, and comes back at the offset it had. Buffers that were cut are
+//! What is here is idle. What was taken is in flight and comes back at its old offset. Buffers that were split are
 //! joined again, so that the caller gets back what it gave.
 
 use adit_driver::memory::{AnyBuffer, Buffer};
@@ -9,24 +9,22 @@ use smallvec::SmallVec;
 use super::batch::{Buffers, Sums};
 use crate::media::checksum;
 
-/// Runs of memory by their offsets in the item, in order.
+/// Runs of memory by offset in the item, in order.
 type Parts = SmallVec<[(u64, Buffer); 2]>;
 
-/// Runs of an item's memory that are checked, each by a checksum of its own.
+/// Runs of an item's memory, each with a checksum of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
-    /// How many.
     pub(super) count: u32,
-    /// From the start of one to the start of the next, in bytes.
+    /// Bytes from the start of one piece to the start of the next.
     pub(super) stride_bytes: u64,
-    /// Bytes of each but the last.
+    /// Bytes of each piece except the last.
     pub(super) piece_bytes: u64,
-    /// Bytes of the last.
     pub(super) last_bytes: u64,
 }
 
 impl Pieces {
-    /// The run of piece `index`: its first byte and its length.
+    /// Returns the offset and the length of piece `index`.
     pub(super) fn run(&self, index: u32) -> (u64, u64) {
         let is_last = index + 1 == self.count;
         let len = if is_last { self.last_bytes } else { self.piece_bytes };
@@ -34,7 +32,6 @@ impl Pieces {
     }
 }
 
-/// The memory of an item.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     parts: Parts,
@@ -52,25 +49,25 @@ impl Memory {
         Memory { parts }
     }
 
-    /// Bytes that are idle.
+    /// Returns the idle bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.parts.iter().map(|(_, buffer)| buffer.len() as u64).sum()
     }
 
-    /// Whether each buffer but the last has whole units: commands can then begin anywhere.
+    /// Returns whether each buffer but the last is whole units, so that commands can begin at any unit.
     pub(super) fn is_whole(&self, unit_bytes: u64) -> bool {
         self.parts.iter().all(|(_, buffer)| (buffer.len() as u64).is_multiple_of(unit_bytes))
     }
 
-    /// Whether a queue can use all of it.
+    /// Returns whether a queue can use all of it.
     pub(super) fn is_accepted(&self, accepts: impl Fn(&Buffer) -> bool) -> bool {
         self.parts.iter().all(|(_, buffer)| accepts(buffer))
     }
 
-    /// Takes the `bytes` from `offset` on out, in order.
+    /// Takes out `bytes` at `offset`, in order.
     ///
     /// # Panics
-    /// If they are not all idle.
+    /// If any of them are in flight.
     pub(super) fn take(&mut self, offset: u64, bytes: u64, into: &mut Vec<Buffer>) {
         if let [(start, buffer)] = &*self.parts
             && (*start, buffer.len() as u64) == (offset, bytes)
@@ -98,20 +95,19 @@ impl Memory {
         }
     }
 
-    /// Cuts part `at` in two at `offset`.
     fn split(&mut self, at: usize, offset: u64) {
         let (start, buffer) = &mut self.parts[at];
         let tail = buffer.split_off((offset - *start) as usize);
         self.parts.insert(at + 1, (offset, tail));
     }
 
-    /// Puts back what was taken from `offset` on.
+    /// Puts back what was taken at `offset`.
     pub(super) fn put(&mut self, offset: u64, buffer: Buffer) {
         let at = self.parts.partition_point(|(start, _)| *start < offset);
         self.parts.insert(at, (offset, buffer));
     }
 
-    /// The caller's memory again, everything being idle.
+    /// Reassembles the caller's memory, all of which must be idle.
     pub(super) fn into_any(mut self) -> AnyBuffer {
         if self.parts.len() <= 1 {
             return self.parts.pop().map_or(AnyBuffer::None, |(_, buffer)| AnyBuffer::One(buffer));
@@ -131,7 +127,7 @@ impl Memory {
         AnyBuffer::Many(before)
     }
 
-    /// Calls `f` with what is idle of the `bytes` from `offset` on, in order.
+    /// Calls `f` with the idle slices of `bytes` at `offset`, in order.
     fn each_slice(&self, offset: u64, bytes: u64, mut f: impl FnMut(&[u8])) {
         for (start, buffer) in &self.parts {
             let from = offset.max(*start);
@@ -142,7 +138,6 @@ impl Memory {
         }
     }
 
-    /// The checksum of a run.
     fn checksum(&self, offset: u64, bytes: u64) -> u32 {
         if let [(0, buffer)] = &*self.parts
             && offset + bytes <= buffer.len() as u64
@@ -154,7 +149,6 @@ impl Memory {
         running.finish()
     }
 
-    /// Appends the checksum of each piece.
     pub(super) fn checksums(&self, pieces: &Pieces, sums: &mut Sums) {
         for index in 0..pieces.count {
             let (offset, bytes) = pieces.run(index);
@@ -162,7 +156,7 @@ impl Memory {
         }
     }
 
-    /// Whether each piece has its checksum.
+    /// Returns whether each piece matches its checksum.
     pub(super) fn is_intact(&self, pieces: &Pieces, mut sums: impl Iterator<Item = u32>) -> bool {
         (0..pieces.count).all(|index| {
             let (offset, bytes) = pieces.run(index);
@@ -170,7 +164,7 @@ impl Memory {
         })
     }
 
-    /// Zeroes the `bytes` from `offset` on, so that nothing but the object reaches a device.
+    /// Zeroes `bytes` at `offset`, so that only the object's data reaches a device.
     pub(super) fn zero(&mut self, offset: u64, bytes: u64) {
         for (start, buffer) in &mut self.parts {
             let from = offset.max(*start);

@@ -1,24 +1,28 @@
-//! One owner of a part of the store, and its loop.
+//! One part of the store with a single owner, and its loop.
 //!
-//! A shard has some of the keys, a share of every device, and a queue to each. One thread owns it: it hands in
+//! A shard owns some of the keys, a share of every device, and a queue to each. One thread owns the shard: it submits
 //! [`Request`]s and calls [`Shard::poll`], which never waits, never reads a clock and does a bounded amount of work.
-
+//! The shard builds on the folders below (`model`, `space`, `catalog`, `policy`, `io`, `media`); it knows nothing of
+//! threads, handles or other shards.
 //!
-//! | file | noun |
+//! | file | holds |
 //! |---|---|
-//! | `request` | what is asked and answered |
-//! | `lane` | the way to one device |
-//! | `batch`, `memory`, `parts` | a request under way: its items, their memory, where its bytes lie |
-//! | `put`, `get`, `writers`, `evicting` | objects that come, are read, are written in parts, and go |
+//! | `request` | requests and their outcomes |
+//! | `turn` | the loop: sending commands and handling their completions |
+//! | `batch`, `memory`, `parts` | a request in progress: its items, their memory, where its bytes lie |
+//! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
 //! | `space` | what is free, and what may not be overwritten yet |
 //! | `held` | objects whose records wait for their data to be durable |
-//! | `log`, `journaling`, `checkpointing` | what is told to the media, and when it is durable |
-//! | `planning` | transfers for somebody else to carry out |
-//! | `opening`, `attaching` | how it comes back, and a device that was lost |
+//! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
+//! | `planning` | reads that another executor carries out |
+//! | `stats` | counters |
+//! | `opening`, `attaching` | recovery at opening, and of a device that was lost |
 //!
-//! Invariants: nobody sees an object before its data are written, nor its bytes before they were checked; an extent is
-//! used again only when the record that supersedes its object is durable and nobody reads it; every item is answered
-//! once and gets its memory back.
+//! Invariants:
+//!
+//! - An object is invisible until its data is written, and its bytes are verified before they are delivered.
+//! - An extent is reused only when the record that supersedes its object is durable and no reader is left.
+//! - Every item is answered once and gets its memory back.
 
 mod attaching;
 mod batch;
@@ -86,34 +90,34 @@ use crate::policy::admission::Admission;
 use crate::policy::budget::Budget;
 use crate::policy::evict::{Policy, PolicyMaker};
 
-/// How a shard works. The defaults are a store's.
+/// Options of a shard. The defaults are those of a store.
 #[derive(Clone, Debug)]
 pub struct ShardOptions {
     /// What an acknowledgement promises.
     pub durability: Durability,
-    /// What goes first.
+    /// The eviction policy.
     pub policy: PolicyKind,
-    /// A policy of the user's own, in place of `policy`.
+    /// A custom eviction policy, used instead of `policy`.
     pub custom_policy: Option<PolicyMaker>,
-    /// Whether objects are only taken that are asked for again, where measurement says that this helps.
+    /// Whether to admit only objects that are requested again, where measurement shows that this helps.
     pub adaptive_admission: bool,
-    /// Most bytes that objects take, padding included; the shard's share of the devices where not given.
+    /// Maximum bytes of all objects, padding included; by default the shard's share of the devices.
     pub capacity_bytes: Option<u64>,
-    /// Most objects; what the store was formatted for where not given.
+    /// Maximum number of objects; by default what the store was formatted for.
     pub capacity_objects: Option<u32>,
     /// When eviction begins and ends.
     pub watermarks: Watermarks,
-    /// Bytes a day that objects may write.
+    /// Bytes per day that objects may write.
     pub write_bytes_per_day: Option<u64>,
     /// How long a record may wait for others before its block is written. Default 10 ms.
     pub seal_interval: Duration,
-    /// How long `restart` leaves what was written unflushed at most. Default 1 s.
+    /// The longest that `restart` leaves written data unflushed. Default 1 s.
     pub flush_interval: Duration,
-    /// How long space must have been free before its device is told that it holds nothing of value. Default 10 s.
+    /// How long space stays free before it is deallocated on its device. Default 10 s.
     pub discard_after: Duration,
-    /// Unix time in seconds when the clock of `now` stood at zero.
+    /// Unix time in seconds at the origin of the clock that `now` uses.
     pub wall_s_at_zero: u64,
-    /// Keys the hash of the index, so that nobody can choose keys that collide.
+    /// Keys the hash of the index, so that an attacker cannot choose colliding keys.
     pub hash_key: [u64; 2],
 }
 
@@ -138,7 +142,7 @@ impl Default for ShardOptions {
 }
 
 impl ShardOptions {
-    /// An empty policy for objects with ids below `entries`.
+    /// Builds an empty policy for objects with ids below `entries`.
     fn build_policy(&self, entries: u32) -> Box<dyn Policy> {
         match &self.custom_policy {
             Some(custom) => custom.build(entries),
@@ -147,45 +151,45 @@ impl ShardOptions {
     }
 }
 
-/// Keys that are looked up together.
+/// Number of keys looked up together.
 const LOOKUP_GROUP: usize = 64;
-/// A slab of a layout is at most one part in so many of the shard's share of a device.
+/// A slab of a layout takes at most one `SLAB_PARTS`th of the shard's share of a device.
 const SLAB_PARTS: u64 = 16;
 
-/// What a turn of the loop did.
+/// The result of one turn of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Completions and answers; 0 where nothing happened.
+    /// Completions and answers; 0 if nothing happened.
     pub moved: usize,
     /// Commands in flight.
     pub in_flight: usize,
-    /// When there is something to do by the clock at the latest; [`Time::NEVER`] where nothing waits for it.
+    /// The latest time for the next turn; [`Time::NEVER`] if nothing waits for the clock.
     pub next: Time,
 }
 
-/// What is known of an object.
+/// Information about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Its key.
     pub key: Key,
     /// Its length in bytes.
     pub bytes: u64,
-    /// How it lies.
+    /// Its layout.
     pub layout: LayoutId,
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// Seconds that it has left, if it expires.
+    /// Seconds until it expires, if it does.
     pub ttl_s: Option<u64>,
-    /// The device it is on, by its position among the targets.
+    /// The index of its device among the targets.
     pub device: u8,
 }
 
 /// A part of the store.
 pub struct Shard<Q> {
-    /// The device with the journal and the checkpoints.
+    /// Index of the device with the journal and the checkpoints.
     home: usize,
     options: ShardOptions,
-    /// What one command may be, on any of the devices.
+    /// Limits of one command, valid on every device.
     limits: plan::Limits,
     lanes: Vec<Lane<Q>>,
     index: Index,
@@ -197,9 +201,9 @@ pub struct Shard<Q> {
     admission: Option<Admission>,
     budget: Option<Budget>,
     objects_max: u32,
-    /// Live units above which is evicted.
+    /// Eviction begins above this number of live units.
     live_units_max: u64,
-    /// Bytes of the records of all objects, which a checkpoint has to hold.
+    /// Bytes of the records of all objects, which must fit in a checkpoint.
     record_bytes: u64,
     record_bytes_max: u64,
     log: Log,
@@ -207,19 +211,19 @@ pub struct Shard<Q> {
     held: HeldObjects,
     checkpoints: Option<Checkpoints>,
     wants_checkpoint: bool,
-    /// While no command ends and nobody asks for anything, there is nothing to do before.
+    /// Until then, without completions or requests, there is nothing to do.
     rests_until: Time,
     batches: Batches,
-    /// What waits for room, in order.
+    /// Requests that wait for room, in order.
     stalled: VecDeque<Stalled>,
-    /// No deadline of theirs is before it.
+    /// A lower bound of their deadlines.
     stalled_until: Time,
     coming: Coming,
     writers: BTreeMap<WriterId, Writer>,
     writers_made: u64,
     answers: VecDeque<Done>,
     stats: Stats,
-    /// Units that a device is being told to forget.
+    /// Units being deallocated on a device.
     discarding_units: u64,
     parts: Vec<plan::Part>,
     buffers: Vec<Buffer>,
@@ -229,8 +233,8 @@ pub struct Shard<Q> {
     news: Boxes<NewObject>,
 }
 
-/// Objects that are on their way into the index: their data are being written, or their records are not durable. There
-/// is an entry for each.
+/// Objects on their way into the index: their data is being written, or their records are not durable. Each has an
+/// entry set aside.
 #[derive(Clone, Copy, Debug, Default)]
 struct Coming {
     puts: u64,
@@ -250,7 +254,7 @@ impl Coming {
     }
 }
 
-/// Something that may have to wait for room.
+/// A request that may have to wait for room.
 #[derive(Debug)]
 struct Stalled {
     tag: u64,
@@ -258,7 +262,6 @@ struct Stalled {
     work: Work,
 }
 
-/// What it is.
 #[derive(Debug)]
 enum Work {
     Put(SmallVec<[Putting; 1]>),
@@ -268,8 +271,8 @@ enum Work {
 }
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Takes a request; it is answered by [`Shard::poll`]. There is no limit but the caller's: see
-    /// [`Shard::waiting`].
+    /// Accepts a request, which [`Shard::poll`] answers. The number of requests is unlimited; use [`Shard::waiting`]
+    /// to bound it.
     pub fn submit(&mut self, now: Time, request: Request) {
         self.wake();
         let Request { tag, deadline, action } = request;
@@ -290,17 +293,17 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Requests that were not begun yet: back-pressure for whoever hands them in.
+    /// Returns how many requests have not begun yet, as back-pressure for the caller.
     pub fn waiting(&self) -> usize {
         self.stalled.len()
     }
 
-    /// Whether there is such an object.
+    /// Returns whether the object exists.
     pub fn exists(&self, now: Time, key: &Key) -> bool {
         self.lookup(now, self.index.hash(key.as_bytes()), key).is_some()
     }
 
-    /// What is known of an object.
+    /// Returns what the shard knows about an object.
     pub fn info(&self, now: Time, key: &Key) -> Option<Info> {
         let id = self.lookup(now, self.index.hash(key.as_bytes()), key)?;
         Some(self.info_of(now, id))
@@ -319,7 +322,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// How many of `keys` there are before the first that is missing.
+    /// Returns how many of `keys` exist before the first miss.
     pub fn lookup_prefix(&self, now: Time, keys: &[Key]) -> usize {
         let (mut found, mut prefix) = (Vec::new(), 0);
         for group in keys.chunks(LOOKUP_GROUP) {
@@ -335,15 +338,15 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         prefix
     }
 
-    /// Whether an object has not expired and its device works.
+    /// Returns whether an object has not expired and its device works.
     fn is_live(&self, now: Time, id: ObjectId) -> bool {
         let has_time = self.expiry.get(id).is_none_or(|at_s| at_s > self.wall_s(now));
         let device = usize::from(self.index.object(id).place.device);
         has_time && self.lanes[device].failure().is_none()
     }
 
-    /// At most `limit` objects from a cursor on, and the next cursor while there are more. Starts at 0. Objects that
-    /// come or go meanwhile are seen or not.
+    /// Returns at most `limit` objects from cursor `from`, and the next cursor while there are more. Start at 0.
+    /// Objects that are added or removed during the scan may or may not appear.
     pub fn scan(&self, now: Time, from: u32, limit: usize) -> (Vec<Info>, Option<u32>) {
         let (mut found, mut next) = (Vec::new(), from);
         while let Some(id) = self.index.next_live(next) {
@@ -358,11 +361,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         (found, None)
     }
 
-    /// Keeps the objects of `keys` before the first that is missing readable until `until`, and says how many they
-    /// are.
+    /// Keeps the objects of `keys` before the first miss readable until `until`, and returns their number.
     ///
     /// # Errors
-    /// [`Failure::Full`] when too many objects are leased.
+    /// [`Failure::Full`] if too many objects are leased.
     pub fn lease(
         &mut self,
         now: Time,
@@ -375,7 +377,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Ok((self.hold(&places, until)?, places.len()))
     }
 
-    /// Keeps what lies at these places where it is.
+    /// Protects the data at these places from being overwritten.
     fn hold(&mut self, places: &[Place], until: Time) -> Result<LeaseId, Failure> {
         self.wake();
         let lease = self.leases.lease(places, until).map_err(|_| Failure::Full)?;
@@ -383,7 +385,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Ok(lease)
     }
 
-    /// Ends a lease. One that is over already is ignored.
+    /// Ends a lease. Ignores one that has already expired.
     pub fn release(&mut self, lease: LeaseId) {
         self.wake();
         for place in self.leases.release(lease).into_iter().flatten() {
@@ -391,12 +393,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// The tenant of this name, made if it is new; its quota is set where one is given.
+    /// Returns the tenant of this name, creating it if it is new, and sets a given quota.
     ///
     /// # Errors
-    /// [`Failure::Undefined`] when there are 255 already, or the name is empty or longer than 64 bytes;
-    /// [`Failure::Device`] when it cannot be told to the journal; [`Failure::Full`] while the journal has no room, which
-    /// polling makes.
+    /// [`Failure::Undefined`] if there are 255 already, or the name is empty or longer than 64 bytes;
+    /// [`Failure::Device`] if it cannot be written to the journal; [`Failure::Full`] while the journal has no room,
+    /// which polling makes.
     pub fn tenant(
         &mut self,
         now: Time,
@@ -427,11 +429,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Ok(id)
     }
 
-    /// The number of this layout, which is defined if it is new. Its slabs are made smaller where the store is small:
-    /// see [`Shard::layout_of`].
+    /// Returns the id of this layout, defining it if it is new. In a small store its slabs are made smaller;
+    /// [`Shard::layout_of`] returns the result.
     ///
     /// # Errors
-    /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal;
+    /// [`Failure::Undefined`] if there are 255 already; [`Failure::Device`] if it cannot be written to the journal;
     /// [`Failure::Full`] while the journal has no room, which polling makes.
     pub fn layout(&mut self, now: Time, layout: Layout) -> Result<LayoutId, Failure> {
         let layout = layout.with_slabs_up_to(self.spaces.extent_units_max() / SLAB_PARTS);
@@ -448,7 +450,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Ok(id)
     }
 
-    /// Whether a definition can be told to the journal.
+    /// Checks that a definition can be written to the journal.
     fn check_definable(&mut self) -> Result<(), Failure> {
         self.wake();
         self.check_home()?;
@@ -459,20 +461,20 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Err(Failure::Full)
     }
 
-    /// The layout of this number.
+    /// Returns the layout with this id.
     pub fn layout_of(&self, id: LayoutId) -> Option<&Layout> {
         self.spaces.layout(id)
     }
 
-    /// The tenant of this number.
+    /// Returns the tenant with this id.
     pub fn tenant_of(&self, id: TenantId) -> Option<&Tenant> {
         self.tenants.get(id)
     }
 
-    /// Whether nothing is going on, so that without another request [`Shard::poll`] need not be called but for the
-    /// clock's sake.
+    /// Returns whether there is no work, so that before the next request [`Shard::poll`] is needed only for the
+    /// clock.
     pub fn is_idle(&self) -> bool {
-        // Nothing is written while the journal's device is out of service.
+        // While the journal's device is out of service, nothing can be written.
         let is_written = self.check_home().is_err()
             || (self.held.is_empty() && self.log.is_idle() && !self.is_checkpointing());
         is_written
@@ -482,12 +484,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             && self.lanes.iter().all(Lane::is_idle)
     }
 
-    /// Gives the ways to the devices back. Nothing is written any more: what was not committed is as after a crash.
+    /// Returns the lanes to the devices. Nothing more is written: uncommitted data ends up as after a crash.
     pub fn into_lanes(self) -> Vec<Lane<Q>> {
         self.lanes
     }
 
-    /// What it counted, and how large things are now.
+    /// Returns the counters and the current sizes.
     pub fn stats(&self) -> Stats {
         let (free_runs, largest_free_units) = self.spaces.runs();
         let memory = self.index.memory_bytes() + self.policy.memory_bytes();
@@ -503,12 +505,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Unix time in seconds.
+    /// Returns the Unix time in seconds.
     fn wall_s(&self, now: Time) -> u64 {
         self.options.wall_s_at_zero + now.since(Time::ZERO).as_secs()
     }
 
-    /// When the next object expires that can be removed then.
+    /// Returns when the next object expires that can be removed then.
     fn next_expiry(&self, now: Time) -> Time {
         let Some(at_s) = self.expiry.next_s() else { return Time::NEVER };
         if at_s > self.wall_s(now) {

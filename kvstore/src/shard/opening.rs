@@ -1,4 +1,4 @@
-//! How a shard comes back: what is on the media becomes tables again.
+//! Opening a shard: rebuilding its tables from the media.
 
 use std::ops::Range;
 
@@ -35,33 +35,33 @@ use crate::policy::evict::Policy;
 use crate::space::extent::Extents;
 use crate::space::slab::Slabs;
 
-/// Objects that may be leased at one time: one in so many.
+/// At most one `LEASED_PARTS`th of the objects may be leased at a time.
 const LEASED_PARTS: u32 = 2;
-/// Most slices of one command: what io_uring takes.
+/// Maximum slices of one command: the limit of io_uring.
 const SLICES_MAX: u32 = 256;
-/// Entries beyond the most objects while they are loaded, one for so many objects and so many more: a checkpoint
-/// has objects that came and went while it was taken.
+/// Extra entries while loading, one per `SPARE_PART` objects plus `SPARE_MIN`, because a checkpoint contains objects
+/// that came and went while it was taken.
 const SPARE_PART: u32 = 8;
 const SPARE_MIN: u32 = 4096;
 
-/// What an opening found.
+/// The result of an opening.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// What came from the checkpoint and the journal; none in a volatile store, which begins empty.
+    /// What came from the checkpoint and the journal; `None` in a volatile store, which begins empty.
     pub recovered: Option<Recovered>,
-    /// Objects there are.
+    /// Number of objects.
     pub objects: u64,
-    /// Objects that were dropped, since their time was over.
+    /// Objects dropped because they had expired.
     pub expired: u64,
-    /// Objects that were dropped, since their records cannot be: they lie outside the store or upon another.
+    /// Objects dropped because their records are impossible: outside the store or overlapping another object.
     pub dropped: u64,
 }
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Opens shard `shard` of a store. Shard 0 comes first: it says on the media that a session has begun.
+    /// Opens shard `shard` of a store. Open shard 0 first: it records on the media that a session has begun.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for options that cannot be; [`Error::Media`] where a device does not answer.
+    /// [`Error::Invalid`] for an invalid option; [`Error::Media`] if a device does not answer.
     pub fn open(
         shard: u16,
         mut lanes: Vec<Lane<Q>>,
@@ -82,10 +82,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             _ => Some(recover(&mut waiting, &mut tables, &lineage, &areas)?),
         };
         if recovered.as_ref().is_some_and(|recovered| recovered.is_flushed_lost) {
-            // Older objects may have come back in place of newer ones: none is better.
+            // Older objects may have come back in place of newer ones: start empty rather than stale.
             tables.clear();
         }
-        // What was read may be in a drive's cache and nowhere else.
+        // Data just read may exist only in a drive's volatile cache.
         waiting.flush()?;
         if shard == 0 {
             begin_session(&mut lanes, set, options.durability, clock)?;
@@ -178,7 +178,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 }
 
-/// What is void on the media must stay so, also what could only not be read today.
+/// Zeroes void checkpoint slots, so that they stay void even if they were only unreadable today.
 fn void_slots<Q: CommandQueue<Load>>(
     waiting: &mut Waiting<'_, Q>,
     areas: &Areas,
@@ -215,17 +215,16 @@ struct Tables {
     tenants: Tenants,
     spaces: Spaces,
     ranges: Vec<Range<u64>>,
-    /// Most objects that the store was formatted for.
+    /// Maximum number of objects that the store was formatted for.
     entries: u32,
-    /// Of objects in slabs, where the slab starts.
     slab_bases: NumberMap<ObjectId, u64>,
     dropped: u64,
-    /// The checksums of the object that came last; its memory is used again.
+    /// Checksums of the last object; kept to reuse its memory.
     checksums: Vec<u32>,
     options: ShardOptions,
 }
 
-/// The tables once nothing is in them that cannot be.
+/// The tables without impossible objects.
 struct Settled {
     index: Index,
     policy: Box<dyn Policy>,
@@ -236,10 +235,10 @@ struct Settled {
     record_bytes: u64,
 }
 
-/// Keys and places of objects that were removed: the journal is to be told of them.
+/// Keys and places of removed objects, to be recorded in the journal.
 type Lost = Vec<(Box<[u8]>, Place)>;
 
-/// An index for the objects of a shard, and some more that came and went.
+/// Creates an index with spare entries for objects that came and went.
 fn new_index(entries: u32, options: &ShardOptions) -> Result<Loading> {
     Loading::new(entries, entries / SPARE_PART + SPARE_MIN, options.hash_key)
 }
@@ -265,7 +264,6 @@ impl Tables {
         })
     }
 
-    /// Whether an object can be where its record says.
     fn is_possible(&self, put: &Put<'_>) -> bool {
         let Object { place, layout, tenant, bytes } = put.object;
         let units = self.spaces.units_of(&put.object);
@@ -288,7 +286,7 @@ impl Tables {
             && put.checksums.len() == self.spaces.checksums_of(&put.object)
     }
 
-    /// Makes of what was found what may be: nothing that has expired, nothing upon another.
+    /// Removes objects that have expired or overlap another.
     fn settle(mut self, wall_s: u64, recovery: &mut Recovery) -> (Settled, Lost) {
         let mut lost = Lost::new();
         self.link();
@@ -305,7 +303,7 @@ impl Tables {
         (self.counted(), lost)
     }
 
-    /// Counts what is there, and lets the policy know of it.
+    /// Counts the objects and enters them into the policy.
     fn counted(self) -> Settled {
         let Tables { index, mut expiry, mut tenants, mut spaces, entries, options, .. } = self;
         let mut index = index.into_index();
@@ -324,7 +322,7 @@ impl Tables {
             spaces.count(units);
             let (key_bytes, checksums) = (index.key_bytes(id).len(), index.checksums(id).len());
             all_record_bytes += record_bytes(key_bytes, checksums) as u64;
-            // A policy that is new remembers no hash that this one could be compared with.
+            // A new policy has no remembered hash to compare with, so 0 will do.
             policy.inserted(id, 0);
             next = index.next_live(id.0 + 1);
         }
@@ -342,7 +340,7 @@ impl Tables {
         (key, place)
     }
 
-    /// Takes the space of all objects of a device; gives those for which there is none.
+    /// Allocates the space of all objects of a device. Returns those that do not fit.
     fn place_all(&mut self, device: u8) -> Vec<ObjectId> {
         let (mut refused, mut slabs) = (Vec::new(), Slabs::new());
         let mut in_slabs: Vec<(ObjectId, u64)> =
@@ -360,7 +358,7 @@ impl Tables {
         let used = slab_ranges.into_iter().chain(self.plain(device).map(|(_, units)| units));
         let range = self.ranges[usize::from(device)].clone();
         let (extents, overlapping) = Extents::from_used(range, used);
-        // Positions in order, of the same walk.
+        // Positions in order, in the same walk.
         let mut overlapping = overlapping.into_iter().filter_map(|at| at.checked_sub(count));
         let mut next = overlapping.next();
         for (at, (id, _)) in self.plain(device).enumerate() {
@@ -374,7 +372,7 @@ impl Tables {
         refused
     }
 
-    /// The objects of a device that are in no slab, by id, with their units.
+    /// Iterates over a device's objects outside slabs, by id, with their units.
     fn plain(&self, device: u8) -> impl Iterator<Item = (ObjectId, Range<u64>)> {
         let (index, mut from) = (self.index.index(), 0);
         let ids = std::iter::from_fn(move || {
@@ -392,19 +390,18 @@ impl Tables {
 }
 
 impl Tables {
-    /// The object with this key, if there is one.
     fn find(&mut self, key: &[u8]) -> Option<ObjectId> {
         let Tables { index, expiry, slab_bases, .. } = self;
         index.find(key, &mut |id| forget(expiry, slab_bases, id))
     }
 
-    /// Has all objects in the index's table.
+    /// Enters all objects into the index's table.
     fn link(&mut self) {
         let Tables { index, expiry, slab_bases, .. } = self;
         index.linked(&mut |id| forget(expiry, slab_bases, id));
     }
 
-    /// Adds an object, in place of any other of its key; none if there is no room for it.
+    /// Adds an object, replacing one with the same key. Returns `None` if there is no room.
     fn insert(&mut self, put: &Put<'_>) -> Option<ObjectId> {
         let Tables { index, expiry, slab_bases, checksums, .. } = self;
         put.checksums.copy_into(checksums);
@@ -413,7 +410,7 @@ impl Tables {
     }
 }
 
-/// Forgets what is kept beside the index of an object that is no more.
+/// Removes the data kept outside the index about an object.
 fn forget(expiry: &mut Expiry, slab_bases: &mut NumberMap<ObjectId, u64>, id: ObjectId) {
     expiry.clear(id);
     slab_bases.remove(&id);

@@ -1,4 +1,4 @@
-//! Which units a part of an object is, and which checksums are its.
+//! Maps a part of an object to its units and checksums.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use crate::model::object::{Object, piece_bytes};
 use crate::model::place::{UNIT_BYTES, units};
 use crate::model::plan;
 
-/// What a part of an object is made of.
+/// The extent of a part within its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extract {
-    /// Bytes of it, as the caller counts them.
+    /// Its length in bytes, as the caller counts.
     pub(super) bytes: u64,
     /// Bytes of memory that it takes, in whole units.
     pub(super) padded_bytes: u64,
-    /// Its checksums: the first, and what each is of.
+    /// Its first checksum, and the piece that each covers.
     pub(super) first_checksum: u32,
     pub(super) pieces: Pieces,
 }
 
-/// Finds a part, and appends where it lies to `parts` as those of `item`.
+/// Locates a part and appends its places to `parts`, as those of `item`.
 ///
 /// # Errors
 /// [`Failure::Part`] if the object has no such part.
@@ -59,7 +59,7 @@ fn plain(
     item: u32,
     parts: &mut Vec<plan::Part>,
 ) -> Result<Extract, Failure> {
-    // A power of two: shifts and masks take the place of divisions.
+    // A power of two, so shifts and masks replace divisions.
     let piece = piece_bytes(object.bytes);
     let (shift, within) = (piece.trailing_zeros(), piece - 1);
     let (start, end) = (range.start, range.end.min(object.bytes));

@@ -1,8 +1,8 @@
-//! Reads for somebody else to carry out, such as a ring in GPU memory: what the devices are to do, without doing it.
+//! Planned reads for another executor, such as a ring in GPU memory.
 //!
-//! A plan holds what it reads by a lease, so that nothing is written there before [`Shard::release`] says that it was
-//! carried out. Its bytes pass the store by: they are *unverified* until [`PlannedItem::is_intact`] has seen them, unless
-//! the device protects its data ([`Verification`]).
+//! A plan holds the objects by a lease, so nothing is written there before [`Shard::release`]. The bytes bypass the
+//! store: they are *unverified* until [`PlannedItem::is_intact`] has checked them, unless the device protects its
+//! data ([`Verification`]).
 
 use adit_driver::device::CommandQueue;
 use adit_driver::spec::StatusCodeType;
@@ -18,33 +18,33 @@ use crate::media::checksum;
 use crate::model::key::Key;
 use crate::model::plan::{self, Plan};
 
-/// Who verifies what a transfer reads, before anybody else looks at it.
+/// Who verifies what a transfer reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
-    /// The device, as its protection information allows, before it completes the command with success: flipped bits,
-    /// torn sectors and, unless of type 3, data of another place are errors. Data that are older than the last write,
-    /// because that was lost, are not found out; [`PlannedItem::is_intact`] finds them.
+    /// The device verifies before it completes the command with success, as far as its protection information allows.
+    /// Flipped bits, torn sectors and, except for type 3, data of another place are errors. It cannot detect stale
+    /// data after a lost write; [`PlannedItem::is_intact`] can.
     Device(Protection),
-    /// Nobody: the bytes are unverified until [`PlannedItem::is_intact`] has seen them.
+    /// The bytes are unverified until [`PlannedItem::is_intact`] has checked them.
     Unverified,
 }
 
-/// What is known of a transfer's bytes once it is over.
+/// What is known about a transfer's bytes once it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certainty {
-    /// They are here, and the device has verified them ([`Verification::Device`]).
+    /// The bytes arrived and the device has verified them ([`Verification::Device`]).
     Verified(Protection),
-    /// They are here, *unverified*: only [`PlannedItem::is_intact`] tells whether they are what was put.
+    /// The bytes arrived *unverified*: only [`PlannedItem::is_intact`] tells whether they are what was put.
     Unverified,
-    /// They are not what was put, or cannot be read from the medium: a miss, as of a checksum that does not fit. The
-    /// device works; to read them again is useless.
+    /// The bytes are wrong or unreadable on the medium: a miss, as after a checksum mismatch. The device works, but
+    /// reading again will not help.
     Corrupt,
-    /// They are not here, for a reason that says nothing of them.
+    /// The bytes did not arrive, for a reason unrelated to their state on the medium.
     Failed,
 }
 
 impl Verification {
-    /// What the end of a transfer says of its bytes.
+    /// Returns what the result of a transfer says about its bytes.
     pub fn certainty(self, result: &Result<u32, CommandError>) -> Certainty {
         match (result, self) {
             (Ok(_), Verification::Device(protection)) => Certainty::Verified(protection),
@@ -59,18 +59,18 @@ impl Verification {
     }
 }
 
-/// Reads of a batch that somebody else carries out.
+/// The reads of a batch, for another executor.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// What the devices are to do. Items are counted as the batch has them.
+    /// The transfers for the devices. Items are numbered as in the batch.
     pub plan: Plan,
-    /// What is known of each item; none of those that are misses, which the plan does not have.
+    /// The planned items; `None` for misses, which the plan leaves out.
     pub items: Vec<Option<PlannedItem>>,
-    /// Holds what is read. To be released when every transfer is over, whatever came of it.
+    /// Holds the objects. Release it when every transfer has ended, successfully or not.
     pub lease: LeaseId,
 }
 
-/// What one item of a plan reads.
+/// One item of a plan.
 #[derive(Clone, Debug)]
 pub struct PlannedItem {
     extract: Extract,
@@ -79,22 +79,22 @@ pub struct PlannedItem {
 }
 
 impl PlannedItem {
-    /// Bytes of the part.
+    /// Returns the bytes of the part.
     pub fn bytes(&self) -> u64 {
         self.extract.bytes
     }
 
-    /// Bytes of memory that it takes, in whole units.
+    /// Returns the bytes of memory that it takes, in whole units.
     pub fn padded_bytes(&self) -> u64 {
         self.extract.padded_bytes
     }
 
-    /// Who verifies the bytes of its transfers, all of which are of one device.
+    /// Returns who verifies its bytes; all its transfers go to one device.
     pub fn verification(&self) -> Verification {
         self.verification
     }
 
-    /// Whether `memory`, from the item's first byte on, is what was put.
+    /// Returns whether `memory`, which starts with the item's first byte, holds what was put.
     pub fn is_intact(&self, memory: &[u8]) -> bool {
         let pieces = &self.extract.pieces;
         memory.len() as u64 >= self.extract.bytes
@@ -109,7 +109,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Plans reads of these parts, and holds the objects until `until` or [`Shard::release`].
     ///
     /// # Errors
-    /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] when too many objects are leased.
+    /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] if too many objects are leased.
     pub fn plan(
         &mut self,
         now: Time,

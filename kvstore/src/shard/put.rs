@@ -1,7 +1,7 @@
-//! Objects that come: whole, or in parts by a writer.
+//! Storing objects, whole or in parts by a writer.
 //!
-//! A put is checked and its checksums are taken when it is handed in. Then it needs room in the journal, an entry, and
-//! an extent: what it has to wait for is made, and everybody behind it waits too, so that large ones are not starved.
+//! Submitting a put checks it and computes its checksums. It then needs room in the journal, an index entry and an
+//! extent. If it has to wait for any of them, everything behind it waits too, so that large objects do not starve.
 
 use adit_driver::Time;
 use adit_driver::device::CommandQueue;
@@ -28,21 +28,21 @@ use crate::model::place::{Place, UNIT_BYTES};
 /// Room for each object of a batch.
 pub(super) type Rooms = SmallVec<[Room; 1]>;
 
-/// A put that was checked.
+/// A put that passed its checks.
 #[derive(Debug)]
 pub(super) struct Putting {
     pub(super) number: u32,
     pub(super) new: Box<NewObject>,
     memory: Memory,
     after: Option<Key>,
-    /// Devices whose queues can use the memory, a bit for each.
+    /// Devices whose queues can use the memory, one bit each.
     devices: u64,
 }
 
-/// An object to make room for: its shape, the devices that it may go to, a bit for each, and the object it follows.
+/// An object that needs room: its shape, a bit mask of the devices it may go to, and its predecessor.
 pub(super) type Wanted<'a> = (Object, u64, Option<&'a Key>);
 
-/// A part of a request that is begun as one, for which there must be room at one time.
+/// A part of a request that begins as a whole, and so needs all its room at one time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
     items: u64,
@@ -51,7 +51,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Adds an item; false if it does not fit beside what is there, and is the first of the next share.
+    /// Adds an item. Returns false if it does not fit; it is then the first of the next share.
     pub(super) fn add(&mut self, units: u64, record_bytes: u64, most: &Share) -> bool {
         let with = Share {
             items: self.items + 1,
@@ -70,16 +70,16 @@ impl Share {
     }
 }
 
-/// What became of an attempt to begin something.
+/// The result of an attempt to begin work.
 pub(super) enum Begun {
-    /// It is under way, or was answered.
+    /// It is in progress, or was answered.
     Yes,
     /// It has to wait.
     Later(Work),
 }
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Checks puts, answers those that cannot be, and enters the rest.
+    /// Checks puts, answers invalid ones and queues the rest.
     pub(super) fn put(
         &mut self,
         now: Time,
@@ -111,7 +111,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// How much of a request is begun at one time, so that no request is too large ever to be begun.
+    /// Returns how much of a request begins at one time, so that no request is too large to begin.
     pub(super) fn share_max(&self) -> Share {
         Share {
             items: u64::from(self.objects_max),
@@ -120,7 +120,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// What an object will be, and which devices it may go to; its tenant is charged.
+    /// Determines an object's shape and the devices it may go to, and charges its tenant.
     pub(super) fn check_put(
         &mut self,
         now: Time,
@@ -150,7 +150,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Ok((object, devices))
     }
 
-    /// An object of this length and layout, somewhere.
+    /// Returns an object of this length and layout, without a place.
     fn shape(&self, bytes: u64, options: &PutOptions) -> Result<Object, Failure> {
         if self.tenants.get(options.tenant).is_none() {
             return Err(Failure::Undefined("tenant"));
@@ -167,7 +167,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Ok(Object { place, bytes, layout: options.layout, tenant: options.tenant })
     }
 
-    /// The devices whose queues can use this memory, of which there must be enough.
+    /// Returns the devices whose queues can use this memory, which must be large enough.
     fn devices_for(&self, memory: &Memory, needs: u64) -> Result<u64, Failure> {
         let (needs, has) = (needs * UNIT_BYTES, memory.bytes());
         if has < needs || !memory.is_whole(UNIT_BYTES) {
@@ -179,7 +179,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if devices == 0 { Err(Failure::Foreign { device: 0 }) } else { Ok(devices) }
     }
 
-    /// Why it is better not to take an object.
+    /// Returns why admission or the write budget rejects an object.
     fn declines(&mut self, now: Time, key: &Key, bytes: u64) -> Option<Decline> {
         if let Some(admission) = &mut self.admission {
             let hash = self.index.hash(key.as_bytes());
@@ -192,7 +192,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         (!allowed).then_some(Decline::Budget)
     }
 
-    /// With checksums, and nothing behind its end.
+    /// Computes the checksums and zeroes the memory behind the object's end.
     fn prepared(
         &mut self,
         key: Key,
@@ -212,12 +212,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.news.fill(NewObject { key, hash, object, slab_base: None, expires_s, checksums })
     }
 
-    /// When an object with these options expires, in seconds of Unix time.
+    /// Returns when an object with these options expires, in seconds of Unix time.
     pub(super) fn expires_s(&self, now: Time, options: &PutOptions) -> Option<u64> {
         options.ttl_s.map(|ttl_s| self.wall_s(now).saturating_add(ttl_s))
     }
 
-    /// Begins puts that were checked, all of them or none yet.
+    /// Begins puts that passed their checks, all of them or none yet.
     pub(super) fn begin_puts(
         &mut self,
         now: Time,
@@ -257,8 +257,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Begun::Yes
     }
 
-    /// Room for objects of these shapes, as many with keys that are new as `fresh` says, and for their records in the
-    /// journal, which is reserved; none yet if some has to be made first, which is begun.
+    /// Allocates room for objects of these shapes, with `fresh` new index entries, and reserves journal room for
+    /// their records. Returns `None` if room has to be made first, which this starts.
     pub(super) fn rooms(
         &mut self,
         now: Time,
@@ -274,7 +274,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             self.want_journal();
             return Ok(None);
         }
-        // First, so that records of what has to go leave room for these.
+        // Reserve first, so that the records of victims leave room for these.
         self.log.reserve(record_bytes);
         let rooms = self.rooms_in_devices(now, wanted, fresh, record_bytes);
         if !matches!(rooms, Ok(Some(_))) {
@@ -283,7 +283,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         rooms
     }
 
-    /// Whether a device works that can have an object at all. Nothing is evicted for one that no device can have.
+    /// Checks that some working device can hold the object at all. Nothing is evicted for an object that no device
+    /// can hold.
     fn check_usable(&self, shape: &Object, devices: u64) -> Result<(), Failure> {
         let needs = self.spaces.units_of(shape);
         let asked = || (0..self.lanes.len()).filter(|device| devices & 1 << device != 0);
@@ -325,7 +326,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Room for as many as there is, in order.
+    /// Allocates room for as many as possible, in order.
     fn allocate_all(&mut self, wanted: &[Wanted<'_>]) -> Rooms {
         let mut rooms = SmallVec::new();
         let mut near: SmallVec<[Option<Object>; 4]> = SmallVec::from_elem(None, self.lanes.len());
@@ -349,14 +350,14 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         rooms
     }
 
-    /// A put that never got room.
+    /// Fails a put that never got room.
     fn fail_put(&mut self, tag: u64, put: Putting, failure: Failure) {
         self.tenants.credit(put.new.object.tenant, self.spaces.units_of(&put.new.object));
         self.news.keep(put.new);
         self.answer(tag, put.number, Err(failure), put.memory.into_any());
     }
 
-    /// The data of a put are written, or not.
+    /// Handles the end of a put's writes.
     pub(super) fn finish_put(&mut self, now: Time, tag: u64, mut item: Item, new: Box<NewObject>) {
         let memory = std::mem::take(&mut item.memory).into_any();
         if let Some(trouble) = item.failure {
@@ -373,14 +374,14 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         );
     }
 
-    /// Gives up an object that never was one.
+    /// Gives up an object that was never visible.
     pub(super) fn drop_new(&mut self, new: &NewObject) {
         self.tenants.credit(new.object.tenant, self.spaces.units_of(&new.object));
         self.spaces.give_back(&new.object);
     }
 
-    /// Has the journal told of an object whose data are written: at once, or where answers are durable when the data are.
-    /// Room for the record is reserved.
+    /// Records an object whose data is written: at once or, in a `durable` store, when the data is flushed. Its
+    /// record has room reserved.
     pub(super) fn record(&mut self, now: Time, new: Box<NewObject>, answer: Answer) {
         if self.log.is_strict() {
             return self.hold_back(new, answer);
@@ -388,7 +389,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.append_put(now, new, answer);
     }
 
-    /// Tells the journal of an object, in the room that is reserved.
+    /// Appends the record of an object, using its reservation.
     pub(super) fn append_put(&mut self, now: Time, new: Box<NewObject>, answer: Answer) {
         self.log.unreserve(new.record_bytes());
         let NewObject { key, object, slab_base, expires_s, checksums, .. } = &*new;
@@ -403,7 +404,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.give(answer);
     }
 
-    /// Lets an object appear that block `sequence` of the journal speaks of, in place of any other of its key.
+    /// Makes an object visible that block `sequence` of the journal records, replacing one with the same key.
     pub(super) fn apply(&mut self, sequence: u64, new: &NewObject) {
         self.coming.remove(new);
         let (key, hash) = (new.key.as_bytes(), new.hash);
@@ -433,7 +434,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.stats.bytes_written += new.object.bytes;
     }
 
-    /// Does what was stalled, in order, as far as it goes.
+    /// Begins waiting work in order, as far as possible.
     pub(super) fn retry_stalled(&mut self, now: Time) {
         while let Some(stalled) = self.stalled.pop_front() {
             if let Some(stalled) = self.begin(now, stalled) {
@@ -446,7 +447,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Refuses what is too late, wherever it waits.
+    /// Refuses overdue work, wherever it waits.
     fn refuse_overdue(&mut self, now: Time) {
         self.stalled_until = Time::NEVER;
         for stalled in std::mem::take(&mut self.stalled) {
@@ -463,7 +464,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.stalled.push_back(stalled);
     }
 
-    /// Begins something, or has it wait behind what waits already.
+    /// Begins work, or queues it behind other waiting work.
     pub(super) fn enter(&mut self, now: Time, stalled: Stalled) {
         if !self.stalled.is_empty() {
             return self.wait_in_line(stalled);
@@ -473,7 +474,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Begins something; what has to wait comes back.
+    /// Begins work. Returns it if it has to wait.
     fn begin(&mut self, now: Time, stalled: Stalled) -> Option<Stalled> {
         let Stalled { tag, deadline, work } = stalled;
         if deadline <= now {
@@ -492,7 +493,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Answers everything of something that will not be begun.
+    /// Answers every item of work that will not begin.
     pub(super) fn refuse(&mut self, tag: u64, work: Work, failure: &Failure) {
         match work {
             Work::Put(puts) => {
@@ -511,7 +512,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 }
 
-/// A KV block is as long as its layout says, with padding or without.
+/// Checks that a KV block has its layout's length, with or without padding. Returns the padded length.
 fn whole_block(layout: &Layout, bytes: u64) -> Result<u64, Failure> {
     let padded = layout.block_units() * UNIT_BYTES;
     if bytes == padded || bytes == layout.block_bytes() {

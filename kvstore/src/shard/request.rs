@@ -1,8 +1,8 @@
-//! What a shard is asked to do, and what it answers.
+//! The requests to a shard, and its answers.
 //!
-//! A request owns its memory until it is done; each item of it is answered once by a [`Done`], which gives the memory
-//! back. Memory is whole units: an object of 5000 bytes takes a buffer of 8192. Bytes behind an object's end are
-//! zeroed before they are written.
+//! A request owns its memory until it is done. Each item is answered once by a [`Done`], which returns the memory.
+//! Memory is whole units: an object of 5000 bytes takes a buffer of 8192. Bytes behind an object's end are zeroed
+//! before they are written.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,16 +17,16 @@ use crate::model::object::{LayoutId, TenantId};
 /// A request.
 #[derive(Debug)]
 pub struct Request {
-    /// The caller's; comes back with each answer.
+    /// Chosen by the caller; returned with each answer.
     pub tag: u64,
-    /// What was not begun by then fails with [`Failure::Deadline`]. [`Time::NEVER`] for none.
+    /// Items that have not begun by then fail with [`Failure::Deadline`]. [`Time::NEVER`] for no deadline.
     pub deadline: Time,
     /// What to do.
     pub action: Action,
 }
 
-/// What a request does. The lists are answered item by item; their commands are planned together, so that
-/// neighbours on a device share one.
+/// The action of a request. Lists are answered item by item; their commands are planned together, so that neighbours
+/// on a device share one.
 #[derive(Debug)]
 pub enum Action {
     /// Stores an object.
@@ -39,40 +39,40 @@ pub enum Action {
     GetMany(Vec<GetItem>),
     /// Makes room for objects that are written in parts.
     Reserve(Vec<ReserveItem>),
-    /// Writes parts of objects that room was made for.
+    /// Writes parts of reserved objects.
     Fill(Vec<FillItem>),
-    /// Makes what a writer wrote an object. Everything must have been filled.
+    /// Turns what a writer wrote into an object. Every part must have been filled.
     Seal(WriterId),
     /// Removes an object.
     Delete(Key),
-    /// Done when everything acknowledged before survives a power cut.
+    /// Completes when everything acknowledged before survives a power cut.
     Commit,
 }
 
-/// An object to be stored.
+/// An object to store.
 #[derive(Debug)]
 pub struct PutItem {
-    /// Its key. An object of that key is replaced.
+    /// Its key. An object with the same key is replaced.
     pub key: Key,
     /// Its length, at least 1.
     pub bytes: u64,
     /// Its data: at least as many whole units as it takes. A KV block of a layout has its tensors one after another,
     /// each padded to units.
     pub data: AnyBuffer,
-    /// The rest.
+    /// Further options.
     pub options: PutOptions,
 }
 
-/// How an object is stored.
+/// Options for storing an object.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// Seconds that it is kept at most.
+    /// Its maximum lifetime in seconds.
     pub ttl_s: Option<u64>,
-    /// The object it follows in its sequence, next to which it is placed.
+    /// Its predecessor in a sequence, next to which it is placed.
     pub after: Option<Key>,
-    /// How it lies; [`LayoutId::PLAIN`] for one contiguous extent.
+    /// Its layout; [`LayoutId::PLAIN`] for one contiguous extent.
     pub layout: LayoutId,
 }
 
@@ -81,84 +81,84 @@ pub struct PutOptions {
 pub enum Part {
     /// All of it.
     All,
-    /// These bytes, as many of them as there are. Must begin and end where pieces do ([`crate::piece_bytes`]), or at
-    /// the object's end.
+    /// A byte range, cut off at the object's end. Must begin and end at piece boundaries ([`crate::piece_bytes`]) or
+    /// at the object's end.
     Bytes(Range<u64>),
     /// The tensors of one layer of a KV block.
     Layer(u32),
 }
 
-/// An object to be read.
+/// An object to read.
 #[derive(Debug)]
 pub struct GetItem {
     /// Its key.
     pub key: Key,
-    /// Which part.
+    /// The part to read.
     pub part: Part,
-    /// Where to: at least as many whole units as the part takes.
+    /// The destination: at least as many whole units as the part takes.
     pub into: AnyBuffer,
 }
 
-/// An object to be written in parts. Nobody sees it until it is sealed.
+/// An object to write in parts. It is invisible until it is sealed.
 #[derive(Debug)]
 pub struct ReserveItem {
-    /// Its key. An object of that key is replaced when this one is sealed.
+    /// Its key. An object with the same key is replaced when this one is sealed.
     pub key: Key,
     /// Its length, at least 1.
     pub bytes: u64,
-    /// The rest.
+    /// Further options.
     pub options: PutOptions,
 }
 
-/// A part to be written of an object that is not there yet.
+/// A part to write of a reserved object.
 #[derive(Debug)]
 pub struct FillItem {
-    /// Whose.
+    /// The object's writer.
     pub writer: WriterId,
-    /// Which part; each is written once.
+    /// The part, which is written once.
     pub part: Part,
     /// Its data.
     pub data: AnyBuffer,
 }
 
-/// An object being written.
+/// Identifies an object being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterId(pub u64);
 
 /// The answer to an item of a request.
 #[derive(Debug)]
 pub struct Done {
-    /// The request's.
+    /// The request's tag.
     pub tag: u64,
-    /// Which item of its list; 0 where there is none.
+    /// The item's position in the request's list; 0 without a list.
     pub item: u32,
-    /// What came of it.
+    /// The result.
     pub result: Result<Outcome, Failure>,
-    /// Its memory.
+    /// The item's memory.
     pub memory: AnyBuffer,
 }
 
-/// What came of an item.
+/// The successful result of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is stored, as durable as the store is.
+    /// The object is stored, as durably as the store promises.
     Stored,
-    /// It was not taken, which is no failure: the policy or the write budget was against it.
+    /// The object was rejected by admission or the write budget, which is not a failure.
     Declined(Decline),
-    /// It was read: so many bytes, all checked against their checksums.
+    /// The part was read, and all its bytes match their checksums.
     Hit {
         /// Bytes of the part.
         bytes: u64,
     },
-    /// There is no such object, or not any more.
+    /// The object does not exist, or no longer does.
     Miss,
-    /// There is room for it.
+    /// Room is reserved.
     Reserved(WriterId),
     /// The part is written.
     Filled,
-    /// It is removed.
+    /// The object is removed.
     Deleted,
-    /// All before it is durable.
+    /// Everything before it is durable.
     Committed,
 }
 

@@ -1,7 +1,7 @@
-//! The shard's share of every device: what is free, who may not be overwritten yet, and what is full.
+//! The shard's share of every device: free space, space that may not be overwritten yet, and capacity.
 //!
-//! An extent whose object is gone is *buried* until two things hold: the record that says so is durable, so that no
-//! crash brings an object back whose space has another's data; and nobody reads it any more. Only then is it free.
+//! The extent of a removed object is *buried* until two things hold: the record of the removal is durable, so that no
+//! crash brings back an object whose space holds other data; and no reader is left. Only then is it free.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::space::discard::Discards;
 use crate::space::extent::Extents;
 use crate::space::slab::Slabs;
 
-/// Runs that wait for the device to be told of them, at most: more would be short ones.
+/// Limit of runs that wait to be deallocated; beyond it they would be short.
 const DISCARD_RUNS_MAX: usize = 4096;
 
 /// One device's share.
@@ -27,31 +27,30 @@ struct Space {
     slabs: Slabs,
 }
 
-/// Room for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) place: Place,
-    /// Of its slab, if its layout has slabs.
+    /// The start of its slab, if its layout has slabs.
     pub(super) slab_base: Option<u64>,
 }
 
-/// An object that is gone.
+/// A removed object.
 #[derive(Clone, Copy, Debug)]
 struct Grave {
-    /// The journal's block that says so.
+    /// The journal block that records the removal.
     sequence: u64,
     object: Object,
 }
 
-/// Who reads at a place.
+/// The readers of a place.
 #[derive(Debug, Default)]
 struct Pin {
     count: u32,
-    /// The object, once it is gone and only kept for its readers.
+    /// The object, if it was removed and is kept only for its readers.
     gone: Option<Object>,
 }
 
-/// All of them.
+/// The shard's shares of all devices.
 #[derive(Debug)]
 pub(super) struct Spaces {
     devices: Vec<Space>,
@@ -59,18 +58,17 @@ pub(super) struct Spaces {
     discards: Discards,
     graves: VecDeque<Grave>,
     pins: NumberMap<u64, Pin>,
-    /// Units of objects, of those being written and of those that are buried.
+    /// Units of objects, including those being written and buried ones.
     used_units: u64,
-    /// Units of those that are buried.
     buried_units: u64,
-    /// Of these, units that only wait for who reads or leases them.
+    /// Buried units that wait only for readers or leases.
     held_units: u64,
     capacity_units: u64,
     next_device: usize,
 }
 
 impl Spaces {
-    /// Nothing but free units; at most `capacity_units` of them will be used.
+    /// Creates spaces with all units free, of which at most `capacity_units` will be used.
     pub(super) fn new(
         ranges: Vec<Range<u64>>,
         capacity_units: u64,
@@ -92,7 +90,6 @@ impl Spaces {
         }
     }
 
-    /// Defines the next layout.
     pub(super) fn define(&mut self, layout: Layout) -> LayoutId {
         assert!(self.layouts.len() < usize::from(u8::MAX), "a layout's number has eight bits");
         self.layouts.push(layout);
@@ -103,17 +100,16 @@ impl Spaces {
         &self.layouts
     }
 
-    /// The layout of this number, if it is one with tensors.
+    /// Returns the layout with this id, if it has tensors.
     pub(super) fn layout(&self, id: LayoutId) -> Option<&Layout> {
         self.layouts.get(usize::from(id.0).checked_sub(1)?)
     }
 
-    /// Units that an object takes.
     pub(super) fn units_of(&self, object: &Object) -> u64 {
         self.layout(object.layout).map_or_else(|| units(object.bytes), Layout::block_units)
     }
 
-    /// The most units that one extent can have.
+    /// Returns the most units of one extent on any device.
     pub(super) fn extent_units_max(&self) -> u64 {
         (0..self.devices.len()).map(|device| self.extent_units_on(device)).max().unwrap_or(0)
     }
@@ -130,15 +126,15 @@ impl Spaces {
         self.capacity_units
     }
 
-    /// Free runs, and the longest.
+    /// Returns the number of free runs and the length of the longest.
     pub(super) fn runs(&self) -> (u64, u64) {
         let extents = || self.devices.iter().map(|space| &space.extents);
         let count = extents().map(|extents| extents.run_count() as u64).sum();
         (count, extents().map(Extents::largest).max().unwrap_or(0))
     }
 
-    /// Room for an object of this shape on one of the devices that are `usable`, behind what is `near` on that device.
-    /// `ahead` is how many objects of its sequence are to come, this one included.
+    /// Allocates room for an object of this shape on a `usable` device, behind the object in `near` for that device.
+    /// `ahead` counts the objects left in its sequence, this one included.
     pub(super) fn allocate(
         &mut self,
         shape: &Object,
@@ -166,7 +162,7 @@ impl Spaces {
         None
     }
 
-    /// Lets the next object go to the device behind that of `object`, so that a sequence goes round all of them.
+    /// Directs the next object to the device after that of `object`, so that a sequence is spread over all devices.
     pub(super) fn follow(&mut self, object: &Object) {
         self.next_device = (usize::from(object.place.device) + 1) % self.devices.len();
     }
@@ -194,13 +190,12 @@ impl Spaces {
         Some(Room { place: Place { device, unit }, slab_base: Some(base) })
     }
 
-    /// Of an object that lies in a slab, where that starts.
+    /// Returns the start of an object's slab, if it lies in one.
     pub(super) fn slab_base(&self, object: &Object) -> Option<u64> {
         self.layout(object.layout)?.slab()?;
         Some(self.devices[usize::from(object.place.device)].slabs.base_of(object.place.unit))
     }
 
-    /// How many checksums an object has.
     pub(super) fn checksums_of(&self, object: &Object) -> usize {
         match self.layout(object.layout) {
             Some(layout) => layout.tensors() as usize,
@@ -208,7 +203,7 @@ impl Spaces {
         }
     }
 
-    /// Takes the slot of an object that was found on the media; false if it cannot be there.
+    /// Takes the slot of an object found on the media. Returns false if it cannot be there.
     pub(super) fn restore(&self, slabs: &mut Slabs, object: &Object, base: u64) -> bool {
         let Some(shape) = self.layout(object.layout).and_then(Layout::slab) else { return false };
         let Some(offset) = object.place.unit.checked_sub(base) else { return false };
@@ -218,22 +213,22 @@ impl Spaces {
         slot.is_some_and(|slot| slabs.restore(base, object.layout, shape, slot))
     }
 
-    /// What is free and what is not on a device, as it was found on the media.
+    /// Installs a device's free space as found on the media.
     pub(super) fn install(&mut self, device: u8, extents: Extents, slabs: Slabs) {
         self.devices[usize::from(device)] = Space { extents, slabs };
     }
 
-    /// Counts an object that was found on the media.
+    /// Counts an object found on the media.
     pub(super) fn count(&mut self, units: u64) {
         self.used_units += units;
     }
 
-    /// Forgets all layouts: where they came from was damaged.
+    /// Forgets all layouts, because their source was damaged.
     pub(super) fn forget_layouts(&mut self) {
         self.layouts.clear();
     }
 
-    /// Frees what was never an object: nothing on the media speaks of it.
+    /// Frees the space of an object that was never recorded on the media.
     pub(super) fn give_back(&mut self, object: &Object) {
         let freed = self.units_of(object);
         self.used_units -= freed;
@@ -250,18 +245,18 @@ impl Spaces {
         }
     }
 
-    /// Buries an object: block `sequence` of the journal says that it is gone.
+    /// Buries an object whose removal is recorded in block `sequence` of the journal.
     pub(super) fn bury(&mut self, sequence: u64, object: Object) {
         self.buried_units += self.units_of(&object);
         self.graves.push_back(Grave { sequence, object });
     }
 
-    /// Whether somebody waits for the journal.
+    /// Returns whether any buried object waits for the journal.
     pub(super) fn has_graves(&self) -> bool {
         !self.graves.is_empty()
     }
 
-    /// Frees what blocks before `durable_end` say is gone and nobody reads; says whether there was any.
+    /// Frees buried objects recorded before `durable_end` that have no readers. Returns whether there were any.
     pub(super) fn settle(&mut self, durable_end: u64) -> bool {
         let mut moved = false;
         while let Some(grave) = self.graves.front().copied()
@@ -285,12 +280,12 @@ impl Spaces {
         self.give_back(object);
     }
 
-    /// Keeps what is at a place from being overwritten.
+    /// Protects the data at a place from being overwritten.
     pub(super) fn pin(&mut self, place: Place) {
         self.pins.entry(place.pack()).or_default().count += 1;
     }
 
-    /// Undoes [`Spaces::pin`]; says whether units became free.
+    /// Undoes [`Spaces::pin`]. Returns whether units became free.
     pub(super) fn unpin(&mut self, place: Place) -> bool {
         let bits = place.pack();
         let pin = self.pins.get_mut(&bits).expect("what is unpinned was pinned");
@@ -306,12 +301,12 @@ impl Spaces {
         gone.is_some()
     }
 
-    /// Units that are free once the journal says so, whatever is leased.
+    /// Returns the buried units without readers or leases, which only wait for the journal.
     pub(super) fn sinking_units(&self) -> u64 {
         self.buried_units - self.held_units
     }
 
-    /// Whether something is gone and kept for reads under way alone.
+    /// Returns whether a removed object is kept only for reads in progress.
     pub(super) fn is_held_by_reads(&self, is_leased: impl Fn(Place) -> bool) -> bool {
         self.held_units > 0
             && self
@@ -320,28 +315,28 @@ impl Spaces {
                 .any(|(bits, pin)| pin.gone.is_some() && !is_leased(Place::unpack(*bits)))
     }
 
-    /// Whether so many units more are within the capacity.
+    /// Returns whether `units` more fit within the capacity.
     pub(super) fn has_capacity(&self, units: u64) -> bool {
         self.used_units + units <= self.capacity_units
     }
 
-    /// The most units that one extent can have on a device.
+    /// Returns the most units of one extent on a device.
     pub(super) fn extent_units_on(&self, device: usize) -> u64 {
         let range = self.devices[device].extents.range();
         (range.end - range.start).min(self.capacity_units)
     }
 
-    /// Lets space that has been free for long enough be discarded.
+    /// Releases space for deallocation that has been free for long enough.
     pub(super) fn age_discards(&mut self, now: Time) {
         self.discards.pass(now);
     }
 
-    /// When [`Spaces::age_discards`] has something to do.
+    /// Returns when [`Spaces::age_discards`] is next needed.
     pub(super) fn discards_age_at(&self) -> Time {
         self.discards.next_change().unwrap_or(Time::NEVER)
     }
 
-    /// Takes the longest run of units that a device was not told of, if it has at least so many: it is not free until
+    /// Takes the longest run of free units not yet deallocated, if it has at least `at_least`. It is not free until
     /// [`Spaces::discarded`], so that nothing is written there meanwhile.
     pub(super) fn next_discard(&mut self, at_least: u64, at_most: u64) -> Option<(u8, Range<u64>)> {
         let (device, mut units) = self.discards.next(at_least)?;
@@ -354,7 +349,7 @@ impl Spaces {
         Some((device, units))
     }
 
-    /// The device was told, or would not hear.
+    /// Frees a run after its deallocation succeeded or failed.
     pub(super) fn discarded(&mut self, device: u8, units: Range<u64>) {
         self.devices[usize::from(device)].extents.free(units);
     }

@@ -1,42 +1,42 @@
-//! What a shard counted.
+//! The counters of a shard.
 
 use std::ops::AddAssign;
 
-/// Counters and sizes of a shard, or the sums over several. Counters only grow while a store is open; those behind
-/// `objects` are sizes of the moment.
+/// Counters and sizes of a shard, or their sums over several. Counters only grow while a store is open; the fields
+/// from `objects` on are current sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Items of gets, hits and misses.
     pub gets: u64,
     /// Gets that found their object.
     pub hits: u64,
-    /// Gets that did not, whyever.
+    /// Gets that did not, for any reason.
     pub misses: u64,
-    /// Misses of objects that were there, but whose bytes on the device were not those that were put.
+    /// Misses of objects whose bytes on the device were not those that were put.
     pub misses_corrupt: u64,
     /// Items of puts, and objects sealed.
     pub puts: u64,
-    /// Puts that were not taken: admission or the write budget was against them.
+    /// Puts rejected by admission or the write budget.
     pub declined: u64,
     /// Objects removed on request.
     pub deletes: u64,
-    /// Objects removed for room.
+    /// Objects evicted for room.
     pub evictions: u64,
-    /// Objects removed because their time was over.
+    /// Objects removed because they expired.
     pub expirations: u64,
-    /// Bytes that hits gave to callers.
+    /// Bytes delivered by hits.
     pub bytes_read: u64,
     /// Bytes of objects that were stored, without padding.
     pub bytes_written: u64,
-    /// Bytes written to the devices, whatever for.
+    /// Bytes written to the devices for any purpose.
     pub bytes_to_device: u64,
-    /// Of these, blocks of the journal.
+    /// Of these, journal blocks.
     pub journal_bytes: u64,
     /// Of these, checkpoints.
     pub checkpoint_bytes: u64,
     /// Flushes sent.
     pub flushes: u64,
-    /// Bytes that devices were told hold nothing of value.
+    /// Bytes deallocated on devices.
     pub discards_bytes: u64,
     /// Read commands sent.
     pub commands_read: u64,
@@ -48,7 +48,7 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Devices that failed.
     pub device_failures: u64,
-    /// Objects there are.
+    /// Number of objects.
     pub objects: u64,
     /// Units of 4 KiB in use.
     pub used_units: u64,
@@ -60,7 +60,7 @@ pub struct Stats {
     pub largest_free_units: u64,
     /// Objects that are leased.
     pub leased: u64,
-    /// Bytes of memory that tables take.
+    /// Bytes of memory used by tables.
     pub memory_bytes: u64,
 }
 
@@ -107,7 +107,7 @@ impl Stats {
 }
 
 impl AddAssign for Stats {
-    /// Sums, and of the largest free runs the larger.
+    /// Adds the fields, but keeps the larger of the largest free runs.
     fn add_assign(&mut self, other: Stats) {
         let largest = self.largest_free_units.max(other.largest_free_units);
         for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {

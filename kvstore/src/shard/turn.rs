@@ -1,4 +1,4 @@
-//! The loop: commands sent, their ends taken, and whatever that brings about.
+//! The loop: sends commands, takes completions, and handles them.
 
 use adit_driver::device::{CommandQueue, Operation};
 use adit_driver::memory::AnyBuffer;
@@ -14,20 +14,19 @@ use crate::io::lane::{Command, Fault, Finished, Lane, Load, Purpose};
 use crate::io::schedule::Class;
 use crate::model::place::{Place, UNIT_BYTES};
 
-/// Whether an error says something about what is on the medium, rather than about the way to it.
+/// Returns whether an error is about the data on the medium rather than the way to it.
 fn is_of_medium(error: &CommandError) -> bool {
     let is_integrity =
         |status: &Status| status.code_type() == StatusCodeType::MediaAndDataIntegrity;
     !error.is_retryable() || matches!(error, CommandError::Status(status) if is_integrity(status))
 }
 
-/// Runs that are shorter are not worth a discard.
+/// Shorter runs are not worth a discard.
 const DISCARD_UNITS_MIN: u64 = 256;
-/// Most units of one discard.
 const DISCARD_UNITS_MAX: u64 = 1 << 18;
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Does what there is to do, without waiting, and gives each answer to `done`.
+    /// Does the pending work without waiting, and passes each answer to `done`.
     pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> Turn {
         let mut moved = self.take_finished(now);
         if moved == 0 && now < self.rests_until && !self.lanes.iter().any(Lane::has_news) {
@@ -47,23 +46,22 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             done(answer);
         }
         let next = self.next_due_at(now);
-        // Whatever waits for its turn on a device may go by the clock.
+        // A command waiting in a lane's schedule may become due by the clock.
         let may_rest = moved == 0 && !self.lanes.iter().any(Lane::has_news);
         self.rests_until = if may_rest { next } else { Time::ZERO };
         Turn { moved, in_flight: self.in_flight(), next }
     }
 
-    /// Commands in flight.
     fn in_flight(&self) -> usize {
         self.lanes.iter().map(Lane::in_flight).sum()
     }
 
-    /// Has the next turn look at everything: something was asked for, or let go of.
+    /// Makes the next turn look at everything, after a request or a release.
     pub(super) fn wake(&mut self) {
         self.rests_until = Time::ZERO;
     }
 
-    /// When there is something to do by the clock.
+    /// Returns when the clock requires the next turn.
     fn next_due_at(&self, now: Time) -> Time {
         let lease = self.leases.next_end().unwrap_or(Time::NEVER);
         let by_clock = lease.min(self.stalled_until).min(self.next_expiry(now));
@@ -75,7 +73,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if is_busy { now } else { by_clock.min(self.log.next_due_at()) }
     }
 
-    /// Takes notice of devices that are out of service since the last turn.
+    /// Handles devices that failed since the last turn.
     pub(super) fn note_failures(&mut self) {
         for device in 0..self.lanes.len() {
             let lane = &mut self.lanes[device];
@@ -105,7 +103,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         taken
     }
 
-    /// Does what the ends of a device's commands bring about.
+    /// Handles the completions of a device's commands.
     fn finish_all(&mut self, now: Time, device: usize) {
         if self.finished.is_empty() {
             return;
@@ -235,8 +233,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Tells devices of long runs that hold nothing of value, one at a time and in the background. Not while somebody
-    /// waits for room: what a device is told of is not free meanwhile.
+    /// Deallocates long free runs, one at a time in the background. Pauses while requests wait for room, because a
+    /// run is not free while it is being deallocated.
     fn discard_step(&mut self, now: Time) {
         self.spaces.age_discards(now);
         let is_busy = self.discarding_units > 0 || !self.stalled.is_empty();

@@ -1,5 +1,5 @@
-//! Objects that are written in parts: room is made first, parts come in any order, and nobody sees the object until
-//! it is sealed.
+//! Objects written in parts: room is reserved first, parts come in any order, and the object is invisible until it is
+//! sealed.
 
 use adit_driver::Time;
 use adit_driver::device::CommandQueue;
@@ -24,16 +24,15 @@ use crate::model::place::UNIT_BYTES;
 #[derive(Debug)]
 pub(super) struct Writer {
     new: Box<NewObject>,
-    /// Pieces whose data are on the device.
+    /// Pieces whose data is on the device.
     filled: Vec<bool>,
-    /// Pieces that somebody fills or has filled.
+    /// Pieces being filled, or filled.
     claimed: Vec<bool>,
-    /// Parts that are in flight.
     in_flight: u32,
     is_abandoned: bool,
 }
 
-/// A reservation that was checked.
+/// A reservation that passed its checks.
 #[derive(Debug)]
 pub(super) struct Reserving {
     pub(super) number: u32,
@@ -43,14 +42,13 @@ pub(super) struct Reserving {
     after: Option<Key>,
 }
 
-/// A writer that is to be sealed.
 #[derive(Debug)]
 pub(super) struct Sealing {
     pub(super) writer: WriterId,
 }
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Checks reservations, answers those that cannot be, and enters the rest.
+    /// Checks reservations, answers invalid ones and queues the rest.
     pub(super) fn reserve(&mut self, now: Time, tag: u64, deadline: Time, items: Vec<ReserveItem>) {
         let mut checked = Vec::with_capacity(items.len());
         let (mut share, most) = (Share::default(), self.share_max());
@@ -79,7 +77,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Makes writers of reservations, all of them or none yet.
+    /// Turns reservations into writers, all of them or none yet.
     pub(super) fn begin_reserves(&mut self, now: Time, tag: u64, items: Vec<Reserving>) -> Begun {
         let wanted: SmallVec<[Wanted<'_>; 1]> =
             items.iter().map(|item| (item.object, u64::MAX, item.after.as_ref())).collect();
@@ -115,7 +113,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         id
     }
 
-    /// Writes parts, those that are neighbours together.
+    /// Writes parts, neighbours with shared commands.
     pub(super) fn fill(&mut self, now: Time, tag: u64, deadline: Time, asked: Vec<FillItem>) {
         let mut items = SmallVec::<[Item; 1]>::new();
         for (number, item) in (0u32..).zip(asked) {
@@ -131,7 +129,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Finds where a part goes as `item` of a batch, and takes its checksums.
+    /// Locates a part as `item` of a batch, and computes its checksums.
     fn claim(
         &mut self,
         id: WriterId,
@@ -171,7 +169,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Ok(Filling { writer: id, extract, checksums })
     }
 
-    /// The data of a part are written, or not.
+    /// Handles the end of a part's writes.
     pub(super) fn finish_fill(&mut self, tag: u64, mut item: Item, filling: &Filling) {
         let memory = std::mem::take(&mut item.memory).into_any();
         let writer = self.writers.get_mut(&filling.writer).expect("a writer waits for its parts");
@@ -190,7 +188,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.answer(tag, item.number, result, memory);
     }
 
-    /// Makes what a writer wrote an object.
+    /// Turns what a writer wrote into an object.
     pub(super) fn begin_seal(&mut self, now: Time, tag: u64, sealing: Sealing) -> Begun {
         match self.check_seal(sealing.writer) {
             Err(failure) => self.answer(tag, 0, Err(failure), AnyBuffer::None),
@@ -203,7 +201,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 let (hash, key) = (new.hash, new.key.clone());
                 let fresh =
                     |index: &Index| usize::from(index.find_hashed(hash, key.as_bytes()).is_none());
-                // Whatever goes to make an entry leaves room for the object's own record.
+                // The records of victims must leave room for the object's own record.
                 self.log.reserve(record_bytes);
                 let made = self.make_entries(now, &fresh, record_bytes);
                 self.log.unreserve(record_bytes);
@@ -226,7 +224,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.record(now, writer.new, Answer { tag, item: 0, result, memory });
     }
 
-    /// How long the record of a writer's object is, which is written as a whole.
+    /// Checks that everything was filled, and returns the length of the object's record.
     fn check_seal(&self, id: WriterId) -> Result<u64, Failure> {
         self.check_home()?;
         let writer = self.writers.get(&id).filter(|writer| !writer.is_abandoned);
@@ -239,12 +237,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Err(Failure::Unfilled { missing_bytes: (missing * each).min(writer.new.object.bytes) })
     }
 
-    /// The device that a writer's object lies on, whose memory its parts have to be in.
+    /// Returns the device of a writer's object, which must be able to use the memory of its parts.
     pub fn writer_device(&self, writer: WriterId) -> Option<u8> {
         self.writers.get(&writer).map(|writer| writer.new.object.place.device)
     }
 
-    /// Gives up a writer's object and its room. One that is not there is ignored.
+    /// Gives up a writer's object and its room. Ignores an unknown writer.
     pub fn abandon(&mut self, writer: WriterId) {
         self.wake();
         let Some(found) = self.writers.get_mut(&writer) else { return };

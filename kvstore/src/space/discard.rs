@@ -1,15 +1,14 @@
-//! Discards: what a device is yet to be told that it may forget, the longest runs first.
+//! Discards: free runs to deallocate on their devices, longest first.
 //!
-//! A run is handed out when it has been free for a while: what a full store frees it soon overwrites, and a discard of
-//! that would cost the device as much as a write and bring nothing.
+//! A run is handed out only after it has been free for a while: a full store soon overwrites what it frees, and a
+//! discard of that would cost the device as much as a write for nothing.
 //!
-//! Invariants: what waits is free space, in runs that are disjoint and, of one age, never touch, and at most `runs_max`
-//! of each of three ages. Discards are advice: when there are more, the shortest are dropped.
+//! Invariants: waiting runs are free space; they are disjoint, those of one age never touch, and there are at most
+//! `runs_max` of each of three ages. Discards are advice: with too many runs, the shortest are dropped.
 //!
-//! A device may carry a discard out after a write that was sent behind it. So a run that was handed out must be taken
-//! from the free extents until the device has answered ([`crate::space::extent::Extents::take`]), and then freed there
-//! without being reported here again. And a discard must not pass the record that its objects are gone: it is sent
-//! when that record would survive. Both are the shard's affair.
+//! A device may carry out a discard after a write sent later. The shard must therefore take a run out of the free
+//! extents until the device has answered ([`crate::space::extent::Extents::take`]), and then free it there without
+//! reporting it here again. It must also send a discard only when the record that its objects are gone would survive.
 
 use std::mem;
 use std::ops::Range;
@@ -20,21 +19,21 @@ use adit_driver::Time;
 use crate::model::place::Place;
 use crate::space::runs::Runs;
 
-/// Free runs that devices are not told of yet.
+/// Free runs not yet deallocated on their devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Discards {
-    /// Runs of places as 48 bits, so that one order holds for all devices: those that were freed since the last change
-    /// of ages, those freed before it, and those that have been free long enough.
+    /// Runs of places as 48 bits, so that one order holds for all devices. By age: freed since the last change of
+    /// ages, freed before it, and free long enough.
     ages: [Runs; 3],
     runs_max: usize,
     wait: Duration,
-    /// When the ages change.
+    /// When the ages next change.
     changes_at: Time,
 }
 
 impl Discards {
-    /// Keeps at most `runs_max` runs of each age in memory, and hands out what has been free for `wait`, or up to twice
-    /// as long.
+    /// Keeps at most `runs_max` runs of each age, and hands out runs that have been free for between one and two
+    /// times `wait`.
     ///
     /// # Panics
     /// If `runs_max` is 0.
@@ -43,13 +42,12 @@ impl Discards {
         Discards { ages: Default::default(), runs_max, wait, changes_at: Time::ZERO }
     }
 
-    /// These units of the device are free now.
     pub(crate) fn freed(&mut self, device: u8, units: Range<u64>) {
         self.taken(device, units.clone());
         self.insert(0, packed(device, units));
     }
 
-    /// These units of the device are in use again: it must not be told to forget them.
+    /// Records that these units of a device are in use again, so that they are not deallocated.
     pub(crate) fn taken(&mut self, device: u8, units: Range<u64>) {
         let packed = packed(device, units);
         for runs in &mut self.ages {
@@ -60,7 +58,7 @@ impl Discards {
         }
     }
 
-    /// Lets what has been free for long enough be handed out.
+    /// Advances the ages, if it is time.
     pub(crate) fn pass(&mut self, now: Time) {
         if now < self.changes_at {
             return;
@@ -72,7 +70,7 @@ impl Discards {
         }
     }
 
-    /// When [`Discards::pass`] has something to do, if nothing is taken before.
+    /// Returns when [`Discards::pass`] is next needed, if nothing is taken before.
     pub(crate) fn next_change(&self) -> Option<Time> {
         let waits = self.ages[..2].iter().any(|runs| runs.count() > 0);
         waits.then_some(self.changes_at)
@@ -86,7 +84,7 @@ impl Discards {
         Some((first.device, first.unit..first.unit + (run.end - run.start)))
     }
 
-    /// Puts the rest of a run back that was handed out: it need not wait again.
+    /// Puts back the rest of a run that was handed out; it need not wait again.
     pub(crate) fn put_back(&mut self, device: u8, units: Range<u64>) {
         self.insert(2, packed(device, units));
     }
@@ -101,8 +99,8 @@ impl Discards {
     }
 }
 
-/// Units of a device as places of 48 bits. The last unit that could be addressed is left out, so that no run touches
-/// one of the next device.
+/// Converts units of a device to 48-bit places. Leaves out the last addressable unit, so that no run touches one of
+/// the next device.
 fn packed(device: u8, units: Range<u64>) -> Range<u64> {
     let pack = |unit: u64| Place { device, unit: unit.min(Place::UNITS_MAX - 1) }.pack();
     pack(units.start)..pack(units.end)
@@ -120,7 +118,7 @@ mod tests {
         discards.ages.iter().map(Runs::units).sum()
     }
 
-    /// Lets all that was freed have waited.
+    /// Advances time until everything freed has waited.
     fn aged(discards: &mut Discards) {
         let now = discards.changes_at;
         discards.pass(now);

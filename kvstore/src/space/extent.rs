@@ -1,11 +1,11 @@
 //! Extents: the free space of one device's range for one shard.
 //!
-//! Invariants: free runs are disjoint, lie in the range and never touch (they are joined). Every operation but the
-//! building after a restart is O(log n) in the number of free runs.
+//! Invariants: free runs are disjoint, lie in the range and never touch (they are joined). Every operation except
+//! rebuilding after a restart is O(log n) in the number of free runs.
 //!
-//! An extent goes right behind its neighbour of the sequence if there is room; else into the shortest run that has
-//! room for all that is known to follow, or into the longest. Percent of the space in use and of neighbours that are
-//! contiguous, under churn that keeps 2^17 units 97 % full (see `churn`):
+//! An extent goes right behind its predecessor in the sequence if there is room; otherwise into the shortest run with
+//! room for all that is known to follow, or into the longest. Percent of the space in use and of contiguous
+//! neighbours, under churn that keeps 2^17 units 97 % full (see `churn`):
 //!
 //! | an extent without its neighbour goes into | in use | contiguous |
 //! |---|---|---|
@@ -15,13 +15,13 @@
 //! | the shortest with room for four | 92.6 | 47.9 |
 //! | the shortest with room for what follows: chosen | 93.8 | 65.2 |
 //!
-//! It does not know what is in an extent, nor that a device has to be told of one that is free: see `discard`.
+//! This module does not know the contents of extents, and does not discard: see `discard`.
 
 use std::ops::Range;
 
 use crate::space::runs::Runs;
 
-/// Free space of a range of units.
+/// The free space of a range of units.
 #[derive(Clone, Debug)]
 pub(crate) struct Extents {
     range: Range<u64>,
@@ -29,16 +29,15 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// All of `range` is free.
     pub(crate) fn new(range: Range<u64>) -> Extents {
         let all = if range.is_empty() { Vec::new() } else { vec![range.clone()] };
         Extents { range, free: Runs::from_sorted(all) }
     }
 
-    /// What is free beside the extents in `used`, and which of those were refused, by their positions: those that are
-    /// empty, that leave the range, or that overlap an earlier one that was not refused.
+    /// Rebuilds the free space around the extents in `used`. Also returns the positions of extents that were refused:
+    /// those that are empty, leave the range, or overlap an earlier accepted one.
     ///
-    /// It needs one bit of memory for a unit of the range while it runs: 32 MiB for a TiB.
+    /// While running, it needs one bit of memory per unit of the range: 32 MiB per TiB.
     pub(crate) fn from_used(
         range: Range<u64>,
         used: impl Iterator<Item = Range<u64>>,
@@ -58,10 +57,10 @@ impl Extents {
         (Extents { range, free }, refused)
     }
 
-    /// The first unit of a new extent, or nothing if no free run holds it.
+    /// Returns the first unit of a new extent, or `None` if no free run holds it.
     ///
-    /// `near` is the unit right behind its neighbour of the sequence, if it has one. `ahead` is how many such extents
-    /// the sequence is about to get, this one included: 1 if it is in none, 4 if that is not known.
+    /// `near` is the unit right behind its predecessor in the sequence, if any. `ahead` is how many such extents the
+    /// sequence will get, this one included: 1 outside a sequence, 4 if unknown.
     ///
     /// # Panics
     /// If `units` or `ahead` is 0.
@@ -76,67 +75,63 @@ impl Extents {
         self.take(start..start + units).then_some(start)
     }
 
-    /// Where the shortest free run of at least `units` starts, or else the longest.
+    /// Returns the start of the shortest free run of at least `units`, or else of the longest.
     pub(crate) fn fit(&self, units: u64) -> Option<u64> {
         self.free.best_fit(units).or_else(|| self.free.longest()).map(|run| run.start)
     }
 
-    /// Takes exactly this extent; false, and nothing changes, unless all of it is free.
+    /// Takes exactly this extent. Returns false and changes nothing unless all of it is free.
     ///
-    /// A run that the device is being told to forget is taken meanwhile, so that nothing is written to it.
+    /// The shard takes a run while its device deallocates it, so that nothing is written to it.
     pub(crate) fn take(&mut self, extent: Range<u64>) -> bool {
         self.free.remove(extent)
     }
 
-    /// Gives an extent back. It may be a part of one that was allocated, or several in a row.
+    /// Frees an extent: a whole allocated one, part of one, or several in a row.
     ///
     /// # Panics
-    /// If it is empty, leaves the range or any of it is free already: a double free is a bug of the store's.
+    /// If it is empty, leaves the range, or is partly free already: a double free is a bug of the store.
     pub(crate) fn free(&mut self, extent: Range<u64>) {
         let inside = self.range.start <= extent.start && extent.end <= self.range.end;
         assert!(inside, "extent {extent:?} is not in {:?}", self.range);
         assert!(self.free.insert(extent.clone()), "extent {extent:?} is free already");
     }
 
-    /// The range whose space this is.
     pub(crate) fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// Whether a unit is free.
     pub(crate) fn is_free(&self, unit: u64) -> bool {
         self.free.around(unit).is_some()
     }
 
-    /// Free units.
     pub(crate) fn free_units(&self) -> u64 {
         self.free.units()
     }
 
-    /// Units of the longest free run; 0 if nothing is free.
+    /// Returns the length of the longest free run in units; 0 if nothing is free.
     pub(crate) fn largest(&self) -> u64 {
         self.free.longest().map_or(0, |run| run.end - run.start)
     }
 
-    /// The longest free run, the last of equals.
+    /// Returns the longest free run, the last of equals.
     #[cfg(test)]
     pub(crate) fn largest_run(&self) -> Option<Range<u64>> {
         self.free.longest()
     }
 
-    /// How many free runs there are.
     pub(crate) fn run_count(&self) -> usize {
         self.free.count()
     }
 
-    /// Every free run, in order.
+    /// Iterates over the free runs in order.
     #[cfg(test)]
     pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> {
         self.free.iter()
     }
 }
 
-/// A bit for each unit: taken or not.
+/// A bit for each unit, set if taken.
 struct Map {
     words: Vec<u64>,
     units: u64,
@@ -148,7 +143,7 @@ impl Map {
         Map { words: vec![0; words], units }
     }
 
-    /// Takes the units; false, and nothing changes, if there are none or one is taken.
+    /// Takes the units. Returns false and changes nothing if there are none or one is taken.
     fn take(&mut self, units: Range<u64>) -> bool {
         if units.is_empty() {
             return false;
@@ -169,7 +164,7 @@ impl Map {
         true
     }
 
-    /// The words that hold the units, and the units' bits in each.
+    /// Iterates over the words that hold the units, with the units' bits in each.
     fn masks(units: &Range<u64>) -> impl Iterator<Item = (usize, u64)> {
         let Range { start, end } = *units;
         (start / 64..end.div_ceil(64)).map(move |word| {
@@ -179,7 +174,7 @@ impl Map {
         })
     }
 
-    /// The free runs, in order, moved up by `base`.
+    /// Returns the free runs in order, offset by `base`.
     fn free_runs(&self, base: u64) -> Vec<Range<u64>> {
         let mut runs = Vec::new();
         let mut at = self.next(0, false);
@@ -191,7 +186,8 @@ impl Map {
         runs
     }
 
-    /// The first unit from `unit` on that is taken, or is not; at or past the end if there is none.
+    /// Returns the first unit from `unit` that is taken (or free, if not `taken`); at or past the end if there is
+    /// none.
     fn next(&self, unit: u64, taken: bool) -> u64 {
         let flip = if taken { 0 } else { u64::MAX };
         let mut word = (unit / 64) as usize;

@@ -1,4 +1,6 @@
-//! Free space: runs, extents, slabs for KV blocks interleaved layer by layer, and what a device is told to forget.
+//! Free space: runs, extents, slabs for KV blocks interleaved layer by layer, and discards.
+//!
+//! Pure bookkeeping of units: nothing here does I/O, or knows keys or records.
 
 pub(crate) mod discard;
 pub(crate) mod extent;

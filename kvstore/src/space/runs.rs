@@ -1,7 +1,7 @@
-//! Runs: disjoint ranges of units, found by where they are and by how long they are.
+//! Runs: disjoint ranges of units, indexed by position and by length.
 //!
 //! Invariants: no run is empty, no two overlap, no two touch (they are joined), and both maps hold the same runs.
-//! Every operation is O(log n). What the ranges mean, and what a double insertion means, is the caller's affair.
+//! Every operation is O(log n). The caller decides what the ranges mean, and how to treat a double insertion.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -9,16 +9,15 @@ use std::ops::Range;
 /// Disjoint runs that never touch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs {
-    /// End of each run by its start.
+    /// The end of each run by its start.
     ends: BTreeMap<u64, u64>,
-    /// Length and start of each run.
+    /// The length and the start of each run.
     sizes: BTreeSet<(u64, u64)>,
-    /// Units in all of them.
     units: u64,
 }
 
 impl Runs {
-    /// Runs that are already in order, disjoint and apart.
+    /// Creates runs that are already in order, disjoint and apart.
     pub(crate) fn from_sorted(runs: Vec<Range<u64>>) -> Runs {
         debug_assert!(runs.windows(2).all(|two| two[0].end < two[1].start), "in order and apart");
         let units = runs.iter().map(|run| run.end - run.start).sum();
@@ -26,51 +25,49 @@ impl Runs {
         Runs { ends: runs.into_iter().map(|run| (run.start, run.end)).collect(), sizes, units }
     }
 
-    /// Units in all runs.
     pub(crate) fn units(&self) -> u64 {
         self.units
     }
 
-    /// How many runs there are.
     pub(crate) fn count(&self) -> usize {
         self.ends.len()
     }
 
-    /// The longest run, the last of equals.
+    /// Returns the longest run, the last of equals.
     pub(crate) fn longest(&self) -> Option<Range<u64>> {
         self.sizes.last().map(|&(units, start)| start..start + units)
     }
 
-    /// The shortest run, the first of equals.
+    /// Returns the shortest run, the first of equals.
     pub(crate) fn shortest(&self) -> Option<Range<u64>> {
         self.sizes.first().map(|&(units, start)| start..start + units)
     }
 
-    /// The shortest run of at least `units`, the first of equals.
+    /// Returns the shortest run of at least `units`, the first of equals.
     pub(crate) fn best_fit(&self, units: u64) -> Option<Range<u64>> {
         let fit = self.sizes.range((units, 0)..).next();
         fit.map(|&(units, start)| start..start + units)
     }
 
-    /// The run that `unit` is in.
+    /// Returns the run that contains `unit`.
     pub(crate) fn around(&self, unit: u64) -> Option<Range<u64>> {
         let (&start, &end) = self.ends.range(..=unit).next_back()?;
         (unit < end).then_some(start..end)
     }
 
-    /// The last run that shares a unit with `range`.
+    /// Returns the last run that shares a unit with `range`.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> Option<Range<u64>> {
         let (&start, &end) = self.ends.range(..range.end).next_back()?;
         (end > range.start && !range.is_empty()).then_some(start..end)
     }
 
-    /// Every run, in order.
+    /// Iterates over the runs in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.ends.iter().map(|(&start, &end)| start..end)
     }
 
-    /// Adds a range, joined with the runs that it touches; false, and nothing changes, if it is empty or any of it is
-    /// there already.
+    /// Adds a range, joining it with the runs that it touches. Returns false and changes nothing if it is empty or
+    /// overlaps a run.
     pub(crate) fn insert(&mut self, range: Range<u64>) -> bool {
         if range.is_empty() || self.overlapping(&range).is_some() {
             return false;
@@ -88,7 +85,7 @@ impl Runs {
         true
     }
 
-    /// Takes a range out of the run that holds all of it; false, and nothing changes, if there is none.
+    /// Removes a range from the run that contains it. Returns false and changes nothing if there is none.
     pub(crate) fn remove(&mut self, range: Range<u64>) -> bool {
         let Some(run) = self.around(range.start) else { return false };
         if range.is_empty() || run.end < range.end {

@@ -1,19 +1,19 @@
-//! Slabs: space for KV blocks that lie interleaved, layer by layer.
+//! Slabs: space for KV blocks interleaved layer by layer.
 //!
-//! A slab is one extent with a slot for each of so many KV blocks. A slot has a run for each layer, and run `r` of
-//! slot `s` starts at `base + r * slots * run_units + s * run_units`: the same layer of neighbouring blocks is
+//! A slab is one extent with a slot for each of a number of KV blocks. A slot has a run for each layer; run `r` of
+//! slot `s` starts at `base + r * slots * run_units + s * run_units`, so the same layer of neighbouring blocks is
 //! contiguous on the device. A slot is named by the unit of its first run.
 //!
-//! Invariants: slabs are disjoint; a slab has at least one used slot (an empty one goes back to the extents); slots of
-//! a slab have one layout and shape. Every operation is O(log n).
+//! Invariants: slabs are disjoint; a slab has at least one used slot (an empty one goes back to the extents); the
+//! slots of a slab have one layout and shape. Every operation is O(log n).
 //!
-//! A block goes behind its neighbour of the sequence if that slot is free. Else it goes into the shortest row of free
-//! slots that has room for what is known to follow, into a new slab if there is no such row, or into the longest. A
-//! new slab is made only while no more than a quarter of the layout's slots are free. With
-//! slots kept 97 % full by sequences that grow and go (see `churn`), a layer of a whole sequence takes 1.5 times the
-//! commands that its bytes need; 2.8 times if what follows is not known, and 6.4 times block by block.
+//! A block goes behind its predecessor in the sequence if that slot is free. Otherwise it goes into the shortest row
+//! of free slots with room for all that is known to follow, into a new slab if there is no such row, or into the
+//! longest row. A new slab is made only while at most a quarter of the layout's slots are free. With slots kept 97 %
+//! full by sequences that grow and go (see `churn`), a layer of a whole sequence takes 1.5 times the commands that
+//! its bytes need; 2.8 times if what follows is unknown, and 6.4 times block by block.
 //!
-//! Free slots of a slab are of no use to other layouts until the whole slab is free.
+//! Other layouts cannot use the free slots of a slab until the whole slab is free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,14 +22,13 @@ use crate::model::layout::SlabShape;
 use crate::model::object::LayoutId;
 use crate::space::extent::Extents;
 
-/// No slab is made while more than one of so many slots of the layout is free.
+/// No slab is made while more than one `FREE_PARTS`th of the layout's slots are free.
 const FREE_PARTS: u64 = 4;
 
 #[derive(Clone, Debug)]
 struct Slab {
     layout: LayoutId,
     shape: SlabShape,
-    /// Free slots.
     free: Extents,
 }
 
@@ -38,7 +37,7 @@ impl Slab {
         Slab { layout, shape, free: Extents::new(0..u64::from(shape.slots)) }
     }
 
-    /// How it is found when a sequence starts.
+    /// Returns its entry for finding room for a new sequence.
     fn room(&self, base: u64) -> Room {
         Room { layout: self.layout, longest: self.free.largest(), base }
     }
@@ -56,35 +55,33 @@ struct Room {
     base: u64,
 }
 
-/// How many slots there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slots {
-    /// With a KV block.
+    /// Slots that hold a KV block.
     pub used: u64,
-    /// Without.
+    /// Free slots.
     pub free: u64,
 }
 
-/// The slabs of one device's range of one shard.
+/// The slabs of one device's range for one shard.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slabs {
-    /// By the first unit.
+    /// Slabs by their first unit.
     slabs: BTreeMap<u64, Slab>,
-    /// One for each slab.
+    /// One entry per slab.
     rooms: BTreeSet<Room>,
     slots: BTreeMap<LayoutId, Slots>,
 }
 
 impl Slabs {
-    /// No slab yet.
     pub(crate) fn new() -> Slabs {
         Slabs::default()
     }
 
-    /// The unit of a new slot's first run; nothing if there is no free slot and no room for a slab.
+    /// Returns the unit of a new slot's first run, or `None` if there is no free slot and no room for a slab.
     ///
-    /// `near` is the slot of the block before it in its sequence, if that is still there. `ahead` is how many blocks
-    /// the sequence is about to get, this one included: 4 if that is not known.
+    /// `near` is the slot of the previous block in the sequence, if it still exists. `ahead` is how many blocks the
+    /// sequence will get, this one included: 4 if unknown.
     ///
     /// # Panics
     /// If a part of the shape is 0, or the layout's slabs have another shape.
@@ -105,10 +102,10 @@ impl Slabs {
         Some(shape.slot_unit(base, slot))
     }
 
-    /// Gives a slot back, and its slab to the extents if that is empty then, which is returned.
+    /// Frees a slot. If its slab is then empty, returns the slab to the extents, and as the result.
     ///
     /// # Panics
-    /// If no slot starts there or it is free already: bugs of the store's.
+    /// If no slot starts there or it is free already: bugs of the store.
     pub(crate) fn free(&mut self, extents: &mut Extents, unit: u64) -> Option<Range<u64>> {
         let (base, slot) = self.find(unit).expect("a slot starts at the unit");
         let slab = self.slabs.get_mut(&base).expect("the slab was just found");
@@ -128,9 +125,9 @@ impl Slabs {
         Some(units)
     }
 
-    /// Takes a slot of the slab at `base` after a restart, before the extents are rebuilt without [`Slabs::ranges`];
-    /// false, and nothing changes, if the slot is taken or cannot be: it is not in the shape, the shape is not that
-    /// of the slab, or the slab would overlap another or end past 2^64.
+    /// Takes a slot of the slab at `base` after a restart, before the extents are rebuilt around [`Slabs::ranges`].
+    /// Returns false and changes nothing if the slot is taken or impossible: it is not in the shape, the shape is not
+    /// that of the slab, or the slab would overlap another or end past 2^64.
     pub(crate) fn restore(
         &mut self,
         base: u64,
@@ -152,7 +149,7 @@ impl Slabs {
         self.take(base, shape, slot)
     }
 
-    /// The first unit of the slab whose slot starts at `unit`.
+    /// Returns the first unit of the slab whose slot starts at `unit`.
     ///
     /// # Panics
     /// If no slot starts there.
@@ -160,17 +157,16 @@ impl Slabs {
         self.find(unit).expect("a slot starts at the unit").0
     }
 
-    /// The slabs, in order.
+    /// Iterates over the slabs in order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.slabs.iter().map(|(&base, slab)| base..base + slab.shape.units())
     }
 
-    /// How many slots of a layout there are.
     pub(crate) fn slots(&self, layout: LayoutId) -> Slots {
         self.slots.get(&layout).copied().unwrap_or_default()
     }
 
-    /// The slab and slot that start at `unit`.
+    /// Returns the slab and slot that start at `unit`.
     fn find(&self, unit: u64) -> Option<(u64, u32)> {
         let (&base, slab) = self.slabs.range(..=unit).next_back()?;
         let run_units = u64::from(slab.shape.run_units);
@@ -179,7 +175,7 @@ impl Slabs {
         starts.then_some((base, slot))
     }
 
-    /// The slot behind the one at `unit`, if it is free and of the layout.
+    /// Returns the slot behind the one at `unit`, if it is free and of the layout.
     fn behind(&self, unit: u64, layout: LayoutId) -> Option<(u64, u32)> {
         let (base, slot) = self.find(unit)?;
         let slab = &self.slabs[&base];
@@ -187,7 +183,7 @@ impl Slabs {
         (slab.layout == layout && free).then_some((base, slot + 1))
     }
 
-    /// Where blocks go that have no neighbour: the slab and the slot.
+    /// Returns the slab and slot for a block without a neighbour.
     fn start(
         &mut self,
         extents: &mut Extents,
@@ -204,14 +200,14 @@ impl Slabs {
         Some((base, u32::try_from(slot).expect("a slot is below 2^32")))
     }
 
-    /// The slabs of the layout with a row of at least so many free slots, by their longest.
+    /// Iterates over the layout's slabs with a row of at least `row` free slots, shortest such row first.
     fn with_row(&self, layout: LayoutId, row: u64) -> impl DoubleEndedIterator<Item = u64> {
         let from = Room { layout, longest: row, base: 0 };
         let to = Room { layout, longest: u64::MAX, base: u64::MAX };
         self.rooms.range(from..=to).map(|room| room.base)
     }
 
-    /// A new slab, unless too many slots are free already.
+    /// Makes a slab, unless too many slots are free already.
     fn grow(&mut self, extents: &mut Extents, layout: LayoutId, shape: SlabShape) -> Option<u64> {
         let slots = self.slots(layout);
         if slots.free * FREE_PARTS > slots.used + slots.free {
@@ -222,7 +218,7 @@ impl Slabs {
         Some(base)
     }
 
-    /// Whether a slab there would overlap none.
+    /// Returns whether a slab there would overlap no other.
     fn is_apart(&self, base: u64, units: u64) -> bool {
         let Some(end) = base.checked_add(units) else { return false };
         let before = self.slabs.range(..end).next_back();
@@ -236,7 +232,7 @@ impl Slabs {
         self.slots.entry(layout).or_default().free += u64::from(shape.slots);
     }
 
-    /// Takes a slot; false, and nothing changes, if it is taken.
+    /// Takes a slot. Returns false and changes nothing if it is taken.
     fn take(&mut self, base: u64, shape: SlabShape, slot: u32) -> bool {
         let slab = self.slabs.get_mut(&base).expect("a slab starts at the base");
         assert_eq!(slab.shape, shape, "a layout has one shape");

@@ -1,4 +1,4 @@
-//! Several requests made as one, answered one by one.
+//! Several requests made in one call and answered one by one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,19 +12,19 @@ use super::pending::{Answer, Pending};
 use super::together::Together;
 use super::wait;
 
-/// The answers to a batch on their way: as they come ([`Batch::next`], [`Batch::next_async`]), or all together in the
-/// order of its keys ([`Batch::wait`], or as a future).
+/// The pending answers of a batch: take them as they arrive ([`Batch::next`], [`Batch::next_async`]), or all together
+/// in the order of the keys ([`Batch::wait`], or as a future).
 #[must_use = "dropping it cancels what was not begun"]
 pub struct Batch<T> {
-    /// By its place in the batch; none once its answer was given out.
+    /// Indexed by position in the batch; `None` once the answer was taken.
     items: Vec<Option<Pending<T>>>,
     left: usize,
     ready: Arc<Ready>,
-    /// What its reads take of the store's memory, if it is of those.
+    /// The registered memory that a batch of reads shares.
     together: Option<Arc<Together>>,
 }
 
-/// Which items are to be looked at.
+/// Items whose wakers fired since they were last polled.
 #[derive(Default)]
 struct Ready(Mutex<Looks>);
 
@@ -34,7 +34,7 @@ struct Looks {
     waiter: Option<Waker>,
 }
 
-/// Wakes whoever waits for a batch, and says for which of its items.
+/// Wakes the batch's waiter and records which item is ready.
 struct ItemWaker {
     item: usize,
     ready: Arc<Ready>,
@@ -67,29 +67,29 @@ impl<T> Batch<T> {
         Batch { items, left, ready, together: None }
     }
 
-    /// A batch of reads into the store's own memory.
+    /// Creates a batch of reads into the store's own memory.
     pub(super) fn of_reads(pendings: Vec<Pending<T>>, together: Arc<Together>) -> Batch<T> {
         Batch { together: Some(together), ..Batch::new(pendings) }
     }
 
-    /// From now on its values are held until the last has come.
+    /// Records that all values are held until the last one arrives.
     fn hold(&self) {
         if let Some(together) = &self.together {
             together.hold();
         }
     }
 
-    /// How many answers are still to be given out.
+    /// Returns how many answers are still to be taken.
     pub fn len(&self) -> usize {
         self.left
     }
 
-    /// Whether all answers were given out.
+    /// Returns whether all answers were taken.
     pub fn is_empty(&self) -> bool {
         self.left == 0
     }
 
-    /// The next answer that comes, with the place of its key in the batch; none once all were given out.
+    /// Returns the next answer to arrive with its position in the batch, or `None` once all were taken.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Answer<T>)>> {
         if self.left == 0 {
             return Poll::Ready(None);
@@ -111,7 +111,7 @@ impl<T> Batch<T> {
         }
     }
 
-    /// Blocks until the next answer comes, as [`Pending::wait`] does; none once all were given out.
+    /// Blocks until the next answer arrives, as [`Pending::wait`] does. Returns `None` once all were taken.
     #[allow(clippy::should_implement_trait, reason = "a batch is no iterator: it blocks")]
     pub fn next(&mut self) -> Option<(usize, Answer<T>)> {
         let patience = self.items.iter().flatten().map(Pending::patience).max()?;
@@ -129,13 +129,13 @@ impl<T> Batch<T> {
         })
     }
 
-    /// The same for callers that must not block.
+    /// Async form of [`Batch::next`].
     pub async fn next_async(&mut self) -> Option<(usize, Answer<T>)> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Blocks until all answers have come that were not given out yet. Values of [`super::Store::get_many`] that do not
-    /// fit in the store's memory together fail with [`crate::Error::Invalid`].
+    /// Blocks until all remaining answers have arrived. Values of [`super::Store::get_many`] that do not fit in the
+    /// store's memory together fail with [`crate::Error::Invalid`].
     pub fn wait(self) -> Vec<Answer<T>> {
         self.hold();
         self.items.into_iter().flatten().map(Pending::wait).collect()
@@ -146,8 +146,8 @@ impl<T> IntoIterator for Batch<T> {
     type Item = Pending<T>;
     type IntoIter = std::iter::Flatten<std::vec::IntoIter<Option<Pending<T>>>>;
 
-    /// Each for itself, in the order of their keys, but those whose answers were given out. Values have to fit in the
-    /// store's memory together, as for [`Batch::wait`]: shards read in an order of their own.
+    /// Iterates over the remaining pending answers in the order of the keys. The values must fit in the store's
+    /// memory together, as for [`Batch::wait`], because shards read in an order of their own.
     fn into_iter(self) -> Self::IntoIter {
         self.hold();
         self.items.into_iter().flatten()
@@ -165,7 +165,7 @@ impl<T: 'static> std::future::IntoFuture for Batch<T> {
     }
 }
 
-/// All answers of a batch that were not given out yet, in the order of their keys.
+/// A future of all remaining answers of a batch, in the order of the keys.
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Whole<T> {
     batch: Batch<T>,

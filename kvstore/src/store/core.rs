@@ -1,4 +1,4 @@
-//! What a handle, its writers and its leases share: the way to the threads, and memory.
+//! State shared by a handle, its writers and its leases: the mailboxes of the threads, and registered memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,23 +20,23 @@ use crate::model::key::Key;
 use crate::shard::Failure;
 use adit_driver::memory::AnyBuffer;
 
-/// See the module.
+/// The shared part of a [`super::Store`].
 pub(super) struct Core {
-    /// One for each thread; shard n is with thread n modulo their number.
+    /// One per thread; shard n belongs to thread n modulo their number.
     pub(super) mailboxes: Vec<Arc<Mailbox<Job>>>,
     pub(super) set: Set,
     pub(super) devices: Devices,
     pub(super) pools: Arc<Pools>,
-    /// How lanes are made.
+    /// Options for new lanes.
     pub(super) options: OpenOptions,
-    /// How long a call may wait to be begun.
+    /// How long a call may wait to begin.
     pub(super) timeout: Duration,
-    /// How long an answer is waited for, devices' deadlines included.
+    /// How long to wait for an answer, device deadlines included.
     pub(super) patience: Duration,
     pub(super) copied_bytes: AtomicU64,
 }
 
-/// Data in registered memory, and where that belongs if it is the store's.
+/// Data in registered memory, with the pool it returns to if it is the store's.
 pub(super) struct Registered {
     pub(super) memory: AnyBuffer,
     pub(super) bytes: u64,
@@ -44,17 +44,16 @@ pub(super) struct Registered {
 }
 
 impl Core {
-    /// When a call that is made now is too late to be begun, on the store's clock.
+    /// Returns the time, on the store's clock, by which a call made now must have begun.
     pub(super) fn deadline(&self) -> Time {
         self.devices.now() + self.timeout
     }
 
-    /// The two ends of an answer.
     pub(super) fn pair<T>(&self) -> (Reply<T>, Pending<T>) {
         pair(self.patience)
     }
 
-    /// An answer that is there already.
+    /// Returns an answer that has already failed.
     pub(super) fn refused<T>(&self, error: impl Into<Error>) -> Pending<T> {
         let (reply, pending) = self.pair();
         reply.send(Err(Unfinished::new(error)));
@@ -69,17 +68,17 @@ impl Core {
         Job { shard, deadline: self.deadline(), work }
     }
 
-    /// Until when a call that begins now waits for room, wherever it has to.
+    /// Returns how long a call that begins now may wait for room.
     pub(super) fn until(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    /// Sends work to a shard, waiting for room. What cannot be sent is answered.
+    /// Sends work to a shard, waiting for room. Work that cannot be sent is answered with the failure.
     pub(super) fn send(&self, shard: u16, work: Work) {
         self.send_by(self.until(), shard, work);
     }
 
-    /// The same for a call that waits until then.
+    /// Like [`Core::send`], but waits until `until`.
     pub(super) fn send_by(&self, until: Instant, shard: u16, work: Work) {
         let is_fetch = work.is_fetch();
         let sent = self.mailbox(shard).send_by(until, self.job(shard, work), is_fetch);
@@ -92,12 +91,12 @@ impl Core {
         }
     }
 
-    /// An empty list for each shard.
+    /// Returns an empty list for each shard.
     pub(super) fn lists(&self) -> Vec<Vec<Item>> {
         (0..self.set.shards()).map(|_| Vec::new()).collect()
     }
 
-    /// Sends each shard its list, and leaves them empty.
+    /// Sends each shard its list and empties the lists.
     pub(super) fn send_lists(&self, until: Instant, lists: &mut [Vec<Item>]) {
         for (list, shard) in lists.iter_mut().zip(0..).filter(|(list, _)| !list.is_empty()) {
             self.send_by(until, shard, Work::Many(std::mem::take(list)));
@@ -107,7 +106,7 @@ impl Core {
     /// Sends work to a shard if there is room.
     ///
     /// # Errors
-    /// The work, with the reason why it is not taken.
+    /// The work, with the reason for the refusal.
     #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
     pub(super) fn try_send(&self, shard: u16, work: Work) -> Result<(), (Work, Full)> {
         let is_fetch = work.is_fetch();
@@ -115,7 +114,7 @@ impl Core {
         sent.map_err(|(job, why)| (job.work, why))
     }
 
-    /// Has a shard's thread call `ask`.
+    /// Runs `ask` on a shard's thread.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         shard: u16,
@@ -126,15 +125,16 @@ impl Core {
         pending
     }
 
-    /// Which shard has a key.
+    /// Returns the shard that owns a key.
     pub(super) fn route(&self, key: &Key) -> u16 {
         self.set.route(key)
     }
 
-    /// Registered memory with the data of `payload`, if there is room now: for `device`, or for any.
+    /// Returns registered memory with the data of `payload`, if there is room now: memory for `device`, or for any
+    /// device.
     ///
     /// # Errors
-    /// The payload where there is none; the reason where there never will be.
+    /// The payload if there is no room; with the reason if there never will be.
     #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
     pub(super) fn try_register<'a>(
         &self,
@@ -162,10 +162,10 @@ impl Core {
         }
     }
 
-    /// The same, waiting for room until then.
+    /// Like [`Core::try_register`], but waits for room until `until`.
     ///
     /// # Errors
-    /// [`Error::Timeout`] where none came; [`Error::Invalid`] where none ever will.
+    /// [`Error::Timeout`] if no room came in time; [`Error::Invalid`] if there never will be enough.
     pub(super) fn register(
         &self,
         until: Instant,
@@ -191,7 +191,8 @@ impl Core {
         registered.unwrap_or_else(|| Err(self.no_memory()))
     }
 
-    /// The same. Where memory is short, what was gathered so far is sent first: it may hold all of it.
+    /// Like [`Core::register`], but sends the gathered lists first if memory is short, because they may hold all of
+    /// it.
     ///
     /// # Errors
     /// As [`Core::register`].
@@ -212,7 +213,7 @@ impl Core {
         }
     }
 
-    /// Memory of `len` bytes of the pools', waiting for it.
+    /// Returns `len` bytes of pool memory, waiting for it.
     ///
     /// # Errors
     /// As [`Core::register`].
@@ -227,7 +228,7 @@ impl Core {
         taken.ok_or_else(|| self.no_memory())
     }
 
-    /// That no registered memory came back in time.
+    /// The error for registered memory that did not become free in time.
     fn no_memory(&self) -> Error {
         Error::Timeout {
             waited_for: "registered memory",
@@ -241,13 +242,14 @@ impl Registered {
     fn pooled(buffer: PoolBuffer) -> Registered {
         let bytes = buffer.len() as u64;
         let (mut run, home) = buffer.into_parts();
-        // Behind the data there may be what the memory held before, which is nobody's to read.
+        // Clear what the memory held before: it may be another caller's data.
         run[bytes as usize..].fill(0);
         Registered { memory: AnyBuffer::One(run), bytes, home: Some(home) }
     }
 }
 
-/// A call of `ask` by a shard's thread, whose answer `hear` is given. It also hears why there was no call.
+/// Wraps `ask` for a shard's thread and passes its answer to `hear`, which also receives the failure if the call was
+/// never made.
 pub(super) fn asking<T, E: Into<Error>>(
     ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T, E> + Send + 'static,
     hear: impl FnOnce(Answer<T>) + Send + 'static,

@@ -1,8 +1,8 @@
-//! Requests that concern several shards: cut up on the way in, put together on the way out.
+//! Requests that concern several shards: split on the way in, joined on the way out.
 //!
-//! Each part has a tag of its own, which leads back to the request's and to the places of its items there. Writers
-//! and tenants have numbers of their own in each shard: outside, a writer's has its shard above, and a tenant's is
-//! looked up.
+//! Each part gets a tag of its own, which leads back to the request's tag and to the positions of its items. Writers
+//! and tenants are numbered separately in each shard: an external writer id carries its shard in the high bits, and
+//! external tenant ids are mapped by table.
 
 use crate::media::format::Set;
 use crate::model::key::Key;
@@ -11,12 +11,12 @@ use crate::shard::{
     Action, Done, Failure, FillItem, Outcome, PutItem, PutOptions, Request, ReserveItem, WriterId,
 };
 
-/// Bits of a writer's number in its shard.
+/// Bits of a writer's number within its shard.
 const WRITER_BITS: u32 = 48;
-/// Most tenants, or layouts, with the one that is none.
+/// Limit for tenants and for layouts, including the default one.
 const NAMES_MAX: usize = 256;
 
-/// See the module.
+/// Splits requests into parts per shard and joins their answers.
 pub(super) struct Cuts {
     set: Set,
     parts: Vec<Option<Part>>,
@@ -26,8 +26,7 @@ pub(super) struct Cuts {
     layouts: Names<LayoutId>,
 }
 
-/// What something is called in each shard, by what it is called outside. What is called nothing in particular comes
-/// first.
+/// Maps external ids to per-shard ids. Entry 0 is the default id.
 struct Names<T>(Vec<Vec<T>>);
 
 impl<T: Copy + Default + PartialEq> Names<T> {
@@ -35,7 +34,7 @@ impl<T: Copy + Default + PartialEq> Names<T> {
         Names(vec![vec![T::default(); usize::from(shards)]])
     }
 
-    /// The outer name of what the shards call so; none where there are too many.
+    /// Returns the external id for these per-shard ids, or `None` if the table is full.
     fn name(&mut self, ids: Vec<T>) -> Option<u8> {
         let known = self.0.iter().position(|known| *known == ids);
         let number = known.unwrap_or(self.0.len());
@@ -50,7 +49,7 @@ impl<T: Copy + Default + PartialEq> Names<T> {
     }
 }
 
-/// What is known of a part that a shard has.
+/// A part of a request that a shard is working on.
 enum Part {
     /// Some of a request's items.
     Items { tag: u64, items: Vec<u32>, left: usize },
@@ -58,14 +57,13 @@ enum Part {
     Commit,
 }
 
-/// A commit on its way.
 struct Commit {
     tag: u64,
     parts: Vec<u32>,
     failure: Option<Failure>,
 }
 
-/// Takes the items of a list whose key a shard has, with their places.
+/// The items of a list that belong to one shard, with their positions.
 struct Dealt<T> {
     items: Vec<T>,
     places: Vec<u32>,
@@ -88,7 +86,7 @@ impl Cuts {
         Cuts { set, parts: Vec::new(), free: Vec::new(), commits: Vec::new(), tenants, layouts }
     }
 
-    /// Cuts `request` up, and gives each part to `submit` with its shard.
+    /// Splits `request` and gives each part, with its shard, to `submit`.
     pub(super) fn cut(&mut self, request: Request, mut submit: impl FnMut(u16, Request)) {
         let Request { tag, deadline, action } = request;
         let parts = match action {
@@ -123,7 +121,7 @@ impl Cuts {
         }
     }
 
-    /// Gives the answer of shard `shard` to `done`, as the request's.
+    /// Passes the answer of shard `shard` to `done` as an answer to the original request.
     pub(super) fn join(&mut self, shard: u16, answer: Done, done: &mut dyn FnMut(Done)) {
         let number = u32::try_from(answer.tag).expect("parts have small tags");
         let part = self.parts[number as usize].as_mut().expect("an answer is to a part");
@@ -141,7 +139,7 @@ impl Cuts {
         }
     }
 
-    /// A tenant by what each shard calls it.
+    /// Returns the external id of a tenant with these per-shard ids.
     pub(super) fn tenant(&mut self, ids: Vec<TenantId>) -> Result<TenantId, Failure> {
         if let [only] = ids.as_slice() {
             return Ok(*only);
@@ -149,7 +147,7 @@ impl Cuts {
         self.tenants.name(ids).map(TenantId).ok_or(Failure::Undefined("tenant"))
     }
 
-    /// A layout by what each shard calls it.
+    /// Returns the external id of a layout with these per-shard ids.
     pub(super) fn layout(&mut self, ids: Vec<LayoutId>) -> Result<LayoutId, Failure> {
         if let [only] = ids.as_slice() {
             return Ok(*only);
@@ -157,13 +155,12 @@ impl Cuts {
         self.layouts.name(ids).map(LayoutId).ok_or(Failure::Undefined("layout"))
     }
 
-    /// A writer's shard, and its number there.
     pub(super) fn writer(&self, writer: WriterId) -> (u16, WriterId) {
         if self.set.shards() == 1 {
             return (0, writer);
         }
         let shard = (writer.0 >> WRITER_BITS) as u16;
-        // One that no shard gave is no writer of the first, which says so.
+        // An id that no shard issued goes to shard 0, which reports it as unknown.
         let shard = if shard < self.set.shards() { shard } else { 0 };
         (shard, WriterId(writer.0 & ((1 << WRITER_BITS) - 1)))
     }
@@ -205,7 +202,7 @@ impl Cuts {
     }
 
     fn options(&self, shard: u16, options: PutOptions) -> PutOptions {
-        // What was never defined is undefined in the shard as well.
+        // An id that was never defined maps to one that is undefined in the shard as well.
         let tenant = self.tenants.in_shard(shard, options.tenant.0).unwrap_or(TenantId(u8::MAX));
         let layout = self.layouts.in_shard(shard, options.layout.0).unwrap_or(LayoutId(u8::MAX));
         PutOptions { tenant, layout, ..options }

@@ -1,4 +1,4 @@
-//! The devices of a store, opened: queues and memory for its shards, and one clock.
+//! The opened devices of a store: queues and memory for its shards, and one clock.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,20 +12,19 @@ use crate::error::{Error, Result};
 use crate::media::format::{self, Set};
 use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Shard};
 
-/// A shard on the queues of opened devices.
 pub(super) type DeviceShard = Shard<DeviceQueue<Load>>;
 pub(super) type DeviceLane = Lane<DeviceQueue<Load>>;
 
-/// The least memory for data: an object of a megabyte passes.
+/// Minimum bytes of data memory, so that a 1 MiB object fits.
 pub(super) const MEMORY_BYTES_MIN: usize = 1 << 20;
-/// Queues that are asked for: the most shards on a controller that grants them.
+/// Queues to request: the most shards possible on a controller that grants them.
 const QUEUES: u16 = 64;
 
-/// See the module. There is at least one device.
+/// The opened devices; at least one.
 pub(super) struct Devices(Vec<Device>);
 
 impl Devices {
-    /// Those that are open, or else opens `targets`, for this process alone.
+    /// Uses `devices` if given, otherwise opens `targets` exclusively.
     pub(super) fn open(
         targets: &[Target],
         devices: &[Device],
@@ -51,17 +50,17 @@ impl Devices {
         &self.0
     }
 
-    /// Bytes of all.
+    /// Returns the total size of the devices in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.0.iter().map(|device| device.info().bytes).sum()
     }
 
-    /// The present, on the first device's clock.
+    /// Returns the current time on the first device's clock.
     pub(super) fn now(&self) -> Time {
         self.0[0].now()
     }
 
-    /// The clock of a wait: gives the processor away each time it is asked.
+    /// Returns a clock for blocking waits, which yields the CPU on each reading.
     pub(super) fn clock(&self) -> impl FnMut() -> Time {
         let device = self.0[0].clone();
         move || {
@@ -70,7 +69,7 @@ impl Devices {
         }
     }
 
-    /// Whether each shard can have a queue of each device.
+    /// Checks that each shard can have a queue on each device.
     pub(super) fn check_shards(&self, shards: u16) -> Result<()> {
         let Some(device) = self.0.iter().find(|device| device.info().queue_count_max < shards)
         else {
@@ -83,10 +82,10 @@ impl Devices {
         Err(Error::Media { device: about.device.clone(), why, fix: fix.to_owned() })
     }
 
-    /// Recovers the controller of a device that failed, and checks that the device is that of the store as it was.
+    /// Recovers the controller of a failed device and checks that it still holds this store.
     ///
     /// # Errors
-    /// As [`adit_driver::Controller::recover`]; [`Error::Media`] where another device answers; [`Error::Invalid`] where
+    /// As [`adit_driver::Controller::recover`]; [`Error::Media`] if a different device answers; [`Error::Invalid`] if
     /// there is no such device.
     pub(super) fn recover(&self, device: u8, options: &OpenOptions, set: &Set) -> Result<()> {
         let Some(found) = self.0.get(usize::from(device)) else {
@@ -95,17 +94,16 @@ impl Devices {
         if let Some(controller) = found.controller() {
             controller.recover()?;
         }
-        // Only this one: another may have failed as well.
+        // Check only this device: others may have failed as well.
         let lane = self.lane(device, options)?;
         format::check_same(lane, set, device, &mut self.clock())
     }
 
-    /// A lane to one device.
     pub(super) fn lane(&self, device: u8, options: &OpenOptions) -> Result<DeviceLane> {
         lane(&self.0[usize::from(device)], options, &[])
     }
 
-    /// A lane to each device, for one shard. `memory` is what its requests will use.
+    /// Opens a lane to each device for one shard, whose requests will use `memory`.
     pub(super) fn lanes(
         &self,
         options: &OpenOptions,
@@ -143,10 +141,10 @@ fn lane(device: &Device, options: &OpenOptions, memory: &[Buffer]) -> Result<Dev
     Ok(Lane::new(queue, info, own))
 }
 
-/// What comes of a recovery, by whether any shard has the device attached again.
+/// Turns "did any shard reattach the device?" into the result of a recovery.
 ///
 /// # Errors
-/// [`Error::Invalid`] where none has.
+/// [`Error::Invalid`] if no shard did.
 pub(super) fn any_attached(device: u8, any: bool) -> Result<()> {
     match any {
         true => Ok(()),
@@ -154,7 +152,7 @@ pub(super) fn any_attached(device: u8, any: bool) -> Result<()> {
     }
 }
 
-/// Bytes that nobody can guess.
+/// Returns unpredictable bytes.
 pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(|why| {
@@ -164,14 +162,14 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// A key for the hash of an index.
+/// Returns a random key for the index's hash.
 pub(super) fn hash_key() -> Result<[u64; 2]> {
     let bytes: [u8; 16] = random()?;
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     Ok([word(0), word(8)])
 }
 
-/// Unix time in seconds at the origin of the clock that says `now`.
+/// Returns the Unix time in seconds at the origin of the clock that reads `now`.
 pub(super) fn wall_s_at_zero(now: Time) -> u64 {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     wall.as_secs().saturating_sub(now.since(Time::ZERO).as_secs())

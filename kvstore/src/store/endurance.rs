@@ -1,7 +1,7 @@
-//! How many bytes a day a store may write so that its drives live as long as they are meant to.
+//! Daily write limits that let drives reach a required lifetime.
 //!
-//! Objects go round the devices of a store, so each is written about as much as any other: the drive that endures least
-//! counts for all. The log is a controller's: where several devices are namespaces of one, they share what it endures.
+//! Objects are spread evenly over a store's devices, so the drive with the least endurance limits all of them. The
+//! endurance log belongs to a controller: devices that are namespaces of one controller share its endurance.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::devices::Devices;
 use crate::error::{Error, Result};
 use crate::policy::budget::Budget;
 
-/// Bytes a day, over all devices, with which the rest of their endurance lasts for `lifetime` from now.
+/// Returns the bytes per day, over all devices, with which their remaining endurance lasts for `lifetime` from now.
 ///
 /// # Errors
-/// [`Error::Invalid`] where a device has no controller of the driver's, whose log could be read; as
+/// [`Error::Invalid`] if a device has no controller of the driver's to read the log from; otherwise as
 /// [`Controller::log_page`].
 pub(super) fn bytes_per_day(devices: &Devices, lifetime: Duration) -> Result<u64> {
     let devices = devices.as_slice();
@@ -25,12 +25,12 @@ pub(super) fn bytes_per_day(devices: &Devices, lifetime: Duration) -> Result<u64
     Ok(of_all(&each))
 }
 
-/// What all may be written in a day where each of them may be written so much, and all are written alike.
+/// Returns the total daily limit when writes are spread evenly over devices with these limits.
 fn of_all(each: &[u64]) -> u64 {
     each.iter().min().map_or(0, |least| least.saturating_mul(each.len() as u64))
 }
 
-/// A device's part of what its drive endures.
+/// Returns a device's share of its drive's remaining endurance per day.
 fn device_bytes_per_day(device: &Device, all: &[Device], lifetime: Duration) -> Result<u64> {
     let controller = controller_of(device)?;
     let name = &controller.info().device;

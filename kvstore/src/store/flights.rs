@@ -1,8 +1,8 @@
-//! Who waits for the answers of requests that shards have.
+//! Maps requests in shards to the callers that wait for them.
 
 use super::job::Waiter;
 
-/// Requests on their way, by the tag that each has with its shard.
+/// Requests in progress, indexed by their tag in the shard.
 #[derive(Default)]
 pub(super) struct Flights {
     flights: Vec<Flight>,
@@ -16,12 +16,12 @@ enum Flight {
 }
 
 impl Flights {
-    /// The tag of a request that one waits for.
+    /// Enters a request with one waiter and returns its tag.
     pub(super) fn enter_one(&mut self, waiter: Waiter) -> u64 {
         self.enter(Flight::One(waiter))
     }
 
-    /// The tag of a request with an item for each of `waiters`.
+    /// Enters a request with one item for each of `waiters` and returns its tag.
     pub(super) fn enter_many(&mut self, waiters: Vec<Waiter>) -> u64 {
         let left = waiters.len();
         self.enter(Flight::Many { waiters: waiters.into_iter().map(Some).collect(), left })
@@ -36,10 +36,10 @@ impl Flights {
         self.flights.len() as u64 - 1
     }
 
-    /// Who waits for item `item` of request `tag`. With the last item the tag is free.
+    /// Returns the waiter for item `item` of request `tag`. The last item frees the tag.
     ///
     /// # Panics
-    /// If an item is answered twice: a shard never does.
+    /// If an item is answered twice; a shard never does that.
     pub(super) fn leave(&mut self, tag: u64, item: u32) -> Waiter {
         let flight = &mut self.flights[tag as usize];
         let (waiter, is_over) = match flight {

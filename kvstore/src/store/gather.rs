@@ -1,11 +1,11 @@
-//! One answer out of several shards'.
+//! Combines the answers of several shards into one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::pending::{Answer, Reply, Unfinished};
 
-/// Collects an answer of each shard, and replies when the last has come. Where one never comes, the reply goes with
-/// the last reference, and says that the store is closed.
+/// Collects one answer per shard and replies after the last. If one never arrives, dropping the last reference drops
+/// the reply, which reports the store as closed.
 pub(super) struct Gather<P, T> {
     state: Mutex<State<P, T>>,
 }
@@ -24,7 +24,7 @@ struct End<P, T> {
 type Combine<P, T> = Box<dyn FnOnce(Vec<(u16, P)>) -> T + Send>;
 
 impl<P, T> Gather<P, T> {
-    /// Waits for `count` parts, each with the shard it comes from, and replies with what `combine` makes of them.
+    /// Waits for `count` parts, each with its shard, and replies with what `combine` makes of them.
     pub(super) fn new(
         count: usize,
         reply: Reply<T>,
@@ -38,7 +38,7 @@ impl<P, T> Gather<P, T> {
         Arc::new(gather)
     }
 
-    /// Adds a part. The first failure is the answer.
+    /// Adds a part. The first failure becomes the answer.
     pub(super) fn add(&self, shard: u16, part: Answer<P>) {
         match part {
             Ok(part) => {

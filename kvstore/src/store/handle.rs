@@ -36,11 +36,11 @@ use crate::shard::{
     Failure, GetItem, LeaseId, Part, PutItem, PutOptions, Recovery, ReserveItem, Stats,
 };
 
-/// A store, from any thread. Clones are the same store; with the last the store closes, and whoever drops that waits
-/// for it: [`Store::close`] says what came of it.
+/// A handle to a store, usable from any thread. Clones refer to the same store. Dropping the last one closes the
+/// store and blocks until it is closed; [`Store::close`] also returns the result.
 ///
-/// Calls that take keys or data wait for room where the store is busy, at most for its timeout: as many requests as
-/// [`OpenOptions::mailbox_depth`] wait, or all registered memory is in use. [`Store::try_put`] and
+/// Calls that take keys or data wait for room while the store is busy, at most for its timeout. It is busy when
+/// [`OpenOptions::mailbox_depth`] requests wait or all registered memory is in use. [`Store::try_put`] and
 /// [`Store::try_get`] never wait.
 #[derive(Clone)]
 pub struct Store {
@@ -49,11 +49,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes a store of the devices. What was on them is gone.
+    /// Formats the devices as a store. Their previous contents are lost.
     ///
     /// # Errors
-    /// As [`Device::open`]; [`Error::Invalid`] for what cannot be; [`Error::Media`] where there is something on a
-    /// device and it may not be overwritten, or a device is too small.
+    /// As [`Device::open`]; [`Error::Invalid`] for an invalid option; [`Error::Media`] if a device holds data that
+    /// may not be overwritten, or is too small.
     pub fn format(options: &FormatStore) -> Result<()> {
         options.run()
     }
@@ -61,8 +61,8 @@ impl Store {
     /// Opens a store and starts its threads.
     ///
     /// # Errors
-    /// As [`Device::open`], which refuses a device that another process or handle has open; [`Error::Invalid`] for what
-    /// cannot be; [`Error::Media`] where there is no store on the devices, or not one that can be opened.
+    /// As [`Device::open`], which refuses a device that another process or handle has open; [`Error::Invalid`] for an
+    /// invalid option; [`Error::Media`] if the devices hold no store, or one that cannot be opened.
     pub fn open(options: &OpenOptions) -> Result<Store> {
         let (core, threads) = threads::start(options)?;
         Ok(Store { core, threads })
@@ -76,12 +76,12 @@ impl Store {
         Local::open(options)
     }
 
-    /// Stores an object. One of that key is replaced. Plain bytes are copied before this returns.
+    /// Stores an object, replacing one with the same key. Plain bytes are copied before this returns.
     pub fn put<'a>(&self, key: Key, data: impl Into<Payload<'a>>) -> Pending<Put> {
         self.put_with(key, data, &PutWith::default())
     }
 
-    /// The same, with options.
+    /// Like [`Store::put`], with options.
     pub fn put_with<'a>(
         &self,
         key: Key,
@@ -99,10 +99,10 @@ impl Store {
         pending
     }
 
-    /// Stores an object if that can be begun without waiting.
+    /// Stores an object if that can begin without waiting.
     ///
     /// # Errors
-    /// The request back, with the reason.
+    /// The request, with the reason for the refusal.
     #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
     pub fn try_put<'a>(
         &self,
@@ -112,7 +112,7 @@ impl Store {
     ) -> Result<Pending<Put>, Refused<'a>> {
         let data = data.into();
         let mailbox = self.core.mailbox(self.core.route(&key));
-        // Before anything is copied. Somebody may be quicker: then its memory says what became of it.
+        // Check before copying. If another thread takes the room meanwhile, `try_send` below returns the memory.
         if mailbox.is_full() {
             return Err(Refused { key, data, why: RefuseReason::Busy });
         }
@@ -131,7 +131,8 @@ impl Store {
         }
     }
 
-    /// Stores several objects, planned together: those of one shard lie one after another where there is room.
+    /// Stores several objects, planned together: the objects of one shard are placed next to each other where there
+    /// is room.
     pub fn put_many<'a, D: Into<Payload<'a>>>(
         &self,
         items: impl IntoIterator<Item = (Key, D)>,
@@ -146,7 +147,7 @@ impl Store {
                     until = self.core.until();
                     registered
                 }
-                // Once nothing comes back any more, the others are not waited for as long again, each.
+                // If no memory comes back in time, later items do not each wait for another timeout.
                 Err(error) => {
                     pendings.push(self.core.refused(error));
                     continue;
@@ -161,13 +162,13 @@ impl Store {
         Batch::new(pendings)
     }
 
-    /// Reads an object into the store's own memory, once there is some.
+    /// Reads an object into the store's own memory, waiting for some to become free.
     pub fn get(&self, key: Key) -> Pending<Option<Value>> {
         self.fetch(key, None)
     }
 
-    /// Reads these bytes of an object, as many of them as there are. What is read from the device are the pieces around
-    /// them, for only pieces have checksums.
+    /// Reads a byte range of an object, cut off at its end. The device reads whole pieces around the range, because
+    /// only pieces have checksums.
     pub fn get_range(&self, key: Key, range: Range<u64>) -> Pending<Option<Value>> {
         self.fetch(key, Some(range))
     }
@@ -179,10 +180,10 @@ impl Store {
         pending
     }
 
-    /// Reads an object if the request can be left without waiting.
+    /// Reads an object if the request can be sent without waiting.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// The reason for the refusal.
     pub fn try_get(&self, key: Key) -> Result<Pending<Option<Value>>, RefuseReason> {
         let shard = self.core.route(&key);
         let (item, pending) = self.fetch_item(key, None, None);
@@ -192,8 +193,8 @@ impl Store {
         }
     }
 
-    /// Reads several objects, planned together. Values hold the store's memory: of a batch that is larger than
-    /// [`OpenOptions::pool_bytes`], take them as they come ([`Batch::next`]), and drop them. Taken otherwise, those that
+    /// Reads several objects, planned together. Values hold the store's memory: if a batch is larger than
+    /// [`OpenOptions::pool_bytes`], take values as they arrive ([`Batch::next`]) and drop them. Otherwise those that
     /// do not fit fail at once with [`Error::Invalid`].
     pub fn get_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<Option<Value>> {
         let mut lists = self.core.lists();
@@ -217,7 +218,7 @@ impl Store {
         pending
     }
 
-    /// The same for a part of several objects, planned together, as a layer of many KV blocks.
+    /// Like [`Store::get_into`] for parts of several objects, planned together, such as one layer of many KV blocks.
     pub fn get_many_into(
         &self,
         items: impl IntoIterator<Item = (Key, Part, AnyBuffer)>,
@@ -234,8 +235,8 @@ impl Store {
         Batch::new(pendings)
     }
 
-    /// Makes room for an object of `bytes`, to be written in parts. Where admission or the write budget is against it, it
-    /// fails with [`Failure::Declined`].
+    /// Reserves room for an object of `bytes`, to be written in parts. Fails with [`Failure::Declined`] if admission
+    /// or the write budget rejects it.
     pub fn reserve(&self, key: Key, bytes: u64, with: &PutWith) -> Pending<Writer> {
         let shard = self.core.route(&key);
         let (reply, pending) = self.core.pair();
@@ -245,7 +246,7 @@ impl Store {
         pending
     }
 
-    /// Removes an object; false where there is none.
+    /// Removes an object; returns false if there is none.
     pub fn delete(&self, key: Key) -> Pending<bool> {
         let shard = self.core.route(&key);
         let (reply, pending) = self.core.pair();
@@ -253,8 +254,8 @@ impl Store {
         pending
     }
 
-    /// Done when everything that was acknowledged before survives a power cut. In `restart` that leaves out what a device
-    /// that failed had not flushed when it did: it may be a miss after [`Store::recover`].
+    /// Completes when everything acknowledged before survives a power cut. With `restart` durability this excludes
+    /// data that a failed device had not flushed: after [`Store::recover`] those objects may be misses.
     pub fn commit(&self) -> Pending<()> {
         let (reply, pending) = self.core.pair();
         let shards = self.core.set.shards();
@@ -268,20 +269,20 @@ impl Store {
         pending
     }
 
-    /// Whether there is such an object.
+    /// Returns whether the object exists.
     pub fn exists(&self, key: Key) -> Pending<bool> {
         self.core.ask(self.core.route(&key), move |shard, now| Ok(shard.exists(now, &key)))
     }
 
-    /// What is known of an object.
+    /// Returns what the store knows about an object.
     pub fn info(&self, key: Key) -> Pending<Option<ObjectInfo>> {
         self.core.ask(self.core.route(&key), move |shard, now| {
             Ok(shard.info(now, &key).map(|info| ObjectInfo::of(shard, info)))
         })
     }
 
-    /// At most `limit` objects from a cursor on, and the next cursor while there are more. Starts at 0. Objects that
-    /// come or go meanwhile are seen or not.
+    /// Returns at most `limit` objects from cursor `from`, and the next cursor while there are more. Start at 0.
+    /// Objects that are added or removed during the scan may or may not appear.
     pub fn scan(&self, from: u64, limit: usize) -> Pending<(Vec<ObjectInfo>, Option<u64>)> {
         let (number, shards) = (from >> 32, u64::from(self.core.set.shards()));
         if number >= shards {
@@ -298,7 +299,7 @@ impl Store {
         })
     }
 
-    /// How many of `keys` there are before the first that is missing.
+    /// Returns how many of `keys` exist before the first miss.
     pub fn lookup_prefix(&self, keys: &[Key]) -> Pending<usize> {
         let end = keys.len();
         let shares = route::shares(keys, self.core.set.shards(), |key| self.core.route(key));
@@ -316,10 +317,10 @@ impl Store {
         pending
     }
 
-    /// Keeps the objects of `keys` before the first that is missing readable for so long, or until the lease is dropped.
+    /// Keeps the objects of `keys` before the first miss readable for `time`, or until the lease is dropped.
     ///
     /// # Errors
-    /// [`Failure::Full`] when too many objects are leased.
+    /// [`Failure::Full`] if too many objects are leased.
     pub fn lease(&self, keys: &[Key], time: Duration) -> Result<Lease> {
         let prefix = self.lookup_prefix(keys).wait()?;
         let keys = &keys[..prefix];
@@ -334,7 +335,7 @@ impl Store {
             match leased.wait() {
                 Ok((id, miss)) => {
                     parts.push((number, id));
-                    // One may have gone since it was looked up.
+                    // An object may have gone since the lookup.
                     count = count.min(miss);
                 }
                 Err(unfinished) => {
@@ -346,11 +347,11 @@ impl Store {
         Ok(Lease::new(Arc::clone(&self.core), parts, count))
     }
 
-    /// Plans reads of these parts for somebody else to carry out, and holds the objects for so long, or until the plan's
-    /// lease is dropped.
+    /// Plans reads of these parts for another executor, and holds the objects for `time` or until the plan's lease is
+    /// dropped.
     ///
     /// # Errors
-    /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] when too many objects are leased.
+    /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] if too many objects are leased.
     pub fn plan(&self, asked: &[(Key, Part)], time: Duration) -> Result<Transfers<Lease>> {
         let dealt = plans::deal(asked, self.core.set.shards(), |key| self.core.route(key));
         let ask = |(number, share): (u16, plans::Share)| {
@@ -375,7 +376,8 @@ impl Store {
         failed.map_or(Ok(Transfers { parts, lease }), |unfinished| Err(unfinished.into()))
     }
 
-    /// The tenant of this name, made if it is new; its quota is set where one is given, in equal parts for the shards.
+    /// Returns the tenant of this name, creating it if it is new. A given quota is set, divided equally among the
+    /// shards.
     pub fn tenant(&self, name: &str, quota_bytes: Option<u64>) -> Pending<Tenant> {
         let shards = self.core.set.shards();
         let share = quota_bytes.map(|bytes| bytes.div_ceil(u64::from(shards)));
@@ -391,7 +393,7 @@ impl Store {
         pending
     }
 
-    /// A model's layout of KV blocks, defined if it is new, for [`PutWith::layout`].
+    /// Returns a model's layout of KV blocks for [`PutWith::layout`], defining it if it is new.
     pub fn layout(&self, layout: Layout) -> Pending<DefinedLayout> {
         let shards = self.core.set.shards();
         let (reply, pending) = self.core.pair();
@@ -405,7 +407,7 @@ impl Store {
         pending
     }
 
-    /// What the store counted, in sum over its shards.
+    /// Returns the store's counters, summed over its shards.
     pub fn stats(&self) -> Pending<Stats> {
         let shards = self.core.set.shards();
         let (reply, pending) = self.core.pair();
@@ -423,7 +425,7 @@ impl Store {
         pending
     }
 
-    /// What the store counted as Prometheus' text.
+    /// Returns the store's counters in Prometheus' text format.
     ///
     /// # Errors
     /// As [`Pending::wait`] of [`Store::stats`].
@@ -431,18 +433,19 @@ impl Store {
         Ok(crate::store::prometheus::text(&self.stats().wait()?))
     }
 
-    /// The store's registered memory of `len` bytes, to be filled and put without a copy. Waits for it.
+    /// Returns `len` bytes of the store's registered memory, to be filled and put without a copy. Blocks until some
+    /// is free.
     ///
     /// # Errors
-    /// [`Error::Timeout`] where none came back in time; [`Error::Invalid`] where there is never so much.
+    /// [`Error::Timeout`] if none became free in time; [`Error::Invalid`] if there never will be enough.
     pub fn buffer(&self, len: usize) -> Result<PoolBuffer> {
         self.core.buffer(len, None)
     }
 
-    /// The same as a future, for callers that must not block. It has no deadline of its own.
+    /// Async form of [`Store::buffer`], without a deadline.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where there is never so much.
+    /// [`Error::Invalid`] if there never will be enough.
     pub async fn buffer_async(&self, len: usize) -> Result<PoolBuffer> {
         self.core.pools.check(len as u64)?;
         let pools = &self.core.pools;
@@ -457,8 +460,8 @@ impl Store {
         Ok(taken.await)
     }
 
-    /// Registered memory of the caller's own, of at least `len` bytes, for objects on the first device and on every
-    /// device that is reached through the kernel.
+    /// Allocates registered memory of at least `len` bytes for the caller, usable for objects on the first device and
+    /// on every device reached through the kernel.
     ///
     /// # Errors
     /// As [`Device::allocate`].
@@ -466,12 +469,13 @@ impl Store {
         Ok(self.core.devices.as_slice()[0].allocate(len)?)
     }
 
-    /// Brings a device back that failed, and with it its objects, which were misses meanwhile: recovers its controller,
-    /// checks that it is the store's as it was, and has each shard use it again. Others that failed stay as they are.
+    /// Brings a failed device back, and with it its objects, which were misses meanwhile. Recovers its controller,
+    /// checks that the device still holds this store, and reattaches it to each shard. Other failed devices stay as
+    /// they are.
     ///
     /// # Errors
-    /// As [`adit_driver::Controller::recover`]; [`Error::Media`] where another device answers; [`Error::Invalid`]
-    /// where there is no such device, or it works.
+    /// As [`adit_driver::Controller::recover`]; [`Error::Media`] if a different device answers; [`Error::Invalid`] if
+    /// there is no such device, or it works.
     pub fn recover(&self, device: u8) -> Result<()> {
         let Core { devices, options, set, .. } = &*self.core;
         devices.recover(device, options, set)?;
@@ -481,7 +485,7 @@ impl Store {
         devices::any_attached(device, any)
     }
 
-    /// Has a shard use a device again. False where it never stopped: it did not notice, or an earlier call got so far.
+    /// Reattaches a device to a shard. Returns false if the shard never lost it, or an earlier call reattached it.
     fn attach(&self, shard: u16, device: u8) -> Result<bool> {
         let core = Arc::clone(&self.core);
         let attached = self.core.ask(shard, move |shard, _| {
@@ -494,27 +498,27 @@ impl Store {
         Ok(attached.wait()?)
     }
 
-    /// What the store was formatted as.
+    /// Returns what the store was formatted as.
     pub fn set(&self) -> &Set {
         &self.core.set
     }
 
-    /// Its devices, by their position among the targets.
+    /// Returns the store's devices, in the order of the targets.
     pub fn devices(&self) -> &[Device] {
         self.core.devices.as_slice()
     }
 
-    /// What each shard found when it was opened.
+    /// Returns what each shard found when it was opened.
     pub fn recoveries(&self) -> &[Recovery] {
         self.threads.recoveries()
     }
 
-    /// Finishes what was sent, makes what was acknowledged durable, ends the threads and says what the store counted.
-    /// Other clones' calls fail from now on.
+    /// Finishes the requests already sent, makes acknowledged data durable, ends the threads and returns the
+    /// counters. Calls on other clones fail from now on.
     ///
     /// # Errors
-    /// [`Error::Failed`] where a device could not make it durable; [`Error::Timeout`] where the
-    /// requests, or the commit after them, took longer than the store's timeout; [`Failure::Closed`] where another clone has closed it.
+    /// [`Error::Failed`] if a device could not make data durable; [`Error::Timeout`] if the requests, or the commit
+    /// after them, took longer than the store's timeout; [`Failure::Closed`] if another clone has closed the store.
     pub fn close(self) -> Result<Stats> {
         self.threads.close()
     }
@@ -556,7 +560,7 @@ impl Store {
     }
 }
 
-/// A shard's names for what is meant.
+/// Translates options into a shard's ids.
 pub(super) fn options(shard: u16, with: &PutWith) -> PutOptions {
     let tenant = with.tenant.as_ref().map(|tenant| tenant.in_shard(shard)).unwrap_or_default();
     let layout = with.layout.as_ref().map(|layout| layout.in_shard(shard)).unwrap_or_default();
@@ -564,7 +568,7 @@ pub(super) fn options(shard: u16, with: &PutWith) -> PutOptions {
     PutOptions { tenant, ttl_s, after: with.after.clone(), layout }
 }
 
-/// A put that found the mailbox full, as it was before.
+/// Restores a put that found the mailbox full to its original form.
 fn refused_put<'a>(work: Work, why: Full) -> Refused<'a> {
     let Work::One(Item::Put(item, to)) = work else { unreachable!("a put was sent") };
     let PutItem { key, bytes, data, .. } = item;

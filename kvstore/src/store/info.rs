@@ -1,7 +1,7 @@
-//! What is known of an object, in words that are the same in all shards.
+//! Information about an object in terms that hold across shards.
 //!
-//! Shards number their tenants and layouts each for itself, in the order in which they heard of them; those numbers mean
-//! nothing outside of a shard and never leave the store. An object is told by its tenant's name and by what its block holds.
+//! Each shard numbers tenants and layouts separately, in the order in which it first saw them, so those numbers never
+//! leave the store. An object is described by its tenant's name and its block's shape instead.
 
 use crate::model::key::Key;
 use crate::model::layout::BlockShape;
@@ -9,25 +9,25 @@ use crate::shard::Info;
 
 use super::devices::DeviceShard;
 
-/// What is known of an object.
+/// Information about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// Its key.
     pub key: Key,
     /// Its length in bytes.
     pub bytes: u64,
-    /// The name of the tenant that it counts for; empty where that is nobody in particular.
+    /// The name of its tenant; empty for the default tenant.
     pub tenant: Box<str>,
-    /// What it holds, where it is a KV block.
+    /// Its shape, if it is a KV block.
     pub block: Option<BlockShape>,
-    /// Seconds that it has left, if it expires.
+    /// Seconds until it expires, if it does.
     pub ttl_s: Option<u64>,
-    /// The device it is on, by its position among the targets.
+    /// The index of its device among the targets.
     pub device: u8,
 }
 
 impl ObjectInfo {
-    /// What `shard` knows of one of its objects.
+    /// Translates a shard's information about one of its objects.
     pub(super) fn of(shard: &DeviceShard, info: Info) -> ObjectInfo {
         let Info { key, bytes, layout, tenant, ttl_s, device } = info;
         let tenant = shard.tenant_of(tenant).map(|tenant| tenant.name.clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What callers send to a thread of the store's, and who waits for each answer.
+//! Jobs that callers send to the store's threads, and the waiters for their answers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use crate::shard::{
     Action, Done, Failure, FillItem, GetItem, Info, Outcome, Part, PutItem, ReserveItem,
 };
 
-/// Something for one shard to do.
+/// Work for one shard.
 pub(super) struct Job {
-    /// Which, by its number in the store.
+    /// The shard's number in the store.
     pub(super) shard: u16,
-    /// When it is too late to begin it.
+    /// When it is too late to begin.
     pub(super) deadline: Time,
     pub(super) work: Work,
 }
 
 pub(super) enum Work {
     One(Item),
-    /// Several of one kind, whose commands are planned together.
+    /// Several items of one kind, whose commands are planned together.
     Many(Vec<Item>),
-    /// An immediate call.
+    /// A call that runs at once on the thread.
     Ask(Ask),
 }
 
-/// What to do with the shard, or with the reason why it never came there.
+/// A callback that receives the shard, or the failure if it never reached the shard.
 pub(super) type Ask = Box<dyn FnOnce(Result<(&mut DeviceShard, Time), Failure>) + Send>;
 
-/// A request, and where its answer goes.
+/// A request and the destination of its answer.
 pub(super) enum Item {
     Put(PutItem, PutReply),
-    /// A read into the store's own memory, whose length shows when it is begun.
+    /// A read into the store's own memory. Its length is known only when it begins.
     Fetch(Fetch),
     Get(GetItem, Reply<Read>),
     Reserve(ReserveItem, WriterReply),
@@ -52,19 +52,19 @@ pub(super) enum Item {
     Commit(CommitReply),
 }
 
-/// Where the answer to a put goes, and its memory if that is a pool's.
+/// The destination of a put's answer, and the pool that its memory returns to.
 pub(super) struct PutReply {
     pub(super) reply: Reply<Put>,
     pub(super) home: Option<Arc<Pool>>,
 }
 
-/// The same of a part of an object.
+/// The destination of the answer to a written part, and the pool that its memory returns to.
 pub(super) struct FillReply {
     pub(super) reply: Reply<AnyBuffer>,
     pub(super) home: Option<Arc<Pool>>,
 }
 
-/// Where a writer goes, and what it is made of.
+/// The destination of a new writer, and the values it is built from.
 pub(super) struct WriterReply {
     pub(super) reply: Reply<Writer>,
     pub(super) core: Arc<Core>,
@@ -72,7 +72,7 @@ pub(super) struct WriterReply {
     pub(super) bytes: u64,
 }
 
-/// Where the answer goes of a writer that is sealed, which gives its room back where it was not.
+/// The destination of a sealed writer's answer. If sealing fails, dropping the writer gives its room back.
 pub(super) struct SealReply {
     pub(super) reply: Reply<Outcome>,
     pub(super) writer: Writer,
@@ -84,43 +84,43 @@ pub(super) struct CommitReply(pub(super) Box<dyn FnOnce(Answer<()>) + Send>);
 /// A read into the store's own memory.
 pub(super) struct Fetch {
     pub(super) key: Key,
-    /// Which bytes; all where not given.
+    /// The byte range; all bytes if `None`.
     pub(super) range: Option<Range<u64>>,
     pub(super) reply: Reply<Option<Value>>,
-    /// When it is too late to begin it.
+    /// When it is too late to begin.
     pub(super) deadline: Time,
-    /// Times it was begun: the object may be replaced by a longer one in between.
+    /// How often it was begun; it begins again if the object was replaced by a longer one meanwhile.
     pub(super) attempts: u8,
-    /// Its part in the memory of a batch.
+    /// Its share of a batch's memory.
     pub(super) share: Option<Share>,
 }
 
-/// Most times that a fetch is begun.
+/// Limit for how often a fetch is begun.
 const ATTEMPTS_MAX: u8 = 8;
 
-/// A fetch on its way.
 pub(super) struct Fetching {
     fetch: Fetch,
     pool: Option<Arc<Pool>>,
     aim: Aim,
 }
 
-/// What of an object a fetch reads.
+/// The part of an object that a fetch reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Aim {
     pub(super) part: Part,
-    /// Bytes of the part.
+    /// The part's length in bytes.
     pub(super) len: usize,
-    /// Where the wanted bytes are in it.
+    /// The wanted bytes within the part.
     wanted: Range<usize>,
     object_bytes: u64,
 }
 
 impl Aim {
-    /// Whole pieces around `range`. Of a KV block, whose pieces are others, all its `block_bytes`, padding included.
+    /// Selects the whole pieces around `range`; for a KV block, whose pieces differ, all of its `block_bytes`,
+    /// padding included.
     ///
     /// # Errors
-    /// [`Failure::Part`] where the range begins behind the object's end.
+    /// [`Failure::Part`] if the range begins beyond the object's end.
     pub(super) fn of(
         info: &Info,
         range: Option<&Range<u64>>,
@@ -146,7 +146,6 @@ impl Aim {
     }
 }
 
-/// Who waits for an answer.
 pub(super) enum Waiter {
     Put(PutReply),
     Fetching(Fetching),
@@ -159,7 +158,7 @@ pub(super) enum Waiter {
 }
 
 impl Work {
-    /// Whether it is reads into the store's own memory.
+    /// Returns whether the work is reads into the store's own memory.
     pub(super) fn is_fetch(&self) -> bool {
         match self {
             Work::One(item) => matches!(item, Item::Fetch(_)),
@@ -168,7 +167,7 @@ impl Work {
         }
     }
 
-    /// Answers it with a failure, without having begun it.
+    /// Answers with a failure without having begun.
     pub(super) fn refuse(self, failure: &Failure) {
         match self {
             Work::One(item) => item.refuse(failure.clone()),
@@ -179,7 +178,7 @@ impl Work {
 }
 
 impl Item {
-    /// Whether somebody still waits for the answer.
+    /// Returns whether the answer is still wanted.
     pub(super) fn is_wanted(&self) -> bool {
         match self {
             Item::Put(_, to) => to.reply.is_wanted(),
@@ -193,7 +192,7 @@ impl Item {
         }
     }
 
-    /// Answers it with a failure, without having begun it.
+    /// Answers with a failure without having begun.
     pub(super) fn refuse(self, failure: Failure) {
         let (waiter, memory) = match self {
             Item::Put(item, to) => (Waiter::Put(to), item.data),
@@ -210,7 +209,7 @@ impl Item {
 }
 
 impl Fetch {
-    /// The command that it becomes, with memory for its aim.
+    /// Builds the command and its waiter, with memory for `aim`.
     pub(super) fn begin(mut self, aim: Aim, buffer: PoolBuffer) -> (GetItem, Waiter) {
         let (run, pool) = buffer.into_parts();
         self.attempts += 1;
@@ -219,7 +218,7 @@ impl Fetch {
         (item, Waiter::Fetching(Fetching { fetch: self, pool: Some(pool), aim }))
     }
 
-    /// The command for an object that is not there: it is counted as a miss.
+    /// Builds the command for a missing object, which the shard counts as a miss.
     pub(super) fn begin_miss(mut self) -> (GetItem, Waiter) {
         self.attempts += 1;
         let item = GetItem { key: self.key.clone(), part: Part::All, into: AnyBuffer::None };
@@ -229,7 +228,7 @@ impl Fetch {
 }
 
 impl Fetching {
-    /// Gives the bytes to whoever waits. The fetch back where it has to be begun again.
+    /// Delivers the bytes to the waiter, or returns the fetch if it must begin again.
     fn answer(self, done: Done) -> Option<Fetch> {
         let Fetching { fetch, pool, aim } = self;
         let buffer = pooled(done.memory, aim.len, pool.as_ref());
@@ -238,7 +237,7 @@ impl Fetching {
                 Ok(Some(Value::new(buffer, aim.wanted, aim.object_bytes)))
             }
             (Ok(Outcome::Miss), _) => Ok(None),
-            // The object is another than when the memory was taken.
+            // The object was replaced after the memory was taken.
             (Ok(_) | Err(Failure::Memory { .. } | Failure::Part(_)), _)
                 if fetch.attempts < ATTEMPTS_MAX =>
             {
@@ -252,7 +251,7 @@ impl Fetching {
     }
 }
 
-/// The store's own memory, as it was lent.
+/// Rebuilds the pool buffer from memory lent to a command.
 fn pooled(memory: AnyBuffer, len: usize, pool: Option<&Arc<Pool>>) -> Option<PoolBuffer> {
     match (memory, pool) {
         (AnyBuffer::One(run), Some(pool)) => Some(PoolBuffer::of(run, len, pool)),
@@ -260,7 +259,7 @@ fn pooled(memory: AnyBuffer, len: usize, pool: Option<&Arc<Pool>>) -> Option<Poo
     }
 }
 
-/// Memory that is the caller's; a pool's goes home.
+/// Returns the caller's memory; memory of a pool goes back to the pool.
 fn callers(memory: AnyBuffer, home: Option<Arc<Pool>>) -> AnyBuffer {
     match home {
         Some(pool) => {
@@ -276,7 +275,7 @@ fn failed(failure: Failure, memory: AnyBuffer) -> Unfinished {
 }
 
 impl Waiter {
-    /// Gives the answer to whoever waits. A fetch comes back where it has to be begun again.
+    /// Delivers the answer to the waiter. Returns a fetch that must begin again.
     pub(super) fn answer(self, done: Done) -> Option<Fetch> {
         match self {
             Waiter::Fetching(fetching) => return fetching.answer(done),
@@ -336,7 +335,7 @@ impl SealReply {
     }
 }
 
-/// The request for the shard that `items` are, all of one kind, and who waits for each.
+/// Builds the shard request for `items`, which are all of one kind, and the waiter of each.
 pub(super) fn begin(items: Vec<Item>) -> (Action, Vec<Waiter>) {
     let mut waiters = Vec::with_capacity(items.len());
     let mut parts = Lists::default();
@@ -364,7 +363,7 @@ pub(super) fn begin(items: Vec<Item>) -> (Action, Vec<Waiter>) {
     (parts.action(), waiters)
 }
 
-/// The items of a list, of which one kind is there.
+/// The items of a list; only one of the vectors is filled.
 #[derive(Default)]
 struct Lists {
     puts: Vec<PutItem>,
@@ -386,7 +385,6 @@ impl Lists {
     }
 }
 
-/// The request that one item is, and who waits for it.
 pub(super) fn begin_one(item: Item) -> (Action, Waiter) {
     match item {
         Item::Put(item, to) => (Action::Put(item), Waiter::Put(to)),

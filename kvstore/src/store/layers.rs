@@ -1,8 +1,8 @@
 //! KV blocks of a model: stored as sequences, read and written layer by layer.
 //!
-//! A call is one request to each shard that has some of the blocks, so that the same layer of neighbours shares
-//! commands. Memory of a layer has its tensors one after another, each padded to units of 4 KiB:
-//! [`crate::model::layout::Layout::run_units`] of them.
+//! A call sends one request to each shard that owns some of the blocks, so that the same layer of neighbouring blocks
+//! shares commands. The memory of a layer holds its tensors one after another, each padded to units of 4 KiB:
+//! [`crate::model::layout::Layout::run_units`] in all.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::model::place::UNIT_BYTES;
 use crate::shard::{Outcome, Part, ReserveItem};
 
 impl Store {
-    /// Stores KV blocks of one sequence, in order: in each shard they lie one after another, the first behind
-    /// [`PutWith::after`]. Data of a block are all its tensors, each padded to units; `layout` counts, whatever `with`
-    /// says.
+    /// Stores the KV blocks of one sequence, in order. Within each shard they are placed one after another, the first
+    /// behind [`PutWith::after`]. A block's data is all its tensors, each padded to units. `layout` overrides the
+    /// layout in `with`.
     pub fn put_blocks<'a, D: Into<Payload<'a>>>(
         &self,
         layout: &DefinedLayout,
@@ -57,8 +57,8 @@ impl Store {
         Batch::new(pendings)
     }
 
-    /// Reads one layer of KV blocks into the caller's registered memory, such as the pages of a paged cache, which comes
-    /// back with each answer.
+    /// Reads one layer of KV blocks into the caller's registered memory, such as the pages of a paged cache. The
+    /// memory comes back with each answer.
     pub fn get_layer(
         &self,
         layer: u32,
@@ -68,11 +68,11 @@ impl Store {
         self.get_many_into(blocks.into_iter().map(part))
     }
 
-    /// Makes room for KV blocks of one sequence, to be written layer by layer. They are placed as by
+    /// Reserves room for the KV blocks of one sequence, to be written layer by layer. Blocks are placed as by
     /// [`Store::put_blocks`].
     ///
     /// # Errors
-    /// The first block's for which there is no room; then no room is kept for any.
+    /// The error of the first block without room; then no room is kept for any block.
     pub fn reserve_blocks(
         &self,
         layout: &DefinedLayout,
@@ -82,7 +82,7 @@ impl Store {
         self.blocks_writer(layout, self.reserve_each(layout, keys, with).wait())
     }
 
-    /// The same for callers that must not block.
+    /// Async form of [`Store::reserve_blocks`].
     ///
     /// # Errors
     /// As [`Store::reserve_blocks`].
@@ -95,7 +95,7 @@ impl Store {
         self.blocks_writer(layout, self.reserve_each(layout, keys, with).await)
     }
 
-    /// Writers that are not taken over give their room back.
+    /// Combines the writers; on an error, dropping the others gives their room back.
     fn blocks_writer(
         &self,
         layout: &DefinedLayout,
@@ -131,10 +131,10 @@ impl Store {
     }
 }
 
-/// The options of each block of a sequence.
+/// Produces the options for each block of a sequence.
 struct Sequence {
     with: PutWith,
-    /// In each shard, the block that the next one follows.
+    /// For each shard, the block that the next one follows.
     last: Vec<Option<Key>>,
 }
 
@@ -144,40 +144,41 @@ impl Sequence {
         Sequence { with: PutWith { layout: Some(layout.clone()), ..with.clone() }, last }
     }
 
-    /// Those of the block that comes next. The shard itself places those of one list one after another: only the first
-    /// says what it follows, for an object of a later one's key may lie elsewhere, which the list will replace.
+    /// Returns the options of the next block. The shard places the blocks of one list one after another, so only the
+    /// first names a predecessor: a later predecessor's key may still refer to an object elsewhere that the list will
+    /// replace.
     fn next(&mut self, shard: u16, key: &Key, is_first: bool) -> PutWith {
         let before = self.last[usize::from(shard)].replace(key.clone());
         PutWith { after: before.filter(|_| is_first), ..self.with.clone() }
     }
 }
 
-/// Room for KV blocks that are written layer by layer, in any order of layers. Nobody sees a block before it is
-/// committed. Dropping it before [`BlocksWriter::commit`] gives the room back.
+/// Room for KV blocks that are written layer by layer, in any order. A block is invisible until it is committed.
+/// Dropping this before [`BlocksWriter::commit`] gives the room back.
 #[must_use = "dropping it gives the room back"]
 pub struct BlocksWriter {
     core: Arc<Core>,
-    /// By their places in the list of keys.
+    /// Indexed by position in the list of keys.
     writers: Vec<Writer>,
     layer_bytes: u64,
 }
 
 impl BlocksWriter {
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub fn count(&self) -> usize {
         self.writers.len()
     }
 
-    /// Bytes of a layer of one block: its tensors, each padded to units.
+    /// Returns the bytes of one layer of one block: its tensors, each padded to units.
     pub fn layer_bytes(&self) -> u64 {
         self.layer_bytes
     }
 
-    /// The store's registered memory for a layer of block number `block`, to be filled and given to
-    /// [`BlocksWriter::put_layer`] without a copy. Waits for it.
+    /// Returns the store's registered memory for one layer of block `block`, to be filled and passed to
+    /// [`BlocksWriter::put_layer`] without a copy. Blocks until some is free.
     ///
     /// # Errors
-    /// As [`Store::buffer`]; [`Error::Invalid`] where there are not so many blocks.
+    /// As [`Store::buffer`]; [`Error::Invalid`] if there is no such block.
     pub fn buffer(&self, block: usize) -> Result<PoolBuffer> {
         let writer = self.writers.get(block).ok_or_else(|| {
             let fix = format!("there are {} blocks, counted from 0", self.writers.len());
@@ -186,12 +187,12 @@ impl BlocksWriter {
         writer.buffer(self.layer_bytes as usize)
     }
 
-    /// Writes one layer of all blocks: data of each, in the order of the keys. Each layer is written once; memory that
-    /// was lent comes back with the answers. Waits for registered memory where data are copied, and for room in the
+    /// Writes one layer of all blocks, with the data in the order of the keys. Each layer is written once. Lent
+    /// memory comes back with the answers. Waits for registered memory if data is copied, and for room in the
     /// mailboxes.
     ///
-    /// Data that are not [`BlocksWriter::layer_bytes`] long (lent memory may be longer) are refused, and all are where
-    /// there are not as many as blocks: then the answers are as many as the larger number.
+    /// Refuses data that is not [`BlocksWriter::layer_bytes`] long (lent memory may be longer). Refuses everything if
+    /// the numbers of data and blocks differ; there are then as many answers as the larger number.
     pub fn put_layer<'a, D: Into<Payload<'a>>>(
         &self,
         layer: u32,
@@ -239,7 +240,7 @@ impl BlocksWriter {
         }
     }
 
-    /// Data that are refused, with the caller's memory.
+    /// Refuses data and returns the caller's memory.
     fn give_back(&self, data: Payload<'_>, why: Error) -> Pending<AnyBuffer> {
         let memory = match data.0 {
             Form::Lent { memory, .. } => memory,
@@ -250,8 +251,8 @@ impl BlocksWriter {
         pending
     }
 
-    /// Makes each block an object, all of it at once, and answers for each in the order of the keys. Every layer must
-    /// have been put, and the answers have come; a block that lacks some is given up.
+    /// Turns each block into an object, atomically, and answers for each in the order of the keys. Put every layer
+    /// and wait for its answers first; a block that lacks a layer is given up.
     pub fn commit(self) -> Batch<Outcome> {
         Batch::new(self.writers.into_iter().map(Writer::commit).collect())
     }

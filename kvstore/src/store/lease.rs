@@ -1,4 +1,4 @@
-//! A promise that objects stay readable, kept until it is dropped or its time is over.
+//! A promise that objects stay readable until it is dropped or expires.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::core::Core;
 use super::job::{Job, Work};
 use crate::shard::LeaseId;
 
-/// See the module.
+/// Keeps objects readable until it is dropped or expires.
 #[must_use = "dropping it ends the lease"]
 pub struct Lease {
     core: Arc<Core>,
@@ -16,12 +16,12 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease of `count` objects, of which each shard holds its own.
+    /// Creates a lease of `count` objects, made of each shard's lease.
     pub(super) fn new(core: Arc<Core>, parts: Vec<(u16, LeaseId)>, count: usize) -> Lease {
         Lease { core, parts, count }
     }
 
-    /// How many of the keys there were before the first that was missing: so many objects stay.
+    /// Returns how many objects are leased: the keys before the first miss.
     pub fn count(&self) -> usize {
         self.count
     }

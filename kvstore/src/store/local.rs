@@ -1,7 +1,7 @@
 //! All shards of a store on the caller's own thread: no mailbox, no other thread, no lock.
 //!
-//! The calls are a [`Shard`]'s, for any number of shards: what concerns several is cut up on the way in and
-//! put together on the way out ([`super::cut`]). With one shard requests pass as they are.
+//! The calls are those of a [`Shard`], for any number of shards. Requests that concern several are split on the way
+//! in and joined on the way out ([`super::cut`]); with one shard they pass through unchanged.
 
 use std::time::Duration;
 
@@ -22,20 +22,20 @@ use crate::shard::{
     Action, Done, Failure, LeaseId, Outcome, Part, Recovery, Request, Shard, Stats, Turn, WriterId,
 };
 
-/// A store that the calling thread drives. Call [`Local::poll`] over and over while anything is to be done.
+/// A store that the calling thread drives. Call [`Local::poll`] repeatedly while there is work.
 ///
-/// Dropping it is a crash to the store; [`Local::close`] makes what is acknowledged durable first.
+/// To the store, dropping this is a crash. [`Local::close`] first makes acknowledged data durable.
 pub struct Local {
     shards: Vec<DeviceShard>,
     cuts: Cuts,
     devices: Devices,
     set: Set,
     recoveries: Vec<Recovery>,
-    /// How lanes are made, and how long it waits.
+    /// Options for new lanes, and timeouts.
     options: OpenOptions,
 }
 
-/// A lease of objects in any shards.
+/// A lease of objects across shards.
 #[derive(Debug)]
 #[must_use = "the objects are leased until it is released or its time is over"]
 pub struct LocalLease(Vec<(u16, LeaseId)>);
@@ -54,27 +54,27 @@ impl Local {
         Ok(Local { shards, cuts, devices, set, recoveries, options: options.clone() })
     }
 
-    /// The present on the store's clock, which all calls go by.
+    /// Returns the current time on the store's clock, which all calls use.
     pub fn now(&self) -> Time {
         self.devices.now()
     }
 
-    /// What the store was formatted as.
+    /// Returns what the store was formatted as.
     pub fn set(&self) -> &Set {
         &self.set
     }
 
-    /// Its devices, by their position among the targets.
+    /// Returns the store's devices, in the order of the targets.
     pub fn devices(&self) -> &[Device] {
         self.devices.as_slice()
     }
 
-    /// What each shard found when it was opened.
+    /// Returns what each shard found when it was opened.
     pub fn recoveries(&self) -> &[Recovery] {
         &self.recoveries
     }
 
-    /// Memory of at least `len` bytes for requests to objects on the first device, and on every device that is reached
+    /// Allocates memory of at least `len` bytes, usable for objects on the first device and on every device reached
     /// through the kernel.
     ///
     /// # Errors
@@ -83,11 +83,11 @@ impl Local {
         self.allocate_on(0, len)
     }
 
-    /// Memory of at least `len` bytes for requests to objects on one device. It serves others where
+    /// Allocates memory of at least `len` bytes, usable for objects on one device. Other devices can use it if
     /// [`Device::accepts`] says so.
     ///
     /// # Errors
-    /// As [`Device::allocate`]; [`Error::Invalid`] where there is no such device.
+    /// As [`Device::allocate`]; [`Error::Invalid`] if there is no such device.
     pub fn allocate_on(&self, device: u8, len: usize) -> Result<Buffer> {
         let devices = self.devices.as_slice();
         let found = devices.get(usize::from(device)).ok_or_else(|| {
@@ -96,10 +96,10 @@ impl Local {
         Ok(found.allocate(len)?)
     }
 
-    /// Takes a request; it is answered by [`Local::poll`]. There is no limit but the caller's: see
-    /// [`Local::waiting`].
+    /// Accepts a request, which [`Local::poll`] answers. The number of requests is unlimited; use [`Local::waiting`]
+    /// to bound it.
     ///
-    /// What [`super::Store`] has calls of its own for, requests say:
+    /// The calls of [`super::Store`] map to requests as follows:
     ///
     /// | call | request |
     /// |---|---|
@@ -118,7 +118,7 @@ impl Local {
         }
     }
 
-    /// Does what there is to do, without waiting, and gives each answer to `done`.
+    /// Does the pending work without waiting, and passes each answer to `done`.
     pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> Turn {
         let Local { shards, cuts, .. } = self;
         if let [only] = shards.as_mut_slice() {
@@ -134,28 +134,28 @@ impl Local {
         all
     }
 
-    /// Requests that were not begun yet: back-pressure for whoever hands them in.
+    /// Returns how many requests have not begun yet, as back-pressure for the caller.
     pub fn waiting(&self) -> usize {
         self.shards.iter().map(Shard::waiting).sum()
     }
 
-    /// Whether nothing is going on, so that without another request [`Local::poll`] need not be called.
+    /// Returns whether there is no work, so that [`Local::poll`] need not be called before the next request.
     pub fn is_idle(&self) -> bool {
         self.shards.iter().all(Shard::is_idle)
     }
 
-    /// Whether there is such an object.
+    /// Returns whether the object exists.
     pub fn exists(&self, now: Time, key: &Key) -> bool {
         self.shard(key).exists(now, key)
     }
 
-    /// What is known of an object.
+    /// Returns what the store knows about an object.
     pub fn info(&self, now: Time, key: &Key) -> Option<ObjectInfo> {
         let shard = self.shard(key);
         shard.info(now, key).map(|info| ObjectInfo::of(shard, info))
     }
 
-    /// How many of `keys` there are before the first that is missing.
+    /// Returns how many of `keys` exist before the first miss.
     pub fn lookup_prefix(&self, now: Time, keys: &[Key]) -> usize {
         if let [only] = self.shards.as_slice() {
             return only.lookup_prefix(now, keys);
@@ -167,8 +167,8 @@ impl Local {
         misses.min().unwrap_or(0)
     }
 
-    /// At most `limit` objects from a cursor on, and the next cursor while there are more. Starts at 0. Objects that
-    /// come or go meanwhile are seen or not.
+    /// Returns at most `limit` objects from cursor `from`, and the next cursor while there are more. Start at 0.
+    /// Objects that are added or removed during the scan may or may not appear.
     pub fn scan(&self, now: Time, from: u64, limit: usize) -> (Vec<ObjectInfo>, Option<u64>) {
         let number = (from >> 32) as u16;
         let Some(shard) = self.shards.get(usize::from(number)) else { return (Vec::new(), None) };
@@ -183,11 +183,10 @@ impl Local {
         (found.into_iter().map(|info| ObjectInfo::of(shard, info)).collect(), next)
     }
 
-    /// Keeps the objects of `keys` before the first that is missing readable until `until`, and says how many they
-    /// are.
+    /// Keeps the objects of `keys` before the first miss readable until `until`, and returns their number.
     ///
     /// # Errors
-    /// [`Failure::Full`] when too many objects are leased.
+    /// [`Failure::Full`] if too many objects are leased.
     pub fn lease(
         &mut self,
         now: Time,
@@ -210,11 +209,11 @@ impl Local {
         Ok((lease, prefix))
     }
 
-    /// Plans reads of these parts for somebody else to carry out, and holds the objects until `until` or
+    /// Plans reads of these parts for another executor, and holds the objects until `until` or until
     /// [`Local::release`] of the plan's lease.
     ///
     /// # Errors
-    /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] when too many objects are leased.
+    /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] if too many objects are leased.
     pub fn plan(
         &mut self,
         now: Time,
@@ -238,7 +237,7 @@ impl Local {
         Ok(transfers)
     }
 
-    /// Ends a lease. One that is over already is ignored.
+    /// Ends a lease. Ignores one that has already expired.
     pub fn release(&mut self, lease: LocalLease) {
         for (shard, id) in lease.0 {
             self.shards[usize::from(shard)].release(id);
@@ -251,10 +250,11 @@ impl Local {
         self.shards[usize::from(shard)].abandon(writer);
     }
 
-    /// The tenant of this name, made if it is new; its quota is set where one is given, in equal parts for the shards.
+    /// Returns the tenant of this name, creating it if it is new. A given quota is set, divided equally among the
+    /// shards.
     ///
     /// # Errors
-    /// [`Failure::Undefined`] when there are 255 already, or the name is empty or longer than 64 bytes.
+    /// [`Failure::Undefined`] if there are 255 already, or the name is empty or longer than 64 bytes.
     pub fn tenant(
         &mut self,
         now: Time,
@@ -267,30 +267,30 @@ impl Local {
         self.cuts.tenant(ids)
     }
 
-    /// The number of this layout, which is defined if it is new.
+    /// Returns the id of this layout, defining it if it is new.
     ///
     /// # Errors
-    /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal.
+    /// [`Failure::Undefined`] if there are 255 already; [`Failure::Device`] if it cannot be written to the journal.
     pub fn layout(&mut self, now: Time, layout: &Layout) -> Result<LayoutId, Failure> {
         let of = |shard: &mut DeviceShard| shard.layout(now, *layout);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
         self.cuts.layout(ids)
     }
 
-    /// What the shards counted, in sum.
+    /// Returns the counters, summed over the shards.
     pub fn stats(&self) -> Stats {
         let mut sum = Stats::default();
         self.shards.iter().for_each(|shard| sum += shard.stats());
         sum
     }
 
-    /// Brings a device back that failed, and with it its objects, which were misses meanwhile: recovers its controller,
-    /// checks that it is the store's as it was, and has each shard use it again. Others that failed stay as they are.
-    /// Waits for the device; [`Local::poll`] goes on afterwards with what was kept for it.
+    /// Brings a failed device back, and with it its objects, which were misses meanwhile. Recovers its controller,
+    /// checks that the device still holds this store, and reattaches it to each shard. Other failed devices stay as
+    /// they are. Waits for the device; [`Local::poll`] then resumes the work kept for it.
     ///
     /// # Errors
-    /// As [`adit_driver::Controller::recover`]; [`Error::Media`] where another device answers; [`Error::Invalid`]
-    /// where there is no such device, or it works, or its commands are not over: poll, and call it again.
+    /// As [`adit_driver::Controller::recover`]; [`Error::Media`] if a different device answers; [`Error::Invalid`] if
+    /// there is no such device, or it works, or some of its commands have not ended: poll, then call this again.
     pub fn recover(&mut self, device: u8) -> Result<()> {
         let Local { shards, devices, set, options, .. } = self;
         devices.recover(device, options, set)?;
@@ -302,11 +302,11 @@ impl Local {
         devices::any_attached(device, any)
     }
 
-    /// Finishes what was begun, makes what was acknowledged durable and lets the devices go. The answers of requests
-    /// that were still on their way go to `done`.
+    /// Finishes the requests already begun, makes acknowledged data durable and closes the devices. Passes the
+    /// answers of requests still in progress to `done`.
     ///
     /// # Errors
-    /// [`Error::Failed`] where a device could not make it durable; [`Error::Timeout`] where it took longer than the
+    /// [`Error::Failed`] if a device could not make data durable; [`Error::Timeout`] if it took longer than the
     /// store's timeout.
     pub fn close(mut self, done: &mut dyn FnMut(Done)) -> Result<()> {
         const COMMIT: u64 = u64::MAX;

@@ -1,8 +1,8 @@
-//! How jobs reach a thread of the store's: one bounded queue each.
+//! The bounded queue that carries jobs to one of the store's threads.
 //!
-//! A full mailbox gives the job back; what ends something (a lease, a writer) has a list of its own, which cannot
-//! refuse. After [`Mailbox::close`] nothing is left in it: either the closer finds a job, or its sender finds the
-//! mailbox closed and empties it, for a SeqCst fence stands between the two steps of both.
+//! A full mailbox gives the job back. Jobs that end something (a lease, a writer) have a list of their own, which
+//! never refuses. After [`Mailbox::close`] the mailbox is empty: either the closer finds a job, or its sender finds
+//! the mailbox closed and empties it. A SeqCst fence between the two steps on both sides guarantees this.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,30 +17,29 @@ use super::wait;
 /// Why a job was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// There are as many as it holds.
+    /// The mailbox is full.
     Busy,
-    /// It takes no more.
+    /// The mailbox accepts no more jobs.
     Closed,
 }
 
-/// See the module.
+/// A bounded queue of jobs with one reader.
 pub(super) struct Mailbox<J> {
     jobs: ArrayQueue<J>,
     endings: Mutex<Vec<J>>,
     has_endings: AtomicBool,
     reader: OnceLock<Thread>,
-    /// No new jobs are taken.
+    /// Refuses new jobs.
     stops: AtomicBool,
-    /// Nobody looks into it any more.
+    /// The reader has stopped reading.
     closed: AtomicBool,
-    /// Fetches are not taken now.
+    /// Refuses fetches for now.
     holds_fetches: AtomicBool,
     is_wanted: AtomicBool,
     waiters: Mutex<Vec<Waker>>,
 }
 
 impl<J> Mailbox<J> {
-    /// A mailbox for `depth` jobs.
     pub(super) fn new(depth: usize) -> Mailbox<J> {
         let (has_endings, stops, closed) = Default::default();
         let (holds_fetches, is_wanted) = Default::default();
@@ -59,16 +58,16 @@ impl<J> Mailbox<J> {
         }
     }
 
-    /// Says which thread reads it, once.
+    /// Sets the thread that reads it, once.
     pub(super) fn read_by(&self, reader: Thread) {
-        // A second reader would be our own mistake; its jobs are woken by naps.
+        // A second reader would be our own bug; its jobs would still be found after a nap.
         let _ = self.reader.set(reader);
     }
 
-    /// Leaves a job and wakes the reader if it sleeps. One that waits for memory once it is taken says so.
+    /// Leaves a job and wakes a sleeping reader. `is_fetch` marks a job that will wait for memory.
     ///
     /// # Errors
-    /// The job, with the reason why it is not taken.
+    /// The job, with the reason for the refusal.
     pub(super) fn send(&self, job: J, is_fetch: bool) -> Result<(), (J, Full)> {
         if self.stops.load(Ordering::Acquire) {
             return Err((job, Full::Closed));
@@ -81,7 +80,7 @@ impl<J> Mailbox<J> {
         Ok(())
     }
 
-    /// The same, but waits for room until `deadline`.
+    /// Like [`Mailbox::send`], but waits for room until `deadline`.
     ///
     /// # Errors
     /// As [`Mailbox::send`].
@@ -108,7 +107,8 @@ impl<J> Mailbox<J> {
         sent.unwrap_or_else(|| Err((waiting.expect("it was given back"), Full::Busy)))
     }
 
-    /// Leaves a job that ends something. Where the store has ended, so has that.
+    /// Leaves a job that ends a lease or a writer. Drops it if the store has stopped, because those have ended with
+    /// it.
     pub(super) fn send_ending(&self, job: J) {
         if self.stops.load(Ordering::Acquire) {
             return;
@@ -128,7 +128,7 @@ impl<J> Mailbox<J> {
         }
     }
 
-    /// The next job, what ends something first.
+    /// Takes the next job, ending jobs first.
     pub(super) fn take(&self) -> Option<J> {
         if let Some(ending) = self.take_ending() {
             return Some(ending);
@@ -138,7 +138,7 @@ impl<J> Mailbox<J> {
         Some(job)
     }
 
-    /// The next job that ends something.
+    /// Takes the next ending job.
     pub(super) fn take_ending(&self) -> Option<J> {
         if !self.has_endings.load(Ordering::Acquire) {
             return None;
@@ -149,7 +149,7 @@ impl<J> Mailbox<J> {
         ending
     }
 
-    /// For its reader: as many fetches wait for memory as may, so that it takes no more of them until there are fewer.
+    /// Called by the reader: while `holds` is set, refuses fetches, because enough of them already wait for memory.
     pub(super) fn hold_fetches(&self, holds: bool) {
         if self.holds_fetches.load(Ordering::Relaxed) != holds {
             self.holds_fetches.store(holds, Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl<J> Mailbox<J> {
         }
     }
 
-    /// Whether it has no room now.
+    /// Returns whether there is no room now.
     pub(super) fn is_full(&self) -> bool {
         self.jobs.is_full()
     }
@@ -175,7 +175,7 @@ impl<J> Mailbox<J> {
         self.jobs.is_empty() && !self.has_endings.load(Ordering::Acquire)
     }
 
-    /// Has `waker` called once there is room. Try again after this.
+    /// Calls `waker` once there is room. Try again after this call.
     fn want_room(&self, waker: &Waker) {
         let mut waiters = lock(&self.waiters);
         if !waiters.iter().any(|waiting| waiting.will_wake(waker)) {
@@ -183,7 +183,7 @@ impl<J> Mailbox<J> {
         }
         self.is_wanted.store(true, Ordering::Relaxed);
         drop(waiters);
-        // The pair of the one in `has_room`.
+        // Pairs with the fence in `has_room`.
         fence(Ordering::SeqCst);
     }
 
@@ -197,7 +197,7 @@ impl<J> Mailbox<J> {
         waiters.into_iter().for_each(wait::wake);
     }
 
-    /// Takes no new jobs from now on.
+    /// Refuses new jobs from now on.
     pub(super) fn stop(&self) {
         self.stops.store(true, Ordering::Release);
         if let Some(reader) = self.reader.get() {
@@ -209,7 +209,7 @@ impl<J> Mailbox<J> {
         self.stops.load(Ordering::Acquire)
     }
 
-    /// The reader looks no more; what is in it is dropped, and so answered.
+    /// Stops reading. Drops the remaining jobs, which answers them.
     pub(super) fn close(&self) {
         self.stops.store(true, Ordering::Release);
         self.closed.store(true, Ordering::Relaxed);
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!((mailbox.take(), mailbox.take()), (Some(2), Some(3)));
     }
 
-    /// Many send while it closes: each job was taken, given back or dropped, and none is left.
+    /// Several threads send while the mailbox closes: each job is taken, given back or dropped; none is left.
     #[test]
     fn nothing_is_left_in_a_mailbox_that_closes_under_load() {
         for round in 0..200 {

@@ -1,31 +1,37 @@
 //! The store as a server embeds it: a handle for any thread, and the threads behind it.
 //!
-//! [`Store::open`] starts pinned threads, each the owner of some shards, and gives a handle that is `Clone`, `Send`
-//! and `Sync`. [`Store::open_local`] starts none: the caller's own thread drives all shards, through [`Local`].
+//! [`Store::open`] starts pinned threads, each of which owns some shards, and returns a handle that is `Clone`,
+//! `Send` and `Sync`. [`Store::open_local`] starts no threads: the caller's own thread drives all shards through
+//! [`Local`].
 //!
 //! ```text
-//!  any thread, any runtime             one thread a core
+//!  any thread, any runtime             one thread per core
 //!  store.put(key, data) -> mailbox  -> Shard::submit -> device
 //!  pending.await | .wait() <- cell  <- Shard::poll   <-
 //! ```
 //!
-//! What is promised:
+//! Guarantees:
 //!
-//! - **Each request ends once,** with its memory, within the store's timeout or soon after it: what was not begun by
-//!   then fails, and what was begun ends when the device's command does, whose deadline it has.
-//! - **Nothing is unbounded.** Mailboxes and memory are of fixed size. Calls wait for room, at most for the timeout;
-//!   those that begin with `try_` give the request back at once.
-//! - **Dropping a [`Pending`] cancels it** where it was not begun. Memory in flight stays where it is until the
+//! - **Every request ends exactly once** and returns its memory, within the store's timeout or soon after it. A
+//!   request that has not begun by the timeout fails; one that has begun ends with the device's command, which has a
+//!   deadline of its own.
+//! - **Everything is bounded.** Mailboxes and memory have fixed sizes. Calls wait for room, at most for the timeout;
+//!   calls that begin with `try_` hand the request back at once.
+//! - **Dropping a [`Pending`] cancels it** unless the request has begun. Memory in flight stays in place until the
 //!   device is done.
 //!
-//! | file | noun |
+//! This folder routes requests, lends memory and delivers answers. Apart from formatting, opening and recovering a
+//! device, only the shards touch the media; the index and the policies are theirs alone.
+//!
+//! | file | holds |
 //! |---|---|
-//! | `handle` | what callers hold: [`Store`] |
+//! | `handle` | the handle itself: [`Store`] |
 //! | `layers` | its calls for KV blocks and their layers |
-//! | `plans` | reads that somebody else carries out |
-//! | `open`, `devices`, `endurance` | how a store is formatted and opened |
-//! | `payload`, `value`, `info`, `names`, `batch`, `writer`, `lease`, `pending` | what goes in and what comes out |
-//! | `pool`, `runs` | registered memory that is used over and over |
+//! | `plans` | reads that another executor carries out |
+//! | `open`, `devices`, `endurance` | formatting and opening a store |
+//! | `payload`, `value`, `info`, `names`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
+//! | `prometheus` | the counters as text |
+//! | `pool`, `runs` | registered memory, reused |
 //! | `core`, `mailbox`, `job`, `wait` | the way to the threads |
 //! | `threads`, `thread`, `flights`, `gather`, `together` | the threads, and the way back |
 //! | `local`, `cut`, `route` | all shards on the caller's thread |

@@ -1,4 +1,4 @@
-//! How a store is formatted and opened.
+//! Options for formatting and opening a store, and the first steps of both.
 
 use std::time::Duration;
 
@@ -13,57 +13,59 @@ use crate::model::options::{Durability, PolicyKind, Watermarks};
 use crate::policy::evict::PolicyMaker;
 use crate::shard::{Recovery, Shard, ShardOptions};
 
-/// The longest that a call may wait: a year.
+/// The longest allowed timeout: a year.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Its devices, in the order in which they were formatted.
+    /// The store's devices, in the order in which they were formatted.
     pub targets: Vec<Target>,
-    /// The devices where they are open already; `targets` is not looked at then.
+    /// Devices that are already open; if given, `targets` is ignored.
     pub devices: Vec<Device>,
     /// What an acknowledgement promises. Default `restart`.
     pub durability: Durability,
-    /// What goes first when room is needed. Default LRU.
+    /// The eviction policy. Default LRU.
     pub policy: PolicyKind,
-    /// A policy of the user's own, in place of `policy`. Default none.
+    /// A custom eviction policy, used instead of `policy`. Default none.
     pub custom_policy: Option<PolicyMaker>,
-    /// Most bytes that objects take, padding included. Default all there are.
+    /// Maximum bytes of all objects, padding included. Default all there is.
     pub capacity_bytes: Option<u64>,
-    /// Most objects. Default what the store was formatted for.
+    /// Maximum number of objects. Default what the store was formatted for.
     pub capacity_objects: Option<u64>,
     /// When eviction begins and ends.
     pub watermarks: Watermarks,
-    /// Whether objects are only taken that are asked for again, where measurement says that this helps. Default
+    /// Whether to admit only objects that are requested again, where measurement shows that this helps. Default
     /// false.
     pub adaptive_admission: bool,
-    /// Bytes a day that objects may write. Default no limit.
+    /// Bytes per day that objects may write. Default no limit.
     pub write_bytes_per_day: Option<u64>,
-    /// How long from now on the drives are to endure what objects write: their logs are read when the store is opened,
-    /// and say how many bytes a day that leaves. Where `write_bytes_per_day` is given too, the smaller counts. For
-    /// devices that are reached through a controller of the driver's. Default no limit.
+    /// How long from now the drives must endure the objects' writes. Opening the store reads the drives' logs and
+    /// derives a limit in bytes per day; if `write_bytes_per_day` is given too, the smaller limit applies. Requires
+    /// devices with a controller of the driver's. Default no limit.
     pub lifetime: Option<Duration>,
-    /// Commands in flight on each queue; a device that has fewer has fewer. Default 128.
+    /// Commands in flight per queue, fewer if the device supports fewer. Default 128.
     pub queue_depth: u32,
-    /// Where the threads of a [`super::Store`] run, one each. Never more than shards. Default one, of the store's choice.
+    /// The cores for the threads of a [`super::Store`], one thread each and never more than there are shards. Default
+    /// one core of the store's choice.
     pub cores: Cores,
     /// When an idle thread pauses and sleeps.
     pub idle: Idle,
     /// Requests that may wait for each thread, 1 to 65536. Default 1024.
     pub mailbox_depth: usize,
-    /// Bytes of registered memory for each device (kernel paths share one), for data that is copied and for what
-    /// [`super::Store`] reads into. The largest object that fits through it is as large. Default 64 MiB.
+    /// Bytes of registered memory per device (kernel paths share one region), for copied data and for reads by
+    /// [`super::Store`]. Also limits the size of an object that passes through it. Default 64 MiB.
     pub pool_bytes: usize,
-    /// How long a call may wait to be begun, at most a year. Default 30 s.
+    /// How long a call may wait to begin, at most a year. Default 30 s.
     pub timeout: Duration,
-    /// How long a command may take on a device before it is aborted, where the path can; at most a year. Default 10 s.
+    /// How long a command may take on a device before it is aborted, where the path can abort; at most a year.
+    /// Default 10 s.
     pub command_timeout: Duration,
     /// How long a record may wait for others before its block is written. Default 10 ms.
     pub seal_interval: Duration,
-    /// How long `restart` leaves what was written unflushed at most. Default 1 s.
+    /// The longest that `restart` leaves written data unflushed. Default 1 s.
     pub flush_interval: Duration,
-    /// How long space must have been free before its device is told that it holds nothing of value. Default 10 s.
+    /// How long space stays free before it is deallocated on its device. Default 10 s.
     pub discard_after: Duration,
 }
 
@@ -97,13 +99,13 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The defaults, for a store on these targets.
+    /// Returns the defaults for a store on these targets.
     pub fn new(targets: impl IntoIterator<Item = Target>) -> OpenOptions {
         OpenOptions { targets: targets.into_iter().collect(), ..OpenOptions::default() }
     }
 
     /// # Errors
-    /// [`Error::Invalid`] for what cannot be.
+    /// [`Error::Invalid`] for an invalid option.
     fn check(&self) -> Result<()> {
         self.watermarks.check()?;
         if self.pool_bytes < MEMORY_BYTES_MIN {
@@ -130,7 +132,8 @@ impl OpenOptions {
         Ok(())
     }
 
-    /// Bytes a day that objects may write: the smaller of what was asked for and what the drives endure.
+    /// Returns the bytes per day that objects may write: the smaller of the configured limit and what the drives
+    /// endure.
     ///
     /// # Errors
     /// As [`endurance::bytes_per_day`].
@@ -139,7 +142,7 @@ impl OpenOptions {
         Ok([self.write_bytes_per_day, endured.transpose()?].into_iter().flatten().min())
     }
 
-    /// What each of `shards` shards is told, with so much of the write budget.
+    /// Returns the options of each of `shards` shards, which share the write budget equally.
     fn shard(
         &self,
         shards: u16,
@@ -172,24 +175,24 @@ impl OpenOptions {
     }
 }
 
-/// What a store is formatted as.
+/// Options for formatting a store.
 #[derive(Clone, Debug)]
 pub struct FormatStore {
-    /// Its devices, in the order in which they will be opened.
+    /// The store's devices, in the order in which they will be opened.
     pub targets: Vec<Target>,
-    /// The devices where they are open already; `targets` is not looked at then.
+    /// Devices that are already open; if given, `targets` is ignored.
     pub devices: Vec<Device>,
-    /// Parts that a thread of its own can drive: the most cores that the store can use. Default 1.
+    /// Number of shards, each driven by one thread: the most cores the store can use. Default 1.
     pub shards: u16,
-    /// Most objects. Default one for each 64 KiB of the devices, 4096 to 2^26 - 1 for each shard.
+    /// Maximum number of objects. Default one per 64 KiB of the devices, within 4096 to 2^26 - 1 per shard.
     pub objects_max: Option<u64>,
     /// Bytes of each shard's journal. Default by the number of objects.
     pub journal_bytes: Option<u64>,
-    /// A name for people, at most 32 bytes. Default none.
+    /// A human-readable name of at most 32 bytes. Default none.
     pub label: String,
-    /// Whether what is there may go, be it a store or not. Default false.
+    /// Whether to overwrite existing data, including a store. Default false.
     pub overwrite: bool,
-    /// A regular file is created where there is none, and extended to so many bytes where it is shorter.
+    /// Creates a missing regular file, and extends a shorter one to this many bytes.
     pub file_bytes: Option<u64>,
 }
 
@@ -208,19 +211,19 @@ impl Default for FormatStore {
     }
 }
 
-/// Bytes of the devices for which there is an object by default.
+/// Device bytes per object by default.
 const BYTES_PER_OBJECT: u64 = 64 << 10;
-/// Fewest and most objects of a shard by default.
+/// Bounds of a shard's default number of objects.
 const OBJECTS_MIN: u64 = 4096;
 const OBJECTS_MAX: u64 = (1 << 26) - 1;
 
 impl FormatStore {
-    /// The defaults, for a store on these targets.
+    /// Returns the defaults for a store on these targets.
     pub fn new(targets: impl IntoIterator<Item = Target>) -> FormatStore {
         FormatStore { targets: targets.into_iter().collect(), ..FormatStore::default() }
     }
 
-    /// Most objects of each shard on devices of `bytes` in all.
+    /// Returns the maximum objects per shard, for devices of `bytes` in total.
     fn objects(&self, bytes: u64) -> Result<u32> {
         let shards = u64::from(self.shards);
         let all = match self.objects_max {
@@ -234,7 +237,6 @@ impl FormatStore {
         })
     }
 
-    /// Formats.
     pub(super) fn run(&self) -> Result<()> {
         if self.shards == 0 {
             return Err(Error::invalid("shards", 0, "use at least 1"));
@@ -253,8 +255,8 @@ impl FormatStore {
     }
 }
 
-/// A store that was found on its devices. Its shards are opened by the threads that will drive them: a queue may belong
-/// to the first thread that uses it.
+/// A store found on its devices. Each thread opens the shards that it will drive, because a queue may belong to the
+/// first thread that uses it.
 pub(super) struct Found {
     pub(super) devices: Devices,
     pub(super) set: Set,
@@ -263,7 +265,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Looks what there is.
+    /// Reads the devices' superblocks.
     pub(super) fn look(options: &OpenOptions) -> Result<Found> {
         options.check()?;
         let devices = Devices::open(&options.targets, &options.devices, None)?;
@@ -278,7 +280,7 @@ impl Found {
         Ok(Found { devices, set, options: options.clone(), shard_options })
     }
 
-    /// Opens a shard, of which number 0 comes first. `memory` is what its requests will use.
+    /// Opens a shard, whose requests will use `memory`. Open shard 0 first.
     pub(super) fn open(&self, shard: u16, memory: &[Buffer]) -> Result<(DeviceShard, Recovery)> {
         let lanes = self.devices.lanes(&self.options, memory)?;
         let clock = &mut self.devices.clock();

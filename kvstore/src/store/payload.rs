@@ -1,4 +1,4 @@
-//! Data on its way into the store: bytes that are copied, or memory that the devices read themselves.
+//! Data on its way into the store: bytes to copy, or memory that the devices read directly.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,21 +20,21 @@ pub struct Payload<'a>(pub(super) Form<'a>);
 pub(super) enum Form<'a> {
     /// Copied to registered memory, and counted as copied.
     Bytes(Cow<'a, [u8]>),
-    /// A store's own memory: it goes back to the pool.
+    /// The store's own memory, which returns to its pool.
     Pooled(PoolBuffer),
-    /// The caller's registered memory: it comes back with the answer.
+    /// The caller's registered memory, which comes back with the answer.
     Lent { memory: AnyBuffer, bytes: u64 },
 }
 
 impl Payload<'static> {
-    /// The first `bytes` bytes of `memory`, which is whole units: an object of 5000 bytes takes 8192.
+    /// Lends the first `bytes` bytes of `memory`. The memory must be whole units: an object of 5000 bytes takes 8192.
     pub fn lent(memory: AnyBuffer, bytes: u64) -> Payload<'static> {
         Payload(Form::Lent { memory, bytes })
     }
 }
 
 impl Payload<'_> {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn bytes(&self) -> u64 {
         match &self.0 {
             Form::Bytes(bytes) => bytes.len() as u64,
@@ -75,7 +75,6 @@ impl From<PoolBuffer> for Payload<'_> {
 }
 
 impl From<AnyBuffer> for Payload<'_> {
-    /// All of it.
     fn from(memory: AnyBuffer) -> Self {
         let bytes = (0..memory.segment_count()).map(|index| memory.segment(index).len).sum();
         Payload(Form::Lent { memory, bytes })
@@ -94,37 +93,37 @@ impl From<Vec<Buffer>> for Payload<'_> {
     }
 }
 
-/// How an object is stored.
+/// Options for storing an object.
 #[derive(Clone, Debug, Default)]
 pub struct PutWith {
-    /// Whose it is; nobody's in particular where not given.
+    /// Its tenant; the default tenant if not given.
     pub tenant: Option<Tenant>,
-    /// How long it is kept at most, in whole seconds, rounded up.
+    /// Its maximum lifetime, rounded up to whole seconds.
     pub ttl: Option<Duration>,
-    /// The object it follows in its sequence, next to which it is placed where one shard has both.
+    /// Its predecessor in a sequence. The object is placed next to it if one shard owns both.
     pub after: Option<Key>,
-    /// How it lies; in one contiguous extent, cut into pieces by length, where not given.
+    /// Its layout; if not given, one contiguous extent, cut into pieces by length.
     pub layout: Option<DefinedLayout>,
 }
 
-/// A request that was not taken, with its data.
+/// A refused request with its data.
 #[derive(Debug)]
 pub struct Refused<'a> {
     /// The key.
     pub key: Key,
     /// The data.
     pub data: Payload<'a>,
-    /// Why.
+    /// The reason.
     pub why: RefuseReason,
 }
 
-/// Why a request was not taken.
+/// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RefuseReason {
-    /// All memory for copies is in use, or as many requests wait as may.
+    /// All memory for copies is in use, or the mailbox is full.
     #[error("the store is busy: wait for requests to end, or drop what they gave")]
     Busy,
-    /// It could never be carried out, or the store is closed.
+    /// The request can never succeed, or the store is closed.
     #[error(transparent)]
     Never(Error),
 }

@@ -1,8 +1,8 @@
-//! An answer on its way: the caller has a [`Pending`], whoever answers a [`Reply`].
+//! An answer in progress: the caller holds a [`Pending`], the store a [`Reply`].
 //!
-//! Both share a cell. The reply fills it once; where it is dropped unsent, the store has ended, and the cell says so:
-//! nobody waits for what will not come. Where the pending is dropped first, the answer is dropped with the reply, and
-//! with it the memory that it owns.
+//! Both share a cell, which the reply fills once. If the reply is dropped unsent, the store has ended and the cell
+//! says so; no caller waits for an answer that cannot come. If the pending is dropped first, the answer and the
+//! memory it owns are dropped with the reply.
 
 use std::fmt;
 use std::future::Future;
@@ -17,23 +17,23 @@ use super::wait;
 use crate::error::Error;
 use crate::shard::Failure;
 
-/// Why a request did not do what it was to do, and the caller's memory, if it lent any.
+/// Why a request failed, with any memory that the caller lent.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Unfinished {
     /// The reason.
     pub error: Box<Error>,
-    /// The memory that came with the request.
+    /// The memory lent with the request.
     pub memory: AnyBuffer,
 }
 
 impl Unfinished {
-    /// Without memory.
+    /// Creates an error without memory.
     pub(super) fn new(error: impl Into<Error>) -> Unfinished {
         Unfinished { error: Box::new(error.into()), memory: AnyBuffer::None }
     }
 
-    /// Why the store itself failed, if it was for that.
+    /// Returns the store's failure, if that is the reason.
     pub fn failure(&self) -> Option<&Failure> {
         match &*self.error {
             Error::Failed(failure) => Some(failure),
@@ -48,17 +48,17 @@ impl From<Unfinished> for Error {
     }
 }
 
-/// What becomes of a request.
+/// The result of a request.
 pub type Answer<T> = Result<T, Unfinished>;
 
 enum State<T> {
-    /// Nobody waits yet.
+    /// No waiter yet.
     Open,
     /// A task waits.
     Task(Waker),
     /// A thread waits on the condition variable.
     Thread,
-    /// The answer is there.
+    /// The answer has arrived.
     Ended(Answer<T>),
     /// The answer was taken.
     Taken,
@@ -75,25 +75,25 @@ impl<T> Cell<T> {
     }
 }
 
-/// Makes the two ends. `patience` is how long [`Pending::wait`] goes on.
+/// Creates both ends. `patience` limits [`Pending::wait`].
 pub(super) fn pair<T>(patience: Duration) -> (Reply<T>, Pending<T>) {
     let cell = Arc::new(Cell { state: Mutex::new(State::Open), ended: Condvar::new() });
     let pending = Pending { cell: Arc::clone(&cell), since: Instant::now(), patience };
     (Reply { cell: Some(cell) }, pending)
 }
 
-/// Where an answer is put, once.
+/// The sending end of an answer.
 pub(super) struct Reply<T> {
     cell: Option<Arc<Cell<T>>>,
 }
 
 impl<T> Reply<T> {
-    /// Whether somebody still holds the other end.
+    /// Returns whether the other end still exists.
     pub(super) fn is_wanted(&self) -> bool {
         self.cell.as_ref().is_some_and(|cell| Arc::strong_count(cell) > 1)
     }
 
-    /// Gives the answer and wakes whoever waits for it.
+    /// Delivers the answer and wakes its waiter.
     pub(super) fn send(mut self, answer: Answer<T>) {
         if let Some(cell) = self.cell.take() {
             end(&cell, answer);
@@ -120,10 +120,10 @@ impl<T> Drop for Reply<T> {
     }
 }
 
-/// A request that the store has taken: a future for any runtime, or a blocking [`Pending::wait`].
+/// A request that the store has accepted: a future for any runtime, or a blocking [`Pending::wait`].
 ///
-/// Dropping it cancels the request if it was not begun, and gives up on the answer otherwise: what was begun is
-/// carried out. Memory stays where it is until the device is done with it.
+/// Dropping it cancels the request if it has not begun. Otherwise the request is carried out and its answer
+/// discarded. Memory stays in place until the device is done with it.
 #[must_use = "dropping it cancels the request"]
 pub struct Pending<T> {
     cell: Arc<Cell<T>>,
@@ -132,16 +132,16 @@ pub struct Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// How much longer [`Pending::wait`] waits.
+    /// Returns how much longer [`Pending::wait`] waits.
     pub(super) fn patience(&self) -> Duration {
         self.patience.saturating_sub(self.since.elapsed())
     }
 
-    /// Blocks until the answer comes.
+    /// Blocks until the answer arrives.
     ///
     /// # Errors
-    /// [`Unfinished`] with the reason. [`Error::Timeout`] is last: when neither the store nor a device has answered long
-    /// after they had to.
+    /// [`Unfinished`] with the reason. [`Error::Timeout`] is the last resort: neither the store nor a device answered
+    /// long after their deadlines.
     pub fn wait(self) -> Answer<T> {
         let patience = self.patience();
         self.wait_timeout(patience).unwrap_or_else(|pending| {
@@ -153,10 +153,10 @@ impl<T> Pending<T> {
         })
     }
 
-    /// Blocks for at most `at_most`; the inner result is [`Pending::wait`]'s.
+    /// Blocks for at most `at_most`; the inner result is that of [`Pending::wait`].
     ///
     /// # Errors
-    /// Itself, to be waited for again, when the answer has not come by then.
+    /// Itself, to be waited for again, if the answer has not arrived by then.
     pub fn wait_timeout(self, at_most: Duration) -> Result<Answer<T>, Pending<T>> {
         let until = Instant::now().checked_add(at_most);
         let mut state = self.cell.lock();
@@ -171,16 +171,16 @@ impl<T> Pending<T> {
                 return Err(self);
             }
             *state = State::Thread;
-            // A very long wait is repeated, so that there is one way to wait.
+            // Very long waits are split, so that one code path serves all.
             let waited = self.cell.ended.wait_timeout(state, left.min(Duration::from_secs(3600)));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// The answer if it is there, without waiting.
+    /// Returns the answer if it has arrived, without waiting.
     ///
     /// # Errors
-    /// Itself while it is not.
+    /// Itself if the answer has not arrived.
     pub fn try_wait(self) -> Result<Answer<T>, Pending<T>> {
         self.wait_timeout(Duration::ZERO)
     }
@@ -203,7 +203,7 @@ impl<T> Future for Pending<T> {
     type Output = Answer<T>;
 
     /// # Panics
-    /// If it is polled again after it was ready.
+    /// If polled again after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer<T>> {
         let mut state = self.cell.lock();
         assert!(!matches!(*state, State::Taken), "an answer is taken once");
@@ -223,7 +223,7 @@ impl<T> Future for Pending<T> {
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         let mut state = self.cell.lock();
-        // Nobody is to be woken any more. An answer that came too late goes outside the lock.
+        // Forget the waker: nothing waits any more. The cell drops an answer that came too late, outside the lock.
         if !matches!(*state, State::Ended(_)) {
             let waker = std::mem::replace(&mut *state, State::Open);
             drop(state);

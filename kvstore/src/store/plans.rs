@@ -1,10 +1,11 @@
-//! Reads of a store for somebody else to carry out, such as a ring in GPU memory.
+//! Reads of a store for another executor, such as a ring in GPU memory.
 //!
-//! A list is dealt to the shards, each of which plans its share ([`crate::shard::Planned`]) and holds the objects. The
-//! executor reads each transfer from its device, asks [`ShardTransfers::certainty`] what its end says of its bytes, looks
-//! whether what it read is intact where nobody else did, and releases the plan when the last transfer is over. Nothing is written where a plan reads while it is held; its time bounds that, so that an
-//! executor that is gone holds nothing for ever. What is carried out later than that may be something else, which
-//! [`PlannedItem::is_intact`] sees.
+//! A list is divided among the shards; each plans its share ([`crate::shard::Planned`]) and holds the objects. For
+//! each transfer the executor reads from the device, asks [`ShardTransfers::certainty`] what the completion says
+//! about the bytes, verifies bytes that nothing else has verified, and releases the plan after the last transfer.
+//! While a plan is held, nothing is written where it reads. The plan's deadline bounds that hold, so that an executor
+//! that disappears does not hold space for ever. A read after the deadline may return other data, which
+//! [`PlannedItem::is_intact`] detects.
 
 use adit_driver::CommandError;
 
@@ -12,43 +13,43 @@ use crate::model::key::Key;
 use crate::model::plan::{Plan, Transfer};
 use crate::shard::{Certainty, LeaseId, Part, Planned, PlannedItem, Verification};
 
-/// The reads of a list that somebody else carries out, and what holds the objects meanwhile: a [`super::Lease`], whose
-/// drop ends it, or a [`super::LocalLease`], for [`super::Local::release`].
+/// Reads of a list for another executor, with the lease that holds the objects meanwhile: a [`super::Lease`], which
+/// ends when dropped, or a [`super::LocalLease`], for [`super::Local::release`].
 #[derive(Debug)]
 pub struct Transfers<L> {
-    /// A part of each shard that has some of the list.
+    /// One part per shard that has some of the list.
     pub parts: Vec<ShardTransfers>,
-    /// Holds what is read. To be released when every transfer is over, whatever came of it.
+    /// Holds the objects. Release it when every transfer has ended, successfully or not.
     pub lease: L,
 }
 
-/// The reads of those items of a list that one shard has.
+/// The reads of the list's items in one shard.
 #[derive(Clone, Debug)]
 pub struct ShardTransfers {
-    /// What the devices are to do. Items are counted in `items`.
+    /// The transfers for the devices, over the items in `items`.
     pub plan: Plan,
-    /// What is known of each item; none of those that are misses, which the plan does not have.
+    /// The planned items; `None` for misses, which the plan leaves out.
     pub items: Vec<Option<PlannedItem>>,
-    /// Where in the caller's list each item is, ascending.
+    /// The position of each item in the caller's list, ascending.
     pub positions: Vec<u32>,
 }
 
 impl ShardTransfers {
-    /// Who verifies what this transfer of the plan reads.
+    /// Returns who verifies the bytes that this transfer reads.
     pub fn verification(&self, transfer: &Transfer) -> Verification {
         let first = self.plan.slices(transfer).first().expect("a transfer has a slice");
         let item = self.items[first.item as usize].as_ref();
         item.expect("what a plan reads is no miss").verification()
     }
 
-    /// What is known of the bytes of this transfer of the plan once it ended with `result`.
+    /// Returns what is known about the bytes of this transfer once it has ended with `result`.
     pub fn certainty(&self, transfer: &Transfer, result: &Result<u32, CommandError>) -> Certainty {
         self.verification(transfer).certainty(result)
     }
 }
 
 impl<L> Transfers<L> {
-    /// What is known of the item at this position of the list; none of a miss.
+    /// Returns the planned item at this position of the list, or `None` for a miss.
     pub fn item(&self, position: u32) -> Option<&PlannedItem> {
         self.parts.iter().find_map(|part| {
             let at = part.positions.binary_search(&position).ok()?;
@@ -57,7 +58,7 @@ impl<L> Transfers<L> {
     }
 }
 
-/// The items of a list that one shard has.
+/// The items of a list in one shard.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     /// Their positions in the list, ascending.
@@ -66,14 +67,14 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// With what their shard planned, and what holds it.
+    /// Combines the share with its shard's plan and lease.
     pub(super) fn planned(self, planned: Planned) -> (ShardTransfers, LeaseId) {
         let Planned { plan, items, lease } = planned;
         (ShardTransfers { plan, items, positions: self.positions }, lease)
     }
 }
 
-/// Deals a list to so many shards; those that get nothing are left out.
+/// Divides a list among `shards` shards, leaving out those that get nothing.
 pub(super) fn deal(
     asked: &[(Key, Part)],
     shards: u16,

@@ -1,8 +1,8 @@
-//! Registered memory that is used over and over: data that is copied passes through it, and gets read into it.
+//! Reused registered memory: copied data passes through it, and gets read into it.
 //!
-//! A pool is one region, mapped for one device, or for all that are reached through the kernel. It never grows: where
-//! it is used up, whoever wants more waits until some comes back, or is told. A [`PoolBuffer`] goes back when it is
-//! dropped, on whatever thread.
+//! A pool is one region, mapped for one device or for all devices reached through the kernel. It never grows: when it
+//! is used up, callers wait until memory returns, or are refused. A [`PoolBuffer`] returns to its pool when dropped,
+//! on any thread.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -17,11 +17,11 @@ use super::wait;
 use crate::error::{Error, Result};
 use crate::model::place::UNIT_BYTES;
 
-/// See the module.
+/// A region of registered memory, lent out in runs.
 pub(super) struct Pool {
     bytes: usize,
     state: Mutex<State>,
-    /// Somebody waits; read without the lock.
+    /// Whether there are waiters; read without the lock.
     is_wanted: AtomicBool,
 }
 
@@ -32,7 +32,6 @@ struct State {
 }
 
 impl Pool {
-    /// A pool of `region`.
     pub(super) fn new(region: Buffer) -> Pool {
         let bytes = region.len();
         let mut runs = Runs::default();
@@ -41,24 +40,25 @@ impl Pool {
         Pool { bytes, state, is_wanted: AtomicBool::new(false) }
     }
 
-    /// Bytes of all of it: more than this is never to be had.
+    /// Returns the pool's size in bytes, an upper bound for any buffer.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes that are free, in one piece or not.
+    /// Returns the free bytes, contiguous or not.
     #[cfg(test)]
     pub(super) fn free_bytes(&self) -> usize {
         self.lock().runs.free_bytes()
     }
 
-    /// Memory for `len` bytes, in whole units, if there is so much in one piece.
+    /// Takes whole units for `len` bytes, if a contiguous run is free.
     pub(super) fn take(self: &Arc<Pool>, len: usize) -> Option<PoolBuffer> {
         let run = self.lock().runs.take(whole_units(len))?;
         Some(PoolBuffer { run: Some(run), len, pool: Arc::clone(self) })
     }
 
-    /// Has `waker` called once some memory comes back. Try again after this: what came back before calls nobody.
+    /// Calls `waker` once some memory comes back. Try again after this call: memory that came back earlier wakes no
+    /// one.
     pub(super) fn want(&self, waker: &Waker) {
         let mut state = self.lock();
         if !state.waiters.iter().any(|waiting| waiting.will_wake(waker)) {
@@ -67,11 +67,11 @@ impl Pool {
         self.is_wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Takes back memory of its own.
+    /// Takes back a run of this pool.
     pub(super) fn give(&self, run: Buffer) {
         let mut state = self.lock();
         state.runs.give(run);
-        // Under the lock, as it is set: whoever wants memory either finds this run or is called now.
+        // Read under the lock, as it is set: a waiter either finds this run or is woken now.
         if self.is_wanted.load(Ordering::Relaxed) {
             self.is_wanted.store(false, Ordering::Relaxed);
             let waiters = std::mem::take(&mut state.waiters);
@@ -85,12 +85,12 @@ impl Pool {
     }
 }
 
-/// Bytes that `len` take, in whole units.
+/// Rounds `len` up to whole units, in bytes.
 pub(super) fn whole_units(len: usize) -> usize {
     len.max(1).next_multiple_of(UNIT_BYTES as usize)
 }
 
-/// Registered memory of a store's, on loan: it goes back when it is dropped. Fill it and put it, and nothing is copied.
+/// Registered memory of the store's, on loan until it is dropped. Fill and put it to store an object without a copy.
 pub struct PoolBuffer {
     run: Option<Buffer>,
     len: usize,
@@ -98,13 +98,13 @@ pub struct PoolBuffer {
 }
 
 impl PoolBuffer {
-    /// What came back from a command as the buffer that it was.
+    /// Rebuilds the buffer from a run that a command returned.
     pub(super) fn of(run: Buffer, len: usize, pool: &Arc<Pool>) -> PoolBuffer {
         assert!(len <= run.len(), "a buffer lies in its run");
         PoolBuffer { run: Some(run), len, pool: Arc::clone(pool) }
     }
 
-    /// The memory in whole units, and where it belongs.
+    /// Splits the buffer into its run and its pool.
     pub(super) fn into_parts(mut self) -> (Buffer, Arc<Pool>) {
         let run = self.run.take().expect("it has its run until it is dropped");
         (run, Arc::clone(&self.pool))
@@ -142,12 +142,12 @@ impl fmt::Debug for PoolBuffer {
 /// The pools of a store's devices.
 pub(super) struct Pools {
     pools: Vec<Arc<Pool>>,
-    /// Which of them each device can use.
+    /// The index of each device's pool.
     of_device: Vec<usize>,
     turn: AtomicUsize,
 }
 
-/// Memory for the pools of `devices`: a region of `bytes` for each address space.
+/// Allocates the memory of the pools: a region of `bytes` for each address space among `devices`.
 ///
 /// # Errors
 /// As [`Device::allocate`].
@@ -164,7 +164,6 @@ pub(super) fn regions(devices: &[Device], bytes: usize) -> Result<Vec<Buffer>> {
 }
 
 impl Pools {
-    /// Pools of the `regions` that were made for `devices`.
     pub(super) fn new(devices: &[Device], regions: Vec<Buffer>) -> Pools {
         let of = |device: &Device| {
             let found = regions.iter().position(|region| device.accepts(region));
@@ -175,18 +174,18 @@ impl Pools {
         Pools { pools, of_device, turn: AtomicUsize::new(0) }
     }
 
-    /// The pool whose memory a device can use.
+    /// Returns the pool whose memory a device can use.
     pub(super) fn of_device(&self, device: u8) -> &Arc<Pool> {
         &self.pools[self.number(device)]
     }
 
-    /// Which one that is.
+    /// Returns the index of that pool.
     pub(super) fn number(&self, device: u8) -> usize {
         self.of_device[usize::from(device)]
     }
 
-    /// Memory for data that may go to any device, of each pool in turn, for the store puts them where their memory is;
-    /// or memory that `device` can use.
+    /// Takes memory that `device` can use. Without a device, takes from the pools in turn: the store places data
+    /// where its memory is.
     pub(super) fn take(&self, len: usize, device: Option<u8>) -> Option<PoolBuffer> {
         if let Some(device) = device {
             return self.of_device(device).take(len);
@@ -195,20 +194,19 @@ impl Pools {
         (0..count).find_map(|next| self.pools[first.wrapping_add(next) % count].take(len))
     }
 
-    /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.pools.len()
     }
 
-    /// Has `waker` called once some memory comes back, whichever pool's.
+    /// Calls `waker` once memory comes back to any pool.
     pub(super) fn want(&self, waker: &Waker) {
         self.pools.iter().for_each(|pool| pool.want(waker));
     }
 
-    /// Whether `len` bytes can ever be had.
+    /// Checks that `len` bytes can ever be available.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where not.
+    /// [`Error::Invalid`] if not.
     pub(super) fn check(&self, len: u64) -> Result<()> {
         let most = self.pools.iter().map(|pool| pool.bytes()).min().unwrap_or(0);
         if len <= most as u64 {

@@ -1,11 +1,11 @@
-//! What a store counted, as Prometheus' text.
+//! A store's counters in Prometheus' text format.
 
 use std::fmt::Write;
 
 use crate::model::place::UNIT_BYTES;
 use crate::shard::Stats;
 
-/// A metric: its name, whether it only grows, what it is.
+/// A metric: its name, its kind, its help text and its value.
 struct Metric {
     name: &'static str,
     is_counter: bool,
@@ -78,7 +78,7 @@ const METRICS: &[Metric] = &[
     gauge("adit_kv_memory_bytes", "Bytes of memory that tables take.", |s| s.memory_bytes),
 ];
 
-/// `stats` in Prometheus' text format, version 0.0.4.
+/// Formats `stats` in Prometheus' text format, version 0.0.4.
 pub(crate) fn text(stats: &Stats) -> String {
     let mut text = String::new();
     for Metric { name, is_counter, help, value } in METRICS {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// The samples of a text, checked as Prometheus' own parser does: help, type, then the sample.
+    /// Parses the samples, as strictly as Prometheus' own parser: help, type, then the sample.
     fn parse(text: &str) -> HashMap<String, u64> {
         let lines: Vec<&str> = text.lines().collect();
         assert!(text.ends_with('\n') && lines.len().is_multiple_of(3));

@@ -1,16 +1,16 @@
-//! Which shard has which of several keys, and what their answers say together.
+//! Divides keys among shards and combines the answers.
 
 use crate::model::key::Key;
 
-/// The keys of a list that one shard has.
+/// The keys of a list that one shard owns.
 #[derive(Debug, Default)]
 pub(super) struct Share {
-    /// Their places in the list, ascending.
+    /// Their positions in the list, ascending.
     pub(super) items: Vec<u32>,
     pub(super) keys: Vec<Key>,
 }
 
-/// Deals `keys` to so many shards.
+/// Divides `keys` among `shards` shards.
 pub(super) fn shares(keys: &[Key], shards: u16, route: impl Fn(&Key) -> u16) -> Vec<Share> {
     let mut shares: Vec<Share> = (0..shards).map(|_| Share::default()).collect();
     for (item, key) in keys.iter().enumerate() {
@@ -22,8 +22,8 @@ pub(super) fn shares(keys: &[Key], shards: u16, route: impl Fn(&Key) -> u16) -> 
 }
 
 impl Share {
-    /// Where in the list this shard's first miss is, if it has the first `count` of its share; the end of the list
-    /// where it has all.
+    /// Returns the list position of this shard's first miss, if it has the first `count` keys of its share; `end` if
+    /// it has all.
     pub(super) fn first_miss(&self, count: usize, end: usize) -> usize {
         self.items.get(count).map_or(end, |item| *item as usize)
     }

@@ -1,10 +1,10 @@
-//! Free memory as runs: the best fit is taken, and what comes back joins its neighbours.
+//! Free memory as runs: taking uses the best fit, giving back merges neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use adit_driver::Buffer;
 
-/// Free runs of one region, by where they lie and by length.
+/// The free runs of one region, by address and by length.
 #[derive(Default)]
 pub(super) struct Runs {
     runs: BTreeMap<u64, Buffer>,
@@ -12,7 +12,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Takes `bytes` of the shortest run that has them.
+    /// Takes `bytes` from the shortest run that is long enough.
     pub(super) fn take(&mut self, bytes: usize) -> Option<Buffer> {
         let (_, at) = *self.by_len.range((bytes, 0)..).next()?;
         let mut run = self.remove(at);
@@ -26,7 +26,7 @@ impl Runs {
     /// Takes back a run.
     ///
     /// # Panics
-    /// If a part of it is there already.
+    /// If part of it is already free.
     pub(super) fn give(&mut self, run: Buffer) {
         let at = run.iova().0;
         let before = self.runs.range(..at).next_back().map(|(at, _)| *at);
@@ -47,7 +47,7 @@ impl Runs {
         self.insert(joined);
     }
 
-    /// The run at `before`, taken out, with `run` behind it; or `run` alone where there is a gap.
+    /// Removes the run at `before` and joins `run` to it; returns `run` alone if there is a gap.
     fn join(&mut self, before: u64, run: Buffer) -> Buffer {
         let end = before + self.runs[&before].len() as u64;
         assert!(end <= run.iova().0, "memory is given back once");
@@ -58,7 +58,6 @@ impl Runs {
         joined_with(head, run)
     }
 
-    /// Bytes of all runs.
     #[cfg(test)]
     pub(super) fn free_bytes(&self) -> usize {
         self.runs.values().map(|run| run.len()).sum()
@@ -98,8 +97,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and given back in whatever order: no byte is in two hands, and all is one run again at the
-        /// end.
+        /// In any order of taking and giving back, no byte is lent twice, and all memory is one run again at the end.
         #[test]
         fn what_is_taken_is_nobody_elses_and_joins_again(
             steps in proptest::collection::vec((any::<bool>(), 1usize..9, any::<usize>()), 1..200),

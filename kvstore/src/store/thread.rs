@@ -1,8 +1,8 @@
-//! A thread of the store's: takes jobs from its mailbox, drives its shards, rests when nothing moves.
+//! A thread of the store: takes jobs from its mailbox, drives its shards, and rests when nothing moves.
 //!
-//! A read into the store's own memory waits here, in order, for that memory; what is cancelled or too late meanwhile
-//! never reaches a shard. A shard is handed no more while as many requests wait in it as its queue is deep, so that
-//! those that wait can be cancelled, and the mailbox fills up and pushes back.
+//! Reads into the store's own memory wait here, in order, for that memory; a read that is cancelled or too late
+//! meanwhile never reaches a shard. The thread takes no more jobs while as many requests wait in a shard as its queue
+//! is deep, so that waiting requests can be cancelled, and the mailbox fills up and pushes back.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,38 +25,38 @@ use crate::error::{Error, Result};
 use crate::model::place::UNIT_BYTES;
 use crate::shard::{Action, Done, Failure, GetItem, Request, Shard, Stats, Turn};
 
-/// What a thread is made of.
+/// The parts of a thread.
 pub(super) struct Worker {
     pub(super) mailbox: Arc<Mailbox<Job>>,
-    /// Its shards are number `first`, `first + step`, and so on, of the store's.
+    /// Its shards are numbers `first`, `first + step`, and so on, of the store.
     pub(super) shards: Vec<DeviceShard>,
     pub(super) first: u16,
     pub(super) step: u16,
     pub(super) pools: Arc<Pools>,
-    /// Whose clock all go by.
+    /// The device whose clock all shards use.
     pub(super) clock: Device,
     pub(super) core: usize,
     pub(super) idle: Idle,
     /// Requests that may wait in a shard.
     pub(super) depth: usize,
-    /// How long a call may wait to be begun, for messages.
+    /// How long a call may wait to begin, for messages.
     pub(super) timeout: Duration,
-    /// How long it may take to end.
+    /// How long draining, and then the commit, may take.
     pub(super) drain_timeout: Duration,
 }
 
 impl Worker {
-    /// The thread's life. The answer is what its shards counted.
+    /// Runs the thread to its end. Returns the counters of its shards.
     ///
     /// # Errors
-    /// [`Error::Timeout`] where it could not finish, [`Error::Failed`] where a device could not make durable what was
-    /// acknowledged, or the thread panicked.
+    /// [`Error::Timeout`] if it could not finish; [`Error::Failed`] if a device could not make acknowledged data
+    /// durable, or the thread panicked.
     pub(super) fn run(self) -> Result<Stats> {
         self.mailbox.read_by(thread::current());
         let (mailbox, core) = (Arc::clone(&self.mailbox), self.core);
         let mut rounds = Rounds::new(self);
         let ended = catch_unwind(AssertUnwindSafe(|| rounds.run()));
-        // Also what was sent meanwhile; and the queues go before the thread does.
+        // Also drop jobs sent meanwhile. Drop the queues before the thread ends.
         mailbox.close();
         if catch_unwind(AssertUnwindSafe(|| drop(rounds))).is_err() {
             tracing::error!("the store's thread on core {core} panicked while it ended");
@@ -70,7 +70,7 @@ impl Worker {
     }
 }
 
-/// A read that waits for memory.
+/// A read waiting for memory.
 struct Waiting {
     shard: usize,
     fetch: Fetch,
@@ -84,24 +84,24 @@ struct Rounds {
     ending: Ending,
 }
 
-/// What is on its way.
+/// The requests in progress.
 struct Desk {
     flights: Flights,
     waiting: VecDeque<Waiting>,
 }
 
-/// How far a thread has come that is to end.
+/// How far the thread has got with ending.
 enum Ending {
-    /// It is not to end.
+    /// Not ending.
     No,
-    /// What was sent is carried out.
+    /// Carrying out the requests already sent.
     Draining { until: Time },
-    /// What was acknowledged is made durable.
+    /// Making acknowledged data durable.
     Committing {
         until: Time,
         answers: std::sync::mpsc::Receiver<Answer<()>>,
         left: usize,
-        /// What is wrong already: a shard could not commit, or requests did not end in time.
+        /// The first failure: a shard could not commit, or requests did not end in time.
         failure: Option<Error>,
     },
 }
@@ -134,7 +134,7 @@ impl Rounds {
         }
     }
 
-    /// One turn of everything.
+    /// Does one turn of all work.
     fn round(&mut self, now: Time) -> Turn {
         let mut all = Turn { moved: 0, in_flight: 0, next: Time::NEVER };
         all.moved += self.take_jobs(now);
@@ -157,17 +157,18 @@ impl Rounds {
             .front()
             .map_or(turn.next, |first| turn.next.min(first.fetch.deadline));
         let is_ending = !matches!(self.ending, Ending::No);
-        // Completions wake nobody, and neither do the end of a drain and who gives up a read that waits before others.
+        // Nothing wakes the thread for a completion, the end of a drain, or a cancelled read at the head of the
+        // queue: nap instead.
         let naps = turn.in_flight > 0 || is_ending || !self.desk.waiting.is_empty();
         let at_most = if naps { nap } else { Duration::from_secs(3600) };
-        // A job that arrives, or memory that comes back, leaves a token that ends this at once.
+        // An arriving job or returned memory leaves a token that ends this at once.
         thread::park_timeout(at_most.min(due.since(now)));
     }
 
-    /// Takes jobs while the shards want more.
+    /// Takes jobs while the shards have room.
     fn take_jobs(&mut self, now: Time) -> usize {
         let mut taken = 0;
-        // These are never held up: what waits may wait for just them.
+        // Never hold these up: waiting requests may need what they free.
         while let Some(ending) = self.worker.mailbox.take_ending() {
             self.begin(now, ending);
             taken += 1;
@@ -221,7 +222,7 @@ impl Rounds {
         begun
     }
 
-    /// Goes on with ending. The answer once it has.
+    /// Continues the ending. Returns the answer once it is complete.
     fn end(&mut self, now: Time) -> Option<Result<Stats>> {
         match &mut self.ending {
             Ending::No => {
@@ -239,7 +240,7 @@ impl Rounds {
             Ending::Committing { answers, left, failure, .. } => {
                 while let Ok(answer) = answers.try_recv() {
                     *left -= 1;
-                    // The other shards still have theirs to make durable.
+                    // The other shards still have to commit.
                     *failure = failure.take().or(answer.err().map(Error::from));
                 }
                 if *left > 0 {
@@ -262,8 +263,8 @@ impl Rounds {
         }
     }
 
-    /// Begins the commit, which has a time of its own: requests may have used up all of theirs. Reads that wait for memory
-    /// until now are given up; what devices do not end in time is left as it is.
+    /// Begins the commit, with a timeout of its own, because requests may have used up theirs. Gives up reads that
+    /// still wait for memory; leaves requests that devices did not end in time.
     fn commit(&mut self, now: Time) -> Ending {
         for Waiting { fetch, .. } in self.desk.waiting.drain(..) {
             fetch.reply.send(Err(Unfinished::new(Failure::Closed)));
@@ -276,7 +277,7 @@ impl Rounds {
         for shard in 0..left {
             let sender = sender.clone();
             let to = CommitReply(Box::new(move |answer| {
-                // Nobody listens any more where the thread gave up.
+                // The receiver is gone if the thread gave up.
                 let _ = sender.send(answer);
             }));
             let Rounds { worker, desk, waker, .. } = self;
@@ -304,11 +305,11 @@ impl Worker {
 }
 
 impl Desk {
-    /// Hands an answer of shard `shard` to whoever waits for it.
+    /// Delivers an answer of shard `shard` to its waiter.
     fn answer(&mut self, shard: usize, done: Done) {
         let waiter = self.flights.leave(done.tag, done.item);
         if let Some(fetch) = waiter.answer(done) {
-            // Its turn has come already.
+            // It keeps its place: its turn had come already.
             self.waiting.push_front(Waiting { shard, fetch });
         }
     }
@@ -340,7 +341,7 @@ impl Begin<'_> {
         self.worker.shards[self.shard].submit(self.now, request);
     }
 
-    /// Begins a list, without what nobody wants any more.
+    /// Begins the items of a list that are still wanted.
     fn many(&mut self, items: Vec<Item>) {
         let (wanted, rest): (Vec<_>, Vec<_>) = items.into_iter().partition(Item::is_wanted);
         rest.into_iter().for_each(|item| item.refuse(Failure::Deadline));
@@ -365,7 +366,7 @@ impl Begin<'_> {
         self.desk.waiting.push_back(Waiting { shard: self.shard, fetch });
     }
 
-    /// Begins as many reads together as there is memory for; the others wait for it.
+    /// Begins as many reads together as there is memory for; the others wait.
     fn fetch_many(&mut self, items: Vec<Item>) {
         let (mut gets, mut waiters) = (Vec::new(), Vec::new());
         for item in items {
@@ -402,7 +403,7 @@ impl Begin<'_> {
         }
     }
 
-    /// Looks how long the object is and takes memory for it.
+    /// Looks up the object's length and takes memory for it.
     fn prepare(&mut self, mut fetch: Fetch) -> Prepared {
         let Some(info) = self.worker.shards[self.shard].info(self.now, &fetch.key) else {
             let (get, waiter) = fetch.begin_miss();
@@ -441,7 +442,7 @@ impl Begin<'_> {
     }
 }
 
-/// Memory, or a call of the waker once there may be some.
+/// Takes memory, or registers the waker to be called once there may be some.
 fn take(pool: &Arc<Pool>, len: usize, waker: &Waker) -> Option<PoolBuffer> {
     pool.take(len).or_else(|| {
         pool.want(waker);
@@ -449,12 +450,12 @@ fn take(pool: &Arc<Pool>, len: usize, waker: &Waker) -> Option<PoolBuffer> {
     })
 }
 
-/// What came of looking at a read.
+/// The state of a fetch after looking up its object.
 enum Prepared {
     Ready(GetItem, Waiter),
-    /// There is no memory now.
+    /// No memory is free now.
     Wait(Fetch),
-    /// It was answered.
+    /// The fetch was answered.
     Over,
 }
 

@@ -1,4 +1,4 @@
-//! The threads of a store: started when it is opened, ended when it closes.
+//! The store's threads: started when it opens, ended when it closes.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -19,15 +19,15 @@ use super::thread::Worker;
 use crate::error::{Error, Result};
 use crate::shard::{Failure, Recovery, Stats};
 
-/// See the module. Dropped, it closes the store.
+/// The threads of a store. Dropping this closes the store.
 pub(super) struct Threads {
     core: Arc<Core>,
     handles: Mutex<Vec<Handle>>,
     recoveries: Vec<Recovery>,
 }
 
-/// Opens the store and starts a thread for each core, or for each shard where there are fewer. Each opens its own
-/// shards; the first begins, since shard 0 does.
+/// Opens the store and starts a thread per core, or per shard if there are fewer. Each thread opens its own shards.
+/// The first thread begins, because shard 0 must be opened first.
 pub(super) fn start(options: &OpenOptions) -> Result<(Arc<Core>, Arc<Threads>)> {
     let found = Found::look(options)?;
     let shards = found.set.shards();
@@ -41,29 +41,29 @@ pub(super) fn start(options: &OpenOptions) -> Result<(Arc<Core>, Arc<Threads>)> 
     Ok((core, Arc::new(threads)))
 }
 
-/// The cores, near the first device that is anywhere.
+/// Chooses the cores, near the first device with a controller.
 fn cores(options: &OpenOptions, devices: &Devices) -> Result<Vec<usize>> {
     let controllers = devices.as_slice().iter().filter_map(|device| device.controller());
     let near = controllers.map(|controller| controller.locality()).next();
     Ok(options.cores.choose(&near.unwrap_or_else(Locality::default))?)
 }
 
-/// What a thread says of a shard.
+/// A thread's report about one shard.
 type Said = Result<(u16, Recovery)>;
 type Handle = JoinHandle<Result<Stats>>;
 
-/// Threads that open their shards.
+/// Threads that are opening their shards.
 struct Opening {
     found: Arc<Found>,
     regions: Arc<Vec<Buffer>>,
     options: OpenOptions,
     mailboxes: Vec<Arc<Mailbox<Job>>>,
     handles: Vec<Handle>,
-    /// Where each thread gets the pools from once all shards are open.
+    /// Sends each thread the pools once all shards are open.
     pools: Vec<Sender<Arc<Pools>>>,
 }
 
-/// What one thread is told.
+/// The inputs of one thread.
 struct Seat {
     found: Arc<Found>,
     regions: Arc<Vec<Buffer>>,
@@ -84,7 +84,7 @@ impl Opening {
         Opening { found, regions, options: options.clone(), mailboxes, handles, pools }
     }
 
-    /// Starts the threads, and waits until each has said what it found.
+    /// Starts the threads and waits until each has reported its shards.
     fn run(&mut self, cores: &[usize], shards: u16) -> Result<Vec<Recovery>> {
         let (said, hears) = mpsc::channel();
         let mut recoveries = BTreeMap::new();
@@ -96,7 +96,7 @@ impl Opening {
             }
         }
         drop(said);
-        // Until the last thread has nothing more to say, and has let go of the regions.
+        // Ends when the last thread has reported and dropped its regions.
         for heard in hears {
             let (shard, recovery) = heard?;
             recoveries.insert(shard, recovery);
@@ -130,7 +130,7 @@ impl Opening {
         Ok(())
     }
 
-    /// Lets the threads begin, or end where one could not open its shards: the devices are free then.
+    /// Lets the threads begin. If a shard could not be opened, ends them instead, which frees the devices.
     fn finish(
         self,
         recoveries: Result<Vec<Recovery>>,
@@ -151,10 +151,10 @@ impl Opening {
         let Found { devices, set, .. } = Arc::into_inner(found).expect(gone);
         let shared = Arc::new(Pools::new(devices.as_slice(), regions));
         for sender in pools {
-            // One that has ended meanwhile shows when the store is used.
+            // A thread that has ended meanwhile is noticed when the store is used.
             let _ = sender.send(Arc::clone(&shared));
         }
-        // To be begun, and then a command, its retries and what the driver does about one that hangs.
+        // Time to begin, then for a command, its retries and the driver's handling of a hang.
         let patience = options.timeout + options.command_timeout * 4;
         let (timeout, copied_bytes) = (options.timeout, Default::default());
         let core = Core {
@@ -172,7 +172,7 @@ impl Opening {
 }
 
 impl Seat {
-    /// The thread's life: opens its shards, and drives them.
+    /// Runs the thread: opens its shards, then drives them.
     fn live(self, said: Sender<Said>) -> Result<Stats> {
         pin(self.cpu);
         let Some(shards) = self.open(&said) else { return Err(Failure::Closed.into()) };
@@ -205,7 +205,7 @@ impl Seat {
                 Ok((shard, recovery)) => (Some(shard), Ok((number, recovery))),
                 Err(error) => (None, Err(error)),
             };
-            // Nobody listens any more where another thread failed first.
+            // The receiver is gone if another thread failed first.
             said.send(says).ok()?;
             shards.push(shard?);
         }
@@ -214,13 +214,13 @@ impl Seat {
 }
 
 impl Threads {
-    /// What each shard found when it was opened.
+    /// Returns what each shard found when it was opened.
     pub(super) fn recoveries(&self) -> &[Recovery] {
         &self.recoveries
     }
 
-    /// Has the threads finish, and waits for them: each gives up after the store's timeout, for what was sent
-    /// and again for the commit.
+    /// Ends the threads and waits for them. Each gives up after the store's timeout, once for pending requests and
+    /// once for the commit.
     pub(super) fn close(&self) -> Result<Stats> {
         let handles = std::mem::take(&mut *self.handles());
         if handles.is_empty() {
@@ -248,7 +248,8 @@ impl Drop for Threads {
     fn drop(&mut self) {
         let own = thread::current().id();
         if self.handles().iter().any(|handle| handle.thread().id() == own) {
-            // By a waker, whose task had the last handle: this thread cannot wait for itself. All end by themselves.
+            // Dropped by a waker on one of the store's own threads, which cannot wait for itself: let all threads end
+            // by themselves.
             self.core.mailboxes.iter().for_each(|mailbox| mailbox.stop());
             return;
         }

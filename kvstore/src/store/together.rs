@@ -1,60 +1,60 @@
-//! What the reads of one batch take of registered memory, where their values are held all at once.
+//! Accounting of registered memory for a batch of reads whose values are held together.
 //!
-//! Values of a batch that is taken in order, or as a whole, keep their memory until the last has come: where they need
-//! more than there is, the last never comes. Whoever takes them as they come can drop them, and may ask for more than
-//! there is.
+//! If the values of a batch are taken in order or as a whole, they keep their memory until the last arrives; if they
+//! need more than the pool has, the last never arrives. Taking values as they arrive allows dropping them, so such a
+//! batch may exceed the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What all reads of a batch share.
+/// State shared by all reads of a batch.
 pub(super) struct Together {
     is_held: AtomicBool,
-    /// Bytes that its reads have, or wait for, of each pool.
+    /// Bytes per pool that the reads have or wait for.
     bytes: Box<[AtomicU64]>,
 }
 
 impl Together {
-    /// Nothing yet, of so many pools.
+    /// Creates an empty account over `pools` pools.
     pub(super) fn new(pools: usize) -> Arc<Together> {
         let bytes = (0..pools).map(|_| AtomicU64::new(0)).collect();
         Arc::new(Together { is_held: AtomicBool::new(false), bytes })
     }
 
-    /// Says that no value is given up before the last has come.
+    /// Records that all values are held until the last one arrives.
     pub(super) fn hold(&self) {
         self.is_held.store(true, Ordering::Relaxed);
     }
 }
 
-/// One read's part.
 pub(super) struct Share {
     together: Arc<Together>,
-    /// Which pool it asks, and for how many bytes.
+    /// The pool and the bytes requested from it.
     asked: Option<(usize, u64)>,
 }
 
 impl Share {
-    /// The part of a read that has asked for nothing yet.
+    /// Creates the share of a read that has requested nothing yet.
     pub(super) fn new(together: &Arc<Together>) -> Share {
         Share { together: Arc::clone(together), asked: None }
     }
 
-    /// It asks pool number `pool` for so many bytes, and for nothing else any more.
+    /// Requests `bytes` from pool `pool`, replacing an earlier request.
     pub(super) fn ask(&mut self, pool: usize, bytes: u64) {
         self.take_back();
         self.together.bytes[pool].fetch_add(bytes, Ordering::Relaxed);
         self.asked = Some((pool, bytes));
     }
 
-    /// It asks for nothing any more.
+    /// Withdraws the request.
     pub(super) fn take_back(&mut self) {
         if let Some((pool, bytes)) = self.asked.take() {
             self.together.bytes[pool].fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
-    /// How many bytes the batch needs at once of the pool that this read asks, if those are more than `there_are`.
+    /// Returns the bytes that the batch needs at once from this read's pool, if values are held and that exceeds
+    /// `there_are`.
     pub(super) fn too_many(&self, there_are: u64) -> Option<u64> {
         let (pool, _) = self.asked?;
         let bytes = self.together.bytes[pool].load(Ordering::Relaxed);

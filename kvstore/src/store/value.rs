@@ -1,4 +1,4 @@
-//! What the store gives back.
+//! The results of store calls.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -8,8 +8,8 @@ use adit_driver::memory::AnyBuffer;
 use super::pool::PoolBuffer;
 use crate::shard::Outcome;
 
-/// An object's bytes, or a range of them, each checked against its checksum. The memory is the store's and goes back
-/// when this is dropped: who keeps many keeps others waiting.
+/// An object's bytes, or a range of them, verified against their checksums. The memory is the store's and returns to
+/// it when this is dropped: holding many values makes other readers wait.
 pub struct Value {
     buffer: PoolBuffer,
     range: Range<usize>,
@@ -17,13 +17,12 @@ pub struct Value {
 }
 
 impl Value {
-    /// The part at `range` of what was read from an object of `object_bytes`.
     pub(super) fn new(buffer: PoolBuffer, range: Range<usize>, object_bytes: u64) -> Value {
         assert!(range.end <= buffer.len() && range.start <= range.end, "a value was read");
         Value { buffer, range, object_bytes }
     }
 
-    /// Bytes of the whole object.
+    /// Returns the length of the whole object in bytes.
     pub fn object_bytes(&self) -> u64 {
         self.object_bytes
     }
@@ -49,26 +48,26 @@ impl fmt::Debug for Value {
     }
 }
 
-/// What came of a put.
+/// The result of a put.
 #[derive(Debug)]
 pub struct Put {
     /// [`Outcome::Stored`] or [`Outcome::Declined`].
     pub outcome: Outcome,
-    /// The memory that the caller lent; none where the data were copied.
+    /// The memory that the caller lent; none if the data was copied.
     pub memory: AnyBuffer,
 }
 
 impl Put {
-    /// Whether the object is stored.
+    /// Returns whether the object was stored.
     pub fn is_stored(&self) -> bool {
         self.outcome == Outcome::Stored
     }
 }
 
-/// What came of a read into the caller's memory.
+/// The result of a read into the caller's memory.
 #[derive(Debug)]
 pub struct Read {
-    /// Bytes of the part; none where there is no such object.
+    /// Bytes of the part; `None` if there is no such object.
     pub bytes: Option<u64>,
     /// The caller's memory.
     pub memory: AnyBuffer,

@@ -1,4 +1,4 @@
-//! Blocking the calling thread until something works out.
+//! Blocking the calling thread until an attempt succeeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -6,7 +6,6 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-/// Wakes a thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -15,17 +14,16 @@ impl Wake for Unpark {
     }
 }
 
-/// A waker of `thread`.
 pub(super) fn waker_of(thread: Thread) -> Waker {
     Waker::from(Arc::new(Unpark(thread)))
 }
 
 thread_local! {
-    /// One for each thread: lists of who waits know it again, and do not grow while a thread asks over and over.
+    /// One waker per thread, so that lists of waiters recognise it and do not grow when a thread retries.
     static OWN: Waker = waker_of(thread::current());
 }
 
-/// Calls a waker, which may be anything: whoever does has to survive it, and so have the others that wait.
+/// Calls a foreign waker. Catches a panic, to protect the calling thread and the other waiters.
 pub(super) fn wake(waker: Waker) {
     if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
         tracing::error!(
@@ -34,8 +32,8 @@ pub(super) fn wake(waker: Waker) {
     }
 }
 
-/// Attempts until something comes of it or `deadline` passes. An attempt that is given a waker has it called when
-/// another may work, and looks once more after that.
+/// Repeats `attempt` until it succeeds or `deadline` passes. An attempt that is given a waker arranges for it to be
+/// called when a retry may succeed, then tries once more.
 pub(super) fn until<T>(
     deadline: Instant,
     mut attempt: impl FnMut(Option<&Waker>) -> Option<T>,

@@ -1,4 +1,4 @@
-//! An object that is written in parts, in any order, and is nowhere to be seen until it is committed.
+//! An object that is written in parts, in any order, and stays invisible until it is committed.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -30,18 +30,18 @@ impl Writer {
         Writer { core, shard, id, bytes, device: OnceLock::new(), is_over: false }
     }
 
-    /// Bytes of the object.
+    /// Returns the object's length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes of a piece: parts begin at multiples of it, and end there or where the object does.
+    /// Returns the bytes of a piece. Parts begin at multiples of it, and end at one or at the object's end.
     pub fn piece_bytes(&self) -> u64 {
         piece_bytes(self.bytes)
     }
 
-    /// Writes `data` from byte `offset` on. Each part is written once; memory that was lent comes back with the answer.
-    /// Waits for registered memory where `data` are copied, and for room in the mailbox.
+    /// Writes `data` at byte `offset`. Each part is written once. Lent memory comes back with the answer. Waits for
+    /// registered memory if `data` is copied, and for room in the mailbox.
     pub fn fill<'a>(&self, offset: u64, data: impl Into<Payload<'a>>) -> Pending<AnyBuffer> {
         let data = data.into();
         let end = offset.saturating_add(data.bytes());
@@ -53,8 +53,9 @@ impl Writer {
         self.fill_part(Part::Layer(layer), data.into())
     }
 
-    /// The store's registered memory of `len` bytes, to be filled and given to [`Writer::fill`] without a copy. Waits for
-    /// it. Of a store on several controllers, memory of [`super::Store::buffer`] may be another's.
+    /// Returns `len` bytes of the store's registered memory, to be filled and passed to [`Writer::fill`] without a
+    /// copy. Blocks until some is free. In a store on several controllers use this instead of
+    /// [`super::Store::buffer`], whose memory may belong to another controller.
     ///
     /// # Errors
     /// As [`super::Store::buffer`].
@@ -62,14 +63,14 @@ impl Writer {
         self.core.buffer(len, self.device())
     }
 
-    /// The device that the object lies on, where that makes a difference to memory.
+    /// Returns the object's device, if memory depends on it.
     pub(super) fn device(&self) -> Option<u8> {
         if self.core.pools.count() == 1 {
             return None;
         }
         let id = self.id;
         let ask = || self.core.ask(self.shard, move |shard, _| Ok(shard.writer_device(id)));
-        // Without an answer the store is closed, and says so when it is asked to write.
+        // Without an answer the store is closed; the next write reports that.
         *self.device.get_or_init(|| ask().wait().ok().flatten())
     }
 
@@ -84,7 +85,7 @@ impl Writer {
         pending
     }
 
-    /// What its shard is sent to write a part.
+    /// Builds the job that writes a part.
     pub(super) fn fill_item(
         &self,
         part: Part,
@@ -96,12 +97,12 @@ impl Writer {
         (Item::Fill(item, FillReply { reply, home }), pending)
     }
 
-    /// The shard that has its object.
+    /// Returns the shard that owns its object.
     pub(super) fn shard(&self) -> u16 {
         self.shard
     }
 
-    /// Makes it an object, all at once. Every part must have been filled, and the answers have come. Where it fails, the
+    /// Turns the parts into an object, atomically. Fill every part and wait for the answers first. On failure the
     /// room is given back.
     pub fn commit(self) -> Pending<Outcome> {
         let (core, shard) = (Arc::clone(&self.core), self.shard);
@@ -110,12 +111,11 @@ impl Writer {
         pending
     }
 
-    /// What its shard calls it.
     pub(super) fn id(&self) -> WriterId {
         self.id
     }
 
-    /// It is an object now.
+    /// Records that it is an object now.
     pub(super) fn sealed(mut self) {
         self.is_over = true;
     }
@@ -126,7 +126,7 @@ impl Drop for Writer {
         if !self.is_over {
             let (id, deadline) = (self.id, adit_driver::Time::NEVER);
             let work = Work::Ask(Box::new(move |there| {
-                // What was never committed is gone with its shard.
+                // An uncommitted object ends with its shard.
                 if let Ok((shard, _)) = there {
                     shard.abandon(id);
                 }

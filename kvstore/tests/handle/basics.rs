@@ -1,4 +1,4 @@
-//! Each call does what it says, and what was put comes back.
+//! Each call of the handle, with the data read back.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ fn lent_memory_comes_back_with_each_answer(rig: &Rig) {
     assert_eq!((read.bytes, &buffer[..5000]), (Some(5000), &data(1, 5000)[..]));
     let miss = store.get_into(key(2), Part::All, AnyBuffer::One(buffer)).wait().expect("a miss");
     assert!(miss.bytes.is_none() && matches!(miss.memory, AnyBuffer::One(_)));
-    // Too short: the memory comes back with the failure.
+    // Too short: the failure returns the memory.
     let mut short = store.allocate(4096).expect("memory");
     drop(short.split_off(4096));
     let into = AnyBuffer::One(short);
@@ -146,7 +146,7 @@ fn an_object_that_is_filled_in_pieces_appears_when_it_is_committed(rig: &Rig) {
     let unfilled = store.reserve(key(8), 300_000, &with).wait().expect("room");
     let missing = unfilled.commit().wait().expect_err("nothing was filled");
     assert!(matches!(missing.failure(), Some(Failure::Unfilled { missing_bytes: 300_000 })));
-    // The room of a writer that is dropped is free again.
+    // Dropping a writer frees its room.
     let used = || store.stats().wait().expect("counted").used_units;
     let before = used();
     drop(store.reserve(key(9), 1 << 20, &with).wait().expect("room"));
@@ -202,7 +202,7 @@ fn what_was_committed_is_there_after_a_close_and_an_open(rig: &Rig) {
     assert_eq!(found, 50);
 }
 
-/// A runtime of one task: polls when it is woken.
+/// A runtime for one task, which polls when woken.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -301,7 +301,7 @@ fn tenants_and_blocks_are_told_alike_by_all_shards(rig: &Rig) {
     let info = store.info(key(3)).wait().expect("known").expect("there");
     assert_eq!((&*info.tenant, info.block), ("red", None));
     store.close().expect("closed");
-    // Nobody has named a tenant or a layout since it was opened.
+    // No tenant or layout has been named since the store was opened.
     let local = Store::open_local(&rig.options()).expect("a store");
     let (mut all, mut from) = (Vec::new(), Some(0));
     while let Some(cursor) = from {
@@ -312,7 +312,8 @@ fn tenants_and_blocks_are_told_alike_by_all_shards(rig: &Rig) {
     assert!(told(&all) == expected, "after it was opened again");
 }
 
-/// Blocks of the older store's journal lie behind those of the newer one: they are not its own, which a power cut took.
+/// Blocks of the older store's journal lie behind those of the newer one. Recovery must not take them for blocks lost
+/// from the newer store.
 fn what_is_put_after_a_format_stays_whatever_store_was_there_before(rig: &Rig) {
     let session = |first: u64| {
         let options = OpenOptions { durability: Durability::Durable, ..rig.options() };

@@ -1,4 +1,4 @@
-//! A device that goes away, comes back, and one of several.
+//! A device that goes away, one that comes back, and one of several.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use adit_kvstore::{Error, Store};
 
 use crate::rig::{Rig, data, key};
 
-/// A store of two shards on two devices of their own memory each.
+/// Opens a store of two shards on two devices, each with its own memory.
 fn two_devices(buses: &[std::sync::Arc<SoftBus>]) -> Store {
     let devices = devices_of(buses);
     let format = FormatStore { devices: devices.clone(), shards: 2, ..FormatStore::default() };
@@ -45,7 +45,7 @@ fn objects_of_a_device_that_is_pulled_are_misses_until_it_is_recovered() {
     let works = store.recover(0).expect_err("nothing to recover");
     assert!(matches!(works, Error::Invalid { .. }), "{works}");
     assert!(store.recover(2).is_err(), "no such device");
-    // Whichever device a writer's object is on, its parts get there.
+    // Parts reach a writer's object on either device.
     for number in 100..104 {
         let writer = store.reserve(key(number), 300_000, &PutWith::default());
         let writer = writer.wait().expect("room");
@@ -58,7 +58,7 @@ fn objects_of_a_device_that_is_pulled_are_misses_until_it_is_recovered() {
     }
 
     buses[1].unplug();
-    // What was asked first may take until the driver notices.
+    // The first request may take until the driver notices.
     let hit = |number| match store.get(key(number)).wait() {
         Ok(Some(value)) => {
             assert_eq!(value[..], data(number, 9000));
@@ -111,7 +111,7 @@ fn one_of_several_devices_that_failed_is_recovered_without_the_others() {
     assert!((0..40).all(|number| hit(&number)), "all");
 }
 
-/// Two software controllers as devices.
+/// Opens two software controllers as devices.
 fn devices_of(buses: &[std::sync::Arc<SoftBus>]) -> Vec<Device> {
     let target: Target = "soft:mem=64M".parse().expect("a target");
     let device = |bus: &std::sync::Arc<SoftBus>| {
@@ -123,7 +123,7 @@ fn devices_of(buses: &[std::sync::Arc<SoftBus>]) -> Vec<Device> {
     buses.iter().map(device).collect()
 }
 
-/// Hands one request to a store on this thread and polls until it is answered; what came of it, and its memory.
+/// Submits one request to a local store and polls until it is answered; returns the outcome and the memory.
 fn ask(store: &mut Local, action: Action) -> (Option<Outcome>, AnyBuffer) {
     let (begun, mut answer) = (Instant::now(), None);
     store.submit(store.now(), Request { tag: 1, deadline: Time::NEVER, action });
@@ -144,7 +144,7 @@ fn a_local_store_recovers_a_device_that_failed_and_no_other() {
     let options = OpenOptions { devices, command_timeout, ..OpenOptions::default() };
     let mut store = Store::open_local(&options).expect("a store");
     for number in 0..30 {
-        // Memory of a device's own says where the object goes.
+        // A device's own memory determines where the object goes.
         let mut memory = store.allocate_on((number % 2) as u8, 8192).expect("memory");
         memory[..8000].copy_from_slice(&data(number, 8000));
         let data = AnyBuffer::One(memory);
@@ -156,7 +156,7 @@ fn a_local_store_recovers_a_device_that_failed_and_no_other() {
     let (first, second): (Vec<u64>, Vec<u64>) =
         (0..30).partition(|number| device_of(&store, *number) == Some(0));
     assert!(!first.is_empty() && !second.is_empty(), "both devices have some");
-    // A device that is gone gives no memory.
+    // A missing device gives no memory.
     let mut rooms =
         [0, 1].map(|device| Some(AnyBuffer::One(store.allocate_on(device, 8192).expect("memory"))));
     let mut hit = |store: &mut Local, number: u64| {
@@ -214,7 +214,7 @@ fn a_store_whose_device_is_gone_has_nothing_due() {
         store.submit(now, Request { tag: number, deadline: Time::NEVER, action });
         while poll(&mut store).1 == 0 {}
     }
-    // One block of the journal is on its way to nowhere, and the next one is begun.
+    // One journal block is on its way to nowhere, and the next one has begun.
     bus.unplug();
     for number in 0..8 {
         let (now, action) = (store.now(), Action::Delete(key(number)));

@@ -54,7 +54,7 @@ fn lent(store: &Store, filled: &[u8]) -> AnyBuffer {
     AnyBuffer::One(buffer)
 }
 
-/// Reads a layer of blocks, and checks each.
+/// Reads and checks a layer of blocks.
 fn check_layer(store: &Store, index: u64, numbers: std::ops::Range<u64>) {
     let blocks = numbers.clone().map(|number| (key(number), lent(store, &[0; LAYER_BYTES])));
     for (number, read) in numbers.clone().zip(store.get_layer(index as u32, blocks).wait()) {
@@ -148,7 +148,7 @@ fn a_blocks_writer_that_does_not_end_well_gives_its_room_back(rig: &Rig) {
         assert!(matches!(missing.failure(), Some(Failure::Unfilled { .. })), "{missing}");
     }
     assert_eq!(used(), before, "not committed");
-    // One that is refused refuses all.
+    // A refused block refuses all.
     let tenant = store.tenant("small", Some(40 << 12)).wait().expect("a tenant");
     let with = PutWith { tenant: Some(tenant), ..PutWith::default() };
     let over = store.reserve_blocks(&layout, keys(0..9), &with).expect_err("over its quota");

@@ -1,4 +1,4 @@
-//! What goes and what comes in as the user says: policies of their own, and budgets from the drive's log.
+//! Custom policies, and budgets from the drive's log.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use adit_kvstore::{Error, ObjectId, Store};
 
 use crate::rig::{Rig, data, key};
 
-/// What came last goes first.
+/// Evicts the newest first.
 struct Newest(Vec<ObjectId>);
 
 impl Policy for Newest {
@@ -65,7 +65,7 @@ fn a_policy_of_the_users_own_says_what_goes() {
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How many of a few puts are declined because of the budget.
+/// Returns how many of five puts the budget declines.
 fn declined(rig: &Rig, lifetime: Option<Duration>, write_bytes_per_day: Option<u64>) -> usize {
     let options = OpenOptions { lifetime, write_bytes_per_day, ..rig.options() };
     let store = Store::open(&options).expect("a store");
@@ -77,7 +77,8 @@ fn declined(rig: &Rig, lifetime: Option<Duration>, write_bytes_per_day: Option<u
 fn a_lifetime_limits_what_is_written_by_what_the_drive_endures() {
     let rig = Rig::soft();
     rig.format(1);
-    // A new drive of 2^28 bytes endures 547 times that: for so many days this is an object in an hour.
+    // A new drive of 2^28 bytes is assumed to endure 547 times its size: over this many days that is one object per
+    // hour.
     let long = Some(DAY * 547_000);
     assert_eq!(declined(&rig, None, None), 0);
     assert_eq!(declined(&rig, Some(DAY * 365), None), 0);

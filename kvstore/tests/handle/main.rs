@@ -9,7 +9,7 @@ mod pressure;
 mod protected;
 mod rig;
 
-/// The tests `$test(&Rig)` of a module, on each path.
+/// Runs the tests `$test(&Rig)` of a module on each path.
 #[macro_export]
 macro_rules! on_each_path {
     ($($test:ident),* $(,)?) => {

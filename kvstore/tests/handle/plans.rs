@@ -1,4 +1,4 @@
-//! Reads that somebody else carries out.
+//! Reads carried out by another executor.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ on_each_path!(
     a_plan_of_a_part_that_is_not_there_holds_nothing,
 );
 
-/// An executor of its own, with its own queue.
+/// An executor with a queue of its own.
 struct Executor {
     device: Device,
     queue: DeviceQueue<Buffer>,
@@ -52,7 +52,7 @@ impl Executor {
         }
     }
 
-    /// The memory of each item once all transfers are over.
+    /// Carries out all transfers and returns the memory of each item.
     fn run(&mut self, plan: &Plan, lens: &[usize]) -> Vec<Vec<u8>> {
         let mut items: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
         for transfer in plan.transfers() {
@@ -67,7 +67,7 @@ impl Executor {
         items
     }
 
-    /// What each item of the list read, by its position, and whether it is intact.
+    /// Returns what each item of the list read, with its position, and whether it is intact.
     fn carry_out<L>(&mut self, transfers: &Transfers<L>) -> Vec<(u32, Vec<u8>, bool)> {
         let mut all = Vec::new();
         for part in &transfers.parts {
@@ -177,7 +177,7 @@ fn nothing_is_written_where_a_plan_reads_until_it_is_released() {
     let transfers = local.plan(local.now(), &asked(0..9), Time::NEVER).expect("planned");
     assert!(transfers.item(8).is_none() && transfers.item(7).is_some());
     let mut executor = Executor::new(&device);
-    // Replaced, and then everything that can be is overwritten, twice.
+    // Replace the objects, then overwrite all other space twice.
     put_all(&mut local, 0..8, 1000, 50_000);
     let churn = |local: &mut Local, round: u64| {
         for first in (0..96).step_by(4) {

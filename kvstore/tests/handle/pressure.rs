@@ -1,4 +1,4 @@
-//! Many at once, too much, too late, and in the middle of something else.
+//! Load: many requests at once, too much, too late, and interrupted.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -60,7 +60,7 @@ fn memory_that_is_used_up_comes_back_when_a_value_is_dropped(rig: &Rig) {
     for number in 0..3 {
         store.put(key(number), data(number, len)).wait().expect("put");
     }
-    // Eight megabytes hold two values of three.
+    // Eight megabytes hold two of three values.
     let held = [0, 1].map(|n| store.get(key(n)).wait().expect("got").expect("there"));
     let third = store.get(key(2));
     let third = third.wait_timeout(Duration::from_millis(50)).expect_err("no memory");
@@ -95,7 +95,7 @@ fn a_read_that_is_given_up_does_not_hold_up_the_next(rig: &Rig) {
     let store = rig.format(1).open();
     store.put(key(1), data(1, 3 << 20)).wait().expect("put");
     store.put(key(2), data(2, 5000)).wait().expect("put");
-    // Else what is due for the journal would wake the thread.
+    // Otherwise journal work would wake the thread.
     store.commit().wait().expect("committed");
     let held = store.buffer(6 << 20).expect("most of it");
     let first = store.get(key(1));
@@ -124,7 +124,7 @@ fn reads_without_memory_fill_the_mailbox_and_no_more(rig: &Rig) {
     }
     assert!((8..=64).contains(&waiting.len()), "{} wait", waiting.len());
     assert!(store.exists(key(1)).wait().expect("known"), "what needs no memory goes on");
-    // Who may wait does, and gets its turn.
+    // A caller that may wait gets its turn.
     let last = std::thread::spawn({
         let store = store.clone();
         move || store.get(key(1)).wait().map(|value| value.is_some())
@@ -177,7 +177,7 @@ fn a_store_closes_in_time_though_a_read_waits_for_memory(rig: &Rig) {
     drop(all);
 }
 
-/// A waker whose task holds the last handle, as that of a runtime that is gone: the store's own thread drops it.
+/// A waker whose task holds the last handle, as after its runtime ends: the store's own thread drops it.
 fn a_task_that_owns_the_store_may_be_dropped_by_its_waker(rig: &Rig) {
     struct Task(Mutex<Option<Store>>);
     impl Wake for Task {
@@ -191,7 +191,7 @@ fn a_task_that_owns_the_store_may_be_dropped_by_its_waker(rig: &Rig) {
     let task = Arc::new(Task(Mutex::new(Some(store))));
     let is_there = || task.0.lock().expect("no panic").is_some();
     match Pin::new(&mut commit).poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task)))) {
-        // It was quicker, and wakes nobody.
+        // The answer was faster, so the waker is not called.
         Poll::Ready(answer) => return answer.expect("committed"),
         Poll::Pending => {}
     }
@@ -201,7 +201,7 @@ fn a_task_that_owns_the_store_may_be_dropped_by_its_waker(rig: &Rig) {
         std::thread::yield_now();
     }
     commit.wait().expect("committed");
-    // The threads end by themselves, and let the devices go.
+    // The threads end by themselves and release the devices.
     let opened = std::iter::repeat_with(|| Store::open(&rig.options()));
     let mut opened = opened.inspect(|_| std::thread::sleep(Duration::from_millis(10)));
     let store = opened.find_map(|opened| match opened {
@@ -252,7 +252,7 @@ fn what_is_cancelled_gives_its_memory_back(rig: &Rig) {
         drop(store.get(key(1)));
         drop(store.put(key(2), &object));
     }
-    // All of it is there again, in one piece.
+    // All of it is back, in one piece.
     assert_eq!(store.buffer(8 << 20).expect("all of it").len(), 8 << 20);
 }
 

@@ -1,5 +1,5 @@
-//! A store on a namespace whose controller protects the data: what a plan says of its bytes, and what becomes of
-//! objects whose data the controller finds wrong.
+//! A store on a namespace with protection information: what a plan says about its bytes, and what happens to objects
+//! that the controller finds damaged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::rig::{data, key};
 
 const LEN: usize = 50_000;
 
-/// A formatted store on a protected controller, and the way to that.
+/// Formats a store on a protected controller; returns its bus as well.
 fn protected(kind: Protection) -> (Arc<SoftBus>, Store) {
     let tail = format!("mem=256M,pi={}", kind.number());
     let bus = SoftBus::new(tail.parse().expect("options"), Drive::Thread).expect("a bus");
@@ -42,7 +42,7 @@ fn faults(bus: &SoftBus, plan: &str) {
     bus.with_controller(|controller| controller.set_faults(plan));
 }
 
-/// Carries a transfer out on a queue of its own.
+/// Carries out a transfer on a queue of its own.
 fn carry_out(store: &Store, transfer: &Transfer) -> (Buffer, Result<u32, CommandError>) {
     let device = &store.devices()[0];
     let timeout = Duration::from_secs(10);
@@ -91,7 +91,7 @@ fn what_the_device_finds_wrong_is_one_counted_miss_after_one_read() {
     let (bus, store) = protected(Protection::Type1);
     put(&store, 1);
     put(&store, 2);
-    // Its second rule counts every other read.
+    // The second rule counts every other read.
     faults(&bus, "rot@read:times=1+delay(1us)@read");
     assert!(store.get(key(1)).wait().expect("an answer").is_none(), "a miss");
     assert_eq!(bus.with_controller(|controller| controller.fault_counts()), [1, 0]);

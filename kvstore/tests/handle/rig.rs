@@ -1,4 +1,4 @@
-//! A place for a store: a software controller in memory, or a file through the kernel.
+//! The place of a store: an in-memory software controller, or a file through the kernel.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,12 +8,11 @@ use adit_driver::{Device, DeviceOptions, Target};
 use adit_kvstore::store::{FormatStore, OpenOptions};
 use adit_kvstore::{Key, Store};
 
-/// Bytes of it.
 const BYTES: u64 = 256 << 20;
 
-/// See the module.
+/// The place of a store.
 pub(crate) enum Rig {
-    /// Stays as it is while a store on it is closed and opened again.
+    /// Persists while a store on it is closed and opened again.
     Soft(Box<Device>),
     File(PathBuf),
 }
@@ -46,7 +45,7 @@ impl Rig {
         }
     }
 
-    /// How a store on it is opened: small, and quick to give up.
+    /// Returns options for opening a store on it: small, with short timeouts.
     pub(crate) fn options(&self) -> OpenOptions {
         OpenOptions {
             targets: self.target().into_iter().collect(),
@@ -87,7 +86,7 @@ pub(crate) fn key(number: u64) -> Key {
     Key::from(number)
 }
 
-/// What object `number` holds, which no other does.
+/// Returns the contents of object `number`, different for each.
 pub(crate) fn data(number: u64, len: usize) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

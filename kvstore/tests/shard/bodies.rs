@@ -1,4 +1,4 @@
-//! What every path must do.
+//! Test bodies for every path.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Devices of some path, and a shard on them whose requests are answered one after another.
+//! Devices of some path, and a shard on them that answers requests one after another.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,11 +18,11 @@ use adit_kvstore::{Durability, Key, Result};
 pub(crate) type Queue = DeviceQueue<Load>;
 pub(crate) type Answer = std::result::Result<Outcome, Failure>;
 
-/// Bytes of all devices together.
+/// Total bytes of all devices.
 const BYTES: u64 = 48 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Devices, formatted for one shard.
+/// Devices formatted for one shard.
 pub(crate) struct Rig {
     pub(crate) devices: Vec<Device>,
     files: Vec<PathBuf>,
@@ -35,7 +35,7 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    /// Software controllers.
+    /// Creates software controllers.
     pub(crate) fn soft(count: u64) -> Rig {
         let bytes = (BYTES / count) >> 20;
         let open = |index| {
@@ -47,7 +47,7 @@ impl Rig {
         Rig { devices: (0..count).map(open).collect(), files: Vec::new() }.formatted()
     }
 
-    /// The devices that `ADIT_TARGETS` names, by spaces. What is on them is gone.
+    /// Opens the devices in `ADIT_TARGETS`, separated by spaces, and destroys their contents.
     pub(crate) fn named() -> Rig {
         let targets = std::env::var("ADIT_TARGETS").expect("ADIT_TARGETS names devices to destroy");
         let open = |target: &str| {
@@ -58,7 +58,7 @@ impl Rig {
         Rig { devices, files: Vec::new() }.formatted()
     }
 
-    /// Files. They lie in the build directory: direct I/O needs a real file system.
+    /// Creates files in the build directory, because direct I/O needs a real file system.
     pub(crate) fn uring(count: u64) -> Rig {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let file = |_| {
@@ -102,7 +102,6 @@ impl Rig {
         self.devices.iter().map(lane).collect()
     }
 
-    /// Opens the store.
     pub(crate) fn try_open(&self, options: ShardOptions) -> Result<Opened<'_>> {
         let mut lanes = self.lanes();
         let set = format::read_set(&mut lanes, &mut self.clock())?;
@@ -115,7 +114,7 @@ impl Rig {
         self.try_open(options).expect("a store")
     }
 
-    /// Memory that every device can use, or this one's.
+    /// Allocates memory that every device can use, or the first one's.
     pub(crate) fn memory(&self, bytes: usize) -> Buffer {
         self.devices[0].allocate(bytes.next_multiple_of(4096)).expect("memory")
     }
@@ -147,14 +146,13 @@ fn lane(device: &Device) -> Lane<Queue> {
     Lane::new(queue(device, &[&memory]), info, memory)
 }
 
-/// A queue beside the store's.
 fn beside(device: &Device) -> DeviceQueue<Buffer> {
     let timeout = Duration::from_secs(10);
     let options = QueueOptions { depth: 1, timeout, abort_timeout: timeout };
     device.create_queue(&options, &[]).expect("a queue")
 }
 
-/// Writes `bytes` over the first place on a device that begins with `pattern`. True if there is one.
+/// Writes `bytes` over the first place on a device that begins with `pattern`. Returns whether there is one.
 pub(crate) fn overwrite(device: &Device, pattern: &[u8], bytes: &[u8]) -> bool {
     let mut memory = device.allocate(4096).expect("memory");
     let mut queue = beside(device);
@@ -196,7 +194,6 @@ fn carry_out(
     finished.buffer
 }
 
-/// A store that is open.
 pub(crate) struct Opened<'a> {
     rig: &'a Rig,
     pub(crate) shard: Shard<Queue>,
@@ -208,7 +205,7 @@ impl Opened<'_> {
         self.rig.devices[0].now()
     }
 
-    /// Hands in a request; what its answers are tagged with.
+    /// Submits a request and returns its tag.
     pub(crate) fn submit(&mut self, action: Action) -> u64 {
         self.next_tag += 1;
         let request = ShardRequest { tag: self.next_tag, deadline: Time::NEVER, action };
@@ -216,7 +213,7 @@ impl Opened<'_> {
         self.next_tag
     }
 
-    /// So many answers, in the order in which they come.
+    /// Returns the next `count` answers, in the order of their arrival.
     pub(crate) fn answers(&mut self, count: usize) -> Vec<Done> {
         let (mut answers, begun) = (Vec::new(), Instant::now());
         while answers.len() < count {
@@ -227,7 +224,7 @@ impl Opened<'_> {
         answers
     }
 
-    /// A request of one item, and its answer.
+    /// Submits a request of one item and returns its answer.
     pub(crate) fn one(&mut self, action: Action) -> (Answer, AnyBuffer) {
         let tag = self.submit(action);
         let done = self.answers(1).pop().expect("an answer");
@@ -242,7 +239,7 @@ impl Opened<'_> {
         PutItem { key, bytes, data: AnyBuffer::One(data), options: PutOptions::default() }
     }
 
-    /// Puts an object whose bytes follow from its key.
+    /// Puts an object whose contents derive from its key.
     pub(crate) fn put(&mut self, key: &str, bytes: u64) -> Answer {
         self.one(Action::Put(self.put_item(key, bytes))).0
     }
@@ -252,7 +249,7 @@ impl Opened<'_> {
         GetItem { key: Key::try_from(key).expect("a key"), part, into }
     }
 
-    /// Whether an object is there; its bytes must be right.
+    /// Returns whether an object exists, and checks its bytes.
     pub(crate) fn has(&mut self, key: &str, bytes: u64) -> bool {
         let (answer, memory) = self.one(Action::Get(self.get_item(key, bytes, Part::All)));
         match answer.expect("healthy devices") {
@@ -271,7 +268,7 @@ impl Opened<'_> {
     }
 }
 
-/// The bytes of the object of this key.
+/// Fills `bytes` with the contents of the object with this key.
 pub(crate) fn fill(bytes: &mut [u8], key: &str) {
     let seed: u64 = key.bytes().fold(11, |seed, byte| seed.wrapping_mul(131) + u64::from(byte));
     for (index, byte) in bytes.iter_mut().enumerate() {
@@ -281,7 +278,7 @@ pub(crate) fn fill(bytes: &mut [u8], key: &str) {
     }
 }
 
-/// Checks what was read of an object of `bytes` from `from` on.
+/// Checks the bytes read at `from` in an object of `bytes`.
 pub(crate) fn check(memory: &AnyBuffer, key: &str, bytes: u64, from: usize) {
     let AnyBuffer::One(memory) = memory else { panic!("the memory that was given") };
     let mut expected = vec![0; bytes as usize];

@@ -2,11 +2,11 @@
 //!
 //! | setting | value | why |
 //! |---|---|---|
-//! | file | data and an eighth, and 256 MiB, allocated before | room for journal, checkpoints and puts that replace |
+//! | file | data and an eighth, and 256 MiB, allocated in advance | room for journal, checkpoints and puts that replace |
 //! | shards, threads of the store | 1, 1 | one thread drives a disk; the callers are one more |
 //! | durability | `restart` | the default |
-//! | memory | its pool: 64 MiB or twice what is in flight, registered; no cache of objects | that is how it is made |
-//! | callers | tasks on one thread; `get` of the handle, into the pool; `put` of memory that `allocate` gave | no copies |
+//! | memory | its pool: 64 MiB or twice what is in flight, registered; no cache of objects | its design |
+//! | callers | tasks on one thread; `get` of the handle, into the pool; `put` of memory from `allocate` | no copies |
 //!
 //! Every get is verified by CRC-32C before it is answered.
 
@@ -25,7 +25,7 @@ use crate::measured::Found;
 pub(super) struct Adit {
     store: Store,
     object_bytes: usize,
-    /// Memory for puts, one for each request in flight.
+    /// Memory for puts, one buffer per request in flight.
     idle: Mutex<Vec<Buffer>>,
 }
 
@@ -59,13 +59,13 @@ impl Adit {
     }
 }
 
-/// Memory of the store's for puts, with the bytes that all objects share.
+/// Allocates store memory for puts, filled with the bytes that all objects share.
 fn buffers(store: &Store, setup: &Setup) -> Result<Vec<Buffer>> {
     let (depth, base) = (setup.depth as usize, contents::base(setup.object_bytes));
     let mut region = store.allocate(depth * base.len())?;
     let pieces = (0..depth).rev().map(|index| {
         let mut buffer = region.split_off(index * base.len());
-        // Memory comes in whole pages, which may be more than was asked for.
+        // Memory comes in whole pages, possibly more than requested.
         drop(buffer.split_off(base.len()));
         buffer.copy_from_slice(&base);
         buffer

@@ -1,15 +1,15 @@
-//! Plain files: one for each object, in 256 directories.
+//! Plain files: one per object, in 256 directories.
 //!
 //! | setting | value | why |
 //! |---|---|---|
-//! | a put | open, `pwrite` from the beginning, close; in place where the file is there | the least that stores an object |
+//! | a put | open, `pwrite` from the beginning, close; in place if the file exists | the least that stores an object |
 //! | a get | open, `pread`, close | no cache of handles: there are as many files as objects |
-//! | `files` | page cache | it is the cache, as large as the memory that is allowed |
-//! | `files-direct` | `O_DIRECT`, memory aligned to pages | no cache |
+//! | `files` | page cache | it is the cache, as large as the allowed memory |
+//! | `files-direct` | `O_DIRECT`, page-aligned memory | no cache |
 //! | callers | a thread for each request in flight | the calls block |
 //!
-//! Nothing is verified and nothing is atomic: bytes that changed are returned as they are, and a crash leaves halves. No put
-//! is flushed; `settle` is one `syncfs`.
+//! Nothing is verified and nothing is atomic: changed bytes are returned as they are, and a crash leaves partial
+//! objects. Puts are not flushed; `settle` is one `syncfs`.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -30,7 +30,7 @@ pub(super) struct Files {
     is_direct: bool,
 }
 
-/// Memory that begins at a page.
+/// Memory aligned to a page.
 pub(super) struct Aligned {
     memory: Vec<u8>,
     from: usize,

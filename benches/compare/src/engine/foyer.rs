@@ -2,16 +2,17 @@
 //!
 //! | setting | value | why |
 //! |---|---|---|
-//! | memory cache | half of the memory that is allowed, LRU, 16 shards | the other half is for buffers and what is in flight |
-//! | file | data and a half, allocated before | all objects fit, and puts that replace old ones |
-//! | I/O engine | `foyer`: io_uring, one thread, as deep as there are requests and more; `foyer-psync`: threads of the runtime | its fastest, and the one that does not spin |
-//! | write policy | on insertion | on eviction what is in memory would be counted as stored without being on the disk |
+//! | memory cache | half of the allowed memory, LRU, 16 shards | the other half is for buffers and requests in flight |
+//! | file | data and a half, allocated in advance | all objects fit, and puts that replace old ones |
+//! | I/O engine | `foyer`: io_uring, one thread, deeper than the requests in flight; `foyer-psync`: threads of the runtime | its fastest, and the one that does not spin |
+//! | write policy | on insertion | on eviction, objects in memory would count as stored without being on the disk |
 //! | flushers | 2, buffers of an eighth of the memory, at most 64 MiB | enough to keep the disk busy |
-//! | compression, admission, reinsertion | none, all, none | nothing is to be computed or declined |
-//! | callers | tasks, on as many threads as there are processors | its calls are futures of tokio's |
+//! | compression, admission, reinsertion | none, all, none | no computation, and no object declined |
+//! | callers | tasks, on as many threads as there are processors | its calls are tokio futures |
 //!
-//! foyer drops what it cannot write soon enough. So that all is there, a put waits while more than three quarters of a flusher's buffer are unwritten; what that
-//! costs is foyer's, as a fill that loses objects is none. It verifies XxHash64 on reads from the disk.
+//! foyer drops what it cannot write soon enough. To keep every object, a put waits while more than three quarters of
+//! a flusher's buffer are unwritten. That cost counts against foyer, because a fill that loses objects is invalid.
+//! foyer verifies XxHash64 on reads from the disk.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -30,9 +31,9 @@ use crate::contents;
 use crate::measured::Found;
 
 const FLUSHERS: usize = 2;
-/// Of both flushers; each has two of them, in turns.
+/// Total for both flushers; each alternates between two buffers.
 const BUFFERS_BYTES_MAX: usize = 64 << 20;
-/// After so much the count of what is unwritten begins anew, as it is an estimate.
+/// Restart the count of unwritten bytes after this many, because it is an estimate.
 const COUNTED_ANEW_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 4096;
 
@@ -40,16 +41,16 @@ pub(super) struct Foyer {
     cache: HybridCache<u128, Vec<u8>>,
     file: PathBuf,
     base: Vec<u8>,
-    /// What may be unwritten; less than the buffer of one flusher.
+    /// Limit of unwritten bytes, less than the buffer of one flusher.
     unwritten_bytes_max: u64,
     handed: Mutex<Handed>,
 }
 
-/// What was given to foyer since the count began.
+/// Bytes given to foyer since the count began.
 #[derive(Default)]
 struct Handed {
     bytes: u64,
-    /// What foyer had written when it began.
+    /// Bytes foyer had written when the count began.
     written_before: u64,
 }
 

@@ -1,7 +1,7 @@
-//! What is compared.
+//! The engines that are compared.
 //!
-//! Each engine's file says how it is set up and why, and gives the same words to the report. All are given the same objects, the
-//! same memory and the same number of requests in flight.
+//! Each engine's file documents its setup with reasons, and gives the same words to the report. All engines get the
+//! same objects, the same memory and the same number of requests in flight.
 
 mod adit;
 mod files;
@@ -45,21 +45,20 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// As on the command line.
+    /// Returns the name used on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 }
 
-/// What an engine is given.
+/// The inputs of an engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     /// An empty folder of its own.
     pub(crate) folder: PathBuf,
-    /// How many objects there will be.
     pub(crate) objects: u64,
     pub(crate) object_bytes: usize,
-    /// What it may use.
+    /// Memory that it may use.
     pub(crate) memory_bytes: u64,
     /// Requests in flight.
     pub(crate) depth: u32,
@@ -71,50 +70,50 @@ impl Setup {
     }
 }
 
-/// In words, for the report.
+/// The engine's description for the report.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     pub(crate) setup: String,
     pub(crate) promise: String,
 }
 
-/// What workers use.
+/// An engine as workers use it.
 pub(crate) trait Engine: Send + Sync + 'static {
-    /// What a worker has of its own.
+    /// A worker's own state.
     type Hands: Send;
 
-    /// Makes a worker's.
+    /// Creates a worker's state.
     ///
     /// # Errors
-    /// Where there is no memory for it.
+    /// If there is no memory for it.
     fn hands(&self) -> Result<Self::Hands>;
 
-    /// Stores an object; returns when the engine says that it has it.
+    /// Stores an object; returns when the engine reports it stored.
     fn put(&self, hands: &mut Self::Hands, object: u64) -> impl Future<Output = Result<()>> + Send;
 
-    /// Reads an object and checks it.
+    /// Reads and checks an object.
     fn get(
         &self,
         hands: &mut Self::Hands,
         object: u64,
     ) -> impl Future<Output = Result<Found>> + Send;
 
-    /// Returns when all that was put is on the device, through its volatile cache.
+    /// Returns when everything put is on the device, through its volatile cache.
     fn settle(&self) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// What phases run on.
+/// Runs phases on an engine.
 pub(crate) trait Bed {
     /// Runs a phase to its end.
     ///
     /// # Errors
-    /// Whatever failed; misses and wrong bytes are counted and no errors.
+    /// Any failure; misses and wrong bytes are counted instead.
     fn run(&mut self, work: &Arc<Work>) -> Result<Tally>;
 
     /// As [`Engine::settle`].
     ///
     /// # Errors
-    /// Whatever failed.
+    /// Any failure.
     fn settle(&mut self) -> Result<()>;
 }
 
@@ -137,7 +136,7 @@ impl<E: Engine> Bed for Workers<E> {
 /// Opens an engine.
 ///
 /// # Errors
-/// Why it cannot be.
+/// If it cannot be opened.
 pub(crate) fn open(kind: Kind, setup: &Setup) -> Result<(Box<dyn Bed>, About)> {
     match kind {
         Kind::Raw => {
@@ -171,7 +170,7 @@ fn workers<E: Engine>(
     (Box::new(Workers { engine: Arc::new(engine), runner, depth: setup.depth }), about)
 }
 
-/// A runtime whose tasks run on one thread, the caller's, or on so many.
+/// Creates a runtime on the calling thread or, for several threads, on that many.
 fn runtime(threads: usize) -> Result<Runtime> {
     let mut builder = match threads {
         1 => Builder::new_current_thread(),
@@ -183,7 +182,7 @@ fn runtime(threads: usize) -> Result<Runtime> {
     Ok(builder.enable_all().build()?)
 }
 
-/// Makes a file whose blocks are allocated, as one would for a store: finding room is nobody's work then.
+/// Creates a file with allocated blocks, as for a store, so that no put pays for allocation.
 fn make_file(path: &Path, bytes: u64) -> Result<()> {
     let make = || -> Result<()> {
         let file = File::create_new(path)?;
@@ -194,7 +193,7 @@ fn make_file(path: &Path, bytes: u64) -> Result<()> {
     })
 }
 
-/// Found or wrong, by what was read.
+/// Judges the bytes read: right or wrong.
 fn judge(bytes: &[u8], object: u64, object_bytes: usize) -> Found {
     if crate::contents::is_right(bytes, object, object_bytes) { Found::Right } else { Found::Wrong }
 }

@@ -1,7 +1,8 @@
-//! No engine: what the device itself gives at that depth, for whoever asks whether it is saturated.
+//! No engine: the device's own performance at that depth, to determine whether it is saturated.
 //!
-//! One queue of the driver's io_uring path on a file whose blocks are allocated, direct I/O, registered memory, one thread. The object's
-//! number is its place. There are no keys and no promises, and each read is checked as every engine's.
+//! One queue of the driver's io_uring path on a file with allocated blocks, direct I/O, registered memory, one
+//! thread. The object's number is its place. There are no keys and no guarantees; each read is checked like every
+//! engine's.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -20,21 +21,21 @@ use crate::measured::Tally;
 use crate::options::Phase;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a wait may take before the clock is looked at again.
+/// Longest wait between two readings of the clock.
 const WAIT: Duration = Duration::from_millis(10);
 
 pub(super) struct Raw {
     device: Device,
     queue: DeviceQueue<Buffer>,
-    /// Pieces of one region, one for each request in flight.
+    /// Pieces of one region, one per request in flight.
     idle: Vec<Buffer>,
-    /// Where that region begins: a buffer's distance from it says which flight is its.
+    /// The start of that region: a buffer's offset from it identifies its flight.
     first: usize,
     flights: Vec<Flight>,
     object_bytes: usize,
 }
 
-/// What a buffer in flight is used for.
+/// The use of a buffer in flight.
 #[derive(Clone, Copy)]
 struct Flight {
     began: Instant,
@@ -56,7 +57,7 @@ impl Raw {
         let first = region.as_ptr() as usize;
         let idle = (0..depth).rev().map(|index| {
             let mut buffer = region.split_off(index * setup.object_bytes);
-            // Memory comes in whole pages, which may be more than was asked for.
+            // Memory comes in whole pages, possibly more than requested.
             drop(buffer.split_off(setup.object_bytes));
             buffer
         });
@@ -70,7 +71,7 @@ impl Raw {
         Ok((Raw { device, queue, idle, first, flights, object_bytes: setup.object_bytes }, about))
     }
 
-    /// Begins a request for each idle buffer, until there are no more to begin. Returns how many began.
+    /// Begins a request with each idle buffer, until there are no more to begin. Returns how many began.
     fn begin(&mut self, work: &Work, random: &mut Random) -> Result<usize> {
         let (now, began) = (self.device.now(), Instant::now());
         let mut begun = 0;
@@ -96,7 +97,7 @@ impl Raw {
         Ok(begun)
     }
 
-    /// Takes in what finished; returns how much.
+    /// Handles completions; returns how many.
     fn take(&mut self, phase: Phase, tally: &mut Tally) -> Result<usize> {
         let Raw { queue, idle, flights, first, object_bytes, device, .. } = self;
         let (mut failure, ended) = (None, Instant::now());
@@ -120,7 +121,7 @@ impl Raw {
     }
 }
 
-/// Which of the pieces of a region that begins at `first` a buffer is.
+/// Returns the index of a buffer among the pieces of a region that begins at `first`.
 fn index(first: usize, buffer: &Buffer, object_bytes: usize) -> usize {
     (buffer.as_ptr() as usize - first) / object_bytes
 }

@@ -3,15 +3,15 @@
 //! | setting | value | why |
 //! |---|---|---|
 //! | blob files | on from 4 KiB, 256 MiB each | objects stay out of the tree's compactions |
-//! | garbage collection of blobs | on, the oldest quarter | puts that replace objects are to give their room back |
-//! | direct reads, flushes and compactions | on | its memory is its own then |
+//! | garbage collection of blobs | on, the oldest quarter | puts that replace objects must give their room back |
+//! | direct reads, flushes and compactions | on | all its memory is then its own |
 //! | write-ahead log | off | it would write each object twice; a cache does not need it |
-//! | memtables | 2 of 64 MiB, or of an eighth of the memory where that is less | the default size |
-//! | block cache | half of the memory that is allowed; blobs are not in it | the other half is for memtables and what is in flight |
+//! | memtables | 2 of 64 MiB, or of an eighth of the memory if that is less | the default size |
+//! | block cache | half of the allowed memory; blobs are not in it | the other half is for memtables and requests in flight |
 //! | compression | none | the objects do not compress |
 //! | callers | a thread for each request in flight, `get_pinned` | the calls block |
 //!
-//! `settle` flushes the memtables, with which blob files are synced. Reads verify CRC-32C, as is the default.
+//! `settle` flushes the memtables, which syncs the blob files. Reads verify CRC-32C, the default.
 
 use anyhow::{Context, Result};
 use rocksdb::{
@@ -70,7 +70,7 @@ impl Rocks {
     }
 }
 
-/// What a thread has of its own.
+/// A thread's own state.
 pub(super) struct Hands {
     object: Vec<u8>,
     write: WriteOptions,

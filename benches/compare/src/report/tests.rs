@@ -1,4 +1,4 @@
-//! What the tables say of figures that are known.
+//! Tables from known figures.
 
 use super::*;
 use crate::options::Cli;

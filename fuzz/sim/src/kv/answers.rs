@@ -1,4 +1,4 @@
-//! What comes back, and how it is held against the rules.
+//! Checks the store's answers against the rules.
 
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
@@ -13,7 +13,6 @@ use super::pool::{gather, length, pieces_mut};
 use super::world::{Item, Pending, StoreWorld, Writer};
 use crate::world::violated;
 
-/// An answer, with what it is the answer to.
 struct Answer {
     tag: u64,
     shard: u16,
@@ -24,7 +23,7 @@ struct Answer {
 }
 
 impl StoreWorld {
-    /// Takes the answer to an item of a request.
+    /// Checks the answer to an item of a request.
     pub(crate) fn answer(&mut self, done: Done) {
         let Done { tag, item, result, memory } = done;
         if self.canary == Some(StoreCanary::LostAnswer) && self.random.one_in(20) {
@@ -93,7 +92,7 @@ impl StoreWorld {
         self.model.end(key, begin, ended, gone);
     }
 
-    /// A device failed: that must have a reason.
+    /// Checks that a device failure has a reason.
     fn unknown(&mut self, answer: &Answer) -> Ended {
         self.excuse_if_struck();
         if !self.model.is_excused() && !lock(&self.machine).is_off() {
@@ -102,7 +101,6 @@ impl StoreWorld {
         Ended::Unknown
     }
 
-    /// A refusal must have a reason.
     fn check_refusal(&mut self, answer: &Answer, failure: &Failure) {
         self.excuse_if_struck();
         let is_tight = !self.shape.is_roomy || self.model.is_excused();
@@ -110,7 +108,7 @@ impl StoreWorld {
             Failure::Deadline => answer.has_deadline,
             Failure::Full | Failure::TooLarge { .. } => is_tight,
             Failure::Quota { .. } => self.shape.has_quotas,
-            // The device it was written on is gone.
+            // Its device is gone.
             Failure::Writer => self.model.is_excused(),
             _ => false,
         };
@@ -124,7 +122,7 @@ impl StoreWorld {
             Ok(Outcome::Hit { bytes }) => self.take_hit(answer, key, part, *bytes, memory),
             Ok(Outcome::Miss) => self.take_miss(answer, key),
             Err(Failure::Device { .. }) => drop(self.unknown(answer)),
-            // Another version may be there than the one that the part was chosen for.
+            // Another version may exist than the one that the part was chosen for.
             Err(Failure::Part(_)) if *part != Part::All => {}
             Err(Failure::Memory { has, .. }) if self.model.longest(key) > *has => {}
             Err(failure) => self.check_refusal(answer, failure),
@@ -166,7 +164,7 @@ impl StoreWorld {
     }
 
     fn take_miss(&mut self, answer: &Answer, key: usize) {
-        // Devices without power have nothing.
+        // Devices without power have no data.
         if lock(&self.machine).is_off() {
             return;
         }
@@ -177,7 +175,7 @@ impl StoreWorld {
         self.settle(key, None);
     }
 
-    /// A miss must have a reason; of an object that is leased, a better one than eviction.
+    /// Checks that a miss has a reason; for a leased object, a better one than eviction.
     pub(crate) fn check_miss(&self, key: usize, begin: Moment, what: std::fmt::Arguments<'_>) {
         let is_leased = |lease: &super::world::Lease| {
             lease.begin < begin && self.now < lease.until && lease.keys.contains(&key)
@@ -270,7 +268,7 @@ impl StoreWorld {
     }
 }
 
-/// The parts that an object is written in.
+/// Returns the parts in which an object is written.
 fn parts(version: &Version) -> Vec<Part> {
     if let Some(tensors) = version.tensors {
         return (0..tensors.layers).map(Part::Layer).collect();
@@ -284,7 +282,7 @@ fn unfit(answer: &Answer, result: &Result<Outcome, Failure>) -> ! {
     violated(2, format_args!("request {} is answered with {result:?}", answer.tag));
 }
 
-/// A number that tells results apart.
+/// Returns a number that distinguishes results.
 fn code(result: &Result<Outcome, Failure>) -> u64 {
     match result {
         Ok(Outcome::Stored) => 1,

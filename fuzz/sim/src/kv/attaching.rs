@@ -1,14 +1,14 @@
-//! Devices that the store has given up come back.
+//! Reattaching devices that the store has given up.
 //!
-//! A device that was lost is there again once every shard knows that it was: its controller was reset, so nothing that
-//! was in flight is. One that failed to write a journal was never away.
+//! A lost device comes back once every shard knows of its loss: its controller was reset, so nothing is still in
+//! flight. A device that only failed to write a journal was never away.
 
 use super::counts::Sum;
 use super::machine::lock;
 use super::world::StoreWorld;
 
 impl StoreWorld {
-    /// One of the shards that gave a device up, and the device, if it can be attached again.
+    /// Returns a shard that gave up a device, and the device, if it can be reattached.
     fn to_attach(&self) -> Option<(usize, u8)> {
         let machine = lock(&self.machine);
         let devices = 0..self.shape.disks.len() as u8;
@@ -20,7 +20,7 @@ impl StoreWorld {
         })
     }
 
-    /// Attaches a device again, if there is one.
+    /// Reattaches a device, if there is one to reattach.
     pub(crate) fn attach(&mut self) {
         let Some((shard, device)) = self.to_attach() else { return };
         lock(&self.machine).find(usize::from(device));

@@ -1,19 +1,19 @@
-//! Rules of the store's broken on purpose: each must be caught, or the simulation watches nothing.
+//! Rules of the store broken on purpose: each must be caught, otherwise the simulation checks nothing.
 
 use std::str::FromStr;
 
-/// What is broken.
+/// The broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreCanary {
-    /// The devices acknowledge flushes and keep nothing safe.
+    /// The devices acknowledge flushes without making anything durable.
     IgnoredFlush,
-    /// A byte of what was read turns after it was held against its checksum.
+    /// A byte of a read flips after its checksum was verified.
     FlippedByte,
-    /// An object is answered with the bytes of another.
+    /// A get is answered with the bytes of another object.
     SwappedObject,
-    /// Puts count as acknowledged when they are handed in.
+    /// Puts count as acknowledged when they are submitted.
     EarlyAcknowledgement,
-    /// Commits count as completed when they are handed in.
+    /// Commits count as completed when they are submitted.
     EarlyCommit,
     /// An answer never comes.
     LostAnswer,
@@ -30,7 +30,7 @@ impl StoreCanary {
         StoreCanary::LostAnswer,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             StoreCanary::IgnoredFlush => "ignored-flush",
@@ -42,7 +42,7 @@ impl StoreCanary {
         }
     }
 
-    /// The law it breaks.
+    /// Returns the law it breaks.
     pub fn law(self) -> u8 {
         if self == StoreCanary::LostAnswer { 4 } else { 1 }
     }

@@ -1,10 +1,10 @@
-//! What objects are filled with: bytes that follow from the version, so that each can be checked and none is stored.
+//! The contents of objects: bytes derived from the version, so that each can be checked and none needs storing.
 
 const WORD: usize = 8;
-/// From one word to the next: odd, so that no two words of an object are alike.
+/// Increment between words: odd, so that no two words of an object are equal.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Fills `bytes` as the bytes of a version from `offset` on, a multiple of 8.
+/// Fills `bytes` with the contents of a version at `offset`, a multiple of 8.
 pub(crate) fn fill(bytes: &mut [u8], seed: u64, offset: u64) {
     let mut word = first(seed, offset);
     let mut words = bytes.chunks_exact_mut(WORD);
@@ -16,7 +16,7 @@ pub(crate) fn fill(bytes: &mut [u8], seed: u64, offset: u64) {
     rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
 }
 
-/// The first of `bytes` that is not as the version has it from `offset` on.
+/// Returns the first of `bytes` that differs from the version's contents at `offset`.
 pub(crate) fn difference(bytes: &[u8], seed: u64, offset: u64) -> Option<usize> {
     let mut word = first(seed, offset);
     let words = bytes.chunks_exact(WORD);
@@ -24,7 +24,7 @@ pub(crate) fn difference(bytes: &[u8], seed: u64, offset: u64) -> Option<usize> 
     for (index, found) in words.enumerate() {
         let found = found.try_into().map(u64::from_le_bytes).expect("a word has 8 bytes");
         if found != word {
-            // The least byte is the first.
+            // The least significant byte comes first.
             return Some(index * WORD + (found ^ word).trailing_zeros() as usize / 8);
         }
         word = word.wrapping_add(STEP);

@@ -1,4 +1,4 @@
-//! What runs of the store came across, to see that they are not idle.
+//! Counters of what runs of the store encountered, to show that they exercise it.
 
 use std::fmt;
 
@@ -37,7 +37,6 @@ const NAMES: [&str; Sum::COUNT] = [
     "devices attached again",
 ];
 
-/// One of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sum {
     Schedules,
@@ -94,31 +93,31 @@ impl StoreCounts {
         self.sums[sum as usize] += by;
     }
 
-    /// Schedules run to their end.
+    /// Returns the schedules run to their end.
     pub fn schedules(&self) -> u64 {
         self.sums[Sum::Schedules as usize]
     }
 
-    /// The sums by name.
+    /// Iterates over the sums by name.
     pub fn named(&self) -> impl Iterator<Item = (String, u64)> + '_ {
         let named = NAMES.iter().map(|name| (*name).to_owned()).zip(self.sums);
         let faults = Fault::ALL.iter().map(|fault| format!("{fault:?}"));
         named.chain(faults.zip(self.struck.iter().copied()))
     }
 
-    /// Adds another run's.
+    /// Adds another run's counters.
     pub fn add(&mut self, other: &StoreCounts) {
         self.sums.iter_mut().zip(other.sums).for_each(|(mine, theirs)| *mine += theirs);
         self.struck.iter_mut().zip(&other.struck).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// As one line of numbers, for another process.
+    /// Formats them as one line of numbers, for another process.
     pub fn to_line(&self) -> String {
         let words = self.sums.iter().chain(&self.struck).map(u64::to_string);
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// What [`StoreCounts::to_line`] wrote; `None` if it is not that.
+    /// Parses the output of [`StoreCounts::to_line`]; returns `None` if it is invalid.
     pub fn from_line(line: &str) -> Option<StoreCounts> {
         let mut counts = StoreCounts::default();
         let mut words = line.split(' ').map(|word| word.parse().ok());

@@ -1,7 +1,7 @@
-//! A queue to a device whose commands run late, out of order and into faults, all by seed.
+//! A queue to a device whose commands run late, out of order and with faults, all decided by the seed.
 //!
-//! It refuses what the driver would refuse, except that here it is the store's fault. Requests longer than a command, or
-//! across a boundary, are no fault: the driver makes several commands of them.
+//! It refuses what the driver would refuse, but here a refusal is the store's fault. Requests longer than a command,
+//! or across a boundary, are valid: the driver splits them into several commands.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use super::media::WriteId;
 use super::pool::{gather, length, pieces, scatter};
 use crate::world::violated;
 
-/// What a device is able to do.
+/// The capabilities of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) command_bytes_max: u64,
-    /// 0 for none.
+    /// 0 for no boundary.
     pub(crate) boundary_bytes: u64,
     pub(crate) depth: u32,
     pub(crate) deallocates: bool,
@@ -35,17 +35,16 @@ pub(crate) struct Rules {
 struct Flight<T> {
     number: u64,
     request: Request<(AnyBuffer, T)>,
-    /// When it is carried out, and when that is seen at the earliest.
+    /// When it is carried out, and the earliest time at which its completion is visible.
     acts: Time,
     shows: Time,
     fault: Option<Fault>,
-    /// Of a flush: what was seen to complete before covers.
+    /// For a flush: it covers what was seen to complete before this moment.
     moment: u64,
     write: Option<WriteId>,
     result: Option<Result<u32, CommandError>>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct SimulatedQueue<T> {
     machine: Shared,
@@ -70,7 +69,7 @@ impl<T> SimulatedQueue<T> {
         }
     }
 
-    /// What a shard is told of the device.
+    /// Describes the device to a shard.
     pub(crate) fn info(&self) -> LaneInfo {
         let machine = self.machine.clone();
         let media = &lock(&self.machine).media[self.device];
@@ -88,7 +87,7 @@ impl<T> SimulatedQueue<T> {
         }
     }
 
-    /// Holds a request against the rules.
+    /// Checks a request against the rules.
     fn refusal(&self, request: &Request<(AnyBuffer, T)>) -> Option<RejectReason> {
         let machine = lock(&self.machine);
         let media = &machine.media[self.device];
@@ -118,7 +117,7 @@ impl<T> SimulatedQueue<T> {
         is_short.then_some(RejectReason::ShortBuffer { needs: 16, has: bytes })
     }
 
-    /// The device learns of a command.
+    /// Starts a command on the device.
     fn start(&mut self, machine: &mut Machine, request: Request<(AnyBuffer, T)>) {
         machine.count_command();
         let kind = kind(request.operation);
@@ -156,7 +155,8 @@ impl<T> SimulatedQueue<T> {
         }
     }
 
-    /// Ends all that is in flight: the device is dead, or the queue goes. Writes may be carried out in part.
+    /// Ends everything in flight, because the device is dead or the queue is dropped. Writes may be carried out in
+    /// part.
     fn end_all(&mut self, machine: &mut Machine) -> Vec<Completion<(AnyBuffer, T)>> {
         let mut ended = Vec::new();
         for flight in self.flights.drain(..) {
@@ -165,7 +165,7 @@ impl<T> SimulatedQueue<T> {
             if writes && flight.result.is_none() {
                 write_in_part(machine, self.device, &flight.request);
             }
-            // What was carried out and never seen is in the cache, and covered by the flushes of whoever comes next.
+            // Writes carried out but never seen are in the cache; later flushes cover them.
             if let Some(write) = flight.write {
                 machine.media[self.device].seen(write);
             }
@@ -179,7 +179,7 @@ impl<T> SimulatedQueue<T> {
         ended
     }
 
-    /// What is over and may be seen, in the order in which it is.
+    /// Takes the completions that are visible, in order.
     fn take_shown(&mut self, machine: &mut Machine) -> Vec<Completion<(AnyBuffer, T)>> {
         self.flights.sort_by_key(|flight| flight.shows);
         let is_shown = |flight: &Flight<T>| flight.shows <= self.now && flight.result.is_some();
@@ -387,14 +387,14 @@ fn write<T>(machine: &mut Machine, device: usize, lba: u64, flight: &mut Flight<
     (Ok(0), Some(media.write(lba, &data)))
 }
 
-/// Some of a write's LBAs reach the cache, or all, or none.
+/// Writes some, all or none of a write's LBAs to the cache.
 fn write_in_part<T>(machine: &mut Machine, device: usize, request: &Request<(AnyBuffer, T)>) {
     if let Operation::Write(lba) = request.operation {
         machine.write_in_part(device, lba.0, &gather(&request.buffer.0));
     }
 }
 
-/// What was deallocated reads as it was, as zeros or as anything.
+/// Deallocates LBAs, which then read as before, as zeros or as anything.
 fn deallocate(machine: &mut Machine, device: usize, lba: u64, lbas: u64) {
     let random = &mut machine.random;
     let media = &mut machine.media[device];

@@ -1,39 +1,38 @@
-//! What strikes the commands of the store's devices.
+//! The faults that strike commands of the store's devices.
 
 use crate::random::Random;
 
-/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The device is busy and says so: sent again, the command succeeds.
+    /// The device reports that it is busy: sent again, the command succeeds.
     Busy,
     /// A command takes long.
     Late,
     /// A read fails once.
     ReadError,
-    /// An LBA cannot be read until it is written.
+    /// An LBA is unreadable until it is written.
     BadLba,
-    /// A write fails, and a part of it may be there.
+    /// A write fails, perhaps after a part of it.
     WriteError,
     /// A flush fails.
     FlushError,
-    /// A bit of what is stored turns.
+    /// A bit of stored data flips.
     StoredFlip,
-    /// A bit turns on the way from the device.
+    /// A bit flips on the way from the device.
     ReadFlip,
-    /// A bit turns on the way to the device.
+    /// A bit flips on the way to the device.
     WriteFlip,
-    /// A write goes somewhere else.
+    /// A write goes to another place.
     MisdirectedWrite,
-    /// A read comes from somewhere else.
+    /// A read comes from another place.
     MisdirectedRead,
-    /// A write is acknowledged and not carried out.
+    /// A write is acknowledged but not carried out.
     LostWrite,
-    /// A part of a read is what was there before the last write.
+    /// Part of a read returns the data before the last write.
     StaleRead,
-    /// The same inside of LBAs.
+    /// The same within LBAs.
     TornRead,
-    /// The device is gone: all in flight ends.
+    /// The device is lost: everything in flight ends.
     Lost,
 }
 
@@ -56,12 +55,12 @@ impl Fault {
         Fault::Lost,
     ];
 
-    /// Whether it costs nothing but time.
+    /// Returns whether it only costs time.
     pub(crate) fn is_harmless(self) -> bool {
         self == Fault::Late
     }
 
-    /// Whether it can strike such a command.
+    /// Returns whether it can strike such a command.
     fn strikes(self, kind: Kind) -> bool {
         match self {
             Fault::Busy | Fault::Late | Fault::Lost => true,
@@ -89,25 +88,26 @@ pub(crate) enum Kind {
     Deallocate,
 }
 
-/// Which faults a run has, and how often.
+/// The faults of a run, and how often they strike.
 #[derive(Clone, Debug)]
 pub(crate) struct Faults {
-    /// By the order of [`Fault::ALL`].
+    /// In the order of [`Fault::ALL`].
     on: Vec<bool>,
-    /// One in so many commands is struck.
+    /// One in this many commands is struck.
     one_in: u64,
     struck: Vec<u64>,
     is_calm: bool,
 }
 
 impl Faults {
-    /// No faults at all.
+    /// Creates a run without faults.
     pub(crate) fn none() -> Faults {
         let kinds = Fault::ALL.len();
         Faults { on: vec![false; kinds], one_in: 1, struck: vec![0; kinds], is_calm: false }
     }
 
-    /// Half of the runs have none, the others a few kinds: faults hide one another.
+    /// Draws the faults of a run: none for half of the runs, a few kinds for the others, because faults mask one
+    /// another.
     pub(crate) fn draw(random: &mut Random) -> Faults {
         let mut faults = Faults::none();
         if random.one_in(2) {
@@ -120,12 +120,11 @@ impl Faults {
         faults
     }
 
-    /// No faults from now on, or as they were drawn again.
+    /// Suspends or resumes the faults.
     pub(crate) fn set_calm(&mut self, is_calm: bool) {
         self.is_calm = is_calm;
     }
 
-    /// What strikes a command, if anything.
     pub(crate) fn strike(&mut self, kind: Kind, random: &mut Random) -> Option<Fault> {
         if self.is_calm || !self.has_any() || !random.one_in(self.one_in) {
             return None;
@@ -137,7 +136,7 @@ impl Faults {
             return None;
         }
         let index = random.pick(&apt);
-        // A device that is gone ends a life: seldom, so that something happens before.
+        // Losing a device ends a life, so it is rare.
         if Fault::ALL[index] == Fault::Lost && !random.one_in(10) {
             return None;
         }
@@ -149,17 +148,16 @@ impl Faults {
         self.on.iter().any(|on| *on)
     }
 
-    /// Kinds that are switched on.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = Fault> + '_ {
         Fault::ALL.into_iter().zip(&self.on).filter(|(_, on)| **on).map(|(fault, _)| fault)
     }
 
-    /// How often each struck.
+    /// Returns how often each kind struck.
     pub(crate) fn struck(&self) -> &[u64] {
         &self.struck
     }
 
-    /// Whether something struck that excuses objects that are gone.
+    /// Returns whether a fault struck that excuses missing objects.
     pub(crate) fn has_harmed(&self) -> bool {
         let mut struck = Fault::ALL.iter().zip(&self.struck);
         struck.any(|(fault, count)| *count > 0 && !fault.is_harmless())

@@ -1,6 +1,7 @@
-//! What a power cut at a command would find, kept while the run goes on: from there a cut can be tried by itself.
+//! The state that a power cut at a command would leave, kept while the run continues, so that the cut can be tried
+//! separately.
 //!
-//! A sweep makes one run and tries the cut at each of its commands, without the commands before them again.
+//! A sweep makes one run and tries the cut at each of its commands, without repeating the commands before it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,14 +21,13 @@ pub(crate) struct Unwritten {
 /// The devices at a command.
 #[derive(Debug)]
 pub(crate) struct Frozen {
-    /// Which command of the run it is.
     pub(crate) command: u64,
     media: Vec<Media>,
     unwritten: Vec<Unwritten>,
 }
 
 impl Frozen {
-    /// A machine whose power is off: a part of what was in flight came to the cache.
+    /// Returns a machine without power, to whose cache a part of the writes in flight has come.
     pub(crate) fn thaw(self, like: &Machine, random: Random) -> Machine {
         let mut machine = Machine::new(self.media, Faults::none(), like.pace, random);
         for Unwritten { device, lba, data } in self.unwritten {
@@ -38,38 +38,37 @@ impl Frozen {
     }
 }
 
-/// At which commands devices are frozen, and those that are.
+/// The commands at which to freeze the devices, and the frozen states.
 #[derive(Debug, Default)]
 pub(crate) struct Freezer {
     /// In order.
     at: VecDeque<u64>,
-    /// In flight, by number.
+    /// Writes in flight, by number.
     unwritten: BTreeMap<u64, Unwritten>,
     pub(crate) frozen: Vec<Frozen>,
 }
 
 impl Freezer {
-    /// Of these commands of the run, in order.
+    /// Freezes at these commands of the run, in order.
     pub(crate) fn new(commands: impl IntoIterator<Item = u64>) -> Freezer {
         Freezer { at: commands.into_iter().collect(), ..Freezer::default() }
     }
 
-    /// Whether there is a command to come.
+    /// Returns whether commands are left to freeze at.
     pub(crate) fn is_on(&self) -> bool {
         !self.at.is_empty()
     }
 
-    /// This write is in flight.
     pub(crate) fn begin(&mut self, flight: u64, write: Unwritten) {
         self.unwritten.insert(flight, write);
     }
 
-    /// It is carried out, or over.
+    /// Records that a write was carried out, or has ended.
     pub(crate) fn end(&mut self, flight: u64) {
         self.unwritten.remove(&flight);
     }
 
-    /// The devices were told of this command.
+    /// Freezes the devices if this command is one to freeze at.
     pub(crate) fn pass(&mut self, command: u64, media: &[Media]) {
         if self.at.front() == Some(&command) {
             self.at.pop_front();

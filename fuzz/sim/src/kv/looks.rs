@@ -1,4 +1,4 @@
-//! Calls that are answered at once: what is there, what is listed, what is promised to stay.
+//! Immediate calls: lookups, scans and leases.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use super::counts::Sum;
 use super::world::{Lease, StoreWorld};
 use crate::world::violated;
 
-/// Objects that a scan asks for at a time.
+/// Objects requested per scan.
 const PAGE: usize = 7;
-/// Most leases at a time.
+/// Maximum concurrent leases.
 const LEASES_MAX: usize = 8;
 
 impl StoreWorld {
-    /// One such call, whichever.
+    /// Makes one such call.
     pub(crate) fn look(&mut self) {
         match self.random.below(5) {
             0 => self.look_up(),
@@ -51,7 +51,7 @@ impl StoreWorld {
         }
     }
 
-    /// Keys of one shard, in any order.
+    /// Returns keys of one shard, in any order.
     fn some_keys(&mut self) -> (u16, Vec<usize>) {
         let shard = self.random.below(self.shards.len() as u64) as u16;
         let keys = (0..self.model.len()).filter(|key| self.model.shard(*key) == shard);
@@ -115,7 +115,7 @@ impl StoreWorld {
                 if let Some(missing) = keys.get(count) {
                     self.check_miss(*missing, begin, format_args!("lease"));
                 }
-                // What is written just now may replace what is leased.
+                // A write in progress may replace a leased object.
                 let mut kept: Vec<usize> = keys[..count].to_vec();
                 kept.retain(|key| !self.model.is_being_written(*key));
                 self.leases.push(Lease { id, shard, keys: kept, begin, until });

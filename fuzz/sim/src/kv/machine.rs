@@ -1,4 +1,4 @@
-//! The machine that the store's devices are in: its power, its time and what strikes.
+//! The machine with the store's devices: its power, its time and its faults.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,12 +16,12 @@ use crate::random::Random;
 /// How fast devices are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// A command takes between these, in nanoseconds.
+    /// Bounds of a command's duration in nanoseconds.
     pub(crate) least_ns: u64,
     pub(crate) most_ns: u64,
 }
 
-/// What all queues share. One thread at a time has it.
+/// State shared by all queues, used by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) media: Vec<Media>,
@@ -29,22 +29,21 @@ pub(crate) struct Machine {
     pub(crate) random: Random,
     pub(crate) pace: Pace,
     pub(crate) canary: Option<StoreCanary>,
-    /// Commands that devices were told of, of all devices since the start.
+    /// Commands sent to all devices since the start.
     commands: u64,
-    /// At which of them the power goes.
+    /// The command at which the power goes.
     cut_at: Option<u64>,
     is_off: bool,
     is_hung_up: bool,
     lost: Vec<bool>,
     pub(crate) freezer: Freezer,
-    /// When something comes of each command in flight, by its number.
+    /// The next event of each command in flight, by its number.
     agenda: BTreeMap<u64, Time>,
     next_flight: u64,
     /// Addresses of memory that no device can use.
     foreign: Range<u64>,
 }
 
-/// A handle of the machine's.
 pub(crate) type Shared = Arc<Mutex<Machine>>;
 
 /// Locks it. A panic elsewhere ends the run anyway.
@@ -72,24 +71,24 @@ impl Machine {
         }
     }
 
-    /// Memory that no device can use from now on.
+    /// Makes memory unusable for every device.
     #[cfg(test)]
     pub(crate) fn set_foreign(&mut self, addresses: Range<u64>) {
         self.foreign = addresses;
     }
 
-    /// Whether the devices can use this memory.
+    /// Returns whether the devices can use this memory.
     pub(crate) fn accepts(&self, memory: &Buffer) -> bool {
         !self.foreign.contains(&memory.iova().0)
     }
 
-    /// Counts a command that a device is told of; at the one that was chosen the power goes.
+    /// Counts a command, and cuts the power at the chosen one.
     pub(crate) fn count_command(&mut self) {
         self.commands += 1;
         self.is_off |= self.cut_at == Some(self.commands);
     }
 
-    /// Keeps what a cut at the last command would find, if somebody wants to know.
+    /// Keeps the state that a cut at the last command would leave, if a cut is to be tried there.
     pub(crate) fn freeze(&mut self) {
         self.freezer.pass(self.commands, &self.media);
     }
@@ -98,12 +97,11 @@ impl Machine {
         self.commands
     }
 
-    /// The power goes at the `command`th command of the run.
+    /// Cuts the power at command `command` of the run.
     pub(crate) fn cut_at(&mut self, command: Option<u64>) {
         self.cut_at = command;
     }
 
-    /// The power goes now.
     pub(crate) fn cut_now(&mut self) {
         self.is_off = true;
     }
@@ -112,17 +110,16 @@ impl Machine {
         self.is_off
     }
 
-    /// Nobody hears from the devices any more: the process that used them is gone.
+    /// Disconnects the devices, because the process that used them is gone.
     pub(crate) fn hang_up(&mut self) {
         self.is_hung_up = true;
     }
 
-    /// The device is gone.
     pub(crate) fn lose(&mut self, device: usize) {
         self.lost[device] = true;
     }
 
-    /// The device is back.
+    /// Brings the device back.
     pub(crate) fn find(&mut self, device: usize) {
         self.lost[device] = false;
     }
@@ -131,12 +128,12 @@ impl Machine {
         self.lost[device]
     }
 
-    /// Whether a device answers no more.
+    /// Returns whether a device no longer answers.
     pub(crate) fn is_dead(&self, device: usize) -> bool {
         self.is_off || self.is_hung_up || self.lost[device]
     }
 
-    /// The power comes back, and all devices with it. All queues of the time before are gone.
+    /// Restores the power and all devices. Earlier queues must be gone.
     pub(crate) fn restart(&mut self) {
         assert!(self.agenda.is_empty(), "queues are dropped before the power comes back");
         if self.is_off {
@@ -150,20 +147,20 @@ impl Machine {
         self.lost.fill(false);
     }
 
-    /// Some of a write's LBAs reach the cache, or all, or none.
+    /// Writes some, all or none of a write's LBAs to the cache.
     pub(crate) fn write_in_part(&mut self, device: usize, lba: u64, data: &[u8]) {
         let media = &mut self.media[device];
         let percent = self.random.pick(&[0, 50, 100]);
         for (index, bytes) in data.chunks(media.lba_bytes()).enumerate() {
             if self.random.chance(percent) {
                 let write = media.write(lba + index as u64, bytes);
-                // It is in the cache for good: whoever flushes later makes it safe.
+                // It stays in the cache: any later flush makes it durable.
                 media.seen(write);
             }
         }
     }
 
-    /// A number for a command of which something comes at `time`.
+    /// Returns a number for a command with its next event at `time`.
     pub(crate) fn begin(&mut self, time: Time) -> u64 {
         self.next_flight += 1;
         self.agenda.insert(self.next_flight, time);
@@ -175,7 +172,6 @@ impl Machine {
         self.freezer.end(flight);
     }
 
-    /// When something happens next.
     pub(crate) fn next(&self) -> Option<Time> {
         self.agenda.values().min().copied()
     }

@@ -1,8 +1,8 @@
-//! What a device stores, and what a power cut leaves of it.
+//! The data on a device, and what a power cut leaves of it.
 //!
-//! A read finds what was written last. Until a flush covers a write, a power cut may bring back what was there
-//! before: for each LBA on its own, so that writes are dropped, reordered and torn. A flush covers the writes whose
-//! completions had been seen when it was sent, as the specification has it, and no others.
+//! A read returns the last write. Until a flush covers a write, a power cut may restore earlier data, for each LBA
+//! separately, so that writes are dropped, reordered and torn. A flush covers exactly the writes whose completions
+//! had been seen when it was sent, as specified.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,31 +10,31 @@ use std::sync::Arc;
 
 use crate::random::Random;
 
-/// Versions of an LBA that are kept for a power cut: the one that is safe and the newest of the others.
+/// Maximum versions of an LBA kept for a power cut: the durable one and the newest of the others.
 const VERSIONS_MAX: usize = 4;
-/// What tears a write inside an LBA.
+/// Unit within which a write is never torn.
 const SECTOR_BYTES: usize = 512;
-/// What is stored is kept in pages of so many bytes: those never written cost nothing, and copies share the others.
+/// Data is kept in pages of this size: unwritten pages cost nothing, and copies share pages.
 const PAGE_BYTES: usize = 16 << 10;
-/// The write that made what was on the media from the start.
+/// The write that made the initial contents.
 const SAFE: WriteId = WriteId(0);
 
-/// A write, by the order in which they reached the cache.
+/// A write, by the order in which it reached the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WriteId(u32);
 
-/// What a power cut does to what no flush covers.
+/// What a power cut does to data that no flush covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// Nothing: the capacitors held.
+    /// Nothing is lost: the capacitors held.
     None,
-    /// All of it is gone.
+    /// All of it is lost.
     All,
-    /// Each LBA has some version of its own.
+    /// Each LBA keeps some version of its own.
     Mixed,
-    /// As mixed, and LBAs are a mixture of versions inside.
+    /// As mixed, and LBAs mix versions inside.
     Torn,
-    /// What came first is kept, all behind some write is gone.
+    /// Everything after some write is lost.
     Tail,
 }
 
@@ -46,19 +46,19 @@ impl Loss {
     }
 }
 
-/// The content of one LBA: a part of what some write found there.
+/// The contents of one LBA, within the data that some write replaced.
 #[derive(Clone, Debug)]
 struct Piece {
     bytes: Arc<[u8]>,
     at: usize,
 }
 
-/// The versions of an LBA that a power cut may bring back.
+/// The versions of an LBA that a power cut may restore.
 #[derive(Clone, Debug)]
 struct Dirty {
     /// Oldest first, each with the write that made it.
     older: Vec<(Piece, WriteId)>,
-    /// Which write made what is read now.
+    /// The write that made the current contents.
     newest: WriteId,
 }
 
@@ -74,7 +74,7 @@ impl Image {
         Image { len, pages: vec![None; len.div_ceil(PAGE_BYTES)] }
     }
 
-    /// The runs of `len` bytes from `at` on, each with its page and where in that it lies.
+    /// Splits `len` bytes at `at` into runs, each with its page and the range within.
     fn runs(at: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
         let end = at + len;
         (at / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).map(move |page| {
@@ -83,7 +83,7 @@ impl Image {
         })
     }
 
-    /// Adds `len` bytes from `at` on to `into`.
+    /// Appends `len` bytes at `at` to `into`.
     fn read(&self, at: usize, len: usize, into: &mut Vec<u8>) {
         assert!(at + len <= self.len, "a device is read up to its end");
         for (page, within) in Image::runs(at, len) {
@@ -105,18 +105,18 @@ impl Image {
     }
 }
 
-/// The media of one device, behind its volatile cache. A copy of it shares what neither changes.
+/// The media of one device, behind its volatile cache. Copies share unchanged pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Media {
     lba_bytes: usize,
     image: Image,
     dirty: BTreeMap<u64, Dirty>,
-    /// What LBAs held before their last write, for reads that bring it back.
+    /// The previous contents of LBAs, for stale reads.
     past: Option<BTreeMap<u64, Piece>>,
-    /// When the completion of each write was seen; the end of time before that.
+    /// When the completion of each write was seen; `u64::MAX` before that.
     seen: Vec<u64>,
     moment: u64,
-    /// LBAs that cannot be read until they are written.
+    /// LBAs that are unreadable until they are written.
     unreadable: BTreeSet<u64>,
 }
 
@@ -142,31 +142,29 @@ impl Media {
         self.lba_bytes
     }
 
-    /// The present, for a flush that is sent now.
+    /// Returns the current moment, for a flush sent now.
     pub(crate) fn moment(&mut self) -> u64 {
         self.moment += 1;
         self.moment
     }
 
-    /// The completion of this write is seen now.
+    /// Records that the completion of this write is seen now.
     pub(crate) fn seen(&mut self, write: WriteId) {
         self.seen[write.0 as usize] = self.moment();
     }
 
-    /// What is read from `lba` on.
     pub(crate) fn read(&self, lba: u64, bytes: usize) -> Vec<u8> {
         let mut found = Vec::with_capacity(bytes);
         self.image.read(lba as usize * self.lba_bytes, bytes, &mut found);
         found
     }
 
-    /// What `lba` held before its last write.
+    /// Returns the contents of `lba` before its last write.
     pub(crate) fn past(&self, lba: u64) -> Option<&[u8]> {
         let piece = self.past.as_ref()?.get(&lba)?;
         Some(&piece.bytes[piece.at..piece.at + self.lba_bytes])
     }
 
-    /// Writes whole LBAs.
     pub(crate) fn write(&mut self, lba: u64, data: &[u8]) -> WriteId {
         let write = WriteId(self.seen.len() as u32);
         self.seen.push(u64::MAX);
@@ -179,7 +177,7 @@ impl Media {
         write
     }
 
-    /// Remembers what `write` replaces.
+    /// Keeps the contents that `write` replaces.
     fn keep(&mut self, lba: u64, piece: Piece, write: WriteId) {
         self.unreadable.remove(&lba);
         if let Some(past) = &mut self.past {
@@ -196,7 +194,7 @@ impl Media {
         }
     }
 
-    /// Makes safe what was seen to complete up to `moment`.
+    /// Makes durable the writes seen to complete up to `moment`.
     pub(crate) fn flush(&mut self, moment: u64) {
         let seen = &self.seen;
         let is_safe = |write: WriteId| seen[write.0 as usize] <= moment;
@@ -210,7 +208,7 @@ impl Media {
         });
     }
 
-    /// Takes the power away: of what no flush covers, `loss` decides.
+    /// Cuts the power; `loss` decides what happens to data that no flush covers.
     pub(crate) fn cut(&mut self, loss: Loss, random: &mut Random) {
         let last = WriteId(random.below(self.seen.len() as u64) as u32);
         for (lba, dirty) in std::mem::take(&mut self.dirty) {
@@ -232,7 +230,7 @@ impl Media {
         }
     }
 
-    /// Turns a bit of what is stored.
+    /// Flips a bit of stored data.
     pub(crate) fn flip(&mut self, lba: u64, bit: usize) {
         let mut bytes = self.read(lba, self.lba_bytes);
         bytes[bit / 8 % self.lba_bytes] ^= 1 << (bit % 8);
@@ -244,12 +242,11 @@ impl Media {
         self.unreadable.insert(lba);
     }
 
-    /// Whether one of these LBAs cannot be read.
     pub(crate) fn is_unreadable(&self, lba: u64, lbas: u64) -> bool {
         self.unreadable.range(lba..lba + lbas).next().is_some()
     }
 
-    /// Brings version `index` of an LBA back; the one past the last is what is there.
+    /// Restores version `index` of an LBA; the one past the last is the current one.
     fn settle(&mut self, lba: u64, dirty: &Dirty, index: usize) {
         if let Some((piece, _)) = dirty.older.get(index) {
             let bytes = &piece.bytes[piece.at..piece.at + self.lba_bytes];
@@ -273,7 +270,7 @@ impl Media {
 mod tests {
     use super::*;
 
-    /// Three LBAs of 4096 bytes: the first written twice, the second once and seen.
+    /// Returns three LBAs of 4096 bytes: the first written twice, the second once and seen.
     fn written() -> Media {
         let mut media = Media::new(3 * 4096, 4096, true);
         media.write(0, &[1; 4096]);

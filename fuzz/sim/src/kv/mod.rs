@@ -1,18 +1,18 @@
 //! Deterministic simulation of the store (`cargo xtask sim --store`).
 //!
-//! One seed decides everything, as with the driver. Shards run over devices that lose power, tear, reorder, misdirect
-//! and forget; what they answer is held against a model, and so is what comes back after each crash.
+//! One seed decides everything, as for the driver. Shards run over devices that lose power, tear, reorder, misdirect
+//! and forget. A model checks their answers, and the state after each crash.
 //!
-//! | file | noun |
+//! | file | holds |
 //! |---|---|
-//! | `media`, `faults`, `machine`, `device` | what is stored and what a power cut takes, what strikes, what devices share, their queues |
-//! | `frozen` | what a cut at a command would find, kept to try it |
-//! | `pool`, `content`, `tensors` | memory, what objects are filled with, and KV blocks |
+//! | `media`, `faults`, `machine`, `device` | stored data and power cuts, the faults, the state shared by devices, their queues |
+//! | `frozen` | the state that a cut at a command would leave, kept to try it |
+//! | `pool`, `content`, `tensors` | memory, the contents of objects, and KV blocks |
 //! | `model` | what may be read of each key |
 //! | `shape` | what a seed decides first: the store, its devices, its faults |
-//! | `world`, `requests`, `answers`, `looks` | what there is; what is asked; what comes back and how it is checked; calls that are answered at once |
+//! | `world`, `requests`, `answers`, `looks` | the state of a run; requests; checking answers; immediate calls |
 //! | `attaching` | devices that come back |
-//! | `schedule`, `run` | how the store is opened, lived with and lost; the run of one seed, and a cut at each command |
+//! | `schedule`, `run` | how the store is opened, used and lost; the run of one seed, and a cut at each command |
 //! | `canary` | rules broken on purpose |
 
 mod answers;

@@ -1,12 +1,13 @@
-//! What may be read of each key.
+//! The model: what may be read of each key.
 //!
-//! A put or delete takes effect at some moment between its begin and its end. A read may find what was in effect at
-//! some moment between its own: so a version is wrong once another write lies wholly behind it and wholly before the
-//! read. A crash asks the same of the state that comes back, and of a moment: `durable` of the crash itself,
-//! `restart` of the last commit or any later one, and of one moment for all keys of a shard.
+//! A put or delete takes effect at some moment between its begin and its end. A read may return what was in effect at
+//! some moment between its own begin and end. A version is therefore wrong once another write lies wholly after it
+//! and wholly before the read. After a crash the same holds for the state that comes back, at a moment: for
+//! `durable`, that of the crash itself; for `restart`, that of the last commit or any later one; and one moment for
+//! all keys of a shard.
 //!
-//! A miss is never wrong, but it is counted: where nothing was evicted or expired and no fault struck, an object that
-//! is there is found. After a fault struck, a crash may bring back any version that was ever put under the key.
+//! A miss is never wrong data, but misses are checked: if nothing was evicted or expired and no fault struck, an
+//! existing object must be found. After a fault, a crash may restore any version ever put under the key.
 
 use std::ops::Range;
 
@@ -20,71 +21,67 @@ use super::tensors::Tensors;
 /// A point in the order of begins and ends.
 pub(crate) type Moment = u64;
 
-/// Seconds by which the store may be late to expire.
+/// How late the store may expire objects, in nanoseconds.
 const EXPIRY_SLACK_NS: u64 = 2_000_000_000;
 
-/// What was put under a key.
+/// A version put under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
-    /// Of all versions of the run; its bytes follow from it.
+    /// Unique in the run; its contents derive from it.
     pub(crate) number: u64,
     pub(crate) bytes: u64,
-    /// How it lies in memory, if it is a KV block.
+    /// Its tensors, if it is a KV block.
     pub(crate) tensors: Option<Tensors>,
-    /// When it may be gone at the earliest, in virtual time.
+    /// The earliest virtual time at which it may be gone.
     pub(crate) expires: Option<Time>,
-    /// And when at the latest.
+    /// The latest virtual time at which it may still exist.
     pub(crate) gone: Option<Time>,
 }
 
-/// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// It took effect.
     Acknowledged,
-    /// It did not and never will.
+    /// It did not take effect and never will.
     Void,
-    /// Nobody knows.
+    /// It may or may not have taken effect.
     Unknown,
 }
 
 /// A put or delete.
 #[derive(Clone, Copy, Debug)]
 struct Write {
-    /// None for a delete, and for what was there before the first put.
+    /// `None` for a delete, and for the state before the first put.
     version: Option<Version>,
     begin: Moment,
     end: Option<Moment>,
-    /// Of a version that a crash left: of which moments a state is that has it.
+    /// For a version that a crash left: the moments whose states contain it.
     window: (Moment, Moment),
 }
 
-/// Any moment.
 const ALWAYS: (Moment, Moment) = (0, Moment::MAX);
 
-/// A key and what was done to it.
+/// A key and the writes to it.
 #[derive(Clone, Debug)]
 struct History {
     key: Key,
     shard: u16,
     writes: Vec<Write>,
-    /// Every version there ever was.
     ever: Vec<Version>,
-    /// A cut took the data of one of its objects, maybe: its record may have come back since, and be committed.
+    /// Whether a cut may have lost the data of one of its objects, whose record may since have come back and been
+    /// committed.
     may_lack_data: bool,
 }
 
 /// A part of an object that was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
-    /// The bytes, as the memory has them.
     pub(crate) bytes: &'a [u8],
-    /// Which part it is.
     pub(crate) part: &'a Part,
 }
 
 impl Found<'_> {
-    /// Whether it is this part of that version, whose content is of this seed.
+    /// Returns whether it is this part of that version, whose contents derive from this seed.
     fn is_of(&self, version: &Version, seed: u64) -> bool {
         match (&version.tensors, self.part) {
             (None, Part::All) => self.is_run(version, 0..version.bytes, seed),
@@ -103,31 +100,29 @@ impl Found<'_> {
         is_long && content::difference(self.bytes, seed, range.start).is_none()
     }
 
-    /// Where the part begins in a plain object.
+    /// Returns where the part begins in a plain object.
     fn offset(&self) -> u64 {
         if let Part::Bytes(range) = self.part { range.start } else { 0 }
     }
 }
 
-/// See the module.
+/// The writes to all keys, and what reads may return.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     seed: u64,
     keys: Vec<History>,
     moment: Moment,
     versions: u64,
-    /// A fault struck: misses are excused, and what comes back after a crash may be old.
+    /// Whether a fault struck: misses are excused, and old data may come back after a crash.
     is_excused: bool,
-    /// Objects may be gone by eviction.
     may_evict: bool,
-    /// For each shard when its last completed commit began.
+    /// For each shard, when its last completed commit began.
     committed: Vec<Moment>,
-    /// For each shard the moments of which its state can be, as what was read after a crash has it.
+    /// For each shard, the moments that its state can be of, judging by reads after a crash.
     windows: Vec<(Moment, Moment)>,
 }
 
 impl Model {
-    /// Of these keys, each with its shard, of which there are so many.
     pub(crate) fn new(seed: u64, shards: u16, keys: Vec<(Key, u16)>, may_evict: bool) -> Model {
         let absent = Write { version: None, begin: 0, end: Some(0), window: ALWAYS };
         let history = |(key, shard)| History {
@@ -156,18 +151,18 @@ impl Model {
         self.keys[index].shard
     }
 
-    /// The index of a key; `None` if it is none of the run's.
+    /// Returns the index of a key; `None` if the run does not use it.
     pub(crate) fn find(&self, key: &Key) -> Option<usize> {
         self.keys.iter().position(|history| history.key == *key)
     }
 
-    /// The next moment.
+    /// Advances to the next moment.
     pub(crate) fn tick(&mut self) -> Moment {
         self.moment += 1;
         self.moment
     }
 
-    /// From now on a miss is no surprise.
+    /// Excuses misses from now on.
     pub(crate) fn excuse(&mut self) {
         self.is_excused = true;
     }
@@ -176,29 +171,28 @@ impl Model {
         self.is_excused
     }
 
-    /// Bytes of the longest version that a key ever had; 1 if it had none.
+    /// Returns the length of the longest version of a key; 1 if it had none.
     pub(crate) fn longest(&self, key: usize) -> u64 {
         self.keys[key].ever.iter().map(|version| version.bytes).max().unwrap_or(1)
     }
 
-    /// A version that nobody has put yet.
     pub(crate) fn version(&mut self, bytes: u64, expires: Option<Time>) -> Version {
         self.versions += 1;
         Version { number: self.versions, bytes, tensors: None, expires, gone: None }
     }
 
-    /// The same of a KV block.
+    /// Creates a new version that is a KV block.
     pub(crate) fn block(&mut self, tensors: Tensors, expires: Option<Time>) -> Version {
         let version = self.version(tensors.memory_bytes(0..tensors.layers), expires);
         Version { tensors: Some(tensors), ..version }
     }
 
-    /// What a version's bytes follow from.
+    /// Returns the seed of a version's contents.
     pub(crate) fn content(&self, version: Version) -> u64 {
         self.seed ^ version.number << 20
     }
 
-    /// A put of `version`, or a delete, begins. Returns what to end it by.
+    /// Begins a put of `version`, or a delete. Returns the moment that identifies it to [`Model::end`].
     pub(crate) fn begin(&mut self, key: usize, version: Option<Version>) -> Moment {
         let begin = self.tick();
         let history = &mut self.keys[key];
@@ -207,7 +201,7 @@ impl Model {
         begin
     }
 
-    /// The write that began then ended now; what it put is gone by `gone` at the latest.
+    /// Ends the write that began at `begin`; its version is gone by `gone` at the latest.
     pub(crate) fn end(&mut self, key: usize, begin: Moment, ended: Ended, gone: Option<Time>) {
         let end = self.tick();
         let writes = &mut self.keys[key].writes;
@@ -226,13 +220,13 @@ impl Model {
         }
     }
 
-    /// A commit of a shard that began then is complete.
+    /// Records a completed commit of a shard that began at `begin`.
     pub(crate) fn committed(&mut self, shard: u16, begin: Moment) {
         let committed = &mut self.committed[usize::from(shard)];
         *committed = begin.max(*committed);
     }
 
-    /// Holds what was read of a key against what may be, by a read that began then at the time `since`.
+    /// Checks what a read of a key returned, which began at `begin` and at the time `since`.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -286,20 +280,19 @@ impl Model {
         )
     }
 
-    /// Whether an object of this length may be there at a moment since `begin`.
+    /// Returns whether an object of this length may have existed since `begin`.
     pub(crate) fn may_have(&self, key: usize, bytes: u64, begin: Moment) -> bool {
         let history = &self.keys[key];
         let mut ever = history.ever.iter().filter(|version| version.bytes == bytes);
         ever.any(|version| history.may_be(Some(*version), begin, self.moment))
     }
 
-    /// Whether a put or delete of the key is not over.
+    /// Returns whether a put or delete of the key is in progress.
     pub(crate) fn is_being_written(&self, key: usize) -> bool {
         self.keys[key].writes.iter().any(|write| write.end.is_none())
     }
 
-    /// Holds a miss against what must be there, by a read that began then and ended at `now`. What is leased was not
-    /// evicted.
+    /// Checks a miss of a read that began at `begin` and ended at `now`. A leased object was not evicted.
     ///
     /// # Errors
     /// Why the object should have been found.
@@ -318,7 +311,7 @@ impl Model {
         Err(format!("{} is missing: {}", history.key, history.describe()))
     }
 
-    /// The state that comes back after a crash now, of a store of this durability.
+    /// Computes the state that may come back after a crash now.
     pub(crate) fn crash(&mut self, durability: Durability) {
         let now = self.tick();
         let is_volatile = durability == Durability::Volatile;
@@ -346,10 +339,11 @@ impl Model {
         self.windows.fill(ALWAYS);
     }
 
-    /// The store was opened as volatile, or that was begun: it is empty, or as it was if that is `certain` not.
+    /// Records that the store was opened as volatile, or that this had begun: it is empty or, unless that
+    /// `is_certain`, perhaps unchanged.
     pub(crate) fn emptied(&mut self, is_certain: bool) {
         let now = self.tick();
-        // Until it is certain it lies behind nothing.
+        // Until it is certain, it lies before everything.
         let begin = if is_certain { now } else { 0 };
         let absent = Write { version: None, begin, end: Some(now), window: ALWAYS };
         for history in &mut self.keys {
@@ -360,10 +354,10 @@ impl Model {
         }
     }
 
-    /// After a crash a key was read at rest: from now on it is this, until the next crash at least.
+    /// Records that a key was read at rest after a crash: it stays so at least until the next crash.
     ///
     /// # Errors
-    /// The keys of its shard are not of one moment.
+    /// If the keys of its shard are not of one moment.
     pub(crate) fn settle(&mut self, key: usize, version: Option<Version>) -> Result<(), String> {
         let now = self.tick();
         let history = &mut self.keys[key];
@@ -372,7 +366,7 @@ impl Model {
         let may_have_expired = history.writes.iter().any(expires);
         let mut same = history.writes.iter_mut().filter(|write| is_same(&write.version, &version));
         let Some(write) = same.next() else { return Ok(()) };
-        // A read that a fault made miss, or an object whose data a cut took, may still be listed.
+        // An object that a fault made a miss, or whose data a cut lost, may still be listed.
         let may_be_listed = self.is_excused || history.may_lack_data || write.window == ALWAYS;
         if version.is_none() && may_be_listed {
             return Ok(());
@@ -381,7 +375,7 @@ impl Model {
         let (from, to) = write.window;
         let window = &mut self.windows[usize::from(history.shard)];
         let both = (window.0.max(from), window.1.min(to));
-        // An object that went by itself says nothing of when it was deleted.
+        // An object that may have expired or been evicted says nothing about when it was deleted.
         let is_told = version.is_some() || !(self.may_evict || may_have_expired);
         if self.is_excused || !is_told {
             return Ok(());
@@ -398,7 +392,7 @@ impl Model {
 }
 
 impl History {
-    /// Whether this version, or none, may be in effect at a moment between these.
+    /// Returns whether this version, or none, may be in effect at a moment in this range.
     fn may_be(&self, version: Option<Version>, from: Moment, to: Moment) -> bool {
         may_be(&self.writes, &version, from, to)
     }
@@ -411,7 +405,7 @@ impl History {
         self.may_be(None, from, to) || self.writes.iter().any(expired)
     }
 
-    /// Whether a version must have expired by then.
+    /// Returns whether a version must have expired by now.
     fn is_gone(&self, version: &Version, now: Time) -> bool {
         let same = self.writes.iter().filter_map(|write| write.version);
         let mut same = same.filter(|other| other.number == version.number);
@@ -441,8 +435,8 @@ fn may_be(writes: &[Write], version: &Option<Version>, from: Moment, to: Moment)
     same.filter(|write| write.begin <= to).any(|write| !is_superseded(writes, write, from))
 }
 
-/// Whether a record may have come to the media without its data: then the object is a miss (cases 6 and 11 of
-/// `docs/disk-format.md`). Where answers are durable no record is written before its data are flushed.
+/// Returns whether a record may have reached the media without its data, which makes the object a miss (cases 6 and
+/// 11 of `docs/disk-format.md`). In a `durable` store no record is written before its data is flushed.
 fn is_unsafe(writes: &[Write], from: Moment, to: Moment, durability: Durability) -> bool {
     if durability == Durability::Durable {
         return false;
@@ -451,7 +445,7 @@ fn is_unsafe(writes: &[Write], from: Moment, to: Moment, durability: Durability)
     puts.any(|write| write.end.is_none_or(|end| end >= from))
 }
 
-/// A version, or none, that a crash now leaves.
+/// Returns a version, or none, as a crash now leaves it.
 fn left(writes: &[Write], version: Option<Version>, now: Moment) -> Write {
     let same: Vec<&Write> =
         writes.iter().filter(|write| is_same(&write.version, &version)).collect();
@@ -460,14 +454,14 @@ fn left(writes: &[Write], version: Option<Version>, now: Moment) -> Write {
     Write { version, begin: now, end: Some(now), window }
 }
 
-/// Of which moments a state is that has this write in effect.
+/// Returns the moments whose states have this write in effect.
 fn window(writes: &[Write], write: &Write) -> (Moment, Moment) {
     let Some(end) = write.end else { return (write.begin, Moment::MAX) };
     let behind = writes.iter().filter(|other| other.begin > end);
     (write.begin, behind.filter_map(|other| other.end).min().unwrap_or(Moment::MAX))
 }
 
-/// Whether another write lies wholly behind this one and wholly before `from`.
+/// Returns whether another write lies wholly after this one and wholly before `from`.
 fn is_superseded(writes: &[Write], write: &Write, from: Moment) -> bool {
     let Some(end) = write.end else { return false };
     writes.iter().any(|other| other.begin > end && other.end.is_some_and(|end| end < from))

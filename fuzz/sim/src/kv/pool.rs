@@ -1,4 +1,4 @@
-//! Memory for what is put and read.
+//! Memory for puts and reads.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,36 +9,36 @@ use adit_kvstore::UNIT_BYTES;
 
 use crate::random::Random;
 
-/// Memory is taken from the system in so many bytes.
+/// Bytes taken from the system at a time.
 const REGION_BYTES: usize = 1 << 20;
-/// Most regions that wait for the next run.
+/// Maximum regions kept for the next run.
 const SPARE_MAX: usize = 64;
 
 thread_local! {
-    /// Whole regions of runs that are over: the system takes long to make them.
+    /// Whole regions of finished runs, because the system takes long to make them.
     static SPARE: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
-    /// What gives memory.
+    /// The source of memory.
     static DEVICE: Device = {
         let target = "null:".parse().expect("a target");
         Device::open(&target, &DeviceOptions::default()).expect("nothing to open")
     };
 }
 
-/// Runs of a power of two of units, and what is not cut yet. What a run leaves whole is used by the next one: contents
-/// are anything, and everything else is as if it were new.
+/// Runs of a power of two of units, and memory not cut yet. The next run reuses whole regions: their contents are
+/// arbitrary, otherwise they are as new.
 #[derive(Default)]
 pub(crate) struct Pool {
-    /// By the logarithm of their units.
+    /// Indexed by the logarithm of their units.
     free: Vec<Vec<Buffer>>,
     rest: Option<Buffer>,
-    /// Where the regions of these runs start, and how long they are.
+    /// Starts and lengths of the regions that these runs were cut from.
     regions: BTreeMap<u64, usize>,
     /// Whole regions that were given back.
     whole: Vec<Buffer>,
 }
 
 impl Pool {
-    /// Memory of its own.
+    /// Allocates separate memory.
     pub(crate) fn allocate(&mut self, bytes: usize) -> Buffer {
         if let Some(at) = self.whole.iter().position(|buffer| buffer.len() == bytes) {
             return self.whole.swap_remove(at);
@@ -51,12 +51,12 @@ impl Pool {
         spare.unwrap_or_else(|| allocate().expect("the machine has memory"))
     }
 
-    /// Takes back what [`Pool::allocate`] gave, whole.
+    /// Takes back memory of [`Pool::allocate`], in one piece.
     pub(crate) fn give_whole(&mut self, memory: Buffer) {
         self.whole.push(memory);
     }
 
-    /// At least `bytes` in whole units, in one piece or several.
+    /// Takes at least `bytes` in whole units, in one or several pieces.
     pub(crate) fn take(&mut self, bytes: u64, random: &mut Random) -> AnyBuffer {
         let units = bytes.div_ceil(UNIT_BYTES).max(1) as usize;
         if random.chance(60) {
@@ -73,7 +73,7 @@ impl Pool {
         AnyBuffer::Many(pieces)
     }
 
-    /// A run of two to the power of `class` units.
+    /// Returns a run of 2 to the power of `class` units.
     fn run(&mut self, class: usize) -> Buffer {
         if let Some(run) = self.free.get_mut(class).and_then(Vec::pop) {
             return run;
@@ -90,14 +90,13 @@ impl Pool {
         run
     }
 
-    /// A region to cut runs from.
+    /// Allocates a region to cut runs from.
     fn region(&mut self, bytes: usize) -> Buffer {
         let region = self.allocate(bytes);
         self.regions.insert(region.iova().0, bytes);
         region
     }
 
-    /// Takes memory back.
     pub(crate) fn give(&mut self, memory: AnyBuffer) {
         match memory {
             AnyBuffer::None => {}
@@ -106,7 +105,7 @@ impl Pool {
         }
     }
 
-    /// Neighbours may come back as one: they are cut again.
+    /// Neighbours may come back joined: cut them again.
     fn keep(&mut self, mut buffer: Buffer) {
         while !buffer.is_empty() {
             let class = (buffer.len() / UNIT_BYTES as usize).ilog2() as usize;
@@ -120,7 +119,7 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// Leaves whole regions to the next run.
+    /// Keeps whole regions for the next run.
     fn drop(&mut self) {
         let mut runs: Vec<Buffer> = self.free.drain(..).flatten().chain(self.rest.take()).collect();
         runs.sort_unstable_by_key(|run| run.iova().0);
@@ -134,7 +133,7 @@ impl Drop for Pool {
         }
         joined.retain(|region| self.regions.get(&region.iova().0) == Some(&region.len()));
         let whole = joined.into_iter().chain(self.whole.drain(..));
-        // A thread that ends keeps nothing.
+        // A thread that is ending keeps nothing.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
             let places = SPARE_MAX.saturating_sub(spare.len());
@@ -143,19 +142,19 @@ impl Drop for Pool {
     }
 }
 
-/// Bytes of all its pieces.
+/// Returns the bytes of all pieces.
 pub(crate) fn length(memory: &AnyBuffer) -> usize {
     pieces(memory).map(|piece| piece.len()).sum()
 }
 
-/// Its bytes, in order.
+/// Returns all bytes, in order.
 pub(crate) fn gather(memory: &AnyBuffer) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length(memory));
     pieces(memory).for_each(|piece| bytes.extend_from_slice(piece));
     bytes
 }
 
-/// Puts bytes into it; what lies behind them stays.
+/// Copies bytes into the memory; the rest stays unchanged.
 pub(crate) fn scatter(memory: &mut AnyBuffer, mut bytes: &[u8]) {
     for piece in pieces_mut(memory) {
         let len = piece.len().min(bytes.len());
@@ -164,7 +163,6 @@ pub(crate) fn scatter(memory: &mut AnyBuffer, mut bytes: &[u8]) {
     }
 }
 
-/// Its pieces, in order.
 pub(crate) fn pieces(memory: &AnyBuffer) -> impl Iterator<Item = &Buffer> {
     let slice = match memory {
         AnyBuffer::None => &[],
@@ -174,7 +172,6 @@ pub(crate) fn pieces(memory: &AnyBuffer) -> impl Iterator<Item = &Buffer> {
     slice.iter()
 }
 
-/// Its pieces, to be written to.
 pub(crate) fn pieces_mut(memory: &mut AnyBuffer) -> impl Iterator<Item = &mut Buffer> {
     let slice = match memory {
         AnyBuffer::None => &mut [],

@@ -1,4 +1,4 @@
-//! What is asked of the store.
+//! Requests to the store.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use super::pool::{length, pieces_mut, scatter};
 use super::tensors::Tensors;
 use super::world::{Item, Pending, StoreWorld};
 
-/// Once so many bytes were put into a roomy store, objects are short: it must not fill up.
+/// After this many bytes put, a roomy store gets only short objects, so that it does not fill up.
 const VOLUME_MAX: u64 = 12 << 20;
-/// Most items of a batch.
+/// Maximum items of a batch.
 const BATCH_MAX: u64 = 6;
 
 impl StoreWorld {
-    /// One request, whatever comes.
+    /// Submits a random request.
     pub(crate) fn submit_any(&mut self) {
         match self.random.below(100) {
             0..30 => self.submit_put(),
@@ -41,7 +41,6 @@ impl StoreWorld {
         }
     }
 
-    /// Hands a request in.
     pub(crate) fn submit(&mut self, shard: u16, action: Action, items: Vec<Item>) {
         self.next_tag += 1;
         let tag = self.next_tag;
@@ -64,7 +63,7 @@ impl StoreWorld {
         self.random.index(range)
     }
 
-    /// How long the next object is.
+    /// Draws the length of the next object.
     fn draw_bytes(&mut self) -> u64 {
         let random = &mut self.random;
         let usual = self.shape.bytes_usual;
@@ -85,7 +84,8 @@ impl StoreWorld {
         self.random.one_in(8).then(|| self.random.between(1, 20))
     }
 
-    /// A new version for a key of this shard, and when it ends. A third are KV blocks, in stores that have them.
+    /// Draws a new version for a key of this shard, and its lifetime. A third are KV blocks, in stores that have
+    /// them.
     fn draw_version(&mut self, shard: u16) -> (Version, Option<u64>) {
         let ttl_s = self.draw_ttl();
         let expires = ttl_s.map(|ttl_s| self.at_wall(self.wall_s() + ttl_s));
@@ -109,7 +109,6 @@ impl StoreWorld {
         PutOptions { tenant, ttl_s, after, layout }
     }
 
-    /// Memory with a part of a version.
     fn memory_with(&mut self, version: Version, part: &Part) -> AnyBuffer {
         let content = self.model.content(version);
         let Some(tensors) = version.tensors else {
@@ -125,14 +124,14 @@ impl StoreWorld {
         memory
     }
 
-    /// Memory with bytes of a plain object of this content.
+    /// Returns memory with bytes of a plain object.
     fn memory_of(&mut self, content: u64, offset: u64, bytes: u64) -> AnyBuffer {
         let mut memory = self.pool.take(bytes, &mut self.random);
         let (mut at, end) = (offset, offset + bytes);
         for piece in pieces_mut(&mut memory) {
             let len = piece.len().min((end - at) as usize);
             content::fill(&mut piece[..len], content, at);
-            // What lies behind the end is anything.
+            // Bytes behind the end are arbitrary.
             piece[len..].fill(0xee);
             at += len as u64;
         }
@@ -160,7 +159,7 @@ impl StoreWorld {
         self.submit(self.model.shard(key), Action::Put(put), vec![item]);
     }
 
-    /// Distinct keys of one shard.
+    /// Returns distinct keys of one shard.
     fn any_keys(&mut self) -> Vec<usize> {
         let first = self.any_key();
         let shard = self.model.shard(first);
@@ -181,7 +180,7 @@ impl StoreWorld {
         self.submit(shard, Action::PutMany(puts), items);
     }
 
-    /// A part to be read, and how much memory it takes at most.
+    /// Draws a part to read, and the most memory it takes.
     fn draw_part(&mut self, longest: u64) -> (Part, u64) {
         if let Some(layout) = self.shape.layout
             && self.random.one_in(3)
@@ -211,7 +210,7 @@ impl StoreWorld {
         (GetItem { key: self.model.key(key).clone(), part, into }, item)
     }
 
-    /// Reads a key as a whole.
+    /// Reads a whole object.
     pub(crate) fn submit_whole_get(&mut self, key: usize) {
         let (get, item) = self.get_item(key, true);
         self.submit(self.model.shard(key), Action::Get(get), vec![item]);
@@ -244,7 +243,7 @@ impl StoreWorld {
         self.submit(shard, Action::Reserve(reserves), items);
     }
 
-    /// The next step of an object that is written in parts: mostly more of it, sometimes its end.
+    /// Takes the next step of an object written in parts: mostly another part, sometimes its end.
     fn submit_writer(&mut self) {
         let index = self.random.index(self.writers.len());
         if self.random.one_in(20) {
@@ -308,7 +307,7 @@ impl StoreWorld {
         self.submit(shard, Action::Commit, vec![Item::Commit]);
     }
 
-    /// A key that is written anew is promised no more.
+    /// Drops a key that is rewritten from all leases.
     fn unlease(&mut self, key: usize) {
         self.leases.iter_mut().for_each(|lease| lease.keys.retain(|other| *other != key));
     }

@@ -1,5 +1,5 @@
-//! The run of one seed, and a power cut at each command of a long one: the long one is run once for many cuts, and each
-//! goes on from what was kept at its command.
+//! The run of one seed, and a power cut at each command of a long run: that run is made once for many cuts, and each
+//! cut continues from the state kept at its command.
 
 use adit_kvstore::Durability;
 
@@ -13,7 +13,7 @@ use crate::trace::Trace;
 
 /// Operations of the run that is cut at each of its commands.
 const SWEEP_OPERATIONS: u64 = 2_000;
-/// From one cut to the next: odd, so that each has choices of its own.
+/// Increment between the seeds of cuts: odd, so that each has choices of its own.
 const CUT_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Runs the schedule of one seed.
@@ -33,8 +33,8 @@ pub fn run_seed(
     guard(seed, repeat, world, StoreWorld::run, report, excerpt)
 }
 
-/// Those of the cuts with these numbers that are in a run of each durability, as commands of it from 1 on. The runs
-/// have `commands` commands each, and cuts are numbered through all three.
+/// Maps cut numbers to commands, from 1, of the run of each durability. The runs have `commands` commands each, and
+/// cuts are numbered through all three.
 fn places(
     numbers: &[u64],
     commands: [u64; 3],
@@ -58,7 +58,7 @@ fn sweep_world(seed: u64, durability: Durability, trace: Trace) -> StoreWorld {
     StoreWorld::new(shape, random, None, trace)
 }
 
-/// How many commands the run of a sweep has in each durability, none of them cut.
+/// Returns the number of commands in the sweep's run of each durability, without a cut.
 ///
 /// # Errors
 /// The law that was broken.
@@ -73,10 +73,10 @@ pub fn count_sweep(seed: u64) -> Result<[u64; 3], Box<Failure>> {
     Ok(commands)
 }
 
-/// Tries the cuts with these numbers, each with what comes after it.
+/// Tries the cuts with these numbers, each with its aftermath.
 ///
 /// # Errors
-/// The number of the first that broke a law, and which law.
+/// The number of the first that broke a law, and the law.
 pub fn run_cuts(
     seed: u64,
     commands: [u64; 3],
@@ -107,7 +107,7 @@ pub fn run_cuts(
     Ok(all)
 }
 
-/// A world for each cut that is to be tried.
+/// Creates a world for each cut to try.
 fn forks(world: &mut StoreWorld, seed: u64, keeps_trace: bool) -> Report<Vec<StoreWorld>> {
     let kept = std::mem::take(&mut world.kept);
     let fork = |kept: KeptMoment| {

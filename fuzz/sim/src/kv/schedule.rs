@@ -1,4 +1,4 @@
-//! The schedule of a run: how the store is opened, lived with, lost and opened again.
+//! The schedule of a run: how the store is opened, used, lost and opened again.
 
 use std::time::Duration;
 
@@ -15,13 +15,12 @@ use super::model::Model;
 use super::world::StoreWorld;
 use crate::world::violated;
 
-/// Attempts to open a store on healthy devices.
+/// Maximum attempts to open a store on healthy devices.
 const ATTEMPTS_MAX: u32 = 8;
-/// Turns of a shard whose devices do not answer, until it has everything back.
+/// Turns in which a shard with dead devices must have given everything back.
 const LAST_TURNS: u32 = 16;
 /// Steps until a journal has room.
 const STEPS_MAX: u32 = 10_000;
-/// Bytes of a tenant that has a quota.
 const QUOTA_BYTES: u64 = 200 << 10;
 
 /// How a life of the store ends.
@@ -36,7 +35,7 @@ enum Death {
 }
 
 impl StoreWorld {
-    /// The whole run.
+    /// Makes the whole run.
     pub(crate) fn run(&mut self) {
         self.begin();
         let mut is_there = self.open(true);
@@ -72,7 +71,7 @@ impl StoreWorld {
         });
         let (seed, keys) = (self.random.next(), self.keys(&set));
         self.model = Model::new(seed, set.shards(), keys, !self.shape.is_roomy);
-        // What is formatted is a store: a broken device breaks what comes after.
+        // Format honestly: a broken device acts only afterwards.
         lock(&self.machine).canary = self.canary;
         lock(&self.machine).faults.set_calm(false);
     }
@@ -93,7 +92,7 @@ impl StoreWorld {
         formatted
     }
 
-    /// The power goes while the store is formatted.
+    /// Formats the store and cuts the power meanwhile.
     fn format_and_lose(&mut self) {
         let at = lock(&self.machine).commands() + self.random.between(1, 8);
         lock(&self.machine).cut_at(Some(at));
@@ -102,8 +101,8 @@ impl StoreWorld {
         lock(&self.machine).restart();
     }
 
-    /// Opens the store and reads what came back, through power cuts if there are to be some. False if faults have made
-    /// that impossible.
+    /// Opens the store and reads what came back, with power cuts if allowed. Returns false if faults have made that
+    /// impossible.
     pub(crate) fn open(&mut self, may_be_cut: bool) -> bool {
         let mut last = String::new();
         for attempt in 0..ATTEMPTS_MAX {
@@ -117,7 +116,7 @@ impl StoreWorld {
             let opened = self.open_shards();
             self.excuse_if_struck();
             if !was_excused && self.model.is_excused() && self.durability != Durability::Volatile {
-                // What was read of the journal may have been old, too.
+                // The journal may have been read stale, too.
                 self.model.crash(Durability::Durable);
             }
             if opened.is_ok() {
@@ -152,7 +151,7 @@ impl StoreWorld {
         false
     }
 
-    /// Whether a device has no superblock that is whole: nothing else keeps a store closed.
+    /// Returns whether a device has no whole superblock: nothing else may keep a store from opening.
     fn has_lost_superblocks(&self) -> bool {
         let machine = lock(&self.machine);
         machine.media.iter().any(|media| {
@@ -166,7 +165,7 @@ impl StoreWorld {
         })
     }
 
-    /// Sometimes a store is opened as one of another durability than before.
+    /// Sometimes changes the durability for the next opening.
     fn draw_durability(&mut self) {
         let one_in = self.shape.changes_durability;
         if one_in > 0 && self.random.one_in(one_in) {
@@ -216,12 +215,12 @@ impl StoreWorld {
         }
     }
 
-    /// A tenant; none if its device fails.
+    /// Defines a tenant; returns `None` if its device fails.
     fn define_tenant(&mut self, shard: usize, name: &str, quota: Option<u64>) -> Option<TenantId> {
         self.define(|world| world.shards[shard].tenant(world.now, name, quota))
     }
 
-    /// What is told to a journal, as soon as that has room; nothing if its device fails.
+    /// Makes a definition as soon as the journal has room; returns `None` if its device fails.
     fn define<T>(
         &mut self,
         mut tell: impl FnMut(&mut StoreWorld) -> Result<T, Failure>,
@@ -250,13 +249,13 @@ impl StoreWorld {
         self.layouts = (0..self.shards.len()).map(|shard| self.define_layout(shard)).collect();
     }
 
-    /// The run's layout, likewise.
+    /// Defines the run's layout in the same way.
     fn define_layout(&mut self, shard: usize) -> Option<LayoutId> {
         let layout = self.shape.layout?;
         self.define(|world| world.shards[shard].layout(world.now, layout))
     }
 
-    /// Reads every key, or sometimes some, at rest.
+    /// Reads every key, or sometimes only some, at rest.
     fn read_back(&mut self) {
         self.is_settling = true;
         let percent = if self.random.one_in(6) { 50 } else { 100 };
@@ -332,7 +331,6 @@ impl StoreWorld {
         self.fall();
     }
 
-    /// A clean stop.
     fn stop(&mut self) {
         self.drain();
         for shard in 0..self.shards.len() {
@@ -341,7 +339,7 @@ impl StoreWorld {
         self.drain();
     }
 
-    /// The store is gone, and what its devices keep is what comes back.
+    /// Ends the store; the next one finds what the devices keep.
     pub(crate) fn fall(&mut self) {
         self.count_shards();
         lock(&self.machine).hang_up();
@@ -351,7 +349,7 @@ impl StoreWorld {
         self.leases.clear();
         self.excuse_if_struck();
         lock(&self.machine).restart();
-        // Before it is open nothing is written: what may come back is as before, but for what faults do.
+        // An unopened store has written nothing: the state is as before, except for what faults do.
         if std::mem::take(&mut self.is_open) {
             self.model.crash(self.durability);
         } else if self.model.is_excused() {
@@ -359,7 +357,7 @@ impl StoreWorld {
         }
     }
 
-    /// The shards' last turns, in which they get back what is in flight, and their memory.
+    /// Takes the shards' last turns, in which they return what is in flight, and their memory.
     fn end_shards(&mut self) {
         for mut shard in std::mem::take(&mut self.shards) {
             let (now, pool) = (self.now, &mut self.pool);
@@ -372,7 +370,7 @@ impl StoreWorld {
         }
     }
 
-    /// The end: no more faults, and everything that was asked is answered.
+    /// Ends the run: no more faults, and every request is answered.
     fn finish(&mut self) {
         lock(&self.machine).faults.set_calm(true);
         self.drain();
@@ -401,7 +399,7 @@ impl StoreWorld {
         self.counts.struck = machine.faults.struck().to_vec();
     }
 
-    /// One life on healthy devices with the power gone at its end. Returns how many commands there were.
+    /// Runs one life on healthy devices, with a power cut at its end. Returns the number of commands.
     pub(crate) fn run_long_life(&mut self) -> u64 {
         self.begin();
         self.open(false);
@@ -416,7 +414,8 @@ impl StoreWorld {
         commands
     }
 
-    /// The same life up to the last of `cuts`, which are commands of it from 1 on, in order: each is kept to be tried.
+    /// Runs the same life up to the last of `cuts`, which are its commands from 1, in order, and keeps the state at
+    /// each.
     pub(crate) fn run_to_cuts(&mut self, cuts: &[u64]) {
         self.begin();
         self.open(false);
@@ -432,7 +431,7 @@ impl StoreWorld {
         }
     }
 
-    /// What comes after the power is gone.
+    /// Continues after the power cut.
     pub(crate) fn run_from_cut(&mut self) {
         self.counts.count(Sum::Cuts, 1);
         self.fall();

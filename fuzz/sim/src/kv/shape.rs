@@ -12,7 +12,6 @@ use super::machine::Pace;
 use super::tensors;
 use crate::random::Random;
 
-/// One device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Disk {
     pub(crate) bytes: usize,
@@ -26,7 +25,6 @@ pub(crate) struct Shape {
     pub(crate) durability: Durability,
     pub(crate) shards: u16,
     pub(crate) disks: Vec<Disk>,
-    /// Memory of each lane.
     pub(crate) lane_bytes: usize,
     pub(crate) objects_max: u32,
     pub(crate) journal_bytes: Option<u64>,
@@ -40,23 +38,23 @@ pub(crate) struct Shape {
     pub(crate) faults: Faults,
     pub(crate) pace: Pace,
     pub(crate) keys: usize,
-    /// Times that the store is opened.
+    /// How often the store is opened.
     pub(crate) lives: u64,
-    /// Actions of each life.
+    /// Actions per life.
     pub(crate) actions: u64,
-    /// Only requests are counted as actions.
+    /// Whether only requests count as actions.
     pub(crate) counts_requests: bool,
-    /// Most requests that were not answered yet.
+    /// Maximum unanswered requests.
     pub(crate) pending_max: usize,
-    /// Objects up to this long are usual.
+    /// The usual maximum length of an object.
     pub(crate) bytes_usual: u64,
-    /// And none is longer than this.
+    /// The absolute maximum length of an object.
     pub(crate) bytes_max: u64,
-    /// The store never needs to evict.
+    /// Whether the store never needs to evict.
     pub(crate) is_roomy: bool,
-    /// How KV blocks lie, if it has any.
+    /// The layout of KV blocks, if the run has any.
     pub(crate) layout: Option<Layout>,
-    /// One opening in so many is as a store of any durability; 0 for none.
+    /// One in this many openings draws another durability; 0 for none.
     pub(crate) changes_durability: u64,
     /// Whether keys share tenants with quotas.
     pub(crate) has_quotas: bool,
@@ -103,7 +101,7 @@ impl Shape {
         }
     }
 
-    /// A long run of one durability on healthy devices, for a cut at each of its commands.
+    /// Draws a long run of one durability on healthy devices, for a cut at each of its commands.
     pub(crate) fn for_sweep(durability: Durability, operations: u64, random: &mut Random) -> Shape {
         let mut disks = [disk(random, true); 2];
         for (disk, lba_bytes) in disks.iter_mut().zip([4096, 512]) {
@@ -150,7 +148,7 @@ fn disk(random: &mut Random, is_roomy: bool) -> Disk {
     Disk { bytes, lba_bytes: random.pick(&[512, 4096, 4096]), rules }
 }
 
-/// Memory costs time: few lanes have as much as in real life.
+/// Draws the memory of a lane: large memory is slow, so few lanes have as much as in production.
 fn lane_bytes(random: &mut Random) -> usize {
     if random.one_in(16) { LANE_MEMORY_BYTES } else { LANE_MEMORY_MIN_BYTES }
 }

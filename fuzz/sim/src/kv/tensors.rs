@@ -1,6 +1,6 @@
-//! How a KV block lies in memory: its tensors one after another, each padded to whole units.
+//! A KV block in memory: its tensors one after another, each padded to whole units.
 //!
-//! The bytes of a block are those of its tensors without the padding, which may be anything.
+//! The bytes of a block are those of its tensors without the padding, which is arbitrary.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use super::content;
 use crate::random::Random;
 
-/// See the module.
+/// The tensors of a KV block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tensors {
     pub(crate) layers: u32,
     per_layer: u32,
-    /// Of one, without padding; a multiple of 8.
+    /// Bytes of one tensor, without padding; a multiple of 8.
     tensor_bytes: u64,
 }
 
@@ -33,17 +33,16 @@ impl Tensors {
         self.tensor_bytes.next_multiple_of(UNIT_BYTES)
     }
 
-    /// The tensors of these layers.
     fn numbers(&self, layers: Range<u32>) -> Range<u32> {
         layers.start * self.per_layer..layers.end * self.per_layer
     }
 
-    /// What these layers take, with padding.
+    /// Returns the memory of these layers in bytes, with padding.
     pub(crate) fn memory_bytes(&self, layers: Range<u32>) -> u64 {
         self.numbers(layers).len() as u64 * self.padded_bytes()
     }
 
-    /// These layers as they lie in memory, of a block whose content is of this seed.
+    /// Returns these layers as they lie in memory, with contents of this seed.
     pub(crate) fn fill(&self, layers: Range<u32>, seed: u64) -> Vec<u8> {
         let mut bytes = vec![0xee; self.memory_bytes(layers.clone()) as usize];
         let tensors = bytes.chunks_mut(self.padded_bytes() as usize);
@@ -54,7 +53,6 @@ impl Tensors {
         bytes
     }
 
-    /// Whether `bytes` are these layers.
     pub(crate) fn are(&self, bytes: &[u8], layers: Range<u32>, seed: u64) -> bool {
         let is_long = bytes.len() as u64 == self.memory_bytes(layers.clone());
         let tensors = bytes.chunks(self.padded_bytes() as usize).zip(self.numbers(layers));
@@ -66,7 +64,7 @@ impl Tensors {
     }
 }
 
-/// A layout of small blocks.
+/// Draws a layout of small blocks.
 pub(crate) fn draw(random: &mut Random) -> Layout {
     let block = BlockShape {
         layers: random.between(1, 6) as u32,

@@ -1,4 +1,4 @@
-//! What there is in a run: the machine, the store's shards, what was asked of them and what may come of it.
+//! The state of a run: the machine, the store's shards, the pending requests and the model.
 
 use std::collections::BTreeMap;
 use std::fmt::Arguments;
@@ -23,18 +23,17 @@ use crate::random::Random;
 use crate::trace::Trace;
 use crate::world::violated;
 
-/// A queue of a store's.
 pub(crate) type Queue = SimulatedQueue<Tag>;
-/// Steps without anything moving until somebody waits for ever.
+/// Steps without progress after which the run counts as stuck.
 const IDLE_STEPS_MAX: u32 = 10_000;
-/// Calls of the clock while a store is opened.
+/// Limit of clock readings while a store is opened.
 const CLOCK_CALLS_MAX: u64 = 2_000_000;
-/// No request takes longer, in virtual time.
+/// Maximum virtual time of a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(900);
 /// The wall clock when the machine started, in seconds.
 const WALL_S: u64 = 1_700_000_000;
 
-/// A part of a request that was not answered yet.
+/// An unanswered item of a request.
 #[derive(Debug)]
 pub(crate) enum Item {
     Put { key: usize, begin: Moment, ttl_s: Option<u64>, bytes: usize },
@@ -46,7 +45,7 @@ pub(crate) enum Item {
     Commit,
 }
 
-/// A request that was not answered in full yet.
+/// A request that is not fully answered.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) shard: u16,
@@ -56,7 +55,7 @@ pub(crate) struct Pending {
     pub(crate) items: Vec<Option<Item>>,
 }
 
-/// An object that is written in parts.
+/// An object being written in parts.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) id: WriterId,
@@ -64,14 +63,12 @@ pub(crate) struct Writer {
     pub(crate) key: usize,
     pub(crate) version: Version,
     pub(crate) ttl_s: Option<u64>,
-    /// Parts that were not handed in yet.
+    /// Parts not submitted yet.
     pub(crate) parts: Vec<Part>,
-    /// Parts that it has.
     pub(crate) part_count: usize,
     pub(crate) unanswered: usize,
 }
 
-/// Keys that were promised to stay.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
@@ -81,7 +78,7 @@ pub(crate) struct Lease {
     pub(crate) until: Time,
 }
 
-/// See the module.
+/// The state of a run.
 pub(crate) struct StoreWorld {
     pub(crate) shape: Shape,
     pub(crate) random: Random,
@@ -94,28 +91,27 @@ pub(crate) struct StoreWorld {
     pub(crate) counts: StoreCounts,
     pub(crate) shards: Vec<Shard<Queue>>,
     pub(crate) tenants: Vec<Vec<TenantId>>,
-    /// For each shard the number of the run's layout, if it could be told.
+    /// For each shard, the id of the run's layout, if it could be defined.
     pub(crate) layouts: Vec<Option<LayoutId>>,
-    /// What the store promises, as it was opened last.
+    /// The durability of the last opening.
     pub(crate) durability: Durability,
-    /// It is open: something may have been written.
+    /// Whether it is open and may have written.
     pub(crate) is_open: bool,
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) writers: Vec<Writer>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) next_tag: u64,
-    /// Bytes that were put since the start.
+    /// Bytes put since the start.
     pub(crate) volume: u64,
-    /// Bytes that the journals were written.
     pub(crate) journal_bytes: u64,
-    /// What is read is what came back of each key.
+    /// Whether reads establish the state that came back.
     pub(crate) is_settling: bool,
     idle_steps: u32,
-    /// Where a cut is to be tried.
+    /// States at which to try a cut.
     pub(crate) kept: Vec<KeptMoment>,
 }
 
-/// All there was at a command.
+/// The complete state at a command.
 #[derive(Debug)]
 pub(crate) struct KeptMoment {
     pub(crate) frozen: Frozen,
@@ -165,25 +161,24 @@ impl StoreWorld {
         self.trace.note(numbers, text);
     }
 
-    /// Ways to all devices, for one owner.
+    /// Opens lanes to all devices, for one owner.
     pub(crate) fn lanes(&mut self) -> Vec<Lane<Queue>> {
         (0..self.shape.disks.len()).map(|device| self.lane(device)).collect()
     }
 
-    /// A way to one device.
     pub(crate) fn lane(&mut self, device: usize) -> Lane<Queue> {
         let queue = Queue::new(&self.machine, device, self.shape.disks[device].rules);
         let info = queue.info();
         Lane::new(queue, info, self.pool.allocate(self.shape.lane_bytes))
     }
 
-    /// Lanes that are not needed any more.
+    /// Takes back unneeded lanes.
     pub(crate) fn give_lanes(&mut self, lanes: Vec<Lane<Queue>>) {
         let memory = lanes.into_iter().filter_map(Lane::into_memory);
         memory.for_each(|memory| self.pool.give_whole(memory));
     }
 
-    /// Calls what waits for devices, with a clock that goes on while it does.
+    /// Makes a call that waits for devices, with a clock that advances meanwhile.
     pub(crate) fn while_time_passes<T>(
         &mut self,
         call: impl FnOnce(&mut StoreWorld, &mut dyn FnMut() -> Time) -> T,
@@ -204,7 +199,6 @@ impl StoreWorld {
         result
     }
 
-    /// How shards are opened.
     pub(crate) fn options(&self) -> ShardOptions {
         let shape = &self.shape;
         ShardOptions {
@@ -224,7 +218,7 @@ impl StoreWorld {
         }
     }
 
-    /// The keys of the run with their shards: mostly hashes, some long.
+    /// Returns the keys of the run with their shards: mostly hashes, some long.
     pub(crate) fn keys(&self, set: &Set) -> Vec<(Key, u16)> {
         let lengths = [8, 16, 16, 32, 33, 200, 512, 1];
         let key = |index: usize| {
@@ -239,7 +233,7 @@ impl StoreWorld {
         (0..self.shape.keys).map(key).collect()
     }
 
-    /// One turn of every shard; time goes on where nothing moved.
+    /// Takes one turn of every shard; time advances if nothing moved.
     pub(crate) fn step(&mut self) {
         let (mut done, mut moved, mut next) = (Vec::new(), 0, Time::NEVER);
         for shard in 0..self.shards.len() {
@@ -257,8 +251,8 @@ impl StoreWorld {
         self.idle(next);
     }
 
-    /// What was frozen in a turn of a shard is of the moment at which its answers are out: a turn takes what is over
-    /// before it sends anything.
+    /// Pairs frozen devices with the model after the shard's answers: a turn takes completions before it sends
+    /// anything.
     fn keep_moments(&mut self) {
         for frozen in std::mem::take(&mut lock(&self.machine).freezer.frozen) {
             let (now, model) = (self.now, self.model.clone());
@@ -266,7 +260,7 @@ impl StoreWorld {
         }
     }
 
-    /// The world after a power cut at that moment, before the power comes back.
+    /// Returns the world after a power cut at that moment, before the power comes back.
     pub(crate) fn fork(&self, kept: KeptMoment, mut random: Random, trace: Trace) -> StoreWorld {
         let KeptMoment { frozen, model, now } = kept;
         let machine = frozen.thaw(&lock(&self.machine), random.fork());
@@ -283,7 +277,7 @@ impl StoreWorld {
         }
     }
 
-    /// Lets time pass to where something happens.
+    /// Advances time to the next event.
     fn idle(&mut self, next: Time) {
         self.idle_steps += 1;
         let device = lock(&self.machine).next();
@@ -295,33 +289,33 @@ impl StoreWorld {
             let now = self.now;
             violated(4, format_args!("nothing moves at {now} until {next}: {}", waits.join("; ")));
         }
-        // Who has something to do at once and does not do it waits for a device.
+        // Work due now but not done waits for a device.
         let clock = (next != Time::NEVER && (next > self.now || device.is_none())).then_some(next);
         if let Some(next) = device.into_iter().chain(clock).min() {
             self.now = next.max(self.now + Duration::from_micros(1));
         }
     }
 
-    /// Misses are excused once something struck.
+    /// Excuses misses once a fault struck.
     pub(crate) fn excuse_if_struck(&mut self) {
         if !self.model.is_excused() && lock(&self.machine).faults.has_harmed() {
             self.model.excuse();
         }
     }
 
-    /// Answers everything that was asked.
+    /// Runs until every request is answered.
     pub(crate) fn drain(&mut self) {
         while !self.pending.is_empty() && !lock(&self.machine).is_off() {
             self.step();
         }
     }
 
-    /// The wall clock, in seconds, as the store reckons it.
+    /// Returns the wall clock in seconds, as the store computes it.
     pub(crate) fn wall_s(&self) -> u64 {
         WALL_S + self.now.as_ns() / 1_000_000_000
     }
 
-    /// When a second of the wall clock begins, in virtual time.
+    /// Returns when a second of the wall clock begins, in virtual time.
     pub(crate) fn at_wall(&self, second: u64) -> Time {
         Time::from_ns((second - WALL_S) * 1_000_000_000)
     }

@@ -1,16 +1,14 @@
-//! Lists that do not fit an entry: long keys, and the checksums of objects of several pieces.
+//! Lists that do not fit in an entry: long keys, and the checksums of objects of several pieces.
 //!
-//! Each list has a number that is stable until it is removed; numbers are used again. Costs nothing while empty.
+//! Each list has a number that is stable until it is removed; numbers are reused. An empty arena costs nothing.
 
-/// What the allocator is taken to add to each list.
+/// Assumed overhead of the allocator per list.
 const OVERHEAD_BYTES: usize = 16;
 
-/// Lists by number.
 #[derive(Debug)]
 pub(super) struct Arena<T> {
     lists: Vec<Box<[T]>>,
     free: Vec<u32>,
-    /// Bytes of all lists.
     heap_bytes: usize,
 }
 
@@ -19,7 +17,7 @@ impl<T: Copy> Arena<T> {
         Arena { lists: Vec::new(), free: Vec::new(), heap_bytes: 0 }
     }
 
-    /// Keeps a list, which must not be empty.
+    /// Stores a list, which must not be empty.
     pub(super) fn insert(&mut self, list: &[T]) -> u32 {
         assert!(!list.is_empty(), "an empty list is a free one");
         self.heap_bytes += size_of_val(list) + OVERHEAD_BYTES;

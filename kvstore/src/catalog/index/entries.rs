@@ -1,24 +1,21 @@
-//! The entries of an index, by id: those it is for, and spare ones that go after it was loaded.
+//! The entries of an index by id: the regular ones, and spare ones that exist only while it is loaded.
 
 use super::entry::Entry;
 use crate::catalog::table::Table;
 
-/// Entries by id.
 #[derive(Debug)]
 pub(super) struct Entries {
     kept: Table<Entry>,
-    /// With the ids behind those.
+    /// Spare entries, with the ids after the regular ones.
     spare: Option<Table<Entry>>,
 }
 
 impl Entries {
-    /// Free entries, none of which was ever used.
     pub(super) fn new(kept: u32, spare: u32) -> Entries {
         let spare = (spare > 0).then(|| Table::new(spare as usize));
         Entries { kept: Table::new(kept as usize), spare }
     }
 
-    /// How many there are.
     pub(super) fn len(&self) -> u32 {
         (self.kept.len() + self.spare.as_ref().map_or(0, |spare| spare.len())) as u32
     }
@@ -49,7 +46,7 @@ impl Entries {
         }
     }
 
-    /// Lets the spare ones go, whatever is in them.
+    /// Drops the spare entries with their contents.
     pub(super) fn shed_spare(&mut self) {
         self.spare = None;
     }

@@ -1,6 +1,6 @@
-//! What the index keeps of an object: 50 bytes, packed.
+//! The index's entry for an object: 50 bytes, packed.
 //!
-//! | bytes | what |
+//! | bytes | field |
 //! |---|---|
 //! | 0 | state: 0 not live, 1 to 32 the bytes of a short key, 33 a long key; bit 7: a list of checksums |
 //! | 1..33 | a short key and zeroes; or the number of a long key in its arena, then its first 28 bytes |
@@ -9,26 +9,24 @@
 //! | 44..48 | the checksum, or the number of the list of them |
 //! | 48, 49 | layout, tenant |
 //!
-//! All zeroes, as fresh pages are, is an entry that is not live. One that was live keeps the next free id in 1..5.
+//! An all-zero entry, as in fresh pages, is not live. A freed entry keeps the next free id in 1..5.
 
 use crate::model::object::{LayoutId, Object, TenantId};
 use crate::model::place::Place;
 
-/// Bytes of an entry.
 pub(super) const ENTRY_BYTES: usize = 50;
-/// Longest key that is kept in the entry.
+/// Longest key stored in the entry, in bytes.
 pub(super) const SHORT_BYTES: usize = 32;
-/// State of an entry with a longer key.
+/// The state of an entry with a longer key.
 const LONG: u8 = 33;
-/// Bit of the state: the checksum is the number of a list.
+/// State bit: the checksum field is the number of a list.
 const LISTED: u8 = 0x80;
-/// Bytes of a long key that are kept in the entry.
+/// Bytes of a long key stored in the entry.
 const PREFIX_BYTES: usize = SHORT_BYTES - 4;
 
-/// The entry's bytes. A plain array, so that an allocation of many is of zero pages.
+/// The entry's bytes: a plain array, so that a large allocation consists of zero pages.
 pub(super) type Entry = [u8; ENTRY_BYTES];
 
-/// Where the key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyForm<'a> {
     /// In the entry.
@@ -40,7 +38,7 @@ pub(super) enum KeyForm<'a> {
 /// Where the checksums are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SumForm {
-    /// The only one.
+    /// The only checksum.
     One(u32),
     /// In the arena, under this number.
     List(u32),
@@ -55,19 +53,18 @@ pub(super) fn is_live(entry: &Entry) -> bool {
     entry[0] != 0
 }
 
-/// The next id of the list of free ones, plus one; 0 ends it.
+/// Returns the next id of the free list plus one; 0 ends the list.
 pub(super) fn next_free(entry: &Entry) -> u32 {
     assert!(!is_live(entry), "only free entries are listed");
     word(entry, 1)
 }
 
-/// Makes an entry free.
 pub(super) fn set_free(entry: &mut Entry, next: u32) {
     *entry = [0; ENTRY_BYTES];
     entry[1..5].copy_from_slice(&next.to_le_bytes());
 }
 
-/// Makes an entry live, with everything but its object.
+/// Makes an entry live, without its object.
 pub(super) fn set_key(entry: &mut Entry, key: &[u8], number: Option<u32>) {
     *entry = [0; ENTRY_BYTES];
     if let Some(number) = number {
@@ -88,7 +85,7 @@ pub(super) fn key(entry: &Entry) -> KeyForm<'_> {
     }
 }
 
-/// Whether the key may be this one: it is if it is short, and begins alike if it is long.
+/// Returns whether the key may be this one: certain for a short key, by prefix for a long one.
 #[inline]
 pub(super) fn may_be(entry: &Entry, key: &[u8]) -> bool {
     if key.len() <= SHORT_BYTES {
@@ -98,7 +95,7 @@ pub(super) fn may_be(entry: &Entry, key: &[u8]) -> bool {
     }
 }
 
-/// Writes all but the key.
+/// Writes everything except the key.
 pub(super) fn set_object(entry: &mut Entry, object: Object, sums: SumForm) {
     assert!(is_live(entry), "an object has a key");
     assert!(object.bytes > 0 && object.bytes < Object::BYTES_END, "a length has 40 bits");

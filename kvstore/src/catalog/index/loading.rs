@@ -1,22 +1,22 @@
-//! An index while it is filled from the media, with millions of objects that come in no order.
+//! An index being filled from the media with millions of objects in no particular order.
 //!
-//! An object's entry is written at once, behind the one before it. Its id *waits* to be linked into the hash table until
-//! many have come that belong near each other there. A large table is in no cache, and the addresses of its pages are in
-//! none either: to link ids as they come would be to wait for memory each time.
+//! An object's entry is written at once, behind the previous one. Its id *waits* to be linked into the hash table
+//! until many ids have gathered that belong near each other there. A large table exceeds the caches and the TLB, so
+//! linking each id on arrival would wait for memory every time.
 //!
-//! Every live entry is in the table or waits, and those of one key wait in the order in which they came. The last of a key
-//! counts: when it is linked, the one before goes.
+//! Every live entry is in the table or waits, and the entries of one key wait in the order of their arrival. The last
+//! one of a key counts: linking it frees the previous one.
 //!
-//! It does not know what the objects are, nor which of them are to stay.
+//! This module does not know what the objects are, nor which of them will stay.
 
 use super::{GROUP, Index, NewObject, Refused, Walk};
 use crate::error::Result;
 use crate::model::object::ObjectId;
 
-/// Most objects that wait for one span of the table.
+/// Limit of objects that wait for one span of the table.
 const WAITING_MAX: usize = 1024;
 
-/// An object that is not in the table.
+/// An object that is not in the table yet.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     hash: u64,
@@ -25,17 +25,18 @@ struct Waiting {
 
 /// An index that is being filled.
 ///
-/// Calls that link objects are given a `gone`, which is told each id that is free now, since a later object has its key.
+/// Calls that link objects take a callback `gone`, which receives each id that is freed because a later object has
+/// its key.
 #[derive(Debug)]
 pub struct Loading {
     index: Index,
-    /// By the span of the table where they belong.
+    /// Indexed by the span of the table where they belong.
     waiting: Vec<Vec<Waiting>>,
 }
 
 impl Loading {
-    /// Nothing yet; for `objects_max` objects, and for `spare` more until [`Index::shed_spare`], as more may come than
-    /// there were at any one time.
+    /// Creates an empty index for `objects_max` objects, and for `spare` more until [`Index::shed_spare`], because
+    /// more objects may arrive than there were at any one time.
     ///
     /// # Errors
     /// As [`Index::new`].
@@ -45,7 +46,7 @@ impl Loading {
         Ok(Loading { index, waiting })
     }
 
-    /// Adds an object, in place of any other of its key; none if there is no room for it.
+    /// Adds an object, replacing any other with its key. Returns `None` if there is no room.
     ///
     /// # Panics
     /// As [`Index::insert`] does.
@@ -61,7 +62,8 @@ impl Loading {
         Some(id)
     }
 
-    /// The same where no entry is free: one is if the object, or another that waits, has the key of an earlier one.
+    /// Adds an object when no entry is free. One becomes free if the object, or another that waits, has the key of an
+    /// earlier one.
     #[cold]
     fn put_full(
         &mut self,
@@ -79,14 +81,14 @@ impl Loading {
         }
     }
 
-    /// The object with this key.
+    /// Returns the object with this key.
     pub fn find(&mut self, key: &[u8], gone: &mut impl FnMut(ObjectId)) -> Option<ObjectId> {
         let hash = self.index.hash(key);
         self.link(self.index.slots.span(hash), gone);
         self.index.find_hashed(hash, key)
     }
 
-    /// The index, with all objects in its table.
+    /// Links all objects into the table and returns the index.
     pub fn linked(&mut self, gone: &mut impl FnMut(ObjectId)) -> &mut Index {
         for span in 0..self.waiting.len() {
             self.link(span, gone);
@@ -94,17 +96,17 @@ impl Loading {
         &mut self.index
     }
 
-    /// The index, without the objects that wait.
+    /// Returns the index, without the objects that wait.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// The same, to be changed.
+    /// Returns the index for changes.
     pub fn index_mut(&mut self) -> &mut Index {
         &mut self.index
     }
 
-    /// The index once all objects were linked.
+    /// Returns the index after all objects were linked.
     ///
     /// # Panics
     /// If some wait.
@@ -113,7 +115,6 @@ impl Loading {
         self.index
     }
 
-    /// Links the objects that wait for a span.
     fn link(&mut self, span: usize, gone: &mut impl FnMut(ObjectId)) {
         let Loading { index, waiting } = self;
         for group in waiting[span].chunks(GROUP) {
@@ -127,7 +128,7 @@ impl Loading {
 }
 
 impl Index {
-    /// Puts an object into the table; gives the one of the same key that goes for it.
+    /// Links an object into the table. Returns the earlier object with the same key, which this replaces.
     #[inline]
     fn link(&mut self, Waiting { hash, id }: Waiting) -> Option<ObjectId> {
         match self.slots.find(hash, |other| self.is_same_key(other, id.0)) {

@@ -1,14 +1,15 @@
-//! Which objects there are: from keys to ids, and from ids to all that is known of an object.
+//! The index of objects: from keys to ids, and from ids to everything known about an object.
 //!
-//! - **Memory.** An object costs 50 bytes for its entry and 5 for its share of the hash table, whatever the key up to
-//!   32 bytes; with the 8 bytes of an eviction policy that is 63. Longer keys and further checksums are kept beside,
-//!   and cost what they are long. The arrays are as long as the capacity from the start (see `table`): entries that
-//!   are not used cost nothing; of the hash table, which is used here and there, all is there soon. While an index is loaded it has spare room, which is given back then.
-//! - **Identity** is the full key. The hash (SipHash-1-3 under a key of the store's own) only says where to look.
-//! - **Ids** are stable while the object exists, dense from 0, and used again after a removal.
-//! - A wrong id is the store's own bug, and panics.
+//! - **Memory.** An object costs 50 bytes for its entry and 5 for its share of the hash table, for any key of up to
+//!   32 bytes; with the 8 bytes of an eviction policy that makes 63. Longer keys and further checksums are stored
+//!   separately, at their length. The arrays have their full length from the start (see `table`): unused entries cost
+//!   nothing, while the hash table, which is used at random, is soon fully resident. An index being loaded has spare
+//!   room, which is given back at the end.
+//! - **Identity** is the full key. The hash (SipHash-1-3 under a secret key of the store) only says where to look.
+//! - **Ids** are stable while the object exists, dense from 0, and reused after a removal.
+//! - A wrong id is a bug of the store, and panics.
 //!
-//! The index knows nothing of what lies in the extents, of space, or of the order of eviction.
+//! The index does not know the contents of extents, free space, or the order of eviction.
 
 mod arena;
 mod entries;
@@ -31,15 +32,15 @@ use entries::Entries;
 use entry::{Entry, KeyForm, SHORT_BYTES, SumForm};
 use slots::{IDS_MAX, Slots, Walk};
 
-/// Keys whose memory is asked for before the first of them is compared.
+/// Number of keys whose memory is prefetched before the first is compared.
 const GROUP: usize = 32;
 
-/// An object to be inserted.
+/// An object to insert.
 #[derive(Clone, Copy, Debug)]
 pub struct NewObject<'a> {
-    /// What it is called, 1 to 512 bytes.
+    /// Its key, 1 to 512 bytes.
     pub key: &'a [u8],
-    /// What is known of it.
+    /// Its place, length, layout and tenant.
     pub object: Object,
     /// The CRC-32C of each piece, 1 to 512 of them.
     pub checksums: &'a [u32],
@@ -48,13 +49,13 @@ pub struct NewObject<'a> {
 /// Why an object was not inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// There are as many objects as the index has room for: evict, or open with room for more.
+    /// The index is full: evict, or open with room for more.
     Full,
-    /// There is one with this key: replace it.
+    /// An object with this key exists: replace it.
     Present(ObjectId),
 }
 
-/// The checksums of an object, of its pieces in order.
+/// The checksums of an object's pieces, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksums<'a>(SumsHeld<'a>);
 
@@ -78,7 +79,7 @@ impl Deref for Checksums<'_> {
 /// The objects of a shard.
 #[derive(Debug)]
 pub struct Index {
-    /// How many objects it is for: ids from here on are spare.
+    /// The regular capacity; ids from here on are spare.
     objects_max: u32,
     slots: Slots,
     entries: Entries,
@@ -93,11 +94,11 @@ pub struct Index {
 }
 
 impl Index {
-    /// Most objects of one index.
+    /// Maximum objects of one index.
     pub const OBJECTS_MAX: u32 = IDS_MAX;
 
-    /// An empty index with room for `objects_max` objects. `hash_key` is secret and random, so that nobody can choose
-    /// keys that collide.
+    /// Creates an empty index with room for `objects_max` objects. `hash_key` must be secret and random, so that an
+    /// attacker cannot choose colliding keys.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `objects_max` is 0 or more than [`Index::OBJECTS_MAX`].
@@ -106,7 +107,7 @@ impl Index {
         Index::with_spare(objects_max, 0, hash_key)
     }
 
-    /// One with room for so many more objects, at most as many as ids allow, until [`Index::shed_spare`].
+    /// Creates an index with room for `spare` more objects, as far as ids allow, until [`Index::shed_spare`].
     fn with_spare(objects_max: u32, spare: u32, hash_key: [u64; 2]) -> Result<Index> {
         if objects_max == 0 || objects_max > IDS_MAX {
             let fix = format!("a shard has 1 to {IDS_MAX} objects; use more shards for more");
@@ -126,24 +127,24 @@ impl Index {
         })
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many there may be.
+    /// Returns the maximum number of objects.
     pub fn capacity(&self) -> u32 {
         self.entries.len()
     }
 
-    /// Bytes of memory reserved: all arrays in full, and every long key and list of checksums.
+    /// Returns the bytes of memory reserved: all arrays in full, and every long key and list of checksums.
     pub fn memory_bytes(&self) -> usize {
         self.slots.memory_bytes()
             + self.entries.memory_bytes()
@@ -151,7 +152,7 @@ impl Index {
             + self.sums.memory_bytes()
     }
 
-    /// The hash of a key, as the eviction policies and admission want it.
+    /// Returns the hash of a key, as eviction policies and admission use it.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.hash_key[0], self.hash_key[1]);
@@ -159,13 +160,13 @@ impl Index {
         hasher.finish()
     }
 
-    /// The object with this key.
+    /// Returns the object with this key.
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<ObjectId> {
         self.find_hashed(self.hash(key), key)
     }
 
-    /// The object with this key, whose [`Index::hash`] is known.
+    /// Returns the object with this key, given its [`Index::hash`].
     #[inline]
     pub fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<ObjectId> {
         match self.slots.find(hash, |id| self.is_key(id, key)) {
@@ -174,8 +175,8 @@ impl Index {
         }
     }
 
-    /// The object of each of these keys, appended to `found` in their order. The memory of a group of keys is asked
-    /// for at once, so that one waits for it while the others' is on its way.
+    /// Appends the object of each key to `found`, in order. Prefetches memory for a group of keys at a time, so that
+    /// their cache misses overlap.
     pub fn find_many(&self, keys: &[impl AsRef<[u8]>], found: &mut Vec<Option<ObjectId>>) {
         found.reserve(keys.len());
         let mut hashes = [0; GROUP];
@@ -190,19 +191,19 @@ impl Index {
         }
     }
 
-    /// Whether this is the id of an object.
+    /// Returns whether this is the id of an object.
     #[inline]
     pub fn contains(&self, id: ObjectId) -> bool {
         self.entries.get(id.0).is_some_and(entry::is_live)
     }
 
-    /// The first id from `from` on that is an object's. Whoever walks all ids so sees every object that exists from
-    /// the start of the walk to its end, whatever is inserted and removed meanwhile.
+    /// Returns the first object's id from `from`. A walk over all ids sees every object that exists for the whole
+    /// walk, whatever is inserted and removed meanwhile.
     pub fn next_live(&self, from: u32) -> Option<ObjectId> {
         (from..self.fresh).map(ObjectId).find(|id| self.contains(*id))
     }
 
-    /// What is known of an object.
+    /// Returns an object's place, length, layout and tenant.
     ///
     /// # Panics
     /// If there is no such object.
@@ -211,7 +212,7 @@ impl Index {
         entry::object(self.entry(id))
     }
 
-    /// The checksums of its pieces.
+    /// Returns the checksums of its pieces.
     ///
     /// # Panics
     /// If there is no such object.
@@ -223,7 +224,7 @@ impl Index {
         })
     }
 
-    /// The bytes of its key.
+    /// Returns the bytes of its key.
     ///
     /// # Panics
     /// If there is no such object.
@@ -235,7 +236,7 @@ impl Index {
         }
     }
 
-    /// Its key.
+    /// Returns its key.
     ///
     /// # Panics
     /// If there is no such object.
@@ -261,7 +262,7 @@ impl Index {
         self.insert_hashed(self.hash(key), NewObject { key, object, checksums })
     }
 
-    /// Gives an object other contents; it keeps its id and key. Returns what it was.
+    /// Replaces the contents of an object, which keeps its id and key. Returns the previous contents.
     ///
     /// # Panics
     /// If there is no such object, or as [`Index::insert`] does.
@@ -273,7 +274,7 @@ impl Index {
         was
     }
 
-    /// Removes an object. Returns what it was.
+    /// Removes an object and returns its contents.
     ///
     /// # Panics
     /// If there is no such object.
@@ -312,7 +313,7 @@ impl Index {
             }
     }
 
-    /// Whether two objects have the same key.
+    /// Returns whether two objects have the same key.
     fn is_same_key(&self, one: u32, other: u32) -> bool {
         self.is_key(one, self.key_bytes(ObjectId(other)))
     }
@@ -324,7 +325,7 @@ impl Index {
         std::hint::black_box(touched);
     }
 
-    /// Loads the first entry that each of these walks comes to.
+    /// Loads the first entry that each of these walks reaches.
     fn touch_entries(&self, hashes: &[u64]) {
         let touched = hashes.iter().fold(0, |sum, hash| match self.slots.find(*hash, |_| true) {
             Walk::Found { id, .. } => {
@@ -336,14 +337,14 @@ impl Index {
         std::hint::black_box(touched);
     }
 
-    /// Loads the entries that a removal from the table hashes, so that it does not wait for each of them.
+    /// Loads the entries that a removal from the table hashes, so that their cache misses overlap.
     fn touch_run(&self, position: usize) {
         let entries = &self.entries;
         let touched = self.slots.run(position).fold(0, |sum, id| sum ^ entries.at(id)[0]);
         std::hint::black_box(touched);
     }
 
-    /// Adds an object whose key's [`Index::hash`] is known.
+    /// Adds an object, given its key's [`Index::hash`].
     ///
     /// # Errors
     /// As [`Index::insert`].
@@ -360,7 +361,7 @@ impl Index {
         Ok(id)
     }
 
-    /// Writes the entry of an object, which is in no slot yet; none if there is no room.
+    /// Writes the entry of an object that is in no slot yet. Returns `None` if there is no room.
     #[inline]
     fn keep(&mut self, new: NewObject<'_>) -> Option<ObjectId> {
         assert!((1..=KEY_BYTES_MAX).contains(&new.key.len()), "a key has 1 to 512 bytes");
@@ -375,7 +376,7 @@ impl Index {
         Some(id)
     }
 
-    /// Frees the entry of an object that is in no slot any more.
+    /// Frees the entry of an object that is no longer in a slot.
     fn release(&mut self, id: ObjectId) {
         self.free_sums(id);
         if let KeyForm::Long(number) = entry::key(self.entry(id)) {
@@ -386,8 +387,8 @@ impl Index {
         self.len -= 1;
     }
 
-    /// Gives back the spare entries, unless there are more objects than the index is for. Objects that lie there get
-    /// other ids; `moved` is told the old and the new one of each.
+    /// Drops the spare entries, unless there are more objects than the regular capacity. Moves their objects to other
+    /// ids, and passes the old and the new id of each to `moved`.
     pub fn shed_spare(&mut self, moved: &mut dyn FnMut(ObjectId, ObjectId)) {
         if self.len > self.objects_max {
             return;
@@ -412,7 +413,7 @@ impl Index {
         self.entries.shed_spare();
     }
 
-    /// Gives an object a free entry's id.
+    /// Moves an object to the id of a free entry.
     fn rename(&mut self, from: ObjectId, to: ObjectId) {
         let hash = self.hash(self.key_bytes(from));
         let Walk::Found { position, .. } = self.slots.find(hash, |other| other == from.0) else {
@@ -454,7 +455,6 @@ impl Index {
     }
 }
 
-/// The hash of an entry's key.
 fn hash_of(entry: &Entry, long_keys: &Arena<u8>, hash_key: [u64; 2]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(hash_key[0], hash_key[1]);
     hasher.write(match entry::key(entry) {

@@ -1,31 +1,30 @@
-//! The hash table of the index: from a key's hash to the ids that may have it.
+//! The hash table of the index: from a key's hash to candidate ids.
 //!
-//! A slot is 32 bits: an id plus one below, so that zero pages are empty slots, and as many bits of the hash above as
-//! are left, six or more, so that few entries are looked at in vain. Linear probing from the slot that the hash's high
-//! bits name; a removal shifts back what would no longer be found, so there are no tombstones and the table does not
-//! age. At most four slots of five are taken, and a few more by spare ids, so every walk ends at an empty one.
+//! A slot is 32 bits: an id plus one in the low bits, so that zero pages are empty slots, and above it the remaining
+//! bits filled with hash bits, at least six, so that few entries are read in vain. Probing is linear from the slot
+//! that the hash's high bits select. A removal shifts back slots that would no longer be found, so there are no
+//! tombstones and the table does not degrade. At most four of five slots are taken, plus a few by spare ids, so every
+//! walk ends at an empty slot.
 //!
-//! Keys are not known here: whoever calls compares them.
+//! The table does not know keys: the caller compares them.
 
 use crate::catalog::table::Table;
 
-/// Most bits of a slot that hold an id plus one.
+/// Maximum bits of a slot for an id plus one.
 const ID_BITS_MAX: u32 = 26;
-/// Most ids: all values of the bits but the empty slot's.
+/// Maximum number of ids: all values of those bits except the empty slot's.
 pub(super) const IDS_MAX: u32 = (1 << ID_BITS_MAX) - 1;
-/// Slots that are filled together while an index is loaded: 256 KiB, for which a cache and the one of translations
-/// have room.
+/// Slots that are filled together while an index is loaded: 256 KiB, which fit in a cache and in the TLB.
 const SPAN_SLOTS: usize = 1 << 16;
 
-/// The table.
+/// The hash table.
 #[derive(Debug)]
 pub(super) struct Slots {
     words: Table<u32>,
-    /// Bits of a slot that hold an id plus one.
+    /// Bits of a slot for an id plus one.
     id_bits: u32,
 }
 
-/// Where a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Walk {
     /// At the slot of this id.
@@ -35,7 +34,7 @@ pub(super) enum Walk {
 }
 
 impl Slots {
-    /// A table for `ids` ids, and now and then so many `spare` ones.
+    /// Creates a table for `ids` ids, and occasionally `spare` more.
     pub(super) fn new(ids: u32, spare: u32) -> Slots {
         assert!(ids > 0 && ids + spare <= IDS_MAX, "an id has {ID_BITS_MAX} bits");
         let most = (ids + spare) as usize;
@@ -43,18 +42,17 @@ impl Slots {
         Slots { words, id_bits: u32::BITS - (ids + spare).leading_zeros() }
     }
 
-    /// How many spans there are.
     pub(super) fn spans(&self) -> usize {
         self.words.len().div_ceil(SPAN_SLOTS)
     }
 
-    /// The span where the walk for a hash begins.
+    /// Returns the span where the walk for a hash begins.
     #[inline]
     pub(super) fn span(&self, hash: u64) -> usize {
         self.home(hash) / SPAN_SLOTS
     }
 
-    /// The id in a slot that is not empty.
+    /// Returns the id in a slot that is not empty.
     #[inline]
     fn id(&self, word: u32) -> u32 {
         (word & ((1 << self.id_bits) - 1)) - 1
@@ -64,7 +62,7 @@ impl Slots {
         self.words.memory_bytes()
     }
 
-    /// The slot where the walk for a hash begins: its high bits, scaled.
+    /// Returns the slot where the walk for a hash begins: its high bits, scaled.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.words.len() as u128) >> 64) as usize
@@ -75,24 +73,24 @@ impl Slots {
         if position + 1 == self.words.len() { 0 } else { position + 1 }
     }
 
-    /// How far a walk from `from` is at `to`.
+    /// Returns the distance from `from` to `to`, wrapping around.
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.words.len() - from }
     }
 
-    /// The tag as it stands in a slot: the hash's low bits, as its high ones chose the slot.
+    /// Returns the tag as stored in a slot: the hash's low bits, because its high bits select the slot.
     #[inline]
     fn tag(&self, hash: u64) -> u32 {
         (hash as u32) << self.id_bits
     }
 
-    /// Loads what a walk for this hash reads first.
+    /// Loads the first slot of the walk for this hash.
     #[inline]
     pub(super) fn touch(&self, hash: u64) -> u32 {
         self.words[self.home(hash)]
     }
 
-    /// Walks to the id for which `is_it` holds among those with the tag of this hash.
+    /// Walks to the id for which `is_it` holds, among those with the tag of this hash.
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Walk {
         let tag = self.tag(hash);
@@ -109,28 +107,28 @@ impl Slots {
         }
     }
 
-    /// Puts an id at the empty slot where the walk for its hash ended.
+    /// Writes an id to the empty slot where the walk for its hash ended.
     pub(super) fn put(&mut self, position: usize, hash: u64, id: u32) {
         assert!(self.words[position] == 0, "an id goes into an empty slot");
         assert!((id + 1) >> self.id_bits == 0, "id {id} is one that the table was made for");
         self.words[position] = self.tag(hash) | (id + 1);
     }
 
-    /// Puts another id in place of the one in a slot; their keys have the same hash.
+    /// Replaces the id in a slot by one whose key has the same hash.
     pub(super) fn exchange(&mut self, position: usize, id: u32) {
         let word = self.words[position];
         assert!(word != 0 && (id + 1) >> self.id_bits == 0, "there is an id to be exchanged");
         self.words[position] = word - self.id(word) + id;
     }
 
-    /// The ids from a slot to the next empty one: those that a removal of the first looks at.
+    /// Iterates over the ids from a slot to the next empty one, which a removal of the first examines.
     pub(super) fn run(&self, position: usize) -> impl Iterator<Item = u32> {
         let (before, from) = self.words.split_at(position);
         let words = from.iter().chain(before).take_while(|word| **word != 0);
         words.map(|word| self.id(*word))
     }
 
-    /// Empties a slot, and moves those after it back that a walk would otherwise no longer reach.
+    /// Empties a slot, and shifts back following ones that a walk would otherwise no longer reach.
     pub(super) fn remove(&mut self, position: usize, hash_of: impl Fn(u32) -> u64) {
         assert!(self.words[position] != 0, "an empty slot is removed");
         let mut hole = position;
@@ -178,7 +176,7 @@ mod tests {
     }
 
     proptest! {
-        /// Hashes from a few values, so that walks cross, wrap and share tags.
+        /// The hashes take few values, so that walks cross, wrap and share tags.
         #[test]
         fn ids_are_found_until_they_are_removed(
             steps in vec((0_u32..48, 0_u64..12, any::<bool>()), 1..400),

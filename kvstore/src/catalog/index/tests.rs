@@ -22,7 +22,7 @@ fn object(unit: u64) -> Object {
     }
 }
 
-/// Keys around the length where they leave the entry; those of a length begin alike.
+/// Returns keys around the length limit of an entry; those of one length have a common prefix.
 fn key(number: u64) -> Vec<u8> {
     let mut key = vec![b'k'; [8, 31, 32, 33, 500][(number % 5) as usize]];
     let at = key.len() - 8;
@@ -153,10 +153,10 @@ fn many_are_found_as_one_by_one() {
     assert_eq!(found.iter().flatten().count(), 100);
 }
 
-/// What is done to an index.
+/// An operation on an index.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Insert, or replace what is there.
+    /// Insert, or replace.
     Put {
         key: u64,
         object: u64,
@@ -173,7 +173,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The keys that there should be, each with the number of its object.
+/// The expected keys, each with the number of its object.
 type Model = BTreeMap<Vec<u8>, u64>;
 
 fn put(index: &mut Index, model: &mut Model, key: Vec<u8>, number: u64) {
@@ -189,7 +189,7 @@ fn put(index: &mut Index, model: &mut Model, key: Vec<u8>, number: u64) {
     }
 }
 
-/// Puts an object, which is refused only where there are as many as fit.
+/// Adds an object, which may be refused only if the index is full.
 fn load(
     loading: &mut Loading,
     model: &mut Model,
@@ -214,7 +214,7 @@ fn remove(index: &mut Index, model: &mut Model, key: &[u8]) {
     assert_eq!(removed, model.remove(key).map(object));
 }
 
-/// Everything that the index says, by walking its ids.
+/// Returns the contents of the index by walking its ids.
 fn contents(index: &Index) -> Model {
     let mut contents = Model::new();
     let mut from = 0;
@@ -246,7 +246,7 @@ proptest! {
         prop_assert_eq!(contents(&index), model);
     }
 
-    /// What waits is found as what is in the table is, also where nothing is free; those that go are told in time.
+    /// Waiting objects are found like those in the table, even with no entry free; freed ids are reported in time.
     #[test]
     fn an_index_being_loaded_is_a_map(
         steps in vec(step(), 1..300), spare in 0_u32..30, rounds in 1_usize..30,
@@ -279,7 +279,7 @@ proptest! {
         prop_assert!(known.into_iter().all(|(is, _, was)| is == was));
         prop_assert_eq!(ids.len(), model.len());
         prop_assert_eq!(contents(&index), model.clone());
-        // What is free below the capacity is used again.
+        // Free entries below the capacity are reused.
         for number in 0..u64::from(index.capacity() - index.len()) {
             index.insert(&(1000 + number).to_le_bytes(), object(number), &[1]).expect("room");
         }

@@ -1,20 +1,18 @@
-//! Requests that wait, in lists by class that share one block of memory.
+//! Waiting requests, in lists by class that share one block of memory.
 //!
-//! Invariants: an entry is in exactly one list, or free; no more wait than there was room for at the start. A ticket's
-//! generation is never used again, so a late ticket finds nothing.
+//! Invariants: an entry is in exactly one list, or free; no more wait than the initial capacity. A ticket's
+//! generation is never reused, so a stale ticket matches nothing.
 
 use super::{CLASSES, Class, Ticket};
 use adit_driver::Time;
 
-/// No entry.
 const NONE: u32 = u32::MAX;
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Debug)]
 pub(super) struct Entry<T> {
     pub(super) class: Class,
     pub(super) bytes: u64,
-    /// When it came.
     pub(super) pushed: Time,
     pub(super) payload: T,
 }
@@ -24,7 +22,7 @@ struct Node<T> {
     entry: Option<Entry<T>>,
     generation: u64,
     before: u32,
-    /// The next in its list, or the next that is free.
+    /// The next in its list, or in the free list.
     next: u32,
 }
 
@@ -53,7 +51,7 @@ impl<T> Lists<T> {
         Lists { nodes, lists: [EMPTY; CLASSES], free: NONE, entries_max, generation: 0 }
     }
 
-    /// Adds an entry as the last of its class; its payload comes back if there is no room.
+    /// Appends an entry to its class. Returns the payload if there is no room.
     pub(super) fn push(&mut self, entry: Entry<T>) -> Result<Ticket, T> {
         if self.len() == self.entries_max {
             return Err(entry.payload);
@@ -81,20 +79,19 @@ impl<T> Lists<T> {
         Ok(Ticket { entry: at, generation: self.generation })
     }
 
-    /// The first of a class.
     pub(super) fn first(&self, class: Class) -> Option<&Entry<T>> {
         let first = self.lists[class as usize].first;
         self.nodes.get(first as usize).and_then(|node| node.entry.as_ref())
     }
 
-    /// Takes out the first of a class.
+    /// Removes the first of a class.
     pub(super) fn pop(&mut self, class: Class) -> Option<Entry<T>> {
         let entry = self.lists[class as usize].first;
         let generation = self.nodes.get(entry as usize)?.generation;
         self.take(Ticket { entry, generation })
     }
 
-    /// Takes out an entry, if it still waits.
+    /// Removes an entry, if it still waits.
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<Entry<T>> {
         let node = self.nodes.get_mut(ticket.entry as usize);
         let node = node.filter(|node| node.generation == ticket.generation)?;
@@ -115,18 +112,16 @@ impl<T> Lists<T> {
         Some(entry)
     }
 
-    /// Whether the ticket's entry waits.
     pub(super) fn waits(&self, ticket: Ticket) -> bool {
         let node = self.nodes.get(ticket.entry as usize);
         node.is_some_and(|node| node.generation == ticket.generation && node.entry.is_some())
     }
 
-    /// Entries of a class.
     pub(super) fn waiting(&self, class: Class) -> u32 {
         self.lists[class as usize].count
     }
 
-    /// Entries of all classes.
+    /// Returns the number of entries of all classes.
     pub(super) fn len(&self) -> u32 {
         self.lists.iter().map(|list| list.count).sum()
     }

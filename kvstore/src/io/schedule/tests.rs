@@ -1,4 +1,4 @@
-//! The order in which a device's requests go, by hand and against a model of a device.
+//! The order of a device's requests, by hand and against a model of a device.
 
 use super::*;
 use proptest::prelude::*;
@@ -150,11 +150,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..300)
 }
 
-/// A device and those who wait for it.
+/// A device and its waiting requests.
 struct Model {
     schedule: Schedule<u32>,
     now_ms: u32,
-    /// Class and deadline of what waits, by name: in the order of arrival.
+    /// Class and deadline of each waiting request, by name, in the order of arrival.
     waiting: BTreeMap<u32, (Class, u32)>,
     flying: Vec<(Class, u64)>,
     pushed: u32,
@@ -224,7 +224,7 @@ impl Model {
         self.waiting.values().filter(|(other, _)| *other == class).count()
     }
 
-    /// Writes in flight are within the budget while reads are about.
+    /// Checks that writes in flight are within the budget while there are reads.
     fn check_writes(&self, start: &Start<u32>) {
         let of = |class| self.flying.iter().filter(move |(other, _)| *other == class);
         let reads = self.count(Class::Read) + of(Class::Read).count();
@@ -250,8 +250,8 @@ proptest! {
         prop_assert!(model.schedule.is_idle());
     }
 
-    /// Reads, metadata and writes without end, on a device that answers in the order of its requests, one each
-    /// millisecond: each request of a class has its turn after what its class bounds, and those before it.
+    /// Endless reads, metadata and writes, on a device that completes one request per millisecond, in order. Each
+    /// request goes within the bound of its class plus the requests before it.
     #[test]
     fn nothing_starves_however_much_else_there_is(
         bytes in prop::collection::vec(1..300u64, 40), writes in 1..6usize

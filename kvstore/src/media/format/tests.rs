@@ -1,4 +1,4 @@
-//! Formats and openings that end at every write, and devices that are not what they were.
+//! Formats and openings interrupted at every write, and devices that have changed.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,7 +9,7 @@ use crate::shard::{Shard, ShardOptions};
 
 const UNITS: u64 = 256;
 const DEVICES: usize = 3;
-/// Changes of a format or an opening: two copies on each device, and a flush of each after either.
+/// Changes made by a format or an opening: two copies on each device, each followed by a flush.
 const CHANGES: u64 = 4 * DEVICES as u64;
 
 fn blank_devices() -> Vec<TestDevice> {
@@ -42,8 +42,8 @@ fn open(devices: &[TestDevice], durability: Durability) -> Result<()> {
     Shard::open(0, lanes(devices), &set, options, &mut || Time::ZERO).map(drop)
 }
 
-/// The devices after `change` was cut short behind each of its writes and flushes, with what was not flushed kept and
-/// lost.
+/// Returns the devices after `change` was interrupted behind each of its writes and flushes, with unflushed data both
+/// kept and lost.
 fn cuts(before: &[TestDevice], change: impl Fn(&[TestDevice])) -> Vec<(u64, Vec<TestDevice>)> {
     let mut all = Vec::new();
     for changes in 0..=CHANGES {

@@ -1,4 +1,4 @@
-//! A small shard on media in memory, for tests of recovery: what it was told, and what is on its device.
+//! A small shard on in-memory media, for tests of recovery: the records it was given, and the contents of its device.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) fn areas() -> Areas {
     Areas { device: 0, journal: 1..1 + BLOCKS, slots: [20..120, 120..220] }
 }
 
-/// Units of a device, zero where nothing was written; with a cache that a power cut empties in any way.
+/// A device's units, zero where nothing was written, with a cache that a power cut empties at random.
 #[derive(Clone, Default)]
 pub(super) struct Device {
     pub(super) units: BTreeMap<u64, Vec<u8>>,
@@ -35,7 +35,7 @@ impl Device {
         self.units.extend(self.unflushed.drain(..));
     }
 
-    /// Each unflushed unit is kept, lost or torn, as `dice` say.
+    /// Keeps, loses or tears each unflushed unit, as `dice` decides.
     pub(super) fn cut(&mut self, mut dice: impl FnMut() -> u8) {
         for (unit, bytes) in std::mem::take(&mut self.unflushed) {
             let old = self.units.entry(unit).or_insert_with(|| vec![0; bytes.len()]);
@@ -60,7 +60,7 @@ impl Media for Device {
     }
 }
 
-/// What a shard would have in its index.
+/// The tables of a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) objects: BTreeMap<Vec<u8>, u64>,
@@ -96,7 +96,6 @@ impl Rebuild for State {
     }
 }
 
-/// One thing that happens to the shard.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Put(u8, u64),
@@ -106,7 +105,7 @@ pub(super) enum Step {
     Commit,
     Write(usize),
     Flush,
-    /// Goes on with the checkpoint by so many records, or begins one.
+    /// Advances the checkpoint by this many records, or begins one.
     Checkpoint(usize),
     Cut(u64),
 }
@@ -126,7 +125,7 @@ pub(super) fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
     vec(step, 0..count)
 }
 
-/// A record as the model keeps it: so much of it that two of the same say the same.
+/// A record as the model keeps it: equal for records with equal meaning.
 #[derive(Clone, Debug)]
 pub(super) enum Said {
     Put(Vec<u8>, u64),
@@ -160,7 +159,7 @@ impl Said {
     }
 }
 
-/// A checkpoint that is being taken: its keys still to come, until its header is written.
+/// A checkpoint in progress: its remaining keys, until its header is written.
 pub(super) struct Taking {
     pub(super) writer: Option<CheckpointWriter>,
     pub(super) begin: u64,
@@ -172,7 +171,7 @@ fn open_writer(taking: &mut Taking) -> &mut CheckpointWriter {
     taking.writer.as_mut().expect("its header is not written")
 }
 
-/// The shard, its device, and what it was told: in which block each record went.
+/// The shard, its device, and the block of each record it was given.
 pub(super) struct Shard {
     pub(super) device: Device,
     pub(super) journal: Journal,
@@ -214,8 +213,7 @@ impl Shard {
         }
     }
 
-    /// Two checkpoints in a row free the ring. One that is being taken may have begun a whole ring ago: it does not
-    /// count.
+    /// Frees the ring by two checkpoints. One in progress may have begun a whole ring ago, so it does not count.
     pub(super) fn relieve(&mut self) {
         let begun_before = usize::from(self.taking.is_some());
         for _ in 0..2 + begun_before {
@@ -253,8 +251,8 @@ impl Shard {
         self.flush();
     }
 
-    /// Takes so many records, or writes the header if all are taken, or completes the checkpoint if that is written:
-    /// then true.
+    /// Takes `records` records; or writes the header once all are taken; or, once that is written, completes the
+    /// checkpoint and returns true.
     pub(super) fn checkpoint(&mut self, records: usize) -> bool {
         let mut taking = self.taking.take().unwrap_or_else(|| self.begin_checkpoint());
         if taking.writer.is_none() {
@@ -321,7 +319,7 @@ impl Shard {
         self.completed += 1;
     }
 
-    /// What the records in blocks below `end` come to.
+    /// Returns the state after the records in blocks below `end`.
     pub(super) fn model(&self, end: u64) -> State {
         let mut state = State::default();
         for (_, said) in self.told.iter().filter(|(block, _)| *block < end) {
@@ -330,7 +328,7 @@ impl Shard {
         state
     }
 
-    /// The power goes; then the store is opened again.
+    /// Cuts the power, then opens the store again.
     pub(super) fn cut(&mut self, seed: u64) {
         let mut dice = seed | 1;
         let mut dice = || {
@@ -397,7 +395,7 @@ pub(super) fn open(device: &mut Device) -> (State, Recovered) {
     (state, found)
 }
 
-/// A shard after steps that are the same in each run, with all of it on the media.
+/// Returns a shard after fixed steps, with all of it on the media.
 pub(super) fn busy() -> Shard {
     let mut shard = Shard::new();
     for at in 0..200u64 {
@@ -415,7 +413,7 @@ pub(super) fn busy() -> Shard {
     shard
 }
 
-/// Whether the state is what the shard was told up to some block.
+/// Returns whether the state is that after some prefix of the blocks.
 pub(super) fn is_a_prefix(shard: &Shard, state: &State) -> bool {
     (0..=shard.journal.mark().sequence).any(|end| shard.model(end) == *state)
 }

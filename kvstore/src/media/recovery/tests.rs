@@ -1,4 +1,4 @@
-//! A small shard, cut at any moment, damaged anywhere, and compared with what it was told.
+//! A small shard, cut at any moment, damaged anywhere, and compared with its model.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ proptest! {
         }
         let (state, found) = open(&mut shard.device);
         prop_assert!(found.is_inconsistent || is_a_prefix(&shard, &state), "{:?}", found);
-        // And the store goes on from what was found.
+        // The store continues from what was found.
         if !found.is_inconsistent {
             shard.is_damaged = true;
             shard.resume(state, &found);
@@ -151,7 +151,7 @@ fn another_epoch_finds_nothing() {
     assert_eq!((found.checkpoint, found.next_number), (None, 1));
 }
 
-/// A shard whose checkpoints were all taken while it went on.
+/// Returns a shard whose checkpoints were all taken under load.
 fn checkpointed_under_load() -> Shard {
     let mut shard = Shard::new();
     for round in 0..3u64 {
@@ -174,8 +174,8 @@ fn a_journal_cut_before_a_checkpoints_end_rules_the_checkpoint_out() {
     assert_eq!(found.passed_over, [(newest.number, Void::Chain)]);
     assert!(!found.is_inconsistent && is_a_prefix(&shard, &state), "{found:?}");
     assert_eq!((found.cut, found.is_flushed_lost), (Some(Void::Blank), true));
-    // A new history is told from there. The newest checkpoint belongs to the old one for ever, even if its header
-    // should come back.
+    // A new history begins there. The newest checkpoint belongs to the old one for ever, even if its header comes
+    // back.
     let header = areas().slots[newest.slot].start;
     let hidden = shard.device.units[&header].clone();
     shard.resume(state, &found);
@@ -248,7 +248,7 @@ fn blocks_of_another_shard_never_follow() {
     }
 }
 
-/// A device with the journal of a fresh shard: a delete in each block, written by these sessions.
+/// Returns a device with the journal of a fresh shard: one delete per block, written by these sessions.
 fn journal_of_sessions(sessions: &[u64]) -> Device {
     let (mut device, mut next) = (Device::default(), Mark::start(&LINEAGE));
     for session in sessions {
@@ -267,7 +267,7 @@ fn journal_of_sessions(sessions: &[u64]) -> Device {
 fn a_block_is_replayed_as_a_whole_or_not_at_all() {
     let mut device = journal_of_sessions(&[1, 1, 1]);
     let second = device.units.get_mut(&(areas().journal.start + 2)).expect("a block");
-    // A second record, of no known kind, behind the one that is there.
+    // Add a record of unknown kind behind the existing one.
     second[12] += 1;
     second[56 + 13] = 0xff;
     let seal = crate::media::bytes::crc64(&second[8..]);
@@ -294,7 +294,7 @@ fn damage_before_what_was_flushed_is_told_from_a_cut() {
         shard.step(&Step::Commit);
         shard.write_all_and_flush();
     }
-    // Each block says that those below it were flushed; nothing says it of the fourth.
+    // Each block states that those below it were flushed; no block does so for the fourth.
     let lost = |block: u64| {
         let mut device = shard.device.clone();
         device.units.remove(&(areas().journal.start + block));
@@ -310,7 +310,7 @@ fn a_checkpoint_that_could_not_be_read_once_stays_void() {
     let hidden = headers.map(|unit| shard.device.units.remove(&unit).expect("a header"));
     let (state, found) = open(&mut shard.device);
     assert_eq!((found.checkpoint, found.void_slots), (None, [true; 2]));
-    // They can be read again, but what the opening writes lies over them.
+    // They become readable again, but what the opening wrote lies over them.
     shard.device.units.extend(headers.into_iter().zip(hidden));
     shard.resume(state, &found);
     shard.step(&Step::Put(1, 2));
@@ -392,7 +392,7 @@ fn a_journal_that_still_has_its_start_is_better_than_an_inconsistent_checkpoint(
 
 #[test]
 fn the_journal_is_kept_from_where_the_loaded_checkpoint_begins_whatever_the_other_says() {
-    // Of two with the same number the first is loaded, though the second begins later.
+    // With equal numbers the first is loaded, although the second begins later.
     let mut shard = Shard::new();
     for round in 0..2 {
         shard.step(&Step::Put(1, round));
@@ -404,7 +404,7 @@ fn the_journal_is_kept_from_where_the_loaded_checkpoint_begins_whatever_the_othe
     let chosen = found.checkpoint.expect("a checkpoint");
     assert_eq!((chosen.slot, found.tail), (0, chosen.begin.sequence));
     assert!(chosen.begin.sequence < shard.newest_begin);
-    // A header from so long ago that the ring has gone around since.
+    // A header so old that the ring has wrapped since.
     let mut shard = Shard::new();
     for key in 0..4 {
         shard.step(&Step::Put(key, 0));
@@ -441,7 +441,7 @@ fn a_cut_is_looked_behind_for_so_many_blocks_and_then_no_more_is_read() {
         let found = recover(&mut device, &mut state, &LINEAGE, &areas).expect("answers");
         device.units.insert(areas.journal.start + cut, block);
         assert_eq!(found.journal_blocks, cut - 1);
-        // What was read with the last of them is looked at, too.
+        // Blocks read along with the last of them are inspected, too.
         let chunk_blocks = (CHUNK_BYTES / JOURNAL_BLOCK_BYTES) as u64;
         let behind = BEHIND_BLOCKS..BEHIND_BLOCKS + chunk_blocks;
         assert!(behind.contains(&found.blocks_behind), "{found:?}");

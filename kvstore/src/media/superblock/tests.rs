@@ -1,4 +1,4 @@
-//! Superblocks: round trips, damage, and what else may be on a device.
+//! Superblocks: round trips, damage, and foreign data.
 
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ fn encoded(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     bytes
 }
 
-/// The same with another checksum that is right.
+/// Corrects the checksum.
 fn resealed(mut bytes: [u8; SUPERBLOCK_BYTES]) -> [u8; SUPERBLOCK_BYTES] {
     let crc = crc32c(&bytes[..CRC_AT]);
     bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());

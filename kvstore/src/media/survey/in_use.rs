@@ -1,38 +1,38 @@
-//! Looking at a store that somebody else writes to.
+//! Surveying a store that another process writes to.
 //!
-//! Nothing keeps the writer from changing what was just read, so a look may find faults that are none: a block of the
-//! journal that is on its way while the one behind it is there already, a checkpoint that is being replaced. They are told
-//! from damage by looking again.
+//! Nothing keeps the writer from changing what was just read, so a look may find false faults: a journal block in
+//! flight whose successor is already there, or a checkpoint being replaced. Looking again distinguishes these from
+//! damage:
 //!
-//! - A look without a fault is a picture of one moment: blocks are chained, and no mixture of two moments is.
-//! - What is in motion is somewhere else at the next look. Damage stays where it is: a fault counts if every look finds
-//!   it, up to the last one. The caller's pauses say how many there are, and must be longer than a write takes.
-//! - A format, or an opening as `volatile`, voids all that was read before: then there is nothing to tell.
+//! - A look without a fault shows one moment: blocks are chained, and no mixture of two moments is.
+//! - Data in motion is elsewhere at the next look, while damage stays. A fault counts if every look finds it. The
+//!   caller's pauses determine the number of looks, and must be longer than a write takes.
+//! - A format, or an opening as `volatile`, voids everything read before: the survey then has no result.
 //!
-//! What it does not do: keep the writer waiting, or read the objects' data.
+//! A survey does not make the writer wait, and does not read the objects' data.
 
 use super::{DeviceFacts, Fault, Heads, ShardSurvey, heads, of_heads, shard};
 use crate::error::Result;
 use crate::media::recovery::Media;
 
-/// A shard as it was at one moment, as far as that was to be had.
+/// A shard at one moment, as far as possible.
 #[derive(Clone, Debug)]
 pub struct Moment {
-    /// What the last look found. Its faults are those that every look found.
+    /// The result of the last look, with the faults that every look found.
     pub survey: ShardSurvey,
-    /// Faults of the last look that earlier looks did not find: something was in motion there.
+    /// Faults of the last look that earlier looks did not find: data in motion.
     pub moving: Vec<Fault>,
 }
 
 impl Moment {
-    /// Whether the last look found nothing wrong: another look has nothing to tell.
+    /// Returns whether the last look found no fault, so that another is unnecessary.
     pub fn is_whole(&self) -> bool {
         self.survey.faults.is_empty() && self.moving.is_empty()
     }
 }
 
-/// Reads and compares the superblocks, again after each `pause` while there is something wrong with them, until that is
-/// false; gives them with the faults that stayed.
+/// Reads and compares the superblocks, again after each `pause` while they have faults and `pause` returns true.
+/// Returns them with the faults that stayed.
 ///
 /// # Errors
 /// As [`heads`], if the last look fails so.
@@ -55,19 +55,19 @@ pub fn heads_in_use<M: Media>(
     }
 }
 
-/// What the looks at one shard so far come to.
+/// The looks at one shard so far.
 ///
-/// Whoever looks at several shards looks at each, pauses once for all of them, and looks again at those that are not
-/// [whole](Moment::is_whole): so damage in one shard takes no time from what is in motion in another.
+/// To survey several shards, look at each, pause once for all of them, and look again at those that are not
+/// [whole](Moment::is_whole). Damage in one shard then takes no time from data in motion in another.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
-    /// Faults that every look found; none before the first.
+    /// Faults that every look found; `None` before the first.
     steady: Option<Vec<Fault>>,
 }
 
 impl Looks {
-    /// Surveys shard `number` once more. None where `heads` are those of the store no more: everything is to be read
-    /// anew.
+    /// Surveys shard `number` once more. Returns `None` if `heads` are no longer those of the store: read everything
+    /// again.
     ///
     /// # Errors
     /// As [`shard`].
@@ -94,14 +94,14 @@ impl Looks {
     }
 }
 
-/// Those of the faults that were seen again, as they look now.
+/// Returns the faults that were seen again, in their latest form.
 fn staying(steady: Vec<Fault>, seen: &[Fault]) -> Vec<Fault> {
     let is_steady = |fault: &&Fault| steady.iter().any(|steady| steady.is_same(fault));
     seen.iter().filter(is_steady).cloned().collect()
 }
 
-/// Whether these are still the superblocks of the store, as far as journals and checkpoints depend on them. Where they
-/// cannot be read just now they are not.
+/// Returns whether the superblocks are still the same, as far as journals and checkpoints depend on them. Returns
+/// false if they cannot be read now.
 fn is_still<M: Media>(media: &mut M, earlier: &Heads, devices: &[DeviceFacts]) -> bool {
     let lineage = |heads: &Heads| (heads.copies[0].superblock.store, heads.agreed.epoch);
     heads(media, devices).is_ok_and(|now| lineage(&now) == lineage(earlier))

@@ -1,4 +1,4 @@
-//! The objects of a shard as its records have them.
+//! The objects of a shard according to its records.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,22 +16,22 @@ use crate::model::place::{Place, UNIT_BYTES};
 pub struct SurveyedObject {
     /// Its key.
     pub key: Key,
-    /// What is known of it.
+    /// Its place, length, tenant and layout.
     pub object: Object,
     /// The first unit of its slab, if it lies in one.
     pub slab_base: Option<u64>,
-    /// When it expires, in seconds since 1970.
+    /// When it expires, in seconds of Unix time.
     pub expires_s: Option<u64>,
     /// The checksums of its pieces, in order.
     pub checksums: Box<[u32]>,
 }
 
-/// Everything that records say there is.
+/// Everything that the records contain.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     objects: HashMap<Key, SurveyedObject>,
     tenants: BTreeMap<u8, (String, Option<u64>)>,
-    /// A layout that cannot be read is none.
+    /// `None` for a layout that cannot be decoded.
     layouts: BTreeMap<u8, Option<Layout>>,
 }
 
@@ -74,36 +74,35 @@ impl Rebuild for Objects {
 }
 
 impl Objects {
-    /// All objects in any order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &SurveyedObject> {
         self.objects.values()
     }
 
-    /// All objects by key.
+    /// Returns all objects by key.
     pub(super) fn into_list(self) -> Vec<SurveyedObject> {
         let mut list: Vec<SurveyedObject> = self.objects.into_values().collect();
         list.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         list
     }
 
-    /// Tenants: number, name, quota.
+    /// Returns the tenants: id, name, quota.
     pub(super) fn tenants(&self) -> Vec<(u8, String, Option<u64>)> {
         let each = self.tenants.iter();
         each.map(|(id, (name, quota))| (*id, name.clone(), *quota)).collect()
     }
 
-    /// The layouts that can be read.
+    /// Returns the layouts that could be decoded.
     pub(super) fn layouts(&self) -> BTreeMap<u8, Layout> {
         let each = self.layouts.iter();
         each.filter_map(|(id, layout)| Some((*id, *layout.as_ref()?))).collect()
     }
 
-    /// The layout of an object; none where it is plain, or its layout is not there.
+    /// Returns the layout of an object; `None` if the object is plain, or its layout is missing.
     pub(super) fn layout_of(&self, object: &Object) -> Option<&Layout> {
         self.layouts.get(&object.layout.0)?.as_ref()
     }
 
-    /// What is wrong with objects by themselves.
+    /// Returns the faults of each object by itself.
     pub(super) fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         for (id, layout) in &self.layouts {

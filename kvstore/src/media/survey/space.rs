@@ -1,4 +1,4 @@
-//! Whether objects lie inside the data area and beside each other, and what is left between them.
+//! Checks that objects lie inside the data area and do not overlap, and measures the space between them.
 
 use std::ops::Range;
 
@@ -6,23 +6,23 @@ use super::Fault;
 use super::objects::{Objects, SurveyedObject};
 use crate::model::object::LayoutId;
 
-/// Faults of one kind that are told one by one; of the rest only the number.
+/// Limit of faults reported one by one per kind; the rest are counted.
 const TOLD_MAX: usize = 20;
 
-/// How a shard's room is used.
+/// How a shard's space is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Units for data.
     pub data_units: u64,
     /// Units that objects take.
     pub used_units: u64,
-    /// Runs of units between them. Free slots of slabs are such runs, too.
+    /// Runs of units between objects, including free slots of slabs.
     pub free_runs: u64,
-    /// Units of the longest.
+    /// Units of the longest run.
     pub largest_free_units: u64,
 }
 
-/// A run of units on a device, and whose it is.
+/// A run of units on a device, and its object.
 struct Run<'a> {
     device: u8,
     units: Range<u64>,
@@ -30,7 +30,7 @@ struct Run<'a> {
 }
 
 impl Space {
-    /// Looks at the room of all objects; `data` are the units of each device. What is wrong is added to `faults`.
+    /// Measures the space of all objects; `data` are the units of each device. Appends what is wrong to `faults`.
     pub(super) fn of(objects: &Objects, data: &[Range<u64>], faults: &mut Vec<Fault>) -> Space {
         let mut runs: Vec<Run<'_>> =
             objects.iter().flat_map(|found| runs(objects, found)).collect();
@@ -91,7 +91,7 @@ impl Space {
     }
 }
 
-/// The runs that an object takes: one, or one for each layer where its layout says so.
+/// Returns the runs that an object takes: one, or one per layer if its layout interleaves layers.
 fn runs<'a>(objects: &Objects, found: &'a SurveyedObject) -> Vec<Run<'a>> {
     let object = &found.object;
     let run = |units: Range<u64>| Run { device: object.place.device, units, whose: found };

@@ -1,4 +1,4 @@
-//! A store of one device made by hand, whole and with one thing wrong at a time.
+//! A handmade store on one device, intact and with one fault at a time.
 
 use super::*;
 use crate::media::journal::{Journal, Mark};
@@ -53,7 +53,7 @@ fn superblock() -> Superblock {
     }
 }
 
-/// A store whose journal has these records.
+/// Builds a store whose journal has these records.
 fn disk(records: &[Record<'_>]) -> (Disk, Heads) {
     let mut disk = Disk(vec![0; (UNITS * UNIT_BYTES) as usize]);
     let mut bytes = [0; UNIT_BYTES as usize];
@@ -242,7 +242,7 @@ fn what_is_no_store_is_told_by_what_it_is() {
     assert!(why(bytes).contains("ext"));
 }
 
-/// A disk that is another one at each look: at each time the first unit is read.
+/// A disk that changes with each look, which reads the first unit first.
 struct Moving {
     looks: Vec<Disk>,
     heads_read: usize,
@@ -253,7 +253,7 @@ impl Moving {
         Moving { looks, heads_read: 0 }
     }
 
-    /// What the looks come to: the shard's faults and what was in motion, by their codes.
+    /// Looks repeatedly; returns the codes of the shard's faults and of the data in motion.
     fn survey(mut self) -> Option<(Vec<&'static str>, Vec<&'static str>)> {
         let count = self.looks.len();
         let (heads, faults) = heads_in_use(&mut self, &facts(), &mut || false).expect("a store");
@@ -280,7 +280,7 @@ impl Media for Moving {
     }
 }
 
-/// A store whose journal is long, without the blocks of these numbers.
+/// Builds a store with a long journal that lacks the blocks with these numbers.
 fn disk_without(missing: &[u64]) -> Disk {
     let (_, empty) = disk(&[]);
     let at = first_unit(&empty);

@@ -1,4 +1,4 @@
-//! Whether an object's bytes on the device are those that were put.
+//! Verifies an object's bytes on the device.
 
 use super::{ShardSurvey, SurveyedObject};
 use crate::error::Result;
@@ -7,14 +7,14 @@ use crate::media::recovery::Media;
 use crate::model::object::{LayoutId, piece_bytes};
 use crate::model::place::{UNIT_BYTES, units};
 
-/// A piece of an object: its first unit behind the object's place, and its length in bytes.
+/// A piece of an object: its offset from the object's place in units, and its length in bytes.
 type Piece = (u64, u64);
 
 impl ShardSurvey {
-    /// Reads all of an object and compares it with its checksums. An object that is at fault itself is not right.
+    /// Reads an object and compares it with its checksums. Returns false for an object that has a fault of its own.
     ///
     /// # Errors
-    /// Where the device does not answer.
+    /// If the device does not answer.
     pub fn verify<M: Media>(&self, media: &mut M, found: &SurveyedObject) -> Result<bool> {
         let Some(pieces) = self.pieces(found) else { return Ok(false) };
         let place = found.object.place;
@@ -29,7 +29,8 @@ impl ShardSurvey {
         Ok(true)
     }
 
-    /// The pieces of an object; none where they are not as many as its checksums, or not all inside the data area.
+    /// Returns the pieces of an object; `None` if their number differs from that of its checksums, or some lie
+    /// outside the data area.
     fn pieces(&self, found: &SurveyedObject) -> Option<Vec<Piece>> {
         let object = &found.object;
         let pieces: Vec<Piece> = if object.layout == LayoutId::PLAIN {

@@ -1,4 +1,4 @@
-//! Layouts as bytes: 24, little-endian, as the journal keeps them.
+//! The encoding of layouts in the journal: 24 bytes, little-endian.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -8,11 +8,11 @@
 //! | 3 | 1 | tensors per layer |
 //! | 4 | 4 | layers |
 //! | 8 | 4 | heads |
-//! | 12 | 4 | numbers of a head |
+//! | 12 | 4 | numbers per head |
 //! | 16 | 4 | tokens |
 //! | 20 | 4 | slots; 0 if block-major |
 //!
-//! There is no checksum: what holds the bytes has one. Every value is checked when it is decoded all the same.
+//! There is no checksum, because the block around it has one. Decoding still checks every value.
 
 use super::{BlockShape, Dtype, Layout, Order};
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ const VERSION: u8 = 1;
 const DTYPES: [Dtype; 5] = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Fp8, Dtype::Int8];
 
 impl Layout {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> [u8; ENCODED_BYTES] {
         let (order, slots) = match self.order {
             Order::BlockMajor => (0, 0),
@@ -41,7 +41,7 @@ impl Layout {
         bytes
     }
 
-    /// The layout of these bytes.
+    /// Decodes a layout.
     ///
     /// # Errors
     /// [`Error::Invalid`] for another version, and for bytes that no layout encodes to.

@@ -1,4 +1,4 @@
-//! Layouts: the invariants, the bytes, and the commands that an order takes.
+//! Layouts: the invariants, the encoding, and the commands that an order takes.
 
 use super::*;
 use crate::UNIT_BYTES;
@@ -22,7 +22,7 @@ const BLOCK: BlockShape = BlockShape {
     tokens: 64,
 };
 
-/// Where 64 neighbouring blocks are put, behind `before` others, on an empty device.
+/// Returns the units of 64 neighbouring blocks behind `before` others on an empty device.
 fn neighbours(layout: &Layout, before: usize) -> Vec<u64> {
     let mut extents = Extents::new(0..1 << 24);
     let mut slabs = Slabs::new();
@@ -39,7 +39,7 @@ fn neighbours(layout: &Layout, before: usize) -> Vec<u64> {
     (0..before + 64).map(|_| put()).skip(before).collect()
 }
 
-/// Commands of 1 MiB that move these layers of these blocks.
+/// Returns the commands of 1 MiB that move these layers of these blocks.
 fn commands(layout: &Layout, blocks: &[u64], layers: Range<u32>) -> usize {
     let part = |item: usize, unit: u64, layer: u32| {
         let run = layout.run(layer);
@@ -56,7 +56,7 @@ fn commands(layout: &Layout, blocks: &[u64], layers: Range<u32>) -> usize {
     Plan::of(&mut parts, &limits).transfers().len()
 }
 
-/// The row of the table in the module's text.
+/// Returns a row of the table in the module's documentation.
 fn row(order: Order) -> [usize; 4] {
     let layout = Layout::new(BLOCK, order).expect("a layout");
     let aligned = neighbours(&layout, 0);
@@ -160,7 +160,6 @@ fn any_layout() -> impl Strategy<Value = Layout> {
     )
 }
 
-/// The units of a block at `unit`, tensor by tensor.
 fn tensors(layout: &Layout, unit: u64) -> Vec<Range<u64>> {
     let range = |tensor| {
         let start = unit + layout.offset_units(tensor);

@@ -19,7 +19,7 @@ fn limits(units: u64, boundary_units: u64, slices_max: u32) -> Limits {
     Limits { command_bytes_max, boundary_bytes: boundary_units * UNIT_BYTES, slices_max }
 }
 
-/// Which unit of a device goes to which bytes of which item.
+/// Each unit of a device with its item and offset.
 type Moved = Vec<(Place, u32, u64)>;
 
 fn moved_by_parts(parts: &[Part]) -> Moved {
@@ -62,7 +62,7 @@ fn check_limits(plan: &Plan, limits: &Limits) {
     assert_eq!(counted as usize, plan.all_slices().len());
 }
 
-/// The fewest commands that can move these units.
+/// Returns the fewest commands that can move these units.
 fn fewest(moved: &Moved, limits: &Limits) -> usize {
     let units: BTreeSet<Place> = moved.iter().map(|(place, ..)| *place).collect();
     let (mut commands, mut end, mut left) = (0, None, 0);
@@ -94,7 +94,7 @@ fn any_part() -> impl Strategy<Value = Part> {
     )
 }
 
-/// Parts that share no unit: runs and gaps in turn, the items in any order.
+/// Generates parts that share no unit: alternating runs and gaps, with items in any order.
 fn apart() -> impl Strategy<Value = Vec<Part>> {
     let step = (prop_oneof![3 => Just(0), 1 => 1..9u64], 1..30u64, 0..3u32, 0..9u64);
     prop::collection::vec(step, 0..30).prop_map(|steps| {

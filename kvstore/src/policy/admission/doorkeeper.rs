@@ -1,30 +1,29 @@
-//! Which keys were seen of late, in a few bits each.
+//! A memory of recently seen keys, in a few bits each.
 //!
-//! Two Bloom filters: the younger one takes what is seen, and when it has taken as many keys as it is for, the older
-//! one is forgotten and becomes the younger. So what was seen is known for at least as many other keys as one is for,
-//! and forgotten after twice as many. The keys of a chain that were seen together are forgotten together, which is
-//! why this is no ring of fingerprints: a chain with a hole is of no use from there on.
+//! Two Bloom filters: the younger one takes what is seen. When it has taken as many keys as it is for, the older one
+//! is cleared and becomes the younger. A key is therefore remembered for at least as many other keys as one filter is
+//! for, and forgotten after twice as many. Keys of a chain that were seen together are forgotten together, which is
+//! why this is not a ring of fingerprints: a chain with a hole is useless from there on.
 //!
-//! A key has four bits in one cache line; one that was not seen is taken for one that was about three times in 100.
-//! Each line says of which generation it is, and counts as empty in any other: so to forget a filter takes no time.
+//! A key has four bits in one cache line; the false positive rate is about 3 %. Each line records its generation, and
+//! counts as empty in any other, so clearing a filter takes no time.
 
-/// Bits of a filter for each key that it is for.
+/// Bits of a filter per key.
 const KEY_BITS: usize = 8;
-/// Words of a line.
 const LINE: usize = 8;
-/// Bits of a line that keys have; the highest of its last word are the generation.
+/// Bits of a line for keys; the highest of its last word are the generation.
 const LINE_BITS: u64 = 496;
-/// Where the generation is in the last word of a line.
+/// Position of the generation in the last word of a line.
 const GENERATION_SHIFT: u32 = 48;
-/// Bits of a key.
+/// Bits per key.
 const PROBES: u32 = 4;
 
-/// The memory of keys, by their hashes.
+/// The memory of keys, by hash.
 #[derive(Debug)]
 pub(super) struct Doorkeeper {
     /// The filters of even and odd generations.
     filters: [Vec<u64>; 2],
-    /// That of the younger filter; the older is of the one before.
+    /// The younger filter's generation; the older filter's is one less.
     generation: u64,
     /// Keys that the younger filter has taken.
     keys: u32,
@@ -32,7 +31,7 @@ pub(super) struct Doorkeeper {
 }
 
 impl Doorkeeper {
-    /// Filters for `keys_max` keys each.
+    /// Creates filters for `keys_max` keys each.
     pub(super) fn new(keys_max: u32) -> Doorkeeper {
         assert!(keys_max > 0, "a filter is for some keys");
         let words = (keys_max as usize * KEY_BITS).div_ceil(64 * LINE) * LINE;
@@ -45,7 +44,7 @@ impl Doorkeeper {
         self.filters.iter().map(|filter| filter.capacity() * size_of::<u64>()).sum()
     }
 
-    /// Whether a key was seen before; it is from now on.
+    /// Returns whether a key was seen before, and remembers it.
     pub(super) fn see(&mut self, hash: u64) -> bool {
         if self.holds(self.generation, hash) {
             return true;
@@ -60,14 +59,14 @@ impl Doorkeeper {
         older
     }
 
-    /// Whether the filter of a generation has a key.
+    /// Returns whether the filter of a generation has a key.
     fn holds(&self, generation: u64, hash: u64) -> bool {
         let (lines, _) = self.filters[(generation % 2) as usize].as_chunks::<LINE>();
         let line = &lines[position(lines.len(), hash)];
         is_of(line, generation) && bits(hash).all(|(word, bit)| line[word] & bit != 0)
     }
 
-    /// Puts a key into the younger filter.
+    /// Adds a key to the younger filter.
     fn take(&mut self, hash: u64) {
         let (lines, _) = self.filters[(self.generation % 2) as usize].as_chunks_mut::<LINE>();
         let line = &mut lines[position(lines.len(), hash)];
@@ -81,17 +80,17 @@ impl Doorkeeper {
     }
 }
 
-/// Whether a line is of a generation, of which it has the low 16 bits.
+/// Returns whether a line is of a generation, whose low 16 bits it stores.
 fn is_of(line: &[u64; LINE], generation: u64) -> bool {
     line[LINE - 1] >> GENERATION_SHIFT == generation & 0xffff
 }
 
-/// The line of a key: its hash's high bits choose.
+/// Returns the line of a key, selected by its hash's high bits.
 fn position(lines: usize, hash: u64) -> usize {
     ((u128::from(hash) * lines as u128) >> 64) as usize
 }
 
-/// The bits of a key in its line, each by its word. They depend on the hash's low bits.
+/// Returns the bits of a key in its line, each with its word, from the hash's low bits.
 fn bits(hash: u64) -> impl Iterator<Item = (usize, u64)> {
     let mixed = hash.wrapping_mul(0xff51_afd7_ed55_8ccd) >> 28;
     (0..PROBES).map(move |probe| {

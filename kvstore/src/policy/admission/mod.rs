@@ -1,16 +1,16 @@
-//! What comes in: everything, or only what was seen before.
+//! Admission: store every object, or only those seen before.
 //!
-//! Most KV blocks are never read again, and each that is written pushes out another. Where room is short, to write a
-//! key only when it is put for the second time keeps more hits and spares the device; where room is ample, it only
-//! turns first repeats into misses. Which of the two holds is measured, on a sample of the keys, by two caches of
-//! hashes only: one takes everything, the other what was seen before. What hits more is what is done.
+//! Most KV blocks are never read again, and each one written pushes out another. If space is short, writing a key
+//! only on its second put keeps more hits and spares the device; if space is ample, it only turns first repeats into
+//! misses. Which of the two holds is measured on a sample of the keys, by two caches of hashes: one admits
+//! everything, the other what was seen before. The policy with more hits applies.
 //!
-//! - **A reference** is a hit, or the put that follows a miss; each is told once. A miss that no put follows tells
-//!   nothing, as no cache could have had the key.
-//! - **Bounds.** Four bytes for each object that the store holds when full, and up to 200 KiB; O(1) for each reference.
+//! - **A reference** is a hit, or the put that follows a miss; each is reported once. A miss without a put says
+//!   nothing, because no cache could have had the key.
+//! - **Bounds.** Four bytes per object that the store holds when full, and up to 200 KiB; O(1) per reference.
 //! - **Deterministic**: the same references lead to the same decisions.
 //!
-//! A put that replaces an object is not asked about.
+//! Admission does not apply to a put that replaces an object.
 
 mod doorkeeper;
 mod shadow;
@@ -18,34 +18,34 @@ mod shadow;
 use doorkeeper::Doorkeeper;
 use shadow::Shadow;
 
-/// Keys that are remembered as seen, for each object that the store holds when full: at least this, at most twice.
+/// Remembered keys per object that the store holds when full: at least this many, at most twice.
 const SEEN_SHARE: u32 = 2;
-/// Most hashes of a shadow; above, keys are sampled.
+/// Maximum hashes of a shadow cache; for larger stores, keys are sampled.
 const SHADOW_MAX: u32 = 2048;
-/// Sampled references from one decision to the next.
+/// Sampled references between decisions.
 const WINDOW: u32 = 2048;
-/// One of so many hits more changes the decision; less is chance, and each change costs hits.
+/// One `MARGIN`th more hits changes the decision; less is chance, and each change costs hits.
 const MARGIN: u32 = 20;
 
-/// The gate in front of a shard.
+/// The gate of a shard.
 #[derive(Debug)]
 pub(crate) struct Admission {
     seen: Doorkeeper,
-    /// What would be there if everything came in.
+    /// A cache that admits everything.
     open: Shadow,
-    /// What would be there if only what was seen did.
+    /// A cache that admits only what was seen.
     guarded: Shadow,
-    /// One of two to this many keys is sampled.
+    /// One of 2 to the power of this many keys is sampled.
     sample_bits: u32,
     references: u32,
-    /// Hits of the shadows; those of a window count three quarters in the next one.
+    /// Hits of the shadow caches; three quarters carry over into the next window.
     open_hits: u32,
     guarded_hits: u32,
     guards: bool,
 }
 
 impl Admission {
-    /// A gate for a store that holds about `objects` when full; it begins open.
+    /// Creates a gate for a store that holds about `objects` when full. It begins open.
     ///
     /// # Panics
     /// If `objects` is 0 or more than [`crate::catalog::index::Index::OBJECTS_MAX`].
@@ -68,25 +68,24 @@ impl Admission {
         }
     }
 
-    /// Tells of a hit; `key_hash` is [`crate::catalog::index::Index::hash`] of the key.
+    /// Reports a hit; `key_hash` is [`crate::catalog::index::Index::hash`] of the key.
     pub(crate) fn touched(&mut self, key_hash: u64) {
         self.refer(key_hash);
     }
 
-    /// Whether an object that is put, and is not there, comes in.
+    /// Returns whether to admit a new object.
     #[must_use]
     pub(crate) fn admit(&mut self, key_hash: u64) -> bool {
         let seen = self.refer(key_hash);
         seen || !self.guards
     }
 
-    /// Bytes of memory reserved.
     #[cfg(test)]
     fn memory_bytes(&self) -> usize {
         self.seen.memory_bytes() + self.open.memory_bytes() + self.guarded.memory_bytes()
     }
 
-    /// Counts a reference, and says whether its key was seen before.
+    /// Counts a reference, and returns whether its key was seen before.
     fn refer(&mut self, hash: u64) -> bool {
         let seen = self.seen.see(hash);
         if self.is_sampled(hash) {
@@ -96,7 +95,7 @@ impl Admission {
     }
 
     fn is_sampled(&self, hash: u64) -> bool {
-        // Other bits than those that choose a place in the memory of keys.
+        // Other bits than those that select a line of the doorkeeper.
         let mixed = hash.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32;
         mixed & ((1 << self.sample_bits) - 1) == 0
     }
@@ -118,7 +117,7 @@ impl Admission {
         }
     }
 
-    /// Changes what is done if the other does better by a margin.
+    /// Changes the decision if the other policy has more hits by a margin.
     fn decide(&mut self) {
         let (doing, other) = if self.guards {
             (self.guarded_hits, self.open_hits)
@@ -143,7 +142,7 @@ mod tests {
         (mixed ^ mixed >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }
 
-    /// What to do with a key that is not there.
+    /// A policy for missing keys.
     #[derive(Clone, Copy)]
     enum Gate {
         Open,
@@ -151,7 +150,7 @@ mod tests {
         Adaptive,
     }
 
-    /// Hits of a cache of `objects` behind a gate, once it is full and has learnt.
+    /// Returns the hits of a cache of `objects` behind a gate, once it is full and has learnt.
     fn hits(keys: impl Iterator<Item = u64>, objects: u32, gate: Gate) -> u32 {
         let mut cache = Shadow::new(objects);
         let mut admission = Admission::new(objects);
@@ -174,13 +173,13 @@ mod tests {
         hits
     }
 
-    /// A hot set that fits, between keys that never come again and are many.
+    /// A hot set that fits, among many keys that never repeat.
     fn flood(objects: u64) -> impl Iterator<Item = u64> {
         let step = move |n: u64| if n.is_multiple_of(4) { hash(n) % objects } else { n + objects };
         (0..200_000).map(step)
     }
 
-    /// Each key comes twice, after fewer others than fit.
+    /// Each key comes twice, with fewer other keys in between than fit.
     fn pairs(objects: u64) -> impl Iterator<Item = u64> {
         let lag = objects / 2;
         (0..200_000).map(move |n| (n / lag / 2) * lag + n % lag)

@@ -1,15 +1,15 @@
-//! A small LRU cache of hashes only, to learn what a large one would hit.
+//! A small LRU cache of hashes, to estimate the hits of a large cache.
 
 use crate::catalog::hash::NumberMap;
 use crate::model::object::ObjectId;
 use crate::policy::evict::{Lru, Policy};
 
-/// Hashes, the least recently used of which go first.
+/// Hashes in LRU order.
 #[derive(Debug)]
 pub(super) struct Shadow {
     order: Lru,
     ids: NumberMap<u64, ObjectId>,
-    /// By id.
+    /// Indexed by id.
     hashes: Vec<u64>,
     objects_max: usize,
 }
@@ -27,19 +27,19 @@ impl Shadow {
 
     #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
-        // A table has a byte beside each pair.
+        // A hash map has one extra byte per pair.
         self.ids.capacity() * (size_of::<(u64, ObjectId)>() + 1)
             + self.hashes.capacity() * size_of::<u64>()
             + self.order.memory_bytes()
     }
 
-    /// Whether a hash is there; it is used then.
+    /// Returns whether a hash is present, and marks it as used.
     pub(super) fn hit(&mut self, hash: u64) -> bool {
         let id = self.ids.get(&hash).copied();
         id.map(|id| self.order.touched(id)).is_some()
     }
 
-    /// Puts a hash that is not there.
+    /// Adds a hash that is not present.
     pub(super) fn put(&mut self, hash: u64) {
         let id = self.room();
         let before = self.ids.insert(hash, id);

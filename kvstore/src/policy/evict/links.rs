@@ -1,8 +1,8 @@
-//! Queues of objects in an array: an object is in one queue or none, and leaves it from anywhere in O(1).
+//! Queues of objects in an array: an object is in at most one queue, and leaves it from any position in O(1).
 //!
-//! Two words of 32 bits for each object name its neighbours. Each queue is a ring through a sentinel of its own. All
-//! zeroes, as fresh pages are, is an object in no queue; so memory is used as ids are. Neighbours need 27 bits: the
-//! other five of one word are a mark that a policy may use.
+//! Two 32-bit words per object name its neighbours. Each queue is a ring through a sentinel of its own. All zeroes,
+//! as in fresh pages, means an object in no queue, so memory is used only as ids are. Neighbours need 27 bits; the
+//! other five bits of one word are a mark for the policy.
 
 use crate::catalog::index::Index;
 use crate::catalog::table::Table;
@@ -12,7 +12,6 @@ use crate::model::object::ObjectId;
 const NODE_BITS: u32 = 27;
 const NODE_MASK: u32 = (1 << NODE_BITS) - 1;
 
-/// Which queue, by its number.
 pub(super) type Queue = u32;
 
 /// The two words of a node.
@@ -27,14 +26,14 @@ enum Word {
 /// Queues over the objects of a shard.
 #[derive(Debug)]
 pub(super) struct Links {
-    /// Node 0 stands for none; then the sentinels of the queues, then the objects.
+    /// Node 0 stands for none; the sentinels of the queues follow, then the objects.
     nodes: Table<[u32; 2]>,
     /// The node of object 0.
     base: u32,
 }
 
 impl Links {
-    /// Empty queues for objects with ids below `objects_max`.
+    /// Creates empty queues for objects with ids below `objects_max`.
     pub(super) fn new(objects_max: u32, queues: u32) -> Links {
         assert!(objects_max <= Index::OBJECTS_MAX && queues < 8, "a node has {NODE_BITS} bits");
         let base = 1 + queues;
@@ -64,12 +63,11 @@ impl Links {
         *bits = *bits & !NODE_MASK | to;
     }
 
-    /// Whether an object is in a queue.
     pub(super) fn is_linked(&self, id: ObjectId) -> bool {
         self.get(self.node(id), Word::Back) != 0
     }
 
-    /// Puts an object at the front of a queue, with a mark of 0.
+    /// Adds an object at the front of a queue, with a mark of 0.
     ///
     /// # Panics
     /// If it is in a queue.
@@ -82,7 +80,7 @@ impl Links {
         self.set(sentinel, Word::Back, node);
     }
 
-    /// Takes an object out of its queue.
+    /// Removes an object from its queue.
     ///
     /// # Panics
     /// If it is in none.
@@ -95,12 +93,11 @@ impl Links {
         self.nodes[node as usize] = [0; 2];
     }
 
-    /// The last object of a queue.
     pub(super) fn back(&self, queue: Queue) -> Option<ObjectId> {
         self.object(self.get(1 + queue, Word::Front))
     }
 
-    /// The object before this one, towards the front.
+    /// Returns the object before this one, towards the front.
     pub(super) fn before(&self, id: ObjectId) -> Option<ObjectId> {
         self.object(self.get(self.node(id), Word::Front))
     }
@@ -109,12 +106,11 @@ impl Links {
         node.checked_sub(self.base).map(ObjectId)
     }
 
-    /// The mark of an object.
     pub(super) fn mark(&self, id: ObjectId) -> u32 {
         self.nodes[self.node(id) as usize][Word::Front as usize] >> NODE_BITS
     }
 
-    /// Marks an object, with a number below 32.
+    /// Sets the mark of an object, a number below 32.
     pub(super) fn set_mark(&mut self, id: ObjectId, mark: u32) {
         assert!(mark < 1 << (u32::BITS - NODE_BITS), "a mark has five bits");
         let node = self.node(id);
@@ -130,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// A queue from back to front.
+    /// Returns a queue from back to front.
     fn walk(links: &Links, queue: Queue) -> Vec<u32> {
         let mut walk = Vec::new();
         let mut at = links.back(queue);

@@ -1,8 +1,8 @@
-//! The least recently used goes first, exactly.
+//! Exact LRU eviction.
 //!
-//! One queue in the order of use. A victim is the last of it that is not leased: the search passes over the leased
-//! ones that were used longest ago, so it takes at most one step more than there are leased objects, a number that is
-//! bounded. It is few in practice, as what is leased was looked up just before.
+//! One queue in the order of use. A victim is the last object that is not leased. The search passes over leased
+//! objects, so it takes at most one step more than their bounded number. In practice it takes few, because leased
+//! objects were looked up recently.
 
 use super::Policy;
 use super::links::Links;
@@ -18,7 +18,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// An empty order for ids below `objects_max`.
+    /// Creates an empty order for ids below `objects_max`.
     pub fn new(objects_max: u32) -> Lru {
         Lru { links: Links::new(objects_max, 1) }
     }

@@ -1,19 +1,19 @@
-//! Which object goes next when room is needed.
+//! Eviction policies: which object goes next when room is needed.
 //!
-//! A policy is told what is inserted, touched and removed, and names a victim; it removes nothing itself. It knows no
-//! sizes: whoever needs room asks until there is enough. What is leased is never named; it keeps its rank meanwhile
-//! under LRU, and counts as in use under S3-FIFO.
+//! The shard reports insertions, uses and removals to a policy, which names victims; a policy removes nothing itself.
+//! It knows no sizes: the shard asks for victims until there is enough room. A policy never names a leased object;
+//! meanwhile the object keeps its rank under LRU, and counts as in use under S3-FIFO.
 //!
-//! Memory is 8 bytes an object, used as ids are; S3-FIFO has one byte more.
+//! Memory is 8 bytes per object, used as ids are; S3-FIFO has one byte more.
 //!
-//! A store can have a policy of its user's: a [`PolicyMaker`] in [`crate::OpenOptions::custom_policy`] makes one for
-//! each shard. This one has the newest go first, which suits scans that come round again:
+//! A program can supply a policy of its own: a [`PolicyMaker`] in [`crate::OpenOptions::custom_policy`] makes one for
+//! each shard. This example evicts the newest first, which suits repeated scans:
 //!
 //! ```
 //! use adit_kvstore::evict::{Policy, PolicyMaker};
 //! use adit_kvstore::{ObjectId, OpenOptions};
 //!
-//! /// What came last goes first.
+//! /// Evicts the newest first.
 //! struct Newest(Vec<ObjectId>);
 //!
 //! impl Policy for Newest {
@@ -56,11 +56,10 @@ use std::sync::Arc;
 use crate::model::object::ObjectId;
 use crate::model::options::PolicyKind;
 
-/// An order of eviction over the objects of a shard.
+/// An eviction order over the objects of a shard.
 ///
-/// An id that is inserted twice, or touched or removed without being there, is the store's own bug, and panics. Ids are
-/// small numbers that are used again after a removal. After a recovery the objects that were found are inserted, in no
-/// order of use.
+/// Inserting an id twice, or touching or removing an absent one, is a bug of the store, and panics. Ids are small
+/// numbers that are reused after a removal. After a recovery the objects found are inserted, in no order of use.
 pub trait Policy: Send {
     /// An object was inserted; `key_hash` is [`crate::catalog::index::Index::hash`] of its key.
     fn inserted(&mut self, id: ObjectId, key_hash: u64);
@@ -68,22 +67,23 @@ pub trait Policy: Send {
     /// An object was read, looked up or replaced.
     fn touched(&mut self, id: ObjectId);
 
-    /// An object was removed for a reason of its own: deleted, expired or lost.
+    /// An object was deleted, expired or lost.
     fn removed(&mut self, id: ObjectId);
 
-    /// An object was removed because it was the victim. It may be remembered by its hash.
+    /// The victim was removed. The policy may remember its hash.
     fn evicted(&mut self, id: ObjectId, key_hash: u64);
 
-    /// The object that should go next, of those that are not leased; `None` if all are. It stays until
-    /// [`Policy::evicted`] says that it went.
+    /// Returns the object to evict next among those that are not leased; `None` if all are. It stays until
+    /// [`Policy::evicted`] reports its removal.
     fn victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId>;
 
-    /// Bytes of memory reserved.
+    /// Returns the bytes of memory reserved.
     fn memory_bytes(&self) -> usize;
 }
 
 impl PolicyKind {
-    /// An empty policy of this kind for `objects_max` objects, at most [`crate::catalog::index::Index::OBJECTS_MAX`].
+    /// Builds an empty policy of this kind for `objects_max` objects, at most
+    /// [`crate::catalog::index::Index::OBJECTS_MAX`].
     pub fn build(self, objects_max: u32) -> Box<dyn Policy> {
         match self {
             PolicyKind::Lru => Box::new(Lru::new(objects_max)),
@@ -92,21 +92,21 @@ impl PolicyKind {
     }
 }
 
-/// Makes a policy of the user's own for each shard of a store. Clones make the same.
+/// Makes a custom policy for each shard of a store. Clones make the same policy.
 ///
-/// A shard calls its policy on its own thread, for every object that is read or written: it is to be quick, and must
-/// not block. A policy that names a victim which is leased or was removed stops its shard's thread by a panic, which
-/// closes the store; so does a panic of its own.
+/// A shard calls its policy on its own thread for every object that is read or written, so the policy must be fast
+/// and must not block. A policy that panics, or names a victim that is leased or was removed, panics its shard's
+/// thread, which closes the store.
 #[derive(Clone)]
 pub struct PolicyMaker(Arc<dyn Fn(u32) -> Box<dyn Policy> + Send + Sync>);
 
 impl PolicyMaker {
-    /// One that calls `make` with the most objects that the shard can have: ids are below that.
+    /// Creates a maker that calls `make` with the shard's maximum number of objects; ids are below it.
     pub fn new(make: impl Fn(u32) -> Box<dyn Policy> + Send + Sync + 'static) -> PolicyMaker {
         PolicyMaker(Arc::new(make))
     }
 
-    /// An empty policy for `objects_max` objects.
+    /// Builds an empty policy for `objects_max` objects.
     pub fn build(&self, objects_max: u32) -> Box<dyn Policy> {
         (self.0)(objects_max)
     }

@@ -1,11 +1,12 @@
 //! S3-FIFO (Yang, Zhang, Qiu, Yue, Vigfusson: "FIFO queues are all you need for cache eviction", SOSP 2023).
 //!
-//! What comes in goes through a small queue, a tenth of all objects; what was hit there twice goes on to the main one,
-//! the rest is evicted and remembered as a ghost. What comes back while its ghost is there goes to the main queue at
-//! once. Main objects that were hit go round again, once for each of up to three hits. A hit moves nothing: it counts.
+//! New objects enter a small queue, a tenth of all objects. Those hit twice there move to the main queue; the rest
+//! are evicted and remembered as ghosts. An object that returns while its ghost exists goes to the main queue at
+//! once. Main objects that were hit go round again, once per hit, for up to three hits. A hit moves nothing; it is
+//! only counted.
 //!
-//! A leased object at the back of a queue goes to its front, as it is in use. A search for a victim ends: it passes
-//! through the small queue once, then through the main one four times, as hits are counted to three.
+//! A leased object at the back of a queue goes to its front, because it is in use. A search for a victim ends: it
+//! passes through the small queue once, then through the main one four times, because hits are counted up to three.
 
 use super::Policy;
 use super::links::{Links, Queue};
@@ -14,28 +15,27 @@ use crate::policy::recent::Recent;
 
 const SMALL: Queue = 0;
 const MAIN: Queue = 1;
-/// Of so many objects, one is in the small queue.
+/// One of this many objects is in the small queue.
 const SMALL_SHARE: u32 = 10;
-/// Most hits that are counted.
 const HITS_MAX: u32 = 3;
-/// Hits that take an object from the small queue to the main one.
+/// Hits that move an object from the small queue to the main one.
 const HITS_TO_MAIN: u32 = 2;
-/// Bit of a mark: it is in the main queue. Below it are the hits.
+/// Bit of a mark: the object is in the main queue. The bits below it count the hits.
 const IN_MAIN: u32 = 4;
 
-/// S3-FIFO over objects, whatever their sizes.
+/// S3-FIFO over objects, regardless of their sizes.
 #[derive(Debug)]
 pub struct S3Fifo {
     links: Links,
-    /// How many objects are in each queue.
+    /// The length of each queue.
     lens: [u32; 2],
-    /// What was evicted from the small queue: half as many keys as the capacity, a byte for each of that.
+    /// Keys evicted from the small queue: half as many as the capacity, at one byte per object of capacity.
     ghosts: Recent,
     objects_max: u32,
 }
 
 impl S3Fifo {
-    /// Empty queues for ids below `objects_max`.
+    /// Creates empty queues for ids below `objects_max`.
     pub fn new(objects_max: u32) -> S3Fifo {
         S3Fifo {
             links: Links::new(objects_max, 2),
@@ -59,7 +59,6 @@ impl S3Fifo {
         self.lens[queue as usize] += 1;
     }
 
-    /// Takes an object out, and says where it was.
     fn take(&mut self, id: ObjectId) -> Queue {
         let queue = self.queue(id);
         self.links.unlink(id);
@@ -67,7 +66,7 @@ impl S3Fifo {
         queue
     }
 
-    /// Moves the last object of a queue to the front of one.
+    /// Moves an object to the front of a queue.
     fn requeue(&mut self, id: ObjectId, queue: Queue, hits: u32) {
         self.take(id);
         self.push(queue, id, hits);
@@ -101,7 +100,7 @@ impl S3Fifo {
 
 impl Policy for S3Fifo {
     fn inserted(&mut self, id: ObjectId, key_hash: u64) {
-        // Ghosts go as far back as fits what is there: a store of few large objects would otherwise remember many
+        // Limit the age of ghosts to what fits the store: with few large objects it would otherwise remember many
         // times what it holds.
         let objects = u64::from(self.lens[SMALL as usize]) + u64::from(self.lens[MAIN as usize]);
         let thousandths = (objects * 1000 / u64::from(self.objects_max)) as u32;
@@ -134,7 +133,7 @@ impl Policy for S3Fifo {
         {
             return Some(id);
         }
-        // What the small queue sends on to the main one is there for the last search.
+        // The main search also covers what the small queue passes on.
         self.small_victim(is_leased).or_else(|| self.main_victim(is_leased))
     }
 

@@ -85,14 +85,14 @@ fn policies_and_index_together_take_64_bytes_an_object() {
     }
 }
 
-/// What happens to a policy.
+/// An event for a policy.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Insert, or touch if it is there.
+    /// Insert, or touch if present.
     Use(u32),
     Remove(u32),
     Evict,
-    /// Take a lease, or give it back.
+    /// Take a lease, or release it.
     Lease(u32),
 }
 
@@ -105,17 +105,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An order of eviction, in the plainest way.
+/// A straightforward eviction order.
 trait Model {
     fn contains(&self, number: u32) -> bool;
     fn insert(&mut self, number: u32);
     fn touch(&mut self, number: u32);
     fn remove(&mut self, number: u32);
-    /// Names and removes.
+    /// Names a victim and removes it.
     fn evict(&mut self, leased: &HashSet<u32>) -> Option<u32>;
 }
 
-/// Objects from the least recently used on.
+/// Objects, least recently used first.
 #[derive(Default)]
 struct LruModel(Vec<u32>);
 
@@ -143,7 +143,7 @@ impl Model for LruModel {
     }
 }
 
-/// The paper's queues from their backs on, objects with their hits; leases as this store has them. No ghost is
+/// The paper's queues from the back, with each object's hits, and leases as in this store. Ghosts are never
 /// forgotten.
 #[derive(Default)]
 struct S3Model {
@@ -222,7 +222,6 @@ impl Model for S3Model {
     }
 }
 
-/// Holds a policy to its model, step by step.
 fn follow(mut policy: Box<dyn Policy>, mut model: impl Model, steps: Vec<Step>) {
     let mut leased = HashSet::new();
     for step in steps {
@@ -262,7 +261,7 @@ proptest! {
         follow(PolicyKind::Lru.build(OBJECTS), LruModel::default(), steps);
     }
 
-    /// With so large a capacity each ghost has a bucket of its own, so that both remember alike.
+    /// With such a large capacity each ghost has a bucket of its own, so both remember the same.
     #[test]
     fn s3fifo_is_the_papers(steps in vec(step(), 1..300)) {
         follow(Box::new(S3Fifo::new(1 << 20)), S3Model::default(), steps);

@@ -13,7 +13,7 @@ use crate::shard::{Action, Outcome};
 const HIT: Result<Outcome, crate::shard::Failure> = Ok(Outcome::Hit { bytes: UNIT_BYTES });
 
 impl Rig {
-    /// The device fails, forgets what it was not made to flush, and is attached again.
+    /// Fails the device, drops its unflushed data, and reattaches it.
     fn lose_cache(&mut self, device: usize) {
         self.devices[device].medium().is_dead = true;
         self.turn(3);
@@ -23,7 +23,7 @@ impl Rig {
         self.shard.attach(device as u8, lane).expect("it failed and is idle");
     }
 
-    /// How many of the objects of one unit with these keys are read.
+    /// Returns how many of the one-unit objects with these keys are hits.
     fn hits(&mut self, keys: std::ops::Range<u64>) -> usize {
         keys.filter(|key| self.wait(get(*key, 1)) == HIT).count()
     }
@@ -37,7 +37,7 @@ fn what_is_durable_after_the_journals_device_lost_its_cache_is_there_at_the_next
             assert_eq!(rig.put(key, 1), STORED);
         }
         assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
-        // Written, and not flushed: the records of some puts, or of deletions that nobody was told of.
+        // Written but not flushed: the records of some puts, and of unanswered deletes.
         rig.devices[0].medium().held = vec![Kind::Flush];
         for key in 10..14 {
             rig.submit(Time::NEVER, Action::Put(item(key, 1)));
@@ -84,7 +84,7 @@ fn a_journal_that_is_never_flushed_by_the_clock_is_flushed_before_it_takes_much_
     let mut rig = Rig::new(1, 64, rare);
     let before = rig.shard.stats().flushes;
     for _ in 0..40 {
-        // A block each: what is appended is sealed by the clock.
+        // One block each, because the clock seals what was appended.
         assert_eq!(rig.put(1, 1), STORED);
         rig.turn(15);
         let kept = rig.shard.log.journal().map(crate::media::journal::Journal::undurable_blocks);

@@ -1,7 +1,7 @@
-//! Devices of memory that a test has in its hands: what is in flight, what fails, and what a power cut leaves.
+//! In-memory devices under a test's control: what is in flight, what fails, and what a power cut leaves.
 //!
-//! Commands are carried out when they are polled, in the order in which they were posted. A write is lost in a power
-//! cut unless a flush was carried out after it.
+//! Commands are carried out when polled, in the order in which they were posted. A power cut loses a write unless a
+//! flush was carried out after it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +17,8 @@ use adit_driver::{
 use crate::model::place::UNIT_BYTES;
 use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load};
 
-/// Bytes of an LBA.
 const LBA_BYTES: u64 = 4096;
 
-/// Kinds of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -38,39 +36,39 @@ fn kind(operation: Operation) -> Kind {
     }
 }
 
-/// What is on a device, and what a test decided about it.
+/// A device's contents, and the faults that a test has chosen.
 #[derive(Debug, Default)]
 pub(crate) struct Medium {
     pub(crate) bytes: Vec<u8>,
-    /// What was there before each write that no flush followed, the oldest first.
+    /// The previous contents of each unflushed write, oldest first.
     unflushed: Vec<(usize, Vec<u8>)>,
     /// Commands of these kinds stay in flight.
     pub(crate) held: Vec<Kind>,
-    /// The next so many commands of these kinds fail for good.
+    /// How many commands of each kind will fail, for good.
     pub(crate) failing: Vec<(Kind, u32)>,
-    /// They only fail for now.
+    /// Failures are retryable.
     pub(crate) failures_pass: bool,
-    /// Of writes, only those that begin in these units fail; none for all.
+    /// Restricts failing writes to those that begin in these units.
     pub(crate) failing_at: Option<Range<u64>>,
-    /// How many commands are carried out when they are polled for; none for all.
+    /// Limit of commands carried out per poll.
     pub(crate) commands_per_poll: Option<usize>,
-    /// A bit turns on the way of so many writes.
+    /// Number of writes to corrupt by one bit.
     pub(crate) flips_left: u32,
-    /// Nothing works any more.
+    /// Every command fails.
     pub(crate) is_dead: bool,
-    /// Commands that change something until the power is cut, on this device and those that share it.
+    /// Changes left until the power is cut, shared with other devices.
     pub(crate) changes_left: Option<Arc<AtomicU64>>,
 }
 
 impl Medium {
-    /// Whether the power is still there for one more change.
+    /// Returns whether there is power for one more change.
     fn takes_change(&self) -> bool {
         let Some(left) = &self.changes_left else { return true };
         let less = |left: u64| left.checked_sub(1);
         left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// What a device that loses its power for a moment forgets: what it was not made to flush.
+    /// Drops unflushed data, as a device does that loses power for a moment.
     pub(crate) fn lose_cache(&mut self) {
         for (at, before) in self.unflushed.drain(..).rev() {
             self.bytes[at..at + before.len()].copy_from_slice(&before);
@@ -125,7 +123,7 @@ impl Medium {
     }
 }
 
-/// A device; clones are the same one.
+/// A device. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct TestDevice {
     medium: Arc<Mutex<Medium>>,
@@ -149,12 +147,12 @@ impl TestDevice {
         }
     }
 
-    /// What the test decides.
     pub(crate) fn medium(&self) -> MutexGuard<'_, Medium> {
         self.medium.lock().expect("no test thread panicked with it")
     }
 
-    /// Another device with what a power cut leaves of this one: all that was written, or only what was flushed.
+    /// Returns another device with what a power cut leaves of this one: all that was written, or only what was
+    /// flushed.
     pub(crate) fn after_power_cut(&self, keeps_unflushed: bool) -> TestDevice {
         let medium = self.medium();
         let mut bytes = medium.bytes.clone();
@@ -167,7 +165,7 @@ impl TestDevice {
         TestDevice { medium, ..self.clone() }
     }
 
-    /// Another device of so many units, whose first and last units are this one's.
+    /// Returns another device of `units`, with the first and last units of this one.
     pub(crate) fn resized(&self, units: u64) -> TestDevice {
         let other = self.after_power_cut(true);
         let mut bytes = std::mem::take(&mut other.medium().bytes);
@@ -178,7 +176,6 @@ impl TestDevice {
         other
     }
 
-    /// A way to it.
     pub(crate) fn lane(&self) -> Lane<TestQueue> {
         let info = LaneInfo {
             device: self.name.clone(),
@@ -201,14 +198,13 @@ impl TestDevice {
     }
 }
 
-/// Memory of whole units.
+/// Allocates memory of whole units.
 pub(crate) fn memory(bytes: usize) -> adit_driver::Buffer {
     let target = "null:".parse().expect("a target");
     let device = Device::open(&target, &DeviceOptions::default()).expect("nothing");
     device.allocate(bytes.next_multiple_of(UNIT_BYTES as usize)).expect("memory")
 }
 
-/// A queue to a [`TestDevice`].
 #[derive(Debug)]
 pub(crate) struct TestQueue {
     medium: Arc<Mutex<Medium>>,

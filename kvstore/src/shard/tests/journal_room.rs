@@ -1,4 +1,4 @@
-//! The journal's room: whoever waits for it gets it, whatever else is open or under way.
+//! The journal's room: waiting requests get it, whatever else is open or in progress.
 
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
@@ -11,10 +11,10 @@ use crate::model::options::Durability;
 use crate::model::place::Place;
 use crate::shard::{Action, FillItem, Outcome, Part, PutOptions, ReserveItem, WriterId};
 
-/// Turns that nothing of a small rig takes when nothing holds it back.
+/// More turns than any unobstructed work of a small rig takes.
 const TURNS_MAX: u32 = 500;
 
-/// A key of the most bytes, so that few records fit a block.
+/// Returns a key of maximum length, so that few records fit in a block.
 fn long_key(number: u64) -> Key {
     Key::new(&[&[9; 500][..], &number.to_le_bytes()].concat()).expect("a key")
 }
@@ -23,7 +23,7 @@ fn long_item(number: u64, units: u64) -> crate::shard::PutItem {
     crate::shard::PutItem { key: long_key(number), ..item(number, units) }
 }
 
-/// Numbers that follow from a seed.
+/// A seeded generator.
 struct Numbers(u64);
 
 impl Numbers {
@@ -34,7 +34,7 @@ impl Numbers {
 }
 
 impl Rig {
-    /// A writer of one unit, filled.
+    /// Creates a filled writer of one unit.
     fn filled_writer(&mut self, key: Key) -> WriterId {
         let options = PutOptions::default();
         let reserve = ReserveItem { key, bytes: 4096, options };
@@ -46,7 +46,7 @@ impl Rig {
         writer
     }
 
-    /// Turns as a thread takes them, which sleeps where the shard says that nothing is to be done.
+    /// Takes turns as a thread does, which sleeps when the shard reports no work.
     pub(super) fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
             if self.shard.is_idle() {
@@ -107,7 +107,7 @@ fn a_seal_that_waited_for_a_checkpoint_needs_no_other_request_to_go_on() {
     for durability in [Durability::Restart, Durability::Durable] {
         let mut rig = Rig::new(1, 16, options(durability));
         let writer = rig.filled_writer(long_key(1));
-        // The journal is full, of blocks of one record each.
+        // Fill the journal with blocks of one record each.
         while rig.shard.log.has_room_for_small() {
             let place = Place { device: 0, unit: 0 };
             rig.shard.log.append(rig.now, &Record::Delete { key: b"nobody", place });

@@ -1,4 +1,4 @@
-//! A shard on devices that a test has in its hands: what waits, what fails, and what comes of it.
+//! A shard on devices under a test's control: what waits, what fails, and with what result.
 
 mod attaching;
 pub(crate) mod device;
@@ -24,12 +24,12 @@ use crate::model::object::LayoutId;
 use crate::model::options::{Durability, Watermarks};
 use crate::model::place::UNIT_BYTES;
 
-/// Units of each device: the metadata of one shard of few objects, and some more.
+/// Units of each device: the metadata of a small shard, and some more.
 const UNITS: u64 = 256;
-/// Turns after which what was not answered never is.
+/// Turns after which an answer is overdue for good.
 const TURNS_MAX: u32 = 3000;
 
-/// A shard, and the time that passes.
+/// A shard and its clock.
 struct Rig {
     devices: Vec<TestDevice>,
     shard: Shard<TestQueue>,
@@ -74,7 +74,7 @@ impl Rig {
         Rig { devices, shard, now: Time::ZERO, answers: Vec::new(), next_tag: 0, recovery }
     }
 
-    /// The same devices after a power cut that keeps what was flushed.
+    /// Reopens the devices after a power cut that keeps only what was flushed.
     fn reopened(self, options: ShardOptions) -> Rig {
         let devices = self.devices.iter().map(|device| device.after_power_cut(false)).collect();
         Rig::open(devices, options)
@@ -87,7 +87,7 @@ impl Rig {
         tag
     }
 
-    /// Some turns, a millisecond each.
+    /// Takes some turns, a millisecond each.
     fn turn(&mut self, turns: u32) {
         for _ in 0..turns {
             self.now = self.now + Duration::from_millis(1);
@@ -96,7 +96,7 @@ impl Rig {
         }
     }
 
-    /// The answers so far to a request, in order.
+    /// Takes the answers to a request so far, in order.
     fn taken(&mut self, tag: u64) -> Vec<Result<Outcome, Failure>> {
         let (its, rest): (Vec<Done>, _) =
             std::mem::take(&mut self.answers).into_iter().partition(|done| done.tag == tag);
@@ -123,7 +123,7 @@ impl Rig {
         self.wait(get(key, units))
     }
 
-    /// Units that objects may take.
+    /// Returns the units that objects may take.
     fn capacity(&self) -> u64 {
         self.shard.stats().capacity_units
     }
@@ -141,7 +141,6 @@ fn get(key: u64, units: u64) -> Action {
     Action::Get(GetItem { key: key.into(), part: Part::All, into })
 }
 
-/// Objects that a survey finds on a device, and what is wrong with them.
 fn surveyed(device: &TestDevice) -> (usize, Vec<Fault>) {
     let (mut lanes, clock) = ([device.lane()], &mut || Time::ZERO);
     let (bytes, name) = (UNITS * UNIT_BYTES, "memory:0".to_owned());
@@ -165,7 +164,7 @@ fn with_everything_leased_a_put_is_refused_at_once_and_beside_another_after_that
     assert_eq!(rig.put(1, half), STORED);
     let (lease, leased) = rig.shard.lease(rig.now, &[1u64.into()], Time::NEVER).expect("a lease");
     assert_eq!(leased, 1);
-    // One is being written while the other looks for room: nothing may be evicted, and the first may.
+    // While one object is being written, the other needs its room: nothing may be evicted until the first is stored.
     rig.devices[0].medium().held = vec![Kind::Write];
     let first = rig.submit(Time::NEVER, Action::Put(item(2, half)));
     let second = rig.submit(Time::NEVER, Action::Put(item(3, half)));
@@ -228,7 +227,7 @@ fn a_batch_has_entries_also_for_keys_of_its_own_that_went_for_it() {
     for key in 0..most {
         assert_eq!(rig.put(key, 1), STORED);
     }
-    // Key 0 is the first to go for the new one, and needs an entry itself then.
+    // Key 0 is evicted first for the new key, and then needs an entry itself.
     let tag = rig.submit(Time::NEVER, Action::PutMany(vec![item(0, 1), item(most, 1)]));
     rig.turn(100);
     assert_eq!(rig.taken(tag), [STORED, STORED]);
@@ -263,7 +262,7 @@ fn evictions_leave_room_for_the_records_of_what_they_are_for() {
 #[test]
 fn a_full_journal_is_checkpointed_until_there_is_room_also_after_a_crash() {
     let mut rig = Rig::new(1, 16, options(Durability::Restart));
-    // Checkpoints do not get on: their bodies stay in flight with all other writes once the journal is full.
+    // Checkpoints stall, because their bodies stay in flight with all other writes once the journal is full.
     let mut puts = Vec::new();
     for key in 0..200u64 {
         puts.push(rig.submit(rig.now + Duration::from_millis(5), Action::Put(item(key % 8, 1))));
@@ -386,7 +385,7 @@ fn what_waits_for_its_flush_is_given_back_when_the_device_is_lost() {
 fn a_journal_that_cannot_be_written_is_told_with_what_the_device_said() {
     let mut rig = Rig::new(1, 64, options(Durability::Durable));
     assert_eq!(rig.put(1, 4), STORED);
-    // A delete writes nothing but its record.
+    // A delete writes only its record.
     rig.devices[0].medium().failing = vec![(Kind::Write, 1)];
     let tag = rig.submit(Time::NEVER, Action::Delete(1u64.into()));
     rig.turn(50);
@@ -496,7 +495,7 @@ fn kv_blocks_of_a_checkpoint_and_of_the_journal_behind_it_are_not_in_each_others
             assert_eq!(rig.wait(Action::Put(block)), STORED);
         }
     }
-    // In the journal behind the checkpoint's begin and in its body as well.
+    // Both in the journal behind the checkpoint's begin, and in its body.
     rig.shard.wants_checkpoint = true;
     rig.turn(1);
     for key in 0..6 {

@@ -1,4 +1,4 @@
-//! A load that never pauses: a checkpoint keeps up with it, so that nobody waits for room in the journal.
+//! A load that never pauses: checkpoints keep up, so that no put waits for room in the journal.
 
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
@@ -10,15 +10,15 @@ use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::shard::{Action, PutItem, PutOptions};
 
-/// Puts in flight, or on their way: more than the device takes at one time.
+/// Puts in flight, more than the device takes at once.
 const PUTS: usize = 128;
-/// Commands that the device carries out in a turn.
+/// Commands that the device carries out per turn.
 const COMMANDS_PER_TURN: usize = 24;
 const KEYS: u64 = 900;
-/// Long keys, whose records fill the journal fast: about a block in a turn.
+/// Long keys, whose records fill about a journal block per turn.
 const KEY_BYTES: usize = 128;
 
-/// A shard as a store is formatted where nothing else is said.
+/// Opens a shard with the default format options.
 fn rig() -> Rig {
     let devices = vec![TestDevice::new("memory:0", 8192)];
     let by_default = FormatOptions {

@@ -1,6 +1,6 @@
-//! The fit of extents, chosen by what churn does to it.
+//! The fit of extents, chosen by its results under churn.
 //!
-//! Sequences of KV blocks of three sizes start, grow turn by turn and go, the least recently used first and block by
+//! Sequences of KV blocks of three sizes start, grow turn by turn and go, least recently used first and block by
 //! block from their ends, among plain objects of 1 to 64 units. Space is kept 97 % full.
 
 use super::*;
@@ -17,15 +17,15 @@ enum Fit {
     Best,
     /// The first run that holds it.
     First,
-    /// The longest run; plain objects where they fit best.
+    /// The longest run; plain objects by best fit.
     Longest,
-    /// The shortest run with room for four; plain objects where they fit best.
+    /// The shortest run with room for four; plain objects by best fit.
     RoomForFour,
     /// The shortest run with room for what follows.
     Chosen,
 }
 
-/// A generator that is only meant to mix (Knuth's MMIX).
+/// A mixing generator (Knuth's MMIX).
 struct Mix(u64);
 
 impl Mix {
@@ -45,7 +45,7 @@ struct Sequence {
 struct Churn {
     extents: Extents,
     fit: Fit,
-    /// The least recently used first.
+    /// Least recently used first.
     sequences: VecDeque<Sequence>,
     puts: u64,
     /// Neighbours, and how many of them are contiguous.
@@ -130,7 +130,7 @@ impl Churn {
         }
     }
 
-    /// Percent of the space in use, on average over all puts, and of neighbours that are contiguous.
+    /// Returns the percentages of space in use, averaged over all puts, and of contiguous neighbours.
     fn percents(&self) -> (f64, f64) {
         let used = self.used_units / self.puts as f64 / UNITS as f64;
         let contiguous = self.contiguous as f64 / self.pairs as f64;

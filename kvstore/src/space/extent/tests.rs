@@ -23,7 +23,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// What is free, unit by unit.
+/// The free state of every unit.
 struct Model {
     free: Vec<bool>,
     used: Vec<Range<u64>>,

@@ -1,8 +1,8 @@
-//! What churn does to neighbours in slabs.
+//! The effect of churn on neighbours in slabs.
 //!
-//! Sequences of KV blocks start, are read and grow turn by turn, and go: the least recently used first, block by block
-//! from their ends. A block has runs of 160 KiB; a slab has 32. Slots are kept 97 % full. Counted are the commands of
-//! 1 MiB that a layer of a whole sequence takes.
+//! Sequences of KV blocks start, are read, grow turn by turn and go, least recently used first and block by block
+//! from their ends. A block has runs of 160 KiB; a slab has 32. Slots are kept 97 % full. The test counts the
+//! commands of 1 MiB that a layer of a whole sequence takes.
 
 use super::*;
 use crate::UNIT_BYTES;
@@ -16,7 +16,7 @@ const SLABS: u64 = 64;
 const FULL_SLOTS: u64 = SLABS * SHAPE.slots as u64 * 97 / 100;
 const LIMITS: Limits = Limits { command_bytes_max: 1 << 20, boundary_bytes: 0, slices_max: 256 };
 
-/// A generator that is only meant to mix (Knuth's MMIX).
+/// A mixing generator (Knuth's MMIX).
 struct Mix(u64);
 
 impl Mix {
@@ -30,12 +30,12 @@ impl Mix {
 struct Churn {
     extents: Extents,
     slabs: Slabs,
-    /// Slots of each sequence, the least recently used first.
+    /// Slots of each sequence, least recently used first.
     sequences: VecDeque<Vec<u64>>,
     commands: u64,
-    /// Whether what follows is known.
+    /// Whether the blocks that follow are known.
     is_known: bool,
-    /// What the bytes alone would need.
+    /// Commands that the bytes alone would need.
     least: u64,
 }
 
@@ -84,7 +84,7 @@ impl Churn {
         self.least += (bytes * sequence.len() as u64).div_ceil(LIMITS.command_bytes_max);
     }
 
-    /// Commands for each that the bytes alone would need.
+    /// Returns the commands relative to those that the bytes alone would need.
     fn run(is_known: bool) -> f64 {
         let extents = Extents::new(0..SLABS * SHAPE.units());
         let (slabs, sequences) = (Slabs::new(), VecDeque::new());

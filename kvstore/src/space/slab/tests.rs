@@ -6,7 +6,6 @@ use proptest::prelude::*;
 const A: (LayoutId, SlabShape) = (LayoutId(1), SlabShape { runs: 3, run_units: 2, slots: 8 });
 const B: (LayoutId, SlabShape) = (LayoutId(2), SlabShape { runs: 2, run_units: 5, slots: 4 });
 
-/// The units of a slot's runs.
 fn slot_units(unit: u64, shape: SlabShape) -> impl Iterator<Item = u64> {
     let run = move |run: u32| unit + u64::from(run) * shape.stride_units();
     (0..shape.runs).flat_map(move |r| run(r)..run(r) + u64::from(shape.run_units))
@@ -124,7 +123,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..150)
 }
 
-/// What is in use: a slot of a layout, or an extent of so many units.
+/// Space in use: a slot of a layout, or an extent's unit and length.
 #[derive(Clone, Copy)]
 enum Used {
     Slot(u64, (LayoutId, SlabShape)),
@@ -166,7 +165,7 @@ fn step(step: Step, extents: &mut Extents, slabs: &mut Slabs, used: &mut Vec<Use
     }
 }
 
-/// No unit is used twice, nothing used is free, and no slab is kept for nothing.
+/// Checks that no unit is used twice, no used unit is free, and no slab is empty.
 fn check(extents: &Extents, slabs: &Slabs, used: &[Used]) {
     let units: BTreeSet<u64> = used.iter().flat_map(|used| used.units()).collect();
     assert_eq!(units.len(), used.iter().map(|used| used.units().len()).sum::<usize>());

@@ -1,15 +1,15 @@
-//! `adit bench`: fio's workloads over every path to a device.
+//! `adit bench`: runs fio's workloads over any path to a device.
 //!
 //! | module | noun |
 //! |---|---|
 //! | `options`, `jobfile` | fio's language: command lines, job files, and the jobs they describe |
-//! | `guard` | what keeps a job from destroying what somebody wants to keep |
-//! | `run` | the jobs' threads, and the loop that is measured |
+//! | `guard` | keeps jobs from destroying data |
+//! | `run` | the jobs' threads, and the measured loop |
 //! | `workload` | which I/O is next |
-//! | `data` | what written blocks hold, and whether what is read is what was written |
-//! | `measure`, `outcome`, `errors` | what is counted |
-//! | `report`, `logs` | how it is told |
-//! | `side` | jobs on several paths and with several values, and against earlier results |
+//! | `data` | contents of written blocks, and their verification |
+//! | `measure`, `outcome`, `errors` | counts |
+//! | `report`, `logs` | fio's report formats and logs |
+//! | `side` | comparison of targets, option values and earlier results |
 
 mod command;
 mod data;

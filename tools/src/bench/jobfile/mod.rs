@@ -24,19 +24,19 @@ pub(crate) use expand::{Surroundings, keywords};
 use super::options::written::{Place, Written, WrittenSection};
 use crate::failure::{Failure, Result};
 
-/// How deep files may include each other.
+/// Maximum depth of includes.
 const DEPTH_MAX: usize = 16;
 
-/// Longer job files are refused: most likely they are none.
+/// Larger files are refused, as they are unlikely to be job files.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// What reads a file that is included.
+/// Reads an included file.
 pub(crate) type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 
-/// Reads a job file from disk, or from standard input where its name is `-`.
+/// Reads a job file from disk, or from standard input if its name is `-`.
 ///
 /// # Errors
-/// When it cannot be read or is malformed; says in which line and column.
+/// When it cannot be read or is malformed; gives line and column.
 pub(crate) fn open(file: &str, around: &Surroundings) -> Result<Vec<WrittenSection>> {
     let bytes = match file {
         "-" => limited(io::stdin()),
@@ -59,10 +59,10 @@ fn limited(reader: impl Read) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a job file.
+/// Parses a job file.
 ///
 /// # Errors
-/// When it is malformed, or a file that it includes cannot be read.
+/// When it is malformed, or an included file cannot be read.
 pub(crate) fn parse(
     bytes: &[u8],
     file: &str,
@@ -78,11 +78,11 @@ struct Parser<'a> {
     around: &'a Surroundings<'a>,
     read: ReadFile<'a>,
     sections: Vec<WrittenSection>,
-    /// The files that are being read, the innermost last.
+    /// The files being read, the innermost last.
     including: Vec<String>,
 }
 
-/// A line and where it is.
+/// A line and its place.
 struct Line<'a> {
     text: &'a str,
     file: &'a str,
@@ -90,7 +90,7 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Where a part of the line is.
+    /// Returns the place of a part of the line.
     fn place(&self, part: &str) -> Place {
         let before = (part.as_ptr() as usize)
             .saturating_sub(self.text.as_ptr() as usize)
@@ -202,7 +202,7 @@ impl Parser<'_> {
     }
 }
 
-/// A file's path from the folder of the one that includes it.
+/// Resolves an included file's path relative to the including file.
 fn beside(including: &str, file: &str) -> PathBuf {
     Path::new(including).parent().unwrap_or(Path::new("")).join(file)
 }
@@ -235,7 +235,7 @@ mod tests {
         parse(text.as_bytes(), "jobs/a.fio", &here(), &files)
     }
 
-    /// Sections with their options as `name=value`.
+    /// Returns sections with their options as `name=value`.
     fn read(text: &str) -> Vec<(String, Vec<String>)> {
         let option = |option: &Written| match &option.value {
             Some(value) => format!("{}={value}", option.name),

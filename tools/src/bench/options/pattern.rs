@@ -1,4 +1,4 @@
-//! `buffer_pattern` and `verify_pattern`: bytes written as numbers, strings, files and `%o`.
+//! Parses `buffer_pattern` and `verify_pattern`: bytes given as numbers, strings, files and `%o`.
 
 use std::fs;
 use std::io::Read;
@@ -6,15 +6,15 @@ use std::io::Read;
 use super::Pattern;
 use super::grammar::Parsed;
 
-/// Longer patterns are refused, as in fio's data.
+/// Maximum length of a pattern, as in fio.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of an offset (`%o`).
 const OFFSET_BYTES: usize = 8;
 
-/// Reads a pattern: `0x` and an even or odd number of hexadecimal digits, decimal numbers (as many bytes as they need,
-/// the lowest first; negative ones four), `"strings"`, `'files'` whose content is taken, and `%o`; one after the other
-/// without blanks.
+/// Parses a pattern: elements one after the other, without blanks. An element is `0x` and hexadecimal digits,
+/// of even or odd number; a decimal number, which takes as many bytes as it needs, lowest first, or four if
+/// negative; a `"string"`; a `'file'`, which stands for its content; or `%o`.
 ///
 /// # Errors
 /// A sentence, also if a file cannot be read.
@@ -32,7 +32,7 @@ pub(crate) fn parse(text: &str) -> Parsed<Pattern> {
     Ok(pattern)
 }
 
-/// Takes one element from the front of `text`; what is left.
+/// Parses one element from the front of `text` and returns the rest.
 fn element<'a>(text: &'a str, pattern: &mut Pattern) -> Parsed<&'a str> {
     if let Some(rest) = text.strip_prefix("%o") {
         pattern.offsets_at.push(pattern.bytes.len());
@@ -97,7 +97,7 @@ mod tests {
         parse(text).expect(text).bytes
     }
 
-    /// What fio 3.33 writes for the same patterns.
+    /// Expected values come from fio 3.33.
     #[test]
     fn patterns_are_those_of_fio() {
         assert_eq!(bytes("0xdeadbeef"), [0xde, 0xad, 0xbe, 0xef]);

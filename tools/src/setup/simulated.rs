@@ -106,7 +106,7 @@ struct Function {
     instance: usize,
     driver: Option<String>,
     driver_override: Option<String>,
-    /// The tick at which its files appear.
+    /// Ticks until its files appear.
     due: Option<u64>,
 }
 

@@ -1,10 +1,11 @@
-//! `sync` of `adit bench` on a file, seen by strace: each write says that it is to be durable.
+//! Tests `sync` of `adit bench` on a file with strace: each write requests durability.
 //!
-//! Without strace, or where tracing is forbidden, the test says so and is left out; in CI (`CI` is set) it must run.
+//! Without strace, or if tracing is forbidden, the test says so and is skipped; in CI (`CI` is set) it must
+//! run.
 
 use std::process::Command;
 
-/// The flags of each write of a run with `sync`, as strace writes them; none where there is no strace.
+/// Returns the flags of each write of a run with `sync`, as printed by strace; `None` without strace.
 fn flags(sync: &str) -> Option<Vec<String>> {
     let file = std::env::temp_dir().join(format!("adit-sync-{}-{sync}", std::process::id()));
     let ended = Command::new("strace")

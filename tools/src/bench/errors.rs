@@ -103,7 +103,6 @@ impl Errors {
         self.total() <= TOLD_MAX
     }
 
-    /// Returns the number of errors.
     pub(crate) fn total(&self) -> u64 {
         self.by_name.values().sum()
     }

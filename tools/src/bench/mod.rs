@@ -10,6 +10,9 @@
 //! | `measure`, `outcome`, `errors` | counts |
 //! | `report`, `logs` | fio's report formats and logs |
 //! | `side` | comparison of targets, option values and earlier results |
+//!
+//! Jobs come from `options`, directions of I/O from `way`. Only `run` opens devices for I/O; `workload`, `data`
+//! and `report` are tested without one.
 
 mod command;
 mod data;

@@ -79,7 +79,6 @@ pub(crate) struct JobOutcome {
     pub(crate) lba_bytes: u32,
     /// The group, from 0.
     pub(crate) group: u32,
-    /// The number of threads.
     pub(crate) threads: u32,
     /// Time from the first counted I/O to the end.
     pub(crate) elapsed: Duration,
@@ -170,7 +169,6 @@ pub(crate) struct GroupOutcome {
     pub(crate) ways: BTreeMap<Way, GroupWay>,
 }
 
-/// One way of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct GroupWay {
     /// Bytes of all jobs.

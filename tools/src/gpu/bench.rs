@@ -50,7 +50,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 16)]
     warps: u32,
 
-    /// Where the rings lie [default: hbm with the GPU's controller, host with the CPU's]
+    /// Where the rings are [default: hbm with the GPU's controller, host with the CPU's]
     #[arg(long)]
     placement: Option<Placement>,
 

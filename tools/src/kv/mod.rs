@@ -9,8 +9,9 @@
 //! | `bench` | the store under load |
 //! | `meter` | progress |
 //!
-//! A command uses the store exclusively: it is refused while another process has the store open. `info` and
-//! `stat` only read, as do `check` and `ls` with `--read-only`; their reports show the store at one moment.
+//! Commands access an existing store through `session`, or read its media through `survey`. A command uses the
+//! store exclusively: it is refused while another process has the store open. `info` and `stat` only read, as do
+//! `check` and `ls` with `--read-only`; their reports show the store at one moment.
 
 mod bench;
 mod check;

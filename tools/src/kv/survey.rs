@@ -200,7 +200,6 @@ impl Reader {
         self.devices.iter().map(of).collect()
     }
 
-    /// Returns the devices.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter().map(|opened| &opened.device)
     }

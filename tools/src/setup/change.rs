@@ -28,16 +28,13 @@ pub(crate) enum Change {
     File {
         /// Its path; missing directories are created.
         path: PathBuf,
-        /// Its content.
         content: String,
         /// Its permissions.
         mode: u32,
     },
     /// Creates a symbolic link.
     Link {
-        /// Its path.
         path: PathBuf,
-        /// Its target.
         target: PathBuf,
     },
     /// Removes a file or link, and the leftover of an interrupted [`Change::File`]; a missing file is no
@@ -57,7 +54,6 @@ pub(crate) enum Change {
     Run {
         /// Its name, looked up in the system's directories.
         program: String,
-        /// Its arguments.
         arguments: Vec<String>,
     },
 }

@@ -99,7 +99,6 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Returns whether this is a dry run.
     pub(crate) fn is_dry(&self) -> bool {
         self.dry_run
     }

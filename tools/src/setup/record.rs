@@ -57,7 +57,6 @@ pub(crate) enum Phase {
 pub(crate) struct Before {
     /// Its driver, if it had one.
     pub(crate) driver: Option<String>,
-    /// Its `driver_override`.
     pub(crate) driver_override: Option<String>,
 }
 

@@ -57,9 +57,7 @@ pub(crate) struct Drive {
     pub(crate) bdf: &'static str,
     /// Its IOMMU group; `None` without an IOMMU.
     pub(crate) group: Option<u32>,
-    /// Its serial number.
     pub(crate) serial: &'static str,
-    /// Number of namespaces.
     pub(crate) namespaces: u32,
 }
 
@@ -144,7 +142,6 @@ pub(crate) struct Kernel {
     owners: BTreeMap<PathBuf, u32>,
     fault: Option<(usize, Fault)>,
     interrupted: Rc<Cell<bool>>,
-    /// The changes of this run.
     made: Vec<Change>,
 }
 

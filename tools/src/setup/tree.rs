@@ -10,7 +10,8 @@
 //!     /dev/nvme0n1p3  partition  8388604  0     -2
 //! ```
 //!
-//! A link, a file of one line, an empty directory, a file of several lines. Directories on the way are made.
+//! The lines show a link, a file of one line, an empty directory, and a file of several lines. Directories on
+//! the way are created.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -55,7 +56,6 @@ impl Scratch {
         }
     }
 
-    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -76,7 +76,6 @@ pub(crate) enum Noted {
     AsItIs,
     /// As a file with this text.
     Text(String),
-    /// As a link to this path.
     Link(PathBuf),
 }
 

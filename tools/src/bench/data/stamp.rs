@@ -43,7 +43,6 @@ pub(crate) struct Identity {
 /// The run and step that wrote a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
-    /// Seed of the run.
     pub(crate) seed: u64,
     /// The step's number.
     pub(crate) generation: u64,

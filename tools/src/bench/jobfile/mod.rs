@@ -1,4 +1,4 @@
-//! fio's job files.
+//! Parses fio's job files.
 //!
 //! ```text
 //! [global]            ; defaults of the sections after it
@@ -10,8 +10,8 @@
 //! time_based          ; on
 //! ```
 //!
-//! From `;` or `#` to the end of a line is a comment, also within a value, as in fio. Nothing here knows what options
-//! mean.
+//! As in fio, `;` or `#` starts a comment up to the end of the line, even within a value. This module does not
+//! interpret options; `options` does.
 
 mod expand;
 

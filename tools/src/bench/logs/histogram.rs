@@ -13,12 +13,9 @@ use crate::failure::Failure;
 
 /// log2 of the bins per group.
 const GROUP_BITS: u32 = 6;
-/// Number of groups.
 const GROUPS: usize = 29;
-/// Number of bins.
 pub(super) const BINS: usize = GROUPS << GROUP_BITS;
 
-/// Returns the bin of a latency.
 pub(super) fn bin(latency_ns: u64) -> usize {
     let top_bit = u64::BITS - 1 - (latency_ns | 1).leading_zeros();
     if top_bit <= GROUP_BITS {

@@ -54,7 +54,7 @@ const RUN: &str = "Run";
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = RUN)]
 struct RunArgs {
-    /// How to report, several by comma
+    /// Report formats, separated by commas
     #[arg(
         long = "output-format",
         value_enum,
@@ -124,15 +124,15 @@ struct RunArgs {
     #[arg(long = "warnings-fatal")]
     warnings_fatal: bool,
 
-    /// Logs the bandwidth of all jobs together; not heeded
+    /// Logs the bandwidth of all jobs together (ignored)
     #[arg(long = "bandwidth-log", hide = true)]
     bandwidth_log: bool,
 
-    /// Measures how busy the cores are; not heeded
+    /// Measures how busy the cores are (ignored)
     #[arg(long = "idle-prof", value_name = "HOW", hide = true)]
     idle_prof: Option<String>,
 
-    /// Memory for fio's bookkeeping; there is nothing to be set
+    /// Memory for fio's bookkeeping (ignored)
     #[arg(long = "alloc-size", value_name = "KB", hide = true)]
     alloc_size: Option<u64>,
 
@@ -224,9 +224,7 @@ pub(crate) struct BenchArgs {
 
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// `--max-jobs`.
     max_jobs: Option<u64>,
-    /// `--warnings-fatal`.
     warnings_fatal: bool,
 }
 
@@ -288,7 +286,6 @@ impl BenchArgs {
         Ok(format!("adit bench {}\n", lines.collect::<Vec<_>>().join(" \\\n  ")))
     }
 
-    /// Returns the words of that command line, by job.
     fn job_words(&self) -> Result<Vec<Vec<String>>> {
         let said = self.said()?;
         let mut jobs = Vec::new();

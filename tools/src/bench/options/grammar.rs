@@ -90,7 +90,6 @@ pub(crate) fn times(text: &str, unit: Duration) -> Parsed<(Duration, Duration)> 
     Ok((from.min(to), from.max(to)))
 }
 
-/// Parses a switch.
 pub(crate) fn switch(text: &str) -> Parsed<bool> {
     match text {
         "1" | "true" => Ok(true),

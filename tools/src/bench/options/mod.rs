@@ -188,7 +188,6 @@ pub(crate) struct JobOptions {
     pub(crate) overwrite: bool,
 
     // Kind of I/O.
-    /// `rw`.
     pub(crate) rw: Workload,
     /// `rw_sequencer`: what `rw=randread:8` repeats.
     pub(crate) rw_sequencer: Sequencer,
@@ -198,13 +197,11 @@ pub(crate) struct JobOptions {
     pub(crate) bs: PerWay<BlockSizes>,
     /// `blockalign`: alignment of random offsets; the smallest block by default.
     pub(crate) blockalign: PerWay<Option<u64>>,
-    /// `random_distribution`.
     pub(crate) random_distribution: PerWay<Distribution>,
     /// `percentage_random`: percentage of random I/Os in a random workload.
     pub(crate) percentage_random: PerWay<u8>,
     /// `norandommap`: random blocks may repeat before all have been used.
     pub(crate) norandommap: bool,
-    /// `random_generator`.
     pub(crate) random_generator: RandomGenerator,
     /// `randseed`: overrides `randrepeat`.
     pub(crate) randseed: Option<u64>,
@@ -228,7 +225,6 @@ pub(crate) struct JobOptions {
     pub(crate) fill_device: bool,
 
     // Concurrency.
-    /// `iodepth`.
     pub(crate) iodepth: u32,
     /// `iodepth_batch` (`iodepth_batch_submit`): most I/Os submitted at once.
     pub(crate) iodepth_batch: Option<u32>,
@@ -240,11 +236,8 @@ pub(crate) struct JobOptions {
     pub(crate) iodepth_low: Option<u32>,
     /// `serialize_overlap`: never issues I/O that overlaps I/O in flight.
     pub(crate) serialize_overlap: bool,
-    /// `numjobs`.
     pub(crate) numjobs: u32,
-    /// `group_reporting`.
     pub(crate) group_reporting: bool,
-    /// `new_group`.
     pub(crate) new_group: bool,
     /// `stonewall` (`wait_for_previous`): starts after all previous jobs have ended.
     pub(crate) stonewall: bool,
@@ -258,9 +251,7 @@ pub(crate) struct JobOptions {
     pub(crate) wait_for: Option<String>,
 
     // Timing.
-    /// `runtime`.
     pub(crate) runtime: Option<Duration>,
-    /// `time_based`.
     pub(crate) time_based: bool,
     /// `startdelay`: minimum and maximum.
     pub(crate) startdelay: (Duration, Duration),
@@ -272,11 +263,8 @@ pub(crate) struct JobOptions {
     pub(crate) rate: PerWay<Option<u64>>,
     /// `rate_min`: fails the job if it is slower.
     pub(crate) rate_min: PerWay<Option<u64>>,
-    /// `rate_iops`.
     pub(crate) rate_iops: PerWay<Option<u64>>,
-    /// `rate_iops_min`.
     pub(crate) rate_iops_min: PerWay<Option<u64>>,
-    /// `rate_process`.
     pub(crate) rate_process: RateProcess,
     /// `rate_cycle`: the period over which minimum rates are measured.
     pub(crate) rate_cycle: Duration,
@@ -288,15 +276,10 @@ pub(crate) struct JobOptions {
     pub(crate) steadystate: Option<SteadyState>,
 
     // Data.
-    /// `buffer_pattern`.
     pub(crate) buffer_pattern: Option<Pattern>,
-    /// `refill_buffers`.
     pub(crate) refill_buffers: bool,
-    /// `scramble_buffers`.
     pub(crate) scramble_buffers: bool,
-    /// `zero_buffers`.
     pub(crate) zero_buffers: bool,
-    /// `buffer_compress_percentage`.
     pub(crate) buffer_compress_percentage: u8,
     /// `buffer_compress_chunk`, in bytes.
     pub(crate) buffer_compress_chunk: u64,
@@ -316,13 +299,10 @@ pub(crate) struct JobOptions {
     // CPUs.
     /// `cpus_allowed`; by default, one core per job if there are enough.
     pub(crate) cpus_allowed: Option<Vec<usize>>,
-    /// `cpus_allowed_policy`.
     pub(crate) cpus_allowed_policy: CpusPolicy,
-    /// `numa_cpu_nodes`.
     pub(crate) numa_cpu_nodes: Option<Vec<usize>>,
 
     // Failures.
-    /// `continue_on_error`.
     pub(crate) continue_on_error: Tolerance,
     /// `ignore_error`: tolerated errnos of reads, of writes and of verification.
     pub(crate) ignore_error: [Vec<i32>; 3],
@@ -332,13 +312,9 @@ pub(crate) struct JobOptions {
     pub(crate) io_timeout: Option<Duration>,
 
     // Reporting.
-    /// `percentile_list`.
     pub(crate) percentile_list: Vec<f64>,
-    /// `clat_percentiles`.
     pub(crate) clat_percentiles: bool,
-    /// `slat_percentiles`.
     pub(crate) slat_percentiles: bool,
-    /// `lat_percentiles`.
     pub(crate) lat_percentiles: bool,
     /// `disable_lat`, `disable_clat`, `disable_slat`, `disable_bw_measurement`; `gtod_reduce` sets all of them.
     pub(crate) disable: Disabled,

@@ -90,7 +90,6 @@ pub(crate) enum Distribution {
     },
     /// Normal, with a deviation in percent of the region.
     Normal {
-        /// The deviation.
         deviation: f64,
         /// As for Zipf.
         center: Option<f64>,
@@ -131,7 +130,6 @@ pub(crate) enum Engine {
 /// `file_service_type`: how the next of several files is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileService {
-    /// The order of files.
     pub(crate) order: FileOrder,
     /// I/Os on a file before the next is chosen; ignored for [`FileOrder::Sequential`].
     pub(crate) ios: u32,
@@ -217,7 +215,6 @@ pub(crate) enum SteadyOf {
 /// `buffer_pattern`, `verify_pattern`: repeated bytes, some of them filled in for each block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pattern {
-    /// The bytes.
     pub(crate) bytes: Vec<u8>,
     /// Positions of the block's offset (`%o`): 8 bytes, little-endian.
     pub(crate) offsets_at: Vec<usize>,

@@ -54,7 +54,6 @@ pub(crate) struct Written {
     pub(crate) place: Place,
 }
 
-/// A section as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WrittenSection {
     /// Its name; `None` for defaults of the sections after it.

@@ -73,7 +73,6 @@ pub(super) struct ToldWay<'a> {
     pub(super) name: &'static str,
     /// The way; `None` for `mixed`.
     pub(super) way: Option<Way>,
-    /// Its counts.
     pub(super) counted: Cow<'a, WayOutcome>,
     /// The sampled mean as a percentage of the group's rate; 0 without samples.
     pub(super) sampled_share: f64,

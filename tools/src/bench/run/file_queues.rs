@@ -63,7 +63,6 @@ impl FileQueues {
         Ok(FileQueues { files, event })
     }
 
-    /// Returns the queue for a request.
     fn of(&mut self, request: &Request<Owned>) -> &mut FileQueue {
         &mut self.files[request.buffer.1.file() as usize]
     }

@@ -64,7 +64,6 @@ pub(crate) struct Fleet {
 /// A thread's place among the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    /// Its index in the run.
     pub(crate) index: usize,
     /// Its index in its wave, which is its core if there are enough.
     pub(crate) core: usize,

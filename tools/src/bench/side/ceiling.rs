@@ -29,7 +29,6 @@ const RAMP: Duration = Duration::from_millis(200);
 pub(crate) struct Ceiling {
     /// The job whose I/Os were used.
     pub(crate) job: String,
-    /// The target.
     pub(crate) target: String,
     /// The highest I/Os per second.
     pub(crate) iops: f64,

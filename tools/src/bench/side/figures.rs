@@ -79,12 +79,10 @@ impl Metric {
         ][self as usize]
     }
 
-    /// Returns whether it is a latency.
     pub(super) fn is_latency(self) -> bool {
         matches!(self, Metric::Mean | Metric::P50 | Metric::P99 | Metric::P9999)
     }
 
-    /// Returns whether more is better.
     pub(crate) fn more_is_better(self) -> bool {
         matches!(self, Metric::Iops | Metric::Bandwidth)
     }
@@ -116,7 +114,6 @@ pub(super) struct WayFigures {
     pub(super) ios: u64,
     /// I/Os per second.
     pub(super) iops: f64,
-    /// Bytes per second.
     pub(super) bytes_per_second: f64,
     /// Mean latency in ns; `None` if not measured.
     pub(super) mean_ns: Option<f64>,
@@ -182,7 +179,6 @@ impl Entry {
         })
     }
 
-    /// Returns the used ways.
     pub(super) fn done(&self) -> impl Iterator<Item = (Way, &WayFigures)> {
         self.ways.iter().filter_map(|(way, figures)| Some((way, figures.as_ref()?)))
     }

@@ -14,16 +14,14 @@ pub(super) const ROUNDS_MIN: usize = 6;
 /// Up to this many pairs, U's distribution is computed exactly; above, it is approximated as normal.
 const PAIRS_COUNTED: usize = 400;
 
-/// A median and what it lies within.
+/// A median with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Estimate {
-    /// The median.
     pub(crate) median: f64,
     /// The interval's lower end.
     pub(crate) low: f64,
     /// The interval's upper end.
     pub(crate) high: f64,
-    /// Number of samples.
     pub(crate) samples: usize,
     /// Whether the interval contains the true median with 95 % confidence; if not, it spans all samples.
     pub(crate) confident: bool,

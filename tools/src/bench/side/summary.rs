@@ -15,7 +15,6 @@ pub(crate) struct Point {
     pub(crate) job: String,
     /// The values of the sweep.
     pub(crate) sweep: Vec<(String, String)>,
-    /// The target.
     pub(crate) target: String,
     pub(crate) way: Way,
     /// The measured metrics.
@@ -35,7 +34,6 @@ pub(crate) struct Figure {
 }
 
 impl Point {
-    /// Returns the figure of a metric.
     pub(crate) fn figure(&self, metric: Metric) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.metric == metric)
     }

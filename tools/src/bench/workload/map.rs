@@ -32,7 +32,6 @@ impl Map {
         }
     }
 
-    /// Returns whether `unit` is free.
     #[inline]
     pub(super) fn is_free(&self, unit: u64) -> bool {
         self.taken[(unit / 64) as usize] >> (unit % 64) & 1 == 0

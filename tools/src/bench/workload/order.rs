@@ -32,7 +32,6 @@ impl Order {
         Some(Order { count, next: 0, kind })
     }
 
-    /// Restarts in the order of a pass.
     pub(super) fn restart(&mut self, seed: u64, pass: u64) {
         self.next = 0;
         let seed = seed.wrapping_add(mix(pass));

@@ -74,7 +74,6 @@ impl Wish<'_> {
 }
 
 impl Places {
-    /// Restarts for a pass.
     pub(super) fn restart(&mut self, seed: u64, pass: u64) {
         match self {
             Places::InOrder { .. } | Places::Drawn { .. } => {}

@@ -11,7 +11,6 @@ pub(super) trait Bed {
     /// Returns the current time.
     fn now(&self) -> Time;
 
-    /// Submits a request.
     fn submit(&mut self, now: Time, request: Request);
 
     /// Passes each answer to `done`; returns how many there were. Without any, it may have waited briefly.

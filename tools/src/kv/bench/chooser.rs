@@ -101,7 +101,6 @@ impl Chooser {
         }
     }
 
-    /// Returns the next step.
     pub(super) fn next(&mut self) -> Step {
         let at = self.index * 3;
         self.index += 1;

@@ -6,9 +6,7 @@
 
 use crate::bench::noise;
 
-/// Bytes of a unit.
 const UNIT_BYTES: usize = adit_kvstore::UNIT_BYTES as usize;
-/// Bytes of a stamp.
 const STAMP_BYTES: usize = 24;
 /// Seed of the noise, equal in all runs, so that one can read another's objects.
 const NOISE_SEED: u64 = 0xad17;
@@ -16,7 +14,6 @@ const NOISE_SEED: u64 = 0xad17;
 /// The expected contents of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expected {
-    /// The object.
     pub(super) object: u64,
     /// The smallest and the greatest valid generation.
     pub(super) generations: (u64, u64),

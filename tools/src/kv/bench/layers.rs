@@ -37,7 +37,6 @@ pub(crate) struct Blocks {
 /// A transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moved {
-    /// Number of blocks.
     pub(crate) blocks: u64,
     /// Bytes of tensors.
     pub(crate) bytes: u64,
@@ -70,7 +69,6 @@ impl Blocks {
         Ok(Blocks { layout, id, contents, memory: Vec::new() })
     }
 
-    /// Returns the number of layers.
     pub(crate) fn layers(&self) -> u32 {
         self.layout.block().layers
     }
@@ -200,7 +198,6 @@ impl Blocks {
     }
 }
 
-/// Returns the number of a block.
 fn number(sequence: u64, block: u64) -> u64 {
     assert!(block < 1 << SEQUENCE_BITS, "a sequence has fewer blocks");
     sequence << SEQUENCE_BITS | block

@@ -14,7 +14,6 @@ use crate::human;
 /// Everything in the report.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// The counts.
     pub(super) counted: Counted,
     /// Objects that the workload chose from or was to put.
     pub(super) objects: u64,

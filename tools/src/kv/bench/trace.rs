@@ -12,7 +12,6 @@ use serde::Deserialize;
 /// Maximum bytes of a line; a prompt of 100 million tokens has fewer.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// A request of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct TraceRequest {
     /// Its KV blocks in prefix order.

@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Workload {
     /// Formats, then puts objects in order.

@@ -24,7 +24,6 @@ const BLOCK_DEVICES: Duration = Duration::from_secs(60);
 pub(super) struct Returned {
     bdf: String,
     state: State,
-    /// Its driver.
     driver: Option<String>,
     /// Its block devices.
     namespaces: Vec<String>,

@@ -62,7 +62,6 @@ impl Device {
         Some(format!("{}:{}", id("vendor")?, id("device")?))
     }
 
-    /// Returns its driver.
     pub(super) fn driver(self, root: &Root) -> Option<String> {
         root.link_name(self.attribute("driver"))
     }

@@ -59,7 +59,6 @@ impl Outcome {
 pub(super) struct Link<S> {
     /// The name, such as `IOMMU group`.
     pub(super) name: &'static str,
-    /// The check.
     pub(super) check: fn(&S) -> Outcome,
 }
 

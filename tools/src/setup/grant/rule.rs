@@ -67,7 +67,6 @@ pub(super) fn holder(root: &Root, address: PciAddress) -> Option<String> {
     user::is_plain(name).then(|| name.to_owned())
 }
 
-/// Returns the devices with a rule.
 pub(super) fn devices(root: &Root) -> Vec<PciAddress> {
     let names = root.names(RULES);
     let address = |name: &String| name.strip_prefix(PREFIX)?.strip_suffix(".rules")?.parse().ok();

@@ -206,7 +206,6 @@ fn refused(target: Pool, why: &Failure) -> Failure {
     failure.and("where the kernel cannot do that while it runs, put 'hugepagesz=1G hugepages=N' on its command line")
 }
 
-/// Returns the failure for too few pages.
 fn too_few(request: Request, after: &[(Pool, Pages)]) -> Failure {
     let Request { target, pages, .. } = request;
     let each: Vec<String> = after

@@ -24,7 +24,6 @@ const NUMBER: &str = "nr_hugepages";
 pub(super) struct Pool {
     /// The node; `None` for all.
     pub(super) node: Option<u32>,
-    /// Bytes of a page.
     pub(super) page_bytes: u64,
 }
 
@@ -84,7 +83,6 @@ impl Pool {
         })
     }
 
-    /// Returns the change that sets the number.
     pub(super) fn set(self, pages: u64) -> Change {
         Change::Write { path: self.file(), value: pages.to_string() }
     }

@@ -24,7 +24,6 @@ pub(super) struct Export {
     pub(super) switch: String,
 }
 
-/// Returns all exports.
 pub(super) fn all(root: &Root) -> Vec<Export> {
     let mut exports = Vec::new();
     for subsystem in root.names_quietly(NVMET) {

@@ -32,7 +32,6 @@ const IPC_LOCK: u64 = 1 << 14;
 /// count.
 const NO_LIMIT_BYTES: u64 = 1 << 62;
 
-/// The host.
 #[derive(Debug, Serialize)]
 pub(crate) struct Host {
     /// The kernel's release.
@@ -76,7 +75,6 @@ pub(crate) struct Iommu {
     pub(crate) on: bool,
     /// The units, such as `dmar0`, `ivhd0`.
     pub(crate) units: Vec<String>,
-    /// Number of groups.
     pub(crate) groups: usize,
     /// The firmware table that describes it: `DMAR`, `IVRS`, `VIOT`.
     pub(crate) firmware_table: Option<String>,
@@ -118,9 +116,7 @@ pub(crate) struct VfioFile {
 /// Hugepages of one size on one node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Hugepages {
-    /// The node.
     pub(crate) node: u32,
-    /// Bytes of a page.
     pub(crate) page_bytes: u64,
     /// Number of pages.
     pub(crate) total: u64,

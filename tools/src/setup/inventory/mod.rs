@@ -53,9 +53,7 @@ pub(crate) struct Function {
     pub(crate) firmware: Option<String>,
     /// Bytes of all namespaces, from the same source.
     pub(crate) size_bytes: Option<u64>,
-    /// Its NUMA node.
     pub(crate) numa_node: Option<u32>,
-    /// Its driver.
     pub(crate) driver: Option<String>,
     /// The controller's state according to the kernel's NVMe driver: `live`, `resetting`, …; empty if the
     /// driver is too old to tell.
@@ -83,7 +81,6 @@ pub(crate) struct Function {
 /// An IOMMU group: devices the IOMMU cannot isolate from each other.
 #[derive(Debug, Serialize)]
 pub(crate) struct Group {
-    /// Its number.
     pub(crate) number: u32,
     /// All its devices, including this one.
     pub(crate) members: Vec<Member>,
@@ -96,7 +93,6 @@ pub(crate) struct Member {
     pub(crate) bdf: String,
     /// Its PCI class, such as `0x020000`.
     pub(crate) class: Option<String>,
-    /// Its driver.
     pub(crate) driver: Option<String>,
     /// Whether the group is usable while that driver has it.
     pub(crate) viable: bool,
@@ -122,7 +118,6 @@ pub(crate) struct Link {
 pub(crate) struct Namespace {
     /// Its name, such as `nvme0n1`.
     pub(crate) name: String,
-    /// Its size.
     pub(crate) size_bytes: u64,
     /// Its LBA size.
     pub(crate) lba_bytes: u32,
@@ -190,7 +185,6 @@ pub(crate) enum Use {
     },
 }
 
-/// A process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Process {
     /// Its id.
@@ -211,9 +205,7 @@ pub(crate) struct Signature {
     pub(crate) kind: String,
     /// Its usage: `filesystem`, `raid`, `partition-table`, `crypto` or `other`.
     pub(crate) usage: String,
-    /// Its label, if it has one.
     pub(crate) label: Option<String>,
-    /// Its UUID, if it has one.
     pub(crate) uuid: Option<String>,
 }
 

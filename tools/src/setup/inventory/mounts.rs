@@ -20,7 +20,6 @@ pub(super) struct Mounts {
     btrfs: Vec<(String, String)>,
 }
 
-/// One mount.
 struct Mount {
     line: Line,
     /// Block devices named in its source and options.

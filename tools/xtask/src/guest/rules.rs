@@ -21,7 +21,6 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    /// Parses a rule.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if let Some(event) = text.strip_prefix(EVENT) {
             let mut words = event.split_whitespace().map(str::to_owned);

@@ -47,17 +47,13 @@ pub(crate) enum Kind {
 /// A heading of the help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// Place.
     Place,
     /// Kind of I/O.
     Work,
-    /// Amount.
     Amount,
     /// Concurrency.
     Depth,
-    /// Timing.
     Timing,
-    /// Data.
     Data,
     /// Reporting.
     Telling,

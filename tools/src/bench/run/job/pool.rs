@@ -30,12 +30,10 @@ impl Pool {
         self.depth
     }
 
-    /// Returns the number of slots.
     pub(super) fn slots(&self) -> usize {
         self.buffers.len()
     }
 
-    /// Returns how many are in flight.
     #[inline]
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight

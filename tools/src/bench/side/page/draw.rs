@@ -29,7 +29,6 @@ pub(super) struct Drawn {
     pub(super) description: String,
     /// Names and colours of the lines.
     pub(super) legend: Vec<(String, usize)>,
-    /// The plot.
     pub(super) plot: Plot,
 }
 

@@ -75,7 +75,6 @@ fn alike(paths: &[PathBuf]) -> Result<Vec<Report>> {
     Ok(reports)
 }
 
-/// Returns the page of reports.
 fn page(title: &str, reports: &[Report]) -> Result<String> {
     let data = Data::of(reports);
     let title = escaped(&printable(title));

@@ -27,7 +27,6 @@ pub(super) const GRID: RGBColor = RGBColor(0xE1, 0xE5, 0xEA);
 /// Colour of the reference line.
 pub(super) const RULE: RGBColor = RGBColor(0x8A, 0x94, 0xA0);
 
-/// Number of colours.
 pub(super) const COLOURS: usize = 8;
 /// Okabe and Ito's palette, which most people can tell apart.
 pub(super) const PALETTE: [RGBColor; COLOURS] = [
@@ -53,7 +52,6 @@ pub(super) enum Scale {
 }
 
 impl Scale {
-    /// Returns the position of a value.
     pub(super) fn position(self, value: f64) -> f64 {
         match self {
             Scale::Linear => value,

@@ -34,7 +34,9 @@ pub(crate) enum Change {
     },
     /// Creates a symbolic link.
     Link {
+        /// Where the link is.
         path: PathBuf,
+        /// Where it points.
         target: PathBuf,
     },
     /// Removes a file or link, and the leftover of an interrupted [`Change::File`]; a missing file is no

@@ -21,7 +21,7 @@ use crate::kv::session::{Session, one};
 const TOKENS: u32 = 16;
 /// Blocks per put request.
 const PUT_BLOCKS: u64 = 8;
-/// log2 of the maximum blocks of a sequence, above which its number is encoded.
+/// Bits of a block's index in its sequence; the sequence's number is above them.
 const SEQUENCE_BITS: u32 = 20;
 
 /// A model's blocks in a store.

@@ -1,4 +1,4 @@
-//! `adit completions`: what a shell wants to know to complete a command line.
+//! `adit completions`: prints what a shell needs to complete command lines.
 
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -21,7 +21,7 @@ pub(crate) struct CompletionsArgs {
     shell: String,
 }
 
-/// Runs the command; `command` is all of adit.
+/// Runs the command; `command` describes all of adit.
 ///
 /// # Errors
 /// When standard output cannot be written.

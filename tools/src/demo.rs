@@ -1,4 +1,4 @@
-//! `adit demo`: all of it without a device, in well under a minute.
+//! `adit demo`: shows everything without a device, in well under a minute.
 
 mod store;
 
@@ -14,7 +14,7 @@ use crate::output::Output;
 use adit_bench::{JobOutcome, Request, RunOptions, Section, Way, WayOutcome, run_on, verdict};
 
 const TARGET: &str = "soft:mem=64M,lba=4096";
-/// What each workload is, apart from its blocks: written in random order, and then read back and checked.
+/// Options of each workload besides its blocks: written in random order, then read back and checked.
 const VERIFIED: &str = "rw=randwrite verify=crc32c";
 
 const INTRODUCTION: &str = "\
@@ -39,7 +39,7 @@ The figures are of software only: no flash and no PCIe took part. Next:
   adit bench --filename=vfio:0000:01:00.0 --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5
 ";
 
-/// One row pair of the table.
+/// A pair of rows in the table.
 struct Workload {
     name: &'static str,
     options: &'static str,
@@ -51,11 +51,12 @@ const WORKLOADS: [Workload; 3] = [
     Workload { name: "128 KiB, 32 in flight", options: "bs=128k iodepth=32 size=64m" },
 ];
 
-/// Writes and reads a software controller, then kills a process that uses the store, and shows what is left; needs no device
+/// Writes and reads a software controller, then kills a process that uses the store, and shows what survives;
+/// needs no device
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  adit demo")]
 pub(crate) struct DemoArgs {
-    /// Does what the process does that is killed
+    /// Acts as the process that is killed
     #[arg(long, hide = true, value_name = "TARGET")]
     put_into: Option<Target>,
 }
@@ -63,7 +64,7 @@ pub(crate) struct DemoArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When a block is not read as it was written, which would be our own bug.
+/// When a block differs from what was written, which is a bug of ours.
 pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     if let Some(target) = &args.put_into {
         return store::put_into(target);
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
 
 fn measure(workload: &Workload, device: &Device, interrupt: &Interrupt) -> Result<JobOutcome> {
     let once = format!("{VERIFIED} {}", workload.options);
-    // First without being shown: memory that was never touched is slow.
+    // An unmeasured first run, because untouched memory is slow.
     run_verified(&once, device, interrupt)?;
     run_verified(&format!("{once} time_based runtime=1"), device, interrupt)
 }

@@ -1,4 +1,4 @@
-//! `adit identify`: what a controller says it is.
+//! `adit identify`: shows what a controller reports about itself.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ Examples:
   The software controller, with two namespaces:
     adit identify soft:mem=1G,lba=512+4096";
 
-/// Prints what a controller is, its namespaces and its health
+/// Shows a controller, its namespaces and its health
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct IdentifyArgs {
@@ -50,13 +50,13 @@ fn json(report: &Report) -> Result<String> {
     serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::failed)
 }
 
-/// Everything that is printed. Field names are the JSON's.
+/// The report. Field names are those of the JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     target: String,
     controller: ControllerReport,
     namespaces: Vec<NamespaceReport>,
-    /// None where the controller does not give its SMART log.
+    /// `None` if the controller does not provide its SMART log.
     health: Option<HealthReport>,
 }
 
@@ -68,7 +68,7 @@ struct ControllerReport {
     pci_vendor_id: String,
     nvme_version: String,
     subsystem_nqn: String,
-    /// Most bytes of a transfer; `null` for no limit.
+    /// Maximum bytes of a transfer; `null` for no limit.
     mdts_bytes: Option<u64>,
     io_queues: u16,
     queue_entries_max: u32,
@@ -87,25 +87,26 @@ struct NamespaceReport {
     size_bytes: u64,
     size_lbas: u64,
     used_lbas: u64,
-    /// `null` for a format this driver does not read.
+    /// `null` for a format the driver does not support.
     lba_bytes: Option<u32>,
     metadata_bytes: u16,
-    /// Type of the protection information that it is formatted with, 1 to 3, whether the driver takes it or not; `null`
-    /// for none.
+    /// Type of protection information of its format, 1 to 3, even if the driver does not support it; `null` for
+    /// none.
     protection_type: Option<u8>,
-    /// What the controller makes and checks of it for the driver, in words; `null` also where that cannot use it.
+    /// What the controller generates and checks of it for the driver; `null` also if the driver does not
+    /// support it.
     protection: Option<String>,
     nguid: Option<String>,
     eui64: Option<String>,
     noiob_lbas: Option<u32>,
-    /// Why the driver cannot use it, where it cannot.
+    /// Why the driver cannot use it, if so.
     unusable: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
 struct HealthReport {
     critical_warning: u8,
-    /// `null` where the controller does not report it.
+    /// `null` if the controller does not report it.
     temperature_celsius: Option<i32>,
     available_spare_percent: u8,
     percentage_used: u8,
@@ -187,12 +188,12 @@ impl NamespaceReport {
     }
 }
 
-/// The type of protection information by the format alone.
+/// Returns the type of protection information according to the format alone.
 fn protection_type(identify: &IdentifyNamespace) -> Option<u8> {
     Some(identify.protection_type()).filter(|kind| *kind != 0)
 }
 
-/// A globally unique identifier in hexadecimal; all zeroes are none.
+/// Formats a globally unique identifier in hexadecimal; `None` if it is all zeroes.
 fn identifier(bytes: &[u8]) -> Option<String> {
     let known = bytes.iter().any(|byte| *byte != 0);
     known.then(|| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -374,7 +375,7 @@ mod tests {
         let mut page = [0; size_of::<IdentifyNamespace>()];
         let kind = |page: &[u8]| protection_type(IdentifyNamespace::view(page).expect("a page"));
         assert_eq!(kind(&page), None);
-        // DPS: type 2, behind 64 bytes of other metadata in LBA format 0, which the driver does not carry.
+        // DPS: type 2, after 64 bytes of other metadata in LBA format 0, which the driver does not support.
         (page[29], page[128], page[130]) = (2, 64, 12);
         assert_eq!(kind(&page), Some(2));
     }

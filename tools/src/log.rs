@@ -1,4 +1,4 @@
-//! `adit log`: what a controller keeps about its health, its errors and its firmware.
+//! `adit log`: shows a controller's logs of health, errors and firmware.
 
 mod errors;
 mod firmware;
@@ -24,7 +24,7 @@ Examples:
   The software controller's errors:
     adit log soft:mem=1G --errors";
 
-/// Prints a controller's SMART, error and firmware logs
+/// Shows a controller's SMART, error and firmware logs
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LogArgs {
@@ -51,8 +51,8 @@ pub(crate) struct LogArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// As [`Controller::open`], when the controller does not give a log, and for the health of a namespace
-/// where the controller keeps none by namespace.
+/// As [`Controller::open`], when the controller does not provide a log, and when a namespace's health is
+/// requested but the controller keeps none by namespace.
 pub(crate) fn run(args: &LogArgs) -> Result<()> {
     let controller = Controller::open(&args.target, &ControllerOptions::default())?;
     let report = Report::of(&controller, args)?;
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &LogArgs) -> Result<()> {
     Output::Standard.write(&text)
 }
 
-/// Everything that is printed. Field names are the JSON's; what was not asked for is left out.
+/// The report. Field names are those of the JSON; logs that were not requested are omitted.
 #[derive(Debug, Serialize)]
 struct Report {
     target: String,
@@ -106,15 +106,15 @@ impl Report {
     }
 }
 
-/// A line of a table: what it is by the specification's name, and its value.
+/// A line of a table: the specification's name, and the value.
 type Row = (String, String);
 
 fn row(name: impl Into<String>, value: impl ToString) -> Row {
     (name.into(), value.to_string())
 }
 
-/// Whose health is asked for: the controller's, or one namespace's where it keeps that (Identify
-/// Controller, LPA bit 0).
+/// Returns the namespace for the health log: all, or the requested one if the controller keeps health by
+/// namespace (Identify Controller, LPA bit 0).
 fn smart_namespace(controller: &Controller, target: &Target) -> Result<Nsid> {
     let Some(nsid) = target.settings().namespace else { return Ok(Nsid::ALL) };
     match controller.info().identify.lpa().smart_per_namespace() {
@@ -126,7 +126,7 @@ fn smart_namespace(controller: &Controller, target: &Target) -> Result<Nsid> {
     }
 }
 
-/// Reads a log that is one structure.
+/// Reads a log that consists of one structure.
 fn read_log<T: View>(controller: &Controller, lid: Lid, nsid: Nsid) -> Result<Box<T>> {
     let page: Buffer = controller.log_page(lid, nsid, size_of::<T>() as u32)?;
     Ok(Box::new(T::read_from_bytes(&page).expect("a page is as long as the structure")))

@@ -1,7 +1,8 @@
-//! The `adit` command: hands NVMe controllers to user space, looks at them and measures them.
+//! The `adit` command: hands NVMe controllers to user space, inspects and measures them.
 //!
-//! Exit codes: 0 done, 1 failed, 2 the command line is at fault, 3 the machine lacks what the command is about (a GPU),
-//! 130 interrupted. A failure is one sentence on standard error.
+//! Exit codes: 0 success, 1 failure, 2 error in the command line, 3 the machine lacks what the command needs
+//! (such as a GPU), 130 interrupted. A failure is one sentence on standard error. Each command has a module of
+//! its own; `failure`, `output`, `human`, `units` and `interrupt` serve them all.
 
 mod completions;
 mod demo;
@@ -54,7 +55,7 @@ Exit codes:
   3    this machine lacks what the command is about, as a GPU
   130  interrupted";
 
-/// NVMe from user space: hands drives over, looks at them and measures them
+/// NVMe from user space: hands drives over, inspects and measures them
 #[derive(Parser)]
 #[command(name = "adit", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 struct Cli {
@@ -109,13 +110,13 @@ fn run(command: &Command) -> Result<()> {
     }
 }
 
-/// Tells what is wrong with the command line, or gives the help that was asked for.
+/// Reports an error in the command line, or prints the requested help.
 fn refuse(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         | ErrorKind::DisplayVersion => {
-            // A reader that went away is no failure.
+            // A closed pipe is no failure.
             drop(error.print());
         }
         _ => tell(&sentence(error)),
@@ -123,15 +124,15 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(error.exit_code() as u8)
 }
 
-/// What went wrong, on standard error.
+/// Prints a message on standard error.
 fn tell(what: &dyn std::fmt::Display) {
     output::remark(&format!("adit: {what}"));
 }
 
-/// What clap has to say, in one line.
+/// Formats clap's error on one line.
 fn sentence(error: &clap::Error) -> String {
     if let (ErrorKind::ValueValidation, Some(reason)) = (error.kind(), error.source()) {
-        // Our own reasons are whole sentences; the option they are about is in the context.
+        // Our own reasons are whole sentences; the context names their option.
         let option =
             error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
         let option = option.split([' ', '=', '[']).next().filter(|name| name.starts_with("--"));
@@ -147,7 +148,7 @@ fn sentence(error: &clap::Error) -> String {
     format!("{}; see 'adit --help'", text.trim_start_matches("error: "))
 }
 
-/// The option that `adit bench` does not know, where it is that which was asked for.
+/// Returns the message for an option unknown to `adit bench`, if that is the error.
 fn unknown_of_bench(error: &clap::Error) -> Option<String> {
     let option = error.get(ContextKind::InvalidArg)?.to_string();
     let mut words = std::env::args().skip(1);
@@ -156,7 +157,7 @@ fn unknown_of_bench(error: &clap::Error) -> Option<String> {
     (is_bench && !has_own && option.starts_with('-')).then_some(option)
 }
 
-/// Warnings and errors of the driver, one line each.
+/// Logs the driver's warnings and errors, one line each.
 fn log_to_standard_error() {
     tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)

@@ -1,7 +1,7 @@
-//! `adit man`: manual pages, one for each command, made from the same description as the help.
+//! `adit man`: manual pages, one for each command, generated from the help's description.
 //!
-//! What stands after the options in the help is here where a manual page has it: prose belongs to the description, a line
-//! that ends in a colon begins a section, and the lines of a section (examples) stay as they are.
+//! Text after the options in the help goes where a manual page has it: prose becomes part of the description, a
+//! line that ends in a colon starts a section, and a section's lines (examples) stay as they are.
 
 use std::fs;
 use std::io;
@@ -23,17 +23,17 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ManArgs {
-    /// Writes adit.1, adit-setup.1, adit-setup-bind.1, … into DIR, which is made if it is not there
+    /// Writes adit.1, adit-setup.1, adit-setup-bind.1, … into DIR, which is created if necessary
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 }
 
-/// Runs the command; `command` is all of adit.
+/// Runs the command; `command` describes all of adit.
 ///
 /// # Errors
 /// When a page cannot be written.
 pub(crate) fn run(args: &ManArgs, mut command: Command) -> Result<()> {
-    // Only then do the commands know their full names.
+    // Commands know their full names only after this.
     command.build();
     let Some(directory) = &args.output else {
         return Output::Standard.write(&page(&command, None).1);
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &ManArgs, mut command: Command) -> Result<()> {
     write_all(&command, None, directory)
 }
 
-/// Writes the command's page and those of the commands below it.
+/// Writes the pages of the command and of its subcommands.
 fn write_all(command: &Command, parent: Option<&str>, directory: &Path) -> Result<()> {
     let (file, text) = page(command, parent);
     Output::open(Some(&directory.join(&file)))?.write(&text)?;
@@ -55,7 +55,7 @@ fn display_name(command: &Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }
 
-/// The name and the text of a command's page; `parent` is the command above it.
+/// Returns the name and the text of a command's page; `parent` is the parent command.
 fn page(command: &Command, parent: Option<&str>) -> (String, String) {
     let man = Man::new(command.clone())
         .source(format!("adit {}", env!("CARGO_PKG_VERSION")))
@@ -65,7 +65,7 @@ fn page(command: &Command, parent: Option<&str>) -> (String, String) {
     (man.get_filename(), defined_once(&String::from_utf8_lossy(&text)))
 }
 
-/// Each part begins with the definition of the apostrophe; the page needs it once.
+/// Removes repeated definitions of the apostrophe, with which each part begins.
 fn defined_once(text: &str) -> String {
     let (head, rest) = text.split_at(text.find(".TH").unwrap_or(0));
     format!("{head}{}", rest.replace(head, ""))
@@ -94,7 +94,7 @@ fn render(
     parent.map_or(Ok(()), |parent| see_also(parent).to_writer(text))
 }
 
-/// Lines of prose, then each section's title and lines.
+/// Splits text into lines of prose, and sections with title and lines.
 fn parts(after: &str) -> (Vec<&str>, Vec<(&str, Vec<&str>)>) {
     let mut prose = Vec::new();
     let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();

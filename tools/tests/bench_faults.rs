@@ -1,15 +1,15 @@
-//! `adit bench` on a software controller that misbehaves: what it tells, what it goes on after, and how it ends.
+//! Tests `adit bench` on a misbehaving software controller: its reports, the errors it tolerates, and its end.
 
 use std::process::Command;
 
-/// How a run ended.
+/// The end of a run.
 struct Ended {
     code: Option<i32>,
     report: serde_json::Value,
     err: String,
 }
 
-/// Runs a bench of 2048 blocks over `faults`, with a report in JSON.
+/// Runs a bench of 2048 blocks over `faults`, with a JSON report.
 fn bench(faults: &str, options: &str) -> Ended {
     let output = Command::new(env!("CARGO_BIN_EXE_adit"))
         .args(["bench", "--bs=4k", "--iodepth=8", "--output-format=json"])
@@ -28,12 +28,12 @@ impl Ended {
         &self.report["jobs"][0]
     }
 
-    /// What the driver counted.
+    /// Returns one of the driver's counts.
     fn count(&self, name: &str) -> u64 {
         self.job()["adit"][name].as_u64().expect("a count")
     }
 
-    /// How many errors of `name` were counted.
+    /// Returns the number of errors called `name`.
     fn errors(&self, name: &str) -> u64 {
         self.job()["adit"]["errors"][name].as_u64().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! What fio's own tests hold `adit bench` to: the same options, the same I/Os, the same figures.
+//! Holds `adit bench` to fio's own tests: the same options, the same I/Os, the same figures.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// A folder of a test's own, in which its commands run.
+/// A temporary folder of one test, in which its commands run.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -32,7 +32,7 @@ impl Scratch {
         self.command(options).output().expect("adit runs")
     }
 
-    /// What a run that succeeds without a word on standard error tells.
+    /// Returns the output of a successful run that prints nothing on standard error.
     fn told(&self, options: &str) -> String {
         let output = self.bench(options);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -45,7 +45,7 @@ impl Scratch {
         serde_json::from_str(&text).unwrap_or_else(|why| panic!("{options}: {why}: {text}"))
     }
 
-    /// The rows of a log, with the offset in the fifth column.
+    /// Returns the rows of a log, with the offset in the fifth column.
     fn rows(&self, log: &str) -> Vec<Vec<u64>> {
         let text =
             fs::read_to_string(self.0.join(log)).unwrap_or_else(|why| panic!("{log}: {why}"));
@@ -53,7 +53,7 @@ impl Scratch {
         text.lines().map(|line| line.split(',').map(number).collect()).collect()
     }
 
-    /// The offsets of a job's I/Os in order.
+    /// Returns the offsets of a job's I/Os in order.
     fn offsets(&self, options: &str) -> Vec<u64> {
         self.told(&format!("--name=j {options} --write_bw_log=o --log_offset=1"));
         self.rows("o_bw.1.log").iter().map(|row| row[4]).collect()
@@ -73,7 +73,7 @@ fn what_is_trimmed_and_written_is_the_whole_region() {
         let offsets = scratch.offsets(&format!("--filename=null: --rw={rw} --bs=4k --size=1m"));
         assert_eq!(offsets.len(), 512, "{rw}");
         assert_eq!(offsets.iter().collect::<BTreeSet<_>>().len(), 256, "{rw}");
-        // As in fio, what was trimmed is written as long as it was.
+        // As in fio, a write after a trim has the trim's length.
         let uneven =
             scratch.offsets(&format!("--filename=null: --rw={rw} --bs=4k,4k,8k --size=1m"));
         assert_eq!(
@@ -164,12 +164,12 @@ fn what_a_job_wrote_is_kept_where_it_is_asked_for_and_checked_by_one_that_reads(
     }
     let checked = format!("{job} --rw=randread --verify_state_load=1");
     assert_eq!(scratch.json(&checked)["jobs"][0]["read"]["io_bytes"], 512 << 10);
-    // It may lie elsewhere.
+    // The state may be in another folder.
     fs::create_dir(scratch.file("aux")).expect("a folder");
     scratch.told(&format!("{job} --rw=write --verify_state_save=1 --aux-path=aux"));
     assert!(scratch.file("aux/local-j-0-verify.state").exists());
     scratch.told(&format!("{job} --rw=read --verify_state_load=1 --aux-path=aux"));
-    // Checking leaves the state, and sees what is not what was written.
+    // Checking keeps the state, and detects changed data.
     assert!(state.exists());
     let mut content = fs::read(scratch.file("f")).expect("the file");
     content[300_000] ^= 1;
@@ -281,7 +281,7 @@ fn a_signal_asks_for_a_report_in_between() {
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    // Its log is made once the signal is heard.
+    // Its log is created after the signal handler is installed.
     wait("the log", &|| scratch.file("l_iops.1.log").exists());
     for count in 1..=2 {
         kill(pid, Signal::SIGUSR1).expect("it runs");
@@ -315,7 +315,7 @@ fn what_does_no_harm_is_taken_with_one_warning() {
         "sqthread_poll",
     ];
     assert_eq!(names, expected);
-    // By priority there is one row, of all I/Os; no other row has a priority.
+    // There is one row by priority, for all I/Os; no other row has a priority.
     let [a, b] = [0, 1].map(|job| &json["jobs"][job]["read"]);
     assert_eq!(a["prios"][0]["clat_ns"]["N"], a["total_ios"]);
     assert!(b["prios"].is_null());

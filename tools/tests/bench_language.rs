@@ -1,4 +1,4 @@
-//! `adit bench` as fio's users write it: job files and command lines, through the program.
+//! Tests fio's language in `adit bench`: job files and command lines, through the program.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn bench(words: &[&str], input: &str) -> Output {
     child.wait_with_output().expect("adit ends")
 }
 
-/// What is said in vain, with exit code 2.
+/// Returns the message of a run that ends with exit code 2.
 fn refusal(words: &[&str], input: &str) -> String {
     let output = bench(words, input);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,7 +1,7 @@
-//! `adit bench`'s reports beside fio's: the same job by both gives JSON with the same keys and types.
+//! Compares `adit bench`'s reports with fio's: the same job gives JSON with the same keys and types.
 //!
-//! fio's keys are recorded in `fio-3.33-keys.txt`. Where that fio is installed, the record is compared with what it
-//! writes; `ADIT_BLESS=1 cargo test -p adit --test bench_reports` records it anew.
+//! fio's keys are recorded in `fio-3.33-keys.txt`. If that fio is installed, the record is compared with its
+//! output; `ADIT_BLESS=1 cargo test -p adit --test bench_reports` updates it.
 
 #[path = "support/keys.rs"]
 mod keys;
@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The fio whose keys are recorded.
+/// The recorded version of fio.
 const VERSION: &str = "fio-3.33";
 
-/// A folder that is gone at the end.
+/// A folder that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -34,9 +34,9 @@ impl Drop for Scratch {
     }
 }
 
-/// The standard output of a job.
+/// Returns the standard output of a job.
 fn run(mut program: Command, case: &str, options: &str) -> String {
-    // fio leaves files of its own where it runs.
+    // fio leaves files in its working directory.
     let scratch = Scratch::new(case);
     let options = options.replace("{file}", "file");
     let ended = program
@@ -50,7 +50,7 @@ fn run(mut program: Command, case: &str, options: &str) -> String {
     String::from_utf8(ended.stdout).expect("UTF-8")
 }
 
-/// Whether the fio whose keys are recorded is installed.
+/// Returns whether the recorded version of fio is installed.
 fn has_fio() -> bool {
     let version = Command::new("fio").arg("--version").output();
     version.is_ok_and(|ended| ended.stdout.trim_ascii_end() == VERSION.as_bytes())
@@ -90,11 +90,11 @@ fn a_job_has_the_same_keys_and_types_as_with_fio() {
     }
 }
 
-/// What begins the lines of a report for people, without units and figures.
+/// Returns the beginnings of the lines of a report for people, without units and figures.
 fn labels(report: &str) -> BTreeSet<String> {
     let lines = report.lines().filter(|line| !line.starts_with("     |"));
     let mut after_disks = 0;
-    // Of the disks the first: fio lists those that a volume is made of as well.
+    // Only the first disk: fio also lists the disks a volume is made of.
     let lines = lines.take_while(|line| {
         after_disks += usize::from(after_disks > 0 || line.starts_with("Disk stats"));
         after_disks <= 2

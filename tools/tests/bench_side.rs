@@ -1,4 +1,4 @@
-//! The jobs that are shipped, and the commands over reports.
+//! Tests the shipped jobs, and the commands on reports.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn adit(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_adit")).args(args).output().expect("adit runs")
 }
 
-/// A folder of this test's own.
+/// Creates a folder for one test.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench_side").join(name);
     drop(fs::remove_dir_all(&folder));
@@ -29,7 +29,7 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// A report of a job of as many I/Os per second.
+/// Returns a report of a job with `iops` I/Os per second.
 fn report(iops: f64) -> Value {
     let latency = json!({ "mean": 1e9 / iops, "percentile": { "50.000000": 5e8 / iops, "99.000000": 2e9 / iops } });
     let read = json!({ "total_ios": 1_000_000, "iops": iops, "bw_bytes": iops * 4096.0, "clat_ns": latency });
@@ -118,7 +118,7 @@ fn latencies_of_two_reports_are_of_the_same_kind() {
     total["jobs"][0]["read"]["clat_ns"].take();
     let files = [("plain", plain), ("both", both), ("total", total)];
     let [plain, both, total] = files.map(|(name, report)| write(&folder, name, &report));
-    // One with both is compared by what the other has.
+    // A report with both is compared by what the other has.
     for pair in [[&plain, &both], [&both, &plain], [&total, &both]] {
         let output = adit(&["bench", "compare", pair[0], pair[1]]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");

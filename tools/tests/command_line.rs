@@ -1,4 +1,4 @@
-//! The `adit` binary as a user meets it: what it prints, and how it ends.
+//! Tests the `adit` binary as users see it: output and exit codes.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ fn succeed(line: &str) -> String {
     ended.out
 }
 
-/// A file that is gone at the end.
+/// A file that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -101,7 +101,7 @@ fn a_verified_mix_reads_back_what_it_wrote() {
     let totals =
         issued.split("total=").nth(1).and_then(|rest| rest.split(' ').next()).expect("totals");
     let counts: Vec<u64> = totals.split(',').map(|count| count.parse().expect("a count")).collect();
-    // Each block once, and the written ones once more.
+    // Each block once, and the written ones again.
     assert_eq!((counts[0], counts[1] > 400), (1024, true), "{issued}");
     for part in [
         "err= 0",

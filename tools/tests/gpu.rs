@@ -1,4 +1,4 @@
-//! `adit gpu` as a user meets it: on a machine without a GPU, and on the emulated CUDA driver.
+//! Tests `adit gpu` as users see it, without a GPU and on the emulated CUDA driver.
 #![forbid(unsafe_code)]
 
 #[path = "support/interrupt.rs"]
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// What the GPU that the emulated driver has is like, and which of its calls fail.
+/// Settings of the emulated GPU, and of calls that fail.
 const SETTINGS: &str = "ADIT_EMULATED_GPU";
 
 struct Ended {
@@ -35,12 +35,12 @@ fn run(command: &mut Command) -> Ended {
     command.output().expect("adit runs").into()
 }
 
-/// `adit gpu` on a machine without a GPU, wherever it runs.
+/// Runs `adit gpu` as on a machine without a GPU, wherever it runs.
 fn without(line: &str) -> Ended {
     run(adit(line).env_remove("LD_LIBRARY_PATH").env("CUDA_VISIBLE_DEVICES", "-1"))
 }
 
-/// `adit gpu` with an emulated GPU.
+/// Runs `adit gpu` with an emulated GPU.
 fn emulated(line: &str) -> Command {
     let mut command = adit(line);
     command.env("LD_LIBRARY_PATH", adit_gpu_emulated::directory()).env_remove(SETTINGS);
@@ -158,7 +158,7 @@ fn a_machine_whose_gpu_cannot_drive_rings_says_so_and_stages_the_layer() {
     assert!(nvrtc["fix"].is_string(), "{nvrtc}");
 }
 
-/// Time for the store to be filled; if it is not enough, an earlier part is interrupted.
+/// Time to fill the store; if it is too short, an earlier part is interrupted.
 const FILLED: Duration = Duration::from_secs(2);
 
 #[test]

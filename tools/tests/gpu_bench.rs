@@ -1,4 +1,4 @@
-//! `adit gpu bench` and `adit gpu selftest` on the emulated CUDA driver: what they print, and how they end.
+//! Tests `adit gpu bench` and `adit gpu selftest` on the emulated CUDA driver: output and exit codes.
 #![forbid(unsafe_code)]
 
 #[path = "support/interrupt.rs"]
@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Few warps and short parts: the emulated GPU's threads share the machine with other tests.
+/// Few warps and short parts, because the emulated GPU's threads share the machine with other tests.
 const SMALL: &str = "bench --queues 2 --depth 64 --sms 2 --warps 2 --single 20 --compute 5ms";
 
 fn emulated(line: &str) -> Command {
@@ -150,7 +150,7 @@ fn a_selftest_lists_every_check_for_programs() {
     assert_eq!(checks.len(), 19);
     for check in checks {
         assert_eq!(keys(check), ["name", "outcome", "detail", "took_ms"]);
-        // A GPU of 8 multiprocessors cannot set 8 apart.
+        // A GPU of 8 multiprocessors cannot reserve 8.
         let expected = if check["name"] == "partitions" { "skipped" } else { "passed" };
         assert_eq!(check["outcome"], expected, "{check}");
     }

@@ -1,4 +1,4 @@
-//! `adit kv` as a user meets it: every command on files, what it refuses, and how it ends.
+//! Tests `adit kv` as users see it: every command on files, refusals, and exit codes.
 
 #[path = "support/kv.rs"]
 mod support;

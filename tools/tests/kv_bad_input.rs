@@ -1,4 +1,4 @@
-//! What `adit kv` says of media and targets that are not as they should be, and whether it says what to do next.
+//! Tests what `adit kv` reports about damaged media and wrong targets, and whether it says what to do next.
 
 #[path = "support/kv.rs"]
 mod support;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use support::{Scratch, adit, fail, json, noise, put, run, succeed, text, wait_until_open};
 
-/// The unit of a store's first block with this magic, and the image's bytes.
+/// Returns the unit of a store's first block with this magic, and the image's bytes.
 fn first_block(scratch: &Scratch, magic: &[u8]) -> (u64, Vec<u8>) {
     let image = fs::read(scratch.path("a.img")).expect("there");
     let is_it = |unit: &[u8]| unit[..64].windows(magic.len()).any(|window| window == magic);
@@ -26,7 +26,7 @@ fn flip(scratch: &Scratch, image: &[u8], at: u64) {
     file.write_all_at(&[!image[at as usize]], at).expect("written");
 }
 
-/// CRC-32C, as of a superblock.
+/// Computes a superblock's CRC-32C.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, byte: &u8| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -120,7 +120,7 @@ fn a_store_of_another_version_is_told_from_damage() {
 fn a_damaged_checkpoint_is_named_and_the_other_one_is_used() {
     let scratch = Scratch::new("checkpoint");
     let target = scratch.target("a.img");
-    // A block of the journal for each object, until checkpoints are taken.
+    // One block of the journal per object, until checkpoints are taken.
     let words = ["kv", "bench", "--store", &target, "--size", "64m", "--workload", "fill"];
     let small = ["--object-bytes", "4k", "--objects", "1000", "--iodepth", "1"];
     json(&[&words[..], &small, &["--durability", "durable"]].concat());
@@ -128,7 +128,7 @@ fn a_damaged_checkpoint_is_named_and_the_other_one_is_used() {
     let newest = newest.filter(|number| *number > 1).expect("two checkpoints");
     let both = json(&["kv", "info", &target])["checkpoint_bytes"].as_u64().expect("a number");
     let (first, image) = first_block(&scratch, b"AKVC");
-    // Odd ones are in the first slot.
+    // Odd checkpoints are in the first slot.
     let slot = (newest + 1) % 2;
     flip(&scratch, &image, first * 4096 + slot * (both / 2) + 40);
     let output = run(&["kv", "check", &target, "--json"]);

@@ -1,4 +1,5 @@
-//! `adit kv check` and `ls` on a store that another process writes to: what is in motion is no fault, and damage is one.
+//! Tests `adit kv check` and `ls` on a store that another process writes to: changes in progress are no faults,
+//! damage is.
 
 #[path = "support/kv.rs"]
 mod support;
@@ -10,7 +11,7 @@ use std::process::{Child, Stdio};
 use serde_json::Value;
 use support::{Scratch, adit, fail, filled, json, run, succeed, text, wait_until_open};
 
-/// A process that has the store open, killed at the end.
+/// A process that has the store open, killed on drop.
 struct Holder(Child);
 
 impl Holder {

@@ -1,4 +1,4 @@
-//! `adit kv bench` on a store that is there: it destroys only what it made itself, unless it is told to.
+//! Tests `adit kv bench` on an existing store: without `--force`, it destroys only its own.
 
 #[path = "support/kv.rs"]
 mod support;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use support::{Scratch, adit, fail, filled, json, put, succeed, text};
 
-/// The words of a small fill.
+/// Returns the words of a small fill.
 fn fill<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let base = ["kv", "bench", "--store", target, "--workload", "fill", "--objects", "10"];
     [&base[..], &["--object-bytes", "4k"], more].concat()

@@ -1,4 +1,4 @@
-//! `adit log` as a user meets it: what it prints, and how it ends.
+//! Tests `adit log` as users see it: output and exit codes.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ fn succeed(line: &str) -> String {
     out
 }
 
-/// Expects exit code `code` and one line of complaint that holds `part`.
+/// Expects exit code `code` and one error line that contains `part`.
 fn fail(line: &str, code: i32, part: &str) {
     let (ended, out, err) = run(line);
     assert_eq!((ended, out.as_str()), (Some(code), ""), "adit {line}\n{err}");

@@ -1,4 +1,4 @@
-//! `adit completions` and `adit man`: what shells and `man` are given.
+//! Tests the output of `adit completions` and `adit man`.
 
 use std::fs;
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! `adit setup bind`, `unbind` and `restore` as a user meets them, on recorded machines: nothing is ever changed here.
+//! Tests `adit setup bind`, `unbind` and `restore` as users see them, on recorded machines, so that nothing is
+//! changed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -28,7 +29,7 @@ const EMPTY: &str = "/recorded/wipefs/nvme0n1 = {\"signatures\": []}\n";
 const EXT4: &str = r#"/recorded/wipefs/nvme0n1 = {"signatures": [{"device": "nvme0n1", "offset": "0x438", "type": "ext4", "uuid": null, "label": "data", "usage": "filesystem"}]}
 "#;
 
-/// A recording in a file that is gone at the end.
+/// A recording in a file that is removed on drop.
 struct Recording(PathBuf);
 
 impl Recording {
@@ -39,7 +40,7 @@ impl Recording {
         Recording(path)
     }
 
-    /// Exit code, standard output, standard error.
+    /// Returns exit code, standard output and standard error.
     fn run(&self, line: &str) -> (Option<i32>, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
         command.args(["setup", "--sysroot"]).arg(&self.0).args(line.split_whitespace());

@@ -1,12 +1,12 @@
-//! `adit setup grant`, `revoke`, `hugepages` and `persist` as a user meets them, on recorded machines: nothing is ever
-//! changed here.
+//! Tests `adit setup grant`, `revoke`, `hugepages` and `persist` as users see them, on recorded machines, so
+//! that nothing is changed.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// A machine with a drive that vfio-pci has, one that the kernel has, two nodes, and systemd.
+/// A machine with a drive bound to vfio-pci, one with the kernel's driver, two nodes, and systemd.
 const MACHINE: &str = "\
 /etc/passwd:
     root:x:0:0:root:/root:/bin/bash
@@ -39,7 +39,7 @@ const MACHINE: &str = "\
 const RECORD: &str = r#"/var/lib/adit/setup/devices/0000:01:00.0.json = {"version": 1, "bdf": "0000:01:00.0", "phase": "bound", "before": {"driver": "nvme", "driver_override": null}, "identity": {"ids": "8086:0a54", "model": null, "serial": "S1", "firmware": null, "size_bytes": null, "namespaces": ["nvme0n1"]}, "boot_id": "b7b0", "grant": "bob"}
 "#;
 
-/// A recording in a file that is gone at the end.
+/// A recording in a file that is removed on drop.
 struct Recording(PathBuf);
 
 impl Recording {
@@ -50,7 +50,7 @@ impl Recording {
         Recording(path)
     }
 
-    /// Exit code, standard output, standard error.
+    /// Returns exit code, standard output and standard error.
     fn run(&self, words: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
         command.args(["setup", "--sysroot"]).arg(&self.0).args(words);
@@ -59,14 +59,14 @@ impl Recording {
         (ended.status.code(), text(ended.stdout), text(ended.stderr))
     }
 
-    /// What a line prints that succeeds.
+    /// Returns the output of a command that succeeds.
     fn succeed(&self, line: &str) -> String {
         let (code, out, err) = self.run(&line.split(' ').collect::<Vec<_>>());
         assert_eq!((code, err.as_str()), (Some(0), ""), "{line}\n{out}");
         out
     }
 
-    /// What a line prints to standard error that ends with `code`.
+    /// Returns the error output of a command that ends with `code`.
     fn fail(&self, line: &str, code: i32) -> String {
         let (ended, _, err) = self.run(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(ended, Some(code), "{line}\n{err}");
@@ -81,7 +81,7 @@ impl Drop for Recording {
     }
 }
 
-/// The lines that tell of a change.
+/// Returns the lines about changes.
 fn changes(out: &str) -> Vec<&str> {
     out.lines().filter_map(|line| line.strip_prefix("would ")).collect()
 }

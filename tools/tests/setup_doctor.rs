@@ -1,7 +1,7 @@
-//! `adit setup doctor` on machines with one thing wrong, as a person and as a program sees it.
+//! Tests `adit setup doctor` on machines with one problem, as text and JSON.
 //!
-//! Each `trees-broken/NAME.tree` begins with the command and the link that is to be found; what is printed is in
-//! `NAME.txt`. `ADIT_BLESS=1 cargo test -p adit --test setup_doctor` writes those anew.
+//! Each `trees-broken/NAME.tree` begins with the command and the link to be found; the expected output is in
+//! `NAME.txt`. `ADIT_BLESS=1 cargo test -p adit --test setup_doctor` updates the latter.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const TREES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/trees-broken");
 
-/// What the command printed, and its exit code.
+/// The command's output and exit code.
 struct Ended {
     code: Option<i32>,
     out: String,
@@ -36,7 +36,7 @@ fn trees() -> Vec<PathBuf> {
     trees
 }
 
-/// What the head of a tree says after `key`.
+/// Returns the value of `key` in a tree's header.
 fn says(tree: &Path, key: &str) -> String {
     let text = fs::read_to_string(tree).expect("a tree");
     let line = text.lines().find_map(|line| line.strip_prefix(key));

@@ -1,11 +1,11 @@
-//! `adit setup` on a machine where a drive's model and serial number, a process's name and a mount point were chosen to
-//! deceive root: no line begins with them, and none of their control characters reach the terminal.
+//! Tests `adit setup` on a machine where a drive's model and serial number, a process's name and a mount point
+//! try to deceive root: none of them can start a line, and none of their control characters reach the terminal.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A drive that vfio-pci has, recorded under another serial number in part, and held open; a drive that the kernel has.
-/// Wherever text can be chosen, it ends its line and begins another with `FORGED`.
+/// A drive bound to vfio-pci, held open and recorded with a partly different serial number, and a drive with
+/// the kernel's driver. Every free text ends its line and starts another with `FORGED`.
 const MACHINE: &str = "\
 /proc/sys/kernel/random/boot_id = b7b0
 /proc/77/comm:
@@ -60,7 +60,7 @@ const MACHINE: &str = "\
 /var/lib/adit/setup/devices/0000:02:00.0.json = {\"version\": 1, \"bdf\": \"0000:02:00.0\", \"phase\": \"bound\", \"before\": {\"driver\": \"nvme\", \"driver_override\": null}, \"identity\": {\"ids\": \"8086:0a54\", \"model\": \"M\", \"serial\": \"S\\nFORGED recorded\", \"firmware\": null, \"size_bytes\": null, \"namespaces\": []}, \"boot_id\": \"a000\", \"grant\": null}
 ";
 
-/// A recording in a file that is gone at the end.
+/// A recording in a file that is removed on drop.
 struct Recording(PathBuf);
 
 impl Recording {
@@ -70,7 +70,7 @@ impl Recording {
         Recording(path)
     }
 
-    /// Everything that a command says.
+    /// Returns a command's whole output.
     fn said(&self, line: &str) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
         command.args(["setup", "--sysroot"]).arg(&self.0).args(line.split(' '));

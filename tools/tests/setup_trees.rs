@@ -1,6 +1,7 @@
-//! Recorded machines and what `adit setup status` says of them: `trees/X.tree` beside `X.txt` and `X.json`.
+//! Compares the output of `adit setup status` for recorded machines: `trees/X.tree` with `X.txt` and `X.json`.
 //!
-//! `ADIT_BLESS=1 cargo test -p adit --test setup_trees` writes what is said now; read the difference before it is committed.
+//! `ADIT_BLESS=1 cargo test -p adit --test setup_trees` updates the expected output; review the difference
+//! before committing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ fn status(tree: &Path, more: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The first line in which two texts differ.
+/// Describes the first line in which two texts differ.
 fn difference(golden: &str, said: &str) -> Option<String> {
     let (golden, said): (Vec<&str>, Vec<&str>) = (golden.lines().collect(), said.lines().collect());
     let at = (0..golden.len().max(said.len())).find(|&at| golden.get(at) != said.get(at))?;
@@ -80,7 +81,7 @@ fn a_difference_is_seen() {
     assert!(difference("a\nb\n", "a\nc\n").expect("other").contains("line 2"));
 }
 
-/// A path that is free, and is so again at the end.
+/// An unused path, cleaned up on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -95,7 +96,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The exit code and what was said of a `status` that fails.
+/// Returns the exit code and the message of a failing `status`.
 fn refused(arguments: &[&Path]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
     let output = command.args(["setup", "status"]).args(arguments).output().expect("adit runs");

@@ -1,4 +1,4 @@
-//! `adit softnvme` as a user meets it: what it says, what it refuses, how it ends, whom it survives.
+//! Tests `adit softnvme` as users see it: output, refusals, exit codes, and survival of misbehaving clients.
 #![allow(missing_docs)]
 
 #[path = "support/softnvme.rs"]
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use softnvme::{Scratch, Softnvme, adit, kill, text};
 
-/// What a server that cannot start says, in one line, and its exit code.
+/// Returns the exit code and the one-line message of a server that cannot start.
 fn refusal(words: &[&str]) -> (Option<i32>, String) {
     let ended = adit(&[&["softnvme"], words].concat());
     assert_eq!(text(&ended.stdout), "", "nothing is served");
@@ -35,7 +35,7 @@ fn identify(server: &Softnvme) {
     assert!(ended.status.success(), "{}", text(&ended.stderr));
 }
 
-/// `adit bench` for a minute, unless somebody ends it.
+/// Runs `adit bench` for a minute, unless it is ended earlier.
 fn load(server: &Softnvme) -> Child {
     let filename = format!("--filename={}", server.target());
     let words = ["--rw=randrw", "--bs=4k", "--iodepth=32", "--time_based", "--runtime=60"];
@@ -97,7 +97,7 @@ fn an_interrupt_leaves_the_client_and_keeps_the_files_data() {
     assert_eq!(fs::metadata(&file).expect("the file").len(), 8 << 20);
     busy.kill().expect("killed");
     busy.wait().expect("a child");
-    // The next server finds the file as it was, its size included.
+    // The next server finds the file unchanged, including its size.
     let again = Softnvme::start(&folder, &["--media", &media, "--lba", "4096"]);
     identify(&again);
 }
@@ -199,7 +199,7 @@ fn sockets_that_cannot_be_made_are_refused_with_a_way_out() {
     let long = path(&"x".repeat(108));
     at(&long, 2, &["at most 107", "shorter"]);
     assert!(!fs::exists(&long).expect("looked"), "nothing is left of it");
-    // A listener of another kind that never answers is a server all the same.
+    // A listener of another kind that never answers counts as a server too.
     fs::create_dir(path("other")).expect("folder");
     let _other = UnixListener::bind(path("other/cntrl")).expect("socket");
     at(&path("other"), 1, &["another server serves here"]);
@@ -268,12 +268,12 @@ fn nobody_attached_costs_nothing() {
         let after_name = stat.rsplit(')').next().expect("fields").to_owned();
         let fields: Vec<u64> =
             after_name.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-        // utime and stime, by proc(5); the state before them is no number.
+        // utime and stime, see proc(5); the state before them is no number.
         fields[10] + fields[11]
     };
     let (before, started) = (ticks(), Instant::now());
     thread::sleep(Duration::from_secs(1));
-    // Of a hundred ticks a second, were it spinning.
+    // Out of a hundred ticks a second if it were spinning.
     let used = ticks() - before;
     assert!(used <= started.elapsed().as_secs() * 20, "{used} ticks in {:?}", started.elapsed());
 }

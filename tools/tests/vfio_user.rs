@@ -1,4 +1,5 @@
-//! The same binary at both ends: `adit bench` and `adit identify` on what `adit softnvme` serves.
+//! Tests the same binary at both ends: `adit bench` and `adit identify` on a controller served by `adit
+//! softnvme`.
 #![allow(missing_docs)]
 
 #[path = "support/softnvme.rs"]
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use softnvme::{Scratch, Softnvme, adit, kill, text};
 
-/// Writes, reads back and verifies on a server of these options.
+/// Writes, reads back and verifies on a server with these options.
 fn verified(serving: &[&str], settings: &str) -> serde_json::Value {
     let scratch = Scratch::new();
     let server = Softnvme::start(&scratch.path("drive"), serving);
@@ -79,7 +80,7 @@ fn no_server_is_one_sentence() {
     );
 }
 
-/// A minute of reads on a server, with a line each 500 ms.
+/// Reads from a server for a minute, printing a line every 500 ms.
 fn reading(server: &Softnvme, more: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
     command.args(["bench", "--rw=randread", "--bs=4k", "--iodepth=4", "--io_timeout=1"]);
@@ -88,7 +89,7 @@ fn reading(server: &Softnvme, more: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("adit runs")
 }
 
-/// Reads lines until one has `part`; the rest of the lines.
+/// Reads lines until one contains `part`; returns the remaining lines.
 fn skip_to(lines: &mut impl BufRead, part: &str) {
     let mut line = String::new();
     while !line.contains(part) {
@@ -114,7 +115,7 @@ fn a_server_that_is_killed_or_hangs_ends_the_run_soon_and_its_figures_before() {
         said.read_to_string(&mut rest).expect("UTF-8");
         assert_eq!(bench.wait().expect("a child").code(), Some(1), "{rest}");
         assert!(rest.contains("read as all ones") && !rest.contains("CAP 0xffff"), "{rest}");
-        // 2 s on an idle machine; it used to be more than 10.
+        // 2 s on an idle machine; a regression took more than 10 s.
         assert!(took < Duration::from_secs(8), "{signal}: {took:?}: {rest}");
         let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
         assert_ne!(report["jobs"][0]["error"], 0);

@@ -1,4 +1,4 @@
-//! The command: from what was asked for to what is told.
+//! Runs `adit bench`: from the request to the report.
 
 use std::io::{self, IsTerminal};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,7 +23,7 @@ pub struct BenchCommand {
     args: BenchArgs,
 }
 
-/// What is done with reports in JSON.
+/// Commands on JSON reports.
 #[derive(Debug, Subcommand)]
 enum OfReports {
     Compare(CompareArgs),
@@ -33,7 +33,7 @@ enum OfReports {
 /// Runs the command.
 ///
 /// # Errors
-/// What the device, the data or the command line did wrong; the report was written where there was something to report.
+/// An error of the device, the data or the command line; the report is written if there is anything to report.
 pub fn command(command: &BenchCommand) -> Result<()> {
     match &command.of_reports {
         Some(OfReports::Compare(args)) => side::compare(args),
@@ -79,12 +79,12 @@ fn execute(request: &Request) -> Result<()> {
     told
 }
 
-/// Another number in each run.
+/// Returns a seed that differs in each run.
 fn fresh_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
-/// Whether the jobs run more than once.
+/// Returns whether the jobs run more than once.
 fn is_side_by_side(request: &Request) -> bool {
     let run = &request.run;
     !run.targets.is_empty() || run.rounds > 1 || !run.sweep.is_empty() || run.ceiling
@@ -148,10 +148,10 @@ fn set(section: &mut Section, name: &str, value: &str) -> std::result::Result<()
     Ok(())
 }
 
-/// An error if any job failed, or the user ended the run.
+/// Returns an error if a job failed or the user interrupted the run.
 ///
 /// # Errors
-/// The first failure of all jobs, with how many there were.
+/// The first failure, with the number of failures of all jobs.
 pub fn verdict(outcome: &RunOutcome) -> Result<()> {
     let failed = || outcome.jobs.iter().filter_map(|job| Some((job, job.failure.as_ref()?)));
     if let Some((job, first)) = failed().next() {

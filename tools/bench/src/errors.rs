@@ -1,17 +1,17 @@
-//! What went wrong, by name: what a run puts up with, and what it counts.
+//! Errors by name: which ones a job tolerates, and their counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use adit_driver::CommandError;
 use clap::ValueEnum;
 
-/// Errors that are told one by one where the run goes on; of the rest only the number.
+/// Tolerated errors that are reported individually; further ones are only counted.
 const TOLD_MAX: u64 = 10;
 
-/// Errno of failed I/O (EIO) and of data that is not what it should be (EILSEQ), as fio reports them.
+/// The errnos fio reports for failed I/O and for failed verification.
 pub(crate) const EIO: i32 = 5;
 const EILSEQ: i32 = 84;
-/// Errno of a full device, and of an I/O that took too long.
+/// The errnos of a full device, and of an I/O that took too long.
 const ENOSPC: i32 = 28;
 const ETIMEDOUT: i32 = 110;
 
@@ -22,39 +22,39 @@ pub(crate) enum Tolerance {
     #[default]
     #[value(alias = "0")]
     None,
-    /// Goes on after failed reads
+    /// Continues after failed reads
     Read,
-    /// Goes on after failed writes
+    /// Continues after failed writes
     Write,
-    /// Goes on after failed reads and writes
+    /// Continues after failed reads and writes
     Io,
-    /// Goes on after blocks that are not what was written
+    /// Continues after failed verification
     Verify,
-    /// Goes on after all of these
+    /// Continues after all of these
     #[value(alias = "1")]
     All,
 }
 
-/// What an error is about.
+/// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A read failed.
     Read,
     /// A write failed.
     Write,
-    /// Data is not what it should be.
+    /// Verification failed.
     Verify,
 }
 
 impl Kind {
-    /// The errno that fio gives it.
+    /// Returns fio's errno for it.
     pub(crate) fn errno(self) -> i32 {
         if self == Kind::Verify { EILSEQ } else { EIO }
     }
 }
 
 impl Tolerance {
-    /// Whether the run goes on after such an error.
+    /// Returns whether the job continues after such an error.
     pub(crate) fn covers(self, kind: Kind) -> bool {
         match self {
             Tolerance::None => false,
@@ -67,7 +67,7 @@ impl Tolerance {
     }
 }
 
-/// The number of errno(3) that fio would have for an error.
+/// Returns the errno fio would report for an error.
 pub(crate) fn errno_of(error: CommandError) -> i32 {
     match error {
         _ if error.is_no_space() => ENOSPC,
@@ -77,7 +77,7 @@ pub(crate) fn errno_of(error: CommandError) -> i32 {
     }
 }
 
-/// The name that an error is counted under: the specification's for a status.
+/// Returns the name an error is counted under; for a status, the specification's.
 pub(crate) fn name_of(error: CommandError) -> &'static str {
     match error {
         CommandError::Status(status) => status.name(),
@@ -88,7 +88,7 @@ pub(crate) fn name_of(error: CommandError) -> &'static str {
     }
 }
 
-/// How many errors there were of each name.
+/// Counts of errors by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Errors {
     by_name: BTreeMap<&'static str, u64>,
@@ -96,29 +96,28 @@ pub(crate) struct Errors {
 }
 
 impl Errors {
-    /// Counts one; true if it is to be told as well.
+    /// Counts an error; returns whether to report it individually.
     pub(crate) fn count(&mut self, kind: Kind, name: &'static str) -> bool {
         *self.by_name.entry(name).or_default() += 1;
         self.first.get_or_insert(kind);
         self.total() <= TOLD_MAX
     }
 
-    /// All of them.
     pub(crate) fn total(&self) -> u64 {
         self.by_name.values().sum()
     }
 
-    /// The errno of the first; 0 where there was none.
+    /// Returns the errno of the first error; 0 without errors.
     pub(crate) fn first_errno(&self) -> i32 {
         self.first.map_or(0, Kind::errno)
     }
 
-    /// Names and numbers.
+    /// Returns names and counts.
     pub(crate) fn by_name(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.by_name.iter().map(|(name, count)| (*name, *count))
     }
 
-    /// Adds another job's.
+    /// Adds another job's counts.
     pub(crate) fn merge(&mut self, other: &Errors) {
         for (name, count) in other.by_name() {
             *self.by_name.entry(name).or_default() += count;
@@ -127,7 +126,7 @@ impl Errors {
     }
 }
 
-/// Blocks of a pass whose write failed, by file and offset: what they hold is not known.
+/// Blocks of a pass whose write failed, by file and offset; their contents are unknown.
 pub(crate) type Unwritten = BTreeSet<(u32, u64)>;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What a job counts while it runs: latencies, transfers, depths.
+//! A job's counts while it runs: latencies, transfers, depths.
 //!
-//! Nothing here allocates after construction. Latencies go into a histogram with three
-//! significant digits up to [`LATENCY_NS_MAX`]; minimum, maximum, mean and deviation are exact.
+//! Nothing allocates after construction. Latencies go into a histogram with three significant digits up to
+//! [`LATENCY_NS_MAX`]; minimum, maximum, mean and deviation are exact.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use hdrhistogram::Histogram;
 
 use super::outcome::WayOutcome;
 
-/// The histogram's end; what takes longer counts as this long in percentiles.
+/// The histogram's upper bound; percentiles count longer latencies as this long.
 const LATENCY_NS_MAX: u64 = 1 << 40;
 
-/// Latencies of one direction.
+/// Latencies of one way.
 #[derive(Clone, Debug)]
 pub struct Latency {
     histogram: Histogram<u64>,
@@ -42,7 +42,7 @@ impl Latency {
         self.record_many(latency_ns, 1);
     }
 
-    /// Counts several that took equally long.
+    /// Records `count` equal latencies.
     #[inline]
     pub fn record_many(&mut self, latency_ns: u64, count: u64) {
         self.histogram.saturating_record_n(latency_ns, count);
@@ -53,7 +53,7 @@ impl Latency {
         self.sum_squares += ns * ns * times;
     }
 
-    /// Each latency that occurred, to the histogram's resolution, with how often; ascending.
+    /// Returns each latency that occurred, to the histogram's resolution, with its count; ascending.
     pub(crate) fn bins(&self) -> impl Iterator<Item = (u64, u64)> {
         let bins = self.histogram.iter_recorded();
         bins.map(|bin| (bin.value_iterated_to().min(self.max_ns), bin.count_at_value()))
@@ -73,7 +73,7 @@ impl Latency {
         self.histogram.len()
     }
 
-    /// The shortest; 0 where there was none.
+    /// Returns the minimum; 0 without latencies.
     pub fn min_ns(&self) -> u64 {
         if self.count() == 0 { 0 } else { self.min_ns }
     }
@@ -88,7 +88,7 @@ impl Latency {
         if self.count() == 0 { 0.0 } else { self.sum_ns / self.count() as f64 }
     }
 
-    /// Sample standard deviation.
+    /// Returns the sample standard deviation.
     pub fn deviation_ns(&self) -> f64 {
         let count = self.count() as f64;
         if count < 2.0 {
@@ -97,12 +97,12 @@ impl Latency {
         ((self.sum_squares - self.sum_ns * self.sum_ns / count) / (count - 1.0)).max(0.0).sqrt()
     }
 
-    /// The latency that `percent` of all are not above.
+    /// Returns the latency that `percent` of all do not exceed.
     pub fn percentile_ns(&self, percent: f64) -> u64 {
         self.histogram.value_at_percentile(percent).min(self.max_ns)
     }
 
-    /// How many were below `ns`, to the histogram's resolution.
+    /// Counts latencies below `ns`, to the histogram's resolution.
     pub(crate) fn count_below(&self, ns: u64) -> u64 {
         if self.count() == 0 || ns == 0 { 0 } else { self.histogram.count_between(0, ns - 1) }
     }
@@ -131,7 +131,7 @@ impl WayOutcome {
         per_second(self.bytes, self.runtime)
     }
 
-    /// Adds another job's; they ran side by side.
+    /// Adds another job's counts; the jobs ran concurrently.
     pub(crate) fn merge(&mut self, other: &WayOutcome) {
         self.bytes += other.bytes;
         self.ios += other.ios;
@@ -147,20 +147,20 @@ fn per_second(count: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
 }
 
-/// Rates seen over the run, one for each interval.
+/// Rates over the run, sampled by interval.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples {
     pub(crate) kib_per_second: Series,
     pub(crate) iops: Series,
-    /// All of them in order.
+    /// All samples in order.
     pub(crate) points: Vec<Point>,
 }
 
 /// The rates of one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
-    /// The interval's end, in milliseconds from the start of the run. Jobs that are summed up are watched at the same
-    /// times: intervals that end at different ones stay apart.
+    /// The interval's end, in milliseconds from the start of the run. Jobs that are merged are sampled at the
+    /// same times; intervals with different ends stay apart.
     pub(crate) at_ms: u64,
     pub(crate) bytes_per_second: f64,
     pub(crate) iops: f64,
@@ -172,8 +172,7 @@ impl Samples {
         self.add(Point { at_ms, bytes_per_second, iops });
     }
 
-    /// Adds another job's or another way's: rates of the same interval are summed, so that the whole reads as if it
-    /// had been watched as one.
+    /// Adds another job's or way's samples; rates of the same interval are summed.
     fn merge(&mut self, other: &Samples) {
         let mut sums: BTreeMap<u64, Point> = BTreeMap::new();
         for point in self.points.iter().chain(&other.points) {
@@ -193,7 +192,7 @@ impl Samples {
     }
 }
 
-/// Minimum, maximum, mean and deviation of a few numbers.
+/// Minimum, maximum, mean and deviation of some numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series {
     pub(crate) count: u64,
@@ -225,11 +224,11 @@ impl Series {
     }
 }
 
-/// How often a depth or batch size occurred, by powers of two.
+/// Counts of depths or batch sizes, by powers of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Levels {
-    /// At 0; then for each power of two up to 64, how often exactly it and how often what lies before the next: fio's
-    /// classes of depths begin with a power of two and those of batches end with one.
+    /// The count of 0; then for each power of two up to 64, its own count and that of the numbers up to the
+    /// next. fio's depth classes begin with a power of two, its batch classes end with one.
     counts: [u64; 15],
 }
 
@@ -255,19 +254,19 @@ impl Levels {
         }
     }
 
-    /// How often any occurred.
+    /// Returns the total count.
     pub(crate) fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Shares in percent of depth 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, and 64 and more.
+    /// Returns the percentages of depth 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, and 64 or more.
     pub(crate) fn depth_percent(&self) -> [f64; 7] {
         let total = self.counts[1..].iter().sum();
         let at = |i: usize| self.counts[2 * i + 1] + self.counts[2 * i + 2];
         std::array::from_fn(|i| percent(at(i), total))
     }
 
-    /// Shares in percent of batches of 0, up to 4, 8, 16, 32, 64, and more.
+    /// Returns the percentages of batches of 0, up to 4, 8, 16, 32, 64, and more.
     pub(crate) fn batch_percent(&self) -> [f64; 7] {
         let total = self.counts.iter().sum();
         let upto_4 = self.counts[1..6].iter().sum();

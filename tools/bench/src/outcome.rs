@@ -1,4 +1,4 @@
-//! What a run comes to: everything that reports tell.
+//! A run's outcome: everything reports show.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,46 +11,46 @@ use super::options::Section;
 use super::run::cpu::Cpu;
 use super::way::{PerWay, Way};
 
-/// A run from its start to its end, or to now.
+/// The outcome of a run, or its state so far.
 #[derive(Debug)]
 pub struct RunOutcome {
-    /// The options of `[global]` as they were written.
+    /// The options of `[global]` as written.
     pub(crate) global: Vec<(String, String)>,
-    /// Milliseconds since 1970 at its end.
+    /// Its end, in milliseconds since 1970.
     pub(crate) unix_ms: u64,
-    /// The threads of all jobs in order; those of a group with `group_reporting` as one.
+    /// The threads of all jobs in order; those of a group with `group_reporting` are merged.
     pub jobs: Vec<JobOutcome>,
     /// The groups in order.
     pub(crate) groups: Vec<GroupOutcome>,
-    /// How time was told.
+    /// How time was measured.
     pub(crate) clock: ClockOutcome,
-    /// What the kernel counted for the disks below, by name.
+    /// The kernel's counts of the underlying disks, by name.
     pub(crate) disks: Vec<DiskOutcome>,
-    /// What casts doubt on the figures: the machine was the limit, nothing was ever written where it was read, the clock
-    /// was off. Whole sentences.
+    /// Warnings about the figures, in sentences: the machine was the limit, unwritten data was read, the clock
+    /// drifted.
     pub(crate) warnings: Vec<Warning>,
-    /// Whether the user ended it.
+    /// Whether the user interrupted it.
     pub(crate) interrupted: bool,
 }
 
-/// What the kernel counted for a disk while the jobs ran, whichever process it was for; reads, then writes.
+/// The kernel's counts of a disk while the jobs ran, for all processes; arrays hold reads, then writes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DiskOutcome {
-    /// As the kernel calls it.
+    /// The kernel's name.
     pub(crate) name: String,
-    /// I/Os that ended.
+    /// Completed I/Os.
     pub(crate) ios: [u64; 2],
-    /// I/Os that became part of others.
+    /// I/Os merged into others.
     pub(crate) merges: [u64; 2],
-    /// Milliseconds that all of them took together.
+    /// Total milliseconds of all I/Os.
     pub(crate) ms: [u64; 2],
-    /// Milliseconds that all I/Os spent in the queue together.
+    /// Total milliseconds of all I/Os in the queue.
     pub(crate) queue_ms: u64,
-    /// Share of the time in which at least one was under way, in percent.
+    /// Percentage of the time with at least one I/O in progress.
     pub(crate) busy_percent: f64,
 }
 
-/// What casts doubt on the figures.
+/// A reason to doubt the figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// A word for programs, such as `generator-limited`.
@@ -59,78 +59,77 @@ pub struct Warning {
     pub text: String,
 }
 
-/// How time was told.
+/// How time was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ClockOutcome {
-    /// Whether the processor's time stamp counter was read; else the system's clock.
+    /// Whether the processor's time stamp counter was used rather than the system's clock.
     pub(crate) is_tsc: bool,
-    /// How far it went from the system's clock over the run, in parts per million.
+    /// Its drift from the system's clock over the run, in parts per million.
     pub(crate) drift_ppm: f64,
 }
 
-/// Everything that a thread counted, or several together.
+/// The counts of one or several threads.
 #[derive(Clone, Debug)]
 pub struct JobOutcome {
     /// The section it ran.
     pub(crate) section: Section,
-    /// The target it ran on, as a string that parses.
+    /// The target it ran on, as a string that parses back to it.
     pub(crate) target: String,
     /// The LBA of the target, in bytes.
     pub(crate) lba_bytes: u32,
     /// The group, from 0.
     pub(crate) group: u32,
-    /// How many threads it stands for.
     pub(crate) threads: u32,
-    /// From the first I/O that counts to the end.
+    /// Time from the first counted I/O to the end.
     pub(crate) elapsed: Duration,
     /// Reads, writes and trims.
     pub ways: PerWay<WayOutcome>,
     /// Flushes.
     pub(crate) sync: Latency,
-    /// How many were in flight.
+    /// I/Os in flight.
     pub(crate) depths: Levels,
-    /// How many were submitted at once.
+    /// I/Os submitted at once.
     pub(crate) submits: Levels,
-    /// How many were taken in at once.
+    /// I/Os reaped at once.
     pub(crate) completes: Levels,
-    /// What the system counted.
+    /// The system's counts.
     pub(crate) cpu: Cpu,
-    /// What the queue counted.
+    /// The queue's counts.
     pub(crate) stats: Stats,
-    /// How often the controller was brought back, for whichever job.
+    /// Recoveries of the controller, for any job.
     pub(crate) recoveries: u64,
-    /// What was gone on after.
+    /// Tolerated errors.
     pub(crate) errors: Errors,
     /// Why it ended early.
     pub(crate) failure: Option<JobFailure>,
-    /// The greatest depth that kept `latency_target`, where that was asked for.
+    /// The greatest depth that kept `latency_target`, if requested.
     pub(crate) latency_depth: Option<u32>,
-    /// Whether and when it was steady, where that was asked for.
+    /// Whether and when it was steady, if requested.
     pub(crate) steady: Option<SteadyOutcome>,
     /// Whether data passed through the page cache.
     pub(crate) is_cached: bool,
-    /// Reads that were sampled, and how many of them found only zeroes.
+    /// The number of sampled reads, and how many returned only zeroes.
     pub(crate) sampled_reads: (u64, u64),
-    /// Share of the time in which the thread had something to do, in percent: at 100 it was the limit.
+    /// Percentage of the time the thread was busy; at 100 it was the limit.
     pub(crate) busy_percent: f64,
 }
 
-/// Everything counted in one way.
+/// The counts of one way.
 #[derive(Clone, Debug)]
 pub struct WayOutcome {
-    /// Bytes that were moved.
+    /// Bytes transferred.
     pub bytes: u64,
-    /// I/Os that completed.
+    /// Completed I/Os.
     pub ios: u64,
-    /// How long there was something to do in this way.
+    /// How long the way was active.
     pub(crate) runtime: Duration,
-    /// From when an I/O was prepared to when the device had been told of it.
+    /// Time from preparing an I/O to having sent it to the device.
     pub(crate) slat: Latency,
-    /// From then to when it was seen to be complete.
+    /// Time from then to seeing its completion.
     pub(crate) clat: Latency,
-    /// Both; with a `rate`, from when the I/O was due.
+    /// The sum; with a `rate`, from when the I/O was due.
     pub lat: Latency,
-    /// Rates by the half second.
+    /// Rates per half second.
     pub(crate) samples: Samples,
 }
 
@@ -141,20 +140,19 @@ pub(crate) struct JobFailure {
     pub(crate) count: u64,
     /// The first failure.
     pub(crate) first: String,
-    /// As fio numbers it.
+    /// fio's errno.
     pub(crate) errno: i32,
 }
 
 /// Whether a job was steady.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SteadyOutcome {
-    /// Whether it was.
     pub(crate) attained: bool,
-    /// Slope, in the unit of what was measured for each second.
+    /// Slope per second, in the unit of the measure.
     pub(crate) slope: f64,
     /// The greatest deviation from the mean, in the same unit.
     pub(crate) deviation: f64,
-    /// What the job's limit was compared with, in the limit's unit.
+    /// The value compared with the job's limit, in the limit's unit.
     pub(crate) criterion: f64,
     /// IOPS of each second of the window.
     pub(crate) iops: Vec<u64>,
@@ -162,32 +160,31 @@ pub(crate) struct SteadyOutcome {
     pub(crate) bytes: Vec<u64>,
 }
 
-/// All jobs of a group together.
+/// The sums of a group's jobs.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupOutcome {
     /// The group, from 0.
     pub(crate) group: u32,
-    /// By way: what fio's last lines say of a group.
+    /// By way, as in fio's last lines for a group.
     pub(crate) ways: BTreeMap<Way, GroupWay>,
 }
 
-/// One way of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct GroupWay {
     /// Bytes of all jobs.
     pub(crate) bytes: u64,
-    /// Their rate over the longest job's time, in bytes per second.
+    /// Bytes per second over the longest job's time.
     pub(crate) rate: f64,
-    /// The slowest job's and the fastest job's rates.
+    /// The slowest and the fastest job's rate.
     pub(crate) rates: (f64, f64),
-    /// The shortest and the longest job's times.
+    /// The shortest and the longest job's time.
     pub(crate) runtimes: (Duration, Duration),
 }
 
 impl JobOutcome {
-    /// Adds another thread that ran at the same time.
+    /// Merges a concurrent thread.
     pub(crate) fn merge(&mut self, other: &JobOutcome) {
-        // Shares of each thread's own time.
+        // Each share is of the thread's own time.
         let threads = (f64::from(self.threads), f64::from(other.threads));
         self.busy_percent = (self.busy_percent * threads.0 + other.busy_percent * threads.1)
             / (threads.0 + threads.1);
@@ -214,7 +211,7 @@ impl JobOutcome {
     }
 }
 
-/// Adds what another queue counted.
+/// Adds another queue's counts.
 pub(crate) fn merge_stats(ours: &mut Stats, theirs: &Stats) {
     ours.submitted += theirs.submitted;
     ours.completed += theirs.completed;

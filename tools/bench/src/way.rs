@@ -1,8 +1,8 @@
-//! The three things done to a device, as fio counts them.
+//! The directions of I/O, as fio counts them.
 
 use std::ops::{Index, IndexMut};
 
-/// What an I/O does (fio's data direction).
+/// The direction of an I/O (fio's data direction).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Way {
     /// Reads.
@@ -14,28 +14,28 @@ pub enum Way {
 }
 
 impl Way {
-    /// All of them, in fio's order.
+    /// All ways, in fio's order.
     pub const ALL: [Way; 3] = [Way::Read, Way::Write, Way::Trim];
 
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         ["read", "write", "trim"][self as usize]
     }
 }
 
-/// One of something for each way.
+/// A value for each way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerWay<T>(pub(crate) [T; 3]);
 
 impl<T: Clone> PerWay<T> {
-    /// The same for all.
+    /// Returns the same value for all ways.
     pub(crate) fn all(value: T) -> PerWay<T> {
         PerWay([value.clone(), value.clone(), value])
     }
 }
 
 impl<T> PerWay<T> {
-    /// Each with its way.
+    /// Returns each value with its way.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Way, &T)> {
         Way::ALL.into_iter().zip(&self.0)
     }

@@ -1,47 +1,48 @@
-//! Why a command ends without success: one sentence and an exit code.
+//! Why a command fails: one sentence and an exit code.
 //!
-//! A message is one line, whatever the text in it that a drive or another user chose; only lists of several have more.
+//! A message is a single line, even if it contains text from a drive or another user; only lists have several
+//! lines.
 
 use std::fmt;
 
 use crate::human::printable;
 
-/// Exit code: the command line is at fault.
+/// Exit code: an error in the command line.
 pub const USAGE: u8 = 2;
-/// Exit code: anything else is.
+/// Exit code: any other error.
 pub const FAILED: u8 = 1;
-/// Exit code: this machine lacks what the command is about, as a GPU.
+/// Exit code: this machine lacks what the command needs, such as a GPU.
 pub const UNAVAILABLE: u8 = 3;
-/// Exit code: the user ended it, as shells report SIGINT.
+/// Exit code: interrupted by the user, as shells report SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// The end of a command that did not do what it was asked.
+/// The failure of a command.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
     code: u8,
 }
 
-/// Shorthand for what commands return.
+/// The result of commands.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// The command line asks for what cannot be.
+    /// Creates a failure for an error in the command line.
     pub fn usage(message: impl ToString) -> Failure {
         Failure { message: printable(&message.to_string()), code: USAGE }
     }
 
-    /// The machine, the device or its data is not as it should be.
+    /// Creates a failure of the machine, the device or its data.
     pub fn failed(message: impl ToString) -> Failure {
         Failure { message: printable(&message.to_string()), code: FAILED }
     }
 
-    /// The machine lacks what the command is about.
+    /// Creates a failure for a machine that lacks what the command needs.
     pub fn unavailable(message: impl ToString) -> Failure {
         Failure { message: printable(&message.to_string()), code: UNAVAILABLE }
     }
 
-    /// The user ended it.
+    /// Creates the failure of an interrupted measurement.
     pub fn interrupted() -> Failure {
         Failure {
             message: "interrupted; the results are those so far".to_owned(),
@@ -49,17 +50,17 @@ impl Failure {
         }
     }
 
-    /// The user ended it; `message` says what became of it.
+    /// Creates a failure for an interrupt by the user; `message` describes the result.
     pub fn stopped(message: impl ToString) -> Failure {
         Failure { message: printable(&message.to_string()), code: INTERRUPTED }
     }
 
-    /// The same, with more to say about it.
+    /// Appends more text.
     pub fn and(self, more: impl fmt::Display) -> Failure {
         Failure { message: format!("{}; {more}", self.message), ..self }
     }
 
-    /// Several as one; that the user ended it stands out. None where there are none.
+    /// Combines several failures; an interrupt determines the exit code. `None` if there are none.
     pub fn all(failures: Vec<Failure>) -> Option<Failure> {
         let code = failures.iter().map(|failure| failure.code).max()?;
         let messages: Vec<&str> = failures.iter().map(|failure| &*failure.message).collect();
@@ -70,13 +71,13 @@ impl Failure {
         Some(Failure { message, code })
     }
 
-    /// The machine is not as it should be, for all of `reasons`, one to a line.
+    /// Creates a failure with `reasons`, one per line.
     pub fn list(heading: &str, reasons: &[String]) -> Failure {
         let reasons: Vec<String> = reasons.iter().map(|reason| printable(reason)).collect();
         Failure { message: listed(heading, &reasons), code: FAILED }
     }
 
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn code(&self) -> u8 {
         self.code
     }

@@ -1,50 +1,50 @@
-//! Numbers and others' text for people.
+//! Formats numbers and untrusted text for people.
 
 use std::borrow::Cow;
 
-/// Prefixes of 1000.
+/// Powers of 1000.
 const SI: [&str; 6] = ["", "k", "M", "G", "T", "P"];
-/// Prefixes of 1024.
+/// Powers of 1024.
 const IEC: [&str; 6] = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
 
-/// `number` in at most `digits` digits and a prefix of 1000, as fio writes counts: `10.2k`.
+/// Formats `number` with at most `digits` digits and a prefix of 1000, as fio formats counts: `10.2k`.
 pub fn si(number: f64, digits: usize) -> String {
     scaled(number, 1000.0, &SI, digits)
 }
 
-/// Bytes in binary units, as fio writes them: `39.7MiB`.
+/// Formats bytes in binary units like fio: `39.7MiB`.
 pub fn bytes(number: f64) -> String {
     scaled(number, 1024.0, &IEC, 4) + "B"
 }
 
-/// A size in binary units and few digits, for drives and pages: `3.5TiB`, `2.0MiB`.
+/// Formats a size in binary units and few digits, for drives and pages: `3.5TiB`, `2.0MiB`.
 pub fn capacity(bytes: u64) -> String {
     scaled(bytes as f64, 1024.0, &IEC, 3) + "B"
 }
 
-/// Bytes in decimal units: `41.6MB`.
+/// Formats bytes in decimal units: `41.6MB`.
 pub fn bytes_si(number: f64) -> String {
     si(number, 4) + "B"
 }
 
-/// A rate in bytes per second both ways: `39.7MiB/s (41.6MB/s)`.
+/// Formats bytes per second in both units: `39.7MiB/s (41.6MB/s)`.
 pub fn rate(bytes_per_second: f64) -> String {
     format!("{}/s ({}/s)", bytes(bytes_per_second), bytes_si(bytes_per_second))
 }
 
-/// Text that others chose (a label on a drive, a process's name) in one line that does nothing to a terminal.
+/// Makes untrusted text (a label on a drive, a process's name) harmless for a terminal, on one line.
 pub fn printable(text: &str) -> String {
     text.chars().map(|letter| if is_harmful(letter) { '?' } else { letter }).collect()
 }
 
-/// The same for text of several lines: line feeds and tabs stay.
+/// Makes text of several lines harmless; keeps line feeds and tabs.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     let is_layout = |letter: char| letter == '\n' || letter == '\t';
     let goes = |letter: char| is_harmful(letter) && !is_layout(letter);
     if text.contains(goes) { Cow::Owned(text.replace(goes, "?")) } else { Cow::Borrowed(text) }
 }
 
-/// Whether a letter moves the cursor, begins another line, or shows the letters after it in another order (Unicode's
+/// Returns whether a character moves the cursor, starts a new line, or reorders characters (Unicode's
 /// bidirectional controls).
 fn is_harmful(letter: char) -> bool {
     letter.is_control()
@@ -52,7 +52,7 @@ fn is_harmful(letter: char) -> bool {
         || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Text as one word for a shell, quoted where it has to be, in one line.
+/// Formats text as one shell word on one line, quoted if necessary.
 pub fn shell_word(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/-_.,:@+=%".contains(letter);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -61,14 +61,14 @@ pub fn shell_word(text: &str) -> String {
     format!("'{}'", printable(text).replace('\'', "'\\''"))
 }
 
-/// Divides by `base` until the whole part has at most `digits` digits, then fills up with decimals.
+/// Divides by `base` until the integer part has at most `digits` digits, then adds decimals to fill them.
 fn scaled(number: f64, base: f64, prefixes: &[&str], digits: usize) -> String {
     let (mut number, mut prefix) = (number, 0);
     while whole_digits(number) > digits && prefix + 1 < prefixes.len() {
         number /= base;
         prefix += 1;
     }
-    // One place goes to the point.
+    // The decimal point takes one place.
     let decimals = if prefix == 0 { 0 } else { digits.saturating_sub(whole_digits(number) + 1) };
     format!("{number:.decimals$}{}", prefixes[prefix])
 }
@@ -83,7 +83,7 @@ fn whole_digits(number: f64) -> usize {
     digits
 }
 
-/// A latency with the unit that suits it: `84.7 us`.
+/// Formats a latency with a suitable unit: `84.7 us`.
 pub fn latency(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

@@ -1,4 +1,4 @@
-//! Signals as flags: Ctrl-C and its like, and SIGUSR1.
+//! Signals as flags: SIGINT, SIGTERM, SIGHUP and SIGUSR1.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use signal_hook::flag;
 
 use crate::failure::{Failure, INTERRUPTED, Result};
 
-/// Set once the user or the system asks us to end; a second Ctrl-C ends the process
-/// at once (the kernel then takes the device back, without a clean shutdown).
+/// Set once the user or the system asks the process to end. A second Ctrl-C ends the process at once; the
+/// kernel then takes the device back, without a clean shutdown.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     end: Arc<AtomicBool>,
@@ -17,14 +17,14 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Takes over SIGINT, SIGTERM and SIGHUP.
+    /// Installs handlers for SIGINT, SIGTERM and SIGHUP.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn install() -> Result<Interrupt> {
         let interrupt = Interrupt::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // In this order the first signal sets the flag and the second finds it set.
+            // Order matters: the first signal sets the flag, and the second finds it set.
             flag::register_conditional_shutdown(
                 signal,
                 INTERRUPTED.into(),
@@ -36,7 +36,8 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Takes over SIGUSR1, which then asks for a report in between instead of ending the process.
+    /// Installs a handler for SIGUSR1, which then requests an intermediate report instead of ending the
+    /// process.
     ///
     /// # Errors
     /// When the system refuses.
@@ -44,22 +45,22 @@ impl Interrupt {
         flag::register(SIGUSR1, Arc::clone(&self.status)).map(drop).map_err(refused)
     }
 
-    /// Whether SIGUSR1 came since the last look.
+    /// Returns whether SIGUSR1 came since the last call.
     pub fn takes_status(&self) -> bool {
         self.status.swap(false, Ordering::Relaxed)
     }
 
-    /// The flag itself, for whoever looks at it often.
+    /// Returns the flag itself, for frequent checks.
     pub fn flag(&self) -> &AtomicBool {
         &self.end
     }
 
-    /// Asks everybody to end.
+    /// Requests the end.
     pub fn request(&self) {
         self.end.store(true, Ordering::Relaxed);
     }
 
-    /// Whether to end.
+    /// Returns whether to end.
     #[inline]
     pub fn requested(&self) -> bool {
         self.end.load(Ordering::Relaxed)

@@ -1,8 +1,8 @@
-//! Where reports go, standard output or a file, and remarks, standard error.
+//! Output of reports, to standard output or a file, and of remarks, to standard error.
 //!
-//! All of it goes through [`printable_lines`], so that nothing that a drive, another user or a server chose reaches a
-//! terminal as more than text. What keeps such text in its line is [`printable`](crate::human::printable), where the
-//! line is put together.
+//! All output passes through [`printable_lines`], so that text from a drive, another user or a server cannot
+//! control a terminal. [`printable`](crate::human::printable) keeps such text on its line where the line is
+//! composed.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use crate::failure::{Failure, Result};
 use crate::human::{printable, printable_lines};
 
-/// A place for a report.
+/// The destination of a report.
 ///
-/// A reader that went away (`adit identify … | head -1`) is no failure: the rest is dropped.
+/// A closed pipe (`adit identify … | head -1`) is no failure: the rest is dropped.
 #[derive(Debug)]
 pub enum Output {
     /// Standard output.
@@ -23,7 +23,7 @@ pub enum Output {
 }
 
 impl Output {
-    /// Creates or empties the file at `path`, or takes standard output where there is none.
+    /// Creates or truncates the file at `path`, or uses standard output without a path.
     ///
     /// # Errors
     /// When the file cannot be created.
@@ -59,12 +59,12 @@ fn to_standard_output(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes `text` and a line feed to standard error. Where that is full or gone, the exit code still tells.
+/// Writes `text` and a line feed to standard error. If that fails, the exit code still reports the error.
 pub fn remark(text: &str) {
     drop(writeln!(io::stderr(), "{}", printable_lines(text)));
 }
 
-/// Standard error for a log whose every event is one line.
+/// Standard error for a log whose events are one line each.
 #[derive(Debug)]
 pub struct LogLines;
 

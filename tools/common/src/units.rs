@@ -1,26 +1,26 @@
-//! Sizes and times as fio writes them.
+//! Parses sizes and times in fio's syntax.
 //!
-//! Sizes: `k`, `m`, `g`, `t`, `p` in either case, with or without `b` or `ib`, are powers
-//! of 1024 (fio's `kb_base=1024`); `0x` starts a hexadecimal number. Times are in seconds unless
-//! they say `us`, `ms`, `s`, `m`, `h` or `d`.
+//! Sizes: `k`, `m`, `g`, `t`, `p` in either case, with or without `b` or `ib`, are powers of 1024 (fio's
+//! `kb_base=1024`); `0x` starts a hexadecimal number. Times are in seconds unless they end in `us`, `ms`, `s`,
+//! `m`, `h` or `d`.
 //!
-//! One deviation: fio takes `4kib` for 4000 bytes; here it is 4096, as everywhere else.
+//! One deviation: fio reads `4kib` as 4000 bytes; here it is 4096, as everywhere else.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A number of bytes, or a share of what there is.
+/// A number of bytes, or a percentage of a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// So many bytes.
+    /// Bytes.
     Bytes(u64),
-    /// So many hundredths of the namespace.
+    /// Percent of the namespace.
     Percent(u8),
 }
 
 impl Size {
-    /// The bytes that are meant where there are `whole`.
+    /// Returns the number of bytes, out of `whole`.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Size::Bytes(bytes) => bytes,
@@ -29,7 +29,7 @@ impl Size {
     }
 }
 
-/// A size or time that could not be read.
+/// An invalid size or time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnitError(String);
@@ -57,7 +57,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// A number of bytes above zero, for clap.
+/// Parses a positive number of bytes, for clap.
 pub fn block_bytes(text: &str) -> Result<u64, UnitError> {
     match bytes(text)? {
         0 => Err(UnitError("a block has at least one byte".to_owned())),
@@ -65,27 +65,27 @@ pub fn block_bytes(text: &str) -> Result<u64, UnitError> {
     }
 }
 
-/// A number of things, for clap.
+/// Parses a number, for clap.
 pub fn count(text: &str) -> Result<u64, UnitError> {
     text.parse().map_err(|_| UnitError(format!("'{text}' is not a number such as 512")))
 }
 
-/// What `k` means.
+/// The meaning of `k`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KbBase {
-    /// 1024, and so does `ki`.
+    /// `k` and `ki` are 1024.
     #[default]
     Binary,
-    /// 1000, while `ki` is 1024 (`kb_base=1000`).
+    /// `k` is 1000 and `ki` is 1024 (`kb_base=1000`).
     Decimal,
 }
 
-/// A number of bytes.
+/// Parses a number of bytes.
 pub fn bytes(text: &str) -> Result<u64, UnitError> {
     bytes_in(text, KbBase::Binary)
 }
 
-/// A number of bytes where `k` means what `base` says.
+/// Parses a number of bytes, with `base` as the meaning of `k`.
 pub fn bytes_in(text: &str, base: KbBase) -> Result<u64, UnitError> {
     let refused = || UnitError(format!("'{text}' is not a size such as 4096, 4k, 1m or 10g"));
     if let Some(digits) = text.strip_prefix("0x") {
@@ -97,7 +97,7 @@ pub fn bytes_in(text: &str, base: KbBase) -> Result<u64, UnitError> {
     digits.parse::<u64>().ok().and_then(|count| count.checked_mul(unit)).ok_or_else(refused)
 }
 
-/// How many bytes a unit in lower case stands for; none if it is no unit.
+/// Returns the bytes of a lower-case unit; `None` for an unknown unit.
 pub fn byte_unit(unit: &str, base: KbBase) -> Option<u64> {
     if unit.is_empty() || unit == "b" {
         return Some(1);
@@ -111,13 +111,13 @@ pub fn byte_unit(unit: &str, base: KbBase) -> Option<u64> {
     Some(if is_binary { 1024u64.pow(power) } else { 1000u64.pow(power) })
 }
 
-/// A time above zero.
+/// Parses a positive time.
 pub fn duration(text: &str) -> Result<Duration, UnitError> {
     let time = time(text, Duration::from_secs(1))?;
     if time.is_zero() { Err(not_a_time(text)) } else { Ok(time) }
 }
 
-/// A time, which may be zero; a bare number counts `unit`s.
+/// Parses a time, which may be zero; a bare number counts `unit`s.
 pub fn time(text: &str, unit: Duration) -> Result<Duration, UnitError> {
     let lower = text.to_ascii_lowercase();
     let (digits, name) = split_number(&lower);
@@ -127,7 +127,7 @@ pub fn time(text: &str, unit: Duration) -> Result<Duration, UnitError> {
     us.map(Duration::from_micros).ok_or_else(|| not_a_time(text))
 }
 
-/// How long a unit in lower case is; none if it is no unit.
+/// Returns the duration of a lower-case unit; `None` for an unknown unit.
 pub fn time_unit(name: &str) -> Option<Duration> {
     Some(Duration::from_micros(match name {
         "us" | "usec" => 1,

@@ -1,4 +1,4 @@
-//! `adit gpu bench`: what the rings of a GPU can do, against a software controller.
+//! `adit gpu bench`: measures a GPU's rings against a software controller.
 
 use std::fmt::Write;
 use std::sync::Mutex;
@@ -30,7 +30,7 @@ can use (a compiler for device code included), 130 interrupted, with what was me
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
-    /// Which GPU, from 0 on
+    /// GPU number, from 0
     #[arg(long, default_value_t = 0)]
     gpu: u32,
 
@@ -50,11 +50,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 16)]
     warps: u32,
 
-    /// Where the rings lie [default: hbm with the GPU's controller, host with the CPU's]
+    /// Where the rings are [default: hbm with the GPU's controller, host with the CPU's]
     #[arg(long)]
     placement: Option<Placement>,
 
-    /// Who serves the rings: a second kernel, or threads of the CPU
+    /// What serves the rings: a second kernel, or threads of the CPU
     #[arg(long, default_value = "gpu")]
     controller: Server,
 
@@ -62,15 +62,15 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value = "512", value_parser = units::block_bytes)]
     bs: u64,
 
-    /// How long the saturated rings are measured: 500ms, 2s, 5m
+    /// How long to measure the saturated rings: 500ms, 2s, 5m
     #[arg(long, default_value = "2s", value_parser = units::duration)]
     runtime: Duration,
 
-    /// Commands measured one at a time, 1 to 1000000
+    /// Commands to measure one at a time, 1 to 1000000
     #[arg(long, default_value_t = 2000)]
     single: u32,
 
-    /// How long the compute kernel that runs beside the rings takes alone, up to 10s
+    /// How long the compute kernel beside the rings takes on its own, up to 10s
     #[arg(long, default_value = "100ms", value_parser = units::duration)]
     compute: Duration,
 
@@ -79,7 +79,7 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// Who serves rings.
+/// What serves the rings.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Server {
     /// Threads of the CPU
@@ -91,7 +91,7 @@ enum Server {
 /// Runs the command.
 ///
 /// # Errors
-/// As [`bench::run`], and when the user ended it.
+/// As [`bench::run`], and when the user interrupted it.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let meter = Mutex::new(Meter::new());
@@ -133,7 +133,7 @@ fn json_text(report: &BenchReport) -> Result<String> {
     serde_json::to_string_pretty(&json(report)).map(|text| text + "\n").map_err(Failure::failed)
 }
 
-/// The report for programs. A part that was not measured is null, and `missing` says why.
+/// Formats the report for programs. A part that was not measured is null, and `missing` says why.
 fn json(report: &BenchReport) -> Value {
     let options = &report.options;
     json!({
@@ -188,7 +188,7 @@ fn json(report: &BenchReport) -> Value {
     })
 }
 
-/// The report for people.
+/// Formats the report for people.
 fn table(report: &BenchReport) -> Result<String> {
     let mut text = String::new();
     write_table(&mut text, report).map_err(Failure::failed)?;

@@ -1,6 +1,7 @@
-//! `adit gpu doctor`: what a GPU, this machine and a drive have for each other, and what would change the rest.
+//! `adit gpu doctor`: shows which ways of sharing data a GPU, this machine and a drive support, and what would
+//! enable the others.
 //!
-//! What is found is [`adit_gpu::doctor`]'s; here it becomes a table or JSON, and an exit code.
+//! [`adit_gpu::doctor`] makes the findings; this module turns them into a table or JSON, and an exit code.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ Exit codes:
   2 the command line is wrong, or names no drive that has queues
   3 rings cannot be made here: no GPU, no NVRTC that compiles for it, no doorbell, no memory for both";
 
-/// Prints what a GPU and a drive have for each other, what they lack, and what would change that
+/// Shows what a GPU and a drive support together, what is missing, and what would change that
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArgs {
@@ -46,7 +47,7 @@ pub(crate) struct DoctorArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// That there is no GPU, or no way; why the drive cannot be opened. The report is printed all the same.
+/// There is no GPU, or no usable path; why the drive cannot be opened. The report is printed all the same.
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     super::check(args.gpu.ordinal)?;
     args.target.as_ref().map_or(Ok(()), has_queues)?;
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
 }
 
 /// # Errors
-/// A mistake of the command line: a target that is no controller.
+/// A usage error: a target that is no controller.
 fn has_queues(target: &Target) -> Result<()> {
     match target {
         Target::Kernel(_) => Err(Failure::usage(format!(
@@ -72,7 +73,7 @@ fn has_queues(target: &Target) -> Result<()> {
     }
 }
 
-/// As rings need it: their doorbells are registers.
+/// Opens the drive with doorbells in registers, as rings need them.
 fn open(target: &Target) -> Result<Device> {
     let options = ControllerOptions { shadow_doorbells: false, ..ControllerOptions::default() };
     let controller = Arc::new(Controller::open(target, &options)?);
@@ -81,7 +82,7 @@ fn open(target: &Target) -> Result<Device> {
 }
 
 /// # Errors
-/// Where rings cannot be made, by the fact that is missing.
+/// The missing fact, if rings are not possible.
 fn end(report: &Report) -> Result<()> {
     let why = match (report.obstacle(), report.path) {
         (Some(row), _) => reasoned(row),
@@ -91,7 +92,7 @@ fn end(report: &Report) -> Result<()> {
     Err(Failure::unavailable(format!("rings cannot be made: {why}")))
 }
 
-/// What is missing, why, and what to do.
+/// Says what is missing, why, and what to do.
 fn reasoned(row: &Row) -> String {
     let parts = [Some(format!("{}: {}", row.name, row.value)), row.reason.clone(), row.fix.clone()];
     human::printable(&parts.into_iter().flatten().collect::<Vec<_>>().join("; "))
@@ -117,7 +118,7 @@ fn section_lines(section: &Section, width: usize) -> String {
     format!("{}\n{}", section.title, rows.collect::<String>())
 }
 
-/// The fact, and below it why it is not better and what would change that.
+/// Formats a fact, with the reason and the fix below it.
 fn row_lines(row: &Row, width: usize) -> String {
     let (word, name, value) = (word(row.verdict), row.name, human::printable(&row.value));
     let mut lines = format!("  {word:<9}{name:<width$}  {value}\n");
@@ -130,10 +131,10 @@ fn row_lines(row: &Row, width: usize) -> String {
     lines
 }
 
-/// How rings that the default does not make are asked for.
+/// How to request rings where they are not the default.
 const ASKING: &str = "Pool::allocate with Some(Place::Host), or adit gpu trace --placement host";
 
-/// Who carries transfers out where nothing is asked for, and what may be asked for.
+/// Summarizes what carries transfers out by default, and the alternatives.
 fn summary(report: &Report) -> String {
     let (path, how) = (report.path.name(), report.doorbells.unwrap_or("not tried"));
     let why = report.obstacle().map(|row| row.name).filter(|name| *name != "GPU");
@@ -155,7 +156,7 @@ fn summary(report: &Report) -> String {
     }
 }
 
-/// [`Usual`] as it is written; nothing where it is not known.
+/// Returns the name of [`Usual`]; `None` if unknown.
 fn usual(report: &Report) -> Option<&'static str> {
     match report.usual() {
         Usual::Rings => Some("rings"),

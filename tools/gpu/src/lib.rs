@@ -1,10 +1,10 @@
-//! `adit gpu`: queues that a GPU drives, from the command line.
+//! `adit gpu`: queues driven by a GPU, from the command line.
 //!
 //! | module | command |
 //! |---|---|
 //! | `doctor` | what the machine has, what works with it, and why the rest does not |
 //! | `selftest` | whether the GPU can drive rings, check by check |
-//! | `bench` | what the rings can do |
+//! | `bench` | performance of the rings |
 //! | `table` | ways to address a KV pool, side by side; needs no GPU |
 //! | `trace` | one layer of a store's KV blocks through the rings, step by step |
 //!
@@ -57,7 +57,7 @@ enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// What the GPU, the device or the command line did wrong; that there is no GPU.
+/// An error of the GPU, the device or the command line; no GPU.
 pub fn run(command: &GpuCommand) -> Result<()> {
     match &command.command {
         Command::Doctor(args) => doctor::run(args),
@@ -68,15 +68,15 @@ pub fn run(command: &GpuCommand) -> Result<()> {
     }
 }
 
-/// Which GPU.
+/// The GPU to use.
 #[derive(Args, Clone, Copy, Debug)]
 struct GpuArg {
-    /// Which GPU, from 0 on
+    /// GPU number, from 0
     #[arg(long = "gpu", value_name = "N", default_value_t = 0)]
     ordinal: u32,
 }
 
-/// Where memory lies that the GPU and devices share.
+/// Where memory shared by the GPU and devices is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Placement {
     /// In the GPU's memory
@@ -94,10 +94,10 @@ impl Placement {
     }
 }
 
-/// Refuses the number of a GPU that is not among those there are. Where there are none, the commands say so.
+/// Refuses the number of a GPU that does not exist. Without any GPU, the commands report that themselves.
 ///
 /// # Errors
-/// A mistake of the command line.
+/// A usage error.
 fn check(ordinal: u32) -> Result<()> {
     match Gpu::count() {
         Ok(count) if ordinal >= count && count > 0 => Err(Failure::usage(format!(

@@ -1,4 +1,4 @@
-//! `adit gpu selftest`: whether this machine's GPU can drive rings, check by check.
+//! `adit gpu selftest`: checks whether this machine's GPU can drive rings.
 
 use std::fmt::Write;
 
@@ -26,7 +26,7 @@ Exit codes: 0 nothing failed, 1 a check failed, 2 an option cannot be, 3 no GPU,
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SelftestArgs {
-    /// Which GPU, from 0 on
+    /// GPU number, from 0
     #[arg(long, default_value_t = 0)]
     gpu: u32,
 
@@ -38,7 +38,7 @@ pub(crate) struct SelftestArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When a check failed, there is nothing to check, or the user ended it.
+/// When a check failed, there is nothing to check, or the user interrupted it.
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     super::check(args.gpu)?;
     let interrupt = Interrupt::install()?;

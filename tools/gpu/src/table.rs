@@ -1,8 +1,8 @@
-//! `adit gpu table`: what it takes to tell a controller where the objects of a KV pool lie, by each way of addressing.
+//! `adit gpu table`: compares ways to tell a controller where the objects of a KV pool are.
 //!
-//! Memory is computed for the whole pool by the functions that lay tables out. Tables are built for one region, of 4 GiB at
-//! most, and the time scaled to the pool. What a controller fetches is counted on the software controller. No GPU and no
-//! device is asked.
+//! Memory is computed for the whole pool by the functions that lay out tables. Tables are built for one region
+//! of at most 4 GiB, and the time is scaled to the pool. The controller's fetches are counted on the software
+//! controller. Uses no GPU and no device.
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -25,7 +25,7 @@ Examples:
 
 Exit codes: 0 compared, 2 an option cannot be.";
 
-/// Times that each table is built, of which the least counts.
+/// How many times each table is built; the shortest time counts.
 const BUILDS: usize = 5;
 
 /// Compares ways to address a KV pool: memory, time to build, commands and what a controller fetches
@@ -48,11 +48,11 @@ pub(crate) struct TableArgs {
     #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = units::bytes)]
     mdts: u64,
 
-    /// Commands in flight, from 1 on, for which lists are kept that are built for each
+    /// Commands in flight, from 1, for forms that keep a list for each
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
     in_flight: u32,
 
-    /// Objects that are counted, at most as many as 4 GiB of a region hold
+    /// Objects to count, at most as many as 4 GiB of a region hold
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     objects: u32,
 
@@ -61,11 +61,11 @@ pub(crate) struct TableArgs {
     json: bool,
 }
 
-/// A form's line.
+/// The line of one form.
 struct Row {
     form: Form,
     table_bytes: u64,
-    /// For the whole pool, scaled.
+    /// Scaled to the whole pool.
     build: Duration,
     fetched: Fetched,
 }
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &TableArgs) -> Result<()> {
     })
 }
 
-/// The time that the tables of the whole pool take, from the least of some builds of one region's.
+/// Returns the time to build the tables of the whole pool, from the shortest build for one region.
 fn build(question: &Question, form: Form) -> Duration {
     let bytes = question.region_bytes.min(COUNTED_BYTES_MAX);
     let one = || {
@@ -108,7 +108,7 @@ fn build(question: &Question, form: Form) -> Duration {
     };
     let least = (0..BUILDS).map(|_| one()).min().expect("at least one");
     let times = match form {
-        // As many as there are regions, whatever their size.
+        // One per region, regardless of its size.
         Form::SglRegions => question.pool_bytes / question.region_bytes,
         Form::BuiltLists => 1,
         _ => question.pool_bytes / bytes,
@@ -117,7 +117,7 @@ fn build(question: &Question, form: Form) -> Duration {
 }
 
 impl Row {
-    /// So many for an object.
+    /// Returns a count per object.
     fn each(&self, count: u64) -> f64 {
         count as f64 / self.fetched.objects as f64
     }

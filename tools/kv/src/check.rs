@@ -1,4 +1,4 @@
-//! `adit kv check`: verifies every structure of a store offline, and says what is lost.
+//! `adit kv check`: verifies every structure of a store offline, and reports what is lost.
 
 use adit_kvstore::survey::{Fault, ShardSurvey};
 use clap::Args;
@@ -22,14 +22,14 @@ store must not be open elsewhere. With it, what another process is writing just 
 wrong is damage, the rest is in motion. The objects' data are not read: 'adit kv scrub' does that. A journal that ends in a torn block is what
 a power cut leaves; what was written after it is lost, and the next opening goes on there.";
 
-/// Verifies every structure of a store, and says what is lost
+/// Verifies every structure of a store, and reports what is lost
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     store: StoreArgs,
 
-    /// Looks at a store that another process may have open
+    /// Reads a store that another process may have open
     #[arg(long)]
     read_only: bool,
 
@@ -41,7 +41,7 @@ pub(crate) struct CheckArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When something is wrong, after the report; when there is no store.
+/// When there is damage, after the report; when there is no store.
 pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     let targets = &args.store.targets;
     let opened = Reader::open(targets, !args.read_only);

@@ -1,4 +1,4 @@
-//! `adit kv format`: makes a store.
+//! `adit kv format`: creates a store.
 
 use adit_driver::Device;
 use adit_kvstore::{FormatStore, Store};
@@ -21,33 +21,33 @@ Examples:
 What is on a device is looked at first: a file system, a partition table, a store and anything else that is not zero is
 refused and named, unless --force is given.";
 
-/// The longest label, in bytes.
+/// Maximum bytes of a label.
 const LABEL_BYTES_MAX: usize = 32;
 
-/// Makes a store of devices or files
+/// Creates a store on devices or files
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct FormatArgs {
     #[command(flatten)]
     store: StoreArgs,
 
-    /// Parts, each of which a thread of its own can drive: the most cores that the store can use
+    /// Shards, each driven by a thread of its own: the most cores that the store can use
     #[arg(long, value_name = "N", default_value_t = 1)]
     shards: u16,
 
-    /// Most objects that the store keeps; without it one for each 64 KiB
+    /// Maximum number of objects in the store; by default one for each 64 KiB
     #[arg(long, value_name = "N", value_parser = units::count)]
     objects: Option<u64>,
 
-    /// A file is created where there is none, and made so long where it is shorter
+    /// Creates or extends files to this size
     #[arg(long, value_name = "SIZE", value_parser = units::block_bytes)]
     size: Option<u64>,
 
-    /// A name for people, up to 32 bytes
+    /// A descriptive name, up to 32 bytes
     #[arg(long, value_name = "TEXT", default_value = "")]
     label: String,
 
-    /// Overwrites whatever is there
+    /// Overwrites existing data
     #[arg(long)]
     force: bool,
 
@@ -59,7 +59,7 @@ pub(crate) struct FormatArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// What is on a device, where that is not to be overwritten; what the device or the command line did wrong.
+/// The data on a device, if it must not be overwritten; an error of the device or the command line.
 pub(crate) fn run(args: &FormatArgs) -> Result<()> {
     if args.label.len() > LABEL_BYTES_MAX {
         return Err(Failure::usage(format!(

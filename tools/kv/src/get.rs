@@ -1,7 +1,7 @@
 //! `adit kv get`: reads an object.
 //!
-//! Every byte is checked against its checksum before it is written anywhere. A file appears whole or not at all: it is
-//! written beside its place and moved there at the end.
+//! Every byte is verified before it is written anywhere. An output file appears complete or not at all: it is
+//! written under a temporary name and renamed at the end.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ Examples:
   Its first 4 KiB:
     adit kv get uring:kv.img greeting --range 0-4095";
 
-/// What is read at once at least; longer objects come in parts.
+/// Minimum bytes per read; longer objects are read in parts.
 const PART_BYTES: u64 = 8 << 20;
 
 /// Reads an object to standard output or into a file
@@ -37,10 +37,10 @@ pub(crate) struct GetArgs {
     #[command(flatten)]
     store: StoreArg,
 
-    /// What the object is called: text, or 0x0123abcd for bytes
+    /// The object's key: text, or 0x0123abcd for bytes
     key: KeyArg,
 
-    /// Writes into FILE, which appears when all of it is there
+    /// Writes to FILE, which appears once it is complete
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -53,7 +53,7 @@ pub(crate) struct GetArgs {
     json: bool,
 }
 
-/// Bytes of an object: the first and the last, or up to the end.
+/// A byte range of an object: the first and the last byte, or up to the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes {
     first: u64,
@@ -77,7 +77,7 @@ impl FromStr for Bytes {
 }
 
 impl Bytes {
-    /// Those of an object of `bytes`.
+    /// Returns the range within an object of `bytes`.
     fn of(self, bytes: u64) -> Option<Range<u64>> {
         let end = self.last.map_or(bytes, |last| bytes.min(last + 1));
         (self.first < bytes).then_some(self.first..end)
@@ -87,7 +87,7 @@ impl Bytes {
 /// Runs the command.
 ///
 /// # Errors
-/// When there is no such object, or it cannot be read or written.
+/// When the object does not exist, or it cannot be read or written.
 pub(crate) fn run(args: &GetArgs) -> Result<()> {
     let mut session = Session::open(args.store.targets())?;
     let found = session.info(&args.key.0);
@@ -118,31 +118,31 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
     crate::output::Output::Standard.write(&format!("{report:#}\n"))
 }
 
-/// What is told of an object that is not there.
+/// Returns the failure for a missing object.
 pub(super) fn missing(targets: &[adit_driver::Target], key: &Key) -> Failure {
     Failure::failed(format!("{}: there is no object '{key}'", store::name(targets)))
 }
 
-/// Where bytes go; false where nobody wants any more.
+/// Receives bytes; returns false once no more are wanted.
 type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<bool>;
 
 fn to_standard_output(bytes: &[u8]) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        // A reader that went away is no failure.
+        // A closed pipe is no failure.
         Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true),
     }
 }
 
-/// Reads a range of an object in parts, each of which is checked before any of it goes on.
+/// Reads a range of an object in parts, each verified before any of it is passed on.
 pub(super) fn copy(
     session: &mut Session,
     info: &ObjectInfo,
     range: Range<u64>,
     sink: Sink<'_>,
 ) -> Result<()> {
-    // Parts begin and end where pieces with checksums do.
+    // Parts consist of whole pieces with checksums.
     let piece = piece_bytes(info.bytes);
     let part_bytes = PART_BYTES.max(piece);
     let mut memory = session.allocate(info.device, part_bytes.min(info.bytes))?;
@@ -185,7 +185,7 @@ fn into_file(
     fs::rename(&scratch.0, path).map_err(failed)
 }
 
-/// A file that is gone unless it was moved.
+/// A file that is removed on drop unless it was renamed.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -198,7 +198,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It is not there where all went well.
+        // After success, the file is already renamed.
         let _ = fs::remove_file(&self.0);
     }
 }

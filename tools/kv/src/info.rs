@@ -1,4 +1,4 @@
-//! `adit kv info`: what a store is, or an object.
+//! `adit kv info`: describes a store or an object.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ Examples:
 
 Nothing is written, and the store may be open elsewhere: what is told is then of one moment.";
 
-/// Prints what a store was formatted as, or what is known of an object
+/// Describes a store's format, or an object
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct InfoArgs {
@@ -41,7 +41,7 @@ pub(crate) struct InfoArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When there is no store, or no such object.
+/// When the store or the object does not exist.
 pub(crate) fn run(args: &InfoArgs) -> Result<()> {
     let targets = args.store.targets();
     let mut reader = Reader::open(&targets, false)?;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
     Output::Standard.write(&text)
 }
 
-/// An object by what the media say: the key's shard is not asked for, each is looked at.
+/// Finds an object on the media by searching every shard, without computing the key's shard.
 fn find(reader: &mut Reader, key: &Key) -> Result<Option<Value>> {
     let picture = reader.picture(|_, _, survey| {
         let at = survey.objects.binary_search_by(|found| found.key.cmp(key));
@@ -72,7 +72,7 @@ fn find(reader: &mut Reader, key: &Key) -> Result<Option<Value>> {
     }))
 }
 
-/// What a store was formatted as.
+/// Returns the store's format.
 pub(super) fn store_json(heads: &Heads, facts: &[DeviceFacts]) -> Value {
     let first = &heads.copies[0].superblock;
     let geometry = &heads.geometry;
@@ -115,7 +115,7 @@ fn object_json(survey: &ShardSurvey, found: &SurveyedObject) -> Value {
     })
 }
 
-/// A report for people: a line for each member.
+/// Formats a report for people: a line for each member.
 fn lines(report: &Value, title: &str) -> String {
     let mut out = format!("{title}\n");
     for (member, value) in report.as_object().into_iter().flatten() {

@@ -1,18 +1,18 @@
-//! Keys as they are written on a command line.
+//! Keys on a command line.
 //!
-//! Text is itself; `0x0123ab` and `hex:0123ab` are bytes. `text:` before it makes anything text, also what begins
-//! with one of the others.
+//! Text stands for itself; `0x0123ab` and `hex:0123ab` are bytes. The prefix `text:` makes the rest text in any
+//! case.
 
 use std::fmt;
 use std::str::FromStr;
 
 use adit_kvstore::Key;
 
-/// A key that was given on the command line.
+/// A key from the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyArg(pub(crate) Key);
 
-/// A key that could not be read.
+/// An invalid key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct KeyError(String);
@@ -31,7 +31,7 @@ impl fmt::Display for KeyArg {
     }
 }
 
-/// The beginning of keys, which may be empty.
+/// A prefix of keys, which may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PrefixArg(pub(crate) Vec<u8>);
 
@@ -47,7 +47,7 @@ fn key(bytes: &[u8]) -> Result<Key, KeyError> {
     Key::new(bytes).map_err(|why| KeyError(why.to_string()))
 }
 
-/// The bytes that `text` stands for.
+/// Parses `text` as bytes.
 fn bytes(text: &str) -> Result<Vec<u8>, KeyError> {
     if let Some(text) = text.strip_prefix("text:") {
         return Ok(text.as_bytes().to_vec());
@@ -74,7 +74,7 @@ fn hexadecimal(digits: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// All bytes of a key in hexadecimal, for programs.
+/// Returns all bytes of a key in hexadecimal.
 pub(crate) fn hex(key: &Key) -> String {
     key.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }

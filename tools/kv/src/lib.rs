@@ -1,16 +1,17 @@
-//! `adit kv`: a store of objects, from the command line.
+//! `adit kv`: operates a store of objects from the command line.
 //!
 //! | module | noun |
 //! |---|---|
 //! | `store`, `session` | a store's devices, and the store itself, opened for one command |
-//! | `key` | keys as they are written |
+//! | `key` | keys on the command line |
 //! | `format`, `put`, `get`, `ls`, `rm`, `info`, `stat`, `check`, `scrub` | the commands |
-//! | `survey` | what is on the media, read without the store |
+//! | `survey` | the media's contents, read without opening the store |
 //! | `bench` | the store under load |
-//! | `meter` | how far something is |
+//! | `meter` | progress |
 //!
-//! A command has the store to itself: it is refused while another process has it open. `info` and `stat` only look, and
-//! so do `check` and `ls` with `--read-only`: what they tell is then of one moment.
+//! Commands access an existing store through `session`, or read its media through `survey`. A command uses the
+//! store exclusively: it is refused while another process has the store open. `info` and `stat` only read, as do
+//! `check` and `ls` with `--read-only`; their reports show the store at one moment.
 
 mod bench;
 mod check;
@@ -76,7 +77,7 @@ enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// What the store, the devices or the command line did wrong.
+/// An error of the store, the devices or the command line.
 pub fn run(command: &KvCommand) -> Result<()> {
     match &command.command {
         Command::Format(args) => format::run(args),

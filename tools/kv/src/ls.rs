@@ -1,4 +1,4 @@
-//! `adit kv ls`: which objects there are.
+//! `adit kv ls`: lists objects.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -27,7 +27,7 @@ Examples:
 Each line is an object's bytes and its key, in no particular order. Bytes of a key that are not printable ASCII are
 written as \\x1f.";
 
-/// Lines that are written at once.
+/// Lines written at once.
 const LINES: usize = 256;
 
 /// Lists the objects of a store
@@ -37,11 +37,11 @@ pub(crate) struct LsArgs {
     #[command(flatten)]
     store: StoreArgs,
 
-    /// Only keys that begin so: text, or 0x0123 for bytes
+    /// Only keys with this prefix: text, or 0x0123 for bytes
     #[arg(long, value_name = "KEY", default_value = "")]
     prefix: PrefixArg,
 
-    /// Looks at a store that another process may have open, as it is at one moment
+    /// Reads a store that another process may have open, as it is at one moment
     #[arg(long)]
     read_only: bool,
 
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &LsArgs) -> Result<()> {
     session.close()
 }
 
-/// Lists what the media say, by key in each shard.
+/// Lists the objects on the media, by key in each shard.
 fn look(args: &LsArgs) -> Result<()> {
     let mut reader = Reader::open(&args.store.targets, false)?;
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -79,7 +79,7 @@ fn look(args: &LsArgs) -> Result<()> {
     list.end()
 }
 
-/// The objects of a shard whose time is not over.
+/// Returns a shard's objects that have not expired.
 fn live(survey: &ShardSurvey, now_s: u64) -> Vec<ObjectInfo> {
     let live = survey.objects.iter().filter(|found| found.expires_s.is_none_or(|at| at > now_s));
     let info = live.map(|found| ObjectInfo {
@@ -93,7 +93,7 @@ fn live(survey: &ShardSurvey, now_s: u64) -> Vec<ObjectInfo> {
     info.collect()
 }
 
-/// What is not written yet.
+/// Lines that are not written yet.
 struct List<'a> {
     args: &'a LsArgs,
     text: String,
@@ -134,7 +134,7 @@ impl List<'_> {
     }
 }
 
-/// What is told of an object.
+/// Returns an object's entry.
 fn object_json(info: &ObjectInfo) -> Value {
     json!({
         "key": info.key.to_string(),
@@ -147,7 +147,7 @@ fn object_json(info: &ObjectInfo) -> Value {
     })
 }
 
-/// What a KV block holds.
+/// Describes a KV block.
 pub(super) fn block_json(block: &BlockShape) -> Value {
     json!({
         "layers": block.layers,

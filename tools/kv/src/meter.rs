@@ -1,13 +1,13 @@
-//! How far something is: one line on a terminal, nothing in a pipe.
+//! Shows progress: one line on a terminal, nothing in a pipe.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Between two changes of the line.
+/// Interval between updates.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// A line on standard error that is gone when this value is.
+/// A line on standard error, cleared on drop.
 #[derive(Debug)]
 pub struct Meter {
     bar: ProgressBar,
@@ -21,15 +21,15 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// Shows nothing yet.
+    /// Creates an empty line.
     pub fn new() -> Meter {
-        // Hides itself where standard error is no terminal.
+        // Hidden unless standard error is a terminal.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is valid"));
         Meter { bar, shown: Instant::now() }
     }
 
-    /// Shows what `line` makes of the time since it was asked last, if it is time to.
+    /// Updates the line if it is time to; `line` gets the time since the last update.
     pub fn show(&mut self, line: impl FnOnce(Duration) -> String) {
         let since = self.shown.elapsed();
         if since >= INTERVAL && !self.bar.is_hidden() {

@@ -1,7 +1,7 @@
 //! `adit kv put`: stores an object.
 //!
-//! A file is put in parts, so that it may be larger than memory; standard input, whose length is not known before its
-//! end, is read whole.
+//! A file is put in parts, so it may be larger than memory. Standard input is read completely first, because
+//! its length is unknown.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -29,23 +29,23 @@ Examples:
 
 A key is text, or bytes in hexadecimal after 0x or hex:.";
 
-/// What is put at once at least; longer objects go in parts.
+/// Minimum bytes per put; longer objects are put in parts.
 const PART_BYTES: u64 = 8 << 20;
 
-/// Stores an object; one of the same key is replaced
+/// Stores an object, replacing one with the same key
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PutArgs {
     #[command(flatten)]
     store: StoreArg,
 
-    /// What the object is called: text, or 0x0123abcd for bytes; up to 512 bytes
+    /// The object's key: text, or 0x0123abcd for bytes; up to 512 bytes
     key: KeyArg,
 
-    /// What it holds; without it or with '-', standard input
+    /// Its content; standard input by default and for '-'
     file: Option<PathBuf>,
 
-    /// Seconds after which it is gone
+    /// Seconds after which it expires
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     ttl: Option<u64>,
 
@@ -54,7 +54,7 @@ pub(crate) struct PutArgs {
     json: bool,
 }
 
-/// What is to be put, and how long it is.
+/// The data to put, with its length.
 struct Source {
     name: String,
     bytes: u64,
@@ -125,7 +125,7 @@ impl Source {
         Ok(Source { bytes: about.len(), name, data: Box::new(file) })
     }
 
-    /// The next bytes, as many as fit.
+    /// Fills `into` with the next bytes.
     fn read(&mut self, into: &mut [u8]) -> Result<()> {
         let read = self.data.read_exact(into);
         read.map_err(|why| Failure::failed(format!("{}: {why}; is it being changed?", self.name)))

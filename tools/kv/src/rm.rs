@@ -23,7 +23,7 @@ pub(crate) struct RmArgs {
     #[command(flatten)]
     store: StoreArg,
 
-    /// What the objects are called: text, or 0x0123abcd for bytes
+    /// The objects' keys: text, or 0x0123abcd for bytes
     #[arg(value_name = "KEY", required = true)]
     keys: Vec<KeyArg>,
 
@@ -35,7 +35,7 @@ pub(crate) struct RmArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When one of the objects is not there, and as [`Session::open`].
+/// When an object does not exist, and as [`Session::open`].
 pub(crate) fn run(args: &RmArgs) -> Result<()> {
     let targets = args.store.targets();
     let mut session = Session::open(targets.clone())?;

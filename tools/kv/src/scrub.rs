@@ -24,7 +24,7 @@ Examples:
 The store must not be open elsewhere. Without --repair nothing is changed, and bad objects make it fail. They are
 misses to whoever asks for them; --repair removes them, so that their room is used again.";
 
-/// Bad objects that are named.
+/// Maximum number of bad objects that are named.
 const NAMED_MAX: usize = 100;
 
 /// Reads every object and verifies its checksums
@@ -34,7 +34,7 @@ pub(crate) struct ScrubArgs {
     #[command(flatten)]
     store: StoreArgs,
 
-    /// Removes the bad ones
+    /// Removes bad objects
     #[arg(long)]
     repair: bool,
 
@@ -43,7 +43,7 @@ pub(crate) struct ScrubArgs {
     json: bool,
 }
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default)]
 struct Found {
     objects: u64,
@@ -56,7 +56,7 @@ struct Found {
 /// Runs the command.
 ///
 /// # Errors
-/// When objects are bad and were not removed, and as [`Session::open`].
+/// When bad objects remain, and as [`Session::open`].
 pub(crate) fn run(args: &ScrubArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let targets = &args.store.targets;
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<()> {
     }
 }
 
-/// Reads everything, in the order in which it lies on the devices.
+/// Reads all objects in the order of their places on the devices.
 fn scrub(reader: &mut Reader, interrupt: &Interrupt) -> Result<Found> {
     let facts = reader.facts();
     let heads = survey::heads(reader, &facts)?;
@@ -113,7 +113,7 @@ fn scrub(reader: &mut Reader, interrupt: &Interrupt) -> Result<Found> {
     Ok(found)
 }
 
-/// Removes the bad ones; those that are gone already count.
+/// Removes the bad objects; those already gone count as removed.
 fn repair(session: &mut Session, found: &mut Found) -> Result<()> {
     for key in &found.bad {
         session.call(Action::Delete(key.clone()))?;

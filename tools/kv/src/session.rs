@@ -1,4 +1,4 @@
-//! A store on this thread, one call after another: what one-shot commands need.
+//! A store on this thread with blocking calls, for one-shot commands.
 
 use std::thread;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use adit_kvstore::{Key, Local, OpenOptions, Store};
 use super::store;
 use crate::failure::{Failure, Result};
 
-/// Objects that are listed at once.
+/// Objects listed at once.
 const PAGE: usize = 1024;
-/// Between two looks at whether an answer is there.
+/// Polling interval for answers.
 const LOOK: Duration = Duration::from_micros(20);
-/// The tag of all requests: there is one at a time.
+/// The tag of all requests; only one is in flight.
 const TAG: u64 = 1;
 
-/// A store that is open.
+/// An open store.
 pub struct Session {
     local: Local,
 }
@@ -34,25 +34,25 @@ impl Session {
         Ok(Session::of(Store::open_local(&OpenOptions::new(targets))?))
     }
 
-    /// One that is open.
+    /// Wraps an open store.
     pub fn of(local: Local) -> Session {
         Session { local }
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn local(&self) -> &Local {
         &self.local
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn local_mut(&mut self) -> &mut Local {
         &mut self.local
     }
 
-    /// Does one thing and waits until it is done; what came of it, and the memory.
+    /// Executes an action; returns its outcome and its memory.
     ///
     /// # Errors
-    /// Why the store could not.
+    /// Why the store failed.
     pub(crate) fn call(&mut self, action: Action) -> Result<(Outcome, AnyBuffer)> {
         let request = Request { tag: TAG, deadline: Time::NEVER, action };
         self.local.submit(self.local.now(), request);
@@ -68,11 +68,10 @@ impl Session {
         }
     }
 
-    /// Does `count` things that are one request and waits until all are done; what came of each in order, and the
-    /// memory.
+    /// Executes a request of `count` actions; returns each one's outcome and memory, in order.
     ///
     /// # Errors
-    /// Why the store could not, by the first that it could not.
+    /// The store's first failure.
     pub(crate) fn batch(
         &mut self,
         action: Action,
@@ -92,20 +91,20 @@ impl Session {
         each.map(|done| Ok((done.result.map_err(Failure::failed)?, done.memory))).collect()
     }
 
-    /// Waits until all that was acknowledged survives a power cut.
+    /// Waits until all acknowledged data survives a power cut.
     ///
     /// # Errors
-    /// Why the store could not.
+    /// Why the store failed.
     pub fn commit(&mut self) -> Result<()> {
         self.call(Action::Commit).map(|_| ())
     }
 
-    /// What is known of an object.
+    /// Returns information about an object.
     pub(crate) fn info(&self, key: &Key) -> Option<ObjectInfo> {
         self.local.info(self.local.now(), key)
     }
 
-    /// Shows all objects to `each`, in no particular order.
+    /// Passes all objects to `each`, in no particular order.
     ///
     /// # Errors
     /// As `each`.
@@ -119,10 +118,10 @@ impl Session {
         Ok(())
     }
 
-    /// Memory for data of `bytes` on one device, whole units.
+    /// Allocates memory for `bytes` of data on one device, in whole units.
     ///
     /// # Errors
-    /// When there is no more.
+    /// When there is not enough memory.
     pub(crate) fn allocate(&self, device: u8, bytes: u64) -> Result<Buffer> {
         let whole = adit_kvstore::units(bytes.max(1)) * adit_kvstore::UNIT_BYTES;
         let whole = usize::try_from(whole).map_err(Failure::failed)?;
@@ -131,19 +130,19 @@ impl Session {
         Ok(buffer)
     }
 
-    /// Makes everything durable and lets the devices go.
+    /// Makes everything durable and releases the devices.
     ///
     /// # Errors
-    /// Why the store could not.
+    /// Why the store failed.
     pub fn close(self) -> Result<()> {
         Ok(self.local.close(&mut drop)?)
     }
 }
 
-/// The buffer of an answer, where one was given.
+/// Returns an answer's single buffer.
 ///
 /// # Panics
-/// If it was not one.
+/// If the request had none.
 pub(crate) fn one(memory: AnyBuffer) -> Buffer {
     match memory {
         AnyBuffer::One(buffer) => buffer,

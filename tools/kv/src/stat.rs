@@ -1,7 +1,7 @@
-//! `adit kv stat`: how full a store is, how it is worn, and how a server does with it.
+//! `adit kv stat`: shows how full a store is, its devices' wear, and a server's performance.
 //!
-//! What the media tell is read from them, also while a server has the store open. Hit rates and write amplification
-//! are counted by whoever has it open and are not kept on the media: they come from a server's metrics.
+//! Data on the media is read directly, even while a server has the store open. Hit rates and write
+//! amplification are not on the media; they come from a server's metrics.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,10 +31,10 @@ Examples:
 Nothing is written, and the store may be open elsewhere: the figures are then those of one moment. Hit rates and write
 amplification are known to the server only; give its metrics, as Prometheus reads them.";
 
-/// Most bytes of metrics that are read.
+/// Maximum bytes of metrics.
 const METRICS_BYTES_MAX: u64 = 16 << 20;
 
-/// Prints how full and how fragmented a store is, and how its devices are worn
+/// Shows how full and how fragmented a store is, and the wear of its devices
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StatArgs {
@@ -98,7 +98,7 @@ fn add_space(report: &mut Value, space: &Space) {
     report["fragmentation"] = fragmentation.into();
 }
 
-/// A device's wear, where it keeps count of it.
+/// Returns a device's wear, if it reports it.
 fn wear(device: &Device) -> Value {
     let mut report = json!({ "device": device.info().device });
     let Some(controller) = device.controller() else { return report };
@@ -139,7 +139,7 @@ fn read_metrics(path: &Path) -> Result<Metrics> {
     Ok(metrics)
 }
 
-/// Each line `name{labels} value`; comments and what is no number are passed over.
+/// Parses lines `name{labels} value`; ignores comments and values that are no numbers.
 fn parse(text: &str) -> Metrics {
     let mut metrics = Metrics::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -153,7 +153,7 @@ fn parse(text: &str) -> Metrics {
     metrics
 }
 
-/// What a server counted.
+/// Returns a server's counts.
 fn served(metrics: &Metrics) -> Value {
     let of = |name: &str| metrics.get(&format!("adit_kv_{name}")).copied();
     let ratio = |part: &str, whole: &str| {

@@ -1,4 +1,4 @@
-//! The devices of a store on the command line, and how they are opened.
+//! The devices of a store on the command line, and how to open them.
 
 use adit_driver::soft::{self, Storage};
 use adit_driver::target::KernelPath;
@@ -8,10 +8,10 @@ use clap::Args;
 use crate::failure::{Failure, Result};
 use adit_bench::{Permission, Written, check_destruction};
 
-/// I/O queues that are asked for: the most parts that a store can have on a controller that grants them.
+/// Requested I/O queues: the most shards a store can use on a controller that grants them.
 const QUEUES: u16 = 64;
 
-/// A store, for commands that take something else beside it.
+/// The store argument of commands with other arguments.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreArg {
     /// The store's device, as in uring:kv.img, vfio:0000:01:00.0 or soft:file=kv.img,size=4G
@@ -23,13 +23,13 @@ pub(crate) struct StoreArg {
 }
 
 impl StoreArg {
-    /// All devices in order.
+    /// Returns all devices in order.
     pub(crate) fn targets(&self) -> Vec<Target> {
         [&self.target].into_iter().chain(&self.with).cloned().collect()
     }
 }
 
-/// A store, for commands that take nothing else.
+/// The store argument of commands without other arguments.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreArgs {
     /// The store's devices in the order in which they were formatted, as in uring:kv.img or vfio:0000:01:00.0
@@ -37,7 +37,7 @@ pub(crate) struct StoreArgs {
     pub(crate) targets: Vec<Target>,
 }
 
-/// How messages call a store: by its first device.
+/// Returns a store's name for messages: its first device.
 pub(crate) fn name(targets: &[Target]) -> String {
     targets.first().map(Target::device).unwrap_or_default()
 }
@@ -45,7 +45,7 @@ pub(crate) fn name(targets: &[Target]) -> String {
 /// Refuses targets of which one is named twice.
 ///
 /// # Errors
-/// A usage failure that names it.
+/// A usage failure that names the target.
 fn check_distinct(targets: &[Target]) -> Result<()> {
     let is_known = |(index, target): &(usize, &Target)| targets[..*index].contains(target);
     match targets.iter().enumerate().find(is_known) {
@@ -56,14 +56,14 @@ fn check_distinct(targets: &[Target]) -> Result<()> {
     }
 }
 
-/// Refuses targets of which one is named twice, or is a file that is not there; `fix` says what to do of that.
+/// Refuses repeated targets and files that do not exist; `fix` says what to do about the latter.
 ///
 /// # Errors
-/// Which one.
+/// The target.
 pub(crate) fn check_there(targets: &[Target], fix: &str) -> Result<()> {
     let is_missing = |target: &&Target| match target {
         Target::Kernel(kernel) => {
-            // Where that cannot be told, the open says why.
+            // If this is unknown, opening the device tells the reason.
             kernel.path != KernelPath::Null && matches!(kernel.file.try_exists(), Ok(false))
         }
         _ => false,
@@ -75,14 +75,14 @@ pub(crate) fn check_there(targets: &[Target], fix: &str) -> Result<()> {
     }
 }
 
-/// What to do where a store is to be that is not there.
+/// What to do if there is no store.
 pub(crate) const NO_STORE: &str =
     "look at the target's name, or make a store with 'adit kv format'";
 
-/// Opens the devices for this process alone; files are made where `file_bytes` says how long.
+/// Opens the devices exclusively; creates files if `file_bytes` gives their length.
 ///
 /// # Errors
-/// As [`Device::open`]; also where another process has one open as a store.
+/// As [`Device::open`]; also if another process has a device open as a store.
 pub(crate) fn open_devices(targets: &[Target], file_bytes: Option<u64>) -> Result<Vec<Device>> {
     match file_bytes {
         Some(_) => check_distinct(targets)?,
@@ -97,7 +97,7 @@ pub(crate) fn open_devices(targets: &[Target], file_bytes: Option<u64>) -> Resul
     targets.iter().map(|target| Ok(Device::open(target, &options)?)).collect()
 }
 
-/// Whether what a target holds was made for this run and goes with it.
+/// Returns whether a target's contents exist only for this run.
 pub(crate) fn is_made_for_the_run(target: &Target) -> bool {
     match target {
         Target::Kernel(kernel) => kernel.path == KernelPath::Null,
@@ -108,11 +108,10 @@ pub(crate) fn is_made_for_the_run(target: &Target) -> bool {
     }
 }
 
-/// Refuses devices that are mounted, claimed or hold what somebody may want to keep; with `force` only those that
-/// cannot be written.
+/// Refuses devices that are mounted, claimed or contain data; with `force`, only those that cannot be written.
 ///
 /// # Errors
-/// What is there, and how to go on.
+/// The findings, and how to continue.
 pub fn guard(targets: &[Target], devices: &[Device], force: bool) -> Result<()> {
     let written = targets.iter().zip(devices);
     let written: Vec<Written<'_>> =

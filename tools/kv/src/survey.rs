@@ -1,7 +1,7 @@
-//! A store's devices, read without opening the store: for commands that only look.
+//! Reads a store's devices without opening the store, for commands that only read.
 //!
-//! Where another process has the store open, its devices are read all the same where the path allows it. What is found
-//! then is looked at again until it is of one moment, or until it is known to be damaged: [`Reader::picture`].
+//! If another process has the store open, its devices are still read if the path allows it. Readings are
+//! repeated until they are consistent or certainly damaged: [`Reader::picture`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,48 +17,48 @@ use adit_kvstore::{Error, UNIT_BYTES};
 use super::store;
 use crate::failure::{Failure, Result};
 
-/// Read at once, and held in memory, for each device.
+/// Bytes per read, held in memory for each device.
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Reads in flight.
 const DEPTH: u32 = 8;
-/// How long a read may take before it is aborted, and the abort then.
+/// Time until a read is aborted, and then until the abort is given up.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// Between two looks at whether a read is done.
+/// Polling interval for reads.
 const LOOK: Duration = Duration::from_micros(50);
-/// The first pause before something that may be in motion is looked at again; each is twice as long as the one before.
+/// The first pause before an inconsistent reading is repeated; each further pause is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
-/// Pauses at most: 2.5 s in all for the superblocks, and again for all shards together. Only what is damaged stays as it
-/// is for so long.
+/// Maximum pauses: 2.5 s in total for the superblocks, and again for all shards together. Only damage persists
+/// that long.
 const PAUSES: u32 = 8;
-/// How often a store is read anew because somebody formatted or emptied it meanwhile.
+/// How many times to start again because the store was formatted or emptied meanwhile.
 const ANEW: u32 = 8;
 
-/// What is said of a store that another process has open.
+/// Note about a store that another process has open.
 pub(crate) const IN_USE: &str = "It is open elsewhere: this is what it was at one moment.";
 
-/// A store's devices, for reading only.
+/// A store's devices, opened for reading.
 pub(crate) struct Reader {
     devices: Vec<Opened>,
-    /// Whether somebody may write to them meanwhile.
+    /// Whether another process may be writing to them.
     may_move: bool,
     /// Whether another process has the store open.
     pub(crate) is_in_use: bool,
 }
 
-/// What a store is at one moment.
+/// A store's state at one moment.
 pub(crate) struct Picture<T> {
     /// Its superblocks.
     pub(crate) heads: Heads,
-    /// What is damaged.
+    /// The damage.
     pub(crate) faults: Vec<Fault>,
-    /// How much was in motion when it was looked at last.
+    /// Inconsistent shards in the last reading.
     pub(crate) moving: usize,
-    /// What was kept of each shard.
+    /// The result of each shard.
     pub(crate) shards: Vec<T>,
 }
 
 impl<T> Picture<T> {
-    /// Warns of damage, which hides objects: for commands that tell what there is.
+    /// Warns about damage, which may hide objects, for commands that list contents.
     pub(crate) fn warn_of_faults(&self) {
         let faults = match self.faults.len() {
             0 => return,
@@ -69,7 +69,7 @@ impl<T> Picture<T> {
     }
 }
 
-/// A device with a queue of its own.
+/// A device with its own queue.
 struct Opened {
     device: Device,
     queue: DeviceQueue<Buffer>,
@@ -77,7 +77,7 @@ struct Opened {
 }
 
 impl Reader {
-    /// Opens the devices; with `exclusive` only where nobody else has them open.
+    /// Opens the devices; with `exclusive`, only if no other process has them open.
     ///
     /// # Errors
     /// As [`Device::open`].
@@ -90,7 +90,7 @@ impl Reader {
         };
         let (devices, is_in_use) = match open(true) {
             Ok(devices) if exclusive => (devices, false),
-            // Whoever only looks keeps nobody off, except for the moment in which it asks.
+            // A reader must not block other processes, except during this check.
             Ok(devices) => {
                 drop(devices);
                 (open(false)?, false)
@@ -101,7 +101,7 @@ impl Reader {
         Ok(Reader { is_in_use, may_move: !exclusive, ..Reader::of(devices)? })
     }
 
-    /// Reads devices that this process has open, each of which gives it a queue.
+    /// Reads devices that this process has open, with a new queue on each.
     ///
     /// # Errors
     /// As [`Device::create_queue`].
@@ -110,7 +110,7 @@ impl Reader {
         Ok(Reader { devices, is_in_use: false, may_move: false })
     }
 
-    /// The superblocks, and what is wrong with them.
+    /// Returns the superblocks and their faults.
     ///
     /// # Errors
     /// As [`survey::heads`].
@@ -119,10 +119,10 @@ impl Reader {
         Ok(survey::heads_in_use(self, &facts, &mut pauses)?)
     }
 
-    /// Surveys all shards, and keeps of each what `of` makes of it, which is called for each look.
+    /// Surveys all shards and keeps the results of `of`, which is called for each reading.
     ///
     /// # Errors
-    /// As [`survey::heads`] and `of`; when somebody formats or empties the store over and over.
+    /// As [`survey::heads`] and `of`; when the store is formatted or emptied repeatedly.
     pub(crate) fn picture<T>(
         &mut self,
         mut of: impl FnMut(&Heads, u16, ShardSurvey) -> Result<T>,
@@ -135,8 +135,8 @@ impl Reader {
         Err(Failure::failed("the store is being formatted or emptied; run the command again"))
     }
 
-    /// Looks at the shards until none has something wrong or there is no `pause` more; none where the store became
-    /// another one meanwhile.
+    /// Reads the shards until none has faults or `pause` returns false; `None` if the store was replaced
+    /// meanwhile.
     fn look<T>(
         &mut self,
         of: &mut impl FnMut(&Heads, u16, ShardSurvey) -> Result<T>,
@@ -158,7 +158,7 @@ impl Reader {
                 let faults = std::mem::take(&mut survey.faults);
                 seen.insert(shard, (faults, moving.len(), of(&heads, shard, survey)?));
             }
-            // One pause for all of them: a store with many damaged shards would take many times as long.
+            // One pause for all: separate pauses would take too long for many damaged shards.
             if again.is_empty() || !pause() {
                 break;
             }
@@ -173,7 +173,7 @@ impl Reader {
         Ok(Some(picture))
     }
 
-    /// Sleeps a little longer each time it is called, and says whether there is to be another look.
+    /// Returns a function that sleeps a little longer on each call and returns whether to read again.
     fn pauses(&self) -> impl FnMut() -> bool + use<> {
         let pauses = if self.may_move { PAUSES } else { 0 };
         let mut number = 0;
@@ -187,7 +187,7 @@ impl Reader {
         }
     }
 
-    /// The devices as they are now.
+    /// Returns the devices' current facts.
     pub(crate) fn facts(&self) -> Vec<DeviceFacts> {
         let of = |opened: &Opened| {
             let info = opened.device.info();
@@ -200,18 +200,17 @@ impl Reader {
         self.devices.iter().map(of).collect()
     }
 
-    /// The devices.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter().map(|opened| &opened.device)
     }
 }
 
-/// Whether a device was refused because somebody else has it.
+/// Returns whether a device was refused because another process has it open.
 fn is_taken(error: &impl std::fmt::Display) -> bool {
     error.to_string().contains("another process or handle has it open")
 }
 
-/// A refusal because somebody else has the store, with the option that looks at it nevertheless.
+/// Adds to such a refusal the option that reads the store nevertheless.
 pub(crate) fn naming_read_only(failure: Failure) -> Failure {
     match is_taken(&failure) {
         true => failure.and("or look at it as it is with --read-only"),
@@ -228,7 +227,7 @@ impl Opened {
         Ok(Opened { device, queue, memory: Some(memory) })
     }
 
-    /// Reads one run; what the medium cannot give back is zeroes.
+    /// Reads one range; unreadable parts are returned as zeroes.
     fn read(&mut self, unit: u64, into: &mut [u8]) -> adit_kvstore::Result<()> {
         let lba = Lba(unit * (UNIT_BYTES / u64::from(self.device.info().lba_bytes)));
         let mut whole = self.memory.take().expect("one read at a time");
@@ -293,7 +292,7 @@ impl Media for Reader {
         chunk_bytes: usize,
         each: &mut dyn FnMut(&[u8]) -> adit_kvstore::Result<bool>,
     ) -> adit_kvstore::Result<()> {
-        // Several chunks at once: a command each would be many.
+        // Several chunks at once, to need fewer commands.
         let mut room = vec![0; (CHUNK_BYTES as usize / chunk_bytes).max(1) * chunk_bytes];
         let mut unit = units.start;
         while unit < units.end {

@@ -25,7 +25,7 @@ pub struct SetupArgs {
     #[command(subcommand)]
     pub(super) command: SetupCommand,
 
-    /// Looks at another machine: a directory with its /sys, /proc, …, or a file by 'status --record'
+    /// Inspects another machine: a directory with its /sys, /proc, …, or a file written by 'status --record'
     #[arg(long, global = true, value_name = "PATH")]
     pub(super) sysroot: Option<PathBuf>,
 
@@ -47,7 +47,7 @@ pub(super) enum SetupCommand {
     Persist(PersistArgs),
 }
 
-/// For every command that changes something.
+/// Options of every command that makes changes.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(super) struct ChangeArgs {
     /// Only prints what would be done
@@ -64,7 +64,7 @@ Examples:
   Everything this command looked at, in a file for '--sysroot' or a bug report:
     sudo adit setup status --record host.tree")]
 pub(super) struct StatusArgs {
-    /// Also writes all that was looked at to FILE (model and serial numbers are in it)
+    /// Also writes everything that was read to FILE (including model and serial numbers)
     #[arg(long, value_name = "FILE")]
     pub(super) record: Option<PathBuf>,
 }
@@ -84,7 +84,7 @@ pub(super) struct BindArgs {
     #[arg(value_name = "BDF", required_unless_present = "recorded")]
     pub(super) devices: Vec<PciAddress>,
 
-    /// Binds what is recorded as bound: after a reboot, as the unit of 'adit setup persist' does
+    /// Binds the recorded devices again after a reboot, as the unit of 'adit setup persist' does
     #[arg(long, conflicts_with = "devices")]
     pub(super) recorded: bool,
 
@@ -92,7 +92,7 @@ pub(super) struct BindArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) user: Option<String>,
 
-    /// Grants the other devices of its IOMMU group that vfio-pci has as well
+    /// Accepts that the user can also open other devices of the IOMMU group that vfio-pci has
     #[arg(long)]
     pub(super) with_group: bool,
 
@@ -119,7 +119,7 @@ pub(super) struct UnbindArgs {
     #[arg(value_name = "BDF", required_unless_present = "all")]
     pub(super) devices: Vec<PciAddress>,
 
-    /// All that are recorded
+    /// All recorded devices
     #[arg(long, conflicts_with = "devices")]
     pub(super) all: bool,
 
@@ -127,7 +127,7 @@ pub(super) struct UnbindArgs {
     pub(super) change: ChangeArgs,
 }
 
-/// Brings everything back: drives to their drivers, hugepages, rules; completes what was cut off
+/// Undoes all changes to drives, hugepages and rules; completes interrupted runs
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -156,7 +156,7 @@ pub(super) struct GrantArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) user: String,
 
-    /// Also lets the user open what else vfio-pci has of the device's IOMMU group
+    /// Accepts that the user can also open other devices of the IOMMU group that vfio-pci has
     #[arg(long)]
     pub(super) with_group: bool,
 
@@ -164,7 +164,7 @@ pub(super) struct GrantArgs {
     pub(super) change: ChangeArgs,
 }
 
-/// Takes back what 'adit setup grant' gave
+/// Revokes what 'adit setup grant' granted
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  sudo adit setup revoke 0000:01:00.0")]
 pub(super) struct RevokeArgs {
@@ -176,7 +176,7 @@ pub(super) struct RevokeArgs {
     pub(super) change: ChangeArgs,
 }
 
-/// The sizes of hugepages that x86-64 has.
+/// x86-64's sizes of hugepages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum PageSize {
     /// 2 MiB
@@ -187,7 +187,7 @@ pub(super) enum PageSize {
     Gibi1,
 }
 
-/// Sets aside hugepages, checks what the kernel really gave, gives them back
+/// Allocates hugepages, checks what the kernel really allocated, and releases them
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 All or nothing: where the kernel gives fewer pages than were asked for, the number is put back and the possible number
@@ -198,27 +198,27 @@ Examples:
   sudo adit setup hugepages --size 1G --count 8 --persist
   sudo adit setup hugepages --release")]
 pub(super) struct HugepagesArgs {
-    /// Of which size
+    /// Size of a page
     #[arg(long, value_enum, ignore_case = true, default_value = "2M")]
     pub(super) size: PageSize,
 
-    /// How many pages there are to be
+    /// Number of pages to allocate
     #[arg(long, value_name = "N", value_parser = crate::units::count, required_unless_present_any = ["bytes", "release"], conflicts_with = "bytes")]
     pub(super) count: Option<u64>,
 
-    /// How many bytes there are to be, such as 512M or 4G; rounded up to whole pages
+    /// Number of bytes to allocate, such as 512M or 4G; rounded up to whole pages
     #[arg(long, value_name = "B", value_parser = crate::units::block_bytes)]
     pub(super) bytes: Option<u64>,
 
-    /// On which NUMA node; else the kernel spreads them over all
+    /// NUMA node; by default the kernel spreads pages over all nodes
     #[arg(long, value_name = "K")]
     pub(super) node: Option<u32>,
 
-    /// Also after the next boot (by tmpfiles.d)
+    /// Also allocates them at each boot (by tmpfiles.d)
     #[arg(long)]
     pub(super) persist: bool,
 
-    /// Puts all numbers back to what they were before the first change
+    /// Restores all numbers from before the first change
     #[arg(long, conflicts_with_all = ["count", "bytes", "node", "persist"])]
     pub(super) release: bool,
 
@@ -235,7 +235,7 @@ Examples:
   adit setup doctor
   adit setup doctor 0000:01:00.0 --json")]
 pub(super) struct DoctorArgs {
-    /// The device to look at; else all that are bound
+    /// The device to check; by default all bound devices
     #[arg(value_name = "BDF")]
     pub(super) device: Option<PciAddress>,
 }

@@ -1,7 +1,7 @@
-//! What `adit setup` does to a machine, one change at a time, and whose hands do it.
+//! Changes `adit setup` makes to a machine, and the interface that carries them out.
 //!
-//! A [`Change`] is a value: it can be printed, counted, carried out, or cut off before or after. [`Hands`] is who carries
-//! it out: this machine's kernel and file system (`machine::Machine`), or a simulated one in the tests.
+//! A [`Change`] is a value that can be printed, counted, carried out, or interrupted before or after. [`Hands`]
+//! carries it out: on this machine (`machine::Machine`), or on a simulated one in tests.
 
 use std::fmt;
 use std::fs::File;
@@ -13,57 +13,55 @@ use serde::Serialize;
 
 use crate::human::shell_word;
 
-/// One change.
+/// A single change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
 pub(crate) enum Change {
-    /// A write to an attribute of sysfs.
+    /// Writes a sysfs attribute.
     Write {
         /// The attribute.
         path: PathBuf,
-        /// What is written; a line feed is added.
+        /// The value; a line feed is appended.
         value: String,
     },
-    /// A file that is there as a whole and durable, or not at all.
+    /// Writes a file atomically and durably.
     File {
-        /// Its path; directories on the way are made.
+        /// Its path; missing directories are created.
         path: PathBuf,
-        /// All of it.
         content: String,
         /// Its permissions.
         mode: u32,
     },
-    /// A symbolic link.
+    /// Creates a symbolic link.
     Link {
-        /// Where it is.
+        /// Where the link is.
         path: PathBuf,
-        /// Where it leads.
+        /// Where it points.
         target: PathBuf,
     },
-    /// A file or link that goes, with what a [`Change::File`] that was cut off has left beside it; that there is none is
-    /// no failure.
+    /// Removes a file or link, and the leftover of an interrupted [`Change::File`]; a missing file is no
+    /// failure.
     Remove {
         /// The file.
         path: PathBuf,
     },
-    /// A file that gets another owner, and its group's and others' rights taken away.
+    /// Changes a file's owner, and removes the rights of its group and of others.
     Owner {
         /// The file.
         path: PathBuf,
-        /// The user's number.
+        /// The new owner.
         uid: u32,
     },
-    /// A program that runs to its end.
+    /// Runs a program to its end.
     Run {
         /// Its name, looked up in the system's directories.
         program: String,
-        /// Its words.
         arguments: Vec<String>,
     },
 }
 
 impl fmt::Display for Change {
-    /// As a person would do it in a shell, where that is possible: one line, with words quoted where they have to be.
+    /// Formats it as a shell command if possible, in one line with the necessary quotes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = |path: &Path| shell_word(&path.to_string_lossy());
         match self {
@@ -83,27 +81,28 @@ impl fmt::Display for Change {
     }
 }
 
-/// An exclusive claim on a block device: while it lives, nothing can mount it or a partition of it, swap to it or make it
-/// part of an array. None where nothing is really claimed.
+/// An exclusive claim on a block device: while it exists, the device and its partitions cannot be mounted, used
+/// for swap or added to an array. Holds `None` if nothing was really claimed.
 #[derive(Debug)]
 pub(crate) struct Claim(
     #[expect(dead_code, reason = "held open, never read")] pub(super) Option<File>,
 );
 
-/// Who carries changes out.
+/// Carries out changes.
 pub(crate) trait Hands {
     /// Carries out one change.
     ///
     /// # Errors
-    /// The system's reason, or that it took too long.
+    /// The system's reason, or a timeout.
     fn apply(&mut self, change: &Change) -> io::Result<()>;
 
-    /// Claims a block device (`/dev/nvme0n1`) for as long as the claim lives: opened with `O_EXCL`, read only.
+    /// Claims a block device such as `/dev/nvme0n1` while the claim exists, by opening it read-only with
+    /// `O_EXCL`.
     ///
     /// # Errors
-    /// `EBUSY` where the kernel, or somebody, has it in use.
+    /// `EBUSY` if it is in use.
     fn claim(&mut self, device: &Path) -> io::Result<Claim>;
 
-    /// Lets time pass.
+    /// Waits.
     fn pause(&mut self, time: Duration);
 }

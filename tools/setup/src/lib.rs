@@ -1,12 +1,12 @@
-//! `adit setup`: hands a drive to user space, and gives it back.
+//! `adit setup`: hands drives to user space and gives them back.
 //!
-//! Every command goes the same way. It looks at the machine below a [`Root`] (this machine, or a recorded one),
-//! decides, and then carries out `change::Change`s one after the other through an `operation::Operation`, which tells
-//! each before it is done. `--dry-run` ends at the telling. What a device was before is in a `record::DeviceRecord`
-//! on disk before the first change, so that `restore` can complete or undo whatever was cut off.
+//! Every command inspects the machine below a [`root::Root`] (this machine or a recorded one), decides, and
+//! then carries out [`change::Change`]s in order through an [`operation::Operation`], which prints each before
+//! making it. `--dry-run` only prints. A device's previous state is on disk in a [`record::DeviceRecord`]
+//! before the first change, so that `restore` can complete or undo an interrupted run.
 //!
-//! Nothing is taken that anything uses: `inventory` finds mounts, swap, holders, signatures and open files, and
-//! `bind` holds exclusive claims on the block devices while it takes the driver away.
+//! A device in use is never taken: [`inventory`] finds mounts, swap, holders, signatures and open files, and
+//! `bind` claims the block devices exclusively while it removes the driver.
 
 mod args;
 mod bind;
@@ -38,7 +38,7 @@ use failure::Result;
 /// Runs the command.
 ///
 /// # Errors
-/// One sentence with what to do next: a device in use, a right that is missing, a machine without an IOMMU.
+/// One sentence with what to do next: a device in use, a missing right, a machine without an IOMMU.
 pub fn run(args: &SetupArgs) -> Result<()> {
     let root = Root::open(args.sysroot.as_deref())?;
     match &args.command {

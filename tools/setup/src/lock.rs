@@ -1,4 +1,4 @@
-//! One `adit setup` at a time.
+//! The lock that allows one `adit setup` at a time.
 
 use std::fs::{self, File, OpenOptions};
 
@@ -8,18 +8,18 @@ use nix::fcntl::{Flock, FlockArg};
 use super::root::Root;
 use crate::failure::{Failure, Result};
 
-/// The lock's file; the lock itself goes with the process.
+/// The lock's file; the lock itself ends with the process.
 const FILE: &str = "/run/adit-setup.lock";
 
-/// The right to change the machine's set-up, until dropped.
+/// The right to change the machine, until dropped.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, never read")] Flock<File>);
 
 impl Lock {
-    /// Takes the lock, or says who has it.
+    /// Takes the lock.
     ///
     /// # Errors
-    /// When another `adit setup` is at work, or the file cannot be written.
+    /// When another `adit setup` holds it, with its process, or the file cannot be written.
     pub(crate) fn take(root: &Root) -> Result<Lock> {
         let path = root.path(FILE);
         let cannot =
@@ -29,7 +29,7 @@ impl Lock {
         let file = file.map_err(|why| cannot(&why))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => {
-                // Who has it, for the next one's message; the lock holds without it.
+                // The holder's id, for the message to the next process; the lock does not depend on it.
                 let _ = fs::write(&path, format!("{}\n", std::process::id()));
                 Ok(Lock(lock))
             }

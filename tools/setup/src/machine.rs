@@ -1,10 +1,10 @@
-//! This machine's hands: what a [`Change`] does for real.
+//! Carries out [`Change`]s on this machine.
 //!
-//! A write to sysfs can wait in the kernel for as long as a driver likes, and cannot be broken off. It is done by a
-//! thread of its own, so that at least the person is told after [`LIMIT`].
+//! A write to sysfs can block in a driver indefinitely and cannot be cancelled. It runs in a thread of its own,
+//! so that the user gets a report after [`LIMIT`].
 //!
-//! Files and links take their place by a rename, and directories are synced: after a crash there is the old one or the
-//! new one, and perhaps a fragment beside it that the next write or removal clears away.
+//! Files and links are renamed into place, and directories are synced: after a crash either the old or the new
+//! one exists, and perhaps a leftover beside it, which the next write or removal deletes.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -20,19 +20,20 @@ use nix::fcntl::OFlag;
 
 use super::change::{Change, Claim, Hands};
 
-/// How long one change may take.
+/// Time limit of one change.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Between two looks at a program that runs.
+/// Polling interval for a running program.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How long what a program printed may be on its way after its end. Something that it left behind may hold the pipe.
+/// How long to wait for a program's output after its end. A process it left behind may hold the pipe open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Where programs are, whatever a user's PATH says: the system's own first, as others than root may write to /usr/local.
+/// Where programs are searched, regardless of the user's PATH. The system's directories come first, because
+/// others than root may be able to write to /usr/local.
 const SYSTEM_DIRECTORIES: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin";
 
-/// The machine that this process runs on.
+/// The machine this process runs on.
 #[derive(Debug)]
 pub(crate) struct Machine;
 
@@ -50,7 +51,7 @@ impl Hands for Machine {
 
     fn claim(&mut self, device: &Path) -> io::Result<Claim> {
         let device = device.to_owned();
-        // A drive that has died keeps whoever opens it waiting.
+        // Opening a dead drive may block.
         let open =
             move || OpenOptions::new().read(true).custom_flags(OFlag::O_EXCL.bits()).open(device);
         within(LIMIT, open).map(|file| Claim(Some(file)))
@@ -61,17 +62,17 @@ impl Hands for Machine {
     }
 }
 
-/// Runs `work` in a thread of its own and waits for it for a bounded time.
+/// Runs `work` in a thread of its own and waits for it for a limited time.
 ///
 /// # Errors
-/// What `work` returns, or that it took too long; it is then left to itself.
+/// The error of `work`, or a timeout; the thread is then abandoned.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let (done, result) = mpsc::channel();
     thread::Builder::new().spawn(move || {
-        // Nobody listens any more when it took too long.
+        // After a timeout the receiver is gone.
         let _ = done.send(work());
     })?;
     result.recv_timeout(limit).unwrap_or_else(|_| Err(too_long("the kernel", limit)))
@@ -87,16 +88,16 @@ fn write_attribute(path: &Path, value: &str) -> impl FnOnce() -> io::Result<()> 
     move || OpenOptions::new().write(true).open(path)?.write_all(line.as_bytes())
 }
 
-/// Writes beside the file, then takes its place: a crash leaves the old one or the new one.
+/// Writes a temporary file and renames it: a crash leaves the old file or the new one.
 fn replace(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     let directory = directory_of(path)?;
     let beside = beside(path);
     delete(&beside)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
-    // The process's umask may have taken some away.
+    // The umask may have removed permissions.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content.as_bytes())?;
-    // Without it the new name could come to disk before the content.
+    // Otherwise the rename could reach the disk before the content.
     file.sync_all()?;
     fs::rename(&beside, path)?;
     sync(directory)
@@ -116,7 +117,7 @@ fn remove(path: &Path) -> io::Result<()> {
     if removed.contains(&true) { sync(parent(path)) } else { Ok(()) }
 }
 
-/// Removes a file; says whether there was one.
+/// Removes a file; returns whether it existed.
 fn delete(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Err(why) if why.kind() == ErrorKind::NotFound => Ok(false),
@@ -124,7 +125,7 @@ fn delete(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Where a file is written before it takes its place; a write that was cut off leaves it there.
+/// Returns the path of the temporary file, which an interrupted write leaves behind.
 pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -135,7 +136,7 @@ fn parent(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
 }
 
-/// The directory that `path` is in, made where it is missing, each one on the way durably.
+/// Returns the directory of `path`, creating it and its missing ancestors durably.
 fn directory_of(path: &Path) -> io::Result<&Path> {
     let directory = parent(path);
     let missing: Vec<&Path> = directory.ancestors().take_while(|one| !one.exists()).collect();
@@ -155,10 +156,10 @@ fn own(path: &Path, uid: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o600))
 }
 
-/// Runs a program and returns what it printed.
+/// Runs a program and returns its output.
 ///
 /// # Errors
-/// That it is not there, takes too long, or fails: then with the last line of what it said.
+/// It is missing, takes too long, or fails; the error then includes the last line it printed.
 pub(crate) fn run(program: &str, arguments: &[String], limit: Duration) -> io::Result<String> {
     let mut child = Command::new(program)
         .args(arguments)
@@ -167,7 +168,7 @@ pub(crate) fn run(program: &str, arguments: &[String], limit: Duration) -> io::R
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // A Ctrl-C at the terminal is for us; what was begun runs to its end.
+        // Ctrl-C at the terminal must reach only us, so that the program can finish.
         .process_group(0)
         .spawn()?;
     let printed = listen(child.stdout.take().expect("piped"))?;
@@ -182,12 +183,12 @@ pub(crate) fn run(program: &str, arguments: &[String], limit: Duration) -> io::R
     Err(io::Error::other(last.map_or_else(|| status.to_string(), |line| line.trim().to_owned())))
 }
 
-/// Reads all of a pipe in a thread of its own, so that the program never waits for us.
+/// Reads a pipe to its end in a thread of its own, so that the program never blocks on it.
 fn listen(mut source: impl Read + Send + 'static) -> io::Result<Receiver<String>> {
     let (done, text) = mpsc::channel();
     thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error is still worth telling.
+        // Output before an error is still useful.
         let _ = source.read_to_end(&mut bytes);
         let _ = done.send(String::from_utf8_lossy(&bytes).into_owned());
     })?;
@@ -202,7 +203,7 @@ fn end(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
         }
         if begun.elapsed() > limit {
             child.kill()?;
-            // A program that hangs in the kernel does not end by this; it is not waited for.
+            // A program stuck in the kernel does not die from this and is not waited for.
             let _ = child.try_wait()?;
             return Err(too_long("it", limit));
         }
@@ -233,7 +234,7 @@ mod tests {
         let path = root.path("/etc/deep/below/x.rules");
         apply(&file(&path, "one\n")).expect("directories are made");
         let held = File::open(&path).expect("the old one");
-        // What an earlier write that was cut off has left, with another mode.
+        // The leftover of an interrupted write, with another mode.
         fs::write(beside(&path), "fragment").expect("fragment");
         apply(&file(&path, "two\n")).expect("replaced");
         assert_eq!(fs::read_to_string(&path).expect("file"), "two\n");

@@ -1,6 +1,7 @@
-//! One run of a command that changes the machine: each change told, then done.
+//! One run of a command that changes the machine: prints each change, then makes it.
 //!
-//! [`run`] is the frame of every such command: rights, the lock against a second one, Ctrl-C, and the report at the end.
+//! [`run`] surrounds every such command: it checks rights, takes the lock, handles Ctrl-C, and reports at the
+//! end.
 
 use std::fmt::Display;
 use std::io;
@@ -22,10 +23,10 @@ use crate::human::printable;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
-/// Between two looks at something that is waited for.
+/// Polling interval of waits.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Changes in the order in which they are made.
+/// Makes changes in order.
 pub(crate) struct Operation<'a> {
     /// The machine as it is now.
     pub(crate) root: &'a Root,
@@ -33,19 +34,20 @@ pub(crate) struct Operation<'a> {
     interrupted: &'a dyn Fn() -> bool,
     dry_run: bool,
     json: bool,
-    /// What was done or tried, in order.
+    /// Changes made or attempted, in order.
     changes: Vec<Change>,
     notes: Vec<String>,
-    /// The kernel has not finished a write: nothing more can be done to that device.
+    /// The kernel has not finished a write, so nothing more can be done to that device.
     stuck: bool,
-    /// What could not be told; a change that was begun is not given up for that.
+    /// The first failure to print; it does not stop changes that were begun.
     untold: Option<Failure>,
 }
 
-/// Carries out `body` on this machine, and reports: sentences and changes as they come, or one JSON object at the end.
+/// Carries out `body` on this machine and reports: sentences and changes as they come, or one JSON object at
+/// the end.
 ///
 /// # Errors
-/// What `body` returns, and before it: no root, a recorded machine, another `adit setup` at work.
+/// The error of `body`, or one before it: no root, a recorded machine, another `adit setup` running.
 pub(crate) fn run<T: Serialize>(
     root: &Root,
     change: ChangeArgs,
@@ -57,12 +59,12 @@ pub(crate) fn run<T: Serialize>(
     let interrupted = || interrupt.requested();
     let mut hands = Machine;
     let mut operation = Operation::new(root, &mut hands, &interrupted, change.dry_run, json);
-    // The lock is held until the end of the body.
+    // The lock is held until the body ends.
     let result = admitted.and_then(|_lock| body(&mut operation));
     operation.report(result)
 }
 
-/// Whether changes may be made at all; the lock is held for as long as they are.
+/// Checks that changes are allowed, and takes the lock for them.
 fn admit(root: &Root) -> Result<Lock> {
     if !root.is_live() {
         return Err(Failure::usage("a recorded machine cannot be changed; add --dry-run"));
@@ -76,7 +78,7 @@ fn admit(root: &Root) -> Result<Lock> {
 }
 
 impl<'a> Operation<'a> {
-    /// An operation by `hands`; `interrupted` says whether the person has asked to end.
+    /// Creates an operation that uses `hands`; `interrupted` tells whether the user wants to stop.
     pub(crate) fn new(
         root: &'a Root,
         hands: &'a mut dyn Hands,
@@ -97,18 +99,17 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Whether nothing is really done.
     pub(crate) fn is_dry(&self) -> bool {
         self.dry_run
     }
 
-    /// Tells the change, and makes it.
+    /// Prints the change and makes it.
     ///
     /// # Errors
-    /// What was attempted, the system's reason, and what to do next where that is known.
+    /// The attempted change, the system's reason, and what to do next if known.
     pub(crate) fn change(&mut self, change: Change) -> Result<()> {
         self.tell(&change);
-        // Also one that fails: who knows how far it went.
+        // Includes failed changes, which may have had an effect.
         self.changes.push(change.clone());
         if self.dry_run {
             return Ok(());
@@ -120,7 +121,7 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Makes the change unless it is a file that is there already as it should be; says whether it was made.
+    /// Makes the change unless it is a file that already has its content; returns whether it did.
     ///
     /// # Errors
     /// As [`Operation::change`].
@@ -136,7 +137,7 @@ impl<'a> Operation<'a> {
     fn tell(&mut self, change: &Change) {
         let prefix = if self.dry_run { "would " } else { "" };
         let mut text = format!("{prefix}{change}\n");
-        // Our own notes are told of, but not recited; they are in the JSON.
+        // Our own state files are listed without their content, which is in the JSON.
         if let Change::File { path, content, .. } = change
             && !path.starts_with(STATE)
         {
@@ -145,10 +146,10 @@ impl<'a> Operation<'a> {
         self.print(&text);
     }
 
-    /// A sentence for the person, in one line.
+    /// Prints a sentence on one line.
     ///
     /// # Errors
-    /// None in the middle of changes: what could not be written ends the operation as a failure when all is done.
+    /// Never during changes: output failures are reported after all changes.
     pub(crate) fn say(&mut self, sentence: impl Display) -> Result<()> {
         let sentence = printable(&sentence.to_string());
         self.print(&format!("{sentence}\n"));
@@ -163,10 +164,11 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Claims a block device; see [`Hands::claim`]. In a dry run too, as far as rights go: it tells whether it could be.
+    /// Claims a block device; see [`Hands::claim`]. A dry run on this machine claims too, if it has the rights,
+    /// to find out whether it would succeed.
     ///
     /// # Errors
-    /// The system's own.
+    /// The system's error.
     pub(crate) fn claim(&mut self, device: &Path) -> io::Result<Claim> {
         if self.dry_run && !self.root.is_live() {
             return Ok(Claim(None));
@@ -179,18 +181,18 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Whether a change has taken too long, so that the kernel is at it still.
+    /// Returns whether a change has timed out and is still in progress in the kernel.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck
     }
 
-    /// Whether the person has asked to end.
+    /// Returns whether the user wants to stop.
     pub(crate) fn is_interrupted(&self) -> bool {
         (self.interrupted)()
     }
 
-    /// Waits until `done`, for a bounded time; says whether it came to be. Nothing is waited for in a dry run. A wish to
-    /// end that comes meanwhile ends the waiting; one that came before does not, as it is waited for in undoing, too.
+    /// Waits for `done` for a limited time; returns whether it became true. A dry run does not wait. An
+    /// interrupt during the wait ends it; an earlier one does not, because undoing waits too.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -212,7 +214,7 @@ impl<'a> Operation<'a> {
         true
     }
 
-    /// Ends the operation: with JSON, one object that also tells of a failure.
+    /// Ends the operation; with JSON, prints one object that includes a failure.
     fn report<T: Serialize>(mut self, result: Result<T>) -> Result<()> {
         let result = result.and_then(|outcome| self.untold.take().map_or(Ok(outcome), Err));
         if self.json {
@@ -234,7 +236,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// What a refusal means, and what to do next.
+/// Explains a failed change, and what to do next.
 fn explain(change: &Change, why: &io::Error) -> Failure {
     use io::ErrorKind::{
         NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, ResourceBusy, StorageFull,
@@ -298,7 +300,7 @@ mod tests {
         Change::Write { path: "/sys/x".into(), value: "1".into() }
     }
 
-    /// What an operation says whose hands refuse `change`.
+    /// Returns the message for a `change` that is refused.
     fn refused(kind: io::ErrorKind, change: Change) -> String {
         let (root, mut hands) = (machine(), Idle { refuses: Some(kind), ..Idle::default() });
         let mut operation = Operation::new(&root, &mut hands, &|| false, false, true);
@@ -359,7 +361,7 @@ mod tests {
         }));
         assert!(!operation.wait("", LOOK * 9, |_| false));
         asked.set(true);
-        // Asked before it: as in undoing, it is waited for all the same.
+        // Interrupted earlier: as in undoing, it waits all the same.
         assert!(!operation.wait("", LOOK * 9, |_| false));
         asked.set(false);
         assert!(!operation.wait("", Duration::from_secs(3600), |_| {

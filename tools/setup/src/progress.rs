@@ -1,4 +1,4 @@
-//! What is being waited for: one line on a terminal after two seconds, nothing in a pipe.
+//! Shows waits: one line on a terminal after two seconds, nothing in a pipe.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::human::printable;
 
-/// Shorter waits stay silent.
+/// Shorter waits are not shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Between two looks at whether there is something to show.
+/// Interval between updates.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A line that shows itself while something else has this thread: a program, a write that the kernel takes its time for.
+/// Shows a line while this thread is blocked by a program or a slow write.
 pub(crate) struct Ticker(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Ticker {
-    /// For something that is called `what`, from now until this value is dropped.
+    /// Shows `what` from now until this value is dropped.
     pub(crate) fn start(what: String) -> Ticker {
         if !io::stderr().is_terminal() {
             return Ticker(None);
@@ -37,7 +37,7 @@ impl Drop for Ticker {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.0.take() {
             drop(stop);
-            // A panic in there costs a line on the terminal and nothing else.
+            // A panic there only costs a line on the terminal.
             let _ = thread.join();
         }
     }
@@ -51,16 +51,16 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// For a wait that is called `what` (`waiting for nvme0n1`).
+    /// Creates a line for a wait such as `waiting for nvme0n1`.
     pub(crate) fn new(what: &str) -> Line {
         Line { what: printable(what), terminal: io::stderr().is_terminal(), shown_s: 0 }
     }
 
-    /// Shows how long it has been, once a second.
+    /// Updates the elapsed time once a second.
     pub(crate) fn show(&mut self, waited: Duration) {
         if self.terminal && waited >= PATIENCE && waited.as_secs() > self.shown_s {
             self.shown_s = waited.as_secs();
-            // A terminal that went away takes nothing with it.
+            // A terminal that has gone away is no failure.
             let _ = write!(io::stderr(), "\r{} … {} s\x1b[K", self.what, self.shown_s);
         }
     }

@@ -1,7 +1,7 @@
-//! What a device was before `adit setup` took it: one file for each, written before the first change.
+//! A device's state before `adit setup` took it: one file per device, written before the first change.
 //!
-//! `/var/lib/adit/setup/devices/0000:01:00.0.json`. It survives a reboot and a crash: `unbind` and `restore` bring back
-//! what it says, whatever the phase; it goes when that is done.
+//! The file, such as `/var/lib/adit/setup/devices/0000:01:00.0.json`, survives reboots and crashes: `unbind`
+//! and `restore` return to its state from any phase, and remove it at the end.
 
 use std::path::PathBuf;
 
@@ -12,87 +12,86 @@ use super::change::Change;
 use super::root::Root;
 use crate::failure::{Failure, Result};
 
-/// Where `adit setup` keeps what it must not forget.
+/// The folder of `adit setup`'s persistent state.
 pub(crate) const STATE: &str = "/var/lib/adit/setup";
 
-/// The form of a record.
+/// The record's format version.
 pub(crate) const VERSION: u32 = 1;
 
 /// One device's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeviceRecord {
-    /// The form of this file: [`VERSION`].
+    /// The format version: [`VERSION`].
     pub(crate) version: u32,
     /// The device's PCI address.
     pub(crate) bdf: String,
-    /// How far things went.
+    /// The phase of the binding.
     pub(crate) phase: Phase,
-    /// What to bring back.
+    /// The state to restore.
     pub(crate) before: Before,
-    /// Which device it is, wherever a later boot numbers it.
+    /// Identifies the device if a later boot changes its address.
     pub(crate) identity: Identity,
     /// The boot (`/proc/sys/kernel/random/boot_id`) in which it was bound.
     pub(crate) boot_id: String,
-    /// The user who was granted the device.
+    /// The user the device is granted to.
     pub(crate) grant: Option<String>,
-    /// Whether it may be opened by another's grant in its IOMMU group, and others by its own.
+    /// Whether grants may open it together with other devices of its IOMMU group.
     #[serde(default)]
     pub(crate) with_group: bool,
 }
 
-/// How far a binding has gone.
+/// The phase of a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
-    /// On its way to vfio-pci.
+    /// Being bound to vfio-pci.
     Binding,
-    /// There.
+    /// Bound.
     Bound,
-    /// On its way back.
+    /// Being given back.
     Unbinding,
 }
 
-/// The state to bring back.
+/// The state to restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Before {
-    /// Its driver; none was bound otherwise.
+    /// Its driver, if it had one.
     pub(crate) driver: Option<String>,
-    /// Its `driver_override`.
     pub(crate) driver_override: Option<String>,
 }
 
-/// What tells this device from another at the same address. While a device is bound to vfio-pci the kernel knows
-/// none of it.
+/// Distinguishes this device from another at the same address. The kernel knows none of this while vfio-pci has
+/// the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
-    /// Vendor and device, `8086:0a54`.
+    /// Vendor and device ids, such as `8086:0a54`.
     pub(crate) ids: String,
-    /// Its model, where the kernel's driver told.
+    /// Its model, if the kernel's driver reported it.
     pub(crate) model: Option<String>,
-    /// Its serial number, likewise.
+    /// Its serial number, if reported.
     pub(crate) serial: Option<String>,
-    /// Its firmware's revision, likewise.
+    /// Its firmware revision, if reported.
     pub(crate) firmware: Option<String>,
-    /// Bytes of all its namespaces, likewise.
+    /// Bytes of all its namespaces, if reported.
     pub(crate) size_bytes: Option<u64>,
-    /// Its block devices, to be waited for when it comes back.
+    /// Its block devices, which are waited for when it is given back.
     pub(crate) namespaces: Vec<String>,
 }
 
-/// The record's file.
+/// Returns the record's file.
 fn path(address: PciAddress) -> String {
     format!("{STATE}/devices/{address}.json")
 }
 
-/// Which boot of the machine this is.
+/// Returns the id of the current boot.
 pub(crate) fn boot_id(root: &Root) -> String {
     root.text("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// The record of the device at `address`, if there is one.
+/// Loads the record of the device at `address`, if there is one.
 ///
 /// # Errors
-/// When the file is there and is no record of ours: it is named.
+/// When the file exists but is no record of ours; names it.
 pub(crate) fn load(root: &Root, address: PciAddress) -> Result<Option<DeviceRecord>> {
     let file = path(address);
     let Some(text) = root.text(&file) else { return Ok(None) };
@@ -109,7 +108,7 @@ pub(crate) fn load(root: &Root, address: PciAddress) -> Result<Option<DeviceReco
     Ok(Some(record))
 }
 
-/// The devices that have a record, readable or not, in order.
+/// Returns the devices with a record, readable or not, in order.
 pub(crate) fn addresses(root: &Root) -> Vec<PciAddress> {
     let names = root.names(format!("{STATE}/devices"));
     let addresses = names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok());
@@ -118,7 +117,7 @@ pub(crate) fn addresses(root: &Root) -> Vec<PciAddress> {
     addresses
 }
 
-/// The changes that clear away what writes that were cut off have left among our own files.
+/// Returns the changes that remove leftovers of interrupted writes among our files.
 pub(crate) fn fragments(root: &Root) -> Vec<Change> {
     let mut found = Vec::new();
     for directory in [STATE.to_owned(), format!("{STATE}/devices")] {
@@ -131,24 +130,24 @@ pub(crate) fn fragments(root: &Root) -> Vec<Change> {
 }
 
 impl DeviceRecord {
-    /// The device's address.
+    /// Returns the device's address.
     pub(crate) fn address(&self) -> PciAddress {
         self.bdf.parse().expect("written from an address, compared with one when read")
     }
 
-    /// Whether the device was bound since the machine was booted. Neither a driver, nor an override, nor an owner of
-    /// a device's file outlives a boot: what vfio-pci has of an earlier record, it has from another tool.
+    /// Returns whether the device was bound in this boot. Drivers, overrides and file owners do not survive a
+    /// reboot, so if vfio-pci has the device of an earlier record, another tool bound it.
     pub(crate) fn is_of_this_boot(&self, root: &Root) -> bool {
         self.boot_id == boot_id(root)
     }
 
-    /// The change that writes it down.
+    /// Returns the change that writes the record.
     pub(crate) fn stored(&self) -> Change {
         let text = serde_json::to_string_pretty(self).expect("a record is plain data");
         Change::File { path: self.file(), content: text + "\n", mode: 0o644 }
     }
 
-    /// The change that forgets it.
+    /// Returns the change that removes the record.
     pub(crate) fn forgotten(&self) -> Change {
         Change::Remove { path: self.file() }
     }

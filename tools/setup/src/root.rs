@@ -1,8 +1,8 @@
-//! Where the machine's files are: at `/`, or below a directory that holds a recorded machine.
+//! The machine's files: at `/`, or below a directory with a recorded machine.
 //!
-//! Everything that `adit setup` knows it reads here, by the path that the file has on the machine. Reads never fail:
-//! what cannot be read is `None` or empty, and what that means is for the caller to say. What was read is noted, so that
-//! a recording (`status --record`) holds exactly that.
+//! All of `adit setup`'s reads go through this module, by the file's path on the machine. Reads never fail: an
+//! unreadable file is `None` or empty, and the caller decides what that means. Reads are noted, so that a
+//! recording (`status --record`) contains exactly what was read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,16 +17,16 @@ use super::machine;
 use super::tree::{self, NOT_RECORDED, Noted, Scratch};
 use crate::failure::{Failure, Result};
 
-/// How long a program may take that only looks.
+/// Time limit of a program that only reads.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long the kernel may take to answer what it answers at once as a rule.
+/// Time limit of an attribute that the kernel usually answers at once.
 const ATTRIBUTE_LIMIT: Duration = Duration::from_secs(2);
 
-/// What a recording holds in the place of a device's file that the recording user could open.
+/// Stands in a recording for a device file that the recording user could open.
 const OPENABLE: &str = "may be opened";
 
-/// And of one that they could not.
+/// Stands in a recording for a device file that the recording user could not open.
 const CLOSED: &str = "permission denied";
 
 /// The files of one machine.
@@ -34,17 +34,18 @@ const CLOSED: &str = "permission denied";
 pub struct Root {
     base: PathBuf,
     live: bool,
-    /// What was looked at.
+    /// Paths read so far.
     noted: Mutex<BTreeMap<PathBuf, Noted>>,
-    /// Where a recording is unpacked, removed at the end.
+    /// Where a recording is unpacked, removed on drop.
     _scratch: Option<Scratch>,
 }
 
 impl Root {
-    /// This machine, or the one recorded at `sysroot`: a directory, or a file that `status --record` wrote.
+    /// Opens this machine, or the one recorded at `sysroot`: a directory, or a file written by `status
+    /// --record`.
     ///
     /// # Errors
-    /// When there is nothing at `sysroot`, or it is no recording.
+    /// When `sysroot` does not exist or is no recording.
     pub fn open(sysroot: Option<&Path>) -> Result<Root> {
         let Some(path) = sysroot else { return Ok(Root::at("/".into(), true, None)) };
         let cannot = |why: &dyn std::fmt::Display| {
@@ -72,31 +73,31 @@ impl Root {
         Root::at(scratch.path().to_owned(), false, Some(scratch))
     }
 
-    /// Whether this is the machine that the process runs on. Nothing is changed, opened or run otherwise.
+    /// Returns whether this is the machine the process runs on. Otherwise nothing is changed, opened or run.
     pub(crate) fn is_live(&self) -> bool {
         self.live
     }
 
-    /// Where the file `path` (absolute, as on the machine) really is. Reading there is not noted.
+    /// Returns the real location of `path` (absolute, as on the machine). Reads there are not noted.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.base.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Notes that `path` was looked at, for readers that do so themselves.
+    /// Notes `path` for callers that read it themselves.
     pub(crate) fn note(&self, path: impl AsRef<Path>) {
         self.noted.lock().expect("no reader panics").entry(path.as_ref().to_owned()).or_default();
     }
 
-    /// The text of a file, without the white space around it.
+    /// Returns a file's text without surrounding white space.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         self.note(&path);
         let bytes = fs::read(self.inside(path)?).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// As [`Root::text`], for an attribute that is read under the lock of its device: while a driver is stuck in taking
-    /// or leaving the device the kernel does not answer, and what is known then is nothing.
+    /// As [`Root::text`], for an attribute that is read under its device's lock: while a driver is stuck in
+    /// probing or removing the device the kernel does not answer, and the result is `None`.
     pub(crate) fn text_in_time(&self, path: impl AsRef<Path>) -> Option<String> {
         if !self.live {
             return self.text(path);
@@ -107,7 +108,8 @@ impl Root {
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// Where a file is, if it is part of this machine: links of a recording by others could lead out of it.
+    /// Returns a file's location if it is inside the machine's directory; links of untrusted recordings could
+    /// lead out of it.
     fn inside(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         let real = self.path(path);
         if self.live {
@@ -116,7 +118,7 @@ impl Root {
         fs::canonicalize(real).ok().filter(|real| real.starts_with(&self.base))
     }
 
-    /// The names in a directory, sorted; none where there is no such directory.
+    /// Returns the names in a directory, sorted; empty if it does not exist.
     pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let directory = directory.as_ref();
         self.note(directory);
@@ -127,7 +129,7 @@ impl Root {
         names
     }
 
-    /// As [`Root::names`], but nothing is noted: for directories of which little matters.
+    /// As [`Root::names`], without noting, for directories of which little matters.
     pub(crate) fn names_quietly(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let Some(real) = self.inside(directory) else { return Vec::new() };
         let Ok(entries) = fs::read_dir(real) else { return Vec::new() };
@@ -137,21 +139,21 @@ impl Root {
         names
     }
 
-    /// Whether there is such a file or directory, links followed.
+    /// Returns whether the file or directory exists, following links.
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.note(&path);
         self.path(path).exists()
     }
 
-    /// Whether a change that removes `path` would remove anything: a file, a link wherever it leads, or what a write that
-    /// was cut off has left beside it.
+    /// Returns whether removing `path` would have an effect: on a file, a link with any target, or the leftover
+    /// of an interrupted write.
     pub(crate) fn is_left(&self, path: impl AsRef<Path>) -> bool {
         let paths = [path.as_ref().to_owned(), machine::beside(path.as_ref())];
         paths.iter().any(|path| fs::symlink_metadata(self.path(path)).is_ok())
     }
 
-    /// Whether there is such a file, whose content is nobody's business, such as a table of the firmware. A
-    /// recording holds that it is there, and no more.
+    /// Returns whether a file exists whose content must not be recorded, such as a firmware table. The
+    /// recording contains only its existence.
     pub(crate) fn present(&self, path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
         let there = self.path(path).exists();
@@ -163,8 +165,8 @@ impl Root {
         there
     }
 
-    /// Whether this user may read and write the device's file `path`; none where there is no such file. A recording
-    /// holds the answer in the file's place.
+    /// Returns whether this user may read and write the device file `path`; `None` if it does not exist. A
+    /// recording contains the answer instead of the file.
     pub(crate) fn openable(&self, path: impl AsRef<Path>) -> Option<bool> {
         let (path, real) = (path.as_ref(), self.path(&path));
         if real.is_dir() || !real.exists() {
@@ -179,7 +181,7 @@ impl Root {
         Some(openable)
     }
 
-    /// The lines of a long file that are to be kept; a recording holds only those.
+    /// Returns the lines of a long file that `keep` accepts; the recording contains only those.
     pub(crate) fn lines(
         &self,
         path: impl AsRef<Path>,
@@ -193,42 +195,42 @@ impl Root {
         Some(kept)
     }
 
-    /// Notes what a recording is to hold in the place of a file's content.
+    /// Notes a replacement for a file's content.
     fn note_as(&self, path: &Path, text: String) {
         self.noted.lock().expect("no reader panics").insert(path.to_owned(), Noted::Text(text));
     }
 
-    /// Where a link leads, as on the machine; it is not noted.
+    /// Returns a link's target on the machine without noting it.
     pub(crate) fn link_quietly(&self, link: impl AsRef<Path>) -> Option<PathBuf> {
         let target = fs::read_link(self.path(link)).ok()?;
         Some(tree::on_the_machine(&self.base, &target))
     }
 
-    /// Notes a link of which only where it leads matters, and not what is there.
+    /// Notes a link whose target's content does not matter.
     pub(crate) fn note_link(&self, link: impl AsRef<Path>, target: impl AsRef<Path>) {
         let (link, target) = (link.as_ref().to_owned(), target.as_ref().to_owned());
         self.noted.lock().expect("no reader panics").insert(link, Noted::Link(target));
     }
 
-    /// The last component of what a link leads to: a driver's or a group's name.
+    /// Returns the last component of a link's target, such as the name of a driver or a group.
     pub(crate) fn link_name(&self, link: impl AsRef<Path>) -> Option<String> {
         self.note(&link);
         let target = fs::read_link(self.path(link)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The path, as on the machine, without links in it.
+    /// Resolves all links in a path of the machine.
     pub(crate) fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         self.note(&path);
         let real = fs::canonicalize(self.path(path)).ok()?;
         Some(Path::new("/").join(real.strip_prefix(&self.base).ok()?))
     }
 
-    /// What `program`, which only looks, prints about `subject`; in a recording that is the file
-    /// `/recorded/PROGRAM/SUBJECT`, or why it printed nothing, in `SUBJECT.failed`.
+    /// Returns the output of `program`, which must only read, about `subject`. A recording contains it in
+    /// `/recorded/PROGRAM/SUBJECT`, or the failure in `SUBJECT.failed`.
     ///
     /// # Errors
-    /// Why it printed nothing: it is not installed, has no right, or was not recorded.
+    /// Why there is no output: it is not installed, lacks rights, or was not recorded.
     pub(crate) fn probe(
         &self,
         program: &str,
@@ -260,7 +262,7 @@ impl Root {
         })
     }
 
-    /// What `look` finds on this machine; in a recording, what it found then: the file `/recorded/NAME`.
+    /// Returns the result of `look` on this machine; a recording contains it in `/recorded/NAME`.
     pub(crate) fn observed(&self, name: &str, look: impl FnOnce() -> String) -> Option<String> {
         let file = Path::new("/recorded").join(name);
         if !self.live {
@@ -271,7 +273,7 @@ impl Root {
         Some(seen)
     }
 
-    /// All that was looked at so far, as a recording.
+    /// Returns everything read so far as a recording.
     pub(crate) fn recording(&self) -> String {
         tree::pack(&self.base, &self.noted.lock().expect("no reader panics"))
     }

@@ -1,10 +1,11 @@
-//! A machine for tests: a kernel that reacts to writes in sysfs as Linux does, over the files of a recorded one.
+//! A simulated machine for tests: a kernel that reacts to sysfs writes like Linux, on top of a recorded
+//! machine's files.
 //!
-//! It can refuse any change, end the process before, in the middle of or after any change, and be booted again. Two laws
-//! are held by the machine itself, whatever a test looks for: a drive is taken from the kernel's driver only under a claim
-//! to each of its block devices, and never while one is in use.
+//! It can refuse any change, kill the process before, during or after any change, and reboot. In every test it
+//! asserts two laws: a drive is taken from the kernel's driver only while all its block devices are claimed,
+//! and never while one is in use.
 //!
-//! It does not simulate time (a pause is one tick), several processes, or devices that fail by themselves.
+//! It does not simulate time (a pause is one tick), several processes, or spontaneous device failures.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,13 +24,13 @@ use super::operation::Operation;
 use super::root::Root;
 use crate::failure::Result;
 
-/// The switch of VFIO without an IOMMU.
+/// VFIO's switch for running without an IOMMU.
 const SWITCH: &str = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
 
-/// The most ticks that a file takes to appear.
+/// The most ticks a file takes to appear.
 const TICKS_MAX: u64 = 3;
 
-/// A machine without devices: its `/proc`, and what PCI, modules and an IOMMU bring.
+/// A machine without devices: its `/proc`, and what PCI, modules and an IOMMU provide.
 const BARE: &str = "\
 /proc/sys/kernel/osrelease = 6.1.0-18-amd64
 /proc/sys/kernel/random/boot_id = boot-1
@@ -49,83 +50,79 @@ const BARE: &str = "\
 /sys/module/nvme/
 ";
 
-/// A drive that a machine has.
+/// A simulated drive.
 #[derive(Clone, Debug)]
 pub(crate) struct Drive {
     /// Its address.
     pub(crate) bdf: &'static str,
-    /// Its IOMMU group; none in a machine without an IOMMU.
+    /// Its IOMMU group; `None` without an IOMMU.
     pub(crate) group: Option<u32>,
-    /// Its serial number.
     pub(crate) serial: &'static str,
-    /// How many namespaces it has.
     pub(crate) namespaces: u32,
 }
 
 impl Drive {
-    /// A drive with one namespace and an IOMMU group.
+    /// Creates a drive with one namespace and an IOMMU group.
     pub(crate) fn new(bdf: &'static str, group: u32) -> Drive {
         Drive { bdf, group: Some(group), serial: bdf, namespaces: 1 }
     }
 }
 
-/// What befalls a run at one of its changes.
+/// A fault at one of a run's changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The process is killed before the change.
     KilledBefore,
-    /// The process is killed while it writes a file: the old one stays, with a fragment beside it.
+    /// The process is killed while writing a file: the old one remains, with a fragment beside it.
     KilledAmid,
-    /// The process is killed when the change is done.
+    /// The process is killed after the change.
     KilledAfter,
     /// The change is refused.
     Refused(Errno),
-    /// The change is not finished in time.
+    /// The change times out.
     Hangs,
-    /// The person asks to end while it is done.
+    /// The user interrupts during the change.
     Interrupted,
-    /// Process 77 opens this file while it is done.
+    /// Process 77 opens this file during the change.
     Opened(&'static str),
 }
 
-/// The end of a process that was killed.
+/// The result of a killed process.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Killed;
 
 /// A machine and its files.
 pub(crate) struct World {
-    /// Its files.
     pub(crate) root: Root,
-    /// Its kernel.
     pub(crate) kernel: Kernel,
 }
 
 /// One PCI function.
 struct Function {
     drive: Drive,
-    /// The number that the kernel gives its controller.
+    /// The kernel's number for its controller.
     instance: usize,
     driver: Option<String>,
     driver_override: Option<String>,
-    /// Ticks until its files are there.
+    /// Ticks until its files appear.
     due: Option<u64>,
 }
 
 impl Function {
-    /// Its block devices.
+    /// Returns its block devices.
     fn names(&self) -> Vec<String> {
         (1..=self.drive.namespaces)
             .map(|number| format!("nvme{}n{number}", self.instance))
             .collect()
     }
 
-    /// The group that VFIO makes up for it where there is no IOMMU.
+    /// Returns the group VFIO creates for it without an IOMMU.
     fn no_iommu_group(&self) -> u32 {
         self.instance as u32
     }
 }
 
-/// The kernel, and what runs on it.
+/// The kernel and its processes.
 pub(crate) struct Kernel {
     base: PathBuf,
     functions: Vec<Function>,
@@ -133,24 +130,23 @@ pub(crate) struct Kernel {
     random: u64,
     /// Modules that can be loaded.
     pub(crate) installed: BTreeSet<&'static str>,
-    /// Whether VFIO can do without an IOMMU.
+    /// Whether VFIO supports running without an IOMMU.
     pub(crate) has_no_iommu: bool,
-    /// Block devices that the kernel has in use.
+    /// Block devices in use.
     pub(crate) in_use: BTreeSet<String>,
     /// Block devices that never appear.
     pub(crate) lost: BTreeSet<String>,
-    /// Drivers that take no device.
+    /// Drivers that refuse all devices.
     pub(crate) broken: BTreeSet<&'static str>,
-    /// Owners of files that are not root's.
+    /// Owners of files not owned by root.
     owners: BTreeMap<PathBuf, u32>,
     fault: Option<(usize, Fault)>,
     interrupted: Rc<Cell<bool>>,
-    /// The changes of this run.
     made: Vec<Change>,
 }
 
 impl World {
-    /// A machine that has booted; `seed` sets how long things take.
+    /// Creates a booted machine; `seed` varies delays.
     pub(crate) fn new(drives: &[Drive], seed: u64) -> World {
         let root = Root::recorded(BARE);
         let functions = drives.iter().enumerate().map(|(instance, drive)| Function {
@@ -181,15 +177,15 @@ impl World {
         world
     }
 
-    /// Boots: drivers by class, no `driver_override`, `/run` and VFIO's files empty.
+    /// Reboots: binds drivers by class, clears `driver_override`, empties `/run` and VFIO's files.
     pub(crate) fn boot(&mut self) {
         self.kernel.boot();
     }
 
-    /// Runs one process, with `fault` at its change of that number (from 0).
+    /// Runs one process, with a fault at its change of that number, from 0.
     ///
     /// # Errors
-    /// That it was killed.
+    /// The process was killed.
     pub(crate) fn run<T>(
         &mut self,
         fault: Option<(usize, Fault)>,
@@ -211,7 +207,7 @@ impl World {
         })
     }
 
-    /// Every file and link but those that a boot or a loaded module changes, and what they say.
+    /// Returns every file and link with its content, except those that a boot or a loaded module changes.
     pub(crate) fn snapshot(&self) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
         self.kernel.collect(Path::new("/"), &mut found);
@@ -261,7 +257,7 @@ impl Hands for Kernel {
 }
 
 impl Kernel {
-    /// The changes that the last run asked for.
+    /// Returns the changes requested by the last run.
     pub(crate) fn made(&self) -> &[Change] {
         &self.made
     }
@@ -273,7 +269,7 @@ impl Kernel {
         fs::write(place, content).expect("file");
     }
 
-    /// Lets process 77, `fio`, have a file open.
+    /// Makes process 77, `fio`, open a file.
     pub(crate) fn open(&self, file: &str) {
         self.put(Path::new("/proc/77/comm"), "fio\n");
         fs::create_dir_all(self.at("/proc/77/fd")).expect("directory");
@@ -285,7 +281,7 @@ impl Kernel {
         fs::remove_dir_all(self.at("/proc/77")).expect("a process");
     }
 
-    /// Takes the function out of the machine.
+    /// Removes the function from the machine.
     pub(crate) fn unplug(&mut self, bdf: &str) {
         let at = self.functions.iter().position(|one| one.drive.bdf == bdf).expect("a function");
         self.detach(at);
@@ -297,13 +293,13 @@ impl Kernel {
         }
     }
 
-    /// Does what another tool does by hand: a write to sysfs that is no change of ours.
+    /// Writes to sysfs as another tool would.
     pub(crate) fn write(&mut self, path: &str, value: &str) {
         self.write_attribute(Path::new(path), value).expect("a write that the kernel takes");
         self.settle();
     }
 
-    /// Takes a function from its driver, as a person who knows that it is idle.
+    /// Unbinds a function from its driver, as a user would who knows that it is idle.
     pub(crate) fn unbind_by_hand(&mut self, bdf: &str) {
         self.detach(self.find(bdf).expect("a function"));
     }
@@ -314,7 +310,7 @@ impl Kernel {
     }
 
     fn delete(&self, path: &str) {
-        // What is gone already is as it should be.
+        // A missing file is fine.
         let _ = fs::remove_file(self.at(path));
     }
 
@@ -332,7 +328,7 @@ impl Kernel {
                 self.collect(&path, found);
             } else {
                 let content = fs::read_to_string(entry.path()).unwrap_or_default();
-                // The switch comes with a module, off.
+                // A module provides the switch, off.
                 if text != SWITCH || content.trim() != "N" {
                     found.insert(path, content);
                 }
@@ -340,7 +336,7 @@ impl Kernel {
         }
     }
 
-    /// Puts a drive's function into the machine, without a driver.
+    /// Adds a drive's function to the machine, without a driver.
     fn plug(&self, function: &Function) {
         let drive = &function.drive;
         let directory = directory(drive.bdf);
@@ -365,7 +361,7 @@ impl Kernel {
         function.names().iter().for_each(|name| self.put_signatures(name, "[]"));
     }
 
-    /// What `wipefs` finds on a block device: a JSON array.
+    /// Sets `wipefs`'s findings for a block device: a JSON array.
     pub(crate) fn put_signatures(&self, name: &str, signatures: &str) {
         let printed = format!("{{\"signatures\": {signatures}}}\n");
         self.put(Path::new(&format!("/recorded/wipefs/{name}")), &printed);
@@ -403,7 +399,7 @@ impl Kernel {
         self.settle();
     }
 
-    /// Lets everything that is on its way arrive.
+    /// Lets all pending events happen.
     fn settle(&mut self) {
         (0..=TICKS_MAX).for_each(|_| self.tick());
     }
@@ -477,7 +473,7 @@ impl Kernel {
         }
     }
 
-    /// Loads a module: its driver is there from then on.
+    /// Loads a module, which makes its driver available.
     pub(crate) fn load(&self, module: &str) {
         let driver = self.at(format!("/sys/bus/pci/drivers/{module}"));
         fs::create_dir_all(driver).expect("directory");
@@ -534,7 +530,7 @@ impl Kernel {
         self.put(&directory(function.drive.bdf).join("driver_override"), &format!("{text}\n"));
     }
 
-    /// `driver/unbind`; what the laws of this machine forbid ends the test.
+    /// Handles `driver/unbind`; panics if it violates the machine's laws.
     fn unbind(&mut self, at: usize) -> io::Result<()> {
         let function = &self.functions[at];
         if function.driver.as_deref() == Some("nvme") {
@@ -549,7 +545,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What `drivers_probe` and a boot do: a driver that refuses a device is no failure of theirs.
+    /// Handles `drivers_probe` and a boot; a driver that refuses a device is no failure.
     fn probe(&mut self, at: usize) {
         let function = &self.functions[at];
         let driver = function.driver_override.clone().unwrap_or_else(|| "nvme".to_owned());
@@ -594,7 +590,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The files of a driver that has got ready.
+    /// Creates the files of a driver that has become ready.
     fn appear(&mut self, at: usize) {
         self.functions[at].due = None;
         let function = &self.functions[at];
@@ -642,7 +638,7 @@ impl Kernel {
         }
     }
 
-    /// Takes the driver and its files away.
+    /// Removes the driver and its files.
     fn detach(&mut self, at: usize) {
         let function = &self.functions[at];
         let (bdf, instance, names) = (function.drive.bdf, function.instance, function.names());

@@ -10,7 +10,8 @@
 //!     /dev/nvme0n1p3  partition  8388604  0     -2
 //! ```
 //!
-//! A link, a file of one line, an empty directory, a file of several lines. Directories on the way are made.
+//! The lines show a link, a file of one line, an empty directory, and a file of several lines. Directories on
+//! the way are created.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,13 +21,13 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What begins a line of a file of several lines.
+/// Indents the lines of a file of several lines.
 const INDENT: &str = "    ";
 
-/// What a recording holds in the place of a file that is only known to be there.
+/// Stands in a recording for a file of which only the existence is known.
 pub(crate) const NOT_RECORDED: &str = "(not recorded)";
 
-/// Links that lead in circles end here, as in the kernel.
+/// Limit for circular links, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// A temporary directory, removed when dropped.
@@ -34,7 +35,7 @@ const LINKS_MAX: usize = 40;
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// In memory where there is such a place: a machine has hundreds of files.
+    /// Creates it in memory if possible, because a machine has hundreds of files.
     fn new() -> std::io::Result<Scratch> {
         Scratch::in_directory(Path::new("/dev/shm"))
             .or_else(|_| Scratch::in_directory(&std::env::temp_dir()))
@@ -45,9 +46,9 @@ impl Scratch {
         loop {
             let unique = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = directory.join(format!("adit-setup-{}-{unique}", std::process::id()));
-            // Serial numbers are nobody else's business.
+            // Serial numbers are private.
             match fs::DirBuilder::new().mode(0o700).create(&path) {
-                // Left by a process of that number that was killed.
+                // Left by a killed process of the same number.
                 Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(why) => return Err(why),
                 Ok(()) => return Ok(Scratch(fs::canonicalize(path)?)),
@@ -55,7 +56,6 @@ impl Scratch {
         }
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -63,20 +63,19 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is in the directory for temporary files.
+        // If it cannot be removed, it stays in the directory for temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// What a recording is to hold of a path that was looked at.
+/// How a recording represents a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Noted {
-    /// What is there.
+    /// By its content.
     #[default]
     AsItIs,
-    /// A file with this text.
+    /// As a file with this text.
     Text(String),
-    /// A link to this path.
     Link(PathBuf),
 }
 
@@ -85,14 +84,14 @@ enum Entry<'a> {
     Directory,
     Link(&'a str),
     Line(&'a str),
-    /// The lines follow.
+    /// Followed by the file's lines.
     Lines,
 }
 
-/// Makes the files that a recording tells of, in a temporary directory.
+/// Creates a recording's files in a temporary directory.
 ///
 /// # Errors
-/// The first line that is none of a recording's, or what the system refused.
+/// The first malformed line, or the system's error.
 pub(crate) fn unpack(text: &str) -> Result<Scratch, String> {
     let scratch = Scratch::new().map_err(|why| {
         format!("it cannot be unpacked in {}: {why}", std::env::temp_dir().display())
@@ -116,7 +115,7 @@ pub(crate) fn unpack(text: &str) -> Result<Scratch, String> {
 }
 
 fn entry(line: &str) -> Option<(&str, Entry<'_>)> {
-    // The first of the two counts: the other one may be part of what follows.
+    // The first separator counts; the other may be part of the value.
     let ends = |mark: &str| line.find(mark).unwrap_or(usize::MAX);
     let (link, value) = (ends(" -> "), ends(" = "));
     let found = if link < value {
@@ -128,7 +127,7 @@ fn entry(line: &str) -> Option<(&str, Entry<'_>)> {
     } else {
         (line.strip_suffix('/')?, Entry::Directory)
     };
-    // A path that climbs would leave the directory that it is made in.
+    // A path with `..` could leave the directory.
     let inside =
         Path::new(found.0).components().skip(1).all(|part| matches!(part, Component::Normal(_)));
     (found.0.starts_with('/') && inside).then_some(found)
@@ -138,7 +137,7 @@ fn make(base: &Path, path: &str, entry: &Entry, lines: &str) -> std::io::Result<
     let place = base.join(path.trim_start_matches('/'));
     let directory = place.parent().unwrap_or(base);
     fs::create_dir_all(directory)?;
-    // Through a link that leads out, the next line would be written anywhere.
+    // Through a link that leads out, the next line could be written anywhere.
     if !fs::canonicalize(directory)?.starts_with(base) {
         return Err(std::io::Error::other("it leads out of the recording"));
     }
@@ -150,21 +149,21 @@ fn make(base: &Path, path: &str, entry: &Entry, lines: &str) -> std::io::Result<
     }
 }
 
-/// Never through a link, which could lead anywhere: recordings come from others.
+/// Writes a new file, never through a link: untrusted recordings could contain links to anywhere.
 fn write_new(place: &Path, text: &str) -> std::io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(place)?;
     file.write_all(text.as_bytes())
 }
 
-/// An absolute target means the recorded machine's.
+/// Resolves an absolute target within the recorded machine.
 fn inside(base: &Path, target: &str) -> PathBuf {
     target.strip_prefix('/').map_or_else(|| target.into(), |rest| base.join(rest))
 }
 
-/// The files below `base` that were `noted`, as a recording.
+/// Returns the `noted` files below `base` as a recording.
 pub(crate) fn pack(base: &Path, noted: &BTreeMap<PathBuf, Noted>) -> String {
     let mut packer = Packer { base, lines: BTreeMap::new() };
-    // What is to be held in the place of a file goes before the file itself, to which another path may lead, too.
+    // Replacements come before the files themselves, which other paths may lead to as well.
     for (path, noted) in noted {
         match noted {
             Noted::Text(text) => packer.visit(path, Some(text), 0),
@@ -180,12 +179,12 @@ pub(crate) fn pack(base: &Path, noted: &BTreeMap<PathBuf, Noted>) -> String {
 
 struct Packer<'a> {
     base: &'a Path,
-    /// What stands in the recording for each path; nothing for a directory.
+    /// The recording's text for each path; `None` for a directory.
     lines: BTreeMap<PathBuf, Option<String>>,
 }
 
 impl Packer<'_> {
-    /// Takes each link on the way to `path`, then what is there, or `instead` of it.
+    /// Adds each link on the way to `path`, then its content, or `instead`.
     fn visit(&mut self, path: &Path, instead: Option<&str>, links: usize) {
         let mut place = PathBuf::from("/");
         let mut parts = path.strip_prefix("/").unwrap_or(path).components();
@@ -221,7 +220,7 @@ impl Packer<'_> {
         if kind.is_dir() {
             self.lines.entry(path.to_owned()).or_insert(None);
         } else if !kind.is_file() {
-            // To read a device's file would be to read the device.
+            // Reading a device file would read the device.
             self.file(path, NOT_RECORDED);
         } else if let Ok(bytes) = fs::read(&real) {
             self.file(path, &String::from_utf8_lossy(&bytes));
@@ -244,7 +243,7 @@ impl Packer<'_> {
         self.lines.entry(path.to_owned()).or_insert(Some(line));
     }
 
-    /// All lines by path; directories only where nothing in them is told of.
+    /// Returns all lines by path; directories only if they contain nothing else.
     fn text(&self) -> String {
         let mut text = String::new();
         for (path, line) in &self.lines {
@@ -260,7 +259,8 @@ impl Packer<'_> {
     }
 }
 
-/// The target of a link as the machine has it: in an unpacked recording, absolute ones lead to where that is.
+/// Returns a link's target as on the machine; in an unpacked recording, absolute targets point to where it is
+/// unpacked.
 pub(crate) fn on_the_machine(base: &Path, target: &Path) -> PathBuf {
     target
         .strip_prefix(base)
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_devices_file_is_never_read() {
-        // Whoever reads this one reads for ever.
+        // Reading this file would never end.
         let noted = [(PathBuf::from("/dev/zero"), Noted::AsItIs)].into();
         assert_eq!(pack(Path::new("/"), &noted), "/dev/zero = (not recorded)\n");
     }

@@ -1,7 +1,7 @@
-//! The store's part of the demo: KV blocks of a model, a process that is killed, and a prefix that comes back.
+//! The store's part of the demo: a killed process, and a prefix of KV blocks that survives.
 //!
-//! A second process of adit puts the blocks, and is killed in the middle of putting more. This one opens what it left,
-//! restores the prefix that was committed layer by layer, and compares every byte.
+//! A second adit process puts the blocks of a model and is killed while it puts more. This one opens the store,
+//! restores the committed prefix layer by layer, and compares every byte.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
@@ -19,19 +19,19 @@ use adit_bench::Latency;
 use adit_kv::{Blocks, Session};
 
 const MODEL: &str = "llama-3-8b";
-/// The store's file: room for the prefix and what comes after it.
+/// Size of the store's file: room for the prefix and later blocks.
 const FILE_SIZE: &str = "1G";
 /// Blocks of 16 tokens: a prefix of 1024 tokens.
 const PREFIX_BLOCKS: u64 = 64;
-/// How long the second process goes on after its commit before it is killed.
+/// Time between the second process's commit and its kill.
 const UNTIL_KILLED: Duration = Duration::from_millis(300);
-/// Sequences that are put after the prefix: more than there is time for.
+/// Sequences to put after the prefix: more than there is time for.
 const SEQUENCES_MORE: u64 = 6;
 
-/// Runs the part and says what came of it.
+/// Runs this part and describes the result.
 ///
 /// # Errors
-/// When a byte is not what was put, which would be our own bug; where there is no room for a file.
+/// When a byte differs from what was put, which is a bug of ours; when there is no room for the file.
 pub(super) fn run(interrupt: &Interrupt) -> Result<String> {
     let file = Scratch::new();
     let text = format!("soft:file={},size={FILE_SIZE},lba=4096", file.0.display());
@@ -48,7 +48,7 @@ pub(super) fn run(interrupt: &Interrupt) -> Result<String> {
     restore(target, &said, interrupt)
 }
 
-/// A file that is gone at the end.
+/// A file that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -59,12 +59,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Where it was never made there is nothing to remove.
+        // It may never have been created.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// A process that is gone at the end.
+/// A process that is killed on drop.
 struct Victim(Child);
 
 impl Drop for Victim {
@@ -75,7 +75,7 @@ impl Drop for Victim {
     }
 }
 
-/// Has a second process put blocks, kills it with SIGKILL, and gives what it said.
+/// Makes a second process put blocks, kills it with SIGKILL, and returns its output.
 fn put_and_kill(target: &str) -> Result<String> {
     let failed = |why: std::io::Error| Failure::failed(format!("the second process: {why}"));
     let program = std::env::current_exe().map_err(failed)?;
@@ -93,10 +93,10 @@ fn put_and_kill(target: &str) -> Result<String> {
     Ok(said)
 }
 
-/// What the second process does: puts the prefix, commits, says so, and puts more until it is killed.
+/// Acts as the second process: puts the prefix, commits, reports that, and puts more until it is killed.
 ///
 /// # Errors
-/// When it could not.
+/// When it fails.
 pub(super) fn put_into(target: &Target) -> Result<()> {
     let mut session = Session::open(vec![target.clone()])?;
     let mut blocks = Blocks::define(&mut session, Blocks::layout(MODEL)?)?;
@@ -119,7 +119,7 @@ pub(super) fn put_into(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Opens what was left and restores the prefix.
+/// Opens the store and restores the prefix.
 fn restore(target: Target, said: &str, interrupt: &Interrupt) -> Result<String> {
     let begun = Instant::now();
     let mut session = Session::open(vec![target])?;

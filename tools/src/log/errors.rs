@@ -13,7 +13,7 @@ const ENTRY_BYTES: u32 = size_of::<ErrorInfo>() as u32;
 /// The entries that describe an error, newest first.
 #[derive(Debug, Serialize)]
 pub(super) struct ErrorReport {
-    /// Entries that the controller keeps (Identify Controller, ELPE).
+    /// Entries the controller keeps (Identify Controller, ELPE).
     entries_max: u32,
     entries: Vec<Entry>,
 }
@@ -21,26 +21,26 @@ pub(super) struct ErrorReport {
 #[derive(Debug, Serialize)]
 struct Entry {
     number: u64,
-    /// By the specification's name, with type and code.
+    /// The specification's name, with type and code.
     status: String,
     status_code_type: u8,
     status_code: u8,
     do_not_retry: bool,
-    /// `null` for an error that is not about one command; 0 is the admin queue.
+    /// `null` for an error not related to a command; 0 is the admin queue.
     queue: Option<u16>,
     command_id: Option<u16>,
-    /// `null` for an error that is not about a namespace.
+    /// `null` for an error not related to a namespace.
     namespace: Option<u32>,
     lba: u64,
     parameter_byte: Option<u8>,
     parameter_bit: Option<u8>,
-    /// Log page with more about it, vendor specific; `null` for none.
+    /// Vendor-specific log page with details; `null` for none.
     vendor_log: Option<u8>,
     command_specific: u64,
 }
 
 impl ErrorReport {
-    /// Asks the controller for as many entries as it keeps, or as one transfer holds.
+    /// Reads as many entries as the controller keeps, at most what fits into one transfer.
     ///
     /// # Errors
     /// As [`Controller::log_page`].
@@ -58,7 +58,7 @@ impl ErrorReport {
         ErrorReport { entries_max, entries }
     }
 
-    /// One for each entry.
+    /// Returns a row for each entry.
     pub(super) fn rows(&self) -> Vec<Row> {
         let kept = format!("{} of up to {} entries", self.entries.len(), self.entries_max);
         let entries = self
@@ -89,13 +89,13 @@ impl Entry {
         }
     }
 
-    /// Status, queue, command, namespace, LBA: what there is of them.
+    /// Describes status, queue, command, namespace and LBA, as far as present.
     fn describe(&self) -> String {
         let queue = match self.queue {
             Some(0) => Some("admin queue".to_owned()),
             other => other.map(|qid| format!("I/O queue {qid}")),
         };
-        // The LBA means something only of a command on an I/O queue.
+        // The LBA is only meaningful for commands on I/O queues.
         let lba = self.queue.is_some_and(|qid| qid > 0).then(|| format!("LBA {}", self.lba));
         let parameter = self.parameter_byte.zip(self.parameter_bit);
         let parts = [

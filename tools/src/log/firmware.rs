@@ -8,17 +8,17 @@ use serde::Serialize;
 use super::{Row, read_log, row};
 use crate::failure::Result;
 
-/// The slots there can be.
+/// The possible slots.
 const SLOTS: std::ops::RangeInclusive<u8> = 1..=7;
 
-/// Which firmware runs, which will, and what there is.
+/// The current firmware, the next one, and all revisions.
 #[derive(Debug, Serialize)]
 pub(super) struct FirmwareReport {
     active_slot: u8,
     active_revision: Option<String>,
-    /// The slot that runs after the next Controller Level Reset; `null` where that is not set.
+    /// The slot that becomes active at the next Controller Level Reset; `null` if not set.
     next_slot: Option<u8>,
-    /// Slots that hold a revision.
+    /// Slots with a revision.
     slots: Vec<Slot>,
 }
 
@@ -29,7 +29,7 @@ struct Slot {
 }
 
 impl FirmwareReport {
-    /// Asks the controller.
+    /// Reads the log.
     ///
     /// # Errors
     /// As [`Controller::log_page`].
@@ -47,7 +47,7 @@ impl FirmwareReport {
         }
     }
 
-    /// The active and the next slot, then what is in each.
+    /// Returns rows for the active and the next slot, then for each slot's revision.
     pub(super) fn rows(&self) -> Vec<Row> {
         let revision = self.active_revision.as_deref().unwrap_or("unknown revision");
         let next =

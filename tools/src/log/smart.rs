@@ -9,13 +9,13 @@ use super::{Row, read_log, row};
 use crate::failure::Result;
 use crate::human;
 
-/// The log's fields in their units.
+/// The log's fields with their units.
 #[derive(Debug, Serialize)]
 pub(super) struct SmartReport {
-    /// The warnings that are on, by what they say.
+    /// The active warnings in words.
     critical_warnings: Vec<&'static str>,
     critical_warning: u8,
-    /// `null` where the controller does not report it.
+    /// `null` if the controller does not report it.
     composite_temperature_celsius: Option<i32>,
     available_spare_percent: u8,
     available_spare_threshold_percent: u8,
@@ -33,7 +33,7 @@ pub(super) struct SmartReport {
     error_log_entries: u128,
     warning_temperature_minutes: u32,
     critical_temperature_minutes: u32,
-    /// The sensors that are implemented.
+    /// The implemented sensors.
     temperature_sensors: Vec<Sensor>,
     thermal_transitions: [u32; 2],
     thermal_total_seconds: [u32; 2],
@@ -46,7 +46,7 @@ struct Sensor {
 }
 
 impl SmartReport {
-    /// Asks the controller.
+    /// Reads the log.
     ///
     /// # Errors
     /// As [`Controller::log_page`].
@@ -81,7 +81,7 @@ impl SmartReport {
         }
     }
 
-    /// By the specification's names.
+    /// Returns rows with the specification's names.
     pub(super) fn rows(&self) -> Vec<Row> {
         let celsius = |celsius: i32| format!("{celsius} C");
         let temperature = self.composite_temperature_celsius.map_or("not reported".into(), celsius);

@@ -1,4 +1,4 @@
-//! Reports of logs that have something to say, which a software controller just started has not.
+//! Tests reports of logs with contents, which a fresh software controller does not have.
 
 use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::spec::Lba;
@@ -48,7 +48,7 @@ fn errors_name_status_queue_namespace_and_lba() {
 
 #[test]
 fn as_many_errors_are_asked_for_as_one_transfer_holds() {
-    // 64 entries are one page, which is the shortest MDTS there is.
+    // 64 entries fill one page, the shortest possible MDTS.
     let options = "mem=1M,mdts=1".parse().expect("options");
     let bus = SoftBus::new(options, Drive::Manual).expect("bus");
     let controller = Controller::attach(bus, &ControllerOptions::default()).expect("controller");

@@ -1,4 +1,4 @@
-//! `adit softnvme`: the software controller for other programs to attach to.
+//! `adit softnvme`: serves the software controller to other programs.
 
 pub(crate) mod options;
 mod place;
@@ -14,13 +14,13 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
-/// The socket's name in its folder, by SPDK's convention.
+/// The socket's name in its folder, as in SPDK.
 const SOCKET: &str = "cntrl";
 
-/// Runs the command until it is interrupted.
+/// Serves until interrupted.
 ///
 /// # Errors
-/// When the controller cannot be made, the socket not be served, or the last flush fails.
+/// When the controller cannot be created, the socket cannot be served, or the last flush fails.
 pub(crate) fn run(args: &SoftnvmeArgs) -> Result<()> {
     let controller = args.controller()?;
     let interrupt = Interrupt::install()?;
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &SoftnvmeArgs) -> Result<()> {
     written
 }
 
-/// The file is locked before the controller makes it longer, and again where the controller made it.
+/// Locks the file before the controller extends it, or afterwards if the controller created it.
 fn bind(args: &SoftnvmeArgs, options: Options) -> Result<(Server, Option<std::fs::File>)> {
     let storage = options.storage.clone();
     let serving = args.serving();
@@ -51,7 +51,7 @@ fn bind(args: &SoftnvmeArgs, options: Options) -> Result<(Server, Option<std::fs
     Ok((server, media))
 }
 
-/// The library speaks of targets; here the storage was an option.
+/// Adapts a message to the command line: the library speaks of targets, here the storage is an option.
 fn explained(error: Error) -> Failure {
     let is_usage = error.is_usage();
     let text = format!("--media: {error}");

@@ -1,4 +1,4 @@
-//! The options of `adit softnvme`, and the `soft:` settings they make.
+//! The options of `adit softnvme`, and their conversion to `soft:` settings.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +28,7 @@ Ctrl-C or SIGTERM ends it: the client is left, file media is flushed, the socket
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SoftnvmeArgs {
-    /// The folder in which the socket 'cntrl' is made; made too if it is not there
+    /// The folder for the socket 'cntrl', created if necessary
     #[arg(long, value_name = "DIR")]
     pub(crate) socket: PathBuf,
 
@@ -36,7 +36,7 @@ pub(crate) struct SoftnvmeArgs {
     #[arg(long)]
     media: String,
 
-    /// Capacity of file or null media, as in 4G; a file is made or lengthened
+    /// Capacity of file or null media, as in 4G; a file is created or extended
     #[arg(long)]
     size: Option<String>,
 
@@ -60,7 +60,7 @@ pub(crate) struct SoftnvmeArgs {
     #[arg(long, value_name = "SIZE")]
     cmb: Option<String>,
 
-    /// I/O queue pairs it has
+    /// I/O queue pairs
     #[arg(long, value_name = "N")]
     ioqueues: Option<String>,
 
@@ -76,11 +76,11 @@ pub(crate) struct SoftnvmeArgs {
     #[arg(long, value_name = "DRIVE")]
     model: Option<String>,
 
-    /// What goes wrong, as in 'delay(5ms)@read:p=0.01'; docs/faults.md has the words
+    /// Faults to inject, as in 'delay(5ms)@read:p=0.01'; docs/faults.md has the syntax
     #[arg(long, value_name = "PLAN")]
     faults: Option<String>,
 
-    /// What faults and losses are drawn from
+    /// Seed of faults and losses
     #[arg(long, value_name = "N")]
     seed: Option<String>,
 
@@ -88,11 +88,12 @@ pub(crate) struct SoftnvmeArgs {
     #[arg(long = "set", value_name = "NAME=VALUE")]
     settings: Vec<String>,
 
-    /// How clients ring: a page they map, or messages (most are unnecessary with shadow doorbells)
+    /// How clients ring doorbells: a page they map, or messages (most are unnecessary with shadow doorbells)
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Doorbells::Mapped)]
     doorbells: Doorbells,
 
-    /// Refuses clients' memory whose file can be made shorter (not sealed); else such a client is left when it does so
+    /// Refuses client memory whose file can shrink (is not sealed); by default such a client is dropped when it
+    /// shrinks the file
     #[arg(long)]
     sealed_memory_only: bool,
 
@@ -100,7 +101,7 @@ pub(crate) struct SoftnvmeArgs {
     #[arg(long, value_name = "N")]
     pub(crate) core: Option<usize>,
 
-    /// Longest sleep between two looks at the doorbells after a while without commands, in microseconds
+    /// Longest sleep between polls of the doorbells after a while without commands, in microseconds
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value_t = 1000)]
     sleep_us: u64,
 
@@ -116,7 +117,7 @@ enum Doorbells {
 }
 
 impl SoftnvmeArgs {
-    /// The controller's make-up, by way of the syntax of `soft:` targets.
+    /// Returns the controller's options, using the syntax of `soft:` targets.
     ///
     /// # Errors
     /// As `soft::Options::from_str`.
@@ -143,7 +144,7 @@ impl SoftnvmeArgs {
         Ok(options.map_err(adit_driver::Error::from)?)
     }
 
-    /// How it is served.
+    /// Returns how it is served.
     pub(crate) fn serving(&self) -> adit_driver::serve::Options {
         let doorbells = match self.doorbells {
             Doorbells::Mapped => DoorbellAccess::Mapped,

@@ -1,4 +1,4 @@
-//! What the server needs of the file system: the socket's folder, the media to itself, room.
+//! The server's use of the file system: the socket's folder, exclusive use of the media, free space.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -10,17 +10,17 @@ use nix::sys::statvfs::statvfs;
 use crate::failure::{Failure, Result};
 use crate::human;
 
-/// The folder of a socket, removed in the end if it was made here.
+/// A socket's folder, removed on drop if it was created here.
 pub(super) struct Folder {
     path: PathBuf,
     is_ours: bool,
 }
 
 impl Folder {
-    /// Makes the folder unless it is there.
+    /// Creates the folder if necessary.
     ///
     /// # Errors
-    /// When it cannot be made, or something else has its name.
+    /// When it cannot be created, or its name is taken.
     pub(super) fn make(path: &Path) -> Result<Folder> {
         let failed = |why: &dyn std::fmt::Display| {
             let fix = "name a folder that you may write to";
@@ -41,31 +41,31 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if self.is_ours {
-            // Fails where somebody has put something in: then it stays.
+            // Fails if the folder is not empty, which keeps it.
             let _ = fs::remove_dir(&self.path);
         }
     }
 }
 
-/// Keeps other servers off the file that is the media; nothing for other media.
+/// Locks the media's file against other servers; `None` for other media.
 ///
 /// # Errors
 /// When another server has it.
 pub(super) fn claim(storage: &Storage) -> Result<Option<File>> {
     let Storage::File { path, .. } = storage else { return Ok(None) };
-    // A file that cannot be opened is the controller's to explain.
+    // The controller explains why a file cannot be opened.
     let Ok(file) = File::options().read(true).write(true).open(path) else { return Ok(None) };
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(Failure::failed(format!(
             "--media file={}: another server has it; end that one first",
             path.display()
         ))),
-        // A file system without locks is no reason not to serve.
+        // A file system without locks does not prevent serving.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(file)),
     }
 }
 
-/// Warns where the media can grow beyond what its file system has left.
+/// Warns if the media can grow beyond the free space of its file system.
 pub(super) fn check_room(storage: &Storage) {
     let Storage::File { path, .. } = storage else { return };
     let Ok(about) = fs::metadata(path) else { return };

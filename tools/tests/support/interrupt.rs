@@ -1,11 +1,11 @@
-//! Ctrl-C for a process of `adit`.
+//! Sends Ctrl-C to an `adit` process.
 
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Waits until a process handles SIGINT (proc(5), SigCgt: a bit for each signal from 1 on).
+/// Waits until a process handles SIGINT (proc(5), SigCgt: one bit per signal, starting from 1).
 pub(crate) fn wait_for_handler(process: u32) {
     let begin = Instant::now();
     loop {

@@ -1,11 +1,11 @@
-//! Keys of reports with the types of their values, and those that fio 3.33 writes.
+//! Keys of reports with the types of their values, and fio 3.33's keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// Jobs for which fio's keys are recorded, by name: options that fio and we both take. `{file}` is a file that may be
-/// written.
+/// Jobs for which fio's keys are recorded, by name, with options that both fio and we accept. `{file}` is a
+/// writable file.
 pub(crate) const CASES: [(&str, &str); 8] = [
     ("plain", "--ioengine=null --rw=randrw --size=1m --iodepth=4 --output-format=json"),
     (
@@ -39,10 +39,10 @@ pub(crate) const CASES: [(&str, &str); 8] = [
     ),
 ];
 
-/// Paths of values that are no object and no list, with their types: `jobs/*/read/iops float`.
+/// Paths of values other than objects and lists, with their types: `jobs/*/read/iops float`.
 pub(crate) type Keys = BTreeSet<(String, String)>;
 
-/// The keys of a report, but for those whose presence the machine and the command line decide, and ours.
+/// Returns the keys of a report, without ours and those that depend on the machine and the command line.
 pub(crate) fn of(report: &str) -> Keys {
     let mut report: Value = serde_json::from_str(report).expect("JSON");
     let mut found = Keys::new();
@@ -62,7 +62,7 @@ fn leaves(value: &Value, path: &str, found: &mut Keys) {
     let below =
         |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
     match value {
-        // Which bins there are is measured.
+        // Which bins exist depends on the measurement.
         Value::Object(map) if path.ends_with("/bins") => {
             map.values().for_each(|value| leaves(value, &below("*"), found));
         }
@@ -84,7 +84,8 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// fio's keys of all cases, as `fio-3.33-keys.txt` holds them: path, type and cases (`*` for all), apart by tabs.
+/// Formats fio's keys of all cases for `fio-3.33-keys.txt`: path, type and cases (`*` for all), separated by
+/// tabs.
 #[allow(dead_code, reason = "not every test that includes this file records")]
 pub(crate) fn record(all: &BTreeMap<&str, Keys>) -> String {
     let keys: BTreeSet<_> = all.values().flatten().collect();
@@ -97,7 +98,7 @@ pub(crate) fn record(all: &BTreeMap<&str, Keys>) -> String {
     keys.into_iter().map(line).collect()
 }
 
-/// fio's keys of one case.
+/// Returns fio's keys of one case.
 pub(crate) fn recorded(case: &str) -> Keys {
     let lines = include_str!("../fio-3.33-keys.txt").lines();
     let keys = lines.filter_map(|line| {
@@ -108,7 +109,7 @@ pub(crate) fn recorded(case: &str) -> Keys {
     keys.collect()
 }
 
-/// What one has and the other has not; none where they are the same.
+/// Describes the keys that only one side has; `None` if both are equal.
 pub(crate) fn difference(theirs: &Keys, ours: &Keys) -> Option<String> {
     let only = |a: &Keys, b: &Keys| {
         a.difference(b).map(|(path, kind)| format!("\n  {path} ({kind})")).collect::<String>()

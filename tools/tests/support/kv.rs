@@ -1,4 +1,4 @@
-//! What tests of `adit kv` share: files for stores, the program, and what it says.
+//! Shared helpers of `adit kv`'s tests: files for stores, the program, and its output.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A directory that is gone at the end.
+/// A directory that is removed on drop.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -25,12 +25,12 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// The target of a file here.
+    /// Returns the target of a file in it.
     pub(crate) fn target(&self, name: &str) -> String {
         format!("uring:{}", self.path(name).display())
     }
 
-    /// A store of 64 MiB in a file.
+    /// Creates a store of 64 MiB in a file.
     pub(crate) fn store(&self, name: &str) -> String {
         let target = self.target(name);
         succeed(&["kv", "format", &target, "--size", "64m"]);
@@ -58,7 +58,7 @@ pub(crate) fn run(words: &[&str]) -> Output {
     adit(words).output().expect("adit runs")
 }
 
-/// Expects success and silence on standard error; what was written to standard output.
+/// Expects success and no error output; returns standard output.
 pub(crate) fn succeed(words: &[&str]) -> Vec<u8> {
     let output = run(words);
     let told = (output.status.code(), text(&output.stderr));
@@ -66,12 +66,12 @@ pub(crate) fn succeed(words: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Expects exit code `code` and a complaint of one line that has `part`.
+/// Expects exit code `code` and a one-line error that contains `part`.
 pub(crate) fn fail(words: &[&str], code: i32, part: &str) -> String {
     let output = run(words);
     let told = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "adit {words:?}: {told}");
-    // What the store has to say of a device comes before.
+    // The store's messages about a device come first.
     let last = told.lines().last().unwrap_or_default();
     assert!(last.contains(part) && last.starts_with("adit: "), "adit {words:?}: {told}");
     text(&output.stdout)
@@ -101,7 +101,7 @@ pub(crate) fn noise(len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Flips a bit of the first place in a file that has these bytes.
+/// Flips a bit of the first occurrence of these bytes in a file.
 pub(crate) fn damage(path: &Path, bytes: &[u8]) {
     let image = fs::read(path).expect("there");
     let at = image.windows(bytes.len()).position(|window| window == bytes).expect("it is there");
@@ -118,7 +118,7 @@ pub(crate) fn filled(scratch: &Scratch) -> String {
     target
 }
 
-/// Waits until a process has the file open twice: to use it, and to keep others off.
+/// Waits until a process has the file open twice: to use it, and to lock it.
 pub(crate) fn wait_until_open(pid: u32, path: &Path) {
     let begun = Instant::now();
     let count = || {
@@ -130,6 +130,6 @@ pub(crate) fn wait_until_open(pid: u32, path: &Path) {
         assert!(begun.elapsed() < Duration::from_secs(30), "it never opened the store");
         thread::sleep(Duration::from_millis(10));
     }
-    // Between the open and the lock.
+    // The lock follows the open.
     thread::sleep(Duration::from_millis(300));
 }

@@ -1,11 +1,11 @@
-//! `adit softnvme` as another process.
+//! Runs `adit softnvme` as another process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder that is gone at the end, with whatever is in it.
+/// A folder that is removed on drop, with its contents.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -29,7 +29,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A server that is ready, and ends with the test.
+/// A ready server, killed on drop.
 pub(crate) struct Softnvme {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -48,7 +48,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 impl Softnvme {
-    /// Serves at `folder`; more words of the command line follow.
+    /// Serves at `folder`, with more arguments in `words`.
     pub(crate) fn start(folder: &Path, words: &[&str]) -> Softnvme {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
         command.args(["softnvme", "--socket"]).arg(folder).args(words);
@@ -66,12 +66,12 @@ impl Softnvme {
         Softnvme { child, out, err: Some(err), ready, folder: folder.to_owned() }
     }
 
-    /// The target that clients open.
+    /// Returns the target for clients.
     pub(crate) fn target(&self) -> String {
         format!("vfio-user:{}", self.folder.join("cntrl").display())
     }
 
-    /// The next line that it prints.
+    /// Returns the next line it prints.
     #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
@@ -84,7 +84,7 @@ impl Softnvme {
         self.child.id()
     }
 
-    /// Ends it with a signal; returns its exit code, what it still printed, and its complaints.
+    /// Ends it with a signal; returns its exit code, remaining output, and errors.
     #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn end(mut self, signal: &str) -> (Option<i32>, String, String) {
         kill(signal, self.child.id());
@@ -98,7 +98,7 @@ impl Softnvme {
 
 impl Drop for Softnvme {
     fn drop(&mut self) {
-        // Ended already where `end` was called.
+        // Already ended if `end` was called.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

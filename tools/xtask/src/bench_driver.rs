@@ -1,8 +1,9 @@
-//! `cargo xtask bench-driver`: what the driver costs per I/O, in instructions and beside the least that can be done.
+//! `cargo xtask bench-driver`: measures the driver's cost per I/O, in instructions and relative to the minimum.
 //!
-//! Instructions are counted by callgrind on `hotpath`. Rates are taken over `adit softnvme` on core 0 with the initiator on
-//! core 1: `adit bench` and `ring_floor`, which only moves ring entries and checks nothing, in turns. The medians of the rounds
-//! and their ratio are printed; rates alone say little, since they depend on how far apart the two cores are.
+//! callgrind counts instructions on `hotpath`. Rates are measured over `adit softnvme` on core 0 with the
+//! initiator on core 1, alternating between `adit bench` and `ring_floor`, which only moves ring entries and
+//! checks nothing. Prints the medians of the rounds and their ratio; absolute rates mean little, because they
+//! depend on the distance of the two cores.
 
 use crate::deps;
 use crate::failure::{Context, Failure, Result};
@@ -16,21 +17,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const DEPTHS: [u32; 3] = [1, 32, 128];
-/// What the server keeps: nothing, and enough to have no cache hold it.
+/// The server's media: none, and enough to exceed the caches.
 const MEDIA: [&str; 2] = ["null,size=1G", "mem=256M"];
-/// Bursts that callgrind counts, and how deep each is.
+/// Bursts counted by callgrind, and their depth.
 const BURSTS: u32 = 200;
 const BURST_DEPTH: u32 = 32;
 /// Empty polls after each burst, where they are counted.
 const IDLE_POLLS: u32 = 100;
-/// How long the server may take to listen.
+/// How long the server may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// `cargo xtask bench-driver`.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  cargo xtask bench-driver --rounds 7 --json > driver.json")]
 pub(crate) struct BenchDriverArgs {
-    /// Rounds, of which the medians are taken
+    /// Number of rounds, of which the medians are taken
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
 
@@ -75,7 +76,7 @@ struct Bins {
     floor: PathBuf,
 }
 
-/// Instructions of an I/O by shape, and of an empty poll.
+/// Counts the instructions of an I/O by shape, and of an empty poll.
 fn count(bins: &Bins) -> Result<Vec<Value>> {
     let _progress = Progress::start("counting instructions");
     let mut counts = Vec::new();
@@ -96,7 +97,7 @@ fn count(bins: &Bins) -> Result<Vec<Value>> {
     Ok(counts)
 }
 
-/// What callgrind counted inside the function `name`.
+/// Returns callgrind's count for the function `name`.
 fn collected(bins: &Bins, name: &str, shape: &[&str]) -> Result<f64> {
     let (depth, bursts) = (BURST_DEPTH.to_string(), BURSTS.to_string());
     let mut command = Command::new("valgrind");
@@ -117,7 +118,7 @@ fn parse_collected(said: &str) -> Option<f64> {
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// One line for each media and depth.
+/// Returns a line for each media and depth.
 fn rates(bins: &Bins, arguments: &BenchDriverArgs) -> Result<Vec<Value>> {
     let mut lines = Vec::new();
     for media in MEDIA {
@@ -173,7 +174,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// `adit softnvme` on core 0, ended when dropped.
+/// `adit softnvme` on core 0, killed on drop.
 struct Server {
     child: Child,
     folder: PathBuf,
@@ -208,7 +209,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The socket stays behind a server that is killed.
+        // A killed server leaves its socket behind.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);

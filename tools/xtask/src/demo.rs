@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the driver at work on the software controller, on a machine that has nothing but Rust.
+//! `cargo xtask demo`: shows the driver on the software controller, on a machine with nothing but Rust.
 
 use crate::deps;
 use crate::failure::{Context, Result};

@@ -1,6 +1,6 @@
-//! What the commands need from the system, installed through apt where there is apt.
+//! Installs the system packages commands need, if apt is available.
 //!
-//! Each package that is installed is named first. Without apt, or without the right to use it, the failure is a list of
+//! Each package is named before it is installed. Without apt, or without the right to use it, the failure lists
 //! what to install by hand.
 
 use crate::failure::{Failure, Result};
@@ -8,7 +8,7 @@ use crate::process;
 use crate::progress::Progress;
 use std::process::{Command, Stdio};
 
-/// Something the system must have: how to see that it is there, and the Debian package that brings it.
+/// A system requirement: how to detect it, and the Debian package that provides it.
 pub(crate) struct Need {
     package: &'static str,
     probe: Probe,
@@ -17,7 +17,7 @@ pub(crate) struct Need {
 enum Probe {
     /// A program in `PATH`.
     Program(&'static str),
-    /// A library that pkg-config knows.
+    /// A library known to pkg-config.
     Library(&'static str),
 }
 
@@ -28,21 +28,21 @@ pub(crate) const PKG_CONFIG: Need =
 pub(crate) const HWLOC: Need = Need { package: "libhwloc-dev", probe: Probe::Library("hwloc") };
 pub(crate) const UDEV: Need = Need { package: "libudev-dev", probe: Probe::Library("libudev") };
 pub(crate) const C_COMPILER: Need = Need { package: "gcc", probe: Probe::Program("cc") };
-/// What the emulated driver and the tests of the device code are built with.
+/// Builds the emulated driver and the tests of the device code.
 pub(crate) const CPP_COMPILER: Need = Need { package: "g++", probe: Probe::Program("c++") };
-/// What fetches NVRTC.
+/// Fetches NVRTC.
 pub(crate) const PIP: Need = Need { package: "python3-pip", probe: Probe::Program("pip3") };
 pub(crate) const C_LIBRARY: Need = Need { package: "libc6-dev", probe: Probe::Program("ldd") };
 pub(crate) const VALGRIND: Need = Need { package: "valgrind", probe: Probe::Program("valgrind") };
-/// What our benchmark is compared with, and what its reports are read against.
+/// Compared with our benchmark and its reports.
 pub(crate) const FIO: Need = Need { package: "fio", probe: Probe::Program("fio") };
-/// What finds the signatures of file systems, of which a drive must be free.
+/// Finds signatures, which drives to be written must not have.
 pub(crate) const WIPEFS: Need = Need { package: "util-linux", probe: Probe::Program("wipefs") };
-/// What keeps a program on a core.
+/// Pins programs to cores.
 pub(crate) const TASKSET: Need = Need { package: "util-linux", probe: Probe::Program("taskset") };
 pub(crate) const STRACE: Need = Need { package: "strace", probe: Probe::Program("strace") };
 
-/// What building `adit` takes besides Rust.
+/// What building `adit` needs besides Rust.
 pub(crate) const TO_BUILD: [Need; 6] =
     [C_COMPILER, CPP_COMPILER, C_LIBRARY, PKG_CONFIG, HWLOC, UDEV];
 
@@ -61,7 +61,7 @@ fn has_library(name: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Installs whatever of `needs` is missing.
+/// Installs the missing `needs`.
 pub(crate) fn ensure<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Result<()> {
     let missing: Vec<&str> =
         needs.into_iter().filter(|need| !need.is_met()).map(|need| need.package).collect();
@@ -91,7 +91,7 @@ fn by_hand(list: &str) -> String {
     )
 }
 
-/// The words that run apt-get with enough rights to install, or none where that cannot be had.
+/// Returns the words that run apt-get with the right to install; `None` if there is no such way.
 fn apt_get() -> Result<Option<Vec<&'static str>>> {
     if process::find("apt-get").is_none() {
         return Ok(None);
@@ -111,17 +111,17 @@ fn install(apt_get: &[&str], packages: &[&str]) -> Result<()> {
     if apt(apt_get, &install).is_ok() {
         return Ok(());
     }
-    // The usual reason on a fresh machine is that there are no package lists, or old ones.
+    // On a fresh machine, package lists are usually missing or outdated.
     apt(apt_get, &["update"])?;
     apt(apt_get, &install)
 }
 
 fn apt(apt_get: &[&str], arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("env");
-    // Through env, because sudo drops variables set outside it.
+    // sudo drops variables set outside it, hence env.
     let (program, sudo) = apt_get.split_last().expect("apt-get is always one of the words");
     command.args(sudo).args(["env", "DEBIAN_FRONTEND=noninteractive", program]);
-    // Another apt at work is waited for, two minutes at most.
+    // Waits up to two minutes for another apt to finish.
     command.args(["-o", "DPkg::Lock::Timeout=120"]).args(arguments);
     process::run_quietly(&mut command).map(drop)
 }

@@ -1,4 +1,4 @@
-//! The one error type of these commands: a sentence for a person and the exit code that goes with it.
+//! The only error type of these commands: a sentence and an exit code.
 
 use std::fmt;
 
@@ -9,26 +9,26 @@ pub(crate) struct Failure {
     message: String,
 }
 
-/// What every fallible function here returns.
+/// The result of fallible functions.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// Something that was asked for correctly did not work: exit code 1.
+    /// Creates a failure of a correct request: exit code 1.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { code: 1, message: message.into() }
     }
 
-    /// The command line asks for something impossible: exit code 2.
+    /// Creates a failure for an impossible request: exit code 2.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { code: 2, message: message.into() }
     }
 
-    /// The person pressed Ctrl-C: exit code 130, as shells report it.
+    /// Creates the failure for Ctrl-C: exit code 130, as shells report it.
     pub(crate) fn interrupted() -> Self {
         Self { code: 130, message: "interrupted".into() }
     }
 
-    /// The exit code for the process.
+    /// Returns the process's exit code.
     pub(crate) fn code(&self) -> u8 {
         self.code
     }
@@ -40,9 +40,9 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Names the thing that an I/O error happened to.
+/// Adds the subject of an I/O error.
 pub(crate) trait Context<T> {
-    /// Turns the error into a [`Failure`] that reads `what: why`.
+    /// Converts the error to a [`Failure`] that reads `what: why`.
     fn context(self, what: impl fmt::Display) -> Result<T>;
 }
 

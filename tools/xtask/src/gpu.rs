@@ -1,7 +1,7 @@
-//! `cargo xtask gpu`: `adit gpu` with the emulated CUDA driver, so that all of it can be seen on a machine without a GPU.
+//! `cargo xtask gpu`: runs `adit gpu` with the emulated CUDA driver, on a machine without a GPU.
 //!
-//! The GPU is then the C++ build of the device code, on threads of this machine: what happens is the same, how long it
-//! takes says nothing.
+//! The GPU is the C++ build of the device code on threads of this machine: its behaviour is the same, its
+//! timings mean nothing.
 
 use crate::deps;
 use crate::failure::{Context, Failure, Result};
@@ -14,15 +14,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the loader looks through before the system's directories.
+/// Directories the loader searches before the system's.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-/// The package whose build script makes the libraries.
+/// The package whose build script builds the libraries.
 const EMULATED: &str = "adit-gpu-emulated";
 
 /// `cargo xtask gpu`.
 #[derive(Args)]
 pub(crate) struct GpuArgs {
-    /// What follows `adit gpu`, as in: cargo xtask gpu -- trace --blocks 64
+    /// Arguments of `adit gpu`, as in: cargo xtask gpu -- trace --blocks 64
     #[arg(last = true, value_name = "ARGS")]
     words: Vec<String>,
 }
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &GpuArgs) -> Result<u8> {
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-/// Builds the emulated libraries and returns the directory that has them all.
+/// Builds the emulated libraries and returns the directory with all of them.
 pub(crate) fn build_libraries() -> Result<PathBuf> {
     let _progress = Progress::start("building the emulated CUDA driver");
     let how = ["build", "--quiet", "--package", EMULATED, "--message-format", "json"];
@@ -54,7 +54,7 @@ pub(crate) fn build_libraries() -> Result<PathBuf> {
     directory.ok_or_else(|| Failure::new(format!("cargo does not say where it built {EMULATED}")))
 }
 
-/// The directory that a message of cargo's names, if it is about the libraries.
+/// Returns the directory in one of cargo's messages, if it is about the libraries.
 fn directory_of(message: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let is_script = message["reason"] == "build-script-executed";
@@ -64,7 +64,7 @@ fn directory_of(message: &str) -> Option<PathBuf> {
     Some(PathBuf::from(message["out_dir"].as_str().filter(|_| is_ours)?).join("all"))
 }
 
-/// The loader's path with a directory before all others.
+/// Returns the loader's path with a directory in front.
 fn before_others(directory: PathBuf) -> Result<OsString> {
     let others = env::var_os(LIBRARY_PATH).unwrap_or_default();
     let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());

@@ -1,6 +1,7 @@
-//! Ctrl-C (SIGINT), SIGTERM and SIGHUP become a flag, so that a guest is killed and its files are removed before exit.
+//! Turns Ctrl-C (SIGINT), SIGTERM and SIGHUP into a flag, so that a guest is killed and its files are removed
+//! before exit.
 //!
-//! The flag is looked at between steps and while a guest runs. Programs started here other than QEMU stay in the
+//! The flag is checked between steps and while a guest runs. Programs started here, except QEMU, stay in the
 //! terminal's process group and get the signal themselves.
 
 use crate::failure::{Context, Failure, Result};
@@ -10,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 
 static REQUESTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(false)));
 
-/// Takes over the signals. To be called once, first.
+/// Installs the signal handlers. Call it once, first.
 pub(crate) fn install() -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&REQUESTED))
@@ -19,12 +20,12 @@ pub(crate) fn install() -> Result<()> {
     Ok(())
 }
 
-/// Whether the person has asked to stop.
+/// Returns whether the user wants to stop.
 pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
 }
 
-/// Fails when the person has asked to stop.
+/// Fails if the user wants to stop.
 pub(crate) fn check() -> Result<()> {
     if requested() { Err(Failure::interrupted()) } else { Ok(()) }
 }

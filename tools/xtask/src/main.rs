@@ -1,11 +1,11 @@
 //! Adit's development commands, run as `cargo xtask …`.
 //!
-//! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `nightly` those that
-//! take longer, `sim` searches simulated schedules for broken laws, `repeat` finds tests that fail by chance, `mutants`
-//! finds code that no test holds, `bench-driver` counts and measures the driver's path of an I/O, `demo` shows the driver at
-//! work on the software controller, `device` tests the GPU's code and `gpu` runs `adit gpu`, both without a GPU. Each
-//! installs what it needs and says so; none of them touches a real NVMe device. This crate does not know how the driver
-//! works: it only builds and runs the `adit` binary.
+//! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `nightly`
+//! those that take longer, `sim` searches simulated schedules for broken laws, `repeat` finds tests that fail
+//! by chance, `mutants` finds code that no test covers, `bench-driver` counts and measures the driver's path of
+//! an I/O, `demo` shows the driver on the software controller, `device` tests the GPU's code and `gpu` runs
+//! `adit gpu`, both without a GPU. Each installs what it needs and says so; none touches a real NVMe device.
+//! This crate knows nothing about the driver's internals: it only builds and runs the `adit` binary.
 
 mod bench_driver;
 mod demo;
@@ -43,19 +43,19 @@ enum Command {
     Vm(Box<guest::GuestArgs>),
     /// Install what is missing, then run every check that CI runs
     Test(test::TestArgs),
-    /// Run what takes too long for each change, step by step: Miri, memcheck, AddressSanitizer
+    /// Run checks that take too long for each change, step by step: Miri, memcheck, AddressSanitizer
     Nightly(nightly::NightlyArgs),
     /// Run the driver through simulated schedules full of faults, and check its laws
     Sim(sim::SimArgs),
-    /// Run every test binary many times, alone and side by side, and list what did not pass each time
+    /// Run every test binary many times, alone and side by side, and list tests that did not always pass
     Repeat(repeat::RepeatArgs),
-    /// Change the code that must not be wrong, and list the changes that no test notices
+    /// Change critical code, and list the changes that no test notices
     Mutants(mutants::MutantsArgs),
     /// Check the rules of the text, or print the figures of the house
     Tidy(tidy::TidyArgs),
     /// Test the GPU's code without a GPU: as C++ on threads, and as NVRTC compiles it
     Device,
-    /// Count the driver's instructions per I/O, and measure it beside the least that an initiator has to do
+    /// Count the driver's instructions per I/O, and measure it against the minimum work of an initiator
     BenchDriver(bench_driver::BenchDriverArgs),
     /// Build adit and run its demonstration on the software controller
     Demo,

@@ -1,6 +1,6 @@
-//! `cargo xtask nightly`: what takes too long or needs too much for each change, in named steps.
+//! `cargo xtask nightly`: named steps that take too long or need too much for each change.
 //!
-//! A step that cannot run on this machine is left out, with what it lacks; nothing stops at the first failure.
+//! A step that cannot run on this machine is skipped, with the reason; failures do not stop later steps.
 
 use crate::failure::{Failure, Result};
 use crate::interrupt;
@@ -22,12 +22,12 @@ pub(crate) struct NightlyArgs {
     #[arg(value_name = "STEP")]
     only: Vec<String>,
 
-    /// Print the steps and what each looks for
+    /// Print the steps and their purpose
     #[arg(long)]
     list: bool,
 }
 
-/// One step: its name, what it looks for, and the command that does so, or what this machine lacks for it.
+/// A step: its name, its purpose, and its command, or what this machine lacks for it.
 struct Step {
     name: &'static str,
     about: &'static str,
@@ -62,7 +62,8 @@ const STEPS: [Step; 5] = [
     },
 ];
 
-/// The tests of the driver's modules that need neither files nor devices, and of none whose name is like theirs.
+/// Tests of the driver's modules that need neither files nor devices. The list must not match other tests'
+/// names.
 const PURE: &[&str] = &[
     "slots::",
     "ring::",
@@ -76,7 +77,7 @@ const PURE: &[&str] = &[
     "--skip=sys::host_memory::",
 ];
 
-/// How a step ended.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Passed,
@@ -84,7 +85,7 @@ enum Outcome {
     LeftOut,
 }
 
-/// Runs the steps; returns 0 when none of them fails.
+/// Runs the steps; returns 0 if none fails.
 pub(crate) fn run(arguments: &NightlyArgs) -> Result<u8> {
     if arguments.list {
         STEPS.iter().for_each(|step| println!("{:<10} {}", step.name, step.about));
@@ -99,7 +100,7 @@ pub(crate) fn run(arguments: &NightlyArgs) -> Result<u8> {
     Ok(u8::from(outcomes.contains(&Outcome::Failed)))
 }
 
-/// The steps of these names, in their usual order; all for none.
+/// Returns the steps of these names in their usual order; all if there are no names.
 fn select(only: &[String]) -> Result<Vec<&'static Step>> {
     if let Some(unknown) = only.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
         let names = STEPS.map(|step| step.name).join(", ");
@@ -147,7 +148,8 @@ fn summary(outcomes: &[Outcome]) -> String {
     format!("nightly result: {verdict}. {passed} passed, {failed} failed, {left_out} left out")
 }
 
-/// A build of its own, as other flags would have cargo build everything anew each time.
+/// Returns a build directory for the step, because different flags would otherwise rebuild everything each
+/// time.
 fn target(step: &str) -> Result<PathBuf> {
     Ok(workspace::target_directory()?.join("nightly").join(step))
 }
@@ -178,7 +180,7 @@ fn fuzz() -> Result<std::result::Result<Command, String>> {
     command
         .current_dir(workspace::root())
         .env("RUSTC_BOOTSTRAP", "1")
-        // The driver leaks what a device may still write, on purpose.
+        // The driver intentionally leaks memory a device may still write.
         .env("ASAN_OPTIONS", "detect_leaks=0")
         .args(["fuzz", "run", "--features", "libfuzzer", "vfio_user_server"])
         .arg(corpus)
@@ -216,8 +218,8 @@ fn memcheck() -> Result<std::result::Result<Command, String>> {
     Ok(Ok(command))
 }
 
-/// Of `--target`, so that build scripts and macros are built without it. Leaks are not looked for: the driver leaks
-/// memory that a device may still write (law 3), and tests have it do so.
+/// Uses `--target`, so that build scripts and macros are built without the sanitizer. Does not look for leaks:
+/// the driver leaks memory a device may still write (law 3), and tests cause that.
 fn asan() -> Result<std::result::Result<Command, String>> {
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = workspace::cargo();
@@ -225,7 +227,7 @@ fn asan() -> Result<std::result::Result<Command, String>> {
     command
         .args(["adit-driver", "adit-soft", "adit-shared"].map(|name| format!("--package={name}")));
     command.args(["--no-fail-fast", "--target", &triple, "--target-dir"]).arg(target("asan")?);
-    // A stable compiler has the sanitizer too, behind a flag that it takes only so.
+    // A stable compiler has the sanitizer too, but only accepts its flag with this variable.
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
     command.env("ASAN_OPTIONS", "detect_leaks=0");
     Ok(Ok(command))

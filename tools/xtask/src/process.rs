@@ -1,4 +1,4 @@
-//! Running other programs: found in `PATH`, their output captured, their failure told in one sentence.
+//! Runs other programs: finds them in `PATH`, captures their output, and reports failures in one sentence.
 
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt;
@@ -6,11 +6,11 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// How many lines of a failed program's output are worth showing.
+/// Maximum lines shown of a failed program's output.
 const TAIL_LINES: usize = 60;
 
-/// The path of `program`: itself when it names a file, otherwise the first match in `PATH` and in the system's
-/// directories (which a plain user's `PATH` may leave out).
+/// Returns the path of `program`: itself if it names a file, otherwise the first match in `PATH` and in the
+/// system's directories, which an ordinary user's `PATH` may lack.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Path::new(program).is_file().then(|| PathBuf::from(program));
@@ -23,7 +23,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Runs `command` quietly; its output is shown only in the failure.
+/// Runs `command`; shows its output only on failure.
 pub(crate) fn run_quietly(command: &mut Command) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output =
@@ -40,7 +40,7 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<Output> {
     )))
 }
 
-/// The last `count` lines of `text` that are not empty.
+/// Returns the last `count` nonempty lines of `text`.
 pub(crate) fn tail(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(count)..].join("\n")

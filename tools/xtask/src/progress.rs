@@ -1,20 +1,20 @@
-//! What is going on, for anything that takes longer than two seconds: one line on a terminal, nothing in a pipe.
+//! Shows progress of steps that take longer than two seconds: one line on a terminal, nothing in a pipe.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Shorter steps stay silent.
+/// Shorter steps are not shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A line on the terminal for as long as this value lives.
+/// A line on the terminal while this value exists.
 pub(crate) struct Progress {
     ticker: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
-    /// Begins a step called `what` (a phrase such as "building adit").
+    /// Begins a step called `what`, a phrase such as "building adit".
     pub(crate) fn start(what: impl Into<String>) -> Self {
         let what = what.into();
         let ticker = stderr().is_terminal().then(|| {
@@ -30,25 +30,25 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.ticker.take() {
             drop(stop);
-            // A panic in the ticker costs a line on the terminal and nothing else.
+            // A panic in the ticker only costs a line on the terminal.
             let _ = thread.join();
         }
     }
 }
 
-/// One line on the terminal that its owner changes, and takes away before anything else is printed.
+/// A line on the terminal that its owner updates, and clears before printing anything else.
 pub(crate) struct Line {
     is_terminal: bool,
     is_shown: bool,
 }
 
 impl Line {
-    /// A line that shows nothing yet.
+    /// Creates an empty line.
     pub(crate) fn new() -> Self {
         Self { is_terminal: stderr().is_terminal(), is_shown: false }
     }
 
-    /// Shows `text` in the place of what was there.
+    /// Replaces the line by `text`.
     pub(crate) fn show(&mut self, text: &str) {
         if self.is_terminal {
             show(&format!("\r{text}\x1b[K"));
@@ -56,7 +56,7 @@ impl Line {
         }
     }
 
-    /// Shows nothing.
+    /// Clears the line.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.is_shown) {
             show("\r\x1b[K");
@@ -77,6 +77,6 @@ fn tick(what: &str, stopped: &std::sync::mpsc::Receiver<()>) {
 
 fn show(text: &str) {
     let mut terminal = stderr().lock();
-    // Nobody is left to tell when the terminal is gone.
+    // A terminal that is gone is no failure.
     let _ = terminal.write_all(text.as_bytes()).and_then(|()| terminal.flush());
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: builds the simulation and runs it. What it can do, it says itself: the arguments are its own.
+//! `cargo xtask sim`: builds the simulation and runs it with its own arguments.
 
 use crate::deps;
 use crate::failure::{Context, Result};
@@ -7,11 +7,11 @@ use crate::progress::Progress;
 use crate::workspace;
 use std::process::Command;
 
-/// The build: fast, with the driver's assertions.
+/// The build: optimized, with the driver's assertions.
 pub(crate) const BUILD: &[&str] =
     &["build", "--quiet", "--profile", "sim", "--package", "adit-sim"];
 
-/// What is handed on: `cargo xtask sim --help` tells.
+/// Arguments passed on; see `cargo xtask sim --help`.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct SimArgs {

@@ -1,8 +1,8 @@
-//! `cargo xtask test`: every check, in the order in which a mistake is cheapest to find.
+//! `cargo xtask test`: runs every check, in the order in which mistakes are cheapest to find.
 //!
-//! Builds go on side by side, and nothing is run until all are done: what is tested has the machine for itself.
-//! Nothing stops at the first failure, so that one run tells everything; only the guests are left out when `adit` does
-//! not build.
+//! Builds run concurrently, and nothing is run until all are done, so that tests have the machine to
+//! themselves. Failures do not stop later steps, so that one run reports everything; only the guests are
+//! skipped if `adit` does not build.
 
 use crate::deps::{self, FIO, STRACE, VALGRIND, WIPEFS};
 use crate::failure::{Context, Failure, Result};
@@ -25,49 +25,47 @@ pub(crate) struct TestArgs {
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
 
-    /// How many guests run side by side [default: one for each core, as far as memory goes]
+    /// How many guests run side by side [default: one for each core, as far as memory permits]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     jobs: Option<u8>,
 }
 
-/// What is looked at without being run, while [`BUILD`] goes on beside it: that takes one core for most of its time.
+/// Checks without running tests, while [`BUILD`] runs beside them; that uses one core most of the time.
 const LOOKS: [&[&str]; 3] = [
     &["fmt", "--all", "--check"],
     &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
-    // What the default features leave out.
+    // Code excluded by default features.
     &["clippy", "--quiet", "-p", "adit-driver", "--features", "iommufd", "--", "-D", "warnings"],
 ];
 
-/// Builds the tests beside the rest of what is built, so that none runs before all is.
+/// Builds the tests beside the other builds, so that none runs before all are built.
 const BUILD_TESTS: &[&str] = &["test", "--quiet", "--workspace", "--no-run"];
 
-/// What is run, with nothing beside it.
+/// Tests, with nothing beside them.
 const RUNS: [&[&str]; 5] = [
     &["test", "--quiet", "--workspace"],
-    // The GPU's code, as far as it goes without a GPU.
+    // The GPU's code, as far as it can be tested without a GPU.
     &["xtask", "device"],
     // With fresh seeds on each run: a failure prints the line that repeats it.
     &["xtask", "sim", "--schedules", "100000"],
-    // The store's, and a power cut at every command of a long workload in each durability.
-    // From a fixed seed: what fresh ones find is a matter for longer runs than a check.
+    // The store's simulation, and a power cut at every command of a long workload with each durability. The
+    // seed is fixed, because fresh seeds belong in longer runs.
     &["xtask", "sim", "--store", "--schedules", "100000", "--seed", "1"],
     &["xtask", "sim", "--store", "--sweep"],
 ];
 
-/// What the guests run: they are left out when it fails. In a directory of its own, as cargo builds each profile.
+/// What the guests run; they are skipped if it fails. cargo builds each profile in a directory of its own.
 const BUILD: &[&str] = &["build", "--quiet", "--release", "--package", "adit"];
 
-/// How many passed and failed.
+/// Numbers of passed and failed checks.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Tally {
-    /// Passed.
     pub passed: u32,
-    /// Failed.
     pub failed: u32,
 }
 
 impl Tally {
-    /// Counts one more.
+    /// Counts a check.
     pub(crate) fn count(&mut self, passed: bool) {
         if passed {
             self.passed += 1;
@@ -77,7 +75,7 @@ impl Tally {
     }
 }
 
-/// Runs the checks; returns 0 when all of them pass.
+/// Runs the checks; returns 0 if all pass.
 pub(crate) fn run(arguments: &TestArgs) -> Result<u8> {
     let begun = Instant::now();
     let cases = matrix::select(arguments.only.as_deref())?;
@@ -105,7 +103,7 @@ pub(crate) fn run(arguments: &TestArgs) -> Result<u8> {
     Ok(u8::from(steps.failed + guests.failed > 0))
 }
 
-/// Everything but the guests; whether there is an `adit` that they can run.
+/// Runs everything except the guests; returns whether there is an `adit` for them.
 fn run_all_steps(steps: &mut Tally) -> Result<bool> {
     println!("== cargo {} begins beside what follows", BUILD.join(" "));
     let builds = std::thread::spawn(build_beside);
@@ -114,7 +112,7 @@ fn run_all_steps(steps: &mut Tally) -> Result<bool> {
     }
     let (outcome, took) = {
         let _progress = Progress::start("building the tests, adit and the simulation");
-        // A test that does not build fails below, and is told there.
+        // A test that does not build fails below and is reported there.
         let _ = process::run_quietly(workspace::cargo().args(BUILD_TESTS));
         builds.join().expect("it only runs cargo, and returns how that ended")
     };
@@ -131,12 +129,12 @@ fn run_all_steps(steps: &mut Tally) -> Result<bool> {
     Ok(built)
 }
 
-/// Builds what the guests run, then the simulation; how the first ended, and how long it took.
+/// Builds what the guests run, then the simulation; returns the result and the duration of the first build.
 fn build_beside() -> (Result<Output>, Duration) {
     let begun = Instant::now();
     let built = process::run_quietly(workspace::cargo().args(BUILD));
     let took = begun.elapsed();
-    // The step that runs the simulation builds it too, and tells what is wrong with it.
+    // The step that runs the simulation builds it too, and reports errors.
     let _ = process::run_quietly(workspace::cargo().args(sim::BUILD));
     (built, took)
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask vm`: run one command in a guest.
+//! `cargo xtask vm`: runs one command in a guest.
 
 use crate::failure::Result;
 use crate::guest::{self, GuestArgs, Waiting};

@@ -1,4 +1,4 @@
-//! Where things are in this workspace, and building the `adit` binary.
+//! Paths of this workspace, and builds of its programs.
 
 use crate::failure::{Context, Failure, Result};
 use crate::process;
@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// What this process has built, by its description: cargo takes its time to find that there is nothing to do, and guests
-/// that run side by side would build the same.
+/// Programs this process has built, by description: cargo is slow to find that there is nothing to do, and
+/// concurrent guests need the same programs.
 static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
 
-/// The workspace's root directory.
+/// Returns the workspace's root directory.
 pub(crate) fn root() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.ancestors().nth(2).expect("xtask is two directories below the root")
 }
 
-/// The directory that cargo builds into, wherever the person has put it: this program lies in its `debug` folder.
+/// Returns cargo's target directory, wherever it is configured: this program is in its `debug` folder.
 pub(crate) fn target_directory() -> Result<PathBuf> {
     let program = env::current_exe().context("cannot find this program's own file")?;
     let directory = program.parent().and_then(Path::parent);
@@ -29,7 +29,7 @@ pub(crate) fn target_directory() -> Result<PathBuf> {
         .ok_or_else(|| Failure::new("this program lies outside cargo's target directory"))
 }
 
-/// A command that runs cargo in the workspace's root.
+/// Returns a command that runs cargo in the workspace's root.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     command.current_dir(root());
@@ -47,7 +47,8 @@ pub(crate) fn build_bench(name: &str) -> Result<PathBuf> {
     build(name, &arguments, &format!("release/{name}"))
 }
 
-/// Builds an example of the driver and returns its path: as the tests do, which have built what it needs.
+/// Builds an example of the driver and returns its path. Uses the tests' profile, so that its dependencies are
+/// already built.
 pub(crate) fn build_example(name: &str) -> Result<PathBuf> {
     let arguments = ["--package", "adit-driver", "--example", name];
     build(name, &arguments, &format!("debug/examples/{name}"))
@@ -59,7 +60,8 @@ pub(crate) fn build_gpu_example(name: &str) -> Result<PathBuf> {
     build(name, &arguments, &format!("debug/examples/{name}"))
 }
 
-/// Builds an integration test, fast and with every assertion as the simulation is, and returns its path.
+/// Builds an integration test with the simulation's profile, optimized and with every assertion, and returns
+/// its path.
 pub(crate) fn build_test(package: &str, name: &str) -> Result<PathBuf> {
     once(&format!("the test {name} of {package}"), || build_test_anew(package, name))
 }
@@ -82,9 +84,9 @@ fn build(name: &str, arguments: &[&str], file: &str) -> Result<PathBuf> {
     once(name, || build_anew(name, arguments, file))
 }
 
-/// What `build` builds, the first time; afterwards what it built then.
+/// Runs `build` the first time, and returns its result again afterwards.
 fn once(what: &str, build: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> {
-    // A build that panicked has put nothing in.
+    // A build that panicked has inserted nothing.
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(file) = built.get(what) {
         return Ok(file.clone());

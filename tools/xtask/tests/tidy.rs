@@ -1,9 +1,9 @@
-//! What a reader of this repository can rely on, counted on every run.
+//! Properties of this repository that readers can rely on, checked on every run.
 //!
-//! Files and functions stay short, unsafe code is listed and reasoned, nothing is left
-//! for later, the library does not panic on a whim, links lead somewhere. Each rule is a function from
-//! a file's text to offences, and each is shown to catch something. It reads text, not syntax: good
-//! enough for code that rustfmt has laid out.
+//! Files and functions are short, unsafe code is listed and justified, nothing is left for later, the library
+//! panics only on bugs, and links work. Each rule is a function from a file's text to offences, and each has a
+//! test that it detects some. The rules read text, not syntax, which is sufficient for code formatted by
+//! rustfmt.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -12,10 +12,10 @@ use std::process::Command;
 
 const FILE_LINES_MAX: usize = 700;
 const FUNCTION_LINES_MAX: usize = 70;
-/// How far above unsafe code its reason may stand.
+/// Maximum lines between unsafe code and its reason.
 const REASON_LINES_MAX: usize = 4;
 
-/// What stands for work not done, written likewise.
+/// Markers of unfinished work, split so that this file does not contain them.
 const LEFT_FOR_LATER: [&str; 4] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -23,7 +23,7 @@ const LEFT_FOR_LATER: [&str; 4] = [
     concat!("unimple", "mented!("),
 ];
 
-/// A line of a file that breaks a rule: its number from 1, and what is wrong.
+/// A line that breaks a rule: its number from 1, and the error.
 type Offence = (usize, String);
 
 fn root() -> &'static Path {
@@ -33,10 +33,10 @@ fn root() -> &'static Path {
         .expect("two directories below the root")
 }
 
-/// Files of the repository that end in `suffix`, new ones included, by path from the root.
+/// Returns the repository's files that end in `suffix`, including new ones, by path from the root.
 fn files(suffix: &str) -> Vec<String> {
     let output = Command::new("git")
-        // Also where the checkout belongs to another user, as in a container.
+        // The checkout may belong to another user, as in a container.
         .args(["-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(root())
         .output()
@@ -77,7 +77,7 @@ fn long_file(text: &str) -> Vec<Offence> {
     if lines > FILE_LINES_MAX { vec![(lines, what)] } else { vec![] }
 }
 
-/// The name in a line that starts a function.
+/// Returns the name in a line that starts a function.
 fn function_name(line: &str) -> Option<&str> {
     let qualifies = |word: &&str| {
         word.starts_with("pub")
@@ -89,7 +89,7 @@ fn function_name(line: &str) -> Option<&str> {
     name.split(['(', '<']).next()
 }
 
-/// Lines of the function whose first line is `lines[0]`: up to the brace at its indentation.
+/// Counts the lines of the function that starts at `lines[0]`, up to the brace at its indentation.
 fn function_lines(lines: &[&str]) -> usize {
     let indent = lines[0].len() - lines[0].trim_start().len();
     let is_level = |line: &str| line.len() - line.trim_start().len() == indent;
@@ -113,8 +113,8 @@ fn long_functions(text: &str) -> Vec<Offence> {
     .collect()
 }
 
-/// Functions of C++ that are too long, as it is laid out here: the first line of a function begins with a word at the
-/// level of its closing brace, and what it opens ends with a brace at a line's end.
+/// Returns C++ functions that are too long, assuming this repository's layout: a function's first line begins
+/// with a word at the indentation of its closing brace, and its opening brace ends a line.
 fn long_cpp_functions(text: &str) -> Vec<Offence> {
     let lines: Vec<&str> = text.lines().collect();
     let begins = |at: usize| at == 0 || !continues(lines[at - 1].trim());
@@ -127,7 +127,7 @@ fn long_cpp_functions(text: &str) -> Vec<Offence> {
     .collect()
 }
 
-/// Whether what follows a line of C++ is more of the same statement.
+/// Returns whether the next line of C++ continues the same statement.
 fn continues(line: &str) -> bool {
     let is_whole = line.is_empty() || line.starts_with("//") || line.starts_with('#');
     !is_whole && !line.ends_with(['{', '}', ';', ':', '>'])
@@ -145,13 +145,13 @@ fn starts_cpp_function(lines: &[&str]) -> bool {
     end.is_some_and(|line| line.ends_with('{'))
 }
 
-/// A line's code without its comment and what it quotes.
+/// Returns a line's code without comments and string contents.
 fn code(line: &str) -> String {
     let unquoted: String = line.replace("\\\"", "").split('"').step_by(2).collect();
     unquoted.split("//").next().unwrap_or_default().to_owned()
 }
 
-/// Blocks, functions, implementations and the like that a line of code marks unsafe.
+/// Counts the blocks, functions, implementations and the like that a line marks unsafe.
 fn unsafe_places(line: &str) -> usize {
     let code = code(line);
     let follows = |at: usize| code[at + "unsafe".len()..].trim_start();
@@ -162,7 +162,7 @@ fn unsafe_places(line: &str) -> usize {
     code.match_indices("unsafe").map(|(at, _)| at).filter(is_marked).count()
 }
 
-/// Where what a file contains, what it allows and what docs/SAFETY.md lists are not the same.
+/// Returns offences if a file's unsafe code, its allowance and the list in docs/SAFETY.md disagree.
 fn unlisted_unsafe(path: &str, text: &str, listed: &BTreeSet<String>) -> Vec<Offence> {
     let places: usize = text.lines().map(unsafe_places).sum();
     let allowed = text.lines().position(|line| code(line).contains("allow(unsafe_code)"));
@@ -208,7 +208,7 @@ fn left_for_later(text: &str) -> Vec<Offence> {
         .collect()
 }
 
-/// `.unwrap()` before the tests of a file begin.
+/// Returns each `.unwrap()` before a file's tests.
 fn unwraps(text: &str) -> Vec<Offence> {
     let lines: Vec<&str> = text.lines().collect();
     let tests = lines.windows(2).position(|two| {
@@ -222,17 +222,17 @@ fn unwraps(text: &str) -> Vec<Offence> {
     (0..code.len()).filter(|&at| unwraps(code[at])).map(|at| (at + 1, what.to_owned())).collect()
 }
 
-/// Whether a whole file of the library is compiled for tests only.
+/// Returns whether a file of the library is compiled only for tests.
 fn is_test_file(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("_tests.rs")
 }
 
-/// The targets of a line's Markdown links.
+/// Returns the targets of a line's Markdown links.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
 
-/// A heading as GitHub makes an anchor of it.
+/// Converts a heading to GitHub's anchor.
 fn anchor(heading: &str) -> String {
     let kept =
         heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
@@ -265,7 +265,7 @@ fn dead_links(path: &str, text: &str) -> Vec<Offence> {
     offences
 }
 
-/// The tests that a line of the table of faults names: `file::name` in its last column.
+/// Returns the tests named in a line of the table of faults: `file::name` in its last column.
 fn tests_named(line: &str) -> impl Iterator<Item = (&str, &str)> {
     let last = line.strip_suffix('|').and_then(|cells| cells.rsplit('|').next());
     let last = last.unwrap_or_default();
@@ -273,7 +273,7 @@ fn tests_named(line: &str) -> impl Iterator<Item = (&str, &str)> {
     spans.filter_map(|span| span.rsplit_once("::"))
 }
 
-/// Lines of the table that name no test, or one that is not in the file of that name.
+/// Returns the table's lines that name no test, or one that is not in its file.
 fn missing_tests(table: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<Offence> {
     let mut offences = Vec::new();
     for (index, line) in table.lines().enumerate().filter(|(_, line)| line.starts_with("| ")) {
@@ -292,13 +292,13 @@ fn missing_tests(table: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<Offe
     offences
 }
 
-/// The part of a page below a heading, up to the next of its level.
+/// Returns the part of a page below a heading, up to the next heading of its level.
 fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     let (_, after) = page.split_once(heading).expect("the heading is there");
     after.split("\n## ").next().unwrap_or(after)
 }
 
-/// The files in the first column of the table in docs/SAFETY.md.
+/// Returns the files in the first column of the table in docs/SAFETY.md.
 fn listed_as_unsafe(text: &str) -> BTreeSet<String> {
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     rows.filter(|path| path.ends_with(".rs")).map(str::to_owned).collect()

@@ -1,43 +1,43 @@
-//! What buffers are filled with: noise, zeroes, patterns, and mixes that compress as asked.
+//! Fills buffers with noise, zeroes, patterns, and mixes of a given compressibility.
 
 use crate::options::{JobOptions, Pattern};
 use crate::workload::random::{GOLDEN, mix};
 
-/// Scrambling changes a word or two in each part of so many bytes, as deduplication looks at no smaller ones.
+/// Scrambling changes a word or two in each unit of this size, as deduplication uses no smaller units.
 const SCRAMBLED_BYTES: usize = 512;
-/// How long an offset is in a pattern.
+/// Bytes of an offset in a pattern.
 const OFFSET_BYTES: usize = 8;
 
-/// What blocks are filled with.
+/// The contents of blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
     /// Zeroes.
     Zeroes,
-    /// A pattern over and over.
+    /// A repeated pattern.
     Pattern(Pattern),
-    /// What does not compress.
+    /// Incompressible data.
     Noise,
-    /// Noise, then what does compress, in each chunk.
+    /// Noise followed by compressible data in each chunk.
     Mixed(Mixed),
 }
 
-/// See [`Contents::Mixed`].
+/// The parameters of [`Contents::Mixed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mixed {
-    /// Bytes of a chunk; zero is the whole block.
+    /// Bytes of a chunk; zero for the whole block.
     chunk: usize,
-    /// Share of the chunk that does compress.
+    /// Percentage of compressible data.
     percent: usize,
-    /// What that is; zeroes where there is none.
+    /// The compressible data; zeroes if `None`.
     pattern: Option<Pattern>,
 }
 
 impl Contents {
-    /// What `job` asks for. Of several, fio prefers `buffer_compress_percentage`, then `buffer_pattern`, then
-    /// `zero_buffers`.
+    /// Returns the contents `job` requests. As in fio, `buffer_compress_percentage` takes precedence over
+    /// `buffer_pattern`, and that over `zero_buffers`.
     ///
     /// # Errors
-    /// It asks for what cannot be; says what to do.
+    /// The request is impossible; says what to do.
     pub(super) fn new(job: &JobOptions) -> Result<Contents, String> {
         let pattern = job.buffer_pattern.clone();
         let percent = usize::from(job.buffer_compress_percentage);
@@ -58,7 +58,7 @@ impl Contents {
         })
     }
 
-    /// Fills `bytes`, which are written at `offset`; `seed` makes the noise.
+    /// Fills `bytes` to be written at `offset`; `seed` determines the noise.
     pub(super) fn fill(&self, bytes: &mut [u8], offset: u64, seed: u64) {
         match self {
             Contents::Zeroes => bytes.fill(0),
@@ -68,7 +68,7 @@ impl Contents {
         }
     }
 
-    /// Whether there is a part that does not depend on anything but a seed.
+    /// Returns whether there is noise.
     pub(super) fn is_noisy(&self) -> bool {
         match self {
             Contents::Noise => true,
@@ -77,7 +77,7 @@ impl Contents {
         }
     }
 
-    /// Whether it depends on where a block is written.
+    /// Returns whether the contents depend on a block's offset.
     pub(super) fn has_offsets(&self) -> bool {
         match self {
             Contents::Pattern(pattern) | Contents::Mixed(Mixed { pattern: Some(pattern), .. }) => {
@@ -103,10 +103,10 @@ impl Mixed {
     }
 }
 
-/// Whether `pattern` can be repeated.
+/// Checks that `pattern` can be repeated.
 ///
 /// # Errors
-/// It is empty, or an offset in it is cut off; says what to do.
+/// It is empty, or an offset in it is truncated; says what to do.
 pub(super) fn checked(pattern: &Pattern, option: &str) -> Result<(), String> {
     if pattern.bytes.is_empty() {
         return Err(format!("{option} is empty: give it at least a byte"));
@@ -117,13 +117,13 @@ pub(super) fn checked(pattern: &Pattern, option: &str) -> Result<(), String> {
     }
 }
 
-/// Fills `bytes` with `pattern` over and over, each time with `offset` in its places.
+/// Fills `bytes` with repetitions of `pattern`, inserting `offset`.
 pub(super) fn repeat(pattern: &Pattern, bytes: &mut [u8], offset: u64) {
     let offset = offset.to_le_bytes();
     for part in bytes.chunks_mut(pattern.bytes.len()) {
         part.copy_from_slice(&pattern.bytes[..part.len()]);
         for at in &pattern.offsets_at {
-            // The last repetition may be cut off.
+            // The last repetition may be truncated.
             let end = part.len().min(at + OFFSET_BYTES);
             if let Some(place) = part.get_mut(*at..end) {
                 place.copy_from_slice(&offset[..end - at]);
@@ -132,7 +132,7 @@ pub(super) fn repeat(pattern: &Pattern, bytes: &mut [u8], offset: u64) {
     }
 }
 
-/// The first of `bytes` that is not `pattern` as [`repeat`] fills it in, and what it should be.
+/// Returns the index of the first byte that differs from what [`repeat`] writes, and the expected byte.
 pub(super) fn first_difference(
     pattern: &Pattern,
     bytes: &[u8],
@@ -153,8 +153,8 @@ pub(super) fn first_difference(
     Some((start + within, expected(within)))
 }
 
-/// Fills `bytes` with pseudo-random words. Each follows from its own index, so that the
-/// processor works on several at a time: filling must not be what is measured.
+/// Fills `bytes` with pseudo-random words. Each follows from its own index, so the processor can compute
+/// several at once; filling must not limit the measurement.
 pub fn noise(bytes: &mut [u8], seed: u64) {
     let word = |index: u64| mix(seed.wrapping_add(index.wrapping_mul(GOLDEN))).to_le_bytes();
     let mut index = 0;
@@ -167,7 +167,7 @@ pub fn noise(bytes: &mut [u8], seed: u64) {
     rest.copy_from_slice(&word(index)[..rest.len()]);
 }
 
-/// Changes one word in each 512 bytes, somewhere else each time: enough that no two blocks are the same.
+/// Changes one word in each 512 bytes, at a varying place, which makes all blocks distinct.
 pub(super) fn scramble(bytes: &mut [u8], seed: u64) {
     let mut word = mix(seed);
     for part in bytes.chunks_exact_mut(SCRAMBLED_BYTES) {
@@ -192,7 +192,7 @@ mod tests {
         Some(Pattern { bytes: bytes.to_vec(), offsets_at: offsets_at.to_vec() })
     }
 
-    /// Zeroes at the end of each chunk.
+    /// Counts the zeroes at the end of each chunk.
     fn trailing_zeroes(buffer: &[u8], chunk: usize) -> Vec<usize> {
         let zeroes = |chunk: &[u8]| chunk.iter().rev().take_while(|byte| **byte == 0).count();
         buffer.chunks(chunk).map(zeroes).collect()
@@ -204,7 +204,7 @@ mod tests {
             let job = JobOptions { buffer_compress_percentage: percent, ..job() };
             let expected = 512 * usize::from(percent) / 100;
             for zeroes in trailing_zeroes(&filled(&job, 65536), 512) {
-                // The noise before them may end in a zero byte, once in 256 times.
+                // The noise before may end in a zero byte, once in 256 times.
                 assert!((expected..=expected + 2).contains(&zeroes), "{zeroes} at {percent} %");
             }
         }

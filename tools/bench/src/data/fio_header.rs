@@ -1,4 +1,4 @@
-//! Blocks that fio wrote with `verify=crc32c`, as fio 3.33 lays them out.
+//! Checks blocks written by fio with `verify=crc32c`, in fio 3.33's layout.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -10,10 +10,10 @@
 //! | 24..34 | time, thread |
 //! | 34..36 | number of the write |
 //! | 36..40 | checksum of the bytes before |
-//! | 40..44 | checksum of the bytes behind |
+//! | 40..44 | checksum of the bytes after |
 //!
-//! All numbers are little-endian. The checksums are CRC-32C without its last inversion. Which write a block is from cannot
-//! be checked, since fio's random numbers are not known here.
+//! All numbers are little-endian. The checksums are CRC-32C without its final inversion. The write a block is
+//! from cannot be checked, because fio's random numbers are not known here.
 
 use crc_fast::{CrcAlgorithm, checksum};
 
@@ -21,23 +21,23 @@ use super::stamp::Cause;
 use crate::options::VerifyKind;
 
 const MAGIC: u16 = 0xacca;
-/// `crc32c`, and `crc32c-intel`, which computes the same.
+/// `crc32c`, and `crc32c-intel`, the same checksum.
 const KINDS: [u16; 2] = [5, 6];
 const HEADER_CRC: usize = 36;
 const DATA_CRC: usize = 40;
 const DATA: usize = 44;
 
-/// Whether `block` begins with a header of fio's for a CRC-32C.
+/// Returns whether `block` begins with fio's header for a CRC-32C.
 pub(super) fn is_one(block: &[u8]) -> bool {
     block.len() > DATA
         && u16::from_le_bytes([block[0], block[1]]) == MAGIC
         && KINDS.contains(&u16::from_le_bytes([block[2], block[3]]))
 }
 
-/// Checks such a block, which was read at `offset`.
+/// Checks such a block read at `offset`.
 ///
 /// # Errors
-/// The first thing about it that is not as fio wrote it there.
+/// The first difference from what fio wrote there.
 pub(super) fn check(block: &[u8], offset: u64) -> Result<(), Cause> {
     compare(&block[..HEADER_CRC], word(block, HEADER_CRC))?;
     let got = word(block, 4);
@@ -76,8 +76,8 @@ mod tests {
 
     const OFFSET: u64 = 0x1000;
 
-    /// A block of 64 bytes with the header of one that fio 3.33 wrote at offset 4096, and the checksums that belong to
-    /// its length and data.
+    /// A block of 64 bytes with a header that fio 3.33 wrote at offset 4096, and the checksums for its length
+    /// and data.
     fn block() -> Vec<u8> {
         let header =
             "caac05004000 0000 2e56dbf68c0abb88 0010000000000000 00000000c9482008 01000100";
@@ -86,7 +86,7 @@ mod tests {
             u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("a byte")
         };
         let mut block: Vec<u8> = digits.chunks(2).map(pair).collect();
-        // Computed apart from the code above, bit by bit.
+        // Computed independently of the code above, bit by bit.
         block.extend(bitwise(&block.clone()).to_le_bytes());
         let data: Vec<u8> = (0..20).collect();
         block.extend(bitwise(&data).to_le_bytes());

@@ -1,7 +1,7 @@
-//! What written blocks hold, and whether what is read is what was written.
+//! Generates the contents of written blocks and checks blocks that are read.
 //!
-//! A job that verifies fills each block anew before it is written, with data that follows from where, by whom and when;
-//! others fill their buffers once, and change a little of them for each write.
+//! A verifying job fills each block before each write with data that follows from its offset, run and step.
+//! Other jobs fill their buffers once and change a small part for each write.
 
 mod contents;
 mod fio_header;
@@ -21,7 +21,7 @@ use super::way::Way;
 use super::workload::random::mix;
 use super::workload::{gcd, unit_bytes};
 
-/// The contents of a job's blocks; each thread has its own.
+/// The contents of a job's blocks, separate for each thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Data {
     name: String,
@@ -29,19 +29,19 @@ pub(crate) struct Data {
     contents: Contents,
     verify: Option<Verify>,
     change: Change,
-    /// How often buffers were filled or changed.
+    /// How many times buffers were filled or changed.
     count: u64,
 }
 
-/// How blocks are told from others.
+/// How blocks are identified.
 #[derive(Clone, Copy, Debug)]
 struct Verify {
     kind: VerifyKind,
-    /// Bytes that each header, or each pattern's offset, stands for; none: the whole block.
+    /// Bytes per header, or per offset in a pattern; `None` for the whole block.
     interval: Option<usize>,
 }
 
-/// What is done to a buffer before each write of a job that does not verify.
+/// The change to a buffer before each write of a job that does not verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Nothing,
@@ -50,10 +50,10 @@ enum Change {
 }
 
 impl Data {
-    /// The contents that `job` asks for; `seed` makes the noise.
+    /// Returns the contents `job` requests; `seed` determines the noise.
     ///
     /// # Errors
-    /// What it asks for contradicts itself; says what to do.
+    /// The request contradicts itself; says what to do.
     pub(crate) fn new(job: &JobOptions, seed: u64) -> Result<Data, String> {
         let plain = Contents::new(job)?;
         let change = match &plain {
@@ -72,18 +72,18 @@ impl Data {
         Ok(Data { name: job.name.clone(), seed, contents, verify, change, count: 0 })
     }
 
-    /// Fills a buffer of a job that writes; once for each.
+    /// Fills a writing job's buffer, once for each.
     pub(crate) fn initial(&mut self, buffer: &mut [u8]) {
         let seed = self.next_seed();
         self.contents.fill(buffer, 0, seed);
     }
 
-    /// Whether [`before_write`](Data::before_write) has to be called.
+    /// Returns whether [`before_write`](Data::before_write) must be called.
     pub(crate) fn touches_writes(&self) -> bool {
         self.verify.is_some() || self.change != Change::Nothing
     }
 
-    /// Makes `block` what `writer` writes at `offset`.
+    /// Fills `block` with what `writer` writes at `offset`.
     #[inline]
     pub(crate) fn before_write(&mut self, block: &mut [u8], offset: u64, writer: Writer) {
         match (self.verify, self.change) {
@@ -97,10 +97,10 @@ impl Data {
         }
     }
 
-    /// Checks that `block` is what `expected` says.
+    /// Checks `block` against `expected`.
     ///
     /// # Errors
-    /// The first thing about it that is not.
+    /// The first difference.
     pub(crate) fn check(&self, block: &[u8], expected: Identity) -> Result<(), Mismatch> {
         let Some(verify) = self.verify else { return Ok(()) };
         let mut offset = expected.offset;
@@ -117,8 +117,8 @@ impl Data {
         Ok(())
     }
 
-    /// What `verify_dump` writes of a block that is not what was `expected`: files by name, with the contents that were
-    /// received and, where its writer is known, those that were expected.
+    /// Returns the files of `verify_dump` for a mismatching block, by name: the received contents and, if the
+    /// writer is known, the `expected` ones.
     pub(crate) fn dump(&self, block: &[u8], expected: Identity) -> Vec<(PathBuf, Vec<u8>)> {
         let file = |suffix| {
             PathBuf::from(format!("{}.{}.{suffix}", self.name.replace('/', "_"), expected.offset))
@@ -156,12 +156,12 @@ impl Data {
     }
 }
 
-/// What `job` verifies and what its blocks then hold, where that is not what they would anyway.
+/// Returns how `job` verifies, and the contents of its blocks if verification changes them.
 fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Contents>)>, String> {
     let Some(options) = &job.verify else { return Ok(None) };
     let way = if job.rw.writes { Way::Write } else { Way::Read };
     let interval = options.interval.map(|bytes| interval(bytes, &job.bs[way]));
-    // Parts of a block that is shorter than asked for still have headers of their own.
+    // Parts of a block shorter than the interval have headers too.
     let shortest = gcd(unit_bytes(job)?, interval.unwrap_or(0));
     if options.kind != VerifyKind::Pattern && shortest < HEADER_BYTES as u64 {
         return Err(format!(
@@ -178,8 +178,8 @@ fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Contents>)>, Str
     Ok(Some((Verify { kind: options.kind, interval }, pattern)))
 }
 
-/// How much each header stands for where `bytes` are asked for: as in fio, what divides all blocks where that does not
-/// divide them.
+/// Returns the bytes per header for a requested interval: as in fio, the greatest common divisor of all blocks
+/// if it does not divide them.
 fn interval(bytes: u64, sizes: &BlockSizes) -> u64 {
     let all = match sizes {
         BlockSizes::Fixed(size) => vec![*size],

@@ -1,9 +1,9 @@
-//! Blocks that can be told from any other: written by one run, checked by the same or a later one.
+//! Self-identifying blocks, written by one run and checked by the same or a later one.
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 0..8 | magic |
-//! | 8..24 | checksum of the rest of the block; zeroes after a shorter one |
+//! | 8..24 | checksum of the rest of the block; padded with zeroes |
 //! | 24..28 | kind of the checksum |
 //! | 28..32 | length of the block in bytes |
 //! | 32..40 | offset of the block on the device in bytes |
@@ -11,8 +11,8 @@
 //! | 48..56 | generation: the step that wrote it |
 //! | 56.. | data, which follows from offset, seed and generation |
 //!
-//! All numbers are little-endian. The offset finds misdirected blocks, the generation
-//! stale ones, the checksum everything else.
+//! All numbers are little-endian. The offset reveals misdirected blocks, the generation stale ones, the
+//! checksum everything else.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ use crate::options::{Pattern, VerifyKind};
 use crate::workload::random::mix;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ADITBLK2");
-/// How long a header is: no block is shorter.
+/// Length of a header; no block is shorter.
 pub(crate) const HEADER_BYTES: usize = 56;
 const CHECKSUM: std::ops::Range<usize> = 8..24;
 
@@ -36,27 +36,26 @@ const CHECKSUM: std::ops::Range<usize> = 8..24;
 pub(crate) struct Identity {
     /// Offset on the device in bytes.
     pub(crate) offset: u64,
-    /// Who wrote it and when; not known where an earlier run did.
+    /// Its writer; `None` if an earlier run wrote it.
     pub(crate) writer: Option<Writer>,
 }
 
 /// The run and step that wrote a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
-    /// Seed of the run.
     pub(crate) seed: u64,
     /// The step's number.
     pub(crate) generation: u64,
 }
 
 impl Writer {
-    /// The seed of the data that it writes at `offset`.
+    /// Returns the seed of the data it writes at `offset`.
     pub(super) fn data_seed(self, offset: u64) -> u64 {
         mix(offset ^ mix(self.seed ^ mix(self.generation)))
     }
 }
 
-/// Writes the header of `block`, whose data is in place, for `offset`.
+/// Writes the header of `block` for `offset`; its data must be in place.
 pub(super) fn stamp(block: &mut [u8], kind: VerifyKind, offset: u64, writer: Writer) {
     debug_assert!(block.len() >= HEADER_BYTES);
     put(block, 0, MAGIC);
@@ -70,17 +69,17 @@ pub(super) fn stamp(block: &mut [u8], kind: VerifyKind, offset: u64, writer: Wri
     block[CHECKSUM].copy_from_slice(&checksum);
 }
 
-/// Checks that `block` has a header of `kind` which says what `expected` does.
+/// Checks the header of `block` against `kind` and `expected`.
 ///
 /// # Errors
-/// The first thing about it that is not.
+/// The first difference.
 pub(super) fn check(block: &[u8], kind: VerifyKind, expected: Identity) -> Result<(), Mismatch> {
     checked(block, kind, expected).map_err(|cause| Mismatch { offset: expected.offset, cause })
 }
 
 fn checked(block: &[u8], kind: VerifyKind, expected: Identity) -> Result<(), Cause> {
     if fio_header::is_one(block) {
-        // What this run wrote has our header.
+        // This run writes our header only.
         let may_be = kind == VerifyKind::Crc32c && expected.writer.is_none();
         return if may_be { fio_header::check(block, expected.offset) } else { Err(Cause::Fio) };
     }
@@ -111,10 +110,10 @@ fn checked(block: &[u8], kind: VerifyKind, expected: Identity) -> Result<(), Cau
     }
 }
 
-/// Checks that `block` is `pattern` to the last byte, with `offset` in its places.
+/// Checks that all of `block` is `pattern` with `offset` inserted.
 ///
 /// # Errors
-/// The first byte that is not, or whose header is there instead.
+/// The first differing byte, or the kind of a header found instead.
 pub(super) fn check_pattern(block: &[u8], pattern: &Pattern, offset: u64) -> Result<(), Mismatch> {
     let Some((at, expected)) = first_difference(pattern, block, offset) else { return Ok(()) };
     let has_header = block.len() >= HEADER_BYTES && get(block, 0) == MAGIC;
@@ -129,7 +128,7 @@ fn is_zero(block: &[u8]) -> bool {
     block.iter().all(|byte| *byte == 0)
 }
 
-/// How a header names its kind: so far apart that no few bits make one of another.
+/// Returns a header's code for its kind; codes differ in many bits.
 fn code(kind: VerifyKind) -> &'static [u8; 4] {
     match kind {
         VerifyKind::Crc32c => b"crc\0",
@@ -168,7 +167,7 @@ fn get(block: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| block[at + i]))
 }
 
-/// A block that is not what was written there.
+/// A block with unexpected contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("verify: the block at offset {offset} {cause}")]
 pub(crate) struct Mismatch {
@@ -176,7 +175,7 @@ pub(crate) struct Mismatch {
     cause: Cause,
 }
 
-/// What about a block is not as expected.
+/// The first difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     Fio,
@@ -241,7 +240,7 @@ fn name(kind: VerifyKind) -> String {
     kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// A checksum as it is usually written.
+/// Formats a checksum as usual for its kind.
 struct Hex<'a>(VerifyKind, &'a [u8; 16]);
 
 impl fmt::Display for Hex<'_> {

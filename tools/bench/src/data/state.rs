@@ -1,7 +1,7 @@
-//! How far a job that verifies came, when it was interrupted: enough to read back what it wrote, and no more.
+//! Saves a verifying job's progress when it is interrupted, so that its data can still be read back.
 //!
-//! What was written follows from the job, the seed and the position; the file keeps these, and which I/Os were under
-//! way so that nobody knows whether they were written. It is called as fio calls its own, whose content is another.
+//! Written data follows from the job, the seed and the position. The file stores these, and the I/Os in flight,
+//! which may or may not have been written. Its name is like that of fio's state file, but its format differs.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,31 +13,31 @@ use crate::options::{BlockSizes, JobOptions};
 use crate::way::Way;
 use crate::workload::Region;
 
-/// What this program writes; others are refused.
+/// The version written; others are refused.
 const VERSION: u32 = 1;
 
-/// How far one thread of a job came.
+/// The progress of one thread of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VerifyState {
     version: u32,
     job: String,
     thread: u32,
-    /// The options that what was written follows from, as they were.
+    /// The options that determine the written data.
     options: Vec<(String, String)>,
-    /// What the generator was seeded with.
+    /// The generator's seed.
     pub(crate) seed: u64,
-    /// What told its writes from those of other runs.
+    /// Distinguishes its writes from those of other runs.
     pub(crate) stamp: u64,
-    /// The pass that was under way.
+    /// The current pass.
     pub(crate) pass: u64,
-    /// How many of its steps were taken.
+    /// Steps taken in it.
     pub(crate) position: u64,
-    /// Numbers of the steps that were taken but had not completed: written or not, nobody knows.
+    /// Steps that were taken but had not completed, and may or may not have been written.
     pub(crate) in_flight: Vec<u64>,
 }
 
 impl VerifyState {
-    /// The state of a thread of `job` on these regions of its files that has not begun.
+    /// Creates the state of a thread of `job` before its start, on these regions of its files.
     pub(crate) fn new(job: &JobOptions, thread: u32, files: &[Region], seed: u64) -> VerifyState {
         VerifyState {
             version: VERSION,
@@ -52,12 +52,12 @@ impl VerifyState {
         }
     }
 
-    /// The file that the state of a thread of `job` is kept in.
+    /// Returns the path of a thread's state file.
     pub(crate) fn path(directory: &Path, job: &JobOptions, thread: u32) -> PathBuf {
         directory.join(file_name(&job.name, thread))
     }
 
-    /// Writes the state to its file in `directory`: all of it or nothing. Says which file that is.
+    /// Writes the state to its file in `directory` atomically; returns the path.
     ///
     /// # Errors
     /// It cannot be written; says where and why.
@@ -65,7 +65,7 @@ impl VerifyState {
         let path = directory.join(file_name(&self.job, self.thread));
         let beside = path.with_extension("state.new");
         self.write(&beside).and_then(|()| fs::rename(&beside, &path)).map_err(|error| {
-            // What is there of it is of no use; that it may stay is not worth a second complaint.
+            // The partial file is useless; failing to remove it is not worth reporting.
             let _ = fs::remove_file(&beside);
             format!(
                 "the verify state cannot be written to {}: {error}; make room there, or use verify_state_save=0",
@@ -82,7 +82,7 @@ impl VerifyState {
         file.sync_all()
     }
 
-    /// Reads the state that an earlier run of the same thread of the same job saved in `directory`.
+    /// Loads the state an earlier run of the same thread and job saved in `directory`.
     ///
     /// # Errors
     /// There is none, or it is another job's; says what to do.
@@ -140,7 +140,7 @@ fn file_name(job: &str, thread: u32) -> String {
     format!("local-{}-{thread}-verify.state", job.replace('/', "_"))
 }
 
-/// Everything that decides what is written where, by name; always the same names.
+/// Returns everything that decides what is written where; the names are always the same.
 fn options_of(job: &JobOptions, files: &[Region]) -> Vec<(String, String)> {
     let of_files = |of: fn(&Region) -> u64| {
         files.iter().map(|region| of(region).to_string()).collect::<Vec<_>>().join(",")
@@ -196,7 +196,7 @@ mod tests {
 
     const REGION: Region = Region { start: 4096, bytes: 1 << 20 };
 
-    /// A directory of the test's own, gone with it.
+    /// A temporary directory of one test.
     struct Place(PathBuf);
 
     impl Place {

@@ -1,8 +1,9 @@
-//! What a device holds that the kernel does not have: its ends are read through a queue into an image as large as the
-//! device, otherwise empty, in which the same program looks for signatures as on a block device.
+//! Looks for signatures on devices that the kernel does not manage.
 //!
-//! All formats that it knows have theirs there: the last ones from the start are VMFS's, at 1 and 2 MiB; the first ones
-//! from the end those of MD, within 128 KiB, and of ZFS, within 512 KiB.
+//! Reads the device's ends through a queue into an otherwise empty image of the device's size, and runs the
+//! program used for block devices on it. All formats it knows have their signatures there: the ones farthest
+//! from the start are VMFS's, at 1 and 2 MiB; the ones farthest from the end are MD's, within 128 KiB, and
+//! ZFS's, within 512 KiB.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -17,30 +18,30 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use adit_setup::{Root, Signature, signatures_of_file};
 
-/// How much of the start is read.
+/// Bytes read from the start.
 const START_BYTES: u64 = 4 << 20;
-/// How much of the end is read.
+/// Bytes read from the end.
 const END_BYTES: u64 = 1 << 20;
-/// Read at once at most.
+/// Maximum bytes per read.
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
 /// Commands in flight.
 const DEPTH: u32 = 64;
-/// How long a read may take before it is aborted, and the abort then.
+/// Time until a read is aborted, and then until the abort is given up.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// Between two looks at whether a read is done.
+/// Polling interval.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// What is read, and from which byte on.
+/// A read's buffer and its byte offset.
 type Chunk = (Buffer, u64);
 
-/// The signatures on `device`.
+/// Returns the signatures on `device`.
 ///
 /// # Errors
-/// Why they could not be looked for.
+/// Why the search failed.
 pub(super) fn signatures(root: &Root, device: &Device) -> Result<Vec<Signature>, String> {
     let mut image = None;
     let found = each_chunk(device, |offset, data| {
-        // What is only zeroes needs no image, and no program that reads it.
+        // Zeroes need neither an image nor the program.
         if data.iter().all(|&byte| byte == 0) {
             return Ok(());
         }
@@ -53,14 +54,14 @@ pub(super) fn signatures(root: &Root, device: &Device) -> Result<Vec<Signature>,
     found?;
     let Some(image) = image else { return Ok(Vec::new()) };
     let file = format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd());
-    // Messages name the device before.
+    // Messages name the device before this text.
     signatures_of_file(root, &file, "it")
 }
 
-/// Whether there is nothing but zeroes where signatures are.
+/// Returns whether the places of signatures hold only zeroes.
 ///
 /// # Errors
-/// Why it could not be read.
+/// Why reading failed.
 pub(super) fn are_zero(device: &Device) -> Result<bool, String> {
     let mut zero = true;
     each_chunk(device, |_, data| {
@@ -70,7 +71,7 @@ pub(super) fn are_zero(device: &Device) -> Result<bool, String> {
     Ok(zero)
 }
 
-/// A file in memory that is as long as the device and takes no space until something is written to it.
+/// Creates a sparse file in memory as long as the device.
 fn empty_image(bytes: u64) -> Result<File, String> {
     let image = memfd_create("adit-device-image", MFdFlags::MFD_CLOEXEC);
     let image = File::from(image.map_err(|why| why.to_string())?);
@@ -78,7 +79,7 @@ fn empty_image(bytes: u64) -> Result<File, String> {
     Ok(image)
 }
 
-/// Reads the ends and shows each piece with its offset in bytes, in the order in which they come.
+/// Reads the ends and passes each piece, with its byte offset, in order of completion.
 fn each_chunk(
     device: &Device,
     mut show: impl FnMut(u64, &[u8]) -> Result<(), String>,
@@ -117,7 +118,8 @@ fn each_chunk(
     Ok(())
 }
 
-/// Posts reads into the last of `waiting` until the queue is full; returns how many. A slow drive answers all at once.
+/// Posts reads from the end of `waiting` until the queue is full; returns how many. A slow drive completes them
+/// all at once.
 fn post(
     device: &Device,
     queue: &mut DeviceQueue<Chunk>,
@@ -140,14 +142,14 @@ fn post(
     Ok(posted)
 }
 
-/// How much is read at once, whole LBAs: as much as the device takes in one command.
+/// Returns the bytes per read in whole LBAs, at most what one command may transfer.
 fn chunk_bytes(command_bytes_max: u64, boundary_bytes: u64, lba_bytes: u64) -> u64 {
     let boundary = if boundary_bytes == 0 { u64::MAX } else { boundary_bytes };
     let most = CHUNK_BYTES_MAX.min(command_bytes_max).min(boundary);
     (most - most % lba_bytes).max(lba_bytes)
 }
 
-/// Offset and length in bytes of what is read of a device of `bytes` bytes, whole LBAs, none twice.
+/// Returns offset and length in bytes of the reads of a device of `bytes` bytes, in whole LBAs without overlap.
 fn chunks(bytes: u64, lba_bytes: u64, chunk_bytes: u64) -> Vec<(u64, u64)> {
     let bytes = bytes - bytes % lba_bytes;
     let start = START_BYTES.min(bytes);
@@ -165,7 +167,7 @@ mod tests {
 
     const LBA: u64 = 512;
 
-    /// A drive with 64 MiB of memory and `pieces` of data.
+    /// Returns a drive of 64 MiB in memory with `pieces` of data.
     fn device(pieces: &[(u64, &[u8])]) -> Device {
         let target = "soft:mem=64M".parse().expect("a target");
         let device = Device::open(&target, &Default::default()).expect("open");
@@ -188,7 +190,7 @@ mod tests {
         found.into_iter().map(|signature| (signature.kind, signature.offset)).collect()
     }
 
-    /// The header of swap space, version 1, of 255 pages.
+    /// Returns a version 1 swap header of 255 pages.
     fn swap_header() -> Vec<u8> {
         let mut page = vec![0; 4096];
         page[1024..1032].copy_from_slice(&[1, 0, 0, 0, 255, 0, 0, 0]);
@@ -209,7 +211,7 @@ mod tests {
         let at_start = device(&[(0, &swap_header())]);
         assert_eq!(found(&at_start), [("swap".to_owned(), 4086)]);
         assert_eq!(are_zero(&at_start), Ok(false));
-        // MD's superblock of version 1.0: 8 KiB before the end, on 4 KiB.
+        // An MD superblock of version 1.0, 8 KiB before the end, aligned to 4 KiB.
         let sector = (64 << 20) / 512 - 16;
         let mut superblock = vec![0; 4096];
         superblock[..8].copy_from_slice(&[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0]);
@@ -254,7 +256,7 @@ mod tests {
             let total: u64 = chunks.iter().map(|&(_, len)| len).sum();
             assert_eq!(total, bytes.min(START_BYTES + END_BYTES));
         }
-        // Of a file that ends within a block, the whole ones.
+        // If a file ends within a block, only whole blocks are read.
         assert_eq!(chunks(1000, 512, 4096), [(0, 512)]);
     }
 }

@@ -1,12 +1,13 @@
-//! What keeps a benchmark from destroying what somebody wants to keep.
+//! Keeps benchmarks from destroying data.
 //!
-//! Before a job writes or trims, its device is looked at. A block device, or the one of a generic NVMe device, must not
-//! be mounted, swapped to, part of something, exported or claimed, and must hold no signature of a file system,
-//! RAID, volume manager or partition table: the judgement of `adit setup`, by the same code. Of a controller that
-//! the kernel does not have only the signatures can be looked for; they are read through a queue of our own
-//! (`ends`). `--allow-destroy` turns all this into warnings.
+//! Before a job writes or trims, its device is inspected. A block device, or that of a generic NVMe device,
+//! must not be mounted, used for swap, part of another device, exported or claimed, and must hold no signature
+//! of a file system, RAID, volume manager or partition table. `adit setup` makes the same judgement with the
+//! same code. Controllers that the kernel does not manage are only searched for signatures, through a queue of
+//! our own (`ends`). `--allow-destroy` turns refusals into warnings.
 //!
-//! Files are overwritten without a question, as fio does; what is made for the run (`soft:mem`, `null:`) holds nothing.
+//! As in fio, files are overwritten without a question. Targets made for the run (`soft:mem`, `null:`) hold no
+//! data.
 
 mod ends;
 
@@ -25,13 +26,13 @@ use adit_setup::{Disk, Root, Signature, Use, disk_of_file, told_once};
 /// A device that a job writes to or trims.
 #[derive(Clone, Copy, Debug)]
 pub struct Written<'a> {
-    /// What was asked for.
+    /// The requested target.
     pub target: &'a Target,
-    /// The same, open. A queue of it must be free for a moment.
+    /// The open device; it must be able to provide a queue for a moment.
     pub device: &'a Device,
 }
 
-/// Refuses jobs that write or trim where `--readonly` forbids it.
+/// With `--readonly`, refuses jobs that write or trim.
 ///
 /// # Errors
 /// A usage failure that names the first such job.
@@ -46,23 +47,23 @@ pub(crate) fn refuse_writes(request: &Request) -> Result<()> {
     }
 }
 
-/// The option of `adit bench` that lets things be overwritten.
+/// The option of `adit bench` that allows overwriting.
 pub(crate) const ALLOW_DESTROY: Permission =
     Permission { option: "--allow-destroy", is_given: false };
 
-/// Whether things may be overwritten, and by which option.
+/// Whether overwriting is allowed, and by which option.
 #[derive(Clone, Copy, Debug)]
 pub struct Permission {
-    /// How the option is written.
+    /// The option's spelling.
     pub option: &'static str,
-    /// Whether it stands on the command line.
+    /// Whether it is on the command line.
     pub is_given: bool,
 }
 
-/// Looks at what would be overwritten. Where that is permitted it is told as warnings.
+/// Inspects what would be overwritten. With permission, findings become warnings.
 ///
 /// # Errors
-/// A usage failure that says what is there on each device and how to go on.
+/// A usage failure that lists each device's findings and how to continue.
 pub fn check(written: &[Written], permission: Permission) -> Result<Vec<Warning>> {
     let root = Root::open(None)?;
     let look = |one: Written| (one.target.to_string(), look(&root, &one));
@@ -70,7 +71,7 @@ pub fn check(written: &[Written], permission: Permission) -> Result<Vec<Warning>
     judge(&looked, permission)
 }
 
-/// Each target once: several jobs may have the same. One device by two names is told twice.
+/// Removes duplicate targets, which jobs may share. One device under two names is reported twice.
 fn distinct<'a>(written: &[Written<'a>]) -> Vec<Written<'a>> {
     let mut distinct: Vec<Written> = Vec::new();
     for one in written {
@@ -81,24 +82,24 @@ fn distinct<'a>(written: &[Written<'a>]) -> Vec<Written<'a>> {
     distinct
 }
 
-/// One thing that stands against writing to a device.
+/// One reason against writing to a device.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     kind: Kind,
-    /// In words: `nvme0n1 is mounted at /mnt (ext4)`.
+    /// A phrase such as `nvme0n1 is mounted at /mnt (ext4)`.
     reason: String,
-    /// What would remove it, where that is known.
+    /// How to remove the reason, if known.
     remedy: Option<String>,
 }
 
-/// What a finding leads to.
+/// The consequence of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A refusal, whatever is allowed.
+    /// Always a refusal.
     Impossible,
-    /// A refusal, or with `--allow-destroy` a warning.
+    /// A refusal, or a warning with `--allow-destroy`.
     Loss,
-    /// A warning.
+    /// Always a warning.
     Beside,
 }
 
@@ -112,7 +113,7 @@ impl Finding {
     }
 }
 
-/// All that stands against writing to one device.
+/// Returns all findings for one device.
 fn look(root: &Root, written: &Written) -> Vec<Finding> {
     match place(root, written.target) {
         Place::Free => Vec::new(),
@@ -122,7 +123,7 @@ fn look(root: &Root, written: &Written) -> Vec<Finding> {
             if disk.signatures.is_err()
                 && let Ok(true) = ends::are_zero(written.device)
             {
-                // Zeroes are nobody's signature, and it takes no program to see them.
+                // Zeroes contain no signature; no program is needed to tell.
                 disk.signatures = Ok(Vec::new());
             }
             of_disk(&disk)
@@ -130,14 +131,14 @@ fn look(root: &Root, written: &Written) -> Vec<Finding> {
     }
 }
 
-/// Where a target's data is, as far as anything may be lost there.
+/// Where a target's data is, if it may be lost.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Made for the run, or a file, which is nobody's business.
+    /// Made for the run, or a file, which may be overwritten.
     Free,
     /// The kernel's block device of this name.
     Disk(String),
-    /// Out of the kernel's sight.
+    /// Not visible to the kernel.
     Opaque,
 }
 
@@ -146,19 +147,19 @@ fn place(root: &Root, target: &Target) -> Place {
         Target::Kernel(kernel) if kernel.path == KernelPath::Null => Place::Free,
         Target::Kernel(kernel) => match disk_of_file(root, &kernel.file) {
             Some(name) => Place::Disk(name),
-            // A namespace without a block device: the kernel cannot use its format.
+            // A namespace without a block device has a format the kernel cannot use.
             None if kernel.path == KernelPath::UringCmd => Place::Opaque,
             None => Place::Free,
         },
         Target::Soft { options, .. } => match options.parse::<soft::Options>().map(|o| o.storage) {
-            // The software controller keeps its data where it is told, which may be a disk of the kernel's.
+            // The software controller may store its data on one of the kernel's disks.
             Ok(Storage::File { path, .. }) => {
                 disk_of_file(root, &path).map_or(Place::Opaque, Place::Disk)
             }
             Ok(_) => Place::Free,
             Err(_) => Place::Opaque,
         },
-        // Vfio, vfio-user, and what else there may be one day.
+        // vfio, vfio-user, and future targets.
         _ => Place::Opaque,
     }
 }
@@ -180,7 +181,7 @@ fn of_disk(disk: &Disk) -> Vec<Finding> {
 
 fn of_use(used: &Use) -> Finding {
     let (reason, remedy) = used.in_words();
-    // An idle monitor has it open, too; who minds claims it.
+    // An idle monitor also has it open; users that need exclusive access claim it.
     let kind = if matches!(used, Use::Open { .. }) { Kind::Beside } else { Kind::Loss };
     Finding::new(kind, reason, Some(remedy))
 }
@@ -206,7 +207,7 @@ fn of_signatures(
     }
 }
 
-/// The warnings, or the refusal of all devices that are refused.
+/// Returns the warnings, or one refusal for all refused devices.
 fn judge(looked: &[(String, Vec<Finding>)], permission: Permission) -> Result<Vec<Warning>> {
     let refuses = |finding: &&Finding| match finding.kind {
         Kind::Impossible => true,

@@ -1,4 +1,4 @@
-//! Judgements of recorded machines, and of drives in memory.
+//! Tests judgements of recorded machines and of drives in memory.
 
 use adit_driver::DeviceOptions;
 use adit_driver::target::KernelTarget;
@@ -17,7 +17,7 @@ const EXT4: &str = "/recorded/wipefs/nvme0n1 = {\"signatures\": [{\"offset\": \"
                     \"usage\": \"filesystem\", \"label\": \"mine\"}]}\n";
 const MOUNTED: &str = "/proc/self/mountinfo = 36 35 259:0 / /mnt rw - ext4 /dev/nvme0n1 rw\n";
 
-/// The empty drive with more lines, which take the place of its own about the same file.
+/// Returns the empty drive with additional lines, which replace its own for the same file.
 fn with(more: &str) -> String {
     let path = |line: &str| line.split(" = ").next().map(str::to_owned);
     let replaced: Vec<_> = more.lines().map(path).collect();
@@ -33,7 +33,7 @@ fn drive() -> Target {
     kernel(KernelPath::Uring, "/dev/nvme0n1")
 }
 
-/// The judgement about `target` on the recorded machine. What is read of it are zeroes.
+/// Judges `target` on the recorded machine; its reads return zeroes.
 fn judged(machine: &str, target: &Target, allow_destroy: bool) -> Result<Vec<Warning>> {
     let null = "null:".parse().expect("a target");
     let device = Device::open(&null, &DeviceOptions::default()).expect("nothing is opened");

@@ -1,25 +1,25 @@
-//! What stands for something else in values: environment variables and fio's reserved words.
+//! Expands environment variables and fio's reserved words in values.
 
 use std::fs;
 
 use crate::options::expression::evaluate;
 use crate::units::{KbBase, byte_unit};
 
-/// What values may refer to.
+/// The values variables and words expand to.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// An environment variable; none is the same as empty.
+    /// Looks up an environment variable; `None` is the same as empty.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// `$pagesize`, in bytes.
     pub page_bytes: u64,
-    /// `$mb_memory`: of the machine, in MiB.
+    /// `$mb_memory`: the machine's memory in MiB.
     pub memory_mib: u64,
     /// `$ncpus`.
     pub cores: u64,
 }
 
 impl Surroundings<'static> {
-    /// Those of this process.
+    /// Returns the values of this process.
     pub(crate) fn here() -> Surroundings<'static> {
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
@@ -32,23 +32,23 @@ impl Surroundings<'static> {
     }
 }
 
-/// The size of a page; 4096 where the system does not say.
+/// Returns the page size; 4096 if unknown.
 fn page_bytes() -> u64 {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     kib_of(&smaps, "KernelPageSize:").map_or(4096, |kib| kib * 1024)
 }
 
-/// The number after a name in one of the kernel's lists.
+/// Returns the number after a name in one of the kernel's lists.
 fn kib_of(list: &str, name: &str) -> Option<u64> {
     let line = list.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
 impl Surroundings<'_> {
-    /// A value of a job file with everything in it filled in.
+    /// Expands a value of a job file.
     ///
     /// # Errors
-    /// A sentence, if a variable's name does not end.
+    /// A sentence, if a variable's name is not terminated.
     pub(crate) fn expand(&self, value: &str) -> Result<String, String> {
         self.variables(value).map(|value| keywords(self, &value))
     }
@@ -70,7 +70,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// A value with fio's reserved words filled in, and then computed if it is an expression, as in `8*$pagesize`.
+/// Expands fio's reserved words and then evaluates an expression such as `8*$pagesize`.
 pub(crate) fn keywords(around: &Surroundings, value: &str) -> String {
     let mut filled = value.to_owned();
     for (name, number) in [

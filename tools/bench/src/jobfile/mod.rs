@@ -1,4 +1,4 @@
-//! fio's job files.
+//! Parses fio's job files.
 //!
 //! ```text
 //! [global]            ; defaults of the sections after it
@@ -10,8 +10,8 @@
 //! time_based          ; on
 //! ```
 //!
-//! From `;` or `#` to the end of a line is a comment, also within a value, as in fio. Nothing here knows what options
-//! mean.
+//! As in fio, `;` or `#` starts a comment up to the end of the line, even within a value. This module does not
+//! interpret options; `options` does.
 
 mod expand;
 
@@ -25,19 +25,19 @@ pub(crate) use expand::keywords;
 use super::options::written::{Place, Written, WrittenSection};
 use crate::failure::{Failure, Result};
 
-/// How deep files may include each other.
+/// Maximum depth of includes.
 const DEPTH_MAX: usize = 16;
 
-/// Longer job files are refused: most likely they are none.
+/// Larger files are refused, as they are unlikely to be job files.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// What reads a file that is included.
+/// Reads an included file.
 pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 
-/// Reads a job file from disk, or from standard input where its name is `-`.
+/// Reads a job file from disk, or from standard input if its name is `-`.
 ///
 /// # Errors
-/// When it cannot be read or is malformed; says in which line and column.
+/// When it cannot be read or is malformed; gives line and column.
 pub(crate) fn open(file: &str, around: &Surroundings) -> Result<Vec<WrittenSection>> {
     let bytes = match file {
         "-" => limited(io::stdin()),
@@ -60,10 +60,10 @@ fn limited(reader: impl Read) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a job file.
+/// Parses a job file.
 ///
 /// # Errors
-/// When it is malformed, or a file that it includes cannot be read.
+/// When it is malformed, or an included file cannot be read.
 pub fn parse(
     bytes: &[u8],
     file: &str,
@@ -79,11 +79,11 @@ struct Parser<'a> {
     around: &'a Surroundings<'a>,
     read: ReadFile<'a>,
     sections: Vec<WrittenSection>,
-    /// The files that are being read, the innermost last.
+    /// The files being read, the innermost last.
     including: Vec<String>,
 }
 
-/// A line and where it is.
+/// A line and its place.
 struct Line<'a> {
     text: &'a str,
     file: &'a str,
@@ -91,7 +91,7 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Where a part of the line is.
+    /// Returns the place of a part of the line.
     fn place(&self, part: &str) -> Place {
         let before = (part.as_ptr() as usize)
             .saturating_sub(self.text.as_ptr() as usize)
@@ -203,7 +203,7 @@ impl Parser<'_> {
     }
 }
 
-/// A file's path from the folder of the one that includes it.
+/// Resolves an included file's path relative to the including file.
 fn beside(including: &str, file: &str) -> PathBuf {
     Path::new(including).parent().unwrap_or(Path::new("")).join(file)
 }
@@ -236,7 +236,7 @@ mod tests {
         parse(text.as_bytes(), "jobs/a.fio", &here(), &files)
     }
 
-    /// Sections with their options as `name=value`.
+    /// Returns sections with their options as `name=value`.
     fn read(text: &str) -> Vec<(String, Vec<String>)> {
         let option = |option: &Written| match &option.value {
             Some(value) => format!("{}={value}", option.name),

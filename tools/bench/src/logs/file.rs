@@ -1,4 +1,4 @@
-//! A log's file: rows of text, gathered and written in large pieces.
+//! A log's file: buffers rows of text and writes them in large pieces.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -7,42 +7,41 @@ use std::path::PathBuf;
 use crate::failure::{Failure, Result};
 use crate::way::Way;
 
-/// Text is written to the file once there is less room than the longest row needs (a histogram of 1856 counts).
+/// The buffer is flushed when it has less room than the longest row needs (a histogram of 1856 counts).
 const CAPACITY: usize = 256 << 10;
 const ROOM: usize = 64 << 10;
 
-/// A file with text that waits to be written to it.
+/// A file with buffered text.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
     file: File,
-    /// Never longer than [`CAPACITY`], so it never grows.
+    /// Never exceeds [`CAPACITY`], so it never reallocates.
     text: Vec<u8>,
-    /// The first failure; nothing is written after it.
+    /// The first failure; later writes are skipped.
     failure: Option<io::Error>,
 }
 
-/// What all rows of values have.
+/// The fields of a row besides its value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// When, in milliseconds.
+    /// Time in milliseconds.
     pub(super) at_ms: u64,
-    /// The second value of a window, where there is one.
+    /// The second value of a window, if logged.
     pub(super) most: Option<u64>,
-    /// Which way.
     pub(super) way: Way,
     /// The length of the I/O; 0 for a window.
     pub(super) bytes: u64,
-    /// Its offset where there is a column for it.
+    /// The I/O's offset, if there is a column for it.
     pub(super) offset: Option<u64>,
-    /// Whether its priority is printed in hexadecimal digits.
+    /// Whether its priority is printed in hexadecimal.
     pub(super) shows_prio: bool,
-    /// When it was issued, where there is a column for it.
+    /// The issue time, if there is a column for it.
     pub(super) issued_ns: Option<u64>,
 }
 
 impl LogFile {
-    /// Creates or empties the file; one that is `shared` is appended to, whoever else writes to it.
+    /// Creates or truncates the file; a `shared` file is appended to, so that several writers can use it.
     pub(super) fn open(path: PathBuf, shared: bool) -> Result<LogFile> {
         let mut how = OpenOptions::new();
         if shared {
@@ -96,7 +95,7 @@ impl LogFile {
         }
     }
 
-    /// Whole rows in one piece, so that files that are shared stay whole.
+    /// Writes whole rows in one call, so that rows of shared files stay intact.
     fn drain(&mut self) {
         if self.failure.is_none() {
             self.failure = self.file.write_all(&self.text).err();
@@ -104,7 +103,7 @@ impl LogFile {
         self.text.clear();
     }
 
-    /// Writes what waits; gives what went wrong since the file was opened.
+    /// Flushes the buffer and returns the first failure since the file was opened.
     pub(super) fn finish(&mut self) -> Option<Failure> {
         self.drain();
         let (error, path) = (self.failure.take()?, self.path.display());

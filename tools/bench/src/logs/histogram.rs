@@ -1,8 +1,8 @@
 //! Histograms of completion latency over time (`write_hist_log`), in fio's bins.
 //!
-//! fio has 29 groups of 64 bins. The first two groups hold single nanoseconds; in each later one bins are twice as
-//! wide as in the one before. The last bin also holds what is beyond it. With a coarseness of c, 2^c neighbours are
-//! told as one.
+//! fio has 29 groups of 64 bins. The bins of the first two groups are one nanosecond wide; in each later group
+//! they are twice as wide as in the previous one. The last bin also counts everything above it. A coarseness of
+//! c merges 2^c neighbours.
 
 use std::time::Duration;
 
@@ -11,14 +11,11 @@ use super::{IoSample, nanoseconds};
 use crate::failure::Failure;
 use crate::way::{PerWay, Way};
 
-/// Bins of a group, as a power of two.
+/// log2 of the bins per group.
 const GROUP_BITS: u32 = 6;
-/// Groups.
 const GROUPS: usize = 29;
-/// All bins.
 pub(super) const BINS: usize = GROUPS << GROUP_BITS;
 
-/// The bin of a latency.
 pub(super) fn bin(latency_ns: u64) -> usize {
     let top_bit = u64::BITS - 1 - (latency_ns | 1).leading_zeros();
     if top_bit <= GROUP_BITS {
@@ -29,7 +26,7 @@ pub(super) fn bin(latency_ns: u64) -> usize {
     (((dropped_bits as usize + 1) << GROUP_BITS) + in_group).min(BINS - 1)
 }
 
-/// The log, with the histograms that are being filled.
+/// The log, with the histograms being filled.
 #[derive(Debug)]
 pub(super) struct HistogramLog {
     file: LogFile,
@@ -49,7 +46,7 @@ struct Counts {
 }
 
 impl HistogramLog {
-    /// A row for each way `every` so long; `coarseness` is at most 6.
+    /// Creates a log with a row per way every `every`; `coarseness` is at most 6.
     pub(super) fn new(
         file: LogFile,
         every: Duration,
@@ -75,7 +72,7 @@ impl HistogramLog {
         counts.bytes = io.bytes;
     }
 
-    /// Writes what is left; gives what went wrong since the file was opened.
+    /// Writes the remaining rows and returns the first failure since the file was opened.
     pub(super) fn finish(mut self, at_ns: u64) -> Option<Failure> {
         self.tell(self.end_ns.min(at_ns));
         self.file.finish()

@@ -1,12 +1,12 @@
-//! fio's logs: bandwidth, IOPS, latencies and histograms over time, one file for each and each thread.
+//! fio's logs: bandwidth, IOPS, latencies and histograms over time, one file per kind and thread.
 //!
-//! With `log_avg_msec`, windows on a grid of so many milliseconds are summed up, and each way that something was done
-//! in gives a row at its window's end; nothing is allocated while I/O runs. Without it each I/O is a row: entries of
-//! 56 bytes are kept in a vector that starts with room for [`ENTRIES`] and doubles when it is full, which then costs
-//! one I/O the time of a copy; they become text at the end. Histograms come every `log_hist_msec` in either case.
+//! With `log_avg_msec`, I/Os are summed up in windows of that length, each active way yields a row at the
+//! window's end, and nothing is allocated during I/O. Without it, each I/O yields a row: entries of 56 bytes
+//! are kept in a vector that starts with room for [`ENTRIES`] and doubles when full, which then delays one I/O
+//! by the time of a copy. They become text at the end. Histograms come every `log_hist_msec` in either case.
 //!
-//! Text is gathered in a buffer of fixed size and written to the file when that is nearly full. What cannot be written
-//! does not disturb the run: it is told when the logs are finished.
+//! Text goes to a buffer of fixed size, which is written when nearly full. Write failures do not disturb the
+//! run; they are reported when the logs are finished.
 
 mod file;
 mod histogram;
@@ -22,12 +22,12 @@ use super::options::{LogOptions, WindowValue};
 use super::way::Way;
 use crate::failure::{Failure, Result};
 
-/// Entries of single I/Os that there is room for at first.
+/// Initial capacity for entries of single I/Os.
 const ENTRIES: usize = 1 << 16;
-/// Where total latencies stand among the three.
+/// Index of total latency among the three.
 const LAT: usize = 2;
 
-/// What a log hears of an I/O.
+/// An I/O as logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IoSample {
     /// Submission latency, in nanoseconds.
@@ -36,11 +36,11 @@ pub(crate) struct IoSample {
     pub(crate) clat_ns: u64,
     /// Total latency, in nanoseconds.
     pub(crate) lat_ns: u64,
-    /// How long it was, in bytes.
+    /// Length in bytes.
     pub(crate) bytes: u64,
-    /// Where it began, in bytes.
+    /// Byte offset.
     pub(crate) offset: u64,
-    /// When it was issued, in nanoseconds from the start.
+    /// Issue time in nanoseconds from the start.
     pub(crate) issued_ns: u64,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct JobLogs {
     histogram: Option<HistogramLog>,
 }
 
-/// What becomes rows.
+/// The data rows are made of.
 #[derive(Debug)]
 enum Entries {
     /// Each I/O.
@@ -61,7 +61,6 @@ enum Entries {
     Windows(Windows),
 }
 
-/// One I/O.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     at_ms: u32,
@@ -70,9 +69,9 @@ struct Entry {
 }
 
 impl JobLogs {
-    /// Creates the files that `options` asks for; none where it asks for none. `thread` is the number in their names,
-    /// from 1; a prefix without a name is the job's. `start_unix_ms` is added to times where `log_unix_epoch` asks for
-    /// it. Files that all jobs share are appended to, as by fio.
+    /// Creates the files `options` requests; `None` if there are none. `thread` is the number in their names,
+    /// from 1; an empty prefix means the job's name. `log_unix_epoch` adds `start_unix_ms` to times. As in fio,
+    /// files shared by all jobs are appended to.
     ///
     /// # Errors
     /// When a file cannot be created.
@@ -104,7 +103,7 @@ impl JobLogs {
         Ok(Some(JobLogs { files, entries, histogram }))
     }
 
-    /// Takes in an I/O that completed `at` so long after the start. Times do not go back.
+    /// Records an I/O that completed `at` after the start. Times must not decrease.
     #[inline]
     pub(crate) fn record(&mut self, at: Duration, way: Way, io: IoSample) {
         let at_ns = nanoseconds(at);
@@ -126,10 +125,10 @@ impl JobLogs {
         }
     }
 
-    /// Writes what is left, `at` so long after the start.
+    /// Writes the rest, `at` after the start.
     ///
     /// # Errors
-    /// When a file could not be written to, now or before: it is named, and what came after is missing in it.
+    /// When a file could not be written, now or before: names it; later rows are missing from it.
     pub(crate) fn finish(mut self, at: Duration) -> Result<()> {
         match &mut self.entries {
             Entries::Each(entries) => self.files.add_entries(entries),
@@ -150,7 +149,7 @@ fn nanoseconds(time: Duration) -> u64 {
     time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
 }
 
-/// How a thread's files are called.
+/// Names a thread's files.
 struct Place<'a> {
     options: &'a LogOptions,
     job_name: &'a str,
@@ -158,7 +157,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// `PREFIX_KIND.N.log`, without the number where all jobs share it.
+    /// Returns `PREFIX_KIND.N.log`, without the number if all jobs share the file.
     fn path(&self, prefix: &Path, kind: &str) -> PathBuf {
         let mut name = prefix.as_os_str().to_owned();
         if name.is_empty() {
@@ -185,19 +184,19 @@ impl Place<'_> {
 struct Files {
     bw: Option<LogFile>,
     iops: Option<LogFile>,
-    /// Of slat, clat and lat.
+    /// slat, clat and lat.
     lats: [Option<LogFile>; 3],
-    /// Whether there is any.
+    /// Whether there are any.
     wanted: bool,
-    /// What is added to times.
+    /// Added to times.
     epoch_ms: u64,
     /// Whether rows have a column of offsets.
     has_offset: bool,
-    /// Whether they have one of issue times.
+    /// Whether rows have a column of issue times.
     has_issue: bool,
-    /// Whether priorities are hexadecimal numbers.
+    /// Whether priorities are hexadecimal.
     shows_prio: bool,
-    /// The value that stands for a window.
+    /// The value logged for a window.
     window: WindowValue,
 }
 
@@ -222,7 +221,7 @@ impl Files {
         [&mut self.bw, &mut self.iops].into_iter().chain(&mut self.lats).flatten()
     }
 
-    /// A row for each way in which something was done in the window.
+    /// Adds a row for each way with I/O in the window.
     fn add_window(&mut self, windows: &Windows) {
         let at_ms = self.epoch_ms + windows.end_ms();
         for way in Way::ALL {
@@ -238,7 +237,7 @@ impl Files {
         }
     }
 
-    /// A row for each I/O.
+    /// Adds a row for each I/O.
     fn add_entries(&mut self, entries: &[Entry]) {
         for Entry { at_ms, way, io } in entries {
             let row = self.row(self.epoch_ms + u64::from(*at_ms), *way, Some(io));
@@ -250,7 +249,7 @@ impl Files {
         }
     }
 
-    /// What a row of an I/O, or of a window, has beside its value.
+    /// Returns the fields of a row besides its value, for an I/O or a window.
     fn row(&self, at_ms: u64, way: Way, io: Option<&IoSample>) -> Row {
         Row {
             at_ms,
@@ -263,7 +262,8 @@ impl Files {
         }
     }
 
-    /// A row in each file; with `maxima_ns` where both values of a window are told, of which a rate has one.
+    /// Adds a row to each file; `maxima_ns` is present if both values of a window are logged. A rate has only
+    /// one value.
     fn add(&mut self, row: Row, rates: [u64; 2], lats_ns: [u64; 3], maxima_ns: Option<[u64; 3]>) {
         // As in fio, only slat and clat have an issue time.
         let without = Row { issued_ns: row.issued_ns.map(|_| 0), ..row };

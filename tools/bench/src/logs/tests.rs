@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// A directory of a test's own.
+/// A temporary directory of one test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -30,7 +30,7 @@ impl Scratch {
         names
     }
 
-    /// All logs, with this prefix.
+    /// Requests all logs with this prefix.
     fn options(&self) -> LogOptions {
         let prefix = Some(self.0.join("p"));
         LogOptions {
@@ -106,7 +106,7 @@ fn a_window_is_a_row_for_each_way() {
     for (at, way, ns) in [(1, Way::Read, 1000), (99, Way::Read, 3000), (99, Way::Write, 500)] {
         logs.record(ms(at), way, io(ns, 0));
     }
-    // Two windows without I/O, and one that the end cuts short.
+    // Two windows without I/O, and one cut short by the end.
     logs.record(ms(300), Way::Read, io(700, 0));
     logs.finish(ms(350)).expect("written");
     let rows = "100, 2000, 0, 0, 0\n100, 500, 1, 0, 0\n350, 700, 0, 0, 0\n";
@@ -202,7 +202,7 @@ fn a_full_disk_is_told_with_the_files_name_at_the_end() {
     let scratch = Scratch::new();
     std::os::unix::fs::symlink("/dev/full", scratch.0.join("p_bw.1.log")).expect("a link");
     let mut logs = open(&scratch.options(), 1);
-    // More than the buffer holds, so that it fails while it runs as well as at the end.
+    // More than the buffer holds, so that writing fails during the run and at the end.
     (0..40_000).for_each(|n| logs.record(ms(n), Way::Read, io(1000, n)));
     let failure = logs.finish(ms(50_000)).expect_err("no space");
     let text = failure.to_string();
@@ -227,7 +227,7 @@ fn an_entry_is_as_large_as_documented() {
     assert_eq!(size_of::<Entry>(), 56);
 }
 
-/// Runs the installed fio 3.33 for a second with all logs; its JSON. None where there is no such fio.
+/// Runs the installed fio 3.33 for a second with all logs and returns its JSON; `None` without fio 3.33.
 fn fio(scratch: &Scratch, more: &[&str]) -> Option<serde_json::Value> {
     let version = Command::new("fio").arg("--version").output().ok()?;
     if version.stdout.trim_ascii_end() != b"fio-3.33" {
@@ -245,7 +245,7 @@ fn fio(scratch: &Scratch, more: &[&str]) -> Option<serde_json::Value> {
     Some(serde_json::from_slice(&ended.stdout).expect("JSON"))
 }
 
-/// The files with the numbers of columns of their rows.
+/// Returns the files with the column counts of their rows.
 fn shape(scratch: &Scratch) -> BTreeMap<String, BTreeSet<usize>> {
     let columns =
         |name: &String| scratch.read(name).lines().map(|row| row.split(", ").count()).collect();
@@ -284,7 +284,7 @@ fn bins_are_those_of_fios_own_histograms() {
         eprintln!("fio 3.33 is not installed: nothing to compare with");
         return;
     };
-    // In its JSON, fio names each bin by the latency in its middle.
+    // fio's JSON names each bin by the latency in its middle.
     let named = json["jobs"][0]["read"]["clat_ns"]["bins"].as_object().expect("bins");
     let named = named.keys().map(|ns| histogram::bin(ns.parse().expect("nanoseconds")));
     let named: BTreeSet<usize> = named.collect();

@@ -1,11 +1,11 @@
-//! Windows of time in which values are summed up (`log_avg_msec`).
+//! Time windows in which values are summed up (`log_avg_msec`).
 
 use std::time::Duration;
 
 use super::{IoSample, nanoseconds};
 use crate::way::{PerWay, Way};
 
-/// The window that is being filled, of a grid that starts with the run.
+/// The window being filled, on a grid that starts with the run.
 #[derive(Debug)]
 pub(super) struct Windows {
     every_ns: u64,
@@ -14,7 +14,7 @@ pub(super) struct Windows {
     sums: PerWay<Sums>,
 }
 
-/// What was done in one way.
+/// The sums of one way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
     ios: u64,
@@ -25,27 +25,27 @@ pub(super) struct Sums {
 }
 
 impl Windows {
-    /// Windows `every` so long.
+    /// Creates windows of length `every`.
     pub(super) fn new(every: Duration) -> Windows {
         let every_ns = nanoseconds(every).max(1);
         let sums = PerWay::all(Sums::default());
         Windows { every_ns, start_ns: 0, end_ns: every_ns, sums }
     }
 
-    /// Whether the window ends before that time.
+    /// Returns whether the window has ended by that time.
     #[inline]
     pub(super) fn is_over(&self, at_ns: u64) -> bool {
         at_ns >= self.end_ns
     }
 
-    /// Begins the window that a time is in. Those without I/O between are passed over.
+    /// Starts the window that contains a time, skipping empty ones.
     pub(super) fn begin(&mut self, at_ns: u64) {
         self.start_ns = at_ns - at_ns % self.every_ns;
         self.end_ns = self.start_ns + self.every_ns;
         self.sums = PerWay::all(Sums::default());
     }
 
-    /// Ends the window early, if it is not over by then.
+    /// Ends the window at that time if it is still open then.
     pub(super) fn end(&mut self, at_ns: u64) {
         self.end_ns = self.end_ns.min(at_ns).max(self.start_ns + 1);
     }
@@ -61,12 +61,12 @@ impl Windows {
         }
     }
 
-    /// The window's end, in milliseconds from the start.
+    /// Returns the window's end in milliseconds from the start.
     pub(super) fn end_ms(&self) -> u64 {
         self.end_ns / 1_000_000
     }
 
-    /// What was done in a way; none where nothing was.
+    /// Returns a way's sums; `None` without I/Os.
     pub(super) fn sums(&self, way: Way) -> Option<&Sums> {
         Some(&self.sums[way]).filter(|sums| sums.ios > 0)
     }
@@ -86,12 +86,12 @@ impl Windows {
 }
 
 impl Sums {
-    /// slat, clat and lat in nanoseconds, averaged.
+    /// Returns mean slat, clat and lat in nanoseconds.
     pub(super) fn means_ns(&self) -> [u64; 3] {
         self.sum_ns.map(|sum| sum / self.ios)
     }
 
-    /// The greatest of each.
+    /// Returns maximum slat, clat and lat in nanoseconds.
     pub(super) fn maxima_ns(&self) -> [u64; 3] {
         self.max_ns
     }

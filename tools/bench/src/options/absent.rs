@@ -1,6 +1,7 @@
-//! What fio has and we do not, each with what to use instead.
+//! fio options that `adit bench` does not support, each with an alternative.
 
-/// Options of jobs, of fio 3.33 and its engines libaio and io_uring, and some of later ones: name and a sentence.
+/// Job options of fio 3.33, of its engines libaio and io_uring, and of some later versions: name and
+/// alternative.
 pub(crate) const ABSENT: &[(&str, &str)] = &[
     (
         "allow_mounted_write",
@@ -140,7 +141,7 @@ pub(crate) const ABSENT: &[(&str, &str)] = &[
     ("verify_write_sequence", "headers hold what tells writers apart in any case"),
 ];
 
-/// Options of fio's command line that are no job's: name and a sentence.
+/// Options of fio's command line that are not job options: name and alternative.
 pub(crate) const ABSENT_FOR_RUN: &[(&str, &str)] = &[
     ("client", "there is no client and server; start adit bench on each machine, as with ssh"),
     ("cpuclock-test", "the clock is checked in each run, and a warning tells if it is off"),
@@ -159,7 +160,7 @@ pub(crate) const ABSENT_FOR_RUN: &[(&str, &str)] = &[
     ("trigger-timeout", "take --runtime"),
 ];
 
-/// Those of [`ABSENT`] that 0 switches off, which is how it is.
+/// Options of [`ABSENT`] for which 0 means off, which Adit accepts.
 const OFF_WITH_ZERO: [&str; 16] = [
     "allow_mounted_write",
     "atomic",
@@ -179,12 +180,12 @@ const OFF_WITH_ZERO: [&str; 16] = [
     "write_barrier",
 ];
 
-/// Whether an option of a job has a value that asks for nothing.
+/// Returns whether the value switches the option off.
 pub(crate) fn is_off(name: &str, value: Option<&str>) -> bool {
     value == Some("0") && OFF_WITH_ZERO.contains(&name)
 }
 
-/// What to use instead of an option of a job.
+/// Returns what to use instead of a job option.
 pub(crate) fn find(name: &str) -> Option<&'static str> {
     ABSENT.iter().find(|(absent, _)| *absent == name).map(|(_, instead)| *instead)
 }
@@ -194,7 +195,7 @@ mod tests {
     use super::super::{effectless, table, unheeded};
     use super::*;
 
-    /// Each option of fio 3.33 and of its engines libaio, io_uring and io_uring_cmd.
+    /// All options of fio 3.33 and of its engines libaio, io_uring and io_uring_cmd.
     const OF_FIO: &str = include_str!("fio-3.33-options.txt");
 
     #[test]

@@ -1,13 +1,13 @@
-//! A job with one option changed: what a sweep does.
+//! Derives a job with one option changed, for sweeps.
 
 use super::draft::Draft;
 use super::{JobOptions, Section, written};
 
 impl JobOptions {
-    /// The job with another value of an option.
+    /// Returns the job with another value for one option.
     ///
     /// # Errors
-    /// A sentence that names the option, if it cannot have the value or contradicts another.
+    /// A sentence that names the option, if the value is invalid or contradicts another option.
     pub(crate) fn with(&self, name: &str, value: &str) -> Result<JobOptions, String> {
         let name = written::canonical(name);
         let mut draft = Draft::from(self.clone());
@@ -17,7 +17,7 @@ impl JobOptions {
 }
 
 impl Section {
-    /// The same with its options as they are listed.
+    /// Returns the section with another value for one option, which its listed options show too.
     ///
     /// # Errors
     /// As [`JobOptions::with`].

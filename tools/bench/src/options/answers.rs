@@ -1,4 +1,4 @@
-//! Answers in place of a run: `--version`, `--cmdhelp` and `--enghelp`.
+//! Queries answered instead of running jobs: `--version`, `--cmdhelp` and `--enghelp`.
 
 use std::fmt::Write;
 
@@ -8,18 +8,18 @@ use super::written::canonical;
 use super::{absent, effectless, unheeded};
 use crate::failure::{Failure, Result};
 
-/// Questions to answer in place of a run.
+/// The queries on the command line.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) version: bool,
-    /// An option, or `all`.
+    /// An option's name, or `all`.
     pub(super) option: Option<String>,
-    /// An engine, or none for all.
+    /// An engine's name; empty for all.
     pub(super) engine: Option<String>,
 }
 
 impl Asked {
-    /// The answer; none where a run is asked for.
+    /// Returns the answer, or `None` if the command line asks for a run.
     ///
     /// # Errors
     /// When there is no such option or engine.

@@ -1,12 +1,12 @@
-//! Options of a job that contradict each other, refused before anything is opened.
+//! Refuses job options that contradict each other, before anything is opened.
 
 use super::{JobOptions, VerifyKind, targets};
 use crate::units::Size;
 
-/// fio's magic, version, checksum, length and the rest of what stands before the data of a verified block.
+/// Bytes of fio's header before the data of a verified block.
 const HEADER_BYTES: u64 = 80;
 
-/// Refuses what cannot be meant.
+/// Refuses contradictory options.
 ///
 /// # Errors
 /// A sentence that names the options and what to do.
@@ -20,7 +20,7 @@ pub(crate) fn job(job: &JobOptions) -> Result<(), String> {
     targets::check(job)
 }
 
-/// Whether the job would change what is on the device.
+/// Returns whether the job changes data on the device.
 pub(crate) fn writes(job: &JobOptions) -> bool {
     let only_reads_back = job.verify.as_ref().is_some_and(|verify| verify.only);
     (job.rw.writes || job.rw.trims) && !only_reads_back && !job.create_only
@@ -159,7 +159,7 @@ mod tests {
     use super::super::draft::Draft;
     use super::super::table;
 
-    /// What a job with these options is refused with.
+    /// Returns why a job with these options is refused.
     fn refusal(options: &[(&str, &str)]) -> Option<String> {
         let mut draft = Draft::default();
         for (name, value) in options {

@@ -1,4 +1,6 @@
-//! `adit bench` as a command line: fio's options in the order they are given, job files, and what is asked of the run.
+//! `adit bench`'s command line: fio's job options in the order given, job files, and options of the whole run.
+//!
+//! Depends on the option table for names and help. Opens no device.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -42,17 +44,17 @@ Examples:
   Verified without any device, as JSON in fio's schema:
     adit bench --filename=soft:mem=64M --rw=randrw --bs=16k --iodepth=32 --verify=crc32c --output-format=json";
 
-/// The heading of options that are taken for the sake of fio's job files; shown by `--help`, not by `-h`.
+/// Help heading of options accepted only for fio's job files; `--help` shows it, `-h` does not.
 const EFFECTLESS: &str = "Job: taken without effect";
 
-/// The heading of the run's own options.
+/// Help heading of run options.
 const RUN: &str = "Run";
 
-/// What is asked of the whole run.
+/// Options of the whole run.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = RUN)]
 struct RunArgs {
-    /// How to report, several by comma
+    /// Report formats, separated by commas
     #[arg(
         long = "output-format",
         value_enum,
@@ -74,7 +76,7 @@ struct RunArgs {
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Reports so often while the jobs run: seconds, or with a unit
+    /// Interval between reports while the jobs run: seconds, or with a unit
     #[arg(long = "status-interval", value_name = "TIME", value_parser = units::duration)]
     status_interval: Option<Duration>,
 
@@ -82,11 +84,11 @@ struct RunArgs {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Eta::Auto)]
     eta: Eta,
 
-    /// How often a line of progress stays on the terminal: seconds, or with a unit
+    /// Interval at which a line of progress stays on the terminal: seconds, or with a unit
     #[arg(long = "eta-newline", value_name = "TIME", value_parser = units::duration)]
     eta_newline: Option<Duration>,
 
-    /// How often to show progress
+    /// Interval between lines of progress
     #[arg(long = "eta-interval", value_name = "TIME", value_parser = units::duration, default_value = "500ms")]
     eta_interval: Duration,
 
@@ -102,15 +104,15 @@ struct RunArgs {
     #[arg(long)]
     showcmd: bool,
 
-    /// Most threads that the jobs may have
+    /// Maximum number of threads of all jobs
     #[arg(long = "max-jobs", value_name = "N")]
     max_jobs: Option<u64>,
 
-    /// Folder of the files that keep what a verified job has written
+    /// Folder for the saved states of verified jobs
     #[arg(long = "aux-path", value_name = "DIR", default_value = ".", hide_default_value = true)]
     aux_path: PathBuf,
 
-    /// Traces what fio traces under these names, by comma: random prints the jobs' seeds
+    /// Prints fio's traces of these names, by comma: random prints the jobs' seeds
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     debug: Vec<String>,
 
@@ -122,15 +124,15 @@ struct RunArgs {
     #[arg(long = "warnings-fatal")]
     warnings_fatal: bool,
 
-    /// Logs the bandwidth of all jobs together; not heeded
+    /// Logs the bandwidth of all jobs together (ignored)
     #[arg(long = "bandwidth-log", hide = true)]
     bandwidth_log: bool,
 
-    /// Measures how busy the cores are; not heeded
+    /// Measures how busy the cores are (ignored)
     #[arg(long = "idle-prof", value_name = "HOW", hide = true)]
     idle_prof: Option<String>,
 
-    /// Memory for fio's bookkeeping; there is nothing to be set
+    /// Memory for fio's bookkeeping (ignored)
     #[arg(long = "alloc-size", value_name = "KB", hide = true)]
     alloc_size: Option<u64>,
 
@@ -142,7 +144,7 @@ struct RunArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "all", value_name = "NAME")]
     cmdhelp: Option<String>,
 
-    /// Says which path an ioengine is, or lists all, and runs nothing
+    /// Says which path an ioengine stands for, or lists all, and runs nothing
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "ENGINE")]
     enghelp: Option<String>,
 
@@ -150,7 +152,7 @@ struct RunArgs {
     #[arg(long, value_name = "NAME")]
     section: Vec<String>,
 
-    /// Lets jobs overwrite data that is there: signatures, file systems, partitions
+    /// Allows jobs to overwrite existing data: signatures, file systems, partitions
     #[arg(long = "allow-destroy")]
     allow_destroy: bool,
 
@@ -158,7 +160,7 @@ struct RunArgs {
     #[arg(long, value_name = "TARGET,…", value_parser = target_list)]
     targets: Option<TargetList>,
 
-    /// How often each target runs each job, in turns
+    /// How many times each target runs each job, in turns
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), default_value_t = 1)]
     rounds: u32,
 
@@ -166,18 +168,18 @@ struct RunArgs {
     #[arg(long, value_name = "NAME=A,B,…", value_parser = sweep)]
     sweep: Vec<Sweep>,
 
-    /// Measures in the same run what the device gives at most
+    /// Measures the device's maximum in the same run
     #[arg(long)]
     ceiling: bool,
 
-    /// Brings a controller that is out of service back and goes on; one that does not answer has 30 s to come back
+    /// Recovers a failed controller and continues; waits up to 30 s for one that does not answer
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "1", default_value = "0",
         hide_default_value = true, hide_possible_values = true, value_parser = super::grammar::switch,
         action = ArgAction::Set, value_name = "0|1")]
     recover: bool,
 }
 
-/// A list as one value.
+/// A list parsed as one value.
 #[derive(Clone, Debug)]
 struct TargetList(Vec<Target>);
 
@@ -212,45 +214,42 @@ pub struct BenchArgs {
     asked: Asked,
     /// `--section`.
     selected: Vec<String>,
-    /// Options of jobs, in the order they are given.
+    /// Job options, in the order given.
     options: Vec<Written>,
     /// Job files.
     files: Vec<String>,
-    /// What all of that says, once it was read: standard input can be read only once.
+    /// The parsed command line and job files, cached because standard input can be read only once.
     said: OnceLock<Said>,
 }
 
-/// What of the command line bounds the jobs.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// `--max-jobs`.
     max_jobs: Option<u64>,
-    /// `--warnings-fatal`.
     warnings_fatal: bool,
 }
 
-/// What a command line and its job files say, before it is understood.
+/// The contents of a command line and its job files, before options are interpreted.
 #[derive(Clone, Debug)]
 struct Said {
-    /// Options before all jobs.
+    /// Options before the first job.
     defaults: Vec<Written>,
     /// The jobs of the command line, then those of each file.
     parts: Vec<Vec<WrittenSection>>,
-    /// How many of the parts are no file.
+    /// How many leading parts come from the command line.
     lines: usize,
 }
 
 impl BenchArgs {
-    /// What is asked for: options understood, job files read, contradictions refused. Opens no device.
+    /// Interprets the options, reads the job files and refuses contradictions. Opens no device.
     ///
     /// # Errors
-    /// A sentence that says where what is wrong, with exit code 2.
+    /// A sentence with the place of the mistake, and exit code 2.
     pub fn request(&self) -> Result<Request> {
         let said = self.said()?;
         let mut sections = Vec::new();
         for (at, part) in said.parts.iter().enumerate() {
             let mut jobs = written::sections(&said.defaults, part)?;
-            // As in fio, the jobs of a file start when those of the file before it are done.
+            // As in fio, the jobs of a file start after those of the previous file.
             let starts_file = at > said.lines;
             if let Some(first) = jobs.first_mut().filter(|_| starts_file) {
                 first.job.stonewall = true;
@@ -266,7 +265,7 @@ impl BenchArgs {
         Ok(request)
     }
 
-    /// A question in place of a run: the version, or help.
+    /// Returns the answer to a query such as the version or help.
     ///
     /// # Errors
     /// When there is no option or engine of that name.
@@ -274,7 +273,7 @@ impl BenchArgs {
         self.asked.answer()
     }
 
-    /// The jobs as a command line that describes the same.
+    /// Returns an equivalent command line for the jobs.
     ///
     /// # Errors
     /// As [`BenchArgs::request`].
@@ -287,7 +286,6 @@ impl BenchArgs {
         Ok(format!("adit bench {}\n", lines.collect::<Vec<_>>().join(" \\\n  ")))
     }
 
-    /// The words of that command line, by job.
     fn job_words(&self) -> Result<Vec<Vec<String>>> {
         let said = self.said()?;
         let mut jobs = Vec::new();
@@ -341,7 +339,7 @@ impl BenchArgs {
         Ok(Said { defaults, parts, lines })
     }
 
-    /// The defaults and the jobs of the command line itself.
+    /// Returns the defaults and the jobs of the command line itself.
     fn line(&self, around: &Surroundings) -> (Vec<Written>, Vec<WrittenSection>) {
         let (mut defaults, mut jobs) = (Vec::new(), Vec::<WrittenSection>::new());
         for option in &self.options {
@@ -369,7 +367,7 @@ impl BenchArgs {
         (defaults, jobs)
     }
 
-    /// Refuses what the run's options forbid.
+    /// Refuses jobs that the run's options forbid.
     fn permit(&self, sections: &[Section]) -> Result<()> {
         let writing = sections.iter().find(|section| check::writes(&section.job));
         match writing.filter(|_| self.run.readonly) {
@@ -401,7 +399,7 @@ impl Limits {
     }
 }
 
-/// Refuses jobs that wait for one that does not stand before them.
+/// Refuses jobs that wait for a job that is not listed before them.
 fn awaited_before(sections: &[Section]) -> Result<()> {
     for (index, Section { job, .. }) in sections.iter().enumerate() {
         let Some(awaited) = &job.wait_for else { continue };
@@ -470,7 +468,7 @@ impl Args for BenchArgs {
     }
 }
 
-/// Options that are known though they are not in the table: those without effect and those that only fio has.
+/// Returns the known options outside the table: those without effect and those only fio has.
 fn others() -> impl Iterator<Item = (&'static str, Kind)> {
     let effectless = effectless::WITHOUT_EFFECT.iter().map(|option| match option.values {
         Values::Switch => (option.name, Kind::Switch),
@@ -484,7 +482,7 @@ fn others() -> impl Iterator<Item = (&'static str, Kind)> {
     effectless.chain(unheeded).chain(absent.map(|(name, _)| (*name, Kind::Optional)))
 }
 
-/// What to say of an option on the command line that there is not, written as it was: with dashes.
+/// Returns the message for an unknown command-line option, given with its dashes.
 pub fn unknown_option(written: &str) -> String {
     let name = written.trim_start_matches('-').split('=').next().unwrap_or_default();
     if !written.starts_with("--") {
@@ -509,7 +507,7 @@ fn valued(arg: Arg, kind: Kind) -> Arg {
     }
 }
 
-/// The option under the same name with dashes for underlines, and the other way round.
+/// Accepts the option with dashes for underscores and the other way round.
 fn with_spellings(mut arg: Arg, name: &str, seen: &mut BTreeSet<String>) -> Arg {
     for spelling in [name.replace('_', "-"), name.replace('-', "_")] {
         if seen.insert(spelling.clone()) {
@@ -561,7 +559,7 @@ impl FromArgMatches for BenchArgs {
 }
 
 fn given(name: &str, value: &str) -> Written {
-    // What clap puts where no value stands is not shown as one.
+    // clap's placeholder for a missing value is not shown.
     let is_optional = table::find(name).is_some_and(|spec| spec.kind == Kind::Optional);
     let value = (!(is_optional && value.is_empty())).then(|| value.to_owned());
     Written { name: name.to_owned(), value, place: Place::CommandLine }
@@ -579,7 +577,7 @@ fn wrong_terse(run: &RunArgs) -> Option<String> {
     ))
 }
 
-/// Formats without repetitions, in the order in which each comes first.
+/// Removes repeated formats, keeping the first of each.
 fn each_once(formats: Vec<OutputFormat>) -> Vec<OutputFormat> {
     let mut once = Vec::new();
     formats.into_iter().for_each(|format| {
@@ -591,7 +589,7 @@ fn each_once(formats: Vec<OutputFormat>) -> Vec<OutputFormat> {
 }
 
 impl RunArgs {
-    /// Options that are not heeded, with the reason.
+    /// Returns the ignored options, with reasons.
     fn unheeded(&self) -> std::result::Result<Vec<(&'static str, &'static str)>, String> {
         let mut unheeded = debug::unheeded(&self.debug)?;
         if self.bandwidth_log {

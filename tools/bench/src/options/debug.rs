@@ -1,6 +1,6 @@
-//! `--debug`: which of fio's traces there are.
+//! `--debug`: fio's traces, of which only `random` is printed.
 
-/// Names of fio's traces; only `random` is printed.
+/// Names of fio's traces.
 const TRACES: [&str; 20] = [
     "process",
     "file",
@@ -26,15 +26,15 @@ const TRACES: [&str; 20] = [
 const RANDOM: &str = "random";
 const ALL: &str = "all";
 
-/// Whether the seeds of the jobs are asked for.
+/// Returns whether to print the jobs' seeds.
 pub(super) fn shows_seeds(names: &[String]) -> bool {
     names.iter().any(|name| name == RANDOM || name == ALL)
 }
 
-/// Requests that are not printed, with the reason.
+/// Returns the requested traces that are not printed, with reasons.
 ///
 /// # Errors
-/// When fio has no trace of a name either.
+/// When fio has no trace of that name either.
 pub(super) fn unheeded(names: &[String]) -> Result<Vec<(&'static str, &'static str)>, String> {
     if let Some(name) = names.iter().find(|name| *name != ALL && !TRACES.contains(&name.as_str())) {
         return Err(format!(

@@ -1,7 +1,8 @@
-//! The tables of `docs/fio-compatibility.md` and the job files of `tests/jobs` against what is implemented.
+//! Checks the tables of `docs/fio-compatibility.md` and the job files of `tests/jobs` against the
+//! implementation.
 //!
-//! `ADIT_BLESS=1 cargo test -p adit-bench documented` takes over what there is now; read the difference before it
-//! is committed.
+//! `ADIT_BLESS=1 cargo test -p adit --bin adit documented` rewrites them; review the difference before
+//! committing.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,7 +26,7 @@ fn from_here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The part between the comments `<!-- NAME -->` and `<!-- end of NAME -->`.
+/// Returns the text between the comments `<!-- NAME -->` and `<!-- end of NAME -->`.
 fn part<'a>(document: &'a str, name: &str) -> &'a str {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
     let from = document.find(&begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
@@ -53,7 +54,7 @@ fn supported() -> String {
     rows
 }
 
-/// Which values are taken, in a few words.
+/// Describes the accepted values in a few words.
 fn taken(values: Values) -> String {
     match values {
         Values::Switch => "0, 1".to_owned(),
@@ -132,12 +133,12 @@ fn the_document_lists_what_is_implemented() {
     }
 }
 
-/// What a job file comes to: a command line, or why it is refused.
+/// Returns the command line a job file is equivalent to, or why it is refused.
 fn said(file: &Path) -> String {
     let name = file.to_str().expect("UTF-8");
     let line = Line::try_parse_from(["bench", name]).expect("a command line");
     let said = line.args.showcmd().unwrap_or_else(|why| format!("refused: {why}\n"));
-    // What depends on the machine and on where it lies.
+    // Paths depend on the machine.
     let folder = file.parent().expect("a folder").to_str().expect("UTF-8");
     said.replace(&format!("{folder}/"), "")
 }

@@ -1,4 +1,4 @@
-//! A job while its options are read, in whatever order they come.
+//! A job while its options are read, in any order.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::errors::Tolerance;
 use crate::units::{KbBase, Size};
 use crate::way::PerWay;
 
-/// fio's own.
+/// fio's default percentiles.
 pub const PERCENTILES: [f64; 17] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
     99.99,
 ];
 
-/// The name of a job that is given none.
+/// The name of a job without one.
 pub(crate) const NAME: &str = "adit";
 
-/// What each option is that is not given: fio's defaults.
+/// fio's defaults.
 static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     name: NAME.to_owned(),
     description: None,
@@ -129,29 +129,29 @@ impl Default for JobOptions {
 /// A job whose options are not all read yet.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Draft {
-    /// What stands for itself.
+    /// Options that need no other option to be interpreted.
     pub(crate) job: JobOptions,
-    /// `kb_base`: what `k` means.
+    /// `kb_base`: the meaning of `k`.
     pub(crate) kb_base: KbBase,
-    /// What belongs to `verify`, given before or after it, and whether it was.
+    /// The options around `verify`, kept whether they come before or after it.
     pub(crate) verify: VerifyOptions,
-    /// Whether `verify` or `verify_only` asks for it.
+    /// Whether `verify` or `verify_only` turns verification on.
     pub(crate) verifies: bool,
-    /// Whether `verify` was given: else a `verify_pattern` asks for it as well.
+    /// Whether `verify` was given; if not, `verify_pattern` also turns verification on.
     pub(crate) is_verify_given: bool,
-    /// What belongs to `latency_target`; the target is zero until it is given.
+    /// The options around `latency_target`; the target is zero until it is given.
     pub(crate) latency: LatencyTarget,
-    /// What belongs to `steadystate`.
+    /// The options around `steadystate`.
     pub(crate) steady: SteadyState,
     /// Whether `steadystate` was given.
     pub(crate) is_steady: bool,
-    /// `rwmixread` where it was given.
+    /// `rwmixread`, if given.
     pub(crate) mix_read: Option<u8>,
-    /// `rwmixwrite` where it was given.
+    /// `rwmixwrite`, if given.
     pub(crate) mix_write: Option<u8>,
-    /// `filesize`: of each file of the job's own.
+    /// `filesize`: the size of each of the job's own files.
     pub(crate) file_bytes: Option<u64>,
-    /// Options which would have an effect on I/O through the page cache, and were given.
+    /// Given options that would affect I/O through the page cache.
     pub(crate) wants_direct: Vec<&'static str>,
 }
 
@@ -162,7 +162,7 @@ impl Default for Draft {
 }
 
 impl From<JobOptions> for Draft {
-    /// The job again as it was before [`Draft::finish`], so that more can be set.
+    /// Reopens a finished job so that more options can be set.
     fn from(job: JobOptions) -> Draft {
         Draft {
             verifies: job.verify.is_some(),
@@ -207,7 +207,7 @@ const STEADY: SteadyState = SteadyState {
 };
 
 impl Draft {
-    /// The job, now that all options are read.
+    /// Finishes the job once all options are read.
     ///
     /// # Errors
     /// A sentence, if options contradict each other.
@@ -224,7 +224,7 @@ impl Draft {
         Ok(self.job)
     }
 
-    /// `rwmixread` from it and its counterpart.
+    /// Sets `rwmixread` from `rwmixread` and `rwmixwrite`.
     fn mix(&mut self) -> Result<(), String> {
         self.job.rwmixread = match (self.mix_read, self.mix_write) {
             (Some(read), Some(write)) if u16::from(read) + u16::from(write) != 100 => {
@@ -239,7 +239,7 @@ impl Draft {
         Ok(())
     }
 
-    /// With `filesize`, the files are so long and `size` is how much is moved.
+    /// With `filesize`, files have that length and `size` is the amount of I/O.
     fn files(&mut self) {
         if let Some(bytes) = self.file_bytes {
             let files = super::targets::count(&self.job) as u64;
@@ -260,7 +260,7 @@ impl Draft {
         }
     }
 
-    /// Logs without a name have the job's.
+    /// Names unnamed logs after the job.
     fn log_names(&mut self) {
         let logs = &mut self.job.logs;
         for log in [&mut logs.bw, &mut logs.iops, &mut logs.lat, &mut logs.hist] {
@@ -270,7 +270,7 @@ impl Draft {
         }
     }
 
-    /// Refuses what has no effect here only under a condition, where that is not met.
+    /// Refuses options that are ignored only under a condition the job does not meet.
     fn unheeded(&self) -> Result<(), String> {
         let job = &self.job;
         let is_cached =

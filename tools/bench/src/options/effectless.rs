@@ -1,24 +1,24 @@
-//! Options of fio that change nothing here: taken, so that job files run as they are.
+//! fio options that have no effect here, accepted so that job files run unchanged.
 //!
-//! Each says why. A value that would change something is refused.
+//! Each gives its reason. Values that would have an effect are refused.
 
 use super::draft::Draft;
 use super::grammar::{Parsed, switch, whole};
 
-/// An option that is taken and has no effect.
+/// An accepted option without effect.
 #[derive(Debug)]
 pub(crate) struct Effectless {
     /// fio's name.
     pub(crate) name: &'static str,
-    /// Which values are taken.
+    /// Its accepted values.
     pub(crate) values: Values,
-    /// Why it has none; the end of a sentence that begins with "has no effect because".
+    /// Why it has no effect; completes a sentence that begins with "has no effect because".
     pub(crate) because: &'static str,
-    /// What to do where the value is not taken.
+    /// What to do if the value is refused.
     pub(crate) instead: &'static str,
 }
 
-/// Which values are taken.
+/// Accepted values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
     /// On and off.
@@ -27,7 +27,7 @@ pub(crate) enum Values {
     Number,
     /// These words.
     Words(&'static [&'static str]),
-    /// Any, where the page cache is passed by.
+    /// Any value, if I/O bypasses the page cache.
     Direct,
 }
 
@@ -49,7 +49,7 @@ const fn only(
     Effectless { name, values, because, instead }
 }
 
-/// All of them, by name.
+/// All such options, by name.
 pub(crate) const WITHOUT_EFFECT: &[Effectless] = &[
     only(
         "bwavgtime",
@@ -121,7 +121,7 @@ pub(crate) const WITHOUT_EFFECT: &[Effectless] = &[
     free("rwmixcycle", Number, "fio ignores it as well"),
     only("stats", ON, "it is on", "leave out of the report what is not needed"),
     free("thread", Switch, "jobs are always threads"),
-    // Not in fio's list, but fio takes it, and its own example job files have it.
+    // Missing from fio's list, but fio accepts it and its example job files use it.
     free("threads", Switch, "jobs are always threads"),
     free("unique_filename", Switch, "there are no network clients"),
     only("unit_base", Words(&["0", "8"]), "rates are in bytes", "multiply by 8"),
@@ -135,16 +135,16 @@ pub(crate) const WITHOUT_EFFECT: &[Effectless] = &[
     ),
 ];
 
-/// The option of a name.
+/// Finds an option by name.
 pub(crate) fn find(name: &str) -> Option<&'static Effectless> {
     WITHOUT_EFFECT.iter().find(|option| option.name == name)
 }
 
 impl Effectless {
-    /// Takes its value, and remembers on what condition.
+    /// Accepts a value and records any condition it depends on.
     ///
     /// # Errors
-    /// A sentence without the option's name, where the value would have an effect.
+    /// A sentence without the option's name, if the value would have an effect.
     pub(crate) fn take(&self, draft: &mut Draft, text: &str) -> Parsed<()> {
         let refused = || format!("'{text}' cannot be heeded; {}", self.instead);
         match self.values {

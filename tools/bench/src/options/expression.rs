@@ -1,23 +1,23 @@
-//! Arithmetic in values: `(1+2)*3k`, and `8*4096` where `8*$pagesize` was written.
+//! Evaluates arithmetic in values: `(1+2)*3k`, or `8*4096` written as `8*$pagesize`.
 //!
-//! `+ - * / % ^`, parentheses, decimal and hexadecimal numbers with the units of their option. As in fio, division is
-//! that of real numbers; what comes out is cut off to a whole one.
+//! Supports `+ - * / % ^`, parentheses, and decimal and hexadecimal numbers with the option's units. As in fio,
+//! division is real, and the result is truncated to an integer.
 
-/// How deep parentheses may nest: enough for any job, and no danger to the stack.
+/// Maximum nesting of parentheses, which bounds the stack.
 const DEPTH_MAX: u32 = 32;
 
-/// What a unit stands for; none if it is no unit.
+/// Returns a unit's factor, or `None` for an unknown unit.
 pub(crate) type Unit<'a> = &'a dyn Fn(&str) -> Option<f64>;
 
-/// Whether `text` may only be read as an expression.
+/// Returns whether `text` can only be an expression.
 pub(crate) fn is_expression(text: &str) -> bool {
     text.starts_with('(')
 }
 
-/// What `text` comes to.
+/// Evaluates `text`.
 ///
 /// # Errors
-/// A sentence, if it is no expression or has no value from 0 to 2^63.
+/// A sentence, if it is no expression or its value is outside 0 to 2^63.
 pub(crate) fn evaluate(text: &str, unit: Unit) -> Result<u64, String> {
     let mut reader = Reader { text, rest: text.trim_start(), unit, depth: 0 };
     let value = reader.sum()?;
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
         digits.parse().map_err(|_| self.refused())
     }
 
-    /// The letters from here on that are wanted, and the blanks after them.
+    /// Takes the wanted letters from the front, and the blanks after them.
     fn word(&mut self, wanted: fn(char) -> bool) -> &'a str {
         let end = self.rest.find(|c| !wanted(c)).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);

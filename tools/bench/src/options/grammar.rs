@@ -1,4 +1,4 @@
-//! How values are written: numbers, times, lists, and one value for each way.
+//! The syntax of values: numbers, times, lists, and values per way.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::expression::{evaluate, is_expression};
 use crate::units::{self, KbBase, Size};
 use crate::way::{PerWay, Way};
 
-/// Why a value cannot be taken: a sentence without the option's name.
+/// A value, or why it is refused: a sentence without the option's name.
 pub(crate) type Parsed<T> = Result<T, String>;
 
 /// Microseconds, the unit of short times.
@@ -16,7 +16,7 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 /// Seconds, the unit of long times.
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// A whole number, with fio's suffixes.
+/// Parses an integer with fio's suffixes.
 pub(crate) fn whole(text: &str, base: KbBase) -> Parsed<u64> {
     if is_expression(text) {
         return evaluate(text, &|unit| units::byte_unit(unit, base).map(|bytes| bytes as f64));
@@ -25,7 +25,7 @@ pub(crate) fn whole(text: &str, base: KbBase) -> Parsed<u64> {
         .map_err(|_| format!("'{text}' is not a number such as 8, 4k, 1m or 10g"))
 }
 
-/// A whole number within bounds.
+/// Parses an integer within bounds.
 pub(crate) fn within(text: &str, base: KbBase, from: u64, to: u64) -> Parsed<u64> {
     let number = whole(text, base)?;
     if (from..=to).contains(&number) {
@@ -35,12 +35,12 @@ pub(crate) fn within(text: &str, base: KbBase, from: u64, to: u64) -> Parsed<u64
     }
 }
 
-/// The same for 32 bits.
+/// Parses a 32-bit integer within bounds.
 pub(crate) fn within_u32(text: &str, base: KbBase, from: u32, to: u32) -> Parsed<u32> {
     within(text, base, from.into(), to.into()).map(|number| number as u32)
 }
 
-/// A share in percent, with or without its sign.
+/// Parses a percentage, with or without the sign.
 pub(crate) fn percent(text: &str) -> Parsed<u8> {
     let number = text.strip_suffix('%').unwrap_or(text);
     let percent = whole(number, KbBase::Binary).ok().filter(|percent| *percent <= 100);
@@ -49,13 +49,13 @@ pub(crate) fn percent(text: &str) -> Parsed<u8> {
         .ok_or_else(|| format!("'{text}' is not a share from 0 to 100"))
 }
 
-/// A number with a fraction, within bounds.
+/// Parses a real number within bounds.
 pub(crate) fn fraction(text: &str, from: f64, to: f64) -> Parsed<f64> {
     let number = text.parse::<f64>().ok().filter(|number| (from..=to).contains(number));
     number.ok_or_else(|| format!("'{text}' is not a number from {from} to {to}"))
 }
 
-/// Bytes or a share.
+/// Parses a size in bytes or percent.
 pub(crate) fn size(text: &str, base: KbBase) -> Parsed<Size> {
     if let Some(count) = text.strip_suffix(['z', 'Z']) {
         let is_count = count.bytes().all(|digit| digit.is_ascii_digit()) && !count.is_empty();
@@ -71,7 +71,7 @@ pub(crate) fn size(text: &str, base: KbBase) -> Parsed<Size> {
     whole(text, base).map(Size::Bytes)
 }
 
-/// A time; a bare number counts `unit`s, and within parentheses microseconds.
+/// Parses a time; a bare number counts `unit`s, and microseconds within parentheses.
 pub(crate) fn time(text: &str, unit: Duration) -> Parsed<Duration> {
     if is_expression(text) {
         let in_us = |name: &str| match name {
@@ -83,14 +83,13 @@ pub(crate) fn time(text: &str, unit: Duration) -> Parsed<Duration> {
     units::time(text, unit).map_err(|why| why.to_string())
 }
 
-/// A time, or from one to another; they are swapped where the first is longer.
+/// Parses a time or a range of times, swapping the ends if the first is longer.
 pub(crate) fn times(text: &str, unit: Duration) -> Parsed<(Duration, Duration)> {
     let (from, to) = text.split_once(['-', ':']).unwrap_or((text, text));
     let (from, to) = (time(from, unit)?, time(to, unit)?);
     Ok((from.min(to), from.max(to)))
 }
 
-/// On or off.
 pub(crate) fn switch(text: &str) -> Parsed<bool> {
     match text {
         "1" | "true" => Ok(true),
@@ -99,7 +98,7 @@ pub(crate) fn switch(text: &str) -> Parsed<bool> {
     }
 }
 
-/// A word out of a list.
+/// Parses one of several words.
 pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Parsed<T> {
     let found = words.iter().find(|(name, _)| *name == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -111,15 +110,15 @@ pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Parsed<T> {
     })
 }
 
-/// The name that `text` is most likely a slip of.
+/// Returns the name closest to a misspelt `text`.
 pub(crate) fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let close = names.map(|name| (strsim::jaro_winkler(text, name), name));
     let best = close.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
     Some(best.1).filter(|_| best.0 > 0.84)
 }
 
-/// One value for all ways, or `reads,writes,trims`: the last stands for those that are left, and an empty one leaves
-/// its ways as they were.
+/// Parses one value for all ways, or `reads,writes,trims`. The last value also covers the ways after it; an
+/// empty one keeps the way's previous value.
 pub(crate) fn per_way<T: Clone>(
     text: &str,
     ways: &mut PerWay<T>,
@@ -143,7 +142,7 @@ pub(crate) fn per_way<T: Clone>(
     Ok(())
 }
 
-/// Numbers and ranges by comma, as in `0-2,5`; ascending, each once.
+/// Parses numbers and ranges separated by commas, as in `0-2,5`; returns them ascending, without duplicates.
 pub(crate) fn numbers(text: &str, what: &str) -> Parsed<Vec<usize>> {
     const MAX: usize = 1 << 16;
     let refused = || format!("'{text}' is not a list of {what} such as 0-2,5");
@@ -156,7 +155,7 @@ pub(crate) fn numbers(text: &str, what: &str) -> Parsed<Vec<usize>> {
             return Err(refused());
         }
         all.extend(from..=to);
-        // A list may name a number often, but not without bound.
+        // Numbers may repeat, but the list stays bounded.
         if all.len() > 4 * MAX {
             return Err(refused());
         }

@@ -1,8 +1,8 @@
-//! What a job is: fio's options, parsed and typed.
+//! fio's job options, parsed and typed.
 //!
-//! A job file or a command line gives [`Section`]s: options by name as they were written, and the
-//! [`JobOptions`] they come to. [`RunOptions`] are those that are not a job's but the whole run's. What each option
-//! means is said once, in `table`, which the job-file parser, the command line, its help and its completions share.
+//! A job file or a command line yields [`Section`]s: options by name as written, and the [`JobOptions`] they
+//! resolve to. [`RunOptions`] apply to the whole run. `table` is the only definition of each job option; the
+//! job-file parser, the command line, its help and its completions share it. This module opens no device.
 
 pub(crate) mod absent;
 mod again;
@@ -40,38 +40,38 @@ use super::errors::Tolerance;
 use super::way::PerWay;
 use crate::units::Size;
 
-/// One job section, or the job that a command line describes.
+/// A section of a job file, or the job of a command line.
 #[derive(Clone, Debug)]
 pub struct Section {
-    /// What the options come to.
+    /// The resolved options.
     pub job: JobOptions,
-    /// The options as they were written for this job, in order: names without dashes, values without quotes. The JSON
-    /// lists them as `job options`.
+    /// The job's options as written, in order: names without dashes, values without quotes. The JSON lists them
+    /// as `job options`.
     pub(crate) given: Vec<(String, String)>,
 }
 
-/// Everything that a command line and its job files ask for.
+/// Everything a command line and its job files request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What is asked of the whole run.
+    /// Options of the whole run.
     pub run: RunOptions,
-    /// The options of `[global]` as they were written, for the JSON's `global options`.
+    /// The options of `[global]` as written, for the JSON's `global options`.
     pub global: Vec<(String, String)>,
     /// The jobs, in order; at least one.
     pub sections: Vec<Section>,
 }
 
-/// What chooses the random order where neither `randseed` nor `randrepeat=0` is given, as in fio.
+/// Seeds the random order unless `randseed` or `randrepeat=0` is given; fio's value.
 pub(crate) const RANDSEED: u64 = 0x89;
 
 impl Request {
-    /// Options that were given and are not heeded, each once, with the reason.
+    /// Returns the ignored options, each once, with the reason.
     pub(crate) fn unheeded(&self) -> BTreeMap<&'static str, &'static str> {
         let of_jobs = self.sections.iter().flat_map(|section| &section.job.unheeded);
         of_jobs.chain(&self.run.unheeded).copied().collect()
     }
 
-    /// The same, with `fresh` as the `randseed` of jobs that have none and whose order shall not repeat.
+    /// Returns the request with `fresh` as the `randseed` of jobs that have none and set `randrepeat=0`.
     pub(crate) fn seeded(&self, fresh: u64) -> Request {
         let mut seeded = self.clone();
         for Section { job, .. } in &mut seeded.sections {
@@ -81,44 +81,44 @@ impl Request {
     }
 }
 
-/// What is asked of the whole run: fio's options that may not stand in a job file, and ours.
+/// Options of the whole run: fio's options that job files may not contain, and our own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOptions {
-    /// `--output-format`, several by comma; `--minimal` is terse.
+    /// `--output-format`, separated by commas; `--minimal` is terse.
     pub(crate) formats: Vec<OutputFormat>,
-    /// `--output`: where the report goes instead of standard output.
+    /// `--output`: the file for the report; standard output by default.
     pub(crate) output: Option<PathBuf>,
-    /// `--status-interval`: a whole report so often while the jobs run.
+    /// `--status-interval`: the interval between full reports while jobs run.
     pub(crate) status_interval: Option<Duration>,
     /// `--eta`.
     pub(crate) eta: Eta,
-    /// `--eta-interval`: between two lines of progress.
+    /// `--eta-interval`: the time between lines of progress.
     pub(crate) eta_interval: Duration,
-    /// `--readonly`: jobs that write or trim are refused.
+    /// `--readonly`: refuses jobs that write or trim.
     pub(crate) readonly: bool,
-    /// `--parse-only`: options are checked and nothing is opened.
+    /// `--parse-only`: checks the options and opens nothing.
     pub(crate) parse_only: bool,
-    /// `--showcmd`: prints the jobs as command lines and ends.
+    /// `--showcmd`: prints the jobs as command lines and exits.
     pub(crate) showcmd: bool,
-    /// `--allow-destroy`: data that is there may be overwritten.
+    /// `--allow-destroy`: allows overwriting existing data.
     pub(crate) allow_destroy: bool,
-    /// `--targets`: the jobs run on each of these, in turn.
+    /// `--targets`: runs the jobs on each of these, in turn.
     pub(crate) targets: Vec<Target>,
-    /// `--rounds`: how often the whole is repeated, interleaved.
+    /// `--rounds`: how many times to repeat everything, interleaved.
     pub(crate) rounds: u32,
-    /// `--sweep NAME=A,B,C`: the jobs run with each value of each.
+    /// `--sweep NAME=A,B,C`: runs the jobs with each value of each option.
     pub(crate) sweep: Vec<Sweep>,
-    /// `--ceiling`: measures what the device gives at most, in the same run.
+    /// `--ceiling`: measures the device's maximum in the same run.
     pub(crate) ceiling: bool,
-    /// `--recover`: a controller that fails is brought back.
+    /// `--recover`: recovers a failed controller.
     pub(crate) recover: bool,
-    /// `--eta-newline`: between two lines of progress that stay on the terminal.
+    /// `--eta-newline`: the time between lines of progress that stay on the terminal.
     pub(crate) eta_newline: Option<Duration>,
-    /// `--aux-path`: where verify states lie.
+    /// `--aux-path`: the folder for verify states.
     pub(crate) aux_path: PathBuf,
     /// `--debug=random`: prints the seeds.
     pub(crate) shows_seeds: bool,
-    /// Options of the run that were given and are not heeded, with the reason.
+    /// Ignored run options, with reasons.
     pub(crate) unheeded: Vec<(&'static str, &'static str)>,
 }
 
@@ -147,17 +147,17 @@ impl Default for RunOptions {
     }
 }
 
-/// One job, by fio's names. The defaults are fio's.
+/// One job's options under fio's names, with fio's defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobOptions {
-    /// `name`, or the section's.
+    /// `name`, or the section's name.
     pub(crate) name: String,
     /// `description`.
     pub(crate) description: Option<String>,
 
-    // Where.
-    /// `filename`: targets, or paths that `ioengine` and `direct` make targets of. Empty: files of the job's own in
-    /// `directory`.
+    // Place.
+    /// `filename`: targets, or paths that `ioengine` and `direct` turn into targets. If empty, the job has its
+    /// own files in `directory`.
     pub(crate) filename: Vec<String>,
     /// `directory` of the job's own files.
     pub(crate) directory: Option<PathBuf>,
@@ -165,200 +165,176 @@ pub struct JobOptions {
     pub(crate) filename_format: String,
     /// `nrfiles`: how many files of its own the job has; `size` is divided among them.
     pub(crate) nrfiles: u32,
-    /// `file_service_type`: which of several files is next.
+    /// `file_service_type`: how the next of several files is chosen.
     pub(crate) file_service: FileService,
-    /// `ioengine`: which path a plain `filename` is reached by.
+    /// `ioengine`: the I/O path for a plain `filename`.
     pub(crate) ioengine: Engine,
-    /// `direct`: past the page cache (`buffered` is its opposite).
+    /// `direct`: bypasses the page cache (`buffered` is the opposite).
     pub(crate) direct: bool,
-    /// `invalidate`: what the page cache holds of the file is dropped before the job starts.
+    /// `invalidate`: drops the file's pages from the page cache before the job starts.
     pub(crate) invalidate: bool,
-    /// `hipri`, `fixedbufs`: io_uring's.
+    /// `hipri`, an io_uring option.
     pub(crate) hipri: bool,
-    /// See `hipri`.
+    /// `fixedbufs`, an io_uring option.
     pub(crate) fixedbufs: bool,
-    /// `unlink`: the job's own files are removed afterwards.
+    /// `unlink`: removes the job's own files afterwards.
     pub(crate) unlink: bool,
-    /// `allow_file_create`: files that are missing or too short are made.
+    /// `allow_file_create`: creates or extends files that are missing or too short.
     pub(crate) allow_file_create: bool,
-    /// `fallocate`: space is set aside for files that are made; else they are only made as long.
+    /// `fallocate`: allocates space for created files; otherwise only sets their length.
     pub(crate) fallocate: bool,
-    /// `create_only`: files are made, and nothing else is done.
+    /// `create_only`: creates files and does nothing else.
     pub(crate) create_only: bool,
-    /// `overwrite`: files that are made are filled before they are written.
+    /// `overwrite`: fills created files before the job writes to them.
     pub(crate) overwrite: bool,
 
-    // What.
-    /// `rw`.
+    // Kind of I/O.
     pub(crate) rw: Workload,
     /// `rw_sequencer`: what `rw=randread:8` repeats.
     pub(crate) rw_sequencer: Sequencer,
-    /// `rwmixread`: share of reads in percent, of a mixed workload.
+    /// `rwmixread`: percentage of reads in a mixed workload.
     pub(crate) rwmixread: u8,
     /// `bs`, `bsrange`, `bssplit`.
     pub(crate) bs: PerWay<BlockSizes>,
-    /// `blockalign`: offsets of random I/O are multiples of it; the smallest block where not given.
+    /// `blockalign`: alignment of random offsets; the smallest block by default.
     pub(crate) blockalign: PerWay<Option<u64>>,
-    /// `random_distribution`.
     pub(crate) random_distribution: PerWay<Distribution>,
-    /// `percentage_random`: share of I/Os at a random place, of a random workload.
+    /// `percentage_random`: percentage of random I/Os in a random workload.
     pub(crate) percentage_random: PerWay<u8>,
-    /// `norandommap`: blocks of a random workload may come twice before others come once.
+    /// `norandommap`: random blocks may repeat before all have been used.
     pub(crate) norandommap: bool,
-    /// `random_generator`.
     pub(crate) random_generator: RandomGenerator,
-    /// `randseed`: decides whatever `randrepeat` says.
+    /// `randseed`: overrides `randrepeat`.
     pub(crate) randseed: Option<u64>,
-    /// `randrepeat` (`allrandrepeat`): the same seed in every run.
+    /// `randrepeat` (`allrandrepeat`): uses the same seed in every run.
     pub(crate) randrepeat: bool,
 
-    // How much.
-    /// `size`: of the region the job works on; the whole device where not given.
+    // Amount.
+    /// `size` of the job's region; the whole device by default.
     pub(crate) size: Option<Size>,
-    /// `io_size`: bytes after which the job ends, `size` where not given.
+    /// `io_size`: bytes after which the job ends; `size` by default.
     pub(crate) io_size: Option<Size>,
     /// `offset` of the region.
     pub(crate) offset: Size,
-    /// `offset_increment`: the region of job N starts N times this later.
+    /// `offset_increment`: shifts the region of job N by N times this amount.
     pub(crate) offset_increment: Size,
     /// `number_ios`: I/Os after which the job ends.
     pub(crate) number_ios: Option<u64>,
     /// `loops`: passes over the region.
     pub(crate) loops: u32,
-    /// `fill_device`: goes on until the device is full; for files until there is no space.
+    /// `fill_device`: continues until the device is full, or the file system for files.
     pub(crate) fill_device: bool,
 
-    // How many at a time.
-    /// `iodepth`.
+    // Concurrency.
     pub(crate) iodepth: u32,
-    /// `iodepth_batch` (`iodepth_batch_submit`): at most so many are submitted at once.
+    /// `iodepth_batch` (`iodepth_batch_submit`): most I/Os submitted at once.
     pub(crate) iodepth_batch: Option<u32>,
-    /// `iodepth_batch_complete_min` (`iodepth_batch_complete`): waits for so many.
+    /// `iodepth_batch_complete_min` (`iodepth_batch_complete`): completions to wait for.
     pub(crate) iodepth_batch_complete_min: u32,
-    /// `iodepth_batch_complete_max`: at most so many are taken in at once.
+    /// `iodepth_batch_complete_max`: most completions reaped at once.
     pub(crate) iodepth_batch_complete_max: Option<u32>,
-    /// `iodepth_low`: refilled only once so few are in flight.
+    /// `iodepth_low`: in-flight count at which the queue is refilled.
     pub(crate) iodepth_low: Option<u32>,
-    /// `serialize_overlap`: no I/O is issued that touches what is in flight.
+    /// `serialize_overlap`: never issues I/O that overlaps I/O in flight.
     pub(crate) serialize_overlap: bool,
-    /// `numjobs`.
     pub(crate) numjobs: u32,
-    /// `group_reporting`.
     pub(crate) group_reporting: bool,
-    /// `new_group`.
     pub(crate) new_group: bool,
-    /// `stonewall` (`wait_for_previous`): starts when all before it are done.
+    /// `stonewall` (`wait_for_previous`): starts after all previous jobs have ended.
     pub(crate) stonewall: bool,
-    /// `exitall`: when this job ends, others end.
+    /// `exitall`: ends other jobs when this job ends.
     pub(crate) exitall: bool,
-    /// `exitall_on_error`: when this job fails, others end.
+    /// `exitall_on_error`: ends other jobs when this job fails.
     pub(crate) exitall_on_error: bool,
-    /// `exit_what`: which others.
+    /// `exit_what`: the jobs that `exitall` ends.
     pub(crate) exit_what: ExitWhat,
-    /// `wait_for`: starts when the job of this name is done.
+    /// `wait_for`: starts after the job of this name has ended.
     pub(crate) wait_for: Option<String>,
 
-    // When.
-    /// `runtime`.
+    // Timing.
     pub(crate) runtime: Option<Duration>,
-    /// `time_based`.
     pub(crate) time_based: bool,
-    /// `startdelay`: from, to.
+    /// `startdelay`: minimum and maximum.
     pub(crate) startdelay: (Duration, Duration),
-    /// `ramp_time`: what is done before anything counts.
+    /// `ramp_time`: time before measurement starts.
     pub(crate) ramp_time: Duration,
-    /// `thinktime` and what belongs to it.
+    /// `thinktime` and related options.
     pub(crate) thinktime: ThinkTime,
     /// `rate`: bytes per second.
     pub(crate) rate: PerWay<Option<u64>>,
-    /// `rate_min`: the job fails when it is slower.
+    /// `rate_min`: fails the job if it is slower.
     pub(crate) rate_min: PerWay<Option<u64>>,
-    /// `rate_iops`.
     pub(crate) rate_iops: PerWay<Option<u64>>,
-    /// `rate_iops_min`.
     pub(crate) rate_iops_min: PerWay<Option<u64>>,
-    /// `rate_process`.
     pub(crate) rate_process: RateProcess,
-    /// `rate_cycle`: over what time the minimum rates are measured.
+    /// `rate_cycle`: the period over which minimum rates are measured.
     pub(crate) rate_cycle: Duration,
-    /// `max_latency`: the job fails when an I/O takes longer.
+    /// `max_latency`: fails the job if an I/O takes longer.
     pub(crate) max_latency: Option<Duration>,
-    /// `latency_target` and what belongs to it.
+    /// `latency_target` and related options.
     pub(crate) latency_target: Option<LatencyTarget>,
-    /// `steadystate` and what belongs to it.
+    /// `steadystate` and related options.
     pub(crate) steadystate: Option<SteadyState>,
 
     // Data.
-    /// `buffer_pattern`.
     pub(crate) buffer_pattern: Option<Pattern>,
-    /// `refill_buffers`.
     pub(crate) refill_buffers: bool,
-    /// `scramble_buffers`.
     pub(crate) scramble_buffers: bool,
-    /// `zero_buffers`.
     pub(crate) zero_buffers: bool,
-    /// `buffer_compress_percentage`.
     pub(crate) buffer_compress_percentage: u8,
     /// `buffer_compress_chunk`, in bytes.
     pub(crate) buffer_compress_chunk: u64,
-    /// `verify` and what belongs to it.
+    /// `verify` and related options.
     pub(crate) verify: Option<VerifyOptions>,
-    /// `pi_chk`, `apptag`, `apptag_mask`, if one of them is given.
+    /// `pi_chk`, `apptag`, `apptag_mask`, if any is given.
     pub(crate) protection: Option<ProtectionOptions>,
-    /// `sync`: what a write that completed survives.
+    /// `sync`: the durability of a completed write.
     pub(crate) sync: Durability,
-    /// `fsync`: a Flush after so many writes.
+    /// `fsync`: the number of writes between Flush commands.
     pub(crate) fsync: Option<u32>,
-    /// `fdatasync`: the same to a device.
+    /// `fdatasync`: as `fsync`; on a device the two are the same.
     pub(crate) fdatasync: Option<u32>,
-    /// `end_fsync`: a Flush at the end of a writing job.
+    /// `end_fsync`: sends a Flush when a writing job ends.
     pub(crate) end_fsync: bool,
 
-    // Who.
-    /// `cpus_allowed`; none: one core for each job where there are enough.
+    // CPUs.
+    /// `cpus_allowed`; by default, one core per job if there are enough.
     pub(crate) cpus_allowed: Option<Vec<usize>>,
-    /// `cpus_allowed_policy`.
     pub(crate) cpus_allowed_policy: CpusPolicy,
-    /// `numa_cpu_nodes`.
     pub(crate) numa_cpu_nodes: Option<Vec<usize>>,
 
     // Failures.
-    /// `continue_on_error`.
     pub(crate) continue_on_error: Tolerance,
-    /// `ignore_error`: errnos of reads, of writes and of blocks that are not what was written.
+    /// `ignore_error`: tolerated errnos of reads, of writes and of verification.
     pub(crate) ignore_error: [Vec<i32>; 3],
-    /// `retries`: ours.
+    /// `retries`, which fio does not have.
     pub(crate) retries: Option<u8>,
-    /// `io_timeout`: ours.
+    /// `io_timeout`, which fio does not have.
     pub(crate) io_timeout: Option<Duration>,
 
-    // Telling.
-    /// `percentile_list`.
+    // Reporting.
     pub(crate) percentile_list: Vec<f64>,
-    /// `clat_percentiles`.
     pub(crate) clat_percentiles: bool,
-    /// `slat_percentiles`.
     pub(crate) slat_percentiles: bool,
-    /// `lat_percentiles`.
     pub(crate) lat_percentiles: bool,
-    /// `disable_lat`, `disable_clat`, `disable_slat`, `disable_bw_measurement`; `gtod_reduce` is all of them.
+    /// `disable_lat`, `disable_clat`, `disable_slat`, `disable_bw_measurement`; `gtod_reduce` sets all of them.
     pub(crate) disable: Disabled,
-    /// `disk_util`: the kernel's statistics of the disks below are told.
+    /// `disk_util`: reports the kernel's statistics of the underlying disks.
     pub(crate) disk_util: bool,
-    /// `unified_rw_reporting`: all ways as one.
+    /// `unified_rw_reporting`: reports all ways as one.
     pub(crate) unified_rw_reporting: bool,
-    /// `write_bw_log` and the others.
+    /// `write_bw_log` and the other logs.
     pub(crate) logs: LogOptions,
 
-    /// Options that were given and are not heeded, with the reason.
+    /// Ignored options of the job, with reasons.
     pub(crate) unheeded: Vec<(&'static str, &'static str)>,
 }
 
 impl Section {
-    /// A job by its options as a job file would give them, as in `rw=randwrite bs=4k`.
+    /// Parses a job from options as in a job file, such as `rw=randwrite bs=4k`.
     ///
     /// # Errors
-    /// A sentence that names what is wrong.
+    /// A sentence that names the mistake.
     pub fn of(options: &str) -> Result<Section, String> {
         let mut draft = draft::Draft::default();
         let mut given = Vec::new();

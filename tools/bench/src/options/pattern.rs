@@ -1,4 +1,4 @@
-//! `buffer_pattern` and `verify_pattern`: bytes written as numbers, strings, files and `%o`.
+//! Parses `buffer_pattern` and `verify_pattern`: bytes given as numbers, strings, files and `%o`.
 
 use std::fs;
 use std::io::Read;
@@ -6,17 +6,15 @@ use std::io::Read;
 use super::Pattern;
 use super::grammar::Parsed;
 
-/// Longer patterns are refused, as in fio's data.
+/// Maximum length of a pattern, as in fio.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of an offset (`%o`).
 const OFFSET_BYTES: usize = 8;
 
-/// Reads a pattern, element after element: `0x` and any number of hexadecimal digits, decimal numbers (as many bytes as
-/// they need, the lowest first; negative ones four), `"strings"`, `'files'` whose content is taken, and `%o`.
-///
-/// A number ends where `0x` begins: `-120xff` is -12, then ff. A string has no escapes and ends at the next quote. Only
-/// a decimal number may have blanks before it. All of this is as in fio.
+/// Parses a pattern: elements one after the other, without blanks. An element is `0x` and hexadecimal digits,
+/// of even or odd number; a decimal number, which takes as many bytes as it needs, lowest first, or four if
+/// negative; a `"string"`; a `'file'`, which stands for its content; or `%o`.
 ///
 /// # Errors
 /// A sentence, also if a file cannot be read.
@@ -34,7 +32,7 @@ pub(crate) fn parse(text: &str) -> Parsed<Pattern> {
     Ok(pattern)
 }
 
-/// Takes one element from the front of `text`; what is left.
+/// Parses one element from the front of `text` and returns the rest.
 fn element<'a>(text: &'a str, pattern: &mut Pattern) -> Parsed<&'a str> {
     if let Some(rest) = text.strip_prefix("%o") {
         pattern.offsets_at.push(pattern.bytes.len());
@@ -106,7 +104,7 @@ mod tests {
         parse(text).expect(text).bytes
     }
 
-    /// What fio 3.33 writes for the same patterns.
+    /// Expected values come from fio 3.33.
     #[test]
     fn patterns_are_those_of_fio() {
         assert_eq!(bytes("0xdeadbeef"), [0xde, 0xad, 0xbe, 0xef]);

@@ -1,8 +1,8 @@
-//! What a `filename` names: targets of the driver, or paths that `ioengine` and `direct` make targets of.
+//! Resolves `filename` into driver targets, or into paths that `ioengine` and `direct` turn into targets.
 //!
-//! Several stand in one value, divided by colons as in fio, where `\:` is a colon of a name. Targets have colons of
-//! their own, so a colon divides only where a target or an absolute path follows, if there is a target in the value at
-//! all.
+//! As in fio, colons separate several names in one value, and `\:` is a literal colon. Targets themselves
+//! contain colons, so if the value contains a target, a colon separates names only before a target or an
+//! absolute path.
 
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,16 @@ use adit_driver::{KernelPath, KernelTarget, Target};
 use super::{Engine, JobOptions};
 use crate::failure::{Failure, Result};
 
-/// Kinds of targets: what comes before their colon.
+/// Schemes of targets: the part before the first colon.
 const SCHEMES: [&str; 8] =
     ["vfio", "vfio-user", "soft", "uring", "uring-cmd", "psync", "mmap", "null"];
 
-/// Whether `text` begins with the kind of a target.
+/// Returns whether `text` begins with a target's scheme.
 pub(crate) fn is_target(text: &str) -> bool {
     text.split_once(':').is_some_and(|(kind, _)| SCHEMES.contains(&kind))
 }
 
-/// The names in a value of `filename`.
+/// Splits a value of `filename` into names.
 ///
 /// # Errors
 /// A sentence, if one of them is empty.
@@ -36,7 +36,7 @@ pub(crate) fn split(text: &str) -> std::result::Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Divided at each colon that no backslash stands before; without those backslashes.
+/// Splits at unescaped colons and removes the escapes.
 fn pieces(text: &str) -> Vec<String> {
     let (mut pieces, mut piece) = (Vec::new(), String::new());
     let mut letters = text.chars().peekable();
@@ -51,14 +51,13 @@ fn pieces(text: &str) -> Vec<String> {
     pieces
 }
 
-/// Puts the pieces of targets together again: a name begins with the kind of a target or, after a target is complete,
-/// with a slash.
+/// Joins the pieces of targets again: a name begins with a scheme or, after a complete target, with a slash.
 fn whole_names(pieces: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (at, piece) in pieces.iter().enumerate() {
         let is_last = at + 1 == pieces.len();
         let starts_target = (SCHEMES.contains(&&**piece) && !is_last) || is_target(piece);
-        // Right after its kind, what follows is the target's own, slash or not.
+        // The piece after a scheme belongs to the target, slash or not.
         let after_kind = names.last().is_some_and(|name| SCHEMES.contains(&&**name));
         match names.last_mut() {
             Some(name) if after_kind || !(starts_target || piece.starts_with('/')) => {
@@ -71,7 +70,7 @@ fn whole_names(pieces: &[String]) -> Vec<String> {
     names
 }
 
-/// Targets divided by commas (`--targets A,B`), which divide only where a target follows.
+/// Splits targets separated by commas (`--targets A,B`); only a comma before a target separates.
 ///
 /// # Errors
 /// A sentence, if one is no target.
@@ -89,12 +88,12 @@ pub(crate) fn list(text: &str) -> std::result::Result<Vec<Target>, String> {
     names.iter().map(|name| name.parse::<Target>().map_err(|why| why.to_string())).collect()
 }
 
-/// Whether the job may be about a path: one that is named, or files of its own.
+/// Returns whether the job may work on paths: named ones or files of its own.
 pub(crate) fn may_be_path(job: &JobOptions) -> bool {
     job.filename.is_empty() || job.filename.iter().any(|name| !is_target(name))
 }
 
-/// Refuses targets that do not parse, and files of the job's own of which nobody knows how long they are.
+/// Refuses targets that do not parse, and own files of unknown length.
 ///
 /// # Errors
 /// A sentence.
@@ -105,10 +104,10 @@ pub(crate) fn check(job: &JobOptions) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The targets that thread `thread` of the job works on, in order.
+/// Returns the targets of the job's thread `thread`, in order.
 ///
 /// # Errors
-/// When a name is no target, or the job has neither a filename nor anything to name files of its own by.
+/// When a name is no target, or the job has neither a filename nor a way to name its own files.
 pub(crate) fn targets(job: &JobOptions, thread: u32) -> Result<Vec<Target>> {
     if !job.filename.is_empty() {
         return job.filename.iter().map(|name| target(job, name)).collect();
@@ -126,17 +125,17 @@ pub(crate) fn targets(job: &JobOptions, thread: u32) -> Result<Vec<Target>> {
     Ok(files.map(|file| Target::Kernel(kernel(job, &file))).collect())
 }
 
-/// Whether the job works on files of its own, which are made before and may be removed after.
+/// Returns whether the job creates its own files.
 pub(crate) fn has_own_files(job: &JobOptions) -> bool {
     job.filename.is_empty() && job.ioengine != Engine::Null
 }
 
-/// How many files each thread of the job works on.
+/// Returns how many files each thread of the job works on.
 pub(crate) fn count(job: &JobOptions) -> usize {
     if has_own_files(job) { job.nrfiles as usize } else { job.filename.len().max(1) }
 }
 
-/// Targets as one value of `filename`, which [`split`] takes apart again.
+/// Joins targets into one `filename` value that [`split`] can split again.
 pub(crate) fn joined(targets: &[&Target]) -> String {
     let escaped = |target: &&Target| {
         let text = target.to_string();
@@ -153,7 +152,7 @@ pub(crate) fn joined(targets: &[&Target]) -> String {
     }
 }
 
-/// What one name stands for.
+/// Resolves one name.
 fn target(job: &JobOptions, name: &str) -> Result<Target> {
     if is_target(name) {
         return Ok(name.parse::<Target>()?);
@@ -165,7 +164,7 @@ fn target(job: &JobOptions, name: &str) -> Result<Target> {
     Ok(Target::Kernel(kernel(job, &path)))
 }
 
-/// The path by the job's engine.
+/// Returns the kernel path for the job's engine.
 fn kernel(job: &JobOptions, file: &Path) -> KernelTarget {
     let (path, file) = match job.ioengine {
         Engine::Psync => (KernelPath::Psync, file),
@@ -187,9 +186,9 @@ fn kernel(job: &JobOptions, file: &Path) -> KernelTarget {
     }
 }
 
-/// A file of the job's own, by `filename_format`.
+/// Returns the path of one of the job's own files, from `filename_format`.
 fn own_file(job: &JobOptions, thread: u32, file: u32) -> PathBuf {
-    // A name may not lead elsewhere.
+    // A slash in the name must not lead to another folder.
     let name = job.name.replace('/', "_");
     let file = job
         .filename_format

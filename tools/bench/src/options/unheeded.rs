@@ -1,17 +1,17 @@
-//! Options of fio that are taken though what they ask for is not done: the report has a warning for each.
+//! fio options that are accepted but ignored, with a warning in the report.
 //!
-//! They change who else may run, or what is traced, and not which I/Os are done; a script that has them goes on.
+//! They affect other processes or tracing, not which I/Os run, so scripts that use them still work.
 
 use super::draft::Draft;
 
-/// An option that is taken with a warning.
+/// An option accepted with a warning.
 #[derive(Debug)]
 pub(crate) struct Unheeded {
     /// fio's name.
     pub(crate) name: &'static str,
-    /// Values that ask for nothing, and give no warning.
+    /// Values that request nothing and cause no warning.
     pub(crate) silent: &'static [&'static str],
-    /// Why it is not heeded, and what to do instead.
+    /// Why it is ignored, and what to do instead.
     pub(crate) because: &'static str,
 }
 
@@ -29,7 +29,7 @@ const fn unless(
     Unheeded { name, silent, because }
 }
 
-/// All of them, by name.
+/// All such options, by name.
 pub(crate) const UNHEEDED: &[Unheeded] = &[
     unless("cmdprio", &["0"], NO_PRIORITIES),
     unless("cmdprio_bssplit", &[], NO_PRIORITIES),
@@ -60,13 +60,13 @@ pub(crate) const UNHEEDED: &[Unheeded] = &[
     unless("write_hint", &["none"], "I/Os carry no hints about lifetimes"),
 ];
 
-/// The option of a name.
+/// Finds an option by name.
 pub(crate) fn find(name: &str) -> Option<&'static Unheeded> {
     UNHEEDED.iter().find(|option| option.name == name)
 }
 
 impl Unheeded {
-    /// Takes its value, whatever it is, and remembers that it is not heeded.
+    /// Accepts any value and records that it is ignored.
     pub(crate) fn take(&self, draft: &mut Draft, text: &str) {
         draft.job.unheeded.retain(|(name, _)| *name != self.name);
         if !self.silent.contains(&text) {

@@ -1,4 +1,4 @@
-//! The values that options have.
+//! The types of option values.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use clap::ValueEnum;
 /// `rw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Workload {
-    /// At random places; else one after the other.
+    /// Random order; otherwise sequential.
     pub(crate) random: bool,
-    /// Reads, or reads among others.
+    /// Whether it includes reads.
     pub(crate) reads: bool,
-    /// Writes, or writes among others.
+    /// Whether it includes writes.
     pub(crate) writes: bool,
-    /// Trims, or trims before writes.
+    /// Whether it includes trims, alone or before writes.
     pub(crate) trims: bool,
-    /// What follows a colon: of a random workload, after how many I/Os a new place is chosen (1 where not given); of a
-    /// sequential one, how many bytes are skipped after each I/O (0; negative goes backwards).
+    /// The number after the colon. Random workloads: I/Os per random place (default 1). Sequential ones: bytes
+    /// skipped after each I/O (default 0; negative goes backwards).
     pub(crate) step: i64,
 }
 
 impl Workload {
-    /// I/Os for each block of a pass: two where it is trimmed and then written.
+    /// Returns the I/Os per block of a pass: two if each block is trimmed and then written.
     pub(crate) fn ios_per_block(&self) -> u64 {
         if self.trims && self.writes { 2 } else { 1 }
     }
@@ -31,26 +31,26 @@ impl Workload {
 /// `rw_sequencer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sequencer {
-    /// I/Os between two random places go on sequentially.
+    /// I/Os between two random places continue sequentially.
     #[default]
     Sequential,
-    /// They are at the same place.
+    /// I/Os between two random places repeat the same place.
     Identical,
 }
 
-/// `bs` and its relatives, for one way.
+/// `bs` and related options, for one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BlockSizes {
-    /// Each I/O is as long.
+    /// One size.
     Fixed(u64),
-    /// From, to, in multiples of the first.
+    /// Minimum and maximum; sizes are multiples of the minimum.
     Range(u64, u64),
-    /// Sizes with their shares in percent, which are 100 together.
+    /// Sizes with their shares in percent, 100 in total.
     Split(Vec<(u64, u8)>),
 }
 
 impl BlockSizes {
-    /// The shortest, in bytes.
+    /// Returns the smallest size in bytes.
     pub(crate) fn min(&self) -> u64 {
         match self {
             BlockSizes::Fixed(bytes) | BlockSizes::Range(bytes, _) => *bytes,
@@ -58,7 +58,7 @@ impl BlockSizes {
         }
     }
 
-    /// The longest, in bytes.
+    /// Returns the largest size in bytes.
     pub(crate) fn max(&self) -> u64 {
         match self {
             BlockSizes::Fixed(bytes) | BlockSizes::Range(_, bytes) => *bytes,
@@ -70,49 +70,48 @@ impl BlockSizes {
 /// `random_distribution`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Distribution {
-    /// Each block as often as any other.
+    /// All blocks are equally frequent.
     #[default]
     Uniform,
-    /// Zipf with exponent theta; the center is where in the region the most frequent block lies (0 to 1), anywhere
-    /// where not given.
+    /// Zipf with exponent theta. The center is the position of the most frequent block in the region (0 to 1);
+    /// by default it is arbitrary.
     Zipf {
         /// The exponent.
         theta: f64,
-        /// See above.
+        /// The position of the most frequent block.
         center: Option<f64>,
     },
     /// Pareto with power h.
     Pareto {
         /// The power, 0 to 1.
         power: f64,
-        /// As with Zipf.
+        /// As for Zipf.
         center: Option<f64>,
     },
-    /// Normal with a deviation in percent of the region.
+    /// Normal, with a deviation in percent of the region.
     Normal {
-        /// The deviation.
         deviation: f64,
-        /// As with Zipf.
+        /// As for Zipf.
         center: Option<f64>,
     },
-    /// Zones one after the other: share of accesses and share of the region, both in percent.
+    /// Consecutive zones: share of accesses and share of the region, both in percent.
     Zoned(Vec<(f64, f64)>),
-    /// The same with their sizes in bytes.
+    /// Consecutive zones with sizes in bytes.
     ZonedAbs(Vec<(f64, u64)>),
 }
 
 /// `random_generator`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RandomGenerator {
-    /// The default: a permutation of constant memory, or random numbers with `norandommap`. fio's `tausworthe` and
-    /// `tausworthe64` are taken for it.
+    /// The default: a permutation in constant memory, or random numbers with `norandommap`. Also used for fio's
+    /// `tausworthe` and `tausworthe64`.
     #[default]
     Permutation,
-    /// A linear feedback shift register: each block once.
+    /// A linear feedback shift register, which yields each block once.
     Lfsr,
 }
 
-/// `ioengine`, as far as there is a path for it.
+/// `ioengine`, for the supported paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Engine {
     /// pread and pwrite: `psync:`; also for `sync`, `vsync`, `pvsync` and `pvsync2`.
@@ -128,105 +127,104 @@ pub(crate) enum Engine {
     Null,
 }
 
-/// `file_service_type`: which of several files is next.
+/// `file_service_type`: how the next of several files is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileService {
-    /// In what order.
     pub(crate) order: FileOrder,
-    /// I/Os on a file before the next is chosen; without meaning for [`FileOrder::Sequential`].
+    /// I/Os on a file before the next is chosen; ignored for [`FileOrder::Sequential`].
     pub(crate) ios: u32,
 }
 
-/// In what order files are served.
+/// The order in which files are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileOrder {
-    /// One after the other, again and again.
+    /// In turn, repeatedly.
     RoundRobin,
-    /// The next when the pass has ended on the one before.
+    /// The next file once the pass over the current one ends.
     Sequential,
-    /// Any of those that the pass has not ended on.
+    /// At random among the files whose pass has not ended.
     Random,
 }
 
 /// `thinktime`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ThinkTime {
-    /// How long; zero is none.
+    /// The pause; zero for none.
     pub(crate) time: Duration,
-    /// How much of it is spent spinning (`thinktime_spin`).
+    /// The part of it spent spinning (`thinktime_spin`).
     pub(crate) spin: Duration,
-    /// After how many I/Os (`thinktime_blocks`); where not given after each, unless `iotime` decides.
+    /// I/Os between pauses (`thinktime_blocks`); by default one, unless `iotime` is given.
     pub(crate) blocks: Option<u32>,
-    /// Whether those that were issued are counted, not those that completed (`thinktime_blocks_type`).
+    /// Whether to count issued rather than completed I/Os (`thinktime_blocks_type`).
     pub(crate) counts_issues: bool,
-    /// After how much time of I/O (`thinktime_iotime`), if that comes before so many I/Os; zero is none.
+    /// Time of I/O between pauses (`thinktime_iotime`), if it is reached before `blocks`; zero for none.
     pub(crate) iotime: Duration,
 }
 
 /// `rate_process`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RateProcess {
-    /// Evenly.
+    /// At even intervals.
     #[default]
     Linear,
-    /// Independently of each other.
+    /// At independent random intervals.
     Poisson,
 }
 
 /// `latency_target`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LatencyTarget {
-    /// The latency that is not to be exceeded.
+    /// The latency limit.
     pub(crate) target: Duration,
     /// How long each depth is tried (`latency_window`).
     pub(crate) window: Duration,
-    /// By how many percent of the I/Os (`latency_percentile`).
+    /// The percentage of I/Os that must keep the limit (`latency_percentile`).
     pub(crate) percentile: f64,
-    /// Goes on for the whole runtime (`latency_run`).
+    /// Continues for the whole runtime (`latency_run`).
     pub(crate) run: bool,
 }
 
 /// `steadystate`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SteadyState {
-    /// What has to be steady.
+    /// The measure that must become steady.
     pub(crate) of: SteadyOf,
-    /// By how much: in percent of the mean, else in its unit.
+    /// The allowed deviation, in percent of the mean or in the measure's unit.
     pub(crate) limit: f64,
-    /// See `limit`.
+    /// Whether `limit` is a percentage.
     pub(crate) in_percent: bool,
-    /// For how long (`steadystate_duration`).
+    /// How long it must stay steady (`steadystate_duration`).
     pub(crate) duration: Duration,
-    /// After how long (`steadystate_ramp_time`).
+    /// Time before checking starts (`steadystate_ramp_time`).
     pub(crate) ramp: Duration,
 }
 
-/// What has to be steady.
+/// The measure that must become steady.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SteadyOf {
-    /// IOPS do not deviate from their mean.
+    /// IOPS stay near their mean.
     Iops,
     /// The slope of IOPS is small.
     IopsSlope,
-    /// Bandwidth does not deviate from its mean.
+    /// Bandwidth stays near its mean.
     Bandwidth,
     /// The slope of bandwidth is small.
     BandwidthSlope,
 }
 
-/// `buffer_pattern`, `verify_pattern`: bytes that are repeated, of which some are filled in for each block.
+/// `buffer_pattern`, `verify_pattern`: repeated bytes, some of them filled in for each block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pattern {
-    /// The bytes.
     pub(crate) bytes: Vec<u8>,
-    /// Where the block's offset goes (`%o`): 8 bytes, little-endian.
+    /// Positions of the block's offset (`%o`): 8 bytes, little-endian.
     pub(crate) offsets_at: Vec<usize>,
 }
 
-/// `pi_chk`, `apptag` and `apptag_mask`: what is asked of a namespace's protection information.
+/// `pi_chk`, `apptag` and `apptag_mask`: checks of the namespace's protection information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProtectionOptions {
-    /// `pi_chk`: guard, reference tag, application tag; what is usual for the namespace's type where not given.
+    /// `pi_chk`: guard, reference tag, application tag; by default, as usual for the namespace's protection
+    /// type.
     pub(crate) checks: Option<[bool; 3]>,
     /// `apptag`.
     pub(crate) tag: u16,
@@ -244,31 +242,31 @@ impl Default for ProtectionOptions {
 /// `verify`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct VerifyOptions {
-    /// How blocks are told from others.
+    /// How blocks are identified.
     pub(crate) kind: VerifyKind,
-    /// Whether what was written is read back (`do_verify`).
+    /// Whether to read back written data (`do_verify`).
     pub(crate) do_verify: bool,
     /// Whether the first mismatch ends the job (`verify_fatal`).
     pub(crate) fatal: bool,
-    /// Reads back after so many writes instead of at the end (`verify_backlog`).
+    /// Reads back after this many writes instead of at the end (`verify_backlog`).
     pub(crate) backlog: Option<u64>,
-    /// How many of them at a time (`verify_backlog_batch`).
+    /// How many blocks to read back at a time (`verify_backlog_batch`).
     pub(crate) backlog_batch: Option<u64>,
-    /// Bytes that each header stands for (`verify_interval`); the block where not given.
+    /// Bytes per header (`verify_interval`); the block size by default.
     pub(crate) interval: Option<u64>,
     /// `verify_pattern`.
     pub(crate) pattern: Option<Pattern>,
-    /// Only reads back what an earlier run wrote (`verify_only`).
+    /// Only reads back data of an earlier run (`verify_only`).
     pub(crate) only: bool,
-    /// `verify_state_save`; none: where the job is interrupted.
+    /// `verify_state_save`; if `None`, the state is saved when the job is interrupted.
     pub(crate) state_save: Option<bool>,
     /// `verify_state_load`.
     pub(crate) state_load: bool,
-    /// Shows what is wrong where it is (`verify_dump`): the block is written to a file.
+    /// Writes mismatching blocks to files (`verify_dump`).
     pub(crate) dump: bool,
 }
 
-/// How blocks are told from others.
+/// How blocks are identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VerifyKind {
     /// A header with a CRC-32C
@@ -287,14 +285,14 @@ pub(crate) enum VerifyKind {
 /// `cpus_allowed_policy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CpusPolicy {
-    /// All jobs may use all of them.
+    /// All jobs share the CPUs.
     #[default]
     Shared,
-    /// Each job has one of its own.
+    /// Each job gets a CPU of its own.
     Split,
 }
 
-/// What is not measured.
+/// Disabled measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disabled {
     /// Total latency.
@@ -313,7 +311,7 @@ pub(crate) enum ExitWhat {
     /// The jobs of its group.
     #[default]
     Group,
-    /// The jobs that run at the same time; those behind a stonewall follow.
+    /// The jobs that run at the same time; those after a stonewall still run.
     Stonewall,
     /// All jobs of the run.
     All,
@@ -331,47 +329,47 @@ pub(crate) enum WindowValue {
     Both,
 }
 
-/// `write_bw_log` and the others: prefixes of files, and what goes into them.
+/// `write_bw_log` and the other logs: file prefixes and contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogOptions {
     /// `write_bw_log`.
     pub(crate) bw: Option<PathBuf>,
     /// `write_iops_log`.
     pub(crate) iops: Option<PathBuf>,
-    /// `write_lat_log`: of slat, clat and lat.
+    /// `write_lat_log`: slat, clat and lat.
     pub(crate) lat: Option<PathBuf>,
     /// `write_hist_log`.
     pub(crate) hist: Option<PathBuf>,
-    /// `log_avg_msec`: averages over so long; zero logs each I/O.
+    /// `log_avg_msec`: the averaging window; zero logs each I/O.
     pub(crate) avg: Duration,
     /// `log_hist_msec`.
     pub(crate) hist_every: Duration,
     /// `log_hist_coarseness`, 0 to 6.
     pub(crate) hist_coarseness: u8,
-    /// `log_window_value` (`log_max_value`): the value that stands for a window.
+    /// `log_window_value` (`log_max_value`): the value logged for a window.
     pub(crate) window: WindowValue,
     /// `log_offset`.
     pub(crate) offset: bool,
-    /// `log_prio`: the priority as a number in hexadecimal digits.
+    /// `log_prio`: logs the priority in hexadecimal.
     pub(crate) prio: bool,
-    /// `log_issue_time`: when an I/O was issued.
+    /// `log_issue_time`: logs when an I/O was issued.
     pub(crate) issue_time: bool,
     /// `log_unix_epoch`.
     pub(crate) unix_epoch: bool,
-    /// `per_job_logs`: on unless given; else all jobs share a file.
+    /// `per_job_logs=0`: all jobs share one file.
     pub(crate) shared: bool,
 }
 
 /// `--output-format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people
+    /// Human-readable text
     Normal,
-    /// Semicolons, version 3
+    /// Semicolon-separated, version 3
     Terse,
     /// fio's JSON
     Json,
-    /// The same with all bins of the histograms
+    /// fio's JSON with all histogram bins
     #[value(name = "json+")]
     JsonPlus,
 }
@@ -379,9 +377,9 @@ pub(crate) enum OutputFormat {
 /// `--eta`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Eta {
-    /// Where standard error is a terminal
+    /// If standard error is a terminal
     Auto,
-    /// Elsewhere in lines of their own
+    /// Also if it is not, then one line each
     Always,
     /// Not at all
     Never,

@@ -1,11 +1,11 @@
-//! How workloads are written: `rw`, block sizes with their shares, random distributions.
+//! Parses workloads: `rw`, block sizes with shares, random distributions.
 
 use super::grammar::{Parsed, fraction, nearest, percent, whole};
 use super::{BlockSizes, Distribution, Engine, SteadyOf, SteadyState, Workload};
 use crate::units::KbBase;
 use crate::way::{PerWay, Way};
 
-/// Names of `rw`: whether random, and whether it reads, writes and trims.
+/// Values of `rw`: whether random, and whether they read, write and trim.
 const WORKLOADS: [(&str, bool, [bool; 3]); 11] = [
     ("read", false, [true, false, false]),
     ("write", false, [false, true, false]),
@@ -20,7 +20,7 @@ const WORKLOADS: [(&str, bool, [bool; 3]); 11] = [
     ("randtrimwrite", true, [false, true, true]),
 ];
 
-/// `rw`, as in `randread` or `read:4k`.
+/// Parses `rw`, as in `randread` or `read:4k`.
 pub(crate) fn rw(text: &str, base: KbBase) -> Parsed<Workload> {
     let (name, step) = match text.split_once(':') {
         Some((name, step)) => (name, Some(step)),
@@ -53,12 +53,12 @@ fn signed(text: &str, base: KbBase) -> Parsed<i64> {
     number.map(|number| sign * number).map_err(|_| format!("'{text}' is too far"))
 }
 
-/// One size of `bs`.
+/// Parses one size of `bs`.
 pub(crate) fn block(text: &str, base: KbBase) -> Parsed<BlockSizes> {
     block_bytes(text, base).map(BlockSizes::Fixed)
 }
 
-/// A size of a block: at least a byte, at most 1 GiB.
+/// Parses a block size from 1 byte to 1 GiB.
 pub(crate) fn block_bytes(text: &str, base: KbBase) -> Parsed<u64> {
     match whole(text, base)? {
         0 => Err("a block has at least one byte".to_owned()),
@@ -67,7 +67,7 @@ pub(crate) fn block_bytes(text: &str, base: KbBase) -> Parsed<u64> {
     }
 }
 
-/// `bsrange`, as in `1k-4k`; swapped where the first is longer.
+/// Parses `bsrange`, as in `1k-4k`, swapping the ends if the first is larger.
 pub(crate) fn block_range(text: &str, base: KbBase) -> Parsed<BlockSizes> {
     let (from, to) = text
         .split_once(['-', ':'])
@@ -79,7 +79,7 @@ pub(crate) fn block_range(text: &str, base: KbBase) -> Parsed<BlockSizes> {
     })
 }
 
-/// `bssplit`, as in `4k/10:64k/50:32k/40`.
+/// Parses `bssplit`, as in `4k/10:64k/50:32k/40`.
 pub(crate) fn block_split(text: &str, base: KbBase) -> Parsed<BlockSizes> {
     const MAX: usize = 64;
     let mut sizes: Vec<(u64, Option<u8>)> = Vec::new();
@@ -96,7 +96,7 @@ pub(crate) fn block_split(text: &str, base: KbBase) -> Parsed<BlockSizes> {
     let each = left.checked_div(blanks).unwrap_or(0);
     let mut split: Vec<(u64, u8)> =
         sizes.into_iter().map(|(size, share)| (size, share.unwrap_or(each))).collect();
-    // What does not divide evenly, or is nobody's, goes to the last as in fio.
+    // As in fio, the last size gets the remainder.
     let sum: u8 = split.iter().map(|(_, share)| share).sum();
     if let Some((_, share)) = split.last_mut() {
         *share += 100 - sum;
@@ -104,12 +104,12 @@ pub(crate) fn block_split(text: &str, base: KbBase) -> Parsed<BlockSizes> {
     Ok(BlockSizes::Split(split))
 }
 
-/// None for nothing.
+/// Parses a value; an empty one is `None`.
 fn given<T>(text: &str, parse: impl Fn(&str) -> Parsed<T>) -> Parsed<Option<T>> {
     if text.is_empty() { Ok(None) } else { parse(text).map(Some) }
 }
 
-/// What of 100 percent nobody has.
+/// Returns the percentage left unassigned.
 fn left_over(shares: &[Option<f64>]) -> Parsed<f64> {
     let sum: f64 = shares.iter().flatten().sum();
     if sum > 100.0 {
@@ -118,7 +118,8 @@ fn left_over(shares: &[Option<f64>]) -> Parsed<f64> {
     Ok(100.0 - sum)
 }
 
-/// `random_distribution`: one for all ways or several by comma; after `zoned:` the name need not be repeated.
+/// Parses `random_distribution`: one for all ways, or several separated by commas. After `zoned:` the name may
+/// be omitted.
 pub(crate) fn distributions(
     text: &str,
     ways: &mut PerWay<Distribution>,
@@ -144,7 +145,7 @@ pub(crate) fn distributions(
     Ok(())
 }
 
-/// The name and the values of one part; `before` is the name before it.
+/// Returns the name and the values of one part; `before` is the previous part's name.
 fn named<'a>(part: &'a str, before: Option<&'a str>) -> (&'a str, &'a str) {
     match before {
         Some(name) if part.starts_with(|c: char| c.is_ascii_digit()) => (name, part),
@@ -186,7 +187,7 @@ fn distribution(name: &str, values: &str, base: KbBase) -> Parsed<Distribution> 
     })
 }
 
-/// Zones as in `60/10:30/20:10/70`; blanks share what is left.
+/// Parses zones as in `60/10:30/20:10/70`; blanks share the remainder.
 fn zones(text: &str) -> Parsed<Vec<(f64, f64)>> {
     let parts = zone_parts(text)?;
     let mut accesses = Vec::new();
@@ -205,7 +206,7 @@ fn zones(text: &str) -> Parsed<Vec<(f64, f64)>> {
     Ok(accesses.into_iter().zip(sizes).collect())
 }
 
-/// Zones as in `60/20G:30/100G:10/500G`.
+/// Parses zones as in `60/20G:30/100G:10/500G`.
 fn zones_of_bytes(text: &str, base: KbBase) -> Parsed<Vec<(f64, u64)>> {
     let parts = zone_parts(text)?;
     let mut accesses = Vec::new();
@@ -227,7 +228,7 @@ fn zone_parts(text: &str) -> Parsed<Vec<(&str, &str)>> {
     })
 }
 
-/// Shares, blanks filled with equal parts of what is left.
+/// Fills blank shares with equal parts of the remainder.
 fn filled(shares: &[Option<f64>]) -> Parsed<Vec<f64>> {
     let left = left_over(shares)?;
     let blanks = shares.iter().filter(|share| share.is_none()).count();
@@ -237,7 +238,7 @@ fn filled(shares: &[Option<f64>]) -> Parsed<Vec<f64>> {
     Ok(shares.iter().map(|share| share.unwrap_or(left / blanks as f64)).collect())
 }
 
-/// Engines of fio that there is a path for.
+/// fio's engines with a supported path.
 const ENGINES: [(&str, Engine); 12] = [
     ("psync", Engine::Psync),
     ("sync", Engine::Psync),
@@ -253,7 +254,7 @@ const ENGINES: [(&str, Engine); 12] = [
     ("cpp_null", Engine::Null),
 ];
 
-/// Engines of fio that there is no path for, and what comes nearest.
+/// fio's engines without a supported path, and the nearest alternative.
 const NO_ENGINES: &[(&str, &str)] = &[
     ("dfs", "object stores are not measured"),
     ("rados", "object stores are not measured"),
@@ -299,7 +300,7 @@ const NO_ENGINES: &[(&str, &str)] = &[
     ("solarisaio", "take io_uring"),
 ];
 
-/// The engines that there is a path for, each with the scheme of its targets.
+/// Returns the supported engines, each with its target scheme.
 pub(crate) fn engines() -> impl Iterator<Item = (&'static str, &'static str)> {
     ENGINES.iter().map(|(name, engine)| {
         let scheme = match engine {
@@ -313,7 +314,7 @@ pub(crate) fn engines() -> impl Iterator<Item = (&'static str, &'static str)> {
     })
 }
 
-/// `ioengine`.
+/// Parses `ioengine`.
 pub(crate) fn engine(text: &str) -> Parsed<Engine> {
     if let Some((_, engine)) = ENGINES.iter().find(|(name, _)| *name == text) {
         return Ok(*engine);
@@ -336,7 +337,7 @@ pub(crate) fn engine(text: &str) -> Parsed<Engine> {
     })
 }
 
-/// `steadystate`, as in `iops_slope:0.1%`; what is not of it stays as it is.
+/// Parses `steadystate`, as in `iops_slope:0.1%`; leaves the related options unchanged.
 pub(crate) fn steady_state(text: &str, steady: &mut SteadyState) -> Parsed<()> {
     let (name, limit) = text.split_once(':').unwrap_or((text, ""));
     let of = super::grammar::word(

@@ -1,4 +1,4 @@
-//! Options as they were written, and the jobs that they come to.
+//! Options as written, and the jobs they resolve to.
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use super::table::{self, Kind};
 use super::{Section, absent, effectless, unheeded};
 use crate::failure::{Failure, Result};
 
-/// Where something is written.
+/// Where an option is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On the command line.
     CommandLine,
     /// In a job file.
     File {
-        /// Its name as it was given.
+        /// The file name as given.
         file: String,
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// From 1, in letters.
+        /// The column, from 1, in characters.
         column: usize,
     },
 }
@@ -34,7 +34,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// The failure of what is written there.
+    /// Returns a usage failure for this place.
     pub(crate) fn refuse(&self, why: impl fmt::Display) -> Failure {
         match self {
             Place::CommandLine => Failure::usage(why),
@@ -43,21 +43,20 @@ impl Place {
     }
 }
 
-/// An option as it was written.
+/// An option as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Its name without dashes in front.
+    /// Its name without leading dashes.
     pub(crate) name: String,
-    /// Its value, expanded; none if it stood alone.
+    /// Its value, expanded; `None` if it has none.
     pub(crate) value: Option<String>,
     /// Where.
     pub(crate) place: Place,
 }
 
-/// A section as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenSection {
-    /// Its name; none for defaults of the sections after it.
+    /// Its name; `None` for defaults of the sections after it.
     pub(crate) name: Option<String>,
     /// Where it starts.
     pub(crate) place: Place,
@@ -66,7 +65,7 @@ pub struct WrittenSection {
 }
 
 impl Written {
-    /// The name under which fio knows it, and its value, as JSON lists them.
+    /// Returns fio's name of the option and its value, as the JSON lists them.
     fn listed(&self) -> (String, String) {
         let value = self.value.clone();
         (
@@ -75,10 +74,10 @@ impl Written {
         )
     }
 
-    /// Takes it into the job.
+    /// Applies it to the job.
     ///
     /// # Errors
-    /// When there is no such option, or it cannot have this value.
+    /// When there is no such option, or its value is invalid.
     pub(crate) fn set(&self, draft: &mut Draft) -> Result<()> {
         let (name, _) = self.listed();
         let shown = match self.place {
@@ -90,7 +89,7 @@ impl Written {
     }
 }
 
-/// The option's name with the underlines that fio writes, aliases resolved.
+/// Returns fio's spelling of the name, with underscores and with aliases resolved.
 pub(crate) fn canonical(name: &str) -> String {
     let underlined = name.replace('-', "_");
     table::find(&underlined).map_or(underlined, |spec| spec.name.to_owned())
@@ -103,7 +102,7 @@ fn is_switch(name: &str) -> bool {
     is_effectless || table::find(&name).is_some_and(|spec| spec.is_switch())
 }
 
-/// Takes an option by its name into the job; none is no value.
+/// Applies an option by name; `None` is no value.
 ///
 /// # Errors
 /// A sentence without the option's name.
@@ -140,12 +139,12 @@ pub(crate) fn set(
     }
 }
 
-/// What to say of an option that nobody has.
+/// Returns the message for an unknown option.
 pub(crate) fn unknown(name: &str) -> String {
     unknown_beside(name, std::iter::empty())
 }
 
-/// The same where there are other names as well.
+/// Returns the message for an unknown option where other names also exist.
 pub(crate) fn unknown_beside<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
     let names =
         table::options().flat_map(|spec| std::iter::once(&spec.name).chain(spec.aliases).copied());
@@ -155,10 +154,10 @@ pub(crate) fn unknown_beside<'a>(name: &str, others: impl Iterator<Item = &'a st
     }
 }
 
-/// The jobs of one file or command line; `defaults` are options that stand before all of them.
+/// Resolves the jobs of one file or command line; `defaults` come before all of them.
 ///
 /// # Errors
-/// When an option cannot be taken, or options contradict each other.
+/// When an option is invalid, or options contradict each other.
 pub fn sections(defaults: &[Written], written: &[WrittenSection]) -> Result<Vec<Section>> {
     let mut global: Vec<&Written> = defaults.iter().collect();
     let mut sections = Vec::new();
@@ -168,17 +167,18 @@ pub fn sections(defaults: &[Written], written: &[WrittenSection]) -> Result<Vec<
             Some(name) => sections.push(job(name, &global, section)?),
         }
     }
-    // Defaults that no job follows shall be right all the same.
+    // Defaults that precede no job are checked too.
     global.iter().try_for_each(|option| option.set(&mut Draft::default()))?;
     Ok(sections)
 }
 
-/// One job from its own options and those before it.
+/// Resolves one job from its own options and the ones before it.
 fn job(name: &str, global: &[&Written], section: &WrittenSection) -> Result<Section> {
     let mut draft = Draft::default();
     draft.job.name = name.to_owned();
     let all = || global.iter().copied().chain(&section.options);
-    // What k means has to be known before sizes are read; and of an engine that is absent, its options need no word.
+    // The meaning of k must be known before sizes are parsed. An unsupported engine must be reported before its
+    // options are.
     for early in ["kb_base", "ioengine"] {
         all()
             .filter(|option| option.listed().0 == early)
@@ -188,7 +188,7 @@ fn job(name: &str, global: &[&Written], section: &WrittenSection) -> Result<Sect
         .filter(|option| option.listed().0 != "kb_base")
         .try_for_each(|option| option.set(&mut draft))?;
     let job = draft.finish().map_err(|why| section.place.refuse(format!("job '{name}': {why}")))?;
-    // As in fio, the name is listed where it is an option.
+    // As in fio, the name is listed if it was given as an option.
     let is_option = section.place == Place::CommandLine;
     let named = (is_option && !section.options.iter().any(|option| option.name == "name"))
         .then(|| ("name".to_owned(), name.to_owned()));
@@ -196,7 +196,7 @@ fn job(name: &str, global: &[&Written], section: &WrittenSection) -> Result<Sect
     Ok(Section { job, given })
 }
 
-/// The options of `[global]` sections as JSON lists them; of those that are given twice, the last.
+/// Returns the options of `[global]` sections as the JSON lists them; the last of a repeated option counts.
 pub(crate) fn global(defaults: &[Written], written: &[WrittenSection]) -> Vec<(String, String)> {
     let sections = written.iter().filter(|section| section.name.is_none());
     let mut listed: Vec<(String, String)> = Vec::new();
@@ -208,7 +208,7 @@ pub(crate) fn global(defaults: &[Written], written: &[WrittenSection]) -> Vec<(S
     listed
 }
 
-/// The words of a command line that describes the same jobs: each with the defaults that apply to it.
+/// Returns the words of a command line for the same jobs; each job includes its defaults.
 pub fn words(defaults: &[Written], written: &[WrittenSection]) -> Vec<Vec<String>> {
     let mut global: Vec<&Written> = defaults.iter().collect();
     let mut jobs = Vec::new();
@@ -217,7 +217,7 @@ pub fn words(defaults: &[Written], written: &[WrittenSection]) -> Vec<Vec<String
             None => global.extend(&section.options),
             Some(name) => {
                 let options = global.iter().copied().chain(&section.options);
-                // A name among the options is the last that counts.
+                // The last name among the options wins.
                 let renamed = options.clone().rfind(|option| option.name == "name");
                 let name = renamed.and_then(|option| option.value.as_ref()).unwrap_or(name);
                 let mut job = vec![format!("--name={name}")];
@@ -231,7 +231,7 @@ pub fn words(defaults: &[Written], written: &[WrittenSection]) -> Vec<Vec<String
 
 fn word(option: &Written) -> String {
     let (name, value) = option.listed();
-    // A switch with its value is understood wherever it stands, also by fio.
+    // fio too accepts a switch with a value anywhere.
     if option.value.is_none() && value.is_empty() {
         format!("--{name}")
     } else {
@@ -239,7 +239,7 @@ fn word(option: &Written) -> String {
     }
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.,:%@+".contains(c);
     if word.chars().all(is_plain) && !word.is_empty() {

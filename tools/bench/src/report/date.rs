@@ -1,12 +1,12 @@
 //! Dates as `asctime` writes them.
 
-/// A time as `asctime` writes it, in UTC.
+/// Formats a UTC time as `asctime` does.
 pub(crate) fn utc(unix_seconds: u64) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
-    // Days since 1 March of the year 0, in which leap days come last.
+    // Counting from 1 March of year 0 puts leap days last.
     let days_since_0000_03_01 = days + 719_468;
     let (era, day_of_era) = (days_since_0000_03_01 / 146_097, days_since_0000_03_01 % 146_097);
     let year_of_era =

@@ -1,4 +1,4 @@
-//! What reports compute from what was counted.
+//! Figures that reports compute from the counts.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use crate::options::JobOptions;
 use crate::outcome::{JobOutcome, RunOutcome, WayOutcome};
 use crate::way::Way;
 
-/// Upper ends of fio's latency classes of nanoseconds and microseconds, in the unit.
+/// Upper bounds of fio's latency classes in nanoseconds and microseconds.
 pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
-/// The same of milliseconds; what takes longer is a class of its own.
+/// Upper bounds in milliseconds; longer latencies form a class of their own.
 pub(super) const CLASSES_MS: [u64; 11] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000, 2000];
 
-/// Names of fio's classes of depths.
+/// Names of fio's depth classes.
 pub(super) const DEPTHS: [&str; 7] = ["1", "2", "4", "8", "16", "32", ">=64"];
-/// Names of its classes of batches.
+/// Names of fio's batch classes.
 pub(super) const BATCHES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
 
-/// Shares in percent of latencies by class; all together are 100 where there is any.
+/// Percentages of latencies by class, 100 in total unless there are none.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
     /// Up to each of [`CLASSES`] nanoseconds.
@@ -27,12 +27,12 @@ pub(super) struct Classes {
     pub(super) us: Vec<f64>,
     /// Above a millisecond, up to each of [`CLASSES_MS`] milliseconds.
     pub(super) ms: Vec<f64>,
-    /// Of two seconds and more.
+    /// Two seconds and longer.
     pub(super) slow: f64,
 }
 
 impl Classes {
-    /// Those of one latency.
+    /// Classifies latencies.
     pub(super) fn of(latency: &Latency) -> Classes {
         let mut below = 0;
         let mut shares = |unit_ns: u64, ends: &[u64]| {
@@ -50,36 +50,35 @@ impl Classes {
     }
 }
 
-/// A part of a whole, in percent; 0 of nothing.
+/// Returns a part of a whole in percent; 0 if the whole is 0.
 pub(super) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
-/// The mean of some numbers, as a whole one; 0 of none.
+/// Returns the truncated mean; 0 for no numbers.
 pub(super) fn mean(numbers: &[u64]) -> u64 {
     let sum: u128 = numbers.iter().map(|number| u128::from(*number)).sum();
     sum.checked_div(numbers.len() as u128).unwrap_or(0) as u64
 }
 
-/// What is there at all does not show as nothing: a share of at least `least`, or 0.
+/// Rounds a nonzero share up to `least`, so that it does not show as 0.
 pub(super) fn at_least(percent: f64, least: f64) -> f64 {
     if percent > 0.0 { percent.max(least) } else { 0.0 }
 }
 
-/// A way of a job as it is told, or all ways as one.
+/// A way of a job as reported, or all ways merged.
 #[derive(Debug)]
 pub(super) struct ToldWay<'a> {
     /// `read`, `write`, `trim` or `mixed`.
     pub(super) name: &'static str,
-    /// Which it is; none of `mixed`.
+    /// The way; `None` for `mixed`.
     pub(super) way: Option<Way>,
-    /// What was counted.
     pub(super) counted: Cow<'a, WayOutcome>,
-    /// The sampled mean as a share of the group's rate, in percent; 0 where there are no samples.
+    /// The sampled mean as a percentage of the group's rate; 0 without samples.
     pub(super) sampled_share: f64,
 }
 
-/// The three ways of a job, or one where `unified_rw_reporting` asks for it.
+/// Returns the job's three ways, or one merged way with `unified_rw_reporting`.
 pub(super) fn told<'a>(outcome: &RunOutcome, job: &'a JobOutcome) -> Vec<ToldWay<'a>> {
     let one = |name, way, counted: Cow<'a, WayOutcome>| {
         let sampled_share = sampled_share(&counted, group_rate(outcome, job.group, way));
@@ -91,21 +90,21 @@ pub(super) fn told<'a>(outcome: &RunOutcome, job: &'a JobOutcome) -> Vec<ToldWay
     job.ways.iter().map(|(way, it)| one(way.name(), Some(way), Cow::Borrowed(it))).collect()
 }
 
-/// All ways of a job as one.
+/// Merges all ways of a job.
 pub(super) fn mixed(job: &JobOutcome) -> WayOutcome {
     let mut all = WayOutcome::new();
     Way::ALL.iter().for_each(|way| all.merge(&job.ways[*way]));
     all
 }
 
-/// Bytes per second of a group, in one way or in all.
+/// Returns a group's bytes per second in one way or all.
 fn group_rate(outcome: &RunOutcome, group: u32, way: Option<Way>) -> f64 {
     let groups = outcome.groups.iter().filter(|of| of.group == group);
     let ways = groups.flat_map(|of| &of.ways).filter(|(of, _)| way.is_none_or(|way| way == **of));
     ways.map(|(_, of)| of.rate).sum()
 }
 
-/// The sampled mean as a share of a rate in bytes per second, in percent.
+/// Returns the sampled mean as a percentage of a rate in bytes per second.
 fn sampled_share(way: &WayOutcome, whole: f64) -> f64 {
     let samples = &way.samples.kib_per_second;
     if whole == 0.0 || samples.count == 0 {
@@ -114,30 +113,31 @@ fn sampled_share(way: &WayOutcome, whole: f64) -> f64 {
     (samples.mean() * 1024.0 * 100.0 / whole).min(100.0)
 }
 
-/// The latencies that fio's classes count: total ones of all ways, or completion ones where those are not measured.
+/// Returns the latencies fio's classes count: total latencies of all ways, or completion latencies if totals
+/// are not measured.
 pub(super) fn all_latencies(job: &JobOutcome) -> Latency {
     let all = mixed(job);
     if all.lat.count() > 0 { all.lat } else { all.clat }
 }
 
-/// I/Os of all ways.
+/// Returns the I/Os of all ways.
 pub(super) fn total_ios(job: &JobOutcome) -> u64 {
     job.ways.iter().map(|(_, way)| way.ios).sum()
 }
 
-/// How long the job's threads ran, one after the other.
+/// Returns the summed run time of the job's threads.
 pub(super) fn threads_time(job: &JobOutcome) -> Duration {
     job.elapsed * job.threads.max(1)
 }
 
-/// User and system time in percent of the time that the job's threads ran.
+/// Returns user and system time in percent of the threads' run time.
 pub(super) fn cpu_percents(job: &JobOutcome) -> (f64, f64) {
     let ran_us = threads_time(job).as_micros().max(1) as f64;
     let share = |us: i64| us as f64 * 100.0 / ran_us;
     (share(job.cpu.user_us), share(job.cpu.system_us))
 }
 
-/// Processor time of an I/O, in nanoseconds; 0 where there was none.
+/// Returns CPU time per I/O in nanoseconds; 0 without I/Os.
 pub(super) fn cpu_ns_per_io(job: &JobOutcome) -> f64 {
     match total_ios(job) {
         0 => 0.0,
@@ -145,13 +145,14 @@ pub(super) fn cpu_ns_per_io(job: &JobOutcome) -> f64 {
     }
 }
 
-/// Share of the sampled reads that found only zeroes, in percent; none where none was sampled.
+/// Returns the percentage of sampled reads that returned only zeroes; `None` without samples.
 pub(super) fn zero_reads_percent(job: &JobOutcome) -> Option<f64> {
     let (sampled, zeroes) = job.sampled_reads;
     (sampled > 0).then(|| percent(zeroes, sampled))
 }
 
-/// `latency_target` in nanoseconds, `latency_window` in microseconds, `latency_percentile`, and the depth.
+/// Returns `latency_target` in nanoseconds, `latency_window` in microseconds, `latency_percentile`, and the
+/// depth.
 pub(super) fn latency_target(job: &JobOutcome) -> (u64, u64, f64, u32) {
     let depth = job.latency_depth.unwrap_or(job.section.job.iodepth);
     match job.section.job.latency_target {
@@ -163,27 +164,27 @@ pub(super) fn latency_target(job: &JobOutcome) -> (u64, u64, f64, u32) {
     }
 }
 
-/// fio's measures of latency, by the names they have in its JSON.
+/// fio's latency measures, named as in its JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
     /// Submission.
     Slat,
     /// Completion.
     Clat,
-    /// Both.
+    /// Submission and completion together.
     Lat,
 }
 
 impl Measure {
-    /// All of them, in fio's order.
+    /// All measures, in fio's order.
     pub(super) const ALL: [Measure; 3] = [Measure::Slat, Measure::Clat, Measure::Lat];
 
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub(super) fn name(self) -> &'static str {
         ["slat", "clat", "lat"][self as usize]
     }
 
-    /// The latencies themselves.
+    /// Returns the way's latencies of this measure.
     pub(super) fn of(self, way: &WayOutcome) -> &Latency {
         match self {
             Measure::Slat => &way.slat,
@@ -192,7 +193,7 @@ impl Measure {
         }
     }
 
-    /// Whether the job asks for its percentiles.
+    /// Returns whether the job requests its percentiles.
     pub(super) fn has_percentiles(self, job: &JobOptions) -> bool {
         match self {
             Measure::Slat => job.slat_percentiles,

@@ -1,4 +1,4 @@
-//! A run made by hand, with something of everything that reports tell.
+//! A hand-made run that exercises everything reports show.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::way::{PerWay, Way};
 /// Saturday, 21 November 2026.
 const UNIX_MS: u64 = 1_795_275_818_534;
 
-/// The run of all goldens.
+/// Returns the run of all golden reports.
 pub(super) fn run() -> RunOutcome {
     let jobs = vec![mix(), trims(), steady(), unified(), broken()];
     RunOutcome {
@@ -52,7 +52,7 @@ fn warning(code: &'static str, text: &str) -> Warning {
     Warning { code, text: text.to_owned() }
 }
 
-/// A job that did nothing yet.
+/// Returns a job without I/O.
 pub(super) fn job(name: &str, group: u32) -> JobOutcome {
     let job = JobOptions { name: name.to_owned(), ..JobOptions::default() };
     JobOutcome {
@@ -80,7 +80,7 @@ pub(super) fn job(name: &str, group: u32) -> JobOutcome {
     }
 }
 
-/// Numbers that look like latencies: a linear congruence, of which some are a thousand times as long.
+/// Generates numbers that look like latencies, a few of them a thousand times longer.
 fn latencies(count: u64, about_ns: u64) -> impl Iterator<Item = u64> {
     let mut state = 1_u64;
     (0..count).map(move |_| {
@@ -92,7 +92,7 @@ fn latencies(count: u64, about_ns: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// So many I/Os of 4 KiB, with two samples of rates.
+/// Records `ios` I/Os of 4 KiB and two rate samples.
 pub(super) fn fill(way: &mut WayOutcome, ios: u64, about_ns: u64) {
     (way.ios, way.bytes, way.runtime) = (ios, ios * 4096, Duration::from_millis(2001));
     for ns in latencies(ios, about_ns) {
@@ -126,7 +126,7 @@ fn workload(reads: bool, writes: bool, trims: bool) -> Workload {
     Workload { random: true, reads, writes, trims, step: 0 }
 }
 
-/// Reads and writes with all that the driver counts.
+/// Reads and writes with all driver counters.
 fn mix() -> JobOutcome {
     let mut job = job("mix", 0);
     let asked = &mut job.section.job;
@@ -153,7 +153,7 @@ fn mix() -> JobOutcome {
     job
 }
 
-/// Trims and writes of several sizes that put up with errors.
+/// Trims and writes of several sizes that tolerate errors.
 fn trims() -> JobOutcome {
     let mut job = job("trims", 1);
     let asked = &mut job.section.job;
@@ -170,7 +170,7 @@ fn trims() -> JobOutcome {
     job
 }
 
-/// Several threads as one, until they were steady; without samples, and faster than MiB can tell.
+/// Several threads merged, ended by a steady state; without samples, and too fast for MiB.
 fn steady() -> JobOutcome {
     let mut job = job("steady", 2);
     let asked = &mut job.section.job;
@@ -200,7 +200,7 @@ fn steady() -> JobOutcome {
     job
 }
 
-/// All ways as one.
+/// All ways merged.
 fn unified() -> JobOutcome {
     let mut job = job("unified", 3);
     job.section.job.unified_rw_reporting = true;
@@ -226,7 +226,7 @@ fn broken() -> JobOutcome {
     job
 }
 
-/// The sums of a group's jobs.
+/// Sums up a group's jobs.
 fn group(number: u32, jobs: &[JobOutcome]) -> GroupOutcome {
     let mut ways = BTreeMap::new();
     for way in Way::ALL {

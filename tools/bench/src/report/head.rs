@@ -1,15 +1,15 @@
-//! What the normal format says before the jobs run.
+//! The lines the normal format prints before the jobs run.
 
 use super::VERSION;
 use crate::human::bytes;
 use crate::options::{Engine, JobOptions, Request, Workload};
 use crate::way::Way;
 
-/// Schemes of targets: what stands before the first colon of one.
+/// Schemes of targets: the part before the first colon.
 const SCHEMES: [&str; 8] =
     ["vfio", "vfio-user", "soft", "uring", "uring-cmd", "psync", "mmap", "null"];
 
-/// fio's lines before the run: one for each job, the version, and how many threads start.
+/// Formats fio's lines before the run: one per job, the version, and the number of threads.
 pub(super) fn lines(request: &Request) -> String {
     let (mut text, mut group) = (String::new(), 0);
     for (index, section) in request.sections.iter().enumerate() {
@@ -40,7 +40,7 @@ fn job_line(job: &JobOptions, group: u32, request: &Request) -> String {
     )
 }
 
-/// fio's name of a workload, without what follows its colon.
+/// Returns fio's name of a workload, without the part after the colon.
 fn workload(rw: Workload) -> String {
     let name = match (rw.reads, rw.writes, rw.trims) {
         (true, true, true) => "readwritetrim",
@@ -54,7 +54,7 @@ fn workload(rw: Workload) -> String {
     if rw.random { format!("rand{name}") } else { name.to_owned() }
 }
 
-/// Where fio names its engine: the schemes of the job's targets, or what reaches its files.
+/// Returns the schemes of the job's targets, or the path to its files, where fio prints its engine.
 fn path(job: &JobOptions, request: &Request) -> String {
     let targets = request.run.targets.iter().map(ToString::to_string);
     let names: Vec<String> = match request.run.targets.is_empty() {

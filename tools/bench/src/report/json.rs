@@ -1,7 +1,7 @@
-//! fio's JSON schema, as fio 3.33 writes it: its keys with its types.
+//! fio 3.33's JSON schema: its keys with its types.
 //!
-//! What is not measured is there and zero, so that readers of fio's files find every key. One key is added to each job
-//! and to the whole, `adit`, with what fio does not tell.
+//! Unmeasured values are present as zero, so that readers of fio's files find every key. One key, `adit`, is
+//! added to each job and to the whole, for what fio does not report.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ use crate::measure::Latency;
 use crate::options::{JobOptions, SteadyOf, SteadyState};
 use crate::outcome::{DiskOutcome, JobOutcome, RunOutcome, SteadyOutcome, WayOutcome};
 
-/// The whole report; with all bins of latencies where percentiles are asked for if `bins`.
+/// Returns the whole report; with `bins`, percentiles come with all latency bins.
 pub(super) fn report(outcome: &RunOutcome, bins: bool) -> String {
     let seconds = outcome.unix_ms / 1000;
     let mut report = json!({
@@ -31,7 +31,7 @@ pub(super) fn report(outcome: &RunOutcome, bins: bool) -> String {
     layout::text(&report) + "\n"
 }
 
-/// What the kernel counted of a disk.
+/// Formats the kernel's counts of a disk.
 fn disk(disk: &DiskOutcome) -> Value {
     json!({
         "name": disk.name,
@@ -46,7 +46,7 @@ fn disk(disk: &DiskOutcome) -> Value {
     })
 }
 
-/// Options as they were written; the last counts where one stands twice.
+/// Formats options as written; the last of a repeated one counts.
 fn options(given: &[(String, String)]) -> Value {
     let pairs = given.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
     pairs.collect::<Map<_, _>>().into()
@@ -71,7 +71,7 @@ pub(super) fn job(outcome: &RunOutcome, job: &JobOutcome, bins: bool) -> Value {
     }
     extend(&mut value, system(job));
     extend(&mut value, classes(job));
-    // Only there where fio has it.
+    // Present only where fio has it.
     if asked.continue_on_error != Tolerance::None {
         value["total_err"] = job.errors.total().into();
         value["first_error"] = job.errors.first_errno().into();
@@ -132,7 +132,7 @@ fn way(asked: &JobOptions, told: &ToldWay<'_>, bins: bool) -> Value {
     value
 }
 
-/// Latencies by priority: all I/Os have the same.
+/// Formats latencies by priority; all I/Os have the same priority.
 fn priorities(asked: &JobOptions, way: &WayOutcome, bins: bool) -> Value {
     let of = if asked.lat_percentiles { Measure::Lat } else { Measure::Clat };
     let percentiles = asked.lat_percentiles || asked.clat_percentiles;
@@ -141,7 +141,7 @@ fn priorities(asked: &JobOptions, way: &WayOutcome, bins: bool) -> Value {
     json!([one])
 }
 
-/// Moments; with percentiles, and with bins beside them, where there is anything to tell of.
+/// Formats moments, with percentiles if requested and with bins beside them if there are any latencies.
 fn latency(asked: &JobOptions, of: &Latency, percentiles: bool, bins: bool) -> Value {
     let list = if percentiles { &*asked.percentile_list } else { &[] };
     let mut value = moments(of, list);
@@ -152,7 +152,7 @@ fn latency(asked: &JobOptions, of: &Latency, percentiles: bool, bins: bool) -> V
     value
 }
 
-/// Latencies as fio writes them: their moments, and the percentiles of `list` where there is anything to tell of.
+/// Formats latencies as fio does: moments, and the percentiles of `list` if there are any latencies.
 pub fn moments(of: &Latency, list: &[f64]) -> Value {
     let mut value = json!({
         "min": of.min_ns(),
@@ -168,7 +168,7 @@ pub fn moments(of: &Latency, list: &[f64]) -> Value {
     value
 }
 
-/// What the system counted, depths and batches.
+/// Formats system counts, depths and batches.
 fn system(job: &JobOutcome) -> Value {
     let (user, system) = figures::cpu_percents(job);
     json!({

@@ -1,4 +1,4 @@
-//! JSON on lines: a member of an object on each, lists in one.
+//! Lays out JSON: one object member per line, lists on one line.
 
 use std::io::{self, Write};
 
@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// Objects as [`PrettyFormatter`] lays them out; lists as where nothing is laid out, since thousands of points on a
-/// line each would hide the rest.
+/// Lays out objects like [`PrettyFormatter`] and lists compactly, because thousands of points on separate lines
+/// would hide the rest.
 #[derive(Default)]
 struct Layout(PrettyFormatter<'static>);
 
@@ -33,7 +33,7 @@ impl Formatter for Layout {
     }
 }
 
-/// The text of a value, without a newline at its end.
+/// Returns the text of a value, without a final newline.
 pub(super) fn text(value: &Value) -> String {
     let mut text = Vec::new();
     let mut out = Serializer::with_formatter(&mut text, Layout::default());

@@ -1,16 +1,16 @@
-//! How a run is told: fio's formats, as fio 3.33 writes them.
+//! Formats a run's report in fio 3.33's formats.
 //!
 //! | module | noun |
 //! |---|---|
-//! | `normal` | the report for people, line by line as fio's |
+//! | `normal` | the report for people, line by line like fio's |
 //! | `terse` | one line of semicolons for each job |
 //! | `json` | fio's JSON, and `json+` with all bins |
-//! | `ours` | what fio does not tell: what the driver did, rates over time, how latencies are distributed |
+//! | `ours` | additions to fio's JSON: the driver's counts, rates over time, latency distributions |
 //! | `layout` | how JSON is laid out on lines |
-//! | `figures` | what all of them compute |
+//! | `figures` | computations shared by the formats |
 //!
-//! Every format is a function of the outcome alone: the same outcome gives the same text, at the end of a run and
-//! in its middle (`--status-interval`).
+//! Every format is a function of the outcome alone: the same outcome gives the same text, at the end of a run
+//! or during it (`--status-interval`).
 
 mod date;
 mod figures;
@@ -34,15 +34,15 @@ use super::outcome::{JobOutcome, RunOutcome};
 pub(crate) use date::utc;
 pub use json::moments;
 
-/// The version that stands where fio gives its own.
+/// The version, printed where fio prints its own.
 const VERSION: &str = concat!("adit-", env!("CARGO_PKG_VERSION"));
 
-/// What the normal format says before the jobs run: fio's lines.
+/// Formats fio's lines before the jobs run.
 pub(crate) fn head(request: &Request) -> String {
     head::lines(request)
 }
 
-/// What `--debug=random` tells: each thread's seed, on lines as fio's.
+/// Formats the output of `--debug=random`: each thread's seed, in lines like fio's.
 pub(crate) fn seeds(seeds: &[u64]) -> String {
     let line = |text: String| format!("random   {:<5} {text}\n", std::process::id());
     let told =
@@ -50,12 +50,12 @@ pub(crate) fn seeds(seeds: &[u64]) -> String {
     line(format!("FIO_RAND_NR_OFFS={}", seeds.len())) + &told.collect::<String>()
 }
 
-/// A job's entry in the JSON.
+/// Returns a job's entry in the JSON.
 pub(crate) fn job_json(outcome: &RunOutcome, job: &JobOutcome) -> Value {
     json::job(outcome, job, false)
 }
 
-/// The whole report in one format. With `normal`, what [`head`] gives goes before it.
+/// Formats the whole report. For `normal`, the output of [`head`] comes before it.
 pub(crate) fn render(format: OutputFormat, outcome: &RunOutcome) -> String {
     match format {
         OutputFormat::Normal => normal::report(outcome),

@@ -1,4 +1,4 @@
-//! The report for people, line for line as fio writes it, with lines of ours behind each job's and at the end.
+//! The report for people: fio's lines, with our own after each job and at the end.
 
 use std::fmt::Write;
 
@@ -11,15 +11,15 @@ use crate::options::{JobOptions, SteadyOf};
 use crate::outcome::{DiskOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome};
 use crate::way::Way;
 
-/// Width that percentile lines keep within.
+/// Maximum width of percentile lines.
 const LINE_WIDTH: usize = 73;
 
-/// KiB per second above which rates are told in MiB per second.
+/// Rates above this many KiB per second are shown in MiB per second.
 const MIB_ABOVE: f64 = 1_048_576.0;
 
 type Written = std::fmt::Result;
 
-/// What is said of the jobs, of each group, and what casts doubt on it.
+/// Formats the jobs, each group, and warnings about the figures.
 pub(super) fn report(outcome: &RunOutcome) -> String {
     let mut text = String::from("\n");
     write_report(&mut text, outcome).expect("a string takes everything");
@@ -112,7 +112,7 @@ fn way(out: &mut String, asked: &JobOptions, told: &ToldWay<'_>) -> Written {
     samples(out, told)
 }
 
-/// The unit that keeps figures short without losing the small ones, as fio chooses.
+/// Chooses the unit as fio does, to keep figures short without losing small ones.
 fn unit(min_ns: u64, max_ns: u64) -> (&'static str, u64) {
     match (min_ns, max_ns) {
         (2_000_001.., 100_000_000..) => ("msec", 1_000_000),
@@ -253,7 +253,7 @@ fn levels<const N: usize>(names: [&str; N], percents: [f64; N]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// What was gone on after: fio's line, and one with the names.
+/// Writes the tolerated errors: fio's line, and one with their names.
 fn errors(out: &mut String, job: &JobOutcome) -> Written {
     let errors = &job.errors;
     if job.section.job.continue_on_error != Tolerance::None {
@@ -299,7 +299,7 @@ fn steadystate(out: &mut String, job: &JobOutcome) -> Written {
     )
 }
 
-/// Which path was measured, what an I/O cost, and whether the thread was the limit.
+/// Writes the path, the CPU cost of an I/O, and how busy the thread was.
 fn path(out: &mut String, job: &JobOutcome) -> Written {
     write!(
         out,
@@ -315,7 +315,7 @@ fn path(out: &mut String, job: &JobOutcome) -> Written {
     writeln!(out)
 }
 
-/// What the driver did, where it did anything.
+/// Writes the driver's counts, if there are any.
 fn driver(out: &mut String, job: &JobOutcome) -> Written {
     let stats = &job.stats;
     if stats.submitted == 0 {
@@ -338,7 +338,7 @@ fn driver(out: &mut String, job: &JobOutcome) -> Written {
     )
 }
 
-/// What it took to go on, where something was wrong.
+/// Writes the recovery counts, if there are any.
 fn recovery(out: &mut String, job: &JobOutcome) -> Written {
     let stats = &job.stats;
     if stats.aborts + stats.resets + stats.retries + job.recoveries == 0 {
@@ -363,7 +363,7 @@ fn group(out: &mut String, outcome: &RunOutcome, group: &GroupOutcome) -> Writte
     group.ways.iter().try_for_each(|(way, it)| group_way(out, &way.name().to_uppercase(), it))
 }
 
-/// All ways of a group as one; none where nothing was done.
+/// Merges all ways of a group; `None` without I/Os.
 fn mixed_group(outcome: &RunOutcome, group: &GroupOutcome) -> Option<GroupWay> {
     let jobs = outcome.jobs.iter().filter(|job| job.group == group.group);
     let jobs = jobs.filter(|job| figures::total_ios(job) > 0);

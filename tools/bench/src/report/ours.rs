@@ -1,5 +1,5 @@
-//! What fio does not tell, for the JSON: on which path, what the driver did, rates over time, the distribution of
-//! latencies, and what casts doubt on all of it.
+//! Additions to fio's JSON: the path, the driver's counts, rates over time, latency distributions, and warnings
+//! about the figures.
 
 use serde_json::{Map, Value, json};
 
@@ -7,10 +7,10 @@ use super::figures;
 use crate::measure::Latency;
 use crate::outcome::{JobOutcome, RunOutcome, WayOutcome};
 
-/// At most so many points of a distribution are told.
+/// Maximum number of points of a distribution.
 const CDF_POINTS: usize = 400;
 
-/// Of the whole run.
+/// Returns the additions for the whole run.
 pub(super) fn run(outcome: &RunOutcome) -> Value {
     let warnings = outcome.warnings.iter();
     let warnings = warnings.map(|warning| json!({ "code": warning.code, "text": warning.text }));
@@ -24,7 +24,7 @@ pub(super) fn run(outcome: &RunOutcome) -> Value {
     })
 }
 
-/// Of one job.
+/// Returns the additions for one job.
 pub(super) fn job(job: &JobOutcome) -> Value {
     let mut value = json!({
         "target": job.target,
@@ -46,7 +46,7 @@ pub(super) fn job(job: &JobOutcome) -> Value {
     value
 }
 
-/// What the driver's queue counted.
+/// Formats the counts of the driver's queue.
 fn driver(job: &JobOutcome) -> Value {
     let stats = &job.stats;
     json!({
@@ -81,14 +81,14 @@ fn by_way(job: &JobOutcome, tell: impl Fn(&WayOutcome) -> Value) -> Value {
     ways.collect::<Map<_, _>>().into()
 }
 
-/// Rates over time: milliseconds since the start, bytes per second, IOPS.
+/// Formats rates over time: milliseconds since the start, bytes per second, IOPS.
 fn series(way: &WayOutcome) -> Value {
     let points = way.samples.points.iter();
     points.map(|point| json!([point.at_ms, point.bytes_per_second, point.iops])).collect()
 }
 
-/// What users wait for, whichever latencies fio's keys have percentiles of: total ones, from when an I/O was due; those
-/// of completion where only they were measured.
+/// Formats the latencies users see, regardless of the percentiles in fio's keys: total latencies from when an
+/// I/O was due, or completion latencies if only those were measured.
 fn latency(way: &WayOutcome) -> Value {
     const TOLD: [f64; 8] = [1.0, 10.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
     let (kind, latency) = if way.lat.count() > 0 { ("lat", &way.lat) } else { ("clat", &way.clat) };
@@ -104,7 +104,7 @@ fn latency(way: &WayOutcome) -> Value {
     })
 }
 
-/// Latencies in nanoseconds, each with how many took at most as long.
+/// Formats latencies in nanoseconds, each with the number of I/Os that took at most as long.
 fn cdf(latency: &Latency) -> Value {
     thinned(&cumulative(latency)).iter().map(|(ns, count)| json!([ns, count])).collect()
 }
@@ -118,8 +118,9 @@ fn cumulative(latency: &Latency) -> Vec<(u64, u64)> {
     bins.collect()
 }
 
-/// At most [`CDF_POINTS`] of the points, of which the first and the last are kept: the next is taken where the count
-/// has grown by a share of the whole or where many bins have passed, so that both the bulk and the tail keep shape.
+/// Reduces the points to at most [`CDF_POINTS`], keeping the first and the last. Takes the next point once the
+/// count has grown by a share of the whole or many bins have passed, which preserves both the bulk and the
+/// tail.
 fn thinned(points: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let Some((_, total)) = points.last() else { return Vec::new() };
     if points.len() <= CDF_POINTS {

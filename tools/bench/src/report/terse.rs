@@ -10,7 +10,7 @@ use crate::options::JobOptions;
 use crate::outcome::{JobOutcome, RunOutcome};
 use crate::way::Way;
 
-/// How many percentiles there is room for.
+/// Number of percentile fields.
 const PERCENTILES: usize = 20;
 
 /// One line for each job.
@@ -22,7 +22,7 @@ fn line(outcome: &RunOutcome, job: &JobOutcome) -> String {
     let options = &job.section.job;
     let error = job.failure.as_ref().map_or(0, |failure| failure.errno);
     let mut out = format!("3;{VERSION};{};{};{error}", options.name, job.group);
-    // Version 3 has no place for trims.
+    // Version 3 has no fields for trims.
     for told in figures::told(outcome, job).iter().filter(|told| told.way != Some(Way::Trim)) {
         way(&mut out, options, told);
     }
@@ -63,14 +63,15 @@ fn way(out: &mut String, job: &JobOptions, told: &ToldWay<'_>) {
     add(out, format_args!("{min};{max};{:.6}%;{mean:.6};{deviation:.6}", told.sampled_share));
 }
 
-/// Minimum, maximum, mean and deviation in microseconds.
+/// Appends minimum, maximum, mean and deviation in microseconds.
 fn moments(out: &mut String, latency: &Latency) {
     let (min, max) = (latency.min_ns() / 1000, latency.max_ns() / 1000);
     let (mean, deviation) = (latency.mean_ns() / 1000.0, latency.deviation_ns() / 1000.0);
     add(out, format_args!("{min};{max};{mean:.6};{deviation:.6}"));
 }
 
-/// Those of total latency where they are asked for, else of completion latency; always as many fields.
+/// Appends percentiles of total latency if requested, else of completion latency; the number of fields is
+/// fixed.
 fn percentiles(out: &mut String, job: &JobOptions, told: &ToldWay<'_>) {
     let of = [Measure::Lat, Measure::Clat].into_iter().find(|of| of.has_percentiles(job));
     let list = if of.is_some() { job.percentile_list.as_slice() } else { &[] };
@@ -83,7 +84,7 @@ fn percentiles(out: &mut String, job: &JobOptions, told: &ToldWay<'_>) {
     }
 }
 
-/// Processor, depths and latency classes.
+/// Appends CPU times, depths and latency classes.
 fn system(out: &mut String, job: &JobOutcome) {
     let (user, system) = figures::cpu_percents(job);
     let cpu = &job.cpu;
@@ -93,7 +94,7 @@ fn system(out: &mut String, job: &JobOutcome) {
         add(out, format_args!("{:.1}%", figures::at_least(percent, 0.1)));
     }
     let mut classes = Classes::of(&figures::all_latencies(job));
-    // There are no fields for nanoseconds: they are what is below two microseconds.
+    // There are no fields for nanoseconds, so they count as below two microseconds.
     classes.us[0] += classes.ns.iter().sum::<f64>();
     for percent in classes.us.iter().chain(&classes.ms).chain([&classes.slow]) {
         add(out, format_args!("{:.2}%", figures::at_least(*percent, 0.01)));

@@ -10,10 +10,10 @@ use crate::way::Way;
 #[path = "../../../tests/support/keys.rs"]
 mod keys;
 
-/// Compares with `tests/reports/NAME`, or writes it where `ADIT_BLESS` is set.
+/// Compares with `tests/reports/NAME`, or writes it if `ADIT_BLESS` is set.
 fn golden(name: &str, text: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reports").join(name);
-    // Another process has another number.
+    // The process number varies.
     let text = text.replace(&format!("pid={}:", std::process::id()), "pid=1:");
     if std::env::var_os("ADIT_BLESS").is_some() {
         return std::fs::write(&file, text).expect("writable");
@@ -55,7 +55,7 @@ fn the_json_reads_as_it_did() {
 #[test]
 fn the_json_with_bins_reads_as_it_did() {
     let mut outcome = fixture::run();
-    // One job with bins is enough to look at.
+    // One job with bins suffices.
     outcome.jobs = vec![fixture::job("bins", 0)];
     let way = &mut outcome.jobs[0].ways[Way::Read];
     for ns in [900, 950, 950, 70_001, 4_000_000_000] {
@@ -79,8 +79,8 @@ fn bins_hold_each_io_once() {
 
 #[test]
 fn a_terse_line_has_the_fields_of_fios() {
-    // Counted in what fio 3.33 writes: 5 of the job, 41 of each way, 5 of the processor, 29 of depths and latencies, 9 of
-    // each disk.
+    // fio 3.33 writes 5 fields of the job, 41 of each way, 5 of the processor, 29 of depths and latencies, and
+    // 9 of each disk.
     let terse = render(OutputFormat::Terse, &fixture::run());
     let fields: Vec<usize> = terse.lines().map(|line| line.split(';').count()).collect();
     let [description, errors, one_way_less] = [1, 2, 41];
@@ -89,7 +89,7 @@ fn a_terse_line_has_the_fields_of_fios() {
     assert_eq!(fields, [all + description, all + errors, all, unified, unified]);
 }
 
-/// The job of a case of [`keys::CASES`], with the same options.
+/// Returns a job with the options of a case of [`keys::CASES`].
 fn case(name: &str) -> JobOutcome {
     let mut job = fixture::job(name, 0);
     let done = match name {

@@ -1,4 +1,4 @@
-//! Which cores a thread runs on.
+//! Chooses and sets the cores a thread runs on.
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -6,10 +6,10 @@ use nix::unistd::Pid;
 use crate::failure::{Failure, Result};
 use crate::options::{CpusPolicy, JobOptions};
 
-/// The cores that thread `number` of a job may use; none where the job does not say.
+/// Returns the cores thread `number` of a job may use; `None` if the job does not restrict them.
 ///
 /// # Errors
-/// A NUMA node that is not there.
+/// A NUMA node that does not exist.
 pub(crate) fn cores(job: &JobOptions, number: u32) -> Result<Option<Vec<usize>>> {
     let all = match (&job.cpus_allowed, &job.numa_cpu_nodes) {
         (Some(cores), _) => cores.clone(),
@@ -34,16 +34,16 @@ fn of_node(node: usize) -> Result<Vec<usize>> {
     Ok(list.trim().split(',').filter_map(range).flatten().collect())
 }
 
-/// `3` or `0-7`.
+/// Parses `3` or `0-7`.
 fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// Keeps the calling thread on these cores.
+/// Pins the calling thread to these cores.
 ///
 /// # Errors
-/// Cores that are not there, or not for this process.
+/// Cores that do not exist or that this process may not use.
 pub(crate) fn pin(cores: &[usize]) -> Result<()> {
     let refused = |error: nix::errno::Errno| {
         Failure::usage(format!(

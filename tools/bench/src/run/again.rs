@@ -1,25 +1,25 @@
-//! I/Os that failed and are to be sent again, each in its time.
+//! Failed I/Os that wait for their retry.
 
 use adit_driver::Time;
 
-/// Those that wait. There are never more than a job has in flight.
+/// The waiting I/Os; never more than a job has in flight.
 #[derive(Debug)]
 pub(crate) struct Again<W> {
     waiting: Vec<(Time, W)>,
 }
 
 impl<W> Again<W> {
-    /// None, with room for `depth`.
+    /// Creates an empty set with room for `depth`.
     pub(crate) fn new(depth: usize) -> Again<W> {
         Again { waiting: Vec::with_capacity(depth) }
     }
 
-    /// Adds one that is due at `due`.
+    /// Adds an I/O to retry at `due`.
     pub(crate) fn push(&mut self, due: Time, work: W) {
         self.waiting.push((due, work));
     }
 
-    /// The first that is due by `now`.
+    /// Takes an I/O that is due by `now`.
     #[inline]
     pub(crate) fn take(&mut self, now: Time) -> Option<W> {
         if self.waiting.is_empty() {
@@ -29,22 +29,22 @@ impl<W> Again<W> {
         Some(self.waiting.remove(index).1)
     }
 
-    /// When the first is due; none where none waits.
+    /// Returns the earliest due time; `None` if there are no I/Os.
     pub(crate) fn next_due(&self) -> Option<Time> {
         self.waiting.iter().map(|(due, _)| *due).min()
     }
 
-    /// Whether none waits.
+    /// Returns whether there are no I/Os.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Takes all of them out.
+    /// Removes and returns all I/Os.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = W> {
         self.waiting.drain(..).map(|(_, work)| work)
     }
 
-    /// Forgets all of them.
+    /// Drops all I/Os.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
     }

@@ -1,8 +1,8 @@
-//! Time, read as cheaply as the machine allows.
+//! A clock that is as cheap to read as the machine allows.
 //!
-//! The processor's time stamp counter is calibrated against the system's monotonic clock and read instead of it where
-//! it is invariant. Whether both went in step is looked at again at the end of a run: a counter that drifted makes every
-//! latency wrong by as much, and the report says so.
+//! If the processor's time stamp counter is invariant, it is calibrated against the system's monotonic clock
+//! and read instead. The two are compared again at the end of a run: drift makes every latency wrong in
+//! proportion, and the report says so.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use adit_driver::device::Device;
 
 use crate::outcome::ClockOutcome;
 
-/// A thread's clock: the device's time, read without asking the device or the system.
+/// A thread's clock in the device's time, read without calling the device or the system.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     counter: quanta::Clock,
@@ -20,15 +20,15 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock that agrees with the device's now.
+    /// Creates a clock that agrees with the device's now.
     pub(crate) fn of(device: &Device) -> Clock {
         let counter = quanta::Clock::new();
-        // The device's reading lies between the two of the counter's.
+        // The device's reading lies between the counter's two readings.
         let (before, origin, after) = (counter.raw(), device.now(), counter.raw());
         Clock { counter, origin_raw: before + (after - before) / 2, origin }
     }
 
-    /// The present.
+    /// Returns the current time.
     #[inline]
     pub(crate) fn now(&self) -> Time {
         let ns = self.counter.delta_as_nanos(self.origin_raw, self.counter.raw());
@@ -45,14 +45,14 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// Begins.
+    /// Starts the comparison.
     pub(crate) fn start() -> Check {
         let counter = quanta::Clock::new();
         let (system, raw) = (Instant::now(), counter.raw());
         Check { counter, raw, system }
     }
 
-    /// How far the counter went from the system's clock since.
+    /// Returns how far the counter drifted from the system's clock.
     pub(crate) fn finish(&self) -> ClockOutcome {
         let raw = self.counter.raw();
         let system = self.system.elapsed();
@@ -62,7 +62,7 @@ impl Check {
     }
 }
 
-/// Whether the counter is the processor's: only where that is invariant.
+/// Returns whether the counter is the processor's, which is used only if invariant.
 fn is_tsc() -> bool {
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = flags.lines().find(|line| line.starts_with("flags")).unwrap_or_default();

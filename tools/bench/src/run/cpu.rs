@@ -1,23 +1,23 @@
-//! What the system counted for a thread.
+//! The system's counts for a thread.
 
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-/// Times and counts of one thread, or of several together.
+/// Times and counts of one or several threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cpu {
     pub(crate) user_us: i64,
     pub(crate) system_us: i64,
     /// Voluntary and involuntary.
     pub(crate) context_switches: i64,
-    /// The involuntary ones among them: somebody else got the core.
+    /// Involuntary context switches.
     pub(crate) preemptions: i64,
     pub(crate) major_faults: i64,
     pub(crate) minor_faults: i64,
 }
 
 impl Cpu {
-    /// Since the start of the calling thread; all zero where the system does not say.
+    /// Returns the counts since the calling thread started; all zero if the system provides none.
     pub(crate) fn of_this_thread() -> Cpu {
         getrusage(UsageWho::RUSAGE_THREAD).map_or_else(|_| Cpu::default(), |usage| Cpu::of(&usage))
     }
@@ -34,7 +34,7 @@ impl Cpu {
         }
     }
 
-    /// The difference to an earlier reading.
+    /// Returns the difference to an earlier reading.
     pub(crate) fn since(&self, earlier: &Cpu) -> Cpu {
         Cpu {
             user_us: self.user_us - earlier.user_us,
@@ -46,7 +46,7 @@ impl Cpu {
         }
     }
 
-    /// Adds another thread's.
+    /// Adds another thread's counts.
     pub(crate) fn merge(&mut self, other: &Cpu) {
         self.user_us += other.user_us;
         self.system_us += other.system_us;

@@ -1,4 +1,4 @@
-//! What the kernel counted for the disks that a run's files and block devices lie on (the kernel's
+//! The kernel's counts for the disks under a run's files and block devices (the kernel's
 //! Documentation/block/stat.rst).
 
 use std::collections::BTreeMap;
@@ -12,18 +12,18 @@ use nix::sys::stat::{major, minor};
 
 use crate::outcome::DiskOutcome;
 
-/// Where the kernel describes block devices by their numbers.
+/// Where the kernel describes block devices by number.
 const BLOCK_DEVICES: &str = "/sys/dev/block";
 
-/// The disks below a run, with what had been counted when it began.
+/// The disks under a run, with their counts at its start.
 #[derive(Debug)]
 pub(super) struct Disks {
     start: Instant,
-    /// By name: where the kernel tells its counters.
+    /// The counters' path and values, by disk name.
     before: BTreeMap<String, (PathBuf, Counters)>,
 }
 
-/// What the kernel counts of a disk since it has it.
+/// The kernel's counters of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counters {
     reads: u64,
@@ -37,18 +37,18 @@ struct Counters {
 }
 
 impl Disks {
-    /// Those that `targets` lead to. Controllers of the driver, passthrough devices and file systems without a disk
-    /// have none.
+    /// Finds the disks under `targets`. Controllers of the driver, passthrough devices and file systems without
+    /// a disk have none.
     pub(super) fn of<'a>(targets: impl Iterator<Item = &'a Target>) -> Disks {
         Disks::below(Path::new(BLOCK_DEVICES), targets.filter_map(device_number))
     }
 
-    /// Those with these numbers, where `devices` describes them.
+    /// Finds the disks with these numbers in `devices`.
     fn below(devices: &Path, numbers: impl Iterator<Item = u64>) -> Disks {
         let paths = numbers.filter_map(|number| {
             let path = devices.join(format!("{}:{}", major(number), minor(number)));
             let path = path.canonicalize().ok()?;
-            // A partition's counters are its disk's as well, whose queue it shares.
+            // A partition shares its disk's queue and counters.
             let is_part = path.join("partition").exists();
             if is_part { path.parent().map(Path::to_owned) } else { Some(path) }
         });
@@ -60,7 +60,7 @@ impl Disks {
         Disks { start: Instant::now(), before: named.collect() }
     }
 
-    /// Counts since the run began.
+    /// Returns the counts since the run began.
     pub(super) fn outcome(&self) -> Vec<DiskOutcome> {
         let took = self.start.elapsed();
         let of = |(name, (stat, before)): (&String, &(PathBuf, Counters))| {
@@ -71,7 +71,7 @@ impl Disks {
 }
 
 impl Counters {
-    /// The counters in a `stat` file; none where it is not there or not as it should be.
+    /// Reads the counters from a `stat` file; `None` if it is missing or malformed.
     fn read(stat: &Path) -> Option<Counters> {
         let text = fs::read_to_string(stat).ok()?;
         let fields: Option<Vec<u64>> =
@@ -106,7 +106,7 @@ impl Counters {
     }
 
     fn since(&self, before: &Counters, name: &str, took: Duration) -> DiskOutcome {
-        // A counter may wrap, and a device may have gone and come back.
+        // A counter may wrap, and a device may have been replugged.
         let more = |of: fn(&Counters) -> u64| of(self).saturating_sub(of(before));
         let busy = more(|counters| counters.busy_ms) as f64;
         DiskOutcome {
@@ -120,7 +120,7 @@ impl Counters {
     }
 }
 
-/// The number of the block device that a target is or lies on.
+/// Returns the number of the block device that a target is or lies on.
 fn device_number(target: &Target) -> Option<u64> {
     let Target::Kernel(kernel) = target else { return None };
     let about = fs::metadata(&kernel.file).ok()?;

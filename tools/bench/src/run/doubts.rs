@@ -1,34 +1,34 @@
-//! What casts doubt on the figures: the machine was the limit, not the device.
+//! Detects runs whose figures are doubtful because the machine, not the device, was the limit.
 
 use std::time::{Duration, Instant};
 
 use crate::outcome::{ClockOutcome, JobOutcome, Warning};
 
-/// At more than this share of batches that were there before anybody asked, the job was the limit, in percent.
+/// If more than this percentage of batches had finished before the job polled, the job was the limit.
 const BUSY_PERCENT: f64 = 95.0;
-/// Clocks that differ by more make latencies wrong by a thousandth.
+/// Clock drift above this makes latencies wrong by a thousandth.
 const DRIFT_PPM: f64 = 1000.0;
-/// A core that ran at another speed at the end than at the start, by so many percent.
+/// Change of a core's speed between start and end of a run, in percent, that causes a warning.
 const SPEED_PERCENT: f64 = 10.0;
-/// Preemptions a second that show in the tail of latencies.
+/// Preemptions per second that show in tail latencies.
 const PREEMPTIONS_PER_SECOND: f64 = 50.0;
-/// One or two happen to everybody, and say nothing of a run of milliseconds.
+/// Fewer preemptions are normal and say nothing about a run of milliseconds.
 const PREEMPTIONS_LEAST: i64 = 10;
-/// Reads that found only zeroes, in percent.
+/// Percentage of reads with only zeroes that causes a warning.
 const ZERO_PERCENT: f64 = 5.0;
 
-/// How fast a core computes: compared at the start and the end of a run.
+/// A core's computing speed, compared between start and end of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Speed(Duration);
 
 impl Speed {
-    /// The best of a few short trials, so that an interruption does not count.
+    /// Measures the speed as the best of a few short trials, to exclude interruptions.
     pub(crate) fn measure() -> Speed {
         let trial = || {
             let start = Instant::now();
             let mut value = std::hint::black_box(1u64);
             for _ in 0..20_000 {
-                // Each step waits for the one before: nothing but the core's clock matters.
+                // Each step depends on the previous one, so only the core's clock matters.
                 value = std::hint::black_box(value.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 1);
             }
             std::hint::black_box(value);
@@ -37,22 +37,22 @@ impl Speed {
         Speed((0..30).map(|_| trial()).min().unwrap_or_default())
     }
 
-    /// How much faster it was then than now, in percent; negative if slower.
+    /// Returns how much faster `self` was than `now`, in percent; negative if slower.
     fn lost_percent(self, now: Speed) -> f64 {
         (now.0.as_secs_f64() / self.0.as_secs_f64() - 1.0) * 100.0
     }
 }
 
-/// What is known of the machine, apart from the jobs.
+/// Facts about the machine, independent of the jobs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     pub(crate) core_count: usize,
-    /// Threads that ran at once, with those of software controllers.
+    /// Concurrent threads, including those of software controllers.
     pub(crate) threads_at_once: usize,
     pub(crate) speeds: (Speed, Speed),
 }
 
-/// Everything that is doubtful about a run.
+/// Returns all warnings about a run's figures.
 pub(crate) fn doubts(jobs: &[JobOutcome], machine: &Machine, clock: &ClockOutcome) -> Vec<Warning> {
     let mut warnings: Vec<Warning> = jobs.iter().flat_map(of_job).collect();
     if machine.threads_at_once > machine.core_count {
@@ -95,7 +95,7 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
         warnings.push(Warning { code: "synchronous", text });
     } else if job.busy_percent > BUSY_PERCENT
         && !is_null
-        // With one I/O at a time, nothing is left waiting; paths that block have no more, whatever is asked for.
+        // With one I/O at a time nothing is left waiting, and blocking paths never have more.
         && job.depths.depth_percent()[0] < 100.0
         && job.completes.total() > 100
     {

@@ -1,4 +1,4 @@
-//! The queues of a job on several files or devices, as one: each request goes to its file's.
+//! The queues of a job on several files or devices, as one: each request goes to the queue of its file.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use crate::outcome::merge_stats;
 #[derive(Debug)]
 pub(crate) struct FileQueues {
     files: Vec<FileQueue>,
-    /// What the kernel adds to when something finished on a queue that sleeps.
+    /// The kernel adds to it when an I/O finishes on a sleeping queue.
     event: EventFd,
 }
 
 #[derive(Debug)]
 struct FileQueue {
     queue: DeviceQueue<Owned>,
-    /// How far its device's clock is ahead of the first one's, in nanoseconds.
+    /// How far the device's clock is ahead of the first device's, in nanoseconds.
     ahead_ns: i64,
     in_flight: usize,
-    /// Something was posted since it was rung.
+    /// Whether requests were posted since the last ring.
     is_fresh: bool,
-    /// What finishes adds to the event.
+    /// Whether completions signal the event.
     sleeps: bool,
 }
 
 impl FileQueue {
-    /// The present by its device's clock.
+    /// Converts to the device's clock.
     fn at(&self, now: Time) -> Time {
         Time::from_ns(now.as_ns().saturating_add_signed(self.ahead_ns))
     }
 
-    /// Counts what was posted, if it was taken.
+    /// Counts a posted request if the queue accepted it.
     fn note(&mut self, is_taken: bool) {
         self.in_flight += usize::from(is_taken);
         self.is_fresh |= is_taken;
@@ -46,10 +46,10 @@ impl FileQueue {
 }
 
 impl FileQueues {
-    /// Of the queues by file, each with its device.
+    /// Combines the queues by file, each with its device.
     ///
     /// # Errors
-    /// When the kernel cannot tell of what finishes.
+    /// When the kernel cannot provide the event.
     pub(crate) fn new(files: Vec<(&Device, DeviceQueue<Owned>)>) -> Result<FileQueues> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let event = EventFd::from_flags(flags).map_err(Failure::failed)?;
@@ -63,7 +63,6 @@ impl FileQueues {
         Ok(FileQueues { files, event })
     }
 
-    /// The queue that a request goes to.
     fn of(&mut self, request: &Request<Owned>) -> &mut FileQueue {
         &mut self.files[request.buffer.1.file() as usize]
     }
@@ -109,8 +108,8 @@ impl CommandQueue<Owned> for FileQueues {
         count
     }
 
-    /// Sleeps, for whole milliseconds, where all queues with something in flight tell the event of its end. What was
-    /// told before and taken in since ends a sleep at once, but only once.
+    /// Sleeps, for whole milliseconds, if all queues with I/O in flight signal the event. Signals of
+    /// completions that were already reaped end one sleep early.
     fn wait(&mut self, at_most: Duration) -> bool {
         let mut busy = self.files.iter().filter(|file| file.in_flight > 0).peekable();
         let patience = PollTimeout::try_from(at_most.as_millis()).unwrap_or(PollTimeout::ZERO);
@@ -120,7 +119,7 @@ impl CommandQueue<Owned> for FileQueues {
         }
         let mut waited = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
         let is_over = poll(&mut waited, patience).is_ok();
-        // There may be nothing to take back.
+        // The event may already be clear.
         let _ = self.event.read();
         is_over
     }

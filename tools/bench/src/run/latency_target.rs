@@ -1,7 +1,7 @@
-//! `latency_target`: the greatest depth at which enough I/Os are fast enough.
+//! `latency_target`: searches the greatest depth at which enough I/Os are fast enough.
 //!
-//! Each depth is tried for a window. The search doubles the depth while it goes well and then halves the range between
-//! the greatest that did and the least that did not.
+//! Tries each depth for a window. Doubles the depth while the target holds, then halves the range between the
+//! greatest good and the smallest bad depth.
 
 use adit_driver::Time;
 
@@ -12,9 +12,9 @@ use crate::options::LatencyTarget;
 pub(crate) struct DepthSearch {
     options: LatencyTarget,
     depth: u32,
-    /// The greatest depth that was good, 0 before there was one.
+    /// The greatest good depth, 0 before the first.
     good: u32,
-    /// The least that is known or taken to be bad.
+    /// The smallest depth known or assumed to be bad.
     bad: u32,
     window_start: Time,
     ios: u64,
@@ -23,7 +23,7 @@ pub(crate) struct DepthSearch {
 }
 
 impl DepthSearch {
-    /// A search up to `depth_max`.
+    /// Starts a search up to `depth_max`.
     pub(crate) fn new(options: LatencyTarget, depth_max: u32, now: Time) -> DepthSearch {
         DepthSearch {
             options,
@@ -37,7 +37,7 @@ impl DepthSearch {
         }
     }
 
-    /// How many I/Os may be in flight now.
+    /// Returns how many I/Os may be in flight now.
     #[inline]
     pub(crate) fn depth(&self) -> u32 {
         self.depth
@@ -50,7 +50,7 @@ impl DepthSearch {
         self.slow += u64::from(u128::from(latency_ns) > self.options.target.as_nanos());
     }
 
-    /// Looks whether the window is over; true when the search is, and the job with it.
+    /// Evaluates the window if it is over; returns true when the search ends, which also ends the job.
     pub(crate) fn look(&mut self, now: Time) -> bool {
         if self.is_over || now.since(self.window_start) < self.options.window || self.ios == 0 {
             return false;
@@ -76,7 +76,7 @@ impl DepthSearch {
         }
     }
 
-    /// The greatest depth that was good; none if not even 1 was.
+    /// Returns the greatest good depth; `None` if even 1 was bad.
     pub(crate) fn found(&self) -> Option<u32> {
         (self.good > 0).then_some(self.good)
     }
@@ -95,7 +95,8 @@ mod tests {
         run: false,
     };
 
-    /// Searches on a device that is fast enough up to depth `limit`; the depth found and the windows it took.
+    /// Searches on a device that is fast enough up to depth `limit`; returns the depth found and the number of
+    /// windows.
     fn search(limit: u32, depth_max: u32) -> (Option<u32>, u32) {
         let mut search = DepthSearch::new(OPTIONS, depth_max, Time::ZERO);
         for window in 1.. {

@@ -1,7 +1,7 @@
-//! Files that are there before they are read.
+//! Creates and fills files before jobs read them.
 //!
-//! A job that reads a file which is not there, or too short, has it made and filled first, as fio does: what was never
-//! written is not read from the device.
+//! As in fio, a file that is missing or too short is filled first, because the device would not be read for
+//! data that was never written.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -23,8 +23,7 @@ use crate::output;
 /// Bytes of each write.
 const CHUNK: u64 = 1 << 20;
 
-/// How long the regular file behind a target is; none where it is no regular file. A file that is not there has no
-/// bytes.
+/// Returns the length of the regular file behind a target, 0 if it is missing; `None` if it is no regular file.
 pub(crate) fn length(target: &Target) -> Option<u64> {
     let Target::Kernel(kernel) = target else { return None };
     if matches!(kernel.path, KernelPath::Null | KernelPath::UringCmd) {
@@ -36,7 +35,7 @@ pub(crate) fn length(target: &Target) -> Option<u64> {
     }
 }
 
-/// Which bytes of a file do not exist yet and will.
+/// Returns the bytes of a file that must be created.
 pub(crate) fn makes(
     target: &Target,
     length: Option<u64>,
@@ -44,16 +43,16 @@ pub(crate) fn makes(
     first: &Thread<'_>,
 ) -> Option<Range<u64>> {
     let (length, wanted) = (length?, wanted?);
-    // A target that is written first holds what was written.
+    // A target that is written first needs no filling.
     let is_written_first = !first.job().rw.reads && !first.job().overwrite;
     (length < wanted && !is_written_first && matches!(target, Target::Kernel(_)))
         .then_some(length..wanted)
 }
 
-/// Makes a regular file so long where it is missing or shorter, without setting space aside.
+/// Extends a missing or shorter regular file to this length, without allocating space.
 ///
 /// # Errors
-/// When it cannot be made, or not be so long.
+/// When it cannot be created or extended.
 pub(crate) fn lengthen(target: &Target, bytes: u64) -> Result<()> {
     let Target::Kernel(kernel) = target else { return Ok(()) };
     if length(target).is_none_or(|length| length >= bytes) {
@@ -68,7 +67,7 @@ pub(crate) fn lengthen(target: &Target, bytes: u64) -> Result<()> {
     })
 }
 
-/// Makes a file as long as it was before.
+/// Truncates a file to its previous length.
 pub(crate) fn shorten(target: &Target, length: u64) {
     let Target::Kernel(kernel) = target else { return };
     let file = fs::OpenOptions::new().write(true).open(&kernel.file);
@@ -77,10 +76,10 @@ pub(crate) fn shorten(target: &Target, length: u64) {
     }
 }
 
-/// Writes `range` of a device, with data that no drive can shrink.
+/// Writes incompressible data to `range` of a device.
 ///
 /// # Errors
-/// When a write fails, or the user ends it.
+/// When a write fails, or the user interrupts.
 pub(crate) fn fill(
     device: &Device,
     job: &JobOptions,
@@ -98,10 +97,10 @@ pub(crate) fn fill(
     let options = QueueOptions { depth, timeout, abort_timeout: timeout };
     let mut idle: Vec<Buffer> =
         (0..depth).map(|_| device.allocate(CHUNK as usize)).collect::<adit_driver::Result<_>>()?;
-    // Nothing is measured, and the memory that a user may lock is little: none of it is registered.
+    // No buffer is registered: nothing is measured, and lockable memory is scarce.
     let mut queue = device.create_queue::<Buffer>(&options, &[])?;
     let lba = u64::from(info.lba_bytes);
-    // Of an LBA that the file ends inside, the beginning is somebody's.
+    // An LBA that the existing file ends in keeps its beginning.
     let mut offset = range.start.next_multiple_of(lba);
     let end = range.end.min(info.bytes);
     let mut failure = None;
@@ -128,7 +127,7 @@ pub(crate) fn fill(
             idle.push(completion.buffer);
         });
         if found == 0 && idle.len() < depth as usize {
-            // What a lost device still has never ends.
+            // I/Os on a lost device never end.
             queue.check()?;
             queue.wait(std::time::Duration::from_millis(10));
         }
@@ -153,7 +152,7 @@ mod tests {
         fs::write(&file, [7; 700]).expect("a file");
         let target: Target =
             format!("psync:{},direct=off", file.display()).parse().expect("a target");
-        // Neither its beginning nor its end is that of a sector.
+        // The range neither begins nor ends at a sector boundary.
         let options = DeviceOptions { file_bytes: Some(10_000), ..DeviceOptions::default() };
         let device = Device::open(&target, &options).expect("a device");
         fill(&device, &JobOptions::default(), 700..10_000, &Interrupt::default()).expect("filled");

@@ -1,16 +1,17 @@
-//! Running jobs.
+//! Runs jobs.
 //!
 //! | file | noun |
 //! |---|---|
 //! | `plan` | threads, their regions and queues |
-//! | `job/` | one thread: the loop that is measured |
+//! | `start` | opened devices, queues and buffers |
+//! | `job/` | one thread: the measured loop |
 //! | `file_queues` | the queues of a job on several files, as one |
-//! | `pace`, `latency_target`, `again` | when the next I/O is due, how many are in flight, what is sent again |
-//! | `clock`, `cpu`, `disks`, `affinity` | time, and what the system counts |
-//! | `progress`, `watch`, `steady` | what is seen while the jobs run |
-//! | `supervisor` | what happens outside the queues; bringing a controller back |
-//! | `layout` | files that are there before they are read |
-//! | `doubts` | what casts doubt on the figures |
+//! | `pace`, `latency_target`, `again` | when the next I/O is due, how many are in flight, retries |
+//! | `clock`, `cpu`, `disks`, `affinity` | time, the system's counts, and cores |
+//! | `progress`, `watch`, `steady` | observation of running jobs |
+//! | `supervisor` | events outside the queues; recovery of a controller |
+//! | `layout` | creation of files that jobs read |
+//! | `doubts` | warnings about the figures |
 
 mod affinity;
 mod again;
@@ -52,17 +53,17 @@ use start::{Fleet, Place};
 use supervisor::Recovery;
 use watch::Watch;
 
-/// What a run tells while it runs, with `status_interval` and at SIGUSR1.
+/// Receives intermediate outcomes, with `status_interval` and at SIGUSR1.
 pub(crate) type OnStatus<'a> = &'a mut dyn FnMut(&RunOutcome) -> Result<()>;
 
-/// How long a job may take to answer what it counted so far.
+/// How long a job may take to deliver its counts.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Runs all jobs to their end.
 ///
 /// # Errors
-/// When a device, a queue or memory cannot be had, or an option contradicts the device; what goes wrong later is in the
-/// outcome.
+/// When a device, a queue or memory is not available, or an option contradicts the device; later failures are
+/// in the outcome.
 pub(crate) fn run(
     request: &Request,
     interrupt: &Interrupt,
@@ -73,7 +74,7 @@ pub(crate) fn run(
     run_fleet(request, &threads, &fleet, interrupt, on_status)
 }
 
-/// Runs all jobs on a device that is open, whatever they name.
+/// Runs all jobs on an open device instead of their targets.
 ///
 /// # Errors
 /// As [`run`].
@@ -103,7 +104,7 @@ fn run_fleet(
     run.run(on_status)
 }
 
-/// A run with everything open.
+/// A run with all devices open.
 struct Run<'a> {
     request: &'a Request,
     threads: &'a [Thread<'a>],
@@ -149,7 +150,7 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    /// Runs the threads of a wave side by side.
+    /// Runs the threads of a wave concurrently.
     fn run_wave(
         &self,
         wave: u32,
@@ -177,7 +178,7 @@ impl Run<'_> {
         thread::scope(|scope| {
             for (index, ready) in ready {
                 let sender = sender.clone();
-                // Nobody listens any more only if the watcher panicked.
+                // Sending fails only if the watcher panicked.
                 scope.spawn(move || drop(sender.send((index, ready.run()))));
             }
             drop(sender);
@@ -185,7 +186,7 @@ impl Run<'_> {
         })
     }
 
-    /// Waits for the wave, watching the jobs and the controllers.
+    /// Waits for the wave while watching jobs and controllers.
     fn collect(
         &self,
         receiver: &Receiver<(usize, JobOutcome)>,
@@ -214,7 +215,7 @@ impl Run<'_> {
         }
     }
 
-    /// Ends the jobs that are to end with this one.
+    /// Ends the jobs that must end with this one.
     fn end_others(&self, ended: &Thread<'_>, outcome: &JobOutcome) {
         let job = ended.job();
         if !(job.exitall || (job.exitall_on_error && outcome.failure.is_some())) {
@@ -229,7 +230,7 @@ impl Run<'_> {
         all.filter(|(thread, _)| is_meant(thread)).for_each(|(_, progress)| progress.stop());
     }
 
-    /// The threads of the same wave that a thread waits for.
+    /// Returns the threads of the same wave that a thread waits for.
     fn awaited(&self, thread: &Thread<'_>) -> Vec<&Progress> {
         let Some(name) = &thread.job().wait_for else { return Vec::new() };
         let all = self.threads.iter().zip(self.progress);
@@ -238,7 +239,7 @@ impl Run<'_> {
             .collect()
     }
 
-    /// What was counted until now.
+    /// Returns the counts so far.
     fn so_far(&self, outcomes: &[Option<JobOutcome>]) -> RunOutcome {
         let running: Vec<&Progress> =
             self.progress.iter().filter(|progress| progress.is_running()).collect();
@@ -257,7 +258,7 @@ impl Run<'_> {
     }
 
     fn outcome(&self, jobs: Vec<JobOutcome>, clock: ClockOutcome) -> RunOutcome {
-        // As in fio, what is told as one counts as one in its group.
+        // As in fio, jobs reported as one count as one in their group.
         let jobs = merged(jobs);
         RunOutcome {
             global: self.request.global.clone(),
@@ -286,13 +287,13 @@ impl Run<'_> {
     }
 }
 
-/// The seed of each thread in order, from which everything follows that is left to chance.
+/// Returns each thread's seed in order; all random choices follow from them.
 pub(crate) fn seeds(request: &Request) -> Vec<u64> {
     let threads = plan::threads(&request.sections);
     (0..).zip(&threads).map(|(index, thread)| start::seed_of(thread.job(), index)).collect()
 }
 
-/// Requests that are not carried out.
+/// Returns warnings about ignored options.
 fn unheeded(request: &Request) -> impl Iterator<Item = Warning> {
     request.unheeded().into_iter().map(|(name, because)| Warning {
         code: "option-unheeded",
@@ -300,7 +301,7 @@ fn unheeded(request: &Request) -> impl Iterator<Item = Warning> {
     })
 }
 
-/// When the next report is due that `status_interval` asks for.
+/// Schedules the reports of `status_interval`.
 struct Status<'a> {
     every: Option<Duration>,
     last: Instant,
@@ -317,7 +318,7 @@ impl Status<'_> {
     }
 }
 
-/// Threads of a group with `group_reporting` as one.
+/// Merges the threads of each group with `group_reporting`.
 fn merged(jobs: Vec<JobOutcome>) -> Vec<JobOutcome> {
     let mut merged: Vec<JobOutcome> = Vec::new();
     for job in jobs {
@@ -331,7 +332,7 @@ fn merged(jobs: Vec<JobOutcome>) -> Vec<JobOutcome> {
     merged
 }
 
-/// The groups of these threads.
+/// Returns the groups of these threads.
 fn groups(jobs: &[JobOutcome]) -> Vec<GroupOutcome> {
     let mut groups: BTreeMap<u32, GroupOutcome> = BTreeMap::new();
     for job in jobs {

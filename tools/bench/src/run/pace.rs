@@ -1,8 +1,8 @@
-//! When the next I/O is due: rates, and pauses to think.
+//! Decides when the next I/O is due: rates and pauses.
 //!
-//! A rate is a schedule that does not wait for the device: an I/O that is late, because the queue was full or the device
-//! slow, is still due when it was, and its latency counts from then. A generator that shifted its schedule instead would
-//! leave out the very waits that a slow device causes ("coordinated omission").
+//! A rate is a schedule that does not wait for the device: an I/O delayed by a full queue or a slow device
+//! keeps its due time, and its latency counts from then. Shifting the schedule instead would hide the very
+//! waits a slow device causes ("coordinated omission").
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use crate::workload::random::mix;
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     rates: PerWay<Option<Rate>>,
-    /// When the last I/O was due that had a rate: those after it in the workload's order are due no earlier.
+    /// When the last I/O with a rate was due; later I/Os in the workload's order are not due earlier.
     last_due_ns: f64,
     process: RateProcess,
     noise: u64,
     think: Option<Think>,
 }
 
-/// How fast one way may go, and when it is due.
+/// One way's rate and next due time.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     unit: Unit,
-    /// Nanoseconds with a fraction, so that rounding does not add up.
+    /// Fractional nanoseconds, so that rounding errors do not accumulate.
     due_ns: f64,
 }
 
@@ -37,20 +37,20 @@ enum Unit {
     NsPerIo(f64),
 }
 
-/// Pauses after so many I/Os, or so much time.
+/// Pauses after a number of I/Os or a time.
 #[derive(Clone, Copy, Debug)]
 struct Think {
     options: ThinkTime,
-    /// I/Os since the last pause was asked for: those that end before it begins count for the next, as in fio.
+    /// I/Os since the last pause was requested; as in fio, those that end before it begins count for the next.
     ios: u32,
     since: Time,
-    /// A pause is to begin.
+    /// Whether a pause is about to begin.
     is_wanted: bool,
     until: Time,
 }
 
 impl Pace {
-    /// The schedule that `job` asks for, from `start` on.
+    /// Creates the schedule of `job`, starting at `start`.
     pub(crate) fn new(job: &JobOptions, seed: u64, start: Time) -> Pace {
         let rate = |way: Way| {
             let by_ios = job.rate_iops[way].map(|iops| Unit::NsPerIo(1e9 / iops.max(1) as f64));
@@ -73,15 +73,15 @@ impl Pace {
         }
     }
 
-    /// When an I/O of this way is due; not in the future if there is no rate.
+    /// Returns when an I/O of this way is due; `None` without a rate.
     #[inline]
     pub(crate) fn due(&self, way: Way) -> Option<Time> {
         let rate = self.rates[way].as_ref()?;
         Some(Time::from_ns(rate.due_ns.max(self.last_due_ns) as u64))
     }
 
-    /// Whether a read or a write is to be next: what is due first, or what has no rate while the other is not due. None
-    /// where the rates do not care.
+    /// Returns whether a read or a write is next: the one due first, or the one without a rate while the other
+    /// is not due. `None` if rates do not decide.
     #[inline]
     pub(crate) fn way(&self, now: Time) -> Option<Way> {
         match (self.due(Way::Read), self.due(Way::Write)) {
@@ -93,7 +93,7 @@ impl Pace {
         }
     }
 
-    /// Everything that is to come is due so much later.
+    /// Postpones all due times.
     pub(crate) fn delay(&mut self, time: Duration) {
         for way in Way::ALL {
             if let Some(rate) = &mut self.rates[way] {
@@ -102,13 +102,13 @@ impl Pace {
         }
     }
 
-    /// Whether there are pauses.
+    /// Returns whether the job pauses.
     #[inline]
     pub(crate) fn thinks(&self) -> bool {
         self.think.is_some()
     }
 
-    /// Whether a pause is to begin as soon as nothing is in flight.
+    /// Returns whether a pause begins as soon as nothing is in flight.
     #[inline]
     pub(crate) fn wants_pause(&self) -> bool {
         self.think.as_ref().is_some_and(|think| think.is_wanted)
@@ -123,18 +123,18 @@ impl Pace {
         }
     }
 
-    /// When the pause is over that was begun.
+    /// Returns when the current pause ends.
     #[inline]
     pub(crate) fn paused_until(&self) -> Time {
         self.think.as_ref().map_or(Time::ZERO, |think| think.until)
     }
 
-    /// How much of the pause is spent spinning.
+    /// Returns how much of the pause is spent spinning.
     pub(crate) fn spin(&self) -> Duration {
         self.think.as_ref().map_or(Duration::ZERO, |think| think.options.spin)
     }
 
-    /// An I/O of `bytes` was issued.
+    /// Records that an I/O of `bytes` was issued.
     #[inline]
     pub(crate) fn issued(&mut self, way: Way, bytes: u64, now: Time) {
         if let Some(rate) = &mut self.rates[way] {
@@ -155,7 +155,7 @@ impl Pace {
         }
     }
 
-    /// An I/O completed.
+    /// Records that an I/O completed.
     #[inline]
     pub(crate) fn completed(&mut self, now: Time) {
         if let Some(think) = self.think.as_mut().filter(|think| !think.options.counts_issues) {
@@ -166,7 +166,7 @@ impl Pace {
 }
 
 impl Think {
-    /// Asks for a pause where it is time for one.
+    /// Requests a pause if it is time for one.
     fn look(&mut self, now: Time) {
         if self.is_wanted {
             return;
@@ -184,10 +184,10 @@ impl Think {
     }
 }
 
-/// Exponentially distributed with mean 1.
+/// Returns an exponentially distributed number with mean 1.
 fn exponential(noise: &mut u64) -> f64 {
     *noise = noise.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    // In (0, 1]: its logarithm exists.
+    // In (0, 1], so that its logarithm exists.
     let uniform = ((mix(*noise) >> 11) + 1) as f64 / (1u64 << 53) as f64;
     -uniform.ln()
 }
@@ -295,7 +295,7 @@ mod tests {
         let time = Duration::from_micros(50);
         let thinktime = ThinkTime { time, blocks: Some(2), ..ThinkTime::default() };
         let mut pace = Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO);
-        // Four are in flight, and drained once two have completed.
+        // Four are in flight; the pause is requested after two of them complete.
         (0..4).for_each(|_| pace.completed(Time::ZERO));
         pace.pause(Time::ZERO);
         assert!(!pace.wants_pause(), "not before another one is issued");

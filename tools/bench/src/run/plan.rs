@@ -1,4 +1,4 @@
-//! What the jobs come to on their devices: threads, regions, queues.
+//! Plans jobs for their devices: threads, regions, queues.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,22 +15,22 @@ use crate::units::Size;
 use crate::way::Way;
 use crate::workload::{Region, unit_bytes};
 
-/// Most bytes of one I/O; its buffers are allocated `iodepth` times.
+/// Maximum bytes of an I/O; `iodepth` buffers of this size are allocated.
 const BLOCK_BYTES_MAX: u64 = 1 << 30;
 
-/// One thread of a job, before anything is opened.
+/// One thread of a job, before devices are opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Thread<'a> {
     pub(crate) section: &'a Section,
-    /// Which of the section's `numjobs` it is, from 0.
+    /// Its index among the section's `numjobs`.
     pub(crate) number: u32,
-    /// Jobs that are reported together, from 0.
+    /// Index of the group of jobs that are reported together.
     pub(crate) group: u32,
-    /// Jobs that run at the same time, from 0: the next wave starts when this one is done.
+    /// Index of the wave of jobs that run concurrently; waves run one after the other.
     pub(crate) wave: u32,
 }
 
-/// The threads of all sections in order, with their groups and waves.
+/// Returns the threads of all sections in order, with their groups and waves.
 pub(crate) fn threads(sections: &[Section]) -> Vec<Thread<'_>> {
     let mut threads: Vec<Thread<'_>> = Vec::new();
     let (mut group, mut wave) = (0, 0);
@@ -53,12 +53,12 @@ impl Thread<'_> {
         &self.section.job
     }
 
-    /// Whether it changes what is on the device.
+    /// Returns whether it changes data on the device.
     pub(crate) fn destroys(&self) -> bool {
         crate::options::writes(self.job())
     }
 
-    /// Bytes that its file of this number, from 0, has to have for it; none where the file decides.
+    /// Returns the bytes its file `file` must have; `None` if the file decides.
     pub(crate) fn file_bytes(&self, file: usize) -> Option<u64> {
         let job = self.job();
         let size = self.share(job.size.filter(|_| job.allow_file_create)?, file).of(0);
@@ -66,8 +66,8 @@ impl Thread<'_> {
         (size > 0).then_some(start + size)
     }
 
-    /// How much of `size` falls to a file: as in fio an equal share in whole blocks, of which the first files have one
-    /// more where there are some left over. A size in percent is of each file.
+    /// Returns a file's share of `size`. As in fio, shares are equal in whole blocks, and the first files take
+    /// the remaining blocks. A percentage applies to each file.
     fn share(&self, size: Size, file: usize) -> Size {
         let files = targets::count(self.job()) as u64;
         let Size::Bytes(bytes) = size else { return size };
@@ -79,15 +79,15 @@ impl Thread<'_> {
         Size::Bytes(block * (blocks / files + u64::from((file as u64) < blocks % files)))
     }
 
-    /// The shortest block of any way, in bytes.
+    /// Returns the smallest block of any way, in bytes.
     fn least_block(&self) -> u64 {
         Way::ALL.map(|way| self.job().bs[way].min()).into_iter().min().unwrap_or(0)
     }
 
-    /// What it works on of its file of this number, from 0.
+    /// Returns its region of its file `file`.
     ///
     /// # Errors
-    /// What is asked for and not there, with what would be.
+    /// The requested region does not fit; says what would.
     pub(crate) fn region(&self, info: &DeviceInfo, file: usize) -> Result<Region> {
         let (job, lba) = (self.job(), u64::from(info.lba_bytes));
         let increment = u64::from(self.number) * job.offset_increment.of(info.bytes);
@@ -100,7 +100,7 @@ impl Thread<'_> {
         }
         let there = info.bytes.saturating_sub(start);
         let size = job.size.map_or(there, |size| self.share(size, file).of(info.bytes));
-        // As in fio, a size between two LBAs is used as far as whole blocks fit.
+        // As in fio, the size is rounded down to whole LBAs.
         let bytes = size / lba * lba;
         if bytes > there {
             let there = format!("{there} bytes ({})", human::bytes(there as f64));
@@ -116,22 +116,22 @@ impl Thread<'_> {
         Ok(Region { start, bytes })
     }
 
-    /// Bytes after which it ends, of those that its files have and of those that it works on; none where only time, or
-    /// a full device, ends it.
+    /// Returns the bytes after which it ends, from those its files have and those of its regions; `None` if
+    /// only time or a full device ends it.
     pub(crate) fn bytes_max(&self, there: u64, region_bytes: u64) -> Option<u64> {
         let job = self.job();
         let pass = job.io_size.map_or(region_bytes, |size| size.of(there));
-        // No block is begun that would go beyond the end, as in fio.
+        // As in fio, no block crosses the end.
         let unit = unit_bytes(job).unwrap_or(1).max(1);
         let pass = (pass / unit * unit).max(unit) * job.rw.ios_per_block();
         (!job.time_based).then(|| pass.saturating_mul(u64::from(job.loops.max(1))))
     }
 
-    /// Checks blocks and depth against the device. Returns the commands that its queue has to hold, and a warning where
-    /// `iodepth` I/Os can become more than it can hold: then I/Os wait for room, with the device's queue full.
+    /// Checks blocks and depth against the device. Returns the commands its queue must hold, and a warning if
+    /// `iodepth` I/Os can exceed the queue; I/Os then wait for room.
     ///
     /// # Errors
-    /// What is asked for and not there, with what would be.
+    /// The request is impossible; says what would be possible.
     pub(crate) fn queue_depth(
         &self,
         info: &DeviceInfo,
@@ -166,10 +166,10 @@ impl Thread<'_> {
         }
     }
 
-    /// What it asks of a device's protection information, if it asks for anything.
+    /// Returns the checks it requests of the device's protection information, if any.
     ///
     /// # Errors
-    /// The device has none, or not that.
+    /// The device does not support them.
     pub(crate) fn protection_checks(&self, info: &DeviceInfo) -> Result<Option<ProtectionChecks>> {
         let Some(asked) = self.job().protection else { return Ok(None) };
         let Some(protection) = info.protection else {
@@ -197,7 +197,7 @@ impl Thread<'_> {
         }))
     }
 
-    /// I/Os in flight: one where the path carries each out before the next.
+    /// Returns the I/Os in flight; one if the path blocks.
     pub(crate) fn iodepth(&self, info: &DeviceInfo) -> u32 {
         if info.queue_depth_max == 1 { 1 } else { self.job().iodepth }
     }
@@ -234,27 +234,27 @@ impl Thread<'_> {
         Ok(())
     }
 
-    /// A refusal that names the job.
+    /// Returns a refusal that names the job.
     pub(crate) fn usage(&self, why: String) -> Failure {
         Failure::usage(format!("job '{}': {why}", self.job().name))
     }
 }
 
-/// Most commands that one I/O becomes: as MDTS cuts it, and as NOIOB does.
+/// Returns the maximum number of commands an I/O is split into by MDTS and NOIOB.
 fn commands_per_io(bytes: u64, is_aligned: bool, info: &DeviceInfo) -> u64 {
     let boundary = info.boundary_bytes;
     if boundary == 0 || (is_aligned && boundary.is_multiple_of(bytes)) {
         return bytes.div_ceil(info.command_bytes_max);
     }
-    // Between two boundaries MDTS cuts each stretch anew.
+    // MDTS splits each stretch between two boundaries separately.
     let stretches = bytes.div_ceil(boundary) + 1;
     stretches * boundary.min(bytes).div_ceil(info.command_bytes_max)
 }
 
-/// Refuses jobs that would write over blocks that another of them checks. A thread is listed once for each of its files.
+/// Refuses jobs that would overwrite blocks another job verifies. A thread is listed once per file.
 ///
 /// # Errors
-/// A usage error that says how to keep them apart.
+/// A usage error that says how to separate them.
 pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Target, Region)]) -> Result<()> {
     let mut by_place: BTreeMap<DataPlace, Vec<(&Thread<'_>, Region)>> = BTreeMap::new();
     for (thread, target, region) in threads.iter().filter(|(thread, ..)| thread.destroys()) {
@@ -263,7 +263,7 @@ pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Target, Region)]) -> Result<
     by_place.values().try_for_each(|users| check_users_apart(users))
 }
 
-/// The same for those that write to the same data.
+/// Checks threads that write to the same data.
 fn check_users_apart(users: &[(&Thread<'_>, Region)]) -> Result<()> {
     let checked =
         |(_, (thread, _)): &(usize, &(&Thread<'_>, Region))| thread.job().verify.is_some();
@@ -294,14 +294,14 @@ fn check_users_apart(users: &[(&Thread<'_>, Region)]) -> Result<()> {
     Ok(())
 }
 
-/// Where a target's data are, by whatever path and name.
+/// Identifies a target's data, regardless of path and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum DataPlace {
-    /// The device's number.
+    /// The block device's number.
     Block(u64),
-    /// Its file system's number, and its own there.
+    /// The numbers of file system and inode.
     File(u64, u64),
-    /// Known by its name only.
+    /// Known only by name.
     Named(String),
 }
 

@@ -1,4 +1,4 @@
-//! From a plan to jobs that are ready: devices opened and checked, queues and buffers made.
+//! Prepares planned jobs: opens and checks devices, creates queues and buffers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,63 +32,62 @@ use crate::outcome::{JobOutcome, Warning};
 use crate::workload::random::mix;
 use crate::workload::{Region, Steps};
 
-/// How long a job spins before it lets others have its core: longer than a busy SSD takes.
+/// How long a job spins before it yields its core: longer than a busy SSD takes.
 const YIELD_AFTER: Duration = Duration::from_millis(1);
-/// The same where the controller is a thread of ours, which may be waiting for that very core.
+/// The same for a software controller, whose thread may be waiting for that core.
 const YIELD_AFTER_SOFT: Duration = Duration::from_micros(10);
-/// Where buffers start: what PRPs and direct I/O like best.
+/// Alignment of buffers, suited to PRPs and direct I/O.
 const BUFFER_ALIGN: u64 = 4096;
-/// Retries of an I/O that was caught in a reset; one that is caught more often is its cause.
+/// Retries of an I/O caught in a reset; an I/O caught more often probably causes it.
 const RECOVERY_RETRIES: u8 = 5;
-/// Between two looks at a job that is waited for.
+/// Polling interval for a job that is waited for.
 const AWAITED_EVERY: Duration = Duration::from_millis(1);
-/// Until an I/O is aborted, and until its queue is created anew, where the job does not say.
+/// Default time until an I/O is aborted, and until its queue is recreated.
 const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
 
-/// A server that shares its core with others may need so long for an answer.
+/// A server that shares its core may need this long for a reply.
 const SERVER_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
-/// All devices of a run, and what each thread does on its own.
+/// All devices of a run, and each thread's own plan.
 pub(crate) struct Fleet {
     devices: BTreeMap<String, (Target, Device)>,
-    /// For each thread in order.
+    /// By thread, in order.
     pub(crate) planned: Vec<Planned>,
-    /// What was there and is overwritten, as the user allowed.
+    /// Existing data that is overwritten with the user's permission.
     pub(crate) warnings: Vec<Warning>,
     started_unix_ms: u64,
     retries: u8,
-    /// Where verify states lie.
+    /// The folder for verify states.
     state_folder: PathBuf,
 }
 
-/// Where a thread stands among the others.
+/// A thread's place among the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    /// Among all of the run.
     pub(crate) index: usize,
-    /// Among those that run at the same time: the core it has, where there are enough.
+    /// Its index in its wave, which is its core if there are enough.
     pub(crate) core: usize,
-    /// How many run at the same time.
+    /// The number of threads of its wave.
     pub(crate) core_count: usize,
 }
 
-/// What a thread does on its device.
+/// A thread's plan for its device.
 pub(crate) struct Planned {
-    /// What of each of its files it works on.
+    /// Its region of each of its files.
     files: Vec<(Target, Region)>,
     queue_depth: u32,
-    /// That its queue is shorter than its I/Os would fill, where it is.
+    /// A warning if its I/Os can exceed the queue.
     crowded: Option<Warning>,
     iodepth: u32,
-    /// Bytes after which it ends; none where only time, or a full device, does.
+    /// Bytes after which it ends; `None` if only time or a full device ends it.
     pub(crate) bytes_max: Option<u64>,
 }
 
 impl Fleet {
-    /// Opens every device once, checks each thread against its own, and makes files what the jobs expect.
+    /// Opens every device once, checks each thread against its devices, and prepares the files the jobs expect.
     ///
     /// # Errors
-    /// As [`Device::open`]; a usage error for what a device does not have or must not lose.
+    /// As [`Device::open`]; a usage error if a device does not fit or must not be overwritten.
     pub(crate) fn open(
         request: &Request,
         threads: &[Thread<'_>],
@@ -113,7 +112,7 @@ impl Fleet {
         Fleet::of(request, threads, of_threads, devices)
     }
 
-    /// The same with a device that is open instead of those that are named.
+    /// Uses an open device instead of the jobs' targets.
     pub(crate) fn over(
         request: &Request,
         threads: &[Thread<'_>],
@@ -147,7 +146,7 @@ impl Fleet {
             .zip(of_threads)
             .map(|(thread, its)| planned(thread, its, device))
             .collect::<Result<Vec<Planned>>>()?;
-        // Threads of one job say the same.
+        // Threads of one job cause the same warning.
         for crowded in planned.iter().filter_map(|planned| planned.crowded.as_ref()) {
             if !warnings.contains(crowded) {
                 warnings.push(crowded.clone());
@@ -173,17 +172,17 @@ impl Fleet {
         })
     }
 
-    /// The controllers that are the driver's own.
+    /// Returns the controllers run by the driver.
     pub(crate) fn controllers(&self) -> impl Iterator<Item = &Controller> {
         self.devices.values().filter_map(|(_, device)| device.controller())
     }
 
-    /// Threads of this process that are controllers.
+    /// Returns the number of software controllers, each a thread of this process.
     pub(crate) fn software_controllers(&self) -> usize {
         self.devices.values().filter(|(target, _)| matches!(target, Target::Soft { .. })).count()
     }
 
-    /// The targets of those threads whose disks' statistics are wanted.
+    /// Returns the targets of threads that want disk statistics.
     pub(crate) fn on_disks<'a>(
         &'a self,
         threads: &'a [Thread<'a>],
@@ -193,13 +192,13 @@ impl Fleet {
         wanted.flat_map(|(_, planned)| planned.files.iter().map(|(target, _)| target))
     }
 
-    /// Removes the files that jobs made for themselves, where they ask for it.
+    /// Removes the jobs' own files if they request it.
     pub(crate) fn unlink(&self, threads: &[Thread<'_>]) {
         let all = threads.iter().zip(&self.planned);
         let ours = all.filter(|(thread, _)| thread.job().unlink && has_own_files(thread.job()));
         for (target, _) in ours.flat_map(|(_, planned)| &planned.files) {
             let Target::Kernel(kernel) = target else { continue };
-            // Threads of one job may share a file, which is gone then.
+            // Threads of one job may share a file that is already removed.
             if kernel.file.exists()
                 && let Err(error) = std::fs::remove_file(&kernel.file)
             {
@@ -208,10 +207,10 @@ impl Fleet {
         }
     }
 
-    /// A thread's job with its queue and buffers.
+    /// Prepares a thread's job with queue and buffers.
     ///
     /// # Errors
-    /// When one of them cannot be had, or the job contradicts its region.
+    /// When one of them is not available, or the job contradicts its region.
     pub(crate) fn ready<'a>(
         &'a self,
         place: Place,
@@ -280,7 +279,7 @@ enum Queues {
 }
 
 impl Queues {
-    /// Of the queues by file, each with its device.
+    /// Creates it from the queues by file, each with its device.
     fn of(mut files: Vec<(&Device, DeviceQueue<Owned>)>) -> Result<Queues> {
         Ok(match files.len() {
             1 => Queues::One(Box::new(files.remove(0).1)),
@@ -289,10 +288,10 @@ impl Queues {
     }
 }
 
-/// A job that only has to be started.
+/// A job that is ready to start.
 pub(crate) struct Ready<'a> {
     targets: Vec<&'a Target>,
-    /// Jobs that have to be done before.
+    /// Jobs that must end first.
     awaited: Vec<&'a Progress>,
     delay: Duration,
     cores: Option<Vec<usize>>,
@@ -303,7 +302,7 @@ pub(crate) struct Ready<'a> {
 }
 
 impl Ready<'_> {
-    /// Runs to the end, on the calling thread.
+    /// Runs the job on the calling thread.
     pub(crate) fn run(self) -> JobOutcome {
         if let Some(Err(failure)) = self.cores.as_deref().map(affinity::pin) {
             tracing::warn!("{failure}");
@@ -342,7 +341,7 @@ fn run_on<Q: CommandQueue<Owned>>(
     Job::new(set, queue, buffers).run()
 }
 
-/// Waits for a job's start, or for its end before.
+/// Waits until a job starts, or until it should end.
 fn sleep(delay: Duration, is_over: impl Fn() -> bool) {
     let until = std::time::Instant::now() + delay;
     while let Some(left) =
@@ -355,10 +354,10 @@ fn sleep(delay: Duration, is_over: impl Fn() -> bool) {
     }
 }
 
-/// A thread that uses a device, as its file of this number.
+/// A thread that uses a device, and the index of the file it is for that thread.
 type User<'a> = (&'a Thread<'a>, usize);
 
-/// Opens a device for all threads that use it.
+/// Opens a device for all its threads.
 fn open_device(
     target: &Target,
     users: &[User<'_>],
@@ -376,7 +375,7 @@ fn open_device(
         )));
     }
     let queue_count = users.len().min(usize::from(u16::MAX)) as u16;
-    // A file that is to be made is written, also for readers.
+    // A file to be created is written even for readers.
     let options = DeviceOptions {
         queue_count,
         writes: writes || made.is_some(),
@@ -404,15 +403,15 @@ fn open_device(
     if let Some(range) = made.filter(|_| users.iter().any(|(thread, _)| is_filled(thread.job()))) {
         let length = range.start;
         layout::fill(&device, users[0].0.job(), range, interrupt).inspect_err(|_| {
-            // What is laid out by half would be taken for whole by the next run.
+            // The next run would take a half-filled file for complete.
             layout::shorten(target, length);
         })?;
     }
     Ok(device)
 }
 
-/// How long a server may take for an answer: so long that one that hangs is found and given up on within another
-/// `io_timeout`, with room for a busy machine.
+/// Returns how long a server may take for a reply: short enough to give up on a hung server within another
+/// `io_timeout`, and long enough for a busy machine.
 fn server_timeout(users: &[(&Thread<'_>, usize)]) -> Duration {
     let usual = DeviceOptions::default().server_timeout;
     let timeouts = users.iter().filter_map(|(thread, _)| thread.job().io_timeout);
@@ -428,7 +427,7 @@ fn planned<'a>(
     let regions = (0..).zip(&infos).map(|(file, info)| thread.region(info, file));
     let regions = regions.collect::<Result<Vec<Region>>>()?;
     let depths = infos.iter().zip(&regions).map(|(info, region)| thread.queue_depth(info, *region));
-    // The deepest queue, and what is to be said of the first that is too short.
+    // The deepest queue, and the first warning about a queue that is too short.
     let (mut queue_depth, mut crowded) = (1, None);
     for depth in depths {
         let (depth, warning) = depth?;
@@ -442,12 +441,12 @@ fn planned<'a>(
     Ok(Planned { files, queue_depth, crowded, iodepth, bytes_max })
 }
 
-/// A thread's seed.
+/// Returns a thread's seed.
 pub(super) fn seed_of(job: &JobOptions, thread: u64) -> u64 {
     mix(job.randseed.unwrap_or(RANDSEED).wrapping_add(thread))
 }
 
-/// Buffers for each domain of memory that one of the devices has, and which domain each of them can use.
+/// Returns buffers for each memory domain of the devices, and the domain each device can use.
 fn all_buffers(
     devices: &[&Device],
     job: &JobOptions,
@@ -465,7 +464,7 @@ fn all_buffers(
     Ok((all, domains))
 }
 
-/// A buffer of the longest block for each I/O in flight, filled where it will be written.
+/// Allocates a buffer of the longest block for each I/O in flight, filled if it will be written.
 fn buffers(
     device: &Device,
     job: &JobOptions,
@@ -478,7 +477,7 @@ fn buffers(
     let mut buffers = Vec::with_capacity(iodepth as usize);
     while !rest.is_empty() {
         let tail = rest.split_off(stride);
-        // What lies between a block's end and the next page is nobody's.
+        // The rest of a page after a block's end is unused.
         drop(rest.split_off(block as usize));
         if job.rw.writes {
             data.initial(&mut rest);
@@ -488,7 +487,7 @@ fn buffers(
     Ok(buffers)
 }
 
-/// A queue of a device for a thread, whose requests use `memory`.
+/// Creates a queue for a thread whose requests use `memory`.
 fn queue(
     thread: &Thread<'_>,
     planned: &Planned,
@@ -505,7 +504,7 @@ fn queue(
     Ok(queue)
 }
 
-/// How long a job on these spins before it lets others have its core.
+/// Returns how long a job on these targets spins before it yields its core.
 fn yield_after(targets: &[&Target]) -> Duration {
     let is_soft = |target: &&Target| matches!(target, Target::Soft { .. });
     if targets.iter().any(is_soft) { YIELD_AFTER_SOFT } else { YIELD_AFTER }
@@ -516,8 +515,9 @@ fn queue_options(job: &JobOptions, depth: u32) -> QueueOptions {
     QueueOptions { depth, timeout, abort_timeout }
 }
 
-/// fio submits one at a time unless it is told otherwise, and so do we where each submission is a system call that is
-/// compared with fio's. The driver's own queues take whatever is idle at once: that costs one doorbell.
+/// Returns the batch size. On kernel paths it is one unless specified, as in fio, because each submission is a
+/// system call that is compared with fio's. The driver's own queues take all idle I/Os at once, for one
+/// doorbell.
 fn batch_max(job: &JobOptions, target: &Target) -> usize {
     let usual = match target {
         Target::Kernel(KernelTarget { path: KernelPath::Null, .. }) => usize::MAX,
@@ -527,7 +527,8 @@ fn batch_max(job: &JobOptions, target: &Target) -> usize {
     job.iodepth_batch.map_or(usual, |batch| batch.max(1) as usize)
 }
 
-/// Whether blocks of zeroes mean that nobody ever wrote them: where something holds data, and this job does not write it.
+/// Returns whether blocks of zeroes mean unwritten data: if the target stores data and this job does not write
+/// it.
 fn samples_zeroes(job: &JobOptions, target: &Target) -> bool {
     let holds_data = match target {
         Target::Kernel(kernel) => kernel.path != KernelPath::Null,
@@ -537,7 +538,7 @@ fn samples_zeroes(job: &JobOptions, target: &Target) -> bool {
     holds_data && !job.rw.writes && job.verify.is_none()
 }
 
-/// What an interrupted run left, where it is asked for.
+/// Loads the state of an interrupted run, if requested.
 fn earlier(
     thread: &Thread<'_>,
     writer: &JobOptions,
@@ -550,7 +551,7 @@ fn earlier(
     wanted.then(load).transpose().map_err(|why| thread.usage(why))
 }
 
-/// The job whose blocks this one reads back: a job that only reads checks what its like wrote.
+/// Returns the job whose blocks this one reads back: a read-only job checks data of an equivalent writer.
 fn writer_of(job: &JobOptions) -> Cow<'_, JobOptions> {
     if job.rw.writes || job.rw.trims {
         return Cow::Borrowed(job);
@@ -559,7 +560,7 @@ fn writer_of(job: &JobOptions) -> Cow<'_, JobOptions> {
     Cow::Owned(JobOptions { rw, ..job.clone() })
 }
 
-/// Drops what the page cache holds of a file, so that it is read from the device.
+/// Drops a file's pages from the page cache, so that reads reach the device.
 fn drop_cached(target: &Target) {
     let Target::Kernel(kernel) = target else { return };
     let dropped = File::open(&kernel.file)
@@ -578,7 +579,7 @@ fn delay(job: &JobOptions, seed: u64) -> Duration {
     from + Duration::from_nanos(if range_ns == 0 { 0 } else { mix(seed ^ 1) % range_ns })
 }
 
-/// Queues that are polled have a core each where there are enough; a software controller's thread needs one as well.
+/// Polled queues get a core each if there are enough; a software controller's thread needs one too.
 fn usual_core(targets: &[&Target], place: Place) -> Option<Vec<usize>> {
     let polls = |target: &&Target| matches!(target, Target::Vfio { .. } | Target::VfioUser { .. });
     let is_polled = targets.iter().any(polls);

@@ -1,4 +1,4 @@
-//! `steadystate`: whether the last seconds were alike.
+//! `steadystate`: detects when the last seconds were alike.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::options::{SteadyOf, SteadyState};
 use crate::outcome::SteadyOutcome;
 
-/// A window over the seconds of one job.
+/// A sliding window over one job's seconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Steady {
     options: SteadyState,
@@ -16,12 +16,12 @@ pub(crate) struct Steady {
 }
 
 impl Steady {
-    /// An empty window.
+    /// Creates an empty window.
     pub(crate) fn new(options: SteadyState) -> Steady {
         Steady { options, seconds: VecDeque::new(), attained: false }
     }
 
-    /// Adds the second that ended when the job had run for `at`; true once it is steady.
+    /// Adds the second that ended when the job had run for `at`; returns true once it is steady.
     pub(crate) fn push(&mut self, at: Duration, ios: u64, bytes: u64) -> bool {
         if at <= self.options.ramp {
             return false;
@@ -35,7 +35,7 @@ impl Steady {
         self.attained
     }
 
-    /// What is told of it.
+    /// Returns the reported figures.
     pub(crate) fn outcome(&self) -> SteadyOutcome {
         SteadyOutcome {
             attained: self.attained,
@@ -47,7 +47,7 @@ impl Steady {
         }
     }
 
-    /// What is compared with the limit.
+    /// Returns the value to compare with the limit.
     fn criterion(&self) -> f64 {
         let value = match self.options.of {
             SteadyOf::IopsSlope | SteadyOf::BandwidthSlope => self.slope().abs(),
@@ -69,13 +69,13 @@ impl Steady {
         self.values().sum::<f64>() / self.seconds.len().max(1) as f64
     }
 
-    /// The greatest deviation of a second from the mean.
+    /// Returns the greatest deviation of a second from the mean.
     fn deviation(&self) -> f64 {
         let mean = self.mean();
         self.values().map(|value| (value - mean).abs()).fold(0.0, f64::max)
     }
 
-    /// The slope of the least-squares line, for each second.
+    /// Returns the slope of the least-squares line, per second.
     fn slope(&self) -> f64 {
         let count = self.seconds.len() as f64;
         let (middle, mean) = ((count - 1.0) / 2.0, self.mean());
@@ -97,7 +97,7 @@ mod tests {
         Steady::new(SteadyState { of, limit, in_percent, duration, ramp })
     }
 
-    /// After how many seconds these IOPS are steady.
+    /// Returns after how many seconds these IOPS are steady.
     fn after(mut steady: Steady, iops: &[u64]) -> Option<usize> {
         let at = |second: usize| Duration::from_secs(second as u64 + 1);
         iops.iter().enumerate().position(|(second, ios)| steady.push(at(second), *ios, ios * 4096))

@@ -1,7 +1,8 @@
-//! What is seen to while the jobs run: what the controller reports unasked, and bringing it back.
+//! Handles controllers' asynchronous events while jobs run, and recovers failed controllers.
 //!
-//! The driver has no thread of its own. The thread that shows progress asks it every now and then, so that a request
-//! to give the device back, a failed controller and a health warning are met at once and not at the next deadline.
+//! The driver has no thread of its own. The thread that shows progress polls it regularly, so that requests to
+//! return the device, controller failures and health warnings are handled promptly rather than at the next
+//! deadline.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,22 +11,22 @@ use std::time::{Duration, Instant};
 use adit_driver::spec::log::CriticalWarning;
 use adit_driver::{Controller, Error, Event};
 
-/// Between two looks.
+/// Polling interval.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a device that does not answer at all may stay away: a server is started again within it.
+/// How long a device may stay unresponsive; long enough to restart a server.
 const AWAY_MAX: Duration = Duration::from_secs(30);
 
-/// What the supervisor and the jobs tell each other.
+/// Communication between the supervisor and the jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
-    /// Whether a controller that is out of service is to be brought back.
+    /// Whether to recover failed controllers.
     is_wanted: bool,
-    /// How often it was.
+    /// Number of recoveries.
     count: AtomicU64,
-    /// Since when it has been tried in vain.
+    /// When the current series of failed attempts began.
     away_since: Mutex<Option<Instant>>,
-    /// Why it cannot be.
+    /// Why recovery is impossible.
     lost: OnceLock<String>,
 }
 
@@ -34,17 +35,17 @@ impl Recovery {
         Recovery { is_wanted, ..Recovery::default() }
     }
 
-    /// Whether it is worth waiting for a controller that is out of service.
+    /// Returns whether to wait for a controller that is out of service.
     pub(crate) fn is_in_sight(&self) -> bool {
         self.is_wanted && self.lost.get().is_none()
     }
 
-    /// How often it was brought back.
+    /// Returns the number of recoveries.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether a failed attempt at `now` is worth another; says so the first time.
+    /// Returns whether to retry after a failed attempt at `now`; reports the first failure.
     fn goes_on_trying(&self, now: Instant, error: &Error) -> bool {
         let mut since = self.away_since.lock().unwrap_or_else(PoisonError::into_inner);
         if since.is_none() {
@@ -58,14 +59,14 @@ impl Recovery {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Why the controller did not come back, where that was tried.
+    /// Returns why a recovery failed.
     pub(crate) fn lost(&self) -> Option<&str> {
         self.lost.get().map(String::as_str)
     }
 }
 
-/// Looks at what happened, tells it, and brings the controller back if that is wanted. One that does not answer is
-/// tried again at each look, for [`AWAY_MAX`].
+/// Reports the controller's events, and recovers it if requested. Retries an unresponsive one at each call, for
+/// [`AWAY_MAX`].
 pub(crate) fn look(controller: &Controller, recovery: &Recovery) {
     while let Some(event) = controller.poll(controller.now()) {
         if let Some(text) = describe(controller, event) {
@@ -83,7 +84,7 @@ pub(crate) fn look(controller: &Controller, recovery: &Recovery) {
     }
 }
 
-/// What an event means for a run; `None` for what the driver has told already.
+/// Describes an event; `None` if the driver has already reported it.
 fn describe(controller: &Controller, event: Event) -> Option<String> {
     Some(match event {
         Event::Health { event, warnings } => format!("health: {event}: {}", told(warnings)),
@@ -97,13 +98,13 @@ fn describe(controller: &Controller, event: Event) -> Option<String> {
             until.since(controller.now()).as_secs_f32().ceil()
         ),
         Event::Other(event) => event.to_string(),
-        // It takes the controller out of service, which is told with the reason.
+        // It takes the controller out of service, which is reported with the reason.
         Event::Bus(_) => return None,
         event => format!("{event:?}"),
     })
 }
 
-/// All that a critical warning says.
+/// Describes all bits of a critical warning.
 fn told(warning: CriticalWarning) -> String {
     let texts = [
         (warning.spare_below_threshold(), "available spare is below its threshold"),

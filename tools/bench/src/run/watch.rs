@@ -1,4 +1,4 @@
-//! Watching the jobs: rates by the half second for the report, a line on the terminal, steady states.
+//! Watches jobs: rates every half second for the report, progress on the terminal, steady states.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
@@ -16,12 +16,12 @@ use crate::outcome::SteadyOutcome;
 use crate::output;
 use crate::way::{PerWay, Way};
 
-/// Between two samples, as in fio.
+/// Sampling interval, as in fio.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Samples that make a second, which steady states are made of.
+/// Samples per second, the unit of steady states.
 const SAMPLES_A_SECOND: u32 = 2;
 
-/// Looks at the jobs' progress while they run.
+/// Watches the jobs' progress while they run.
 pub(crate) struct Watch<'a> {
     threads: Vec<Watched<'a>>,
     groups: BTreeMap<u32, Group>,
@@ -36,21 +36,21 @@ pub(crate) struct Watch<'a> {
     last_newline: Instant,
 }
 
-/// One thread as it is watched.
+/// One watched thread.
 struct Watched<'a> {
     thread: &'a Thread<'a>,
     progress: &'a Progress,
-    /// Bytes until its end, where it is not time that ends it.
+    /// Bytes after which it ends, unless time ends it.
     bytes_max: Option<u64>,
     began: Option<Instant>,
     seen: PerWay<(u64, u64)>,
     restarts: u32,
     samples: PerWay<Samples>,
-    /// What moved in the last interval, in I/Os and bytes.
+    /// I/Os and bytes of the last interval.
     moved: PerWay<(u64, u64)>,
 }
 
-/// What is watched of threads that are reported together.
+/// State of threads that are reported together.
 struct Group {
     bar: ProgressBar,
     steady: BTreeMap<u32, (Steady, (u64, u64))>,
@@ -60,14 +60,14 @@ struct Group {
 enum Shown {
     /// Not at all.
     No,
-    /// On a terminal, a line for each group in place.
+    /// On a terminal, one line per group, updated in place.
     InPlace(MultiProgress),
-    /// One line after the other.
+    /// As separate lines.
     InLines,
 }
 
 impl<'a> Watch<'a> {
-    /// Starts watching; each thread with the bytes that end it.
+    /// Starts watching; each thread comes with the bytes that end it.
     pub(crate) fn new(
         run: &RunOptions,
         threads: Vec<(&'a Thread<'a>, &'a Progress, Option<u64>)>,
@@ -80,7 +80,7 @@ impl<'a> Watch<'a> {
                 .entry(thread.group)
                 .or_insert_with(|| Group { bar: bar(&shown), steady: BTreeMap::new() });
             if let Some(options) = thread.job().steadystate {
-                // Threads that are reported as one are steady as one.
+                // Threads reported as one are steady as one.
                 let key = if thread.job().group_reporting { 0 } else { index };
                 group.steady.entry(key).or_insert_with(|| (Steady::new(options), (0, 0)));
             }
@@ -111,12 +111,12 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// How long until there is something to do.
+    /// Returns the time until the next sample.
     pub(crate) fn until_next(&self) -> Duration {
         INTERVAL.saturating_sub(self.last.elapsed())
     }
 
-    /// Takes a sample if it is time to.
+    /// Takes a sample if one is due.
     pub(crate) fn tick(&mut self) {
         let interval = self.last.elapsed();
         if interval < INTERVAL {
@@ -138,7 +138,7 @@ impl<'a> Watch<'a> {
     }
 
     fn look_for_steady_states(&mut self) {
-        // About a second: a watcher that was kept from looking must not make a job look faster.
+        // About a second; measured, so that a delayed watcher does not make a job look faster.
         let took = self.last_look.elapsed();
         self.last_look = Instant::now();
         for (group, watched) in &mut self.groups {
@@ -196,7 +196,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Clears the lines and gives out what was seen of each thread, in order.
+    /// Clears the lines and returns the samples of each thread, in order.
     pub(crate) fn finish(self) -> Vec<(PerWay<Samples>, Option<SteadyOutcome>)> {
         for group in self.groups.values() {
             group.bar.finish_and_clear();
@@ -221,11 +221,11 @@ impl Watched<'_> {
         let restarts = self.progress.restarts();
         let now = self.progress.load();
         if restarts != self.restarts {
-            // What was seen until now was to warm up.
+            // Samples so far belong to the ramp.
             (self.restarts, self.seen) = (restarts, PerWay::all((0, 0)));
             self.samples = PerWay::all(Samples::default());
         }
-        // A job that began or ended in between was at it for a part of the interval.
+        // A job that began or ended within the interval was active for only a part of it.
         let idle = ended.map_or(Duration::ZERO, |ended| ended.elapsed());
         let active = began.elapsed().min(interval).saturating_sub(idle);
         for way in Way::ALL {
@@ -241,11 +241,11 @@ impl Watched<'_> {
         self.seen = now;
     }
 
-    /// How much of it is done, 0 to 1.
+    /// Returns how much of it is done, 0 to 1.
     fn done(&self) -> f64 {
         let job = self.thread.job();
         let time = job.runtime.map(|runtime| runtime + job.ramp_time);
-        // A job that counted anew has its ramp behind it.
+        // A job that restarted its counts has passed its ramp.
         let ramp = if self.restarts > 0 { job.ramp_time } else { Duration::ZERO };
         let spent = self.began.map_or(Duration::ZERO, |began| began.elapsed() + ramp);
         let by_time = time.map_or(0.0, |time| spent.as_secs_f64() / time.as_secs_f64());
@@ -259,12 +259,12 @@ fn sum(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
     (a.0 + b.0, a.1 + b.1)
 }
 
-/// What `count` in a time comes to in a second.
+/// Converts a count over a time to a rate per second.
 fn in_a_second(count: u64, took: Duration) -> u64 {
     (count as f64 / took.as_secs_f64()).round() as u64
 }
 
-/// A group's line, as fio writes it, with the 99th percentile of all latencies so far.
+/// Formats a group's line like fio's, with the 99th percentile of all latencies so far.
 fn line(members: &[&Watched<'_>], interval: Duration) -> String {
     let done = members.iter().map(|member| member.done()).fold(1.0, f64::min);
     let moved = PerWay(
@@ -295,7 +295,7 @@ fn left(elapsed: Duration, done: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(elapsed.as_secs_f64() * (1.0 - done) / done).ok()
 }
 
-/// How progress is shown, if at all.
+/// Returns how to show progress.
 fn shown(eta: Eta, on_terminal: bool) -> Shown {
     match (eta, on_terminal) {
         (Eta::Never, _) | (Eta::Auto, false) => Shown::No,
@@ -311,7 +311,7 @@ fn bar(shown: &Shown) -> ProgressBar {
     bar
 }
 
-/// Minutes and seconds, with hours where there are any.
+/// Formats a time as minutes and seconds, with hours if any.
 fn clock(time: Duration) -> String {
     let seconds = time.as_secs_f64().round() as u64;
     match seconds / 3600 {
@@ -338,7 +338,7 @@ mod tests {
         progress.set_running(true);
         progress.store(Way::Read, 5, 20_480);
         progress.set_p99_ns(84_700);
-        // It has to be at it for the whole interval.
+        // The job must be active for the whole interval.
         std::thread::sleep(Duration::from_millis(20));
         watch.threads[0].sample(500, Duration::from_millis(20));
         let line = line(&[&watch.threads[0]], Duration::from_millis(500));

@@ -1,7 +1,7 @@
-//! What a device gives at most: how far a job is from it.
+//! Measures a device's maximum, to show how far a job is from it.
 //!
-//! The job's own I/Os, as many at a time as help: without pauses, rates and verification, at depths that double until
-//! two in a row have not given 5 % more than the best before. A job that only reads is measured with reads only.
+//! Runs the job's own I/Os without pauses, rates and verification, at depths that double until two in a row
+//! exceed the best before by less than 5 %. A job that only reads is measured with reads only.
 
 use std::time::Duration;
 
@@ -13,40 +13,39 @@ use crate::options::{Eta, LogOptions, Request, Section, ThinkTime};
 use crate::outcome::RunOutcome;
 use crate::way::{PerWay, Way};
 
-/// The greatest depth that is tried.
+/// The greatest depth tried.
 const DEPTH_MAX: u32 = 256;
-/// How much more a depth must give to count as more.
+/// The factor by which a depth must exceed the best before to count as growth.
 const GROWTH: f64 = 1.05;
-/// Depths without growth after which no others are tried: one may be an accident.
+/// Depths without growth that end the search; one alone may be an accident.
 const FLAT_MAX: u32 = 2;
-/// How long each depth is tried.
+/// Measurement time per depth.
 const RUNTIME: Duration = Duration::from_secs(1);
-/// How long before that it runs without counting.
+/// Time before it that is not counted.
 const RAMP: Duration = Duration::from_millis(200);
 
-/// What a device gives at most.
+/// A device's maximum.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ceiling {
-    /// The job whose I/Os it is about.
+    /// The job whose I/Os were used.
     pub(crate) job: String,
-    /// The target.
     pub(crate) target: String,
-    /// The most I/Os per second.
+    /// The highest I/Os per second.
     pub(crate) iops: f64,
     /// Bytes per second at the same depth.
     pub(crate) bytes_per_second: f64,
-    /// The depth that gave them.
+    /// The depth that reached it.
     pub(crate) depth: u32,
-    /// Each depth that was tried, with its I/Os per second.
+    /// Each depth tried, with its I/Os per second.
     pub(crate) steps: Vec<(u32, f64)>,
-    /// I/Os per second of the job itself, where it has run.
+    /// I/Os per second of the job itself, if it has run.
     pub(crate) reached_iops: Option<f64>,
-    /// Whether the user ended it before all depths were tried.
+    /// Whether the user interrupted the search.
     pub(crate) interrupted: bool,
 }
 
 impl Ceiling {
-    /// For people: `this job reached 87.3 % of the device's ceiling (512k IOPS at depth 128)`.
+    /// Formats it for people: `this job reached 87.3 % of the device's ceiling (512k IOPS at depth 128)`.
     pub(crate) fn sentence(&self) -> String {
         let most = format!("{} IOPS at depth {}", crate::human::si(self.iops, 4), self.depth);
         let (job, target) = (&self.job, &self.target);
@@ -59,7 +58,7 @@ impl Ceiling {
         }
     }
 
-    /// For programs.
+    /// Formats it for programs.
     pub(crate) fn json(&self) -> Value {
         let steps: Vec<Value> = self
             .steps
@@ -110,7 +109,7 @@ pub(crate) fn measure(request: &Request, bench: &mut Bench<'_>) -> Result<Ceilin
 }
 
 impl Ceiling {
-    /// Takes in what a depth gave; whether it grew.
+    /// Records a depth's result; returns whether it grew.
     fn take(&mut self, depth: u32, outcome: &RunOutcome) -> Result<bool> {
         if let Some(failure) = outcome.jobs.iter().find_map(|job| job.failure.as_ref()) {
             let (target, first) = (&self.target, &failure.first);
@@ -132,7 +131,7 @@ impl Ceiling {
     }
 }
 
-/// A run of nothing but `section`'s I/Os, as fast as they go.
+/// Returns a request that runs only `section`'s I/Os, as fast as possible.
 fn at_depth(request: &Request, section: &Section, depth: u32) -> Request {
     let mut request = request.clone();
     let mut section = section.clone();

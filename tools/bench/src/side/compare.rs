@@ -1,8 +1,8 @@
-//! `adit bench compare`: what got worse.
+//! `adit bench compare`: finds figures that got worse.
 //!
-//! Figures of two reports are matched by job, target, sweep and way. With several rounds on both sides, a change counts
-//! only when the interval of the ratio leaves no doubt that there is one; with one, what the threshold says, and tails
-//! of which too few I/Os are told are not judged.
+//! Matches the figures of two reports by job, target, sweep and way. With several rounds on both sides, a
+//! change counts only if the ratio's interval excludes 1. With one round, the threshold decides, and
+//! percentiles with too few I/Os beyond them are not judged.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::way::Way;
 
-/// A percentile of one run is judged only where so many I/Os were slower.
+/// A percentile of a single run is judged only if at least this many I/Os were slower.
 const SLOWER_MIN: f64 = 100.0;
-/// What is compared: bandwidth says the same as IOPS unless blocks differ.
+/// The compared metrics; bandwidth differs from IOPS only if blocks differ.
 const COMPARED: [Metric; 7] = Metric::ALL;
 
 /// Compares two reports in JSON, ours or fio's, and fails if anything got worse
@@ -35,9 +35,9 @@ Exit codes: 0 nothing got worse, 1 something did, 2 the command line or a file i
 pub(crate) struct CompareArgs {
     /// The report to compare with
     old: PathBuf,
-    /// The report that is judged
+    /// The report to judge
     new: PathBuf,
-    /// How much worse is too much
+    /// The greatest tolerated change for the worse
     #[arg(long, default_value = "5%", value_parser = percent, value_name = "PERCENT")]
     threshold: f64,
     /// Prints JSON
@@ -45,7 +45,7 @@ pub(crate) struct CompareArgs {
     json: bool,
 }
 
-/// A share in percent, as a fraction.
+/// Parses a percentage as a fraction.
 fn percent(text: &str) -> std::result::Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     let percent = number.parse().ok().filter(|percent: &f64| (0.0..=1000.0).contains(percent));
@@ -57,7 +57,7 @@ fn percent(text: &str) -> std::result::Result<f64, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// A usage error for what is no report, or for reports of nothing in common; a failure when something got worse.
+/// A usage error if a file is no report or the reports have nothing in common; a failure if a figure got worse.
 pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
     let (old, new) = (Report::by_kind(&args.old)?, Report::by_kind(&args.new)?);
     let changes = Changes::between(&old, &new, args.threshold);
@@ -86,18 +86,18 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
     }
 }
 
-/// What is to be thought of a change.
+/// The judgement of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Beyond the threshold and beyond doubt.
+    /// Worse beyond the threshold, and significant.
     Worse,
-    /// The same the other way.
+    /// Better beyond the threshold, and significant.
     Better,
     /// Within the threshold.
     Same,
-    /// Beyond the threshold, but within the noise.
+    /// Beyond the threshold, but not significant.
     Noise,
-    /// Too few I/Os to tell.
+    /// Too few I/Os to judge.
     Few,
 }
 
@@ -107,14 +107,14 @@ impl Verdict {
     }
 }
 
-/// One metric in both.
+/// One metric of both reports.
 #[derive(Debug)]
 struct Row {
     job: String,
     target: String,
     way: Way,
     metric: Metric,
-    /// Which latencies were compared, where it is one.
+    /// The kind of latency, if the metric is one.
     kind: Option<Kind>,
     old: Estimate,
     new: Estimate,
@@ -123,13 +123,13 @@ struct Row {
     verdict: Verdict,
 }
 
-/// Everything that both reports have, and what only one has.
+/// The metrics common to both reports, and those only one has.
 #[derive(Debug)]
 struct Changes {
     rows: Vec<Row>,
     only_old: Vec<String>,
     only_new: Vec<String>,
-    /// Ways with latencies in both, but none of the same kind.
+    /// Ways whose latencies are of different kinds in the two reports.
     unlike: Vec<String>,
     rounds: (usize, usize),
 }
@@ -286,14 +286,14 @@ impl Row {
 
 fn judge(metric: Metric, ratio: Estimate, ios: u64, threshold: f64) -> Verdict {
     let slower = metric.percentile().map(|percent| ios as f64 * (100.0 - percent) / 100.0);
-    // Of 1,000,000 I/Os, 100 are above the 99.99th percentile; the division above is not exact.
+    // Of 1,000,000 I/Os, 100 are above the 99.99th percentile; the division above is inexact.
     let is_few = slower.is_some_and(|slower| slower < SLOWER_MIN - 1e-3);
     if ratio.samples < 2 && is_few {
         return Verdict::Few;
     }
     let more = ratio.median - 1.0;
     let worse = if metric.more_is_better() { -more } else { more };
-    // A thousandth of a percent: what is written as 5 % is not more than 5 %.
+    // The tolerance makes a change of exactly the threshold pass.
     if worse.abs() <= threshold + 1e-5 {
         Verdict::Same
     } else if ratio.samples > 1 && !ratio.differs() {
@@ -305,7 +305,7 @@ fn judge(metric: Metric, ratio: Estimate, ios: u64, threshold: f64) -> Verdict {
     }
 }
 
-/// The latencies that the old and the new point of each kind both have: percentiles before means alone.
+/// Returns the kind of latency both points have; one with percentiles is preferred to one with means only.
 fn common_kind(pairs: &[(Point, &Point); 2]) -> Option<Kind> {
     let both_have = |metric: Metric| {
         Kind::ALL.into_iter().find(|kind| {
@@ -320,7 +320,7 @@ fn has(point: &Point, metric: Metric) -> bool {
     point.figure(metric).is_some()
 }
 
-/// Whether one target each is all that there is, so that a file on another machine is still the same thing.
+/// Returns whether both reports have only one target, so that a file on another machine still matches.
 fn targets_are_renamed(old: &[Point], new: &[Point]) -> bool {
     let single = |points: &[Point]| {
         let of_same = |a: &Point, b: &Point| a.is_peer_of(b) && a.target != b.target;
@@ -334,7 +334,7 @@ fn label(point: &Point) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// The fewest I/Os of any round.
+/// Returns the fewest I/Os of any round.
 fn least_ios(entries: &[Entry], point: &Point) -> u64 {
     let same = entries.iter().filter(|entry| {
         (&entry.job, &entry.sweep, &entry.target) == (&point.job, &point.sweep, &point.target)
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(judge(Metric::Mean, ratio, 1, 0.05), Verdict::Worse);
     }
 
-    /// A report of a job with these latencies.
+    /// Returns a report of a job with these latencies.
     fn with(latencies: &[(&str, f64)]) -> Value {
         let mut read = json!({ "total_ios": 1_000_000, "iops": 1000.0 });
         for (kind, p99) in latencies {

@@ -1,4 +1,4 @@
-//! A job on several paths and with several values, over several rounds.
+//! Runs jobs on several targets and with several option values, over several rounds.
 
 use serde_json::{Map, Value, json};
 
@@ -12,24 +12,24 @@ use crate::options::{Request, Section};
 use crate::outcome::{RunOutcome, Warning};
 use crate::report::utc;
 
-/// Everything that was measured, and what it comes to.
+/// All measurements and their summary.
 #[derive(Debug)]
 pub(crate) struct Comparison {
-    /// Each run's jobs in the order in which they ran, as a report's JSON has them, with round, target and sweep.
+    /// Each run's jobs in the order they ran, as entries of a report's JSON, with round, target and sweep.
     pub(crate) jobs: Vec<Value>,
-    /// The targets as they were given; empty where each job ran on its own.
+    /// The targets as given; empty if each job ran on its own.
     pub(crate) targets: Vec<String>,
-    /// How many rounds were asked for.
+    /// The requested number of rounds.
     pub(crate) rounds: u32,
     /// Medians, and ratios to the first target.
     pub(crate) points: Vec<Point>,
-    /// What each target gives at most.
+    /// Each target's ceiling.
     pub(crate) ceilings: Vec<Ceiling>,
-    /// What casts doubt on the figures, each once, and which target it is about.
+    /// Warnings about the figures, each once with its target.
     pub(crate) warnings: Vec<(String, Warning)>,
-    /// Whether the user ended it.
+    /// Whether the user interrupted it.
     pub(crate) interrupted: bool,
-    /// What ended it early; what is here was measured before.
+    /// The failure that ended it; earlier measurements are kept.
     pub(crate) failure: Option<Failure>,
     global: Vec<(String, String)>,
     unix_ms: u64,
@@ -37,10 +37,10 @@ pub(crate) struct Comparison {
 
 /// Runs the request on each target and with each value of each sweep, `rounds` times, interleaved.
 ///
-/// A run that fails ends it: what was measured so far is in the comparison, and so is the failure.
+/// A failing run ends the comparison, which keeps the earlier measurements and the failure.
 ///
 /// # Errors
-/// When a sweep names what is no option or no value of it, and when the very first run fails.
+/// When a sweep names an unknown option or an invalid value, and when the first run fails.
 pub(crate) fn run(request: &Request, bench: &mut Bench<'_>) -> Result<Comparison> {
     let variants = variants(request);
     let requests = variants
@@ -90,7 +90,7 @@ impl Comparison {
         self.targets.get(target).map_or("", String::as_str)
     }
 
-    /// `3/12: round 1 of 3, uring:/dev/nvme0n1, iodepth=4`.
+    /// Formats `3/12: round 1 of 3, uring:/dev/nvme0n1, iodepth=4`.
     fn line(&self, slot: &Slot, sweep: &[(String, String)], done: usize, all: usize) -> String {
         let mut line = format!("{}/{all}: round {} of {}", done + 1, slot.round + 1, self.rounds);
         for part in [self.target_name(slot.target).to_owned(), sweep_text(sweep)] {
@@ -101,7 +101,7 @@ impl Comparison {
         line
     }
 
-    /// Keeps what a run came to.
+    /// Keeps a run's results.
     fn add(
         &mut self,
         slot: &Slot,
@@ -113,7 +113,7 @@ impl Comparison {
         self.unix_ms = outcome.unix_ms;
         let target = self.target_name(slot.target).to_owned();
         for warning in &outcome.warnings {
-            // The same doubt about the same job comes in each round, with other numbers in its sentence.
+            // The same warning about the same job recurs in each round with other numbers.
             let about = |warning: &Warning| warning.text.split(':').next().map(str::to_owned);
             let is_known = self.warnings.iter().any(|(on, known)| {
                 *on == target && known.code == warning.code && about(known) == about(warning)
@@ -141,7 +141,7 @@ impl Comparison {
         figures::entries(&self.report_json(Value::Null)).map_err(Failure::failed)
     }
 
-    /// Makes the points.
+    /// Computes the points.
     fn conclude(&mut self) -> Result<()> {
         let first = self.targets.first().map(String::as_str);
         self.points = summary::points(&self.entries()?, first);
@@ -161,14 +161,14 @@ impl Comparison {
                 }
             };
             if ceiling.interrupted {
-                // Not all depths were tried: it is no ceiling.
+                // An incomplete search yields no ceiling.
                 self.interrupted = true;
                 return Ok(());
             }
             let of_job = |entry: &&Entry| {
                 entry.job == ceiling.job && (name.is_empty() || entry.target == name)
             };
-            // With a sweep, the best of its values is what the job reached.
+            // With a sweep, the job reached the best of its values.
             let best = self.points.iter().filter(|point| point.job == ceiling.job);
             let best = best.filter(|point| name.is_empty() || point.target == name);
             let sweeps: Vec<_> = best.map(|point| point.sweep.clone()).collect();
@@ -182,7 +182,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// A report as fio writes it, of all runs, with `ours` under `adit`.
+    /// Returns a report of all runs in fio's format, with `ours` under `adit`.
     fn report_json(&self, ours: Value) -> Value {
         let global: Map<String, Value> =
             self.global.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
@@ -202,7 +202,8 @@ impl Comparison {
     }
 }
 
-/// One JSON of everything: fio's keys, all runs' jobs in `jobs`, and `adit.comparison` with what they come to.
+/// Returns everything as one JSON value: fio's keys, all runs' jobs in `jobs`, and the summary in
+/// `adit.comparison`.
 pub(crate) fn json(comparison: &Comparison) -> Value {
     let warning = |(target, warning): &(String, Warning)| {
         let Warning { code, text } = warning;
@@ -222,7 +223,7 @@ pub(crate) fn json(comparison: &Comparison) -> Value {
     }))
 }
 
-/// Says in a job's entry which run it is of.
+/// Adds round, sweep and target to a job's entry.
 fn label(
     entry: &mut Value,
     round: usize,
@@ -251,7 +252,7 @@ fn variants(request: &Request) -> Vec<Vec<(String, String)>> {
     combinations(&values.collect::<Vec<Vec<_>>>())
 }
 
-/// The request with a sweep's values in all its jobs.
+/// Sets a sweep's values in all jobs of the request.
 fn with_values(
     request: &Request,
     sweep: &[(String, String)],
@@ -269,7 +270,7 @@ fn with_values(
     Ok(request)
 }
 
-/// The request on one of its targets, as a run of its own.
+/// Returns the request for one of its targets, as a single run.
 fn on_target(request: &Request, target: usize) -> Request {
     let mut one = request.clone();
     one.run.targets.clear();
@@ -279,7 +280,7 @@ fn on_target(request: &Request, target: usize) -> Request {
     let Some(target) = request.run.targets.get(target) else { return one };
     for section in &mut one.sections {
         let target = target.to_string();
-        // In a list of file names a colon would end the name.
+        // An unescaped colon would separate file names.
         give(section, "filename", &target.replace(':', "\\:"));
         section.job.filename = vec![target];
         section.job.directory = None;
@@ -287,7 +288,7 @@ fn on_target(request: &Request, target: usize) -> Request {
     one
 }
 
-/// Notes an option as if it had been written for this job, unless it has been already.
+/// Records an option as if it had been written for this job.
 fn give(section: &mut Section, name: &str, value: &str) {
     match section.given.iter_mut().find(|(given, _)| given == name) {
         Some((_, given)) => *given = value.to_owned(),

@@ -1,9 +1,9 @@
-//! What a job came to, read from its entry in a report in JSON: ours, or fio's own.
+//! Reads a job's figures from its entry in a JSON report of ours or fio's.
 //!
-//! Everything that is compared and drawn goes through here, so that earlier files and runs of this minute are the same
-//! thing. Latencies are total ones (our own `adit.latency`, fio's `lat_ns`) where the report has percentiles of
-//! them, and else those of completion (`clat_ns`), which are what fio's reports have by default. Reports that are
-//! compared are read once for each [`Kind`], so that like is compared with like.
+//! All comparisons and plots use these figures, so earlier files and current runs are treated alike. Latencies
+//! are total ones (our own `adit.latency`, fio's `lat_ns`) if the report has percentiles of them, else
+//! completion latencies (`clat_ns`), fio's default. Reports to compare are read once for each [`Kind`], so that
+//! only like latencies are compared.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,26 @@ use serde_json::{Map, Value};
 
 use crate::way::{PerWay, Way};
 
-/// Which part of an I/O's time its latency is.
+/// Which part of an I/O's time a latency covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// All of it: fio's `lat`.
+    /// The whole: fio's `lat`.
     Total,
     /// From submission on: fio's `clat`.
     Completion,
 }
 
 impl Kind {
-    /// Both; what is preferred comes first.
+    /// Both, the preferred first.
     pub(super) const ALL: [Kind; 2] = [Kind::Total, Kind::Completion];
 
-    /// fio's word for it.
+    /// fio's name.
     pub(super) fn name(self) -> &'static str {
         ["lat", "clat"][self as usize]
     }
 }
 
-/// What is compared.
+/// A compared metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Metric {
     /// I/Os per second.
@@ -45,12 +45,12 @@ pub(crate) enum Metric {
     P99,
     /// 99.99th percentile of latency, ns.
     P9999,
-    /// Time of processors spent on each I/O, ns.
+    /// CPU time per I/O, ns.
     Cpu,
 }
 
 impl Metric {
-    /// All of them, in the order of tables.
+    /// All metrics, in the order of tables.
     pub(crate) const ALL: [Metric; 7] = [
         Metric::Iops,
         Metric::Bandwidth,
@@ -61,12 +61,12 @@ impl Metric {
         Metric::Cpu,
     ];
 
-    /// For people.
+    /// Returns its name for people.
     pub(crate) fn name(self) -> &'static str {
         ["IOPS", "bandwidth", "mean", "p50", "p99", "p99.99", "CPU/IO"][self as usize]
     }
 
-    /// For programs; units last.
+    /// Returns its name for programs, with the unit last.
     pub(crate) fn key(self) -> &'static str {
         [
             "iops",
@@ -79,17 +79,15 @@ impl Metric {
         ][self as usize]
     }
 
-    /// Whether it is a latency.
     pub(super) fn is_latency(self) -> bool {
         matches!(self, Metric::Mean | Metric::P50 | Metric::P99 | Metric::P9999)
     }
 
-    /// Whether more is better.
     pub(crate) fn more_is_better(self) -> bool {
         matches!(self, Metric::Iops | Metric::Bandwidth)
     }
 
-    /// The percentile that it is, in percent.
+    /// Returns its percentile in percent, if it is one.
     pub(crate) fn percentile(self) -> Option<f64> {
         match self {
             Metric::P50 => Some(50.0),
@@ -99,7 +97,7 @@ impl Metric {
         }
     }
 
-    /// A value for people.
+    /// Formats a value for people.
     pub(crate) fn show(self, value: f64) -> String {
         match self {
             Metric::Iops => crate::human::si(value, 4),
@@ -109,49 +107,50 @@ impl Metric {
     }
 }
 
-/// What a job did in one way.
+/// A job's figures for one way.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct WayFigures {
-    /// I/Os that completed.
+    /// Completed I/Os.
     pub(super) ios: u64,
     /// I/Os per second.
     pub(super) iops: f64,
-    /// Bytes per second.
     pub(super) bytes_per_second: f64,
-    /// Mean latency in ns; none where it was not measured.
+    /// Mean latency in ns; `None` if not measured.
     pub(super) mean_ns: Option<f64>,
-    /// Percent and ns, ascending.
+    /// Percentage and ns, ascending.
     pub(super) percentiles: Vec<(f64, f64)>,
-    /// Latency in ns, and how many I/Os took no longer; ascending. Empty where the report has only percentiles.
+    /// Latency in ns, and the number of I/Os that took no longer; ascending. Empty if the report has only
+    /// percentiles.
     pub(super) cdf: Vec<(u64, u64)>,
     /// Milliseconds from the start, bytes per second, I/Os per second.
     pub(super) series: Vec<[f64; 3]>,
 }
 
-/// What a job came to: one entry of a report, or several of one name together.
+/// A job's figures: one entry of a report, or several of one name merged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Entry {
     /// The job's name.
     pub(super) job: String,
-    /// The path it ran on.
+    /// The target it ran on.
     pub(super) target: String,
     /// The values of the sweep.
     pub(super) sweep: Vec<(String, String)>,
-    /// The round, from 1; 0 where there are none.
+    /// The round, from 1; 0 without rounds.
     pub(super) round: u64,
-    /// Its options and those that all share.
+    /// Its own and the global options.
     pub(super) options: BTreeMap<String, String>,
-    /// What it did; none in ways it did nothing.
+    /// Its figures; `None` for unused ways.
     pub(super) ways: PerWay<Option<WayFigures>>,
-    /// Time of processors for each I/O, ns.
+    /// CPU time per I/O, ns.
     pub(super) cpu_ns_per_io: Option<f64>,
 }
 
 impl Entry {
-    /// Reads an entry of a report's `jobs`; `shared` are its global options, `kind` the only latencies that are read.
+    /// Reads an entry of a report's `jobs`; `shared` are its global options, `kind` restricts the latencies
+    /// read.
     ///
     /// # Errors
-    /// A sentence on what is missing.
+    /// A sentence about what is missing.
     fn read(
         entry: &Value,
         shared: &BTreeMap<String, String>,
@@ -180,22 +179,21 @@ impl Entry {
         })
     }
 
-    /// The ways in which something was done.
     pub(super) fn done(&self) -> impl Iterator<Item = (Way, &WayFigures)> {
         self.ways.iter().filter_map(|(way, figures)| Some((way, figures.as_ref()?)))
     }
 
-    /// I/Os of all ways.
+    /// Returns the I/Os of all ways.
     pub(super) fn ios(&self) -> u64 {
         self.done().map(|(_, figures)| figures.ios).sum()
     }
 
-    /// I/Os per second of all ways.
+    /// Returns the I/Os per second of all ways.
     pub(super) fn iops(&self) -> f64 {
         self.done().map(|(_, figures)| figures.iops).sum()
     }
 
-    /// What `metric` is in `way`; processors' time is the whole job's.
+    /// Returns `metric` for `way`; CPU time is the whole job's.
     pub(super) fn metric(&self, way: Way, metric: Metric) -> Option<f64> {
         let figures = self.ways[way].as_ref()?;
         match metric {
@@ -207,7 +205,7 @@ impl Entry {
         }
     }
 
-    /// Adds an entry that ran beside it: another thread of the same job.
+    /// Merges a concurrent thread of the same job.
     pub(super) fn merge(&mut self, other: Entry) {
         let (ours, theirs) = (self.ios() as f64, other.ios() as f64);
         self.cpu_ns_per_io = match (self.cpu_ns_per_io, other.cpu_ns_per_io) {
@@ -227,7 +225,7 @@ impl Entry {
 }
 
 impl WayFigures {
-    /// The latency in ns that `percent` of the I/Os did not exceed, where that is known.
+    /// Returns the latency in ns that `percent` of the I/Os did not exceed, if known.
     pub(super) fn percentile(&self, percent: f64) -> Option<f64> {
         let told = self.percentiles.iter().find(|(told, _)| (told - percent).abs() < 1e-6);
         told.map(|(_, ns)| *ns).or_else(|| self.percentile_of_cdf(percent))
@@ -240,7 +238,7 @@ impl WayFigures {
         self.cdf.get(at).map(|(ns, _)| *ns as f64)
     }
 
-    /// Adds figures of what ran beside it, or, as far as latencies go, in another round.
+    /// Merges concurrent figures or, as far as latencies are concerned, another round's.
     pub(super) fn merge(&mut self, other: &WayFigures) {
         let (ours, theirs) = (self.ios as f64, other.ios as f64);
         self.mean_ns = match (self.mean_ns, other.mean_ns) {
@@ -252,7 +250,7 @@ impl WayFigures {
         let told: Vec<f64> = self.percentiles.iter().map(|(percent, _)| *percent).collect();
         let worst = self.worst_percentiles(other);
         if self.cdf.is_empty() || other.cdf.is_empty() {
-            // Without distributions there is only an upper bound: the slower thread's.
+            // Without distributions, the slower thread's percentiles are an upper bound.
             (self.cdf, self.percentiles) = (Vec::new(), worst);
         } else {
             self.cdf = merged_cdf(&self.cdf, &other.cdf);
@@ -274,15 +272,15 @@ impl WayFigures {
     }
 }
 
-/// Entries of one report; those of one name, target, sweep and round ran beside each other and are one.
+/// Returns a report's entries; those of equal name, target, sweep and round ran concurrently and are merged.
 ///
 /// # Errors
-/// A sentence on what is no entry.
+/// A sentence about a malformed entry.
 pub(super) fn entries(report: &Value) -> Result<Vec<Entry>, String> {
     entries_of(report, None)
 }
 
-/// The same with latencies of one kind, and none where the report has none of it.
+/// Returns the entries with latencies of one kind only, which may be none.
 ///
 /// # Errors
 /// As [`entries`].
@@ -338,7 +336,7 @@ fn way_figures(entry: &Value, way: Way, kind: Option<Kind>) -> Option<WayFigures
     })
 }
 
-/// Total latencies where there are percentiles of them; else those of completion.
+/// Returns total latencies if they have percentiles, else completion latencies.
 fn latency_of(figures: &Value) -> &Value {
     let is_measured = |latency: &Value| latency["mean"].as_f64().is_some_and(|mean| mean > 0.0);
     let (total, completion) = (&figures["lat_ns"], &figures["clat_ns"]);
@@ -358,7 +356,7 @@ fn percentiles(percentiles: &Value) -> Vec<(f64, f64)> {
     list
 }
 
-/// From ours, or from the bins of fio's `json+`.
+/// Reads our distribution, or the bins of fio's `json+`.
 fn cdf(ours: &Value, bins: &Value) -> Vec<(u64, u64)> {
     if let Some(points) = ours.as_array() {
         return points.iter().filter_map(|p| Some((p[0].as_u64()?, p[1].as_u64()?))).collect();
@@ -380,7 +378,7 @@ fn series(points: &Value) -> Vec<[f64; 3]> {
     points.filter_map(|p| Some([p[0].as_f64()?, p[1].as_f64()?, p[2].as_f64()?])).collect()
 }
 
-/// fio tells shares of the job's time.
+/// fio reports shares of the job's time.
 fn cpu_ns_per_io(entry: &Value, ios: u64) -> Option<f64> {
     let percent = entry["usr_cpu"].as_f64()? + entry["sys_cpu"].as_f64()?;
     let runtime_ms = entry["job_runtime"].as_f64()?;
@@ -423,7 +421,7 @@ mod tests {
 
     use super::*;
 
-    /// What fio tells of a thread of a job.
+    /// Returns fio's entry of a thread of a job.
     fn thread(iops: f64, latency: &Value) -> Value {
         json!({
             "jobname": "j",

@@ -1,4 +1,4 @@
-//! Reports in files: ours of one run or of a comparison, and fio's own.
+//! Reports in files: ours of a run or a comparison, and fio's own.
 
 use std::fs;
 use std::path::Path;
@@ -9,18 +9,18 @@ use super::figures::{self, Entry, Kind};
 use crate::failure::{Failure, Result};
 use crate::human::si;
 
-/// What a report says.
+/// A report's contents.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
-    /// What it is called: the file's path.
+    /// The file's path.
     pub(super) name: String,
-    /// What it was made by.
+    /// The version of the program that made it.
     pub(super) version: String,
-    /// When it was made, as it says.
+    /// Its own statement of when it was made.
     pub(super) time: String,
     /// Its jobs.
     pub(super) entries: Vec<Entry>,
-    /// What is to be known beside figures: doubts, ceilings, why it ended early. Whole sentences.
+    /// Remarks on the figures, in sentences: warnings, ceilings, why it ended early.
     pub(super) remarks: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ impl Report {
     /// Reads the report at `path`.
     ///
     /// # Errors
-    /// A usage error when there is none, or when what is there is no report in JSON.
+    /// A usage error when it is missing or no JSON report.
     pub(super) fn open(path: &Path) -> Result<Report> {
         let (name, report) = read(path)?;
         Report::of(name, &report)
@@ -50,7 +50,7 @@ impl Report {
     /// Reads a report.
     ///
     /// # Errors
-    /// A usage error for what is none, or has no jobs.
+    /// A usage error if it is none, or has no jobs.
     pub(super) fn of(name: String, report: &Value) -> Result<Report> {
         let entries = figures::entries(report).map_err(|why| refused(&name, &why))?;
         if entries.is_empty() {

@@ -1,12 +1,12 @@
-//! Jobs side by side: on several paths, with several values of an option, and against earlier results.
+//! Compares jobs on several targets, with several option values, and with earlier results.
 //!
 //! | file | noun |
 //! |---|---|
 //! | `comparison`, `schedule` | runs on several targets, interleaved |
-//! | `ceiling` | what a device gives at most |
-//! | `file`, `figures` | what a job came to, read from JSON |
-//! | `statistics`, `summary` | medians, ratios and how far they can be trusted |
-//! | `table` | the same for a terminal |
+//! | `ceiling` | a device's maximum |
+//! | `file`, `figures` | a job's figures, read from JSON |
+//! | `statistics`, `summary` | medians, ratios and their confidence intervals |
+//! | `table` | the summary for a terminal |
 //! | `compare` | `adit bench compare` |
 //! | `page` | `adit bench report` |
 
@@ -34,15 +34,15 @@ pub(crate) use comparison::{json, run};
 pub(crate) use page::{ReportArgs, report};
 pub(crate) use table::table;
 
-/// What the rest of bench does for this.
+/// What this module needs from the rest of bench.
 pub(crate) struct Bench<'a> {
-    /// Runs a request, which has no targets, sweeps and rounds.
+    /// Runs a request without targets, sweeps and rounds.
     pub(crate) run_one: &'a mut dyn FnMut(&Request) -> Result<RunOutcome>,
-    /// A job's entry in the report's JSON, with all that belongs under `adit`.
+    /// Returns a job's entry in the report's JSON, with everything under `adit`.
     pub(crate) job_json: &'a dyn Fn(&RunOutcome, &JobOutcome) -> Value,
-    /// Sets a job's option by its name as a job file would; why not, where it cannot be.
+    /// Sets a job's option by name as a job file would, or returns why it cannot.
     pub(crate) set: &'a dyn Fn(&mut Section, &str, &str) -> std::result::Result<(), String>,
-    /// Tells what is being measured.
+    /// Reports what is being measured.
     pub(crate) progress: &'a mut dyn FnMut(&str),
 }
 

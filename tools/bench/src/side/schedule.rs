@@ -1,23 +1,23 @@
-//! In which order things are measured.
+//! Orders measurements.
 //!
-//! A machine drifts: it warms up, its SSD fills and cleans up, others use it. What is compared is therefore measured
-//! close together and in a different order in each round, so that drift hits all alike.
+//! Machines drift: they warm up, SSDs fill and collect garbage, other users interfere. Measurements to compare
+//! therefore run close together, and in a different order in each round, so that drift affects all alike.
 
-/// One of the things to be measured.
+/// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     /// The round, from 0.
     pub(super) round: usize,
-    /// Which of the sweeps' values.
+    /// Index of the sweeps' values.
     pub(super) variant: usize,
-    /// Which of the targets.
+    /// Index of the target.
     pub(super) target: usize,
 }
 
-/// Everything there is to do, in order: by round, in it by variant, in that by target.
+/// Returns all measurements in order: by round, then by variant, then by target.
 ///
-/// Each round begins with the next variant and the next target, and every second one goes backwards, so that over
-/// twice as many rounds as there are targets each comes in each place, and before and after each neighbour.
+/// Each round starts with the next variant and the next target, and every second round goes backwards. So over
+/// twice as many rounds as targets, each target comes in each place, and before and after each neighbour.
 pub(super) fn schedule(rounds: usize, variants: usize, targets: usize) -> Vec<Slot> {
     let mut slots = Vec::with_capacity(rounds * variants * targets);
     for round in 0..rounds {
@@ -39,7 +39,8 @@ fn order(count: usize, round: usize) -> Vec<usize> {
     order
 }
 
-/// All combinations of one value of each; the first changes slowest. One empty combination where there are none.
+/// Returns all combinations of one value of each; the first changes slowest. Without values, returns one empty
+/// combination.
 pub(super) fn combinations(values: &[Vec<(String, String)>]) -> Vec<Vec<(String, String)>> {
     values.iter().fold(vec![Vec::new()], |combinations, values| {
         let with = |combination: &Vec<(String, String)>, value: &(String, String)| {

@@ -1,44 +1,42 @@
-//! What few numbers say: medians, and how far they can be trusted.
+//! Medians of few samples and their confidence intervals.
 //!
-//! Nothing here supposes a distribution: rounds are few and their errors lopsided. The interval of a median is made of
-//! order statistics (the number of samples below the true median is binomial), that of a ratio of two independent
-//! samples of the ratios of all pairs (the number of pairs above the true ratio is Mann and Whitney's U).
+//! Assumes no distribution, since rounds are few and their errors skewed. The interval of a median uses order
+//! statistics (the number of samples below the true median is binomial). The interval of a ratio of two
+//! independent samples uses the ratios of all pairs (the number of pairs above the true ratio is Mann and
+//! Whitney's U).
 
 use serde::Serialize;
 
-/// How sure an interval is meant to be.
+/// The confidence of intervals.
 pub(super) const CONFIDENCE: f64 = 0.95;
-/// From how many samples on the interval of a median can be as sure as that.
+/// The fewest samples for which a median's interval can have that confidence.
 pub(super) const ROUNDS_MIN: usize = 6;
-/// Pairs up to which U's distribution is counted out; beyond, it is taken for normal.
+/// Up to this many pairs, U's distribution is computed exactly; above, it is approximated as normal.
 const PAIRS_COUNTED: usize = 400;
 
-/// A median and what it lies within.
+/// A median with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Estimate {
-    /// The median.
     pub(crate) median: f64,
     /// The interval's lower end.
     pub(crate) low: f64,
     /// The interval's upper end.
     pub(crate) high: f64,
-    /// How many samples there were.
     pub(crate) samples: usize,
-    /// Whether the interval holds the true median with 95 % confidence; else it is the least and the greatest sample.
+    /// Whether the interval contains the true median with 95 % confidence; if not, it spans all samples.
     pub(crate) confident: bool,
 }
 
 impl Estimate {
-    /// The median of `samples` and its interval; none where there are none.
+    /// Estimates the median of `samples`; `None` if there are none.
     pub(super) fn of(samples: &[f64]) -> Option<Estimate> {
         let sorted = ascending(samples);
         let trimmed = trimmed_for_median(sorted.len());
         Estimate::within(&sorted, samples.len(), trimmed)
     }
 
-    /// The ratio of `new` to `old`, which were measured independently of each other: the median ratio of all pairs
-    /// (Hodges and Lehmann's estimate on a logarithmic scale) and its interval. None where either has none, or none
-    /// above zero.
+    /// Estimates the ratio of `new` to `old`, measured independently: the median ratio of all pairs (Hodges and
+    /// Lehmann's estimate on a logarithmic scale). `None` if either has no samples, or `old` none above zero.
     pub(super) fn of_ratio(old: &[f64], new: &[f64]) -> Option<Estimate> {
         let above_zero = old.iter().filter(|old| **old > 0.0);
         let ratios: Vec<f64> =
@@ -48,7 +46,7 @@ impl Estimate {
         Estimate::within(&sorted, old.len().min(new.len()), trimmed)
     }
 
-    /// The median of `sorted`, and the interval that is left with so many cut off at each end.
+    /// Returns the median of `sorted` and the interval after removing `trimmed` at each end.
     fn within(sorted: &[f64], samples: usize, trimmed: Option<usize>) -> Option<Estimate> {
         let cut = trimmed.unwrap_or(0);
         Some(Estimate {
@@ -60,13 +58,13 @@ impl Estimate {
         })
     }
 
-    /// Whether all of the interval is on one side of 1: there is a difference.
+    /// Returns whether the interval excludes 1.
     pub(super) fn differs(&self) -> bool {
         self.low > 1.0 || self.high < 1.0
     }
 }
 
-/// The middle one, or the mean of the middle two; none of none.
+/// Returns the middle sample, or the mean of the middle two; `None` without samples.
 pub(super) fn median(samples: &[f64]) -> Option<f64> {
     median_of_sorted(&ascending(samples))
 }
@@ -82,13 +80,13 @@ fn ascending(samples: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// How many of `count` sorted samples may be cut off at each end, so that what is left holds the median with 95 %
-/// confidence; none where even all of them do not.
+/// Returns how many of `count` sorted samples can be removed at each end while the rest contains the median
+/// with 95 % confidence; `None` if even all of them do not.
 fn trimmed_for_median(count: usize) -> Option<usize> {
     if count < ROUNDS_MIN {
         return None;
     }
-    // The chance that at most `cut` samples are below the median.
+    // The probability that at most `cut` samples are below the median.
     let (mut chance, mut at_most) = (0.5f64.powi(count as i32), 0.0);
     let mut cuts = None;
     for cut in 0..count / 2 {
@@ -99,11 +97,11 @@ fn trimmed_for_median(count: usize) -> Option<usize> {
         cuts = Some(cut);
         chance *= (count - cut) as f64 / (cut + 1) as f64;
     }
-    // Beyond a thousand samples the first chance is no number any more; then all of them are kept.
+    // Beyond a thousand samples the first probability underflows; then all samples are kept.
     cuts
 }
 
-/// The same of the sorted ratios of all pairs of two samples.
+/// Returns how many sorted ratios of all pairs can be removed at each end.
 fn trimmed_for_ratio(old: usize, new: usize) -> Option<usize> {
     let pairs = old * new;
     if pairs > PAIRS_COUNTED {
@@ -124,9 +122,9 @@ fn trimmed_for_ratio(old: usize, new: usize) -> Option<usize> {
     cuts
 }
 
-/// In how many orders of two samples U comes to 0, 1, 2, ...
+/// Counts the orders of two samples for which U is 0, 1, 2, ...
 fn ways_of_u(old: usize, new: usize) -> Vec<f64> {
-    // The coefficients of Gauss's binomial: the product of (1 - q^(new + i)) / (1 - q^i) for i up to `old`.
+    // Coefficients of the Gaussian binomial: the product of (1 - q^(new + i)) / (1 - q^i) for i up to `old`.
     let mut ways = vec![0.0; old * new + 1];
     ways[0] = 1.0;
     for i in 1..=old {
@@ -157,7 +155,7 @@ mod tests {
 
     #[test]
     fn intervals_of_medians_are_those_of_the_tables() {
-        // Published tables of the sign test's interval: 6 and 8 samples keep all, 9 cut one, 20 cut five.
+        // Published tables of the sign test's interval: 6 and 8 samples keep all, 9 drop one, 20 drop five.
         for (count, cut) in [(5, None), (6, Some(0)), (8, Some(0)), (9, Some(1)), (20, Some(5))] {
             assert_eq!(trimmed_for_median(count), cut, "{count}");
         }
@@ -173,7 +171,8 @@ mod tests {
 
     #[test]
     fn intervals_of_ratios_are_those_of_the_tables() {
-        // Critical values of U at 5 %, two-sided, plus one are the first and last pair that stay.
+        // The critical value of U at 5 %, two-sided, plus one gives the first pair that stays, and the last by
+        // symmetry.
         for (old, new, critical) in
             [(4, 4, Some(0)), (5, 5, Some(2)), (8, 8, Some(13)), (3, 3, None)]
         {

@@ -1,4 +1,4 @@
-//! What rounds come to: medians of what each job did on each path, and ratios to the first path.
+//! Summarizes rounds: medians of each job on each path, and ratios to the first path.
 
 use std::collections::BTreeMap;
 
@@ -8,51 +8,47 @@ use super::figures::{Entry, Metric};
 use super::statistics::Estimate;
 use crate::way::Way;
 
-/// One way of a job on one target with one value of each sweep, over all rounds.
+/// One way of a job on one target with one value per sweep, over all rounds.
 #[derive(Clone, Debug)]
 pub(crate) struct Point {
     /// The job's name.
     pub(crate) job: String,
     /// The values of the sweep.
     pub(crate) sweep: Vec<(String, String)>,
-    /// The path.
     pub(crate) target: String,
-    /// The way.
     pub(crate) way: Way,
-    /// What was measured.
+    /// The measured metrics.
     pub(crate) figures: Vec<Figure>,
 }
 
 /// One metric of a point.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
-    /// What it is.
     pub(crate) metric: Metric,
-    /// What it was in each round.
+    /// Its value by round.
     pub(crate) samples: BTreeMap<u64, f64>,
     /// Its median.
     pub(crate) estimate: Estimate,
-    /// The median of its ratios to the first target's, round by round; none for the first itself.
+    /// The median of its ratios to the first target, round by round; `None` for the first itself.
     pub(crate) ratio: Option<Estimate>,
 }
 
 impl Point {
-    /// One metric of it.
     pub(crate) fn figure(&self, metric: Metric) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.metric == metric)
     }
 
-    /// Whether both are the same job with the same values.
+    /// Returns whether both are the same job, way and sweep values.
     pub(super) fn is_peer_of(&self, other: &Point) -> bool {
         (&self.job, &self.sweep, self.way) == (&other.job, &other.sweep, other.way)
     }
 
-    /// `iodepth=4 bs=8k`.
+    /// Formats `iodepth=4 bs=8k`.
     pub(super) fn sweep_text(&self) -> String {
         sweep_text(&self.sweep)
     }
 
-    /// For the JSON.
+    /// Formats it as JSON.
     pub(super) fn json(&self) -> Value {
         let sweep: Map<String, Value> =
             self.sweep.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
@@ -77,13 +73,13 @@ impl Figure {
     }
 }
 
-/// `iodepth=4 bs=8k`.
+/// Formats `iodepth=4 bs=8k`.
 pub(super) fn sweep_text(sweep: &[(String, String)]) -> String {
     sweep.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-/// The points of `entries`, in the order in which they first come up; the first target of each is what the others are
-/// compared with, `first` where it is among them.
+/// Summarizes `entries` in the order of their first appearance; ratios compare with `first` if it is present,
+/// else with the first target.
 pub(super) fn points(entries: &[Entry], first: Option<&str>) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
     for entry in entries {
@@ -123,13 +119,13 @@ impl Point {
     }
 }
 
-/// Rounds come in changing order; what is told does not.
+/// Sorts points into a fixed order, because rounds run in changing order.
 fn sort_by_job(points: &mut [Point], entries: &[Entry]) {
     let first_round = entries.iter().map(|entry| entry.round).min();
     let in_first = || entries.iter().filter(|entry| Some(entry.round) == first_round);
     let job_of = |point: &Point| in_first().position(|entry| entry.job == point.job);
     let sweep_of = |point: &Point| in_first().position(|entry| entry.sweep == point.sweep);
-    // Among targets, too, the first in all is the first in each.
+    // The first target overall comes first in each job.
     let target_of = |point: &Point| entries.iter().position(|entry| entry.target == point.target);
     points.sort_by_key(|point| (job_of(point), sweep_of(point), point.way, target_of(point)));
 }
@@ -151,7 +147,7 @@ fn compare_with_first(points: &mut [Point], first: Option<&str>) {
     }
 }
 
-/// Round by round, so that what was the same in a round is not in the ratio.
+/// Computes the ratio round by round, which cancels effects common to a round.
 fn ratio(figure: &Figure, base: &Figure) -> Option<Estimate> {
     let of_round = |(round, value): (&u64, &f64)| {
         base.samples.get(round).filter(|base| **base > 0.0).map(|base| value / base)
@@ -164,7 +160,7 @@ pub(super) mod tests {
     use super::*;
     use crate::side::figures::entries;
 
-    /// A report of as many rounds as there are rates, of a reading job on two targets of which the second is as many
+    /// Returns a report of a reading job on two targets, with one round per rate; the second target is `factor`
     /// times as fast.
     pub(in crate::side) fn report(rates: &[f64], factor: f64) -> Value {
         let job = |round: usize, target: &str, iops: f64| {

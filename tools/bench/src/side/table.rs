@@ -1,4 +1,4 @@
-//! What was measured side by side, for a terminal: aligned, and no line wider than 120 columns.
+//! Formats comparisons for a terminal: aligned, at most 120 columns wide.
 
 use std::fmt::Write;
 
@@ -7,16 +7,16 @@ use super::figures::Metric;
 use super::statistics::{Estimate, ROUNDS_MIN};
 use super::summary::Point;
 
-/// No line is wider.
+/// Maximum line width.
 pub(super) const WIDTH: usize = 120;
-/// A column that is cut to make room keeps so many letters.
+/// Minimum characters of a shortened column.
 const CELL_MIN: usize = 12;
 
-/// Rows of cells; the first row is the heading. Columns of text are to the left, of numbers to the right.
+/// Rows of cells, the first being the heading. Text is left-aligned, numbers are right-aligned.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
-    /// How many columns from the first are text.
+    /// Number of leading text columns.
     texts: usize,
 }
 
@@ -25,7 +25,7 @@ impl Table {
         Table { rows: vec![heading.iter().map(ToString::to_string).collect()], texts }
     }
 
-    /// Adds a row; what others chose does nothing to a terminal.
+    /// Adds a row, with control characters made harmless.
     pub(super) fn push(&mut self, row: Vec<String>) {
         self.rows.push(row.iter().map(|cell| crate::human::printable(cell)).collect());
     }
@@ -34,7 +34,7 @@ impl Table {
         self.rows.len() < 2
     }
 
-    /// Its lines. Columns without any value are left out, and text is cut in the middle where it does not fit.
+    /// Formats the table. Omits empty columns, and shortens text that does not fit in the middle.
     pub(super) fn render(&self) -> String {
         self.render_within(WIDTH)
     }
@@ -77,7 +77,7 @@ impl Table {
     }
 }
 
-/// `text` in at most `width` letters: the middle goes, for names differ at their ends.
+/// Shortens `text` to `width` characters in the middle, because names differ at their ends.
 fn cut(text: &str, width: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= width || width < 5 {
@@ -92,7 +92,7 @@ fn cut(text: &str, width: usize) -> String {
         .collect()
 }
 
-/// Everything as text: for each job its figures on each target, then the ratios to the first.
+/// Formats everything: each job's figures on each target, then the ratios to the first.
 pub(crate) fn table(comparison: &Comparison) -> String {
     let mut text = String::new();
     let mut jobs: Vec<&str> = comparison.points.iter().map(|point| &*point.job).collect();
@@ -117,7 +117,7 @@ pub(crate) fn table(comparison: &Comparison) -> String {
     text
 }
 
-/// Tables are two columns in, and so two narrower.
+/// Indents a table by two columns within the line width.
 fn indented(table: &Table) -> String {
     table.render_within(WIDTH - 2).lines().map(|line| format!("  {line}\n")).collect()
 }
@@ -158,7 +158,7 @@ fn named(point: &Point) -> Vec<String> {
     vec![point.sweep_text(), point.target.clone(), point.way.name().to_owned()]
 }
 
-/// `1.05 (1.03-1.07)`, or without an interval where there is one round.
+/// Formats `1.05 (1.03-1.07)`, without the interval for a single round.
 pub(super) fn ratio(ratio: Estimate) -> String {
     let Estimate { median, low, high, samples, .. } = ratio;
     let median = places(median, 3);
@@ -168,7 +168,7 @@ pub(super) fn ratio(ratio: Estimate) -> String {
     format!("{median} ({}-{})", places(low, 2), places(high, 2))
 }
 
-/// About as many digits whether it is large or small; `decimals` where it is about 1.
+/// Formats a ratio with a similar number of digits at any size; with `decimals` if it is about 1.
 fn places(ratio: f64, decimals: usize) -> String {
     let decimals = match ratio {
         100.0.. => 0,
@@ -179,7 +179,7 @@ fn places(ratio: f64, decimals: usize) -> String {
     format!("{ratio:.decimals$}")
 }
 
-/// What the ratios are to, and what stands in the parentheses.
+/// Explains what the ratios compare with, and the parentheses.
 fn against(points: &[&Point]) -> String {
     let first =
         points.iter().find(|point| point.figures.iter().all(|figure| figure.ratio.is_none()));
@@ -216,7 +216,7 @@ fn remarks(comparison: &Comparison) -> String {
     lines.iter().map(|line| wrapped(&crate::human::printable(line))).collect()
 }
 
-/// Words in lines that are not too wide, those after the first two columns in. A word that is wider has its own.
+/// Wraps words to the line width, indenting continuation lines by two. A longer word gets a line of its own.
 fn wrapped(text: &str) -> String {
     let (mut wrapped, mut width) = (String::new(), 0);
     for word in text.split(' ') {

@@ -1,4 +1,4 @@
-//! Whole comparisons, over a device that is a formula.
+//! Tests whole comparisons over a simulated device.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::outcome::{ClockOutcome, JobFailure, Warning, WayOutcome};
 use crate::run::cpu::Cpu;
 use crate::way::{PerWay, Way};
 
-/// What the device did: on which target, at which depth.
+/// The device's log: target and depth of each run.
 type Ran = RefCell<Vec<(String, u32)>>;
 
 fn request(targets: &str, rounds: u32, sweep: &[(&str, &str)]) -> Request {
@@ -37,7 +37,7 @@ fn request(targets: &str, rounds: u32, sweep: &[(&str, &str)]) -> Request {
     }
 }
 
-/// A device that gives 1000 IOPS for each I/O in flight up to 8, and on null targets twice as many.
+/// A device that delivers 1000 IOPS for each I/O in flight up to 8, and twice as many on null targets.
 fn formula(request: &Request) -> RunOutcome {
     let section = &request.sections[0];
     let target = section.job.filename.join(":");
@@ -85,7 +85,7 @@ fn job_outcome(section: Section, target: String, ways: PerWay<WayOutcome>) -> Jo
     }
 }
 
-/// As the report's, as far as it is read.
+/// Returns the parts of a report's entry that are read.
 fn job_json(_: &RunOutcome, job: &JobOutcome) -> Value {
     let way = &job.ways[Way::Read];
     let percentile = |percent| way.lat.percentile_ns(percent);
@@ -106,7 +106,7 @@ fn set(section: &mut Section, name: &str, value: &str) -> std::result::Result<()
     Ok(())
 }
 
-/// Runs `request` over `device`, and notes what ran.
+/// Runs `request` over `device` and logs the runs.
 fn run_over(
     request: &Request,
     ran: &Ran,

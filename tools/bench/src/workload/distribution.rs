@@ -1,11 +1,11 @@
-//! `random_distribution`: which blocks are hot.
+//! `random_distribution`: decides which blocks are hot.
 //!
-//! Zipf and Pareto (there called self-similar) are the constant-time formulas of Gray, Sundaresan, Englert, Baclawski
-//! and Weinberger, "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994. They give ranks; a permutation
-//! scatters the ranks over the region, so that hot blocks are no neighbours, unless a center is given: then ranks lie
-//! one after the other from there on, and go on at the region's start. The places of a normal distribution are
-//! scattered in the same way, unless a center is given. Which blocks are hot follows from the seed alone and is the
-//! same in all passes.
+//! Zipf and Pareto (which the paper calls self-similar) use the constant-time formulas of Gray, Sundaresan,
+//! Englert, Baclawski and Weinberger, "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994. The
+//! formulas give ranks. Without a center, a permutation scatters the ranks over the region, so hot blocks are
+//! not neighbours. With a center, ranks follow each other from there and wrap around at the region's end. A
+//! normal distribution is scattered in the same way unless it has a center. The seed alone decides which blocks
+//! are hot, so all passes agree.
 
 use std::f64::consts::TAU;
 
@@ -13,12 +13,12 @@ use super::permutation::Permutation;
 use super::random::{GOLDEN, below, fraction, mix};
 use crate::options::Distribution;
 
-/// How many terms of the zeta function are summed; the others are approximated by an integral.
+/// Terms of the zeta function summed exactly; an integral approximates the rest.
 const ZETA_TERMS: u64 = 1000;
-/// How often a place outside the region is drawn again before any place will do.
+/// How many times to redraw a place outside the region before accepting any.
 const NORMAL_TRIES: u64 = 16;
 
-/// Draws places of `0..count`, some more often than others.
+/// Draws places of `0..count` with unequal frequency.
 #[derive(Clone, Debug)]
 pub struct Draw {
     count: u64,
@@ -42,27 +42,27 @@ enum Kind {
     Zoned(Vec<Zone>),
 }
 
-/// Where the places of ranks are.
+/// Maps ranks to places.
 #[derive(Clone, Debug)]
 enum Ranks {
     Scattered(Permutation),
     From(u64),
 }
 
-/// A part of the region that has a share of its own.
+/// A part of the region with its own share of accesses.
 #[derive(Clone, Debug)]
 struct Zone {
-    /// Its share and those of all before it, in percent.
+    /// The cumulative share up to and including this zone, in percent.
     until_percent: f64,
     start: u64,
     count: u64,
 }
 
 impl Draw {
-    /// Draws as `distribution` says from `count` places, `step` bytes apart.
+    /// Creates a draw over `count` places, `step` bytes apart.
     ///
     /// # Errors
-    /// The distribution has a value that it cannot have; says which it can.
+    /// A value of the distribution is invalid; lists the valid ones.
     pub fn new(
         distribution: &Distribution,
         count: u64,
@@ -97,7 +97,7 @@ impl Draw {
         Ok(Draw { count, kind })
     }
 
-    /// The place that a random number stands for.
+    /// Maps a random number to a place.
     #[inline]
     pub fn place(&self, random: u64) -> u64 {
         match &self.kind {
@@ -146,7 +146,7 @@ fn normal(deviation: f64, center: Option<f64>, count: u64, seed: u64) -> Result<
     Ok(Kind::Normal { mean, deviation: deviation * count as f64 / 100.0, scattered })
 }
 
-/// The exponent that gives a share of `1 - power` of all draws to a share of `power` of the places.
+/// Returns the exponent that gives `1 - power` of all draws to `power` of the places.
 fn self_similar(power: f64) -> Result<f64, String> {
     if power > 0.0 && power < 1.0 {
         Ok(power.ln() / (1.0 - power).ln())
@@ -173,7 +173,7 @@ fn near_100(sum: f64, what: &str) -> Result<(), String> {
     }
 }
 
-/// The zones of shares and sizes, `place` telling how many places a size is.
+/// Builds zones from shares and sizes; `place` converts a size to a number of places.
 fn zoned(
     zones: impl Iterator<Item = (f64, f64)>,
     place: impl Fn(f64) -> u64,
@@ -214,14 +214,14 @@ impl Ranks {
     }
 }
 
-/// Ranks whose frequency falls with their power theta.
+/// Ranks whose frequency falls with the power theta.
 #[derive(Clone, Debug)]
 struct Zipf {
     count: u64,
     alpha: f64,
     eta: f64,
     zeta: f64,
-    /// What the ranks 0 and 1 have together, as a part of zeta.
+    /// The share of ranks 0 and 1 together, in units of zeta.
     first_two: f64,
 }
 
@@ -251,7 +251,7 @@ impl Zipf {
     }
 }
 
-/// The sum of `1 / i^theta` for i from 1 to `count`, by Euler and Maclaurin beyond the first terms.
+/// Returns the sum of `1 / i^theta` for i from 1 to `count`, using Euler-Maclaurin after the first terms.
 fn zeta(theta: f64, count: u64) -> f64 {
     let term = |i: u64| (i as f64).powf(-theta);
     let summed = count.min(ZETA_TERMS);
@@ -268,7 +268,7 @@ mod tests {
     use super::super::random::Stream;
     use super::*;
 
-    /// 1 GiB in blocks of 4 KiB, as fio-genzipf has them with `-g 1`.
+    /// 1 GiB in blocks of 4 KiB, as in `fio-genzipf -g 1`.
     const BLOCKS: u64 = 262_144;
 
     fn places(distribution: &Distribution, seed: u64) -> Vec<u64> {
@@ -277,8 +277,8 @@ mod tests {
         (0..BLOCKS).map(|index| draw.place(stream.at(index))).collect()
     }
 
-    /// Percent of all draws that go to the first twentieth, tenth and fifth of the places drawn at all, the most
-    /// frequent first: what fio-genzipf prints.
+    /// Returns the percentage of draws that go to the most frequent twentieth, tenth and fifth of the places
+    /// drawn at all, as fio-genzipf prints it.
     fn concentration(places: &[u64]) -> [f64; 3] {
         let mut hits = vec![0u64; BLOCKS as usize];
         places.iter().for_each(|place| hits[*place as usize] += 1);
@@ -350,7 +350,7 @@ mod tests {
             let draw =
                 Draw::new(&Distribution::Zipf { theta: 1.5, center: None }, BLOCKS, 4096, seed);
             let draw = draw.expect("a distribution");
-            // The ranks 0 and 1: 38 % and 14 % of all.
+            // Ranks 0 and 1 get 38 % and 14 % of all draws.
             [0.1, 0.45].map(|part| draw.place((part * u64::MAX as f64) as u64))
         };
         let [first, second] = hottest(3);
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn a_normal_distribution_is_scattered_unless_a_center_is_given() {
         let drawn = |center| places(&Distribution::Normal { deviation: 5.0, center }, 3);
-        // 95 % lie within a fifth of the region; scattered, they are everywhere.
+        // 95 % lie within a fifth of the region, unless scattered.
         let middle = |places: &[u64]| {
             let tenth = BLOCKS / 10;
             let is_there = |place: &&u64| (4 * tenth..6 * tenth).contains(*place);

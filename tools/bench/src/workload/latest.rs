@@ -1,4 +1,4 @@
-//! Which step was the last to change each part of the region: needed only where steps of a pass overlap.
+//! Records which step last changed each part of the region; needed only if steps of a pass overlap.
 
 use std::collections::TryReserveError;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Debug)]
 pub(super) struct Latest {
     unit_bytes: u64,
-    /// The step's number and one; zero where there was none.
+    /// The step's number plus one; zero if there was none.
     steps: Arc<Vec<AtomicU64>>,
 }
 
 impl Latest {
-    /// Nothing changed yet in `units` of `unit_bytes` each.
+    /// Creates an empty record of `units` units of `unit_bytes` each.
     ///
     /// # Errors
-    /// There is no memory for so many.
+    /// There is not enough memory.
     pub(super) fn new(units: u64, unit_bytes: u64) -> Result<Latest, TryReserveError> {
         let mut steps = Vec::new();
         steps.try_reserve_exact(units as usize)?;
@@ -24,7 +24,7 @@ impl Latest {
         Ok(Latest { unit_bytes, steps: Arc::new(steps) })
     }
 
-    /// The step changed `bytes` at `offset`, from the start of the region.
+    /// Records that the step changed `bytes` at `offset` from the start of the region.
     #[inline]
     pub(super) fn record(&self, offset: u64, bytes: u64, step: u64) {
         for unit in self.units(offset, bytes) {
@@ -32,7 +32,7 @@ impl Latest {
         }
     }
 
-    /// Whether no other step changed any of `bytes` at `offset` since.
+    /// Returns whether no later step changed any of `bytes` at `offset`.
     pub(super) fn is_intact(&self, offset: u64, bytes: u64, step: u64) -> bool {
         self.units(offset, bytes).iter().all(|unit| unit.load(Relaxed) == step + 1)
     }

@@ -1,14 +1,15 @@
-//! A linear feedback shift register in Galois form: each number below a count once, with a shift and a mask apiece.
+//! A linear feedback shift register in Galois form: yields each number below a count once, at the cost of a
+//! shift and a mask.
 //!
-//! A register of n bits with the right taps runs through all numbers from 1 to 2^n - 1 before any comes again.
-//! Numbers that are too great are left out; since n is the least that suffices, that is less than every other one.
+//! A register of n bits with the right taps runs through all numbers from 1 to 2^n - 1 before it repeats.
+//! Numbers that are too large are skipped; since n is minimal, fewer than half are.
 
 use super::random::{below, mix};
 
-/// The widest register there is; blocks beyond so many bits are on no device.
+/// The widest register supported; no device has more blocks.
 const BITS_MAX: u32 = 48;
 
-/// Taps of registers of maximal length by their bits, counted from 1, for 2 to [`BITS_MAX`] bits.
+/// Taps of maximal-length registers from 2 to [`BITS_MAX`] bits, counted from 1.
 const TAPS: [&[u32]; BITS_MAX as usize - 1] = [
     &[2, 1],
     &[3, 2],
@@ -59,20 +60,19 @@ const TAPS: [&[u32]; BITS_MAX as usize - 1] = [
     &[48, 47, 21, 20],
 ];
 
-/// Numbers of `0..count`, each once.
+/// Yields the numbers of `0..count`, each once.
 #[derive(Clone, Debug)]
 pub(super) struct Lfsr {
     count: u64,
     taps: u64,
     bits: u32,
     state: u64,
-    /// Added to each number, so that passes differ by more than where they start.
+    /// Added to each number, so that passes differ in more than their start.
     shift: u64,
 }
 
 impl Lfsr {
-    /// The numbers below `count`, which is not zero, in the order that belongs to `seed`; none where they have more
-    /// than 48 bits.
+    /// Creates the order of the numbers below a nonzero `count` that `seed` determines; `None` above 48 bits.
     pub(super) fn new(count: u64, seed: u64) -> Option<Lfsr> {
         let bits = (u64::BITS - count.leading_zeros()).max(2);
         let taps = *TAPS.get(bits.checked_sub(2)? as usize)?;
@@ -81,13 +81,13 @@ impl Lfsr {
         Some(lfsr)
     }
 
-    /// Goes to the start of the order that belongs to `seed`.
+    /// Restarts in the order that `seed` determines.
     pub(super) fn restart(&mut self, seed: u64) {
         self.state = 1 + below(mix(seed), (1 << self.bits) - 1);
         self.shift = below(mix(!seed), self.count);
     }
 
-    /// The next; after as many as there are they come again.
+    /// Returns the next number; repeats after all have come.
     #[inline]
     pub(super) fn next(&mut self) -> u64 {
         loop {
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// The register's steps are a linear map over GF(2): its columns are what becomes of each bit.
+    /// Composes two linear maps over GF(2), such as a register step; column n is the image of bit n.
     fn composed(outer: &[u64], inner: &[u64]) -> Vec<u64> {
         let applied = |x: u64| {
             (0..64).filter(|bit| x >> bit & 1 == 1).fold(0, |sum, bit| sum ^ outer[bit as usize])

@@ -1,18 +1,18 @@
-//! Which parts of the region a pass has taken: a bit for each unit, as fio's random map.
+//! Tracks which parts of the region a pass has taken: one bit per unit, like fio's random map.
 
-/// The units of a region that are still free.
+/// The free units of a region.
 #[derive(Clone, Debug)]
 pub(super) struct Map {
     units: u64,
-    /// One bit for each unit that is taken; those beyond the last unit count as taken.
+    /// One bit per taken unit; bits beyond the last unit are set.
     taken: Vec<u64>,
 }
 
 impl Map {
-    /// All of `units` free.
+    /// Creates a map of `units` free units.
     ///
     /// # Errors
-    /// There is no memory for so many.
+    /// There is not enough memory.
     pub(super) fn new(units: u64) -> Result<Map, std::collections::TryReserveError> {
         let words = units.div_ceil(64) as usize;
         let mut taken = Vec::new();
@@ -23,7 +23,7 @@ impl Map {
         Ok(map)
     }
 
-    /// Makes all free again.
+    /// Frees all units.
     pub(super) fn clear(&mut self) {
         self.taken.fill(0);
         let used = self.units % 64;
@@ -32,13 +32,12 @@ impl Map {
         }
     }
 
-    /// Whether nobody took `unit`.
     #[inline]
     pub(super) fn is_free(&self, unit: u64) -> bool {
         self.taken[(unit / 64) as usize] >> (unit % 64) & 1 == 0
     }
 
-    /// The first free unit at or after `from`, else the first of all; none where all are taken.
+    /// Returns the first free unit at or after `from`, wrapping around; `None` if all are taken.
     pub(super) fn next_free(&self, from: u64) -> Option<u64> {
         let from = if from < self.units { from } else { 0 };
         self.first_free(from, self.units).or_else(|| self.first_free(0, from))
@@ -56,7 +55,7 @@ impl Map {
         None
     }
 
-    /// Takes the free units from `from` on, at most `want`, and says how many they were.
+    /// Takes consecutive free units from `from`, at most `want`, and returns how many.
     #[inline]
     pub(super) fn take(&mut self, from: u64, want: u64) -> u64 {
         let mut count = 0;

@@ -1,8 +1,8 @@
-//! Which I/O is next: where, how long, and which way.
+//! Generates I/Os: place, length and way.
 //!
-//! Everything follows from the seed, the pass and the position in it, so that a pass can be listed again without having
-//! been recorded. `places` says which places there are; a pass ends when all of them have come, or where places may
-//! come again, when as many bytes were moved as the region has.
+//! Everything follows from the seed, the pass and the position, so a pass can be replayed without a record.
+//! `places` decides which places are used. A pass ends after all of them, or, if places may repeat, after as
+//! many bytes as the region has. Does no I/O.
 
 pub(crate) mod distribution;
 mod latest;
@@ -34,65 +34,65 @@ use ways::Ways;
 use super::options::JobOptions;
 use super::way::{PerWay, Way};
 
-/// A run of the device that a job works on, in bytes.
+/// A byte range of the device that a job works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
-    /// From the start of the device.
+    /// Byte offset on the device.
     pub(crate) start: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub(crate) bytes: u64,
 }
 
 /// One I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// What is done.
+    /// Read, write or trim.
     pub(crate) way: Way,
-    /// Which of the job's files it is on, from 0.
+    /// The index of the job's file.
     pub(crate) file: u32,
-    /// Where, from the start of the file or device in bytes.
+    /// Byte offset in the file or device.
     pub(crate) offset: u64,
-    /// How long.
+    /// Length in bytes.
     pub(crate) bytes: u64,
-    /// Grows from step to step, passes included, from 0: tells writes of the same place apart. Follows from pass and
-    /// position; where sizes vary, some numbers are left out between passes.
+    /// Increases with every step of all passes, from 0, to tell writes to the same place apart. Follows from
+    /// pass and position; if sizes vary, numbers may be skipped between passes.
     pub(crate) number: u64,
 }
 
-/// The steps of one pass after another on one file; all follow from the seed.
+/// Generates the steps of consecutive passes on one file; all follow from the seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Generator {
     start: u64,
-    /// How many bytes a pass moves, not counting the writes of what was trimmed.
+    /// Bytes moved per pass, not counting writes of trimmed places.
     pass_bytes: u64,
-    /// No pass has more steps.
+    /// Upper bound of the steps of a pass.
     pass_steps: u64,
     seed: u64,
     ways: Ways,
     sizes: PerWay<Sizes>,
-    /// Share of random places, in percent.
+    /// Percentage of random places.
     random_percent: PerWay<u8>,
-    /// How many I/Os there are for each random place.
+    /// I/Os per random place.
     run: u64,
-    /// Whether they are all at that place.
+    /// Whether they all repeat that place.
     is_identical: bool,
     may_overlap: bool,
     places: Places,
-    /// Where steps overlap and what they write is verified.
+    /// Present if steps overlap and writes are verified.
     latest: Option<Latest>,
 
     pass: u64,
     position: u64,
     streams: Streams,
-    /// Bytes of this pass so far.
+    /// Bytes moved in this pass.
     moved: u64,
-    /// How many I/Os are left of the run at the last random place.
+    /// I/Os left in the run at the last random place.
     run_left: u64,
-    /// Where the last I/O of each way ended, from the start of the region.
+    /// The end of each way's last I/O, from the start of the region.
     ends: PerWay<u64>,
-    /// The place of the run, for each way, where I/Os are identical.
+    /// Each way's place of the current run, if I/Os are identical.
     repeated: PerWay<Option<Span>>,
-    /// What was trimmed and is written next.
+    /// The trimmed place to write next.
     trimmed: Option<Span>,
 }
 
@@ -113,10 +113,10 @@ impl Streams {
 }
 
 impl Generator {
-    /// The first pass of `job` over `region` of a device with blocks of `lba_bytes`.
+    /// Starts the first pass of `job` over `region` of a device with blocks of `lba_bytes`.
     ///
     /// # Errors
-    /// What the job asks for cannot be done there; says what to do.
+    /// The job's options are impossible there; says what to do.
     pub(crate) fn new(
         job: &JobOptions,
         region: Region,
@@ -126,13 +126,14 @@ impl Generator {
         plan::generator(job, region, u64::from(lba_bytes), seed)
     }
 
-    /// The next step of this pass; `None` at its end.
+    /// Returns the next step of this pass; `None` at its end.
     #[inline]
     pub(crate) fn next_step(&mut self) -> Option<Step> {
         self.step_of(None)
     }
 
-    /// The same, of a mixed workload perhaps with a way that the caller chose. Its writes cannot be listed again then.
+    /// Returns the next step; in a mixed workload, the caller may choose the way. Such a pass cannot be
+    /// replayed.
     #[inline]
     fn step_of(&mut self, way: Option<Way>) -> Option<Step> {
         debug_assert!(way.is_none() || matches!(self.ways, Ways::Mixed(_)));
@@ -220,30 +221,30 @@ impl Generator {
         self.places.restart(self.seed, pass);
     }
 
-    /// The number of this pass, from zero.
+    /// Returns the number of this pass, from zero.
     pub(crate) fn pass(&self) -> u64 {
         self.pass
     }
 
-    /// How many steps of this pass were taken.
+    /// Returns how many steps of this pass were taken.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// Whether two writes or trims of one pass may touch the same bytes.
+    /// Returns whether two writes or trims of one pass may overlap.
     pub(crate) fn may_overlap(&self) -> bool {
         self.may_overlap
     }
 
-    /// Whether no step that was taken since changes any of what this one wrote.
+    /// Returns whether no later step has changed what this one wrote.
     pub(crate) fn is_intact(&self, step: &Step) -> bool {
         self.latest.as_ref().is_none_or(|latest| {
             latest.is_intact(step.offset - self.start, step.bytes, step.number)
         })
     }
 
-    /// What this pass wrote so far, in the order of the writes: none of which any part was overwritten or trimmed
-    /// since, not even while this is read.
+    /// Lists this pass's writes so far, in order, except those partly overwritten or trimmed since, even while
+    /// the list is read.
     fn written(&self) -> Written {
         let mut again = Generator { latest: None, ..self.clone() };
         again.start_pass(self.pass);
@@ -251,7 +252,7 @@ impl Generator {
     }
 }
 
-/// The writes of a pass, as [`Generator::written`] lists them.
+/// The writes of a pass listed by [`Generator::written`].
 #[derive(Debug)]
 struct Written {
     again: Generator,

@@ -1,11 +1,11 @@
-//! In which order all the blocks of a region come, each once.
+//! Orders in which the blocks of a region come, each once.
 
 use super::lfsr::Lfsr;
 use super::permutation::{Cell, Permutation};
 use super::random::mix;
 use crate::options::RandomGenerator;
 
-/// An order of `0..count` that follows from seed and pass.
+/// An order of `0..count` determined by seed and pass.
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     count: u64,
@@ -15,13 +15,13 @@ pub(super) struct Order {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// With the cell of the next index.
+    /// The cell is that of the next index.
     Permuted(Permutation, Cell),
     Shifted(Lfsr),
 }
 
 impl Order {
-    /// The order of `count` numbers, which are not none; none where a register is not made for so many.
+    /// Creates an order of `count` numbers, not zero; `None` if the register does not support so many.
     pub(super) fn new(generator: RandomGenerator, count: u64, seed: u64) -> Option<Order> {
         let kind = match generator {
             RandomGenerator::Permutation => {
@@ -32,7 +32,6 @@ impl Order {
         Some(Order { count, next: 0, kind })
     }
 
-    /// Goes to the start of the order of a pass.
     pub(super) fn restart(&mut self, seed: u64, pass: u64) {
         self.next = 0;
         let seed = seed.wrapping_add(mix(pass));
@@ -44,7 +43,7 @@ impl Order {
         }
     }
 
-    /// The next number; none when all have come.
+    /// Returns the next number; `None` after the last.
     #[inline]
     pub(super) fn next(&mut self) -> Option<u64> {
         if self.next == self.count {

@@ -1,23 +1,23 @@
 //! A random order of `0..count` without a table.
 //!
-//! Numbers are places in a grid of nearly as many rows as columns. Shifting all rows, each by a random distance that
-//! follows from its number, is a bijection of the grid, and so is shifting all columns; a few of them in turn are a
-//! Feistel network. The grid is less than a row larger than `count`: the few results outside are walked on until one
-//! falls inside. So each number comes exactly once, from constant memory, and with hardly a branch that goes wrong.
+//! Numbers are cells of a nearly square grid. Rotating each row by a random distance that depends on its number
+//! is a bijection of the grid, and so is rotating each column; alternating a few of these forms a Feistel
+//! network. The grid exceeds `count` by less than a row; results outside are permuted again until one falls
+//! inside. So each number comes exactly once, in constant memory and with few mispredicted branches.
 
 use super::random::{below, mix};
 
-/// A bijection of `0..count` chosen by a seed.
+/// A bijection of `0..count` determined by a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Permutation {
     count: u64,
     columns: u64,
     rows: u64,
-    /// Of the rounds: as many as make a Feistel network a random permutation.
+    /// Round keys; three rounds make a Feistel network a random permutation.
     keys: [u64; 3],
 }
 
-/// A place in a permutation's grid.
+/// A cell of a permutation's grid.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cell {
     row: u64,
@@ -25,7 +25,7 @@ pub(super) struct Cell {
 }
 
 impl Permutation {
-    /// The permutation of `0..count` that belongs to `seed`; `count` is not zero.
+    /// Creates the permutation of `0..count` for `seed`; `count` is not zero.
     pub(crate) fn new(count: u64, seed: u64) -> Permutation {
         assert!(count > 0, "there is something to permute");
         let columns = count.isqrt();
@@ -33,14 +33,14 @@ impl Permutation {
         Permutation { count, columns, rows: count.div_ceil(columns), keys }
     }
 
-    /// Where `index`, which is below the count, goes.
+    /// Permutes `index`, which is below the count.
     #[inline]
     pub(crate) fn apply(&self, index: u64) -> u64 {
         debug_assert!(index < self.count);
         self.apply_to(self.cell(index))
     }
 
-    /// The same for an index whose cell is known: without a division.
+    /// Permutes an index given as its cell, which saves a division.
     #[inline]
     pub(super) fn apply_to(&self, cell: Cell) -> u64 {
         let mut at = self.network(cell);
@@ -50,7 +50,7 @@ impl Permutation {
         at
     }
 
-    /// The cell of the index after that of `cell`.
+    /// Returns the cell of the next index.
     #[inline]
     pub(super) fn following(&self, cell: Cell) -> Cell {
         match cell.column + 1 {
@@ -73,14 +73,14 @@ impl Permutation {
     }
 }
 
-/// Goes `random` steps on in a circle of `count`.
+/// Advances `at` by a random number of steps in a circle of `count`.
 #[inline]
 fn shifted(at: u64, random: u64, count: u64) -> u64 {
     let further = at + below(random, count);
     if further < count { further } else { further - count }
 }
 
-/// The high bits of the result depend on all bits of `x`, and not as a line does.
+/// Mixes all bits of `x` nonlinearly into the high bits of the result.
 #[inline]
 fn scrambled(x: u64, key: u64) -> u64 {
     let x = (x ^ key).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -127,8 +127,7 @@ mod tests {
         assert_eq!(order(1), order(1));
     }
 
-    /// How far counts are from being equal, in deviations of what chance alone would do: the chi-squared statistic of
-    /// so many cells, made normal.
+    /// Returns how unequal the counts are, as a normalized chi-squared statistic.
     fn surprise(cells: &[u64]) -> f64 {
         let expected = cells.iter().sum::<u64>() as f64 / cells.len() as f64;
         let squared: f64 =

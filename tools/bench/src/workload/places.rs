@@ -1,15 +1,15 @@
-//! Where the next I/O goes: in order, each place once, or wherever.
+//! Chooses where the next I/O goes: in order, each place once, or anywhere.
 //!
 //! | rw | options | places |
 //! |---|---|---|
-//! | sequential | | `InOrder`: each way goes on where its last one ended |
+//! | sequential | | `InOrder`: each way continues where its last I/O ended |
 //! | random | blocks of one size | `Once`: a permutation of the blocks, without a map |
-//! | random | several sizes, runs, some I/Os sequential | `Mapped`: units in random order, and a map of the free |
-//! | random | `norandommap`, another `blockalign` or `random_distribution` | `Drawn`: all places at all times |
+//! | random | several sizes, runs, some I/Os sequential | `Mapped`: units in random order, and a map of the free ones |
+//! | random | `norandommap`, another `blockalign` or `random_distribution` | `Drawn`: any place at any time |
 //!
-//! With a map, a step takes the free units from its place on, at most as many as its size has, and those that go on
-//! from the last one go to the next free unit. So each unit comes once in a pass, and late in the pass steps may be
-//! shorter than any `bs`, as in fio.
+//! With a map, a step takes the free units from its place on, up to its size; a sequential step takes the next
+//! free unit. So each unit comes once per pass, and late in a pass steps may be shorter than any `bs`, as in
+//! fio.
 
 use super::distribution::Draw;
 use super::map::Map;
@@ -18,7 +18,7 @@ use super::random::Stream;
 use super::sizes::Sizes;
 use crate::way::{PerWay, Way};
 
-/// Some bytes, from the start of the region.
+/// A byte range, from the start of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) offset: u64,
@@ -31,27 +31,28 @@ impl Span {
     }
 }
 
-/// Where I/Os go.
+/// How places are chosen.
 #[derive(Clone, Debug)]
 pub(super) enum Places {
-    /// Each where its way's last one ended and `step` further.
+    /// Each way continues `step` bytes after its last I/O.
     InOrder { step: i64, room: u64 },
     /// Blocks of one size.
     Once { order: Order, bytes: u64 },
     /// Units that are still free.
     Mapped { order: Order, map: Map, unit: u64 },
-    /// All places at all times.
+    /// Any place at any time.
     Drawn { draws: Box<PerWay<Drawn>>, room: u64 },
 }
 
-/// Multiples of `align` as `draw` says.
+/// Draws multiples of `align`.
 #[derive(Clone, Debug)]
 pub(super) struct Drawn {
     pub(super) draw: Draw,
     pub(super) align: u64,
 }
 
-/// What a step asks for: its way, how long that may be, and its random numbers, drawn only where there is a choice.
+/// The constraints of a step: its way, its sizes, and random numbers, which are drawn only if there is a
+/// choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish<'a> {
     pub(super) way: Way,
@@ -62,7 +63,8 @@ pub(super) struct Wish<'a> {
 }
 
 impl Wish<'_> {
-    /// The bytes from `offset` on, no more than up to `end`; none where not even the shortest fits.
+    /// Returns the span from `offset`, ending at `end` at the latest; `None` if not even the shortest size
+    /// fits.
     #[inline]
     fn within(&self, offset: u64, end: u64) -> Option<Span> {
         let room = end.checked_sub(offset)?;
@@ -72,7 +74,6 @@ impl Wish<'_> {
 }
 
 impl Places {
-    /// Goes to the start of a pass.
     pub(super) fn restart(&mut self, seed: u64, pass: u64) {
         match self {
             Places::InOrder { .. } | Places::Drawn { .. } => {}
@@ -84,7 +85,7 @@ impl Places {
         }
     }
 
-    /// A random place; none where all have come.
+    /// Returns a random place; `None` after the last.
     #[inline]
     pub(super) fn random(&mut self, wish: Wish<'_>) -> Option<Span> {
         match self {
@@ -105,7 +106,7 @@ impl Places {
         }
     }
 
-    /// Where the last I/O of a way that did not begin yet would have ended.
+    /// Returns the assumed end of a way's I/O before its first.
     pub(super) fn first_end(&self) -> u64 {
         match self {
             Places::InOrder { step, .. } => 0u64.wrapping_add_signed(step.wrapping_neg()),
@@ -113,7 +114,7 @@ impl Places {
         }
     }
 
-    /// The place after `end`, where the last one of the way ended; none where all have come.
+    /// Returns the place after `end`, where the way's last I/O ended; `None` after the last.
     #[inline]
     pub(super) fn after(&mut self, end: u64, wish: Wish<'_>) -> Option<Span> {
         match self {
@@ -133,10 +134,11 @@ fn taken(map: &mut Map, unit: u64, place: u64, wish: Wish<'_>) -> Span {
     Span { offset: place * unit, bytes: units * unit }
 }
 
-/// As fio steps: after the region's end from its start again, before its start from its end.
+/// Steps like fio: wraps at the region's end to its start, and backwards at its start to its end.
 #[inline]
 fn in_order(step: i64, room: u64, end: u64, wish: Wish<'_>) -> Option<Span> {
-    // The first of all starts at zero; see `first_end`. No region has 2^63 bytes: what is as great is negative.
+    // The first I/O starts at zero; see `first_end`. Regions are below 2^63 bytes, so larger values are
+    // negative.
     let next = end.wrapping_add_signed(step);
     let here = wish.within(next, room);
     if here.is_some() || step == 0 {

@@ -1,4 +1,4 @@
-//! From a job's options to its generator: what fits together, and what does not.
+//! Creates a job's generator from its options, and refuses options that do not fit together.
 
 use super::distribution::Draw;
 use super::latest::Latest;
@@ -11,7 +11,7 @@ use super::{Generator, Region, Streams};
 use crate::options::{BlockSizes, Distribution, JobOptions, RandomGenerator, Sequencer};
 use crate::way::{PerWay, Way};
 
-/// See [`Generator::new`].
+/// Implements [`Generator::new`].
 pub(super) fn generator(
     job: &JobOptions,
     region: Region,
@@ -58,25 +58,26 @@ pub(super) fn generator(
     Ok(generator)
 }
 
-/// What divides all I/Os of `job`, in bytes; one of a random workload may be as short where there is a map.
+/// Returns the greatest common divisor of the lengths of `job`'s I/Os, in bytes; with a map, random I/Os may be
+/// this short.
 ///
 /// # Errors
-/// It has none; says what to do.
+/// There is none; says what to do.
 pub(crate) fn unit_bytes(job: &JobOptions) -> Result<u64, String> {
     let used = Ways::new(&job.rw, job.rwmixread)?.all();
     used.into_iter().try_fold(0, |unit, way| Ok(gcd(unit, Sizes::new(&job.bs[way])?.unit())))
 }
 
-/// What has to be known of a job before its places can be chosen.
+/// Values derived from a job before its places are chosen.
 struct Plan<'a> {
     job: &'a JobOptions,
     region: Region,
     ways: Ways,
     used: Vec<Way>,
     sizes: PerWay<Sizes>,
-    /// The shortest block of all ways, in bytes.
+    /// The smallest block of all ways, in bytes.
     min: u64,
-    /// What divides all blocks of all ways, in bytes.
+    /// The greatest common divisor of all blocks of all ways, in bytes.
     unit: u64,
 }
 
@@ -84,7 +85,7 @@ impl<'a> Plan<'a> {
     fn new(job: &'a JobOptions, region: Region, lba_bytes: u64) -> Result<Plan<'a>, String> {
         let ways = Ways::new(&job.rw, job.rwmixread)?;
         let used = ways.all();
-        // A way that does not occur may have sizes that nothing could be done with.
+        // An unused way may have invalid sizes.
         let of = |way| if used.contains(&way) { &job.bs[way] } else { &job.bs[used[0]] };
         let [read, write, trim] = Way::ALL.map(|way| Sizes::new(of(way)));
         let sizes = PerWay([read?, write?, trim?]);
@@ -145,8 +146,8 @@ impl<'a> Plan<'a> {
         Ok(Places::Mapped { order, map, unit: self.unit })
     }
 
-    /// Whether each place comes once: what fio calls a random map, which other distributions and alignments rule out.
-    /// A shift register's places come once by themselves.
+    /// Returns whether each place comes once. fio calls this a random map; it excludes other distributions and
+    /// alignments. A shift register needs no map.
     fn has_map(&self) -> bool {
         let job = self.job;
         let is_plain = |way: &Way| {

@@ -1,9 +1,9 @@
-//! Random numbers that follow from what they are for: no state, so any of them can be had again.
+//! Stateless random numbers: each follows from its purpose and index, so it can be recomputed.
 
 /// 2^64 divided by the golden ratio: SplitMix64's step.
 pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Spreads every bit of `x` over the result (the finisher of SplitMix64).
+/// Spreads every bit of `x` over the result (SplitMix64's finisher).
 #[inline]
 pub fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -11,38 +11,37 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A sequence of 64-bit numbers, each had by its index.
+/// A sequence of 64-bit numbers accessed by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     key: u64,
 }
 
 impl Stream {
-    /// The sequence of `seed` that serves `purpose` in `pass`.
+    /// Creates the sequence of `seed` for `purpose` in `pass`.
     pub fn new(seed: u64, pass: u64, purpose: u64) -> Stream {
         Stream { key: mix(seed ^ mix(pass ^ mix(purpose))) }
     }
 
-    /// The number at `index`.
     #[inline]
     pub fn at(self, index: u64) -> u64 {
         mix(self.key.wrapping_add(index.wrapping_mul(GOLDEN)))
     }
 }
 
-/// Makes a number below `count` of a random one, without a division.
+/// Maps a random number to one below `count`, without a division.
 #[inline]
 pub fn below(random: u64, count: u64) -> u64 {
     ((u128::from(random) * u128::from(count)) >> 64) as u64
 }
 
-/// Makes a fraction of a random number: at least 0 and less than 1.
+/// Maps a random number to a fraction in [0, 1).
 #[inline]
 pub(super) fn fraction(random: u64) -> f64 {
     (random >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Whether something happens that does in `percent` of all cases.
+/// Returns true with a probability of `percent`.
 #[inline]
 pub(super) fn happens(random: u64, percent: u8) -> bool {
     below(random, 100) < u64::from(percent)

@@ -1,13 +1,13 @@
-//! A job for tests: fio's defaults.
+//! Sample jobs for tests, with fio's defaults.
 
 use crate::options::*;
 
-/// Reads of 4 KiB in order, as fio has them where nothing is asked for.
+/// Returns fio's default job: sequential reads of 4 KiB.
 pub(crate) fn job() -> JobOptions {
     JobOptions { name: "sample".to_owned(), ..JobOptions::default() }
 }
 
-/// What `rw=` says, without a colon.
+/// Parses `rw=` without a colon.
 pub(crate) fn workload(name: &str) -> Workload {
     let plain = name.trim_start_matches("rand");
     let is = |names: &[&str]| names.contains(&plain);
@@ -20,7 +20,7 @@ pub(crate) fn workload(name: &str) -> Workload {
     }
 }
 
-/// Verifies with `kind`, as fio where nothing more is asked for.
+/// Returns fio's default verification with `kind`.
 pub(crate) fn verify(kind: VerifyKind) -> VerifyOptions {
     VerifyOptions {
         kind,

@@ -1,24 +1,24 @@
-//! How long an I/O is.
+//! Chooses the length of an I/O.
 
 use super::random::below;
 use crate::options::BlockSizes;
 
-/// The lengths that I/Os of one way have, in bytes.
+/// The lengths of one way's I/Os, in bytes.
 #[derive(Clone, Debug)]
 pub(super) enum Sizes {
-    /// Always the same.
+    /// One length.
     Fixed(u64),
-    /// Multiples of `min` up to `count` times, each as often.
+    /// Multiples of `min` up to `count` times, equally frequent.
     Range { min: u64, count: u64 },
-    /// Lengths, each with the share in percent of itself and those before it.
+    /// Lengths, each with the cumulative share in percent.
     Split(Vec<(u64, u64)>),
 }
 
 impl Sizes {
-    /// As `sizes` says.
+    /// Converts `sizes`.
     ///
     /// # Errors
-    /// It says nothing useful; says what to do.
+    /// They are unusable; says what to do.
     pub(super) fn new(sizes: &BlockSizes) -> Result<Sizes, String> {
         if sizes.min() == 0 {
             return Err("a block of no bytes: give bs a size above zero".to_owned());
@@ -46,7 +46,7 @@ impl Sizes {
         }
     }
 
-    /// The length that a random number stands for, which is asked for only where there is a choice.
+    /// Maps a random number to a length; asks for the number only if there is a choice.
     #[inline]
     pub(super) fn draw(&self, random: impl Fn() -> u64) -> u64 {
         match self {
@@ -59,8 +59,8 @@ impl Sizes {
         }
     }
 
-    /// The same where there are only `room` bytes: the longest that fits where what was drawn does not. None where
-    /// nothing does.
+    /// Draws a length that fits into `room` bytes: if the drawn one does not, the longest that does; `None` if
+    /// none fits.
     #[inline]
     pub(super) fn draw_within(&self, random: impl Fn() -> u64, room: u64) -> Option<u64> {
         let drawn = self.draw(random);
@@ -77,7 +77,7 @@ impl Sizes {
         }
     }
 
-    /// The shortest there is.
+    /// Returns the smallest length.
     pub(super) fn min(&self) -> u64 {
         match self {
             Sizes::Fixed(bytes) | Sizes::Range { min: bytes, .. } => *bytes,
@@ -85,7 +85,7 @@ impl Sizes {
         }
     }
 
-    /// The greatest length that divides all of them.
+    /// Returns the greatest common divisor of the lengths.
     pub(super) fn unit(&self) -> u64 {
         match self {
             Sizes::Fixed(bytes) | Sizes::Range { min: bytes, .. } => *bytes,
@@ -93,7 +93,7 @@ impl Sizes {
         }
     }
 
-    /// The one there is, where there is one.
+    /// Returns the length if there is only one.
     pub(super) fn only(&self) -> Option<u64> {
         match self {
             Sizes::Fixed(bytes) | Sizes::Range { min: bytes, count: 1 } => Some(*bytes),
@@ -102,7 +102,7 @@ impl Sizes {
     }
 }
 
-/// The greatest number that divides both; the other where one is zero.
+/// Returns the greatest common divisor; if one number is zero, the other.
 pub(crate) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }

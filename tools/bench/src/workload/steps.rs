@@ -1,17 +1,17 @@
-//! The steps of a job over all its files: a generator for each file, and which of them is next.
+//! Generates a job's steps over all its files: one generator per file, and the order of files.
 //!
-//! A pass ends when it has ended on each file. The numbers of steps are interleaved over the files, so that each is
-//! unique in the job and says which file it is of.
+//! A pass ends after it has ended on each file. Step numbers are interleaved over the files, so each is unique
+//! in the job and identifies its file.
 
 use super::random::{Stream, below, mix};
 use super::{Generator, Region, Step, Written};
 use crate::options::{FileOrder, FileService, JobOptions};
 use crate::way::Way;
 
-/// The purpose of the stream that chooses files; those of [`super::Streams`] are below it.
+/// The purpose of the stream that chooses files; the purposes of [`super::Streams`] are below it.
 const PURPOSE: u64 = 5;
 
-/// The steps of one pass after another, over all files of a job; all follow from the seed.
+/// Generates the steps of consecutive passes over all files of a job; all follow from the seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Steps {
     /// By file.
@@ -21,26 +21,26 @@ pub(crate) struct Steps {
     turn: Turn,
 }
 
-/// Whose turn it is.
+/// Which file is served.
 #[derive(Clone, Debug)]
 struct Turn {
     /// Files whose pass has not ended, in order.
     open: Vec<u32>,
-    /// Index in `open` of the file that is or was last served.
+    /// Index in `open` of the current or last file.
     at: usize,
-    /// I/Os until the next file is chosen.
+    /// I/Os before the next file is chosen.
     left: u32,
-    /// Files that were chosen in this pass.
+    /// Files chosen so far in this pass.
     chosen: u64,
 }
 
 impl Turn {
     fn new(files: usize) -> Turn {
-        // The first one chosen is the one after the last.
+        // The first choice is the file after the last.
         Turn { open: (0..files as u32).collect(), at: files - 1, left: 0, chosen: 0 }
     }
 
-    /// The file of the next I/O; none where the pass has ended on all.
+    /// Returns the file of the next I/O; `None` after the pass has ended on all.
     fn next(&mut self, service: FileService, choice: impl Fn(u64) -> u64) -> Option<u32> {
         if self.open.is_empty() {
             return None;
@@ -58,17 +58,18 @@ impl Turn {
         Some(self.open[self.at])
     }
 
-    /// The pass has ended on the file whose turn it is.
+    /// Ends the pass on the current file.
     fn end(&mut self) {
         self.open.remove(self.at);
         self.left = 0;
-        // The next in turn moved up to its place.
+        // The next file moved to this index.
         self.at = self.at.checked_sub(1).unwrap_or(self.open.len().saturating_sub(1));
     }
 }
 
 impl Steps {
-    /// The first pass of `job` over its files: the region of each, and its block size in bytes; at least one.
+    /// Starts the first pass of `job` over its files, at least one, each given by region and block size in
+    /// bytes.
     ///
     /// # Errors
     /// As [`Generator::new`].
@@ -86,13 +87,13 @@ impl Steps {
         Ok(Steps { generators, service: job.file_service, seed, turn })
     }
 
-    /// The next step of this pass; `None` at its end.
+    /// Returns the next step of this pass; `None` at its end.
     #[inline]
     pub(crate) fn next_step(&mut self) -> Option<Step> {
         self.step_of(None)
     }
 
-    /// The same, of a mixed workload with a way that the caller chose. Its writes cannot be listed again then.
+    /// Returns the next step of a mixed workload in the given way. Such a pass cannot be replayed.
     pub(crate) fn next_step_of(&mut self, way: Way) -> Option<Step> {
         self.step_of(Some(way))
     }
@@ -116,7 +117,7 @@ impl Steps {
         None
     }
 
-    /// A step of a file's generator as one of the job.
+    /// Converts a step of a file's generator to one of the job.
     fn of_file(&self, step: Step, file: u32) -> Step {
         Step { file, number: step.number * self.generators.len() as u64 + u64::from(file), ..step }
     }
@@ -127,28 +128,28 @@ impl Steps {
         self.turn = Turn::new(self.generators.len());
     }
 
-    /// The number of this pass, from zero.
+    /// Returns the number of this pass, from zero.
     pub(crate) fn pass(&self) -> u64 {
         self.generators[0].pass()
     }
 
-    /// How many steps of this pass were taken, on all files.
+    /// Returns how many steps of this pass were taken, on all files.
     pub(crate) fn position(&self) -> u64 {
         self.generators.iter().map(Generator::position).sum()
     }
 
-    /// Whether two writes or trims of one pass may touch the same bytes.
+    /// Returns whether two writes or trims of one pass may overlap.
     pub(crate) fn may_overlap(&self) -> bool {
         self.generators.iter().any(Generator::may_overlap)
     }
 
-    /// Whether no step that was taken since changes any of what this one wrote.
+    /// Returns whether no later step has changed what this one wrote.
     pub(crate) fn is_intact(&self, step: &Step) -> bool {
         let number = step.number / self.generators.len() as u64;
         self.generators[step.file as usize].is_intact(&Step { number, ..*step })
     }
 
-    /// Goes to where it would be after `position` steps of `pass`, in a time that grows with them.
+    /// Moves to the state after `position` steps of `pass`, in time proportional to `position`.
     pub(crate) fn skip_to(&mut self, pass: u64, position: u64) {
         self.generators.iter_mut().for_each(|generator| generator.start_pass(pass));
         self.turn = Turn::new(self.generators.len());
@@ -159,7 +160,7 @@ impl Steps {
         }
     }
 
-    /// What this pass wrote so far, file by file: of each as [`Generator::written`] lists it.
+    /// Lists this pass's writes so far, file by file, as [`Generator::written`] does.
     pub(crate) fn written(&self) -> impl Iterator<Item = Step> + Send + 'static {
         let files: Vec<Written> = self.generators.iter().map(Generator::written).collect();
         let count = files.len() as u64;
@@ -185,7 +186,7 @@ mod tests {
         FileService { order, ios }
     }
 
-    /// Over files of so many blocks each.
+    /// Creates steps over files with the given numbers of blocks.
     fn steps(rw: &str, service: FileService, blocks: &[u64]) -> Steps {
         let job = JobOptions { rw: workload(rw), file_service: service, ..job() };
         let regions: Vec<_> =
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn random_runs_are_as_long_as_asked() {
         let files = files("read", service(FileOrder::Random, 5), &[50, 50, 50]);
-        // While all files are open, a file is left only after a multiple of five.
+        // While all files are open, a file is left only after a multiple of five I/Os.
         let runs: Vec<_> = files[..50].chunks(5).collect();
         assert!(runs.iter().all(|run| run.iter().all(|file| *file == run[0])), "{files:?}");
     }

@@ -1,4 +1,4 @@
-//! Passes as a whole, against a model that remembers everything.
+//! Tests whole passes against a model that records everything.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +23,12 @@ fn steps(generator: &mut Generator) -> Vec<Step> {
     std::iter::from_fn(|| generator.next_step()).collect()
 }
 
-/// Offsets of all steps in KiB, from the start of the region.
+/// Returns all steps' offsets in KiB from the start of the region.
 fn offsets(generator: &mut Generator) -> Vec<u64> {
     steps(generator).iter().map(|step| (step.offset - REGION.start) >> 10).collect()
 }
 
-/// How often each unit of 512 bytes was touched.
+/// Counts how many times each unit of 512 bytes was touched.
 fn touched(steps: &[Step]) -> Vec<u64> {
     let mut counts = vec![0; (REGION.bytes / 512) as usize];
     for step in steps {
@@ -59,7 +59,7 @@ fn any_distribution() -> impl Strategy<Value = Distribution> {
 }
 
 prop_compose! {
-    /// Any job that there can be.
+    /// Generates arbitrary jobs.
     fn any_job()(
         rw in prop::sample::select(vec![
             "read", "write", "trim", "rw", "trimwrite", "randread", "randwrite", "randtrim", "randrw", "randtrimwrite",
@@ -87,7 +87,7 @@ prop_compose! {
     }
 }
 
-/// The steps whose every unit they changed last, in their order.
+/// Returns the steps that were the last to change all their units, in order.
 fn last_writers(steps: &[Step]) -> Vec<Step> {
     let mut last = BTreeMap::new();
     let units = |step: &Step| step.offset / 512..(step.offset + step.bytes) / 512;
@@ -275,7 +275,7 @@ fn what_was_trimmed_and_not_yet_written_counts_as_not_written() {
     let job = JobOptions { norandommap: true, ..of("randtrimwrite") };
     let mut generator = generator(&job);
     let mut all = Vec::new();
-    // Until a place is trimmed that was written before.
+    // Continues until a place is trimmed that was written before.
     loop {
         let step = generator.next_step().expect("16 draws of 16 have a place twice");
         let again =

@@ -1,4 +1,4 @@
-//! Which way the next I/O goes.
+//! Chooses the way of the next I/O.
 
 use super::random::{Stream, happens};
 use crate::options::Workload;
@@ -7,19 +7,19 @@ use crate::way::Way;
 /// The ways of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ways {
-    /// All the same.
+    /// A single way.
     Only(Way),
-    /// Reads with this share in percent, and writes.
+    /// Reads with this percentage, and writes.
     Mixed(u8),
     /// Each place is trimmed, then written.
     TrimThenWrite,
 }
 
 impl Ways {
-    /// The ways of `workload`, with `read_percent` of a mix.
+    /// Converts `workload`, with `read_percent` for a mix.
     ///
     /// # Errors
-    /// There is no such workload; says which there are.
+    /// There is no such workload; lists the existing ones.
     pub(super) fn new(workload: &Workload, read_percent: u8) -> Result<Ways, String> {
         match (workload.reads, workload.writes, workload.trims) {
             (true, false, false) => Ok(Ways::Only(Way::Read)),
@@ -32,7 +32,7 @@ impl Ways {
         }
     }
 
-    /// The way of a new place, where there is a choice by the random number of a position.
+    /// Returns the way of a new place; a mix uses the random number of the position.
     #[inline]
     pub(super) fn pick(self, random: Stream, position: u64) -> Way {
         match self {
@@ -43,7 +43,7 @@ impl Ways {
         }
     }
 
-    /// Those that a place is chosen for; what was trimmed is then written, as long as it was.
+    /// Returns the ways that get new places; a write after a trim reuses the trim's place and length.
     pub(super) fn all(self) -> Vec<Way> {
         match self {
             Ways::Only(way) => vec![way],

@@ -1,8 +1,8 @@
-//! `adit gpu trace`: one layer of a model's KV blocks, from a store to the GPU's memory, step by step.
+//! `adit gpu trace`: moves one layer of a model's KV blocks from a store to the GPU's memory, step by step.
 //!
-//! A store is made and filled; it plans the reads of a layer, and the GPU carries them out through rings of its own, into
-//! the pages of a paged cache; where it cannot, CPU threads stage them. What the CPU does is a step with a time; what is
-//! sent to the device is counted. At the end each block is compared with the store's checksums.
+//! Creates and fills a store, which plans the reads of a layer. The GPU carries them out through its own rings
+//! into the pages of a paged cache; if it cannot, CPU threads stage them. The CPU's actions are steps with
+//! times; what is sent to the device is counted. At the end each block is compared with the store's checksums.
 
 mod pages;
 mod shelf;
@@ -45,24 +45,24 @@ The target is formatted as a store. Without one a software controller in memory 
 Exit codes: 0 the layer arrived intact, by rings or staged by CPU threads, 1 the target, the store, the rings or CUDA \
 failed, or a block is not what was put, 2 an option or the target cannot be, 3 no GPU, 130 interrupted.";
 
-/// How long the layer's commands may take.
+/// Time limit of the layer's commands.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Most KV blocks of a trace.
+/// Maximum KV blocks of a trace.
 const BLOCKS_MAX: i64 = 65_536;
-/// Most queue pairs of the rings: the store has one of those that are asked for.
+/// Maximum queue pairs of the rings; the store uses one of those requested.
 const QUEUES_MAX: i64 = shelf::QUEUES as i64 - 1;
 
-/// Takes one layer of KV blocks from a store to the GPU through its rings, and tells every step
+/// Moves one layer of KV blocks from a store to the GPU through its rings, and shows every step
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TraceArgs {
-    /// The device, on which a store is made; without one a software controller in memory
+    /// The device, on which a store is created; by default a software controller in memory
     target: Option<Target>,
 
     #[command(flatten)]
     gpu: GpuArg,
 
-    /// A model, whose layers the blocks have
+    /// The model whose layers the blocks have
     #[arg(long, value_name = "NAME", default_value = "llama-3-8b")]
     model: String,
 
@@ -74,7 +74,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=512))]
     layers: u32,
 
-    /// Queue pairs that the GPU drives, 1 to 63: one more is the store's
+    /// Queue pairs that the GPU drives, 1 to 63; the store uses another one
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=QUEUES_MAX))]
     queues: u32,
 
@@ -86,15 +86,15 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     sms: u32,
 
-    /// A kernel for this layer, or one that runs as long as the rings do
+    /// A kernel for this layer only, or one that runs as long as the rings exist
     #[arg(long, value_enum, default_value_t = Kernel::OneShot)]
     kernel: Kernel,
 
-    /// Where the pages lie; rings lie beside them where that works, and otherwise in host memory
+    /// Where the pages are; the rings are in the same memory if that works, otherwise in host memory
     #[arg(long, value_enum, default_value_t = Placement::Hbm)]
     placement: Placement,
 
-    /// Overwrites what is on the target
+    /// Overwrites data on the target
     #[arg(long)]
     force: bool,
 
@@ -103,7 +103,7 @@ pub(crate) struct TraceArgs {
     json: bool,
 }
 
-/// [`KernelChoice`] as it is written.
+/// [`KernelChoice`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kernel {
     OneShot,
@@ -113,10 +113,10 @@ enum Kernel {
 /// Runs the command.
 ///
 /// # Errors
-/// That there is no GPU; what the target, the store or the rings did wrong; a block that is not what was put; that the
-/// user ended it.
+/// No GPU; an error of the target, the store or the rings; a block that differs from what was put; an interrupt
+/// by the user.
 pub(crate) fn run(args: &TraceArgs) -> Result<()> {
-    // First what is wrong on any machine.
+    // Reports errors first that do not depend on the machine.
     let layout = shelf::layout(&args.model, args.layers)?;
     let target = args.target.clone().map_or_else(|| memory(args, &layout), Ok)?;
     shelf::check(&target)?;
@@ -133,10 +133,10 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     })
 }
 
-/// Refuses more multiprocessors than there are.
+/// Refuses more multiprocessors than the GPU has.
 ///
 /// # Errors
-/// A usage failure that names their number.
+/// A usage failure with their number.
 fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
     let there = gpu.info().sm_count;
     if asked <= there {
@@ -145,7 +145,7 @@ fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
     Err(Failure::usage(format!("--sms {asked}: the GPU has {there} multiprocessors")))
 }
 
-/// A software controller in memory with room for the blocks.
+/// Returns a software controller in memory with room for the blocks.
 fn memory(args: &TraceArgs, layout: &Layout) -> Result<Target> {
     let bytes = Room::of(layout, args.blocks).bytes;
     Ok(format!("soft:mem={}M,lba=4096", bytes >> 20).parse()?)
@@ -166,7 +166,7 @@ fn options(args: &TraceArgs) -> Options {
     }
 }
 
-/// A layer on its way.
+/// The transfer of a layer.
 struct Journey<'a> {
     args: &'a TraceArgs,
     gpu: &'a Arc<Gpu>,
@@ -177,10 +177,10 @@ struct Journey<'a> {
     lba_bytes: u32,
 }
 
-/// Has the rings read the last layer, and looks whether it is what was put.
+/// Makes the rings read the last layer, and verifies it.
 ///
 /// # Errors
-/// What the rings did wrong; a block that is not what was put; that the user ended it.
+/// An error of the rings; a block that differs from what was put; an interrupt by the user.
 fn trace(
     args: &TraceArgs,
     gpu: &Arc<Gpu>,
@@ -242,10 +242,10 @@ impl Journey<'_> {
         Ok(Told { scene: self.scene(shelf), timeline, counts: self.counts(&outcome)? })
     }
 
-    /// Stops the rings if the user asks for the end.
+    /// Stops the rings if the user interrupts.
     ///
     /// # Errors
-    /// That he did.
+    /// The interrupt.
     fn heed(&self) -> Result<()> {
         if !self.interrupt.requested() {
             return Ok(());
@@ -257,7 +257,7 @@ impl Journey<'_> {
     }
 
     /// # Errors
-    /// What failed, or is not what was put.
+    /// A failed transfer, or a block that differs from what was put.
     fn check(&self, outcome: &Outcome) -> Result<()> {
         if let Some((position, ended)) = outcome.failed.first() {
             return Err(Failure::failed(format!(
@@ -279,7 +279,7 @@ impl Journey<'_> {
         Ok(())
     }
 
-    /// What the trace is of.
+    /// Describes the setup of the trace.
     fn scene(&self, shelf: &Shelf) -> Vec<(&'static str, String)> {
         let (tensors, bytes) = (self.pages.tensors(), self.pages.region_bytes().iter().sum());
         let reads: usize = self.plan.parts.iter().map(|part| part.plan.transfers().len()).sum();
@@ -301,7 +301,7 @@ impl Journey<'_> {
         ]
     }
 
-    /// Who carries the layer out, and how.
+    /// Describes what carries the layer out.
     fn rings(&self) -> String {
         let about = self.uring.description();
         if let Some(why) = &about.why_staged {
@@ -338,7 +338,7 @@ impl Journey<'_> {
     }
 }
 
-/// Where the pages lie, and how the device reaches them.
+/// Describes where the pages are, and how the device reaches them.
 fn where_it_lies(pool: &Pool) -> String {
     let place = pool.place().name();
     match pool.path() {
@@ -348,7 +348,7 @@ fn where_it_lies(pool: &Pool) -> String {
     }
 }
 
-/// Who carries the layer out, in the words of the steps.
+/// The words for what carries the layer out.
 struct Carrier {
     has: &'static str,
     meanwhile: &'static str,
@@ -365,14 +365,14 @@ impl Carrier {
     }
 }
 
-/// What the CPU did, which it does once for a layer.
+/// Describes the CPU's work, done once per layer.
 fn filled(iocbs: &Iocbs) -> String {
     let (commands, blocks) = (iocbs.commands(), iocbs.blocks());
     let plural = if blocks == 1 { "" } else { "s" };
     format!("the CPU fills {blocks} control block{plural}, once: {commands} commands")
 }
 
-/// What is told of a layer.
+/// The report of a layer.
 struct Told {
     scene: Vec<(&'static str, String)>,
     timeline: Timeline,

@@ -1,11 +1,10 @@
 //! The pages of a paged KV cache on the GPU, and the transfers that fill them from a store's plan.
 //!
-//! A region of the pool holds one tensor of every block (keys, or values): a page for each block, in the order in which a
-//! cache that has been in use hands its pages out, which is none. So every tensor of every block lies by itself, as in a
-//! server.
+//! A region of the pool holds one tensor (keys or values) of every block: a page per block, in the random order
+//! in which a used cache hands out its pages. So, as in a server, no two tensors of a block are adjacent.
 //!
-//! Invariants: a block has one page, and no two blocks have the same; what a plan reads into an item's memory goes byte
-//! for byte to its block's pages.
+//! Invariants: each block has exactly one page, shared with no other block; what a plan reads into an item's
+//! memory goes byte for byte to its block's pages.
 
 use adit_gpu::{Direction, Transfer};
 use adit_kvstore::layout::Layout;
@@ -15,22 +14,22 @@ use adit_kvstore::{Place, UNIT_BYTES};
 use crate::failure::Result;
 use adit_bench::mix;
 
-/// Which page each block has is drawn with this seed, so that a trace can be made again.
+/// Seed of the assignment of pages to blocks, fixed for reproducible traces.
 const SEED: u64 = 0xad17;
 
-/// Where the blocks of a layer lie in the pool.
+/// Where the blocks of a layer are in the pool.
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
     /// Bytes of a page: a tensor, padded to whole units.
     page_bytes: u64,
-    /// Tensors of a layer, each of which has a region.
+    /// Tensors of a layer, one region each.
     regions: u16,
     /// The page of each block.
     page_of: Vec<u32>,
 }
 
 impl Pages {
-    /// Pages for so many blocks of a layout.
+    /// Creates pages for `blocks` blocks of a layout.
     pub(super) fn new(layout: &Layout, blocks: u32) -> Pages {
         let page_bytes = layout.tensor_units() * UNIT_BYTES;
         let regions = u16::from(layout.block().tensors_per_layer);
@@ -41,18 +40,18 @@ impl Pages {
         Pages { page_bytes, regions, page_of }
     }
 
-    /// Bytes of each region of the pool.
+    /// Returns the bytes of each region of the pool.
     pub(super) fn region_bytes(&self) -> Vec<u64> {
         vec![self.page_bytes * self.page_of.len() as u64; usize::from(self.regions)]
     }
 
-    /// Tensors of the layer: pages that are filled.
+    /// Returns the tensors of the layer, that is, the pages to fill.
     pub(super) fn tensors(&self) -> u64 {
         u64::from(self.regions) * self.page_of.len() as u64
     }
 
-    /// What the GPU is to read so that the pages hold what this part of a plan reads: nothing is copied, each transfer is
-    /// made when it is asked for.
+    /// Returns the reads that fill the pages with this part of a plan. Transfers are created on demand, without
+    /// copying.
     pub(super) fn transfers<'a>(
         &'a self,
         part: &'a ShardTransfers,
@@ -72,7 +71,8 @@ impl Pages {
         })
     }
 
-    /// A slice of a block's memory, cut at the ends of pages: where in the slice, and which bytes of which region.
+    /// Splits a slice of a block's memory at page boundaries: position in the slice, region, offset in the
+    /// region, bytes.
     fn pieces(&self, block: u32, slice: Slice) -> impl Iterator<Item = (u64, u16, u64, u64)> {
         let page = u64::from(self.page_of[block as usize]) * self.page_bytes;
         let (page_bytes, end) = (self.page_bytes, slice.offset + slice.bytes);
@@ -84,7 +84,7 @@ impl Pages {
         })
     }
 
-    /// The bytes of a block as one: its page in each region, in order. `read` copies out of a region.
+    /// Returns the bytes of a block: its page in each region, in order. `read` copies from a region.
     ///
     /// # Errors
     /// As `read`.
@@ -102,7 +102,7 @@ impl Pages {
     }
 }
 
-/// The slices of a command, each with where it begins on the device.
+/// Returns the slices of a command, each with its start on the device.
 fn placed<'a>(
     plan: &'a Plan,
     whole: &'a store::Transfer,
@@ -114,7 +114,7 @@ fn placed<'a>(
     })
 }
 
-/// The place so many bytes, whole units, behind another.
+/// Returns the place `bytes`, in whole units, after another.
 fn behind(place: Place, bytes: u64) -> Place {
     Place { unit: place.unit + bytes / UNIT_BYTES, ..place }
 }
@@ -129,7 +129,7 @@ mod tests {
 
     const FIRST_UNIT: u64 = 1000;
 
-    /// The plan of a layer of `blocks`, which lie side by side from [`FIRST_UNIT`] on.
+    /// The plan of a layer of `blocks` that are stored one after the other from [`FIRST_UNIT`].
     fn part(layout: &Layout, blocks: u32, command_bytes_max: u64) -> ShardTransfers {
         let bytes = layout.run_units() * UNIT_BYTES;
         let place = |item| Place { device: 0, unit: FIRST_UNIT + layout.run_units() * item };
@@ -139,7 +139,7 @@ mod tests {
         ShardTransfers { plan, items: Vec::new(), positions: (0..blocks).collect() }
     }
 
-    /// Which unit of the device each unit of the pool gets, by region and offset.
+    /// Returns the device unit each unit of the pool receives, by region and offset.
     fn carried_out(pages: &Pages, part: &ShardTransfers) -> BTreeMap<(u16, u64), u64> {
         let mut memory = BTreeMap::new();
         for transfer in pages.transfers(part, UNIT_BYTES as u32) {
@@ -156,7 +156,7 @@ mod tests {
     fn every_unit_of_a_plan_goes_to_its_blocks_pages_and_to_no_other() {
         let layout = Layout::named("llama-3-8b", 16).expect("it is known");
         let pages = Pages::new(&layout, 9);
-        // Commands that end within pages, and commands of several blocks.
+        // Commands that end within pages, and commands for several blocks.
         for command_bytes_max in [12 << 10, 1 << 20] {
             let part = part(&layout, 9, command_bytes_max);
             let memory = carried_out(&pages, &part);

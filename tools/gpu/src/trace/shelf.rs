@@ -1,7 +1,8 @@
-//! The store that a trace reads from: KV blocks of a model, put and committed, on a controller that the GPU's rings share.
+//! The store a trace reads from: KV blocks of a model, put and committed, on a controller shared with the GPU's
+//! rings.
 //!
-//! One controller serves both: the store drives a queue pair of its own from this thread, the rings have others. So it is
-//! opened as rings need it, with doorbells that are registers.
+//! The store drives a queue pair of its own from this thread, the rings have others. So the controller is
+//! opened as rings need it, with doorbells in registers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,52 +18,53 @@ use crate::human;
 use crate::interrupt::Interrupt;
 use adit_kv::{Blocks, Session, guard};
 
-/// I/O queues that are asked for: one is the store's, the others are for the rings.
+/// Requested I/O queues: one for the store, the others for the rings.
 pub(super) const QUEUES: u16 = 64;
-/// Fewest objects that a store is formatted for.
+/// Minimum objects a store is formatted for.
 const OBJECTS_MIN: u64 = 4096;
-/// Bytes of a device for an object's metadata: its part of the journal and of two checkpoints.
+/// Bytes of metadata on the device per object: its part of the journal and of two checkpoints.
 const OBJECT_BYTES: u64 = 256;
-/// Bytes of a device beside.
+/// Bytes of the device for everything else.
 const OWN_BYTES: u64 = 256 << 20;
 /// The sequence whose blocks are put.
 const SEQUENCE: u64 = 0;
-/// How long a plan may hold what it reads: longer than its commands may take.
+/// How long a plan may hold its objects: longer than its commands may take.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// What is put, and where.
+/// The blocks to put, and where.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
-    /// The device, which is formatted.
+    /// The device to format.
     pub(super) target: &'a Target,
-    /// Whether what is there may go.
+    /// Whether to overwrite data.
     pub(super) force: bool,
-    /// What blocks are like.
+    /// The blocks' layout.
     pub(super) layout: Layout,
-    /// KV blocks.
+    /// Number of KV blocks.
     pub(super) blocks: u32,
 }
 
-/// What a store needs for blocks, and for nothing else.
+/// The room a store needs for the blocks alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Objects that it is formatted for.
+    /// Objects it is formatted for.
     pub(super) objects: u64,
     /// Bytes of its device.
     pub(super) bytes: u64,
 }
 
 impl Room {
-    /// For so many blocks of a layout: their data twice, a usual object's metadata for each object, and the store's own.
+    /// Computes the room for `blocks` of a layout: their data twice, the usual metadata of each object, and the
+    /// store's own.
     pub(super) fn of(layout: &Layout, blocks: u32) -> Room {
-        // A block's record has a checksum for each tensor; half of the objects are for puts under way.
+        // A block's record has a checksum per tensor; half of the objects are for puts in progress.
         let objects = u64::from(blocks) * (4 + u64::from(layout.tensors()) / 8);
         let objects = objects.max(OBJECTS_MIN);
         let data = u64::from(blocks) * layout.block_units() * UNIT_BYTES;
         Room { objects, bytes: 2 * data + objects * OBJECT_BYTES + OWN_BYTES }
     }
 
-    /// Says what to do about a failure on a device of `bytes`, if that is too small.
+    /// Adds advice to a failure on a device of `bytes`, if that is too small.
     fn explain(self, failure: Failure, bytes: u64) -> Failure {
         if bytes >= self.bytes || failure.code() == INTERRUPTED {
             return failure;
@@ -85,7 +87,7 @@ impl Shelf {
     /// Formats the device and puts the blocks.
     ///
     /// # Errors
-    /// What the device has that is not to be overwritten, or did wrong; that the user ended it.
+    /// Data that must not be overwritten, or an error of the device; an interrupt by the user.
     pub(super) fn fill(wanted: &Wanted, interrupt: &Interrupt) -> Result<Shelf> {
         let options = DeviceOptions {
             queue_count: QUEUES,
@@ -124,10 +126,11 @@ impl Shelf {
         Ok(Shelf { controller, namespace, layout: wanted.layout, blocks: wanted.blocks, session })
     }
 
-    /// The reads of one layer of all blocks, which are held until [`Shelf::release`]. Items are counted as blocks.
+    /// Plans the reads of one layer of all blocks, which are held until [`Shelf::release`]. Items are numbered
+    /// like blocks.
     ///
     /// # Errors
-    /// When a block is not there.
+    /// When a block is missing.
     pub(super) fn plan(&mut self, layer: u32) -> Result<Transfers<LocalLease>> {
         let asked: Vec<_> = (0..u64::from(self.blocks))
             .map(|block| (Blocks::key(SEQUENCE, block), Part::Layer(layer)))
@@ -144,34 +147,35 @@ impl Shelf {
         }
     }
 
-    /// Lets go of what a plan holds.
+    /// Releases what a plan holds.
     pub(super) fn release(&mut self, lease: LocalLease) {
         self.session.local_mut().release(lease);
     }
 
-    /// Makes everything durable and lets the device go.
+    /// Makes everything durable and releases the device.
     ///
     /// # Errors
-    /// Why the store could not.
+    /// Why the store failed.
     pub(super) fn close(self) -> Result<()> {
         self.session.close()
     }
 }
 
-/// Blocks of a model with fewer layers: a trace reads one of them, and the others take room only.
+/// Returns the layout of a model's blocks with fewer layers: a trace reads one layer, and the others only take
+/// space.
 ///
 /// # Errors
-/// A usage failure that has the models' names.
+/// A usage failure that lists the models' names.
 pub(super) fn layout(model: &str, layers: u32) -> Result<Layout> {
     let whole = Blocks::layout(model)?;
     let layers = layers.min(whole.block().layers);
     Ok(Layout::new(BlockShape { layers, ..*whole.block() }, whole.order())?)
 }
 
-/// Refuses a target that no GPU drives queues of, whatever it is.
+/// Refuses a target without queues that a GPU can drive.
 ///
 /// # Errors
-/// A usage failure that says which are driven.
+/// A usage failure that says which targets have them.
 pub(super) fn check(target: &Target) -> Result<()> {
     match target {
         Target::Kernel(_) => Err(no_controller(target)),

@@ -1,4 +1,4 @@
-//! What happened when: steps with the time at which each was over, and how they are told.
+//! Records steps with the time at which each ended, and formats them.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 
-/// Steps in the order in which they happened.
+/// Steps in the order they happened.
 #[derive(Debug)]
 pub(super) struct Timeline {
     begun: Instant,
@@ -15,19 +15,19 @@ pub(super) struct Timeline {
 
 #[derive(Debug)]
 struct Step {
-    /// Since the time line began.
+    /// Time since the start.
     at: Duration,
     what: &'static str,
     detail: String,
 }
 
 impl Timeline {
-    /// One that begins now.
+    /// Starts a timeline.
     pub(super) fn begin() -> Timeline {
         Timeline { begun: Instant::now(), steps: Vec::new() }
     }
 
-    /// A step is over.
+    /// Records the end of a step.
     pub(super) fn step(&mut self, what: &'static str, detail: impl Into<String>) {
         self.steps.push(Step { at: self.begun.elapsed(), what, detail: detail.into() });
     }
@@ -45,7 +45,7 @@ impl Timeline {
         )))
     }
 
-    /// A line for each step.
+    /// Formats a line for each step.
     pub(super) fn lines(&self) -> String {
         let line = |step: &Step| {
             let at_us = step.at.as_nanos() as f64 / 1e3;
@@ -54,7 +54,7 @@ impl Timeline {
         self.steps.iter().map(line).collect()
     }
 
-    /// For programs.
+    /// Formats the steps for programs.
     pub(super) fn json(&self) -> Value {
         let one = |step: &Step| json!({ "at_ns": step.at.as_nanos() as u64, "step": step.what, "detail": step.detail });
         self.steps.iter().map(one).collect()

@@ -1,4 +1,4 @@
-//! What a load runs on: a store, or in tests a model of one.
+//! What a load runs on: a store, or a model of one in tests.
 
 use adit_driver::{Buffer, Time};
 use adit_kvstore::Key;
@@ -8,21 +8,20 @@ use crate::failure::Result;
 
 /// The part of a store that a load needs.
 pub(super) trait Bed {
-    /// The present.
+    /// Returns the current time.
     fn now(&self) -> Time;
 
-    /// Hands in a request.
     fn submit(&mut self, now: Time, request: Request);
 
-    /// Gives each answer to `done`; returns how much moved. Where nothing did, it may have waited a moment.
+    /// Passes each answer to `done`; returns how many there were. Without any, it may have waited briefly.
     fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> usize;
 
-    /// How many of `keys` there are before the first that is missing.
+    /// Returns how many of `keys` exist before the first that is missing.
     fn lookup_prefix(&mut self, now: Time, keys: &[Key]) -> usize;
 
-    /// Memory for requests.
+    /// Allocates memory for requests.
     ///
     /// # Errors
-    /// When there is no more.
+    /// When there is not enough memory.
     fn allocate(&mut self, bytes: usize) -> Result<Buffer>;
 }

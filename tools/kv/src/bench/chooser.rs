@@ -1,30 +1,30 @@
-//! Which objects an operation is about, and what it does with them.
+//! Chooses the objects of each operation and what to do with them.
 //!
-//! All follows from a seed. YCSB's distributions are those of its core workloads: Zipf with theta 0.99 scattered over
-//! the objects, and for `ycsb-d` Zipf from the newest backwards.
+//! All choices follow from a seed. The distributions are those of YCSB's core workloads: Zipf with theta 0.99
+//! scattered over the objects, and for `ycsb-d` Zipf from the newest backwards.
 
 use super::workload::Ycsb;
 use adit_bench::{Distribution, Draw, Stream, below};
 
 /// YCSB's theta.
 const THETA: f64 = 0.99;
-/// Objects of a scan of `ycsb-e`, at most; YCSB draws its length evenly from 1 on.
+/// Maximum objects of a scan in `ycsb-e`; YCSB draws the length uniformly from 1.
 pub(super) const SCAN_MAX: u64 = 100;
 
-/// Something to do.
+/// An operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Reads so many objects from this one on.
+    /// Reads a number of objects, starting with this one.
     Get(u64, u64),
-    /// Puts an object again.
+    /// Overwrites an object.
     Update(u64),
-    /// Puts an object that was not there.
+    /// Puts a new object.
     Insert(u64),
     /// Reads an object, then puts it.
     Modify(u64),
 }
 
-/// How often an operation is what, in percent; the rest are gets of one object.
+/// Percentages of operations; the rest are gets of one object.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mix {
     update: u64,
@@ -33,24 +33,24 @@ struct Mix {
     scan: u64,
 }
 
-/// Draws one step after another.
+/// Draws consecutive steps.
 #[derive(Debug)]
 pub(super) struct Chooser {
     mix: Mix,
     draw: Draw,
     is_latest: bool,
-    /// Objects that there were at first.
+    /// Initial number of objects.
     loaded: u64,
-    /// Objects that there are now, and those that are being inserted.
+    /// Current number of objects, including those being inserted.
     count: u64,
-    /// Objects up to the first whose insert has not ended: those that may be read.
+    /// Number of objects before the first whose insert is in progress; these may be read.
     settled: u64,
     stream: Stream,
     index: u64,
 }
 
 impl Chooser {
-    /// Reads `get_percent` of all times, and puts otherwise, all of `count` objects alike.
+    /// Creates a chooser with `get_percent` reads, the rest puts, uniform over `count` objects.
     ///
     /// # Panics
     /// If there are no objects.
@@ -59,7 +59,7 @@ impl Chooser {
         Chooser::new(mix, &Distribution::Uniform, count, seed)
     }
 
-    /// As a workload of YCSB's over `count` objects.
+    /// Creates a chooser for a YCSB workload over `count` objects.
     ///
     /// # Panics
     /// If there are no objects.
@@ -94,14 +94,13 @@ impl Chooser {
         }
     }
 
-    /// Inserts that have ended are read from now on, in their order.
+    /// Makes inserts that have ended available for reads, in order.
     pub(super) fn settle(&mut self, has_ended: impl Fn(u64) -> bool) {
         while self.settled < self.count && has_ended(self.settled) {
             self.settled += 1;
         }
     }
 
-    /// The next one.
     pub(super) fn next(&mut self) -> Step {
         let at = self.index * 3;
         self.index += 1;
@@ -129,7 +128,7 @@ impl Chooser {
         }
     }
 
-    /// The object that a random number stands for. What was inserted is the newest, from which the latest are counted.
+    /// Maps a random number to an object. `ycsb-d` counts backwards from the newest.
     fn object(&self, random: u64) -> u64 {
         let place = self.draw.place(random);
         debug_assert!(place < self.loaded);

@@ -1,28 +1,25 @@
-//! What objects hold, so that each byte that is read can be told to be the right one.
+//! The contents of objects, which identify every byte read.
 //!
-//! All objects hold the same noise; in each unit of 4 KiB its first bytes are a stamp of the object, its generation
-//! (how often it was put before) and the unit. A buffer that was put or read is noise with stamps again, so that a
-//! put costs the stamps only.
+//! All objects hold the same noise; each unit of 4 KiB begins with a stamp of the object, its generation (how
+//! often it was put before) and the unit. A used buffer contains the noise already, so a put only rewrites the
+//! stamps.
 
 use adit_bench::noise;
 
-/// Bytes of a unit, each of which has a stamp.
 const UNIT_BYTES: usize = adit_kvstore::UNIT_BYTES as usize;
-/// Bytes of a stamp.
 const STAMP_BYTES: usize = 24;
-/// What noise is made from; all runs have the same, so that one can read what another put.
+/// Seed of the noise, equal in all runs, so that one can read another's objects.
 const NOISE_SEED: u64 = 0xad17;
 
-/// What an object should hold.
+/// The expected contents of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expected {
-    /// Which object.
     pub(super) object: u64,
-    /// The generations that it may have, both included.
+    /// The smallest and the greatest valid generation.
     pub(super) generations: (u64, u64),
 }
 
-/// Makes and checks contents.
+/// Generates and checks contents.
 #[derive(Clone, Debug)]
 pub(super) struct Contents {
     template: Vec<u8>,
@@ -30,21 +27,22 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// For objects of `bytes`; `is_thorough` compares every byte that is read, otherwise the stamps.
+    /// Creates the contents of objects of `bytes`; with `is_thorough`, checks compare every byte instead of
+    /// only the stamps.
     pub(super) fn new(bytes: usize, is_thorough: bool) -> Contents {
         let mut template = vec![0; bytes];
         noise(&mut template, NOISE_SEED);
         Contents { template, is_thorough }
     }
 
-    /// Makes a fresh buffer ready; behind the object's end it is zero.
+    /// Fills a new buffer; zeroes the part after the object's end.
     pub(super) fn initial(&self, buffer: &mut [u8]) {
         let (object, padding) = buffer.split_at_mut(self.template.len());
         object.copy_from_slice(&self.template);
         padding.fill(0);
     }
 
-    /// Makes a buffer that is ready hold a generation of an object.
+    /// Stamps a filled buffer with an object and its generation.
     pub(super) fn stamp(&self, buffer: &mut [u8], object: u64, generation: u64) {
         let units = buffer[..self.template.len()].chunks_mut(UNIT_BYTES);
         for (unit, bytes) in (0..).zip(units) {
@@ -53,14 +51,14 @@ impl Contents {
         }
     }
 
-    /// Checks what was read.
+    /// Checks a buffer that was read.
     ///
     /// # Errors
-    /// Where it is wrong and how, in words.
+    /// A description of the first difference.
     pub(super) fn check(&self, buffer: &[u8], expected: Expected) -> Result<(), String> {
         let data = &buffer[..self.template.len()];
         let Some(generation) = generation_of(data) else {
-            // Too short for a generation: the object is all there is to see.
+            // Too short for a generation, so only the object can be checked.
             let len = data.len().min(size_of::<u64>());
             return same(&data[..len], &stamp(expected.object, 0, 0)[..len], expected.object, 0);
         };
@@ -93,7 +91,7 @@ fn stamp(object: u64, generation: u64, unit: u64) -> [u8; STAMP_BYTES] {
     stamp
 }
 
-/// The generation of an object, by its first unit.
+/// Returns the generation in an object's first unit.
 fn generation_of(data: &[u8]) -> Option<u64> {
     let bytes = data.get(8..16)?;
     Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))

@@ -1,61 +1,61 @@
-//! What a run counts.
+//! A run's counts.
 
 use std::time::Duration;
 
 use adit_bench::Latency;
 
-/// Everything that was counted.
+/// All counts of a run.
 #[derive(Debug)]
 pub(super) struct Counted {
-    /// Objects that were read, or not found.
+    /// Gets, found or not.
     pub(super) get: Way,
-    /// Objects that were put.
+    /// Puts.
     pub(super) put: Way,
-    /// Gets that found nothing.
+    /// Gets that found no object.
     pub(super) misses: u64,
-    /// Puts that the store did not take.
+    /// Puts that the store declined.
     pub(super) declined: u64,
-    /// What a trace came to.
+    /// The counts of a trace.
     pub(super) replayed: Option<Replayed>,
-    /// What restoring layers came to.
+    /// The counts of restored layers.
     pub(super) restored: Option<Restored>,
 }
 
-/// One direction.
+/// The counts of one direction.
 #[derive(Debug)]
 pub(super) struct Way {
     /// Bytes of objects.
     pub(super) bytes: u64,
-    /// From the request to its answer.
+    /// Time from the request to its answer.
     pub(super) latency: Latency,
-    /// How long it took, where it was not done all the time.
+    /// How long the direction was active, if not all the time.
     pub(super) took: Option<Duration>,
 }
 
-/// What a trace came to.
+/// The counts of a trace.
 #[derive(Debug)]
 pub(super) struct Replayed {
     /// Requests of the trace.
     pub(super) requests: u64,
-    /// KV blocks that they named.
+    /// KV blocks they named.
     pub(super) references: u64,
-    /// Those that were there, before the first of a request that was not.
+    /// Blocks that existed, up to the first missing one of each request.
     pub(super) prefix_hits: u64,
-    /// From a request's lookup until its last block was read or put.
+    /// Time from a request's lookup until its last block was read or put.
     pub(super) latency: Latency,
 }
 
-/// What restoring layers came to.
+/// The counts of restored layers.
 #[derive(Debug)]
 pub(super) struct Restored {
-    /// Layers of sequences that were restored.
+    /// Restored layers of sequences.
     pub(super) layers: u64,
-    /// From a layer's request until all its tensors were there.
+    /// Time from a layer's request until all its tensors were read.
     pub(super) latency: Latency,
 }
 
 impl Counted {
-    /// Nothing yet.
+    /// Creates empty counts.
     pub(super) fn new() -> Counted {
         Counted {
             get: Way::new(),
@@ -73,34 +73,34 @@ impl Way {
         Way { bytes: 0, latency: Latency::new(), took: None }
     }
 
-    /// Counts one.
+    /// Counts one object.
     #[inline]
     pub(super) fn record(&mut self, bytes: u64, latency: Duration) {
         self.bytes += bytes;
         self.latency.record(latency.as_nanos() as u64);
     }
 
-    /// Counts several that took a time together in which there was nothing else.
+    /// Counts several objects that took `took` together, without anything else running.
     pub(super) fn record_together(&mut self, count: u64, bytes: u64, took: Duration) {
         (0..count).for_each(|_| self.record(bytes / count, took));
         *self.took.get_or_insert_default() += took;
     }
 
-    /// How many there were.
+    /// Returns the number of operations.
     pub(super) fn ops(&self) -> u64 {
         self.latency.count()
     }
 }
 
 impl Replayed {
-    /// Nothing yet.
+    /// Creates empty counts.
     pub(super) fn new() -> Replayed {
         Replayed { requests: 0, references: 0, prefix_hits: 0, latency: Latency::new() }
     }
 }
 
 impl Restored {
-    /// Nothing yet.
+    /// Creates empty counts.
     pub(super) fn new() -> Restored {
         Restored { layers: 0, latency: Latency::new() }
     }

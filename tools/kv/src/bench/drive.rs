@@ -1,4 +1,4 @@
-//! The loops: one thread that keeps so many items in flight until it is told to stop, or has done all.
+//! The loops: one thread that keeps a number of items in flight until it is stopped or finished.
 
 use std::time::Duration;
 
@@ -11,35 +11,34 @@ use super::engine::{Engine, Kind};
 use super::objects;
 use super::trace::TraceRequest;
 
-/// Between two looks at whether a run is to stop.
+/// Interval between checks for a stop.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// When a run ends, and who is told how far it is.
+/// Decides when a run ends, and reports its progress.
 pub(super) struct Watch<'a> {
-    /// When it ends by the clock.
+    /// When the time limit is reached.
     pub(super) until: Time,
-    /// Asked now and then with gets, puts and the share that is done in thousandths where that is known; false ends
-    /// the run.
+    /// Called regularly with the progress; returning false ends the run.
     pub(super) goes_on: &'a mut dyn FnMut(Far) -> bool,
-    /// When that was asked last.
+    /// The time of the last call.
     pub(super) looked: Time,
 }
 
-/// How far a run is.
+/// A run's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Far {
-    /// Objects that were read.
+    /// Objects read.
     pub(super) gets: u64,
-    /// Objects that were put.
+    /// Objects put.
     pub(super) puts: u64,
-    /// What is done of what there is to do.
+    /// Completed part of the work.
     pub(super) done: u64,
-    /// What there is to do; 0 where it has no end of its own.
+    /// Total work; 0 if the run has no end of its own.
     pub(super) whole: u64,
 }
 
 impl Watch<'_> {
-    /// Whether a run goes on.
+    /// Returns whether the run continues.
     fn goes_on<B: Bed>(&mut self, engine: &mut Engine<'_, B>, done: u64, whole: u64) -> bool {
         if engine.has_failed() {
             return false;
@@ -77,7 +76,7 @@ pub(super) fn fill<B: Bed>(
     next
 }
 
-/// Does what `chooser` says to the objects of `known` (all of `0..` where there is no list) until it is stopped.
+/// Applies `chooser`'s steps to the objects of `known` (to all of `0..` without a list) until stopped.
 pub(super) fn mix<B: Bed>(
     engine: &mut Engine<'_, B>,
     depth: usize,
@@ -86,7 +85,7 @@ pub(super) fn mix<B: Bed>(
     watch: &mut Watch<'_>,
 ) {
     let name = |number: u64| match known {
-        // What was inserted is behind the last that was known.
+        // Inserted objects follow the last known one.
         Some(known) => known.get(number as usize).copied().unwrap_or_else(|| {
             known.last().map_or(0, |last| last + 1) + (number - known.len() as u64)
         }),
@@ -104,7 +103,8 @@ pub(super) fn mix<B: Bed>(
                     engine.begin(Kind::Get, (from..from + length).map(name));
                 }
                 Step::Modify(object) => engine.begin(Kind::Modify, [name(object)].into_iter()),
-                // An object that is being put is drawn again later: of two puts nobody could say which is the last.
+                // An object is not put twice at the same time, because the order of two concurrent puts is
+                // unknown; it is drawn again later.
                 Step::Update(object) | Step::Insert(object) if engine.may_put(name(object)) => {
                     engine.begin(Kind::Put, [name(object)].into_iter());
                 }
@@ -116,9 +116,9 @@ pub(super) fn mix<B: Bed>(
     engine.drain();
 }
 
-/// Replays `trace` request by request: looks up the prefix, reads what is there, puts the rest.
+/// Replays `trace` request by request: looks up the prefix, reads the existing blocks, puts the rest.
 ///
-/// A request begins when the one before has ended, so that what is there does not depend on how fast anything is.
+/// Requests run one after the other, so that the set of existing blocks does not depend on timing.
 pub(super) fn replay<B: Bed>(
     engine: &mut Engine<'_, B>,
     depth: usize,
@@ -146,7 +146,7 @@ pub(super) fn replay<B: Bed>(
     }
 }
 
-/// Does one thing to all of `objects` in order, `depth` at a time, and waits for the last.
+/// Applies one operation to all of `objects` in order, `depth` at a time, and waits for the last.
 fn all<B: Bed>(engine: &mut Engine<'_, B>, depth: usize, kind: Kind, objects: &[u64]) {
     for &object in objects {
         while engine.in_flight() >= depth || (kind == Kind::Put && !engine.may_put(object)) {

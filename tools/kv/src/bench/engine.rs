@@ -1,7 +1,7 @@
-//! Gets and puts in flight: hands them in, takes them back, counts and checks them.
+//! Gets and puts in flight: submits them, takes the answers, counts and checks them.
 //!
-//! Memory is allocated at the start; what is in flight is bounded by it. The first thing that goes wrong is kept, and
-//! nothing begins after it.
+//! All memory is allocated at the start and bounds what is in flight. The first failure is kept, and no request
+//! is submitted after it.
 
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Time};
@@ -14,10 +14,10 @@ use super::counted::Counted;
 use super::objects::{self, Objects};
 use crate::failure::{Failure, Result};
 
-/// What an answer is judged: why it is wrong, in words.
+/// The check of an answer, or a description of what is wrong.
 type Judged = std::result::Result<(), String>;
 
-/// What is done to an object, in which order.
+/// What is done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Read.
@@ -33,7 +33,7 @@ pub(super) enum Kind {
 struct Flight {
     kind: Kind,
     object: u64,
-    /// The least generation that a get may find.
+    /// The smallest generation that a get may find.
     least: u64,
 }
 
@@ -45,7 +45,7 @@ struct Batch {
     left: usize,
 }
 
-/// See the module.
+/// Submits requests to a store and checks its answers.
 #[derive(Debug)]
 pub(super) struct Engine<'a, B> {
     bed: &'a mut B,
@@ -56,17 +56,18 @@ pub(super) struct Engine<'a, B> {
     batches: Vec<Batch>,
     unused: Vec<usize>,
     in_flight: usize,
-    /// Objects that were read to be put.
+    /// Objects read in order to be put.
     modified: Vec<u64>,
     counted: Counted,
     failure: Option<Failure>,
 }
 
 impl<'a, B: Bed> Engine<'a, B> {
-    /// With memory for `items` in flight, objects of `object_bytes`; `is_thorough` compares every byte that is read.
+    /// Creates an engine with memory for `items` in flight and objects of `object_bytes`; with `is_thorough`,
+    /// checks compare every byte.
     ///
     /// # Errors
-    /// When there is not so much memory.
+    /// When there is not enough memory.
     pub(super) fn new(
         bed: &'a mut B,
         object_bytes: u64,
@@ -80,7 +81,7 @@ impl<'a, B: Bed> Engine<'a, B> {
         let mut idle = Vec::with_capacity(items);
         for index in (0..items).rev() {
             let mut buffer = rest.split_off(index * buffer_bytes);
-            // Memory comes in whole pages.
+            // Memory is allocated in whole pages.
             drop(buffer.split_off(buffer_bytes));
             contents.initial(&mut buffer);
             idle.push(buffer);
@@ -100,50 +101,50 @@ impl<'a, B: Bed> Engine<'a, B> {
         })
     }
 
-    /// The store.
+    /// Returns the store.
     pub(super) fn bed(&mut self) -> &mut B {
         self.bed
     }
 
-    /// Items in flight.
+    /// Returns the number of items in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether something went wrong: nothing more is to begin.
+    /// Returns whether there was a failure, after which nothing may begin.
     pub(super) fn has_failed(&self) -> bool {
         self.failure.is_some()
     }
 
-    /// Whether a put of it may begin.
+    /// Returns whether a put of the object may begin.
     pub(super) fn may_put(&self, object: u64) -> bool {
         !self.objects.is_busy(object)
     }
 
-    /// An object that was read to be put, and can be.
+    /// Takes an object that was read in order to be put and can be put now.
     pub(super) fn take_modified(&mut self) -> Option<u64> {
         let at = self.modified.iter().position(|object| self.may_put(*object))?;
         Some(self.modified.swap_remove(at))
     }
 
-    /// What was counted, and may be added to.
+    /// Returns the counts, to be added to.
     pub(super) fn counted(&mut self) -> &mut Counted {
         &mut self.counted
     }
 
-    /// What was counted, once nothing is in flight.
+    /// Returns the final counts.
     ///
     /// # Panics
-    /// If something is.
+    /// If an item is in flight.
     pub(super) fn finish(self) -> (Counted, Option<Failure>) {
         assert_eq!(self.in_flight, 0, "a run ends when everything has been answered");
         (self.counted, self.failure)
     }
 
-    /// Hands in one request for all of these objects.
+    /// Submits one request for all of these objects.
     ///
     /// # Panics
-    /// If there is not memory for so many.
+    /// If there is not enough memory for them.
     pub(super) fn begin(&mut self, kind: Kind, objects: impl Iterator<Item = u64>) {
         let now = self.bed.now();
         let tag = self.unused.pop().unwrap_or_else(|| {
@@ -196,7 +197,7 @@ impl<'a, B: Bed> Engine<'a, B> {
         self.idle.pop().expect("no more begins than there is memory for")
     }
 
-    /// Takes in what was answered; returns how much moved.
+    /// Handles the answers; returns how many there were.
     pub(super) fn turn(&mut self) -> usize {
         let now = self.bed.now();
         let mut answers = Answers {
@@ -215,7 +216,7 @@ impl<'a, B: Bed> Engine<'a, B> {
         self.bed.poll(now, &mut |done| answers.take(done))
     }
 
-    /// Takes answers in until nothing is in flight.
+    /// Handles answers until nothing is in flight.
     pub(super) fn drain(&mut self) {
         while self.in_flight > 0 {
             self.turn();
@@ -223,7 +224,7 @@ impl<'a, B: Bed> Engine<'a, B> {
     }
 }
 
-/// What an answer changes: all of an engine but the store.
+/// The parts of an engine that answers change: everything except the store.
 struct Answers<'a> {
     now: Time,
     object_bytes: u64,
@@ -258,7 +259,7 @@ impl Answers<'_> {
             Kind::Get | Kind::Modify => self.of_get(flight, &done.result, latency, &buffer),
         };
         if let Err(why) = judged {
-            // What a failed read left there is no noise any more.
+            // A failed read may have destroyed the noise.
             self.contents.initial(&mut buffer);
             self.failure.get_or_insert(Failure::failed(why));
         }

@@ -1,8 +1,8 @@
-//! What a store on the devices keeps that a run would destroy.
+//! Keeps a run from destroying a store.
 //!
-//! A run formats its target. Stores that an earlier run formatted, which their label tells, and whole stores without an
-//! object lose nothing by it; any other store is somebody's. What is no store is not looked for here: devices that hold
-//! something else are refused by the guard that every writer has, and files are overwritten as by any benchmark.
+//! A run formats its target. It may overwrite stores that an earlier run formatted, recognized by their label,
+//! and intact stores without objects; all others are refused. Other contents are not checked here: `guard`
+//! refuses devices with them, and files are overwritten as by any benchmark.
 
 use adit_driver::Device;
 use adit_kvstore::survey::{self, Absent, Heads};
@@ -12,10 +12,10 @@ use crate::failure::{Failure, Result};
 use crate::human::printable;
 use crate::survey::Reader;
 
-/// Refuses devices with a store that somebody else made and that has objects, or may have: one that is damaged.
+/// Refuses devices with a store of other origin that has objects or may have, such as a damaged one.
 ///
 /// # Errors
-/// A usage failure that says what is there and how to go on.
+/// A usage failure that says what was found and how to continue.
 pub(super) fn refuse(name: &str, devices: &[Device]) -> Result<()> {
     let mut reader = Reader::of(devices.iter().cloned())?;
     let Some(kept) = found(&mut reader)? else { return Ok(()) };
@@ -24,17 +24,17 @@ pub(super) fn refuse(name: &str, devices: &[Device]) -> Result<()> {
     )))
 }
 
-/// What is there, in words.
+/// Describes what was found.
 fn found(reader: &mut Reader) -> Result<Option<String>> {
     let facts = reader.facts();
     match survey::heads(reader, &facts) {
         Ok(heads) => whole(reader, &heads),
-        // Of a store that is not whole, too, somebody may want what is there.
+        // An incomplete store may contain valuable objects too.
         Err(_) => parts(reader),
     }
 }
 
-/// A store whose devices are all there.
+/// Describes a complete store.
 fn whole(reader: &mut Reader, heads: &Heads) -> Result<Option<String>> {
     let label = &heads.copies[0].superblock.label;
     if label == LABEL {
@@ -49,12 +49,12 @@ fn whole(reader: &mut Reader, heads: &Heads) -> Result<Option<String>> {
     Ok(match (faults, objects) {
         (0, 0) => None,
         (0, _) => Some(format!("there is a store {name}with {objects} objects")),
-        // What the damage hides may be objects.
+        // Damage may hide objects.
         _ => Some(format!("there is a damaged store {name}with {objects} objects that are found")),
     })
 }
 
-/// A device of a store whose other devices are not there, or not as they were; or what is left of one.
+/// Describes a device of a store whose other devices are missing or damaged, or the remains of one.
 fn parts(reader: &mut Reader) -> Result<Option<String>> {
     for (index, device) in (0..).zip(&reader.facts()) {
         let text = match survey::head(reader, index, device)? {
@@ -74,7 +74,7 @@ fn parts(reader: &mut Reader) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// The name of a store, where it has one.
+/// Returns a store's name, if it has one.
 fn called(label: &str) -> String {
     match label {
         "" => String::new(),

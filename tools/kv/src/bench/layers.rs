@@ -1,7 +1,7 @@
 //! KV blocks of a model: put as sequences, restored layer by layer.
 //!
-//! A sequence is a prompt's prefix: its blocks are put one after another, and a layer of all of them is read by one
-//! request, as a server does that computes one layer while the next one comes. Every byte of each tensor is compared with
+//! A sequence is a prompt's prefix: its blocks are put in order, and one request reads a layer of all of them,
+//! like a server that computes one layer while it loads the next. Every byte of each tensor is compared with
 //! what was put.
 
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::objects;
 use crate::failure::{Failure, Result};
 use crate::session::{Session, one};
 
-/// Tokens of a KV block, as vLLM has them.
+/// Tokens of a KV block, as in vLLM.
 const TOKENS: u32 = 16;
-/// Blocks that are put by one request.
+/// Blocks per put request.
 const PUT_BLOCKS: u64 = 8;
-/// Most blocks of a sequence: its number is above.
+/// Bits of a block's index in its sequence; the sequence's number is above them.
 const SEQUENCE_BITS: u32 = 20;
 
 /// A model's blocks in a store.
@@ -30,39 +30,38 @@ pub struct Blocks {
     layout: Layout,
     id: LayoutId,
     contents: Contents,
-    /// Memory that no request has.
+    /// Memory not used by a request.
     memory: Vec<Buffer>,
 }
 
-/// Something that took so long and moved so many bytes.
+/// A transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// How many blocks it was about.
     pub blocks: u64,
     /// Bytes of tensors.
     pub bytes: u64,
-    /// From the request to the last answer.
+    /// Time from the request to the last answer.
     pub took: Duration,
 }
 
 impl Blocks {
-    /// The layout of a model that is known by name.
+    /// Returns the layout of a named model.
     ///
     /// # Errors
-    /// A usage failure that has the names.
+    /// A usage failure that lists the names.
     pub fn layout(model: &str) -> Result<Layout> {
         Ok(Layout::named(model, TOKENS)?)
     }
 
-    /// The name of a block of a sequence.
+    /// Returns the key of a sequence's block.
     pub fn key(sequence: u64, block: u64) -> Key {
         objects::key(number(sequence, block))
     }
 
-    /// Blocks of a layout, which the store learns of if it is new to it.
+    /// Creates blocks of a layout, registering it with the store if necessary.
     ///
     /// # Errors
-    /// When it has too many already.
+    /// When the store has too many layouts.
     pub fn define(session: &mut Session, layout: Layout) -> Result<Blocks> {
         let local = session.local_mut();
         let id = local.layout(local.now(), &layout).map_err(Failure::failed)?;
@@ -70,7 +69,6 @@ impl Blocks {
         Ok(Blocks { layout, id, contents, memory: Vec::new() })
     }
 
-    /// How many layers a block has.
     pub fn layers(&self) -> u32 {
         self.layout.block().layers
     }
@@ -87,7 +85,8 @@ impl Blocks {
         (self.layout.run_units() * UNIT_BYTES) as usize
     }
 
-    /// Puts the blocks of a sequence, a few at a time; `each` is told of these, and ends it with an error.
+    /// Puts the blocks of a sequence, a few at a time; calls `each` for each group, which may stop with an
+    /// error.
     ///
     /// # Errors
     /// When a block could not be put, and as `each`.
@@ -137,10 +136,10 @@ impl Blocks {
         }
     }
 
-    /// Reads one layer of the first `count` blocks of a sequence and verifies every byte of it.
+    /// Reads one layer of the first `count` blocks of a sequence and verifies every byte.
     ///
     /// # Errors
-    /// When one is not there, or not what was put.
+    /// When a block is missing or differs from what was put.
     pub fn restore(
         &mut self,
         session: &mut Session,
@@ -184,7 +183,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Makes sure of `count` buffers of `bytes`; they hold what tensors hold.
+    /// Ensures `count` buffers of `bytes`, filled like tensors.
     fn take_memory(&mut self, session: &Session, count: usize, bytes: usize) -> Result<()> {
         if self.memory.len() == count && self.memory.iter().all(|buffer| buffer.len() == bytes) {
             return Ok(());
@@ -199,7 +198,6 @@ impl Blocks {
     }
 }
 
-/// The number of a block.
 fn number(sequence: u64, block: u64) -> u64 {
     assert!(block < 1 << SEQUENCE_BITS, "a sequence has fewer blocks");
     sequence << SEQUENCE_BITS | block

@@ -1,14 +1,14 @@
-//! `adit kv bench`: a store under load.
+//! `adit kv bench`: measures a store under load.
 //!
 //! | module | noun |
 //! |---|---|
 //! | `options` | the command line |
-//! | `workload`, `chooser`, `trace` | what is done to which object |
-//! | `objects`, `contents` | what objects are called and hold, and whether what was read is what was put |
-//! | `bed`, `engine`, `drive` | the store, what is in flight, and the loops |
+//! | `workload`, `chooser`, `trace` | operations and the objects they apply to |
+//! | `objects`, `contents` | names and contents of objects, and their verification |
+//! | `bed`, `engine`, `drive` | the store, requests in flight, and the loops |
 //! | `layers` | KV blocks of a model, restored layer by layer |
-//! | `counted`, `report` | what is counted and how it is told |
-//! | `kept` | what a store that is there keeps from being overwritten |
+//! | `counted`, `report` | counts and their report |
+//! | `kept` | protection of existing stores |
 //! | `run` | the command |
 
 mod bed;

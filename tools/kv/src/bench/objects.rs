@@ -1,32 +1,32 @@
-//! The objects of a run: their names, and which generation each has.
+//! The objects of a run: names and generations.
 //!
-//! A generation is how often an object was put in this run, above the time when the run began: whatever an earlier run
-//! put is of a lower one.
+//! A generation counts an object's puts in this run, offset by the time the run began, so generations of
+//! earlier runs are lower.
 
 use adit_kvstore::Key;
 
 use super::contents::Expected;
 use adit_bench::mix;
 
-/// Names and generations of objects that are numbered from 0.
+/// Names and generations of objects numbered from 0.
 #[derive(Debug)]
 pub(super) struct Objects {
-    /// Generations up to this one are of earlier runs.
+    /// Generations up to this one belong to earlier runs.
     base: u64,
     versions: Vec<Version>,
 }
 
-/// How often an object was put.
+/// An object's puts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Version {
     /// Acknowledged.
     acknowledged: u32,
-    /// Handed in; one more than acknowledged while a put is in flight.
+    /// Submitted; one more than acknowledged while a put is in flight.
     handed_in: u32,
 }
 
 impl Objects {
-    /// No objects were put by this run, which began at `unix_ns`.
+    /// Creates the objects of a run that began at `unix_ns`, none put yet.
     pub(super) fn new(unix_ns: u64) -> Objects {
         Objects { base: unix_ns, versions: Vec::new() }
     }
@@ -43,13 +43,13 @@ impl Objects {
         &mut self.versions[index]
     }
 
-    /// Whether a put of it is in flight. Of two at once nobody could say which is the last.
+    /// Returns whether a put is in flight. The order of two concurrent puts would be unknown.
     pub(super) fn is_busy(&self, object: u64) -> bool {
         let version = self.version(object);
         version.handed_in != version.acknowledged
     }
 
-    /// A put begins; the generation that it puts.
+    /// Begins a put; returns its generation.
     pub(super) fn begin_put(&mut self, object: u64) -> u64 {
         let base = self.base;
         let version = self.version_mut(object);
@@ -58,7 +58,7 @@ impl Objects {
         base + u64::from(version.handed_in)
     }
 
-    /// A put has ended.
+    /// Ends a put.
     pub(super) fn end_put(&mut self, object: u64, is_stored: bool) {
         let version = self.version_mut(object);
         match is_stored {
@@ -67,7 +67,7 @@ impl Objects {
         }
     }
 
-    /// The least generation that a get may find which begins now.
+    /// Returns the smallest generation that a get starting now may find.
     pub(super) fn least(&self, object: u64) -> u64 {
         match self.version(object).acknowledged {
             0 => 0,
@@ -75,19 +75,19 @@ impl Objects {
         }
     }
 
-    /// What a get may have found that began when `least` was the least and ends now.
+    /// Returns what a get may find that started when `least` was the smallest generation and ends now.
     pub(super) fn expected(&self, object: u64, least: u64) -> Expected {
         let most = self.base + u64::from(self.version(object).handed_in);
         Expected { object, generations: (least, most) }
     }
 }
 
-/// The name of an object: 16 bytes, as block hashes have.
+/// Returns an object's key: 16 bytes, like block hashes.
 pub(super) fn key(object: u64) -> Key {
     Key::from(u128::from(mix(object)) << 64 | u128::from(object))
 }
 
-/// The object of a name; none if it is no name of ours.
+/// Returns the object of a key; `None` if it is not one of ours.
 pub(super) fn object(key: &Key) -> Option<u64> {
     let bits = u128::from_be_bytes(key.as_bytes().try_into().ok()?);
     let object = bits as u64;

@@ -1,4 +1,4 @@
-//! What `adit kv bench` is told.
+//! The command line of `adit kv bench`.
 
 use std::time::Duration;
 
@@ -25,16 +25,16 @@ objects that no earlier run made is refused, unless --force is given. get, mixed
 the workloads of YCSB use the objects that an earlier fill left; on a target whose memory is made for the run, and so
 is empty, they fill it first, which is not measured.";
 
-/// Most items in flight.
+/// Maximum items in flight.
 const DEPTH_MAX: u64 = 4096;
-/// How long what has no end of its own goes on.
+/// Time limit of workloads without an end of their own.
 const RUNTIME: Duration = Duration::from_secs(10);
 
 /// Measures a store with a workload
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct KvBenchArgs {
-    /// A device of the store; several times for several, in the order in which they were formatted
+    /// A device of the store; repeat it for several, in the order in which they were formatted
     #[arg(long, value_name = "TARGET", required = true)]
     pub(super) store: Vec<Target>,
 
@@ -42,11 +42,11 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) workload: Workload,
 
-    /// Bytes of an object; of a trace, of a KV block
+    /// Bytes of an object or, in a trace, of a KV block
     #[arg(long, value_name = "SIZE", default_value = "128k", value_parser = units::block_bytes)]
     pub(super) object_bytes: u64,
 
-    /// Objects to fill with, or to choose from; without it, nine tenths of what there is room for, or what is there
+    /// Objects to put or to choose from; by default, nine tenths of the capacity, or the existing objects
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(super) objects: Option<u64>,
 
@@ -54,19 +54,19 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "N", default_value = "32", value_parser = depth)]
     pub(super) iodepth: u64,
 
-    /// Ends after this time; what has no end of its own takes 10 s without it
+    /// Time limit; workloads without an end of their own run for 10 s by default
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     runtime: Option<Duration>,
 
-    /// What an acknowledgement promises: volatile, restart or durable
+    /// What an acknowledgement guarantees: volatile, restart or durable
     #[arg(long, value_name = "KIND", default_value = "restart")]
     pub(super) durability: Durability,
 
-    /// Which objects go first: lru or s3fifo
+    /// Which objects are evicted first: lru or s3fifo
     #[arg(long, value_name = "NAME", default_value = "lru")]
     pub(super) policy: PolicyKind,
 
-    /// Most objects that the store keeps
+    /// Maximum number of objects in the store
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(super) capacity_blocks: Option<u64>,
 
@@ -74,27 +74,28 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "PERCENT", default_value = "70", value_parser = percent)]
     pub(super) get_percent: u64,
 
-    /// Parts of the store that is formatted
+    /// Shards of the store that is formatted
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) shards: u16,
 
-    /// A file is created where there is none, and made so long where it is shorter
+    /// Creates or extends files to this size
     #[arg(long, value_name = "SIZE", value_parser = units::block_bytes)]
     pub(super) size: Option<u64>,
 
-    /// The model of layers: llama-3-8b and others; a wrong name lists them
+    /// The model of the workload layers: llama-3-8b and others; a wrong name lists them
     #[arg(long, value_name = "NAME", default_value = "llama-3-8b")]
     pub(super) model: String,
 
-    /// Where the order of a workload begins
+    /// Seed of the workload's order
     #[arg(long, value_name = "N", default_value = "1", value_parser = units::count)]
     pub(super) seed: u64,
 
-    /// Compares every byte that is read with what was put; without it the first bytes of each 4 KiB, beside the store's own checksums, which are always verified
+    /// Compares every byte that is read with what was put; by default only the first bytes of each 4 KiB,
+    /// beside the store's own checksums, which are always verified
     #[arg(long)]
     pub(super) verify: bool,
 
-    /// Formats though there is a store with somebody's objects, or something else on a device
+    /// Formats devices that hold another store with objects, or other data
     #[arg(long)]
     pub(super) force: bool,
 
@@ -104,12 +105,12 @@ pub(crate) struct KvBenchArgs {
 }
 
 impl KvBenchArgs {
-    /// When the run ends by the clock.
+    /// Returns the time limit.
     pub(super) fn runtime(&self) -> Option<Duration> {
         self.runtime.or_else(|| self.workload.is_endless().then_some(RUNTIME))
     }
 
-    /// Refuses what contradicts itself.
+    /// Refuses contradictory options.
     ///
     /// # Errors
     /// A usage failure.

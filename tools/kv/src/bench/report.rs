@@ -1,4 +1,4 @@
-//! What a run came to, for people and for programs.
+//! Reports a run for people and for programs.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,25 +11,24 @@ use super::options::KvBenchArgs;
 use crate::human;
 use adit_bench::{Latency, PERCENTILES, moments};
 
-/// Everything that is told.
+/// Everything in the report.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// What was counted.
     pub(super) counted: Counted,
-    /// Objects that the workload chose from, or was to put.
+    /// Objects that the workload chose from or was to put.
     pub(super) objects: u64,
-    /// From the first request to the last answer.
+    /// Time from the first request to the last answer.
     pub(super) elapsed: Duration,
-    /// How long it then took until everything was durable.
+    /// Time until everything was durable after that.
     pub(super) commit: Duration,
-    /// What the store counted meanwhile.
+    /// The store's counts of the run.
     pub(super) store: Stats,
-    /// Whether the user ended it.
+    /// Whether the user interrupted it.
     pub(super) interrupted: bool,
 }
 
 impl Outcome {
-    /// For programs.
+    /// Formats the report for programs.
     pub(super) fn json(&self, args: &KvBenchArgs) -> String {
         let targets: Vec<String> = args.store.iter().map(ToString::to_string).collect();
         let mut report = json!({
@@ -92,13 +91,13 @@ impl Outcome {
         if took.is_zero() { 0.0 } else { count as f64 / took.as_secs_f64() }
     }
 
-    /// Bytes written to the device for each byte of objects; none where nothing was put.
+    /// Returns the bytes written to the device per byte of objects; `None` without puts.
     fn write_amplification(&self) -> Option<f64> {
         let written = self.store.bytes_written;
         (written > 0).then(|| self.store.bytes_to_device as f64 / written as f64)
     }
 
-    /// For people.
+    /// Formats the report for people.
     pub(super) fn table(&self, args: &KvBenchArgs) -> String {
         let mut out = format!(
             "{}: {}, {}, {}\n\n",

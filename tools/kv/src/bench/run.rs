@@ -1,4 +1,4 @@
-//! The command: prepares the store, runs the workload on it, tells what came of it.
+//! Runs the command: prepares the store, runs the workload, reports the result.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -26,9 +26,9 @@ use crate::output::Output;
 use crate::session::Session;
 use crate::store;
 
-/// The label of stores that a run formatted, which the next may overwrite.
+/// The label of stores formatted by a run, which the next run may overwrite.
 pub(super) const LABEL: &str = "adit kv bench";
-/// What a fill takes of the room there is.
+/// The part of the capacity that a fill uses.
 const FILL_PERMILLE: u64 = 900;
 /// Blocks of a sequence: a prefix of 1024 tokens.
 const SEQUENCE_BLOCKS: u64 = 64;
@@ -36,8 +36,7 @@ const SEQUENCE_BLOCKS: u64 = 64;
 /// Runs the command.
 ///
 /// # Errors
-/// What the device, the data or the command line did wrong; the report was written where there was something to
-/// report.
+/// An error of the device, the data or the command line; the report is written if there is anything to report.
 pub(crate) fn run(args: &KvBenchArgs) -> Result<()> {
     args.check()?;
     let trace = match &args.workload {
@@ -83,7 +82,7 @@ fn format(args: &KvBenchArgs, devices: &[Device]) -> Result<()> {
     Ok(())
 }
 
-/// As many objects as there is room for, where they are smaller than a store is made for without being told.
+/// Returns the number of objects that fit, if they are smaller than a store is formatted for by default.
 fn objects_max(args: &KvBenchArgs, devices: &[Device]) -> Option<u64> {
     let bytes: u64 = devices.iter().map(|device| device.info().bytes).sum();
     let object = units(args.object_bytes) * adit_kvstore::UNIT_BYTES;
@@ -112,7 +111,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Puts the objects that a fill would put, without counting.
+    /// Puts the objects of a fill without counting them.
     fn prefill(&mut self) -> Result<()> {
         let count = self.room(units(self.args.object_bytes));
         let (_, failure) = self.drive("filling", Time::NEVER, |engine, depth, watch| {
@@ -161,8 +160,7 @@ impl Run<'_> {
         Ok((outcome, failure))
     }
 
-    /// Puts sequences of KV blocks and restores each layer by layer, over and over until time is up where there is a
-    /// limit.
+    /// Puts sequences of KV blocks and restores each layer by layer; with a time limit, repeats until then.
     fn layers(&mut self, count: u64, until: Time) -> Result<(Counted, Option<Failure>)> {
         let mut blocks = Blocks::define(self.session, Blocks::layout(&self.args.model)?)?;
         let mut counted = Counted::new();
@@ -253,7 +251,7 @@ impl Run<'_> {
         Ok(engine.finish())
     }
 
-    /// How many objects a fill puts.
+    /// Returns how many objects a fill puts.
     fn room(&self, object_units: u64) -> u64 {
         let local = self.session.local();
         let stats = local.stats();
@@ -264,7 +262,7 @@ impl Run<'_> {
         self.args.objects.unwrap_or(fits.min(most * FILL_PERMILLE / 1000)).max(1)
     }
 
-    /// The objects that there are: how many, and their numbers where they are not given.
+    /// Returns the number of existing objects, with their numbers if the user gave no count.
     fn there(&self) -> Result<(u64, Option<Vec<u64>>)> {
         if let Some(count) = self.args.objects {
             return Ok((count, None));
@@ -305,7 +303,7 @@ fn unix_ns() -> u64 {
     since.as_nanos() as u64
 }
 
-/// What was counted after `before`; sizes are those of the end.
+/// Returns the counts since `before`; sizes are final values.
 fn since(after: Stats, before: Stats) -> Stats {
     Stats {
         evictions: after.evictions - before.evictions,
@@ -320,7 +318,7 @@ fn since(after: Stats, before: Stats) -> Stats {
     }
 }
 
-/// The line that shows how far a run is.
+/// The progress line.
 struct Line<'a> {
     what: &'a str,
     bytes: u64,
@@ -359,7 +357,7 @@ impl Bed for Local {
     fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> usize {
         let moved = Local::poll(self, now, done).moved;
         if moved == 0 {
-            // Whoever carries the commands out may need this processor: a software controller, the kernel.
+            // The software controller or the kernel may need this CPU.
             std::thread::yield_now();
         }
         moved

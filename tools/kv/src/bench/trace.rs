@@ -1,7 +1,7 @@
-//! Traces in Mooncake's format: one JSON object a line, of which `hash_ids` names the KV blocks of a request in the
-//! order of its prefix.
+//! Reads traces in Mooncake's format: one JSON object per line, whose `hash_ids` name a request's KV blocks in
+//! prefix order.
 //!
-//! A file is read whole and checked before anything runs: a line that is wrong is told with its number.
+//! The whole file is read and checked before anything runs; a malformed line is reported with its number.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -9,10 +9,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Most bytes of a line: a prompt of 100 million tokens has fewer.
+/// Maximum bytes of a line; a prompt of 100 million tokens has fewer.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// A request of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct TraceRequest {
     /// Its KV blocks in prefix order.
@@ -22,7 +21,7 @@ pub(super) struct TraceRequest {
 /// Reads the trace at `path`.
 ///
 /// # Errors
-/// What is wrong with the file, in a sentence.
+/// A sentence about what is wrong with the file.
 pub(super) fn read(path: &Path) -> Result<Vec<TraceRequest>, String> {
     let name = path.display();
     let file = File::open(path).map_err(|why| format!("{name}: {why}"))?;
@@ -53,7 +52,7 @@ fn parse(mut lines: impl BufRead) -> Result<Vec<TraceRequest>, String> {
     Ok(requests)
 }
 
-/// The next line; one that does not end is no reason to take all memory.
+/// Reads the next line; the length limit bounds memory.
 fn read_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<usize> {
     let read = io::Read::take(lines, LINE_BYTES_MAX).read_until(b'\n', line)?;
     if read as u64 == LINE_BYTES_MAX {

@@ -4,10 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// What a run does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Workload {
-    /// Formats, then puts objects one after another.
+    /// Formats, then puts objects in order.
     Fill,
     /// Gets objects at random.
     Get,
@@ -15,7 +14,7 @@ pub(super) enum Workload {
     Mixed,
     /// One of YCSB's core workloads.
     Ycsb(Ycsb),
-    /// KV blocks of a model: formats, puts sequences of blocks, restores them layer by layer.
+    /// Formats, puts sequences of a model's KV blocks, and restores them layer by layer.
     Layers,
     /// Formats, then replays a trace.
     Trace(PathBuf),
@@ -30,11 +29,11 @@ pub(super) enum Ycsb {
     B,
     /// Reads only.
     C,
-    /// 95 % reads of what is new, 5 % inserts.
+    /// 95 % reads of recent objects, 5 % inserts.
     D,
     /// 95 % scans of up to 100 neighbours, 5 % inserts.
     E,
-    /// Half reads, half reads whose object is then written.
+    /// Half reads, half reads followed by a write of the object.
     F,
 }
 
@@ -50,12 +49,12 @@ impl Ycsb {
 }
 
 impl Workload {
-    /// Whether it begins with an empty store of its own.
+    /// Returns whether it starts with a newly formatted store.
     pub(super) fn formats(&self) -> bool {
         matches!(self, Workload::Fill | Workload::Layers | Workload::Trace(_))
     }
 
-    /// Whether it goes on until something ends it.
+    /// Returns whether it has no end of its own.
     pub(super) fn is_endless(&self) -> bool {
         matches!(self, Workload::Get | Workload::Mixed | Workload::Ycsb(_))
     }

@@ -1,8 +1,9 @@
-//! The way back: from whatever state a run or a crash has left a device in, to what was recorded.
+//! Gives a device back: from any state a run or a crash left it in, to the recorded one.
 //!
-//! Only what is ours is taken back: the `driver_override` if it still says `vfio-pci`, the driver if it still is
-//! `vfio-pci`, the owner of its file, and all of that only if the record is of this boot. A device that the kernel's driver has again (after a reboot) or that another tool has taken since is left
-//! as it is. The record goes last, so that what is cut off here is completed by the next `adit setup restore`.
+//! Undoes only our own changes: the `driver_override` if it still is `vfio-pci`, the driver if it still is
+//! `vfio-pci`, the owner of its file; and only if the record is of this boot. A device that the kernel's driver
+//! has again (after a reboot), or that another tool has taken since, is left alone. The record is removed last,
+//! so the next `adit setup restore` completes an interrupted run.
 
 use std::time::Duration;
 
@@ -15,15 +16,14 @@ use crate::grant;
 use crate::operation::Operation;
 use crate::record::{DeviceRecord, Phase};
 
-/// How long a driver and its block devices may take to come back.
+/// Time limit for a driver to show its block devices again.
 const BLOCK_DEVICES: Duration = Duration::from_secs(60);
 
-/// A device that was given back.
+/// The result for one device.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Returned {
     bdf: String,
     state: State,
-    /// Its driver.
     driver: Option<String>,
     /// Its block devices.
     namespaces: Vec<String>,
@@ -32,16 +32,16 @@ pub(super) struct Returned {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// As it was before it was bound.
+    /// In its state from before it was bound.
     Restored,
-    /// With a driver that somebody else gave it, who keeps it.
+    /// With a driver that another tool or user gave it.
     LeftAlone,
     /// Not in the machine.
     Gone,
 }
 
 impl Returned {
-    /// What became of it, or would become of it in a dry run.
+    /// Describes its state, or the state after a dry run.
     pub(super) fn sentence(&self, dry: bool) -> String {
         let Returned { bdf, driver, namespaces, .. } = self;
         let is = if dry { "would be" } else { "is" };
@@ -57,19 +57,19 @@ impl Returned {
     }
 }
 
-/// What is written down when a device is back.
+/// What happens to the record once the device is back.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Afterwards<'a> {
-    /// Nothing: the record goes, and what was granted.
+    /// The record and the grant are removed.
     Forget,
-    /// What was there before: it is to be tried again at the next boot.
+    /// This earlier record is kept, so that the next boot tries again.
     Keep(&'a DeviceRecord),
 }
 
 /// Gives the device of `record` back.
 ///
 /// # Errors
-/// When a change fails or the driver does not take it: the record stays.
+/// When a change fails or the driver does not take the device; the record stays.
 pub(super) fn give_back(
     operation: &mut Operation,
     record: &mut DeviceRecord,
@@ -106,12 +106,12 @@ pub(super) fn give_back(
     Ok(Returned { bdf: record.bdf.clone(), state, driver, namespaces })
 }
 
-/// Whether the device is in the machine. A new one at its address has never been ours.
+/// Returns whether the recorded device is still in the machine; another device at its address is not ours.
 fn is_same(operation: &Operation, device: Device, record: &DeviceRecord) -> bool {
     device.ids(operation.root).as_ref() == Some(&record.identity.ids)
 }
 
-/// Takes it from vfio-pci, and the name of vfio-pci off it.
+/// Unbinds it from vfio-pci and clears the override.
 fn detach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> Result<()> {
     if !record.is_of_this_boot(operation.root) {
         return Ok(());
@@ -125,7 +125,7 @@ fn detach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> R
     Ok(())
 }
 
-/// Gives it to the driver that it had, unless one has it.
+/// Binds it to its previous driver, unless it has a driver.
 fn attach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> Result<State> {
     let now = device.driver(operation.root);
     // In a dry run vfio-pci still has it.
@@ -167,7 +167,7 @@ fn rebind(operation: &mut Operation, device: Device, driver: &str) -> Result<()>
     )))
 }
 
-/// Waits for as many namespaces as there were. After a reboot nothing is on its way that this could wait for.
+/// Waits for as many namespaces as before. After a reboot nothing was rebound, so there is nothing to wait for.
 fn await_block_devices(
     operation: &mut Operation,
     device: Device,
@@ -192,7 +192,7 @@ fn await_block_devices(
     ))
 }
 
-/// The driver at the end; in a dry run, the one that it would be.
+/// Returns its final driver; in a dry run, the driver it would have.
 fn driver_now(operation: &Operation, device: Device, record: &DeviceRecord) -> Option<String> {
     let now = device.driver(operation.root);
     let is_ours = now.as_deref() == Some(VFIO_PCI) && record.is_of_this_boot(operation.root);

@@ -1,7 +1,7 @@
-//! One PCI function in sysfs: what its attributes say at this moment, and the writes that move it between drivers.
+//! One PCI function in sysfs: reads its attributes, and describes the writes that move it between drivers.
 //!
-//! The attributes are those of the kernel's `Documentation/ABI/testing/sysfs-bus-pci`. Nothing is kept: each question
-//! is answered by the files as they are.
+//! The attributes are those of the kernel's `Documentation/ABI/testing/sysfs-bus-pci`. Nothing is cached: every
+//! query reads the files.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use adit_driver::bus::pci::PciAddress;
 use crate::change::Change;
 use crate::root::Root;
 
-/// The driver that hands a function to user space.
+/// The driver that gives user space access to a function.
 pub(super) const VFIO_PCI: &str = "vfio-pci";
 
-/// The kernel's driver of NVMe controllers.
+/// The kernel's NVMe driver.
 pub(super) const NVME: &str = "nvme";
 
-/// The functions of the machine.
+/// The machine's PCI functions.
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// A function, there or not.
+/// A PCI function, which may be absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Device(PciAddress);
 
@@ -31,7 +31,7 @@ impl fmt::Display for Device {
 }
 
 impl Device {
-    /// The function at `address`.
+    /// Returns the function at `address`.
     pub(super) fn at(address: PciAddress) -> Device {
         Device(address)
     }
@@ -40,45 +40,46 @@ impl Device {
         Path::new(DEVICES).join(self.0.to_string()).join(name)
     }
 
-    /// Whether any PCI function can be seen: in some containers none can, and then "it is gone" would be a guess.
+    /// Returns whether any PCI function is visible. Some containers show none, so a missing device may still
+    /// exist.
     pub(super) fn any(root: &Root) -> bool {
         !root.names(DEVICES).is_empty()
     }
 
-    /// Whether it is there.
+    /// Returns whether it exists.
     pub(super) fn is_there(self, root: &Root) -> bool {
         root.exists(self.attribute(""))
     }
 
-    /// Its class, `0x010802`.
+    /// Returns its class, such as `0x010802`.
     pub(super) fn class(self, root: &Root) -> Option<String> {
         root.text(self.attribute("class"))
     }
 
-    /// Vendor and device, `8086:0a54`.
+    /// Returns vendor and device ids, such as `8086:0a54`.
     pub(super) fn ids(self, root: &Root) -> Option<String> {
         let id = |name| Some(root.text(self.attribute(name))?.trim_start_matches("0x").to_owned());
         Some(format!("{}:{}", id("vendor")?, id("device")?))
     }
 
-    /// The driver that has it.
     pub(super) fn driver(self, root: &Root) -> Option<String> {
         root.link_name(self.attribute("driver"))
     }
 
-    /// The only driver that may have it, if one is named; the kernel prints `(null)` where none is.
+    /// Returns its driver override, if set; the kernel prints `(null)` if not.
     pub(super) fn driver_override(self, root: &Root) -> Option<String> {
         let text = root.text(self.attribute("driver_override"))?;
         Some(text).filter(|name| !name.is_empty() && name != "(null)")
     }
 
-    /// Whether the file by which user space opens it is there: its IOMMU group's, `/dev/vfio/12`.
+    /// Returns whether its IOMMU group's file, such as `/dev/vfio/12`, exists; user space opens the device
+    /// through it.
     pub(super) fn has_group_file(self, root: &Root) -> bool {
         let Some(group) = root.link_name(self.attribute("iommu_group")) else { return false };
         ["", "noiommu-"].iter().any(|kind| root.present(format!("/dev/vfio/{kind}{group}")))
     }
 
-    /// Its serial number, as the kernel's NVMe driver has read it.
+    /// Returns its serial number as read by the kernel's NVMe driver.
     pub(super) fn serial(self, root: &Root) -> Option<String> {
         let controllers = self.attribute("nvme");
         let controller = root.names(&controllers).into_iter().next()?;
@@ -86,8 +87,8 @@ impl Device {
         Some(serial).filter(|serial| !serial.is_empty())
     }
 
-    /// Its namespaces that have come up as block devices, by name. With native multipathing these are the paths
-    /// (`nvme0c0n1`): as many as there are namespaces.
+    /// Returns the names of its namespaces that are available as block devices. With native multipathing these
+    /// are the paths (`nvme0c0n1`), one per namespace.
     pub(super) fn block_devices(self, root: &Root) -> Vec<String> {
         let controllers = self.attribute("nvme");
         let mut found = Vec::new();
@@ -98,39 +99,41 @@ impl Device {
         found
     }
 
-    /// Names the only driver that may have it; lifts that where it is none.
+    /// Sets or clears its driver override.
     pub(super) fn set_override(self, driver: Option<&str>) -> Change {
         let value = driver.unwrap_or_default().to_owned();
         Change::Write { path: self.attribute("driver_override"), value }
     }
 
-    /// Takes it from the driver that has it.
+    /// Unbinds it from its driver.
     pub(super) fn unbind(self) -> Change {
         Change::Write { path: self.attribute("driver/unbind"), value: self.0.to_string() }
     }
 
-    /// Lets the kernel look for its driver, as after a hotplug.
+    /// Makes the kernel look for its driver, as after a hotplug.
     pub(super) fn probe(self) -> Change {
         Change::Write { path: "/sys/bus/pci/drivers_probe".into(), value: self.0.to_string() }
     }
 
-    /// Gives it to `driver`.
+    /// Binds it to `driver`.
     pub(super) fn bind_to(self, driver: &str) -> Change {
         Change::Write { path: driver_directory(driver).join("bind"), value: self.0.to_string() }
     }
 }
 
-/// Where a driver is once its module is loaded.
+/// Returns the directory of a loaded driver.
 pub(super) fn driver_directory(driver: &str) -> PathBuf {
     Path::new("/sys/bus/pci/drivers").join(driver)
 }
 
-/// Whether a namespace has a file in `/dev`: one in a format that the kernel cannot use has none, nor can anybody use it.
+/// Returns whether a namespace has a node in `/dev`. Namespaces in a format the kernel does not support have
+/// none and are unusable.
 pub(super) fn has_file(root: &Root, name: &str) -> bool {
     root.exists(Path::new("/sys/class/block").join(name).join("dev"))
 }
 
-/// Whether `name` is a namespace (`nvme0n1`) whose node is there, or a path to one (`nvme0c0n1`), which has none.
+/// Returns whether `name` is a namespace (`nvme0n1`) with a node, or a path to one (`nvme0c0n1`), which never
+/// has a node.
 fn is_up(root: &Root, name: &str) -> bool {
     let Some((controller, namespace)) =
         name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'))

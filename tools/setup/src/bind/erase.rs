@@ -1,8 +1,8 @@
-//! Signatures of a drive that nothing uses, erased by `wipefs` with a copy of each kept.
+//! Erases the signatures of unused drives with `wipefs`, keeping a copy of each.
 //!
-//! The copies go into a directory of their own for each erasing (`wipefs` names them after the block device, which may be
-//! another drive's name tomorrow), beside a file that says whose they are and how each is put back. `wipefs` opens what
-//! it erases exclusively: what came into use since it was looked at, it refuses.
+//! Each run puts its copies into a directory of its own, because `wipefs` names them after the block device, a
+//! name that may later refer to another drive. A file beside them tells whose they are and how to restore them.
+//! `wipefs` opens the device exclusively, so it refuses devices that came into use meanwhile.
 
 use std::fmt::Write;
 
@@ -15,10 +15,11 @@ use crate::operation::Operation;
 use crate::record::STATE;
 use crate::root::Root;
 
-/// Erases all signatures of `function`'s namespaces: a namespace's partitions first, as their numbers go with its table.
+/// Erases all signatures of `function`'s namespaces. A namespace's partitions come first, because erasing its
+/// table removes them.
 ///
 /// # Errors
-/// When `wipefs` refuses: it says why.
+/// When `wipefs` refuses; gives its reason.
 pub(super) fn erase(
     operation: &mut Operation,
     function: &Function,
@@ -35,7 +36,7 @@ pub(super) fn erase(
     let content = readme(function, &directory);
     take::step(operation, Change::File { path, content, mode: 0o600 })?;
     for device in marked.iter().flat_map(|(_, devices)| devices) {
-        // The program puts its copies into the home directory.
+        // wipefs puts its copies into the home directory.
         let words = [
             format!("HOME={directory}"),
             "wipefs".into(),
@@ -51,7 +52,7 @@ pub(super) fn erase(
     ))
 }
 
-/// What the person must know of a drive whose contents cannot be seen, and which is taken on his word.
+/// Returns a warning about a drive that is taken although its contents are not visible.
 pub(super) fn warning(function: &Function) -> Option<String> {
     let unseen = function.obstacles.iter().find(|found| found.kind == ObstacleKind::Unseen)?;
     Some(format!(
@@ -60,19 +61,19 @@ pub(super) fn warning(function: &Function) -> Option<String> {
     ))
 }
 
-/// Whether there is anything to erase.
+/// Returns whether there is anything to erase.
 pub(super) fn is_needed(function: &Function) -> bool {
     function.namespaces.iter().any(|namespace| !marked(namespace).is_empty())
 }
 
-/// The block devices with signatures: partitions, then the namespace.
+/// Returns the block devices with signatures: partitions, then the namespace.
 fn marked(namespace: &Namespace) -> Vec<&str> {
     let signatures = namespace.signatures.as_deref().unwrap_or_default();
     let devices = namespace.partitions.iter().chain([&namespace.name]).map(String::as_str);
     devices.filter(|device| signatures.iter().any(|found| found.device == **device)).collect()
 }
 
-/// A directory that no earlier erasing has used.
+/// Returns a directory that no earlier run has used.
 fn directory(root: &Root, bdf: &str) -> String {
     let taken = root.names(format!("{STATE}/erased"));
     let mut names = (1u32..).map(|number| format!("{bdf}-{number}"));
@@ -80,8 +81,8 @@ fn directory(root: &Root, bdf: &str) -> String {
     format!("{STATE}/erased/{name}")
 }
 
-/// The text beside the copies. It is for a shell of root's: a line is a comment or a command of ours, whatever the drive
-/// calls itself.
+/// Returns the text beside the copies. Root may run it in a shell, so each line is a comment or one of our
+/// commands, whatever strings the drive contains.
 fn readme(function: &Function, directory: &str) -> String {
     let told = |text: &Option<String>| printable(text.as_deref().unwrap_or("unknown"));
     let mut text = format!(
@@ -93,7 +94,7 @@ fn readme(function: &Function, directory: &str) -> String {
         told(&function.serial),
     );
     for namespace in &function.namespaces {
-        // The namespace's own first: its partitions come back with its table.
+        // The namespace's own signatures first: restoring its table restores its partitions.
         for device in marked(namespace).iter().rev() {
             let signatures = namespace.signatures.iter().flatten();
             signatures
@@ -108,7 +109,7 @@ fn readme(function: &Function, directory: &str) -> String {
     text
 }
 
-/// The command that puts one signature back.
+/// Returns the command that restores one signature.
 fn remedy(signature: &Signature, directory: &str) -> String {
     let Signature { device, offset, kind, .. } = signature;
     format!(
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
     use crate::inventory::Inventory;
 
-    /// A drive whose model, label and type of signature were chosen to be read by root.
+    /// A drive whose model, label and type of signature try to inject text into a root shell.
     const HOSTILE: &str = "\
 /sys/bus/pci/devices/0000:01:00.0/class = 0x010802
 /sys/bus/pci/devices/0000:01:00.0/driver -> ../../drivers/nvme

@@ -1,8 +1,8 @@
-//! From the kernel's driver to vfio-pci, and back.
+//! Moves devices from the kernel's driver to vfio-pci and back.
 //!
-//! `bind` decides for all devices ([`plan`]) before it touches one ([`take`]); `unbind` and `restore` go from whatever
-//! state a device is in to what its record says ([`back`]). A record is on disk before the first change and until after
-//! the last: whatever is cut off in between, `restore` completes.
+//! `bind` decides for all devices ([`plan`]) before it changes one ([`take`]); `unbind` and `restore` return
+//! devices from any state to the recorded one ([`back`]). The record is on disk from before the first change
+//! until after the last, so `restore` can complete an interrupted run.
 
 mod back;
 mod device;
@@ -30,42 +30,42 @@ use device::{Device, NVME};
 use plan::{Task, Terms};
 use take::Request;
 
-/// How long the kernel's driver may take to show the first namespace of a controller; some have none.
+/// Time limit for the kernel's driver to show a controller's first namespace; some controllers have none.
 const SCAN: Duration = Duration::from_secs(3);
 
-/// A device that user space can have.
+/// A device that is available to user space.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Bound {
     bdf: String,
-    /// What `adit` calls it: `vfio:0000:01:00.0`.
+    /// Its target name, such as `vfio:0000:01:00.0`.
     target: String,
     state: State,
-    /// Who was granted it.
+    /// The user it is granted to.
     user: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// By this run.
+    /// Bound by this run.
     Bound,
-    /// By an earlier run.
+    /// Bound by an earlier run.
     AlreadyBound,
-    /// By other means, so that it will not be given back.
+    /// Bound by other means, so it will not be given back.
     BoundByOthers,
 }
 
-/// `adit setup bind`.
+/// Runs `adit setup bind`.
 pub(crate) fn bind(root: &Root, args: &BindArgs, json: bool) -> Result<()> {
     operation::run(root, args.change, json, |operation| bind_on(operation, args))
 }
 
-/// `adit setup unbind`.
+/// Runs `adit setup unbind`.
 pub(crate) fn unbind(root: &Root, args: &UnbindArgs, json: bool) -> Result<()> {
     operation::run(root, args.change, json, |operation| restore::unbind(operation, args))
 }
 
-/// `adit setup restore`.
+/// Runs `adit setup restore`.
 pub(crate) fn restore(root: &Root, args: &RestoreArgs, json: bool) -> Result<()> {
     operation::run(root, args.change, json, restore::restore)
 }
@@ -92,15 +92,15 @@ fn bind_on(operation: &mut Operation, args: &BindArgs) -> Result<Vec<Bound>> {
     bind_tasks(operation, tasks, terms, args.user.as_deref())
 }
 
-/// Waits for namespaces of a controller that the kernel's driver has. It shows them a while after it got the controller,
-/// and what is not shown yet would look like nothing to keep.
+/// Waits for the namespaces of a controller that the kernel's driver has. They appear some time after the
+/// driver is bound; a namespace that is not visible yet would look like free space.
 fn await_namespaces(operation: &mut Operation, device: Device) {
     operation.wait(&format!("waiting for the namespaces of {device}"), SCAN, |root| {
         device.driver(root).as_deref() != Some(NVME) || !device.block_devices(root).is_empty()
     });
 }
 
-/// Does what was decided, and says how each device is used.
+/// Carries out the tasks and reports how to use each device.
 fn bind_tasks(
     operation: &mut Operation,
     tasks: Vec<Task>,
@@ -139,7 +139,7 @@ fn bind_tasks(
     Ok(bound)
 }
 
-/// Looks at what grants give beside the devices, before any device is touched.
+/// Checks which neighbouring devices the grants would open, before any device is changed.
 fn admit_grants(
     operation: &mut Operation,
     tasks: &[Task],
@@ -152,7 +152,7 @@ fn admit_grants(
             Task::Take(function) => {
                 Some((function.bdf.parse().ok()?, take::grant_before(function)))
             }
-            // Whose it is stays as it is, unless it is given to another now.
+            // Its owner stays unless it is granted to another user now.
             Task::Have(record) => user.map(|_| (record.address(), None)),
             Task::Foreign(_) => None,
         })

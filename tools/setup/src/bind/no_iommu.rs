@@ -1,5 +1,5 @@
-//! VFIO without an IOMMU: a switch of the whole machine, turned on by `--unsafe-no-iommu` only, and back off with the
-//! last device.
+//! VFIO without an IOMMU: a machine-wide switch. Only `--unsafe-no-iommu` turns it on; returning the last
+//! device turns it off.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +8,14 @@ use crate::failure::{Failure, Result};
 use crate::operation::Operation;
 use crate::record::{self, STATE, boot_id};
 
-/// The switch; it is there once `vfio` is loaded, in kernels with `CONFIG_VFIO_NOIOMMU`.
+/// The switch; it exists once `vfio` is loaded, in kernels with `CONFIG_VFIO_NOIOMMU`.
 const SWITCH: &str = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
 
-/// What the switch was before.
+/// The switch's previous value.
 #[derive(Serialize, Deserialize)]
 struct Record {
     before: String,
-    /// The boot that it was turned on in; each boot begins with its own.
+    /// The boot in which it was turned on; a reboot resets the switch.
     boot_id: String,
 }
 
@@ -23,7 +23,7 @@ fn file() -> String {
     format!("{STATE}/no-iommu.json")
 }
 
-/// What the person must know before it is done.
+/// Returns the warning to show before it is turned on.
 pub(super) fn warning(bdf: &str) -> String {
     format!(
         "warning: {bdf} is bound without an IOMMU: the device, and every program that may open it, can read and \
@@ -31,12 +31,12 @@ pub(super) fn warning(bdf: &str) -> String {
     )
 }
 
-/// Turns it on, having recorded what it was. `vfio` is loaded.
+/// Records the switch's value and turns it on. `vfio` must be loaded.
 ///
 /// # Errors
 /// When the kernel has no such switch, or a change fails.
 pub(super) fn allow(operation: &mut Operation) -> Result<()> {
-    // In a dry run the module that brings the switch may not be loaded.
+    // In a dry run, the module that provides the switch may not be loaded.
     let before = match operation.root.text(SWITCH) {
         None if operation.is_dry() => "N".to_owned(),
         None => {
@@ -54,7 +54,7 @@ pub(super) fn allow(operation: &mut Operation) -> Result<()> {
     operation.change(Change::Write { path: SWITCH.into(), value: "Y".into() })
 }
 
-/// Puts it back once no device is recorded any more; says whether there was something to do.
+/// Restores the switch if no device is recorded any more; returns whether there was anything to do.
 ///
 /// # Errors
 /// As [`put_back`].
@@ -62,7 +62,7 @@ pub(super) fn put_back_if_unused(operation: &mut Operation) -> Result<bool> {
     if record::addresses(operation.root).is_empty() { put_back(operation) } else { Ok(false) }
 }
 
-/// Puts it back to what was recorded, if anything was; says whether there was something to do.
+/// Restores the recorded value, if there is one; returns whether there was anything to do.
 ///
 /// # Errors
 /// When the record is damaged, or a change fails.

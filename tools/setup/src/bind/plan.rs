@@ -1,6 +1,6 @@
-//! What `bind` is to do with each device that was asked for, decided for all of them before any is touched.
+//! Decides what `bind` does with each requested device, for all of them before any is changed.
 //!
-//! Every reason against is told at once, so that one run shows all there is to mend.
+//! All obstacles are reported at once, so that one run shows everything to fix.
 
 use adit_driver::bus::pci::PciAddress;
 
@@ -10,34 +10,34 @@ use crate::inventory::{Function, Inventory, Obstacle, ObstacleKind};
 use crate::record::{self, DeviceRecord, Phase};
 use crate::root::Root;
 
-/// On which terms devices are taken.
+/// The conditions under which devices are taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
-    /// All that the command is about: they may share IOMMU groups.
+    /// All devices of the command; they may share IOMMU groups.
     pub(super) together: &'a [PciAddress],
-    /// Signatures may be there: they are erased.
+    /// Whether to erase signatures.
     pub(super) erase: bool,
-    /// It may hold what cannot be looked at.
+    /// Whether to accept drives whose contents are not visible.
     pub(super) unseen: bool,
-    /// It may be done without an IOMMU.
+    /// Whether to accept a missing IOMMU.
     pub(super) no_iommu: bool,
-    /// Devices may be opened by the grant of another in their IOMMU group.
+    /// Whether a grant may also open other devices of the IOMMU group.
     pub(super) with_group: bool,
 }
 
-/// What is to be done with one device.
+/// What to do with one device.
 #[derive(Debug)]
 pub(super) enum Task<'a> {
-    /// It is bound.
+    /// Bind it.
     Take(&'a Function),
-    /// It was bound by an earlier run, with this record.
+    /// Keep it: an earlier run bound it, with this record.
     Have(Box<DeviceRecord>),
-    /// It was bound by other means: nothing was recorded.
+    /// Report it: it was bound by other means, without a record.
     Foreign(String),
 }
 
 impl<'a> Task<'a> {
-    /// The function that is to be bound, if it is.
+    /// Returns the function to bind, if it is to be bound.
     pub(super) fn to_take(&self) -> Option<&'a Function> {
         match self {
             Task::Take(function) => Some(function),
@@ -46,10 +46,10 @@ impl<'a> Task<'a> {
     }
 }
 
-/// The task for each of `devices`.
+/// Returns the task for each of `devices`.
 ///
 /// # Errors
-/// Everything that is in the way, for all of them.
+/// All obstacles of all devices.
 pub(super) fn tasks<'a>(
     root: &Root,
     inventory: &'a Inventory,
@@ -70,7 +70,7 @@ pub(super) fn tasks<'a>(
     if reasons.is_empty() { Ok(tasks) } else { Err(refusal(&reasons)) }
 }
 
-/// One sentence, or a list where there are several reasons.
+/// Returns a sentence for one reason, or a list for several.
 pub(super) fn refusal(reasons: &[String]) -> Failure {
     match reasons {
         [reason] => Failure::failed(reason),
@@ -85,7 +85,7 @@ fn task<'a>(
     terms: Terms,
 ) -> std::result::Result<Task<'a>, Vec<String>> {
     let function = find(root, inventory, address).map_err(|why| vec![why])?;
-    // The inventory takes a damaged record for none.
+    // The inventory ignores damaged records.
     let record = record::load(root, address).map_err(|why| vec![why.to_string()])?;
     match record {
         Some(record) if record.phase != Phase::Bound => {
@@ -93,7 +93,7 @@ fn task<'a>(
                 "{address}: an earlier 'adit setup' was cut off while it had the device; run 'adit setup restore' first"
             )]);
         }
-        // No binding of ours outlives a boot.
+        // Our bindings do not survive a reboot.
         Some(record) if function.is_bound() && record.is_of_this_boot(root) => {
             return Ok(Task::Have(Box::new(record)));
         }
@@ -104,7 +104,7 @@ fn task<'a>(
     if reasons.is_empty() { Ok(Task::Take(function)) } else { Err(reasons) }
 }
 
-/// The function at `address` among the NVMe controllers, or why it is not one.
+/// Finds the NVMe controller at `address`, or returns why it is none.
 pub(super) fn find<'a>(
     root: &Root,
     inventory: &'a Inventory,
@@ -126,7 +126,7 @@ pub(super) fn find<'a>(
     ))
 }
 
-/// What is in the way of taking `function` on these terms.
+/// Returns the obstacles to taking `function` on these terms.
 pub(super) fn reasons(function: &Function, terms: Terms) -> Vec<String> {
     let stands = |obstacle: &&Obstacle| match obstacle.kind {
         ObstacleKind::Signature => !terms.erase,
@@ -141,19 +141,20 @@ pub(super) fn reasons(function: &Function, terms: Terms) -> Vec<String> {
     let mut reasons: Vec<String> = obstacles
         .map(|found| format!("{}: {}; {}", function.bdf, found.reason, found.remedy))
         .collect();
-    // A partition table has a copy of itself at the end of the drive.
+    // A partition table has a backup at the end of the drive.
     reasons.dedup();
     reasons
 }
 
-/// Whether all that make the function's group unusable are taken by the same command: then it is usable afterwards.
+/// Returns whether the command takes all devices that make the function's group unusable, which makes it
+/// usable.
 fn is_group_asked_for(function: &Function, together: &[PciAddress]) -> bool {
     let members = function.iommu_group.iter().flat_map(|group| &group.members);
     let asked = |bdf: &str| bdf.parse().is_ok_and(|address| together.contains(&address));
     members.filter(|member| !member.viable).all(|member| asked(&member.bdf))
 }
 
-/// Whether only `unsafe_no_iommu` makes this device possible.
+/// Returns whether this device requires `unsafe_no_iommu`.
 pub(super) fn lacks_iommu(function: &Function) -> bool {
     function.obstacles.iter().any(|found| found.kind == ObstacleKind::NoIommu)
 }

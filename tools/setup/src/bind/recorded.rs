@@ -1,7 +1,8 @@
-//! Binding again, at boot, what an earlier boot had bound.
+//! Binds the recorded devices again at boot.
 //!
-//! A boot may number drives differently, and anybody may have changed or filled them meanwhile: each device must be the
-//! recorded one by its serial number, and free by the same checks as ever. One that is not is left, and the others go on.
+//! A boot may number drives differently, and drives may have been changed or filled meanwhile. So each device
+//! must match its recorded serial number and pass the usual checks. A device that fails is skipped; the others
+//! continue.
 
 use std::time::Duration;
 
@@ -18,13 +19,13 @@ use crate::operation::Operation;
 use crate::record::{self, DeviceRecord, Phase};
 use crate::root::Root;
 
-/// How long the kernel's driver may take to show a device, early in a boot.
+/// Time limit for the kernel's driver to show a device, early in a boot.
 const DRIVER: Duration = Duration::from_secs(10);
 
-/// Binds everything that is recorded as bound; completes what was cut off on its way back.
+/// Binds every device recorded as bound, and completes interrupted returns.
 ///
 /// # Errors
-/// What failed, after all were tried.
+/// The failures, after all devices were tried.
 pub(super) fn bind(operation: &mut Operation, args: &BindArgs) -> Result<Vec<Bound>> {
     let devices = record::addresses(operation.root);
     if devices.is_empty() {
@@ -74,7 +75,8 @@ fn bind_one(
     bind_tasks(operation, tasks, terms, user)
 }
 
-/// Waits until the kernel's driver shows what it showed when the device was bound; early in a boot it is at it still.
+/// Waits until the kernel's driver shows as much as when the device was bound; early in a boot it is still
+/// scanning.
 fn await_driver(operation: &mut Operation, device: Device, record: &DeviceRecord) {
     let count = record.identity.namespaces.len();
     operation.wait(&format!("waiting for the driver of {device}"), DRIVER, |root| {
@@ -83,7 +85,8 @@ fn await_driver(operation: &mut Operation, device: Device, record: &DeviceRecord
     });
 }
 
-/// Whether it is the device that was bound, as far as can be known. The inventory would tell what the record says.
+/// Checks as far as possible that it is the recorded device. Reads the device itself, because the inventory
+/// falls back to the record.
 fn check_identity(root: &Root, device: Device, record: &DeviceRecord) -> Result<()> {
     if !device.is_there(root) {
         return Err(Failure::failed(format!(
@@ -104,7 +107,7 @@ fn check_identity(root: &Root, device: Device, record: &DeviceRecord) -> Result<
     )))
 }
 
-/// Whether it shows as much as it did: what it does not show could not be looked at.
+/// Checks that as many namespaces are visible as recorded; hidden ones could not be inspected.
 fn check_namespaces(root: &Root, device: Device, record: &DeviceRecord) -> Result<()> {
     let (shown, recorded) = (device.block_devices(root), &record.identity.namespaces);
     if shown.len() >= recorded.len() {

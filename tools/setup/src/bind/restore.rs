@@ -1,4 +1,4 @@
-//! `unbind` and `restore`: which devices go back, and all that a failure of one must not keep from the others.
+//! `unbind` and `restore`: choose the devices to return, and keep the failure of one from affecting the others.
 
 use adit_driver::bus::pci::PciAddress;
 
@@ -13,10 +13,10 @@ use crate::record::{self, DeviceRecord};
 use crate::root::Root;
 use crate::{grant, hugepages, persist};
 
-/// Gives back the named devices, or all; of the named ones none where one of them cannot go.
+/// Returns the named devices, or all. If one of the named devices cannot be returned, none is.
 ///
 /// # Errors
-/// What is in the way, or what failed after all were tried.
+/// The obstacles, or the failures after all were tried.
 pub(super) fn unbind(operation: &mut Operation, args: &UnbindArgs) -> Result<Vec<Returned>> {
     let root = operation.root;
     let mut devices = args.devices.clone();
@@ -44,10 +44,10 @@ pub(super) fn unbind(operation: &mut Operation, args: &UnbindArgs) -> Result<Vec
     Failure::all(failures).map_or(Ok(returned), Err)
 }
 
-/// Gives back everything that `adit setup` has changed.
+/// Undoes all changes made by `adit setup`.
 ///
 /// # Errors
-/// What failed, after all was tried.
+/// The failures, after everything was tried.
 pub(super) fn restore(operation: &mut Operation) -> Result<Vec<Returned>> {
     let devices = record::addresses(operation.root);
     let (returned, mut failures) = return_all(operation, &devices);
@@ -59,7 +59,7 @@ pub(super) fn restore(operation: &mut Operation) -> Result<Vec<Returned>> {
     for fragment in record::fragments(operation.root) {
         note(operation.change(fragment).map(|()| true));
     }
-    // Grants that are left are of devices that were bound by hand.
+    // Grants left over belong to devices bound by hand.
     note(grant::withdraw_all(operation));
     note(no_iommu::put_back_if_unused(operation));
     note(hugepages::release(operation));
@@ -111,8 +111,8 @@ fn return_one(operation: &mut Operation, device: PciAddress) -> Result<Option<Re
     Ok(Some(one))
 }
 
-/// Who keeps a bound device from going: vfio-pci would wait for them in the kernel, for as long as they like. What another
-/// tool has bound since the boot stays bound, so its users are in no way.
+/// Returns why a bound device cannot go: vfio-pci would wait in the kernel indefinitely for its users. A device
+/// that another tool has bound since the boot stays bound, so its users do not matter.
 fn held(root: &Root, record: &DeviceRecord) -> Option<String> {
     if !record.is_of_this_boot(root) {
         return None;
@@ -128,7 +128,7 @@ fn held(root: &Root, record: &DeviceRecord) -> Option<String> {
     Some(format!("{device}: in use by {}; end that first, then run this again", who.join(", ")))
 }
 
-/// Why a device without a record cannot be given back.
+/// Returns why a device without a record cannot be given back.
 fn unrecorded(root: &Root, address: PciAddress) -> String {
     let device = Device::at(address);
     if device.driver(root).as_deref() == Some(VFIO_PCI) {

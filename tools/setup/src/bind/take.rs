@@ -1,7 +1,8 @@
-//! From the driver that a device has to vfio-pci, step by step; undone where a step fails or the person asks to end.
+//! Moves devices from their driver to vfio-pci step by step; undoes everything if a step fails or the user
+//! interrupts.
 //!
-//! The block devices are claimed before the last look and until the driver is gone, so that nothing can begin to use
-//! them in between. What was is on disk before the first step.
+//! Block devices stay claimed from before the last check until the driver is gone, so that nothing can start to
+//! use them in between. The record is on disk before the first step.
 
 use std::io;
 use std::path::Path;
@@ -20,43 +21,41 @@ use crate::operation::Operation;
 use crate::record::{self, Before, DeviceRecord, Identity, Phase};
 use crate::root::Root;
 
-/// How long vfio-pci may take to show its file.
+/// Time limit for vfio-pci to create its file.
 const GROUP_FILE: Duration = Duration::from_secs(10);
 
-/// How long others may look at a drive that nothing else keeps: udev does, whenever one was written to.
+/// Time limit for short-lived users of a drive, such as udev after each write to it.
 const PASSERS_BY: Duration = Duration::from_secs(5);
 
-/// What a run has done so far that may have to be undone, or told.
+/// What the run has done that may have to be undone or reported.
 #[derive(Default)]
 struct Progress {
-    /// Devices that are on their way or there.
+    /// Devices being bound or already bound.
     begun: Vec<Begun>,
     /// Where copies of erased signatures are.
     erased: Vec<String>,
 }
 
-/// What is to be taken, and on which terms.
+/// The devices to take, and the conditions.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
-    /// The devices.
     pub(super) functions: &'a [&'a Function],
-    /// On which terms.
     pub(super) terms: Terms<'a>,
-    /// Who may open them.
+    /// The user who may open them.
     pub(super) user: Option<&'a str>,
 }
 
-/// A device on its way.
+/// A device being bound.
 struct Begun {
     record: DeviceRecord,
-    /// The record of an earlier boot that this one took the place of.
+    /// The record of an earlier boot that the new one replaced.
     earlier: Option<DeviceRecord>,
 }
 
-/// Takes all of them or, where one fails, none.
+/// Takes all devices or, if one fails, none.
 ///
 /// # Errors
-/// The first failure, and what became of the devices.
+/// The first failure, and the resulting state of the devices.
 pub(super) fn take_all(operation: &mut Operation, request: &Request) -> Result<Vec<DeviceRecord>> {
     let mut progress = Progress::default();
     match forward(operation, request, &mut progress) {
@@ -65,8 +64,8 @@ pub(super) fn take_all(operation: &mut Operation, request: &Request) -> Result<V
     }
 }
 
-/// Everything that can fail without a trace comes before the first signature is erased, and that before the first device
-/// is touched.
+/// Does everything that can fail without side effects before erasing the first signature, and erases before
+/// changing the first device.
 fn forward(operation: &mut Operation, request: &Request, progress: &mut Progress) -> Result<()> {
     let mut claims = claim_all(operation, request)?;
     load_module(operation)?;
@@ -77,17 +76,18 @@ fn forward(operation: &mut Operation, request: &Request, progress: &mut Progress
         look_again(operation, function, request.terms)?;
     }
     if request.functions.iter().any(|function| erase::is_needed(function)) {
-        // What erases wants a claim of its own.
+        // wipefs needs exclusive access itself.
         drop(claims);
         for function in request.functions {
-            // Names of block devices move: what is erased is what was just seen below this device.
+            // Names of block devices can change, so the erased devices must be those just seen below this
+            // function.
             look_again(operation, function, request.terms)?;
             erase::erase(operation, function, &mut progress.erased)?;
         }
         claims = claim_all(operation, request)?;
     }
     for (function, claims) in request.functions.iter().zip(claims) {
-        // What was to be erased is gone by now.
+        // Signatures to erase are gone by now.
         let terms = Terms { erase: request.terms.erase && operation.is_dry(), ..request.terms };
         look_again(operation, function, terms)?;
         take(operation, function, claims, request, &mut progress.begun)?;
@@ -99,7 +99,8 @@ fn claim_all(operation: &mut Operation, request: &Request) -> Result<Vec<Vec<Cla
     request.functions.iter().map(|function| claim(operation, function)).collect()
 }
 
-/// Claims the namespaces. The claim to a whole namespace keeps its partitions too, and is refused while one is in use.
+/// Claims the namespaces. A claim of a whole namespace includes its partitions, and is refused while one is in
+/// use.
 fn claim(operation: &mut Operation, function: &Function) -> Result<Vec<Claim>> {
     let bdf = &function.bdf;
     let refused = |name: &str, why: &io::Error| match why.kind() {
@@ -118,7 +119,7 @@ fn claim(operation: &mut Operation, function: &Function) -> Result<Vec<Claim>> {
         .collect()
 }
 
-/// The namespaces that somebody could use.
+/// Returns the namespaces that have a node.
 fn names(root: &Root, function: &Function) -> Vec<String> {
     let names = function.namespaces.iter().map(|namespace| namespace.name.clone());
     names.filter(|name| has_file(root, name)).collect()
@@ -139,7 +140,7 @@ fn load_module(operation: &mut Operation) -> Result<()> {
     })
 }
 
-/// Nothing uses it still: processes can open a device in spite of a claim.
+/// Checks again that the device is unused, because a claim does not keep processes from opening it.
 fn look_again(operation: &mut Operation, function: &Function, terms: Terms) -> Result<()> {
     let against = |root: &Root| {
         let inventory = Inventory::read(root);
@@ -157,7 +158,7 @@ fn look_again(operation: &mut Operation, function: &Function, terms: Terms) -> R
     if reasons.is_empty() { Ok(()) } else { Err(plan::refusal(&reasons)) }
 }
 
-/// Whether it is what was decided about: a namespace that came since was not claimed.
+/// Returns whether the device is unchanged; a namespace added since was not claimed.
 fn is_unchanged(now: &Function, then: &Function) -> bool {
     let names = |function: &Function| -> Vec<String> {
         function.namespaces.iter().map(|namespace| namespace.name.clone()).collect()
@@ -176,7 +177,7 @@ fn take(
     let earlier = function.record.clone();
     heed(operation)?;
     if let Err(failure) = operation.change(record.stored()) {
-        // It may have come to disk all the same. Nothing else was begun.
+        // The record may be on disk all the same. Nothing else was begun.
         let before = earlier.map_or_else(|| record.forgotten(), |earlier| earlier.stored());
         return Err(match operation.change(before) {
             Ok(()) => failure,
@@ -223,18 +224,18 @@ fn record_of(root: &Root, function: &Function, with_group: bool) -> DeviceRecord
     }
 }
 
-/// The earlier record of this drive: granted is a drive, not whatever has come to its address since.
+/// Returns the earlier record of this drive, as a grant is for a drive and not for its address.
 fn earlier(function: &Function) -> Option<&DeviceRecord> {
     function.record.as_ref().filter(|earlier| is_of(earlier, function))
 }
 
-/// Who was granted the drive when an earlier boot had it bound.
+/// Returns the user the drive was granted to when an earlier boot bound it.
 pub(super) fn grant_before(function: &Function) -> Option<String> {
     earlier(function)?.grant.clone()
 }
 
-/// Whether an earlier record is of this drive, by the serial number that the kernel's driver has read. Without that
-/// driver the inventory tells what the record says.
+/// Returns whether an earlier record is of this drive, by the serial number the kernel's driver has read.
+/// Without that driver, the inventory would repeat the record.
 fn is_of(earlier: &DeviceRecord, function: &Function) -> bool {
     let Identity { ids, serial, .. } = &earlier.identity;
     let is_read = function.is_live() && serial.is_some();
@@ -256,18 +257,18 @@ fn verify(operation: &mut Operation, device: Device) -> Result<()> {
     }))
 }
 
-/// One change on the way forward.
+/// Makes one change on the way forward.
 pub(super) fn step(operation: &mut Operation, change: Change) -> Result<()> {
     heed(operation)?;
     operation.change(change)
 }
 
-/// Nothing more is begun once the person has asked to end.
+/// Fails if the user has interrupted, so that nothing more begins.
 fn heed(operation: &Operation) -> Result<()> {
     if operation.is_interrupted() { Err(Failure::stopped("interrupted")) } else { Ok(()) }
 }
 
-/// Brings back what was begun, the last first, and tells what came of it.
+/// Returns the begun devices in reverse order, and reports the result.
 fn undo(operation: &mut Operation, progress: Progress, failure: Failure) -> Failure {
     let Progress { begun, erased } = progress;
     if operation.is_stuck() {

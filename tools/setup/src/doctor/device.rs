@@ -1,6 +1,6 @@
-//! The links of one device that can be looked at without opening it: from its place on the bus to who else has it.
+//! Links of one device that are checked without opening it, from its place on the bus to its other users.
 //!
-//! The order is that of `bind`, `grant` and an open: what an earlier command mends comes first.
+//! They are in the order of `bind`, `grant` and opening, so that problems an earlier command fixes come first.
 
 use adit_driver::bus::pci::{CLASS_NVME, PciAddress, PciFunction};
 
@@ -11,7 +11,7 @@ use crate::human;
 use crate::inventory::{Function, Group, Member, Obstacle, ObstacleKind};
 use crate::record::{DeviceRecord, Phase};
 
-/// The chain of a device that is there.
+/// Returns the chain of an existing device.
 pub(super) fn links<'a>() -> [Link<Patient<'a>>; 9] {
     [
         Link { name: "IOMMU group", check: group },
@@ -29,13 +29,13 @@ pub(super) fn links<'a>() -> [Link<Patient<'a>>; 9] {
 /// The link before them, which finds the device.
 pub(super) const DEVICE: &str = "device";
 
-/// Room to lock memory with which a program does something useful: a few queue pairs and their buffers.
+/// Lockable memory a useful program needs: a few queue pairs and their buffers.
 const MEMLOCK_BYTES_MIN: u64 = 64 << 20;
 
-/// BAR0 holds an NVMe controller's registers; the smallest has 4 KiB and its doorbells.
+/// BAR0 holds an NVMe controller's registers, at least 4 KiB plus the doorbells.
 const BAR0_BYTES_MIN: u64 = 0x1008;
 
-/// Looks for the device, and at whether it is one.
+/// Finds the device and checks that it is an NVMe controller.
 ///
 /// # Errors
 /// The broken link.
@@ -132,8 +132,8 @@ fn group(patient: &Patient) -> Outcome {
     )
 }
 
-/// The command that takes a neighbour from its driver. A drive goes to vfio-pci, which looks first whether it is in use;
-/// together with `ours`, where that is on its way there too.
+/// Returns the command that frees a neighbour from its driver. A drive goes to vfio-pci, which first checks
+/// that it is unused; together with `ours`, unless that is already bound.
 fn freed(member: &Member, ours: &Function) -> String {
     let bdf = &member.bdf;
     match member.class.as_deref() {
@@ -163,18 +163,18 @@ fn driver(patient: &Patient) -> Outcome {
     Outcome::broken(why, made_free(function))
 }
 
-/// The command that hands the device over.
+/// Returns the command that binds the device for the user.
 pub(super) fn bind_command(bdf: &str) -> String {
     format!("sudo adit setup bind {bdf} --user $USER")
 }
 
-/// All reasons why the device cannot be taken.
+/// Returns all reasons why the device cannot be taken.
 pub(super) fn reasons(function: &Function) -> String {
     let reasons: Vec<&str> = function.obstacles.iter().map(|reason| &*reason.reason).collect();
     reasons.join("; ")
 }
 
-/// What would let the device be taken, by the most telling of the reasons against it.
+/// Returns the remedy for the most important obstacle.
 fn made_free(function: &Function) -> Remedy {
     let mut ends: Vec<&str> = Vec::new();
     for Obstacle { kind, remedy, .. } in &function.obstacles {
@@ -182,7 +182,7 @@ fn made_free(function: &Function) -> Remedy {
             ends.push(remedy);
         }
     }
-    // What nothing removes is told as 'none: this machine runs from it'.
+    // An obstacle without a remedy reads 'none: this machine runs from it'.
     if let Some(why) = ends.iter().find_map(|end| end.strip_prefix("none: ")) {
         return Remedy::new(format!("choose another drive ({why})"), ["sudo adit setup status"]);
     }
@@ -226,7 +226,7 @@ fn cut_off(record: &DeviceRecord, has: &str) -> Outcome {
     }
 }
 
-/// The group of a device for which that link holds.
+/// Returns the device's group, once that link holds.
 fn group_of<'a>(patient: &Patient<'a>) -> &'a Group {
     patient
         .function
@@ -330,7 +330,7 @@ fn locked_memory(patient: &Patient) -> Outcome {
     Outcome::broken(why, remedy)
 }
 
-/// Beyond what the user may do alone.
+/// Returns how to exceed the limit the user may set alone.
 fn higher(function: &Function) -> Remedy {
     let now = "sudo prlimit --pid $$ --memlock=unlimited".to_owned();
     if function.record.as_ref().is_some_and(|record| record.grant.is_some()) {

@@ -1,7 +1,7 @@
-//! The links that all devices share: from the firmware to hugepages.
+//! The links common to all devices: from the firmware to hugepages.
 //!
-//! The first three say in which of three places an IOMMU that is not there was lost: the firmware (or a hypervisor)
-//! does not offer it, the kernel was told not to use it, or was not told to.
+//! The first three tell where a missing IOMMU is lost: the firmware or hypervisor does not offer it, the kernel
+//! was told not to use it, or the kernel was not told to use it.
 
 use super::Scene;
 use super::link::{Link, Outcome, Remedy};
@@ -9,7 +9,7 @@ use crate::human;
 use crate::inventory::{Hugepages, ModuleState};
 use crate::root::Root;
 
-/// The chain, in the order in which things depend on each other.
+/// Returns the chain in order of dependency.
 pub(super) fn links<'a>() -> [Link<Scene<'a>>; 6] {
     [
         Link { name: "sysfs", check: sysfs },
@@ -21,11 +21,11 @@ pub(super) fn links<'a>() -> [Link<Scene<'a>>; 6] {
     ]
 }
 
-/// What QEMU wants to hear.
+/// QEMU's options for an IOMMU.
 const QEMU_IOMMU: &str =
     "-machine q35,kernel-irqchip=split -device intel-iommu,intremap=on,caching-mode=on";
 
-/// Most kernels want to be told to use Intel's VT-d; those with `CONFIG_INTEL_IOMMU_DEFAULT_ON` have groups without it.
+/// Most kernels need this option for Intel's VT-d; those with `CONFIG_INTEL_IOMMU_DEFAULT_ON` do not.
 const INTEL_ON: &str = "intel_iommu=on";
 
 fn sysfs(scene: &Scene) -> Outcome {
@@ -70,7 +70,8 @@ fn firmware(scene: &Scene) -> Outcome {
     )
 }
 
-/// Broken for lack of an IOMMU. Who has told VFIO to do without is told that this does not do for Adit.
+/// Returns a broken link for a missing IOMMU. If VFIO's no-IOMMU mode is enabled, says that Adit does not
+/// support it.
 fn without_iommu(scene: &Scene, why: impl std::fmt::Display, remedy: Remedy) -> Outcome {
     if !scene.inventory.host.iommu.no_iommu_mode {
         return Outcome::broken(why, remedy);
@@ -123,7 +124,8 @@ fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// The words of a kernel's command line that turn an IOMMU off: `iommu=off`, `intel_iommu=off`, `amd_iommu=off`.
+/// Returns the words of a kernel command line that turn an IOMMU off: `iommu=off`, `intel_iommu=off`,
+/// `amd_iommu=off`.
 fn options_against(command_line: &str) -> Vec<&str> {
     let turns_off = |word: &&str| {
         let Some((name, values)) = word.split_once('=') else { return false };
@@ -147,7 +149,7 @@ fn without_option(root: &Root, option: &str) -> Vec<String> {
     rebooted(if has_grubby(root) { grubby } else { edit })
 }
 
-/// Fedora, RHEL and their kin have this in the place of `update-grub`.
+/// Returns whether the system has grubby, which Fedora, RHEL and relatives use instead of `update-grub`.
 fn has_grubby(root: &Root) -> bool {
     root.present("/usr/sbin/grubby")
 }
@@ -162,7 +164,7 @@ fn modules(scene: &Scene) -> Outcome {
         let found = host.modules.iter().find(|module| module.name == name);
         found.map_or(ModuleState::Unknown, |module| module.state)
     };
-    // A kernel without VFIO's own container may have iommufd's instead.
+    // A kernel without VFIO's own container may have iommufd instead.
     let container = match state("vfio_iommu_type1") {
         ModuleState::Missing if scene.root.exists("/sys/module/iommufd") => ModuleState::Loaded,
         other => other,
@@ -197,7 +199,7 @@ fn module_broken(scene: &Scene, needed: &str, state: ModuleState) -> Outcome {
 }
 
 fn missing(kernel: &str) -> Remedy {
-    // Debian's kernels for clouds leave drivers out; the ordinary one has them.
+    // Debian's cloud kernels lack drivers that the ordinary kernel has.
     if kernel.contains("-cloud-") {
         let commands = ["sudo apt install linux-image-amd64", "sudo reboot"];
         return Remedy::new("boot a kernel that has it (CONFIG_VFIO_PCI)", commands);

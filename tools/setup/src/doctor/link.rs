@@ -1,34 +1,34 @@
-//! A link of the chain, and what looking at it gave.
+//! A link of the chain, and the outcome of checking it.
 
 use serde::{Serialize, Serializer};
 
-/// What became of one link.
+/// The outcome of one link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It holds; in a few words, what was found.
+    /// It holds; a short description of what was found.
     Holds(String),
-    /// It does not.
+    /// It is broken.
     Broken {
-        /// What is wrong.
+        /// The problem.
         why: String,
-        /// What mends it.
+        /// The fix.
         remedy: Remedy,
     },
-    /// It cannot be looked at from here, for this reason. Whether it holds shows at a later link.
+    /// It cannot be checked here, for this reason. A later link shows whether it holds.
     NotChecked(String),
 }
 
-/// What mends a link.
+/// How to fix a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Remedy {
-    /// What to do, in words.
+    /// A description.
     pub(super) advice: String,
-    /// The commands that do it, to copy; none where it is not done by a command.
+    /// Commands to copy; empty if no command fixes it.
     pub(super) commands: Vec<String>,
 }
 
 impl Remedy {
-    /// `advice`, which these `commands` carry out.
+    /// Creates a remedy from a description and its commands.
     pub(super) fn new<C: ToString>(
         advice: impl ToString,
         commands: impl IntoIterator<Item = C>,
@@ -39,38 +39,36 @@ impl Remedy {
 }
 
 impl Outcome {
-    /// A link that holds.
+    /// Returns a holding link.
     pub(super) fn holds(found: impl ToString) -> Outcome {
         Outcome::Holds(found.to_string())
     }
 
-    /// A link that is broken.
+    /// Returns a broken link.
     pub(super) fn broken(why: impl ToString, remedy: Remedy) -> Outcome {
         Outcome::Broken { why: why.to_string(), remedy }
     }
 
-    /// Whether the walk ends here.
+    /// Returns whether the walk ends here.
     pub(super) fn is_broken(&self) -> bool {
         matches!(self, Outcome::Broken { .. })
     }
 }
 
-/// A link by its name, and how it is looked at: from `S`, what is known by then.
+/// A link's name, and its check of the state `S`.
 pub(super) struct Link<S> {
-    /// `IOMMU group`.
+    /// The name, such as `IOMMU group`.
     pub(super) name: &'static str,
-    /// The look.
     pub(super) check: fn(&S) -> Outcome,
 }
 
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// The device that it is about; the host otherwise.
+    /// Its device; `None` for the host.
     pub(super) device: Option<String>,
     /// The link's name.
     pub(super) name: &'static str,
-    /// What became of it.
     pub(super) outcome: Outcome,
 }
 

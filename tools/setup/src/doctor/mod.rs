@@ -1,8 +1,8 @@
-//! `adit setup doctor`: the chain from the firmware to one read, and its first broken link.
+//! `adit setup doctor`: walks the chain from the firmware to one read, and finds its first broken link.
 //!
-//! A link is a function from what is known to an [`Outcome`]. The chain is walked in order and ends at the first broken
-//! one, since what comes after may only be broken because of it; of several devices, each has a chain of its own. Nothing is
-//! changed. Only the last links touch the device, when everything before them holds.
+//! A link is a function from the known state to an [`Outcome`]. The walk ends at the first broken link, because
+//! later ones may be broken only because of it. Several devices have a chain each. Nothing is changed, and only
+//! the last links touch the device, after all others hold.
 
 mod device;
 mod host;
@@ -26,32 +26,32 @@ use crate::failure::{Failure, Result};
 use crate::human::printable;
 use crate::output::Output;
 
-/// Under a link that is broken.
+/// Indents text under a broken link.
 const INDENT: &str = "     ";
 
-/// How the device at an address is opened; not at all on a recorded machine.
+/// Returns the target for a device address; `None` on a recorded machine.
 type Reach = fn(&Root, &str) -> Option<Target>;
 
-/// What all links look at.
+/// The state common to all links.
 struct Scene<'a> {
     root: &'a Root,
     inventory: &'a Inventory,
     target: Reach,
 }
 
-/// One device, as its chain is walked.
+/// The state of one device's chain.
 struct Patient<'a> {
     scene: &'a Scene<'a>,
     function: &'a Function,
     target: Option<Target>,
-    /// Once it was opened.
+    /// Present once it is open.
     controller: OnceCell<Controller>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// When a link is broken: it is named.
+/// When a link is broken; names it.
 pub(crate) fn run(root: &Root, args: &DoctorArgs, json: bool) -> Result<()> {
     let inventory = Inventory::read(root);
     let target =
@@ -84,7 +84,7 @@ fn walk(scene: &Scene, which: Option<PciAddress>) -> Vec<Finding> {
     findings
 }
 
-/// Looks at the links in turn, up to the first broken one.
+/// Checks the links in turn, up to the first broken one.
 fn follow<S>(findings: &mut Vec<Finding>, device: Option<&str>, links: &[Link<S>], state: &S) {
     for link in links {
         let outcome = (link.check)(state);
@@ -116,7 +116,7 @@ fn walk_device(scene: &Scene, address: PciAddress) -> Vec<Finding> {
     findings
 }
 
-/// Why there is nothing to walk on with, and which device could be bound.
+/// Returns why there is no device to check, and which one could be bound.
 fn none_bound(scene: &Scene) -> Outcome {
     let all = &scene.inventory.controllers;
     let free: Vec<&Function> =
@@ -159,7 +159,7 @@ fn as_json(findings: &[Finding]) -> Result<String> {
     serde_json::to_string_pretty(&report).map(|text| text + "\n").map_err(Failure::failed)
 }
 
-/// A line for each link, with a heading for each device.
+/// Formats a line per link, with a heading per device.
 fn as_text(findings: &[Finding]) -> String {
     let mut out = String::from("Host\n");
     let mut device = &None;

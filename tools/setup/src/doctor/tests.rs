@@ -1,5 +1,5 @@
-//! Every link is somewhere the first that is broken: by the recorded machines in `tests/trees-broken`, and for the links
-//! that touch the device by the software controller in the device's place.
+//! Tests that every link is the first broken one somewhere: on the recorded machines in `tests/trees-broken`,
+//! and, for links that touch the device, with a software controller.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,10 +7,10 @@ use std::sync::LazyLock;
 
 use super::*;
 
-/// Links that inform and never break.
+/// Links that only inform.
 const INFORM: [&str; 2] = ["memory", "hugepages"];
 
-/// A recorded machine with one thing wrong.
+/// A recorded machine with one problem.
 struct Broken {
     name: String,
     text: String,
@@ -29,7 +29,7 @@ impl Broken {
             .collect()
     }
 
-    /// What its head says after `key`.
+    /// Returns the value of `key` in its header.
     fn says(&self, key: &str) -> &str {
         let line = self.text.lines().find_map(|line| line.strip_prefix(key));
         line.unwrap_or_else(|| panic!("{}: no line '{key}'", self.name)).trim()
@@ -48,7 +48,7 @@ impl Broken {
     }
 }
 
-/// All of them, and what is found there.
+/// All such machines with their findings.
 static WALKED: LazyLock<Vec<(Broken, Vec<Finding>)>> = LazyLock::new(|| {
     let walked = |tree: Broken| {
         let findings = tree.findings(none);
@@ -69,8 +69,8 @@ fn soft(options: &str) -> Option<Target> {
     Some(format!("soft:mem=8M{options}").parse().expect("a target"))
 }
 
-/// Machines on which a link that touches the device is the first that is broken: the plan of faults has nothing
-/// against the commands before it.
+/// Faults that make each link that touches the device the first broken one; the fault plan lets earlier
+/// commands pass.
 const TOUCHING: [(&str, Reach); 3] = [
     ("open", |_, _| soft(",faults=status(0:6)@identify:n=1")),
     // The list of namespaces is the first Identify after the controller's own.
@@ -95,7 +95,7 @@ fn whatever_is_broken_has_a_remedy() {
         for finding in findings {
             if let Outcome::Broken { why, remedy } = &finding.outcome {
                 assert!(!why.is_empty() && !remedy.advice.is_empty(), "{}", tree.name);
-                // What is mended in the firmware only has no command.
+                // No command fixes what only the firmware can.
                 let by_hand = tree.name == "behind-vmd.tree";
                 assert_eq!(remedy.commands.is_empty(), by_hand, "{}", tree.name);
             }

@@ -1,7 +1,7 @@
-//! The last links: the device is opened, says what it is, and reads one LBA.
+//! The last links: open the device, identify it, and read one LBA.
 //!
-//! Opening resets the controller, so it comes after everything that tells whether somebody uses it. All waiting is
-//! bounded by the driver. Nothing is written to the device's media.
+//! Opening resets the controller, so these come after everything that detects other users. The driver bounds
+//! all waits. Nothing is written to the device's media.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use adit_driver::{Buffer, Controller, ControllerOptions, Error, QueuePair, Queue
 use super::Patient;
 use super::link::{Outcome, Remedy};
 
-/// How long a command may take: a healthy controller answers at once, a slow one in seconds.
+/// Time limit of a command; slow controllers need seconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
-/// Entries of the queue for the one read.
+/// Entries of the queue for the read.
 const DEPTH: u32 = 8;
 
-/// Why a recorded machine's devices are not touched.
+/// Why devices of recorded machines are not touched.
 const RECORDED: &str = "a recorded machine has no device to open";
 
-/// Opens the device and brings its controller up.
+/// Opens the device and its controller.
 pub(super) fn open(patient: &Patient) -> Outcome {
     let Some(target) = &patient.target else { return Outcome::NotChecked(RECORDED.to_owned()) };
     let options =
@@ -28,7 +28,7 @@ pub(super) fn open(patient: &Patient) -> Outcome {
     match Controller::open(target, &options) {
         Ok(controller) => {
             let version = controller.info().version;
-            // Only this link fills it, and it is looked at once.
+            // Only this link sets it, once.
             let _ = patient.controller.set(controller);
             Outcome::Holds(format!("NVMe {version}, ready"))
         }
@@ -36,7 +36,7 @@ pub(super) fn open(patient: &Patient) -> Outcome {
     }
 }
 
-/// Tells what it is.
+/// Identifies the device.
 pub(super) fn identify(patient: &Patient) -> Outcome {
     let Some(controller) = patient.controller.get() else {
         return Outcome::NotChecked(RECORDED.to_owned());
@@ -71,7 +71,7 @@ pub(super) fn read(patient: &Patient) -> Outcome {
     }
 }
 
-/// The namespace that was read, and bytes of its LBA; none where there is no namespace.
+/// Returns the namespace that was read and its LBA size; `None` without a namespace.
 fn first_lba(controller: &Controller) -> Result<Option<(Nsid, u32)>, Error> {
     let Some(nsid) = controller.namespace_ids()?.first().copied() else { return Ok(None) };
     let namespace = controller.namespace(nsid)?;
@@ -98,7 +98,8 @@ fn first_lba(controller: &Controller) -> Result<Option<(Nsid, u32)>, Error> {
     Ok(Some((nsid, namespace.lba_bytes())))
 }
 
-/// The driver's refusals bring their remedy; for the rest the kernel's and the device's logs know more.
+/// Returns a broken link for a driver error. Refusals carry their remedy; otherwise the kernel's and the
+/// device's logs tell more.
 fn broken(patient: &Patient, error: &Error) -> Outcome {
     let bdf = &patient.function.bdf;
     let log = format!("sudo dmesg | grep -e {bdf} -e vfio");
@@ -119,7 +120,7 @@ fn broken(patient: &Patient, error: &Error) -> Outcome {
     }
 }
 
-/// The driver's remedy, unless that is this very command.
+/// Returns the driver's remedy, unless it is this very command.
 fn refused(fix: &str, log: String) -> Remedy {
     if fix.contains("adit setup doctor") {
         return Remedy::new("the links before hold, so see the kernel's log", [log]);

@@ -1,8 +1,8 @@
-//! Devices that a grant opens beside its own: an IOMMU group has one file, and a user who may open it may open every device of
-//! the group that a VFIO driver has.
+//! Finds devices that a grant opens besides its own. An IOMMU group has one file, and a user who may open it
+//! may open every device of the group that a VFIO driver has.
 //!
-//! A device that is granted to none, or to be granted to none, goes along only where `--with-group` says so. That is
-//! remembered in its record, for binding at boot.
+//! Such a device, if it is not granted to the same user, is accepted only with `--with-group`. Its record keeps
+//! that, for binding at boot.
 
 use std::path::PathBuf;
 
@@ -15,38 +15,37 @@ use crate::operation::Operation;
 use crate::record;
 use crate::root::Root;
 
-/// What VFIO calls the groups that it makes up where there is no IOMMU.
+/// VFIO's name for groups it creates without an IOMMU.
 const NO_IOMMU_GROUP: &str = "vfio-noiommu";
 
-/// A device that a command binds or grants, as far as its group goes.
+/// A device to bind or grant, as far as its group is concerned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing<'a> {
-    /// The device.
     pub(crate) address: PciAddress,
-    /// Who is granted it.
+    /// The user it is granted to.
     pub(crate) user: Option<&'a str>,
-    /// Whether others may go along, or this one with others.
+    /// Whether it may be opened together with others of its group.
     pub(crate) with_group: bool,
     /// Devices that the same command grants to the same user.
     pub(crate) together: &'a [PciAddress],
 }
 
-/// Who could open what by way of a shared group.
+/// A device a user could open through a shared group.
 struct Along {
-    /// The device that is granted to another user or to none.
+    /// The device, granted to another user or to none.
     device: PciAddress,
-    /// The member of its group that `user` is granted.
+    /// The member of its group that is granted to `user`.
     by: PciAddress,
     user: String,
     group: String,
-    /// Whether that was agreed to, now or by a record.
+    /// Whether this is accepted, now or by a record.
     agreed: bool,
 }
 
-/// Says which devices go along with a grant, for all of `devices`.
+/// Reports which devices the grants of `devices` also open.
 ///
 /// # Errors
-/// Every one that goes along without `--with-group`; an unknown user.
+/// All such devices that are not accepted; an unknown user.
 pub(crate) fn admit(operation: &mut Operation, devices: &[Sharing]) -> Result<()> {
     let mut all = Vec::new();
     for sharing in devices {
@@ -113,33 +112,33 @@ impl Along {
     }
 }
 
-/// Whether the record of a device says that it may go along, or others with it.
+/// Returns whether the device's record accepts opening it together with its group.
 fn is_agreed(root: &Root, address: PciAddress) -> bool {
     record::load(root, address).ok().flatten().is_some_and(|record| record.with_group)
 }
 
-/// Whether the group's file opens the device: where VFIO has no hold of it, it does not.
+/// Returns whether the group's file opens the device: only if a VFIO driver has it.
 fn is_open_to_group(root: &Root, address: PciAddress) -> bool {
     root.link_name(format!("{DEVICES}/{address}/driver")).is_some_and(|driver| is_vfio(&driver))
 }
 
-/// The number of the device's IOMMU group.
+/// Returns the number of the device's IOMMU group.
 pub(super) fn number_of(root: &Root, address: PciAddress) -> Option<String> {
     root.link_name(format!("{DEVICES}/{address}/iommu_group"))
 }
 
-/// The file of a group.
+/// Returns a group's file.
 pub(super) fn file(group: &str) -> PathBuf {
     format!("/dev/vfio/{group}").into()
 }
 
-/// Whether VFIO has made the group up.
+/// Returns whether VFIO created the group without an IOMMU.
 pub(super) fn is_without_iommu(root: &Root, group: &str) -> bool {
     let name = root.text(format!("/sys/kernel/iommu_groups/{group}/name"));
     name.as_deref() == Some(NO_IOMMU_GROUP) || root.present(format!("/dev/vfio/noiommu-{group}"))
 }
 
-/// The other PCI devices of a group.
+/// Returns the other PCI devices of a group.
 pub(super) fn neighbours(root: &Root, address: PciAddress, group: &str) -> Vec<PciAddress> {
     let names = root.names(format!("/sys/kernel/iommu_groups/{group}/devices"));
     let members = names.iter().filter_map(|name| name.parse().ok());

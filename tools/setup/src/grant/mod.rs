@@ -1,11 +1,11 @@
-//! Rights for a user who is not root: the device's files, now and after each boot, and locked memory.
+//! Gives a user who is not root access to a device: its files, now and after each boot, and locked memory.
 //!
-//! The first thing written down is whose the device is (in its record, or by the rule where it was bound by hand), and
-//! that is also the last thing forgotten, so whatever cuts a run off, the next one finds all of it. Everything may be done
-//! twice. What a program has open already it keeps: the kernel looks at rights when a file is opened.
+//! The owner (in the device's record, or in the udev rule if it was bound by hand) is written first and removed
+//! last, so a run that was interrupted can always be completed. All operations can be repeated. Programs keep
+//! files they have open, because the kernel checks rights at open only.
 //!
-//! An IOMMU group has one file, and that has one owner: devices of one group cannot be granted to two users, and a device
-//! that is granted to none goes along only where that was agreed to ([`group`]).
+//! An IOMMU group has one file with one owner. So devices of one group cannot be granted to two users, and a
+//! device that is not granted is opened along with another only if that was accepted ([`group`]).
 
 pub(crate) mod group;
 mod rule;
@@ -28,22 +28,22 @@ use crate::failure::{Failure, Result};
 use group::{is_without_iommu, neighbours, number_of};
 use user::User;
 
-/// The functions of the machine.
+/// The machine's PCI functions.
 const DEVICES: &str = "/sys/bus/pci/devices";
-/// Where udev listens, if it runs.
+/// udev's socket, if it runs.
 const UDEV: &str = "/run/udev/control";
-/// Where its program may be.
+/// Possible paths of its program.
 const UDEVADM: [&str; 3] = ["/usr/bin/udevadm", "/bin/udevadm", "/sbin/udevadm"];
 
-/// Whose a device is.
+/// A device's owner.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Granted {
     bdf: String,
-    /// None for nobody but root.
+    /// `None` if only root may open it.
     user: Option<String>,
 }
 
-/// `adit setup grant`.
+/// Runs `adit setup grant`.
 ///
 /// # Errors
 /// A device that is not bound or cannot be granted, an unknown user, a change that fails.
@@ -53,7 +53,7 @@ pub(crate) fn grant(root: &Root, args: &GrantArgs, json: bool) -> Result<()> {
     })
 }
 
-/// `adit setup revoke`.
+/// Runs `adit setup revoke`.
 ///
 /// # Errors
 /// A damaged record, a change that fails.
@@ -82,7 +82,7 @@ fn grant_one(
     Ok(Granted { bdf: address.to_string(), user })
 }
 
-/// Whether there is something to open.
+/// Checks that the device is bound.
 fn check_bound(root: &Root, address: PciAddress, record: Option<&DeviceRecord>) -> Result<()> {
     let why = match record.map(|record| record.phase) {
         Some(Phase::Bound) => return Ok(()),
@@ -101,19 +101,19 @@ fn check_bound(root: &Root, address: PciAddress, record: Option<&DeviceRecord>) 
     Err(Failure::failed(format!("{address}: {why}")))
 }
 
-/// Whether there is such a user, before anything is done for him.
+/// Checks that the user exists, before anything is changed.
 ///
 /// # Errors
-/// When there is none.
+/// When the user does not exist.
 pub(crate) fn check_user(root: &Root, name: &str) -> Result<()> {
     User::find(root, name).map(drop)
 }
 
-/// Gives `user` the device of `record`, and writes that into the record. The device's group file is there, and what goes
-/// along with it was [admitted](group::admit).
+/// Grants the device of `record` to `user`, and stores that in the record. The device's group file must exist,
+/// and other devices of its group must be [admitted](group::admit).
 ///
 /// # Errors
-/// When there is no such user, the device cannot be granted to one, or a change fails.
+/// When the user does not exist, the device cannot be granted, or a change fails.
 pub(crate) fn give(
     operation: &mut Operation,
     record: &mut DeviceRecord,
@@ -135,7 +135,7 @@ pub(crate) fn give(
     write(operation, address, &user)
 }
 
-/// The same for a device that was bound by hand: its rule is all that tells of it. Returns whose it is.
+/// Grants a device that was bound by hand, whose only record is its udev rule. Returns the owner.
 fn give_unrecorded(
     operation: &mut Operation,
     address: PciAddress,
@@ -154,7 +154,7 @@ fn give_unrecorded(
     Ok(Some(user.name))
 }
 
-/// The user, if the device can be granted to one; none for root, who needs nothing.
+/// Returns the user if the device can be granted; `None` for root, who needs no grant.
 fn admit(operation: &mut Operation, address: PciAddress, name: &str) -> Result<Option<User>> {
     let root = operation.root;
     let user = User::find(root, name)?;
@@ -184,7 +184,7 @@ fn admit(operation: &mut Operation, address: PciAddress, name: &str) -> Result<O
     Ok(Some(user))
 }
 
-/// The files that keep the grant, then the device's own.
+/// Writes the files that keep the grant, then changes the device's own.
 fn write(operation: &mut Operation, address: PciAddress, user: &User) -> Result<()> {
     if operation.keep(rule::written(address, &user.name))? {
         reload(operation)?;
@@ -192,7 +192,7 @@ fn write(operation: &mut Operation, address: PciAddress, user: &User) -> Result<
     operation.keep(rule::limits_written(&user.name))?;
     let mut files = device_files(operation.root, address);
     if operation.is_dry() && files.is_empty() {
-        // Binding is what brings it.
+        // The file appears when the device is bound.
         files.extend(number_of(operation.root, address).map(|group| group::file(&group)));
     }
     if files.is_empty() {
@@ -209,7 +209,7 @@ fn write(operation: &mut Operation, address: PciAddress, user: &User) -> Result<
     ))
 }
 
-/// Takes back what [`give`] gave, if anything; the record says so afterwards.
+/// Revokes a grant made with [`give`], if any, and updates the record.
 ///
 /// # Errors
 /// When a change fails.
@@ -222,10 +222,11 @@ pub(crate) fn take_back(operation: &mut Operation, record: &mut DeviceRecord) ->
     Ok(())
 }
 
-/// Takes back what the device's rule and its record tell of. The rule goes last, as it may be all that does.
+/// Revokes what the device's rule and its record grant. The rule is removed last, because it may be the only
+/// record.
 ///
-/// The files are ours in the boot in which they were given: the rule ends with it, and a record of an earlier boot says
-/// nothing about whose they are now.
+/// The files are ours only in the boot in which they were granted: the rule ends with that boot, and a record
+/// of an earlier boot does not tell who owns them now.
 fn withdraw(
     operation: &mut Operation,
     address: PciAddress,
@@ -257,8 +258,8 @@ fn withdraw(
     Ok(())
 }
 
-/// Takes back every grant that a rule tells of; says whether there was something to do. For devices without a record,
-/// which were bound by hand.
+/// Revokes the grants of all rules without a record, for devices that were bound by hand; returns whether there
+/// was anything to do.
 ///
 /// # Errors
 /// When a change fails.
@@ -292,7 +293,7 @@ fn revoke_one(operation: &mut Operation, address: PciAddress) -> Result<Granted>
     Ok(Granted { bdf: address.to_string(), user: None })
 }
 
-/// Makes udev read its rules now. It finds them by itself a few seconds later, so nothing depends on this.
+/// Makes udev reload its rules. It does so by itself after a few seconds, so failure is harmless.
 fn reload(operation: &mut Operation) -> Result<()> {
     let root = operation.root;
     if !root.present(UDEV) || !UDEVADM.iter().any(|program| root.present(program)) {
@@ -305,7 +306,7 @@ fn reload(operation: &mut Operation) -> Result<()> {
     }
 }
 
-/// The files by which user space opens the device, as far as they are there: its group's, and with iommufd its own.
+/// Returns the existing files through which user space opens the device: its group's, and with iommufd its own.
 fn device_files(root: &Root, address: PciAddress) -> Vec<PathBuf> {
     let own = root.names(format!("{DEVICES}/{address}/vfio-dev"));
     let own = own.into_iter().map(|name| format!("/dev/vfio/devices/{name}").into());
@@ -313,7 +314,7 @@ fn device_files(root: &Root, address: PciAddress) -> Vec<PathBuf> {
     files.filter(|file| root.present(file)).collect()
 }
 
-/// Those that become root's again: not the group's while another device of the group is granted.
+/// Returns the files that become root's again; not the group's while another device of the group is granted.
 fn files_to_return(root: &Root, address: PciAddress) -> Vec<PathBuf> {
     let mut files = device_files(root, address);
     if let Some(group) = number_of(root, address) {
@@ -325,7 +326,7 @@ fn files_to_return(root: &Root, address: PciAddress) -> Vec<PathBuf> {
     files
 }
 
-/// Whether the user has been granted other devices.
+/// Returns whether the user has been granted other devices.
 fn has_others(root: &Root, user: &str, address: PciAddress) -> bool {
     let others = rule::devices(root).into_iter().filter(|&other| other != address);
     others.into_iter().any(|other| rule::holder(root, other).as_deref() == Some(user))

@@ -1,8 +1,9 @@
-//! The two files that grant a user a device: a rule of udev's for the device, in this boot, and a drop-in of limits.d for
-//! the user.
+//! The two files that grant a device to a user: a udev rule for the device, valid for this boot, and a drop-in
+//! of limits.d for the user.
 //!
-//! The rule gives the user the file of the device's IOMMU group whenever it is made again, and the device's own file, which kernels with iommufd offer. The files are found by their names, and the rule says whose it is: that
-//! is how what was granted can be taken back where there is no record.
+//! The rule makes the user the owner of the file of the device's IOMMU group whenever it is created, and of the
+//! device's own file in kernels with iommufd. The files are found by name, and the rule names the owner, so
+//! grants can be revoked without a record.
 
 use std::path::PathBuf;
 
@@ -12,30 +13,30 @@ use super::user;
 use crate::change::Change;
 use crate::root::Root;
 
-/// Where rules are that end with the boot (udev(7)): at the next one another drive may be at the address. Binding
-/// at boot grants anew, once it has found the drive by its serial number.
+/// Rules that end with the boot (udev(7)), because at the next boot another drive may have the address. Binding
+/// at boot grants again after it has found the drive by its serial number.
 const RULES: &str = "/run/udev/rules.d";
-/// What the names of ours begin with: after the distribution's, which give defaults.
+/// Prefix of our rules: after the distribution's, which set defaults.
 const PREFIX: &str = "90-adit-";
-/// What each rule runs, up to the user's name.
+/// The command of each rule, up to the user's name.
 const CHOWN: &str = "RUN+=\"/bin/chown ";
-/// Who may read the files: nothing in them is secret.
+/// Mode of the files, which contain no secrets.
 const MODE: u32 = 0o644;
 
-/// The rule's file for a device.
+/// Returns the path of a device's rule.
 pub(super) fn path(address: PciAddress) -> PathBuf {
     format!("{RULES}/{PREFIX}{address}.rules").into()
 }
 
-/// The drop-in for a user.
+/// Returns the path of a user's drop-in.
 pub(super) fn limits_path(user: &str) -> PathBuf {
     format!("/etc/security/limits.d/{PREFIX}{user}.conf").into()
 }
 
-/// The change that writes the rule; `user` is [plain](user::is_plain).
+/// Returns the change that writes the rule; `user` must be [plain](user::is_plain).
 pub(super) fn written(address: PciAddress, user: &str) -> Change {
-    // Neither form needs the group's number. `%k` is the name in /sys/class/vfio, which is that number; a group without an
-    // IOMMU is called otherwise there, and stays root's.
+    // Neither form needs the group's number. `%k` is the name in /sys/class/vfio, which is that number; a group
+    // without an IOMMU has another name there, and stays root's.
     let content = format!(
         "# Written by 'adit setup grant': {user} may open {address}.\n\
          # 'adit setup revoke {address}' removes it.\n\
@@ -48,7 +49,7 @@ pub(super) fn written(address: PciAddress, user: &str) -> Change {
     Change::File { path: path(address), content, mode: MODE }
 }
 
-/// The change that writes the drop-in.
+/// Returns the change that writes the drop-in.
 pub(super) fn limits_written(user: &str) -> Change {
     let content = format!(
         "# Written by 'adit setup grant': {user} may lock memory, as DMA needs, from the next login on.\n\
@@ -58,7 +59,7 @@ pub(super) fn limits_written(user: &str) -> Change {
     Change::File { path: limits_path(user), content, mode: MODE }
 }
 
-/// Whose a device is by its rule. None without a rule, or where it has been made another.
+/// Returns a device's owner according to its rule; `None` without a rule or with a modified one.
 pub(super) fn holder(root: &Root, address: PciAddress) -> Option<String> {
     let text = root.text(path(address))?;
     let (_, rest) = text.split_once(CHOWN)?;
@@ -66,7 +67,6 @@ pub(super) fn holder(root: &Root, address: PciAddress) -> Option<String> {
     user::is_plain(name).then(|| name.to_owned())
 }
 
-/// The devices that have a rule.
 pub(super) fn devices(root: &Root) -> Vec<PciAddress> {
     let names = root.names(RULES);
     let address = |name: &String| name.strip_prefix(PREFIX)?.strip_suffix(".rules")?.parse().ok();

@@ -1,4 +1,4 @@
-//! Granting and revoking on a simulated machine.
+//! Tests granting and revoking on a simulated machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ alice:x:1000:1000::/home/alice:/bin/bash
 bob:x:1001:1001::/home/bob:/bin/bash
 ";
 
-/// What a process can be cut off by.
+/// The ways a process can be killed at a change.
 const KILLS: [Fault; 3] = [Fault::KilledBefore, Fault::KilledAmid, Fault::KilledAfter];
 
 type Files = BTreeMap<PathBuf, String>;
@@ -39,7 +39,7 @@ fn record(bdf: &str) -> DeviceRecord {
     }
 }
 
-/// A machine with two drives that vfio-pci has by hand, in groups 12 and `group`.
+/// A machine with two drives bound to vfio-pci by hand, in groups 12 and `group`.
 fn by_hand_in(group: u32) -> World {
     let mut world = World::new(&[Drive::new(A, 12), Drive::new(B, group)], 1);
     world.kernel.put(Path::new("/etc/passwd"), PASSWD);
@@ -59,7 +59,7 @@ fn by_hand() -> World {
     by_hand_in(13)
 }
 
-/// The same, with records.
+/// The same machine with records.
 fn bound() -> World {
     let world = by_hand();
     for bdf in [A, B] {
@@ -85,7 +85,7 @@ fn revoke_of(world: &mut World, bdf: &str, blow: Option<(usize, Fault)>) -> Ende
     world.run(blow, |operation| revoke_one(operation, address(bdf)))
 }
 
-/// Runs through, or the test ends.
+/// Requires success and returns the owner.
 fn done(ended: Ended) -> Option<String> {
     ended.expect("not killed").expect("no failure").user
 }
@@ -98,8 +98,8 @@ fn told(world: &World) -> Vec<String> {
     world.kernel.made().iter().map(Change::to_string).collect()
 }
 
-/// The machine's files outside the kernel's own, and the owners below `/dev`. What a write of a record that was cut off has
-/// left beside the record goes with the record's next write.
+/// Returns the machine's files outside sysfs and procfs, and the owners below `/dev`. Excludes the leftover of
+/// an interrupted write of a record, which the next write replaces.
 fn kept(world: &World) -> Files {
     let passes = |path: &Path| {
         path.starts_with("/sys")
@@ -216,7 +216,7 @@ fn a_grant_that_was_killed_is_completed_by_the_next() {
         done(grant_to(&mut world, A, "bob", None));
         kept(&world)
     };
-    // From alice to bob: taken back, then given.
+    // From alice to bob: revoked, then granted.
     for at in 0..10 {
         for kill in KILLS {
             let mut world = bound();
@@ -287,7 +287,7 @@ fn a_neighbour_that_was_granted_to_none_goes_along_only_where_that_is_asked_for(
     done(grant_to(&mut world, A, "alice", None));
     done(revoke_of(&mut world, A, None));
     failure(grant_to(&mut world, A, "alice", None));
-    // What VFIO has no hold of, the group's file does not open; root needs no file.
+    // The group's file does not open devices without a VFIO driver; root needs no grant.
     assert_eq!(done(grant_to(&mut world, A, "root", None)), None);
     world.kernel.unbind_by_hand(B);
     done(grant_to(&mut world, A, "alice", None));

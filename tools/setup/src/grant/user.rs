@@ -1,28 +1,27 @@
-//! The user who is granted a device.
+//! The user a device is granted to.
 //!
-//! The name becomes part of a file's name, of a rule that udev runs as root and of a line of limits.d, so it may hold
-//! nothing that means something there. Names from a directory service (`DOMAIN\user`, `user@domain`) are refused for that.
+//! The name becomes part of a file name, of a udev rule run as root and of a line of limits.d, so characters
+//! with a meaning there are refused. This includes names from directory services (`DOMAIN\user`,
+//! `user@domain`).
 
 use crate::failure::{Failure, Result};
 use crate::root::Root;
 
-/// Longer names would not fit into a file's name.
+/// Longer names would not fit into a file name.
 const NAME_BYTES_MAX: usize = 128;
 
-/// A user whom the machine knows.
+/// An existing user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
-    /// The name.
     pub(super) name: String,
-    /// The number.
     pub(super) uid: u32,
 }
 
 impl User {
-    /// The user called `name`: by whatever this machine looks users up in, or the `/etc/passwd` of a recorded one.
+    /// Finds the user `name` with the machine's user database, or in `/etc/passwd` of a recorded machine.
     ///
     /// # Errors
-    /// When there is no such user, or the name cannot be put into a rule.
+    /// When the user does not exist, or the name cannot be put into a rule.
     pub(super) fn find(root: &Root, name: &str) -> Result<User> {
         if !is_plain(name) {
             return Err(Failure::usage(format!(
@@ -40,12 +39,12 @@ impl User {
     }
 }
 
-/// Whether a name can stand in a file's name, a rule and a line of limits.d, and means a user there.
+/// Returns whether a name is safe in a file name, a rule and a line of limits.d, and denotes a user there.
 pub(super) fn is_plain(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     let begins =
         name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    // Only digits would be taken for a user's number.
+    // A name of digits would be taken for a uid.
     let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
     begins && !is_number && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed)
 }

@@ -1,10 +1,11 @@
-//! What outlives a run: how many pages there were before the first change, and how many there are to be after a boot.
+//! Persistent state: the numbers of pages before the first change, and the numbers to set at boot.
 //!
-//! The record, `/var/lib/adit/setup/hugepages.json`, holds every pool of the machine and is written before the first
-//! change. It is about one boot: each begins with numbers of its own. The exception are pools that a boot sets because we
-//! told it to; for those, what was before stays what was before.
+//! The record, `/var/lib/adit/setup/hugepages.json`, holds the changed pools and is written before the first
+//! change. It is valid for one boot, because each boot starts with its own numbers; except for pools that a
+//! boot sets on our behalf, whose previous numbers stay valid.
 //!
-//! `/etc/tmpfiles.d/adit-hugepages.conf` is read by systemd-tmpfiles at boot, one line for each pool (tmpfiles.d(5)).
+//! `/etc/tmpfiles.d/adit-hugepages.conf` is read by systemd-tmpfiles at boot, one line per pool
+//! (tmpfiles.d(5)).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,18 +20,18 @@ use crate::operation::Operation;
 use crate::record::{STATE, boot_id};
 use crate::root::Root;
 
-/// The form of the record.
+/// The record's format version.
 const VERSION: u32 = 1;
 
-/// What systemd-tmpfiles reads at boot.
+/// Read by systemd-tmpfiles at boot.
 pub(super) const AT_BOOT: &str = "/etc/tmpfiles.d/adit-hugepages.conf";
 
-/// The record's file.
+/// Returns the record's file.
 pub(super) fn file() -> String {
     format!("{STATE}/hugepages.json")
 }
 
-/// How many pages there were before the first change.
+/// The numbers of pages before the first change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     version: u32,
@@ -47,10 +48,10 @@ struct Before {
 }
 
 impl Record {
-    /// The record, if there is one.
+    /// Loads the record, if there is one.
     ///
     /// # Errors
-    /// When the file is there and is no record of ours.
+    /// When the file exists but is no record of ours.
     pub(super) fn load(root: &Root) -> Result<Option<Record>> {
         let file = file();
         let Some(text) = root.text(&file) else { return Ok(None) };
@@ -66,8 +67,8 @@ impl Record {
         Ok(Some(record))
     }
 
-    /// The record for a change of `pools`: what `old` tells of this boot, and of these pools what they are now. What
-    /// somebody else does with other pools is not put back.
+    /// Creates the record for a change of `pools`: `old`'s pools, if valid in this boot, plus the current
+    /// numbers of `pools`. Other tools' changes to other pools are not recorded.
     pub(super) fn of_now(root: &Root, old: Option<&Record>, pools: &[Pool]) -> Record {
         let mut all = old.map(|old| old.to_put_back(root)).unwrap_or_default();
         for &pool in pools {
@@ -80,7 +81,7 @@ impl Record {
         Record { version: VERSION, boot_id: boot_id(root), pools }
     }
 
-    /// The pools that this boot has from us, and how many pages they had before.
+    /// Returns the pools we have changed in this boot, and their previous numbers of pages.
     pub(super) fn to_put_back(&self, root: &Root) -> Vec<(Pool, u64)> {
         let at_boot = at_boot(root);
         let is_this_boot = self.boot_id == boot_id(root);
@@ -88,24 +89,24 @@ impl Record {
         self.pools.iter().filter(ours).map(|before| (before.pool, before.pages)).collect()
     }
 
-    /// The change that writes it down.
+    /// Returns the change that writes the record.
     pub(super) fn stored(&self) -> Change {
         let text = serde_json::to_string_pretty(self).expect("a record is plain data");
         Change::File { path: file().into(), content: text + "\n", mode: 0o644 }
     }
 }
 
-/// The change that forgets what was before.
+/// Returns the change that removes the record.
 pub(super) fn forgotten() -> Change {
     Change::Remove { path: file().into() }
 }
 
-/// The change that leaves each boot its own numbers.
+/// Returns the change that stops setting pools at boot.
 pub(super) fn removed_from_boot() -> Change {
     Change::Remove { path: AT_BOOT.into() }
 }
 
-/// What each boot is told to set; lines that are not ours are passed over.
+/// Returns the pools set at boot; lines that are not ours are ignored.
 pub(super) fn at_boot(root: &Root) -> BTreeMap<Pool, u64> {
     let text = root.text(AT_BOOT).unwrap_or_default();
     text.lines().filter_map(told).collect()
@@ -115,12 +116,12 @@ fn told(line: &str) -> Option<(Pool, u64)> {
     let mut words = line.split_whitespace();
     let kind = words.next()?;
     let pool = Pool::of_file(Path::new(words.next()?))?;
-    // Mode, user, group and age mean nothing for a write.
+    // Mode, user, group and age are ignored for a write.
     let pages = words.nth(4)?.parse().ok()?;
     (kind == "w!" && words.next().is_none()).then_some((pool, pages))
 }
 
-/// Tells each boot to set these pools, too.
+/// Adds these pools to those set at boot.
 ///
 /// # Errors
 /// When the change fails.
@@ -134,7 +135,7 @@ pub(super) fn tell_boot(operation: &mut Operation, pools: &[(Pool, u64)]) -> Res
     let mut content = "# Written by 'adit setup hugepages --persist'; 'adit setup hugepages --release' removes it.\n"
         .to_owned();
     for (pool, pages) in all {
-        // With '!' only at boot, and not whenever a package makes systemd-tmpfiles run.
+        // '!' restricts it to boot; without it, any package could trigger systemd-tmpfiles.
         writeln!(content, "w! {} - - - - {pages}", pool.file().display())
             .expect("a string takes everything");
     }

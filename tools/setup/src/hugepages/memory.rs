@@ -1,19 +1,19 @@
-//! How much memory hugepages may be made of.
+//! Limits how much memory hugepages may take.
 //!
-//! Asking the kernel for more than there is makes it throw out everything else first. So before it is asked, what is
-//! needed is compared with what is free or can be dropped: free pages, the file cache and reclaimable slabs, less a 32nd
-//! of the memory, which programs need to go on.
+//! If asked for too much, the kernel evicts everything else first. So requests are compared beforehand with the
+//! memory that is free or can be dropped: free pages, the file cache and reclaimable slabs, less a 32nd of all
+//! memory, which programs need to continue.
 
 use super::pool;
 use crate::root::Root;
 
-/// The part of all memory that is left alone.
+/// The divisor of the memory kept in reserve.
 const RESERVE: u64 = 32;
 
-/// What can be had at once or by dropping caches, in the words of `/proc/meminfo`.
+/// Fields of `/proc/meminfo` for memory that is free or can be dropped.
 const AVAILABLE: [&str; 4] = ["MemFree", "Active(file)", "Inactive(file)", "SReclaimable"];
 
-/// Bytes that hugepages may take on a node, or on all; none where the kernel does not tell.
+/// Returns the bytes hugepages may take on a node, or on all; `None` if unknown.
 pub(super) fn available(root: &Root, node: Option<u32>) -> Option<u64> {
     let nodes = pool::nodes(root);
     let places: Vec<Option<u32>> = match node {
@@ -24,7 +24,7 @@ pub(super) fn available(root: &Root, node: Option<u32>) -> Option<u64> {
     places.into_iter().map(of_place).try_fold(0, |sum: u64, bytes| Some(sum.saturating_add(bytes?)))
 }
 
-/// From `MemFree:  123 kB`, or `Node 0 MemFree:  123 kB`.
+/// Parses `MemFree:  123 kB`, or `Node 0 MemFree:  123 kB`.
 fn parse(text: &str) -> Option<u64> {
     let field = |name: &str| text.lines().find_map(|line| value(line, name));
     let reserve = field("MemTotal")? / RESERVE;
@@ -33,7 +33,7 @@ fn parse(text: &str) -> Option<u64> {
     Some(available.fold(0, u64::saturating_add).saturating_sub(reserve))
 }
 
-/// The bytes of the line called `name`.
+/// Returns the bytes in the line called `name`.
 fn value(line: &str, name: &str) -> Option<u64> {
     let (title, value) = line.split_once(':')?;
     let title = title.split_whitespace().last()?;

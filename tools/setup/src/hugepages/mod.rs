@@ -1,11 +1,11 @@
-//! Hugepages: set, checked, given back.
+//! Sets, checks and releases hugepages.
 //!
-//! All or nothing: the kernel gives as many as it finds, so what it gave is read back for each node, and where that is
-//! fewer than was asked for, the numbers from before are put back. How many there were before the first change is on
-//! disk before that change. Fewer pages than are in use cannot be had at once: the kernel gives those up when their users
-//! end, and that is told.
+//! A request succeeds fully or not at all: the kernel allocates as many pages as it finds, so the result is
+//! read back for each node, and if it is too small, the previous numbers are restored. Those numbers are on
+//! disk before the first change. Pages in use cannot be released at once; the kernel frees them when their
+//! users end, which is reported.
 //!
-//! Limits of control groups on hugepages are not looked at.
+//! Control groups' hugepage limits are not checked.
 
 mod kept;
 mod memory;
@@ -23,39 +23,38 @@ use crate::human;
 use kept::Record;
 use pool::{Pages, Pool};
 
-/// Where it is to be seen that systemd has booted the machine (sd_booted(3)).
+/// Exists if systemd booted the machine (sd_booted(3)).
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// A pool that was seen to.
+/// The result for one pool.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Outcome {
     #[serde(flatten)]
     pool: Pool,
-    /// The number of pages before, without those that were surplus.
+    /// The number of pages before, without surplus pages.
     before: u64,
-    /// The number now; none where nothing was really done.
+    /// The number of pages now; `None` in a dry run.
     after: Option<u64>,
-    /// Those of them that nobody uses.
+    /// Unused pages among them.
     free: Option<u64>,
-    /// Pages beyond that number which their users still have.
+    /// Pages beyond that number that are still in use.
     surplus: Option<u64>,
 }
 
-/// What was asked for.
+/// The requested number of pages.
 #[derive(Clone, Copy, Debug)]
 struct Request {
-    /// Which pages: of one node, or of all.
+    /// The size of the pages, and the node if not all.
     target: Pool,
-    /// How many there are to be.
     pages: u64,
-    /// Whether after the next boot, too.
+    /// Whether to set it at boot too.
     persist: bool,
 }
 
-/// `adit setup hugepages`.
+/// Runs `adit setup hugepages`.
 ///
 /// # Errors
-/// More than there is, fewer than were asked for, a change that fails.
+/// More pages than memory allows, fewer pages than requested, a change that fails.
 pub(crate) fn run(root: &Root, args: &HugepagesArgs, json: bool) -> Result<()> {
     operation::run(root, args.change, json, |operation| {
         if args.release { release_all(operation) } else { set(operation, request(args)?) }
@@ -102,7 +101,7 @@ fn set(operation: &mut Operation, request: Request) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// The pools that the request is about, as the kernel keeps them: for each node.
+/// Returns the kernel's pools for the request, one per node.
 fn pools_of(root: &Root, target: Pool) -> Result<Vec<Pool>> {
     let wanted = |pool: &Pool| {
         pool.page_bytes == target.page_bytes && (target.node.is_none() || pool.node == target.node)
@@ -140,7 +139,7 @@ fn lasting(pools: &[(Pool, Pages)]) -> u64 {
     pools.iter().map(|(_, pages)| pages.lasting()).sum()
 }
 
-/// Whether the memory for it is there; see [`memory`].
+/// Checks that there is enough memory; see [`memory`].
 fn check_memory(root: &Root, request: Request, before: &[(Pool, Pages)]) -> Result<()> {
     let Request { target, pages, .. } = request;
     let place = target.place();
@@ -171,7 +170,7 @@ fn check_memory(root: &Root, request: Request, before: &[(Pool, Pages)]) -> Resu
     )))
 }
 
-/// Writes down what was, sets the number, and looks at what came of it.
+/// Records the previous state, sets the number, and checks the result.
 fn change(operation: &mut Operation, request: Request, before: &[(Pool, Pages)]) -> Result<()> {
     let old = Record::load(operation.root)?;
     let pools: Vec<Pool> = before.iter().map(|(pool, _)| *pool).collect();
@@ -207,7 +206,6 @@ fn refused(target: Pool, why: &Failure) -> Failure {
     failure.and("where the kernel cannot do that while it runs, put 'hugepagesz=1G hugepages=N' on its command line")
 }
 
-/// Fewer came than were asked for.
 fn too_few(request: Request, after: &[(Pool, Pages)]) -> Failure {
     let Request { target, pages, .. } = request;
     let each: Vec<String> = after
@@ -226,7 +224,7 @@ fn too_few(request: Request, after: &[(Pool, Pages)]) -> Failure {
     ))
 }
 
-/// Puts back what this run has found.
+/// Restores the state this run found.
 fn undo(
     operation: &mut Operation,
     before: &[(Pool, Pages)],
@@ -243,7 +241,7 @@ fn undo(
     }
 }
 
-/// Sets each pool to its number, those that shrink first.
+/// Sets each pool to its number, shrinking pools first.
 fn put_back(operation: &mut Operation, numbers: &[(Pool, u64)]) -> Result<()> {
     let root = operation.root;
     let now = |pool: &Pool| pool.pages(root).map(Pages::lasting);
@@ -265,7 +263,7 @@ fn outcomes(operation: &Operation, before: &[(Pool, Pages)]) -> Vec<Outcome> {
             pool: *pool,
             before: before.lasting(),
             after: after.map(Pages::lasting),
-            // Surplus pages are all in use.
+            // All surplus pages are in use.
             free: after.map(|pages| pages.free),
             surplus: after.map(|pages| pages.surplus),
         }
@@ -289,7 +287,7 @@ fn tell(operation: &mut Operation, outcomes: &[Outcome]) -> Result<()> {
     Ok(())
 }
 
-/// Tells the next boot, or the person that it knows otherwise.
+/// Sets the pools at boot if requested; otherwise notes that boot sets these pools, if it does.
 fn see_to_boot(
     operation: &mut Operation,
     request: Request,
@@ -315,7 +313,7 @@ fn see_to_boot(
     Ok(())
 }
 
-/// How the kernel is going to spread pages over nodes that have room.
+/// Returns how the kernel spreads pages over nodes with enough room.
 fn spread(pages: u64, pools: &[(Pool, Pages)]) -> Vec<(Pool, u64)> {
     let count = pools.len() as u64;
     let share = |at: usize| pages / count + u64::from((at as u64) < pages % count);
@@ -332,7 +330,7 @@ fn release_all(operation: &mut Operation) -> Result<Vec<Outcome>> {
     Ok(released.unwrap_or_default())
 }
 
-/// Puts the numbers of hugepages back to what was recorded, if anything was; says whether there was something to do.
+/// Restores the recorded numbers of hugepages, if any; returns whether there was anything to do.
 ///
 /// # Errors
 /// When the record is damaged, or a change fails.
@@ -346,7 +344,7 @@ fn release_recorded(operation: &mut Operation) -> Result<Option<Vec<Outcome>>> {
         return Ok(None);
     }
     let record = Record::load(root)?;
-    // With the lines for the boot gone, it could not be known any more which numbers a boot has from us.
+    // Without the boot lines, it would be unknown which numbers of a boot are ours.
     let numbers = record.map(|record| record.to_put_back(root)).unwrap_or_default();
     let pools: Vec<Pool> = numbers.iter().map(|(pool, _)| *pool).collect();
     let mut before = look(root, &pools);

@@ -1,8 +1,8 @@
-//! Pools of hugepages as the kernel shows them: one for each size on each node.
+//! The kernel's pools of hugepages: one for each size on each node.
 //!
-//! The files are those of the kernel's `Documentation/admin-guide/mm/hugetlbpage.rst`. `nr_hugepages` counts surplus
-//! pages, too: those that are in use beyond the number asked for, and are given up when their user ends. What was asked for
-//! is the difference, and only that is compared and recorded here.
+//! The files are those of the kernel's `Documentation/admin-guide/mm/hugetlbpage.rst`. `nr_hugepages` includes
+//! surplus pages: pages in use beyond the requested number, which are freed when their user ends. Only the
+//! difference, the requested number, is compared and recorded here.
 
 use std::path::{Path, PathBuf};
 
@@ -14,33 +14,32 @@ use crate::root::Root;
 
 /// The nodes of a kernel with NUMA.
 const NODES: &str = "/sys/devices/system/node";
-/// The pools of all nodes as one; the only ones of a kernel without NUMA.
+/// The pools summed over all nodes; the only ones without NUMA.
 const ALL: &str = "/sys/kernel/mm/hugepages";
-/// The file that says, and sets, how many pages there are.
+/// The file with the number of pages, which also sets it.
 const NUMBER: &str = "nr_hugepages";
 
 /// Pages of one size on one node, or on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Pool {
-    /// The node; all where it is none.
+    /// The node; `None` for all.
     pub(super) node: Option<u32>,
-    /// Bytes of a page.
     pub(super) page_bytes: u64,
 }
 
-/// How many pages a pool has.
+/// A pool's numbers of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pages {
-    /// All that exist.
+    /// All existing pages.
     pub(super) total: u64,
-    /// Those that nobody uses.
+    /// Unused pages.
     pub(super) free: u64,
-    /// Those that are given up when their user ends.
+    /// Pages that are freed when their user ends.
     pub(super) surplus: u64,
 }
 
 impl Pages {
-    /// The number that was asked for.
+    /// Returns the requested number.
     pub(super) fn lasting(self) -> u64 {
         self.total.saturating_sub(self.surplus)
     }
@@ -55,12 +54,12 @@ impl Pool {
         }
     }
 
-    /// The file by which the number is set.
+    /// Returns the file that sets the number.
     pub(super) fn file(self) -> PathBuf {
         self.directory().join(NUMBER)
     }
 
-    /// The pool whose [`Pool::file`] this is.
+    /// Returns the pool whose [`Pool::file`] this is.
     pub(super) fn of_file(path: &Path) -> Option<Pool> {
         let directory = path.parent()?;
         let size = directory.file_name()?.to_str()?;
@@ -70,11 +69,11 @@ impl Pool {
             node => Some(number(node.parent()?.file_name()?.to_str()?)?),
         };
         let pool = Pool { node, page_bytes: kib.checked_mul(1024)? };
-        // Whatever else the path has in it would be another file.
+        // Rejects other paths that parse.
         (pool.file() == path).then_some(pool)
     }
 
-    /// How many pages there are now; none where the kernel has no such pool.
+    /// Returns the current numbers; `None` if the kernel has no such pool.
     pub(super) fn pages(self, root: &Root) -> Option<Pages> {
         let count = |file| root.text(self.directory().join(file))?.parse().ok();
         Some(Pages {
@@ -84,24 +83,23 @@ impl Pool {
         })
     }
 
-    /// The change that sets the number.
     pub(super) fn set(self, pages: u64) -> Change {
         Change::Write { path: self.file(), value: pages.to_string() }
     }
 
-    /// What it is called: `node 0`.
+    /// Describes its place, such as `node 0`.
     pub(super) fn place(self) -> String {
         self.node.map_or_else(|| "this machine".to_owned(), |node| format!("node {node}"))
     }
 
-    /// So many of its pages: `512 pages of 2.0MiB`.
+    /// Describes a number of its pages: `512 pages of 2.0MiB`.
     pub(super) fn count(self, pages: u64) -> String {
         let plural = if pages == 1 { "" } else { "s" };
         format!("{pages} page{plural} of {}", human::capacity(self.page_bytes))
     }
 }
 
-/// The nodes' numbers; none in a kernel without NUMA.
+/// Returns the node numbers; empty without NUMA.
 pub(super) fn nodes(root: &Root) -> Vec<u32> {
     let names = root.names(NODES);
     let mut nodes: Vec<u32> = names.iter().filter_map(|name| number(name)).collect();
@@ -109,12 +107,12 @@ pub(super) fn nodes(root: &Root) -> Vec<u32> {
     nodes
 }
 
-/// The file that tells of a node's memory, or of the machine's.
+/// Returns the file about a node's memory, or the machine's.
 pub(super) fn meminfo(node: Option<u32>) -> PathBuf {
     node.map_or_else(|| "/proc/meminfo".into(), |node| format!("{NODES}/node{node}/meminfo").into())
 }
 
-/// Every pool of each node; those of the machine in a kernel without NUMA.
+/// Returns every pool of each node; without NUMA, those of the machine.
 pub(super) fn all(root: &Root) -> Vec<Pool> {
     let nodes = nodes(root);
     let places: Vec<Option<u32>> =
@@ -131,7 +129,7 @@ fn sizes(root: &Root, node: Option<u32>) -> Vec<Pool> {
     names.filter_map(|name| Pool::of_file(&directory.join(name).join(NUMBER))).collect()
 }
 
-/// `node7` is 7.
+/// Parses `node7` as 7.
 fn number(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("node")?;
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?

@@ -1,4 +1,4 @@
-//! Setting and releasing hugepages on a kernel with two nodes.
+//! Tests setting and releasing hugepages on a simulated kernel with two nodes.
 
 use std::cell::RefCell;
 use std::fs;
@@ -17,14 +17,14 @@ const MEBI2: u64 = 2 << 20;
 const NODES: usize = 2;
 const GLOBAL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
-/// A kernel that has pages of 2 MiB on two nodes.
+/// A kernel with 2 MiB pages on two nodes.
 struct Kernel {
     base: PathBuf,
-    /// The most pages that it finds on each node.
+    /// The most pages it finds on each node.
     room: [u64; NODES],
     used: [u64; NODES],
     asked: [u64; NODES],
-    /// The process is killed at the change of that number: after it, or before.
+    /// Kills the process at this change: after it if true, else before.
     kill: Option<(usize, bool)>,
     refuses: bool,
     made: Vec<String>,
@@ -49,7 +49,7 @@ impl Kernel {
         fs::write(place, value).expect("file");
     }
 
-    /// The pages that exist: those in use do not go.
+    /// Returns the existing pages; pages in use stay.
     fn total(&self, node: usize) -> u64 {
         self.asked[node].max(self.used[node])
     }
@@ -68,7 +68,7 @@ impl Kernel {
         self.put(GLOBAL, &(0..NODES).map(|node| self.total(node)).sum::<u64>().to_string());
     }
 
-    /// One page after the other, on each node in turn, as long as there is room.
+    /// Adds pages one by one, alternating between nodes while there is room.
     fn spread(&mut self, pages: u64) {
         while self.asked.iter().sum::<u64>() > pages {
             let fullest = if self.asked[0] > self.asked[1] { 0 } else { 1 };
@@ -146,7 +146,7 @@ impl World {
         World { root, kernel: RefCell::new(kernel) }
     }
 
-    /// Runs one process; none if it was killed.
+    /// Runs one process; `None` if it was killed.
     fn run<T>(
         &self,
         dry: bool,
@@ -239,7 +239,7 @@ fn fewer_than_asked_for_are_put_back_and_told() {
     assert!(why.contains("hugepagesz=2M hugepages=100"), "{why}");
     assert_eq!(world.asked(), [3, 5]);
     assert!(!world.root.exists(kept::file()), "nothing was changed in the end");
-    // What an earlier run has set stays, with its record.
+    // The pages set by an earlier run stay, with their record.
     done(world.set(Some(0), 20, false));
     let why = failure(world.set(Some(1), 11, true));
     assert!(why.contains("node 1 could have only 10 of 11 pages"), "{why}");
@@ -312,7 +312,7 @@ fn a_boot_sets_what_it_was_told_and_release_ends_that() {
     let told: Vec<(Option<u32>, u64)> =
         kept::at_boot(&world.root).into_iter().map(|(pool, pages)| (pool.node, pages)).collect();
     assert_eq!(told, [(Some(0), 50), (Some(1), 60)]);
-    // Not told again.
+    // Not reported again.
     done(world.set(Some(1), 60, true));
     assert_eq!(world.made(), [""; 0]);
     world.boot([50, 60]);

@@ -1,4 +1,5 @@
-//! Any block device, not only a controller's namespace: who uses it and what it holds, for those who would write to it.
+//! Inspects any block device, not only a controller's namespace: its users and contents, for commands that
+//! would write to it.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,20 +18,20 @@ use crate::root::Root;
 /// A block device.
 #[derive(Debug)]
 pub struct Disk {
-    /// Its name in the kernel, `nvme0n1`, `dm-0`.
+    /// Its name in the kernel, such as `nvme0n1` or `dm-0`.
     pub name: String,
-    /// Who uses it, or a partition of it.
+    /// Uses of it or its partitions.
     pub uses: Vec<Use>,
-    /// What it and its partitions hold, or why that cannot be told.
+    /// Signatures on it and its partitions, or why they are unknown.
     pub signatures: Result<Vec<Signature>, String>,
-    /// Whether the kernel refuses to write to it.
+    /// Whether the kernel refuses writes to it.
     pub is_read_only: bool,
-    /// Whether the kernel or a process has it to itself: mounted where it cannot be seen, or opened with O_EXCL.
+    /// Whether the kernel or a process has exclusive use of it: mounted out of sight, or opened with O_EXCL.
     pub is_claimed: bool,
 }
 
 impl Disk {
-    /// Looks at the block device `name`, and who uses it on the whole machine.
+    /// Inspects the block device `name` and its uses on the whole machine.
     pub fn read(root: &Root, name: &str) -> Disk {
         let partitions = partitions(root, name);
         let devices: Vec<&str> =
@@ -51,8 +52,8 @@ impl Disk {
     }
 }
 
-/// The name of the block device that the file is, or that belongs to the generic NVMe device that it is; none for other
-/// files.
+/// Returns the name of the block device that a file is, or that belongs to the generic NVMe device it is;
+/// `None` for other files.
 pub fn disk_of_file(root: &Root, file: &Path) -> Option<String> {
     let name =
         if root.is_live() { by_number(root, file) } else { device_at(root, file.to_str()?) }?;
@@ -60,7 +61,7 @@ pub fn disk_of_file(root: &Root, file: &Path) -> Option<String> {
     root.exists(block(&name)).then_some(name)
 }
 
-/// The signatures in `file`, an image of `device`.
+/// Returns the signatures in `file`, an image of `device`.
 ///
 /// # Errors
 /// Why they could not be looked for.
@@ -68,7 +69,7 @@ pub fn signatures_of_file(root: &Root, file: &str, device: &str) -> Result<Vec<S
     signature::of_file(root, file, device)
 }
 
-/// The kernel's name of a device file of this machine, whatever the file is called.
+/// Returns the kernel's name of a device file of this machine, whatever the file's own name.
 fn by_number(root: &Root, file: &Path) -> Option<String> {
     let metadata = fs::metadata(file).ok()?;
     let kind = metadata.file_type();
@@ -81,7 +82,7 @@ fn by_number(root: &Root, file: &Path) -> Option<String> {
     root.link_name(format!("/sys/dev/{class}/{}:{}", major(number), minor(number)))
 }
 
-/// Whether somebody has the device to himself. Who has it only open does not.
+/// Returns whether the device is in exclusive use; being open alone does not count.
 fn is_claimed(root: &Root, name: &str) -> bool {
     let busy = |why: &std::io::Error| why.raw_os_error() == Some(Errno::EBUSY as i32);
     let look = || match Machine.claim(&Path::new("/dev").join(name)) {

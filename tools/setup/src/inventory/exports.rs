@@ -1,7 +1,7 @@
-//! Block devices that the kernel gives to others by itself: NVMe over fabrics (nvmet) and SCSI (LIO) targets.
+//! Block devices that the kernel exports: NVMe over fabrics (nvmet) and SCSI (LIO) targets.
 //!
-//! No process has them open and nothing holds them, as far as sysfs tells; nvmet does not even open them exclusively.
-//! Only the targets' configfs knows.
+//! No process has them open and sysfs shows no holders; nvmet does not even open them exclusively. Only the
+//! targets' configfs lists them.
 
 use std::path::Path;
 
@@ -14,17 +14,16 @@ const NVMET: &str = "/sys/kernel/config/nvmet/subsystems";
 /// Backstores of the SCSI target.
 const LIO: &str = "/sys/kernel/config/target/core";
 
-/// One device that others may use.
+/// An exported device.
 pub(super) struct Export {
     /// The block device, or the NVMe controller.
     pub(super) device: String,
-    /// Who has it.
+    /// The target.
     pub(super) by: String,
-    /// The command that ends it.
+    /// The command that ends the export.
     pub(super) switch: String,
 }
 
-/// All of them.
 pub(super) fn all(root: &Root) -> Vec<Export> {
     let mut exports = Vec::new();
     for subsystem in root.names_quietly(NVMET) {

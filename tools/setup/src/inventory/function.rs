@@ -1,4 +1,4 @@
-//! PCI functions that speak NVMe, as sysfs describes them.
+//! NVMe PCI functions, as described by sysfs.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use super::{Function, Group, Host, Link, Member, Namespace, namespace, verdict};
 use crate::record;
 use crate::root::Root;
 
-/// Where the PCI functions are.
+/// The machine's PCI functions.
 pub(super) const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// All of them, by address.
+/// Returns all NVMe functions, by address.
 pub(super) fn all(root: &Root, host: &Host, usage: &Usage) -> Vec<Function> {
     let names = root.names_quietly(DEVICES);
     let mut addresses: Vec<PciAddress> =
@@ -31,7 +31,7 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
         root.note(directory.join(name));
     }
     let controller = Controller::of(root, &directory);
-    // A damaged record is told by whoever would rely on it.
+    // Commands that rely on the record report damage themselves.
     let record = record::load(root, pci.address()).unwrap_or_default();
     let identity = record.as_ref().map(|record| record.identity.clone()).unwrap_or_default();
     let namespaces = controller
@@ -83,7 +83,7 @@ fn ids(root: &Root, directory: &Path) -> String {
     format!("{}:{}", id("vendor"), id("device"))
 }
 
-/// The kernel prints `(null)` where there is none.
+/// Returns whether an override is set; the kernel prints `(null)` if not.
 fn is_override(name: &str) -> bool {
     !name.is_empty() && name != "(null)"
 }
@@ -92,9 +92,9 @@ fn size(namespaces: &[Namespace]) -> Option<u64> {
     (!namespaces.is_empty()).then(|| namespaces.iter().map(|namespace| namespace.size_bytes).sum())
 }
 
-/// A controller as the kernel's driver has it: `nvme0`.
+/// A controller of the kernel's driver.
 pub(super) struct Controller {
-    /// Its number, 0.
+    /// Its name, such as `nvme0`.
     pub(super) name: String,
     /// Its directory below the function's.
     pub(super) directory: PathBuf,
@@ -107,7 +107,7 @@ impl Controller {
         Some(Controller { name, directory })
     }
 
-    /// An attribute, without the blanks that pad it.
+    /// Returns an attribute without padding blanks.
     pub(super) fn text(&self, root: &Root, name: &str) -> Option<String> {
         root.text(self.directory.join(name)).filter(|text| !text.is_empty())
     }
@@ -128,8 +128,8 @@ fn group(root: &Root, pci: &PciFunction) -> Option<Group> {
     Some(Group { number, members: members.collect() })
 }
 
-/// Files of `/dev` by which a process has the controller itself open: the kernel's, the group's, and the one that
-/// VFIO gives each device for iommufd.
+/// Returns the `/dev` files through which a process may have the controller itself open: the kernel's, the
+/// group's, and VFIO's own file for each device with iommufd.
 fn device_files(
     root: &Root,
     directory: &Path,
@@ -146,7 +146,7 @@ fn device_files(
     files
 }
 
-/// The link as it is, and as the slower of its two ends could have it.
+/// Returns the current link, and the best one the slower of its ends supports.
 fn link(root: &Root, directory: &Path) -> Option<Link> {
     let port = root.resolve(directory)?.parent()?.to_owned();
     let speed = |place: &Path, name: &str| speed(&root.text(place.join(name))?);
@@ -165,7 +165,7 @@ fn link(root: &Root, directory: &Path) -> Option<Link> {
     Some(Link { speed, speed_max, width: lanes, width_max, degraded })
 }
 
-/// Tenths of GT/s in `8.0 GT/s PCIe` or `8 GT/s`; `Unknown` is none.
+/// Parses `8.0 GT/s PCIe` or `8 GT/s` as tenths of GT/s; `None` for `Unknown`.
 fn speed(text: &str) -> Option<u32> {
     let number = text.split_whitespace().next()?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
@@ -173,12 +173,12 @@ fn speed(text: &str) -> Option<u32> {
     Some(whole * 10 + tenths.get(..1)?.parse::<u32>().ok()?)
 }
 
-/// Lanes; the kernel prints 0 or 255 where there is no link.
+/// Parses a number of lanes; the kernel prints 0 or 255 without a link.
 fn width(text: &str) -> Option<u32> {
     text.parse().ok().filter(|lanes| (1..=32).contains(lanes))
 }
 
-/// The Intel VMD controller above the function.
+/// Returns the Intel VMD controller above the function.
 fn vmd(root: &Root, directory: &Path) -> Option<String> {
     let place = root.resolve(directory)?;
     let above = place.ancestors().skip(1);
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!((width("0"), width("255"), width("")), (None, None, None));
     }
 
-    /// The link of a drive that runs at `now` and could at `own`, below a port that could at `port`.
+    /// Returns the link of a drive that runs at `now` and supports `own`, below a port that supports `port`.
     fn linked(now: (&str, &str), own: (&str, &str), port: Option<(&str, &str)>) -> Option<Link> {
         let place = "/sys/devices/pci0000:00/0000:00:01.0";
         let ends = |path: &str, which: &str, (speed, width): (&str, &str)| {

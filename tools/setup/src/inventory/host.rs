@@ -1,7 +1,7 @@
 //! What all controllers of a machine share: the IOMMU, the kernel, modules, hugepages, limits.
 //!
-//! Everything here is readable without root, and everything may be missing: in a container, in a guest, on a kernel built
-//! otherwise. What is missing reads as absent, empty or unknown. Nothing is judged here.
+//! Everything is readable without root, and everything may be missing in a container, in a guest or with
+//! another kernel. Missing values read as absent, empty or unknown. This module makes no judgements.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -10,75 +10,75 @@ use serde::Serialize;
 
 use crate::root::Root;
 
-/// The modules that bring VFIO, in the order in which they need each other.
+/// VFIO's modules, in order of dependency.
 const MODULES: [&str; 3] = ["vfio", "vfio_iommu_type1", "vfio_pci"];
 
-/// Tables by which firmware, or a hypervisor, tells of an IOMMU: Intel's, AMD's, virtio's.
+/// Tables in which firmware or a hypervisor describes an IOMMU: Intel's, AMD's, virtio's.
 const FIRMWARE_TABLES: [&str; 3] = ["DMAR", "IVRS", "VIOT"];
 
-/// Where the firmware's tables are. They are listed for everybody, and readable for root.
+/// The firmware's tables; all users can list them, only root can read them.
 const ACPI_TABLES: &str = "/sys/firmware/acpi/tables";
 
-/// Files by which a container knows itself.
+/// Files that identify a container.
 const CONTAINER_MARKS: [&str; 3] = ["/.dockerenv", "/run/.containerenv", "/run/systemd/container"];
 
-/// The name of the groups that VFIO makes up for devices that no IOMMU confines.
+/// The name of groups that VFIO creates for devices without an IOMMU.
 const NO_IOMMU_GROUP: &str = "vfio-noiommu";
 
-/// `CAP_IPC_LOCK` in a set of capabilities.
+/// `CAP_IPC_LOCK` in a capability set.
 const IPC_LOCK: u64 = 1 << 14;
 
-/// Limits of control groups (version 1) from here on mean none: the kernel prints the most pages that it can count.
+/// Version 1 control group limits from this size on mean no limit: the kernel prints the most pages it can
+/// count.
 const NO_LIMIT_BYTES: u64 = 1 << 62;
 
-/// The host.
 #[derive(Debug, Serialize)]
 pub(crate) struct Host {
     /// The kernel's release.
     pub(crate) kernel: Option<String>,
-    /// What it was booted with.
+    /// The kernel's command line.
     pub(crate) command_line: String,
-    /// What the machine is made of, as far as that tells where to mend it.
+    /// The kind of machine, as far as it affects remedies.
     pub(crate) machine: Machine,
-    /// Translation of the devices' addresses.
+    /// Translation of device addresses.
     pub(crate) iommu: Iommu,
-    /// The modules that bring VFIO.
+    /// VFIO's modules.
     pub(crate) modules: Vec<Module>,
-    /// The files in `/dev/vfio`: `vfio`, and the number of each group that VFIO offers.
+    /// The files in `/dev/vfio`: `vfio`, and one for each group, named by its number.
     pub(crate) vfio_files: Vec<VfioFile>,
     /// Hugepages by node and size.
     pub(crate) hugepages: Vec<Hugepages>,
-    /// Bytes of memory that this process may lock.
+    /// Bytes of memory this process may lock.
     pub(crate) memlock: Memlock,
-    /// Bytes of memory of this process's control group, the smallest on the way to the root; none for no limit.
+    /// Memory limit of this process's control group in bytes, the smallest on the path to the root; `None` for
+    /// no limit.
     pub(crate) cgroup_memory_bytes: Option<u64>,
 }
 
-/// What kind of a machine it is.
+/// The kind of machine.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Machine {
-    /// Who made the processor, `GenuineIntel`.
+    /// The processor's vendor, such as `GenuineIntel`.
     pub(crate) processor: Option<String>,
-    /// Whether a hypervisor is below.
+    /// Whether it runs under a hypervisor.
     pub(crate) is_virtual: bool,
-    /// Whether this process is in a container, which cannot load modules or make device files.
+    /// Whether this process is in a container, which cannot load modules or create device files.
     pub(crate) container: bool,
-    /// Whether the firmware's tables (ACPI) can be seen.
+    /// Whether the firmware's (ACPI) tables are visible.
     pub(crate) acpi: bool,
 }
 
-/// Translation of the devices' addresses.
+/// Translation of device addresses.
 #[derive(Debug, Serialize)]
 pub(crate) struct Iommu {
-    /// Whether it is in use: there are groups.
+    /// Whether it is in use, that is, groups exist.
     pub(crate) on: bool,
-    /// The units, `dmar0`, `ivhd0`.
+    /// The units, such as `dmar0`, `ivhd0`.
     pub(crate) units: Vec<String>,
-    /// How many groups there are.
     pub(crate) groups: usize,
-    /// The table by which the firmware tells of it: `DMAR`, `IVRS`, `VIOT`.
+    /// The firmware table that describes it: `DMAR`, `IVRS`, `VIOT`.
     pub(crate) firmware_table: Option<String>,
-    /// Whether VFIO was told to do without.
+    /// Whether VFIO's no-IOMMU mode is enabled.
     pub(crate) no_iommu_mode: bool,
 }
 
@@ -87,21 +87,20 @@ pub(crate) struct Iommu {
 pub(crate) struct Module {
     /// `vfio`, `vfio_iommu_type1`, `vfio_pci`.
     pub(crate) name: String,
-    /// What it is.
     pub(crate) state: ModuleState,
 }
 
-/// Whether a module is there.
+/// The state of a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ModuleState {
     /// Loaded, or built in.
     Loaded,
-    /// `modprobe` would find it.
+    /// `modprobe` can load it.
     Available,
-    /// Not in this kernel's modules.
+    /// Not among this kernel's modules.
     Missing,
-    /// The kernel's modules cannot be looked at (a container).
+    /// The kernel's modules are not visible (in a container).
     Unknown,
 }
 
@@ -117,29 +116,27 @@ pub(crate) struct VfioFile {
 /// Hugepages of one size on one node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Hugepages {
-    /// The node.
     pub(crate) node: u32,
-    /// Bytes of a page.
     pub(crate) page_bytes: u64,
-    /// How many there are.
+    /// Number of pages.
     pub(crate) total: u64,
-    /// How many are unused.
+    /// Number of unused pages.
     pub(crate) free: u64,
 }
 
-/// How much memory a process may lock, in bytes; none for no limit.
+/// How much memory a process may lock, in bytes; `None` for no limit.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Memlock {
-    /// Now.
+    /// The current limit.
     pub(crate) soft_bytes: Option<u64>,
-    /// The most it may raise that to.
+    /// The highest limit it may set.
     pub(crate) hard_bytes: Option<u64>,
-    /// Whether the limit does not hold for this process (`CAP_IPC_LOCK`, which root has).
+    /// Whether this process is exempt (`CAP_IPC_LOCK`, which root has).
     pub(crate) exempt: bool,
 }
 
 impl Host {
-    /// Looks at the host.
+    /// Inspects the host.
     pub(super) fn read(root: &Root) -> Host {
         let kernel = root.text("/proc/sys/kernel/osrelease");
         Host {
@@ -159,7 +156,7 @@ impl Host {
 impl Machine {
     fn read(root: &Root) -> Machine {
         let mut seen = BTreeSet::new();
-        // The same for each processor.
+        // All processors have the same values.
         let first = |line: &str| {
             let name = line.split(':').next().unwrap_or_default().trim();
             ["vendor_id", "flags"].contains(&name) && seen.insert(name.to_owned())
@@ -196,11 +193,11 @@ impl Iommu {
     }
 }
 
-/// How many groups an IOMMU keeps apart.
+/// Returns the number of groups an IOMMU separates.
 fn groups(root: &Root) -> usize {
     let directory = Path::new("/sys/kernel/iommu_groups");
     let names = root.names(directory).into_iter();
-    // Only groups that somebody named have this file.
+    // Only named groups have this file.
     let name = |group: &String| root.text(directory.join(group).join("name"));
     names.filter(|group| name(group).is_none_or(|name| name != NO_IOMMU_GROUP)).count()
 }
@@ -217,14 +214,14 @@ fn modules(root: &Root, kernel: Option<&str>) -> Vec<Module> {
     MODULES.map(|name| Module { name: name.to_owned(), state: state(name) }).into()
 }
 
-/// Which of [`MODULES`] came with the kernel.
+/// The [`MODULES`] that the kernel includes.
 struct Installed {
     built_in: BTreeSet<String>,
     loadable: BTreeSet<String>,
 }
 
 impl Installed {
-    /// None where the kernel's modules are not to be seen.
+    /// Reads the kernel's lists; `None` if they are not visible.
     fn read(root: &Root, kernel: &str) -> Option<Installed> {
         let directory = Path::new("/lib/modules").join(kernel);
         let listed = |file: &str| {
@@ -242,7 +239,7 @@ impl Installed {
     }
 }
 
-/// The module that a line of `modules.dep` or `modules.builtin` is about, as `/sys/module` spells it:
+/// Returns the module a line of `modules.dep` or `modules.builtin` names, as `/sys/module` spells it:
 /// `kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/…` is `vfio_pci`.
 fn module_of(line: &str) -> Option<String> {
     let path = line.split(':').next()?.trim();
@@ -289,20 +286,20 @@ fn node_hugepages(root: &Root, node: u32, directory: &Path) -> Vec<Hugepages> {
     sizes
 }
 
-/// `node7` is 7.
+/// Parses `node7` as 7.
 fn number(name: &str, prefix: &str) -> Option<u32> {
     let digits = name.strip_prefix(prefix)?;
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// `hugepages-2048kB` is 2 MiB.
+/// Parses `hugepages-2048kB` as 2 MiB.
 fn page_bytes(name: &str) -> Option<u64> {
     let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
     kib.checked_mul(1024).filter(|bytes| *bytes > 0)
 }
 
 impl Memlock {
-    /// Where the kernel does not tell, nothing may be locked.
+    /// Reads the limits; if they are unknown, nothing may be locked.
     fn read(root: &Root) -> Memlock {
         let limits = root.text("/proc/self/limits").unwrap_or_default();
         let (soft_bytes, hard_bytes) = parse_memlock(&limits).unwrap_or((Some(0), Some(0)));
@@ -310,8 +307,8 @@ impl Memlock {
     }
 }
 
-/// The soft and the hard limit, from the line
-/// `Max locked memory         8388608              unlimited            bytes`.
+/// Parses the soft and the hard limit of the line `Max locked memory         8388608              unlimited
+/// bytes`.
 fn parse_memlock(limits: &str) -> Option<(Option<u64>, Option<u64>)> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory "))?;
     let mut fields = line.split_whitespace().map(|field| match field {
@@ -321,8 +318,8 @@ fn parse_memlock(limits: &str) -> Option<(Option<u64>, Option<u64>)> {
     Some((fields.next()??, fields.next()??))
 }
 
-/// Whether the process has the capability where the kernel asks for it: in the first user namespace, whose users
-/// are all mapped to themselves.
+/// Returns whether the process has the capability in the initial user namespace, where the kernel checks it;
+/// there, all users are mapped to themselves.
 fn is_exempt(root: &Root) -> bool {
     let effective = |line: &str| line.starts_with("CapEff:");
     let lines = root.lines("/proc/self/status", effective).unwrap_or_default();
@@ -331,19 +328,19 @@ fn is_exempt(root: &Root) -> bool {
     capable && users.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// The set in a line `CapEff:\t000001ffffffffff`.
+/// Parses the set in a line `CapEff:\t000001ffffffffff`.
 fn capabilities(line: &str) -> Option<u64> {
     u64::from_str_radix(line.split_once(':')?.1.trim(), 16).ok()
 }
 
-/// The smallest limit of the control groups that this process is in, of both versions.
+/// Returns the smallest limit of this process's control groups of both versions.
 fn cgroup_memory(root: &Root) -> Option<u64> {
     let text = root.text("/proc/self/cgroup")?;
     let files = cgroup_files(&text).into_iter();
     files.filter_map(|file| cgroup_limit(&root.text(file)?)).min()
 }
 
-/// The files that hold the limits of memory, for each group on the way to the root.
+/// Returns the files with memory limits for each group on the path to the root.
 fn cgroup_files(cgroups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in cgroups.lines() {
@@ -362,15 +359,15 @@ fn cgroup_files(cgroups: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The path without its leading slash. A group outside of this process's cgroup namespace reads `/../..`: of it, only
-/// what is mounted here can be seen.
+/// Returns the path without its leading slash. A group outside of this process's cgroup namespace reads
+/// `/../..`; only the part mounted here is visible.
 fn within(path: &str) -> PathBuf {
     let path = Path::new(path.trim_start_matches('/'));
     let below = path.components().all(|part| matches!(part, Component::Normal(_)));
     if below { path.to_owned() } else { PathBuf::new() }
 }
 
-/// None for `max`, and for the number that stands for it in version 1.
+/// Parses a limit; `None` for `max`, and for version 1's equivalent number.
 fn cgroup_limit(text: &str) -> Option<u64> {
     text.parse().ok().filter(|bytes| *bytes < NO_LIMIT_BYTES)
 }

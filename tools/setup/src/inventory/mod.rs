@@ -1,7 +1,7 @@
-//! What there is: the host, its NVMe controllers, what uses them, and whether Adit may take them.
+//! The inventory: the host, its NVMe controllers, their users, and whether Adit may take them.
 //!
-//! Read from sysfs, procfs and what `wipefs` finds on the devices; nothing is opened for writing. The field names are
-//! those of the JSON.
+//! Reads sysfs, procfs and `wipefs`'s findings; opens nothing for writing. The field names are those of the
+//! JSON.
 
 mod disk;
 mod exports;
@@ -35,57 +35,55 @@ pub(crate) struct Inventory {
     pub(crate) host: Host,
     /// The NVMe controllers by address.
     pub(crate) controllers: Vec<Function>,
-    /// What could not be seen, and where to look for controllers that are missing; one sentence each.
+    /// What could not be seen, and where missing controllers may be; one sentence each.
     pub(crate) notes: Vec<String>,
 }
 
-/// One PCI function that speaks NVMe.
+/// An NVMe PCI function.
 #[derive(Debug, Serialize)]
 pub(crate) struct Function {
-    /// Its address, `0000:01:00.0`.
+    /// Its address, such as `0000:01:00.0`.
     pub(crate) bdf: String,
-    /// Vendor and device, `8086:0a54`.
+    /// Vendor and device ids, such as `8086:0a54`.
     pub(crate) ids: String,
-    /// From the kernel's driver, or from our record while it is bound to vfio-pci.
+    /// Its model, from the kernel's driver, or from our record while it is bound to vfio-pci.
     pub(crate) model: Option<String>,
-    /// Likewise.
+    /// Its serial number, from the same source.
     pub(crate) serial: Option<String>,
-    /// Likewise.
+    /// Its firmware revision, from the same source.
     pub(crate) firmware: Option<String>,
-    /// Bytes of all namespaces, likewise.
+    /// Bytes of all namespaces, from the same source.
     pub(crate) size_bytes: Option<u64>,
-    /// The node it is attached to.
     pub(crate) numa_node: Option<u32>,
-    /// The driver that has it.
     pub(crate) driver: Option<String>,
-    /// What the kernel's NVMe driver says of its controller: `live`, `resetting`, …; empty where it is too old to tell.
+    /// The controller's state according to the kernel's NVMe driver: `live`, `resetting`, …; empty if the
+    /// driver is too old to tell.
     pub(crate) state: Option<String>,
-    /// How many virtual functions it has (SR-IOV).
+    /// Number of SR-IOV virtual functions.
     pub(crate) virtual_functions: u32,
-    /// What `driver_override` says, if anything.
+    /// Its `driver_override`, if set.
     pub(crate) driver_override: Option<String>,
-    /// None while no IOMMU is in use.
+    /// Its IOMMU group; `None` without an IOMMU.
     pub(crate) iommu_group: Option<Group>,
-    /// None where the kernel does not tell.
+    /// Its PCIe link; `None` if unknown.
     pub(crate) link: Option<Link>,
-    /// The Intel VMD controller it is behind.
+    /// The Intel VMD controller above it.
     pub(crate) vmd: Option<String>,
     /// Its block devices, while the kernel's driver has it.
     pub(crate) namespaces: Vec<Namespace>,
-    /// Processes that have it open: its character devices, or its group's file.
+    /// Processes that have its character devices or its group's file open.
     pub(crate) open_by: Vec<Process>,
-    /// What was recorded when it was bound.
+    /// The record written when it was bound.
     pub(crate) record: Option<DeviceRecord>,
-    /// Why Adit may not take it; it may where this is empty.
+    /// Why Adit may not take it; empty if it may.
     pub(crate) obstacles: Vec<Obstacle>,
 }
 
-/// An IOMMU group: what the IOMMU cannot keep apart.
+/// An IOMMU group: devices the IOMMU cannot isolate from each other.
 #[derive(Debug, Serialize)]
 pub(crate) struct Group {
-    /// Its number.
     pub(crate) number: u32,
-    /// All its devices, this one included.
+    /// All its devices, including this one.
     pub(crate) members: Vec<Member>,
 }
 
@@ -94,45 +92,43 @@ pub(crate) struct Group {
 pub(crate) struct Member {
     /// Its address.
     pub(crate) bdf: String,
-    /// Its PCI class, `0x020000`.
+    /// Its PCI class, such as `0x020000`.
     pub(crate) class: Option<String>,
-    /// Its driver.
     pub(crate) driver: Option<String>,
-    /// Whether the group can be used while that driver has it.
+    /// Whether the group is usable while that driver has it.
     pub(crate) viable: bool,
 }
 
-/// A PCIe link: as it is, and as the slower of its two ends could have it.
+/// A PCIe link: its current state, and the best one the slower of its ends supports.
 #[derive(Debug, Serialize)]
 pub(crate) struct Link {
-    /// Now, `16.0 GT/s`.
+    /// Current speed, such as `16.0 GT/s`.
     pub(crate) speed: String,
-    /// At most.
+    /// Maximum speed.
     pub(crate) speed_max: String,
-    /// Lanes now.
+    /// Current number of lanes.
     pub(crate) width: u32,
-    /// At most.
+    /// Maximum number of lanes.
     pub(crate) width_max: u32,
-    /// Whether it is below what is possible.
+    /// Whether it is below its maximum.
     pub(crate) degraded: bool,
 }
 
 /// A namespace as a block device of the kernel.
 #[derive(Debug, Serialize)]
 pub(crate) struct Namespace {
-    /// `nvme0n1`.
+    /// Its name, such as `nvme0n1`.
     pub(crate) name: String,
-    /// Its size.
     pub(crate) size_bytes: u64,
     /// Its LBA size.
     pub(crate) lba_bytes: u32,
-    /// Its partitions, `nvme0n1p1`, …
+    /// Its partitions, such as `nvme0n1p1`.
     pub(crate) partitions: Vec<String>,
-    /// Who uses it or a partition of it.
+    /// Uses of it or its partitions.
     pub(crate) uses: Vec<Use>,
-    /// What it and its partitions hold; none where that could not be looked at.
+    /// Signatures on it and its partitions; `None` if unknown.
     pub(crate) signatures: Option<Vec<Signature>>,
-    /// Why not.
+    /// Why they are unknown.
     pub(crate) unreadable: Option<String>,
 }
 
@@ -140,18 +136,18 @@ pub(crate) struct Namespace {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Use {
-    /// A file system is mounted, by this process or another's mount namespace.
+    /// A file system is mounted, in this process's or another mount namespace.
     Mounted {
-        /// The block device: the namespace, a partition or what holds it.
+        /// The block device: the namespace, a partition, or a device made of it.
         device: String,
-        /// Where.
+        /// The mount point.
         at: String,
         /// The file system.
         fstype: String,
-        /// A process of the mount namespace in which it is; none for that of `adit` itself.
+        /// A process of its mount namespace; `None` for `adit`'s own.
         inside: Option<Process>,
     },
-    /// The kernel swaps to it.
+    /// It is used for swap.
     Swap {
         /// The block device.
         device: String,
@@ -160,78 +156,74 @@ pub enum Use {
     Holder {
         /// The block device that is held.
         device: String,
-        /// The one that holds it: `dm-0`, `md127`, `bcache0`.
+        /// That device, such as `dm-0`, `md127`, `bcache0`.
         holder: String,
-        /// What that is: `LVM volume vg0-data`, `MD raid1 md127`, `dm-crypt luks-…`, `multipath mpatha`, `bcache`,
-        /// `loop device`, `ZFS pool`.
+        /// A description: `LVM volume vg0-data`, `MD raid1 md127`, `dm-crypt luks-…`, `multipath mpatha`,
+        /// `bcache`, `loop device`, `ZFS pool`.
         what: String,
     },
     /// A process has it open.
     Open {
         /// The block device.
         device: String,
-        /// Who.
         process: Process,
     },
-    /// The kernel gives it to others, as a target of NVMe over fabrics or SCSI.
+    /// The kernel exports it, as a target of NVMe over fabrics or SCSI.
     Exported {
         /// The block device, or the controller.
         device: String,
-        /// By which target.
+        /// The target.
         by: String,
-        /// The command that ends it.
+        /// The command that ends the export.
         switch: String,
     },
-    /// The kernel reaches the namespace through another controller, too.
+    /// The kernel also reaches the namespace through another controller.
     OtherPath {
         /// The multipath device.
         device: String,
-        /// The other controller, `nvme1`.
+        /// The other controller, such as `nvme1`.
         controller: String,
     },
 }
 
-/// A process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// Its number.
+    /// Its id.
     pub(crate) pid: u32,
-    /// Its command's name.
+    /// Its command name.
     pub(crate) name: String,
 }
 
-/// A signature by which a file system, RAID, volume manager or partition table knows its own.
+/// The signature of a file system, RAID, volume manager or partition table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Signature {
     /// The block device.
     pub(crate) device: String,
-    /// Where, in bytes.
+    /// Its byte offset.
     pub(crate) offset: u64,
-    /// `ext4`, `LVM2_member`, `linux_raid_member`, `zfs_member`, `gpt`, …
+    /// Its type: `ext4`, `LVM2_member`, `linux_raid_member`, `zfs_member`, `gpt`, …
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    /// `filesystem`, `raid`, `partition-table`, `crypto` or `other`.
+    /// Its usage: `filesystem`, `raid`, `partition-table`, `crypto` or `other`.
     pub(crate) usage: String,
-    /// Its label, if it has one.
     pub(crate) label: Option<String>,
-    /// Its UUID, if it has one.
     pub(crate) uuid: Option<String>,
 }
 
 impl Function {
-    /// Whether the kernel's NVMe driver is at work on it.
+    /// Returns whether the kernel's NVMe driver operates it.
     pub(crate) fn is_live(&self) -> bool {
         matches!(self.state.as_deref(), Some("live" | ""))
     }
 
-    /// Whether a VFIO driver has it.
+    /// Returns whether a VFIO driver has it.
     pub(crate) fn is_bound(&self) -> bool {
         self.driver.as_deref().is_some_and(is_vfio)
     }
 }
 
 impl Inventory {
-    /// Looks at everything.
+    /// Takes the inventory.
     pub(crate) fn read(root: &Root) -> Inventory {
         let host = Host::read(root);
         let usage = Usage::read(root);

@@ -1,8 +1,8 @@
-//! Mounted file systems, in every mount namespace: what a container has mounted is as much in use as what this process sees.
+//! Mounted file systems in every mount namespace, because devices mounted in containers are in use too.
 //!
-//! A mount belongs to a block device by its device number. File systems on several devices (btrfs, bcachefs) have made-up
-//! numbers, and others keep a journal elsewhere: those devices are named in the mount's source and options. btrfs names one
-//! of its devices only; the others are in `/sys/fs/btrfs`.
+//! A mount is matched to a block device by device number. File systems on several devices (btrfs, bcachefs)
+//! have synthetic numbers, and others keep a journal elsewhere; the mount's source and options name those
+//! devices. btrfs names only one of its devices; `/sys/fs/btrfs` lists the others.
 
 use std::collections::BTreeSet;
 
@@ -10,29 +10,28 @@ use super::usage::{device_at, process, processes};
 use super::{Process, Use};
 use crate::root::Root;
 
-/// Device numbers of file systems that are on no single device begin with it.
+/// Prefix of the device numbers of file systems that are not on a single device.
 const MADE_UP: &str = "0:";
 
 /// All mounts of block devices.
 pub(super) struct Mounts {
     mounts: Vec<Mount>,
-    /// Members of btrfs file systems that are mounted: UUID and block device.
+    /// Members of mounted btrfs file systems: UUID and block device.
     btrfs: Vec<(String, String)>,
 }
 
-/// One mount.
 struct Mount {
     line: Line,
-    /// Block devices that its source and options name.
+    /// Block devices named in its source and options.
     devices: Vec<String>,
-    /// A process of the mount namespace, where that is another one than ours.
+    /// A process of its mount namespace, if that is not ours.
     inside: Option<Process>,
 }
 
 /// One line of a mountinfo file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Line {
-    /// Major and minor number, `259:1`.
+    /// Major and minor number, such as `259:1`.
     number: String,
     at: String,
     fstype: String,
@@ -41,7 +40,7 @@ struct Line {
 }
 
 impl Mounts {
-    /// Looks at the whole machine.
+    /// Reads the mounts of the whole machine.
     pub(super) fn read(root: &Root) -> Mounts {
         let mut mounts = Vec::new();
         let mut known = BTreeSet::new();
@@ -51,18 +50,18 @@ impl Mounts {
             let lines: Vec<Line> = lines.iter().flatten().filter_map(|line| parse(line)).collect();
             let new = lines.iter().filter(|line| !known.contains(&line.number));
             mounts.extend(new.map(|line| Mount::new(root, line, inside.as_ref())));
-            // A file system is told of in the first namespace that has it, there with all its places.
+            // A file system is reported for the first namespace that has it, with all its mount points there.
             known.extend(lines.iter().map(|line| line.number.clone()));
         }
         Mounts { mounts, btrfs: btrfs(root) }
     }
 
-    /// The mounts of one block device with the number `number`.
+    /// Returns the mounts of a block device with the number `number`.
     pub(super) fn of(&self, device: &str, number: &str) -> Vec<Use> {
         let on_it = self.mounts.iter().filter(|mount| self.is_on(mount, device, number));
         let mut uses: Vec<Use> = on_it.map(|mount| mount.as_use(device)).collect();
         if uses.is_empty() && self.btrfs.iter().any(|(_, member)| member == device) {
-            // The kernel lists it for as long as it is mounted, be it where we cannot see.
+            // The kernel lists it while it is mounted, even where we cannot see the mount.
             uses.push(Use::Mounted {
                 device: device.to_owned(),
                 at: "a place that cannot be seen from here".to_owned(),
@@ -78,7 +77,7 @@ impl Mounts {
             || mount.devices.iter().any(|named| named == device || self.share_btrfs(named, device))
     }
 
-    /// Whether one mounted btrfs has both as members.
+    /// Returns whether one mounted btrfs has both as members.
     fn share_btrfs(&self, one: &str, other: &str) -> bool {
         let has = |uuid: &str, device: &str| {
             self.btrfs.iter().any(|(of, member)| of == uuid && member == device)
@@ -89,7 +88,7 @@ impl Mounts {
 
 impl Mount {
     fn new(root: &Root, line: &Line, inside: Option<&Process>) -> Mount {
-        // Where the number tells, the source may be the name of a device that is there no more.
+        // If the number identifies the device, the source may be the name of a device that no longer exists.
         let source = Some(line.source.as_str()).filter(|_| line.number.starts_with(MADE_UP));
         let sources = source.iter().flat_map(|source| source.split(':'));
         let options = line.options.split(',').filter_map(|option| Some(option.split_once('=')?.1));
@@ -107,7 +106,7 @@ impl Mount {
     }
 }
 
-/// One process of each mount namespace that can be seen; none for our own, which is the first.
+/// Returns a process of each visible mount namespace; `None` for our own, which comes first.
 fn namespaces(root: &Root) -> Vec<Option<Process>> {
     let mut known: BTreeSet<String> = root.link_name("/proc/self/ns/mnt").into_iter().collect();
     let mut namespaces = vec![None];
@@ -122,7 +121,7 @@ fn namespaces(root: &Root) -> Vec<Option<Process>> {
     namespaces
 }
 
-/// Whether a line of mountinfo can be of a file system on a block device; the others are not our business.
+/// Returns whether a line of mountinfo may be about a file system on a block device.
 fn may_be_of_a_device(line: &str) -> bool {
     parse(line).is_some_and(|line| {
         let named = line.source.starts_with("/dev/") || line.options.contains("=/dev/");
@@ -130,7 +129,8 @@ fn may_be_of_a_device(line: &str) -> bool {
     })
 }
 
-/// A line of mountinfo (proc_pid_mountinfo(5)): `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`.
+/// Parses a line of mountinfo (proc_pid_mountinfo(5)): `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3
+/// /dev/root rw`.
 fn parse(line: &str) -> Option<Line> {
     let (place, kind) = line.split_once(" - ")?;
     let mut place = place.split(' ').skip(2);
@@ -144,7 +144,7 @@ fn parse(line: &str) -> Option<Line> {
     })
 }
 
-/// White space and backslashes are written as `\040`.
+/// Decodes octal escapes such as `\040`, which stand for white space and backslashes.
 pub(super) fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((line.number.as_str(), line.at.as_str()), ("98:0", "/mnt 2"));
         assert_eq!((line.fstype.as_str(), line.source.as_str()), ("ext3", "/dev/root"));
         assert_eq!(line.options, "rw,errors=continue");
-        // Without optional fields, and with several.
+        // Without and with optional fields.
         assert_eq!(parse("1 2 8:1 / /a rw - xfs /dev/sda1 rw").expect("none").at, "/a");
         assert_eq!(parse("1 2 8:1 / /a rw x:1 y:2 - xfs /dev/sda1").expect("two").fstype, "xfs");
         assert_eq!(parse("1 2 8:1 / /a rw"), None);

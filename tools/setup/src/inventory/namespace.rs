@@ -5,14 +5,14 @@ use super::usage::{BLOCK, Usage, block, partitions};
 use super::{Namespace, Signature, Use, signature};
 use crate::root::Root;
 
-/// What sysfs counts sizes in, whatever the LBA size.
+/// sysfs counts sizes in these, regardless of the LBA size.
 const SECTOR_BYTES: u64 = 512;
 
-/// Why a namespace may not be looked at that the kernel has no device for.
+/// Why a namespace without a block device cannot be inspected.
 pub(super) const NO_DEVICE: &str =
     "the kernel shows no device for it: its format is one that Linux cannot use";
 
-/// The namespaces of `controller`, also those that the kernel shows no block device of.
+/// Returns the namespaces of `controller`, including those without a block device.
 pub(super) fn all(root: &Root, controller: &Controller, usage: &Usage) -> Vec<Namespace> {
     let names = root.names_quietly(&controller.directory);
     let mut paths: Vec<Path> = names.iter().filter_map(|name| Path::parse(name)).collect();
@@ -48,16 +48,16 @@ fn read(root: &Root, controller: &Controller, path: &Path, usage: &Usage) -> Nam
     }
 }
 
-/// What is on a block device and its partitions, or why that cannot be told.
+/// Returns the signatures on a block device and its partitions, or why they are unknown.
 pub(super) fn signatures(
     root: &Root,
     head: &str,
     devices: &[&str],
 ) -> (Option<Vec<Signature>>, Option<String>) {
-    // Without a device number there is no file in /dev: the kernel is not done with the namespace, or cannot use its
-    // format. Another system may have put data there, so that is not the same as nothing.
+    // Without a device number there is no file in /dev: the kernel is still scanning the namespace, or does not
+    // support its format. Another system may have stored data there, so it does not count as empty.
     let attribute = |name: &str| root.text(block(head).join(name));
-    // Of a device without a size there is nothing to read either.
+    // A device without a size cannot be read either.
     if attribute("dev").is_none() || attribute("size").as_deref() == Some("0") {
         return (None, Some(NO_DEVICE.to_owned()));
     }
@@ -67,15 +67,15 @@ pub(super) fn signatures(
     }
 }
 
-/// One path to a namespace: `nvme0n1`, or `nvme0c1n1` below the multipath device `nvme0n1`.
+/// A path to a namespace: `nvme0n1`, or `nvme0c1n1` below the multipath device `nvme0n1`.
 #[derive(Debug, PartialEq, Eq)]
 struct Path {
     name: String,
     /// The block device.
     head: String,
-    /// The namespace, as the kernel counts.
+    /// The kernel's number of the namespace.
     namespace: u32,
-    /// The subsystem, where the kernel may have several paths.
+    /// The subsystem, if the kernel may have several paths.
     subsystem: Option<u32>,
 }
 
@@ -94,7 +94,7 @@ impl Path {
         Some(Path { name: name.to_owned(), head, namespace, subsystem })
     }
 
-    /// Its generic character devices: the namespace's, and with multipath the path's.
+    /// Returns its generic character devices: the namespace's, and with multipath the path's.
     fn character_devices(&self) -> Vec<String> {
         let mut files: Vec<String> =
             [&self.head, &self.name].iter().map(|name| name.replacen("nvme", "ng", 1)).collect();
@@ -103,13 +103,14 @@ impl Path {
     }
 }
 
-/// The block device of the namespace whose generic character device is `ng0n1`, or `ng0c1n1` with multipath.
+/// Returns the block device of the namespace with the generic character device `ng0n1`, or `ng0c1n1` with
+/// multipath.
 pub(super) fn behind_generic(name: &str) -> Option<String> {
     Path::parse(&format!("nvme{}", name.strip_prefix("ng")?)).map(|path| path.head)
 }
 
-/// Other controllers through which the kernel would go on using a shared namespace: those of the subsystem where the
-/// kernel's multipath is at work, and where it is off, those whose namespace has the same identifier.
+/// Returns other controllers through which the kernel would continue to use a shared namespace: with the
+/// kernel's multipath, those of the subsystem; otherwise, those with a namespace of the same identifier.
 fn other_paths(root: &Root, controller: &Controller, path: &Path) -> Vec<Use> {
     let others = match path.subsystem {
         Some(subsystem) => of_subsystem(root, subsystem, path.namespace),

@@ -1,4 +1,4 @@
-//! What a person should know of the whole: what could not be seen, and where controllers may hide.
+//! Notes about the whole machine: what could not be seen, and where controllers may be hidden.
 
 use adit_driver::bus::pci::{PciAddress, PciFunction};
 
@@ -7,17 +7,17 @@ use super::function::DEVICES;
 use super::usage::Usage;
 use crate::root::Root;
 
-/// The base class of mass storage, and the class of RAID controllers, which Intel's VMD says it is.
+/// The base class of mass storage, and the class of RAID controllers, which Intel's VMD reports.
 const STORAGE: u32 = 0x01;
 const RAID: u32 = 0x01_04_00;
 
-/// The PID namespace of the machine itself (PROC_PID_INIT_INO in the kernel's `proc_ns.h`).
+/// The machine's initial PID namespace (PROC_PID_INIT_INO in the kernel's `proc_ns.h`).
 const MACHINES_PROCESSES: &str = "pid:[4026531836]";
 
-/// Intel.
+/// Intel's vendor id.
 const VENDOR_INTEL: &str = "0x8086";
 
-/// All of it, one sentence each.
+/// Returns all notes, one sentence each.
 pub(super) fn all(root: &Root, controllers: &[Function], usage: &Usage) -> Vec<String> {
     let mut notes: Vec<String> = storage(root)
         .iter()
@@ -37,7 +37,7 @@ pub(super) fn all(root: &Root, controllers: &[Function], usage: &Usage) -> Vec<S
     notes
 }
 
-/// What root in a container cannot see either.
+/// Returns a note about what even root in a container cannot see.
 fn in_container(root: &Root) -> Option<String> {
     let processes = root.link_name("/proc/self/ns/pid")?;
     (processes != MACHINES_PROCESSES).then(|| {
@@ -46,7 +46,7 @@ fn in_container(root: &Root) -> Option<String> {
     })
 }
 
-/// The functions of mass storage.
+/// Returns the mass storage functions.
 fn storage(root: &Root) -> Vec<PciFunction> {
     let names = root.names_quietly(DEVICES);
     let addresses = names.iter().filter_map(|name| name.parse::<PciAddress>().ok());
@@ -73,12 +73,12 @@ fn why_none(root: &Root) -> String {
                 without PCI"
             .to_owned();
     };
-    // For whoever reads the recording: there were PCI devices.
+    // Puts into the recording that there were PCI devices.
     root.note(format!("{DEVICES}/{first}/class"));
     "none of this machine's PCI functions has NVMe's class, 010802".to_owned()
 }
 
-/// A VMD controller that no driver has: what is behind it is on no bus.
+/// Returns a note about a VMD controller without a driver, which keeps its drives off the bus.
 fn without_vmd(root: &Root, function: &PciFunction) -> Option<String> {
     let intel = attribute(root, function, "vendor").as_deref() == Some(VENDOR_INTEL);
     let idle = intel && function.class() == Some(RAID) && function.driver().is_none();
@@ -90,7 +90,7 @@ fn without_vmd(root: &Root, function: &PciFunction) -> Option<String> {
     })
 }
 
-/// A SATA controller that hides drives, as firmware makes it do for Intel's RST.
+/// Returns a note about a SATA controller that hides drives, as firmware configures it for Intel's RST.
 fn remapped(root: &Root, function: &PciFunction) -> Option<String> {
     let count = attribute(root, function, "remapped_nvme").filter(|count| count != "0")?;
     Some(format!(

@@ -1,9 +1,9 @@
-//! Files of `/dev` that processes have open.
+//! Files in `/dev` that processes have open.
 //!
-//! A process in a container may have the file under another name, anywhere, so on this machine the device's number
-//! counts. A look at a file on a network's or a user's file system could wait for a server that is gone: those are left
-//! out, and device files work on hardly any of them. Of what else processes have open nothing is kept or recorded. A process
-//! that ends meanwhile has nothing open. What is only mapped, its file closed again, is not seen.
+//! A process in a container may use any name for the file, so on this machine only the device number counts.
+//! Inspecting a file on a network or user-space file system could block on a dead server, so those are skipped;
+//! device files hardly ever work there. Other open files are neither kept nor recorded. A process that ends
+//! meanwhile has nothing open. Files that are mapped but closed are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,18 +17,18 @@ use super::Process;
 use super::usage::{process, processes};
 use crate::root::Root;
 
-/// Device files worth noting, by how their names in `/dev` begin.
+/// Prefixes of the names of relevant device files in `/dev`.
 const INTERESTING: [&str; 7] = ["nvme", "ng", "vfio/", "dm-", "md", "bcache", "loop"];
 
-/// Who has what open.
+/// The processes that have each file open.
 pub(super) struct OpenFiles {
     files: BTreeMap<String, Vec<Process>>,
-    /// Of how many processes that cannot be seen.
+    /// Number of processes whose files are not visible.
     pub(super) unseen: usize,
 }
 
 impl OpenFiles {
-    /// Looks at all processes but this one.
+    /// Inspects all processes except this one.
     pub(super) fn read(root: &Root) -> OpenFiles {
         let mut files: BTreeMap<String, Vec<Process>> = BTreeMap::new();
         let mut names = Names::default();
@@ -43,21 +43,21 @@ impl OpenFiles {
                 files.entry(file).or_default().push(process(root, pid));
             }
         }
-        // A recording has no files that may not be seen.
+        // A recording has no hidden files, only their number.
         let unseen = root.observed("processes-unseen", || unseen.to_string());
         OpenFiles { files, unseen: unseen.and_then(|text| text.parse().ok()).unwrap_or(0) }
     }
 
-    /// The processes that have `file` open.
+    /// Returns the processes that have `file` open.
     pub(super) fn of(&self, file: &str) -> &[Process] {
         self.files.get(file).map_or(&[], Vec::as_slice)
     }
 }
 
-/// The interesting files that a process has open, each once.
+/// Returns the relevant files a process has open, each once.
 ///
 /// # Errors
-/// When that cannot be seen.
+/// When they are not visible.
 fn open_by(root: &Root, pid: u32, names: &mut Names) -> Result<Vec<String>, ()> {
     let directory = Path::new("/proc").join(pid.to_string()).join("fd");
     let entries = match fs::read_dir(root.path(&directory)) {
@@ -65,7 +65,7 @@ fn open_by(root: &Root, pid: u32, names: &mut Names) -> Result<Vec<String>, ()> 
         Err(_) => return Ok(Vec::new()),
         Ok(entries) => entries,
     };
-    // In order, so that a machine is recorded in the same words each time.
+    // Sorted, so that recordings are reproducible.
     let mut links: Vec<_> =
         entries.flatten().map(|entry| directory.join(entry.file_name())).collect();
     links.sort();
@@ -82,20 +82,20 @@ fn open_by(root: &Root, pid: u32, names: &mut Names) -> Result<Vec<String>, ()> 
     Ok(files)
 }
 
-/// File systems on which the look at a file asks somebody who may not answer.
+/// File systems on which inspecting a file may block on a server.
 const ELSEWHERE: [&str; 10] =
     ["nfs", "cifs", "smb", "fuse", "ceph", "9p", "afs", "lustre", "gpfs", "autofs"];
 
-/// The kernel's names of device files, by kind and number.
+/// Caches the kernel's names of device files, by kind and number.
 #[derive(Default)]
 struct Names {
     known: BTreeMap<(bool, u64), Option<String>>,
-    /// The process that was looked at last, and the mounts, by number, whose files can be looked at.
+    /// The last process inspected, and the numbers of its mounts that can be inspected safely.
     near: Option<(u32, BTreeSet<String>)>,
 }
 
 impl Names {
-    /// The device file that a descriptor leads to, by its name in the kernel; none where it is not interesting.
+    /// Returns the kernel's name of the device file a descriptor refers to; `None` if it is not relevant.
     fn of(&mut self, root: &Root, pid: u32, link: &Path) -> Option<String> {
         let target = root.link_quietly(link)?;
         let shown = target.strip_prefix("/dev").ok().and_then(|name| name.to_str());
@@ -106,7 +106,7 @@ impl Names {
         wanted.then(|| format!("/dev/{name}"))
     }
 
-    /// Whether the file is on a file system of this machine's own, which answers at once. Sockets and pipes are on none.
+    /// Returns whether the file is on a local file system, which never blocks. Sockets and pipes are not.
     fn is_near(&mut self, root: &Root, pid: u32, link: &Path) -> bool {
         if !root.is_live() {
             return false;
@@ -141,20 +141,20 @@ impl Names {
     }
 }
 
-/// The mounts of a process, by number, that need nobody else's answer.
+/// Returns the numbers of a process's mounts that never block.
 fn near_mounts(pid: u32) -> BTreeSet<String> {
     let text = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     String::from_utf8_lossy(&text).lines().filter_map(near_mount).map(str::to_owned).collect()
 }
 
-/// The number of the mount in a line of mountinfo (proc_pid_mountinfo(5)).
+/// Returns the number of a local mount in a line of mountinfo (proc_pid_mountinfo(5)).
 fn near_mount(line: &str) -> Option<&str> {
     let (place, kind) = line.split_once(" - ")?;
     let is_far = ELSEWHERE.iter().any(|far| kind.starts_with(far));
     place.split(' ').next().filter(|_| !is_far)
 }
 
-/// The number of the mount in a descriptor's fdinfo (proc_pid_fdinfo(5)).
+/// Returns the number of the mount in a descriptor's fdinfo (proc_pid_fdinfo(5)).
 fn mount_of(info: &str) -> Option<String> {
     let line = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
     Some(line.trim().to_owned())
@@ -206,7 +206,7 @@ mod tests {
         let zero = fs::File::open("/dev/zero").expect("a device that is always there");
         let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&zero));
         let name = Names::default().by_number(&root, Path::new(&link));
-        // A container may be without /sys.
+        // A container may lack /sys.
         assert!(name.is_none_or(|name| name == "zero"));
     }
 }

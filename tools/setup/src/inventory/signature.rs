@@ -1,11 +1,11 @@
-//! What a block device holds, by the signatures that `wipefs` of util-linux knows.
+//! Signatures on block devices, as found by `wipefs` of util-linux.
 
 use serde::Deserialize;
 
 use super::Signature;
 use crate::root::Root;
 
-/// What `wipefs --json` prints.
+/// The output of `wipefs --json`.
 #[derive(Deserialize)]
 struct Printed {
     signatures: Vec<Row>,
@@ -22,10 +22,10 @@ struct Row {
     uuid: Option<String>,
 }
 
-/// The signatures on `devices`, a namespace and its partitions.
+/// Returns the signatures on `devices`, a namespace and its partitions.
 ///
 /// # Errors
-/// Why they could not be looked for.
+/// Why the search failed.
 pub(super) fn of(root: &Root, devices: &[&str]) -> Result<Vec<Signature>, String> {
     let mut all = Vec::new();
     for device in devices {
@@ -34,7 +34,7 @@ pub(super) fn of(root: &Root, devices: &[&str]) -> Result<Vec<Signature>, String
     Ok(all)
 }
 
-/// The signatures in `file`, a device or an image of one, told as those of `device`.
+/// Returns the signatures in `file`, a device or an image of one, attributed to `device`.
 ///
 /// # Errors
 /// As [`of`].
@@ -45,7 +45,7 @@ pub(super) fn of_file(root: &Root, file: &str, device: &str) -> Result<Vec<Signa
 }
 
 fn parse(device: &str, printed: &str) -> Result<Vec<Signature>, String> {
-    // Of an empty device some versions print nothing at all.
+    // Some versions print nothing for an empty device.
     if printed.trim().is_empty() {
         return Ok(Vec::new());
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// By util-linux 2.38.1.
+    /// Printed by util-linux 2.38.1.
     const PRINTED: &str = r#"{
    "signatures": [
       {

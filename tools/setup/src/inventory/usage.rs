@@ -1,7 +1,7 @@
-//! Who uses a block device: file systems, swap, other block devices, the kernel's exports, processes.
+//! Users of a block device: file systems, swap, other block devices, the kernel's exports, processes.
 //!
-//! What is made of a device is followed to the top: its holders and their partitions, loop devices, and what is made of
-//! those. Their uses are the device's.
+//! Follows everything made of a device to the top: holders and their partitions, loop devices, and what is made
+//! of those. Their uses count as the device's.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,28 +12,28 @@ use super::open_files::OpenFiles;
 use super::{Process, Signature, Use};
 use crate::root::Root;
 
-/// Where the block devices are.
+/// The machine's block devices.
 pub(super) const BLOCK: &str = "/sys/class/block";
 
-/// A block device's directory in sysfs.
+/// Returns a block device's directory in sysfs.
 pub(super) fn block(device: &str) -> PathBuf {
     Path::new(BLOCK).join(device)
 }
 
-/// All uses of all block devices, looked up once.
+/// All uses of all block devices, read once.
 pub(super) struct Usage {
     mounts: Mounts,
     swaps: BTreeSet<String>,
     open: OpenFiles,
     exports: Vec<Export>,
-    /// Loop devices, and the block device behind each.
+    /// Loop devices with their backing block devices.
     loops: Vec<(String, String)>,
-    /// ZFS pools that are imported. Their devices have no holders.
+    /// Imported ZFS pools, whose devices have no holders.
     pools: Vec<String>,
 }
 
 impl Usage {
-    /// Looks at the whole machine.
+    /// Reads the uses on the whole machine.
     pub(super) fn read(root: &Root) -> Usage {
         Usage {
             mounts: Mounts::read(root),
@@ -45,7 +45,7 @@ impl Usage {
         }
     }
 
-    /// The uses of a namespace and its partitions, `devices`.
+    /// Returns the uses of `devices`, a namespace and its partitions.
     pub(super) fn of(&self, root: &Root, devices: &[&str]) -> Vec<Use> {
         let mut uses = Vec::new();
         let mut seen = BTreeSet::new();
@@ -73,7 +73,7 @@ impl Usage {
         uses.extend(self.of_file(device));
     }
 
-    /// Exports and open files of a file in `/dev`, `device`.
+    /// Returns the exports and open files of `device` in `/dev`.
     pub(super) fn of_file(&self, device: &str) -> Vec<Use> {
         let exports = self.exports.iter().filter(|export| export.device == device);
         let exports = exports.map(|export| Use::Exported {
@@ -87,7 +87,7 @@ impl Usage {
         exports.chain(open).collect()
     }
 
-    /// ZFS holds its devices in a way that only their signatures tell; `signatures` are those of a namespace.
+    /// Returns the uses by ZFS, which only signatures reveal; `signatures` are those of a namespace.
     pub(super) fn of_pools(&self, signatures: &[Signature]) -> Vec<Use> {
         let mut uses: Vec<Use> = Vec::new();
         for signature in signatures.iter().filter(|signature| signature.kind == "zfs_member") {
@@ -102,7 +102,7 @@ impl Usage {
         uses
     }
 
-    /// Processes that have any of these files of `/dev` open.
+    /// Returns the processes that have any of these `/dev` files open.
     pub(super) fn open_by(&self, files: &[String]) -> Vec<Process> {
         let mut processes: Vec<Process> =
             files.iter().flat_map(|file| self.open.of(file)).cloned().collect();
@@ -111,7 +111,7 @@ impl Usage {
         processes
     }
 
-    /// Of how many processes it cannot be seen what they have open or mounted.
+    /// Returns the number of processes whose open files and mounts are not visible.
     pub(super) fn unseen(&self) -> usize {
         self.open.unseen
     }
@@ -126,7 +126,7 @@ impl Usage {
     }
 }
 
-/// What a holder is, in the words of those who made it.
+/// Describes a holder in its subsystem's terms.
 fn what_is(root: &Root, holder: &str) -> String {
     let attribute =
         |name: &str| root.text(block(holder).join(name)).filter(|text| !text.is_empty());
@@ -147,7 +147,7 @@ fn what_is(root: &Root, holder: &str) -> String {
     format!("{kind} {name}")
 }
 
-/// The partitions of a block device, in the order of their numbers.
+/// Returns a block device's partitions in numerical order.
 pub(super) fn partitions(root: &Root, device: &str) -> Vec<String> {
     let mut names = root.names_quietly(block(device));
     names.retain(|name| {
@@ -157,17 +157,17 @@ pub(super) fn partitions(root: &Root, device: &str) -> Vec<String> {
     names
 }
 
-/// The block device that a path of `/dev` means: `/dev/mapper/root` is `dm-0`.
+/// Returns the block device a path in `/dev` refers to: `/dev/mapper/root` is `dm-0`.
 pub(super) fn device_at(root: &Root, path: &str) -> Option<String> {
     let path = Path::new(path);
     let inside = path.strip_prefix("/dev").ok()?;
     let real = root.resolve(path).unwrap_or_else(|| path.to_owned());
     let name = real.file_name()?.to_string_lossy().into_owned();
-    // A recorded or bare machine may have no files in /dev.
+    // A recorded or minimal machine may have no files in /dev.
     (root.exists(block(&name)) || inside.components().count() == 1).then_some(name)
 }
 
-/// The numbers of all processes.
+/// Returns the ids of all processes.
 pub(super) fn processes(root: &Root) -> Vec<u32> {
     let names = root.names_quietly("/proc");
     let mut pids: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -175,7 +175,7 @@ pub(super) fn processes(root: &Root) -> Vec<u32> {
     pids
 }
 
-/// A process, by name.
+/// Returns a process with its name.
 pub(super) fn process(root: &Root, pid: u32) -> Process {
     Process { pid, name: root.text(format!("/proc/{pid}/comm")).unwrap_or_default() }
 }
@@ -191,7 +191,7 @@ fn loops(root: &Root) -> Vec<(String, String)> {
     names
         .filter_map(|name| {
             let file = block(&name).join("loop/backing_file");
-            // Unused ones are many and have none.
+            // Most loop devices are unused and lack this file.
             let behind = root.path(&file).exists().then(|| root.text(file))??;
             Some((name, device_at(root, &behind)?))
         })
@@ -294,7 +294,7 @@ mod tests {
             label: Some(label.to_owned()),
             uuid: None,
         };
-        // ZFS writes its label many times.
+        // ZFS writes its label several times.
         let found = usage.of_pools(&[member("tank"), member("tank"), member("exported")]);
         assert_eq!(found, [holder("nvme0n1p1", "tank", "ZFS pool")]);
     }

@@ -1,4 +1,4 @@
-//! May Adit take this controller? Each reason why not, with what to do about it.
+//! Decides whether Adit may take a controller: each obstacle with its remedy.
 
 use serde::Serialize;
 
@@ -6,32 +6,31 @@ use super::namespace::NO_DEVICE;
 use super::{Function, Host, Namespace, Process, Signature, Use};
 use crate::human::{printable, shell_word};
 
-/// One reason.
+/// A reason against taking a controller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Obstacle {
-    /// Which kind of reason.
     pub(crate) kind: ObstacleKind,
-    /// In words: `nvme0n1p2 is mounted at / (ext4)`.
+    /// A phrase such as `nvme0n1p2 is mounted at / (ext4)`.
     pub(crate) reason: String,
-    /// What would remove it.
+    /// How to remove it.
     pub(crate) remedy: String,
 }
 
-/// The kinds of reasons, the most telling first.
+/// The kinds of obstacles, the most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ObstacleKind {
-    /// Mounted, swapped to, held by another block device, or open.
+    /// Mounted, used for swap, held by another block device, or open.
     InUse,
-    /// It holds something's signature, which `--force-erase-signature` would erase.
+    /// It has a signature, which `--force-erase-signature` would erase.
     Signature,
-    /// What it holds could not be looked at (no rights, no `wipefs`).
+    /// Its contents could not be inspected (no rights, no `wipefs`).
     Unknown,
-    /// Nothing of the kernel's can look at what it holds: no driver, no namespace shown, a format that Linux cannot use.
+    /// The kernel cannot show its contents: no driver, no namespace, an unsupported format.
     Unseen,
     /// No IOMMU is in use.
     NoIommu,
-    /// Its group has other live devices.
+    /// Other devices of its group have drivers.
     Group,
     /// It is behind Intel's VMD.
     Vmd,
@@ -46,8 +45,8 @@ impl Obstacle {
     }
 }
 
-/// All reasons why `function` may not be taken, by kind. A function that vfio-pci has already is taken: only what
-/// keeps it from being opened is told then.
+/// Returns all obstacles to taking `function`, by kind. For a function already bound to vfio-pci, only those
+/// that keep it from being opened.
 pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     if !function.is_bound() {
@@ -64,7 +63,7 @@ pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
     obstacles
 }
 
-/// Others use a controller through its virtual functions, and lose them when it is reset.
+/// Users of a controller's virtual functions lose them when it is reset.
 fn virtual_functions(function: &Function) -> Option<Obstacle> {
     let Function { bdf, virtual_functions, .. } = function;
     (*virtual_functions > 0).then(|| {
@@ -89,8 +88,8 @@ fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
     obstacles
 }
 
-/// What is told of signatures, with their device; once for each device and type, as GPT and ZFS write theirs at several
-/// places.
+/// Describes signatures, with their device; once for each device and type, because GPT and ZFS write several
+/// copies.
 pub fn told_once(signatures: &[Signature]) -> Vec<(String, &str)> {
     let mut words: Vec<(String, &str)> = Vec::new();
     for signature in signatures {
@@ -102,7 +101,7 @@ pub fn told_once(signatures: &[Signature]) -> Vec<(String, &str)> {
     words
 }
 
-/// One reason for each device and type.
+/// Returns one obstacle for each device and type.
 fn signatures(signatures: &[Signature]) -> Vec<Obstacle> {
     let remedy = |device: &str| {
         format!(
@@ -125,7 +124,7 @@ fn open(what: &str, process: &Process) -> (String, String) {
 }
 
 impl Use {
-    /// The use, and what would end it.
+    /// Describes the use, and how to end it.
     pub fn in_words(&self) -> (String, String) {
         match self {
             Use::Mounted { device, at, fstype, inside } => {
@@ -152,7 +151,7 @@ impl Use {
 fn part_of(device: &str, holder: &str, what: &str) -> String {
     match what {
         "loop device" => format!("{device} is behind the loop device {holder}"),
-        // An array is called what the kernel calls it.
+        // Arrays go by the kernel's name.
         _ if what.ends_with(holder) => format!("{device} is part of {what}"),
         _ => format!("{device} is part of {what} ({holder})"),
     }
@@ -173,7 +172,8 @@ fn mounted(device: &str, at: &str, fstype: &str, inside: Option<&Process>) -> (S
     }
 }
 
-/// What gives the devices back of which a holder is made; each after what is made of the holder itself.
+/// Returns the command that releases a holder's devices, to be run after releasing whatever is made of the
+/// holder.
 fn release(holder: &str, what: &str) -> String {
     let (kind, name) = what.rsplit_once(' ').unwrap_or((what, holder));
     let name = shell_word(name);
@@ -197,10 +197,11 @@ impl Signature {
     }
 }
 
-/// What lifts the reason that a drive's contents cannot be looked at.
+/// How to take a drive whose contents cannot be inspected.
 const FORCE: &str = "if nothing of it is wanted, add --force-erase-signature";
 
-/// Nobody can know what the drive holds: the kernel's driver is not at work on it, or shows none of it.
+/// Returns the obstacle of unknown contents: the kernel's driver does not operate the drive, or shows nothing
+/// of it.
 fn unseen(function: &Function) -> Option<Obstacle> {
     let bdf = &function.bdf;
     let because = |kind, why: &str, remedy: String| {
@@ -224,13 +225,13 @@ fn unseen(function: &Function) -> Option<Obstacle> {
             "the kernel's driver has made no controller of it",
             "dmesg may tell why".to_owned(),
         ),
-        // A drive whose namespaces the kernel refuses (two with one identifier, a failed Identify) is not an empty one.
+        // A drive whose namespaces the kernel rejects (duplicate identifiers, a failed Identify) is not empty.
         (Some("nvme"), Some("live" | "")) if function.namespaces.is_empty() => because(
             unseen,
             "the kernel's driver shows no namespace of it",
             format!("dmesg tells if any are refused; {FORCE}"),
         ),
-        // Old kernels do not tell the state.
+        // Old kernels do not report the state.
         (Some("nvme"), Some("live" | "")) => None,
         (Some("nvme"), Some(state)) => because(
             unknown,
@@ -253,7 +254,7 @@ fn foreign(function: &Function) -> Option<Obstacle> {
                 "give it back with the tool that bound it, or: echo {bdf} > /sys/bus/pci/devices/{bdf}/driver/unbind"
             ),
         )),
-        // Cut off in the middle of a binding of our own, it is ours.
+        // An interrupted binding of our own.
         (_, Some("vfio-pci")) if function.record.is_some() => None,
         (_, Some(wanted)) => Some(Obstacle::new(
             ObstacleKind::Foreign,

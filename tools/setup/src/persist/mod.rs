@@ -1,8 +1,8 @@
-//! Binding again at each boot: a systemd unit that runs `adit setup bind --recorded`, and vfio-pci among the modules that
-//! are loaded at boot.
+//! Rebinds devices at each boot: installs a systemd unit that runs `adit setup bind --recorded`, and loads
+//! vfio-pci at boot.
 //!
-//! The unit says nothing about devices: those are the recorded ones, and `bind` looks at each again. Root runs what the
-//! unit names at every boot, so a program that others could replace is refused.
+//! The unit names no devices; `bind` checks each recorded one again. Root runs the unit's program at every
+//! boot, so a program that other users could replace is refused.
 
 mod program;
 #[cfg(test)]
@@ -19,25 +19,25 @@ use crate::failure::{Failure, Result};
 
 /// The unit's file.
 const UNIT: &str = "/etc/systemd/system/adit-setup.service";
-/// The link by which a boot starts it, as `systemctl enable` makes it.
+/// The link that enables the unit, as `systemctl enable` creates it.
 const ENABLED: &str = "/etc/systemd/system/multi-user.target.wants/adit-setup.service";
-/// The list of modules (modules-load.d(5)).
+/// The list of modules to load (modules-load.d(5)).
 const MODULES: &str = "/etc/modules-load.d/adit.conf";
-/// Where it is to be seen that systemd has booted the machine (sd_booted(3)).
+/// Exists if systemd booted the machine (sd_booted(3)).
 const SYSTEMD: &str = "/run/systemd/system";
-/// Who may read the files: nothing in them is secret.
+/// Mode of the files, which contain no secrets.
 const MODE: u32 = 0o644;
 
-/// What a boot does from now on.
+/// What happens at boot from now on.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Outcome {
-    /// Whether the unit is there.
+    /// Whether the unit is installed.
     persistent: bool,
-    /// The recorded devices that it binds.
+    /// The recorded devices it binds.
     devices: Vec<String>,
 }
 
-/// `adit setup persist`.
+/// Runs `adit setup persist`.
 ///
 /// # Errors
 /// A machine without systemd, no recorded device, a program that others can change, a change that fails.
@@ -51,7 +51,7 @@ pub(crate) fn run(root: &Root, args: &PersistArgs, json: bool) -> Result<()> {
     })
 }
 
-/// The recorded devices, if there are any and a boot can bind them.
+/// Returns the recorded devices, if there are any and a boot can bind them.
 fn devices(root: &Root) -> Result<Vec<String>> {
     let devices: Vec<String> = record::addresses(root).iter().map(ToString::to_string).collect();
     if devices.is_empty() {
@@ -68,7 +68,7 @@ fn devices(root: &Root) -> Result<Vec<String>> {
     Ok(devices)
 }
 
-/// Installs the unit; `program` is what it runs.
+/// Installs the unit that runs `program`.
 fn begin(operation: &mut Operation, devices: Vec<String>, program: &str) -> Result<Outcome> {
     let root = operation.root;
     let files = [
@@ -99,9 +99,9 @@ fn modules() -> String {
         .to_owned()
 }
 
-/// The unit. By systemd's defaults it runs after the local file systems that a boot needs are mounted and swap is on, so
-/// that what uses a drive is in the kernel's lists (mounts with `nofail` may come later: their signatures keep those
-/// drives); `bind` itself waits for drives that are still being looked at.
+/// Returns the unit's text. By systemd's defaults it runs after the required local file systems are mounted and
+/// swap is on, so the kernel's lists show which drives are used. Mounts with `nofail` may come later;
+/// signatures protect those drives. `bind` itself waits for drives that are still being scanned.
 fn unit(program: &str) -> String {
     format!(
         "# Written by 'adit setup persist'; 'adit setup persist --remove' removes it.\n\
@@ -131,7 +131,7 @@ fn end(operation: &mut Operation) -> Result<Outcome> {
     Ok(Outcome { persistent: false, devices: Vec::new() })
 }
 
-/// Removes the unit and its files, if they are there; says whether there was something to do.
+/// Removes the unit and its files, if they exist; returns whether there was anything to do.
 ///
 /// # Errors
 /// When a change fails.
@@ -149,7 +149,7 @@ pub(crate) fn remove(operation: &mut Operation) -> Result<bool> {
     Ok(true)
 }
 
-/// Lets systemd read its units now. The next boot does in any case, so nothing depends on this.
+/// Makes systemd reload its units. The next boot does so anyway, so failure is harmless.
 fn reload(operation: &mut Operation) -> Result<()> {
     if !operation.root.exists(SYSTEMD) {
         return Ok(());

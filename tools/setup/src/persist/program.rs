@@ -1,4 +1,4 @@
-//! The program that a boot is to run: this one, where only root can change it.
+//! The program a boot runs: this one, if only root can change it.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use crate::failure::{Failure, Result};
 use crate::root::Root;
 
-/// Where it is taken to be on a machine that is only looked at.
+/// Its assumed path on a recorded machine.
 const USUAL: &str = "/usr/local/bin/adit";
 
-/// Others than the owner, and the owner's group, may write.
+/// Write permission of the group and of others.
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 
-/// The path of this program.
+/// Returns the path of this program.
 ///
 /// # Errors
-/// When somebody who is not root could put another program there, or systemd would read its name otherwise.
+/// When a user other than root could replace it, or its name has a special meaning for systemd.
 pub(super) fn path(root: &Root) -> Result<String> {
     if !root.is_live() {
         return Ok(USUAL.to_owned());
@@ -29,7 +29,7 @@ pub(super) fn path(root: &Root) -> Result<String> {
     check(&path, |path| fs::symlink_metadata(path).ok().map(|found| Rights::of(&found)))
 }
 
-/// Who may change a file or a directory.
+/// The owner and mode of a file or directory.
 #[derive(Clone, Copy, Debug)]
 struct Rights {
     uid: u32,
@@ -42,14 +42,14 @@ impl Rights {
         Rights { uid: found.uid(), gid: found.gid(), mode: found.mode() }
     }
 
-    /// Whether only root may.
+    /// Returns whether only root may write.
     fn are_roots(self) -> bool {
         let group = self.gid != 0 && self.mode & GROUP_WRITES != 0;
         self.uid == 0 && !group && self.mode & OTHERS_WRITE == 0
     }
 }
 
-/// The program's path as text, if it and every directory on the way are root's alone.
+/// Returns the program's path as text, if only root can write to it and to every directory above it.
 fn check(program: &Path, rights: impl Fn(&Path) -> Option<Rights>) -> Result<String> {
     let refuse = |why: String| Err(Failure::failed(format!("{why}, {}", remedy(program))));
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+-".contains(&byte);
@@ -69,7 +69,7 @@ fn check(program: &Path, rights: impl Fn(&Path) -> Option<Rights>) -> Result<Str
     Ok(text.to_owned())
 }
 
-/// What to do about a program that a boot must not run.
+/// Returns how to fix a program that must not run at boot.
 fn remedy(program: &Path) -> String {
     let danger = "and root would run what is there at every boot";
     if program == Path::new(USUAL) {
@@ -87,7 +87,7 @@ mod tests {
 
     const SAFE: Rights = Rights { uid: 0, gid: 0, mode: 0o40755 };
 
-    /// Checks a program on a machine on which all is root's but `odd`.
+    /// Checks a program on a machine where everything except `odd` is root's.
     fn checked(program: &str, odd: &str, rights: Option<Rights>) -> Result<String> {
         check(Path::new(program), |path| if path == Path::new(odd) { rights } else { Some(SAFE) })
     }

@@ -1,14 +1,14 @@
-//! Installing and removing the unit on a simulated machine.
+//! Tests installing and removing the unit on a simulated machine.
 
 use super::*;
 use crate::simulated::{Fault, World};
 
 const PROGRAM: &str = "/usr/local/bin/adit";
 
-/// What a process can be cut off by.
+/// The ways a process can be killed at a change.
 const KILLS: [Fault; 3] = [Fault::KilledBefore, Fault::KilledAmid, Fault::KilledAfter];
 
-/// A machine booted by systemd with a record.
+/// A machine booted by systemd, with a record.
 fn machine() -> World {
     let world = World::new(&[], 1);
     world.kernel.put(format!("{SYSTEMD}/x").as_ref(), "");

@@ -1,4 +1,4 @@
-//! `adit setup status`: what there is, as a table or JSON.
+//! `adit setup status`: shows the machine as a table or JSON.
 
 mod text;
 
@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::human::printable_lines;
 use crate::output::{self, Output};
 
-/// What a recording begins with.
+/// The header of a recording.
 const HEADER: &str = "\
 # A machine as 'adit setup status' saw it; 'adit setup status --sysroot THIS_FILE' shows it again.
 # Serial numbers of its drives, mount points and names of processes are in it.
@@ -22,7 +22,7 @@ const HEADER: &str = "\
 /// Runs the command.
 ///
 /// # Errors
-/// When the recording's file is there already or cannot be written.
+/// When the recording's file exists already or cannot be written.
 pub(crate) fn run(root: &Root, args: &StatusArgs, json: bool) -> Result<()> {
     let inventory = Inventory::read(root);
     let text = if json { as_json(&inventory)? } else { text::of(&inventory) };

@@ -1,4 +1,5 @@
-//! The inventory for people: a block on the host, then one row for each controller with its reasons below.
+//! Formats the inventory for people: a block about the host, then one row per controller with its obstacles
+//! below.
 
 use std::fmt::Write;
 
@@ -11,7 +12,7 @@ use crate::inventory::{
 const HEADINGS: [&str; 9] =
     ["BDF", "driver", "node", "group", "link", "size", "model", "serial", "can be taken"];
 
-/// All of it.
+/// Formats everything.
 pub(super) fn of(inventory: &Inventory) -> String {
     let mut out = String::from("Host\n");
     for (name, value) in host_rows(&inventory.host) {
@@ -140,7 +141,7 @@ fn row(function: &Function) -> [String; 9] {
     ]
 }
 
-/// What stands below a controller's row.
+/// Returns the lines below a controller's row.
 fn details(function: &Function) -> Vec<String> {
     let mut details: Vec<String> = function.namespaces.iter().map(namespace).collect();
     details.extend(function.obstacles.iter().map(obstacle));

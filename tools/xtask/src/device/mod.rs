@@ -1,7 +1,8 @@
-//! `cargo xtask device`: what can be known of the GPU's code on a machine without a GPU.
+//! `cargo xtask device`: tests the GPU's code on a machine without a GPU.
 //!
-//! Its C++ build is run on threads, plain and under the sanitizers, and its builds with a known fault must fail. NVRTC
-//! compiles it for several architectures, and what comes out must have its fences and keep everything in registers.
+//! The C++ build runs on threads, plain and with sanitizers; builds with a known fault must fail. NVRTC
+//! compiles the code for several architectures; the result must contain the required fences and keep everything
+//! in registers.
 
 mod nvrtc;
 mod programs;
@@ -12,7 +13,7 @@ use crate::failure::Result;
 use crate::test::Tally;
 use std::time::Instant;
 
-/// Looks at the device code; returns 0 when nothing is wrong.
+/// Tests the device code; returns 0 if nothing is wrong.
 pub(crate) fn run() -> Result<u8> {
     let begun = Instant::now();
     deps::ensure(deps::TO_BUILD.iter().chain([&PIP]))?;

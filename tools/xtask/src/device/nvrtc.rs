@@ -1,4 +1,4 @@
-//! NVRTC from PyPI's wheel, which needs neither a GPU nor its driver, and what it makes of the device code.
+//! Compiles the device code with NVRTC from PyPI's wheel, which needs neither a GPU nor its driver.
 
 use super::ptx;
 use crate::failure::{Context, Failure, Result};
@@ -10,13 +10,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The first architecture with the instructions that are used, the one most used, and the newest.
+/// The first architecture with the required instructions, the most common one, and the newest.
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 const PACKAGE: &str = "nvidia-cuda-nvrtc==13.0.*";
-/// What a CUBIN begins with: it is an ELF file.
+/// The beginning of a CUBIN, which is an ELF file.
 const ELF: &[u8] = b"\x7fELF";
 
-/// Compiles the kernels and looks at what they became.
+/// Compiles the kernels and checks the result.
 pub(super) fn run() -> Result<Tally> {
     let target = workspace::target_directory()?;
     let libraries = libraries(&target.join("nvrtc"))?;
@@ -57,7 +57,7 @@ fn look(output: &Path, architecture: &str) -> Result<Vec<String>> {
     Ok(offences)
 }
 
-/// The directory of NVRTC's libraries, fetched when it is first needed and kept.
+/// Returns the directory of NVRTC's libraries, fetching them on first use.
 fn libraries(directory: &Path) -> Result<PathBuf> {
     if let Some(found) = find_libraries(directory) {
         return Ok(found);
@@ -100,7 +100,7 @@ fn find_wheel(directory: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Where the wheel's libraries lie in it.
+/// Returns the place of the wheel's libraries.
 fn find_libraries(directory: &Path) -> Option<PathBuf> {
     let libraries = directory.join("nvidia/cu13/lib");
     let is_nvrtc = |file: &PathBuf| file.file_name().is_some_and(|name| name == "libnvrtc.so.13");

@@ -1,7 +1,7 @@
-//! The tests of the device code that are C++ programs: each file of `gpu/device/tests` is one.
+//! Runs the C++ tests of the device code; each file of `gpu/device/tests` is a program.
 //!
-//! Each is built and run plain, with ThreadSanitizer and with the sanitizers of addresses and undefined behaviour. A
-//! line `// canary: NAME` in one says that it must fail when it is built with that macro.
+//! Each program is built and run plain, with ThreadSanitizer, and with the address and undefined behaviour
+//! sanitizers. A line `// canary: NAME` means that it must fail when built with that macro.
 
 use crate::failure::{Context, Failure, Result};
 use crate::process;
@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::thread::available_parallelism;
 use std::time::Instant;
 
-/// How every program is built.
+/// Flags of every build.
 const FLAGS: [&str; 8] = [
     "-std=c++17",
     "-O1",
@@ -26,26 +26,26 @@ const FLAGS: [&str; 8] = [
     "-Werror",
     "-fno-omit-frame-pointer",
 ];
-/// The ways to build, and what each adds.
+/// The variants of builds with their flags.
 const VARIANTS: [(&str, &[&str]); 3] = [
     ("thread", &["-fsanitize=thread"]),
     ("address", &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]),
     ("plain", &[]),
 ];
-/// A program that takes longer hangs.
+/// Time limit of a program.
 const LIMIT_S: &str = "240";
 const CANARY: &str = "// canary: ";
 
-/// A build of a program, to be run.
+/// A build of a program to run.
 struct Job {
     source: PathBuf,
-    /// Its name in reports and the name of its file.
+    /// Its name in reports, also the name of its file.
     name: String,
     flags: Vec<String>,
     must_fail: bool,
 }
 
-/// Builds and runs all of them, as many side by side as there are cores.
+/// Builds and runs all programs, one per core at a time.
 pub(super) fn run() -> Result<Tally> {
     let directory = workspace::target_directory()?.join("device");
     fs::create_dir_all(&directory).context(directory.display())?;
@@ -86,7 +86,7 @@ fn tell(job: &Job, outcome: &Result<()>, took_s: f64) -> bool {
     outcome.is_ok()
 }
 
-/// Every build of every program; the longest are the last, which are taken first.
+/// Returns every build of every program, the longest last, because jobs are taken from the end.
 fn jobs() -> Result<Vec<Job>> {
     let directory = workspace::root().join("gpu/device/tests");
     let mut jobs = Vec::new();
@@ -127,7 +127,7 @@ fn sources(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The macros with which a program must fail.
+/// Returns the macros with which a program must fail.
 fn canaries(text: &str) -> Vec<&str> {
     let names = text.lines().filter_map(|line| line.trim().strip_prefix(CANARY));
     names.filter_map(|name| name.split_whitespace().next()).collect()
@@ -141,7 +141,7 @@ fn carry_out(job: &Job, directory: &Path) -> Result<()> {
     process::run_quietly(&mut compiler)?;
     let ran = run_program(&program, &[]);
     let ran = match ran {
-        // Where addresses are laid out more randomly than this ThreadSanitizer knows.
+        // The kernel randomizes addresses more than this ThreadSanitizer supports.
         Err(failure) if failure.to_string().contains("unexpected memory mapping") => {
             run_program(&program, &["setarch", "--addr-no-randomize"])
         }

@@ -1,11 +1,12 @@
-//! What the compiled device code must and must not hold (PTX ISA 8.x, memory consistency model).
+//! Checks required and forbidden instructions in compiled device code (PTX ISA 8.x, memory consistency model).
 //!
-//! It reads text line by line: one instruction a line, labels and braces on lines of their own, as NVRTC writes it.
+//! Reads the text line by line in NVRTC's layout: one instruction per line, labels and braces on lines of their
+//! own.
 
-/// The doorbell's store, and the fence that must stand before each.
+/// The doorbell's store, and the fence required before each.
 const DOORBELL: &str = "st.mmio.relaxed.sys.global.u32";
 const FENCE: &str = "fence.acq_rel.sys";
-/// Kernels that drive rings, and what each needs: the doorbell, the phase, publication and its other end.
+/// Kernels that drive rings, and the instructions each needs: the doorbell, the phase, release and acquire.
 const RING_KERNELS: [&str; 2] = ["adit_issue", "adit_persist"];
 const NEEDED: [&str; 5] = [
     DOORBELL,
@@ -14,7 +15,7 @@ const NEEDED: [&str; 5] = [
     "st.release.gpu.global.u32",
     "ld.acquire.gpu.global.u32",
 ];
-/// Memory that is not registers, and accesses without an order.
+/// Memory other than registers, and unordered accesses.
 const FORBIDDEN: [(&str, &str); 4] = [
     ("st.local", "a spill to local memory"),
     ("ld.local", "a spill to local memory"),
@@ -22,7 +23,7 @@ const FORBIDDEN: [(&str, &str); 4] = [
     ("ld.volatile", "a load without order or scope"),
 ];
 
-/// All that is wrong with a text, by its line from 1.
+/// Returns all errors in a text, with line numbers from 1.
 pub(super) fn offences(text: &str) -> Vec<String> {
     let mut offences = unfenced(text);
     for (line, instruction) in instructions(text) {
@@ -40,7 +41,7 @@ pub(super) fn offences(text: &str) -> Vec<String> {
     offences
 }
 
-/// Texts that are wrong in one thing each, of which the check must find every one.
+/// Returns texts with one error each, all of which the check must detect.
 pub(super) fn canary(text: &str) -> Vec<String> {
     let mut changes: Vec<(String, String)> = NEEDED
         .iter()
@@ -55,7 +56,7 @@ pub(super) fn canary(text: &str) -> Vec<String> {
     unnoticed.map(|(what, _)| format!("the check does not notice a text without {what}")).collect()
 }
 
-/// The compiler's report of a kernel that does not keep everything in registers.
+/// Returns the compiler's reports of kernels that do not keep everything in registers.
 pub(super) fn spills(log: &str) -> Vec<String> {
     let reports: Vec<&str> =
         log.lines().filter(|line| line.contains("bytes spill stores")).collect();
@@ -67,13 +68,13 @@ pub(super) fn spills(log: &str) -> Vec<String> {
     spilled.map(|line| format!("a kernel does not fit its registers: {}", line.trim())).collect()
 }
 
-/// An instruction of the same kind without its order.
+/// Returns an instruction of the same kind without ordering.
 fn weaker(instruction: &str) -> String {
     let kind = instruction.split('.').next().unwrap_or_default();
     format!("{kind}.weak.global.u32")
 }
 
-/// The lines with instructions, labels and braces, without predicates; by number from 1.
+/// Returns the lines with instructions, labels and braces, without predicates, numbered from 1.
 fn instructions(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines
@@ -85,7 +86,8 @@ fn instructions(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Doorbells that have no fence directly before them: in the same block, with nothing that reaches memory in between.
+/// Returns the doorbells without a fence directly before them: in the same block, without memory accesses in
+/// between.
 fn unfenced(text: &str) -> Vec<String> {
     let mut is_fenced = false;
     let mut offences = Vec::new();
@@ -102,7 +104,7 @@ fn unfenced(text: &str) -> Vec<String> {
     offences
 }
 
-/// Whether what comes after it is not directly behind a fence before it.
+/// Returns whether an earlier fence no longer counts as directly before what follows this instruction.
 fn ends_fence(instruction: &str) -> bool {
     const REACHES_MEMORY: [&str; 7] = ["st.", "ld.", "atom.", "red.", "fence.", "membar.", "cp."];
     const BRANCHES: [&str; 4] = ["bra", "call", "ret", "bar"];
@@ -117,7 +119,7 @@ fn has(text: &str, needed: &str) -> bool {
     instructions(text).any(|(_, instruction)| instruction.starts_with(needed))
 }
 
-/// The text of a kernel: from its name to the brace that ends it.
+/// Returns the text of a kernel, from its name to its closing brace.
 fn body<'a>(text: &'a str, kernel: &str) -> Option<&'a str> {
     let (_, after) = text.split_once(&format!(".entry {kernel}("))?;
     Some(after.split("\n}").next().unwrap_or(after))

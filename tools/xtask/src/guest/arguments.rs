@@ -55,7 +55,7 @@ Examples:
       --qmp 'Jobs: 1 => device_del nvme0' --qmp 'event DEVICE_DELETED nvme0' \\
       -- adit bench --filename={0} --time_based --runtime=60 --eta=always";
 
-/// What guest to boot and what to run in it.
+/// The guest to boot and the command to run in it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GuestArgs {
@@ -75,7 +75,7 @@ pub(crate) struct GuestArgs {
     #[arg(long, value_name = "FILE[:GUEST]")]
     pub(super) copy: Vec<String>,
 
-    /// A kernel module that modprobe is to find with what it depends on; those of vfio and nvme are always there
+    /// A kernel module that modprobe can load with its dependencies; those of vfio and nvme are always included
     #[arg(long, value_name = "NAME")]
     pub(super) module: Vec<String>,
 
@@ -87,7 +87,7 @@ pub(crate) struct GuestArgs {
     #[arg(long, value_name = "PACKAGE:NAME", value_parser = parse_test)]
     pub(super) test: Vec<(String, String)>,
 
-    /// Copy in the emulated CUDA driver, where `adit gpu` looks for a GPU's
+    /// Copy in the emulated CUDA driver, to the place of the GPU's own
     #[arg(long)]
     pub(super) gpu: bool,
 
@@ -95,7 +95,7 @@ pub(crate) struct GuestArgs {
     #[arg(long, value_name = "A", allow_hyphen_values = true)]
     pub(super) qemu_arg: Vec<String>,
 
-    /// What to tell QEMU's monitor while the guest runs, and when
+    /// A command to QEMU's monitor while the guest runs, and when to send it
     #[arg(long, value_name = "TEXT => COMMAND", value_parser = Rule::parse)]
     pub(super) qmp: Vec<Rule>,
 
@@ -134,7 +134,7 @@ pub(crate) struct GuestArgs {
 
 pub(super) const DEFAULT_IOMMU: &str = "intel-iommu,intremap=on,caching-mode=on,aw-bits=48";
 
-/// A guest's arguments as words, the way a person types them after `cargo xtask vm`.
+/// A guest's arguments as typed after `cargo xtask vm`.
 #[derive(clap::Parser)]
 #[command(no_binary_name = true)]
 struct Line {
@@ -151,13 +151,13 @@ impl GuestArgs {
     }
 }
 
-/// A package and one of its integration tests.
+/// Parses a package and one of its integration tests.
 fn parse_test(text: &str) -> std::result::Result<(String, String), String> {
     let (package, name) = text.split_once(':').ok_or("give PACKAGE:NAME")?;
     Ok((package.to_owned(), name.to_owned()))
 }
 
-/// Bytes, with an optional K, M, G or T.
+/// Parses bytes, with an optional K, M, G or T.
 fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let (digits, shift) = match text.chars().last().map(|unit| unit.to_ascii_uppercase()) {
         Some('K') => (&text[..text.len() - 1], 10),

@@ -1,9 +1,9 @@
-//! The command that runs in the guest: words quoted for its shell, `{0}`, `{k0}` and `{g0}` turned into shell variables
-//! that the guest's first process sets once it knows the devices.
+//! The command that runs in the guest: quotes its words for the shell, and turns `{0}`, `{k0}` and `{g0}` into
+//! shell variables. The guest's first process sets those once it knows the devices.
 
 use crate::failure::{Failure, Result};
 
-/// How many controllers of each kind there are to refer to.
+/// Numbers of controllers that can be referred to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Devices {
     /// Bound to vfio-pci: `{0}`, `{1}`, …
@@ -12,8 +12,8 @@ pub(crate) struct Devices {
     pub kernel: usize,
 }
 
-/// The shell line that runs `words`. `programs` are the names copied into [`PROGRAMS`]: as the first word such a name
-/// becomes a path, because busybox's shell prefers its own applets to what lies in `PATH`.
+/// Returns the shell line that runs `words`. If the first word is one of `programs`, the names copied into
+/// [`PROGRAMS`], it becomes a path, because busybox's shell prefers its own applets to programs in `PATH`.
 pub(crate) fn shell_line(
     words: &[String],
     devices: Devices,
@@ -30,16 +30,16 @@ pub(crate) fn shell_line(
     Ok(quoted.join(" "))
 }
 
-/// Where copied programs lie in the guest.
+/// The guest's directory of copied programs.
 pub(crate) const PROGRAMS: &str = "/usr/local/bin";
 
-/// Whether any of `words` calls `program`, alone or inside a shell text.
+/// Returns whether any of `words` calls `program`, alone or within a shell text.
 pub(crate) fn mentions(words: &[String], program: &str) -> bool {
     let part_of_name = |byte: char| byte.is_alphanumeric() || matches!(byte, '_' | '-' | '.' | '/');
     words.iter().any(|word| word.split(|byte| !part_of_name(byte)).any(|name| name == program))
 }
 
-/// `text` as one shell word.
+/// Quotes `text` as one shell word.
 pub(crate) fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -53,7 +53,7 @@ fn substitute(word: &str, devices: Devices) -> Result<String> {
             literal = open + 1;
             continue;
         };
-        // `${0}` is the shell's own.
+        // `${0}` belongs to the shell.
         if rest[..open].ends_with('$') {
             literal = open + length;
             continue;
@@ -71,7 +71,7 @@ fn substitute(word: &str, devices: Devices) -> Result<String> {
     Ok(shell)
 }
 
-/// The variable for the placeholder that `text` begins with, and the placeholder's length.
+/// Returns the variable for the placeholder at the start of `text`, and the placeholder's length.
 fn placeholder(text: &str, devices: Devices) -> Result<Option<(String, usize)>> {
     let Some((inside, _)) = text[1..].split_once('}') else {
         return Ok(None);

@@ -1,22 +1,22 @@
-//! One emulated NVMe controller: `OPTS[;NSOPTS…]` from the command line and the QEMU devices it stands for.
+//! One emulated NVMe controller: parses `OPTS[;NSOPTS…]` and produces the QEMU devices.
 //!
-//! Options pass through to QEMU as they are; what the person left out is filled in (serial number, id, PCI slot, image
-//! files). Every namespace is an explicit `nvme-ns` device, because QEMU's short form (`nvme,drive=…`) leaves the limits
-//! of the Copy command at zero. QEMU reports an option it does not know; this file does not check them.
+//! Options pass to QEMU unchanged, which reports unknown ones; this module does not check them. Missing ones
+//! are filled in (serial number, id, PCI slot, image files). Every namespace is an explicit `nvme-ns` device,
+//! because QEMU's short form (`nvme,drive=…`) leaves the limits of the Copy command at zero.
 
 use crate::failure::{Failure, Result};
 use std::path::Path;
 
-/// Where a controller lies on the guest's PCI bus.
+/// A controller's place on the guest's PCI bus.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Address {
-    /// At this place, which the guest can rely on.
+    /// A known address.
     Fixed(String),
-    /// Behind a bridge, whose bus number only the guest knows: the next NVMe function in PCI order that nobody claimed.
+    /// Behind a bridge, whose bus number only the guest knows: the next unclaimed NVMe function in PCI order.
     NextInOrder,
 }
 
-/// Who drives a controller in the guest.
+/// The driver of a controller in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
     /// vfio-pci (`--nvme`).
@@ -26,7 +26,7 @@ pub(crate) enum Driver {
 }
 
 impl Driver {
-    /// The id and serial number prefix, the first PCI slot and how many slots there are.
+    /// Returns the prefix of id and serial number, the first PCI slot and the number of slots.
     fn place(self) -> (&'static str, u8, usize) {
         match self {
             Driver::Vfio => ("nvme", 0x10, 8),
@@ -35,7 +35,7 @@ impl Driver {
     }
 }
 
-/// A controller as the command line asks for it.
+/// A controller requested on the command line.
 #[derive(Debug)]
 pub(crate) struct Controller {
     id: String,
@@ -75,12 +75,12 @@ impl Controller {
         })
     }
 
-    /// Where the guest finds it.
+    /// Returns where the guest finds it.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Adds this controller and its namespaces to QEMU's arguments. `new_image` makes an empty image file.
+    /// Adds this controller and its namespaces to QEMU's arguments. `new_image` creates an empty image file.
     pub(crate) fn add_to(
         &self,
         arguments: &mut Vec<String>,
@@ -106,7 +106,7 @@ impl Controller {
     }
 }
 
-/// The value of `key` in QEMU's comma-separated options.
+/// Returns the value of `key` in QEMU's comma-separated options.
 fn option<'a>(options: &'a str, key: &str) -> Option<&'a str> {
     options.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='))
 }
@@ -130,7 +130,7 @@ fn place(options: &str, slot: usize) -> Result<Address> {
     }
 }
 
-/// One namespace when none is asked for; none at all for `none`, or when the controller names its own drive.
+/// Returns one namespace by default; none for `none`, or if the controller names its own drive.
 fn namespace_list(options: &str, given: Option<&str>) -> Vec<String> {
     match given {
         None if option(options, "drive").is_some() => Vec::new(),
@@ -140,7 +140,8 @@ fn namespace_list(options: &str, given: Option<&str>) -> Vec<String> {
     }
 }
 
-/// `cache=unsafe`: the image dies with the guest, so nothing needs to reach the host's disk.
+/// Formats a drive with `cache=unsafe`: the image is deleted with the guest, so nothing needs to reach the
+/// host's disk.
 fn drive(name: &str, image: &Path) -> String {
     let file = image.to_string_lossy().replace(',', ",,");
     format!("file={file},if=none,id={name},format=raw,cache=unsafe")

@@ -1,15 +1,15 @@
-//! How fast the time stamp counter goes, which an emulated guest reads as it is.
+//! Determines the frequency of the time stamp counter, which an emulated guest reads directly.
 //!
-//! A guest that is not told measures it while it boots, against emulated timers that a busy host keeps waiting: it has
-//! found a tenth of the truth, and its seconds were that much shorter. Told, it boots sooner and its deadlines are those
-//! of the wall's clock.
+//! Otherwise the guest measures it at boot against emulated timers, which a busy host delays: it has found a
+//! tenth of the real frequency, which made its seconds that much shorter. With the value given, the guest boots
+//! sooner and its deadlines match real time.
 
 use std::sync::LazyLock;
 
-/// So many ticks are converted to nanoseconds: enough for every digit.
+/// Number of ticks to convert to nanoseconds, enough for all digits.
 const TICKS: u64 = 1_000_000_000_000;
 
-/// What comes out where there is no counter that always goes at one speed: nanoseconds themselves are counted then.
+/// The result without an invariant counter, where nanoseconds are counted.
 const NO_COUNTER_KHZ: u64 = 1_000_000;
 
 static KHZ: LazyLock<Option<u64>> = LazyLock::new(|| {
@@ -17,12 +17,12 @@ static KHZ: LazyLock<Option<u64>> = LazyLock::new(|| {
     khz(ns)
 });
 
-/// The kernel's word for it, with a space before it; nothing where the guest is to find out for itself.
+/// Returns the kernel's parameter after a space; empty if the guest must measure itself.
 pub(super) fn kernel_word() -> String {
     KHZ.map_or_else(String::new, |khz| format!(" tsc_early_khz={khz}"))
 }
 
-/// The frequency at which [`TICKS`] take so long.
+/// Returns the frequency at which [`TICKS`] take `ticks_take_ns`.
 fn khz(ticks_take_ns: u64) -> Option<u64> {
     let khz = (TICKS * NO_COUNTER_KHZ).checked_div(ticks_take_ns)?;
     (khz != NO_COUNTER_KHZ).then_some(khz)

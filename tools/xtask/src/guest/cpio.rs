@@ -1,15 +1,15 @@
-//! An archive in the "newc" cpio format, which the kernel unpacks as its first file system.
+//! Writes archives in the "newc" cpio format, which the kernel unpacks as its first file system.
 //!
-//! Follows the kernel's `Documentation/driver-api/early-userspace/buffer-format.rst`. Writes only what a guest needs:
-//! directories and regular files, all owned by root. Not compressed: the guest's memory is the only
-//! place it travels to.
+//! Follows the kernel's `Documentation/driver-api/early-userspace/buffer-format.rst`. Supports only what a
+//! guest needs: directories and regular files owned by root. The archive is not compressed, because it only
+//! goes to the guest's memory.
 
 use std::collections::BTreeSet;
 
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
 
-/// An archive being written. Parent directories are added when a file needs them.
+/// An archive being written. Missing parent directories are added.
 #[derive(Default)]
 pub(crate) struct Archive {
     bytes: Vec<u8>,
@@ -18,7 +18,7 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Adds a directory and those above it. Paths are absolute; adding one twice is fine.
+    /// Adds a directory and its parents. Paths are absolute; adding one twice is fine.
     pub(crate) fn directory(&mut self, path: &str) {
         let path = path.trim_matches('/');
         for end in path.match_indices('/').map(|(at, _)| at).chain([path.len()]) {
@@ -35,7 +35,7 @@ impl Archive {
         self.entry(path.trim_matches('/'), FILE | permissions, content);
     }
 
-    /// The finished archive.
+    /// Returns the finished archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
@@ -74,7 +74,7 @@ impl Archive {
 mod tests {
     use super::*;
 
-    /// Reads the names, modes and contents back, checking the alignment of each part.
+    /// Reads names, modes and contents back, checking the alignment of each part.
     fn read(bytes: &[u8]) -> Vec<(String, u32, Vec<u8>)> {
         let mut entries = Vec::new();
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! Files of the host that are copied into the guest as they are: job files and the like.
+//! Host files that are copied into the guest unchanged, such as job files.
 
 use super::cpio::Archive;
 use crate::failure::{Context, Failure, Result};
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where a file lies in the guest that names no other place: the directory in which the command runs.
+/// Default directory of copied files: the one in which the command runs.
 const HOME: &str = "/root";
 
 /// One `--copy`.
@@ -19,10 +19,10 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// Reads `FILE[:GUEST]`.
+    /// Parses `FILE[:GUEST]`.
     ///
     /// # Errors
-    /// When there is no such file, neither in the current directory nor in the repository.
+    /// When the file exists neither in the current directory nor in the repository.
     pub(crate) fn find(text: &str) -> Result<Self> {
         let (file, place) = text
             .rsplit_once(":/")
@@ -39,7 +39,7 @@ impl Copy {
         Ok(Self { source, place: place.unwrap_or_else(|| format!("{HOME}/{name}")) })
     }
 
-    /// Adds the file, or all below the directory.
+    /// Adds the file, or everything below the directory.
     pub(crate) fn add_to(&self, archive: &mut Archive) -> Result<()> {
         let mut open = vec![(self.source.clone(), self.place.clone())];
         while let Some((source, place)) = open.pop() {

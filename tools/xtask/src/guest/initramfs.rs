@@ -1,4 +1,4 @@
-//! The guest's only file system: busybox, the kernel modules, the copied programs, the command, and `init.sh`.
+//! Builds the guest's only file system: busybox, kernel modules, copied programs, the command, and `init.sh`.
 
 use super::Controllers;
 use super::command::quote;
@@ -14,31 +14,31 @@ use std::path::Path;
 
 const INIT: &str = include_str!("init.sh");
 
-/// What vfio takes, from the kernel's point of view.
+/// VFIO's modules, by their names in the kernel.
 const VFIO: [&str; 2] = ["vfio_iommu_type1", "vfio_pci"];
 
-/// Checksums that the nvme driver's dependencies ask for by name at run time. Newer kernels have none of them.
+/// Checksums that dependencies of the nvme driver request by name at run time. Newer kernels lack them.
 const CHECKSUMS: [&str; 2] = ["crct10dif_generic", "crc64_rocksoft_generic"];
 
-/// A user who is not root, for tests of what such a user may do.
+/// A user who is not root, for tests of such users' rights.
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\nother:x:1001:1001:other:/tmp:/bin/sh\n";
 const GROUP: &str = "root:x:0:\nuser:x:1000:\nother:x:1001:\n";
 
-/// What goes into the archive.
+/// The contents of the archive.
 pub(crate) struct Contents<'a> {
-    /// Whose modules to take.
+    /// The kernel whose modules to include.
     pub kernel: &'a Kernel,
-    /// Where packages are fetched to.
+    /// The directory for fetched packages.
     pub cache: &'a Path,
     /// A static busybox.
     pub busybox: &'a Path,
-    /// Modules that `modprobe` is to find in addition to those of vfio and nvme.
+    /// Modules that `modprobe` can load besides those of vfio and nvme.
     pub extra_modules: &'a [String],
     /// Programs to copy in.
     pub programs: &'a [Program],
     /// Files to copy in.
     pub files: &'a [Copy],
-    /// What separates the command's output from the guest's report.
+    /// Separates the command's output from the guest's report.
     pub marker: &'a str,
     /// The shell line to run.
     pub line: &'a str,
@@ -90,7 +90,8 @@ impl Contents<'_> {
         Ok(archive.finish())
     }
 
-    /// Adds what `modprobe` finds: vfio, the nvme driver, and the extra ones. Returns what the nvme driver takes.
+    /// Adds the modules for `modprobe`: vfio, the nvme driver, and the extra ones. Returns the modules the nvme
+    /// driver needs.
     fn add_modules(&self, archive: &mut Archive) -> Result<Vec<&'static str>> {
         let directory = &self.kernel.modules;
         let modules = Modules::find(directory)?;
@@ -112,7 +113,7 @@ impl Contents<'_> {
     }
 }
 
-/// The controllers' places as `init.sh` reads them.
+/// Formats the controllers' addresses for `init.sh`.
 fn places(controllers: &[Controller]) -> String {
     let place = |controller: &Controller| match controller.address() {
         Address::Fixed(address) => address.clone(),

@@ -1,8 +1,8 @@
 //! A throwaway guest: the distribution's kernel in QEMU with an IOMMU and emulated NVMe controllers.
 //!
-//! One guest runs one command and is gone; nothing of it stays on the host but the fetched packages below
-//! `target/vm`. The emulation is TCG, so it needs no `/dev/kvm`, and its timings are good for ratios only.
-//! The host's own NVMe devices are never touched.
+//! A guest runs one command and is deleted; only the fetched packages below `target/vm` stay on the host.
+//! Emulation uses TCG, so it needs no `/dev/kvm`, and its timings are good for ratios only. The host's own NVMe
+//! devices are never touched.
 
 mod arguments;
 mod command;
@@ -41,24 +41,24 @@ use std::io::Write;
 
 const WIPEFS: &str = "wipefs";
 
-/// How a guest ended.
+/// The outcome of a guest.
 pub(crate) struct Outcome {
     /// The command's exit code.
     pub exit: u8,
-    /// DMA faults in the guest's kernel log, unless they are allowed.
+    /// DMA faults in the guest's kernel log, unless allowed.
     pub faults: Vec<String>,
 }
 
-/// What a terminal shows while the guest runs.
+/// What the terminal shows while the guest runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// That it boots; after that the command speaks for itself.
+    /// That it boots; afterwards, the command's output.
     UntilBooted,
-    /// Nothing of its own: the caller tells.
+    /// Nothing; the caller shows progress.
     Silently,
 }
 
-/// What the arguments mean, worked out before anything is built or booted.
+/// The interpreted arguments, before anything is built or booted.
 pub(crate) struct Plan {
     controllers: Controllers,
     programs: Vec<Program>,
@@ -68,7 +68,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Fails with a usage error where the arguments contradict each other.
+    /// Interprets arguments; fails with a usage error if they contradict each other.
     pub(crate) fn new(arguments: &GuestArgs) -> Result<Self> {
         let controllers = Controllers::parse(arguments)?;
         let programs =
@@ -84,7 +84,7 @@ impl Plan {
         Ok(Self { controllers, programs, files, line, needs_adit })
     }
 
-    /// `adit` looks with it for what a drive holds before it writes there.
+    /// Adds wipefs, with which `adit` inspects a drive before writing to it.
     fn add_wipefs(&mut self) -> Result<()> {
         if self.programs.iter().all(|program| program.name != WIPEFS) {
             deps::ensure([&deps::WIPEFS])?;
@@ -94,15 +94,15 @@ impl Plan {
     }
 }
 
-/// Builds what the guest runs and installs what it takes, so that guests side by side find it there.
+/// Builds and installs everything the guest needs, so that concurrent guests find it ready.
 ///
 /// # Errors
-/// When that fails; the guest's own run fails of it too, and says so.
+/// When that fails; the guest's own run will fail for the same reason and report it.
 pub(crate) fn prepare(arguments: &GuestArgs) -> Result<()> {
     complete_plan(arguments).map(drop)
 }
 
-/// The plan, with everything built that it names.
+/// Returns the plan after building everything in it.
 fn complete_plan(arguments: &GuestArgs) -> Result<Plan> {
     let mut plan = Plan::new(arguments)?;
     require_host()?;
@@ -129,7 +129,7 @@ fn complete_plan(arguments: &GuestArgs) -> Result<Plan> {
     Ok(plan)
 }
 
-/// The libraries of the emulated CUDA driver.
+/// Returns the libraries of the emulated CUDA driver.
 fn emulated_gpu() -> Result<Vec<Program>> {
     let directory = gpu::build_libraries()?;
     let names = ["libcuda.so.1", "libnvrtc.so.13", "libgdrapi.so.2"];
@@ -137,10 +137,10 @@ fn emulated_gpu() -> Result<Vec<Program>> {
     paths.map(|path| Program::find(&path.to_string_lossy())).collect()
 }
 
-/// Boots the guest, runs the command, and passes its output on to `sink` as it comes.
+/// Boots the guest, runs the command, and passes its output to `sink` as it arrives.
 ///
 /// # Errors
-/// When the guest cannot be built or booted, dies, or takes too long. A command that fails is an [`Outcome`].
+/// When the guest cannot be built or booted, dies, or takes too long. A failing command is an [`Outcome`].
 pub(crate) fn run(
     arguments: &GuestArgs,
     waiting: Waiting,
@@ -176,7 +176,7 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
-/// The guest's controllers, in the order of the command line.
+/// The guest's controllers in command line order.
 pub(crate) struct Controllers {
     vfio: Vec<Controller>,
     kernel: Vec<Controller>,

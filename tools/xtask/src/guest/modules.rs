@@ -1,8 +1,8 @@
-//! Which kernel modules the guest gets, and what its `modprobe` has to know of them.
+//! Selects the guest's kernel modules, and generates `modprobe`'s indices.
 //!
-//! Everything comes from the entries that each module carries in its own `.modinfo` section, because a kernel package
-//! that was unpacked and not installed has no `modules.dep`. Modules may be compressed with xz or zstd. Dependencies that
-//! a module only asks for at run time (its crypto algorithms) have to be named by the caller.
+//! All information comes from the `.modinfo` section of each module, because a kernel package that was only
+//! unpacked has no `modules.dep`. Modules may be compressed with xz, zstd or gzip. The caller must name
+//! dependencies that a module only requests at run time (its crypto algorithms).
 
 use crate::failure::{Context, Failure, Result};
 use crate::process;
@@ -18,37 +18,38 @@ pub(crate) struct Modules {
     builtin_list: String,
 }
 
-/// A module ready to be loaded.
+/// A module to be loaded.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Module {
-    /// Its name, with `_` where the file may have `-`.
+    /// Its name, with `_` for `-` in the file name.
     pub name: String,
     /// The uncompressed file.
     pub image: Vec<u8>,
-    /// What it needs, directly: what it cannot be loaded without, and what `modprobe` loads before or after it all the same.
+    /// Its direct dependencies: hard ones, and those that `modprobe` loads before or after it anyway.
     needs: Vec<String>,
 }
 
-/// What `modprobe` reads beside the modules.
+/// The files `modprobe` reads besides the modules.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Index {
     /// `modules.dep`
     pub dependencies: String,
-    /// `modules.alias`: how the kernel calls a module that it asks for.
+    /// `modules.alias`: the names by which the kernel requests modules.
     pub aliases: String,
 }
 
 impl Index {
-    /// The index of `modules`, which [`Modules::closure`] has put in order.
+    /// Creates the index of `modules`, in the order of [`Modules::closure`].
     ///
-    /// Busybox's `modprobe` knows hard dependencies only, so the soft ones are written as such: vfio's later companion
-    /// `vfio_iommu_type1` becomes a dependency of everything that needs vfio.
+    /// Busybox's `modprobe` knows only hard dependencies, so soft ones are written as hard: `vfio_iommu_type1`,
+    /// which vfio loads after itself, becomes a dependency of everything that needs vfio.
     pub(crate) fn of(modules: &[Module]) -> Self {
         let mut index = Self { dependencies: String::new(), aliases: String::new() };
         for (at, module) in modules.iter().enumerate() {
             let mut needed = BTreeSet::new();
             reach(module, modules, &mut needed);
-            // Before it, because what is loaded after it cannot be told; last one first, as modprobe reads them.
+            // Only modules before it, because later loads cannot be expressed; last one first, as modprobe
+            // reads them.
             let before = modules[..at].iter().rev().filter(|other| needed.contains(&other.name));
             let files: String = before.map(|other| format!(" {}.ko", other.name)).collect();
             index.dependencies += &format!("{}.ko:{files}\n", module.name);
@@ -60,7 +61,7 @@ impl Index {
     }
 }
 
-/// Adds to `needed` what `module` needs, directly or not.
+/// Adds the direct and indirect dependencies of `module` to `needed`.
 fn reach(module: &Module, modules: &[Module], needed: &mut BTreeSet<String>) {
     for name in &module.needs {
         let found = modules.iter().find(|other| &other.name == name);
@@ -91,18 +92,18 @@ impl Modules {
         Ok(Self { files, builtin: builtin_names(&list), builtin_list: list })
     }
 
-    /// Whether this kernel has `name`, built in or as a module.
+    /// Returns whether this kernel has `name`, built in or as a module.
     pub(crate) fn has(&self, name: &str) -> bool {
         let name = canonical(name);
         self.builtin.contains(&name) || self.files.contains_key(&name)
     }
 
-    /// The kernel's own list of what is built in (`modules.builtin`).
+    /// Returns the kernel's list of built-in modules (`modules.builtin`).
     pub(crate) fn builtin_list(&self) -> &str {
         &self.builtin_list
     }
 
-    /// `wanted` and everything they depend on, dependencies first; nothing for what is built in.
+    /// Returns `wanted` and all dependencies, dependencies first, without built-in modules.
     pub(crate) fn closure(&self, wanted: &[&str]) -> Result<Vec<Module>> {
         let mut order = Vec::new();
         let mut seen = BTreeSet::new();
@@ -137,7 +138,8 @@ impl Modules {
         later.iter().try_for_each(|companion| self.visit(companion, seen, order))
     }
 
-    /// The modules that `modprobe` should load before (`pre:`) or after (`post:`) this one, where this kernel has them.
+    /// Returns the modules that `modprobe` should load before (`pre:`) or after (`post:`) this one, as far as
+    /// this kernel has them.
     fn soft(&self, image: &[u8], when: &str) -> Vec<String> {
         let mut names = Vec::new();
         for entry in entries(image, "softdep") {
@@ -154,7 +156,7 @@ impl Modules {
     }
 }
 
-/// The kernel takes `-` and `_` in module names for the same.
+/// Replaces `-` by `_`, which the kernel treats as equal in module names.
 fn canonical(name: &str) -> String {
     name.replace('-', "_")
 }
@@ -168,7 +170,7 @@ fn builtin_names(list: &str) -> BTreeSet<String> {
     list.lines().filter_map(|path| module_name(path.rsplit('/').next()?)).collect()
 }
 
-/// The content of a file, which is packed where its name says so.
+/// Reads a file, decompressing it according to its extension.
 pub(super) fn read_unpacked(file: &Path) -> Result<Vec<u8>> {
     let program = match file.extension().and_then(|extension| extension.to_str()) {
         Some("xz") => "xz",
@@ -185,13 +187,13 @@ pub(super) fn read_unpacked(file: &Path) -> Result<Vec<u8>> {
     Ok(process::run_quietly(Command::new(program).arg("-dc").arg(file))?.stdout)
 }
 
-/// The names in the module's `depends=` entry.
+/// Returns the names in the module's `depends=` entry.
 fn dependencies(image: &[u8]) -> Vec<String> {
     let names = entries(image, "depends").into_iter().next().unwrap_or_default();
     names.split(',').filter(|name| !name.is_empty()).map(canonical).collect()
 }
 
-/// The values of all `key=` entries of the module's `.modinfo` section.
+/// Returns the values of all `key=` entries in the module's `.modinfo` section.
 fn entries(image: &[u8], key: &str) -> Vec<String> {
     let key = format!("\0{key}=");
     let mut values = Vec::new();
@@ -212,7 +214,7 @@ mod tests {
         format!("\x7fELF…\0license=GPL\0depends={depends}\0retpoline=Y\0").into_bytes()
     }
 
-    /// A directory of modules that is removed again.
+    /// A directory of modules that is removed on drop.
     struct Tree(PathBuf);
 
     impl Tree {

@@ -1,7 +1,7 @@
-//! QEMU's monitor (QMP), and through it its human monitor (HMP): one JSON object per line each way.
+//! QEMU's monitor (QMP) and, through it, its human monitor (HMP): one JSON object per line in each direction.
 //!
-//! QEMU has the other end of a socket pair as its standard input, so that nothing has a name that could be too long or
-//! stay behind. A thread reads what QEMU says; this side never waits: [`Monitor::step`] is called every now and then.
+//! QEMU's standard input is one end of a socket pair, so no socket name can be too long or be left behind. A
+//! thread reads QEMU's messages; this side never blocks: call [`Monitor::step`] regularly.
 
 use super::rules::{Rule, Script};
 use crate::failure::{Context, Failure, Result};
@@ -16,40 +16,40 @@ use std::time::{Duration, Instant};
 pub(super) const ARGUMENTS: [&str; 4] =
     ["-chardev", "socket,id=monitor,fd=0", "-mon", "chardev=monitor,mode=control"];
 
-/// What QEMU wants to hear first.
+/// QEMU's mandatory first command.
 const HELLO: &str = r#"{"execute":"qmp_capabilities"}"#;
 
-/// A QEMU that takes longer to answer hangs: its monitor runs in its main loop.
+/// Time limit of an answer. The monitor runs in QEMU's main loop, so a later answer means that QEMU hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// How an answer of the human monitor begins that is no complaint; most of its commands say nothing.
+/// The beginning of a human monitor's answer that is no error; most commands answer nothing.
 const HMP_GOOD: &str = "OK";
 
-/// The connection, and the rules that are carried out over it.
+/// The connection, and the rules to carry out.
 pub(super) struct Monitor {
     stream: UnixStream,
     messages: Receiver<Value>,
     script: Script,
     asked: Option<Asked>,
-    /// Also to standard error, for a person who watches.
+    /// Whether to show commands on standard error too.
     aloud: bool,
 }
 
-/// A command that was not answered yet.
+/// An unanswered command.
 struct Asked {
     command: String,
     since: Instant,
 }
 
 impl Monitor {
-    /// Both ends: the connection and QEMU's standard input.
+    /// Opens both ends: the connection and QEMU's standard input.
     pub(super) fn open(rules: &[Rule], aloud: bool) -> Result<(Self, OwnedFd)> {
         let failed = "cannot make a socket pair for QEMU's monitor";
         let (stream, theirs) = UnixStream::pair().context(failed)?;
         let lines = BufReader::new(stream.try_clone().context(failed)?).lines();
         let (sender, messages) = channel();
         std::thread::spawn(move || {
-            // What is no JSON is not for us; QEMU's end closes the loop.
+            // Ignore lines that are no JSON; the loop ends when QEMU closes its end.
             let values = lines.map_while(std::result::Result::ok);
             for value in values.filter_map(|line| serde_json::from_str(&line).ok()) {
                 if sender.send(value).is_err() {
@@ -62,15 +62,15 @@ impl Monitor {
         Ok((monitor, theirs.into()))
     }
 
-    /// Takes what the guest's command wrote.
+    /// Takes output of the guest's command.
     pub(super) fn hear(&mut self, bytes: &[u8]) {
         self.script.hear(bytes);
     }
 
-    /// Takes QEMU's answers and events in, and sends what it is time for.
+    /// Handles QEMU's answers and events, and sends commands that are due.
     ///
     /// # Errors
-    /// What QEMU refused, or did not answer.
+    /// A command that QEMU refused or did not answer.
     pub(super) fn step(&mut self) -> Result<()> {
         while let Ok(message) = self.messages.try_recv() {
             self.take(&message)?;
@@ -89,14 +89,14 @@ impl Monitor {
         }
     }
 
-    /// The end of it: QEMU is gone, and every rule must be done.
+    /// Ends the connection after QEMU is gone; every rule must be done.
     ///
     /// # Errors
     /// The first rule that is not.
     pub(super) fn finish(mut self) -> Result<()> {
         while let Ok(message) = self.messages.recv_timeout(ANSWER_WITHIN) {
             self.take(&message)?;
-            // Events that came last may be what the last rules wait for.
+            // The last rules may wait for the last events.
             if self.asked.is_none()
                 && let Some(command) = self.script.next()
             {
@@ -114,7 +114,7 @@ impl Monitor {
         }
     }
 
-    /// Sends a command: QMP's as it is, any other line through the human monitor.
+    /// Sends a command: QMP unchanged, any other line through the human monitor.
     fn send(&mut self, command: String) -> Result<()> {
         if command != HELLO {
             self.say(&command);
@@ -126,7 +126,7 @@ impl Monitor {
             json!({ "execute": "human-monitor-command", "arguments": arguments }).to_string()
         };
         self.asked = Some(Asked { command, since: Instant::now() });
-        // A QEMU that is gone is told by its output's end.
+        // If QEMU is gone, the end of its output reports it.
         let _ = self.stream.write_all(format!("{message}\n").as_bytes());
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Monitor {
     }
 }
 
-/// What is wrong according to an answer, empty if nothing is; `None` for what is no answer.
+/// Returns the error in an answer, empty if there is none; `None` if the message is no answer.
 fn complaint(message: &Value) -> Option<String> {
     if let Some(error) = message.get("error") {
         return Some(error["desc"].as_str().unwrap_or("it does not say why").to_owned());
@@ -170,7 +170,7 @@ fn complaint(message: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A monitor with these rules, and QEMU's end of it.
+    /// Opens a monitor with these rules, and returns QEMU's end of it.
     fn open(rules: &[&str]) -> (Monitor, BufReader<UnixStream>) {
         let rules: Vec<Rule> = rules.iter().map(|text| Rule::parse(text).unwrap()).collect();
         let (monitor, theirs) = Monitor::open(&rules, false).unwrap();
@@ -187,7 +187,7 @@ mod tests {
         serde_json::from_str(&line).unwrap()
     }
 
-    /// Steps until nothing is awaited any more.
+    /// Steps until no answer is pending.
     fn settle(monitor: &mut Monitor) -> Result<()> {
         while monitor.asked.is_some() {
             monitor.step()?;

@@ -1,17 +1,18 @@
-//! What comes out of the guest's second serial port, split into the command's own output and the guest's report.
+//! Splits the output of the guest's second serial port into the command's output and the guest's report.
 //!
-//! The port carries `MARKER start`, then the command's bytes unchanged, then `MARKER` again and the report. The marker
-//! is random, so the command cannot print it by chance. The command's bytes are passed on as they come: only what may
-//! be the beginning of the marker is held back.
+//! The port carries `MARKER start`, the command's bytes unchanged, `MARKER` again, and the report. The marker
+//! is random, so the command cannot print it by chance. The command's bytes are passed on as they arrive,
+//! except for a possible beginning of the marker.
 //!
-//! The report is lines: `exit N` or `error WHY`, then `fault LINE` for each DMA fault in the kernel's log, then `end`.
+//! The report consists of lines: `exit N` or `error WHY`, then `fault LINE` for each DMA fault in the kernel's
+//! log, then `end`.
 
-/// A report that arrived whole.
+/// A complete report.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Report {
     /// The command's exit code, or why it never ran.
     pub result: Result<u8, String>,
-    /// The kernel's lines about DMA that the IOMMU refused.
+    /// The kernel's messages about DMA refused by the IOMMU.
     pub faults: Vec<String>,
 }
 
@@ -22,7 +23,7 @@ enum Part {
     Report,
 }
 
-/// The splitter. Feed it whatever arrives.
+/// The splitter; feed it everything that arrives.
 pub(crate) struct Splitter {
     marker: Vec<u8>,
     part: Part,
@@ -34,7 +35,7 @@ impl Splitter {
         Self { marker: marker.as_bytes().to_vec(), part: Part::Boot, held: Vec::new() }
     }
 
-    /// Takes what arrived and returns what the command wrote.
+    /// Takes bytes and returns the command's output among them.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(bytes);
         if self.part == Part::Boot {
@@ -43,12 +44,12 @@ impl Splitter {
         if self.part == Part::Command { self.command_bytes() } else { Vec::new() }
     }
 
-    /// Whether the guest has got as far as the command.
+    /// Returns whether the guest has started the command.
     pub(crate) fn booted(&self) -> bool {
         self.part != Part::Boot
     }
 
-    /// The report, or none when the guest died before its end.
+    /// Returns the report; `None` if the guest died before its end.
     pub(crate) fn report(&self) -> Option<Report> {
         let text = String::from_utf8_lossy(&self.held);
         let (text, _) = text.split_once("\nend\n").filter(|_| self.part == Part::Report)?;

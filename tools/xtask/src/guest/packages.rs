@@ -1,8 +1,8 @@
-//! The distribution's packages that the guest is made of: its kernel, busybox where the host has no static one, and
-//! programs that a test takes and the host may lack.
+//! Fetches the distribution's packages for the guest: its kernel, busybox if the host has no static one, and
+//! programs for tests that the host may lack.
 //!
-//! They are fetched with `apt-get download` and unpacked below the target directory, never installed on the host. What
-//! is there already is used as it is; removing the directory fetches it again.
+//! `apt-get download` fetches them and they are unpacked below the target directory, never installed on the
+//! host. Existing ones are reused; remove the directory to fetch them again.
 
 use super::programs;
 use super::vmlinux;
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// The packages that always depend on the current kernel: Debian's, then Ubuntu's.
+/// Packages that always depend on the current kernel: Debian's, then Ubuntu's.
 const META_PACKAGES: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
 
-/// Programs that are fetched where the host lacks them, and the package that brings each.
+/// Programs fetched if the host lacks them, each with its package.
 const PROGRAMS: [(&str, &str); 5] = [
     ("lvm", "lvm2"),
     ("mdadm", "mdadm"),
@@ -26,19 +26,19 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("sfdisk", "fdisk"),
 ];
 
-/// Held while something is fetched or unpacked: guests side by side want the same.
+/// Held while fetching or unpacking, because concurrent guests need the same packages.
 static FETCHING: Mutex<()> = Mutex::new(());
 
 /// A kernel and its modules.
 pub(crate) struct Kernel {
-    /// The file that QEMU boots.
+    /// The file QEMU boots.
     pub image: PathBuf,
     /// `lib/modules/VERSION`.
     pub modules: PathBuf,
 }
 
 impl Kernel {
-    /// The kernel in `root`, which has `boot/vmlinuz-VERSION` and `lib/modules/VERSION`.
+    /// Finds the kernel in `root`, which has `boot/vmlinuz-VERSION` and `lib/modules/VERSION`.
     pub(crate) fn find(root: &Path) -> Result<Self> {
         let boot = root.join("boot");
         let mut images: Vec<PathBuf> =
@@ -60,7 +60,7 @@ impl Kernel {
         )))
     }
 
-    /// The distribution's kernel, fetched into `cache` the first time.
+    /// Returns the distribution's kernel, fetched into `cache` on first use.
     pub(crate) fn fetched(cache: &Path) -> Result<Self> {
         let root = cache.join("kernel");
         fetch_once(&root, kernel_packages)?;
@@ -70,7 +70,7 @@ impl Kernel {
     }
 }
 
-/// A static busybox: the host's, or one fetched into `cache`.
+/// Returns a static busybox: the host's, or one fetched into `cache`.
 pub(crate) fn busybox(cache: &Path) -> Result<PathBuf> {
     if let Some(found) = process::find("busybox").filter(|file| programs::is_static(file)) {
         return Ok(found);
@@ -84,12 +84,12 @@ pub(crate) fn busybox(cache: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The package that brings `program`, where it is one that is fetched.
+/// Returns the package of `program`, if it can be fetched.
 pub(crate) fn package_of(program: &str) -> Option<&'static str> {
     PROGRAMS.iter().find(|(name, _)| *name == program).map(|(_, package)| *package)
 }
 
-/// `program` out of `package`, fetched into `cache` the first time.
+/// Returns `program` from `package`, fetched into `cache` on first use.
 pub(crate) fn program(package: &str, program: &str, cache: &Path) -> Result<PathBuf> {
     let root = cache.join(format!("package-{package}"));
     fetch_once(&root, || Ok(vec![package.to_owned()]))?;
@@ -99,8 +99,8 @@ pub(crate) fn program(package: &str, program: &str, cache: &Path) -> Result<Path
     })
 }
 
-/// The directories of the libraries that `package` depends on, fetched into `cache` the first time. The C library is the
-/// host's: what else runs in the guest takes that one.
+/// Returns the directories of the libraries `package` depends on, fetched into `cache` on first use. The C
+/// library is the host's, which the guest's other programs use too.
 pub(crate) fn libraries(package: &str, cache: &Path) -> Result<Vec<PathBuf>> {
     let root = cache.join(format!("libraries-{package}"));
     fetch_once(&root, || {
@@ -120,11 +120,11 @@ fn version(image: &Path) -> Option<String> {
     Some(image.file_name()?.to_str()?.strip_prefix("vmlinuz-")?.to_owned())
 }
 
-/// The newest kernel's package, and the one with its modules where that is another.
+/// Returns the newest kernel's package, and the package of its modules if separate.
 fn kernel_packages() -> Result<Vec<String>> {
     require_apt()?;
     let first = find_kernel_package().or_else(|| {
-        // A fresh machine has no package lists. Updating them takes root; the failure below tells what to do.
+        // A fresh machine has no package lists. Updating them requires root; the failure below says what to do.
         crate::deps::update_lists().ok()?;
         find_kernel_package()
     });
@@ -153,7 +153,7 @@ fn dependencies(package: &str) -> Vec<String> {
     )
 }
 
-/// The package names in what `apt-cache depends` prints.
+/// Parses the package names in the output of `apt-cache depends`.
 fn depends_lines(text: &str) -> Vec<String> {
     let depends = text
         .lines()
@@ -174,14 +174,14 @@ fn require_apt() -> Result<()> {
     ))
 }
 
-/// Downloads what `packages` names and unpacks it at `root`, where that is not there yet.
+/// Downloads `packages` and unpacks them at `root`, unless it exists.
 fn fetch_once(root: &Path, packages: impl FnOnce() -> Result<Vec<String>>) -> Result<()> {
-    // A panic of another lane's leaves nothing half done: the directory appears at once.
+    // A panic elsewhere leaves nothing incomplete, because the directory appears at once.
     let _alone = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
     if root.is_dir() { Ok(()) } else { fetch(&packages()?, root) }
 }
 
-/// Downloads `packages` and unpacks them at `root`, which appears only when it is complete.
+/// Downloads `packages` and unpacks them at `root`, which appears once complete.
 fn fetch(packages: &[String], root: &Path) -> Result<()> {
     require_apt()?;
     let place = root.parent().unwrap_or(root).display();
@@ -193,21 +193,21 @@ fn fetch(packages: &[String], root: &Path) -> Result<()> {
     let partial = root.with_extension(format!("partial-{}", std::process::id()));
     fs::create_dir_all(&partial).context(format_args!("cannot create {}", partial.display()))?;
     let done = unpack(packages, &partial).or_else(|why| {
-        // No package lists yet, or lists that are out of date.
+        // Package lists are missing or outdated.
         crate::deps::update_lists().map_err(|_| why)?;
         unpack(packages, &partial)
     });
     if done.is_ok() && !root.is_dir() {
         let _ = fs::rename(&partial, root);
     }
-    // Whether it failed or another run was faster, nothing may stay behind.
+    // Clean up, whether it failed or another run was faster.
     let _ = fs::remove_dir_all(&partial);
     done
 }
 
 fn unpack(packages: &[String], directory: &Path) -> Result<()> {
     let mut download = Command::new("apt-get");
-    // apt gives up root for downloads, and its own user may not write here.
+    // apt downloads as its own user, which may not write here.
     download
         .args(["download", "-q", "-o", "APT::Sandbox::User=root"])
         .args(packages)

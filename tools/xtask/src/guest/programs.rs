@@ -1,4 +1,4 @@
-//! Programs copied into the guest, with the shared libraries that `ldd` names: the host's, or fetched ones.
+//! Programs copied into the guest, with the shared libraries reported by `ldd`: the host's, or fetched ones.
 
 use super::command::PROGRAMS;
 use super::cpio::Archive;
@@ -12,25 +12,25 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where libraries lie in the guest that the host does not have.
+/// The guest's directory of fetched libraries.
 const FETCHED: &str = "/usr/lib/fetched";
 
-/// A program and what it is called in the guest.
+/// A program and its name in the guest.
 pub(crate) struct Program {
-    /// The name to call it by.
+    /// Its name in the guest.
     pub name: String,
     source: Source,
 }
 
 enum Source {
-    /// The host has it.
+    /// A program of the host.
     Host(PathBuf),
-    /// This package of the distribution's has it.
+    /// A program of this package.
     Package(&'static str),
 }
 
 impl Program {
-    /// `what` is a name in `PATH` or a path, or a program that [`packages`] can fetch. Fetches nothing yet.
+    /// Finds a program by name in `PATH` or by path, or one that [`packages`] can fetch. Does not fetch yet.
     pub(crate) fn find(what: &str) -> Result<Self> {
         if let Some(file) = process::find(what) {
             let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -45,17 +45,17 @@ impl Program {
         Ok(Self { name: what.to_owned(), source: Source::Package(package) })
     }
 
-    /// The same under another name.
+    /// Returns the program under another name.
     pub(super) fn named(self, name: &str) -> Self {
         Self { name: name.to_owned(), ..self }
     }
 
-    /// Whether it is not run but loaded by one that is.
+    /// Returns whether it is a library, which other programs load.
     fn is_library(&self) -> bool {
         self.name.contains(".so")
     }
 
-    /// The file on the host, and its libraries.
+    /// Returns the file on the host, and its libraries.
     fn locate(&self, cache: &Path) -> Result<(PathBuf, Vec<String>)> {
         match &self.source {
             Source::Host(file) => Ok((file.clone(), libraries_of(file, &[])?)),
@@ -69,8 +69,8 @@ impl Program {
     }
 }
 
-/// Adds `programs` and their libraries; returns the libraries' directories, for the guest's `LD_LIBRARY_PATH`. What is
-/// not on this host is fetched into `cache`.
+/// Adds `programs` and their libraries, fetching missing ones into `cache`; returns the libraries' directories,
+/// for the guest's `LD_LIBRARY_PATH`.
 pub(crate) fn add(
     programs: &[Program],
     cache: &Path,
@@ -96,7 +96,7 @@ pub(crate) fn add(
     Ok(directories.into_iter().collect())
 }
 
-/// Whether `file` needs no dynamic loader.
+/// Returns whether `file` needs no dynamic loader.
 pub(crate) fn is_static(file: &Path) -> bool {
     libraries_of(file, &[]).is_ok_and(|libraries| libraries.is_empty())
 }
@@ -109,7 +109,7 @@ fn permissions(file: &Path) -> u32 {
     fs::metadata(file).map_or(0o755, |metadata| metadata.permissions().mode() & 0o777)
 }
 
-/// The libraries of `file`; those in `directories` are found as well.
+/// Returns the libraries of `file`, searching `directories` too.
 fn libraries_of(file: &Path, directories: &[PathBuf]) -> Result<Vec<String>> {
     let mut ldd = Command::new("ldd");
     if !directories.is_empty() {
@@ -119,7 +119,7 @@ fn libraries_of(file: &Path, directories: &[PathBuf]) -> Result<Vec<String>> {
     }
     let output = ldd.arg(file).output().context("cannot run ldd")?;
     if !output.status.success() {
-        // A script or a static program: ldd says so in words that differ between versions.
+        // For a script or a static program, ldd's message differs between versions.
         return Ok(Vec::new());
     }
     parse_ldd(&String::from_utf8_lossy(&output.stdout)).map_err(|library| {
@@ -127,7 +127,7 @@ fn libraries_of(file: &Path, directories: &[PathBuf]) -> Result<Vec<String>> {
     })
 }
 
-/// The paths in what ldd prints, or the name of a library that it did not find.
+/// Parses ldd's output as paths, or returns the name of a missing library.
 fn parse_ldd(text: &str) -> std::result::Result<Vec<String>, String> {
     let mut paths = Vec::new();
     for line in text.lines().map(str::trim) {

@@ -1,7 +1,7 @@
-//! QEMU's command line, and watching one QEMU until it ends.
+//! Builds QEMU's command line, and watches QEMU until it ends.
 //!
-//! The guest has two serial ports: the console, which goes to a file and is shown only when something is wrong, and a
-//! second one on QEMU's standard output that carries the command's output and the guest's report.
+//! The guest has two serial ports: the console, which goes to a file and is shown only on errors, and one on
+//! QEMU's standard output with the command's output and the guest's report.
 
 use super::arguments::{DEFAULT_IOMMU, GuestArgs};
 use super::counter;
@@ -27,32 +27,33 @@ const PROGRAM: &str = "qemu-system-x86_64";
 const CONSOLE: &str = "console.log";
 const ERRORS: &str = "qemu.log";
 
-/// What stands for a new image file in a `--qemu-arg`.
+/// Placeholder for a new image file in a `--qemu-arg`.
 const IMAGE: &str = "{image}";
 
-/// How the failure begins of a guest that hung in its boot, or of one, or a QEMU, that ended by itself.
+/// The beginning of the failure of a guest that hung at boot, or of a guest or QEMU that ended by itself.
 pub(crate) const DIED: &str = "the guest died";
 
-/// How long a guest may take to reach its command: 30 times what it takes on a quiet machine. Emulated kernels hang in
-/// their boot now and then, waiting for an interrupt that another of their processors has lost.
+/// Time limit until a guest reaches its command: 30 times as long as on an idle machine. Emulated kernels
+/// occasionally hang at boot, waiting for an interrupt that another of their processors has lost.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
-/// How much of a log is shown: a kernel panic with its call trace fits.
+/// Maximum lines of a log to show; enough for a kernel panic with its call trace.
 const EVIDENCE_LINES: usize = 50;
 
-/// How often Ctrl-C and the time limit are looked at.
+/// Interval between checks of Ctrl-C and the time limit.
 const TICK: Duration = Duration::from_millis(50);
 
-/// `tsc`: otherwise the clock is the emulated HPET, where each reading leaves the guest. `multipath=N`: block devices
-/// are called nvmeXnY whatever the subsystem. `no_timer_check`: a busy host keeps the emulated timer from ticking in time,
-/// and the kernel would give up. `poll_queues=1`: io_uring can poll for completions on the kernel's drives, which
-/// modprobe tells the module. The hugepages are 2 MiB each; `init_on_alloc=0`: the kernel would clear them all before it
-/// boots. `cryptomgr.notests` and `mitigations=off`: what it does for its own sake is slow when emulated.
+/// `tsc`: the alternative is the emulated HPET, which leaves the guest on each read. `multipath=N`: names block
+/// devices nvmeXnY regardless of the subsystem. `no_timer_check`: a busy host delays the emulated timer, and
+/// the kernel would give up. `poll_queues=1`: lets io_uring poll for completions on the kernel's drives;
+/// modprobe passes it to the module. The hugepages are 2 MiB each; `init_on_alloc=0`: otherwise the kernel
+/// clears all of them at boot. `cryptomgr.notests` and `mitigations=off`: skip work that is slow under
+/// emulation.
 const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=3 panic=-1 intel_iommu=on amd_iommu=on iommu=pt hugepages=256 \
                            tsc=reliable clocksource=tsc no_timer_check nvme_core.multipath=N nvme.poll_queues=1 \
                            log_buf_len=4M init_on_alloc=0 cryptomgr.notests mitigations=off";
 
-/// QEMU's arguments for this guest.
+/// Returns QEMU's arguments for this guest.
 pub(crate) fn arguments(
     guest: &GuestArgs,
     kernel: &Kernel,
@@ -97,14 +98,14 @@ pub(crate) fn arguments(
     Ok(list)
 }
 
-/// The IOMMU to add: none when that is asked for, or when QEMU's arguments already bring one.
+/// Returns the IOMMU to add: `None` if that is requested, or if QEMU's arguments already contain one.
 fn iommu(guest: &GuestArgs) -> Option<&str> {
     let brought = guest.qemu_arg.iter().any(|argument| argument.contains("-iommu"));
     let wanted = guest.iommu != "none" && !(brought && guest.iommu == DEFAULT_IOMMU);
     wanted.then_some(guest.iommu.as_str())
 }
 
-/// `argument` with the path of a new image file in the place of [`IMAGE`].
+/// Replaces [`IMAGE`] in `argument` by the path of a new image file.
 fn with_image(argument: &str, index: usize, bytes: u64, scratch: &Scratch) -> Result<String> {
     if !argument.contains(IMAGE) {
         return Ok(argument.to_owned());
@@ -113,7 +114,7 @@ fn with_image(argument: &str, index: usize, bytes: u64, scratch: &Scratch) -> Re
     Ok(argument.replace(IMAGE, &image.to_string_lossy()))
 }
 
-/// `-device x y` is two arguments, anything that does not begin with `-` is one.
+/// Splits `-device x y` into two arguments; anything that does not begin with `-` stays one.
 fn split_argument(argument: &str) -> Vec<String> {
     match argument.split_once(' ') {
         Some((option, value)) if option.starts_with('-') => {
@@ -123,19 +124,19 @@ fn split_argument(argument: &str) -> Vec<String> {
     }
 }
 
-/// What to do while QEMU runs.
+/// How to watch a running QEMU.
 pub(crate) struct Watch<'a> {
     /// Kill it after this long.
     pub limit_s: u64,
-    /// What separates the command's output from the guest's report.
+    /// Separates the command's output from the guest's report.
     pub marker: &'a str,
-    /// What to tell the monitor, and when.
+    /// Commands for the monitor, and when to send them.
     pub rules: &'a [Rule],
-    /// What a terminal shows meanwhile.
+    /// What the terminal shows meanwhile.
     pub waiting: Waiting,
 }
 
-/// Runs QEMU to its end; the command's output goes to `sink`.
+/// Runs QEMU to its end; passes the command's output to `sink`.
 pub(crate) fn run(
     arguments: &[String],
     watch: &Watch,
@@ -146,7 +147,7 @@ pub(crate) fn run(
     let mut splitter = Splitter::new(watch.marker);
     let watched = qemu.watch(watch, &mut splitter, sink).and_then(|()| {
         let report = splitter.report();
-        // Of a guest that died, what else was left undone says nothing.
+        // If the guest died, unfinished rules mean nothing.
         if report.is_some() { qemu.finish() } else { Ok(()) }?;
         Ok(report)
     });
@@ -169,7 +170,7 @@ fn finish(report: Option<Report>, scratch: &Scratch) -> Result<Outcome> {
     }
 }
 
-/// The end of QEMU's own messages and of the guest's console.
+/// Returns the last lines of QEMU's messages and of the guest's console.
 fn evidence(scratch: &Scratch) -> String {
     let part = |title: &str, file: &str| match tail(&scratch.read(file), EVIDENCE_LINES) {
         text if text.is_empty() => String::new(),
@@ -178,10 +179,10 @@ fn evidence(scratch: &Scratch) -> String {
     part("QEMU", ERRORS) + &part("the guest's console", CONSOLE)
 }
 
-/// A running QEMU, killed when this value goes away.
+/// A running QEMU, killed on drop.
 struct Qemu {
     child: Child,
-    /// Where there are rules to carry out.
+    /// Present if there are rules to carry out.
     monitor: Option<Monitor>,
     output: Receiver<Vec<u8>>,
 }
@@ -199,7 +200,7 @@ impl Qemu {
             }
         };
         command.args(arguments).stdin(input).stdout(Stdio::piped()).stderr(errors);
-        // A group of its own: Ctrl-C reaches xtask only, which then ends QEMU and removes its files.
+        // A process group of its own: Ctrl-C reaches only xtask, which then ends QEMU and removes its files.
         command.process_group(0);
         let mut child = command.spawn().context(format_args!("cannot run {PROGRAM}"))?;
         let stdout = child.stdout.take().expect("its standard output was asked for");
@@ -242,7 +243,7 @@ impl Qemu {
     }
 }
 
-/// Why a guest that has run for this long is killed, if it is.
+/// Returns why a guest that has run for this long must be killed, if so.
 fn overdue(elapsed: Duration, limit_s: u64, booted: bool) -> Option<String> {
     if elapsed >= Duration::from_secs(limit_s) {
         return Some(format!("the guest took longer than {limit_s} s and was killed (--timeout)"));
@@ -252,7 +253,7 @@ fn overdue(elapsed: Duration, limit_s: u64, booted: bool) -> Option<String> {
 }
 
 impl Qemu {
-    /// Ends QEMU and settles whether every rule was carried out.
+    /// Ends QEMU and checks that every rule was carried out.
     fn finish(mut self) -> Result<()> {
         let monitor = self.monitor.take();
         drop(self);
@@ -262,13 +263,13 @@ impl Qemu {
 
 impl Drop for Qemu {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// `program`, killed by the kernel if this process dies without a chance to do it.
+/// Creates a command for `program` that the kernel kills if this process dies first.
 fn tied_to_parent(program: &str) -> Command {
     if process::find("setpriv").is_none() {
         return Command::new(program);

@@ -1,27 +1,26 @@
-//! What is done to the machine from outside while the guest runs: the rules of `--qmp`, taken one after the other.
+//! Actions on the machine from outside while the guest runs: the rules of `--qmp`, in order.
 //!
-//! `TEXT => COMMAND` waits until the guest's command has said TEXT, `COMMAND` alone waits for nothing, and
-//! `event NAME WORD…` waits for an event of QEMU's. A rule looks only at what was said after the text that the rule
-//! before it waited for, and begins when the one before it is done, so that a list of rules reads like a script.
+//! `TEXT => COMMAND` waits until the guest's command has printed TEXT; `COMMAND` alone does not wait; `event
+//! NAME WORD…` waits for an event from QEMU. A rule starts when the previous one is done, and only considers
+//! output after the text that the previous rule waited for, so a list of rules reads like a script.
 
 use std::collections::VecDeque;
 
-/// What separates a text to wait for from a command.
+/// Separates a text to wait for from a command.
 const ARROW: &str = " => ";
-/// What a rule that waits for an event begins with.
+/// Begins a rule that waits for an event.
 const EVENT: &str = "event ";
 
 /// One `--qmp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Sends `command` once the guest's command has said `after`.
+    /// Sends `command` once the guest's command has printed `after`.
     Tell { after: Option<String>, command: String },
     /// Waits for the event `name` whose data contain all `words`.
     Await { name: String, words: Vec<String> },
 }
 
 impl Rule {
-    /// Reads a rule as a person writes it.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if let Some(event) = text.strip_prefix(EVENT) {
             let mut words = event.split_whitespace().map(str::to_owned);
@@ -41,7 +40,7 @@ impl Rule {
         }
     }
 
-    /// What is still waited for, to complete "the guest ended before …".
+    /// Describes what is still awaited, to complete "the guest ended before …".
     fn awaited(&self) -> String {
         match self {
             Self::Tell { after: Some(text), command } => {
@@ -55,7 +54,7 @@ impl Rule {
     }
 }
 
-/// The rules that are left, and what came since the last one was done.
+/// The remaining rules, and what has arrived since the last one was done.
 pub(crate) struct Script {
     rules: VecDeque<Rule>,
     said: Vec<u8>,
@@ -67,7 +66,7 @@ impl Script {
         Self { rules: rules.iter().cloned().collect(), said: Vec::new(), events: Vec::new() }
     }
 
-    /// Takes what the guest's command wrote.
+    /// Takes output of the guest's command.
     pub(crate) fn hear(&mut self, bytes: &[u8]) {
         if !self.rules.is_empty() {
             self.said.extend_from_slice(bytes);
@@ -79,7 +78,7 @@ impl Script {
         self.events.push((name.to_owned(), data.to_owned()));
     }
 
-    /// The command to send now, if it is time for one. To be called again only once it was answered.
+    /// Returns the command to send now, if one is due. Call it again only after the answer.
     pub(crate) fn next(&mut self) -> Option<String> {
         loop {
             match self.rules.front()? {
@@ -101,7 +100,7 @@ impl Script {
         }
     }
 
-    /// What the guest ended without, if a rule is left.
+    /// Returns what the guest ended without, if a rule remains.
     pub(crate) fn unfinished(&self) -> Option<String> {
         let rule = self.rules.front()?;
         Some(format!("the guest's command ended before {}", rule.awaited()))

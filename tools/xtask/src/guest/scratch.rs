@@ -1,6 +1,6 @@
 //! The directory of one run: images, the guest's first file system, logs. Removed when the run ends.
 //!
-//! A run that was killed outright leaves its directory behind; the next run removes it.
+//! A killed run leaves its directory behind; the next run removes it.
 
 use crate::failure::{Context, Result};
 use std::fs::{self, File};
@@ -9,16 +9,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const PREFIX: &str = "run-";
 
-/// How many directories this process has made: guests run side by side, each in its own.
+/// Number of directories this process has created; concurrent guests have one each.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// A directory that goes away with this value.
+/// A directory that is removed on drop.
 pub(crate) struct Scratch {
     directory: PathBuf,
 }
 
 impl Scratch {
-    /// Makes a new directory of this process's below `cache` and removes those of processes that are gone.
+    /// Creates a new directory of this process below `cache` and removes those of processes that no longer
+    /// exist.
     pub(crate) fn create(cache: &Path) -> Result<Self> {
         remove_stale(cache);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -28,7 +29,7 @@ impl Scratch {
         Ok(Self { directory })
     }
 
-    /// Where `name` lies.
+    /// Returns the path of `name`.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
@@ -40,7 +41,7 @@ impl Scratch {
         Ok(path)
     }
 
-    /// Makes an empty image file that takes no space yet.
+    /// Creates an empty sparse image file.
     pub(crate) fn sparse_image(&self, name: &str, size_bytes: u64) -> Result<PathBuf> {
         let path = self.path(&format!("{name}.img"));
         let made = File::create(&path).and_then(|file| file.set_len(size_bytes));
@@ -48,7 +49,7 @@ impl Scratch {
         Ok(path)
     }
 
-    /// A text file's content; nothing when it is not there.
+    /// Returns a text file's content; empty if the file does not exist.
     pub(crate) fn read(&self, name: &str) -> String {
         String::from_utf8_lossy(&fs::read(self.path(name)).unwrap_or_default()).into_owned()
     }
@@ -56,7 +57,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed now is stale for the next run.
+        // The next run removes what cannot be removed now.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
@@ -72,12 +73,12 @@ fn remove_stale(cache: &Path) {
     }
 }
 
-/// The number of the process that made the directory called `name`.
+/// Returns the id of the process that created the directory `name`.
 fn process_of(name: &str) -> Option<&str> {
     name.strip_prefix(PREFIX)?.split('-').next()
 }
 
-/// A text that no command prints by chance.
+/// Returns a text that no command prints by chance.
 pub(crate) fn marker() -> Result<String> {
     let random =
         fs::read_to_string("/proc/sys/kernel/random/uuid").context("cannot get a random number")?;
@@ -91,7 +92,7 @@ mod tests {
     #[test]
     fn the_directory_goes_away_and_a_dead_runs_directory_too() {
         let cache = std::env::temp_dir().join(format!("adit-xtask-scratch-{}", std::process::id()));
-        // No process has this number: Linux stops at 4194304.
+        // No process has this id: Linux stops at 4194304.
         fs::create_dir_all(cache.join("run-4194305-0")).unwrap();
         let scratch = Scratch::create(&cache).unwrap();
         let image = scratch.sparse_image("disk", 1 << 30).unwrap();

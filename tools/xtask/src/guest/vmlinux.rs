@@ -1,9 +1,9 @@
-//! The kernel proper, taken out of its `vmlinuz` once, so that not every guest unpacks it.
+//! Extracts the kernel proper from its `vmlinuz` once, so that guests need not unpack it.
 //!
-//! Unpacking eight megabytes is seconds of an emulated processor and less than one of the host's. What comes out is an
-//! ELF file that QEMU starts directly where it has an entry for that (PVH, a note of Xen's). Follows the kernel's
-//! `Documentation/x86/boot.rst`. A kernel that cannot be taken out or started so is booted as it is: this is quicker and
-//! nothing else.
+//! Unpacking eight megabytes takes seconds of an emulated processor and less than one of the host's. The result
+//! is an ELF file that QEMU starts directly if it has an entry for that (PVH, in a Xen note). Follows the
+//! kernel's `Documentation/x86/boot.rst`. A kernel that cannot be extracted or started like this is booted
+//! unchanged; extraction only saves time.
 
 use super::modules::read_unpacked;
 use crate::failure::{Context, Result};
@@ -11,28 +11,28 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The number of 512-byte sectors before the protected-mode code, without the first one; 0 stands for 4.
+/// The number of 512-byte sectors before the protected-mode code, without the first one; 0 means 4.
 const SETUP_SECTORS_AT: usize = 0x1f1;
-/// Where the packed kernel lies in the protected-mode code.
+/// The offset of the compressed kernel in the protected-mode code.
 const PAYLOAD_OFFSET_AT: usize = 0x248;
-/// How long it is.
+/// Its length.
 const PAYLOAD_BYTES_AT: usize = 0x24c;
-/// How much longer it is than what was packed: its unpacked size stands behind it.
+/// Bytes after the compressed data: its uncompressed size.
 const SIZE_BYTES: usize = 4;
 
-/// How packed kernels begin, and what files that are packed so are called.
+/// Magic numbers of compressed kernels, and the file extensions of their formats.
 const PACKINGS: [(&[u8], &str); 2] = [(b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zst")];
 
-/// Where an ELF file (64 bits) tells of its program headers: their place, the size of one, how many.
+/// Fields of a 64-bit ELF header about program headers: offset, size and number.
 const HEADERS_AT: usize = 0x20;
 const HEADER_SIZE_AT: usize = 0x36;
 const HEADER_COUNT_AT: usize = 0x38;
-/// The type of a program header of notes.
+/// The type of a program header for notes.
 const NOTES: u32 = 4;
-/// The type and the owner of the note that names the entry.
+/// The type and the owner of the note that contains the entry.
 const PVH: &[u8] = b"\x12\0\0\0Xen\0";
 
-/// The kernel of `image` beside it, taken out the first time; `image` where that cannot be.
+/// Returns the kernel next to `image`, extracting it on first use; `image` itself if that fails.
 pub(crate) fn beside(image: &Path) -> Result<PathBuf> {
     let name =
         image.file_name().unwrap_or_default().to_string_lossy().replace("vmlinuz", "vmlinux");
@@ -50,18 +50,18 @@ pub(crate) fn beside(image: &Path) -> Result<PathBuf> {
     }
 }
 
-/// What is packed in an image, unpacked with the help of files that are called nearly as `place` is.
+/// Unpacks the kernel in an image, using temporary files with names derived from `place`.
 fn unpack(image: &[u8], place: &Path) -> Result<Option<Vec<u8>>> {
     let Some((payload, packing)) = payload(image) else { return Ok(None) };
     let file = place.with_extension(format!("{}.{packing}", std::process::id()));
     fs::write(&file, payload).context(format_args!("cannot write {}", file.display()))?;
     let kernel = read_unpacked(&file);
-    // One that stays behind takes a few megabytes and is never looked at.
+    // A leftover only takes a few megabytes and is never read.
     let _ = fs::remove_file(&file);
     kernel.map(Some)
 }
 
-/// The packed kernel in an image, and how it is packed.
+/// Returns the compressed kernel in an image, and its format.
 fn payload(image: &[u8]) -> Option<(&[u8], &'static str)> {
     let sectors = match *image.get(SETUP_SECTORS_AT)? {
         0 => 4,
@@ -74,7 +74,7 @@ fn payload(image: &[u8]) -> Option<(&[u8], &'static str)> {
     Some((payload, packing.1))
 }
 
-/// Whether this ELF file has the entry that QEMU needs.
+/// Returns whether this ELF file has the entry QEMU needs.
 fn has_entry(kernel: &[u8]) -> bool {
     let find = || {
         let start = number(kernel, HEADERS_AT..HEADERS_AT + 8)?;
@@ -91,14 +91,14 @@ fn has_entry(kernel: &[u8]) -> bool {
     kernel.starts_with(b"\x7fELF") && find().is_some_and(has_pvh)
 }
 
-/// The little-endian number there.
+/// Reads a little-endian number.
 fn number(bytes: &[u8], at: Range<usize>) -> Option<usize> {
     let digits = bytes.get(at)?.iter().rev();
     let value = digits.fold(0u64, |value, &digit| value << 8 | u64::from(digit));
     usize::try_from(value).ok()
 }
 
-/// Writes a file that appears only when it is complete.
+/// Writes a file that appears once it is complete.
 fn write_whole(place: &Path, content: &[u8]) -> Result<()> {
     let partial = place.with_extension(format!("partial-{}", std::process::id()));
     let written = fs::write(&partial, content).and_then(|()| fs::rename(&partial, place));
@@ -109,7 +109,7 @@ fn write_whole(place: &Path, content: &[u8]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// An image with a packed kernel of these bytes behind one sector of setup and 16 bytes of code.
+    /// An image with these bytes as compressed kernel, after one sector of setup and 16 bytes of code.
     fn image(packed: &[u8]) -> Vec<u8> {
         let mut image = vec![0; 1024 + 16];
         image[SETUP_SECTORS_AT] = 1;
@@ -121,7 +121,7 @@ mod tests {
         image
     }
 
-    /// An ELF file whose only program header is one of this note.
+    /// An ELF file whose only program header is for this note.
     fn kernel(note: &[u8]) -> Vec<u8> {
         let mut kernel = vec![0; 0x40 + 0x38];
         kernel[..4].copy_from_slice(b"\x7fELF");

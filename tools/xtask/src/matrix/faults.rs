@@ -1,16 +1,17 @@
-//! Devices that fail, stop answering or go away, and processes that do: the driver says what happened and why, ends or
-//! goes on as it was told, and the memory it used is given back only once the device cannot reach it. QEMU completes a
-//! transfer that its IOMMU refused with success: that nothing was refused, every case checks in the guest's kernel log.
+//! Guests with devices that fail, hang or disappear, and with processes that do. The driver reports what
+//! happened and why, ends or continues as requested, and frees memory only once the device cannot reach it.
+//! QEMU completes transfers that its IOMMU refused with success, so every case checks the guest's kernel log
+//! for refusals.
 
 use super::shapes::BY_SGL;
 use super::{Case, good, interrupted, refused, verified};
 
-/// A port that a controller can be pulled out of.
+/// A port from which a controller can be unplugged.
 const PORT: &str = "-device pcie-root-port,id=rp0,slot=1,chassis=1";
-/// A block device of one's own, to be put under another.
+/// A separate block device, to be put under another.
 const FILE: &str = r#"-blockdev {"driver":"file","node-name":"file","filename":"{image}"}"#;
 
-/// Reads and writes until something ends it, and shows progress.
+/// Reads and writes until it is ended, and shows progress.
 macro_rules! load {
     ($target:literal, $more:literal) => {
         concat!(
@@ -22,11 +23,11 @@ macro_rules! load {
     };
 }
 
-/// Puts `$load` under way in the background, does `$then` once I/Os have completed, and waits for its end.
+/// Starts `$load` in the background, runs `$then` once I/Os have completed, and waits for its end.
 macro_rules! under_load {
     ($load:expr, $then:literal) => {
         concat!(
-            // What an earlier step's load said must not be taken for this one's.
+            // Clear an earlier step's output.
             ": >/tmp/said; ",
             $load,
             " >/tmp/said 2>&1 & load=$!\n",
@@ -37,7 +38,7 @@ macro_rules! under_load {
     };
 }
 
-/// Resets the controller under a load that goes on after it, and verifies all that the load wrote.
+/// Resets the controller under a load that continues afterwards, and verifies everything the load wrote.
 macro_rules! reset_under_load {
     ($target:literal) => {
         under_load!(
@@ -70,9 +71,9 @@ pub(super) const CASES: &[Case] = &[
                 load!("{0}", "--runtime=60 --recover --numjobs=2"),
                 &["the system asks for the device back", "recoveries=0"],
             ),
-            // The kernel asks again every ten seconds. Once the device is gone from it, its hot-plug driver cuts the
-            // slot's power and waits a second before it turns the slot's light off; only that lets QEMU take the
-            // device. A guest that ended before would take the event with it.
+            // The kernel repeats its request every ten seconds. Once the device is gone from the kernel, its
+            // hot-plug driver cuts the slot's power and waits a second before it turns the slot's light off;
+            // only that lets QEMU remove the device. A guest that ended earlier would lose the event.
             good(
                 "while [ -e /sys/bus/pci/devices/${TARGET_0#vfio:} ]; do sleep 0.1; done; sleep 3\n\
                  echo asked $(dmesg | grep -c 'Relaying device request to user') time",
@@ -113,9 +114,9 @@ pub(super) const CASES: &[Case] = &[
         name: "reset-under-load",
         guest: &["--nvme", "mdts=7,cmb_size_mb=64"],
         steps: &[
-            // The kernel takes bus mastering away first. QEMU's controller then reads its shadow doorbells as 0 and goes
-            // through the queue to its end; from one in its own memory it takes commands that were completed long ago,
-            // and writes zeroes in the place of data it cannot read. So either shadows or a queue there, not both.
+            // The kernel first disables bus mastering. QEMU's controller then reads its shadow doorbells as 0
+            // and processes the queue to its end; from a queue in its own memory it takes old commands again,
+            // and writes zeroes for data it cannot read. So use either shadows or such a queue, not both.
             good(
                 reset_under_load!("{0},queues=cmb,dbbuf=off"),
                 &["something else reset it", "err= 0", "recoveries=1"],
@@ -144,11 +145,11 @@ pub(super) const CASES: &[Case] = &[
             "mdts=7;drive=disk",
             "--qmp",
             r#"[r= => qemu-io disk "break read_aio A""#,
-            // Deleting a queue with a suspended request in it would stop all of QEMU.
+            // Deleting a queue with a suspended request would stop all of QEMU.
             "--qmp",
             r#"abort sent => qemu-io disk "resume A""#,
         ],
-        // One read is stuck past its deadline; it completes late, and is the read that it was.
+        // One read exceeds its deadline, completes late, and has the right data.
         steps: &[good(
             load!("{0}", "--runtime=12 --verify=crc32c --io_timeout=4"),
             &[
@@ -238,7 +239,7 @@ pub(super) const CASES: &[Case] = &[
             ),
             verified!("{0}", BY_SGL),
             good(
-                // One transfer can be refused, and logged, in two pieces.
+                // One transfer may be refused, and logged, in two pieces.
                 "dmesg | grep 'DMAR:.*fault addr'\n\
                  echo $(dmesg | grep 'DMAR:.*fault addr' | grep -vc 0x40dead0000) other addresses",
                 &[
@@ -310,7 +311,7 @@ pub(super) const CASES: &[Case] = &[
         name: "in-use-and-killed",
         guest: &["--nvme", "mdts=7"],
         steps: &[
-            // The first one is killed with commands in flight; the next one finds the device usable.
+            // The first process is killed with commands in flight; the next one finds the device usable.
             good(
                 under_load!(
                     load!("{0}", "--runtime=60"),

@@ -1,5 +1,5 @@
-//! A GPU's rings on QEMU's controllers through VFIO: the GPU is the emulated one, whose warps are threads of the guest; the queues,
-//! the doorbell registers, the IOMMU and the controller are what they are.
+//! Guests that run a GPU's rings on QEMU's controllers through VFIO. The GPU is emulated, with warps as threads
+//! of the guest; queues, doorbell registers, IOMMU and controller are as usual.
 
 use super::{Case, good, usage};
 
@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[Case {
             "adit gpu trace {1} --blocks 16 --queues 2 --kernel persistent",
             &["doorbells mapped", "0 failed"],
         ),
-        // Doorbells that do not get through are found out, and rung by the CPU.
+        // Doorbells that do not get through are detected, and the CPU rings them.
         good(
             "ADIT_EMULATED_GPU=io-register=lost adit gpu trace {0} --blocks 16 --queues 2 --force",
             &["doorbells proxy", "0 failed"],
@@ -29,7 +29,7 @@ pub(super) const CASES: &[Case] = &[Case {
             "ADIT_EMULATED_GPU=io-register=not-permitted adit gpu trace {1} --blocks 16 --queues 2 --force",
             &["doorbells proxy", "0 failed"],
         ),
-        // Without memory of the GPU's that the controller reaches by itself: staged, or all in the host's.
+        // Without GPU memory that the controller can reach: staged, or everything in host memory.
         good(
             "ADIT_EMULATED_GPU=no-dma-buf,gdr=absent adit gpu trace {0} --blocks 16 --queues 2 --force",
             &["CPU threads stage the transfers, since", "CPU threads have them", "0 failed"],

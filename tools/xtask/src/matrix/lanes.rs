@@ -1,8 +1,8 @@
-//! The guests side by side: as many lanes as there are cores, each of which boots one guest after the other.
+//! Runs guests concurrently in lanes, one per core, each of which boots one guest after the other.
 //!
-//! Only the thread that called prints, and what it prints of a guest it prints at once, so that nothing of two guests is
-//! mixed. Ctrl-C ends the guests of all lanes. A guest whose figures are told runs when no other does. Nothing is said
-//! here of what a guest does: see [`Case`].
+//! Only the calling thread prints, and it prints each guest's output at once, so that outputs do not mix.
+//! Ctrl-C ends the guests of all lanes. A guest whose figures are reported runs alone. What guests do is up to
+//! [`Case`].
 
 use super::{Case, indent};
 use crate::failure::Result;
@@ -15,19 +15,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What tells ratios of timings: nothing fails for them, but beside another guest they would say nothing.
+/// Cases that report ratios of timings: they cannot fail for them, but next to another guest the ratios would
+/// be meaningless.
 const ALONE: [&str; 1] = ["bench-fio"];
 
-/// What a guest takes of the host's memory at most, with QEMU's own.
+/// Maximum host memory of a guest, including QEMU's own.
 const GUEST_KIB: u64 = 2560 << 10;
 
-/// How often the line on a terminal is written anew.
+/// Interval between updates of the terminal's line.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Runs the cases, `jobs` side by side if that is given, and says how each ends.
+/// Runs the cases in `jobs` lanes, if given, and reports how each ends.
 ///
 /// # Errors
-/// Only Ctrl-C: what is wrong with a guest is counted.
+/// Only Ctrl-C; failed guests are counted.
 pub(crate) fn run(cases: &[&'static Case], jobs: Option<usize>) -> Result<Tally> {
     let (alone, beside): (Vec<_>, Vec<_>) =
         cases.iter().copied().partition(|case| ALONE.contains(&case.name));
@@ -41,17 +42,17 @@ pub(crate) fn run(cases: &[&'static Case], jobs: Option<usize>) -> Result<Tally>
     Ok(board.tally)
 }
 
-/// Builds what the guests run, before they begin: what takes all cores is done beside none of them.
+/// Builds what the guests run before any starts, because builds use all cores.
 fn prepare(cases: &[&Case]) -> Result<()> {
     for case in cases {
-        // A guest whose program cannot be built fails by itself, and says why.
+        // A guest whose program cannot be built fails by itself and says why.
         let _ = case.arguments().and_then(|arguments| guest::prepare(&arguments));
         interrupt::check()?;
     }
     Ok(())
 }
 
-/// One for each core, as far as their memory goes.
+/// Returns one lane per core, as far as memory permits.
 fn lanes_of_host() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_kib(&text));
@@ -59,25 +60,25 @@ fn lanes_of_host() -> usize {
     cores.min(guests).max(1)
 }
 
-/// What `/proc/meminfo` says can be had without swapping, in KiB.
+/// Parses the memory available without swapping from `/proc/meminfo`, in KiB.
 fn available_kib(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// What a lane tells.
+/// A message from a lane.
 enum News {
-    /// It boots this one.
+    /// A guest boots.
     Began(&'static str),
-    /// To be printed as it is.
+    /// A text to print.
     Said(String),
-    /// This one is over, well or not; all that is to be printed of it.
+    /// A guest has ended, with everything to print about it.
     Ended { name: &'static str, passed: bool, text: String },
 }
 
-/// What a lane does: the next case, until none is left or a person has asked to stop.
+/// Runs the next case until none is left or the user wants to stop.
 fn work<'a>(cases: &Mutex<impl Iterator<Item = &'a &'static Case>>, news: &Sender<News>) {
-    // Who listens outlives the lanes: sending does not fail.
+    // The receiver outlives the lanes, so sending does not fail.
     let tell = |news_of: News| drop(news.send(news_of));
     loop {
         let next = cases.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -85,7 +86,7 @@ fn work<'a>(cases: &Mutex<impl Iterator<Item = &'a &'static Case>>, news: &Sende
         let begun = Instant::now();
         tell(News::Began(case.name));
         let (problem, told) = case.run(|text| tell(News::Said(text)));
-        // A guest that Ctrl-C killed has not failed.
+        // A guest killed by Ctrl-C has not failed.
         if interrupt::requested() {
             return;
         }
@@ -95,7 +96,7 @@ fn work<'a>(cases: &Mutex<impl Iterator<Item = &'a &'static Case>>, news: &Sende
     }
 }
 
-/// All that is printed of a guest that ended.
+/// Returns everything to print about a guest that ended.
 fn report(case: &Case, problem: Option<&str>, told: &[String], took: Duration) -> String {
     let verdict = if problem.is_none() { "PASS" } else { "FAIL" };
     let mut text = format!("{verdict} {} ({:.1} s)", case.name, took.as_secs_f64());
@@ -106,7 +107,7 @@ fn report(case: &Case, problem: Option<&str>, told: &[String], took: Duration) -
     text
 }
 
-/// What is known of all guests, and the terminal's line that shows it.
+/// The state of all guests, and the terminal's line that shows it.
 struct Board {
     tally: Tally,
     total: usize,
@@ -119,7 +120,7 @@ impl Board {
         Self { tally: Tally::default(), total, running: Vec::new(), line: Line::new() }
     }
 
-    /// Runs `cases` in so many lanes to their end.
+    /// Runs `cases` in `lanes` lanes to their end.
     fn run(&mut self, cases: &[&'static Case], lanes: usize) -> Result<()> {
         let left = Mutex::new(cases.iter());
         let (sender, news) = channel();
@@ -137,7 +138,7 @@ impl Board {
         interrupt::check()
     }
 
-    /// Prints what the lanes tell until all of them are done.
+    /// Prints the lanes' messages until all lanes are done.
     fn listen(&mut self, news: &Receiver<News>) {
         loop {
             let told = news.recv_timeout(TICK);
@@ -163,7 +164,7 @@ impl Board {
         }
     }
 
-    /// How many are done and what runs now, in one line.
+    /// Describes in one line how many are done and what runs now.
     fn state(&self, now: Instant) -> String {
         let ended = self.tally.passed + self.tally.failed;
         let running: Vec<String> = self

@@ -1,9 +1,9 @@
-//! The guests in which the driver and `adit setup` are tested on real VFIO: which controllers, which commands, what they must say.
+//! The guests in which the driver and `adit setup` are tested on real VFIO: controllers, commands, and expected
+//! output.
 //!
-//! Each case boots one guest and runs its steps there one after the other. A step passes when its exit code is the
-//! expected one, when its output has every expected fragment (in any case of letters), and when nothing in it panicked;
-//! a case passes when its steps do, when every rule for QEMU's monitor was carried out, and when the guest's IOMMU saw no
-//! access that it had to refuse.
+//! Each case boots one guest and runs its steps in order. A step passes if its exit code is the expected one,
+//! its output has every expected fragment (ignoring case), and nothing panicked. A case passes if its steps do,
+//! every rule for QEMU's monitor was carried out, and the guest's IOMMU refused no access.
 
 mod faults;
 mod gpu;
@@ -34,22 +34,22 @@ struct Step {
     says: &'static [&'static str],
 }
 
-/// A step that succeeds.
+/// Expects success.
 const fn good(shell: &'static str, says: &'static [&'static str]) -> Step {
     Step { shell, exit: 0, says }
 }
 
-/// A step that is refused: the wrong device or the wrong surroundings.
+/// Expects a refusal: an unsuitable device or environment.
 const fn refused(shell: &'static str, says: &'static [&'static str]) -> Step {
     Step { shell, exit: 1, says }
 }
 
-/// A step that ends by Ctrl-C, after all went well.
+/// Expects an end by Ctrl-C, with everything else in order.
 const fn interrupted(shell: &'static str, says: &'static [&'static str]) -> Step {
     Step { shell, exit: 130, says }
 }
 
-/// A step whose command line is wrong.
+/// Expects a usage error.
 const fn usage(shell: &'static str, says: &'static [&'static str]) -> Step {
     Step { shell, exit: 2, says }
 }
@@ -75,8 +75,7 @@ macro_rules! verified {
 
 use verified;
 
-/// All of them, in the order in which they begin: those that take long first, so that no lane is left with one of them
-/// while the others are idle.
+/// Returns all cases in order of their start: long ones first, so that none is left running alone at the end.
 fn cases() -> impl Iterator<Item = &'static Case> {
     setup::CASES
         .iter()
@@ -87,23 +86,23 @@ fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(shapes::CASES)
 }
 
-/// A guest that takes longer than this is stuck, however busy the machine is: the longest takes a minute on a quiet one.
+/// A guest that takes longer is stuck, however busy the machine is: the longest takes a minute on an idle one.
 const LIMIT_S: &str = "900";
 
-/// How often a guest is booted that dies each time. QEMU 7.2 aborts now and then when its controller is reset with
-/// commands in flight (an assertion of its own, `cq->cqid == req->sq->cqid`), twice in a row at times.
+/// Maximum boots of a guest that dies each time. QEMU 7.2 occasionally aborts when its controller is reset with
+/// commands in flight (its own assertion `cq->cqid == req->sq->cqid`), sometimes twice in a row.
 const BOOTS_MAX: u32 = 4;
 
-/// How much of a failed step's output is shown.
+/// Maximum lines shown of a failed step's output.
 const SHOWN_LINES: usize = 30;
 
-/// How a line of a step's output begins that is shown although all went well: a figure, say.
+/// Prefix of output lines that are shown even on success, such as figures.
 const TOLD: &str = "TOLD ";
 
-/// What ends a step's output: the mark, the exit code.
+/// Ends a step's output: the mark, then the exit code.
 const MARK: &str = "@@ exit code";
 
-/// The cases whose name contains `only`.
+/// Returns the cases whose name contains `only`.
 pub(crate) fn select(only: Option<&str>) -> Result<Vec<&'static Case>> {
     let chosen: Vec<&Case> =
         cases().filter(|case| only.is_none_or(|part| case.name.contains(part))).collect();
@@ -118,8 +117,9 @@ pub(crate) fn select(only: Option<&str>) -> Result<Vec<&'static Case>> {
 }
 
 impl Case {
-    /// Returns what went wrong, and what is to be told in any case. A guest that died without a word, itself or QEMU, says
-    /// nothing of the driver's: `again` is told, and it is booted anew, [`BOOTS_MAX`] times in all.
+    /// Returns the error, and the lines to show in any case. If the guest or QEMU dies silently, that says
+    /// nothing about the driver: `again` is called, and the guest is booted again, [`BOOTS_MAX`] times in
+    /// total.
     fn run(&self, again: impl Fn(String)) -> (Option<String>, Vec<String>) {
         let mut ended = self.run_once();
         for _ in 1..BOOTS_MAX {
@@ -155,7 +155,7 @@ impl Case {
         GuestArgs::parse(&[self.guest, &limit, &["--", "sh", "-c", &script]].concat())
     }
 
-    /// All steps as one shell text.
+    /// Returns all steps as one shell text.
     fn script(&self) -> String {
         self.steps
             .iter()
@@ -163,7 +163,7 @@ impl Case {
             .collect()
     }
 
-    /// How a person repeats this case, and how to try one command in the same guest.
+    /// Returns how to repeat this case, and how to try one command in the same guest.
     fn command_line(&self) -> String {
         let show =
             |word: &&str| if word.starts_with("--") { (*word).to_owned() } else { quote(word) };
@@ -175,7 +175,7 @@ impl Case {
         )
     }
 
-    /// Returns what every failed step did, and the faults.
+    /// Returns the output of every failed step, and the faults.
     fn judge(&self, output: &str, outcome: &Outcome) -> Option<String> {
         let mut problems = Vec::new();
         let mut rest = output;
@@ -216,12 +216,12 @@ impl Step {
     }
 }
 
-/// The lines that are shown in any case.
+/// Returns the lines that are shown in any case.
 fn told(output: &str) -> Vec<String> {
     output.lines().filter_map(|line| line.strip_prefix(TOLD)).map(str::to_owned).collect()
 }
 
-/// Cuts the first step's output and exit code off.
+/// Splits off the first step's output and exit code.
 fn split_step(text: &str) -> Option<(&str, u8, &str)> {
     let (said, after) = text.split_once(MARK)?;
     let (code, rest) = after.split_once('\n')?;

@@ -1,23 +1,24 @@
-//! `adit bench` on every path to the same kind of drive: through an ext4 file, io_uring, NVMe passthrough and VFIO, side
-//! by side; what it refuses to overwrite; how it ends when a drive goes, a person interrupts it or a disk is full; and
-//! fio on the same kernel paths in turn with it.
+//! Guests that run `adit bench` on every path to the same kind of drive: an ext4 file, io_uring, NVMe
+//! passthrough and VFIO, side by side; its refusals to overwrite; its end when a drive disappears, the user
+//! interrupts or a disk is full; and fio on the same kernel paths, alternating with it.
 //!
-//! Timings in a guest are ratios at best, so nothing here fails for being slow.
+//! Timings in a guest are ratios at best, so no case fails for being slow.
 
 use super::{Case, good, interrupted, refused, usage};
 
-/// What makes file systems and reads job files.
+/// Provides file systems and job files.
 macro_rules! guest {
     ($($more:expr),*) => {
         &["--module", "ext4", "--module", "crc32c_generic", "--with", "mkfs.ext4", $($more),*]
     };
 }
 
-/// Runs `$job` in the background until it has completed I/Os, does `$then`, waits for its end, and shows what it said.
+/// Runs `$job` in the background until it has completed I/Os, runs `$then`, waits for the job's end, and shows
+/// its output.
 macro_rules! under_way {
     ($job:expr, $then:literal) => {
         concat!(
-            // What an earlier step's job said must not be taken for this one's.
+            // Clear an earlier step's output.
             ": >/tmp/said; ",
             $job,
             " --time_based --runtime=60 --eta=always >/tmp/said 2>&1 & job=$!\n",
@@ -57,7 +58,7 @@ macro_rules! writes {
     };
 }
 
-/// fio and `adit bench` in turn, three times; both must have run, and what they did is told.
+/// Runs fio and `adit bench` alternately, three times; both must run, and their results are shown.
 macro_rules! in_turn {
     ($target:literal, $fio:literal) => {
         good(
@@ -65,7 +66,7 @@ macro_rules! in_turn {
                 "job='--name=j --rw=randread --bs=4k --iodepth=32 --size=256M --time_based --runtime=1 --minimal --eta=never'\n",
                 "set -o pipefail; for round in 1 2 3; do\n",
                 "fio $job ",
-                // fio knows an engine's options once it knows the engine.
+                // fio accepts an engine's options only after the engine.
                 $fio,
                 " --fixedbufs --registerfiles --norandommap | cut -d';' -f8 >>/tmp/fio.iops || exit\n",
                 "adit bench $job --norandommap --filename=",
@@ -84,14 +85,14 @@ macro_rules! in_turn {
     };
 }
 
-/// What a refusal for the first drive's file system says.
+/// The refusal because of the first drive's file system.
 const EXT4: &[&str] = &["nvme0n1 holds a signature of ext4", "--allow-destroy"];
-/// What it says while that is mounted.
+/// The refusal while that is mounted.
 const MOUNTED: &[&str] = &["nvme0n1 is mounted at /mnt (ext4)", "--allow-destroy"];
 
 pub(super) const CASES: &[Case] = &[PATHS, REFUSALS, ENDS, FIO];
 
-/// The same drive four times over, each reached by another path.
+/// Four equal drives, each reached by another path.
 const PATHS: Case = Case {
     name: "bench-paths",
     guest: guest!(
@@ -131,7 +132,7 @@ const PATHS: Case = Case {
     ],
 };
 
-/// A file system, mounted and not, seen by each path; a read-only drive; contradictions.
+/// A file system, mounted and unmounted, seen by each path; a read-only drive; contradictory options.
 const REFUSALS: Case = Case {
     name: "bench-refusals",
     guest: guest!("--kernel-nvme", "", "--kernel-nvme", "", "--nvme", ""),
@@ -181,7 +182,7 @@ const REFUSALS: Case = Case {
     ],
 };
 
-/// What becomes of a run that does not reach its end.
+/// Runs that do not reach their end.
 const ENDS: Case = Case {
     name: "bench-ends",
     guest: guest!(
@@ -217,8 +218,8 @@ const ENDS: Case = Case {
             &["read: IOPS=", "l_lat.1.log", "No space left on device"],
         ),
         refused(
-            // The kernel's hot-plug driver waits a second before it lets QEMU take the device, which must happen while
-            // there is a guest.
+            // The kernel's hot-plug driver waits a second before it lets QEMU remove the device, which must
+            // happen while the guest runs.
             under_way!(
                 "adit bench --name=g --filename=uring-cmd:{g1} --rw=randrw --bs=4k --iodepth=8",
                 "echo pull it; while [ -e {k1} ]; do sleep 0.1; done; sleep 3"
@@ -235,7 +236,8 @@ const ENDS: Case = Case {
     ],
 };
 
-/// fio and we in turn, on the same path of the same drive; by terse reports, whose eighth field is the IOPS of reads.
+/// fio and `adit bench` alternating on the same path of the same drive; compares the eighth field of terse
+/// reports, the IOPS of reads.
 const FIO: Case = Case {
     name: "bench-fio",
     guest: guest!("--kernel-nvme", "", "--with", "fio"),

@@ -1,12 +1,12 @@
-//! `adit setup` as an operator uses it, on a real kernel: what it takes, what it refuses and why, and that everything is
-//! as it was before once it was given back, whatever cut it off.
+//! Guests that use `adit setup` like an operator on a real kernel: what it takes, what it refuses and why, and
+//! that everything is as before once given back, whatever interrupted it.
 //!
-//! The guests have busybox's modprobe and no udev; users come by `su`, so the limits that a login would take from
-//! limits.d are set by hand, from that file.
+//! The guests have busybox's modprobe and no udev. Users come by `su`, so the limits that a login would take
+//! from limits.d are set by hand from that file.
 
 use super::{Case, good, interrupted, refused, usage};
 
-/// What makes arrays and file systems, and looks for their signatures.
+/// Provides arrays and file systems, and finds their signatures.
 macro_rules! guest {
     ($($more:literal),*) => {
         &[
@@ -16,7 +16,7 @@ macro_rules! guest {
     };
 }
 
-/// Runs `$shell` as the user whom limits.d gives the right to lock memory, with that right.
+/// Runs `$shell` as the user who may lock memory according to limits.d, with that right.
 macro_rules! as_user {
     ($shell:literal) => {
         concat!(
@@ -28,7 +28,7 @@ macro_rules! as_user {
     };
 }
 
-/// Starts `$shell`, lets it come to a modprobe that takes its time, and does `$then`.
+/// Starts `$shell`, waits until it runs a slow modprobe, and runs `$then`.
 macro_rules! while_it_waits {
     ($shell:literal, $then:literal) => {
         concat!(
@@ -43,18 +43,19 @@ macro_rules! while_it_waits {
     };
 }
 
-/// Nothing of `adit setup` is left: the kernel's driver has the first device, no file is there, no hugepage more.
+/// Checks that nothing of `adit setup` is left: the kernel's driver has the first device, and there are no
+/// additional files or hugepages.
 const AS_BEFORE: &str = "\
 basename $(readlink /sys/bus/pci/devices/0000:00:18.0/driver)
 cat /sys/bus/pci/devices/0000:00:18.0/driver_override
 ls {k0}
 find /var/lib/adit /etc/udev /run/udev /etc/security /etc/tmpfiles.d ! -type d 2>/dev/null; echo nothing else";
-/// What it says then.
+/// The output if nothing is left.
 const NOTHING_LEFT: &[&str] = &["nvme\n(null)\n/dev/nvme0n1\nnothing else\n"];
 
 pub(super) const CASES: &[Case] = &[KILLED, OPERATOR, REFUSED, GROUPS, NO_IOMMU];
 
-/// Three drives, one of them free: it goes to a user and back, and the other two never notice.
+/// Three drives, one of them free: it goes to a user and back, without effect on the others.
 const OPERATOR: Case = Case {
     name: "setup",
     guest: guest!("--kernel-nvme", "", "--kernel-nvme", "", "--kernel-nvme", ""),
@@ -158,7 +159,7 @@ const OPERATOR: Case = Case {
     ],
 };
 
-/// One drive in every kind of use, and every other thing that can be wrong.
+/// One drive in every kind of use, and everything else that can be wrong.
 const REFUSED: Case = Case {
     name: "setup-refused",
     guest: guest!("--kernel-nvme", ""),
@@ -177,7 +178,7 @@ const REFUSED: Case = Case {
              adit setup bind 0000:00:18.0; code=$?; kill $holder; exit $code",
             &["nvme0n1 is open in process", "(sleep)"],
         ),
-        // By a node of its own, somewhere else, as a container may have it.
+        // Through a device node elsewhere, as in a container.
         refused(
             "mknod /root/raw b $(cat /sys/class/block/nvme0n1/dev | tr : ' '); sleep 60 </root/raw & holder=$!\n\
              usleep 100000; adit setup bind 0000:00:18.0; code=$?; kill $holder; rm /root/raw; exit $code",
@@ -201,7 +202,7 @@ const REFUSED: Case = Case {
              adit setup bind 0000:00:18.0 --force-erase-signature; code=$?; kill $holder; exit $code",
             &["ng0n1 is open in process", "(sleep)"],
         ),
-        // Nothing is erased where the rest cannot be done.
+        // Nothing is erased if later steps are impossible.
         refused(
             "mv /lib/modules /lib/gone; adit setup bind 0000:00:18.0 --force-erase-signature; code=$?\n\
              adit setup doctor; mv /lib/gone /lib/modules; wipefs --no-act {k0}; exit $code",
@@ -213,7 +214,7 @@ const REFUSED: Case = Case {
                 "ext4",
             ],
         ),
-        // What was erased comes back as the file beside the copies says.
+        // The file beside the copies restores what was erased.
         good(
             "adit setup bind 0000:00:18.0 --force-erase-signature && adit setup restore && wipefs --no-act {k0}\n\
              echo it had no signature; grep -h ^dd /var/lib/adit/setup/erased/*/README | sh; rm -r /var/lib/adit\n\
@@ -282,7 +283,7 @@ const REFUSED: Case = Case {
     ],
 };
 
-/// Drives that share an IOMMU group: functions of one device, and what is behind a bridge to conventional PCI.
+/// Drives that share an IOMMU group: functions of one device, and devices behind a bridge to conventional PCI.
 const GROUPS: Case = Case {
     name: "setup-shared-group",
     guest: guest!(
@@ -310,7 +311,7 @@ const GROUPS: Case = Case {
             &["vfio:0000:00:18.0", "vfio:0000:00:18.1"],
         ),
         good("adit identify vfio:0000:00:18.1", &["kernel1"]),
-        // Their group is open: the kernel would not give one of them to a driver of its own.
+        // Their group is open, so the kernel would not give one of them to another driver.
         refused(
             "adit bench --filename=vfio:0000:00:18.1 --time_based --runtime=60 --eta=always >/tmp/said 2>&1 & bench=$!\n\
              until grep -q '\\[r=' /tmp/said; do usleep 100000; done\n\
@@ -335,7 +336,7 @@ const GROUPS: Case = Case {
     ],
 };
 
-/// Without an IOMMU. Debian's kernel has no VFIO without one.
+/// Without an IOMMU. Debian's kernel does not support VFIO without one.
 const NO_IOMMU: Case = Case {
     name: "setup-no-iommu",
     guest: guest!("--iommu", "none", "--kernel-nvme", ""),

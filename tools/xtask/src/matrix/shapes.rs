@@ -1,11 +1,11 @@
-//! Controllers in many shapes, IOMMUs of several kinds, and what is refused.
+//! Guests with many shapes of controllers and several kinds of IOMMUs, and refusals.
 
 use super::{Case, good, refused, usage, verified};
 
-/// What a run says that used SGLs: transfers of more than two pages without a PRP list.
+/// Output of a run with SGLs: transfers of more than two pages without a PRP list.
 pub(super) const BY_SGL: &[&str] =
     &["read", "write", "prp lists=0 built+0 prebuilt", "violations=0"];
-/// What a run says that used PRPs.
+/// Output of a run with PRPs.
 const BY_PRP: &[&str] = &["read", "write", "sgl=0,", "violations=0"];
 
 pub(super) const CASES: &[Case] = &[
@@ -191,7 +191,8 @@ pub(super) const CASES: &[Case] = &[
         guest: &["--nvme", "mdts=7;none"],
         steps: &[refused("adit bench --filename={0} --rw=read --bs=4k --size=1M", &["namespace"])],
     },
-    // Protection information of each type, apart from the data and at their end, by VFIO and by the kernel's passthrough.
+    // Protection information of each type, in separate buffers and at the end of the data, through VFIO and the
+    // kernel's passthrough.
     Case {
         name: "protected",
         guest: &[

@@ -1,5 +1,5 @@
-//! The store on QEMU's controllers through VFIO: the tests of a shard that run on every path, and `adit kv` through a
-//! fill that is killed.
+//! Guests that run the store on QEMU's controllers through VFIO: the tests of a shard that run on every path,
+//! and `adit kv` with a killed fill.
 
 use super::{Case, good, refused, usage};
 
@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
                 "adit kv bench --store {0} --workload fill --object-bytes 64k --objects 400 --force",
                 &["put"],
             ),
-            // What is killed leaves a store that opens, with nothing wrong in it.
+            // A killed process leaves a store that opens without errors.
             good(
                 "adit kv bench --store {0} --workload mixed --object-bytes 64k --durability durable --runtime 60 & job=$!\n\
                  sleep 5; kill -9 $job; wait $job\n\

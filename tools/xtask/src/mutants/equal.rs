@@ -1,17 +1,18 @@
-//! The list of changes that may survive, and what offends against it.
+//! The list of changes that may survive, and its violations.
 
 use crate::failure::{Failure, Result};
 
-/// A change that no test can notice.
+/// A change that no test can detect.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Equal {
-    /// cargo-mutants' name of it, without line and column: `driver/src/ring.rs: replace | with ^ in Ring::push`. A
-    /// function with two such changes has it twice.
+    /// cargo-mutants' name of it, without line and column: `driver/src/ring.rs: replace | with ^ in
+    /// Ring::push`. For two such changes in one function, it is listed twice.
     name: String,
     reason: String,
 }
 
-/// Reads the list: a name a line, then indented lines with the reason; lines with `#` in front are comments.
+/// Parses the list: a line with the name, then indented lines with the reason; lines that begin with `#` are
+/// comments.
 pub(super) fn parse(text: &str) -> Result<Vec<Equal>> {
     let mut all: Vec<Equal> = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -31,7 +32,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Equal>> {
     }
 }
 
-/// Survivors that `equal` does not name, and, if all changes to `files` were tried, names in it that did not survive.
+/// Returns survivors that `equal` does not list and, if all changes to `files` were tried, listed names that
+/// did not survive.
 pub(super) fn offences(
     equal: &[Equal],
     survivors: &[String],
@@ -57,7 +59,7 @@ pub(super) fn offences(
     offences
 }
 
-/// `a.rs:1:2: change` becomes `a.rs: change`: lines move.
+/// Removes the position, because lines move: `a.rs:1:2: change` becomes `a.rs: change`.
 fn without_place(name: &str) -> String {
     let (place, change) = name.split_once(": ").unwrap_or((name, ""));
     let file = place.split(':').next().unwrap_or(place);

@@ -1,9 +1,9 @@
-//! `cargo xtask mutants`: cargo-mutants changes the code that must not be wrong, one place at a time, and runs its
-//! tests; a change that no test notices is a survivor.
+//! `cargo xtask mutants`: cargo-mutants changes critical code, one place at a time, and runs its tests; a
+//! change that no test notices is a survivor.
 //!
-//! A survivor is killed by a new test, or is named in `equal.txt` with the reason why the changed code does the same.
-//! Any other fails the step, and so does a name in that file which does not survive any more. Not part of
-//! `cargo xtask test`: all of it takes many hours.
+//! A survivor needs a new test, or a line in `equal.txt` with the reason why the changed code is equivalent.
+//! Any other survivor fails the step, and so does a listed name that no longer survives. Not part of `cargo
+//! xtask test`: a full run takes many hours.
 
 mod equal;
 
@@ -15,7 +15,7 @@ use crate::workspace;
 use std::fs;
 use std::path::Path;
 
-/// Code of one package, and the tests that hold it.
+/// Code of one package, and the tests that cover it.
 struct Group {
     package: &'static str,
     /// Files and globs, from the workspace's root.
@@ -66,7 +66,7 @@ Examples:
 Exit code: 0 when each survivor is named in tools/xtask/src/mutants/equal.txt, 1 when one is not.
 What cargo-mutants logs of each change is in target/mutants.";
 
-/// Which code is changed.
+/// The code to change.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MutantsArgs {
@@ -87,7 +87,7 @@ pub(crate) struct MutantsArgs {
     install: bool,
 }
 
-/// Tries the changes; returns 0 when no survivor is new.
+/// Tries the changes; returns 0 if no survivor is new.
 pub(crate) fn run(arguments: &MutantsArgs) -> Result<u8> {
     deps::ensure(&deps::TO_BUILD)?;
     ensure_tool(arguments.install)?;
@@ -128,7 +128,7 @@ fn ensure_tool(install: bool) -> Result<()> {
     process::run_quietly(workspace::cargo().args(install)).map(drop)
 }
 
-/// The files of a group whose path contains `only`.
+/// Returns the files of a group whose path contains `only`.
 fn selected(group: &Group, only: Option<&str>) -> Result<Vec<String>> {
     let mut list = workspace::cargo();
     list.args(["mutants", "--no-config", "--list-files"]);
@@ -146,9 +146,9 @@ fn selected(group: &Group, only: Option<&str>) -> Result<Vec<String>> {
     Ok(all.lines().filter(is_selected).map(str::to_owned).collect())
 }
 
-/// What became of a group's changes.
+/// The results of a group's changes.
 struct Outcome {
-    /// Names as cargo-mutants gives them.
+    /// cargo-mutants' names.
     survivors: Vec<String>,
     caught: usize,
     timed_out: usize,
@@ -156,7 +156,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Reads the lists that cargo-mutants leaves in `directory`.
+    /// Reads the lists cargo-mutants wrote to `directory`.
     fn read(directory: &Path) -> Result<Outcome> {
         let lines = |list: &str| -> Result<Vec<String>> {
             let file = directory.join(list);
@@ -184,7 +184,7 @@ impl Outcome {
     }
 }
 
-/// Has cargo-mutants change `files` and run the group's tests, in a copy of the workspace.
+/// Makes cargo-mutants change `files` and run the group's tests, in a copy of the workspace.
 fn change(group: &Group, files: &[String], arguments: &MutantsArgs) -> Result<Outcome> {
     let output = workspace::target_directory()?.join("mutants").join(group.package);
     fs::create_dir_all(&output).context(output.display())?;
@@ -207,7 +207,7 @@ fn change(group: &Group, files: &[String], arguments: &MutantsArgs) -> Result<Ou
     }
 }
 
-/// A regular expression for exactly this text.
+/// Returns a regular expression for exactly this text.
 fn literal(text: &str) -> String {
     let mut pattern = String::new();
     for char in text.chars() {

@@ -1,4 +1,4 @@
-//! The test binaries of the workspace, as cargo tells what it built.
+//! The test binaries of the workspace, from cargo's build messages.
 
 use crate::failure::{Context, Result};
 use crate::process;
@@ -19,13 +19,13 @@ pub(super) struct Binary {
 }
 
 impl Binary {
-    /// What it is called: `adit-driver lib`.
+    /// Returns its name: `adit-driver lib`.
     pub(super) fn name(&self) -> String {
         format!("{} {}", self.package, self.target)
     }
 }
 
-/// Builds all tests, and all that they start, and returns the tests in order of their names.
+/// Builds all tests and the programs they start; returns the tests sorted by name.
 pub(super) fn build() -> Result<Vec<Binary>> {
     let _progress = Progress::start("building the tests");
     let how = ["test", "--quiet", "--workspace", "--no-run", "--message-format", "json"];
@@ -33,7 +33,7 @@ pub(super) fn build() -> Result<Vec<Binary>> {
     parse(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// The test binaries in cargo's messages, a JSON object a line.
+/// Parses the test binaries from cargo's messages, one JSON object per line.
 fn parse(messages: &str) -> Result<Vec<Binary>> {
     let mut binaries = Vec::new();
     for line in messages.lines() {
@@ -44,7 +44,7 @@ fn parse(messages: &str) -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
-/// None for messages about anything else.
+/// Returns the binary of a message; `None` for other messages.
 fn binary(message: &Value) -> Option<Binary> {
     let program = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let manifest = Path::new(message["manifest_path"].as_str()?);
@@ -55,7 +55,8 @@ fn binary(message: &Value) -> Option<Binary> {
     Some(Binary { package, target: name.to_owned(), program: program.into(), directory })
 }
 
-/// The name in `path+file:///…/driver#adit-driver@0.1.0`, or in `path+file:///…/fuzz#0.1.0`, where it is the directory's.
+/// Returns the name in `path+file:///…/driver#adit-driver@0.1.0`, or in `path+file:///…/fuzz#0.1.0`, where it
+/// is that of the directory.
 fn package(id: &str, directory: &Path) -> Option<String> {
     let (_, package) = id.rsplit_once('#')?;
     match package.split_once('@') {

@@ -1,8 +1,8 @@
-//! `cargo xtask repeat`: every test binary again and again, to find the tests that fail by chance.
+//! `cargo xtask repeat`: runs every test binary repeatedly, to find tests that fail by chance.
 //!
-//! Each binary runs N times with the machine to itself, as `cargo test` runs it, and N times beside others, where
-//! deadlines come under pressure and names of files collide. The features are those of a build of the whole workspace,
-//! whatever is run. Documentation tests have no binary and are left out.
+//! Each binary runs N times alone, as `cargo test` runs it, and N times beside others, which stresses deadlines
+//! and reveals colliding file names. Features are always those of a build of the whole workspace. Documentation
+//! tests have no binary and are left out.
 
 mod binaries;
 mod outcome;
@@ -19,7 +19,7 @@ use runs::Limits;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// Binaries side by side for each core.
+/// Concurrent binaries per core.
 const JOBS_PER_CORE: usize = 2;
 
 const EXAMPLES: &str = "\
@@ -64,7 +64,7 @@ pub(crate) struct RepeatArgs {
     arguments: Vec<String>,
 }
 
-/// Repeats the tests; returns 0 when all runs passed.
+/// Repeats the tests; returns 0 if all runs passed.
 pub(crate) fn run(arguments: &RepeatArgs) -> Result<u8> {
     deps::ensure(&deps::TO_BUILD)?;
     let all = binaries::build()?;
@@ -101,7 +101,7 @@ fn jobs(arguments: &RepeatArgs) -> Result<usize> {
     }
 }
 
-/// The binaries of the packages and with the names that are asked for.
+/// Returns the binaries of the requested packages and names.
 fn select(all: Vec<Binary>, packages: &[String], only: &[String]) -> Result<Vec<Binary>> {
     let names: Vec<String> = all.iter().map(Binary::name).collect();
     let is_asked_for = |binary: &Binary| {

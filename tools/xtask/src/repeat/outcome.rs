@@ -1,18 +1,18 @@
-//! How one run of a test binary ended, read from its exit code and what libtest printed.
+//! The outcome of one run of a test binary, from its exit code and libtest's output.
 
 use crate::process::tail;
 use std::fmt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// How many lines are shown of what a failed test printed.
+/// Maximum lines shown of a failed test's output.
 const SHOWN_LINES: usize = 40;
 
 /// How the process ended.
 #[derive(Clone, Copy)]
 pub(super) enum End {
     Exit(ExitStatus),
-    /// Killed, because it ran this long.
+    /// Killed after running this long.
     Killed(Duration),
 }
 
@@ -25,16 +25,16 @@ impl fmt::Display for End {
     }
 }
 
-/// A test that failed, or a binary that ended without naming one.
+/// A failed test, or a binary that ended without naming one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Failed {
     /// The test's path, or how the binary ended.
     pub(super) name: String,
-    /// The end of what it printed.
+    /// The end of its output.
     pub(super) said: String,
 }
 
-/// What failed in a run that printed `output`; empty if it passed.
+/// Returns the failures of a run that printed `output`; empty if it passed.
 pub(super) fn failures(end: End, output: &str) -> Vec<Failed> {
     if matches!(end, End::Exit(status) if status.success()) {
         return Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn failures(end: End, output: &str) -> Vec<Failed> {
     names.into_iter().map(failed).collect()
 }
 
-/// The names in libtest's closing list. It comes last: tests may print what looks like one before.
+/// Returns the names in libtest's final list. Tests may print similar text before it.
 fn failed_names(output: &str) -> Vec<&str> {
     let lines: Vec<&str> = output.lines().collect();
     let Some(start) = lines.iter().rposition(|line| *line == "failures:") else {
@@ -56,7 +56,7 @@ fn failed_names(output: &str) -> Vec<&str> {
     lines[start + 1..].iter().map_while(|line| line.strip_prefix("    ")).collect()
 }
 
-/// What libtest shows of a test's output, up to the first backtrace.
+/// Returns a test's output as shown by libtest, up to the first backtrace.
 fn said_by(name: &str, output: &str) -> String {
     let head = format!("---- {name} stdout ----");
     let is_end = |line: &str| {

@@ -1,40 +1,40 @@
-//! The runs so far: how many there were, and which tests failed in how many of them.
+//! Records the runs so far, and how many times each test failed.
 
 use super::binaries::Binary;
 use super::outcome::Failed;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Alone, side by side.
+/// Alone, and side by side.
 const PASSES: usize = 2;
 
 /// Runs and failures of each binary.
 pub(super) struct Record {
     names: Vec<String>,
     times: u32,
-    /// Passes that were begun.
+    /// Passes begun.
     begun: usize,
-    /// Runs that ended, by binary and pass.
+    /// Finished runs, by binary and pass.
     runs: Vec<[u32; PASSES]>,
-    /// Runs in which something failed, by binary, name and pass.
+    /// Failed runs, by binary, name and pass.
     failed: BTreeMap<(usize, String), [u32; PASSES]>,
 }
 
 impl Record {
-    /// No runs of `binaries` yet, of which there will be `times` each in a pass.
+    /// Creates an empty record of `binaries`, each to run `times` times per pass.
     pub(super) fn new(binaries: &[Binary], times: u32) -> Record {
         let names = binaries.iter().map(Binary::name).collect();
         let runs = vec![[0; PASSES]; binaries.len()];
         Record { names, times, begun: 0, runs, failed: BTreeMap::new() }
     }
 
-    /// From now on counts runs of the next pass.
+    /// Starts counting runs of the next pass.
     pub(super) fn begin_pass(&mut self) {
         self.begun += 1;
         assert!(self.begun <= PASSES, "there are two passes");
     }
 
-    /// Counts a run; returns what to print about it: each failure when it is met first.
+    /// Counts a run; returns what to print about it: each failure at its first occurrence.
     pub(super) fn count(&mut self, binary: usize, failures: Vec<Failed>) -> String {
         let (pass, mut news) = (self.begun - 1, String::new());
         self.runs[binary][pass] += 1;
@@ -54,7 +54,7 @@ impl Record {
         !self.failed.is_empty()
     }
 
-    /// A few words about the present state.
+    /// Describes the current state in a few words.
     pub(super) fn state(&self) -> String {
         let pass = self.begun - 1;
         let runs: u32 = self.runs.iter().map(|runs| runs[pass]).sum();
@@ -63,7 +63,7 @@ impl Record {
         format!("{how}: {runs} of {all} runs, {} failures so far", self.failed.len())
     }
 
-    /// What failed and in how many runs, then a verdict.
+    /// Returns the failures with the number of runs, then a verdict.
     pub(super) fn summary(&self) -> String {
         let mut text = String::new();
         for ((binary, name), failed) in &self.failed {

@@ -1,4 +1,4 @@
-//! Running test binaries, some at a time, each until it ends or its time is over.
+//! Runs test binaries, several at a time, each until it ends or times out.
 
 use super::binaries::Binary;
 use super::outcome::{self, End};
@@ -11,21 +11,21 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long to sleep between looks at what runs.
+/// Polling interval.
 const NAP: Duration = Duration::from_millis(20);
 
-/// What bounds a pass.
+/// The limits of a pass.
 pub(super) struct Limits {
     /// Runs of each binary.
     pub(super) times: u32,
-    /// Longest time of one run.
+    /// Time limit of a run.
     pub(super) timeout: Duration,
-    /// The directory for what running binaries print.
+    /// The directory for output of running binaries.
     pub(super) outputs: PathBuf,
 }
 
-/// Runs each of `binaries` as often as `limits` say, `jobs` at a time, round by round. Ctrl-C ends it early, without an
-/// error.
+/// Runs each of `binaries` `limits.times` times, `jobs` at a time, round by round. Ctrl-C ends it early,
+/// without an error.
 pub(super) fn pass(
     binaries: &[Binary],
     arguments: &[String],
@@ -55,7 +55,7 @@ pub(super) fn pass(
     }
 }
 
-/// Counts the runs that ended, and prints what is new about them.
+/// Counts the runs that ended, and prints new failures.
 fn take_ended(
     running: &mut Vec<Run>,
     timeout: Duration,
@@ -68,7 +68,7 @@ fn take_ended(
             still.push(run);
             continue;
         };
-        // Ctrl-C in a terminal ends the binaries, too: that is no failure of theirs.
+        // Ctrl-C in a terminal also ends the binaries, which is no failure.
         if interrupt::requested() {
             continue;
         }
@@ -84,11 +84,11 @@ fn take_ended(
     Ok(())
 }
 
-/// A binary at work. Dropping it kills it and removes its output.
+/// A running binary. Dropping it kills it and removes its output.
 struct Run {
     binary: usize,
     child: Child,
-    /// A file and no pipe: a process that the test leaves behind would keep a pipe open.
+    /// A file rather than a pipe, because a process left behind by the test would keep a pipe open.
     output: PathBuf,
     begun: Instant,
 }
@@ -104,7 +104,7 @@ impl Run {
         Ok(Run { binary: index, child, output, begun: Instant::now() })
     }
 
-    /// How it ended, or none while it runs.
+    /// Returns how it ended; `None` while it runs.
     fn end(&mut self, timeout: Duration) -> Result<Option<End>> {
         let status = self.child.try_wait().context("cannot wait for a test")?;
         let is_over = status.is_none() && self.begun.elapsed() > timeout;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Directories of shell scripts that stand for test binaries, gone with the test.
+    /// A directory of shell scripts that act as test binaries, removed on drop.
     struct Scripts(PathBuf);
 
     impl Scripts {

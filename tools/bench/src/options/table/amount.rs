@@ -1,4 +1,4 @@
-//! Options of a job: how much.
+//! Job options: amount of I/O.
 
 use super::super::grammar::{size, switch, within, within_u32};
 

@@ -1,4 +1,4 @@
-//! Options of a job: data, verification and failures.
+//! Job options: data, verification and failures.
 
 use adit_driver::device::Durability;
 
@@ -331,14 +331,14 @@ fn verify(draft: &mut Draft, text: &str) -> Parsed<()> {
     Ok(())
 }
 
-/// As in fio it asks for verification by itself, with headers.
+/// As in fio, `verify_pattern` alone turns on verification, with headers.
 fn verify_pattern(draft: &mut Draft, text: &str) -> Parsed<()> {
     draft.verify.pattern = Some(pattern::parse(text)?);
     draft.verifies |= !draft.is_verify_given;
     Ok(())
 }
 
-/// Names of what is checked, by comma, in any case.
+/// Parses names of checks separated by commas, in any case.
 fn pi_chk(draft: &mut Draft, text: &str) -> Parsed<()> {
     let mut checks = [false; 3];
     for name in text.split(',') {
@@ -387,7 +387,7 @@ fn ignore_error(draft: &mut Draft, text: &str) -> Parsed<()> {
     Ok(())
 }
 
-/// A number of errno(3), or its name.
+/// Parses an errno by number or name.
 fn errno(text: &str) -> Parsed<i32> {
     const MAX: i32 = 133;
     let is_it = |number: &i32| {

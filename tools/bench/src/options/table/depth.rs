@@ -1,4 +1,4 @@
-//! Options of a job: how many at a time.
+//! Job options: concurrency.
 
 use super::super::ExitWhat;
 use super::super::draft::Draft;
@@ -8,7 +8,7 @@ use super::Group::Depth;
 use super::Kind::{Bool, Switch, Value};
 use super::OptionSpec;
 
-/// Entries of the longest queue that NVMe has.
+/// The longest queue NVMe allows, in entries.
 const DEPTH_MAX: u32 = 65_535;
 
 pub(super) const OPTIONS: &[OptionSpec] = &[

@@ -1,4 +1,5 @@
-//! The options of a job: names, help and meaning, said once for job files, command lines, help and completions.
+//! The table of job options: names, help text and setter, defined once for job files, command line, help and
+//! completions.
 
 mod amount;
 mod data;
@@ -16,54 +17,50 @@ use super::grammar::Parsed;
 pub(crate) struct OptionSpec {
     /// fio's name.
     pub(crate) name: &'static str,
-    /// fio's other names for it.
+    /// fio's aliases.
     pub(crate) aliases: &'static [&'static str],
-    /// What its value is called in the help.
+    /// The name of its value in the help.
     pub(crate) value: &'static str,
-    /// What it does, in one line, for people.
+    /// One line of help.
     pub(crate) help: &'static str,
-    /// Whether it may stand without a value.
+    /// Whether the value may be omitted.
     pub(crate) kind: Kind,
-    /// Under which heading it is listed.
+    /// The help heading it is listed under.
     pub(crate) group: Group,
-    /// Takes its value; a sentence without the option's name if it cannot.
+    /// Parses and stores its value; returns a sentence without the option's name if it is invalid.
     pub(crate) set: fn(&mut Draft, &str) -> Parsed<()>,
 }
 
-/// Whether an option may stand without a value.
+/// Whether an option's value may be omitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// No.
+    /// Required.
     Value,
-    /// It has a value of its own without one, which on a command line follows only by `=`.
+    /// Optional, with a default; a command line attaches the value with `=`.
     Optional,
-    /// On or off; fio wants a value, here it is on without one.
+    /// A switch; fio requires a value, here a missing one means on.
     Bool,
-    /// On or off; on without a value, which on a command line follows only by `=`.
+    /// A switch whose missing value means on; a command line attaches the value with `=`.
     Switch,
 }
 
 /// A heading of the help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// Where.
     Place,
-    /// Which I/Os.
+    /// Kind of I/O.
     Work,
-    /// How much.
     Amount,
-    /// How many at a time.
+    /// Concurrency.
     Depth,
-    /// When.
     Timing,
-    /// What is written.
     Data,
-    /// What is reported.
+    /// Reporting.
     Telling,
 }
 
 impl Group {
-    /// All of them, in the order of the help.
+    /// All groups, in help order.
     pub(crate) const ALL: [Group; 7] = [
         Group::Place,
         Group::Work,
@@ -74,7 +71,7 @@ impl Group {
         Group::Telling,
     ];
 
-    /// The heading.
+    /// Returns the heading text.
     pub(crate) fn heading(self) -> &'static str {
         match self {
             Group::Place => "Job: where",
@@ -101,18 +98,18 @@ impl Group {
 }
 
 impl OptionSpec {
-    /// Whether it may stand without a value.
+    /// Returns whether the option is a switch.
     pub(crate) fn is_switch(&self) -> bool {
         matches!(self.kind, Kind::Bool | Kind::Switch)
     }
 }
 
-/// All options, by group.
+/// Returns all options, by group.
 pub(crate) fn options() -> impl Iterator<Item = &'static OptionSpec> {
     Group::ALL.into_iter().flat_map(Group::options)
 }
 
-/// The option of a name or alias.
+/// Finds an option by name or alias.
 pub(crate) fn find(name: &str) -> Option<&'static OptionSpec> {
     options().find(|spec| spec.name == name || spec.aliases.contains(&name))
 }

@@ -1,4 +1,4 @@
-//! Options of a job: where.
+//! Job options: place.
 
 use super::super::grammar::{Parsed, numbers, switch, whole, within_u32, word};
 use super::super::{CpusPolicy, FileOrder, FileService, draft::Draft, targets, workload};

@@ -1,4 +1,4 @@
-//! Options of a job: what is reported.
+//! Job options: reporting.
 
 use super::super::draft::Draft;
 use super::super::grammar::{MS, Parsed, fraction, switch, time, within, word};

@@ -1,4 +1,4 @@
-//! Options of a job: when and how fast.
+//! Job options: timing and rate.
 
 use super::super::RateProcess;
 use super::super::draft::Draft;
@@ -249,12 +249,12 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
     },
 ];
 
-/// No rate is none.
+/// Parses a rate; 0 means unlimited.
 fn rate(text: &str, base: KbBase) -> Parsed<Option<u64>> {
     whole(text, base).map(|rate| Some(rate).filter(|rate| *rate > 0))
 }
 
-/// fio takes one for each way; here they have to be the same.
+/// fio accepts a value per way; here all must be equal.
 fn max_latency(draft: &mut Draft, text: &str) -> Parsed<()> {
     let mut parts = text.split(',');
     let first = time(parts.next().unwrap_or_default(), US)?;

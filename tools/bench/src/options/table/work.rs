@@ -1,4 +1,4 @@
-//! Options of a job: which I/Os.
+//! Job options: kind of I/O.
 
 use super::super::grammar::{per_way, percent, switch, whole, word};
 use super::super::{RandomGenerator, Sequencer, draft::Draft, grammar::Parsed, workload};
@@ -166,7 +166,7 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
     },
 ];
 
-/// As in fio, the ways may be divided by `/` as well.
+/// As in fio, `/` also separates the ways.
 fn bsrange(draft: &mut Draft, text: &str) -> Parsed<()> {
     let base = draft.kb_base;
     per_way(&text.replace('/', ","), &mut draft.job.bs, |part| workload::block_range(part, base))

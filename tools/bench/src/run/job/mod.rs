@@ -3,18 +3,19 @@
 //! | file | part |
 //! |---|---|
 //! | `mod` | the job, from its first pass to its outcome |
-//! | `submit` | what is posted next, and when |
-//! | `reap` | what finished, and what it counts as |
-//! | `read_back` | checking what was written |
-//! | `trouble` | what failed, and a controller that may come back |
-//! | `pool`, `overlap` | buffers, and what of the device is in flight |
+//! | `submit` | which I/O is posted next, and when |
+//! | `reap` | completions and their counts |
+//! | `read_back` | verification of written data |
+//! | `trouble` | failures, and controllers that may recover |
+//! | `pool`, `overlap` | buffers, and the ranges in flight |
 //!
-//! The loop posts what is idle and due, rings once for each batch, polls until something finished, and counts it. It reads the clock
-//! once for each batch that was rung and once for each that finished; data that is stamped or checked in between costs one more.
-//! Nothing is allocated, locked or asked of the system on the way, except what the path itself needs and the logs of single I/Os.
+//! The loop posts I/Os that are due, rings once per batch, polls until an I/O finishes, and counts it. It reads
+//! the clock once per batch rung and once per batch finished, and once more if data was stamped or checked in
+//! between. It does not allocate, lock or make system calls, except those of the I/O path itself and the logs
+//! of single I/Os.
 //!
-//! A pass over the region that wrote with `verify` is followed by a phase that reads what it wrote and checks it. The first failure
-//! that is not tolerated ends the job: what is in flight is waited for, and the counts so far are reported.
+//! A pass that wrote with `verify` is followed by a phase that reads the data back and checks it. The first
+//! failure that is not tolerated ends the job: it waits for the I/Os in flight and reports the counts so far.
 
 mod overlap;
 mod pool;
@@ -50,15 +51,15 @@ use crate::workload::{Region, Step, Steps};
 use overlap::Overlaps;
 use pool::Pool;
 
-/// Between two looks at what changes slowly: the ramp, requests of the watcher, minimum rates.
+/// Interval between checks of slow changes: the ramp, the watcher's requests, minimum rates.
 const TICK: Duration = Duration::from_millis(1);
 
-/// What a queue carries for a job.
+/// The owner data a job's requests carry through a queue.
 pub(crate) type Owned = (Prefix, Tag);
 
-/// Which of the job's buffers is in flight, and on which of its files. One word: a queue moves what it carries several
-/// times, and a processor that loads what was just stored in smaller pieces waits until the stores before it are done,
-/// those of contested ring entries among them. The rest of an I/O stays with the job, by slot ([`Flight`]).
+/// Identifies the buffer and the file of an I/O in flight, in one word. A queue moves its owner data several
+/// times; loading recently stored data in smaller pieces would stall until earlier stores finish, including
+/// those to contested ring entries. The rest of an I/O stays with the job, by slot ([`Flight`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag(u64);
 
@@ -67,12 +68,12 @@ impl Tag {
         Tag(u64::from(file) << 32 | u64::from(slot))
     }
 
-    /// Which of the job's buffers it is.
+    /// Returns the index of the job's buffer.
     fn slot(self) -> u32 {
         self.0 as u32
     }
 
-    /// Which of the job's files it is on.
+    /// Returns the index of the job's file.
     pub(crate) fn file(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -82,16 +83,17 @@ impl Tag {
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     work: Work,
-    /// When it was due by its rate, or first sent: its latency counts from then, else from when it was posted.
+    /// When it was due by its rate, or first sent. Its latency counts from then, or else from when it was
+    /// posted.
     since: Option<Time>,
-    /// When it was ready to be told to the device.
+    /// When it was ready to be sent to the device.
     posted: Time,
-    /// When it had been.
+    /// When it had been sent.
     told: Time,
 }
 
 impl Flight {
-    /// A slot that was never used.
+    /// An unused slot.
     const NONE: Flight = Flight {
         work: Work::new(What::Flush(0)),
         since: None,
@@ -104,29 +106,29 @@ impl Flight {
 #[derive(Clone, Copy, Debug)]
 struct Work {
     what: What,
-    /// What to check when it was read.
+    /// The expected content of a read.
     expected: Option<Identity>,
-    /// How often it was sent before, and since when it counts.
+    /// How often it was sent before, and the start of its latency.
     retried: Option<(u8, Time)>,
 }
 
 impl Work {
-    /// Sent for the first time, and not checked.
+    /// Creates an I/O that is sent for the first time and not checked.
     const fn new(what: What) -> Work {
         Work { what, expected: None, retried: None }
     }
 }
 
-/// What an I/O does.
+/// The operation of an I/O.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Step(Step),
-    /// Of this file.
+    /// Flushes this file.
     Flush(u32),
 }
 
 impl What {
-    /// Which of the job's files it is on.
+    /// Returns the index of the job's file.
     #[inline]
     fn file(&self) -> u32 {
         match self {
@@ -136,52 +138,52 @@ impl What {
     }
 }
 
-/// One of the files or devices that a job works on.
+/// A file or device of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct JobFile<'a> {
     pub(crate) device: &'a Device,
-    /// What of it the job works on.
+    /// The part of it that the job works on.
     pub(crate) region: Region,
-    /// Which of the job's buffers its queue can use.
+    /// The domain of the buffers its queue can use.
     pub(crate) domain: usize,
 }
 
-/// Everything a job is made of.
+/// Everything a job is made from.
 pub(crate) struct Setting<'a> {
     pub(crate) section: &'a Section,
     /// In order; at least one.
     pub(crate) files: Vec<JobFile<'a>>,
-    /// Their targets as a string that parses to them.
+    /// Their targets, as a string that parses back to them.
     pub(crate) target: String,
     pub(crate) thread: u32,
     pub(crate) group: u32,
     pub(crate) seed: u64,
-    /// Tells what this run writes from what an earlier one with the same seed wrote.
+    /// Distinguishes this run's data from an earlier run's with the same seed.
     pub(crate) stamp: u64,
     pub(crate) steps: Steps,
     pub(crate) data: Data,
-    /// Bytes after which it ends; none where only time ends it.
+    /// Bytes after which the job ends; `None` if only time ends it.
     pub(crate) bytes_max: Option<u64>,
-    /// At most so many are submitted at once.
+    /// Most I/Os submitted at once.
     pub(crate) batch_max: usize,
-    /// When nothing finished for this long, others may have the core.
+    /// The time without completions after which the thread yields its core.
     pub(crate) yield_after: Duration,
     pub(crate) recovery: &'a Recovery,
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) progress: &'a Progress,
     pub(crate) logs: Option<JobLogs>,
-    /// What an interrupted run left, to be read back.
+    /// The state an interrupted run left, to be read back.
     pub(crate) earlier: Option<VerifyState>,
-    /// Where the state of this one is saved.
+    /// The folder for this job's verify state.
     pub(crate) state_folder: &'a Path,
-    /// Blocks of zeroes are told, where somebody else than this run may have left them unwritten.
+    /// Whether to report blocks of zeroes, which may never have been written before this run.
     pub(crate) samples_zeroes: bool,
-    /// How often an I/O that failed is sent again, where the job does not say.
+    /// Retries of a failed I/O unless the job specifies them.
     pub(crate) retries: u8,
 }
 
 impl Setting<'_> {
-    /// The job's device for messages, or its name where there are several.
+    /// Returns the device for messages, or the job's name if there are several.
     fn name(&self) -> &str {
         match &self.files[..] {
             [only] => &only.device.info().device,
@@ -189,7 +191,7 @@ impl Setting<'_> {
         }
     }
 
-    /// Where an I/O on a file went, for messages, where there are several.
+    /// Returns the device of a file for messages, if there are several.
     fn place(&self, file: u32) -> String {
         match &self.files[..] {
             [_] => String::new(),
@@ -198,73 +200,73 @@ impl Setting<'_> {
     }
 }
 
-/// A job ready to run.
+/// A job that is ready to run.
 pub(crate) struct Job<'a, Q> {
     set: Setting<'a>,
     options: &'a JobOptions,
     queue: Q,
     clock: Clock,
     pool: Pool,
-    /// By file: what the offset of an LBA is shifted by.
+    /// log2 of the LBA size, by file.
     lba_shifts: Box<[u32]>,
     /// By slot.
     flights: Vec<Flight>,
-    /// Data was made for an I/O that the device has not been told of: that took time that is no latency of it.
+    /// Whether data was generated for an I/O not yet sent; that time must not count as its latency.
     is_stamped: bool,
-    /// The path carries an I/O out while it is submitted: all of its time is completion latency, as in fio.
+    /// Whether the path executes I/O during submission: as in fio, all of its time is completion latency.
     blocks: bool,
-    /// What is not measured: with such a path, no submission latency either.
+    /// Disabled measurements; a blocking path has no submission latency either.
     disabled: Disabled,
     /// Slots posted since the last ring.
     fresh: Vec<u32>,
     done: Vec<(Owned, Result<u32, CommandError>)>,
     pace: Pace,
     search: Option<DepthSearch>,
-    /// What was chosen and could not be posted yet.
+    /// Chosen work that could not be posted yet.
     held: Option<Work>,
-    /// What failed and is to be sent again.
+    /// Failed I/Os that wait for their retry.
     again: Again<Work>,
-    /// The I/Os in flight, where others may not overlap them.
+    /// The I/Os in flight, if others must not overlap them.
     overlaps: Option<Overlaps>,
-    /// What is still to be read back, in a verify phase.
+    /// The remaining reads of a verify phase.
     to_verify: Option<read_back::ToVerify>,
     unwritten: Unwritten,
-    /// Whether it is known which write each block is from; not of an earlier run that left no state.
+    /// Whether the writer of each block is known; false after an earlier run that left no state.
     knows_writer: bool,
-    /// Blocks that were not what was written, where all are looked at before the job fails.
+    /// Mismatches so far, if the job checks all blocks before it fails.
     mismatches: Option<JobFailure>,
     bytes_issued: u64,
     ios_issued: u64,
-    /// I/Os after which it ends.
+    /// I/Os after which the job ends.
     ios_max: Option<u64>,
     writes_issued: u64,
-    /// How many of them there were at the last Flush.
+    /// `writes_issued` at the last Flush.
     flushed_at: u64,
-    /// By file: whether something was written since.
+    /// By file: whether there were writes since.
     is_dirty: Box<[bool]>,
-    /// Files that are to be flushed next.
+    /// Files to flush next.
     to_flush: Vec<u32>,
-    /// Written and not checked yet, with `verify_backlog`.
+    /// Unchecked writes, with `verify_backlog`.
     backlog: Vec<Step>,
-    /// How many of them are checked together; 0 where the whole pass is.
+    /// How many of them are checked together; 0 to check a whole pass.
     backlog_max: usize,
-    /// No new work: the last flush, or the device is full.
+    /// No new work: the device is full, or only the last flush is left.
     is_full: bool,
-    /// The queue was full and is let drain to `iodepth_low`.
+    /// Whether the queue was full and drains to `iodepth_low`.
     is_draining: bool,
-    /// The rates decide whether a read or a write is next.
+    /// Whether rates choose between reads and writes.
     is_mixed_by_rates: bool,
-    /// Single I/Os matter to somebody: a log, a limit, a pause.
+    /// Whether a log, a limit or pauses need single I/Os.
     is_watched: bool,
     is_down: bool,
-    /// When the last I/O finished on a path that is lost for good: what is measured ends there.
+    /// When the last I/O finished on a path that is lost for good; measurement ends there.
     lost_at: Option<Time>,
     now: Time,
     start: Time,
-    /// When the present pass, or its check, began, and what had been counted by then.
+    /// When the current pass or its verification began, and the counts at that time.
     phase_start: Time,
     phase_before: PerWay<u64>,
-    /// From when on I/Os count.
+    /// When counting started.
     counts_from: Time,
     is_ramping: bool,
     end: Option<Time>,
@@ -279,7 +281,7 @@ pub(crate) struct Job<'a, Q> {
 }
 
 impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
-    /// A job over a queue, with its buffers by domain, each as long as its longest I/O.
+    /// Creates a job over a queue, with buffers by domain, each as long as the longest I/O.
     pub(crate) fn new(set: Setting<'a>, queue: Q, buffers: Vec<Vec<Buffer>>) -> Job<'a, Q> {
         let pool = Pool::new(buffers);
         let (depth, slots, files) = (pool.depth(), pool.slots(), set.files.len());
@@ -312,7 +314,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             mismatches: None,
             bytes_issued: 0,
             ios_issued: 0,
-            // With time_based it is time alone that ends it, as in fio.
+            // As in fio, time_based jobs end by time only.
             ios_max: options
                 .number_ios
                 .filter(|_| !options.time_based)
@@ -322,7 +324,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             flushed_at: 0,
             is_dirty: vec![false; files].into(),
             to_flush: Vec::with_capacity(files),
-            // Those that were chosen before it was full are written as well.
+            // Includes I/Os chosen before the backlog was full.
             backlog: Vec::with_capacity(backlog_max + depth),
             backlog_max,
             is_full: false,
@@ -349,7 +351,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         }
     }
 
-    /// Runs to the end.
+    /// Runs the job to its end.
     pub(crate) fn run(mut self) -> JobOutcome {
         self.begin();
         if !self.options.create_only {
@@ -417,7 +419,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         self.unwritten.clear();
     }
 
-    /// Everything up to the end of a pass, or of its verification.
+    /// Runs a pass or its verification to the end.
     fn phase(&mut self) {
         self.now = self.clock.now();
         (self.phase_start, self.phase_before) = (self.now, self.ios());
@@ -433,20 +435,20 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         (self.phase_start, self.phase_before) = (self.now, self.ios());
     }
 
-    /// Adds the time of the present phase to each way that something was done in.
+    /// Adds the time of the current phase to each active way.
     fn set_runtimes(&mut self) {
         for (way, took) in Way::ALL.into_iter().zip(self.phase_runtimes().0) {
             self.outcome.ways[way].runtime += took;
         }
     }
 
-    /// How long something has been done in each way since the present phase began.
+    /// Returns how long each way has been active in the current phase.
     fn phase_runtimes(&self) -> PerWay<Duration> {
         let end = self.lost_at.unwrap_or(self.now);
         let took = end.since(self.phase_start.max(self.counts_from));
         let is_fresh = self.counts_from > self.phase_start;
         PerWay(Way::ALL.map(|way| {
-            // After a ramp the count began anew.
+            // Counts restart after a ramp.
             let before = if is_fresh { 0 } else { self.phase_before[way] };
             if self.outcome.ways[way].ios > before { took } else { Duration::ZERO }
         }))
@@ -456,9 +458,9 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         PerWay(Way::ALL.map(|way| self.outcome.ways[way].ios))
     }
 
-    /// Whether there is something to wait for though nothing is in flight.
+    /// Returns whether to keep waiting although nothing is in flight.
     fn goes_on(&self) -> bool {
-        // What was begun is brought to its end, also when no more is to begin.
+        // Work that was begun is finished even if no more may begin.
         let must_end_well = self.is_down || !self.again.is_empty();
         let ends = if self.to_verify.is_some() { self.is_stopped() } else { self.is_over() };
         let thinks = self.to_verify.is_none()
@@ -466,12 +468,12 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         (must_end_well && !self.is_stopped()) || ((self.held.is_some() || thinks) && !ends)
     }
 
-    /// Whether nothing more is to be submitted, not even to verify.
+    /// Returns whether to submit nothing more, not even verification.
     fn is_stopped(&self) -> bool {
         self.outcome.failure.is_some() || self.set.interrupt.requested()
     }
 
-    /// Whether no new work is to be begun.
+    /// Returns whether to begin no new work.
     #[inline]
     fn is_over(&self) -> bool {
         self.is_full
@@ -481,7 +483,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             || self.is_stopped()
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     fn snapshot(&self) -> JobOutcome {
         let mut outcome = self.outcome.clone();
         for (way, took) in Way::ALL.into_iter().zip(self.phase_runtimes().0) {
@@ -507,7 +509,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     }
 }
 
-/// Whether there is a mix, and its parts have rates of their own.
+/// Returns whether the job mixes reads and writes that have rates of their own.
 fn is_mixed_by_rates(job: &JobOptions) -> bool {
     let has_rate = |way: Way| job.rate[way].is_some() || job.rate_iops[way].is_some();
     job.rw.reads
@@ -516,14 +518,14 @@ fn is_mixed_by_rates(job: &JobOptions) -> bool {
         && (has_rate(Way::Read) || has_rate(Way::Write))
 }
 
-/// Whether anything looks at single I/Os.
+/// Returns whether single I/Os are observed.
 fn is_watched(set: &Setting<'_>) -> bool {
     let job = &set.section.job;
     let pauses = !job.thinktime.counts_issues && !job.thinktime.time.is_zero();
     set.logs.is_some() || pauses || job.latency_target.is_some() || job.max_latency.is_some()
 }
 
-/// Errno of failed I/O, as fio reports it.
+/// The errno of failed I/O, as fio reports it.
 const EIO: i32 = 5;
 
 fn empty_outcome(set: &Setting<'_>) -> JobOutcome {

@@ -1,19 +1,19 @@
-//! I/Os in flight that no other may overlap.
+//! I/Os in flight that others must not overlap.
 
 use crate::options::JobOptions;
 use crate::way::Way;
 use crate::workload::Step;
 
-/// Where the I/Os in flight are: file, start and end.
+/// The ranges in flight: file, start and end.
 #[derive(Debug)]
 pub(super) struct Overlaps {
     spans: Vec<(u32, u64, u64)>,
-    /// Whether reads count as well, as `serialize_overlap` asks.
+    /// Whether reads count too, for `serialize_overlap`.
     counts_reads: bool,
 }
 
 impl Overlaps {
-    /// The overlaps to watch in `job`: none where no two of its I/Os overlap, or where the order does not matter.
+    /// Returns the overlaps to watch in `job`; `None` if its I/Os never overlap or their order does not matter.
     pub(super) fn of(job: &JobOptions, may_overlap: bool, depth: usize) -> Option<Overlaps> {
         let is_checked = job.verify.is_some() && job.rw.writes && may_overlap;
         let changes = job.rw.writes || job.rw.trims;
@@ -27,14 +27,14 @@ impl Overlaps {
         self.counts_reads || step.way != Way::Read
     }
 
-    /// Whether `step` touches what is in flight.
+    /// Returns whether `step` overlaps I/O in flight.
     #[inline]
     pub(super) fn meets(&self, step: Step) -> bool {
         let (from, to) = (step.offset, step.offset + step.bytes);
         self.spans.iter().any(|(file, start, end)| *file == step.file && from < *end && *start < to)
     }
 
-    /// Notes what was posted.
+    /// Adds a posted I/O.
     #[inline]
     pub(super) fn note(&mut self, step: Step) {
         if self.counts(step) {
@@ -42,7 +42,7 @@ impl Overlaps {
         }
     }
 
-    /// Forgets what has ended.
+    /// Removes a finished I/O.
     #[inline]
     pub(super) fn forget(&mut self, step: Step) {
         let it = (step.file, step.offset, step.offset + step.bytes);

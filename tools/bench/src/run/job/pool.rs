@@ -1,21 +1,21 @@
-//! A job's buffers that are not in flight.
+//! A job's idle buffers.
 
 use adit_driver::Buffer;
 
-/// Buffers by slot. Controllers cannot reach each other's memory: a job on several has `depth` buffers of each, of
-/// which at most `depth` are in flight together.
+/// Buffers by slot. Controllers cannot access each other's memory, so a job on several has `depth` buffers for
+/// each, of which at most `depth` are in flight in total.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// By slot; those of domain `d` are `d * depth` to `(d + 1) * depth`. None while in flight.
+    /// By slot; those of domain `d` are `d * depth` to `(d + 1) * depth`. `None` while in flight.
     buffers: Vec<Option<Buffer>>,
-    /// By domain: the slots that are not in flight.
+    /// Idle slots, by domain.
     idle: Vec<Vec<u32>>,
     depth: usize,
     in_flight: usize,
 }
 
 impl Pool {
-    /// Of the buffers by domain, equally many of each.
+    /// Creates a pool from the buffers by domain, the same number for each.
     pub(super) fn new(buffers: Vec<Vec<Buffer>>) -> Pool {
         let depth = buffers[0].len();
         assert!(buffers.iter().all(|domain| domain.len() == depth), "as many of each domain");
@@ -25,29 +25,27 @@ impl Pool {
         Pool { buffers, idle, depth, in_flight: 0 }
     }
 
-    /// How many may be in flight at once.
+    /// Returns how many may be in flight at once.
     pub(super) fn depth(&self) -> usize {
         self.depth
     }
 
-    /// How many slots there are.
     pub(super) fn slots(&self) -> usize {
         self.buffers.len()
     }
 
-    /// How many are in flight.
     #[inline]
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether no more may be in flight.
+    /// Returns whether no more may be in flight.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.in_flight == self.depth
     }
 
-    /// Takes a buffer of a domain; none where `depth` are in flight.
+    /// Takes a buffer of a domain; `None` if `depth` are in flight.
     #[inline]
     pub(super) fn take(&mut self, domain: usize) -> Option<(u32, Buffer)> {
         if self.is_empty() {
@@ -59,7 +57,7 @@ impl Pool {
         Some((slot, buffer))
     }
 
-    /// Takes back what [`Pool::take`] gave.
+    /// Puts back a buffer taken with [`Pool::take`].
     #[inline]
     pub(super) fn put(&mut self, slot: u32, buffer: Buffer) {
         let domain = if self.idle.len() == 1 { 0 } else { slot as usize / self.depth };

@@ -1,4 +1,4 @@
-//! Checking what was written.
+//! Reads written data back and checks it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use crate::options::JobOptions;
 use crate::way::Way;
 use crate::workload::{Region, Step};
 
-/// What is still to be read back.
+/// The remaining reads of a verify phase.
 pub(super) enum ToVerify {
-    /// Everything that a pass wrote, without what an interrupted run had in flight.
+    /// All writes of a pass, except those an interrupted run had in flight.
     Pass(Box<dyn Iterator<Item = Step> + Send>, Vec<u64>),
-    /// The last few writes.
+    /// The most recent writes.
     Backlog(std::vec::IntoIter<Step>),
 }
 
@@ -34,25 +34,25 @@ impl Iterator for ToVerify {
     }
 }
 
-/// How many writes are checked together, where not the whole pass is.
+/// Returns how many writes are checked together; 0 for a whole pass.
 pub(super) fn backlog_of(options: &JobOptions) -> usize {
     options.verify.as_ref().and_then(|verify| verify.backlog).unwrap_or(0) as usize
 }
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
-    /// Whether what is written is read back and checked.
+    /// Returns whether written data is read back and checked.
     pub(super) fn reads_back(&self) -> bool {
         self.options.rw.writes
             && self.options.verify.as_ref().is_some_and(|verify| verify.do_verify)
     }
 
-    /// Whether so much was written that it is to be checked before anything else is.
+    /// Returns whether the backlog must be checked before anything else.
     #[inline]
     pub(super) fn checks_backlog(&self) -> bool {
         self.backlog_max > 0 && self.backlog.len() >= self.backlog_max
     }
 
-    /// Reads back what the pass wrote, or what of it was not checked yet.
+    /// Starts reading back the pass, or its unchecked part.
     pub(super) fn read_back_pass(&mut self) {
         let steps = if self.backlog_max > 0 {
             let mut steps: Vec<Step> = self.backlog.drain(..).collect();
@@ -64,12 +64,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.read_back(steps);
     }
 
-    /// Whether nothing is written, only what an earlier run wrote is checked.
+    /// Returns whether the job only checks what an earlier run wrote.
     pub(super) fn reads_back_earlier(&self) -> bool {
         self.set.earlier.is_some() || self.options.verify.as_ref().is_some_and(|verify| verify.only)
     }
 
-    /// Checks what an earlier run wrote: as far as it came, or all that this job would write.
+    /// Checks an earlier run's data: up to where that run ended, or everything this job would write.
     pub(super) fn read_back_earlier(&mut self) {
         let unknown = match self.set.earlier.take() {
             Some(state) => {
@@ -85,7 +85,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.read_back(ToVerify::Pass(Box::new(self.set.steps.written()), unknown));
     }
 
-    /// Takes all steps up to the end of the job, or of the first pass where only time ends it, without doing anything.
+    /// Takes all steps to the end of the job without I/O; if only time ends the job, those of the first pass.
     fn take_all_steps(&mut self) {
         let most = (self.set.bytes_max.unwrap_or(u64::MAX), self.ios_max.unwrap_or(u64::MAX));
         let (mut bytes, mut ios) = (0, 0);
@@ -107,11 +107,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let start = self.clock.now();
         self.phase();
         self.to_verify = None;
-        // Nothing was due meanwhile.
+        // The schedule continues where it was.
         self.pace.delay(self.now.since(start));
     }
 
-    /// The next block to check.
+    /// Returns the next block to check.
     pub(super) fn next_check(&mut self) -> Option<Work> {
         if self.is_stopped() {
             return None;
@@ -124,7 +124,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         Some(Work { what: What::Step(Step { way: Way::Read, ..step }), expected, retried: None })
     }
 
-    /// Compares a block that was read with what it should be.
+    /// Compares a read block with its expected content.
     #[inline(never)]
     pub(super) fn check(&mut self, block: &[u8], work: &Work) {
         let Some(expected) = work.expected else { return };
@@ -135,11 +135,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             let is_tolerated = self.tolerates(Kind::Verify, Kind::Verify.errno());
             self.error(Kind::Verify, is_tolerated, "Verify", message);
         }
-        // Checking took time that is not the next I/O's.
+        // The next I/O's latency must not include the check.
         self.now = self.clock.now();
     }
 
-    /// With `verify_dump`, puts the block and what it should be into files; says where, or why not.
+    /// With `verify_dump`, writes the block and its expected content to files; returns where, or why not.
     fn dump(&self, block: &[u8], expected: Identity, file: u32) -> String {
         if !self.options.verify.as_ref().is_some_and(|verify| verify.dump) {
             return String::new();
@@ -158,11 +158,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         format!(" (dumped: {})", written.join(", "))
     }
 
-    /// Of a job that verifies, keeps how far it came, so that what it wrote can still be checked: where it asks for it,
-    /// and where it was interrupted.
+    /// Saves a verifying job's progress on request or if it was interrupted, so that its data can still be
+    /// checked.
     pub(super) fn save_state(&mut self) {
         let is_interrupted = self.set.interrupt.requested();
-        // A run that only checks leaves the state of the one that wrote.
+        // A run that only checks keeps the writer's state.
         let wants = self.options.verify.as_ref().is_some_and(|verify| {
             verify.state_save.unwrap_or(is_interrupted) && !verify.state_load && !verify.only
         });
@@ -187,7 +187,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// Numbers of the steps of this pass that were taken, and perhaps not written.
+    /// Returns the numbers of steps of this pass that were taken but perhaps not written.
     fn unknown(&mut self) -> Vec<u64> {
         let held = self.held.take();
         let waiting = self.again.drain().chain(held).filter_map(|work| match work.what {

@@ -1,4 +1,4 @@
-//! What finished, and what it counts as.
+//! Reaps completions and counts them.
 
 use adit_driver::device::CommandQueue;
 use adit_driver::{CommandError, Time};
@@ -10,16 +10,16 @@ use crate::run::cpu::Cpu;
 use crate::way::{PerWay, Way};
 use crate::workload::Step;
 
-/// Empty polls between two looks at the clock: deadlines and the end of the run are this coarse.
+/// Empty polls between two clock readings, which limits the accuracy of deadlines and of the run's end.
 const IDLE_POLLS: u32 = 16;
-/// One read is looked at for zeroes in so many batches.
+/// One read in this many batches is checked for zeroes.
 const SAMPLE_BATCHES: u64 = 64;
-/// Between two looks at the 99th percentile, which takes a while to find.
+/// Interval between computations of the 99th percentile, which are slow.
 const PERCENTILE_EVERY_NS: u64 = 500_000_000;
-/// Errno of an I/O that took longer than `max_latency` (ETIMEDOUT), and of a rate that was not kept (EIO).
+/// The errno of an I/O that exceeded `max_latency`.
 const ETIMEDOUT: i32 = 110;
 
-/// Where the minimum rates are measured from.
+/// The start of the cycle over which minimum rates are measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cycle {
     start: Time,
@@ -28,7 +28,7 @@ pub(super) struct Cycle {
 }
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
-    /// Takes in what finished. False once nothing can be waited for any more.
+    /// Reaps finished I/Os. Returns false once there is nothing left to wait for.
     #[inline]
     pub(super) fn reap(&mut self) -> bool {
         let in_flight = self.pool.in_flight();
@@ -50,7 +50,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         true
     }
 
-    /// Counts what finished, or as much as one batch may be.
+    /// Counts finished I/Os, at most one batch.
     fn take_in(&mut self) {
         self.batches += 1;
         self.waited += u64::from(self.idle_polls > 0);
@@ -60,7 +60,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             self.options.iodepth_batch_complete_max.map_or(usize::MAX, |most| most.max(1) as usize);
         let count = self.done.len().min(most);
         self.outcome.completes.record(count);
-        // Taken out and put back, so that its memory stays.
+        // Taken and put back to reuse its memory.
         let mut done = std::mem::take(&mut self.done);
         self.sample_zeroes(&done[0]);
         let mut run = Run::default();
@@ -104,7 +104,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let Flight { posted, told, .. } = self.flights[slot as usize];
         let latency = Latencies {
             slat: ns(posted, told),
-            // When the batch was seen, not when those before it in the batch were checked.
+            // When the batch was seen, before earlier I/Os of the batch were checked.
             clat: ns(told, self.last_finish),
             lat: ns(since, self.last_finish),
         };
@@ -114,7 +114,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// What only some jobs ask for.
+    /// Counts for pauses, searches, limits and logs.
     fn count_for_others(&mut self, slot: u32, step: Step, latency: Latencies) {
         self.pace.completed(self.now);
         if let Some(search) = &mut self.search {
@@ -142,7 +142,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// Looks at one read in many for data that was never written: a drive answers such without touching flash.
+    /// Checks one read in many for data that was never written, which a drive answers without accessing flash.
     fn sample_zeroes(&mut self, (owned, result): &(Owned, Result<u32, CommandError>)) {
         let (buffer, tag) = owned;
         let What::Step(step) = self.flights[tag.slot() as usize].work.what else { return };
@@ -154,7 +154,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// Nothing finished: every now and then looks at the clock, and at the controller.
+    /// After an empty poll, occasionally checks the clock and the controller.
     fn wait(&mut self) -> bool {
         self.idle_polls += 1;
         let in_flight = self.pool.in_flight();
@@ -181,7 +181,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// What changes slowly: the ramp's end, requests of the watcher, depths, minimum rates.
+    /// Handles slow changes: the ramp's end, the watcher's requests, depths, minimum rates.
     #[cold]
     fn tick(&mut self) {
         self.next_tick = self.now + TICK;
@@ -203,7 +203,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.check_rates();
     }
 
-    /// What was done until now was to warm up.
+    /// Discards the counts of the ramp.
     fn count_anew(&mut self) {
         self.is_ramping = false;
         self.counts_from = self.now;
@@ -216,16 +216,16 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.cycle = Cycle { start: self.now, ..Cycle::default() };
     }
 
-    /// I/Os and bytes of each way so far.
+    /// Returns the I/Os and bytes of each way so far.
     fn counted(&self) -> PerWay<(u64, u64)> {
         PerWay(Way::ALL.map(|way| (self.outcome.ways[way].ios, self.outcome.ways[way].bytes)))
     }
 
-    /// Ends the job when a minimum rate was not kept over the last cycle.
+    /// Ends the job if a minimum rate was missed over the last cycle.
     fn check_rates(&mut self) {
         let took = self.now.since(self.cycle.start.max(self.start));
         if self.to_verify.is_some() {
-            // What is read back is not what the rates are of.
+            // Rates do not apply to verification.
             (self.cycle.start, self.cycle.counted) = (self.now, self.counted());
             return;
         }
@@ -235,7 +235,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let counted = self.counted();
         let before = std::mem::replace(&mut self.cycle.counted, counted);
         self.cycle.start = self.now;
-        // A rate for all ways is none for those that the job does not do.
+        // A rate for all ways applies only to those the job uses.
         let rw = self.options.rw;
         let does = |way: &Way| [rw.reads, rw.writes, rw.trims][*way as usize];
         for way in Way::ALL.into_iter().filter(does) {
@@ -270,7 +270,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 }
 
-/// The three latencies of an I/O, in nanoseconds.
+/// An I/O's three latencies in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Latencies {
     slat: u64,
@@ -278,7 +278,7 @@ struct Latencies {
     lat: u64,
 }
 
-/// I/Os of a batch that are alike, counted at once: most of a deep queue's are.
+/// Equal I/Os of a batch, counted at once; most I/Os of a deep queue are.
 #[derive(Debug, Default)]
 struct Run {
     like: Option<(Way, Latencies, crate::options::Disabled)>,

@@ -1,4 +1,4 @@
-//! What is posted next, and when.
+//! Chooses which I/O is posted next, and when.
 
 use adit_driver::RejectReason;
 use adit_driver::Time;
@@ -15,7 +15,7 @@ use crate::workload::Step;
 const RANGE_BYTES: usize = 16;
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
-    /// Posts whatever is due and has a buffer, and rings.
+    /// Posts all I/Os that are due and have a buffer, and rings.
     #[inline]
     pub(super) fn submit(&mut self) {
         if self.is_down || self.is_thinking() {
@@ -37,8 +37,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// Whether it is a time to think; one that is to come begins when nothing is in flight any more, as in fio. Nobody
-    /// thinks before what is only to be finished.
+    /// Returns whether the job pauses. As in fio, a pause begins once nothing is in flight. Verification and
+    /// the end of the job do not pause.
     #[inline]
     fn is_thinking(&mut self) -> bool {
         if !self.pace.thinks() || self.to_verify.is_some() || self.is_over() {
@@ -53,7 +53,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.now < self.pace.paused_until()
     }
 
-    /// Whether a queue that was full is to be emptied to `iodepth_low` first.
+    /// Returns whether a full queue must first drain to `iodepth_low`.
     #[inline]
     fn lets_drain(&mut self, in_flight: usize) -> bool {
         let Some(low) = self.options.iodepth_low else { return false };
@@ -61,14 +61,14 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.is_draining
     }
 
-    /// How many may be in flight now.
+    /// Returns how many may be in flight now.
     #[inline]
     fn depth_now(&self) -> usize {
         let depth = self.pool.depth();
         self.search.as_ref().map_or(depth, |search| (search.depth() as usize).min(depth))
     }
 
-    /// Posts up to `most` and rings once; how many there were.
+    /// Posts up to `most` and rings once; returns how many were posted.
     #[inline]
     fn post_batch(&mut self, most: usize) -> usize {
         while self.fresh.len() < most {
@@ -95,14 +95,14 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
         let posted = self.fresh.len();
         self.fresh.clear();
-        // The device sees a batch at once: each of its I/Os had all the others beside it.
+        // The device sees the batch at once, so each of its I/Os counts with the depth of the whole batch.
         self.outcome.depths.record_many(self.pool.in_flight(), posted);
         self.outcome.submits.record(posted);
     }
 
-    /// Posts the next I/O that is due; false if there is none, or the queue did not take it.
+    /// Posts the next I/O that is due; returns false if there is none or the queue refuses it.
     ///
-    /// A new step does not pass through memory on its way: see [`Tag`].
+    /// A new step stays in registers: see [`Tag`].
     #[inline]
     fn post_next(&mut self) -> bool {
         if self.has_other_work() {
@@ -116,7 +116,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.post(work)
     }
 
-    /// Whether something other than a new step is next, or may be.
+    /// Returns whether work other than a new step may be next.
     #[inline]
     fn has_other_work(&self) -> bool {
         !self.again.is_empty()
@@ -128,7 +128,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     #[inline(never)]
     fn post_other(&mut self) -> bool {
-        // What is sent again has no rate, and does not wait behind what has.
+        // Retries have no rate and do not wait behind paced I/Os.
         let work =
             self.again.take(self.now).or_else(|| self.held.take()).or_else(|| self.next_work());
         let Some(work) = work else { return false };
@@ -139,18 +139,18 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.post(work)
     }
 
-    /// Keeps work for later; what would come after the end is not done at all.
+    /// Keeps work for later; drops it if the job is over.
     fn put_off(&mut self, work: Work) {
         let What::Step(step) = work.what else { return self.held = Some(work) };
         if self.to_verify.is_none() && work.retried.is_none() && self.is_over() {
-            // The generator counts it among what was written.
+            // The generator has counted it as written.
             self.forgo(step);
         } else {
             self.held = Some(work);
         }
     }
 
-    /// What was chosen for a phase is not done in the next.
+    /// Drops work chosen for the previous phase.
     pub(super) fn drop_held(&mut self) {
         let Some(Work { what: What::Step(step), retried: None, .. }) = self.held.take() else {
             return;
@@ -160,7 +160,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// A step that is not taken after all.
+    /// Takes back a step that is not issued.
     fn forgo(&mut self, step: Step) {
         self.bytes_issued -= step.bytes;
         self.ios_issued -= 1;
@@ -169,7 +169,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// Whether it is due, and overlaps nothing that is to be checked.
+    /// Returns whether the I/O is due and overlaps nothing in flight that forbids it.
     #[inline]
     fn may_go(&self, work: &Work) -> bool {
         let What::Step(step) = work.what else { return true };
@@ -177,7 +177,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         is_due && self.overlaps.as_ref().is_none_or(|overlaps| !overlaps.meets(step))
     }
 
-    /// When an I/O is due by its rate; checks and repetitions have none.
+    /// Returns when an I/O is due by its rate; verification and retries have none.
     #[inline]
     pub(super) fn due(&self, work: &Work, step: Step) -> Option<Time> {
         if work.retried.is_some() || self.to_verify.is_some() {
@@ -187,7 +187,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// Whether the queue took it.
+    /// Posts the I/O; returns whether the queue accepted it.
     #[inline(always)]
     fn post(&mut self, work: Work) -> bool {
         let domain = self.set.files[work.what.file() as usize].domain;
@@ -206,7 +206,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             let writer = self.writer(step);
             self.set.data.before_write(&mut buffer[..bytes], step.offset, writer);
             if self.blocks {
-                // What follows is the I/O itself.
+                // The I/O itself begins here.
                 self.now = self.clock.now();
             } else {
                 self.is_stamped = true;
@@ -246,7 +246,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// From when on its latency counts, if that is not when it is posted.
+    /// Returns the start of its latency if that is not when it is posted.
     #[inline]
     fn since(&self, work: &Work) -> Option<Time> {
         match (work.retried, work.what) {
@@ -264,7 +264,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// Counts what was posted.
+    /// Counts a posted I/O.
     #[inline]
     fn account(&mut self, work: &Work) {
         let What::Step(step) = work.what else { return };
@@ -322,7 +322,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let step = self.next_step()?;
         self.bytes_issued += step.bytes;
         self.ios_issued += 1;
-        // A mixed workload reads what others, or earlier passes, may have left there.
+        // A mixed workload may read data of other jobs or earlier passes.
         let check =
             self.options.verify.is_some() && !self.options.rw.writes && step.way == Way::Read;
         let expected = check.then_some(Identity { offset: step.offset, writer: None });
@@ -350,8 +350,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.generate()
     }
 
-    /// A step that goes the way that the rates want, if they do; as in fio, they come before the mix. What is verified
-    /// has to follow from the seed, and keeps the mix.
+    /// Returns the next step. As in fio, rates override the mix; verified jobs keep the mix, because their
+    /// steps must follow from the seed.
     #[inline]
     fn generate(&mut self) -> Option<Step> {
         let way = if self.is_mixed_by_rates { self.pace.way(self.now) } else { None };
@@ -365,7 +365,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         Writer { seed: self.set.stamp, generation: step.number }
     }
 
-    /// An I/O in words.
+    /// Describes an I/O.
     pub(super) fn told(&self, work: &Work) -> String {
         let place = self.set.place(work.what.file());
         match work.what {

@@ -1,4 +1,4 @@
-//! What failed, and a controller that may come back.
+//! Handles failures, and controllers that may recover.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::errors::{Kind, errno_of, name_of};
 use crate::outcome::JobFailure;
 use crate::way::Way;
 
-/// How long a path that was given up on may take to give buffers back, beyond its own time to reset.
+/// How long a failed path may take to return buffers, beyond its own reset time.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How much longer where it is brought back: all admin commands of its bring-up may take their time.
+/// Additional time if it is recovered: all admin commands of its bring-up may be slow.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(120);
-/// The longest sleep: an interrupt is met within it.
+/// The longest sleep, which bounds the response to an interrupt.
 const NAP: Duration = Duration::from_millis(10);
-/// What a sleep may be late by; the rest of a pause is spent spinning.
+/// How late a sleep may end; the rest of a pause is spent spinning.
 const SLEEP_SLACK: Duration = Duration::from_micros(80);
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
@@ -45,13 +45,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.error(kind, is_tolerated, name_of(error), message);
     }
 
-    /// Whether it is what `fill_device` goes on until.
+    /// Returns whether the error is the one that ends `fill_device`.
     fn is_end_of_space(&self, work: &Work, error: CommandError) -> bool {
         let is_write = matches!(work.what, What::Step(step) if step.way == Way::Write);
         self.options.fill_device && is_write && error.is_no_space()
     }
 
-    /// Whether it is worth sending it again; then it will be.
+    /// Schedules a retry if it is worthwhile; returns whether it did.
     fn send_again(&mut self, work: Work, since: Time, error: CommandError) -> bool {
         let (times, first) = work.retried.unwrap_or((0, since));
         let retries = self.options.retries.unwrap_or(self.set.retries);
@@ -63,7 +63,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         true
     }
 
-    /// Counts an error, and ends the job or tells and goes on.
+    /// Counts an error, and either ends the job or reports the error and continues.
     pub(super) fn error(
         &mut self,
         kind: Kind,
@@ -72,7 +72,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         message: String,
     ) {
         let is_told = self.outcome.errors.count(kind, name);
-        // On a path that does not come back nothing will succeed any more.
+        // On a path that does not recover, nothing more will succeed.
         let goes_on = self.is_down || self.queue.check().is_ok();
         let looks_at_all = kind == Kind::Verify && !self.is_fatal();
         if !goes_on || !(is_tolerated || looks_at_all) {
@@ -87,8 +87,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// Whether the job goes on after such an error, and does not fail for it. As in fio, a list of errors decides where
-    /// there is one.
+    /// Returns whether the job tolerates such an error. As in fio, `ignore_error` decides if it is given.
     pub(super) fn tolerates(&self, kind: Kind, errno: i32) -> bool {
         let ignored = &self.options.ignore_error[kind as usize];
         match ignored.is_empty() {
@@ -97,7 +96,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// Whether the first block that is not what was written ends the job, and not the last.
+    /// Returns whether the first mismatch ends the job.
     fn is_fatal(&self) -> bool {
         self.options.verify.as_ref().is_some_and(|verify| verify.fatal)
     }
@@ -109,7 +108,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.outcome.failure.get_or_insert(failure).count += 1;
     }
 
-    /// What a command's error comes from: of a reset, why it was necessary.
+    /// Returns a command error's cause; for a reset, the reason for it.
     #[cold]
     fn reason_for(&self, error: CommandError) -> String {
         match (error, self.queue.check()) {
@@ -120,8 +119,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// The path is out of service: its buffers come back once it is reset, or never, and it may come back
-    /// itself. False once there is nothing to wait for. None of the wait counts.
+    /// Waits while the path is out of service. A reset returns its buffers, if it succeeds, and the path may
+    /// recover. Returns false once there is nothing to wait for. The wait does not count as run time.
     #[cold]
     pub(super) fn wait_for_lost(&mut self, error: &Error) -> bool {
         let waited = self.now.since(self.last_finish);
@@ -150,7 +149,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// Nothing is in flight and nothing due: sleeps as far as that is exact enough, and spins the rest.
+    /// Waits while nothing is in flight or due: sleeps as far as that is accurate enough, then spins.
     pub(super) fn pause(&mut self) {
         let wait = self.until_due().min(NAP);
         if wait > SLEEP_SLACK + self.pace.spin() {
@@ -160,8 +159,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// How long the queue may sleep at most with I/Os in flight: not into the time when the next is due, whose
-    /// latency counts from then. With all in flight, only an end can bring the next.
+    /// Returns how long the queue may sleep with I/Os in flight: at most until the next I/O is due, because its
+    /// latency counts from then. With all buffers in flight, only a completion can allow the next I/O.
     pub(super) fn wait_at_most(&self) -> Duration {
         if self.pool.is_empty() || !self.has_later() {
             return NAP;
@@ -173,7 +172,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.held.is_some() || !self.again.is_empty() || self.now < self.pace.paused_until()
     }
 
-    /// How long until something is to be posted, if only waiting helps.
+    /// Returns the time until the next I/O must be posted, if only waiting helps.
     fn until_due(&self) -> Duration {
         let due = match &self.held {
             Some(work) => match work.what {

@@ -1,11 +1,11 @@
-//! Jobs on several files or devices.
+//! Tests jobs on several files or devices.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::*;
 
-/// A directory of a test's own, gone with it.
+/// A temporary directory of one test.
 struct Place(PathBuf);
 
 impl Place {
@@ -19,7 +19,7 @@ impl Place {
         self.0.join(name).display().to_string()
     }
 
-    /// How many blocks of 4 KiB of a file hold anything but zeroes.
+    /// Counts a file's blocks of 4 KiB that are not zero.
     fn blocks(&self, name: &str) -> usize {
         let content = fs::read(self.0.join(name)).expect("the file");
         content.chunks(4096).filter(|block| block.iter().any(|byte| *byte != 0)).count()
@@ -40,7 +40,7 @@ fn files_of_its_own_share_the_size_of_the_job() {
     let written = run_one(&job);
     assert_eq!((written.ways[Way::Write].ios, written.ways[Way::Write].bytes), (10, 40 << 10));
     assert_eq!([a, b, c].map(|name| place.blocks(name)), [4, 3, 3]);
-    // All of them go with unlink.
+    // unlink removes all of them.
     run_one(&format!("{job} unlink=1 rw=read"));
     assert_eq!(fs::read_dir(&place.0).expect("there").count(), 0);
 }
@@ -62,7 +62,7 @@ fn several_files_are_verified_over_every_path_and_in_every_order() {
                 "{options}"
             );
             assert_eq!(["a", "b"].map(|name| place.blocks(name)), [64, 64], "{options}");
-            // Offsets and headers are each file's own: a job on one of them finds them as they are.
+            // Offsets and headers are relative to each file, so a job on a single one verifies it.
             let alone = format!("filename={path}:{b} size=256k bs=4k rw=read verify=crc32c");
             assert_eq!(run_one(&alone).ways[Way::Read].ios, 64);
         }
@@ -81,7 +81,7 @@ fn several_controllers_are_driven_by_one_job() {
         assert!(job.sync.count() > 768 / 5, "{} flushes", job.sync.count());
         assert_eq!(job.target, format!("{one}:{two}"));
     }
-    // Kernel and driver side by side.
+    // Kernel path and driver in one job.
     let place = Place::new("mixed");
     let file = place.file("x");
     let job = run_one(&format!(

@@ -1,4 +1,4 @@
-//! Jobs over controllers that behave, and over controllers that do not.
+//! Tests jobs over working and failing controllers.
 
 mod files;
 mod trouble;
@@ -24,12 +24,12 @@ fn request(jobs: &[&str]) -> Request {
     Request { run: RunOptions::default(), global: Vec::new(), sections }
 }
 
-/// Runs jobs on what they name.
+/// Runs jobs on their targets.
 fn run(jobs: &[&str]) -> RunOutcome {
     super::run(&request(jobs), &Interrupt::default(), &mut |_| Ok(())).expect("runs")
 }
 
-/// Runs one job on what it names, without failure.
+/// Runs one job on its target, without failure.
 fn run_one(options: &str) -> JobOutcome {
     let job = run(&[options]).jobs.remove(0);
     assert!(job.failure.is_none(), "{:?}", job.failure);
@@ -47,7 +47,7 @@ fn bus() -> Arc<SoftBus> {
     SoftBus::new("mem=4M".parse().expect("options"), Drive::Thread).expect("a bus")
 }
 
-/// Runs a request on a controller of ours instead of what it names.
+/// Runs a request on our controller instead of its target.
 fn run_on(bus: &Arc<SoftBus>, request: &Request) -> RunOutcome {
     let controller = Controller::attach(bus.clone(), &ControllerOptions::default()).expect("opens");
     let target: Target = "soft:mem=4M".parse().expect("a target");
@@ -56,7 +56,7 @@ fn run_on(bus: &Arc<SoftBus>, request: &Request) -> RunOutcome {
     super::run_on(request, &target, device, &Interrupt::default()).expect("runs")
 }
 
-/// Does `then` to every write whose number, counted from 1, `which` picks.
+/// Applies `then` to every write whose number, from 1, matches `which`.
 fn some_writes(bus: &SoftBus, then: Verdict, which: impl Fn(u64) -> bool + Send + 'static) {
     let mut seen = 0;
     let hook = move |sqe: &Sqe, qid: Qid| {
@@ -67,7 +67,7 @@ fn some_writes(bus: &SoftBus, then: Verdict, which: impl Fn(u64) -> bool + Send 
     bus.with_controller(|controller| controller.set_hook(hook));
 }
 
-/// Runs one verified job with some writes met by `then`.
+/// Runs one verified job, applying `then` to some writes.
 fn run_with(
     options: &str,
     recover: bool,
@@ -93,7 +93,7 @@ fn every_block_is_read_once() {
 
 #[test]
 fn ios_that_become_more_commands_than_a_queue_holds_wait_for_their_turn() {
-    // As SPDK's target is: 128 KiB a command, 255 commands a queue, so 31 of 32 I/Os of 1 MiB.
+    // Like SPDK's target: 128 KiB a command, 255 commands a queue, so 31 of 32 I/Os of 1 MiB.
     let target = "filename=soft:mem=64M,mdts=5,mqes=256";
     let outcome = run(&[&format!("{target} rw=randwrite bs=1m iodepth=32 verify=crc32c")]);
     let job = &outcome.jobs[0];
@@ -168,7 +168,7 @@ fn a_rate_is_kept() {
 
 #[test]
 fn an_open_loop_counts_the_wait_of_what_was_due() {
-    // Each I/O takes a pause of the job's own; the schedule goes on regardless.
+    // Each I/O causes a pause; the schedule continues regardless.
     let open = run_one(
         "filename=null: rw=read bs=4k rate_iops=1000 thinktime=10ms time_based runtime=500ms",
     );
@@ -346,7 +346,7 @@ fn verified_writers_do_not_share_blocks() {
 
 #[test]
 fn what_an_interrupted_run_wrote_is_checked_by_the_next() {
-    // Its own process has its own directory: the state lies where the run was started.
+    // The state lies where the run was started, so another process uses another directory.
     let name = format!("state{}", std::process::id());
     let file = std::env::temp_dir().join(&name);
     let job = format!(
@@ -405,7 +405,7 @@ fn a_mix_that_is_verified_keeps_the_mix_and_its_latencies() {
     );
     let write = &job.ways[Way::Write];
     assert!(write.ios < 400, "a fifth, though they might be as many: {}", write.ios);
-    // What waits for reads that are kept back for the mix waits for half of the run.
+    // A wait behind reads held back for the mix would take half of the run.
     assert!(write.lat.percentile_ns(50.0) < 250_000_000, "{} ns", write.lat.percentile_ns(50.0));
 }
 
@@ -444,7 +444,7 @@ fn what_a_rate_left_no_time_for_is_neither_written_nor_expected() {
 
 #[test]
 fn checking_in_between_makes_nothing_late() {
-    // What was due while the first pass was checked would be written in no time.
+    // Writes due during the first pass's verification would all be issued at once.
     let job = run_one(
         "filename=soft:mem=1M iodepth=8 verify=crc32c rw=write bs=4k loops=3 rate_iops=1000",
     );
@@ -600,7 +600,7 @@ fn a_write_lost_is_not_excused_by_the_same_run_before() {
 
 #[test]
 fn checking_a_block_is_no_latency_of_the_next() {
-    // Thirty-two blocks that are there at once: the last is not slower for what checking the others took.
+    // Thirty-two blocks arrive at once; checking the others must not slow down the last.
     let options =
         "filename=null: rw=randwrite bs=1m size=32m iodepth=32 verify=md5 continue_on_error=verify";
     let read = run(&[options]).jobs.remove(0).ways[Way::Read].lat.clone();
@@ -617,6 +617,6 @@ fn checking_a_block_is_no_latency_of_the_next() {
 fn making_the_data_of_a_batch_is_no_latency_of_its_first() {
     let written = run_one("filename=null: rw=randwrite bs=1m size=32m iodepth=32 refill_buffers=1");
     let lat = &written.ways[Way::Write].lat;
-    // In a test build a megabyte takes a millisecond and more to fill.
+    // In a test build, filling a megabyte takes a millisecond or more.
     assert!(lat.count() == 32 && lat.max_ns() < 10_000_000, "{} to {}", lat.min_ns(), lat.max_ns());
 }

@@ -1,4 +1,4 @@
-//! Jobs over controllers that fail, lose and lie.
+//! Tests jobs over controllers that fail, lose data or lie.
 
 use adit_driver::bus::BusEvent;
 
@@ -39,7 +39,7 @@ fn a_lost_write_is_found_by_reading_back() {
 
 #[test]
 fn a_stale_block_is_found_in_a_later_pass() {
-    // The first pass is written whole; of the second, a part is dropped.
+    // The first pass is written in full; a part of the second is dropped.
     let options = "rw=randwrite bs=4k time_based runtime=20";
     let outcome =
         run_with(options, false, Verdict::Fail(Status::SUCCESS), |number| number > 1024 + 1000);
@@ -104,7 +104,7 @@ fn an_io_is_sent_again_as_often_as_it_is_allowed() {
 
 #[test]
 fn a_run_goes_on_after_the_controller_was_brought_back() {
-    // A completion too many breaks the protocol and takes the controller out of service.
+    // A surplus completion breaks the protocol and takes the controller out of service.
     let job = run_with("rw=randwrite bs=4k", true, Verdict::Twice, |number| {
         number == 300 || number == 700
     })
@@ -132,7 +132,7 @@ fn without_recover_the_reason_ends_the_job_whatever_is_tolerated() {
     }
 }
 
-/// A controller that is pulled out at its 300th write, and refuses to be reset: what is in flight stays with it.
+/// A controller that is removed at its 300th write and refuses to reset, so it keeps the I/Os in flight.
 fn pulled_out() -> Arc<SoftBus> {
     let options = "mem=4M,faults=remove@write:n=300".parse().expect("options");
     let bus = SoftBus::new(options, Drive::Thread).expect("a bus");
@@ -149,7 +149,7 @@ fn nothing_is_waited_for_that_cannot_come_back_and_no_wait_is_in_the_figures() {
     assert!(why.contains("the device is gone"), "{why}");
     let ways = &job.ways[Way::Write];
     assert!((200..300).contains(&ways.ios), "{}", ways.ios);
-    // It used to wait for longer than that, for buffers that a stuck controller keeps.
+    // A regression waited longer, for buffers that a stuck controller keeps.
     let wait = Duration::from_secs(5);
     assert!(ways.runtime < wait && job.elapsed < wait, "{:?}, {:?}", ways.runtime, job.elapsed);
 }
@@ -161,7 +161,7 @@ fn with_recover_a_device_that_is_away_is_waited_for() {
     request.run.recover = true;
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Longer than the first attempt to bring it back takes to come.
+            // Longer than the first recovery attempt takes to start.
             while !bus.with_controller(|controller| controller.is_removed()) {
                 std::thread::sleep(Duration::from_millis(10));
             }

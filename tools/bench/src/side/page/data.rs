@@ -1,4 +1,4 @@
-//! What a page is about: the entries of one report or several, by path, and the lines that go into one plot.
+//! The data of a page: entries of one or several reports, by path, and the lines of each plot.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,43 +11,41 @@ use super::plots::COLOURS;
 use crate::human::printable;
 use crate::way::Way;
 
-/// Everything that is told.
+/// All data of a page.
 #[derive(Debug)]
 pub(super) struct Data {
-    /// All entries; their targets are paths' names.
+    /// All entries; their targets are names of paths.
     pub(super) entries: Vec<Entry>,
-    /// Their medians, and ratios to the first path.
+    /// Medians, and ratios to the first path.
     pub(super) points: Vec<Point>,
-    /// The paths in order: targets, and reports where there are several.
+    /// The paths in order: targets, with their report if there are several.
     pub(super) paths: Vec<String>,
-    /// Whether ratios are of the same round; else of reports made apart.
+    /// Whether ratios compare rounds of one report, rather than separate reports.
     pub(super) is_paired: bool,
 }
 
-/// What goes into one plot.
+/// The contents of one plot.
 #[derive(Debug)]
 pub(super) struct Panel<'a> {
     /// What its lines have in common.
     pub(super) title: String,
-    /// The way it is about.
     pub(super) way: Way,
-    /// The lines.
     pub(super) lines: Vec<Line<'a>>,
 }
 
 /// One line: the rounds of a job on a path.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
-    /// How it differs from the others.
+    /// What distinguishes it from the others.
     pub(super) label: String,
-    /// Which colour.
+    /// Index of its colour.
     pub(super) colour: usize,
     /// Each round's figures.
     pub(super) rounds: Vec<&'a WayFigures>,
 }
 
 impl Data {
-    /// Takes reports together: each one's entries.
+    /// Combines reports.
     pub(super) fn of(reports: &[Report]) -> Data {
         let is_paired = reports.len() == 1;
         let (mut entries, mut points) = (Vec::new(), Vec::<Point>::new());
@@ -77,12 +75,12 @@ impl Data {
         Data { entries, points, paths, is_paired }
     }
 
-    /// Which colour a path has.
+    /// Returns the index of a path's colour.
     pub(super) fn colour_of_path(&self, path: &str) -> usize {
         self.paths.iter().position(|known| known == path).unwrap_or(0)
     }
 
-    /// Plots with a line for each path where there are several on a job; else with one for each job.
+    /// Returns plots with a line per path for jobs with several, else with a line per job.
     pub(super) fn panels(&self) -> Vec<Panel<'_>> {
         let mut panels: Vec<Panel<'_>> = Vec::new();
         let mut members: Vec<Vec<&Point>> = Vec::new();
@@ -132,7 +130,7 @@ impl Data {
         same.filter_map(|entry| entry.ways[point.way].as_ref()).collect()
     }
 
-    /// A job's options on a path.
+    /// Returns a job's options on a path.
     pub(super) fn options(&self, point: &Point) -> Option<&BTreeMap<String, String>> {
         self.entries.iter().find(|entry| is_of(entry, point)).map(|entry| &entry.options)
     }
@@ -142,7 +140,7 @@ fn is_of(entry: &Entry, point: &Point) -> bool {
     (&entry.job, &entry.sweep, &entry.target) == (&point.job, &point.sweep, &point.target)
 }
 
-/// Jobs of one way together, in about equal plots that have no more lines than there are colours.
+/// Groups jobs by way into plots of similar size, with no more lines than colours.
 fn by_way(points: Vec<&Point>) -> Vec<Vec<&Point>> {
     let of_way = |way| points.iter().copied().filter(move |point| point.way == way);
     let chunked = Way::ALL.into_iter().flat_map(|way| {
@@ -154,7 +152,7 @@ fn by_way(points: Vec<&Point>) -> Vec<Vec<&Point>> {
     chunked.collect()
 }
 
-/// `job iodepth=4`.
+/// Formats `job iodepth=4`.
 pub(super) fn job_text(point: &Point) -> String {
     let text = [printable(&point.job), printable(&sweep_text(&point.sweep))].join(" ");
     text.trim_end().to_owned()
@@ -165,7 +163,7 @@ fn path_name(file: &str, target: &str) -> String {
     [stem.unwrap_or_else(|| file.to_owned()), target.to_owned()].join(" ").trim_end().to_owned()
 }
 
-/// Reports were made apart from each other, so that no round of one belongs to one of the other.
+/// Compares with the first report. Reports are made separately, so their rounds do not correspond.
 fn compare_with_first_report(point: &mut Point, known: &[Point], reports: &[Report]) {
     let same = path_name(&reports[0].name, &point.target);
     let mut peers = known.iter().filter(|other| other.is_peer_of(point));

@@ -1,4 +1,4 @@
-//! The plots of a page: which there are for what was measured, and what is in them.
+//! Chooses the plots of a page and their contents.
 
 use std::collections::BTreeSet;
 
@@ -10,26 +10,25 @@ use super::plots::{Axis, Mark, Plot, Scale, short, tick};
 use crate::human::printable;
 use crate::way::Way;
 
-/// Percentiles that have bars.
+/// Percentiles with bars.
 const BARS: [(f64, &str); 5] =
     [(50.0, "p50"), (90.0, "p90"), (99.0, "p99"), (99.9, "p99.9"), (99.99, "p99.99")];
-/// Points of a line: more than there are pixels say nothing.
+/// Maximum points of a line, about one per pixel.
 const POINTS_MAX: usize = 600;
-/// Rows of the comparison of paths.
+/// Maximum rows of the comparison of paths.
 const ROWS_MAX: usize = 40;
-/// Letters of a row's name.
+/// Maximum characters of a row's name.
 const NAME_MAX: usize = 44;
 
-/// A plot and what is said of it.
+/// A plot with its captions.
 #[derive(Debug)]
 pub(super) struct Drawn {
     /// Its heading.
     pub(super) title: String,
-    /// What it shows, for those who do not see it.
+    /// A textual description, for screen readers.
     pub(super) description: String,
-    /// Lines' names and colours.
+    /// Names and colours of the lines.
     pub(super) legend: Vec<(String, usize)>,
-    /// The plot.
     pub(super) plot: Plot,
 }
 
@@ -41,12 +40,12 @@ fn drawn(panel: &Panel<'_>, lines: Vec<(String, usize)>, what: &str, plot: Plot)
     let title = format!("{}: {}", panel.title, panel.way.name());
     let names = lines.iter().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ");
     let description = format!("{what} of {title}, for {names}");
-    // A line that is alone and the only one of its job is what the title says.
+    // The title already names a single line of a single job.
     let is_told = lines.len() == 1 && lines[0].0 == panel.title;
     Drawn { description, title, legend: if is_told { Vec::new() } else { lines }, plot }
 }
 
-/// How many I/Os took no longer than what.
+/// Plots the share of I/Os by latency.
 pub(super) fn distribution(panel: &Panel<'_>) -> Option<Drawn> {
     let curves = panel.lines.iter().map(|line| (line, curve(&line.rounds)));
     let curves: Vec<_> = curves.filter(|(_, points)| points.len() > 1).collect();
@@ -59,7 +58,7 @@ pub(super) fn distribution(panel: &Panel<'_>) -> Option<Drawn> {
     let lines = curves.into_iter().map(|(line, points)| Mark::Line {
         colour: line.colour,
         points,
-        // Those few that a report has of percentiles only.
+        // Dots mark the few points of a report with percentiles only.
         dots: line.rounds.iter().any(|way| way.cdf.is_empty()),
         strength: 1.0,
     });
@@ -72,14 +71,14 @@ pub(super) fn distribution(panel: &Panel<'_>) -> Option<Drawn> {
     Some(drawn(panel, legend, "Distribution of latencies", plot))
 }
 
-/// Latencies, and which share of all was not slower, of all rounds together.
+/// Returns latencies with the share of I/Os that were not slower, over all rounds.
 fn curve(rounds: &[&WayFigures]) -> Vec<(f64, f64)> {
     const LAST: f64 = 0.99999;
     let Some(all) = together(rounds) else { return Vec::new() };
     let Some((_, total)) = all.cdf.last().filter(|(_, total)| *total > 0) else {
         return all.percentiles.iter().map(|(percent, ns)| (*ns, percent / 100.0)).collect();
     };
-    // The slowest of all is no percentile: it stands where the next nine would be, with half an I/O beyond it.
+    // The slowest I/O is no percentile; it is placed with half an I/O beyond it.
     let last = LAST.min(1.0 - 0.5 / *total as f64);
     let share = |count: u64| count as f64 / *total as f64;
     let shown = all.cdf.iter().map(|(ns, count)| (*ns as f64, share(*count)));
@@ -90,7 +89,7 @@ fn curve(rounds: &[&WayFigures]) -> Vec<(f64, f64)> {
     thinned(points)
 }
 
-/// As many of a line's points as can be told apart when it is drawn, and its ends.
+/// Keeps a line's ends and as many points as can be told apart.
 fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let step = Scale::Nines.position(0.99999) / POINTS_MAX as f64;
     let mut kept: Vec<(f64, f64)> = Vec::new();
@@ -115,7 +114,7 @@ fn together(rounds: &[&WayFigures]) -> Option<WayFigures> {
     Some(all)
 }
 
-/// A few percentiles beside each other.
+/// Plots a few percentiles as bars.
 pub(super) fn percentiles(panel: &Panel<'_>) -> Option<Drawn> {
     let known: Vec<(&Line<'_>, WayFigures)> =
         panel.lines.iter().filter_map(|line| Some((line, together(&line.rounds)?))).collect();
@@ -125,7 +124,7 @@ pub(super) fn percentiles(panel: &Panel<'_>) -> Option<Drawn> {
         for (place, (percent, _)) in BARS.iter().enumerate() {
             let Some(y) = figures.percentile(*percent) else { continue };
             let left = place as f64 - 0.4 + index as f64 * width;
-            // A little apart, so that bars of like colours are two.
+            // A gap separates bars of like colours.
             marks.push(Mark::Bar { colour: line.colour, x: (left, left + width * 0.92), y });
         }
     }
@@ -137,7 +136,7 @@ pub(super) fn percentiles(panel: &Panel<'_>) -> Option<Drawn> {
         _ => None,
     });
     let mut y = Axis::log("latency, logarithmic", heights.clone(), &|ns| tick(Metric::P99, ns));
-    // Bars begin a little below the shortest, so that it can be seen.
+    // Bars begin below the shortest, so that it is visible.
     let least = heights.fold(f64::MAX, f64::min);
     y.ends.0 = (least * 0.5).log10();
     let x = Axis::places("", BARS.iter().map(|(_, name)| (*name).to_owned()));
@@ -149,12 +148,12 @@ pub(super) fn percentiles(panel: &Panel<'_>) -> Option<Drawn> {
     ))
 }
 
-/// Seconds and rates of a round.
+/// Returns seconds and rates of a round.
 fn rates(round: &WayFigures, column: usize) -> Vec<(f64, f64)> {
     round.series.iter().map(|point| (point[0] / 1000.0, point[column])).collect()
 }
 
-/// The median of several rounds at each point of time that all have; none of one.
+/// Returns the median of several rounds at each common time; `None` for one round.
 fn middle(rounds: &[Vec<(f64, f64)>]) -> Option<Vec<(f64, f64)>> {
     let shortest = rounds.iter().map(Vec::len).min().filter(|_| rounds.len() > 1)?;
     let of_all = |index: usize, which: fn(&(f64, f64)) -> f64| {
@@ -163,7 +162,7 @@ fn middle(rounds: &[Vec<(f64, f64)>]) -> Option<Vec<(f64, f64)>> {
     (0..shortest).map(|index| Some((of_all(index, |p| p.0)?, of_all(index, |p| p.1)?))).collect()
 }
 
-/// Rates over time: of each round, and, where there are several, their median.
+/// Plots rates over time: each round, and their median if there are several.
 pub(super) fn over_time(panel: &Panel<'_>, metric: Metric) -> Option<Drawn> {
     let column = if metric == Metric::Bandwidth { 1 } else { 2 };
     let (mut faint, mut strong) = (Vec::new(), Vec::new());
@@ -200,14 +199,14 @@ pub(super) fn over_time(panel: &Panel<'_>, metric: Metric) -> Option<Drawn> {
     Some(drawn(panel, legend(&panel.lines), name, Plot { x, y, marks, rows: None }))
 }
 
-/// A line over an option: by what it is told from others, and through what it goes.
+/// A line over an option: its distinguishing parts and its points.
 struct Over<'a> {
     parts: Vec<String>,
     path: &'a str,
     points: Vec<(f64, f64)>,
 }
 
-/// A metric over an option that was swept, or that several jobs have different values of.
+/// Plots a metric over an option that was swept, or that differs between jobs.
 pub(super) fn over_option(data: &Data, option: &str, way: Way, metric: Metric) -> Option<Drawn> {
     let mut lines: Vec<Over<'_>> = Vec::new();
     for point in data.points.iter().filter(|point| point.way == way) {
@@ -223,7 +222,7 @@ pub(super) fn over_option(data: &Data, option: &str, way: Way, metric: Metric) -
     for line in &mut lines {
         line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
-    // Two points with one value are two jobs that differ in something else: no line.
+    // Two points with equal values are jobs that differ in something else, not a line.
     lines.retain(|Over { points, .. }| {
         points.len() > 2 && points.windows(2).all(|pair| pair[0].0 < pair[1].0)
     });
@@ -239,7 +238,7 @@ pub(super) fn over_option(data: &Data, option: &str, way: Way, metric: Metric) -
     Some(Drawn { description: format!("{title}, for {names}"), title, legend, plot })
 }
 
-/// Names of what the lines do not have in common. Lines that are paths have the paths' colours.
+/// Names the lines by what differs between them. Lines that are paths keep the paths' colours.
 fn legend_over(data: &Data, lines: &[Over<'_>]) -> Vec<(String, usize)> {
     let is_common = |part: &String| lines.iter().all(|line| line.parts.contains(part));
     let are_paths = lines.iter().all(|line| line.parts.iter().all(is_common));
@@ -281,15 +280,15 @@ fn plot_over(option: &str, metric: Metric, lines: Vec<(Vec<(f64, f64)>, usize)>)
     Plot { x, y, marks: marks.collect(), rows: None }
 }
 
-/// A job's value of an option, as a number above zero.
+/// Returns a job's value of an option, if it is a positive number.
 fn value_of(data: &Data, point: &Point, option: &str) -> Option<f64> {
     let swept = point.sweep.iter().find(|(name, _)| name == option).map(|(_, value)| value);
     let text = swept.or_else(|| data.options(point)?.get(option))?;
     crate::units::bytes(text).ok().filter(|value| *value > 0).map(|value| value as f64)
 }
 
-/// What else a point is told by: its blocks and the other values of the sweep; its job, too, where it was
-/// swept, for else the jobs are what makes the line.
+/// Returns what else identifies a point: its block size and the other sweep values. The job is included only if
+/// the option was swept, since otherwise the jobs form the line.
 fn parts_without(data: &Data, point: &Point, option: &str) -> Vec<String> {
     let is_swept = point.sweep.iter().any(|(name, _)| name == option);
     let mut parts = Vec::new();
@@ -308,7 +307,7 @@ fn parts_without(data: &Data, point: &Point, option: &str) -> Vec<String> {
     parts
 }
 
-/// How paths compare with the first, job by job.
+/// Plots the ratios of paths to the first, job by job.
 pub(super) fn paths(data: &Data, metric: Metric) -> Option<Drawn> {
     let ratio = |point: &Point| point.figure(metric).and_then(|figure| figure.ratio);
     let rows: Vec<(&Point, Estimate)> = data
@@ -324,7 +323,7 @@ pub(super) fn paths(data: &Data, metric: Metric) -> Option<Drawn> {
     let count = rows.len();
     let marks = rows.iter().enumerate().map(|(row, (point, ratio))| Mark::Whisker {
         colour: data.colour_of_path(&point.target),
-        // The first is on top.
+        // The first row is on top.
         at: (ratio.median, (count - 1 - row) as f64),
         within: (ratio.low, ratio.high),
     });
@@ -348,7 +347,7 @@ pub(super) fn paths(data: &Data, metric: Metric) -> Option<Drawn> {
     Some(Drawn { title: heading(metric).to_owned(), description, legend, plot })
 }
 
-/// A metric as it stands over a plot.
+/// Returns a metric's name for a plot's heading.
 fn heading(metric: Metric) -> &'static str {
     match metric {
         Metric::Iops => "IOPS",

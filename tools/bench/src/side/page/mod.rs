@@ -1,7 +1,7 @@
-//! `adit bench report`: one page of everything, that needs nothing else.
+//! `adit bench report`: one self-contained page of all results.
 //!
-//! Plots are in the page as SVG, and its style is, too: it opens without a network, on a phone and on paper. All text
-//! that comes from a report is escaped, here in [`escaped`] and in plots by the plotting crate.
+//! Plots are inline SVG and the style is inline, so the page opens without a network, on a phone and on paper.
+//! All text from reports is escaped, here in [`escaped`] and in plots by the plotting crate.
 
 mod data;
 mod draw;
@@ -25,7 +25,7 @@ use data::{Data, job_text};
 use draw::Drawn;
 use plots::{COLOURS, PALETTE};
 
-/// Plots of one kind; the figures of others are in the table.
+/// Maximum plots of one kind; the table has the remaining figures.
 const PLOTS_MAX: usize = 12;
 const STYLE: &str = include_str!("style.css");
 
@@ -39,7 +39,7 @@ pub(crate) struct ReportArgs {
     /// Reports; with several, the others are compared with the first
     #[arg(required = true, value_name = "FILE")]
     reports: Vec<PathBuf>,
-    /// Where the page goes instead of standard output
+    /// File for the page instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The page's heading
@@ -50,13 +50,13 @@ pub(crate) struct ReportArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// A usage error for what is no report; a failure when the page cannot be written.
+/// A usage error if a file is no report; a failure when the page cannot be written.
 pub(crate) fn report(args: &ReportArgs) -> Result<()> {
     let page = page(&args.title, &alike(&args.reports)?)?;
     Output::open(args.output.as_deref())?.write(&page)
 }
 
-/// The reports; several have latencies of the same kind, where there is one that all have.
+/// Reads the reports; several use the same kind of latency if they have one in common.
 fn alike(paths: &[PathBuf]) -> Result<Vec<Report>> {
     let mut reports = paths.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>>>()?;
     if reports.len() < 2 {
@@ -75,7 +75,6 @@ fn alike(paths: &[PathBuf]) -> Result<Vec<Report>> {
     Ok(reports)
 }
 
-/// The page of reports.
 fn page(title: &str, reports: &[Report]) -> Result<String> {
     let data = Data::of(reports);
     let title = escaped(&printable(title));
@@ -96,7 +95,7 @@ fn page(title: &str, reports: &[Report]) -> Result<String> {
     ))
 }
 
-/// Text that does nothing in HTML, in text and in attributes.
+/// Escapes text for HTML content and attributes.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -112,7 +111,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Rules for what the legends' squares are filled with; plots have the same colours in them.
+/// Returns the style rules of the legends' squares, in the plots' colours.
 fn colours() -> String {
     let rule = |(index, colour): (usize, &plotters::style::RGBColor)| {
         let plotters::style::RGBColor(red, green, blue) = colour;
@@ -153,7 +152,7 @@ fn samples(point: &Point) -> usize {
     point.figures.iter().map(|figure| figure.samples.len()).max().unwrap_or(0)
 }
 
-/// What is to be known before figures are believed.
+/// Formats the reports' remarks.
 fn remarks(reports: &[Report]) -> String {
     let all: Vec<&String> = reports.iter().flat_map(|report| &report.remarks).collect();
     if all.is_empty() {
@@ -164,7 +163,7 @@ fn remarks(reports: &[Report]) -> String {
     format!("<section>\n<h2>Remarks</h2>\n<ul class=\"remarks\">\n{items}</ul>\n</section>\n")
 }
 
-/// All figures in a table.
+/// Formats all figures as a table.
 fn summary(data: &Data) -> String {
     let has_ratio = data.points.iter().any(|point| ratio(point).is_some());
     let many = data.paths.len() > 1;
@@ -212,7 +211,7 @@ fn ratio(point: &Point) -> Option<Estimate> {
     point.figure(Metric::Iops)?.ratio
 }
 
-/// What the table's figures are, and how sure its ratios.
+/// Explains the table's figures and the confidence of its ratios.
 fn note(data: &Data) -> String {
     let rounds = data.points.iter().map(samples).max().unwrap_or(1);
     let mut sentences = Vec::new();
@@ -290,7 +289,7 @@ fn by_panel(data: &Data) -> Result<String> {
         + &section("Bandwidth over time", "", bandwidth)?)
 }
 
-/// A heading and its plots; nothing where there are none.
+/// Formats a heading and its plots; empty without plots.
 fn section(heading: &str, note: &str, plots: Vec<Drawn>) -> Result<String> {
     if plots.is_empty() {
         return Ok(String::new());

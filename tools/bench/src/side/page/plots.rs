@@ -1,7 +1,7 @@
-//! Plots as SVG to be put into a page.
+//! Plots as inline SVG.
 //!
-//! Axes are mapped here, to positions that are linear for the plotting crate: so a scale of nines is as easy as any
-//! other. Colours are a light page's; the page's style replaces them, by name, where it is dark.
+//! Axes are mapped here to positions that are linear for the plotting crate, which makes scales such as nines
+//! simple. Colours suit a light page; on a dark one, the page's style replaces them by name.
 
 use std::fmt::Display;
 
@@ -13,23 +13,22 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::super::figures::Metric;
 
-/// More marks than an axis has room for.
+/// Maximum marks on an axis.
 const TICKS_MAX: usize = 20;
-/// Twice what is shown: coordinates are whole numbers, and lines are smoother so.
+/// Twice the displayed size: coordinates are integers, and this makes lines smoother.
 const WIDTH: u32 = 1280;
 const HEIGHT: u32 = 700;
 const FONT: &str = "system-ui, sans-serif";
 const FONT_SIZE: u32 = 33;
-/// What letters are drawn in.
+/// Colour of text.
 pub(super) const INK: RGBColor = RGBColor(0x4A, 0x54, 0x60);
-/// Lines behind everything.
+/// Colour of grid lines.
 pub(super) const GRID: RGBColor = RGBColor(0xE1, 0xE5, 0xEA);
-/// The line that others are compared with.
+/// Colour of the reference line.
 pub(super) const RULE: RGBColor = RGBColor(0x8A, 0x94, 0xA0);
 
-/// How many colours there are.
 pub(super) const COLOURS: usize = 8;
-/// Okabe and Ito's, which most people can tell apart.
+/// Okabe and Ito's palette, which most people can tell apart.
 pub(super) const PALETTE: [RGBColor; COLOURS] = [
     RGBColor(0x00, 0x72, 0xB2),
     RGBColor(0xD5, 0x5E, 0x00),
@@ -41,19 +40,18 @@ pub(super) const PALETTE: [RGBColor; COLOURS] = [
     RGBColor(0x5F, 0x5F, 0x5F),
 ];
 
-/// How values become positions.
+/// Maps values to positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
-    /// As they are.
+    /// Unchanged.
     Linear,
     /// By powers of ten.
     Log,
-    /// Shares below 1 by how many nines they have: 0.9 is one, 0.99 two.
+    /// Shares below 1 by their number of nines: 0.9 is one, 0.99 two.
     Nines,
 }
 
 impl Scale {
-    /// The position of a value.
     pub(super) fn position(self, value: f64) -> f64 {
         match self {
             Scale::Linear => value,
@@ -63,21 +61,19 @@ impl Scale {
     }
 }
 
-/// An axis: where it begins and ends, and its marks.
+/// An axis with its ends and marks.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
-    /// What it is of.
     pub(super) title: String,
-    /// How values become positions.
     pub(super) scale: Scale,
     /// Its ends, as positions.
     pub(super) ends: (f64, f64),
-    /// Positions and what is written there.
+    /// Positions and their labels.
     pub(super) ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
-    /// From zero to the greatest of `values`.
+    /// Creates an axis from zero to the greatest of `values`.
     pub(super) fn from_zero(
         title: &str,
         values: impl Iterator<Item = f64>,
@@ -87,19 +83,20 @@ impl Axis {
         Axis::linear(title, 0.0, if greatest > 0.0 { greatest * 1.05 } else { 1.0 }, show)
     }
 
-    /// From `low` to `high`, with marks at round numbers.
+    /// Creates an axis from `low` to `high`, with marks at round numbers.
     pub(super) fn linear(title: &str, low: f64, high: f64, show: &dyn Fn(f64) -> String) -> Axis {
         let step = round_step((high - low) / 6.0);
         let first = (low / step).ceil() as i64;
         let last = (high / step).floor() as i64;
         let at = |index: i64| index as f64 * step;
-        // A report can hold numbers so large that steps are lost in them.
+        // A report may hold numbers too large to resolve the steps.
         let ticks =
             (first..=last).take(TICKS_MAX).map(|index| (at(index), show(at(index)))).collect();
         Axis { title: title.to_owned(), scale: Scale::Linear, ends: (low, high), ticks }
     }
 
-    /// Over the powers of ten that hold all `values`, or, where they are close, from the least to the greatest.
+    /// Creates an axis over the powers of ten that hold all `values`, or, if they are close, from the least to
+    /// the greatest.
     pub(super) fn log(
         title: &str,
         values: impl Iterator<Item = f64>,
@@ -110,7 +107,7 @@ impl Axis {
             .fold((f64::MAX, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
         let (low, high) = if high > 0.0 { (low, high) } else { (1.0, 10.0) };
         let ends = ((low * 0.9).log10(), (high * 1.1).log10());
-        // Few decades have room for marks between.
+        // Few decades leave room for marks in between.
         let decades = ends.1 - ends.0;
         let steps: &[f64] = if decades < 1.0 {
             &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0]
@@ -126,7 +123,7 @@ impl Axis {
         Axis { title: title.to_owned(), scale: Scale::Log, ends, ticks }
     }
 
-    /// Shares of all, from none to 99.999 %.
+    /// Creates an axis of shares from 0 to 99.999 %.
     pub(super) fn nines(title: &str) -> Axis {
         let shares = [
             (0.0, "0"),
@@ -142,7 +139,7 @@ impl Axis {
         Axis { title: title.to_owned(), scale: Scale::Nines, ends: (0.0, 5.05), ticks }
     }
 
-    /// One place for each of `labels`, at 0, 1, 2, ...
+    /// Creates an axis with a place for each of `labels`, at 0, 1, 2, ...
     pub(super) fn places(title: &str, labels: impl Iterator<Item = String>) -> Axis {
         let ticks: Vec<(f64, String)> =
             labels.enumerate().map(|(place, label)| (place as f64, label)).collect();
@@ -156,7 +153,7 @@ impl Axis {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, not below `least`.
+/// Returns 1, 2 or 5 times a power of ten, not below `least`.
 fn round_step(least: f64) -> f64 {
     if !(least > 0.0 && least.is_finite()) {
         return 1.0;
@@ -166,60 +163,58 @@ fn round_step(least: f64) -> f64 {
     step.unwrap_or(10.0) * power
 }
 
-/// Something drawn; values, not positions.
+/// A drawn element, in values rather than positions.
 #[derive(Clone, Debug)]
 pub(super) enum Mark {
-    /// A line through points, with dots on them where they are few.
+    /// A line through points.
     Line {
-        /// Which colour.
+        /// Index of its colour.
         colour: usize,
-        /// The points.
         points: Vec<(f64, f64)>,
-        /// Whether each point is one that was measured, and so has a dot.
+        /// Whether the points are measurements and get dots.
         dots: bool,
-        /// How strong, to 1.
+        /// Opacity, up to 1.
         strength: f64,
     },
     /// A bar from the bottom.
     Bar {
-        /// Which colour.
+        /// Index of its colour.
         colour: usize,
-        /// From, to.
+        /// Left and right end.
         x: (f64, f64),
-        /// How high.
+        /// Height.
         y: f64,
     },
-    /// A dot with what it lies within, along x.
+    /// A dot with a horizontal interval.
     Whisker {
-        /// Which colour.
+        /// Index of its colour.
         colour: usize,
         /// The dot.
         at: (f64, f64),
-        /// From, to.
+        /// The ends of the interval.
         within: (f64, f64),
     },
-    /// A vertical line from bottom to top.
+    /// A vertical line.
     Rule(f64),
 }
 
-/// A plot.
 #[derive(Clone, Debug)]
 pub(super) struct Plot {
-    /// Left to right.
+    /// The horizontal axis.
     pub(super) x: Axis,
-    /// Bottom to top.
+    /// The vertical axis.
     pub(super) y: Axis,
-    /// In the order in which they are drawn.
+    /// In drawing order.
     pub(super) marks: Vec<Mark>,
-    /// How many rows of labels it is high, where those are on the left; else it is of the usual height.
+    /// With labels on the left, the number of rows, which determines the height.
     pub(super) rows: Option<usize>,
 }
 
 impl Plot {
-    /// Its SVG.
+    /// Renders it as SVG.
     ///
     /// # Errors
-    /// What the plotting crate says, which is a defect of this program.
+    /// The plotting crate's error, which is a defect of this program.
     pub(super) fn svg(&self) -> Result<String, String> {
         let mut svg = String::new();
         self.draw(SVGBackend::with_string(&mut svg, self.size())).map_err(|why| why.to_string())?;
@@ -239,7 +234,7 @@ impl Plot {
         let (x, y) = (&self.x, &self.y);
         let widest =
             y.ticks.iter().map(|(_, label)| label.chars().count()).max().unwrap_or(0) as u32;
-        // A letter is a little more than half as wide as high.
+        // A character is a little wider than half its height.
         let left = if self.rows.is_some() { widest * 17 + 24 } else { 170 };
         let mut chart = ChartBuilder::on(&root)
             .margin(16)
@@ -267,7 +262,7 @@ impl Plot {
         Ok(())
     }
 
-    /// What a mark is made of, at its positions.
+    /// Returns the elements of a mark, at their positions.
     fn elements<B: DrawingBackend>(&self, mark: &Mark) -> Vec<DynElement<'static, B, (f64, f64)>>
     where
         B::ErrorType: 'static,
@@ -305,7 +300,7 @@ impl Plot {
     }
 }
 
-/// Positions are the crate's values: it draws the marks where they are, with what is written there.
+/// The plotting crate's values are positions; ticks supply the labels.
 impl Ranged for Axis {
     type FormatOption = NoDefaultFormatting;
     type ValueType = f64;
@@ -333,20 +328,20 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// A number in few digits, without zeros that say nothing: `0.5`, `20`.
+/// Formats a number with few digits and no trailing zeros: `0.5`, `20`.
 pub(super) fn short(number: f64) -> String {
     let decimals = if number.abs() >= 0.1 { 2 } else { 5 };
     let text = format!("{number:.decimals$}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A round value of `metric` for an axis: `200 µs`, `1.5 M`.
+/// Formats a round value of `metric` for an axis: `200 µs`, `1.5 M`.
 pub(super) fn tick(metric: Metric, value: f64) -> String {
     let (number, unit) = prefixed(metric, value);
     spaced(short(number), unit)
 }
 
-/// A value of `metric` in three digits: `204 µs`, `1.53 M`.
+/// Formats a value of `metric` with three digits: `204 µs`, `1.53 M`.
 pub(super) fn value(metric: Metric, value: f64) -> String {
     let (number, unit) = prefixed(metric, value);
     let is_whole = unit.is_empty() || unit == "ns" || unit == "B/s";

@@ -1,4 +1,4 @@
-//! The loops on a model of a store: exact, and told to lie where a test asks for it.
+//! Tests the loops on an exact model of a store, which gives wrong answers on request.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +17,7 @@ use crate::failure::{Failure, Result};
 const BYTES: u64 = 5000;
 const DEPTH: usize = 8;
 
-/// A store in memory with an exact LRU of so many objects.
+/// A store in memory with an exact LRU of `capacity` objects.
 struct Model {
     device: Device,
     now: Cell<u64>,
@@ -26,7 +26,7 @@ struct Model {
     clock: u64,
     waiting: VecDeque<Done>,
     most_waiting: usize,
-    /// Which answer of a get is wrong, counted from 1.
+    /// The get whose answer is wrong, counted from 1.
     lies_at: u64,
     runs: u64,
 }
@@ -101,7 +101,7 @@ impl Bed for Model {
     }
 
     fn poll(&mut self, _now: Time, done: &mut dyn FnMut(Done)) -> usize {
-        // One of two now, the other later.
+        // Answers half now, the rest later.
         let count = self.waiting.len().div_ceil(2);
         self.waiting.drain(..count).for_each(&mut *done);
         count
@@ -116,7 +116,7 @@ impl Bed for Model {
     }
 }
 
-/// Runs `load` with a watch that lasts for so many looks.
+/// Runs `load` with a watch that lasts for `looks` calls.
 fn run(
     model: &mut Model,
     looks: u64,
@@ -199,7 +199,8 @@ fn objects_of_another_size_are_told_with_what_to_do() {
     assert!(failure.expect("refused").to_string().contains("--object-bytes"));
 }
 
-/// Prefix hits of an exact LRU: the leading run that is there, then every block touched or put in order.
+/// Returns the prefix hits of an exact LRU: the existing leading blocks; then all blocks are touched or put in
+/// order.
 fn oracle(trace: &[TraceRequest], capacity: usize) -> u64 {
     let mut order: Vec<u64> = Vec::new();
     let mut hits = 0;
@@ -217,7 +218,7 @@ fn oracle(trace: &[TraceRequest], capacity: usize) -> u64 {
     hits
 }
 
-/// Requests that share prefixes, some of them with a block twice.
+/// Requests that share prefixes, some with a repeated block.
 fn trace() -> Vec<TraceRequest> {
     let request = |n: u64| {
         let (tree, length) = (n * n % 7, 3 + n % 11);

@@ -1,10 +1,10 @@
-//! What fails in the middle is undone, and what cannot be undone is told.
+//! Tests that failures in the middle are undone, and that what cannot be undone is reported.
 
 use nix::errno::Errno;
 
 use super::*;
 
-/// How many changes it takes to bind both drives.
+/// Counts the changes needed to bind both drives.
 fn changes() -> usize {
     let mut world = World::new(&two_drives(), 0);
     done(bind(&mut world, &[A, B], None));
@@ -61,7 +61,7 @@ fn a_grant_that_fails_is_undone_with_its_device() {
 
 #[test]
 fn a_wish_to_end_is_heeded_between_any_two_changes() {
-    // After the last one there is nothing left to be interrupted.
+    // Nothing can be interrupted after the last change.
     for at in 0..changes() - 1 {
         let mut world = World::new(&two_drives(), at as u64);
         let before = world.snapshot();
@@ -135,7 +135,7 @@ fn one_device_that_cannot_go_back_does_not_keep_the_others() {
 
 #[test]
 fn what_is_opened_after_the_first_look_is_not_taken() {
-    // The first two changes are the module and A's record; the last look at B comes after A was taken.
+    // The first two changes are the module and A's record; the last check of B follows the binding of A.
     for (at, bdf, file) in [(0, A, "/dev/nvme0n1"), (3, B, "/dev/ng1n2"), (4, B, "/dev/nvme1")] {
         let mut world = World::new(&two_drives(), at as u64);
         let before = world.snapshot();

@@ -1,8 +1,8 @@
-//! Grants and drives that share an IOMMU group, which has one file for all of them.
+//! Tests grants and drives that share an IOMMU group and thus one file.
 
 use super::*;
 
-/// Two drives in one group, and alice.
+/// Two drives in one group, and a user alice.
 fn one_group(seed: u64) -> World {
     let world = World::new(&[Drive::new(A, 12), Drive::new(B, 12)], seed);
     world.kernel.put("/etc/passwd".as_ref(), "alice:x:1000:1000::/home/alice:/bin/sh\n");
@@ -36,7 +36,7 @@ fn a_neighbour_bound_without_a_user_is_not_opened_by_another_grant_unasked() {
 
     done(bind_with(&mut world, &BindArgs { with_group: true, ..for_alice(&[A]) }, None));
     assert_eq!(owner(&world).as_deref(), Some("1000"));
-    // It was agreed to for good, so binding at boot asks no more.
+    // The agreement is permanent, so binding at boot does not ask again.
     world.boot();
     done(bind_with(&mut world, &recorded_args(), None));
     assert_eq!(owner(&world).as_deref(), Some("1000"));
@@ -49,7 +49,7 @@ fn a_drive_is_not_bound_into_a_granted_group_unasked() {
     world.kernel.unbind_by_hand(B);
     done(bind_with(&mut world, &for_alice(&[A]), None));
     let before = world.snapshot();
-    // Its contents cannot be seen without a driver.
+    // Its contents are not visible without a driver.
     let alone = BindArgs { force_erase_signature: true, ..bind_args(&[B]) };
     let why = failure(bind_with(&mut world, &alone, None));
     assert!(why.contains("so alice could also open 0000:02:00.0; add --user alice"), "{why}");

@@ -1,16 +1,16 @@
-//! Killed at each step: `restore` completes every time, and the machine is as it was.
+//! Kills the run at each step: `restore` always completes it and leaves the machine as before.
 
 use super::*;
 
-/// What a process can be cut off by.
+/// The ways a process can be killed at a change.
 const KILLS: [Fault; 3] = [Fault::KilledBefore, Fault::KilledAmid, Fault::KilledAfter];
 
-/// A machine in which nothing is bound.
+/// A machine without bound devices.
 fn idle(seed: u64) -> World {
     World::new(&two_drives(), seed)
 }
 
-/// A machine in which both drives are bound.
+/// A machine with both drives bound.
 fn bound(seed: u64) -> World {
     let mut world = idle(seed);
     done(bind(&mut world, &[A, B], None));
@@ -24,28 +24,28 @@ fn driverless(seed: u64) -> World {
     world
 }
 
-/// How many changes `work` makes on the machine that `make` makes.
+/// Counts the changes of `work` on the machine made by `make`.
 fn changes(make: fn(u64) -> World, work: impl Fn(&mut World, Blow)) -> usize {
     let mut world = make(0);
     work(&mut world, None);
     world.kernel.made().len()
 }
 
-/// Every change of `work` with every way to be cut off at it.
+/// Returns every way of being killed at every change of `work`.
 fn blows(make: fn(u64) -> World, work: impl Fn(&mut World, Blow)) -> impl Iterator<Item = Blow> {
     let count = changes(make, work);
     assert!(count >= 5, "only {count} changes");
     (0..count).flat_map(|at| KILLS.map(|kill| Some((at, kill))))
 }
 
-/// What a machine looks like on which nothing was ever done, after `boots` more boots.
+/// Returns the files of an unchanged machine after `boots` more boots.
 fn untouched(make: fn(u64) -> World, boots: u32) -> Files {
     let mut world = make(0);
     (0..boots).for_each(|_| world.boot());
     world.snapshot()
 }
 
-/// A machine without an IOMMU, whose VFIO can do without.
+/// A machine without an IOMMU, whose VFIO supports that.
 fn unfenced(seed: u64) -> World {
     let drives = [A, B].map(|bdf| Drive { group: None, ..Drive::new(bdf, 0) });
     let world = World::new(&drives, seed);
@@ -57,7 +57,7 @@ fn bind_both(world: &mut World, blow: Blow) {
     expect(bind_with(world, &both(), blow), blow);
 }
 
-/// Both drives, also where no driver shows what one holds.
+/// Requests both drives, even if no driver shows their contents.
 fn both() -> BindArgs {
     BindArgs { force_erase_signature: true, ..bind_args(&[A, B]) }
 }
@@ -154,7 +154,7 @@ fn a_reboot_after_the_kill_changes_nothing_of_that() {
 
 #[test]
 fn a_restore_that_is_killed_too_is_completed_by_the_next() {
-    // One drive of the two, as these are many.
+    // Only one of the two drives, to limit the number of cases.
     let bind_one = |world: &mut World, blow| expect(bind(world, &[B], blow), blow);
     let before = untouched(idle, 0);
     for (seed, first) in blows(idle, bind_one).enumerate() {
@@ -190,7 +190,7 @@ fn after_a_kill_bind_says_what_is_to_be_done_first() {
         bind_both(&mut world, blow);
         let (all, a) = (world.snapshot(), driver(&world, A));
         match bind(&mut world, &[A], None).expect("not killed") {
-            // Nothing was begun with it, or everything was done.
+            // Either nothing was begun, or everything was done.
             Ok(bound) => assert_eq!(bound.len(), 1),
             Err(why) => {
                 assert!(why.to_string().contains("run 'adit setup restore' first"), "{why}");

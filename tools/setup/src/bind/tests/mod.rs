@@ -1,4 +1,4 @@
-//! `bind`, `unbind` and `restore` on a simulated machine.
+//! Tests `bind`, `unbind` and `restore` on a simulated machine.
 
 mod failures;
 mod groups;
@@ -20,10 +20,10 @@ use crate::simulated::{Drive, Fault, Killed, World};
 const A: &str = "0000:01:00.0";
 const B: &str = "0000:02:00.0";
 
-/// Files and links with what they say.
+/// Files and links with their contents.
 type Files = BTreeMap<PathBuf, String>;
 
-/// Two drives in groups of their own, one with two namespaces.
+/// Two drives in separate groups, one with two namespaces.
 fn two_drives() -> Vec<Drive> {
     vec![Drive::new(A, 12), Drive { namespaces: 2, ..Drive::new(B, 13) }]
 }
@@ -52,7 +52,7 @@ fn unbind_args(devices: &[&str]) -> UnbindArgs {
     }
 }
 
-/// What happens at which change.
+/// A fault and the change it happens at.
 type Blow = Option<(usize, Fault)>;
 
 fn bind(
@@ -86,27 +86,27 @@ fn restore(
     world.run(blow, super::restore::restore)
 }
 
-/// Runs through, or the test ends.
+/// Requires success.
 fn done<T>(ended: std::result::Result<Result<T>, Killed>) -> T {
     ended.expect("not killed").expect("no failure")
 }
 
-/// The message of a run that fails.
+/// Requires a failure and returns its message.
 fn failure<T: Debug>(ended: std::result::Result<Result<T>, Killed>) -> String {
     ended.expect("not killed").expect_err("a failure").to_string()
 }
 
-/// The driver that a device has.
+/// Returns a device's driver.
 fn driver(world: &World, bdf: &str) -> Option<String> {
     world.root.link_name(format!("/sys/bus/pci/devices/{bdf}/driver"))
 }
 
-/// The changes of the last run, as told to the person.
+/// Returns the changes of the last run as shown to the user.
 fn told(world: &World) -> Vec<String> {
     world.kernel.made().iter().map(Change::to_string).collect()
 }
 
-/// Nothing is different from `before`; `what` says after what.
+/// Asserts that nothing differs from `before`; `what` describes the case.
 fn same(world: &World, before: &Files, what: impl Debug) {
     let after = world.snapshot();
     let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
@@ -185,7 +185,7 @@ fn what_others_have_bound_is_left_to_them() {
     same(&world, &before, "");
 }
 
-/// Another tool's way, or a person's.
+/// Binds a device as another tool or a user would.
 fn take_by_hand(world: &mut World, bdf: &str, driver: &str) {
     let device = format!("/sys/bus/pci/devices/{bdf}");
     world.kernel.load(driver);

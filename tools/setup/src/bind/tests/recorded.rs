@@ -1,8 +1,8 @@
-//! `bind --recorded`, as at boot.
+//! Tests `bind --recorded`, as at boot.
 
 use super::*;
 
-/// A machine whose drives are bound, booted again.
+/// A machine rebooted with its drives recorded as bound.
 fn booted(seed: u64) -> World {
     let mut world = World::new(&two_drives(), seed);
     done(bind(&mut world, &[A, B], None));

@@ -1,4 +1,4 @@
-//! What is not taken, with its reason; and that nothing is touched then.
+//! Tests refusals and their reasons, and that nothing is changed then.
 
 use super::*;
 
@@ -149,7 +149,7 @@ fn a_signature_is_erased_by_force_with_a_way_back() {
     done(bind_with(&mut world, &args, None));
     let directory = "/var/lib/adit/setup/erased/0000:02:00.0-1";
     let told = told(&world);
-    // What can fail comes first.
+    // Steps that can fail come first.
     assert_eq!(told[0], "modprobe vfio-pci");
     assert_eq!(told[1], format!("write {directory}/README"));
     assert_eq!(told[2], format!("env HOME={directory} wipefs --all --backup /dev/nvme1n2"));
@@ -160,7 +160,7 @@ fn a_signature_is_erased_by_force_with_a_way_back() {
         "dd if={directory}/wipefs-nvme1n2-0x00000438.bak of=/dev/nvme1n2 bs=1 seek=1080 conv=notrunc"
     );
     assert!(readme.contains(&remedy), "{readme}");
-    // The next erasing does not write over these copies.
+    // The next run does not overwrite these copies.
     done(restore(&mut world, None));
     sign(&mut world, "nvme1n1");
     done(bind_with(&mut world, &args, None));

@@ -1,4 +1,4 @@
-//! The way back from states that others have made.
+//! Tests the return of devices from states that other tools or users caused.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn what_another_tool_has_bound_since_the_boot_is_not_ours() {
     take_by_hand(&mut world, A, "vfio-pci");
     let bound = done(bind(&mut world, &[A], None));
     assert_eq!(bound[0].state, State::BoundByOthers);
-    // Nothing is unbound, so that it is in use is in no way.
+    // Nothing is unbound, so users of the device do not matter.
     world.kernel.open("/dev/vfio/12");
     let returned = done(restore(&mut world, None));
     assert_eq!(returned[0].sentence(false), "0000:01:00.0 is left alone, and its record removed");

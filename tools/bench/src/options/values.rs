@@ -90,6 +90,7 @@ pub enum Distribution {
     },
     /// Normal, with a deviation in percent of the region.
     Normal {
+        /// The standard deviation, in percent of the region.
         deviation: f64,
         /// As for Zipf.
         center: Option<f64>,

@@ -54,6 +54,7 @@ pub struct Written {
     pub(crate) place: Place,
 }
 
+/// A section of a job file, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenSection {
     /// Its name; `None` for defaults of the sections after it.

@@ -23,6 +23,7 @@ impl Stream {
         Stream { key: mix(seed ^ mix(pass ^ mix(purpose))) }
     }
 
+    /// Returns the number at `index`.
     #[inline]
     pub fn at(self, index: u64) -> u64 {
         mix(self.key.wrapping_add(index.wrapping_mul(GOLDEN)))

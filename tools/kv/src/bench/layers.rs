@@ -37,6 +37,7 @@ pub struct Blocks {
 /// A transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
+    /// KV blocks.
     pub blocks: u64,
     /// Bytes of tensors.
     pub bytes: u64,
@@ -69,6 +70,7 @@ impl Blocks {
         Ok(Blocks { layout, id, contents, memory: Vec::new() })
     }
 
+    /// Returns the number of layers of a block.
     pub fn layers(&self) -> u32 {
         self.layout.block().layers
     }

@@ -166,6 +166,7 @@ pub enum Use {
     Open {
         /// The block device.
         device: String,
+        /// The process that has it open.
         process: Process,
     },
     /// The kernel exports it, as a target of NVMe over fabrics or SCSI.
@@ -186,6 +187,7 @@ pub enum Use {
     },
 }
 
+/// A process of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
     /// Its id.

@@ -77,7 +77,7 @@ pub(crate) fn run(
 /// Runs all jobs on an open device instead of their targets.
 ///
 /// # Errors
-/// As [`run`].
+/// When a queue or memory cannot be had, or an option contradicts the device; what goes wrong later is in the outcome.
 pub fn run_on(
     request: &Request,
     target: &Target,

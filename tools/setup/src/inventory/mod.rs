@@ -202,10 +202,10 @@ pub struct Signature {
     /// The block device.
     pub(crate) device: String,
     /// Its byte offset.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Its type: `ext4`, `LVM2_member`, `linux_raid_member`, `zfs_member`, `gpt`, …
     #[serde(rename = "type")]
-    pub(crate) kind: String,
+    pub kind: String,
     /// Its usage: `filesystem`, `raid`, `partition-table`, `crypto` or `other`.
     pub(crate) usage: String,
     pub(crate) label: Option<String>,

@@ -20,6 +20,9 @@ const CQE_WORDS: usize = 2;
 /// The phase tag in a completion's last dword.
 const PHASE: u32 = 1 << 16;
 
+const _: () = assert!(SQE_WORDS * size_of::<u64>() == size_of::<Sqe>());
+const _: () = assert!(CQE_WORDS * size_of::<u64>() == size_of::<Cqe>());
+
 /// A shadow doorbell and its event index: 32-bit words in the pages given to the controller with Doorbell
 /// Buffer Config.
 #[derive(Debug)]
@@ -36,23 +39,33 @@ impl Shadow {
     /// Clears the values of an earlier queue with this identifier: a controller trusts the shadow as soon as
     /// the new queue exists.
     pub(crate) fn clear(&self) {
+        self.assert_inside();
         self.doorbells.dwords()[self.index].store(0, Ordering::Relaxed);
         self.events.dwords()[self.index].store(0, Ordering::Relaxed);
     }
 
     /// Publishes `value`; returns whether to ring the real doorbell too.
     fn publish(&self, old: u32, value: u32) -> bool {
+        debug_assert!(old.max(value) <= u32::from(u16::MAX), "positions have 16 bits");
         barrier::before_doorbell();
         self.doorbells.dwords()[self.index].store(value.to_le(), Ordering::Relaxed);
         barrier::between_shadow_and_event();
         let event = u32::from_le(self.events.dwords()[self.index].load(Ordering::Relaxed));
         self.ring_always || passed(event as u16, old as u16, value as u16)
     }
+
+    /// Asserts that both pages have the word.
+    fn assert_inside(&self) {
+        assert!(self.index < self.doorbells.dwords().len(), "a shadow doorbell lies in its page");
+        assert!(self.index < self.events.dwords().len(), "an event index lies in its page");
+    }
 }
 
 /// Returns whether going from `old` to `new` passes `event`, modulo 2^16.
 fn passed(event: u16, old: u16, new: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+    let is_passed = new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old);
+    debug_assert!(!is_passed || old != new, "a position that stays passes nothing");
+    is_passed
 }
 
 /// A doorbell and its last value.
@@ -65,16 +78,19 @@ pub(crate) struct Bell {
 
 impl Bell {
     pub(crate) fn new(doorbell: Doorbell, shadow: Option<Shadow>) -> Bell {
+        shadow.iter().for_each(Shadow::assert_inside);
         Bell { doorbell, shadow, last: 0 }
     }
 
     fn set_shadow(&mut self, shadow: Shadow) {
+        shadow.assert_inside();
         shadow.doorbells.dwords()[shadow.index].store(self.last.to_le(), Ordering::Relaxed);
         self.shadow = Some(shadow);
     }
 
     #[inline(always)]
     fn ring(&mut self, value: u32) {
+        debug_assert!(value <= u32::from(u16::MAX), "a position has 16 bits");
         let old = std::mem::replace(&mut self.last, value);
         if self.shadow.as_ref().is_none_or(|shadow| shadow.publish(old, value)) {
             self.doorbell.ring(value);
@@ -108,15 +124,18 @@ impl SubmissionRing {
     /// free.
     #[inline(always)]
     pub(crate) fn push(&mut self, command: [u64; SQE_WORDS]) {
+        let at = self.tail();
         for (word, value) in self.entries.current().iter().zip(command) {
             word.store(value.to_le(), Ordering::Relaxed);
         }
         self.entries.advance();
+        debug_assert_ne!(self.tail(), at, "the next entry has another place");
     }
 
     /// Returns the entries pushed since the last ring, never announced to the device. It can still access
     /// them and may have changed them.
     pub(crate) fn unsent(&self) -> Vec<Sqe> {
+        assert!(self.bell.last < self.depth(), "the device was told of an entry of the ring");
         let mut ring = self.entries.clone();
         ring.move_to(self.bell.last);
         let mut unsent = Vec::new();
@@ -128,6 +147,7 @@ impl SubmissionRing {
             })));
             ring.advance();
         }
+        assert!(unsent.len() < self.depth() as usize, "the ring is read once");
         unsent
     }
 
@@ -140,12 +160,14 @@ impl SubmissionRing {
     /// Discards the entries pushed since the last ring.
     pub(crate) fn rewind(&mut self) {
         self.entries.move_to(self.bell.last);
+        assert!(self.unsent().is_empty(), "all that was not sent is taken back");
     }
 
     /// Resets the ring for a newly created queue.
     pub(crate) fn restart(&mut self) {
         self.entries.move_to(0);
         (self.head, self.bell.last) = (0, 0);
+        assert!(self.unsent().is_empty(), "a new queue has no entries");
     }
 
     pub(crate) fn depth(&self) -> u32 {
@@ -159,6 +181,7 @@ impl SubmissionRing {
         if news {
             self.bell.ring(self.tail());
         }
+        debug_assert_eq!(self.bell.last, self.tail(), "the device is told of every entry");
         news
     }
 
@@ -166,6 +189,7 @@ impl SubmissionRing {
     /// or beyond the tail.
     pub(crate) fn observe_head(&mut self, sqhd: u16) -> bool {
         let (sqhd, tail) = (u32::from(sqhd), self.tail());
+        assert!(self.head < self.depth(), "the read position is in the ring");
         let plausible = if self.head <= tail {
             (self.head..=tail).contains(&sqhd)
         } else {
@@ -174,6 +198,7 @@ impl SubmissionRing {
         if plausible {
             self.head = sqhd;
         }
+        assert!(self.head < self.depth(), "the read position stays in the ring");
         plausible
     }
 
@@ -182,6 +207,8 @@ impl SubmissionRing {
     #[inline(always)]
     pub(crate) fn reports(&self, qid: Qid) -> Reports {
         let end = if self.head <= self.tail() { self.tail() } else { self.entries.count() - 1 };
+        debug_assert!(self.head <= end, "the read position is in the ring");
+        debug_assert!(end < self.depth(), "what is plausible is in the ring");
         Reports { last: u32::from(qid.0) << 16 | self.head, ahead: end - self.head }
     }
 
@@ -189,6 +216,7 @@ impl SubmissionRing {
     #[inline(always)]
     pub(crate) fn observe(&mut self, reports: &Reports) {
         self.head = reports.last & 0xffff;
+        debug_assert!(self.head < self.depth(), "the read position stays in the ring");
     }
 }
 
@@ -209,7 +237,13 @@ impl Reports {
     pub(crate) fn take(&mut self, dword: u32) -> bool {
         let step = dword.wrapping_sub(self.last);
         let plausible = step <= self.ahead;
+        debug_assert!((self.last & 0xffff) + self.ahead <= 0xffff, "positions have 16 bits");
         if plausible {
+            debug_assert_eq!(
+                self.last >> 16,
+                dword >> 16,
+                "the reports of one queue are plausible"
+            );
             self.last = dword;
             self.ahead -= step;
         }
@@ -250,7 +284,11 @@ impl Arrival {
 
     pub(crate) fn cqe(self) -> Cqe {
         let Arrival { low, high } = self;
-        Cqe::from_dwords([low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32])
+        let dwords = [low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32];
+        let cqe = Cqe::from_dwords(dwords);
+        debug_assert_eq!(cqe.cid(), self.cid(), "both ways to read an entry name the same command");
+        debug_assert_eq!(cqe.status(), self.status(), "both ways to read an entry give its status");
+        cqe
     }
 }
 
@@ -278,6 +316,7 @@ impl CompletionRing {
     /// Returns whether the device has written the entry at the head.
     #[inline(always)]
     pub(crate) fn has_news(&self) -> bool {
+        debug_assert!(self.phase & !PHASE == 0, "the phase is one bit");
         self.is_new(u64::from_le(self.entries.current()[1].load(Ordering::Relaxed)))
     }
 
@@ -299,9 +338,12 @@ impl CompletionRing {
             return None;
         }
         let low = u64::from_le(entry[0].load(Ordering::Relaxed));
+        let (at, phase) = (self.entries.at(), self.phase);
         if self.entries.advance() {
             self.phase ^= PHASE;
         }
+        debug_assert_ne!(self.entries.at(), at, "the next entry has another place");
+        debug_assert_eq!(self.phase != phase, self.entries.at() == 0, "a lap has one phase");
         Some(Arrival { low, high })
     }
 
@@ -314,6 +356,7 @@ impl CompletionRing {
     /// Gives the entries read so far back to the device.
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
+        debug_assert!(self.entries.at() < self.depth(), "the head is in the ring");
         self.bell.ring(self.entries.at());
     }
 

@@ -26,6 +26,9 @@ const NONE: u16 = u16::MAX;
 
 const IN_FLIGHT: u32 = PLAIN | SPECIAL | WAITING;
 
+const _: () = assert!(IN_FLIGHT.count_ones() == 3, "the states differ");
+const _: () = assert!(IN_FLIGHT & u16::MAX as u32 == 0, "an identifier has 16 bits of a key");
+
 /// One command in flight, or none.
 pub(crate) struct Slot<B> {
     /// `PLAIN | cid`, `SPECIAL | cid` or `WAITING | cid`; while idle, the identifier of the slot's next
@@ -62,6 +65,7 @@ impl<B> Slots<B> {
     pub(crate) fn new(count: usize) -> Slots<B> {
         assert!((1..65536).contains(&count), "a queue has 1 to 65535 commands in flight");
         let index_bits = usize::BITS - count.leading_zeros();
+        assert!(count < 1 << index_bits && index_bits <= 16, "FFFFh is no command's identifier");
         let next = |index: u16| if usize::from(index) + 1 < count { index + 1 } else { NONE };
         let slot = |index| Slot {
             key: u32::from(index),
@@ -80,11 +84,13 @@ impl<B> Slots<B> {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
+        debug_assert!(self.returned <= self.taken, "only what was taken is given back");
         (self.taken - self.returned) as usize
     }
 
     #[inline]
     pub(crate) fn free(&self) -> usize {
+        debug_assert!(self.in_flight() <= self.slots.len(), "a slot is taken once");
         self.slots.len() - self.in_flight()
     }
 
@@ -95,6 +101,7 @@ impl<B> Slots<B> {
 
     /// Returns the number of commands that ended since creation.
     pub(crate) fn returned(&self) -> u64 {
+        assert!(self.returned <= self.taken, "only what was taken is given back");
         self.returned
     }
 
@@ -102,11 +109,16 @@ impl<B> Slots<B> {
     pub(crate) fn find(&self, cid: Cid) -> Option<usize> {
         let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get(index)?;
+        debug_assert!(
+            index == usize::from(slot.cid().0) & self.index_mask,
+            "a slot keeps its index"
+        );
         (slot.is_in_flight() && slot.cid() == cid).then_some(index)
     }
 
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
+        debug_assert_eq!(self.head == NONE, self.free() == 0, "the list holds every idle slot");
         self.head == NONE
     }
 
@@ -115,6 +127,7 @@ impl<B> Slots<B> {
     pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, B>> {
         // `NONE`, the end of the list, is out of range.
         let slot = self.slots.get_mut(usize::from(self.head))?;
+        debug_assert!(!slot.is_in_flight(), "the list holds idle slots only");
         Some(Vacant { slot, head: &mut self.head, taken: &mut self.taken })
     }
 
@@ -132,7 +145,9 @@ impl<B> Slots<B> {
     ) -> (usize, Cid) {
         let index = usize::from(self.head);
         let vacant = self.vacant().expect("the caller made sure that a slot is free");
-        (index, vacant.occupy(buffer, deadline, opcode, special))
+        let cid = vacant.occupy(buffer, deadline, opcode, special);
+        debug_assert_eq!(self.find(cid), Some(index), "the identifier names the slot");
+        (index, cid)
     }
 
     /// Returns the slot of the special command `cid`; `None` if that is unknown, stale, completed or not
@@ -152,6 +167,8 @@ impl<B> Slots<B> {
         if slot.key != PLAIN | u32::from(cid.0) {
             return None;
         }
+        debug_assert_ne!(usize::from(self.head), index, "what is in flight is not listed as idle");
+        debug_assert!(self.returned < self.taken, "a command that ends was taken");
         slot.key = u32::from(cid.0.wrapping_add(self.generation_step));
         slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
@@ -162,6 +179,7 @@ impl<B> Slots<B> {
     pub(crate) fn mark_special(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         assert!(slot.is_in_flight(), "only a command in flight is marked");
+        assert!(slot.key & WAITING == 0, "a command that completed does not complete again");
         slot.key = SPECIAL | u32::from(slot.cid().0);
     }
 
@@ -170,12 +188,17 @@ impl<B> Slots<B> {
     pub(crate) fn mark_waiting(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         assert!(slot.key & SPECIAL != 0, "only a split request's slot waits");
+        assert!(slot.buffer.is_some(), "a slot waits for the sake of its buffer");
         slot.key = WAITING | u32::from(slot.cid().0);
         slot.deadline = Time::NEVER;
     }
 
     /// Returns whether a slot's command has more attached than its buffer.
     pub(crate) fn is_special(&self, index: usize) -> bool {
+        debug_assert!(
+            self.slots[index].is_in_flight(),
+            "only a command in flight is special or not"
+        );
         self.slots[index].key & (SPECIAL | WAITING) != 0
     }
 
@@ -184,6 +207,8 @@ impl<B> Slots<B> {
     pub(crate) fn vacate(&mut self, index: usize) -> Option<B> {
         let slot = &mut self.slots[index];
         assert!(slot.is_in_flight(), "only a command in flight ends");
+        debug_assert_ne!(usize::from(self.head), index, "what is in flight is not listed as idle");
+        debug_assert!(self.returned < self.taken, "a command that ends was taken");
         slot.key = u32::from(slot.cid().0.wrapping_add(self.generation_step));
         slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
@@ -226,6 +251,7 @@ impl<B> Vacant<'_, B> {
         *self.taken += 1;
         let cid = slot.cid();
         slot.key |= if special { SPECIAL } else { PLAIN };
+        debug_assert_eq!(slot.cid(), cid, "a command keeps its slot's identifier");
         slot.deadline = deadline;
         // The slot is free, so there is nothing to drop; `forget` avoids the check.
         std::mem::forget(std::mem::replace(&mut slot.buffer, buffer));
@@ -240,6 +266,7 @@ impl<B> Slot<B> {
     }
 
     fn is_in_flight(&self) -> bool {
+        debug_assert!((self.key & IN_FLIGHT).count_ones() <= 1, "a slot is in one state");
         self.key & IN_FLIGHT != 0
     }
 

@@ -57,6 +57,8 @@ impl Transfer<'_> {
     #[inline(always)]
     pub(crate) fn qwords(&self, lba: Lba, count: u64, pointer: Pointer) -> [u64; 8] {
         debug_assert!((1..=65536).contains(&count), "limits keep a command to what NLB can say");
+        debug_assert!(self.control & NLB == 0, "the count of LBAs has its bits for itself");
+        debug_assert!(pointer.psdt & !PSDT == 0, "a pointer says nothing else of CDW0");
         let cdw0 = u32::from(self.opcode.0) | pointer.psdt;
         let nsid = u64::from(self.namespace.nsid().0);
         let [dptr0, dptr1] = pointer.words;
@@ -77,11 +79,14 @@ pub(crate) struct Pointer {
 impl Pointer {
     #[inline(always)]
     pub(crate) fn prps(prp1: Iova, prp2: Iova) -> Pointer {
+        debug_assert!(prp1.0.is_multiple_of(4), "PRP1 is a multiple of 4");
+        debug_assert!(prp2.0.is_multiple_of(8), "PRP2 is a page or an entry of a list");
         Pointer { psdt: 0, words: [prp1.0, prp2.0] }
     }
 
     #[inline(always)]
     pub(crate) fn data_block(iova: Iova, len_bytes: u32) -> Pointer {
+        debug_assert!(len_bytes > 0, "a data block has data");
         Pointer::sgl(SglDescriptor::data_block(iova, len_bytes))
     }
 
@@ -97,6 +102,16 @@ const PSDT_SGL: u32 = 1 << 14;
 /// CDW12 bit 30: Force Unit Access.
 const FUA: u32 = 1 << 30;
 
+/// CDW0 bits 15:14: how the data pointer points.
+const PSDT: u32 = 3 << 14;
+
+/// CDW12 bits 15:0: the count of LBAs.
+const NLB: u32 = 0xffff;
+
+const _: () = assert!(PSDT_SGL & !PSDT == 0 && FUA & NLB == 0);
+const _: () = assert!(size_of::<DsmRange>() == 16, "a range to deallocate has 16 bytes");
+const _: () = assert!(size_of::<CopyRange>() == 32, "a range to copy has 32 bytes");
+
 impl<'n, B: IoBuffer> Command<'n, B> {
     pub(crate) fn transfer(
         namespace: &'n Namespace,
@@ -105,6 +120,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
         buffer: B,
     ) -> Self {
         let control = namespace.prinfo().control;
+        debug_assert!(control & NLB == 0, "the count of LBAs has its bits for itself");
         Command { body: Body::Transfer(Transfer { namespace, opcode, lba, control }), buffer }
     }
 
@@ -211,7 +227,9 @@ impl Namespace {
     }
 
     fn bytes_of(&self, count: LbaCount) -> u64 {
-        u64::from(count.get()) << self.limits().lba_shift
+        let bytes = u64::from(count.get()) << self.limits().lba_shift;
+        debug_assert!(bytes >= self.limits().lba_bytes(), "a count is one LBA or more");
+        bytes
     }
 
     /// Deallocates the LBAs of `ranges` (1 to 256). `buffer` carries the ranges and must hold 16 bytes for
@@ -229,6 +247,7 @@ impl Namespace {
         for (range, bytes) in ranges.iter().zip(buffer.chunks_exact_mut(size)) {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
+        assert!(size_of_val(ranges) <= buffer.len(), "the buffer holds all ranges");
         let sqe = Sqe::dataset_management(self.nsid(), count, true);
         let checked = self.command_limits().check_ranges(ranges);
         Ok(self.fixed(sqe, size_of_val(ranges), buffer).unless_refused(checked))
@@ -251,6 +270,7 @@ impl Namespace {
             let source = self.prinfo().on_source(*source);
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(&source));
         }
+        assert!(size_of_val(sources) <= buffer.len(), "the buffer holds all sources");
         let sqe = Sqe::copy(self.nsid(), destination, count);
         Ok(self.fixed(self.prinfo().on_copy(sqe), size_of_val(sources), buffer))
     }
@@ -259,6 +279,7 @@ impl Namespace {
 /// Checks a number of ranges against the specification's 256 and the buffer's size.
 fn range_count(ranges: usize, room: usize) -> Result<RangeCount, Unplannable> {
     let count = u32::try_from(ranges).ok().and_then(RangeCount::new).filter(|_| ranges <= room);
+    debug_assert!(count.is_none() || (1..=256).contains(&ranges), "a command has 1 to 256 ranges");
     count.ok_or(Unplannable::Ranges { ranges, room: room.min(256) })
 }
 
@@ -360,6 +381,7 @@ impl CommandError {
     /// after [`crate::Controller::recover`] if the controller is out of service, per [`Status::is_retryable`]
     /// for a status, and after a temporary shortage in the system.
     pub fn is_retryable(&self) -> bool {
+        debug_assert!(!self.is_gone() || !self.is_no_space(), "a device that is gone is not full");
         match self {
             CommandError::Status(status) => status.is_retryable(),
             CommandError::TimedOut { .. } | CommandError::Reset { .. } => true,

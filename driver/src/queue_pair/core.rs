@@ -123,6 +123,8 @@ pub(crate) struct Core<B> {
 impl<B: IoBuffer> Core<B> {
     pub(crate) fn new(parts: Parts) -> Core<B> {
         let Parts { qid, domain, sq, cq, slots, lists, bounces, timeout, latencies } = parts;
+        assert!(slots < sq.depth() as usize, "a free slot has a free entry");
+        assert!(slots < cq.depth() as usize, "every command's completion has an entry");
         let extras = vec![Extra::default(); slots].into_boxed_slice();
         let slots = Slots::new(slots);
         let latencies_ns = latencies.then(|| {
@@ -175,6 +177,7 @@ impl<B: IoBuffer> Core<B> {
             Some(command) => {
                 let cid = vacant.occupy(Some(buffer), deadline, transfer.opcode.0, false);
                 self.push(command, cid, deadline);
+                debug_assert!(self.slots.find(cid).is_some(), "the command is in flight");
                 Ok(cid)
             }
             None => self.post_pieces(deadline, transfer, buffer),
@@ -185,6 +188,7 @@ impl<B: IoBuffer> Core<B> {
     pub(super) fn launch(&mut self, sqe: Sqe, buffer: B, deadline: Time) -> Cid {
         let (_, cid) = self.slots.occupy(Some(buffer), deadline, sqe.opcode(), false);
         self.push(sqe.with_cid(Cid(0)).to_qwords(), cid, deadline);
+        assert!(self.slots.find(cid).is_some(), "the command is in flight");
         cid
     }
 
@@ -194,8 +198,10 @@ impl<B: IoBuffer> Core<B> {
         if deadline < self.next_deadline {
             self.next_deadline = deadline;
         }
+        debug_assert!(command[0] & 0xffff_0000 == 0, "a command has one identifier");
         command[0] |= u64::from(cid.0) << 16;
         self.sq.push(command);
+        debug_assert!(self.next_deadline <= deadline, "no deadline is missed");
     }
 
     /// Announces every command posted since the last ring.
@@ -249,6 +255,7 @@ impl<B: IoBuffer> Core<B> {
                 unfinished += 1;
             }
         }
+        debug_assert!(left + unfinished <= lap, "each entry is counted once");
         if left < lap {
             self.sq.observe(&reports);
             self.cq.ring();
@@ -341,6 +348,7 @@ impl<B: IoBuffer> Core<B> {
         }
         self.violation.get_or_insert(violation);
         self.next_deadline = Time::ZERO;
+        assert!(self.stats.violations() > 0, "a violation is counted");
     }
 
     pub(crate) fn count_retry(&mut self) {
@@ -357,10 +365,13 @@ impl<B: IoBuffer> Core<B> {
 
     /// Restarts over cleared rings and reposts commands that were never announced to the device.
     pub(crate) fn restart(&mut self, unsent: &[Sqe]) {
+        assert!(unsent.len() <= self.slots.in_flight(), "what is sent again is in flight");
+        assert!(unsent.len() < self.sq.depth() as usize, "what is sent again has entries");
         self.sq.restart();
         self.cq.restart();
         self.violation = None;
         unsent.iter().for_each(|sqe| self.sq.push(sqe.to_qwords()));
+        assert_eq!(self.sq.tail() as usize, unsent.len(), "the ring holds what is sent again");
         // Makes the next check recompute it.
         self.next_deadline = Time::ZERO;
     }
@@ -397,16 +408,27 @@ impl<B: IoBuffer> Core<B> {
     }
 
     pub(crate) fn extend(&mut self, index: usize, deadline: Time) {
+        let cid = self.slots.get(index).cid();
+        assert_eq!(self.slots.find(cid), Some(index), "only a command in flight has a deadline");
         self.slots.get_mut(index).deadline = deadline;
         self.next_deadline = self.next_deadline.min(deadline);
     }
 
     /// Returns the commands in flight, counting each command of a split request.
     pub(crate) fn in_flight(&self) -> usize {
-        self.slots.in_flight()
+        let in_flight = self.slots.in_flight();
+        debug_assert!(in_flight <= self.extras.len(), "each command in flight has a slot");
+        in_flight
     }
 
     pub(crate) fn stats(&self) -> Stats {
+        let in_flight = self.slots.taken() - self.slots.returned();
+        assert!(self.stats.resets <= self.slots.returned(), "what was reset has ended");
+        assert!(self.stats.aborts <= self.slots.taken(), "a command is aborted once");
+        assert!(
+            in_flight <= self.extras.len() as u64,
+            "what was posted and not ended is in flight"
+        );
         Stats {
             submitted: self.slots.taken(),
             completed: self.slots.returned(),
@@ -450,6 +472,8 @@ fn in_one<B: IoBuffer>(
     if limits.boundary_lbas != 0 && segment.len > limits.to_boundary_bytes(transfer.lba.0) {
         return None;
     }
+    debug_assert_eq!(count << limits.lba_shift, segment.len, "the segment is whole LBAs");
+    debug_assert!(segment.len <= limits.max_bytes, "one command may carry the segment");
     let pointer = direct_pointer(stats, segment, namespace, buffer)?;
     stats.bytes += segment.len;
     Some(transfer.qwords(transfer.lba, count, pointer))
@@ -464,6 +488,7 @@ fn direct_pointer<B: IoBuffer>(
     buffer: &B,
 ) -> Option<Pointer> {
     let Segment { iova, len } = segment;
+    debug_assert!(len > 0 && u32::try_from(len).is_ok(), "a command has 1 to 2^32 - 1 bytes");
     if (iova.0 | len) & namespace.sgl_mask() == 0 {
         stats.sgl_commands += 1;
         return Some(Pointer::data_block(iova, len as u32));
@@ -478,6 +503,7 @@ fn direct_pointer<B: IoBuffer>(
         return Some(Pointer::prps(iova, Iova(0)));
     }
     let second = Iova(iova.0 - offset + PAGE_BYTES);
+    debug_assert!(second.0.is_multiple_of(PAGE_BYTES), "the second page is a page");
     if end <= 2 * PAGE_BYTES {
         return Some(Pointer::prps(iova, second));
     }

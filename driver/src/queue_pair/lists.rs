@@ -21,11 +21,14 @@ pub(crate) struct PagePool {
 impl PagePool {
     pub(crate) fn new(memory: Atomics, iova: Iova) -> PagePool {
         let count = memory.len() / PAGE_BYTES as usize;
+        assert!(memory.len().is_multiple_of(PAGE_BYTES as usize), "the pool is whole pages");
+        assert!(iova.0.is_multiple_of(PAGE_BYTES), "the device addresses whole pages");
         let free = (0..u16::try_from(count).expect("a queue has few pages")).rev().collect();
         PagePool { memory, iova, count, free }
     }
 
     pub(crate) fn free(&self) -> usize {
+        debug_assert!(self.free.len() <= self.count, "no more is free than there is");
         self.free.len()
     }
 
@@ -35,19 +38,25 @@ impl PagePool {
 
     /// Borrows a page; the caller has checked that one is free.
     pub(crate) fn take(&mut self) -> u16 {
-        self.free.pop().expect("the pages were counted before the first was taken")
+        let page = self.free.pop().expect("the pages were counted before the first was taken");
+        debug_assert!(usize::from(page) < self.count, "the page is the pool's");
+        page
     }
 
     pub(crate) fn give_back(&mut self, page: u16) {
         debug_assert!(!self.free.contains(&page), "a page is given back once");
+        assert!(usize::from(page) < self.count, "the page is the pool's");
         self.free.push(page);
+        assert!(self.free.len() <= self.count, "no more is free than there is");
     }
 
     pub(crate) fn iova_of(&self, page: u16) -> Iova {
+        debug_assert!(usize::from(page) < self.count, "the page is the pool's");
         Iova(self.iova.0 + u64::from(page) * PAGE_BYTES)
     }
 
     pub(crate) fn memory_of(&self, page: u16) -> Atomics {
+        debug_assert!(usize::from(page) < self.count, "the page is the pool's");
         self.memory.slice(usize::from(page) * PAGE_BYTES as usize, PAGE_BYTES as usize)
     }
 }
@@ -62,8 +71,10 @@ pub(crate) struct Borrowed {
 impl Borrowed {
     pub(crate) fn take(pool: &mut PagePool, count: usize) -> Borrowed {
         assert!(count <= LIST_PAGES_PER_COMMAND, "the planner knows the limit");
+        let before = pool.free();
         let mut borrowed = Borrowed { count: count as u8, ..Borrowed::default() };
         borrowed.pages[..count].fill_with(|| pool.take());
+        assert_eq!(pool.free() + count, before, "what is borrowed is not free");
         borrowed
     }
 
@@ -72,8 +83,11 @@ impl Borrowed {
     }
 
     pub(crate) fn give_back(&mut self, pool: &mut PagePool) {
+        let before = pool.free();
         let count = usize::from(std::mem::take(&mut self.count));
         self.pages[..count].iter().for_each(|&page| pool.give_back(page));
+        assert_eq!(pool.free(), before + count, "what was borrowed is free");
+        assert!(self.is_empty(), "pages are given back once");
     }
 
     pub(crate) fn memory<'a>(&'a self, pool: &'a PagePool) -> BorrowedLists<'a> {
@@ -88,10 +102,13 @@ pub(crate) struct BorrowedLists<'a> {
 
 impl ListMemory for BorrowedLists<'_> {
     fn page_iova(&self, page: usize) -> Iova {
+        assert!(page < usize::from(self.borrowed.count), "the page was borrowed");
         self.pool.iova_of(self.borrowed.pages[page])
     }
 
     fn write(&mut self, page: usize, index: usize, value: u64) {
+        assert!(page < usize::from(self.borrowed.count), "the page was borrowed");
+        assert!(index < PAGE_BYTES as usize / 8, "the word is in the page");
         let word = usize::from(self.borrowed.pages[page]) * (PAGE_BYTES as usize / 8) + index;
         self.pool.memory.words()[word].store(value.to_le(), Ordering::Relaxed);
     }

@@ -100,11 +100,18 @@ impl<B: IoBuffer> Core<B> {
         let plan =
             Plan::new(transfer.namespace.limits(), transfer.lba, &segments).expect("admitted");
         let mut lead = None;
+        let before = self.slots.in_flight();
         for piece in plan {
             let index = self.post_piece(deadline, &transfer, &piece, &buffer, lead);
             lead.get_or_insert(index);
         }
-        let lead = self.slots.get_mut(lead.expect("a plan has at least one piece"));
+        let lead = lead.expect("a plan has at least one piece");
+        let posted = self.slots.in_flight() - before;
+        let remaining = usize::from(self.extras[lead].remaining);
+        assert_eq!(remaining, posted, "the lead counts the request's commands");
+        assert_eq!(usize::from(self.extras[lead].lead), lead, "the lead is its own");
+        let lead = self.slots.get_mut(lead);
+        assert!(lead.buffer.is_none(), "a request has one buffer");
         lead.buffer = Some(buffer);
         Ok(lead.cid())
     }
@@ -130,7 +137,8 @@ impl<B: IoBuffer> Core<B> {
             ("list pages", needs.lists, self.lists.free(), self.lists.count()),
             ("bounce pages", needs.bounces, self.bounces.free(), self.bounces.count()),
         ];
-        for (what, needs, _, has) in resources {
+        for (what, needs, free, has) in resources {
+            assert!(free <= has, "no more is free than there is");
             if needs > has {
                 return Err(RejectReason::TooLarge { what, needs, has });
             }
@@ -148,6 +156,7 @@ impl<B: IoBuffer> Core<B> {
         buffer: &B,
         lead: Option<usize>,
     ) -> usize {
+        assert!(piece.bytes > 0, "a command has data");
         let mut extra = Extra {
             lists: Borrowed::take(&mut self.lists, lists_of(piece, buffer)),
             ..Extra::default()
@@ -164,8 +173,11 @@ impl<B: IoBuffer> Core<B> {
         let (index, cid) = self.slots.occupy(None, deadline, transfer.opcode.0, true);
         self.stats.bytes += piece.bytes;
         let lead = lead.unwrap_or(index);
+        assert!(self.slots.is_special(lead), "a request's buffer stays until all of it is done");
         self.extras[index] = Extra { lead: lead as u16, ..extra };
         self.extras[lead].remaining += 1;
+        let remaining = usize::from(self.extras[lead].remaining);
+        assert!(remaining <= self.slots.in_flight(), "what remains of a request is in flight");
         self.push(command, cid, deadline);
         index
     }
@@ -177,6 +189,8 @@ impl<B: IoBuffer> Core<B> {
         lists: &Borrowed,
         buffer: &B,
     ) -> Pointer {
+        assert!(descriptors > 0, "a command has data");
+        assert_eq!(lists.is_empty(), sgl::list_pages(descriptors) == 0, "a list has its pages");
         self.stats.sgl_commands += 1;
         self.stats.built_lists += u64::from(!lists.is_empty());
         let mut memory = lists.memory(&self.lists);
@@ -194,6 +208,8 @@ impl<B: IoBuffer> Core<B> {
             self.stats.prebuilt_lists += 1;
             return prebuilt_pointer(piece, buffer);
         }
+        assert!(entries > 0, "a command has data");
+        assert_eq!(lists.is_empty(), prp::list_pages(entries) == 0, "a list has its pages");
         self.stats.built_lists += u64::from(!lists.is_empty());
         let mut memory = lists.memory(&self.lists);
         let (prp1, prp2) = prp::build(&SegmentsOf(buffer), piece.start, piece.bytes, &mut memory);
@@ -201,6 +217,8 @@ impl<B: IoBuffer> Core<B> {
     }
 
     fn bounce(&mut self, piece: &Piece, is_read: bool, extra: &mut Extra, buffer: &B) -> Pointer {
+        assert!(extra.lists.is_empty(), "what is bounced needs no list");
+        assert!(piece.bytes <= PAGE_BYTES, "what is bounced fits a page");
         let page = self.bounces.take();
         let (start, bytes) = (piece.start, piece.bytes);
         extra.bounce = Some(Bounced { page, start, bytes, inbound: is_read });
@@ -255,6 +273,7 @@ impl<B: IoBuffer> Core<B> {
             return Err(RejectReason::TooLarge { what, needs: lists, has: LIST_PAGES_PER_COMMAND });
         }
         self.has(Needs { commands: 1, lists, bounces: 0 })?;
+        assert!(entries.saturating_mul(PAGE_BYTES) >= bytes, "the pages hold the data");
         Ok((bytes, entries))
     }
 
@@ -271,12 +290,14 @@ impl<B: IoBuffer> Core<B> {
         let (prp1, prp2) =
             prp::build(&SegmentsOf(&buffer), Position::default(), bytes, &mut memory);
         let special = !lists.is_empty();
+        assert_eq!(special, prp::list_pages(entries) > 0, "a list has its pages");
         self.stats.built_lists += u64::from(special);
         let (index, cid) = self.slots.occupy(Some(buffer), deadline, sqe.opcode(), special);
         self.stats.bytes += bytes;
         self.extras[index] = Extra { lead: index as u16, remaining: 1, lists, ..Extra::default() };
         let sqe = sqe.with_dptr(DataPointer::Prp { prp1, prp2 }).with_cid(Cid(0));
         self.push(sqe.to_qwords(), cid, deadline);
+        assert_eq!(self.slots.find(cid), Some(index), "the command is in flight");
         cid
     }
 
@@ -289,10 +310,12 @@ impl<B: IoBuffer> Core<B> {
         result: Result<u32, CommandError>,
     ) -> Option<Completion<B>> {
         let lead = usize::from(self.extras[index].lead);
+        assert!(self.slots.is_special(lead), "a request's buffer stays until all of it is done");
         self.release(index, lead, result.is_ok());
         let may_write = self.may_write(index);
         let result = result.map_err(|error| explain(error, self.extras[index].ending, may_write));
         let request = &mut self.extras[lead];
+        assert!(request.remaining > 0, "each command of a request ends once");
         request.wrote |= may_write;
         request.remaining -= 1;
         if let Err(error) = result {
@@ -315,6 +338,7 @@ impl<B: IoBuffer> Core<B> {
         let mut extra = self.extras[index];
         extra.lists.give_back(&mut self.lists);
         if let Some(bounced) = extra.bounce.take() {
+            assert!(bounced.bytes <= PAGE_BYTES, "what is bounced fits a page");
             if ok && bounced.inbound {
                 let buffer = self
                     .slots
@@ -327,12 +351,14 @@ impl<B: IoBuffer> Core<B> {
             }
             self.bounces.give_back(bounced.page);
         }
+        assert!(extra.lists.is_empty() && extra.bounce.is_none(), "all pages are given back");
         self.extras[index] = extra;
     }
 
     /// Marks an overdue command for abort, with `until` as the abort's own deadline. Returns its identifier,
     /// or `None` if an abort was sent, its deadline has passed or the queue is being deleted.
     pub(crate) fn begin_abort(&mut self, index: usize, now: Time, until: Time) -> Option<Cid> {
+        assert!(now <= until, "an abort has time");
         if !self.slots.is_special(index) {
             self.make_special(index);
         }
@@ -348,9 +374,10 @@ impl<B: IoBuffer> Core<B> {
     /// Records whether the abort was `sent`, and schedules the next look at the command: at the abort's
     /// deadline, or soon, when the controller may take another abort.
     pub(crate) fn abort_tried(&mut self, index: usize, now: Time, sent: bool) {
-        let Ending::Overdue { until, .. } = self.extras[index].ending else {
+        let Ending::Overdue { until, sent: was_sent } = self.extras[index].ending else {
             unreachable!("only an overdue command is aborted")
         };
+        assert!(!was_sent, "a command is aborted once");
         self.extras[index].ending = Ending::Overdue { until, sent };
         self.stats.aborts += u64::from(sent);
         self.extend(index, if sent { until } else { until.min(now + ABORT_AGAIN) });
@@ -399,6 +426,8 @@ impl<B: IoBuffer> Core<B> {
     }
 
     fn make_special(&mut self, index: usize) {
+        assert!(!self.slots.is_special(index), "what is attached to a command stays");
+        assert!(self.slots.get(index).buffer.is_some(), "a plain command owns its buffer");
         self.extras[index] = Extra { lead: index as u16, remaining: 1, ..Extra::default() };
         self.slots.mark_special(index);
     }
@@ -414,6 +443,7 @@ impl<B: IoBuffer> Core<B> {
         for index in occupied {
             std::mem::forget(self.slots.vacate(index));
         }
+        assert_eq!(self.slots.in_flight(), 0, "no buffer is left");
     }
 
     /// Returns the commands never announced to the device. It can still access the entries, so entries that
@@ -422,6 +452,7 @@ impl<B: IoBuffer> Core<B> {
         let mut seen = BTreeSet::new();
         let mut unsent = self.sq.unsent();
         unsent.retain(|sqe| self.slots.find(sqe.cid()).is_some_and(|index| seen.insert(index)));
+        assert!(unsent.len() <= self.slots.in_flight(), "a command in flight is named once");
         unsent
     }
 
@@ -436,7 +467,9 @@ impl<B: IoBuffer> Core<B> {
             })
         });
         self.retain_whole(&mut unsent);
-        for index in self.slots_of(&unsent) {
+        let slots = self.slots_of(&unsent);
+        assert_eq!(slots.len(), unsent.len(), "each command in flight is sent again once");
+        for index in slots {
             if self.slots.is_special(index) {
                 self.extras[index].ending = Ending::Not;
             }
@@ -467,7 +500,9 @@ impl<B: IoBuffer> Core<B> {
         let unsent = self.slots_of(&self.unsent());
         self.sq.rewind();
         let occupied: Vec<usize> = self.slots.occupied().collect();
-        self.end(&occupied, &unsent, done)
+        let ended = self.end(&occupied, &unsent, done);
+        assert_eq!(self.slots.in_flight(), 0, "every command is ended");
+        ended
     }
 
     /// Ends all requests but those of the commands `kept`, which stay in flight.
@@ -479,11 +514,16 @@ impl<B: IoBuffer> Core<B> {
         let (kept, unsent) = (self.slots_of(kept), self.slots_of(&self.unsent()));
         let others = self.slots.occupied().filter(|index| !kept.contains(index));
         let others: Vec<usize> = others.collect();
-        self.end(&others, &unsent, done)
+        let ended = self.end(&others, &unsent, done);
+        assert_eq!(self.slots.in_flight(), kept.len(), "what is kept stays in flight");
+        ended
     }
 
     fn slots_of(&self, commands: &[Sqe]) -> BTreeSet<usize> {
-        commands.iter().filter_map(|sqe| self.slots.find(sqe.cid())).collect()
+        let slots: BTreeSet<usize> =
+            commands.iter().filter_map(|sqe| self.slots.find(sqe.cid())).collect();
+        debug_assert!(slots.len() <= self.slots.in_flight(), "a slot is one command's");
+        slots
     }
 
     /// Ends the commands in the slots `ending`, which are whole requests.
@@ -503,6 +543,7 @@ impl<B: IoBuffer> Core<B> {
             self.extras[lead].wrote |= !unsent.contains(&index) && self.may_write(index);
         }
         self.stats.resets += ending.len() as u64;
+        let before = self.slots.in_flight();
         let mut ended = 0;
         for &index in ending {
             let may_have_written = self.extras[index].wrote;
@@ -511,6 +552,8 @@ impl<B: IoBuffer> Core<B> {
                 done(Completion { buffer, result: Err(CommandError::Reset { may_have_written }) });
             }
         }
+        assert!(ended <= ending.len(), "a request has a command");
+        assert_eq!(self.slots.in_flight() + ending.len(), before, "each command ends once");
         ended
     }
 }
@@ -548,5 +591,6 @@ fn prebuilt_pointer<B: IoBuffer>(piece: &Piece, buffer: &B) -> Pointer {
         prebuilt_for(piece, buffer).expect("no list was borrowed because there is a prebuilt one");
     let prp1 = Iova(buffer.segment(piece.start.segment).iova.0 + piece.start.offset);
     let second = Iova((prp1.0 | (PAGE_BYTES - 1)) + 1);
+    assert!(prp1.0 + piece.bytes > second.0, "a piece with a list goes beyond its first page");
     Pointer::prps(prp1, prebuilt.list(second, prp1.0 + piece.bytes - second.0))
 }

@@ -39,6 +39,7 @@ pub struct Tag {
 
 impl Tag {
     fn finished(self, memory: AnyBuffer, result: Result<(), Fault>) -> Finished {
+        debug_assert!(self.attempts <= ATTEMPTS, "a command is sent so often at most");
         Finished { purpose: self.purpose, memory, result }
     }
 }
@@ -75,6 +76,10 @@ pub(crate) struct Command {
 impl Command {
     /// Finishes a command that was never sent.
     fn finished(self, fault: Fault) -> Finished {
+        debug_assert!(
+            matches!(fault, Fault::Expired | Fault::Gone),
+            "no device answers a command that was not sent"
+        );
         let Command { purpose, memory, .. } = self;
         Finished { purpose, memory, result: Err(fault) }
     }
@@ -166,10 +171,12 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         drop(memory.split_off(count * LANE_BUFFER_BYTES));
         let cut = |index| memory.split_off(index * LANE_BUFFER_BYTES);
         let limits = Limits { depth: info.depth.max(DEPTH_MIN), ..Limits::default() };
+        let buffers: Vec<Buffer> = (0..count).rev().map(cut).collect();
+        assert!(memory.is_empty(), "all of the memory is in buffers");
         Lane {
             queue,
             info,
-            memory: (0..count).rev().map(cut).collect(),
+            memory: buffers,
             pieces: Vec::new(),
             base,
             buffers: count,
@@ -185,13 +192,16 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 
     /// Returns its memory in one piece for another lane, or `None` if part of it is in flight.
     pub fn into_memory(mut self) -> Option<Buffer> {
+        assert!(self.memory.len() <= self.buffers, "no more buffers are idle than were made");
         self.memory.sort_unstable_by_key(|buffer| buffer.iova().0);
         let mut buffers = self.memory.into_iter();
         let mut memory = buffers.next()?;
         for buffer in buffers {
             memory.join(buffer).ok()?;
         }
-        (memory.len() == self.buffers * LANE_BUFFER_BYTES).then_some(memory)
+        let is_whole = memory.len() == self.buffers * LANE_BUFFER_BYTES;
+        assert!(!is_whole || memory.iova().0 == self.base, "the memory is what the lane was given");
+        is_whole.then_some(memory)
     }
 
     /// Returns the length of the device in units.
@@ -220,9 +230,11 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         while let Some(command) = self.overflow.pop_front() {
             let (class, bytes, deadline) = (command.class, command.bytes, command.deadline);
             if let Err(command) = self.waiting.push(now, class, bytes, deadline, command) {
+                debug_assert!(!self.waiting.is_empty(), "a command is held back only by others");
                 return self.overflow.push_front(command);
             }
         }
+        debug_assert!(self.overflow.is_empty(), "all commands have a place");
     }
 
     /// Keeps a part of metadata memory until the rest of its buffer is back.
@@ -244,15 +256,21 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
                 }
             }
         }
+        let memory = self.base..=self.base + (self.buffers * LANE_BUFFER_BYTES) as u64;
+        assert!(memory.contains(&piece.iova().0), "the piece is of the lane's memory");
+        assert!(piece.len() <= LANE_BUFFER_BYTES, "pieces of two buffers are not joined");
         match piece.len() {
             0 => {}
             LANE_BUFFER_BYTES => self.memory.push(piece),
             _ => self.pieces.push(piece),
         }
+        assert!(self.memory.len() <= self.buffers, "no more buffers are idle than were made");
     }
 
     /// Takes the device out of service, because it failed to do what it must.
     pub(crate) fn fail(&mut self, why: &str) {
+        assert!(!why.is_empty(), "a failure has a reason");
+        assert!(!self.is_failure_noted || self.failure.is_some(), "what is noted has happened");
         if self.failure.is_none() {
             tracing::error!(
                 "{}: {why}; its objects are misses until it is re-attached",
@@ -264,6 +282,10 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 
     /// Returns whether a command waits to be sent or sent again, or the shard has yet to handle a failure.
     pub(crate) fn has_news(&self) -> bool {
+        debug_assert!(
+            !self.is_failure_noted || self.failure.is_some(),
+            "what is noted has happened"
+        );
         self.has_waiting() || (self.failure.is_some() && !self.is_failure_noted)
     }
 
@@ -273,7 +295,19 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 
     /// Returns whether nothing waits and nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
+        self.assert_counted();
         self.waiting.is_idle() && self.again.is_empty() && self.overflow.is_empty()
+    }
+
+    /// Asserts that what the schedule counts as in flight is that, or waits to be sent again.
+    fn assert_counted(&self) {
+        let classes = [Class::Read, Class::Write, Class::Metadata, Class::Background];
+        let popped: u32 = classes.into_iter().map(|class| self.waiting.in_flight(class)).sum();
+        debug_assert_eq!(
+            popped as usize,
+            self.in_flight + self.again.len(),
+            "each command that was popped is in flight or is sent again"
+        );
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -282,10 +316,13 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 
     /// Appends what the device has finished to `finished`.
     pub(crate) fn poll(&mut self, now: Time, finished: &mut Vec<Finished>) {
+        self.assert_counted();
         let Lane { queue, waiting, again, in_flight, .. } = self;
         queue.poll(now, |completion| {
+            assert!(*in_flight > 0, "only a command in flight completes");
             *in_flight -= 1;
             let (memory, tag) = completion.buffer;
+            debug_assert!((1..=ATTEMPTS).contains(&tag.attempts), "what completes was sent");
             let result = completion.result.map(drop).map_err(Fault::Command);
             let may_pass = matches!(&result, Err(Fault::Command(error)) if error.is_retryable());
             if may_pass && tag.attempts < ATTEMPTS {
@@ -300,8 +337,10 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             self.fail_all(now, finished);
         }
         while let Some(command) = self.waiting.expired(now) {
+            debug_assert!(command.deadline <= now, "only what is overdue expires");
             finished.push(command.finished(Fault::Expired));
         }
+        self.assert_counted();
     }
 
     fn note_failure(&mut self) {
@@ -312,6 +351,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 
     /// Fails the commands that were not sent.
     fn fail_all(&mut self, now: Time, finished: &mut Vec<Finished>) {
+        assert!(self.failure.is_some(), "only a device out of service fails all commands");
         for (memory, tag) in self.again.drain(..) {
             self.waiting.finished(tag.class, tag.bytes);
             finished.push(tag.finished(memory, Err(Fault::Gone)));
@@ -322,6 +362,8 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             self.waiting.finished(start.class, start.bytes);
             finished.push(start.payload.finished(Fault::Gone));
         }
+        let is_held_back = self.in_flight > 0;
+        debug_assert!(is_held_back || self.waiting.is_empty(), "only what is in flight holds back");
     }
 
     /// Sends what may be sent, rings the device, and returns how many. Commands that no queue accepts go to
@@ -332,6 +374,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
         let mut sent = 0;
         self.refill(now);
+        self.assert_counted();
         while self.in_flight < self.info.depth as usize {
             let Some((load, operation)) = self.next(now) else { break };
             match self.queue.post(now, Request { operation, buffer: load }) {
@@ -342,6 +385,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
                 Err(rejected) => {
                     let (memory, mut tag) = rejected.buffer;
                     if rejected.reason == RejectReason::Full {
+                        debug_assert!(tag.attempts > 0, "an attempt was counted");
                         tag.attempts -= 1;
                         self.again.push_front((memory, tag));
                         break;
@@ -355,6 +399,8 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         if sent > 0 {
             self.queue.ring();
         }
+        debug_assert!(sent <= self.in_flight, "what was sent is in flight");
+        self.assert_counted();
         sent
     }
 
@@ -365,16 +411,19 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
         if let Some((memory, mut tag)) = self.again.pop_front() {
             tag.attempts += 1;
+            debug_assert!(tag.attempts <= ATTEMPTS, "a command is sent so often at most");
             return Some(((memory, tag), tag.operation));
         }
         let Command { purpose, operation, class, memory, bytes, .. } =
             self.waiting.pop(now)?.payload;
+        debug_assert!(!self.waiting.is_idle(), "what is popped counts as in flight");
         Some(((memory, Tag { purpose, operation, class, bytes, attempts: 1 }), operation))
     }
 }
 
 /// Joins two adjacent runs of memory of one buffer.
 fn joined(mut one: Buffer, mut other: Buffer, base: u64) -> Result<Buffer, (Buffer, Buffer)> {
+    debug_assert!(base <= one.iova().0.min(other.iova().0), "both are of the lane's memory");
     let which = |piece: &Buffer| (piece.iova().0 - base) / LANE_BUFFER_BYTES as u64;
     if which(&one) != which(&other) {
         return Err((one, other));

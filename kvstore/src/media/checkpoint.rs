@@ -32,16 +32,23 @@ pub const BODY_BLOCK_UNITS: u64 = BODY_BLOCK_BYTES as u64 / UNIT_BYTES;
 const MAGIC: [u8; 8] = *b"ADITCKP\x01";
 const CRC_AT: usize = CHECKPOINT_HEADER_BYTES - 4;
 
+const _: () = assert!(BODY_BLOCK_UNITS * UNIT_BYTES == BODY_BLOCK_BYTES as u64);
+const _: () = assert!(RECORD_BYTES_MAX <= BODY_BLOCK_BYTES - BLOCK_HEADER_BYTES);
+
 /// Returns the bytes of records that certainly fit in a slot of `units`, in any order.
 pub const fn slot_record_bytes(units: u64) -> u64 {
     let blocks = units.saturating_sub(1) / BODY_BLOCK_UNITS;
+    assert!(blocks * BODY_BLOCK_UNITS <= units, "the blocks lie in the slot");
     // The end of a block may leave unused almost the length of the longest record.
     blocks * (BODY_BLOCK_BYTES - BLOCK_HEADER_BYTES - (RECORD_BYTES_MAX - 1)) as u64
 }
 
 /// Returns the units of the smallest slot that certainly holds `record_bytes` of records.
 pub const fn slot_units(record_bytes: u64) -> u64 {
-    1 + record_bytes.div_ceil(slot_record_bytes(1 + BODY_BLOCK_UNITS)) * BODY_BLOCK_UNITS
+    let units =
+        1 + record_bytes.div_ceil(slot_record_bytes(1 + BODY_BLOCK_UNITS)) * BODY_BLOCK_UNITS;
+    assert!(slot_record_bytes(units) >= record_bytes, "the slot holds the records");
+    units
 }
 
 /// The header of a checkpoint.
@@ -83,6 +90,11 @@ impl CheckpointHeader {
         }
         let crc = crc32c(&into[..CRC_AT]);
         into[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        debug_assert_eq!(
+            CheckpointHeader::parse(&mut Reader(&into[MAGIC.len()..])),
+            Some(*self),
+            "a header is read as it was written"
+        );
     }
 
     /// Decodes the header in `bytes`, if it is one of `lineage` whose body fits a slot of `slot_units`.
@@ -133,7 +145,12 @@ impl CheckpointHeader {
         let in_order = self.begin.sequence >= 1 && self.begin.sequence <= self.end.sequence;
         // Leave room for later checkpoint numbers, and for the sequences of any journal.
         let counts = self.number < u64::MAX / 2 && self.end.sequence < u64::MAX / 2;
-        if fits && in_order && counts { Ok(self) } else { Err(Void::Damaged) }
+        let is_possible = fits && in_order && counts;
+        debug_assert!(
+            !is_possible || self.blocks <= slot_units,
+            "the body is shorter than its slot"
+        );
+        if is_possible { Ok(self) } else { Err(Void::Damaged) }
     }
 
     /// Returns the chain of the first body block.
@@ -171,19 +188,22 @@ impl CheckpointWriter {
         number: u64,
         begin: Mark,
     ) -> CheckpointWriter {
+        assert!(slot.start < slot.end, "a slot has a unit for the header");
         let seal = lineage.origin(BlockKind::Body, number);
         let (end, records, blocks) = (begin, 0, 0);
         let header =
             CheckpointHeader { lineage, session, number, begin, end, records, blocks, seal };
+        assert_eq!(header.origin(), seal, "a reader looks for the first block's chain");
         CheckpointWriter { slot, header, block: BlockWriter::new(BlockKind::Body) }
     }
 
     /// Takes a record as it is now.
     pub fn push(&mut self, record: &Record<'_>) -> Pushed {
-        if self.slot.start + 1 + (self.header.blocks + 1) * BODY_BLOCK_UNITS > self.slot.end {
+        if self.end() + BODY_BLOCK_UNITS > self.slot.end {
             return Pushed::SlotFull;
         }
         if !self.block.push(record) {
+            assert!(!self.block.is_empty(), "a record fits an empty block");
             return Pushed::BlockFull;
         }
         self.header.records += 1;
@@ -202,7 +222,14 @@ impl CheckpointWriter {
         into.copy_from_slice(self.block.bytes());
         self.block.clear();
         self.header.blocks += 1;
+        assert!(self.header.blocks <= self.header.records, "each block has a record");
+        assert!(self.end() <= self.slot.end, "the block lies in the slot");
         Some(self.slot.start + 1 + sequence * BODY_BLOCK_UNITS)
+    }
+
+    /// Returns the first unit after the header and the blocks.
+    fn end(&self) -> u64 {
+        self.slot.start + 1 + self.header.blocks * BODY_BLOCK_UNITS
     }
 
     /// Completes the checkpoint. `end` is the journal's mark after the last record was taken and the open block was
@@ -214,6 +241,9 @@ impl CheckpointWriter {
     pub fn finish(mut self, end: Mark, into: &mut [u8; CHECKPOINT_HEADER_BYTES]) -> u64 {
         assert!(self.block.is_empty(), "all blocks were taken");
         assert!(end.sequence >= self.header.begin.sequence, "it ends after it began");
+        assert!(self.header.blocks <= self.header.records, "each block has a record");
+        assert_eq!(self.header.records == 0, self.header.blocks == 0, "each record is in a block");
+        assert!(self.end() <= self.slot.end, "the body lies in the slot");
         self.header.end = end;
         self.header.encode(into);
         self.slot.start
@@ -254,6 +284,8 @@ impl CheckpointReader {
 
     /// Counts `records` as read.
     pub fn counted(&mut self, records: u64) {
+        assert!(self.blocks > 0, "records are counted after their block");
+        assert!(records <= BODY_BLOCK_BYTES as u64, "a record has a byte");
         self.records += records;
     }
 

@@ -65,6 +65,7 @@ pub struct JournalWrite {
 impl JournalWrite {
     /// Returns its length in bytes.
     pub fn bytes(&self) -> usize {
+        debug_assert!(self.sequences.start < self.sequences.end, "a write has a block");
         (self.sequences.end - self.sequences.start) as usize * JOURNAL_BLOCK_BYTES
     }
 }
@@ -98,7 +99,8 @@ impl Journal {
         let blocks = ring.end - ring.start;
         assert!(blocks >= 2, "a ring has two blocks or more");
         assert!(tail <= next.sequence && next.sequence - tail <= blocks, "the tail is in the ring");
-        Journal {
+        assert!(tail >= FIRST_SEQUENCE, "blocks are numbered from 1");
+        let journal = Journal {
             ring,
             epoch,
             session,
@@ -111,7 +113,21 @@ impl Journal {
             written_end: next.sequence,
             durable_end: next.sequence,
             tail,
-        }
+        };
+        journal.assert_in_order();
+        journal
+    }
+
+    /// Asserts that the positions are in order, and that what is kept is what lies between them.
+    fn assert_in_order(&self) {
+        let taken_end = self.taken_end();
+        assert!(self.tail <= self.durable_end, "what is released was flushed");
+        assert!(self.durable_end <= self.written_end, "what was flushed was written");
+        assert!(self.written_end <= taken_end, "what was written was taken");
+        let undurable = taken_end - self.durable_end;
+        assert_eq!(self.undurable.len() as u64, undurable, "a block is kept until it is durable");
+        let oldest = self.in_flight.front().map_or(taken_end, |(sequences, _)| sequences.start);
+        assert_eq!(oldest, self.written_end, "what is taken and not written is in flight");
     }
 
     /// Appends a record and returns the number of its block. The block is written when [`Journal::written_end`] is
@@ -131,6 +147,7 @@ impl Journal {
             self.seal();
             assert!(self.open.push(record), "a record fits an empty block");
         }
+        debug_assert!(self.free_blocks() > 0, "the block that a record is in lies in the ring");
         Ok(self.mark.sequence)
     }
 
@@ -147,6 +164,8 @@ impl Journal {
         let fresh = self.spare.pop().unwrap_or_else(|| vec![0; JOURNAL_BLOCK_BYTES].into());
         self.sealed.push_back(self.open.replace(fresh));
         self.mark = Mark { sequence: sequence + 1, chain: seal };
+        assert!(self.open.is_empty(), "no block is added to once it is sealed");
+        self.assert_in_order();
         self.mark
     }
 
@@ -171,7 +190,10 @@ impl Journal {
             self.undurable.push_back(block);
         }
         let sequences = first..first + count as u64;
+        assert_eq!(sequences.end, self.taken_end(), "blocks are taken in order");
+        assert!(at + count as u64 <= self.blocks(), "a write does not go around the ring's end");
         self.in_flight.push_back((sequences.clone(), false));
+        self.assert_in_order();
         Some(JournalWrite { unit: self.ring.start + at, sequences })
     }
 
@@ -180,6 +202,7 @@ impl Journal {
     /// # Panics
     /// If it is not in flight.
     pub fn written(&mut self, write: &JournalWrite) {
+        assert!(self.written_end <= write.sequences.start, "a write completes once");
         let mut in_flight = self.in_flight.iter_mut();
         let found = in_flight.find(|(sequences, done)| *sequences == write.sequences && !*done);
         found.expect("a write that was taken and has not completed").1 = true;
@@ -187,6 +210,7 @@ impl Journal {
             self.written_end = sequences.end;
             self.in_flight.pop_front();
         }
+        self.assert_in_order();
     }
 
     /// Records that a flush has completed which began when [`Journal::written_end`] was `end`. Flushes may complete
@@ -197,9 +221,11 @@ impl Journal {
     pub fn durable(&mut self, end: u64) {
         assert!(end <= self.written_end, "what is flushed was written");
         let more = end.saturating_sub(self.durable_end) as usize;
+        assert!(more <= self.undurable.len(), "what becomes durable was kept until then");
         self.durable_end += more as u64;
         self.spare.extend(self.undurable.drain(..more));
         self.spare.truncate(SPARE_BLOCKS_MAX);
+        self.assert_in_order();
     }
 
     /// Queues everything undurable to be written again, because its device may have forgotten it. No write may be in
@@ -210,6 +236,7 @@ impl Journal {
         self.undurable.append(&mut self.sealed);
         self.sealed = std::mem::take(&mut self.undurable);
         assert_eq!(self.taken_end(), self.durable_end, "all that is not durable was kept");
+        self.assert_in_order();
     }
 
     /// Releases blocks below `tail`, where the older of two complete checkpoints begins.
@@ -219,6 +246,7 @@ impl Journal {
     pub fn release(&mut self, tail: u64) {
         assert!(tail <= self.durable_end, "what is released was flushed");
         self.tail = self.tail.max(tail);
+        self.assert_in_order();
     }
 
     /// Returns the end of the blocks that were written without a gap.
@@ -258,11 +286,15 @@ impl Journal {
 
     /// Returns how many blocks are free, including the open one.
     pub fn free_blocks(&self) -> u64 {
-        self.blocks() - (self.mark.sequence - self.tail)
+        let used = self.mark.sequence - self.tail;
+        debug_assert!(used <= self.blocks(), "no block overwrites the tail");
+        self.blocks() - used
     }
 
     fn taken_end(&self) -> u64 {
-        self.mark.sequence - self.sealed.len() as u64
+        let sealed = self.sealed.len() as u64;
+        debug_assert!(sealed <= self.mark.sequence - self.tail, "what is sealed is still needed");
+        self.mark.sequence - sealed
     }
 }
 

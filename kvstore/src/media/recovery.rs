@@ -32,6 +32,11 @@ use crate::model::place::{Place, UNIT_BYTES};
 const CHUNK_BYTES: usize = 64 << 10;
 /// How many blocks behind a cut to inspect, to report its cost.
 const BEHIND_BLOCKS: u64 = 64;
+/// The number of the first checkpoint.
+const FIRST_NUMBER: u64 = 1;
+
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(JOURNAL_BLOCK_BYTES));
+const _: () = assert!(BEHIND_BLOCKS > 0, "a later block tells damage from a power cut");
 
 /// The source of the bytes.
 ///
@@ -58,9 +63,12 @@ pub trait Media {
     ) -> Result<()> {
         let mut chunk = vec![0; chunk_bytes];
         let chunk_units = chunk_bytes as u64 / UNIT_BYTES;
+        assert!(chunk_units > 0, "a chunk has a unit");
+        assert_eq!(chunk_units * UNIT_BYTES, chunk_bytes as u64, "a chunk is whole units");
         let mut unit = units.start;
         while unit < units.end {
             let count = chunk_units.min(units.end - unit);
+            debug_assert!(unit + count <= units.end, "nothing behind the units is read");
             let bytes = &mut chunk[..(count * UNIT_BYTES) as usize];
             self.read(device, unit, bytes)?;
             if !each(bytes)? {
@@ -181,7 +189,28 @@ pub fn recover<M: Media, R: Rebuild>(
     let mut search = Search { media, rebuild, lineage, areas, bytes_read: 0, passed_over };
     let headers = search.headers()?;
     let found = search.first_consistent(&candidates(&headers))?;
-    Ok(search.result(&headers, found))
+    let recovered = search.result(&headers, found);
+    recovered.assert_sound(areas);
+    Ok(recovered)
+}
+
+impl Recovered {
+    /// Asserts what a journal and checkpoints that go on from here rely on, whatever was read.
+    fn assert_sound(&self, areas: &Areas) {
+        let blocks = areas.journal.end - areas.journal.start;
+        assert!(FIRST_SEQUENCE <= self.tail, "blocks are numbered from 1");
+        assert!(self.tail <= self.next.sequence, "what is needed was read");
+        assert!(self.next.sequence - self.tail <= blocks, "what is needed is in the ring");
+        assert!(self.journal_blocks <= blocks, "the ring is read once");
+        assert!(self.blocks_behind <= blocks, "what lies behind the cut is in the ring");
+        assert!(self.next_number >= FIRST_NUMBER, "checkpoints are numbered from 1");
+        if let Some(Chosen { number, slot, begin }) = self.checkpoint {
+            assert!(number < self.next_number, "numbers of checkpoints only grow");
+            assert!(slot == 1 - self.next_slot, "the next checkpoint spares the one loaded");
+            assert!(!self.void_slots[slot], "the checkpoint that was loaded stays");
+            assert!(begin.sequence <= self.next.sequence, "the journal goes on behind the replay");
+        }
+    }
 }
 
 type Headers = [Result<CheckpointHeader, Void>; 2];
@@ -212,6 +241,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
 
     fn header(&mut self, slot: usize) -> Result<Result<CheckpointHeader, Void>> {
         let units = &self.areas.slots[slot];
+        assert!(units.start < units.end, "a slot has a unit for the header");
         let mut bytes = [0; CHECKPOINT_HEADER_BYTES];
         self.media.read(self.areas.device, units.start, &mut bytes)?;
         self.bytes_read += bytes.len() as u64;
@@ -221,6 +251,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
     /// Tries the candidates in order, as the module's documentation says.
     fn first_consistent(&mut self, candidates: &[Candidate]) -> Result<Found> {
         let mut inconsistent = None;
+        assert!(candidates.len() <= self.areas.slots.len(), "a slot has one header");
         for candidate in candidates {
             match self.attempt(candidate)? {
                 Ok(found) if !found.is_inconsistent => return Ok(found),
@@ -241,6 +272,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
 
     /// Loads a checkpoint and replays the journal over it. The outer error is a device's, the inner one damage.
     fn attempt(&mut self, (slot, header): &Candidate) -> Result<Result<Found, Void>> {
+        assert_eq!(header.lineage, *self.lineage, "a candidate is of the shard's lineage");
         self.rebuild.clear();
         let found = match self.load(*slot, header)? {
             Ok(checkpoint_records) => {
@@ -255,6 +287,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
             .as_ref()
             .map_or_else(|void| Some(*void), |found| found.is_inconsistent.then_some(Void::Chain));
         self.passed_over.extend(void.map(|void| (header.number, void)));
+        assert!(self.passed_over.len() <= 3, "two candidates are tried, and one of them again");
         Ok(found)
     }
 
@@ -263,6 +296,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         self.rebuild.clear();
         let start = Mark::start(self.lineage);
         let replay = self.replay(start, start)?;
+        assert!(replay.has_reached_end, "a replay that starts at its end has reached it");
         Ok(Found { checkpoint: None, checkpoint_records: 0, replay, is_inconsistent: false })
     }
 
@@ -271,6 +305,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         let mut body = CheckpointReader::new(*header);
         let first = self.areas.slots[slot].start + 1;
         let units = first..first + header.blocks * BODY_BLOCK_UNITS;
+        assert!(units.end <= self.areas.slots[slot].end, "a header is void unless its body fits");
         let (rebuild, bytes_read) = (&mut *self.rebuild, &mut self.bytes_read);
         let mut damage = None;
         self.media.read_stream(self.areas.device, units, BODY_BLOCK_BYTES, &mut |chunk| {
@@ -285,6 +320,8 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
     fn replay(&mut self, begin: Mark, end: Mark) -> Result<Replay> {
         let ring = &self.areas.journal;
         let at = ring.start + begin.sequence % (ring.end - ring.start);
+        assert!(ring.contains(&at), "a block lies in the ring");
+        assert!(begin.sequence <= end.sequence, "a header is void unless it ends after it begins");
         let mut replay = Replay::new(self.lineage.epoch, begin, end);
         for units in [at..ring.end, ring.start..at] {
             let (rebuild, bytes_read) = (&mut *self.rebuild, &mut self.bytes_read);
@@ -296,6 +333,12 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
                 break;
             }
         }
+        assert!(replay.blocks <= ring.end - ring.start, "the ring is read once");
+        assert_eq!(
+            replay.next.sequence - begin.sequence,
+            replay.blocks,
+            "no block is left out of a replay"
+        );
         Ok(replay)
     }
 
@@ -303,6 +346,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         let numbers = headers.iter().flatten().map(|header| header.number);
         let damaged_headers = [0, 1].map(|slot| headers[slot] == Err(Void::Damaged));
         let Found { checkpoint, checkpoint_records, replay, is_inconsistent } = found;
+        assert!(checkpoint.is_some() || !is_inconsistent, "an empty store is consistent");
         let is_gone = checkpoint.is_none() && replay.lacks_its_start();
         let mut whole = headers.iter().flatten();
         let is_short =
@@ -315,7 +359,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
                 slot,
                 begin: header.begin,
             }),
-            next_number: numbers.max().map_or(1, |number| number + 1),
+            next_number: numbers.max().map_or(FIRST_NUMBER, |number| number + 1),
             next_slot: 1 - checkpoint.map_or(1, |(slot, _)| slot),
             checkpoint_records,
             journal_records: replay.records,
@@ -342,6 +386,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
     /// Returns the oldest journal block needed by any checkpoint that may still be loaded.
     fn tail(&self, headers: &Headers, chosen: Option<&Candidate>, next: u64) -> u64 {
         let Some((slot, header)) = chosen else { return FIRST_SEQUENCE };
+        assert!(header.begin.sequence <= next, "the replay began at the checkpoint's begin");
         let blocks = self.areas.journal.end - self.areas.journal.start;
         let older = match &headers[1 - slot] {
             Ok(other) if other.number < header.number => other.begin.sequence,
@@ -349,7 +394,9 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
             Err(_) => FIRST_SEQUENCE,
         };
         let is_in_ring = older <= next && next - older <= blocks;
-        if is_in_ring { older } else { header.begin.sequence }
+        let tail = if is_in_ring { older } else { header.begin.sequence };
+        assert!(next - tail <= blocks, "what is needed is in the ring");
+        tail
     }
 }
 
@@ -359,6 +406,7 @@ fn candidates(headers: &Headers) -> Vec<Candidate> {
     let mut whole: Vec<_> =
         whole.filter_map(|(slot, header)| Some((slot, (*header).ok()?))).collect();
     whole.sort_by_key(|(_, header)| std::cmp::Reverse(header.number));
+    assert!(whole.len() <= headers.len(), "a slot has one header");
     whole
 }
 
@@ -379,6 +427,7 @@ fn load_block<R: Rebuild>(
         }
         count += 1;
     }
+    debug_assert!(count <= bytes.len() as u64, "a record has a byte");
     body.counted(count);
     Ok(Ok(()))
 }
@@ -410,6 +459,7 @@ struct Replay {
 
 impl Replay {
     fn new(epoch: u64, begin: Mark, end: Mark) -> Replay {
+        assert!(begin.sequence >= FIRST_SEQUENCE, "blocks are numbered from 1");
         Replay {
             epoch,
             next: begin,
@@ -427,11 +477,13 @@ impl Replay {
 
     /// Returns whether reading is finished.
     fn is_over(&self) -> bool {
+        assert!(self.looked_behind == 0 || self.cut.is_some(), "only a cut has blocks behind it");
         self.looked_behind > BEHIND_BLOCKS
     }
 
     /// Processes a chunk of the ring. Returns false when no more is needed.
     fn chunk<R: Rebuild>(&mut self, chunk: &[u8], rebuild: &mut R) -> Result<bool> {
+        assert!(chunk.len().is_multiple_of(JOURNAL_BLOCK_BYTES), "a chunk is whole blocks");
         for bytes in chunk.chunks(JOURNAL_BLOCK_BYTES) {
             if self.cut.is_none() {
                 match self.next_block(bytes) {
@@ -448,6 +500,7 @@ impl Replay {
 
     /// Returns the block if it is the next one and all its records are valid: a block is never replayed in part.
     fn next_block<'a>(&self, bytes: &'a [u8]) -> Result<BlockReader<'a>, Void> {
+        assert!(self.cut.is_none(), "what lies behind a cut is void");
         let block = BlockReader::open(BlockKind::Journal, bytes)?;
         block.check(self.epoch, self.next.sequence, self.next.chain)?;
         block.records().try_for_each(|record| record.map(|_| ()))?;
@@ -455,6 +508,8 @@ impl Replay {
     }
 
     fn take<R: Rebuild>(&mut self, block: &BlockReader<'_>, rebuild: &mut R) -> Result<()> {
+        assert_eq!(block.stamp.sequence, self.next.sequence, "blocks are replayed in order");
+        assert_eq!(block.stamp.chain, self.next.chain, "blocks of one history are replayed");
         for record in block.records() {
             hand_over(&record.expect("each was checked"), rebuild)?;
             self.records += 1;
@@ -475,6 +530,7 @@ impl Replay {
     /// Counts lost blocks behind the cut. The first call is for the cut itself.
     fn look_behind(&mut self, bytes: &[u8]) {
         let sequence = self.next.sequence + self.looked_behind;
+        assert!(self.cut.is_some(), "only a cut has blocks behind it");
         let block = BlockReader::open(BlockKind::Journal, bytes).ok();
         let lost = block.map(|block| block.stamp).filter(|stamp| {
             (stamp.epoch, stamp.sequence) == (self.epoch, sequence)
@@ -484,6 +540,7 @@ impl Replay {
         self.blocks_behind += u64::from(lost.is_some());
         self.is_flushed_lost |= lost.is_some_and(|stamp| stamp.durable_end > self.next.sequence);
         self.looked_behind += 1;
+        assert!(self.blocks_behind < self.looked_behind, "the cut itself is not behind it");
     }
 }
 

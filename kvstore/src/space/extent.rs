@@ -31,7 +31,20 @@ pub(crate) struct Extents {
 impl Extents {
     pub(crate) fn new(range: Range<u64>) -> Extents {
         let all = if range.is_empty() { Vec::new() } else { vec![range.clone()] };
-        Extents { range, free: Runs::from_sorted(all) }
+        let extents = Extents { range, free: Runs::from_sorted(all) };
+        extents.assert_inside();
+        extents
+    }
+
+    /// Asserts that the free space is a part of the range.
+    fn assert_inside(&self) {
+        let units = self.range.end.saturating_sub(self.range.start);
+        assert!(self.free.units() <= units, "no more is free than the range has");
+        debug_assert!(
+            self.free.overlapping(&(0..self.range.start)).is_none()
+                && self.free.overlapping(&(self.range.end..u64::MAX)).is_none(),
+            "every free run lies in the range"
+        );
     }
 
     /// Rebuilds the free space around the extents in `used`. Also returns the positions of extents that were refused:
@@ -43,18 +56,23 @@ impl Extents {
         used: impl Iterator<Item = Range<u64>>,
     ) -> (Extents, Vec<usize>) {
         let mut map = Map::new(range.end.saturating_sub(range.start));
-        let mut refused = Vec::new();
+        let (mut refused, mut used_units) = (Vec::new(), 0);
         for (position, extent) in used.enumerate() {
             let inside = range.start <= extent.start && extent.end <= range.end;
             let taken = inside
                 && !extent.is_empty()
                 && map.take(extent.start - range.start..extent.end - range.start);
-            if !taken {
+            if taken {
+                used_units += extent.end - extent.start;
+            } else {
                 refused.push(position);
             }
         }
         let free = Runs::from_sorted(map.free_runs(range.start));
-        (Extents { range, free }, refused)
+        assert_eq!(free.units() + used_units, map.units, "a unit is either free or used");
+        let extents = Extents { range, free };
+        extents.assert_inside();
+        (extents, refused)
     }
 
     /// Returns the first unit of a new extent, or `None` if no free run holds it.
@@ -72,19 +90,40 @@ impl Extents {
             return Some(unit);
         }
         let start = self.fit(units.saturating_mul(u64::from(ahead)))?;
-        self.take(start..start + units).then_some(start)
+        let taken = self.take(start..start + units).then_some(start);
+        assert!(
+            taken.is_some() || self.largest() < units,
+            "an extent is refused only if no free run holds it"
+        );
+        taken
     }
 
     /// Returns the start of the shortest free run of at least `units`, or else of the longest.
     pub(crate) fn fit(&self, units: u64) -> Option<u64> {
-        self.free.best_fit(units).or_else(|| self.free.longest()).map(|run| run.start)
+        let start = self.free.best_fit(units).or_else(|| self.free.longest()).map(|run| run.start);
+        assert!(
+            start.is_none_or(|start| self.range.contains(&start)),
+            "a free run is in the range"
+        );
+        start
     }
 
     /// Takes exactly this extent. Returns false and changes nothing unless all of it is free.
     ///
     /// The shard takes a run while its device deallocates it, so that nothing is written to it.
     pub(crate) fn take(&mut self, extent: Range<u64>) -> bool {
-        self.free.remove(extent)
+        let before = self.free.units();
+        let (inside, units) = (self.holds(&extent), extent.end.saturating_sub(extent.start));
+        let taken = self.free.remove(extent);
+        assert!(!taken || inside, "only units of the range are free");
+        let gone = if taken { units } else { 0 };
+        assert_eq!(self.free.units() + gone, before, "an extent is taken whole or not at all");
+        taken
+    }
+
+    /// Whether an extent lies in the range.
+    fn holds(&self, extent: &Range<u64>) -> bool {
+        self.range.start <= extent.start && extent.end <= self.range.end
     }
 
     /// Frees an extent: a whole allocated one, part of one, or several in a row.
@@ -92,9 +131,9 @@ impl Extents {
     /// # Panics
     /// If it is empty, leaves the range, or is partly free already: a double free is a bug of the store.
     pub(crate) fn free(&mut self, extent: Range<u64>) {
-        let inside = self.range.start <= extent.start && extent.end <= self.range.end;
-        assert!(inside, "extent {extent:?} is not in {:?}", self.range);
+        assert!(self.holds(&extent), "extent {extent:?} is not in {:?}", self.range);
         assert!(self.free.insert(extent.clone()), "extent {extent:?} is free already");
+        self.assert_inside();
     }
 
     pub(crate) fn range(&self) -> Range<u64> {
@@ -102,7 +141,9 @@ impl Extents {
     }
 
     pub(crate) fn is_free(&self, unit: u64) -> bool {
-        self.free.around(unit).is_some()
+        let is_free = self.free.around(unit).is_some();
+        assert!(!is_free || self.range.contains(&unit), "only units of the range are free");
+        is_free
     }
 
     pub(crate) fn free_units(&self) -> u64 {
@@ -111,7 +152,10 @@ impl Extents {
 
     /// Returns the length of the longest free run in units; 0 if nothing is free.
     pub(crate) fn largest(&self) -> u64 {
-        self.free.longest().map_or(0, |run| run.end - run.start)
+        let largest = self.free.longest().map_or(0, |run| run.end - run.start);
+        assert!(largest <= self.free.units(), "a free run is a part of the free space");
+        assert_eq!(largest == 0, self.free.units() == 0, "a free unit lies in a run");
+        largest
     }
 
     /// Returns the longest free run, the last of equals.
@@ -121,7 +165,9 @@ impl Extents {
     }
 
     pub(crate) fn run_count(&self) -> usize {
-        self.free.count()
+        let count = self.free.count();
+        assert!(count as u64 <= self.free.units(), "each free run has a unit");
+        count
     }
 
     /// Iterates over the free runs in order.
@@ -148,6 +194,7 @@ impl Map {
         if units.is_empty() {
             return false;
         }
+        assert!(units.end <= self.units, "the map has a bit for each unit");
         let words = (units.start / 64) as usize..units.end.div_ceil(64) as usize;
         if let [word] = &mut self.words[words] {
             let mask = u64::MAX >> (64 - (units.end - units.start)) << (units.start % 64);
@@ -167,9 +214,11 @@ impl Map {
     /// Iterates over the words that hold the units, with the units' bits in each.
     fn masks(units: &Range<u64>) -> impl Iterator<Item = (usize, u64)> {
         let Range { start, end } = *units;
+        debug_assert!(start < end, "there are units to mask");
         (start / 64..end.div_ceil(64)).map(move |word| {
             let first = start.max(word * 64) - word * 64;
             let last = end.min(word * 64 + 64) - 1 - word * 64;
+            debug_assert!(first <= last && last < 64, "each of the words holds some of the units");
             (word as usize, u64::MAX >> (63 - (last - first)) << first)
         })
     }
@@ -180,6 +229,7 @@ impl Map {
         let mut at = self.next(0, false);
         while at < self.units {
             let end = self.next(at, true).min(self.units);
+            debug_assert!(at < end, "a free run has a unit");
             runs.push(base + at..base + end);
             at = self.next(end, false);
         }
@@ -195,7 +245,9 @@ impl Map {
         while word < self.words.len() {
             let found = (self.words[word] ^ flip) & skip;
             if found != 0 {
-                return word as u64 * 64 + u64::from(found.trailing_zeros());
+                let at = word as u64 * 64 + u64::from(found.trailing_zeros());
+                debug_assert!(unit <= at, "the search goes forward");
+                return at;
             }
             word += 1;
             skip = u64::MAX;

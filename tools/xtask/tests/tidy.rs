@@ -15,6 +15,22 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// Maximum lines between unsafe code and its reason.
 const REASON_LINES_MAX: usize = 4;
 
+/// The least assertions per function, in hundredths, where invariants matter most. Raise a figure when a file
+/// exceeds it.
+const ASSERTIONS_MIN: [(&str, usize); 11] = [
+    ("driver/src/queue_pair/command.rs", 50),
+    ("driver/src/queue_pair/core.rs", 62),
+    ("driver/src/queue_pair/lists.rs", 123),
+    ("driver/src/queue_pair/slow.rs", 100),
+    ("driver/src/ring.rs", 90),
+    ("driver/src/slots.rs", 108),
+    ("kvstore/src/io/lane.rs", 142),
+    ("kvstore/src/media/checkpoint.rs", 105),
+    ("kvstore/src/media/journal.rs", 133),
+    ("kvstore/src/media/recovery.rs", 134),
+    ("kvstore/src/space/extent.rs", 110),
+];
+
 /// Markers of unfinished work, split so that this file does not contain them.
 const LEFT_FOR_LATER: [&str; 4] = [
     concat!("TO", "DO"),
@@ -208,18 +224,50 @@ fn left_for_later(text: &str) -> Vec<Offence> {
         .collect()
 }
 
-/// Returns each `.unwrap()` before a file's tests.
-fn unwraps(text: &str) -> Vec<Offence> {
-    let lines: Vec<&str> = text.lines().collect();
+/// Returns the lines of a file before its tests.
+fn lines_before_tests(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
     let tests = lines.windows(2).position(|two| {
         two[0].trim() == "#[cfg(test)]"
             && two[1].trim_start().starts_with("mod ")
             && two[1].ends_with('{')
     });
-    let code = &lines[..tests.unwrap_or(lines.len())];
+    lines.truncate(tests.unwrap_or(lines.len()));
+    lines
+}
+
+/// `.unwrap()` before the tests of a file begin.
+fn unwraps(text: &str) -> Vec<Offence> {
+    let code = lines_before_tests(text);
     let unwraps = |line: &str| !is_comment(line) && line.contains(".unwrap()");
     let what = "unwrap(): handle it, or say with expect() why it cannot be";
     (0..code.len()).filter(|&at| unwraps(code[at])).map(|at| (at + 1, what.to_owned())).collect()
+}
+
+/// Counts the assertions in a line of code: `assert!` and its kin, and calls of functions named `assert_…`.
+fn assertions(line: &str) -> usize {
+    let code = code(line);
+    let joins = |c: char| c.is_alphanumeric() || c == '_';
+    let is_assertion = |at: &usize| {
+        let before = code[..*at].strip_suffix("debug_").unwrap_or(&code[..*at]);
+        let name = code[*at..].split(|c| !joins(c)).next().unwrap_or_default();
+        let after = &code[at + name.len()..];
+        let is_called = after.starts_with("!(") || name.contains('_') && after.starts_with('(');
+        is_called && !before.ends_with(joins) && !before.ends_with("fn ")
+    };
+    code.match_indices("assert").map(|(at, _)| at).filter(is_assertion).count()
+}
+
+/// Returns an offence if a file has fewer assertions per function, in hundredths, than `least`.
+fn too_few_assertions(text: &str, least: usize) -> Vec<Offence> {
+    let lines = lines_before_tests(text);
+    let functions = lines.iter().filter(|line| function_name(line).is_some()).count();
+    let asserted: usize = lines.iter().map(|line| assertions(line)).sum();
+    let has = asserted * 100 / functions.max(1);
+    let what = format!(
+        "{asserted} assertions in {functions} functions, {has} per hundred; {least} at least"
+    );
+    if has < least { vec![(1, what)] } else { vec![] }
 }
 
 /// Returns whether a file of the library is compiled only for tests.
@@ -388,6 +436,27 @@ fn the_library_does_not_unwrap() {
     let library = files(".rs").into_iter().filter(|path| is_library(path) && !is_test_file(path));
     hold(library.collect(), |_, text| unwraps(text));
     assert_eq!(unwraps("x.unwrap();\n#[cfg(test)]\nmod tests {\n    x.unwrap();\n}\n").len(), 1);
+}
+
+#[test]
+fn assertions_do_not_become_fewer() {
+    for (path, least) in ASSERTIONS_MIN {
+        hold(vec![path.to_owned()], |_, text| too_few_assertions(text, least));
+    }
+    for (line, count) in [
+        ("    assert!(x); debug_assert_eq!(y, z);", 2),
+        ("const _: () = assert!(SIZE == 8);", 1),
+        ("    self.assert_in_order();", 1),
+        ("    fn assert_in_order(&self) {", 0),
+        ("    // assert!(x);", 0),
+        ("    prop_assert!(x, \"assert!(y)\");", 0),
+        ("    assert(x);", 0),
+    ] {
+        assert_eq!(assertions(line), count, "{line}");
+    }
+    let text = "fn x() {\n    assert!(y);\n}\nfn z() {\n}\n#[cfg(test)]\nmod tests {\n    assert!(y);\n}\n";
+    assert_eq!(too_few_assertions(text, 50), []);
+    assert_eq!(too_few_assertions(text, 51).len(), 1);
 }
 
 #[test]

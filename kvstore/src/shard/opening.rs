@@ -61,7 +61,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Opens shard `shard` of a store. Open shard 0 first: it records on the media that a session has begun.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an invalid option; [`Error::Media`] if a device does not answer.
+    /// [`crate::Error::Invalid`] for an invalid option; [`crate::Error::Media`] if a device does not answer.
     pub fn open(
         shard: u16,
         mut lanes: Vec<Lane<Q>>,

@@ -61,7 +61,7 @@ use crate::model::options::PolicyKind;
 /// Inserting an id twice, or touching or removing an absent one, is a bug of the store, and panics. Ids are small
 /// numbers that are reused after a removal. After a recovery the objects found are inserted, in no order of use.
 pub trait Policy: Send {
-    /// An object was inserted; `key_hash` is [`crate::catalog::index::Index::hash`] of its key.
+    /// An object was inserted; `key_hash` is a hash of its key under the store's secret key.
     fn inserted(&mut self, id: ObjectId, key_hash: u64);
 
     /// An object was read, looked up or replaced.
@@ -82,8 +82,7 @@ pub trait Policy: Send {
 }
 
 impl PolicyKind {
-    /// Builds an empty policy of this kind for `objects_max` objects, at most
-    /// [`crate::catalog::index::Index::OBJECTS_MAX`].
+    /// Builds an empty policy of this kind for `objects_max` objects, at most 2^26 - 1.
     pub fn build(self, objects_max: u32) -> Box<dyn Policy> {
         match self {
             PolicyKind::Lru => Box::new(Lru::new(objects_max)),

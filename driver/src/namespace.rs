@@ -26,7 +26,9 @@ pub struct Namespace {
     command_limits: CommandLimits,
     /// Most LBAs of one command.
     max_lbas: u64,
-    /// The address or length bits that rule out an SGL data block if set: all bits without SGLs.
+    /// Whether the controller takes SGLs.
+    takes_sgls: bool,
+    /// The address or length bits that rule out an SGL data block if set.
     sgl_mask: u64,
     prinfo: Prinfo,
     protection: Option<Protection>,
@@ -87,9 +89,9 @@ impl Namespace {
             limits,
             command_limits: controller.commands,
             max_lbas: max_bytes >> lba_shift,
+            takes_sgls: controller.sgl != SglSupport::None,
             sgl_mask: match controller.sgl {
-                SglSupport::None => u64::MAX,
-                SglSupport::Byte => 0,
+                SglSupport::None | SglSupport::Byte => 0,
                 SglSupport::Dword => 3,
             },
             prinfo: Prinfo::of(protection),
@@ -151,8 +153,12 @@ impl Namespace {
         self.max_lbas
     }
 
-    /// Returns the bits that must be clear in the address and length of an SGL data block. All bits are set
-    /// if the controller takes no SGLs: no length is 0.
+    #[inline(always)]
+    pub(crate) fn takes_sgls(&self) -> bool {
+        self.takes_sgls
+    }
+
+    /// Returns the bits that must be clear in the address and length of an SGL data block.
     #[inline(always)]
     pub(crate) fn sgl_mask(&self) -> u64 {
         self.sgl_mask

@@ -489,7 +489,7 @@ fn direct_pointer<B: IoBuffer>(
 ) -> Option<Pointer> {
     let Segment { iova, len } = segment;
     debug_assert!(len > 0 && u32::try_from(len).is_ok(), "a command has 1 to 2^32 - 1 bytes");
-    if (iova.0 | len) & namespace.sgl_mask() == 0 {
+    if namespace.takes_sgls() && (iova.0 | len) & namespace.sgl_mask() == 0 {
         stats.sgl_commands += 1;
         return Some(Pointer::data_block(iova, len as u32));
     }

@@ -228,6 +228,7 @@ fn a_command_gets_a_hundred_years_at_most_and_latencies_an_hour() {
 fn a_restart_forgets_violations_and_sends_what_was_not_sent() {
     let (mut core, mut device) = core(false);
     post(&mut core, 10);
+    post(&mut core, 10);
     core.ring();
     device.complete(QID, 1, Cid(0x7fff), 0);
     reap(&mut core, 0);

@@ -1,9 +1,9 @@
-//! `sync` of `adit bench` on a file: each write says that it is to be durable.
+//! `sync` of `adit bench` on a file: each write requests durability.
 //!
-//! Of pwritev2(2), strace shows what it says. What io_uring is told no tracer sees; the kernel shows what it did: after
-//! durable writes, no page of the file waits to be written back.
+//! strace shows the flags of pwritev2(2). It does not see io_uring's; there the kernel shows the effect: after durable
+//! writes, no page of the file waits to be written back.
 //!
-//! Without strace, or where tracing is forbidden, the first test says so and is left out; in CI (`CI` is set) it must run.
+//! Without strace, or where tracing is forbidden, the first test says so and is skipped; in CI (`CI` is set) it must run.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};

@@ -32,7 +32,7 @@ impl SharedPages {
         let file = memory_file(len)?;
         let map: Arc<MmapRaw> = Arc::new(MmapOptions::new().len(len).map_raw(&file)?);
         let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
-        // SAFETY: the mapping is `len` bytes long, `map` keeps it, and nobody makes references to its bytes.
+        // SAFETY: the mapping is `len` bytes long, `map` keeps it, and no code makes references to its bytes.
         let atomics = unsafe { Atomics::new(at, len, map) };
         Ok(SharedPages { file, atomics })
     }

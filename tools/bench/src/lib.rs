@@ -3,12 +3,12 @@
 //! | module | noun |
 //! |---|---|
 //! | `options`, `jobfile` | fio's language: command lines, job files, and the jobs they describe |
-//! | `guard` | what keeps a job from destroying what somebody wants to keep |
+//! | `guard` | refuses to overwrite data that is in use or signed |
 //! | `run` | the jobs' threads, and the loop that is measured |
 //! | `workload` | which I/O is next |
 //! | `data` | what written blocks hold, and whether what is read is what was written |
 //! | `measure`, `outcome`, `errors` | what is counted |
-//! | `report`, `logs` | how it is told |
+//! | `report`, `logs` | the formats of the outcome |
 //! | `side` | jobs on several paths and with several values, and against earlier results |
 
 mod command;

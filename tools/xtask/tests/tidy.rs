@@ -6,6 +6,10 @@
 //! rustfmt.
 #![forbid(unsafe_code)]
 
+#[path = "../src/tidy/lines.rs"]
+mod lines;
+
+use lines::{Lines, assertions, code, function_name, lines_before_tests};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -93,18 +97,6 @@ fn long_file(text: &str) -> Vec<Offence> {
     if lines > FILE_LINES_MAX { vec![(lines, what)] } else { vec![] }
 }
 
-/// Returns the name in a line that starts a function.
-fn function_name(line: &str) -> Option<&str> {
-    let qualifies = |word: &&str| {
-        word.starts_with("pub")
-            || word.ends_with(')')
-            || matches!(*word, "const" | "async" | "unsafe" | "extern" | "\"C\"")
-    };
-    let mut words = line.split_whitespace().skip_while(qualifies);
-    let name = words.next().filter(|word| *word == "fn").and_then(|_| words.next())?;
-    name.split(['(', '<']).next()
-}
-
 /// Counts the lines of the function that starts at `lines[0]`, up to the brace at its indentation.
 fn function_lines(lines: &[&str]) -> usize {
     let indent = lines[0].len() - lines[0].trim_start().len();
@@ -159,12 +151,6 @@ fn starts_cpp_function(lines: &[&str]) -> bool {
     }
     let end = lines.iter().find(|line| line.ends_with(['{', ';', '}']));
     end.is_some_and(|line| line.ends_with('{'))
-}
-
-/// Returns a line's code without comments and string contents.
-fn code(line: &str) -> String {
-    let unquoted: String = line.replace("\\\"", "").split('"').step_by(2).collect();
-    unquoted.split("//").next().unwrap_or_default().to_owned()
 }
 
 /// Counts the blocks, functions, implementations and the like that a line marks unsafe.
@@ -224,18 +210,6 @@ fn left_for_later(text: &str) -> Vec<Offence> {
         .collect()
 }
 
-/// Returns the lines of a file before its tests.
-fn lines_before_tests(text: &str) -> Vec<&str> {
-    let mut lines: Vec<&str> = text.lines().collect();
-    let tests = lines.windows(2).position(|two| {
-        two[0].trim() == "#[cfg(test)]"
-            && two[1].trim_start().starts_with("mod ")
-            && two[1].ends_with('{')
-    });
-    lines.truncate(tests.unwrap_or(lines.len()));
-    lines
-}
-
 /// `.unwrap()` before the tests of a file begin.
 fn unwraps(text: &str) -> Vec<Offence> {
     let code = lines_before_tests(text);
@@ -244,28 +218,14 @@ fn unwraps(text: &str) -> Vec<Offence> {
     (0..code.len()).filter(|&at| unwraps(code[at])).map(|at| (at + 1, what.to_owned())).collect()
 }
 
-/// Counts the assertions in a line of code: `assert!` and its kin, and calls of functions named `assert_…`.
-fn assertions(line: &str) -> usize {
-    let code = code(line);
-    let joins = |c: char| c.is_alphanumeric() || c == '_';
-    let is_assertion = |at: &usize| {
-        let before = code[..*at].strip_suffix("debug_").unwrap_or(&code[..*at]);
-        let name = code[*at..].split(|c| !joins(c)).next().unwrap_or_default();
-        let after = &code[at + name.len()..];
-        let is_called = after.starts_with("!(") || name.contains('_') && after.starts_with('(');
-        is_called && !before.ends_with(joins) && !before.ends_with("fn ")
-    };
-    code.match_indices("assert").map(|(at, _)| at).filter(is_assertion).count()
-}
-
 /// Returns an offence if a file has fewer assertions per function, in hundredths, than `least`.
 fn too_few_assertions(text: &str, least: usize) -> Vec<Offence> {
-    let lines = lines_before_tests(text);
-    let functions = lines.iter().filter(|line| function_name(line).is_some()).count();
-    let asserted: usize = lines.iter().map(|line| assertions(line)).sum();
-    let has = asserted * 100 / functions.max(1);
+    let mut lines = Lines::default();
+    lines.add(text);
+    let Lines { functions, assertions, .. } = lines;
+    let has = assertions * 100 / functions.max(1);
     let what = format!(
-        "{asserted} assertions in {functions} functions, {has} per hundred; {least} at least"
+        "{assertions} assertions in {functions} functions, {has} per hundred; {least} at least"
     );
     if has < least { vec![(1, what)] } else { vec![] }
 }

@@ -11,11 +11,10 @@ pub(super) struct Imports {
 
 impl Imports {
     /// Adds those of the file at `path`, counted from the crate's `src`.
-    pub(super) fn add(&mut self, path: &str, text: &str) {
-        let path = path.split_once("src/").map_or(path, |(_, inside)| inside);
+    pub(super) fn add(&mut self, path: &str, lines: &[&str]) {
         let from = path.split('/').next().unwrap_or(path).trim_end_matches(".rs");
         let edges = self.edges.entry(from.to_owned()).or_default();
-        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+        for line in lines.iter().filter(|line| !line.trim_start().starts_with("//")) {
             for after in line.split("crate::").skip(1) {
                 let name = after.split(|c: char| !c.is_alphanumeric() && c != '_').next();
                 edges.entry(name.unwrap_or_default().to_owned()).or_insert_with(|| path.to_owned());
@@ -68,10 +67,10 @@ mod tests {
     #[test]
     fn circles_and_upward_imports_are_found_and_the_root_is_no_module() {
         let mut imports = Imports::default();
-        imports.add("low.rs", "use crate::high::A;\nuse crate::Error;\n");
-        imports.add("high/mod.rs", "use crate::low;\n// crate::top is only named\n");
-        imports.add("top.rs", "use crate::high;\n");
-        imports.add("lib.rs", "pub use crate::top;\n");
+        imports.add("low.rs", &["use crate::high::A;", "use crate::Error;"]);
+        imports.add("high/mod.rs", &["use crate::low;", "// crate::top is only named"]);
+        imports.add("top.rs", &["use crate::high;"]);
+        imports.add("lib.rs", &["pub use crate::top;"]);
         assert_eq!(imports.circles(), ["high <-> low"]);
         assert_eq!(imports.upward(&["low", "high", "top"]), ["low -> high (low.rs)"]);
         assert_eq!(imports.upward(&[]), Vec::<String>::new());

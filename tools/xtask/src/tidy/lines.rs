@@ -1,53 +1,76 @@
 //! Lines of code, words of comments, functions and assertions of a file.
 
-/// What is counted of the product's code; tests at a file's end are left out.
+/// Counts of the product's code, without the tests at a file's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     /// Lines that are neither blank nor comments.
-    pub(super) code: usize,
+    pub(crate) code: usize,
     /// Words of comments.
-    pub(super) comment_words: usize,
+    pub(crate) comment_words: usize,
     /// Functions with a body.
-    pub(super) functions: usize,
+    pub(crate) functions: usize,
     /// `assert!` and its kin, in debug builds or always.
-    pub(super) assertions: usize,
+    pub(crate) assertions: usize,
 }
 
 impl Lines {
-    /// Adds a file's.
-    pub(super) fn add(&mut self, text: &str) {
-        for line in product(text).lines().map(str::trim) {
+    /// Adds the counts of a file.
+    pub(crate) fn add(&mut self, text: &str) {
+        for line in lines_before_tests(text).into_iter().map(str::trim) {
             if let Some(comment) = line.strip_prefix("//") {
                 let words = comment.trim_start_matches(['/', '!']).split_whitespace();
                 self.comment_words += words.count();
             } else if !line.is_empty() {
                 self.code += 1;
-                self.functions += usize::from(is_function(line));
-                self.assertions += line.matches("assert").filter(|_| is_assertion(line)).count();
+                self.functions += usize::from(function_name(line).is_some());
+                self.assertions += assertions(line);
             }
         }
     }
 }
 
-/// A file's text up to its tests, which come last.
-pub(super) fn product(text: &str) -> &str {
-    let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
-    &text[..tests]
+/// Returns the lines of a file before its tests.
+pub(crate) fn lines_before_tests(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    let tests = lines.windows(2).position(|two| {
+        two[0].trim() == "#[cfg(test)]"
+            && two[1].trim_start().starts_with("mod ")
+            && two[1].ends_with('{')
+    });
+    lines.truncate(tests.unwrap_or(lines.len()));
+    lines
 }
 
-fn is_function(line: &str) -> bool {
-    let before = line.split_once("fn ").map(|(before, _)| before);
-    let qualifiers = ["const", "async", "unsafe", "extern", "\"C\""];
-    before.is_some_and(|before| {
-        before.split_whitespace().all(|word| {
-            word.starts_with("pub") || word.ends_with(')') || qualifiers.contains(&word)
-        })
-    })
+/// Returns the name in a line that starts a function.
+pub(crate) fn function_name(line: &str) -> Option<&str> {
+    let qualifies = |word: &&str| {
+        word.starts_with("pub")
+            || word.ends_with(')')
+            || matches!(*word, "const" | "async" | "unsafe" | "extern" | "\"C\"")
+    };
+    let mut words = line.split_whitespace().skip_while(qualifies);
+    let name = words.next().filter(|word| *word == "fn").and_then(|_| words.next())?;
+    name.split(['(', '<']).next()
 }
 
-fn is_assertion(line: &str) -> bool {
-    let names = ["assert!(", "assert_eq!(", "assert_ne!("];
-    names.iter().any(|name| line.contains(name))
+/// Returns a line's code without comments and string contents.
+pub(crate) fn code(line: &str) -> String {
+    let unquoted: String = line.replace("\\\"", "").split('"').step_by(2).collect();
+    unquoted.split("//").next().unwrap_or_default().to_owned()
+}
+
+/// Counts the assertions in a line of code: `assert!` and its kin, and calls of functions named `assert_…`.
+pub(crate) fn assertions(line: &str) -> usize {
+    let code = code(line);
+    let joins = |c: char| c.is_alphanumeric() || c == '_';
+    let is_assertion = |at: &usize| {
+        let before = code[..*at].strip_suffix("debug_").unwrap_or(&code[..*at]);
+        let name = code[*at..].split(|c| !joins(c)).next().unwrap_or_default();
+        let after = &code[at + name.len()..];
+        let is_called = after.starts_with("!(") || name.contains('_') && after.starts_with('(');
+        is_called && !before.ends_with(joins) && !before.ends_with("fn ")
+    };
+    code.match_indices("assert").map(|(at, _)| at).filter(is_assertion).count()
 }
 
 #[cfg(test)]

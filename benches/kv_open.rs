@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use adit_driver::device::{CommandQueue, Operation, QueueOptions, Request as Raw};
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::paths::{CommandQueue, Operation, QueueOptions, Request as Raw};
 use adit_driver::spec::Lba;
 use adit_driver::{Device, DeviceOptions, Time};
 use adit_kvstore::shard::{

@@ -28,8 +28,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request as Raw};
 use adit_driver::memory::AnyBuffer;
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request as Raw};
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{Buffer, Controller, ControllerOptions, Device, DeviceOptions, Target, Time};
 use adit_kvstore::shard::{Action, Done, GetItem, Outcome, Part, PutItem, PutOptions, Request};

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::queue_pair::{Completion, Rejected, Stats};
 use adit_driver::{Device, DeviceOptions, Time};
 use adit_kvstore::internals::format::{self, FormatOptions, Set};

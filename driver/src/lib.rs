@@ -15,12 +15,12 @@
 pub mod bus;
 mod command_limits;
 pub mod controller;
-pub mod device;
 pub mod error;
 mod file_mapping;
 mod locality;
 pub mod memory;
 mod namespace;
+pub mod paths;
 mod protection;
 pub mod queue_pair;
 pub mod reactor;
@@ -39,11 +39,11 @@ pub use adit_spec as spec;
 pub use controller::{
     Controller, ControllerInfo, ControllerOptions, Event, Placement, QueuePair, QueuePairOptions,
 };
-pub use device::{Device, DeviceOptions};
 pub use error::{Error, Result};
 pub use file_mapping::FileMapping;
 pub use memory::{Buffer, IoBuffer};
 pub use namespace::Namespace;
+pub use paths::{Device, DeviceOptions};
 pub use protection::{Protection, ProtectionChecks};
 pub use queue_pair::{Command, CommandError, Completion, Errno, RejectReason, Rejected, Stats};
 pub use target::{KernelPath, KernelTarget, Target};

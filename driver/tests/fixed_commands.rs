@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_driver::bus::Bus;
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::device::{CommandQueue, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::{CopyRange, DsmRange, Lba, LbaCount, Nsid, Sqe, Status};
 use adit_driver::transfer::Unplannable;
 use adit_driver::{

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Device, DeviceOptions, Target};
 

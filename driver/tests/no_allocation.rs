@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use adit_driver::bus::Bus;
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::reactor::{Lane, Pending, ReactorOptions};
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{

@@ -313,7 +313,7 @@ pub enum CommandError {
         /// were never announced to the device.
         may_have_written: bool,
     },
-    /// The system refused or abandoned it; only on the kernel's paths ([`crate::device`]). A write may have
+    /// The system refused or abandoned it; only on the kernel's paths ([`crate::paths`]). A write may have
     /// been carried out in part.
     #[error("{0}")]
     System(Errno),

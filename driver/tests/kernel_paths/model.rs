@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use adit_driver::device::{CommandQueue, DeviceQueue, Operation, Request};
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Device};
 use proptest::prelude::*;

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 
-use adit_driver::device::{CommandQueue, Operation, Request};
+use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, CommandError, Device, DeviceOptions, Errno, RejectReason, Target};
 

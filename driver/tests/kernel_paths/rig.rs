@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::{Buffer, Completion, Device, DeviceOptions, IoBuffer, Target};
 
 /// Every path to a file, with the options that matter.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_driver::device::{CommandQueue, Operation, Request};
+use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Device, DeviceOptions};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};

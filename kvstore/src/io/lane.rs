@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::{CommandError, Protection, RejectReason, Time};
 
 use crate::io::schedule::{Class, Limits, Schedule};

@@ -5,8 +5,8 @@ use std::hash::Hasher;
 use std::ops::Range;
 
 use adit_driver::Time;
-use adit_driver::device::{CommandQueue, Operation};
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::paths::{CommandQueue, Operation};
 use siphasher::sip::SipHasher13;
 
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@
 //! the hole at the next opening, so all blocks that are not durable are written again before any later ones, and a
 //! checkpoint in progress starts over.
 
-use adit_driver::device::CommandQueue;
+use adit_driver::paths::CommandQueue;
 
 use super::Shard;
 use crate::error::{Error, Result};

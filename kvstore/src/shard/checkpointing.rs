@@ -13,8 +13,8 @@
 //!    begin of the previous checkpoint, so that the older one still serves if the newer is damaged.
 
 use adit_driver::Time;
-use adit_driver::device::CommandQueue;
 use adit_driver::memory::Buffer;
+use adit_driver::paths::CommandQueue;
 
 use super::Shard;
 use super::log::put_record;

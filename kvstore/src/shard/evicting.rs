@@ -1,8 +1,8 @@
 //! Removing objects: on request, for room, on expiry.
 
 use adit_driver::Time;
-use adit_driver::device::CommandQueue;
 use adit_driver::memory::AnyBuffer;
+use adit_driver::paths::CommandQueue;
 
 use super::log::{Answer, Event};
 use super::put::Begun;

@@ -1,7 +1,7 @@
 //! Reading objects: look up, keep in place while the device reads, and verify before delivering.
 
 use adit_driver::Time;
-use adit_driver::device::CommandQueue;
+use adit_driver::paths::CommandQueue;
 use smallvec::SmallVec;
 
 use super::Shard;

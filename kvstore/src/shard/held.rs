@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use adit_driver::Time;
-use adit_driver::device::CommandQueue;
+use adit_driver::paths::CommandQueue;
 
 use super::batch::NewObject;
 use super::log::Answer;

@@ -1,8 +1,8 @@
 //! Writing and flushing the journal, and answering waiters in order.
 
 use adit_driver::Time;
-use adit_driver::device::{CommandQueue, Operation};
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::paths::{CommandQueue, Operation};
 
 use super::Shard;
 use super::log::{Answer, Event};

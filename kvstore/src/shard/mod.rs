@@ -50,8 +50,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use adit_driver::Time;
-use adit_driver::device::CommandQueue;
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::paths::CommandQueue;
 use smallvec::SmallVec;
 
 pub use crate::error::{Decline, Failure};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use adit_driver::Time;
-use adit_driver::device::CommandQueue;
+use adit_driver::paths::CommandQueue;
 
 use super::batch::{Batches, Boxes};
 use super::checkpointing::Checkpoints;

@@ -4,7 +4,7 @@
 //! store: they are *unverified* until [`PlannedItem::is_intact`] has checked them, unless the device protects its
 //! data ([`Verification`]).
 
-use adit_driver::device::CommandQueue;
+use adit_driver::paths::CommandQueue;
 use adit_driver::spec::StatusCodeType;
 use adit_driver::{CommandError, Protection, Time};
 

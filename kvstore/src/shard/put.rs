@@ -4,8 +4,8 @@
 //! extent. If it has to wait for any of them, everything behind it waits too, so that large objects do not starve.
 
 use adit_driver::Time;
-use adit_driver::device::CommandQueue;
 use adit_driver::memory::AnyBuffer;
+use adit_driver::paths::CommandQueue;
 use smallvec::SmallVec;
 
 use super::batch::{Direction, Item, Job, NewObject, Sums};

@@ -1,7 +1,7 @@
 //! The loop: sends commands, takes completions, and handles them.
 
-use adit_driver::device::{CommandQueue, Operation};
 use adit_driver::memory::AnyBuffer;
+use adit_driver::paths::{CommandQueue, Operation};
 use adit_driver::spec::{Status, StatusCodeType};
 use adit_driver::{CommandError, Time};
 use smallvec::SmallVec;

@@ -2,8 +2,8 @@
 //! sealed.
 
 use adit_driver::Time;
-use adit_driver::device::CommandQueue;
 use adit_driver::memory::AnyBuffer;
+use adit_driver::paths::CommandQueue;
 use smallvec::SmallVec;
 
 use super::batch::{Direction, Filling, Item, Job, NewObject, Sums};

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use adit_driver::device::{DeviceQueue, QueueOptions};
+use adit_driver::paths::{DeviceQueue, QueueOptions};
 use adit_driver::{Buffer, Device, DeviceOptions, Target, Time};
 
 use super::open::OpenOptions;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::memory::AnyBuffer;
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::{Buffer, Device, DeviceOptions, Time};
 use adit_kvstore::plan::{Plan, Transfer};
 use adit_kvstore::shard::{Action, Failure, Part, PutItem, PutOptions, Verification};

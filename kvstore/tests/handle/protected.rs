@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::device::{CommandQueue, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, Operation, QueueOptions, Request};
 use adit_driver::{
     Buffer, CommandError, Controller, ControllerOptions, Device, Protection, Target,
 };

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Device, DeviceOptions, Time};
 use adit_kvstore::internals::format::{self, FormatOptions};

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
-use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Completion, Device, DeviceOptions, Target};
 use adit_kvstore::survey::{self, DeviceFacts, Fault, Heads, Looks, Media, Moment, ShardSurvey};

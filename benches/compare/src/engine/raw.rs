@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Device, DeviceOptions, Target};
 use anyhow::{Result, anyhow};

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::AnyBuffer;
+use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::spec::Status;
 use adit_driver::transfer::Unplannable;
 use adit_driver::{CommandError, Completion, Error, RejectReason, Rejected, Result, Stats, Time};

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::AnyBuffer;
+use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::spec::Status;
 use adit_driver::{
     CommandError, Completion, Device, DeviceOptions, Error, Rejected, Result, Stats, Time,

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::Duration;
 
-use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Completion, Device, Error, RejectReason, Rejected};
 use nix::sys::memfd::{MFdFlags, memfd_create};

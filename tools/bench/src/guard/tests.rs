@@ -169,7 +169,7 @@ fn without_wipefs_a_drive_of_zeroes_is_empty_and_another_is_refused() {
 }
 
 fn write_something(device: &Device) {
-    use adit_driver::device::{CommandQueue, Operation, QueueOptions, Request};
+    use adit_driver::paths::{CommandQueue, Operation, QueueOptions, Request};
     let second = std::time::Duration::from_secs(1);
     let options = QueueOptions { depth: 1, timeout: second, abort_timeout: second };
     let mut queue = device.create_queue(&options, &[]).expect("a queue");

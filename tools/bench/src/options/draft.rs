@@ -10,7 +10,7 @@ use super::{
 use super::{
     CpusPolicy, Distribution, FileOrder, FileService, RandomGenerator, RateProcess, ThinkTime,
 };
-use adit_driver::device::Durability;
+use adit_driver::paths::Durability;
 
 use crate::errors::Tolerance;
 use crate::units::{KbBase, Size};

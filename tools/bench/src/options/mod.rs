@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_driver::Target;
-use adit_driver::device::Durability;
+use adit_driver::paths::Durability;
 
 pub(crate) use check::writes;
 pub use command_line::BenchArgs;

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use adit_driver::Time;
-use adit_driver::device::Device;
+use adit_driver::paths::Device;
 
 use crate::outcome::ClockOutcome;
 

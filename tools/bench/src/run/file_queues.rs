@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use adit_driver::device::{CommandQueue, Device, DeviceQueue, Request};
+use adit_driver::paths::{CommandQueue, Device, DeviceQueue, Request};
 use adit_driver::{Completion, Rejected, Stats, Time};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};

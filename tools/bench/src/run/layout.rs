@@ -7,7 +7,7 @@ use std::fs;
 use std::io::IsTerminal;
 use std::ops::Range;
 
-use adit_driver::device::{CommandQueue, Device, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, Device, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
 use adit_driver::target::KernelPath;
 use adit_driver::{Buffer, Target};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use adit_driver::device::DeviceInfo;
+use adit_driver::paths::DeviceInfo;
 use adit_driver::{ProtectionChecks, Target};
 
 use crate::failure::{Failure, Result};

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use adit_driver::device::{
+use adit_driver::paths::{
     CommandQueue, Device, DeviceInfo, DeviceOptions, DeviceQueue, QueueOptions,
 };
 use adit_driver::target::{KernelPath, KernelTarget};

@@ -1,6 +1,6 @@
 //! Job options: data, verification and failures.
 
-use adit_driver::device::Durability;
+use adit_driver::paths::Durability;
 
 use super::super::draft::Draft;
 use super::super::grammar::{

@@ -27,8 +27,8 @@ mod trouble;
 use std::path::Path;
 use std::time::Duration;
 
-use adit_driver::device::{CommandQueue, Device};
 use adit_driver::memory::Prefix;
+use adit_driver::paths::{CommandQueue, Device};
 use adit_driver::{Buffer, CommandError, Time};
 
 use super::again::Again;

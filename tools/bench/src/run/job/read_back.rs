@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use adit_driver::device::CommandQueue;
+use adit_driver::paths::CommandQueue;
 
 use super::{EIO, Job, Owned, What, Work};
 use crate::data::Identity;

@@ -1,6 +1,6 @@
 //! Reaps completions and counts them.
 
-use adit_driver::device::CommandQueue;
+use adit_driver::paths::CommandQueue;
 use adit_driver::{CommandError, Time};
 
 use super::{Flight, Job, Owned, TICK, What};

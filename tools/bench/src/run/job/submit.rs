@@ -2,8 +2,8 @@
 
 use adit_driver::RejectReason;
 use adit_driver::Time;
-use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::Prefix;
+use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::spec::Lba;
 
 use super::{EIO, Job, Owned, Tag, What, Work};

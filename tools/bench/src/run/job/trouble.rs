@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_driver::device::CommandQueue;
+use adit_driver::paths::CommandQueue;
 use adit_driver::{CommandError, Error, Time};
 
 use super::{EIO, Job, Owned, What, Work};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::device::Device;
+use adit_driver::paths::Device;
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{Qid, Sqe, Status};
 use adit_driver::{Controller, ControllerOptions, Target};

@@ -98,7 +98,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("adit-queue-lock-{}", std::process::id()));
         let target = format!("psync:{},direct=off", path.display());
         let device = open(&target, true).expect("nobody has it");
-        let options = crate::device::QueueOptions {
+        let options = crate::paths::QueueOptions {
             depth: 1,
             timeout: std::time::Duration::from_secs(1),
             abort_timeout: std::time::Duration::from_secs(1),

@@ -389,13 +389,17 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         assert!(header.begin.sequence <= next, "the replay began at the checkpoint's begin");
         let blocks = self.areas.journal.end - self.areas.journal.start;
         let older = match &headers[1 - slot] {
-            Ok(other) if other.number < header.number => other.begin.sequence,
+            // A header with a lower number may still lie about where it begins.
+            Ok(other) if other.number < header.number => {
+                other.begin.sequence.min(header.begin.sequence)
+            }
             Ok(_) => header.begin.sequence,
             Err(_) => FIRST_SEQUENCE,
         };
         let is_in_ring = older <= next && next - older <= blocks;
         let tail = if is_in_ring { older } else { header.begin.sequence };
         assert!(next - tail <= blocks, "what is needed is in the ring");
+        assert!(tail <= header.begin.sequence, "the loaded checkpoint's blocks are kept");
         tail
     }
 }

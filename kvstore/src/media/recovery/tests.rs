@@ -392,18 +392,21 @@ fn a_journal_that_still_has_its_start_is_better_than_an_inconsistent_checkpoint(
 
 #[test]
 fn the_journal_is_kept_from_where_the_loaded_checkpoint_begins_whatever_the_other_says() {
-    // With equal numbers the first is loaded, although the second begins later.
-    let mut shard = Shard::new();
-    for round in 0..2 {
-        shard.step(&Step::Put(1, round));
-        shard.step(&Step::Commit);
-        shard.next_checkpoint = (1, round as usize);
-        while !shard.checkpoint(10) {}
+    // Slot 0 has checkpoint 2 and is loaded: with equal numbers the first slot counts, and a lower number in the other
+    // is older, although its checkpoint begins later.
+    for other in [2, 1] {
+        let mut shard = Shard::new();
+        for (number, slot) in [(2, 0), (other, 1)] {
+            shard.step(&Step::Put(1, slot as u64));
+            shard.step(&Step::Commit);
+            shard.next_checkpoint = (number, slot);
+            while !shard.checkpoint(10) {}
+        }
+        let (_, found) = open(&mut shard.device);
+        let chosen = found.checkpoint.expect("a checkpoint");
+        assert_eq!((chosen.slot, found.tail), (0, chosen.begin.sequence), "other is {other}");
+        assert!(chosen.begin.sequence < shard.newest_begin);
     }
-    let (_, found) = open(&mut shard.device);
-    let chosen = found.checkpoint.expect("a checkpoint");
-    assert_eq!((chosen.slot, found.tail), (0, chosen.begin.sequence));
-    assert!(chosen.begin.sequence < shard.newest_begin);
     // A header so old that the ring has wrapped since.
     let mut shard = Shard::new();
     for key in 0..4 {

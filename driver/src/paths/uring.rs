@@ -25,8 +25,7 @@ use super::{
 use crate::Time;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
-use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Stats};
-use crate::slots::Slots;
+use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Slots, Stats};
 use crate::spec::Cid;
 use crate::sys::file_io::{PIECES_MAX, Pieces};
 use crate::target::KernelTarget;

@@ -25,13 +25,11 @@ use super::pieces::{Cutter, Join, Piece};
 use super::{
     CommandQueue, DeviceInfo, DeviceOptions, Durability, Operation, QueueOptions, Request, nvme,
 };
-use crate::command_limits::CommandLimits;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
-use crate::namespace::{self, Format};
+use crate::namespace::{self, CommandLimits, Format};
 use crate::protection::{Prinfo, Protection, ProtectionChecks};
-use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Stats};
-use crate::slots::Slots;
+use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Slots, Stats};
 use crate::spec::identify::{
     IdentifyController, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
 };
@@ -322,7 +320,7 @@ impl<B: IoBuffer> UringCmdQueue<B> {
             Operation::Read(_) | Operation::Write(_) => self.namespace.cutter().count(buffer)?,
             Operation::Flush => 1,
             Operation::Deallocate(lba, lbas) => {
-                nvme::put_ranges(self.namespace.limits.cut(lba, lbas)?, buffer)?;
+                nvme::put_ranges(&self.namespace.limits, lba, lbas, buffer)?;
                 1
             }
         };

@@ -88,6 +88,9 @@ pub enum Error {
         /// The failure that caused it.
         reason: String,
     },
+    /// The software controller cannot be made as asked, or refuses.
+    #[error(transparent)]
+    Soft(#[from] soft::Error),
 }
 
 impl Error {
@@ -123,18 +126,10 @@ impl Error {
 
     /// Returns whether the caller's input is at fault, not a machine or device.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Target { .. } | Error::Invalid { .. })
-    }
-}
-
-impl From<soft::Error> for Error {
-    fn from(error: soft::Error) -> Error {
-        match error {
-            soft::Error::Target { target, reason } => Error::Target { target, reason },
-            soft::Error::Invalid { what, why } => Error::Invalid { what, why },
-            soft::Error::Refused { device, what, why, fix } => {
-                Error::Refused { device, what, why, fix }
-            }
+        match self {
+            Error::Target { .. } | Error::Invalid { .. } => true,
+            Error::Soft(error) => error.is_usage(),
+            _ => false,
         }
     }
 }

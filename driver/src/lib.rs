@@ -13,7 +13,6 @@
 //! software controller that shares none of the code it tests. `docs/ARCHITECTURE.md` has the map.
 
 pub mod bus;
-mod command_limits;
 pub mod controller;
 pub mod error;
 mod file_mapping;
@@ -25,10 +24,8 @@ mod protection;
 pub mod queue_pair;
 pub mod reactor;
 mod refused;
-mod ring;
 #[cfg(feature = "serve")]
 pub mod serve;
-mod slots;
 pub mod sys;
 pub mod target;
 pub mod transfer;
@@ -42,7 +39,7 @@ pub use controller::{
 pub use error::{Error, Result};
 pub use file_mapping::FileMapping;
 pub use memory::{Buffer, IoBuffer};
-pub use namespace::Namespace;
+pub use namespace::{Namespace, OverLimit};
 pub use paths::{Device, DeviceOptions};
 pub use protection::{Protection, ProtectionChecks};
 pub use queue_pair::{Command, CommandError, Completion, Errno, RejectReason, Rejected, Stats};

@@ -3,17 +3,21 @@
 //! Holds everything needed to check and plan a command, converted and validated once when the namespace is
 //! opened.
 
+mod limits;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::bus::Bus;
-use crate::command_limits::CommandLimits;
 use crate::error::{Error, Result};
 use crate::memory::DomainId;
 use crate::protection::{Prinfo, Protection, ProtectionChecks};
 use crate::spec::Nsid;
 use crate::spec::identify::{Ctratt, IdentifyNamespace, IdentifyNvmNamespace};
 use crate::transfer::{LIST_PAGES_PER_COMMAND, Limits, PAGE_BYTES, SglSupport};
+
+pub use self::limits::OverLimit;
+pub(crate) use self::limits::{CommandLimits, Ranges};
 
 /// An active namespace of a controller. Its methods (`read`, `write`, `flush`, ...) build commands, which any
 /// queue pair of the same controller takes.

@@ -10,7 +10,7 @@ use adit_driver::spec::{CopyRange, DsmRange, Lba, LbaCount, Nsid, Sqe, Status};
 use adit_driver::transfer::Unplannable;
 use adit_driver::{
     Buffer, Command, CommandError, Completion, Controller, ControllerOptions, Device, Errno,
-    QueuePair, QueuePairOptions, RejectReason, Time,
+    OverLimit, QueuePair, QueuePairOptions, RejectReason, Time,
 };
 
 fn controller() -> (Arc<SoftBus>, Controller) {
@@ -109,8 +109,9 @@ fn commands_without_a_transfer_keep_to_the_controllers_limits() {
             None
         }
     };
-    let over =
-        |limit, what, asks, takes| Some(RejectReason::OverLimit { what, limit, asks, takes });
+    let over = |limit, what, asks, takes| {
+        Some(RejectReason::OverLimit(OverLimit { what, limit, asks, takes }))
+    };
     let count = |lbas| LbaCount::new(lbas).expect("a count");
     let zeroes = |lbas| namespace.write_zeroes(Lba(0), count(lbas), false).map_buffer(|()| None);
     assert_eq!(run(zeroes(16)), None);
@@ -161,7 +162,10 @@ fn a_long_deallocation_is_cut_into_ranges_that_the_controller_takes() {
     assert!(read[..22 * 512].iter().all(|&byte| byte == 0));
     assert!(read[22 * 512..].iter().all(|&byte| byte == 1), "and no more than that");
     let refused = run(Operation::Deallocate(Lba(0), 25), list()).expect_err("a fourth range");
-    assert!(matches!(refused, RejectReason::OverLimit { asks: 25, takes: 24, .. }), "{refused}");
+    assert!(
+        matches!(refused, RejectReason::OverLimit(OverLimit { asks: 25, takes: 24, .. })),
+        "{refused}"
+    );
     let short = list().split_off(4096 - 32);
     let refused = run(Operation::Deallocate(Lba(0), 24), short).expect_err("room for two");
     assert_eq!(refused, RejectReason::ShortBuffer { needs: 48, has: 32 });

@@ -79,7 +79,7 @@ impl Controller {
     /// Creates a controller, disabled as after power-on.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for inconsistent options, [`crate::Error::Refused`] when memory or the file is
+    /// An error for inconsistent options, and if memory or the file is
     /// unavailable.
     pub fn new(options: Options) -> Result<Controller> {
         options.check()?;

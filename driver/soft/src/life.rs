@@ -126,7 +126,7 @@ impl Controller {
     /// fresh memory, so that holders of the old mapping can ring nothing.
     ///
     /// # Errors
-    /// [`crate::Error::Refused`] when the system has no memory; the old doorbells stay then.
+    /// An error if the system has no memory; the old doorbells stay then.
     pub fn leave_host(&mut self) -> crate::error::Result<()> {
         self.start_over();
         self.doorbells.renew()

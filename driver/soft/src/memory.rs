@@ -119,7 +119,7 @@ impl Dma<'_> {
 /// Allocates memory that the controller shows to its host.
 ///
 /// # Errors
-/// [`Error::Refused`] when the system has no memory.
+/// An error if the system has no memory.
 pub(super) fn shared_pages(len: usize) -> Result<SharedPages> {
     SharedPages::allocate(len).map_err(|why| {
         let what = format!("allocate {len} bytes");

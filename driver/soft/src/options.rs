@@ -219,7 +219,7 @@ impl Options {
     /// Checks the settings and their consistency.
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming the setting and its limit.
+    /// An error naming the setting and its limit.
     pub fn check(&self) -> Result<()> {
         let count = self.namespace_count;
         range("namespaces", u64::from(count), 1, u64::from(NAMESPACES_MAX))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::bus::{Bus, Doorbell};
 use crate::error::Result;
 use crate::memory::Mapping;
-use crate::ring::{Bell, Shadow};
+use crate::queue_pair::ring::{Bell, Shadow};
 use crate::spec::register::{doorbell_cq, doorbell_sq};
 use crate::spec::{Iova, Qid};
 use crate::transfer::PAGE_BYTES;

@@ -47,11 +47,10 @@ use crate::bus::soft::{Drive, SoftBus};
 use crate::bus::vfio::Vfio;
 use crate::bus::vfio_user::{self, SERVER_TIMEOUT, VfioUser};
 use crate::bus::{Bus, Locality};
-use crate::command_limits::CommandLimits;
 use crate::error::{Error, Result};
 use crate::file_mapping::FileMapping;
 use crate::memory::{self, Buffer, IoBuffer};
-use crate::namespace::{self, ControllerLimits, Namespace};
+use crate::namespace::{self, CommandLimits, ControllerLimits, Namespace};
 use crate::queue_pair::CommandError;
 use crate::spec::identify::{
     IdentifyController, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,

@@ -11,7 +11,7 @@ use super::shared::{Shared, lock};
 use crate::bus::Doorbell;
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
-use crate::ring::{Bell, CompletionRing, SubmissionRing};
+use crate::queue_pair::ring::{Bell, CompletionRing, SubmissionRing};
 use crate::spec::{DataPointer, Iova, Qid, QueueEntries, QueuePriority, Sqe};
 use crate::sys::Atomics;
 use crate::transfer::PAGE_BYTES;

@@ -4,12 +4,12 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::exclusive::Lock;
 use super::extent::{Extent, Run, TRANSFER_BYTES_MAX};
-use super::pieces::Cutter;
+use super::uring::Cutter;
 use super::{DeviceInfo, DeviceOptions};
 use crate::error::{Error, Result};
 use crate::memory::allocate_for_host;
@@ -33,14 +33,13 @@ pub(super) struct OpenFile {
     lba_bytes: u32,
     writes: bool,
     deallocates: bool,
-    _lock: Option<Lock>,
+    lock: Option<Lock>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Regular,
-    /// With the sysfs directory of its queue, if any.
-    Block(Option<PathBuf>),
+    Block(KernelLimits),
 }
 
 /// Opens the file of `target`.
@@ -66,7 +65,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     let kind = about.file_type();
     let (kind, bytes) = if kind.is_block_device() {
         let bytes = file_io::block_bytes(&file).map_err(|e| refusal(target, options, e))?;
-        (Kind::Block(queue_of(about.rdev())), bytes)
+        (Kind::Block(KernelLimits::of_block(about.rdev())), bytes)
     } else if kind.is_file() {
         (Kind::Regular, about.len())
     } else {
@@ -81,7 +80,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     let writes = options.writes;
     let deallocates = writes && deallocates(&file, &kind, bytes);
     let file = Arc::new(file);
-    Ok(OpenFile { file, kind, bytes, lba_bytes, writes, deallocates, _lock: lock })
+    Ok(OpenFile { file, kind, bytes, lba_bytes, writes, deallocates, lock })
 }
 
 impl OpenFile {
@@ -95,6 +94,10 @@ impl OpenFile {
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    pub(super) fn lock(&self) -> Option<&Lock> {
+        self.lock.as_ref()
     }
 
     pub(super) fn writes(&self) -> bool {
@@ -146,10 +149,7 @@ impl OpenFile {
     pub(super) fn punches(&self) -> bool {
         match &self.kind {
             Kind::Regular => self.deallocates,
-            Kind::Block(queue) => {
-                let most = attribute(queue, "write_zeroes_max_bytes");
-                self.deallocates && most.is_some_and(|most| most > 0)
-            }
+            Kind::Block(queue) => self.deallocates && queue.is_above_zero("write_zeroes_max_bytes"),
         }
     }
 
@@ -167,13 +167,9 @@ impl OpenFile {
     /// 6.1, by fio as well).
     pub(super) fn polled_cutter(&self) -> Cutter {
         let Kind::Block(queue) = &self.kind else { unreachable!("only block devices are polled") };
-        let by_queue = attribute(queue, "max_sectors_kb").map(|kib| kib << 10);
-        // A page may be a segment of its own.
-        let by_segments =
-            attribute(queue, "max_segments").map(|count| count.saturating_sub(1) * 4096);
-        let told = [by_queue, by_segments].into_iter().flatten().min();
         let lba = u64::from(self.lba_bytes);
-        let command_bytes_max = (told.unwrap_or(POLLED_BYTES) & !(lba - 1)).max(lba);
+        let told = queue.command_bytes_max("max_sectors_kb").unwrap_or(POLLED_BYTES);
+        let command_bytes_max = (told & !(lba - 1)).max(lba);
         Cutter { lba_bytes: self.lba_bytes, command_bytes_max }
     }
 
@@ -182,14 +178,10 @@ impl OpenFile {
         match &self.kind {
             _ if !direct => Some("only direct I/O can be polled for: leave direct=on"),
             Kind::Regular => Some("it is a file; polling asks for a block device"),
-            Kind::Block(queue)
-                if attribute(queue, "chunk_sectors").is_some_and(|most| most > 0) =>
-            {
-                Some(
-                    "the kernel splits requests at a boundary of it (queue/chunk_sectors), and cannot poll for those",
-                )
-            }
-            Kind::Block(queue) if attribute(queue, "io_poll") == Some(1) => None,
+            Kind::Block(queue) if queue.is_above_zero("chunk_sectors") => Some(
+                "the kernel splits requests at a boundary of it (queue/chunk_sectors), and cannot poll for those",
+            ),
+            Kind::Block(queue) if queue.polls() => None,
             Kind::Block(_) => Some(
                 "its queues are not set up for polling (queue/io_poll is 0): load its driver with poll queues, \
                  as with nvme.poll_queues=2",
@@ -295,7 +287,7 @@ fn reads_a_sector(file: &File) -> bool {
 /// behind a file's end.
 fn deallocates(file: &File, kind: &Kind, bytes: u64) -> bool {
     match kind {
-        Kind::Block(queue) => attribute(queue, "discard_max_bytes").is_some_and(|most| most > 0),
+        Kind::Block(queue) => queue.is_above_zero("discard_max_bytes"),
         Kind::Regular => {
             let behind = bytes.next_multiple_of(1 << 20) + (1 << 20);
             punch_hole(file, behind, 1 << 20).is_ok()
@@ -303,15 +295,84 @@ fn deallocates(file: &File, kind: &Kind, bytes: u64) -> bool {
     }
 }
 
-/// Returns the sysfs directory of a block device's queue; a partition shares its disk's.
-fn queue_of(rdev: u64) -> Option<PathBuf> {
-    let (major, minor) = (libc::major(rdev), libc::minor(rdev));
-    let disk = PathBuf::from(format!("/sys/dev/block/{major}:{minor}")).canonicalize().ok()?;
-    let candidates = [disk.join("queue"), disk.join("../queue")];
-    candidates.into_iter().find(|queue| queue.is_dir())
+/// The kernel's limits of a block device: the sysfs directory of its queue, if it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct KernelLimits(Option<PathBuf>);
+
+impl KernelLimits {
+    /// Finds those of a block device; a partition shares its disk's.
+    fn of_block(rdev: u64) -> KernelLimits {
+        let disk = sysfs("block", rdev).canonicalize();
+        let candidates = disk.map(|disk| [disk.join("queue"), disk.join("../queue")]);
+        KernelLimits(candidates.into_iter().flatten().find(|queue| queue.is_dir()))
+    }
+
+    /// Finds those of the block device beside a namespace's character device, whose node may have any name.
+    pub(super) fn beside(character: &File) -> KernelLimits {
+        let number = character.metadata().map(|about| about.rdev()).ok();
+        KernelLimits(number.and_then(|number| queue_beside(&sysfs("char", number))))
+    }
+
+    fn attribute(&self, name: &str) -> Option<u64> {
+        std::fs::read_to_string(self.0.as_ref()?.join(name)).ok()?.trim().parse().ok()
+    }
+
+    fn is_above_zero(&self, name: &str) -> bool {
+        self.attribute(name).is_some_and(|value| value > 0)
+    }
+
+    /// Returns whether its queues are set up for polling.
+    pub(super) fn polls(&self) -> bool {
+        self.attribute("io_poll") == Some(1)
+    }
+
+    /// Returns the most bytes of a command, with `sectors` the attribute that limits its KiB.
+    pub(super) fn command_bytes_max(&self, sectors: &str) -> Option<u64> {
+        let by_sectors = self.attribute(sectors).map(|kib| kib << 10);
+        // A page may be a segment of its own, and so may the last of a run that starts inside one.
+        let by_segments =
+            self.attribute("max_segments").map(|count| count.saturating_sub(1) * 4096);
+        [by_sectors, by_segments].into_iter().flatten().min()
+    }
 }
 
-fn attribute(queue: &Option<PathBuf>, name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(queue.as_ref()?.join(name)).ok()?;
-    text.trim().parse().ok()
+fn sysfs(kind: &str, rdev: u64) -> PathBuf {
+    format!("/sys/dev/{kind}/{}:{}", libc::major(rdev), libc::minor(rdev)).into()
+}
+
+/// Returns the queue's directory by the character device's, which the kernel calls `ng0n1` beside `nvme0n1`.
+fn queue_beside(character: &Path) -> Option<PathBuf> {
+    let path = character.canonicalize().ok()?;
+    let numbers = path.file_name()?.to_str()?.strip_prefix("ng")?;
+    Some(PathBuf::from(format!("/sys/block/nvme{numbers}/queue")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_found_by_what_the_kernel_calls_a_device() {
+        let sys = std::env::temp_dir().join(format!("adit-char-{}", std::process::id()));
+        std::fs::create_dir_all(sys.join("devices/ng3n2")).expect("a directory");
+        std::os::unix::fs::symlink("devices/ng3n2", sys.join("240:7")).expect("a link");
+        let queue = queue_beside(&sys.join("240:7"));
+        assert_eq!(queue.as_deref(), Some(Path::new("/sys/block/nvme3n2/queue")));
+        std::fs::remove_dir_all(&sys).expect("removing it");
+        let null = File::open("/dev/null").expect("a device");
+        assert_eq!(KernelLimits::beside(&null), KernelLimits(None), "no namespace");
+    }
+
+    #[test]
+    fn a_command_is_as_long_as_the_kernel_allows() {
+        let queue = std::env::temp_dir().join(format!("adit-queue-{}", std::process::id()));
+        std::fs::create_dir_all(&queue).expect("a directory");
+        let limits = KernelLimits(Some(queue.clone()));
+        assert_eq!(limits.command_bytes_max("max_hw_sectors_kb"), None);
+        std::fs::write(queue.join("max_hw_sectors_kb"), "1024\n").expect("a file");
+        assert_eq!(limits.command_bytes_max("max_hw_sectors_kb"), Some(1024 << 10));
+        std::fs::write(queue.join("max_segments"), "127\n").expect("a file");
+        assert_eq!(limits.command_bytes_max("max_hw_sectors_kb"), Some(126 * 4096));
+        std::fs::remove_dir_all(&queue).expect("removing it");
+    }
 }

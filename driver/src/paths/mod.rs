@@ -7,10 +7,10 @@
 //! | target | module | requests become |
 //! |---|---|---|
 //! | `vfio:`, `vfio-user:`, `soft:` | `nvme` | commands on a queue pair of the driver |
-//! | `uring:PATH` | `uring` | reads and writes of a file or block device through io_uring |
-//! | `uring-cmd:/dev/ng0n1` | `uring_cmd` | NVMe commands through io_uring and the kernel's passthrough device |
-//! | `psync:PATH` | `psync` | pread and pwrite, one at a time |
-//! | `mmap:PATH` | `mmap` | copies to and from a mapping, one at a time |
+//! | `uring:PATH` | `uring/plain` | reads and writes of a file or block device through io_uring |
+//! | `uring-cmd:/dev/ng0n1` | `uring/command` | NVMe commands through io_uring and the kernel's passthrough device |
+//! | `psync:PATH` | `synchronous/psync` | pread and pwrite, one at a time |
+//! | `mmap:PATH` | `synchronous/mmap` | copies to and from a mapping, one at a time |
 //! | `null:` | `null` | nothing: each completes at once, with no data moved |
 //!
 //! The kernel's paths need only the file's permissions. They serve as a comparison for the driver, and as the
@@ -19,28 +19,19 @@
 mod exclusive;
 mod extent;
 mod file;
-mod kernel_ring;
-mod late_memory;
-mod mmap;
 mod null;
 mod nvme;
-mod passthrough;
-mod pieces;
-mod psync;
 mod queue;
 mod synchronous;
 mod uring;
-mod uring_cmd;
 
 use std::time::Duration;
 
-pub use mmap::MmapQueue;
 pub use null::NullQueue;
 pub use nvme::NvmeQueue;
-pub use psync::PsyncQueue;
 pub use queue::DeviceQueue;
-pub use uring::UringQueue;
-pub use uring_cmd::UringCmdQueue;
+pub use synchronous::{MmapQueue, PsyncQueue};
+pub use uring::{UringCmdQueue, UringQueue};
 
 use crate::Time;
 use crate::bus::Clock;
@@ -51,6 +42,7 @@ use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
 use crate::spec::Lba;
 use crate::target::{KernelPath, Target};
 use crate::{Controller, Namespace, Protection};
+use synchronous::{mmap, psync};
 
 /// An operation on a range of LBAs, with its memory.
 #[derive(Debug)]
@@ -74,6 +66,14 @@ pub enum Operation {
     Flush,
     /// Deallocates this many LBAs from this one.
     Deallocate(Lba, u32),
+}
+
+impl Operation {
+    /// Returns whether it moves data between the device and its buffer.
+    #[inline]
+    fn moves(self) -> bool {
+        matches!(self, Operation::Read(_) | Operation::Write(_))
+    }
 }
 
 /// Executes requests: a queue pair with its namespace, or a path through the kernel.
@@ -234,8 +234,8 @@ enum Path {
     Null(null::NullDevice),
     Psync(file::OpenFile),
     Mmap(mmap::Mapped),
-    Uring(uring::UringDevice),
-    UringCmd(uring_cmd::UringCmdDevice),
+    Uring(uring::plain::UringDevice),
+    UringCmd(uring::command::UringCmdDevice),
 }
 
 impl Device {
@@ -261,11 +261,11 @@ impl Device {
                 Ok(Device::new(info, Path::Mmap(mmap::map(file, &kernel.device())?)))
             }
             KernelPath::Uring => {
-                let uring = uring::open(kernel, options)?;
+                let uring = uring::plain::open(kernel, options)?;
                 Ok(Device::new(uring.info(kernel), Path::Uring(uring)))
             }
             KernelPath::UringCmd => {
-                let uring_cmd = uring_cmd::open(kernel, options)?;
+                let uring_cmd = uring::command::open(kernel, options)?;
                 Ok(Device::new(uring_cmd.info(kernel), Path::UringCmd(uring_cmd)))
             }
         }

@@ -9,9 +9,9 @@ use super::{
     Request,
 };
 use crate::Time;
-use crate::command_limits::Ranges;
 use crate::memory::{DomainId, IoBuffer};
-use crate::queue_pair::{Body, Bounds, Command, Completion, RejectReason, Rejected, Stats};
+use crate::namespace::{CommandLimits, Ranges};
+use crate::queue_pair::{Body, Command, Completion, RejectReason, Rejected, Stats};
 use crate::soft::{self, Storage};
 use crate::spec::{DsmRange, Lba, Sqe};
 use crate::target::{QueueMemory, Target};
@@ -164,15 +164,9 @@ fn command<'n, B: IoBuffer>(
     match request.operation {
         Operation::Read(lba) => namespace.read(lba, request.buffer),
         Operation::Write(lba) => writes.write(lba, request.buffer),
-        Operation::Flush => fixed(namespace, Sqe::flush(namespace.nsid()), 0, request.buffer),
+        Operation::Flush => namespace.fixed(Sqe::flush(namespace.nsid()), 0, request.buffer),
         Operation::Deallocate(lba, lbas) => deallocate(namespace, lba, lbas, request.buffer),
     }
-}
-
-/// A command whose data is the first `bytes` of `buffer`.
-fn fixed<B>(namespace: &Namespace, sqe: Sqe, bytes: u64, buffer: B) -> Command<'static, B> {
-    let bounds = Some(Bounds { domain: Some(namespace.domain()), bytes });
-    Command { body: Body::Raw { sqe, bounds }, buffer }
 }
 
 #[cold]
@@ -182,14 +176,10 @@ fn deallocate<B: IoBuffer>(
     lbas: u32,
     buffer: B,
 ) -> Command<'_, B> {
-    let ranges = namespace.command_limits().cut(lba, lbas).and_then(|ranges| {
-        put_ranges(ranges, &buffer)?;
-        Ok(ranges)
-    });
-    match ranges {
+    match put_ranges(namespace.command_limits(), lba, lbas, &buffer) {
         Ok(ranges) => {
             let sqe = Sqe::dataset_management(namespace.nsid(), ranges.count(), true);
-            fixed(namespace, sqe, ranges.bytes(), buffer)
+            namespace.fixed(sqe, ranges.bytes() as usize, buffer)
         }
         Err(reason) => Command { body: Body::Refused(reason), buffer },
     }
@@ -198,8 +188,15 @@ fn deallocate<B: IoBuffer>(
 /// Writes the ranges of a deallocation to the start of its buffer's first segment.
 ///
 /// # Errors
-/// [`RejectReason::ShortBuffer`] if it has no room for them.
-pub(super) fn put_ranges<B: IoBuffer>(ranges: Ranges, buffer: &B) -> Result<(), RejectReason> {
+/// [`RejectReason::OverLimit`] if one command cannot deallocate as much, [`RejectReason::ShortBuffer`] if
+/// the segment has no room for the ranges.
+pub(super) fn put_ranges<B: IoBuffer>(
+    limits: &CommandLimits,
+    lba: Lba,
+    lbas: u32,
+    buffer: &B,
+) -> Result<Ranges, RejectReason> {
+    let ranges = limits.cut(lba, lbas)?;
     let has = if buffer.segment_count() > 0 { buffer.segment(0).len } else { 0 };
     if has < ranges.bytes() {
         return Err(RejectReason::ShortBuffer { needs: ranges.bytes(), has });
@@ -211,5 +208,5 @@ pub(super) fn put_ranges<B: IoBuffer>(ranges: Ranges, buffer: &B) -> Result<(), 
         // SAFETY: as above.
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
-    Ok(())
+    Ok(ranges)
 }

@@ -52,8 +52,8 @@ impl<B: IoBuffer> DeviceQueue<B> {
     pub fn set_durability(&mut self, durability: Durability) {
         match self {
             DeviceQueue::Nvme(queue) => queue.set_durability(durability),
-            DeviceQueue::Uring(queue) => queue.set_durability(durability),
-            DeviceQueue::UringCmd(queue) => queue.set_durability(durability),
+            DeviceQueue::Uring(queue) => queue.encoding().set_durability(durability),
+            DeviceQueue::UringCmd(queue) => queue.encoding().set_durability(durability),
             DeviceQueue::Psync(queue) => queue.carrier().set_durability(durability),
             DeviceQueue::Mmap(queue) => queue.carrier().set_durability(durability),
             DeviceQueue::Null(_) => {}
@@ -65,7 +65,7 @@ impl<B: IoBuffer> DeviceQueue<B> {
     pub fn set_protection_checks(&mut self, checks: ProtectionChecks) {
         match self {
             DeviceQueue::Nvme(queue) => queue.set_protection_checks(checks),
-            DeviceQueue::UringCmd(queue) => queue.set_protection_checks(checks),
+            DeviceQueue::UringCmd(queue) => queue.encoding().set_protection_checks(checks),
             _ => {}
         }
     }

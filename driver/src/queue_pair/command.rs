@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::memory::{Buffer, DomainId, IoBuffer};
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, OverLimit};
 use crate::spec::{
     CopyRange, DsmRange, IoOpcode, Iova, Lba, LbaCount, RangeCount, SglDescriptor, Sqe, Status,
 };
@@ -147,10 +147,10 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     }
 
     /// Turns the command into one that is rejected on submission if the check failed.
-    pub(crate) fn unless_refused(self, checked: Result<(), RejectReason>) -> Self {
+    pub(crate) fn unless_over(self, checked: Result<(), OverLimit>) -> Self {
         match checked {
             Ok(()) => self,
-            Err(reason) => Command { body: Body::Refused(reason), buffer: self.buffer },
+            Err(over) => Command { body: Body::Refused(over.into()), buffer: self.buffer },
         }
     }
 
@@ -173,7 +173,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
 
 impl Namespace {
     /// A command to this namespace whose data is the first `bytes` of `buffer`.
-    fn fixed<B>(&self, sqe: Sqe, bytes: usize, buffer: B) -> Command<'static, B> {
+    pub(crate) fn fixed<B>(&self, sqe: Sqe, bytes: usize, buffer: B) -> Command<'static, B> {
         let bounds = Some(Bounds { domain: Some(self.domain()), bytes: bytes as u64 });
         Command { body: Body::Raw { sqe, bounds }, buffer }
     }
@@ -215,7 +215,7 @@ impl Namespace {
     ) -> Command<'static, ()> {
         let sqe = Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate);
         let checked = self.command_limits().check_write_zeroes(self.bytes_of(count));
-        self.fixed(self.prinfo().on_zeroes(sqe), 0, ()).unless_refused(checked)
+        self.fixed(self.prinfo().on_zeroes(sqe), 0, ()).unless_over(checked)
     }
 
     /// Makes the controller read `count` LBAs from `lba` and check their protection, without a transfer. A
@@ -223,7 +223,7 @@ impl Namespace {
     pub fn verify(&self, lba: Lba, count: LbaCount) -> Command<'static, ()> {
         let sqe = self.prinfo().on_verify(Sqe::verify(self.nsid(), lba, count));
         let checked = self.command_limits().check_verify(self.bytes_of(count));
-        self.fixed(sqe, 0, ()).unless_refused(checked)
+        self.fixed(sqe, 0, ()).unless_over(checked)
     }
 
     fn bytes_of(&self, count: LbaCount) -> u64 {
@@ -250,7 +250,7 @@ impl Namespace {
         assert!(size_of_val(ranges) <= buffer.len(), "the buffer holds all ranges");
         let sqe = Sqe::dataset_management(self.nsid(), count, true);
         let checked = self.command_limits().check_ranges(ranges);
-        Ok(self.fixed(sqe, size_of_val(ranges), buffer).unless_refused(checked))
+        Ok(self.fixed(sqe, size_of_val(ranges), buffer).unless_over(checked))
     }
 
     /// Copies the LBAs of `sources` (1 to 256), in order, to the LBAs from `destination`. `buffer` carries
@@ -450,18 +450,9 @@ pub enum RejectReason {
     /// A Compare on a protected namespace, whose protection information the host does not have.
     #[error("the namespace is protected, which leaves nothing to compare with: read it instead")]
     Protected,
-    /// The command covers more than the controller takes at once, though it transfers little or nothing.
-    #[error("{asks} {what}, and the controller takes {takes} ({limit}): send several commands")]
-    OverLimit {
-        /// The quantity that exceeds it.
-        what: &'static str,
-        /// The limit's name in Identify.
-        limit: &'static str,
-        /// The amount requested.
-        asks: u64,
-        /// The limit.
-        takes: u64,
-    },
+    /// The command exceeds a limit of the controller other than that of a transfer.
+    #[error("{0}")]
+    OverLimit(#[from] OverLimit),
     /// The data of a raw command cannot be expressed as PRPs.
     #[error("the data of a raw command must be contiguous, or pieces of whole 4 KiB pages")]
     Scattered,

@@ -8,12 +8,12 @@ use super::command::{
     Body, Command, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer,
 };
 use super::lists::PagePool;
+use super::ring::{Arrival, CompletionRing, Reports, Shadow, SubmissionRing};
+use super::slots::Slots;
 use super::slow::Extra;
 use crate::Time;
 use crate::memory::{DomainId, IoBuffer};
 use crate::namespace::Namespace;
-use crate::ring::{Arrival, CompletionRing, Reports, Shadow, SubmissionRing};
-use crate::slots::Slots;
 use crate::spec::{Cid, Cqe, Iova, Qid, Sqe};
 use crate::transfer::{PAGE_BYTES, Segment};
 

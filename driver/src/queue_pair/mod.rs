@@ -5,6 +5,8 @@
 //! |---|---|
 //! | `command` | commands as a caller builds them, and their completions |
 //! | `core` | the path of an I/O: post, ring, reap |
+//! | `slots` | commands in flight: identifier with generation, buffer, deadline |
+//! | `ring` | ring arithmetic over atomics, doorbells, shadow doorbells |
 //! | `slow` | the rare: splitting, lists, bouncing, ending commands in flight |
 //! | `lists` | the pages that lists and bounced data borrow |
 //!
@@ -14,9 +16,12 @@
 mod command;
 pub(crate) mod core;
 mod lists;
+pub(crate) mod ring;
+mod slots;
 mod slow;
 
 pub(crate) use self::command::{Body, Bounds, Transfer};
 pub use self::command::{Command, CommandError, Completion, Errno, RejectReason, Rejected};
 pub use self::core::{Latencies, Stats};
 pub(crate) use self::lists::PagePool;
+pub(crate) use self::slots::Slots;

@@ -197,10 +197,11 @@ fn other_logs() {
     let errors = recording.data("log errors at the end");
     assert!(errors.chunks(64).all(|entry| !ErrorInfo::view(entry).unwrap().is_valid()));
     let effects: &CommandsSupported = view(&recording, "log effects");
-    assert!(effects.supports_admin(AdminOpcode::IDENTIFY));
-    assert!(!effects.supports_admin(AdminOpcode::SANITIZE));
+    assert!(effects.admin(AdminOpcode::IDENTIFY.0).csupp());
+    assert!(!effects.admin(AdminOpcode::SANITIZE.0).csupp());
     assert!(
-        effects.supports_io(IoOpcode::COPY) && !effects.supports_io(IoOpcode::WRITE_UNCORRECTABLE)
+        effects.io(IoOpcode::COPY.0).csupp()
+            && !effects.io(IoOpcode::WRITE_UNCORRECTABLE.0).csupp()
     );
     assert!(effects.io(IoOpcode::WRITE.0).lbcc() && !effects.io(IoOpcode::READ.0).lbcc());
 }

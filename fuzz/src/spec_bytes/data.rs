@@ -9,7 +9,7 @@ use adit_driver::spec::identify::{
 use adit_driver::spec::log::{
     ChangedNamespaces, CommandsSupported, ErrorInfo, FirmwareSlotLog, SmartHealth,
 };
-use adit_driver::spec::{AdminOpcode, IoOpcode, Nsid, View};
+use adit_driver::spec::{Nsid, View};
 
 use super::{look, show};
 
@@ -138,7 +138,5 @@ pub(super) fn namespaces_and_effects(bytes: &[u8]) {
             show(&effects, None);
             look!(effects; csupp, lbcc, ncc, nic, ccc, uuid_selection, cse, csp);
         }
-        black_box(effects.supports_admin(AdminOpcode(opcode)));
-        black_box(effects.supports_io(IoOpcode(opcode)));
     }
 }

@@ -65,13 +65,13 @@ const STEPS: [Step; 5] = [
 /// Tests of the driver's modules that need neither files nor devices. The list must not match other tests'
 /// names.
 const PURE: &[&str] = &[
-    "slots::",
-    "ring::",
+    "queue_pair::slots::",
+    "queue_pair::ring::",
     "memory::",
     "transfer::",
     "sys::dma_table::",
-    "command_limits::",
-    "--skip=device::",
+    "namespace::limits::",
+    "--skip=paths::",
     "--skip=serve::",
     "--skip=soft::",
     "--skip=sys::host_memory::",

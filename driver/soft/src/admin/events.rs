@@ -181,7 +181,7 @@ impl Controller {
     /// Resizes a namespace without a host command. Data past the new end is lost; added LBAs read as zeros.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such namespace, or no room behind it.
+    /// An error if there is no such namespace, or no room behind it.
     pub fn resize_namespace(&mut self, nsid: u32, lba_count: u64) -> Result<()> {
         let (offset, len) = self.namespaces.resize(nsid, lba_count)?;
         let what = format!("namespace {nsid}");

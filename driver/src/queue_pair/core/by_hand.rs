@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::bus::Doorbell;
-use crate::ring::Bell;
+use crate::queue_pair::ring::Bell;
 use crate::sys::{Atomics, Backing, HostMemory, Window};
 
 const QID: Qid = Qid(3);

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 /// A change that no test can detect.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Equal {
-    /// cargo-mutants' name of it, without line and column: `driver/src/ring.rs: replace | with ^ in
+    /// cargo-mutants' name of it, without line and column: `driver/src/queue_pair/ring.rs: replace | with ^ in
     /// Ring::push`. For two such changes in one function, it is listed twice.
     name: String,
     reason: String,

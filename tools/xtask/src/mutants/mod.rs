@@ -28,8 +28,8 @@ const GROUPS: [Group; 2] = [
     Group {
         package: "adit-driver",
         files: &[
-            "driver/src/ring.rs",
-            "driver/src/slots.rs",
+            "driver/src/queue_pair/ring.rs",
+            "driver/src/queue_pair/slots.rs",
             "driver/src/queue_pair/core.rs",
             "driver/src/queue_pair/command.rs",
             "driver/src/transfer/*.rs",

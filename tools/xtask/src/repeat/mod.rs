@@ -26,7 +26,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo xtask repeat 30
       every binary 30 times alone and 30 times side by side
-  cargo xtask repeat 100 -p adit-driver --only lib -- kernel_ring
+  cargo xtask repeat 100 -p adit-driver --only lib -- uring::ring
       some unit tests of the driver
   cargo xtask repeat 10 -- --test-threads=1
       within each binary one test after the other

@@ -64,7 +64,7 @@ fn all_memory_is_registered_or_none() {
     let ring = |count: usize| {
         let memory: Vec<&Buffer> = pieces.iter().take(count).collect();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-        Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..one_entry(fd) })
+        Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..shape(fd) }, 1)
     };
     // Within a user's limit of locked memory, at a page each.
     let some = ring(1200).expect("a ring");
@@ -88,7 +88,7 @@ fn memory_of_which_the_kernel_takes_only_some_is_refused() {
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
     let memory = [&good, &bad];
     let ring =
-        || Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..one_entry(fd) });
+        || Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..shape(fd) }, 1);
     protect(libc::PROT_NONE);
     let refused = ring().map(drop);
     protect(libc::PROT_READ | libc::PROT_WRITE);
@@ -120,7 +120,7 @@ fn reading(
 ) -> (Ring<squeue::Entry, cqueue::Entry>, io::PipeReader, io::PipeWriter) {
     let (pipe, other_end) = io::pipe().expect("a pipe");
     let fd = std::os::fd::AsRawFd::as_raw_fd(&pipe);
-    let mut ring = Ring::new(&one_entry(fd)).expect("a ring");
+    let mut ring = Ring::new(&shape(fd), 1).expect("a ring");
     let read = io_uring::opcode::Read::new(FILE, memory.pointer(0).as_ptr(), 1).build();
     // SAFETY: the tests keep the memory until the read was seen to end.
     unsafe { ring.push(&read) };
@@ -128,9 +128,9 @@ fn reading(
     (ring, pipe, other_end)
 }
 
-fn one_entry(fd: RawFd) -> Shape<'static> {
+fn shape(fd: RawFd) -> Shape<'static> {
     let (polled, learns) = (false, true);
-    Shape { device: "a test", fd, depth: 1, polled, memory: &[], piece_bytes: None, learns }
+    Shape { device: "a test", fd, polled, memory: &[], piece_bytes: None, learns }
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn draining_cancels_what_would_never_end() {
 #[test]
 fn who_cannot_be_woken_or_cannot_stop_sleeping_does_not_sleep() {
     let file = std::fs::File::open("/dev/zero").expect("a device");
-    let shape = one_entry(std::os::fd::AsRawFd::as_raw_fd(&file));
-    let mut ring = Ring::<squeue::Entry, cqueue::Entry>::new(&shape).expect("a ring");
+    let shape = shape(std::os::fd::AsRawFd::as_raw_fd(&file));
+    let mut ring = Ring::<squeue::Entry, cqueue::Entry>::new(&shape, 1).expect("a ring");
     let nop = io_uring::opcode::Nop::new().build();
     // SAFETY: it names no memory.
     unsafe { ring.push(&nop) };

@@ -1,4 +1,4 @@
-//! An io_uring with one file and memory registered, shared by `uring:` and `uring-cmd:`.
+//! An io_uring with one file and memory registered.
 //!
 //! If requested, and if the kernel supports a table with empty slots (5.19), memory allocated later is
 //! registered after some uses ([`LateMemory`]) and forgotten when it is freed.
@@ -23,10 +23,6 @@ use crate::memory::{Buffer, IoBuffer, Region};
 use crate::queue_pair::Errno;
 
 pub(super) const DEPTH_MAX: u32 = 32_768;
-/// Entries of a ring for each request in flight, if requests may become several commands.
-pub(super) const COMMANDS_PER_REQUEST: u32 = 4;
-/// Least entries of such a ring.
-pub(super) const COMMANDS_MIN: u32 = 64;
 /// The registered file.
 pub(super) const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 /// `IORING_ENTER_GETEVENTS`.
@@ -44,8 +40,6 @@ pub(super) struct Shape<'a> {
     /// The target, for messages.
     pub(super) device: &'a str,
     pub(super) fd: RawFd,
-    /// Most entries in flight.
-    pub(super) depth: u32,
     /// Poll the device for completions instead of waiting for interrupts.
     pub(super) polled: bool,
     pub(super) memory: &'a [&'a Buffer],
@@ -55,7 +49,8 @@ pub(super) struct Shape<'a> {
     pub(super) learns: bool,
 }
 
-pub(super) struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
+/// An io_uring and what is registered with it.
+pub struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
     uring: IoUring<S, C>,
     registered: Registered,
     /// `None` if unsupported or not requested.
@@ -74,13 +69,13 @@ pub(super) struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
 }
 
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
-    /// Creates a ring and registers its file and memory.
+    /// Creates a ring with room for `entries` in flight and registers its file and memory.
     ///
     /// # Errors
     /// [`Error::Refused`] with a remedy.
-    pub(super) fn new(shape: &Shape<'_>) -> Result<Ring<S, C>> {
+    pub(super) fn new(shape: &Shape<'_>, entries: u32) -> Result<Ring<S, C>> {
         let refused = |error| refusal(shape.device, error);
-        let (uring, is_enabled) = build::<S, C>(shape).map_err(refused)?;
+        let (uring, is_enabled) = build::<S, C>(entries, shape.polled).map_err(refused)?;
         uring.submitter().register_files(&[shape.fd]).map_err(refused)?;
         let registered = Registered::of(shape.memory, shape.piece_bytes);
         let late = register(&uring, &registered, shape.learns)
@@ -366,15 +361,14 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> fmt::Debug for Ring<S, C> {
 }
 
 /// Builds the best ring the kernel supports; also returns whether it is already enabled.
-fn build<S, C>(shape: &Shape<'_>) -> io::Result<(IoUring<S, C>, bool)>
+fn build<S, C>(entries: u32, polled: bool) -> io::Result<(IoUring<S, C>, bool)>
 where
     S: squeue::EntryMarker,
     C: cqueue::EntryMarker,
 {
-    let entries = shape.depth.clamp(1, DEPTH_MAX);
     let plain = || {
         let mut builder = IoUring::<S, C>::builder();
-        if shape.polled {
+        if polled {
             builder.setup_iopoll();
         }
         builder

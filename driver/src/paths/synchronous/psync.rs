@@ -1,11 +1,11 @@
 //! pread and pwrite, one at a time: the plainest path through the kernel, as a baseline.
 #![allow(unsafe_code)]
 
-use super::extent::Run;
-use super::file::OpenFile;
-use super::synchronous::{Carry, SynchronousQueue};
-use super::{Durability, Operation};
+use super::{Carry, SynchronousQueue};
 use crate::memory::IoBuffer;
+use crate::paths::extent::Run;
+use crate::paths::file::OpenFile;
+use crate::paths::{Durability, Operation};
 use crate::queue_pair::{CommandError, Errno};
 use crate::sys::file_io::{self, PIECES_MAX, Pieces};
 
@@ -21,14 +21,14 @@ pub struct Psync {
     durability: Durability,
 }
 
-pub(super) fn create_queue<B>(file: &OpenFile, device: &str) -> PsyncQueue<B> {
+pub(in crate::paths) fn create_queue<B>(file: &OpenFile, device: &str) -> PsyncQueue<B> {
     let pieces = Pieces::with_room(PIECES_MAX);
     let psync = Psync { file: file.clone(), pieces, durability: Durability::Cached };
     SynchronousQueue::new(psync, file.extent(), device.to_owned())
 }
 
 impl Psync {
-    pub(super) fn set_durability(&mut self, durability: Durability) {
+    pub(in crate::paths) fn set_durability(&mut self, durability: Durability) {
         self.durability = durability;
     }
 

@@ -1,6 +1,12 @@
 //! Paths that carry out a request in `post`: one in flight, finished before `ring`.
 
+pub(super) mod mmap;
+pub(super) mod psync;
+
 use std::fmt;
+
+pub use self::mmap::MmapQueue;
+pub use self::psync::PsyncQueue;
 
 use super::extent::{Extent, Run};
 use super::{CommandQueue, Operation, Request};
@@ -59,7 +65,7 @@ impl<B: IoBuffer, C: Carry> CommandQueue<B> for SynchronousQueue<B, C> {
             Err(reason) => return Err(Rejected { buffer, reason }),
         };
         let result = self.carrier.carry_out(operation, run, &buffer);
-        let moves = matches!(operation, Operation::Read(_) | Operation::Write(_));
+        let moves = operation.moves();
         let result = match result {
             Ok(moved) if moves && moved < run.bytes => {
                 Err(CommandError::Short { moved, asked: run.bytes })

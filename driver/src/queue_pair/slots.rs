@@ -16,7 +16,7 @@ use crate::spec::Cid;
 
 /// Set in a key while a command is in flight that only needs its completion.
 const PLAIN: u32 = 1 << 16;
-/// Set in a key while a command is in flight with more attached; see [`crate::queue_pair`].
+/// Set in a key while a command is in flight with more attached; see [`super`].
 const SPECIAL: u32 = 1 << 17;
 /// Set in a key when the slot's own command is done and it only keeps a split request's buffer.
 const WAITING: u32 = 1 << 18;

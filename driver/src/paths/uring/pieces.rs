@@ -6,10 +6,10 @@ use crate::transfer::Unplannable;
 
 /// The limits of a command.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cutter {
-    pub(super) lba_bytes: u32,
+pub(in crate::paths) struct Cutter {
+    pub(in crate::paths) lba_bytes: u32,
     /// A multiple of the LBA.
-    pub(super) command_bytes_max: u64,
+    pub(in crate::paths) command_bytes_max: u64,
 }
 
 /// One command of a request: a run of bytes on the device, and its data.
@@ -78,14 +78,16 @@ impl Cutter {
 pub(super) struct Join {
     /// Commands not yet completed.
     left: u32,
+    /// Bytes asked for and moved; none if the entries do not count them.
+    asked: u64,
     moved: u64,
     /// The first failure.
     failed: Option<CommandError>,
 }
 
 impl Join {
-    pub(super) fn of(commands: usize) -> Join {
-        Join { left: commands as u32, moved: 0, failed: None }
+    pub(super) fn of(commands: usize, asked: u64) -> Join {
+        Join { left: commands as u32, asked, moved: 0, failed: None }
     }
 
     /// Records a command's end and the bytes it moved; after the last, returns the request's result.
@@ -93,7 +95,7 @@ impl Join {
     pub(super) fn end(
         &mut self,
         result: Result<u64, CommandError>,
-    ) -> Option<Result<u64, CommandError>> {
+    ) -> Option<Result<u32, CommandError>> {
         assert!(self.left > 0, "a request ends once");
         match result {
             Ok(moved) => self.moved += moved,
@@ -102,7 +104,9 @@ impl Join {
             }
         }
         self.left -= 1;
-        (self.left == 0).then(|| self.failed.map_or(Ok(self.moved), Err))
+        let Join { asked, moved, .. } = *self;
+        let short = (moved < asked).then_some(CommandError::Short { moved, asked });
+        (self.left == 0).then(|| self.failed.or(short).map_or(Ok(0), Err))
     }
 }
 
@@ -170,11 +174,14 @@ mod tests {
 
     #[test]
     fn a_request_ends_with_its_last_command_and_its_first_failure() {
-        let (mut join, failure) = (Join::of(3), CommandError::Status(Status::WRITE_FAULT));
+        let (mut join, failure) = (Join::of(3, 1536), CommandError::Status(Status::WRITE_FAULT));
         assert_eq!(join.end(Ok(512)), None);
         assert_eq!(join.end(Err(failure)), None);
         assert_eq!(join.end(Err(CommandError::Short { moved: 1, asked: 2 })), Some(Err(failure)));
-        let mut whole = Join::of(2);
-        assert_eq!((whole.end(Ok(512)), whole.end(Ok(100))), (None, Some(Ok(612))));
+        let mut whole = Join::of(2, 612);
+        assert_eq!((whole.end(Ok(512)), whole.end(Ok(100))), (None, Some(Ok(0))));
+        let mut short = Join::of(1, 512);
+        let missing = CommandError::Short { moved: 100, asked: 512 };
+        assert_eq!(short.end(Ok(100)), Some(Err(missing)));
     }
 }

@@ -1,10 +1,23 @@
 //! Limits of commands without a data transfer (NVM Command Set 1.0 section 4.1.5.4). A controller fails a
 //! longer Write Zeroes or Verify, and fails or partly ignores a longer Dataset Management.
 
-use crate::queue_pair::RejectReason;
 use crate::spec::identify::IdentifyNvmController;
 use crate::spec::register::{Cap, Version};
 use crate::spec::{DsmRange, Lba, RangeCount};
+
+/// A command covers more than the controller takes at once, though it transfers little or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{asks} {what}, and the controller takes {takes} ({limit}): send several commands")]
+pub struct OverLimit {
+    /// The quantity that exceeds it.
+    pub what: &'static str,
+    /// The limit's name in Identify.
+    pub limit: &'static str,
+    /// The amount requested.
+    pub asks: u64,
+    /// The limit.
+    pub takes: u64,
+}
 
 /// Most ranges in one Dataset Management command.
 const RANGES_MAX: u32 = 256;
@@ -51,20 +64,20 @@ impl CommandLimits {
     }
 
     /// # Errors
-    /// [`RejectReason::OverLimit`] for a Verify of more than VSL.
-    pub(crate) fn check_verify(&self, bytes: u64) -> Result<(), RejectReason> {
+    /// [`OverLimit`] for a Verify of more than VSL.
+    pub(crate) fn check_verify(&self, bytes: u64) -> Result<(), OverLimit> {
         check("bytes of one Verify", "VSL", bytes, self.verify_bytes)
     }
 
     /// # Errors
-    /// [`RejectReason::OverLimit`] for a Write Zeroes of more than WZSL.
-    pub(crate) fn check_write_zeroes(&self, bytes: u64) -> Result<(), RejectReason> {
+    /// [`OverLimit`] for a Write Zeroes of more than WZSL.
+    pub(crate) fn check_write_zeroes(&self, bytes: u64) -> Result<(), OverLimit> {
         check("bytes of one Write Zeroes", "WZSL", bytes, self.write_zeroes_bytes)
     }
 
     /// # Errors
-    /// [`RejectReason::OverLimit`] for more ranges than DMRL, one of more than DMRSL, or more than DMSL in all.
-    pub(crate) fn check_ranges(&self, ranges: &[DsmRange]) -> Result<(), RejectReason> {
+    /// [`OverLimit`] for more ranges than DMRL, one of more than DMRSL, or more than DMSL in all.
+    pub(crate) fn check_ranges(&self, ranges: &[DsmRange]) -> Result<(), OverLimit> {
         let lbas = || ranges.iter().map(|range| u64::from(range.lbas()));
         let (longest, all) = (lbas().max().unwrap_or(0), lbas().sum());
         check("ranges of one deallocation", "DMRL", ranges.len() as u64, self.ranges.into())?;
@@ -80,21 +93,16 @@ impl CommandLimits {
     /// Splits `lbas` LBAs from `lba` into the ranges of one deallocation.
     ///
     /// # Errors
-    /// [`RejectReason::OverLimit`] for more than [`CommandLimits::deallocate_lbas_max`].
-    pub(crate) fn cut(&self, lba: Lba, lbas: u32) -> Result<Ranges, RejectReason> {
+    /// [`OverLimit`] for more than [`CommandLimits::deallocate_lbas_max`].
+    pub(crate) fn cut(&self, lba: Lba, lbas: u32) -> Result<Ranges, OverLimit> {
         let most = self.deallocate_lbas_max();
         check("LBAs of one deallocation", "DMRL, DMRSL, DMSL", lbas.into(), most)?;
         Ok(Ranges { lba, lbas, each: self.range_lbas })
     }
 }
 
-fn check(
-    what: &'static str,
-    limit: &'static str,
-    asks: u64,
-    takes: u64,
-) -> Result<(), RejectReason> {
-    if asks <= takes { Ok(()) } else { Err(RejectReason::OverLimit { what, limit, asks, takes }) }
+fn check(what: &'static str, limit: &'static str, asks: u64, takes: u64) -> Result<(), OverLimit> {
+    if asks <= takes { Ok(()) } else { Err(OverLimit { what, limit, asks, takes }) }
 }
 
 /// A run of LBAs as ranges of at most `each` LBAs.
@@ -148,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_run_is_cut_into_what_a_range_may_be_and_refused_where_that_is_too_many() {
-        let cut = |limits: CommandLimits, lbas| -> Result<Vec<u32>, RejectReason> {
+        let cut = |limits: CommandLimits, lbas| -> Result<Vec<u32>, OverLimit> {
             let ranges = limits.cut(Lba(7), lbas)?;
             let each: Vec<DsmRange> = ranges.iter().collect();
             assert_eq!(each.len(), ranges.count().get() as usize);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use adit_driver::spec::Lba;
 use adit_driver::{Controller, ControllerOptions};
-use adit_gpu::{Device, Direction, GioUring, Gpu, Options, Place, Pool, Transfer};
+use adit_gpu::{Device, Direction, GioUring, Gpu, Options, Place, Pool, Slice, Transfer};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const TENSORS: u64 = 8_000;
@@ -32,14 +32,12 @@ fn rings(target: &str) -> GioUring {
 }
 
 /// Returns tensors of 4 KiB, scattered over the device.
-fn layer() -> Vec<Transfer> {
+fn layer() -> Vec<Transfer<[Slice; 1]>> {
     let transfer = |tensor: u64| Transfer {
         device: 0,
-        lba: Lba(tensor * 7919 % (1 << 20) * 8),
-        region: 0,
-        offset: tensor * 4096 % REGION_BYTES,
-        bytes: 4096,
         direction: Direction::Read,
+        lba: Lba(tensor * 7919 % (1 << 20) * 8),
+        slices: [Slice { region: 0, offset: tensor * 4096 % REGION_BYTES, bytes: 4096 }],
     };
     (0..TENSORS).map(transfer).collect()
 }

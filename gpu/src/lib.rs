@@ -18,6 +18,7 @@ mod iocb;
 mod layout;
 mod options;
 mod outcome;
+mod pages;
 mod paths;
 mod pool;
 mod program;
@@ -32,16 +33,17 @@ mod topology;
 mod transfer;
 mod uring;
 
+pub use adit_driver::transfer::{Direction, Slice, Transfer};
 pub use cuda::{Attributes, Event, Gpu, GpuInfo, Priority, Stream};
 pub use error::{Error, Result};
 pub use iocb::Iocbs;
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
 pub use outcome::{Ended, Outcome};
+pub use pages::Pages;
 pub use paths::{MemoryPath, PathReport, probe};
 pub use pool::{Pool, REGIONS_MAX};
 pub use program::{Compiled, SOURCES, compile};
 pub use proxy::ProxyOptions;
-pub use transfer::{Direction, Transfer};
 pub use uring::{Description, Device, GioUring, Stats, WaitAddresses};
 
 // Compiles the page's example.

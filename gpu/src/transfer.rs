@@ -1,9 +1,10 @@
-//! Transfers for the rings: a run of LBAs to or from a place in the pool.
+//! Cuts transfers into contexts, the commands of the rings.
 //!
-//! A transfer is checked once, when [`Cut`] splits it into contexts: against its region, the namespace, and the limits
-//! of commands. This allocates nothing. A device's limits are its [`Shape`].
+//! A slice of a transfer is checked once, when [`Cut`] splits it: against its region, the namespace, and the limits of
+//! commands. This allocates nothing. A device's limits are its [`Shape`].
 
 use adit_driver::spec::Lba;
+use adit_driver::transfer::{Direction, Slice};
 
 use crate::error::Error;
 use crate::layout::{Context, LBA_BITS, LBAS_MAX};
@@ -12,46 +13,12 @@ use crate::layout::{Context, LBA_BITS, LBAS_MAX};
 /// per layer, and no errors.
 pub(crate) type Filled = Result<(), Box<Error>>;
 
-/// Direction of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// From the device to the pool.
-    Read,
-    /// From the pool to the device.
-    Write,
-}
-
-/// A run of LBAs of a device, and the place of its data in the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    /// The device's position in the rings' list of devices.
-    pub device: u16,
-    /// The first LBA.
-    pub lba: Lba,
-    /// The region of the pool.
-    pub region: u16,
-    /// Offset in the region, in bytes.
-    pub offset: u64,
-    /// Length in bytes: whole LBAs, at least one.
-    pub bytes: u64,
-    /// Which way.
-    pub direction: Direction,
-}
-
-impl Transfer {
-    /// Rebuilds a transfer from its fields for an error message. Borrowing the one at hand would force every transfer
-    /// into memory, and reading it back right after a copy wrote it in other pieces costs a third of the total time.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn anew(
-        (device, region): (u16, u16),
-        lba: Lba,
-        offset: u64,
-        bytes: u64,
-        direction: Direction,
-    ) -> Transfer {
-        Transfer { device, lba, region, offset, bytes, direction }
-    }
+/// A slice of a transfer with its first LBA.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) direction: Direction,
+    pub(crate) lba: Lba,
+    pub(crate) slice: Slice,
 }
 
 /// A region of the pool as the commands of one device address it.
@@ -85,7 +52,7 @@ impl Shape {
     }
 }
 
-/// Splits transfers to one device into contexts.
+/// Splits runs on one device into contexts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut<'a> {
     shape: Shape,
@@ -98,66 +65,64 @@ impl<'a> Cut<'a> {
         Cut { shape, spans, lba_mask: (1 << shape.lba_shift) - 1 }
     }
 
-    /// Passes each context of `transfer` to `put`, in order of LBAs.
+    /// Passes each context of `run`, of the transfer at `position`, to `put`, in order of LBAs. Returns the LBA after
+    /// the run.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the transfer's `position`, its fault and the limit, before any context; the errors of
-    /// `put`.
+    /// [`Error::Invalid`] with the position, the fault and the limit, before any context; the errors of `put`.
     #[inline(always)]
     pub(crate) fn cut(
         &self,
         position: usize,
-        transfer: Transfer,
-        mut put: impl FnMut(Context) -> Filled,
-    ) -> Filled {
-        let Some(address) = self.address_of(transfer) else {
-            let Transfer { device, lba, region, offset, bytes, direction } = transfer;
-            let again = Transfer::anew((device, region), lba, offset, bytes, direction);
-            return Err(Box::new(self.objection(position, &again)));
+        run: Run,
+        put: impl FnMut(Context) -> Filled,
+    ) -> Result<Lba, Box<Error>> {
+        let Run { lba, slice, .. } = run;
+        let Some(address) = self.address_of(lba.0, slice) else {
+            // Values, not a reference: one would force every run into memory, and reading it back right after a copy
+            // wrote it in other pieces costs a third of the total time.
+            let Slice { region, offset, bytes } = slice;
+            return Err(self.objection(position, lba.0, region, offset, bytes));
         };
-        let is_write = transfer.direction == Direction::Write;
-        if transfer.bytes <= self.shape.max_bytes && self.shape.boundary_lbas == 0 {
-            let lbas = transfer.bytes >> self.shape.lba_shift;
-            let place = Context::place(transfer.lba.0, lbas, transfer.region, is_write);
-            return put(Context { address, place });
-        }
-        self.pieces(transfer, address, is_write, put)
+        self.put_pieces(run, address, put)?;
+        Ok(Lba(lba.0 + (slice.bytes >> self.shape.lba_shift)))
     }
 
-    /// Returns the address of a transfer's first byte; `None` for an invalid transfer.
+    /// Returns the address of a slice's first byte; `None` for an invalid slice.
     #[inline(always)]
-    fn address_of(&self, transfer: Transfer) -> Option<u64> {
-        let span = self.spans.get(usize::from(transfer.region))?;
-        let in_region =
-            transfer.offset <= span.bytes && transfer.bytes <= span.bytes - transfer.offset;
-        let lbas = transfer.bytes >> self.shape.lba_shift;
-        let first = transfer.lba.0;
+    fn address_of(&self, first: u64, slice: Slice) -> Option<u64> {
+        let span = self.spans.get(slice.region as usize)?;
+        let in_region = slice.offset <= span.bytes && slice.bytes <= span.bytes - slice.offset;
+        let lbas = slice.bytes >> self.shape.lba_shift;
         let on_device = first <= self.shape.lba_count && lbas <= self.shape.lba_count - first;
-        let whole = transfer.bytes != 0 && transfer.bytes & self.lba_mask == 0;
+        let whole = slice.bytes != 0 && slice.bytes & self.lba_mask == 0;
         if !(in_region && on_device && whole) {
             return None;
         }
         // Neither sum can overflow: both parts lie inside their wholes.
-        let address = span.address + transfer.offset;
+        let address = span.address + slice.offset;
         let valid = address & self.shape.address_mask == 0 && first + lbas <= 1 << LBA_BITS;
         valid.then_some(address)
     }
 
     /// Splits by the command size and by the boundary.
     #[inline(always)]
-    fn pieces(
+    fn put_pieces(
         &self,
-        transfer: Transfer,
+        Run { direction, lba: Lba(mut lba), slice }: Run,
         mut address: u64,
-        is_write: bool,
         mut put: impl FnMut(Context) -> Filled,
     ) -> Filled {
-        let Shape { lba_shift, max_bytes, .. } = self.shape;
-        let mut lba = transfer.lba.0;
-        let mut left = transfer.bytes >> lba_shift;
+        // The span was found by this number, and tables have at most as many regions as a context can name.
+        let (region, is_write) = (slice.region as u16, direction == Direction::Write);
+        let Shape { lba_shift, max_bytes, boundary_lbas, .. } = self.shape;
+        let mut left = slice.bytes >> lba_shift;
+        if slice.bytes <= max_bytes && boundary_lbas == 0 {
+            return put(Context { address, place: Context::place(lba, left, region, is_write) });
+        }
         while left > 0 {
             let lbas = left.min(max_bytes >> lba_shift).min(self.lbas_before_boundary(lba));
-            let place = Context::place(lba, lbas, transfer.region, is_write);
+            let place = Context::place(lba, lbas, region, is_write);
             put(Context { address, place })?;
             address += lbas << lba_shift;
             lba += lbas;
@@ -173,40 +138,44 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// Explains why a transfer has no valid address.
+    /// Explains why a slice has no valid address.
     #[cold]
-    fn objection(&self, position: usize, transfer: &Transfer) -> Error {
-        let what = format!("transfer {position} ({transfer:?})");
+    #[inline(never)]
+    fn objection(
+        &self,
+        position: usize,
+        lba: u64,
+        region: u32,
+        offset: u64,
+        bytes: u64,
+    ) -> Box<Error> {
+        let what = format!(
+            "transfer {position} ({bytes} bytes at LBA {lba}, region {region}, offset {offset})"
+        );
         let Shape { lba_shift, lba_count, address_mask, .. } = self.shape;
-        let Some(span) = self.spans.get(usize::from(transfer.region)) else {
-            return Error::invalid(what, format!("the pool has {} regions", self.spans.len()));
+        let lbas = bytes >> lba_shift;
+        let why = match self.spans.get(region as usize) {
+            None => format!("the pool has {} regions", self.spans.len()),
+            _ if bytes == 0 || bytes & self.lba_mask != 0 => {
+                let lba_bytes = 1u64 << lba_shift;
+                format!("its length has to be whole LBAs of {lba_bytes} bytes, at least one")
+            }
+            Some(span) if offset > span.bytes || bytes > span.bytes - offset => {
+                format!("the region ends at {} bytes", span.bytes)
+            }
+            _ if lba > lba_count || lbas > lba_count - lba => {
+                format!("the namespace ends at LBA {lba_count}")
+            }
+            _ if lba + lbas > 1 << LBA_BITS => {
+                format!("LBAs from 2^{LBA_BITS} on cannot be named in a context")
+            }
+            Some(span) => format!(
+                "its data lie at {:#x}, and the controller takes multiples of {}",
+                span.address + offset,
+                address_mask + 1
+            ),
         };
-        if transfer.bytes == 0 || transfer.bytes & self.lba_mask != 0 {
-            let lba_bytes = 1u64 << lba_shift;
-            return Error::invalid(
-                what,
-                format!("its length has to be whole LBAs of {lba_bytes} bytes, at least one"),
-            );
-        }
-        if transfer.offset > span.bytes || transfer.bytes > span.bytes - transfer.offset {
-            return Error::invalid(what, format!("the region ends at {} bytes", span.bytes));
-        }
-        let lbas = transfer.bytes >> lba_shift;
-        if transfer.lba.0 > lba_count || lbas > lba_count - transfer.lba.0 {
-            return Error::invalid(what, format!("the namespace ends at LBA {lba_count}"));
-        }
-        if transfer.lba.0 + lbas > 1 << LBA_BITS {
-            return Error::invalid(
-                what,
-                format!("LBAs from 2^{LBA_BITS} on cannot be named in a context"),
-            );
-        }
-        let address = span.address + transfer.offset;
-        let align = address_mask + 1;
-        Error::invalid(
-            what,
-            format!("its data lie at {address:#x}, and the controller takes multiples of {align}"),
-        )
+        Box::new(Error::invalid(what, why))
     }
 }
 
@@ -231,16 +200,18 @@ mod tests {
         }
     }
 
-    fn read(lba: u64, region: u16, offset: u64, bytes: u64) -> Transfer {
-        Transfer { device: 0, lba: Lba(lba), region, offset, bytes, direction: Direction::Read }
+    fn read(lba: u64, region: u32, offset: u64, bytes: u64) -> Run {
+        let slice = Slice { region, offset, bytes };
+        Run { direction: Direction::Read, lba: Lba(lba), slice }
     }
 
-    fn contexts(shape: Shape, transfer: Transfer) -> Result<Vec<Context>> {
+    fn contexts(shape: Shape, run: Run) -> Result<Vec<Context>> {
         let mut all = Vec::new();
-        Cut::new(Shape::new(shape), &SPANS).cut(5, transfer, |context| {
+        let end = Cut::new(Shape::new(shape), &SPANS).cut(5, run, |context| {
             all.push(context);
             Ok(())
         })?;
+        assert_eq!(end.0, run.lba.0 + (run.slice.bytes >> shape.lba_shift));
         Ok(all)
     }
 
@@ -253,7 +224,7 @@ mod tests {
 
     #[test]
     fn each_limit_is_named_with_the_transfers_position() {
-        for (transfer, named) in [
+        for (run, named) in [
             (read(0, 2, 0, 512), "2 regions"),
             (read(0, 1, 0, 0), "whole LBAs of 512"),
             (read(0, 1, 0, 700), "whole LBAs of 512"),
@@ -264,7 +235,7 @@ mod tests {
             (read(u64::MAX, 1, 0, 512), "ends at LBA 1048576"),
             (read(0, 1, 2, 512), "multiples of 4"),
         ] {
-            let error = contexts(shape(), transfer).expect_err(named).to_string();
+            let error = contexts(shape(), run).expect_err(named).to_string();
             assert!(error.contains(named) && error.contains("transfer 5"), "{error}");
         }
         let vast = Shape { lba_count: u64::MAX, ..shape() };
@@ -287,8 +258,8 @@ mod tests {
         ) {
             let shape = Shape { max_bytes: max_lbas << 9, boundary_lbas, ..shape() };
             let direction = if is_write { Direction::Write } else { Direction::Read };
-            let transfer = Transfer { direction, ..read(lba, 0, offset * 4, lbas << 9) };
-            let all = contexts(shape, transfer).expect("valid");
+            let run = Run { direction, ..read(lba, 0, offset * 4, lbas << 9) };
+            let all = contexts(shape, run).expect("valid");
             let (mut next, mut address) = (lba, SPANS[0].address + offset * 4);
             for context in &all {
                 prop_assert_eq!((context.lba(), context.address), (next, address));

@@ -14,10 +14,11 @@
 //! Dropping it stops the kernels, deletes the queues, and then frees memory; whatever a kernel that does not stop could
 //! still reach is leaked, and logged.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_driver::transfer::SglSupport;
+use adit_driver::transfer::{SglSupport, Slice, Transfer};
 use adit_driver::{Controller, Namespace};
 
 use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
@@ -34,7 +35,7 @@ use crate::program::Program;
 use crate::queues::QueueMaker;
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 use crate::table::MappingTable;
-use crate::transfer::{Shape, Span, Transfer};
+use crate::transfer::{Shape, Span};
 
 /// The GPU that PCIe devices write to sees their writes in order (`rdma_writes_ordering`).
 const ORDERED_FOR_OWNER: i32 = 100;
@@ -192,17 +193,20 @@ impl GioUring {
         }
     }
 
-    /// Splits transfers into the contexts of free control blocks, on the CPU. Once issued, they begin when `after`, as
-    /// last recorded, is over.
+    /// Splits transfers into the contexts of free control blocks, on the CPU: at least one for each slice, whose region
+    /// is one of the pool. Once issued, they begin when `after`, as last recorded, is over.
     ///
     /// # Errors
     /// [`Error::Invalid`] with the position of an invalid transfer and the limit it exceeds; [`Error::Refused`] while
     /// too few blocks are free: wait for earlier ones. Nothing is taken then.
-    pub fn get_iocb(
+    pub fn get_iocb<S>(
         &self,
-        transfers: impl IntoIterator<Item = Transfer>,
+        transfers: impl IntoIterator<Item = Transfer<S>>,
         after: Option<&Event>,
-    ) -> Result<Iocbs> {
+    ) -> Result<Iocbs>
+    where
+        S: IntoIterator<Item: Borrow<Slice>>,
+    {
         let core = self.core();
         let cuts =
             core.members.iter().map(|member| member.table.cut(member.device.namespace.lba_count()));

@@ -10,7 +10,7 @@ use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{Controller, ControllerOptions};
 use adit_gpu::{
     Device, Direction, DoorbellChoice, EngineChoice, GioUring, Gpu, MemoryPath, Options, Place,
-    Pool, Transfer,
+    Pool, Slice, Transfer,
 };
 use adit_gpu_emulated::{load, report, set};
 
@@ -62,11 +62,9 @@ fn carry(uring: &GioUring, offset: u64, direction: Direction) {
     let half = BYTES / 2;
     let transfers = [0u16, 1].map(|device| Transfer {
         device,
-        lba: Lba(64),
-        region: 0,
-        offset: offset + u64::from(device) * half,
-        bytes: half,
         direction,
+        lba: Lba(64),
+        slices: [Slice { region: 0, offset: offset + u64::from(device) * half, bytes: half }],
     });
     let iocbs = uring.get_iocb(transfers, None).expect("control blocks");
     uring.issue_io(&iocbs, 1).expect("issued");

@@ -24,7 +24,7 @@ pub struct Command<'n, B> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body<'n> {
     /// LBAs to or from the buffer; split into as many commands as the limits require.
-    Transfer(Transfer<'n>),
+    Transfer(LbaCommand<'n>),
     /// One command, sent unchanged; the buffer, if any, is its data.
     Raw { sqe: Sqe, bounds: Option<Bounds> },
     /// An invalid command, rejected with this reason on submission.
@@ -40,9 +40,9 @@ pub(crate) struct Bounds {
     pub(crate) bytes: u64,
 }
 
-/// A transfer of LBAs, as long as the buffer.
+/// A command over LBAs, as many as the buffer holds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Transfer<'n> {
+pub(crate) struct LbaCommand<'n> {
     pub(crate) namespace: &'n Namespace,
     pub(crate) opcode: IoOpcode,
     pub(crate) lba: Lba,
@@ -50,8 +50,8 @@ pub(crate) struct Transfer<'n> {
     pub(crate) control: u32,
 }
 
-impl Transfer<'_> {
-    /// Encodes the command for `count` (1 to 65536) of the transfer's LBAs as the 64-bit words of its entry
+impl LbaCommand<'_> {
+    /// Encodes the command for `count` (1 to 65536) of its LBAs as the 64-bit words of its entry
     /// (NVM Command Set 1.0 section 3.2), without an identifier. The compiler would not recombine the 16
     /// fields of an [`Sqe`].
     #[inline(always)]
@@ -121,7 +121,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     ) -> Self {
         let control = namespace.prinfo().control;
         debug_assert!(control & NLB == 0, "the count of LBAs has its bits for itself");
-        Command { body: Body::Transfer(Transfer { namespace, opcode, lba, control }), buffer }
+        Command { body: Body::Transfer(LbaCommand { namespace, opcode, lba, control }), buffer }
     }
 
     /// Builds a command from its 64-byte entry, with `buffer` as its data. Submission fills in the identifier

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::command::{
-    Body, Command, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer,
+    Body, Command, CommandError, Completion, LbaCommand, Pointer, RejectReason, Rejected,
 };
 use super::lists::PagePool;
 use super::ring::{Arrival, CompletionRing, Reports, Shadow, SubmissionRing};
@@ -167,7 +167,7 @@ impl<B: IoBuffer> Core<B> {
     fn post_transfer(
         &mut self,
         deadline: Time,
-        transfer: Transfer<'_>,
+        transfer: LbaCommand<'_>,
         buffer: B,
     ) -> Result<Cid, Rejected<B>> {
         let Some(vacant) = self.slots.vacant() else {
@@ -452,7 +452,7 @@ impl<B: IoBuffer> Core<B> {
 fn in_one<B: IoBuffer>(
     domain: DomainId,
     stats: &mut Stats,
-    transfer: &Transfer<'_>,
+    transfer: &LbaCommand<'_>,
     buffer: &B,
 ) -> Option<[u64; 8]> {
     let namespace = transfer.namespace;

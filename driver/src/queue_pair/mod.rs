@@ -20,7 +20,7 @@ pub(crate) mod ring;
 mod slots;
 mod slow;
 
-pub(crate) use self::command::{Body, Bounds, Transfer};
+pub(crate) use self::command::{Body, Bounds, LbaCommand};
 pub use self::command::{Command, CommandError, Completion, Errno, RejectReason, Rejected};
 pub use self::core::{Latencies, Stats};
 pub(crate) use self::lists::PagePool;

@@ -8,7 +8,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::command::{Bounds, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
+use super::command::{
+    Bounds, CommandError, Completion, LbaCommand, Pointer, RejectReason, Rejected,
+};
 use super::core::Core;
 use super::lists::Borrowed;
 use crate::Time;
@@ -90,7 +92,7 @@ impl<B: IoBuffer> Core<B> {
     pub(super) fn post_pieces(
         &mut self,
         deadline: Time,
-        transfer: Transfer<'_>,
+        transfer: LbaCommand<'_>,
         buffer: B,
     ) -> Result<Cid, Rejected<B>> {
         if let Err(reason) = self.admit(&transfer, &buffer) {
@@ -117,7 +119,7 @@ impl<B: IoBuffer> Core<B> {
     }
 
     /// Checks that a request is valid and that the queue has room for it.
-    fn admit(&self, transfer: &Transfer<'_>, buffer: &B) -> Result<(), RejectReason> {
+    fn admit(&self, transfer: &LbaCommand<'_>, buffer: &B) -> Result<(), RejectReason> {
         if !buffer.is_in(self.domain()) || transfer.namespace.domain() != self.domain() {
             return Err(RejectReason::Foreign);
         }
@@ -151,7 +153,7 @@ impl<B: IoBuffer> Core<B> {
     fn post_piece(
         &mut self,
         deadline: Time,
-        transfer: &Transfer<'_>,
+        transfer: &LbaCommand<'_>,
         piece: &Piece,
         buffer: &B,
         lead: Option<usize>,

@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::memory::AnyBuffer;
 use crate::namespace::Namespace;
 use crate::queue_pair::{
-    Body, Command, CommandError, Completion, RejectReason, Rejected, Transfer,
+    Body, Command, CommandError, Completion, LbaCommand, RejectReason, Rejected,
 };
 
 /// Most requests posted before ringing the doorbell, so that the first does not wait for the last.
@@ -184,7 +184,7 @@ impl Lane {
         let body = match note.action {
             Action::Transfer { namespace, opcode, lba, control } => {
                 let namespace = &*self.namespaces[namespace];
-                Body::Transfer(Transfer { namespace, opcode, lba, control })
+                Body::Transfer(LbaCommand { namespace, opcode, lba, control })
             }
             Action::Raw { sqe, bounds } => Body::Raw { sqe, bounds },
         };

@@ -1,6 +1,7 @@
 //! From byte ranges to commands: the pure planner.
 //!
-//! A request is a run of LBAs and a list of [`Segment`]s of device-visible memory. [`Plan`] splits it into
+//! A [`Transfer`] names its memory by [`Slice`]s, as programs do. Once these have addresses, it is a *request*: a
+//! run of LBAs and a list of [`Segment`]s of device-visible memory. [`Plan`] splits a request into
 //! [`Piece`]s, one command each, within the controller's [`Limits`], and chooses how each piece points at its
 //! data:
 //!
@@ -25,7 +26,7 @@ pub mod sgl;
 pub use limits::{Limits, SglSupport};
 pub use plan::{Form, Piece, Plan, Position, Unplannable, whole_as_prp};
 
-use crate::spec::Iova;
+use crate::spec::{Iova, Lba};
 
 /// Bytes of a controller page: this driver sets CC.MPS to 0, and PRP arithmetic uses this size (ADR 0001).
 pub const PAGE_BYTES: u64 = 4096;
@@ -35,6 +36,60 @@ pub const LIST_PAGES_PER_COMMAND: usize = 8;
 
 /// Entries of 8 bytes in one PRP list page.
 pub const PRPS_PER_PAGE: u64 = PAGE_BYTES / 8;
+
+/// Direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the device to memory.
+    Read,
+    /// From memory to the device.
+    Write,
+}
+
+/// A run of memory as a program names it: a region that it registered, or an item of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The region's or the item's number.
+    pub region: u32,
+    /// Offset in the region in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// A run of LBAs of one device, and the memory that holds its bytes.
+///
+/// `S` holds or yields the slices in order of the LBAs: `[Slice; 1]`, `&[Slice]`, an iterator. Memory has no
+/// addresses here, so a planner need not know what carries its transfers out. The owner of the memory
+/// turns each [`Slice`] into [`Segment`]s: the segments of a [`Buffer`](crate::Buffer), for a queue pair of
+/// this driver; an address in a region, for queues that a GPU drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer<S> {
+    /// The device's position in a list that planner and executor share.
+    pub device: u16,
+    /// Which way.
+    pub direction: Direction,
+    /// The first LBA.
+    pub lba: Lba,
+    /// The memory.
+    pub slices: S,
+}
+
+impl<S> Transfer<S> {
+    /// Replaces the slices, for example by memory of a pool where items of a batch lie.
+    pub fn map<T>(self, f: impl FnOnce(S) -> T) -> Transfer<T> {
+        let Transfer { device, direction, lba, slices } = self;
+        Transfer { device, direction, lba, slices: f(slices) }
+    }
+}
+
+impl<S: AsRef<[Slice]>> Transfer<S> {
+    /// Returns the length in bytes, or `None` beyond 2^64.
+    pub fn bytes(&self) -> Option<u64> {
+        let slices = self.slices.as_ref();
+        slices.iter().try_fold(0u64, |sum, slice| sum.checked_add(slice.bytes))
+    }
+}
 
 /// A run of memory as the device addresses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

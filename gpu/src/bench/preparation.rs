@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_driver::spec::Lba;
+use adit_driver::transfer::{Direction, Slice, Transfer};
 
 use super::report::{Preparation, percentile};
 use crate::cuda::Gpu;
@@ -11,7 +12,7 @@ use crate::error::Result;
 use crate::iocb::{Blocks, Filling};
 use crate::layout::{CONTEXTS_MAX, Form};
 use crate::table::MappingTable;
-use crate::transfer::{Direction, Shape, Span, Transfer};
+use crate::transfer::{Shape, Span};
 
 /// Tensors of a layer.
 pub(super) const TENSORS: u64 = 8_000;
@@ -36,7 +37,7 @@ pub(super) fn measure(gpu: &Arc<Gpu>) -> Result<Preparation> {
     };
     let span = Span { address: 1 << 30, bytes: TENSORS * TENSOR_BYTES };
     let table = MappingTable::without_lists(shape, vec![span], Form::Sgl)?;
-    let transfers: Vec<Transfer> = (0..TENSORS).map(transfer).collect();
+    let transfers: Vec<Transfer<[Slice; 1]>> = (0..TENSORS).map(transfer).collect();
     let mut samples = Vec::with_capacity(REPEATS);
     let mut commands = 0;
     for _ in 0..REPEATS {
@@ -54,13 +55,11 @@ pub(super) fn measure(gpu: &Arc<Gpu>) -> Result<Preparation> {
 }
 
 /// Returns the transfer of a tensor, spread over the device and packed in the pool.
-fn transfer(index: u64) -> Transfer {
+fn transfer(index: u64) -> Transfer<[Slice; 1]> {
     Transfer {
         device: 0,
-        lba: Lba((index * 7919 % (1 << 28)) << 3),
-        region: 0,
-        offset: index * TENSOR_BYTES,
-        bytes: TENSOR_BYTES,
         direction: Direction::Read,
+        lba: Lba((index * 7919 % (1 << 28)) << 3),
+        slices: [Slice { region: 0, offset: index * TENSOR_BYTES, bytes: TENSOR_BYTES }],
     }
 }

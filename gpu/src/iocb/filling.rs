@@ -1,13 +1,16 @@
 //! Fills control blocks with the contexts of transfers.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use adit_driver::transfer::{Slice, Transfer};
 
 use super::{Blocks, HEADER, Iocbs, Use};
 use crate::cuda::Event;
 use crate::error::Error;
 use crate::layout::Context;
-use crate::transfer::{Cut, Filled, Transfer};
+use crate::transfer::{Cut, Filled, Run};
 
 /// Fills blocks with the contexts of transfers, for any mix of devices.
 pub(crate) struct Filling<'a> {
@@ -47,23 +50,29 @@ impl<'a> Filling<'a> {
     /// # Errors
     /// [`Error::Invalid`] for an invalid transfer; [`Error::Refused`] if there is no free block.
     #[inline(always)]
-    pub(crate) fn add(&mut self, position: usize, transfer: Transfer) -> Filled {
-        match self.lanes.get_mut(usize::from(transfer.device)) {
-            Some(Lane { cut, sink }) => {
-                cut.cut(position, transfer, |context| sink.put(position, context))
-            }
-            None => {
-                let Transfer { device, lba, region, offset, bytes, direction } = transfer;
-                let again = Transfer::anew((device, region), lba, offset, bytes, direction);
-                Err(Box::new(self.no_device(position, &again)))
-            }
+    pub(crate) fn add<S>(&mut self, position: usize, transfer: Transfer<S>) -> Filled
+    where
+        S: IntoIterator<Item: Borrow<Slice>>,
+    {
+        let Transfer { device, direction, mut lba, slices } = transfer;
+        let mut slices = slices.into_iter().peekable();
+        let lane = self.lanes.get_mut(usize::from(device)).filter(|_| slices.peek().is_some());
+        let Some(Lane { cut, sink }) = lane else { return Err(self.objection(position, device)) };
+        for slice in slices {
+            let run = Run { direction, lba, slice: *slice.borrow() };
+            lba = cut.cut(position, run, |context| sink.put(position, context))?;
         }
+        Ok(())
     }
 
     #[cold]
-    fn no_device(&self, position: usize, transfer: &Transfer) -> Error {
-        let why = format!("the rings were made over {} devices", self.lanes.len());
-        Error::invalid(format!("transfer {position} ({transfer:?})"), why)
+    #[inline(never)]
+    fn objection(&self, position: usize, device: u16) -> Box<Error> {
+        let why = match self.lanes.get(usize::from(device)) {
+            Some(_) => "it has no slices".to_owned(),
+            None => format!("the rings were made over {} devices", self.lanes.len()),
+        };
+        Box::new(Error::invalid(format!("transfer {position} (device {device})"), why))
     }
 
     /// Returns the filled blocks, to be issued behind `after`.

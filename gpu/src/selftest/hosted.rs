@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_driver::spec::{Lba, Nsid};
+use adit_driver::transfer::{Direction, Slice, Transfer};
 use adit_driver::{Controller, ControllerOptions, Target};
 
 use super::check::{Objection, Seen, expect};
@@ -11,7 +12,6 @@ use super::machine::Machine;
 use crate::cuda::Gpu;
 use crate::options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
 use crate::pool::Pool;
-use crate::transfer::{Direction, Transfer};
 use crate::uring::{Device, GioUring};
 
 const TARGET: &str = "soft:mem=64M,dbbuf=off";
@@ -49,18 +49,16 @@ fn rings(gpu: &Arc<Gpu>, target: &str, options: &Options) -> Result<GioUring, Ob
 }
 
 /// Returns transfers of a region's pieces, to or from the namespace.
-fn pieces(region: u16, direction: Direction) -> impl Iterator<Item = Transfer> {
+fn pieces(region: u32, direction: Direction) -> impl Iterator<Item = Transfer<[Slice; 1]>> {
     (0..REGION_BYTES / PIECE_BYTES).map(move |index| Transfer {
         device: 0,
-        lba: Lba(index * PIECE_BYTES / 512),
-        region,
-        offset: index * PIECE_BYTES,
-        bytes: PIECE_BYTES,
         direction,
+        lba: Lba(index * PIECE_BYTES / 512),
+        slices: [Slice { region, offset: index * PIECE_BYTES, bytes: PIECE_BYTES }],
     })
 }
 
-fn carry_out(uring: &GioUring, region: u16, direction: Direction) -> Result<u64, Objection> {
+fn carry_out(uring: &GioUring, region: u32, direction: Direction) -> Result<u64, Objection> {
     let iocbs = uring.get_iocb(pieces(region, direction), None)?;
     uring.issue_io(&iocbs, 2)?;
     let outcome = uring.wait(iocbs, LONG)?;

@@ -1,7 +1,7 @@
 //! Data goes exactly where it should: random transfers against a model of pool and devices.
 
 use adit_driver::spec::Lba;
-use adit_gpu::{Direction, EngineChoice, KernelChoice, Options, Place, Transfer};
+use adit_gpu::{Direction, EngineChoice, KernelChoice, Options, Place, Slice, Transfer};
 
 use crate::rig::{LONG, REGIONS, Rig, alone, options};
 
@@ -47,15 +47,18 @@ impl Model {
         }
     }
 
-    fn carry_out(&mut self, transfer: &Transfer, lba_bytes: u64) {
+    fn carry_out(&mut self, transfer: &Transfer<Vec<Slice>>, lba_bytes: u64) {
         let device = &mut self.devices[usize::from(transfer.device)];
-        let at = (transfer.lba.0 * lba_bytes) as usize;
-        let on_device = &mut device[at..at + transfer.bytes as usize];
-        let in_pool = &mut self.pool[usize::from(transfer.region)][transfer.offset as usize..]
-            [..transfer.bytes as usize];
-        match transfer.direction {
-            Direction::Read => in_pool.copy_from_slice(on_device),
-            Direction::Write => on_device.copy_from_slice(in_pool),
+        let mut at = (transfer.lba.0 * lba_bytes) as usize;
+        for slice in &transfer.slices {
+            let bytes = slice.bytes as usize;
+            let on_device = &mut device[at..at + bytes];
+            let in_pool = &mut self.pool[slice.region as usize][slice.offset as usize..][..bytes];
+            match transfer.direction {
+                Direction::Read => in_pool.copy_from_slice(on_device),
+                Direction::Write => on_device.copy_from_slice(in_pool),
+            }
+            at += bytes;
         }
     }
 
@@ -69,25 +72,31 @@ impl Model {
     }
 }
 
-/// Returns disjoint transfers in both directions: each device and each region is cut into as many parts.
-fn transfers(rig: &Rig, chance: &mut Chance, parts: u64) -> Vec<Transfer> {
+/// Returns disjoint transfers in both directions, of one or two slices each: each device and each region is cut into as
+/// many parts.
+fn transfers(rig: &Rig, chance: &mut Chance, parts: u64) -> Vec<Transfer<Vec<Slice>>> {
     let mut all = Vec::new();
     for part in 0..parts {
         let device = chance.below(rig.devices.len() as u64) as u16;
         let lba_bytes = u64::from(rig.devices[usize::from(device)].namespace.lba_bytes());
-        let region = chance.below(REGIONS.len() as u64) as u16;
-        let slot_bytes = REGIONS[usize::from(region)] / parts / lba_bytes * lba_bytes;
+        let region = chance.below(REGIONS.len() as u64) as u32;
+        let slot_bytes = REGIONS[region as usize] / parts / lba_bytes * lba_bytes;
         let lbas = 1 + chance.below(slot_bytes / lba_bytes - 1);
         let slack = (slot_bytes - lbas * lba_bytes) / 4;
         let device_slot = DEVICE_BYTES / parts / lba_bytes;
-        all.push(Transfer {
-            device,
-            lba: Lba(part * device_slot + chance.below(device_slot.saturating_sub(lbas) + 1)),
-            region,
-            offset: part * slot_bytes + 4 * chance.below(slack + 1),
-            bytes: lbas.min(device_slot) * lba_bytes,
-            direction: if chance.below(2) == 0 { Direction::Read } else { Direction::Write },
-        });
+        let lba = Lba(part * device_slot + chance.below(device_slot.saturating_sub(lbas) + 1));
+        let offset = part * slot_bytes + 4 * chance.below(slack + 1);
+        let (lbas, direction) = (lbas.min(device_slot), chance.below(2));
+        // The second slice comes first in memory.
+        let second_bytes = chance.below(lbas) * lba_bytes;
+        let first =
+            Slice { region, offset: offset + second_bytes, bytes: lbas * lba_bytes - second_bytes };
+        let mut slices = vec![first];
+        if second_bytes > 0 {
+            slices.push(Slice { region, offset, bytes: second_bytes });
+        }
+        let direction = if direction == 0 { Direction::Read } else { Direction::Write };
+        all.push(Transfer { device, direction, lba, slices });
     }
     all
 }
@@ -112,7 +121,7 @@ fn carries_data_in(
     let mut commands = 0;
     for _ in 0..4 {
         let transfers = transfers(&rig, &mut chance, parts);
-        let iocbs = rig.uring.get_iocb(transfers.iter().copied(), None).expect("blocks");
+        let iocbs = rig.uring.get_iocb(transfers.iter().cloned(), None).expect("blocks");
         commands += iocbs.commands();
         rig.uring.issue_io(&iocbs, 0).expect("issued");
         let outcome = rig.uring.wait(iocbs, LONG).expect("done");
@@ -208,25 +217,23 @@ fn more_commands_than_a_block_holds_fill_several() {
     let rig = Rig::new(&["soft:mem=8M,dbbuf=off"], Place::Host, &options());
     let mut chance = Chance(12);
     let mut model = Model::new(&rig, &mut chance);
-    let write = |lba| Transfer {
+    let transfer = |direction, lba, offset| Transfer {
         device: 0,
+        direction,
         lba: Lba(lba),
-        region: 0,
-        offset: (lba * 512) ^ 512,
-        bytes: 512,
-        direction: Direction::Write,
+        slices: vec![Slice { region: 0, offset, bytes: 512 }],
     };
+    let write = |lba| transfer(Direction::Write, lba, (lba * 512) ^ 512);
     let all = (0..5000).map(write).collect::<Vec<_>>();
-    let iocbs = rig.uring.get_iocb(all.iter().copied(), None).expect("blocks");
+    let iocbs = rig.uring.get_iocb(all.iter().cloned(), None).expect("blocks");
     assert_eq!((iocbs.commands(), iocbs.blocks()), (5000, 3));
     rig.uring.issue_io(&iocbs, 0).expect("issued");
     let outcome = rig.uring.wait(iocbs, LONG).expect("done");
     assert_eq!((outcome.commands, outcome.is_success()), (5000, true));
     all.iter().for_each(|transfer| model.carry_out(transfer, 512));
-    let read =
-        |lba| Transfer { direction: Direction::Read, region: 0, offset: lba * 512, ..write(lba) };
+    let read = |lba| transfer(Direction::Read, lba, lba * 512);
     let back = (0..5000).map(read).collect::<Vec<_>>();
-    let iocbs = rig.uring.get_iocb(back.iter().copied(), None).expect("blocks");
+    let iocbs = rig.uring.get_iocb(back.iter().cloned(), None).expect("blocks");
     rig.uring.issue_io(&iocbs, 0).expect("issued");
     assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
     back.iter().for_each(|transfer| model.carry_out(transfer, 512));

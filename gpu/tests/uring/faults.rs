@@ -8,10 +8,10 @@ use adit_driver::spec::Status;
 use adit_driver::{Controller, ControllerOptions};
 use adit_gpu::{
     Device, Ended, EngineChoice, Error, GioUring, Gpu, KernelChoice, Options, Outcome, Place, Pool,
-    Transfer,
+    Slice, Transfer,
 };
 
-use crate::life::{read, write};
+use crate::life::{OneSlice, read, write};
 use crate::rig::{LONG, REGIONS, Rig, alone, options};
 
 /// A deadline short enough to wait for, and long enough for a busy machine.
@@ -31,7 +31,7 @@ fn faulty(plan: &str) -> String {
     format!("soft:mem=8M,dbbuf=off,faults={plan}")
 }
 
-fn run(rig: &Rig, transfers: impl IntoIterator<Item = Transfer>) -> Outcome {
+fn run(rig: &Rig, transfers: impl IntoIterator<Item = OneSlice>) -> Outcome {
     let iocbs = rig.uring.get_iocb(transfers, None).expect("a block");
     rig.uring.issue_io(&iocbs, 0).expect("issued");
     rig.uring.wait(iocbs, LONG).expect("ended")
@@ -75,7 +75,8 @@ fn a_transfer_is_named_for_each_of_its_commands_that_failed() {
         Place::Host,
         &kernels()[0],
     );
-    let large = Transfer { bytes: 48 * 512, ..write(32, 0) };
+    let slices = [Slice { region: 0, offset: 0, bytes: 48 * 512 }];
+    let large = Transfer { slices, ..write(32, 0) };
     let outcome = run(&rig, [write(1, 0), large, write(2, 0)]);
     // Three commands of 16 LBAs, of which those at 32, 48 and 64 overlap the range.
     assert_eq!(outcome.commands, 5);

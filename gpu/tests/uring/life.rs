@@ -7,24 +7,26 @@ use adit_driver::spec::Lba;
 use adit_driver::{Controller, ControllerOptions};
 use adit_gpu::{
     Device, Direction, Ended, EngineChoice, Error, GioUring, Gpu, KernelChoice, Options, Place,
-    Pool, Priority, Stream, Transfer,
+    Pool, Priority, Slice, Stream, Transfer,
 };
 
 use crate::rig::{LONG, REGIONS, Rig, alone, device, options};
 
 const SOFT: &str = "soft:mem=8M,dbbuf=off";
 
-pub(crate) fn write(lba: u64, offset: u64) -> Transfer {
-    let direction = Direction::Write;
-    Transfer { device: 0, lba: Lba(lba), region: 0, offset, bytes: 512, direction }
+pub(crate) type OneSlice = Transfer<[Slice; 1]>;
+
+pub(crate) fn write(lba: u64, offset: u64) -> OneSlice {
+    let slices = [Slice { region: 0, offset, bytes: 512 }];
+    Transfer { device: 0, direction: Direction::Write, lba: Lba(lba), slices }
 }
 
-pub(crate) fn read(lba: u64, offset: u64) -> Transfer {
+pub(crate) fn read(lba: u64, offset: u64) -> OneSlice {
     Transfer { direction: Direction::Read, ..write(lba, offset) }
 }
 
 /// Returns transfers of one command each, enough for `blocks` blocks.
-fn for_blocks(blocks: u64) -> impl Iterator<Item = Transfer> {
+fn for_blocks(blocks: u64) -> impl Iterator<Item = OneSlice> {
     (0..(blocks - 1) * 2048 + 1).map(|lba| read(lba % 8192, lba % 8192 * 512))
 }
 
@@ -49,7 +51,7 @@ fn blocks_are_issued_once_and_not_waited_for_before() {
 fn no_transfers_are_done_at_once() {
     let _alone = alone("");
     let rig = Rig::new(&[SOFT], Place::Host, &one_by_one());
-    let iocbs = rig.uring.get_iocb([], None).expect("nothing");
+    let iocbs = rig.uring.get_iocb([] as [OneSlice; 0], None).expect("nothing");
     rig.uring.issue_io(&iocbs, 0).expect("issued");
     assert_eq!(rig.uring.wait_addresses(&iocbs).expect("addresses").count, 0);
     assert_eq!(rig.uring.wait(iocbs, Duration::ZERO).expect("done").commands, 0);
@@ -59,11 +61,13 @@ fn no_transfers_are_done_at_once() {
 fn a_transfer_that_cannot_be_is_named_and_takes_no_block() {
     let _alone = alone("");
     let rig = Rig::new(&[SOFT], Place::Host, &one_by_one());
-    let off_pool = Transfer { bytes: REGIONS[0] + 512, ..read(0, 0) };
+    let slice = Slice { region: 0, offset: 0, bytes: REGIONS[0] + 512 };
+    let elsewhere = Slice { region: 7, offset: 0, bytes: 512 };
+    let of = |slice| Transfer { slices: [slice], ..read(0, 0) };
     for (wrong, named) in [
-        (off_pool, "ends at 4194304 bytes"),
+        (of(slice), "ends at 4194304 bytes"),
         (Transfer { device: 1, ..read(0, 0) }, "over 1 devices"),
-        (Transfer { region: 7, ..read(0, 0) }, "2 regions"),
+        (of(elsewhere), "2 regions"),
         (read(16384, 0), "ends at LBA 16384"),
     ] {
         for _ in 0..10 {
@@ -73,6 +77,10 @@ fn a_transfer_that_cannot_be_is_named_and_takes_no_block() {
             assert!(text.contains(named) && text.contains("transfer 1 "), "{text}");
         }
     }
+    let without =
+        Transfer { device: 0, direction: Direction::Read, lba: Lba(0), slices: [] as [Slice; 0] };
+    let error = rig.uring.get_iocb([without], None).expect_err("no slices").to_string();
+    assert!(error.contains("no slices") && error.contains("transfer 0 "), "{error}");
     let all = rig.uring.get_iocb(for_blocks(3), None).expect("all blocks are free");
     assert_eq!(all.blocks(), 3);
 }

@@ -1,22 +1,26 @@
 //! Plans: the commands of a batch, one per contiguous run on a device.
 //!
 //! Any executor can carry out a plan: the store's own queues, or a ring in GPU memory. It therefore has no addresses
-//! and no buffers, only *items* (numbered by the batch: a position in it, a page of a paged cache) and offsets in
-//! them. An executor turns each [`Slice`] into an address, and each [`Transfer`] into one command.
+//! and no buffers: a [`Slice`]'s region is an *item*, numbered by the batch. [`Plan::transfers`] gives each command as a
+//! [`Transfer`]; an executor turns its slices into addresses.
 //!
 //! Invariants:
 //!
-//! - Every byte of every part is in exactly one slice of one transfer.
-//! - A transfer is one contiguous run of whole units on one device, no longer than [`Limits::command_bytes_max`], and
+//! - Every byte of every part is in exactly one slice of one [`Run`].
+//! - A run is one contiguous run of whole units on one device, no longer than [`Limits::command_bytes_max`], and
 //!   crosses no multiple of [`Limits::boundary_bytes`].
 //! - Its slices, at most [`Limits::slices_max`], are its bytes in order.
-//! - If parts share no unit, neither do transfers, which are in order of their places. Without a limit on slices, no
+//! - If parts share no unit, neither do runs, which are in order of their places. Without a limit on slices, no
 //!   plan needs fewer commands.
 //!
 //! Two parts of a get may share units: an object requested twice is read twice. Parts of a put never do, because
 //! extents are disjoint.
 //!
 //! A plan is two flat lists, so it can be rebuilt in the same memory and copied to a device unchanged.
+
+use std::ops::Range;
+
+use adit_driver::transfer::{Direction, Slice, Transfer};
 
 use crate::model::place::{Place, UNIT_BYTES};
 
@@ -33,34 +37,29 @@ pub struct Part {
     pub bytes: u64,
 }
 
-/// A piece of a transfer: contiguous in an item's memory.
+/// One command: a contiguous run of units on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slice {
-    /// The item's number in its batch.
-    pub item: u32,
-    /// Its offset in the item's memory in bytes.
-    pub offset: u64,
-    /// Its length in bytes: whole units.
-    pub bytes: u64,
-}
-
-/// One command: a contiguous run on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    /// Where it starts; [`Place::lba`] gives the LBA.
+pub struct Run {
+    /// Where it starts.
     pub place: Place,
     /// Its length in bytes: whole units.
     pub bytes: u64,
     /// Its first slice in the plan's list.
-    pub slices_start: u32,
+    slices_start: u32,
     /// Its number of slices.
-    pub slice_count: u32,
+    slice_count: u32,
 }
 
-impl Transfer {
+impl Run {
     /// Returns the end of its units.
     pub fn end_unit(&self) -> u64 {
         self.place.unit + self.bytes / UNIT_BYTES
+    }
+
+    /// Returns the positions of its slices in [`Plan::slices`].
+    pub fn slices(&self) -> Range<usize> {
+        let start = self.slices_start as usize;
+        start..start + self.slice_count as usize
     }
 }
 
@@ -95,7 +94,7 @@ impl Limits {
 /// The commands of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    transfers: Vec<Transfer>,
+    runs: Vec<Run>,
     slices: Vec<Slice>,
 }
 
@@ -116,7 +115,7 @@ impl Plan {
     /// If a part or a limit is 0 or not whole units, or there are 2^32 slices: bugs of the caller.
     pub fn remake(&mut self, parts: &mut [Part], limits: &Limits) {
         limits.check();
-        self.transfers.clear();
+        self.runs.clear();
         self.slices.clear();
         parts.sort_unstable();
         for part in parts {
@@ -127,24 +126,39 @@ impl Plan {
     }
 
     /// Returns the commands.
-    pub fn transfers(&self) -> &[Transfer] {
-        &self.transfers
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
     }
 
     /// Returns the slices of all commands, in order.
-    pub fn all_slices(&self) -> &[Slice] {
+    pub fn slices(&self) -> &[Slice] {
         &self.slices
     }
 
-    /// Returns the slices of one of this plan's commands, in the order of its bytes.
-    pub fn slices(&self, transfer: &Transfer) -> &[Slice] {
-        let start = transfer.slices_start as usize;
-        &self.slices[start..start + transfer.slice_count as usize]
+    /// Returns the commands as transfers; `lba_bytes` has the LBA size of each device.
+    pub fn transfers(
+        &self,
+        direction: Direction,
+        lba_bytes: &[u32],
+    ) -> impl ExactSizeIterator<Item = Transfer<&[Slice]>> {
+        self.runs.iter().map(move |run| Transfer {
+            device: u16::from(run.place.device),
+            direction,
+            lba: run.place.lba(lba_bytes[usize::from(run.place.device)]),
+            slices: &self.slices[run.slices()],
+        })
+    }
+
+    /// Renumbers the items: `numbers` has the new number of each.
+    pub(crate) fn renumber(&mut self, numbers: &[u32]) {
+        for slice in &mut self.slices {
+            slice.region = numbers[slice.region as usize];
+        }
     }
 
     /// Returns the bytes that all commands move.
     pub fn bytes(&self) -> u64 {
-        self.transfers.iter().map(|transfer| transfer.bytes).sum()
+        self.runs.iter().map(|run| run.bytes).sum()
     }
 
     /// Adds a part: to the last command while it fits, then in commands of its own.
@@ -156,7 +170,7 @@ impl Plan {
                 continue;
             }
             let bytes = part.bytes.min(room);
-            self.extend(Slice { item: part.item, offset: part.offset, bytes });
+            self.extend(Slice { region: part.item, offset: part.offset, bytes });
             part.place = part.place.plus(bytes / UNIT_BYTES);
             part.offset += bytes;
             part.bytes -= bytes;
@@ -165,7 +179,7 @@ impl Plan {
 
     /// Returns how many bytes of the part fit in the last command.
     fn room(&self, part: &Part, limits: &Limits) -> u64 {
-        let Some(last) = self.transfers.last() else { return 0 };
+        let Some(last) = self.runs.last() else { return 0 };
         let behind = last.place.device == part.place.device && last.end_unit() == part.place.unit;
         let full = last.slice_count == limits.slices_max && !self.continues(part);
         if !behind || full {
@@ -178,29 +192,29 @@ impl Plan {
     fn continues(&self, part: &Part) -> bool {
         let slice = self.slices.last();
         slice.is_some_and(|slice| {
-            slice.item == part.item && slice.offset + slice.bytes == part.offset
+            slice.region == part.item && slice.offset + slice.bytes == part.offset
         })
     }
 
     /// Begins an empty command.
     fn open(&mut self, place: Place) {
         let slices_start = u32::try_from(self.slices.len()).expect("a batch has under 2^32 slices");
-        self.transfers.push(Transfer { place, bytes: 0, slices_start, slice_count: 0 });
+        self.runs.push(Run { place, bytes: 0, slices_start, slice_count: 0 });
     }
 
     /// Adds a slice to the last command, merging it with the previous slice if they are contiguous in memory.
     fn extend(&mut self, slice: Slice) {
-        let transfer = self.transfers.last_mut().expect("a command is open");
-        transfer.bytes += slice.bytes;
+        let run = self.runs.last_mut().expect("a command is open");
+        run.bytes += slice.bytes;
         let before = self.slices.last_mut().filter(|before| {
             let next = before.offset + before.bytes == slice.offset;
-            transfer.slice_count > 0 && before.item == slice.item && next
+            run.slice_count > 0 && before.region == slice.region && next
         });
         match before {
             Some(before) => before.bytes += slice.bytes,
             None => {
                 self.slices.push(slice);
-                transfer.slice_count += 1;
+                run.slice_count += 1;
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::mem;
 
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::transfer::{Direction, Slice};
 use smallvec::SmallVec;
 
 use super::memory::Memory;
@@ -13,13 +14,7 @@ use crate::media::record::record_bytes;
 use crate::model::key::Key;
 use crate::model::object::{Object, ObjectId};
 use crate::model::place::Place;
-use crate::model::plan::{Plan, Slice, Transfer};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
-    Read,
-    Write,
-}
+use crate::model::plan::{Plan, Run};
 
 /// An object whose data is being written, or has been.
 #[derive(Debug)]
@@ -156,19 +151,18 @@ impl Default for Batch {
 impl Batch {
     /// Counts the slices to come back. The plan and the items must be complete.
     pub(super) fn begin(&mut self) {
-        for slice in self.plan.all_slices() {
-            self.items[slice.item as usize].slices_left += 1;
+        for slice in self.plan.slices() {
+            self.items[slice.region as usize].slices_left += 1;
         }
         self.items_left = self.items.len();
         assert!(self.items.iter().all(|item| item.slices_left > 0), "each item has data");
     }
 
     /// Takes the memory of a command out of its items.
-    pub(super) fn load(&mut self, transfer: &Transfer, scratch: &mut Vec<Buffer>) -> AnyBuffer {
-        let start = transfer.slices_start as usize;
-        for at in start..start + transfer.slice_count as usize {
-            let Slice { item, offset, bytes } = self.plan.all_slices()[at];
-            self.items[item as usize].memory.take(offset, bytes, scratch);
+    pub(super) fn load(&mut self, run: &Run, scratch: &mut Vec<Buffer>) -> AnyBuffer {
+        for at in run.slices() {
+            let Slice { region, offset, bytes } = self.plan.slices()[at];
+            self.items[region as usize].memory.take(offset, bytes, scratch);
         }
         match scratch.len() {
             1 => AnyBuffer::One(scratch.pop().expect("one")),
@@ -185,11 +179,10 @@ impl Batch {
         trouble: Option<&Trouble>,
         complete: &mut Vec<usize>,
     ) {
-        let transfer = self.plan.transfers()[command as usize];
-        let start = transfer.slices_start as usize;
+        let run = self.plan.runs()[command as usize];
         let mut buffers = Buffers::of(memory);
-        for at in start..start + transfer.slice_count as usize {
-            let Slice { item: index, mut offset, bytes } = self.plan.all_slices()[at];
+        for at in run.slices() {
+            let Slice { region: index, mut offset, bytes } = self.plan.slices()[at];
             let end = offset + bytes;
             let item = &mut self.items[index as usize];
             while offset < end {

@@ -2,10 +2,11 @@
 
 use adit_driver::Time;
 use adit_driver::paths::CommandQueue;
+use adit_driver::transfer::Direction;
 use smallvec::SmallVec;
 
 use super::Shard;
-use super::batch::{Direction, Item, Job, Reading, Sums, Trouble};
+use super::batch::{Item, Job, Reading, Sums, Trouble};
 use super::memory::Memory;
 use super::parts::extract;
 use super::request::{GetItem, Outcome, Part};

@@ -64,6 +64,8 @@ impl Verification {
 pub struct Planned {
     /// The transfers for the devices. Items are numbered as in the batch.
     pub plan: Plan,
+    /// The LBA size of each device.
+    pub lba_bytes: Vec<u32>,
     /// The planned items; `None` for misses, which the plan leaves out.
     pub items: Vec<Option<PlannedItem>>,
     /// Holds the objects. Release it when every transfer has ended, successfully or not.
@@ -135,6 +137,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             self.policy.touched(id);
         }
         let lease = self.hold(&places, until)?;
-        Ok(Planned { plan: Plan::of(&mut parts, &self.limits), items, lease })
+        let lba_bytes = self.lanes.iter().map(|lane| lane.info.lba_bytes).collect();
+        Ok(Planned { plan: Plan::of(&mut parts, &self.limits), lba_bytes, items, lease })
     }
 }

@@ -6,9 +6,10 @@
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
+use adit_driver::transfer::Direction;
 use smallvec::SmallVec;
 
-use super::batch::{Direction, Item, Job, NewObject, Sums};
+use super::batch::{Item, Job, NewObject, Sums};
 use super::evicting::Evicted;
 use super::log::{Answer, Event, put_record};
 use super::memory::Memory;

@@ -3,10 +3,11 @@
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::{CommandQueue, Operation};
 use adit_driver::spec::{Status, StatusCodeType};
+use adit_driver::transfer::Direction;
 use adit_driver::{CommandError, Time};
 use smallvec::SmallVec;
 
-use super::batch::{Direction, Item, Job, Trouble};
+use super::batch::{Item, Job, Trouble};
 use super::request::Done;
 use super::{Shard, Turn};
 use crate::error::Failure;
@@ -180,11 +181,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         batch.plan.remake(&mut self.parts, &self.limits);
         self.parts.clear();
         batch.begin();
-        for command in 0..batch.plan.transfers().len() {
-            let transfer = batch.plan.transfers()[command];
-            let memory = batch.load(&transfer, &mut self.buffers);
-            let lane = &mut self.lanes[usize::from(transfer.place.device)];
-            let lba = transfer.place.lba(lane.info.lba_bytes);
+        for command in 0..batch.plan.runs().len() {
+            let run = batch.plan.runs()[command];
+            let memory = batch.load(&run, &mut self.buffers);
+            let lane = &mut self.lanes[usize::from(run.place.device)];
+            let lba = run.place.lba(lane.info.lba_bytes);
             let (operation, class) = match direction {
                 Direction::Read => (Operation::Read(lba), Class::Read),
                 Direction::Write => (Operation::Write(lba), Class::Write),
@@ -193,11 +194,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 Direction::Read => self.stats.commands_read += 1,
                 Direction::Write => {
                     self.stats.commands_write += 1;
-                    self.stats.bytes_to_device += transfer.bytes;
+                    self.stats.bytes_to_device += run.bytes;
                 }
             }
             let purpose = Purpose::Batch { batch: number, command: command as u32 };
-            let bytes = transfer.bytes;
+            let bytes = run.bytes;
             lane.push(now, Command { purpose, operation, class, memory, bytes, deadline });
         }
     }
@@ -213,7 +214,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let batch = self.batches.get(number);
         let (tag, direction) = (batch.tag, batch.direction);
         if direction == Direction::Write {
-            let device = batch.plan.transfers()[command as usize].place.device;
+            let device = batch.plan.runs()[command as usize].place.device;
             self.lanes[usize::from(device)].is_dirty = true;
         }
         let mut complete = std::mem::take(&mut self.complete);

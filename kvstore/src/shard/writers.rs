@@ -4,9 +4,10 @@
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
+use adit_driver::transfer::Direction;
 use smallvec::SmallVec;
 
-use super::batch::{Direction, Filling, Item, Job, NewObject, Sums};
+use super::batch::{Filling, Item, Job, NewObject, Sums};
 use super::log::Answer;
 use super::memory::Memory;
 use super::parts::extract;

@@ -82,4 +82,3 @@ pub use value::{Put, Read, Value};
 pub use writer::Writer;
 
 pub use crate::media::format::Set;
-pub use crate::model::plan::{Plan, Slice, Transfer};

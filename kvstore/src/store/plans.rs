@@ -8,9 +8,10 @@
 //! [`PlannedItem::is_intact`] detects.
 
 use adit_driver::CommandError;
+use adit_driver::transfer::{Direction, Slice, Transfer};
 
 use crate::model::key::Key;
-use crate::model::plan::{Plan, Transfer};
+use crate::model::plan::Plan;
 use crate::shard::{Certainty, LeaseId, Part, Planned, PlannedItem, Verification};
 
 /// Reads of a list for another executor, with the lease that holds the objects meanwhile: a [`super::Lease`], which
@@ -26,24 +27,42 @@ pub struct Transfers<L> {
 /// The reads of the list's items in one shard.
 #[derive(Clone, Debug)]
 pub struct ShardTransfers {
-    /// The transfers for the devices, over the items in `items`.
-    pub plan: Plan,
-    /// The planned items; `None` for misses, which the plan leaves out.
-    pub items: Vec<Option<PlannedItem>>,
+    /// Its items are numbered by their positions in the caller's list.
+    plan: Plan,
+    lba_bytes: Vec<u32>,
+    /// `None` for misses, which the plan leaves out.
+    pub(super) items: Vec<Option<PlannedItem>>,
     /// The position of each item in the caller's list, ascending.
     pub positions: Vec<u32>,
 }
 
 impl ShardTransfers {
+    /// Returns the reads. A slice's region is the item's position in the caller's list, its offset that in the item.
+    pub fn transfers(&self) -> impl ExactSizeIterator<Item = Transfer<&[Slice]>> {
+        self.plan.transfers(Direction::Read, &self.lba_bytes)
+    }
+
+    /// Returns the planned item at this position of the caller's list, or `None` for a miss or another shard's item.
+    pub fn item(&self, position: u32) -> Option<&PlannedItem> {
+        let at = self.positions.binary_search(&position).ok()?;
+        self.items[at].as_ref()
+    }
+
     /// Returns who verifies the bytes that this transfer reads.
-    pub fn verification(&self, transfer: &Transfer) -> Verification {
-        let first = self.plan.slices(transfer).first().expect("a transfer has a slice");
-        let item = self.items[first.item as usize].as_ref();
-        item.expect("what a plan reads is no miss").verification()
+    ///
+    /// # Panics
+    /// If the transfer is not one of these.
+    pub fn verification(&self, transfer: &Transfer<&[Slice]>) -> Verification {
+        let first = transfer.slices.first().expect("a transfer has a slice");
+        self.item(first.region).expect("a plan reads no misses").verification()
     }
 
     /// Returns what is known about the bytes of this transfer once it has ended with `result`.
-    pub fn certainty(&self, transfer: &Transfer, result: &Result<u32, CommandError>) -> Certainty {
+    pub fn certainty(
+        &self,
+        transfer: &Transfer<&[Slice]>,
+        result: &Result<u32, CommandError>,
+    ) -> Certainty {
         self.verification(transfer).certainty(result)
     }
 }
@@ -51,10 +70,7 @@ impl ShardTransfers {
 impl<L> Transfers<L> {
     /// Returns the planned item at this position of the list, or `None` for a miss.
     pub fn item(&self, position: u32) -> Option<&PlannedItem> {
-        self.parts.iter().find_map(|part| {
-            let at = part.positions.binary_search(&position).ok()?;
-            part.items[at].as_ref()
-        })
+        self.parts.iter().find_map(|part| part.item(position))
     }
 }
 
@@ -69,8 +85,9 @@ pub(super) struct Share {
 impl Share {
     /// Combines the share with its shard's plan and lease.
     pub(super) fn planned(self, planned: Planned) -> (ShardTransfers, LeaseId) {
-        let Planned { plan, items, lease } = planned;
-        (ShardTransfers { plan, items, positions: self.positions }, lease)
+        let Planned { mut plan, lba_bytes, items, lease } = planned;
+        plan.renumber(&self.positions);
+        (ShardTransfers { plan, lba_bytes, items, positions: self.positions }, lease)
     }
 }
 

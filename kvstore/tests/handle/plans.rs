@@ -1,13 +1,14 @@
 //! Reads carried out by another executor.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::transfer::{Slice, Transfer};
 use adit_driver::{Buffer, Device, DeviceOptions, Time};
-use adit_kvstore::plan::{Plan, Transfer};
-use adit_kvstore::shard::{Action, Failure, Part, PutItem, PutOptions, Verification};
-use adit_kvstore::store::{FormatStore, OpenOptions, Transfers};
+use adit_kvstore::shard::{Action, Failure, Part, PlannedItem, PutItem, PutOptions, Verification};
+use adit_kvstore::store::{FormatStore, OpenOptions, ShardTransfers, Transfers};
 use adit_kvstore::{Error, Key, Local, Store};
 
 use crate::on_each_path;
@@ -32,13 +33,12 @@ impl Executor {
         Executor { device: device.clone(), queue }
     }
 
-    fn read(&mut self, transfer: &Transfer) -> Buffer {
-        assert_eq!(transfer.place.device, 0);
-        let bytes = transfer.bytes as usize;
+    fn read(&mut self, transfer: &Transfer<&[Slice]>) -> Buffer {
+        assert_eq!(transfer.device, 0);
+        let bytes = transfer.bytes().expect("a command's") as usize;
         let mut buffer = self.device.allocate(bytes).expect("memory");
         drop(buffer.split_off(bytes));
-        let lba = transfer.place.lba(self.device.info().lba_bytes);
-        let request = Request { operation: Operation::Read(lba), buffer };
+        let request = Request { operation: Operation::Read(transfer.lba), buffer };
         self.queue.post(self.device.now(), request).expect("room");
         self.queue.ring();
         loop {
@@ -52,15 +52,19 @@ impl Executor {
         }
     }
 
-    /// Carries out all transfers and returns the memory of each item.
-    fn run(&mut self, plan: &Plan, lens: &[usize]) -> Vec<Vec<u8>> {
-        let mut items: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
-        for transfer in plan.transfers() {
-            let (buffer, mut at) = (self.read(transfer), 0);
-            for slice in plan.slices(transfer) {
+    /// Carries out all transfers and returns the memory of each item, by its position.
+    fn run(&mut self, part: &ShardTransfers) -> BTreeMap<u32, Vec<u8>> {
+        let memory = |position: &u32| {
+            let bytes = part.item(*position).map_or(0, PlannedItem::padded_bytes);
+            (*position, vec![0; bytes as usize])
+        };
+        let mut items: BTreeMap<_, _> = part.positions.iter().map(memory).collect();
+        for transfer in part.transfers() {
+            let (buffer, mut at) = (self.read(&transfer), 0);
+            for slice in transfer.slices {
                 let (start, len) = (slice.offset as usize, slice.bytes as usize);
-                items[slice.item as usize][start..start + len]
-                    .copy_from_slice(&buffer[at..at + len]);
+                let item = items.get_mut(&slice.region).expect("an item of this part");
+                item[start..start + len].copy_from_slice(&buffer[at..at + len]);
                 at += len;
             }
         }
@@ -71,15 +75,10 @@ impl Executor {
     fn carry_out<L>(&mut self, transfers: &Transfers<L>) -> Vec<(u32, Vec<u8>, bool)> {
         let mut all = Vec::new();
         for part in &transfers.parts {
-            let len = |item: &Option<_>| {
-                item.as_ref().map_or(0, adit_kvstore::shard::PlannedItem::padded_bytes) as usize
-            };
-            let lens: Vec<usize> = part.items.iter().map(len).collect();
-            let memory = self.run(&part.plan, &lens);
-            for ((item, memory), position) in part.items.iter().zip(memory).zip(&part.positions) {
-                let Some(item) = item else { continue };
+            for (position, memory) in self.run(part) {
+                let Some(item) = part.item(position) else { continue };
                 let is_intact = item.is_intact(&memory);
-                all.push((*position, memory[..item.bytes() as usize].to_vec(), is_intact));
+                all.push((position, memory[..item.bytes() as usize].to_vec(), is_intact));
             }
         }
         all.sort_by_key(|(position, ..)| *position);

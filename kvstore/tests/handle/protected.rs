@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::paths::{CommandQueue, Operation, QueueOptions, Request};
+use adit_driver::transfer::{Slice, Transfer};
 use adit_driver::{
     Buffer, CommandError, Controller, ControllerOptions, Device, Protection, Target,
 };
 use adit_kvstore::Store;
-use adit_kvstore::plan::Transfer;
 use adit_kvstore::shard::{Certainty, Part, Verification};
 use adit_kvstore::store::{FormatStore, OpenOptions};
 
@@ -43,15 +43,15 @@ fn faults(bus: &SoftBus, plan: &str) {
 }
 
 /// Carries out a transfer on a queue of its own.
-fn carry_out(store: &Store, transfer: &Transfer) -> (Buffer, Result<u32, CommandError>) {
+fn carry_out(store: &Store, transfer: &Transfer<&[Slice]>) -> (Buffer, Result<u32, CommandError>) {
     let device = &store.devices()[0];
     let timeout = Duration::from_secs(10);
     let options = QueueOptions { depth: 1, timeout, abort_timeout: timeout };
     let mut queue = device.create_queue(&options, &[]).expect("a queue");
-    let mut buffer = device.allocate(transfer.bytes as usize).expect("memory");
-    drop(buffer.split_off(transfer.bytes as usize));
-    let lba = transfer.place.lba(device.info().lba_bytes);
-    let request = Request { operation: Operation::Read(lba), buffer };
+    let bytes = transfer.bytes().expect("a command's") as usize;
+    let mut buffer = device.allocate(bytes).expect("memory");
+    drop(buffer.split_off(bytes));
+    let request = Request { operation: Operation::Read(transfer.lba), buffer };
     queue.post(device.now(), request).expect("room");
     queue.ring();
     let mut read = None;
@@ -72,7 +72,7 @@ fn a_plan_says_that_the_device_verifies_and_its_end_whether_it_did() {
             store.plan(&[(key(1), Part::All)], Duration::from_secs(60)).expect("planned");
         let (part, item) = (&transfers.parts[0], transfers.item(0).expect("it is there"));
         assert_eq!(item.verification(), Verification::Device(kind));
-        let [transfer] = part.plan.transfers() else { panic!("one command") };
+        let [transfer] = &part.transfers().collect::<Vec<_>>()[..] else { panic!("one command") };
         assert_eq!(part.verification(transfer), Verification::Device(kind));
         let (buffer, result) = carry_out(&store, transfer);
         assert_eq!(part.certainty(transfer, &result), Certainty::Verified(kind));

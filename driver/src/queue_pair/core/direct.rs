@@ -23,8 +23,8 @@ fn open(options: &str) -> (Controller, Namespace) {
     (controller, namespace)
 }
 
-fn read(namespace: &Namespace, lba: u64) -> Transfer<'_> {
-    Transfer { namespace, opcode: IoOpcode::READ, lba: Lba(lba), control: 0 }
+fn read(namespace: &Namespace, lba: u64) -> LbaCommand<'_> {
+    LbaCommand { namespace, opcode: IoOpcode::READ, lba: Lba(lba), control: 0 }
 }
 
 /// The pointer that the specification asks for, where it needs no list built.

@@ -53,7 +53,7 @@ fn commands(layout: &Layout, blocks: &[u64], layers: Range<u32>) -> usize {
     };
     let mut parts: Vec<Part> = blocks.iter().enumerate().flat_map(of_block).collect();
     let limits = Limits { command_bytes_max: MIB, boundary_bytes: 0, slices_max: 256 };
-    Plan::of(&mut parts, &limits).transfers().len()
+    Plan::of(&mut parts, &limits).runs().len()
 }
 
 /// Returns a row of the table in the module's documentation.

@@ -35,31 +35,31 @@ fn moved_by_parts(parts: &[Part]) -> Moved {
 
 fn moved_by_plan(plan: &Plan) -> Moved {
     let mut moved = Moved::new();
-    for transfer in plan.transfers() {
+    for run in plan.runs() {
         let mut unit = 0;
-        for slice in plan.slices(transfer) {
+        for slice in &plan.slices()[run.slices()] {
             for at in (0..slice.bytes).step_by(UNIT_BYTES as usize) {
-                moved.push((transfer.place.plus(unit), slice.item, slice.offset + at));
+                moved.push((run.place.plus(unit), slice.region, slice.offset + at));
                 unit += 1;
             }
         }
-        assert_eq!(unit * UNIT_BYTES, transfer.bytes, "its slices are its bytes");
+        assert_eq!(unit * UNIT_BYTES, run.bytes, "its slices are its bytes");
     }
     moved.sort_unstable();
     moved
 }
 
 fn check_limits(plan: &Plan, limits: &Limits) {
-    for transfer in plan.transfers() {
-        assert!((1..=limits.command_bytes_max).contains(&transfer.bytes));
-        assert!((1..=limits.slices_max).contains(&transfer.slice_count));
+    for run in plan.runs() {
+        assert!((1..=limits.command_bytes_max).contains(&run.bytes));
+        assert!((1..=limits.slices_max).contains(&run.slice_count));
         if limits.boundary_bytes > 0 {
             let boundary = limits.boundary_bytes / UNIT_BYTES;
-            assert_eq!(transfer.place.unit / boundary, (transfer.end_unit() - 1) / boundary);
+            assert_eq!(run.place.unit / boundary, (run.end_unit() - 1) / boundary);
         }
     }
-    let counted: u32 = plan.transfers().iter().map(|transfer| transfer.slice_count).sum();
-    assert_eq!(counted as usize, plan.all_slices().len());
+    let counted: u32 = plan.runs().iter().map(|run| run.slice_count).sum();
+    assert_eq!(counted as usize, plan.slices().len());
 }
 
 /// Returns the fewest commands that can move these units.
@@ -125,10 +125,10 @@ proptest! {
         let mut parts = parts;
         let plan = Plan::of(&mut parts, &limits);
         check_limits(&plan, &limits);
-        let ends = plan.transfers().windows(2).all(|two| two[0].end_unit() <= two[1].place.unit);
+        let ends = plan.runs().windows(2).all(|two| two[0].end_unit() <= two[1].place.unit);
         prop_assert!(ends, "in order, and nothing overlaps");
         let roomy = Limits { slices_max: u32::MAX, ..limits };
-        let commands = Plan::of(&mut parts, &roomy).transfers().len();
+        let commands = Plan::of(&mut parts, &roomy).runs().len();
         prop_assert_eq!(commands, fewest(&moved_by_parts(&parts), &limits));
     }
 }
@@ -137,17 +137,30 @@ proptest! {
 fn neighbours_are_one_command_that_scatters() {
     let mut parts = [part(9, 2, 7, 0), part(5, 4, 1, 8192)];
     let plan = Plan::of(&mut parts, &limits(256, 0, 16));
-    assert_eq!(plan.transfers().len(), 1);
-    let slices = plan.slices(&plan.transfers()[0]);
-    assert_eq!(slices[0], Slice { item: 1, offset: 8192, bytes: 4 * UNIT_BYTES });
-    assert_eq!(slices[1], Slice { item: 7, offset: 0, bytes: 2 * UNIT_BYTES });
+    assert_eq!(plan.runs().len(), 1);
+    let slices = plan.slices();
+    assert_eq!(slices[0], Slice { region: 1, offset: 8192, bytes: 4 * UNIT_BYTES });
+    assert_eq!(slices[1], Slice { region: 7, offset: 0, bytes: 2 * UNIT_BYTES });
+}
+
+#[test]
+fn transfers_name_devices_in_their_own_lbas_and_items_as_numbered() {
+    let mut parts = [part(2, 1, 0, 0), Part { place: place(1, 3), ..part(0, 2, 1, 8192) }];
+    let mut plan = Plan::of(&mut parts, &limits(256, 0, 9));
+    plan.renumber(&[40, 50]);
+    let transfers: Vec<_> = plan.transfers(Direction::Read, &[512, 4096]).collect();
+    let place = |transfer: &Transfer<&[Slice]>| (transfer.device, transfer.lba.0);
+    assert_eq!(transfers.iter().map(place).collect::<Vec<_>>(), [(0, 16), (1, 3)]);
+    assert_eq!(transfers[0].slices, [Slice { region: 40, offset: 0, bytes: UNIT_BYTES }]);
+    assert_eq!(transfers[1].slices, [Slice { region: 50, offset: 8192, bytes: 2 * UNIT_BYTES }]);
+    assert_eq!(transfers[1].bytes(), Some(2 * UNIT_BYTES));
 }
 
 #[test]
 fn what_is_one_in_memory_is_one_slice() {
     let mut parts = [part(0, 4, 0, 0), part(4, 4, 0, 4 * UNIT_BYTES)];
     let plan = Plan::of(&mut parts, &limits(256, 0, 1));
-    assert_eq!(plan.all_slices(), [Slice { item: 0, offset: 0, bytes: 8 * UNIT_BYTES }]);
+    assert_eq!(plan.slices(), [Slice { region: 0, offset: 0, bytes: 8 * UNIT_BYTES }]);
 }
 
 #[test]
@@ -155,7 +168,7 @@ fn a_command_ends_at_its_limits() {
     let lengths = |limits: &Limits| -> Vec<u64> {
         let mut parts = [part(6, 10, 0, 0), part(16, 3, 1, 0), part(19, 1, 2, 0)];
         let plan = Plan::of(&mut parts, limits);
-        plan.transfers().iter().map(|transfer| transfer.bytes / UNIT_BYTES).collect()
+        plan.runs().iter().map(|run| run.bytes / UNIT_BYTES).collect()
     };
     assert_eq!(lengths(&limits(256, 0, 9)), [14], "none");
     assert_eq!(lengths(&limits(8, 0, 9)), [8, 6], "its bytes");
@@ -167,20 +180,20 @@ fn a_command_ends_at_its_limits() {
 fn devices_have_commands_of_their_own() {
     let mut parts = [part(0, 1, 0, 0), Part { place: place(1, 1), ..part(0, 1, 1, 0) }];
     let plan = Plan::of(&mut parts, &limits(256, 0, 9));
-    assert_eq!(plan.transfers().iter().map(|t| t.place.device).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(plan.runs().iter().map(|t| t.place.device).collect::<Vec<_>>(), [0, 1]);
 }
 
 #[test]
 fn an_object_that_is_asked_for_twice_is_read_twice() {
     let mut parts = [part(3, 2, 0, 0), part(3, 2, 1, 0)];
     let plan = Plan::of(&mut parts, &limits(256, 0, 9));
-    assert_eq!(plan.transfers().iter().map(|t| t.bytes).collect::<Vec<_>>(), [8192, 8192]);
+    assert_eq!(plan.runs().iter().map(|t| t.bytes).collect::<Vec<_>>(), [8192, 8192]);
 }
 
 #[test]
 fn a_plan_made_again_forgets_the_last() {
     let mut plan = Plan::of(&mut [part(0, 300, 0, 0)], &limits(MIB / UNIT_BYTES, 0, 9));
-    assert_eq!(plan.transfers().len(), 2);
+    assert_eq!(plan.runs().len(), 2);
     plan.remake(&mut [], &limits(1, 0, 1));
     assert_eq!(plan, Plan::default());
 }

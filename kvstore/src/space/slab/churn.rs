@@ -80,7 +80,7 @@ impl Churn {
             bytes,
         };
         let mut parts: Vec<Part> = sequence.iter().enumerate().map(part).collect();
-        self.commands += Plan::of(&mut parts, &LIMITS).transfers().len() as u64;
+        self.commands += Plan::of(&mut parts, &LIMITS).runs().len() as u64;
         self.least += (bytes * sequence.len() as u64).div_ceil(LIMITS.command_bytes_max);
     }
 

@@ -4,7 +4,6 @@
 //! into the pages of a paged cache; if it cannot, CPU threads stage them. The CPU's actions are steps with
 //! times; what is sent to the device is counted. At the end each block is compared with the store's checksums.
 
-mod pages;
 mod shelf;
 mod timeline;
 
@@ -12,17 +11,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{slice, thread};
 
+use adit_bench::mix;
 use adit_driver::Target;
 use adit_gpu::{
-    EngineChoice, GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Place, Pool, Priority,
-    Transfer,
+    EngineChoice, GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Pages, Place, Pool,
+    Priority,
 };
+use adit_kvstore::UNIT_BYTES;
 use adit_kvstore::layout::Layout;
-use adit_kvstore::store::{LocalLease, Transfers};
+use adit_kvstore::store::{LocalLease, ShardTransfers, Transfers};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use self::pages::Pages;
 use self::shelf::{Room, Shelf, Wanted};
 use self::timeline::Timeline;
 use super::{GpuArg, Placement};
@@ -47,6 +47,8 @@ failed, or a block is not what was put, 2 an option or the target cannot be, 3 n
 
 /// Time limit of the layer's commands.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Seed of the assignment of pages to blocks, fixed for reproducible traces.
+const SEED: u64 = 0xad17;
 /// Maximum KV blocks of a trace.
 const BLOCKS_MAX: i64 = 65_536;
 /// Maximum queue pairs of the rings; the store uses one of those requested.
@@ -172,9 +174,18 @@ struct Journey<'a> {
     gpu: &'a Arc<Gpu>,
     interrupt: &'a Interrupt,
     uring: GioUring,
-    pages: Pages,
+    pages: Pages<'a>,
     plan: Transfers<LocalLease>,
-    lba_bytes: u32,
+}
+
+/// Returns the pages of blocks in the random order in which a used cache hands them out, so that, as in a server, no
+/// two tensors of a block are adjacent.
+fn block_table(blocks: u32) -> Vec<u32> {
+    let mut table: Vec<u32> = (0..blocks).collect();
+    for end in (1..table.len()).rev() {
+        table.swap(end, (mix(SEED ^ end as u64) % (end as u64 + 1)) as usize);
+    }
+    table
 }
 
 /// Makes the rings read the last layer, and verifies it.
@@ -188,23 +199,29 @@ fn trace(
     interrupt: &Interrupt,
 ) -> Result<Told> {
     let plan = shelf.plan(shelf.layout.block().layers - 1)?;
-    let pages = Pages::new(&shelf.layout, args.blocks);
+    let (layout, table) = (&shelf.layout, block_table(args.blocks));
+    let pages = Pages {
+        page_bytes: layout.tensor_units() * UNIT_BYTES,
+        first_region: 0,
+        regions: u32::from(layout.block().tensors_per_layer),
+        table: &table,
+    };
+    let regions = vec![pages.page_bytes * u64::from(args.blocks); pages.regions as usize];
     let controller = Arc::clone(&shelf.controller);
     let (controllers, place) = (slice::from_ref(&controller), args.placement.place());
-    let pool = Pool::allocate(gpu, controllers, &pages.region_bytes(), Some(place))?;
+    let pool = Pool::allocate(gpu, controllers, &regions, Some(place))?;
     let device = adit_gpu::Device { controller, namespace: shelf.namespace.clone() };
     let uring = GioUring::init_queue(gpu, vec![device], pool, &options(args))?;
-    let lba_bytes = shelf.namespace.lba_bytes();
-    let journey = Journey { args, gpu, interrupt, uring, pages, plan, lba_bytes };
+    let journey = Journey { args, gpu, interrupt, uring, pages, plan };
     let told = journey.make(shelf)?;
     shelf.release(journey.plan.lease);
     Ok(told)
 }
 
 impl Journey<'_> {
-    fn transfers(&self) -> impl Iterator<Item = Transfer> + '_ {
-        let parts = self.plan.parts.iter();
-        parts.flat_map(|part| self.pages.transfers(part, self.lba_bytes))
+    /// Returns the tensors of the layer, that is, the pages to fill.
+    fn tensors(&self) -> u64 {
+        u64::from(self.args.blocks) * u64::from(self.pages.regions)
     }
 
     /// # Errors
@@ -214,7 +231,9 @@ impl Journey<'_> {
         let mut timeline = Timeline::begin();
         let event = stream.record()?;
         timeline.step("event", "the compute stream says when the pages are free");
-        let iocbs = self.uring.get_iocb(self.transfers(), Some(&event))?;
+        let planned = self.plan.parts.iter().flat_map(ShardTransfers::transfers);
+        let placed = planned.map(|transfer| self.pages.place(transfer));
+        let iocbs = self.uring.get_iocb(placed, Some(&event))?;
         timeline.step("get_iocb", filled(&iocbs));
         self.uring.issue_io(&iocbs, self.args.sms)?;
         let carrier = Carrier::of(self.uring.description().engine);
@@ -267,9 +286,7 @@ impl Journey<'_> {
         }
         for block in 0..self.args.blocks {
             let item = self.plan.item(block).expect("the plan has every block");
-            let bytes = self
-                .pages
-                .block(block, |region, at, page| Ok(self.uring.pool().read(region, at, page)?))?;
+            let bytes = self.pages.read(self.uring.pool(), block)?;
             if !item.is_intact(&bytes) {
                 return Err(Failure::failed(format!(
                     "KV block {block} is not what was put: its checksums differ"
@@ -281,8 +298,8 @@ impl Journey<'_> {
 
     /// Describes the setup of the trace.
     fn scene(&self, shelf: &Shelf) -> Vec<(&'static str, String)> {
-        let (tensors, bytes) = (self.pages.tensors(), self.pages.region_bytes().iter().sum());
-        let reads: usize = self.plan.parts.iter().map(|part| part.plan.transfers().len()).sum();
+        let (tensors, bytes) = (self.tensors(), self.tensors() * self.pages.page_bytes);
+        let reads: usize = self.plan.parts.iter().map(|part| part.transfers().len()).sum();
         vec![
             ("GPU", self.gpu.info().name.clone()),
             ("device", shelf.controller.info().device.clone()),
@@ -329,7 +346,7 @@ impl Journey<'_> {
     fn counts(&self, outcome: &Outcome) -> Result<Vec<(&'static str, u64)>> {
         let stats = self.uring.stats()?;
         Ok(vec![
-            ("tensors", self.pages.tensors()),
+            ("tensors", self.tensors()),
             ("commands", outcome.commands),
             ("submission doorbells", stats.sq_rings),
             ("completion doorbells", stats.cq_rings),
@@ -395,5 +412,18 @@ impl Told {
         let counts: Map<String, Value> =
             self.counts.iter().map(|(name, count)| (key(name), json!(count))).collect();
         json!({ "scene": scene, "steps": self.timeline.json(), "counts": counts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_handed_out_once_each_and_in_no_order() {
+        let table = block_table(100);
+        let mut sorted = table.clone();
+        sorted.sort_unstable();
+        assert!(sorted.iter().copied().eq(0..100) && sorted != table);
     }
 }

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::reactor::{Client, Cores, Idle, Lane, Pending, Reactor, ReactorOptions};
+use adit_driver::reactor::{Client, Lane, Pending, Reactor, ReactorOptions};
+use adit_driver::runtime::{Cores, Idle};
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{

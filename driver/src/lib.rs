@@ -9,8 +9,9 @@
 //! ```
 //!
 //! From the wire up: [`spec`] (bytes), [`sys`] (memory and registers), [`bus`] (access to a device),
-//! [`transfer`] (ranges to commands), [`queue_pair`] (commands in flight), [`controller`]. [`soft`] is a
-//! software controller that shares none of the code it tests. `docs/ARCHITECTURE.md` has the map.
+//! [`transfer`] (ranges to commands), [`queue_pair`] (commands in flight), [`controller`]. Beside them,
+//! [`runtime`] has the threads for programs in which any thread asks for I/O, and [`reactor`] is one such use.
+//! [`soft`] is a software controller that shares none of the code it tests. `docs/ARCHITECTURE.md` has the map.
 
 pub mod bus;
 pub mod controller;
@@ -24,6 +25,7 @@ mod protection;
 pub mod queue_pair;
 pub mod reactor;
 mod refused;
+pub mod runtime;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod sys;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use adit_driver::Time;
 use adit_driver::bus::Doorbell;
-use adit_driver::reactor::{Idle, Idling, Rest, pin};
+use adit_driver::runtime::{Idle, Idling, Rest, pin};
 
 use crate::cuda::{Gpu, PinnedMemory};
 use crate::error::{Error, Result};

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use super::shared::lock;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::DomainId;
+use crate::runtime::lock;
 
 /// The buses that have a controller. Each is alive, so its identifier is unique.
 static CLAIMED: Mutex<BTreeSet<DomainId>> = Mutex::new(BTreeSet::new());

@@ -12,12 +12,13 @@ use zerocopy::FromBytes;
 
 use super::admin::Admin;
 use super::registers::read;
-use super::shared::{Shared, lock};
+use super::shared::Shared;
 use crate::Time;
 use crate::bus::BusEvent;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::namespace::Shape;
+use crate::runtime::lock;
 use crate::spec::feature::{AsyncEvent, AsyncEventType};
 use crate::spec::identify::IdentifyNamespace;
 use crate::spec::log::{ChangedNamespaces, CriticalWarning, Lid, SmartHealth};

@@ -52,6 +52,7 @@ use crate::file_mapping::FileMapping;
 use crate::memory::{self, Buffer, IoBuffer};
 use crate::namespace::{self, CommandLimits, ControllerLimits, Namespace};
 use crate::queue_pair::CommandError;
+use crate::runtime::lock;
 use crate::spec::identify::{
     IdentifyController, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
     NamespaceList,
@@ -252,7 +253,7 @@ impl Controller {
             sgl: self.info().sgl,
             commands: self.command_limits()?,
         };
-        let mut sizes = shared::lock(&self.shared.sizes);
+        let mut sizes = lock(&self.shared.sizes);
         Namespace::new(nsid, identify, extended.as_deref(), limits, |shape, lba_count| {
             sizes.share(nsid, shape, lba_count)
         })

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use super::cmb::CmbPages;
 use super::life::Life;
-use super::shared::{Shared, lock};
+use super::shared::Shared;
 use crate::bus::Doorbell;
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::queue_pair::ring::{Bell, CompletionRing, SubmissionRing};
+use crate::runtime::lock;
 use crate::spec::{DataPointer, Iova, Qid, QueueEntries, QueuePriority, Sqe};
 use crate::sys::Atomics;
 use crate::transfer::PAGE_BYTES;

@@ -6,7 +6,7 @@
 //! belongs to the last one and recreates itself.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::Duration;
 
 use super::admin::{Abort, Admin, AdminCommand, Waiting};
@@ -21,6 +21,7 @@ use crate::Time;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
+use crate::runtime::lock;
 use crate::spec::register::CSTS;
 use crate::spec::{Cid, Qid, Sqe};
 
@@ -57,11 +58,6 @@ pub(super) struct Parts {
     pub(super) vectors: Vec<std::os::fd::OwnedFd>,
     pub(super) bus: Arc<dyn Bus>,
     pub(super) claim: Claim,
-}
-
-/// Locks a mutex even after a panic in another thread: every holder leaves the content consistent.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 impl Shared {

@@ -5,24 +5,23 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 
 use super::ReactorOptions;
-use super::cell::Pool;
-use super::mailbox::{Action, Mailbox, Note, Request, Stats};
-use super::outcome::{Data, RefuseReason, Refused};
+use super::outcome::{Data, End, RefuseReason, Refused};
 use super::pending::Pending;
+use super::port::{Action, Note, Port, Request, Stats};
 use super::retry::Retry;
 use crate::Time;
-use crate::controller::shared::lock;
 use crate::controller::{Controller, Event};
 use crate::error::{Error, Result};
 use crate::memory::{AnyBuffer, Buffer, DomainId};
 use crate::namespace::Namespace;
 use crate::queue_pair::{Body, Command, CommandError, Completion, RejectReason};
+use crate::runtime::{Cells, Refusal, block_until, lock};
 use crate::spec::Lba;
 
 /// Most events kept for clients; the oldest are dropped first.
@@ -46,13 +45,13 @@ pub(super) struct Device {
 struct Senders {
     device: Arc<Device>,
     controller: Controller,
-    mailboxes: Vec<Arc<Mailbox>>,
+    ports: Vec<Arc<Port>>,
     next_core: AtomicUsize,
 }
 
 impl Drop for Senders {
     fn drop(&mut self) {
-        self.mailboxes.iter().for_each(|mailbox| mailbox.desert());
+        self.ports.iter().for_each(|port| port.requests.stop());
     }
 }
 
@@ -61,7 +60,7 @@ impl Device {
         controller: &Controller,
         namespace: &Namespace,
         options: &ReactorOptions,
-        mailboxes: Vec<Arc<Mailbox>>,
+        ports: Vec<Arc<Port>>,
     ) -> Result<(Arc<Device>, Client)> {
         let device = Arc::new(Device {
             domain: controller.domain(),
@@ -74,11 +73,11 @@ impl Device {
         let senders = Arc::new(Senders {
             device: Arc::clone(&device),
             controller: controller.clone(),
-            mailboxes,
+            ports,
             next_core: AtomicUsize::new(1),
         });
-        let pool = Arc::new(Pool::new(device.cells));
-        let client = Client { senders, core: 0, namespace, number, retry: options.retry, pool };
+        let cells = Cells::new(device.cells);
+        let client = Client { senders, core: 0, namespace, number, retry: options.retry, cells };
         Ok((device, client))
     }
 
@@ -160,7 +159,7 @@ pub struct Client {
     namespace: Arc<Namespace>,
     number: usize,
     retry: Retry,
-    pool: Arc<Pool>,
+    cells: Arc<Cells<End>>,
 }
 
 impl Clone for Client {
@@ -183,7 +182,7 @@ impl Client {
             namespace: Arc::clone(&self.namespace),
             number: self.number,
             retry: self.retry,
-            pool: Arc::new(Pool::new(self.senders.device.cells)),
+            cells: Cells::new(self.senders.device.cells),
         }
     }
 
@@ -203,7 +202,7 @@ impl Client {
 
     /// Returns the number of the reactor's threads.
     pub fn cores(&self) -> usize {
-        self.senders.mailboxes.len()
+        self.senders.ports.len()
     }
 
     /// Returns the thread this client sends to.
@@ -280,19 +279,9 @@ impl Client {
     ) -> Result<Pending<D>, Refused<D>> {
         // No deadline if the clock cannot represent it.
         let deadline = Instant::now().checked_add(at_most);
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut submitting = self.submit_async(command);
-        loop {
-            match Pin::new(&mut submitting).poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(sent) => return sent,
-                Poll::Pending => {}
-            }
-            match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
-                Some(Duration::ZERO) => return Err(submitting.give_up()),
-                Some(left) => std::thread::park_timeout(left),
-                None => std::thread::park(),
-            }
-        }
+        block_until(deadline, |context| Pin::new(&mut submitting).poll(context))
+            .unwrap_or_else(|| Err(submitting.give_up()))
     }
 
     /// Like [`Client::submit`], as a future that waits for room in the mailbox. Dropping it sends nothing.
@@ -325,17 +314,21 @@ impl Client {
 
     /// Returns the counters of this client's thread for the controller, over all clients.
     pub fn stats(&self) -> Stats {
-        self.senders.mailboxes[self.core].stats()
+        self.port().stats()
     }
 
     /// Returns the counters of this client's queue pair, up to 100 ms old, or more while the thread sleeps
     /// longer.
     pub fn queue_stats(&self) -> crate::Stats {
-        self.senders.mailboxes[self.core].queue_stats()
+        self.port().queue_stats()
     }
 
-    pub(super) fn mailboxes(&self) -> &[Arc<Mailbox>] {
-        &self.senders.mailboxes
+    fn port(&self) -> &Port {
+        &self.senders.ports[self.core]
+    }
+
+    pub(super) fn ports(&self) -> &[Arc<Port>] {
+        &self.senders.ports
     }
 
     /// Converts a command's body to one without references.
@@ -366,15 +359,19 @@ impl Client {
         {
             return Err(Refused { buffer, reason: RefuseReason::Failed(error) });
         }
-        let cell = self.pool.take();
-        let note = Note { action, cell: Arc::clone(&cell), retry, failures: 0, last_error: None };
-        match self.senders.mailboxes[self.core].send(Request { note, buffer: buffer.into_any() }) {
-            None => Ok(Pending::new(cell, Arc::clone(&self.pool))),
-            Some((request, reason)) => {
-                self.pool.give_back(cell);
-                Err(Refused { buffer: D::from_any(request.buffer), reason })
-            }
-        }
+        let (reply, receipt) = self.cells.pair();
+        let note = Note { action, reply, retry, failures: 0, last_error: None };
+        let request = Request { note, buffer: buffer.into_any() };
+        let Err((Request { note, buffer }, why)) = self.port().requests.send(request) else {
+            return Ok(Pending::new(receipt));
+        };
+        // Before the receipt, so that the cell can be used again.
+        drop(note);
+        let reason = match why {
+            Refusal::Full => RefuseReason::Full,
+            Refusal::Closed => RefuseReason::Stopped,
+        };
+        Err(Refused { buffer: D::from_any(buffer), reason })
     }
 
     /// Sends, or registers `waker` to be called once sending may work.
@@ -387,7 +384,7 @@ impl Client {
     ) -> Result<Pending<D>, Refused<D>> {
         match self.send(action, buffer, retry) {
             Err(Refused { buffer, reason: RefuseReason::Full }) => {
-                self.senders.mailboxes[self.core].want_room(waker);
+                self.port().requests.want_room(waker);
                 self.send(action, buffer, retry)
             }
             sent => sent,
@@ -446,14 +443,6 @@ impl<D: Data> Future for Submitting<'_, D> {
 impl<D: Data> fmt::Debug for Submitting<'_, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Submitting").field("client", &self.client).finish_non_exhaustive()
-    }
-}
-
-struct Unpark(std::thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

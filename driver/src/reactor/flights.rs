@@ -1,7 +1,7 @@
 //! A lane's records of requests in the queue, and of requests waiting for a retry.
 
-use super::mailbox::{Note, Request};
 use super::outcome::{End, Lost};
+use super::port::{Note, Request};
 use crate::Time;
 
 /// Requests in the queue, by the number attached to their buffer.
@@ -47,7 +47,7 @@ impl Flights {
     /// Ends all requests as lost. Their numbers stay taken while the queue holds their buffers.
     pub(super) fn lose(&mut self, why: &Lost) {
         for note in self.notes.iter_mut().filter_map(Option::take) {
-            note.cell.end(End::Lost(why.clone()));
+            note.reply.send(End::Lost(why.clone()));
         }
         self.live = 0;
     }

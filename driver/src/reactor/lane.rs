@@ -8,14 +8,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::alarm::Alarm;
 use super::client::{Client, Device};
 use super::flights::{Flights, Later};
-use super::mailbox::{Action, Mailbox, Note, Request};
 use super::outcome::{End, Lost, RefuseReason};
+use super::port::{Action, Note, Port, Request};
 use super::{ReactorOptions, Stats};
 use crate::Time;
-use crate::controller::shared::lock;
 use crate::controller::{Controller, QueuePair, QueuePairOptions};
 use crate::error::Result;
 use crate::memory::AnyBuffer;
@@ -23,6 +21,7 @@ use crate::namespace::Namespace;
 use crate::queue_pair::{
     Body, Command, CommandError, Completion, LbaCommand, RejectReason, Rejected,
 };
+use crate::runtime::{Alarm, lock};
 
 /// Most requests posted before ringing the doorbell, so that the first does not wait for the last.
 const BATCH: usize = 32;
@@ -50,7 +49,7 @@ pub struct Turn {
 pub struct Lane {
     controller: Controller,
     device: Arc<Device>,
-    mailbox: Arc<Mailbox>,
+    port: Arc<Port>,
     queue: QueuePair<Tagged>,
     flights: Flights,
     later: Later,
@@ -78,7 +77,7 @@ impl Lane {
         options: &ReactorOptions,
     ) -> Result<(Lane, Client)> {
         options.check()?;
-        let alarms = [Arc::new(Alarm::new()?)];
+        let alarms = [Alarm::new()?];
         let (mut lanes, client) = attach(controller, namespace, options, &alarms)?;
         Ok((lanes.remove(0), client))
     }
@@ -96,7 +95,7 @@ impl Lane {
             moved += self.start(now);
             self.queue.ring();
         }
-        self.mailbox.counters.turns.add(1);
+        self.port.turns.add(1);
         Turn { moved, in_flight: self.flights.live(), next: self.next_turn() }
     }
 
@@ -108,8 +107,8 @@ impl Lane {
     /// Returns whether the lane will never have work again: its clients are gone or it was told to stop, and
     /// all requests have ended.
     pub fn is_over(&self) -> bool {
-        self.mailbox.is_ending()
-            && self.mailbox.is_empty()
+        self.port.requests.is_stopping()
+            && self.port.requests.is_empty()
             && self.head.is_none()
             && self.later.is_empty()
             && self.flights.live() == 0
@@ -117,15 +116,11 @@ impl Lane {
 
     /// Returns the lane's counters.
     pub fn stats(&self) -> Stats {
-        self.mailbox.stats()
-    }
-
-    pub(super) fn has_mail(&self) -> bool {
-        !self.mailbox.is_empty()
+        self.port.stats()
     }
 
     pub(super) fn stop(&self) {
-        self.mailbox.stop();
+        self.port.requests.stop();
     }
 
     pub(super) fn interrupt(&self) -> Option<BorrowedFd<'_>> {
@@ -137,18 +132,18 @@ impl Lane {
     }
 
     fn reap(&mut self, now: Time) -> usize {
-        let Lane { queue, flights, later, controller, device, mailbox, .. } = self;
+        let Lane { queue, flights, later, controller, device, port, .. } = self;
         queue.poll(now, |Completion { buffer: (buffer, number), result }| {
             // A lost request only leaves its buffer to drop.
             let Some(note) = flights.remove(number) else { return };
             match fate(note, buffer, result, controller, device, now) {
                 Fate::Again(due, request) => {
-                    mailbox.counters.retries.add(1);
+                    port.retries.add(1);
                     later.push(due, request);
                 }
                 Fate::Over(note, end) => {
-                    mailbox.counters.ended.add(1);
-                    note.cell.end(end);
+                    port.ended.add(1);
+                    note.reply.send(end);
                 }
             }
         })
@@ -162,7 +157,7 @@ impl Lane {
             let before = self.head.take().or_else(|| self.later.take_due(now));
             let request = before.or_else(|| {
                 from_mailbox += 1;
-                self.mailbox.take()
+                self.port.requests.take()
             });
             let Some(request) = request else { break };
             self.head = self.post(now, request);
@@ -172,7 +167,7 @@ impl Lane {
             started += 1;
         }
         if from_mailbox > 0 {
-            self.mailbox.made_room();
+            self.port.requests.made_room();
         }
         started
     }
@@ -203,7 +198,7 @@ impl Lane {
                 if reason == RejectReason::Full {
                     return Some(request);
                 }
-                self.mailbox.counters.ended.add(1);
+                self.port.ended.add(1);
                 request.end(RefuseReason::Rejected(reason));
                 None
             }
@@ -223,7 +218,7 @@ impl Lane {
     fn look(&mut self, now: Time) -> usize {
         if now >= self.next_look {
             self.next_look = now + LOOK_EVERY;
-            *lock(&self.mailbox.counters.queue) = self.queue.stats();
+            *lock(&self.port.queue) = self.queue.stats();
             if self.is_keeper {
                 self.device.tend(&self.controller, now);
             }
@@ -256,7 +251,8 @@ impl Lane {
         let waiting = self.head.take().into_iter().chain(self.later.take_all());
         let mut ended = 0;
         // At most one mailbox: senders that continue cannot keep the lane here.
-        let mail = std::iter::from_fn(|| self.mailbox.take()).take(self.mailbox.depth());
+        let mail =
+            std::iter::from_fn(|| self.port.requests.take()).take(self.port.requests.depth());
         for request in waiting.chain(mail) {
             request.end(reason.clone());
             ended += 1;
@@ -266,8 +262,8 @@ impl Lane {
             let device = self.controller.info().device.clone();
             self.flights.lose(&Lost::Stuck { device });
         }
-        self.mailbox.counters.ended.add(ended);
-        self.mailbox.made_room();
+        self.port.ended.add(ended);
+        self.port.requests.made_room();
         ended
     }
 }
@@ -305,7 +301,7 @@ impl Drop for Lane {
         if self.is_keeper {
             self.device.give_up_hope();
         }
-        self.mailbox.close();
+        self.port.requests.close();
         for request in self.head.take().into_iter().chain(self.later.take_all()) {
             request.end(RefuseReason::Stopped);
         }
@@ -329,11 +325,10 @@ pub(super) fn attach(
     options: &ReactorOptions,
     alarms: &[Arc<Alarm>],
 ) -> Result<(Vec<Lane>, Client)> {
-    let mailbox =
-        |alarm: &Arc<Alarm>| Arc::new(Mailbox::new(options.mailbox_depth, Arc::clone(alarm)));
-    let mailboxes: Vec<Arc<Mailbox>> = alarms.iter().map(mailbox).collect();
-    let (device, client) = Device::new(controller, namespace, options, mailboxes)?;
-    let lane = |(core, mailbox): (usize, &Arc<Mailbox>)| {
+    let port = |alarm: &Arc<Alarm>| Port::new(options.mailbox_depth, Arc::clone(alarm));
+    let ports = alarms.iter().map(port).collect();
+    let (device, client) = Device::new(controller, namespace, options, ports)?;
+    let lane = |(core, port): (usize, &Arc<Port>)| {
         let queue = controller.create_queue_pair(QueuePairOptions {
             depth: options.queue_depth,
             timeout: options.timeout,
@@ -353,11 +348,11 @@ pub(super) fn attach(
             next_recovery: Time::ZERO,
             recovery_wait: RECOVERY_WAIT,
             device: Arc::clone(&device),
-            mailbox: Arc::clone(mailbox),
+            port: Arc::clone(port),
             queue,
         })
     };
-    let lanes = client.mailboxes().iter().enumerate().map(lane).collect::<Result<_>>()?;
+    let lanes = client.ports().iter().enumerate().map(lane).collect::<Result<_>>()?;
     Ok((lanes, client))
 }
 
@@ -377,7 +372,7 @@ mod tests {
         let controller = controller.expect("controller");
         let namespace = controller.namespace(Nsid(1)).expect("namespace");
         let options = ReactorOptions { auto_recover: true, ..ReactorOptions::default() };
-        let alarms = [(); 2].map(|()| Arc::new(Alarm::new().expect("alarm")));
+        let alarms = [(); 2].map(|()| Alarm::new().expect("alarm"));
         let (lanes, client) = attach(&controller, &namespace, &options, &alarms).expect("lanes");
         (bus, lanes, client)
     }

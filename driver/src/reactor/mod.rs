@@ -50,47 +50,41 @@
 //! - **Retries** as the status and the controller allow ([`Retry`]).
 //! - **No allocation for a request** once a client has as many cells as requests in flight, unless a
 //!   [`Pending`] is dropped unanswered.
-//! - **An idle thread sleeps** ([`Idle`]). Open the controller with [`crate::ControllerOptions::interrupts`]
+//! - **An idle thread sleeps** ([`crate::runtime::Idle`]). Open the controller with [`crate::ControllerOptions::interrupts`]
 //!   to let it sleep while commands are in flight, too.
 //!
 //! | file | job |
 //! |---|---|
 //! | `client`, `pending`, `outcome` | what callers hold |
-//! | `mailbox`, `cell` | exchange between threads |
+//! | `port` | requests on their way to a lane |
 //! | `lane`, `flights`, `retry` | one controller's requests on one core; no thread, no clock |
-//! | `poller`, `idle`, `alarm`, `cores` | the thread that turns the lanes |
+//! | `thread` | the lanes of a [`crate::runtime::Poller`] |
 
-mod alarm;
-mod cell;
 mod client;
-mod cores;
 mod flights;
-mod idle;
 mod lane;
-mod mailbox;
 mod outcome;
 mod pending;
-mod poller;
+mod port;
 mod retry;
+mod thread;
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use client::{Client, Submitting};
-pub use cores::{Cores, pin};
-pub use idle::{Idle, Idling, Rest};
 pub use lane::{Lane, Turn};
-pub use mailbox::Stats;
 pub use outcome::{Data, Lost, RefuseReason, Refused, Unfinished};
 pub use pending::Pending;
+pub use port::Stats;
 pub use retry::Retry;
 
 use crate::bus::Locality;
 use crate::controller::Controller;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
-use poller::{Inbox, Poller};
+use crate::runtime::{Alarm, Cores, Idle, Mailbox, Poller, Seat};
+use thread::Lanes;
 
 /// Options for starting a reactor.
 #[derive(Clone, Debug)]
@@ -163,7 +157,14 @@ impl ReactorOptions {
 pub struct Reactor {
     options: ReactorOptions,
     cores: Vec<usize>,
-    threads: Vec<(Arc<Inbox>, JoinHandle<()>)>,
+    threads: Vec<Thread>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    alarm: Arc<Alarm>,
+    inbox: Arc<Mailbox<Lane>>,
+    poller: Poller<()>,
 }
 
 impl Reactor {
@@ -185,19 +186,15 @@ impl Reactor {
         Ok(reactor)
     }
 
-    fn spawn(&self, core: usize) -> Result<(Arc<Inbox>, JoinHandle<()>)> {
-        let inbox = Arc::new(Inbox::new()?);
-        let poller = Poller {
-            inbox: Arc::clone(&inbox),
-            core,
-            idle: self.options.idle,
-            drain_timeout: self.options.drain_timeout,
-        };
-        let thread = std::thread::Builder::new().name(format!("adit-reactor-{core}"));
-        let thread = thread.spawn(move || poller.run()).map_err(|why| {
-            Error::refused("the reactor", "start a thread", why, "raise the thread limit")
-        })?;
-        Ok((inbox, thread))
+    fn spawn(&self, core: usize) -> Result<Thread> {
+        let ReactorOptions { idle, drain_timeout, .. } = self.options;
+        let alarm = Alarm::new()?;
+        // All lanes are urgent, as there is no limit to them.
+        let inbox = Arc::new(Mailbox::new(1, Arc::clone(&alarm), drop));
+        let lanes = Lanes::new(Arc::clone(&inbox), drain_timeout);
+        let seat = Seat { name: format!("adit-reactor-{core}"), core: Some(core), idle };
+        let poller = Poller::spawn(seat, Arc::clone(&alarm), || Ok(lanes))?;
+        Ok(Thread { alarm, inbox, poller })
     }
 
     /// Creates a queue pair of `controller` for each thread and returns a client for `namespace`;
@@ -207,11 +204,14 @@ impl Reactor {
     /// # Errors
     /// As [`Controller::create_queue_pair`]; [`Error::Invalid`] for another controller's namespace.
     pub fn attach(&self, controller: &Controller, namespace: &Namespace) -> Result<Client> {
-        let alarms: Vec<_> =
-            self.threads.iter().map(|(inbox, _)| Arc::clone(&inbox.alarm)).collect();
+        let alarms: Vec<_> = self.threads.iter().map(|thread| Arc::clone(&thread.alarm)).collect();
         let (lanes, client) = lane::attach(controller, namespace, &self.options, &alarms)?;
-        for ((inbox, _), lane) in self.threads.iter().zip(lanes) {
-            inbox.give(lane)?;
+        for (thread, lane) in self.threads.iter().zip(lanes) {
+            thread.inbox.send_urgent(lane).map_err(|_| {
+                let why =
+                    "one of its threads has ended, and the log says why; start another reactor";
+                Error::invalid("attaching to a reactor", why)
+            })?;
         }
         Ok(client)
     }
@@ -224,15 +224,11 @@ impl Reactor {
 
 impl Drop for Reactor {
     fn drop(&mut self) {
-        for (inbox, _) in &self.threads {
-            inbox.stop();
-        }
-        let this = std::thread::current().id();
-        for (_, thread) in self.threads.drain(..) {
+        self.threads.iter().for_each(|thread| thread.poller.stop());
+        for Thread { poller, .. } in self.threads.drain(..) {
             // If dropped inside a waker, this is one of its own threads, which ends by itself.
-            if thread.thread().id() != this {
-                // A panic was caught and logged in the thread.
-                let _ = thread.join();
+            if !poller.is_own() {
+                poller.join();
             }
         }
     }

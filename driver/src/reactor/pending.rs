@@ -4,13 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::cell::{Cell, Pool};
-use super::outcome::{Data, End, Unfinished};
+use super::outcome::{Data, End, Lost, Unfinished};
 use crate::queue_pair::Completion;
+use crate::runtime::{Dropped, Receipt};
 
 /// A request that a reactor has taken: a future for any runtime, or a blocking [`Pending::wait`].
 ///
@@ -21,15 +20,13 @@ use crate::queue_pair::Completion;
 /// buffer once the device is done with it.
 #[must_use = "dropping it gives up the buffer with the answer"]
 pub struct Pending<D: Data> {
-    /// `None` once the answer was taken.
-    cell: Option<Arc<Cell>>,
-    pool: Arc<Pool>,
+    receipt: Receipt<End>,
     data: PhantomData<fn() -> D>,
 }
 
 impl<D: Data> Pending<D> {
-    pub(super) fn new(cell: Arc<Cell>, pool: Arc<Pool>) -> Pending<D> {
-        Pending { cell: Some(cell), pool, data: PhantomData }
+    pub(super) fn new(receipt: Receipt<End>) -> Pending<D> {
+        Pending { receipt, data: PhantomData }
     }
 
     /// Blocks until the request ends. Do not call it inside a waker, which runs on the thread that would end
@@ -39,8 +36,7 @@ impl<D: Data> Pending<D> {
     /// [`Unfinished`] if the request was not sent, or its buffer is lost. The completion holds the device's
     /// result.
     pub fn wait(mut self) -> Result<Completion<D>, Unfinished<D>> {
-        let end = self.cell().wait(None).expect("without a deadline only an end ends the wait");
-        self.ended(end)
+        typed(self.receipt.wait_until(None).expect("without a deadline only an end ends the wait"))
     }
 
     /// Blocks for at most `at_most`; the inner result is [`Pending::wait`]'s.
@@ -51,10 +47,7 @@ impl<D: Data> Pending<D> {
         mut self,
         at_most: Duration,
     ) -> Result<Result<Completion<D>, Unfinished<D>>, Pending<D>> {
-        match self.cell().wait(Instant::now().checked_add(at_most)) {
-            Some(end) => Ok(self.ended(end)),
-            None => Err(self),
-        }
+        self.receipt.wait_until(Instant::now().checked_add(at_most)).map(typed).ok_or(self)
     }
 
     /// Returns the answer without waiting.
@@ -62,22 +55,12 @@ impl<D: Data> Pending<D> {
     /// # Errors
     /// Returns itself if the request has not ended.
     pub fn try_wait(mut self) -> Result<Result<Completion<D>, Unfinished<D>>, Pending<D>> {
-        match self.cell().take() {
-            Some(end) => Ok(self.ended(end)),
-            None => Err(self),
-        }
+        self.receipt.take().map(typed).ok_or(self)
     }
+}
 
-    fn cell(&self) -> &Cell {
-        self.cell.as_ref().expect("an answer is taken once")
-    }
-
-    fn ended(&mut self, end: End) -> Result<Completion<D>, Unfinished<D>> {
-        if let Some(cell) = self.cell.take() {
-            self.pool.give_back(cell);
-        }
-        end.typed()
-    }
+fn typed<D: Data>(end: Result<End, Dropped>) -> Result<Completion<D>, Unfinished<D>> {
+    end.unwrap_or(End::Lost(Lost::Stopped)).typed()
 }
 
 impl<D: Data> Future for Pending<D> {
@@ -86,22 +69,12 @@ impl<D: Data> Future for Pending<D> {
     /// # Panics
     /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.cell().poll(context.waker()).map(|end| self.ended(end))
-    }
-}
-
-impl<D: Data> Drop for Pending<D> {
-    fn drop(&mut self) {
-        if let Some(cell) = self.cell.take()
-            && cell.forget()
-        {
-            self.pool.give_back(cell);
-        }
+        self.receipt.poll(context.waker()).map(typed)
     }
 }
 
 impl<D: Data> fmt::Debug for Pending<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").field("taken", &self.cell.is_none()).finish_non_exhaustive()
+        f.debug_struct("Pending").field("taken", &self.receipt.is_taken()).finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::controller::Controller;
 use crate::queue_pair::{Bounds, CommandError};
 
-use super::mailbox::Action;
+use super::port::Action;
 
 /// Delay of the second retry; doubles from there.
 const BACKOFF: Duration = Duration::from_millis(1);

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::reactor::{Client, Cores, Pending, Reactor, ReactorOptions};
+use adit_driver::reactor::{Client, Pending, Reactor, ReactorOptions};
+use adit_driver::runtime::Cores;
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{Buffer, Completion, Controller, ControllerOptions};

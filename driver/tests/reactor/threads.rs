@@ -10,9 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::reactor::{
-    Client, Cores, Idle, Pending, Reactor, ReactorOptions, RefuseReason, Unfinished,
-};
+use adit_driver::reactor::{Client, Pending, Reactor, ReactorOptions, RefuseReason, Unfinished};
+use adit_driver::runtime::{Cores, Idle};
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{Buffer, Completion, Controller, ControllerOptions, Namespace};

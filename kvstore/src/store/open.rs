@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_driver::reactor::{Cores, Idle};
+use adit_driver::runtime::{Cores, Idle};
 use adit_driver::{Buffer, Device, Target};
 
 use super::devices::{self, DeviceShard, Devices, MEMORY_BYTES_MIN};

@@ -11,7 +11,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use adit_driver::reactor::{Idle, Idling, Rest};
+use adit_driver::runtime::{Idle, Idling, Rest};
 use adit_driver::{Device, Time};
 
 use super::devices::DeviceShard;

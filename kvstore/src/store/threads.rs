@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use adit_driver::Buffer;
 use adit_driver::bus::Locality;
-use adit_driver::reactor::pin;
+use adit_driver::runtime::pin;
 
 use super::core::Core;
 use super::devices::{DeviceShard, Devices};

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use adit_driver::memory::AnyBuffer;
-use adit_driver::reactor::Cores;
+use adit_driver::runtime::Cores;
 use adit_kvstore::shard::{Failure, Part};
 use adit_kvstore::store::{Answer, OpenOptions, Payload, Pending, PutWith, RefuseReason, Value};
 use adit_kvstore::{Error, Key, Store};

@@ -1,12 +1,14 @@
-//! Puts a poller's thread to sleep, and wakes it when a request comes.
+//! Puts a thread to sleep, and wakes it when there is work.
 //!
-//! Two flags prevent lost wake-ups. The sleeper marks itself asleep, *then* looks for work; a sender leaves
-//! its work, *then* checks for a sleeper. A SeqCst fence separates the two steps on both sides, so at least
-//! one sees the other: either the sleeper finds the work and does not sleep, or the sender finds the sleeper
-//! and writes its eventfd, which stays readable until it is read.
+//! A sender leaves its work, *then* tells the alarm; the sleeper takes what it was told, *then* looks for work.
+//! A SeqCst fence separates the two steps on both sides, so at least one sees the other: either the sleeper
+//! finds the work, or the sender finds that the sleeper was not told yet. It tells it then: an alarm that was
+//! told does not sleep, and one that sleeps is woken through its eventfd, which stays readable until it is read.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::task::Wake;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -14,12 +16,20 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
+use super::wait::LONG;
 use crate::error::{Error, Result};
 
-/// One thread's sleep flag and eventfd.
+/// The thread is awake and was not told since its last sleep.
+const AWAKE: u8 = 0;
+/// There may be work that the thread has not seen.
+const TOLD: u8 = 1;
+/// The thread sleeps, or is about to.
+const ASLEEP: u8 = 2;
+
+/// One thread's sleep. As a [`std::task::Waker`], it also ends what that thread waits for elsewhere.
 #[derive(Debug)]
-pub(super) struct Alarm {
-    asleep: AtomicBool,
+pub struct Alarm {
+    state: AtomicU8,
     eventfd: EventFd,
     sleeps: AtomicU64,
     wakes: AtomicU64,
@@ -30,74 +40,68 @@ impl Alarm {
     ///
     /// # Errors
     /// [`Error::Refused`] if no more files may be open.
-    pub(super) fn new() -> Result<Alarm> {
+    pub fn new() -> Result<Arc<Alarm>> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let eventfd = EventFd::from_flags(flags).map_err(|why| {
             let fix = "raise the limit of open files (ulimit -n)";
-            Error::refused("the reactor", "cannot make an eventfd", why, fix)
+            Error::refused("a poller thread", "make an eventfd", why, fix)
         })?;
-        let (asleep, sleeps, wakes) = Default::default();
-        Ok(Alarm { asleep, eventfd, sleeps, wakes })
+        let (sleeps, wakes) = Default::default();
+        Ok(Arc::new(Alarm { state: AtomicU8::new(AWAKE), eventfd, sleeps, wakes }))
     }
 
-    /// Wakes the thread if it sleeps. Call it after leaving work that [`Alarm::sleep`]'s `has_work` detects.
+    /// Ends the thread's sleep, or prevents its next. Call it after leaving work for the thread.
     #[inline]
-    pub(super) fn wake(&self) {
-        if self.is_asleep() {
+    pub fn tell(&self) {
+        if !self.was_told() {
             self.ring();
         }
     }
 
-    /// The sleeper's half, before it looks for work.
-    #[inline]
-    fn fall_asleep(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
     /// The sender's half, after it left work.
     #[inline]
-    fn is_asleep(&self) -> bool {
+    fn was_told(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.asleep.load(Ordering::Relaxed)
+        self.state.load(Ordering::Relaxed) == TOLD
     }
 
-    #[cold]
     fn ring(&self) {
         // Only the first of several senders makes the system call.
-        if self.asleep.swap(false, Ordering::Relaxed) {
+        if self.state.swap(TOLD, Ordering::AcqRel) == ASLEEP {
             self.wakes.fetch_add(1, Ordering::Relaxed);
             // Fails only if the counter is full: then the sleeper has been woken already.
             let _ = self.eventfd.write(1);
         }
     }
 
-    /// Sleeps until [`Alarm::wake`] is called, an interrupt of `interrupts` is raised or `at_most` passes;
-    /// does not sleep if there is work. Clears raised interrupts: look for completions afterwards.
-    pub(super) fn sleep(
-        &self,
-        at_most: Duration,
-        interrupts: &[BorrowedFd<'_>],
-        has_work: impl FnOnce() -> bool,
-    ) {
-        self.fall_asleep();
-        if !has_work() {
+    /// Sleeps until it is told, an interrupt of `interrupts` is raised or `at_most` passes; does not sleep if it
+    /// was told since the last time. Clears raised interrupts: look for completions, and for all work, afterwards.
+    pub fn sleep(&self, at_most: Duration, interrupts: &[BorrowedFd<'_>]) {
+        let (awake, asleep) = (AWAKE, ASLEEP);
+        let order = Ordering::AcqRel;
+        if self.state.compare_exchange(awake, asleep, order, Ordering::Relaxed).is_ok() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
             self.wait(at_most, interrupts);
         }
-        self.asleep.store(false, Ordering::Relaxed);
+        self.take_note();
+    }
+
+    /// The sleeper's half, before it looks for work.
+    #[inline]
+    fn take_note(&self) {
+        self.state.store(AWAKE, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 
     fn wait(&self, at_most: Duration, interrupts: &[BorrowedFd<'_>]) {
         let files = std::iter::once(self.eventfd.as_fd()).chain(interrupts.iter().copied());
         let mut files: Vec<PollFd<'_>> =
             files.map(|file| PollFd::new(file, PollFlags::POLLIN)).collect();
-        let at_most = at_most.min(Duration::from_secs(3600));
-        match ppoll(&mut files, Some(TimeSpec::from_duration(at_most)), None) {
+        match ppoll(&mut files, Some(TimeSpec::from_duration(at_most.min(LONG))), None) {
             Ok(_) => {}
             Err(Errno::EINTR) => return,
             Err(why) => {
-                tracing::error!("the reactor cannot wait for its eventfds and naps instead: {why}");
+                tracing::error!("a thread cannot wait for its eventfds and naps instead: {why}");
                 std::thread::sleep(at_most.min(Duration::from_micros(100)));
                 return;
             }
@@ -109,25 +113,37 @@ impl Alarm {
     }
 
     /// Returns how often the thread slept, and how often a sender woke it.
-    pub(super) fn counts(&self) -> (u64, u64) {
+    pub fn counts(&self) -> (u64, u64) {
         (self.sleeps.load(Ordering::Relaxed), self.wakes.load(Ordering::Relaxed))
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.tell();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.tell();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
 
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn work_that_is_there_keeps_it_awake() {
+    fn a_thread_that_was_told_does_not_sleep_once() {
         let alarm = Alarm::new().expect("alarm");
-        alarm.sleep(LONG, &[], || true);
-        alarm.wake();
-        assert_eq!(alarm.counts(), (0, 0), "nobody slept, so nobody was woken");
+        alarm.tell();
+        alarm.sleep(LONG, &[]);
+        assert_eq!(alarm.counts(), (0, 0), "it did not sleep, and was not woken");
+        alarm.sleep(Duration::ZERO, &[]);
+        assert_eq!(alarm.counts(), (1, 0), "it was told once");
     }
 
     #[test]
@@ -135,7 +151,7 @@ mod tests {
         let alarm = Alarm::new().expect("alarm");
         let interrupt = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
         interrupt.write(3).expect("raised");
-        alarm.sleep(LONG, &[interrupt.as_fd()], || false);
+        alarm.sleep(LONG, &[interrupt.as_fd()]);
         assert_eq!(alarm.counts(), (1, 0));
         assert_eq!(interrupt.read(), Err(Errno::EAGAIN), "it was read");
     }
@@ -143,7 +159,7 @@ mod tests {
     /// Runs both halves at the same moment, repeatedly: at least one must see the other. Without either
     /// fence, a CPU's store buffer could hide both.
     #[test]
-    fn the_sleeper_or_the_sender_sees_the_other() {
+    fn the_sleeper_or_the_sender_tells_the_other() {
         const ROUNDS: usize = 50_000;
         let alarm = Alarm::new().expect("alarm");
         let (work, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -162,31 +178,32 @@ mod tests {
         };
         // One thread notices the other's arrival late; try every delay.
         let delay = |round: usize| (0..round).for_each(|_| std::hint::spin_loop());
-        let sender_sees = |rounds: usize| -> Vec<bool> {
+        let sender_tells = |rounds: usize| -> Vec<bool> {
             let round = |round: usize| {
                 meet(2 * round as u64 + 1);
                 delay(round % 31);
                 work.store(true, Ordering::Relaxed);
-                let sees = alarm.is_asleep();
+                let tells = !alarm.was_told();
                 meet(2 * round as u64 + 2);
-                sees
+                tells
             };
             (0..rounds).map(round).collect()
         };
         std::thread::scope(|scope| {
-            let sender = scope.spawn(|| sender_sees(ROUNDS));
+            let sender = scope.spawn(|| sender_tells(ROUNDS));
             let mut sleeper_sees = Vec::with_capacity(ROUNDS);
             for round in 0..ROUNDS as u64 {
-                alarm.asleep.store(false, Ordering::Relaxed);
+                alarm.state.store(TOLD, Ordering::Relaxed);
                 work.store(false, Ordering::Relaxed);
                 meet(2 * round + 1);
                 delay(round as usize % 37);
-                alarm.fall_asleep();
+                alarm.take_note();
                 sleeper_sees.push(work.load(Ordering::Relaxed));
                 meet(2 * round + 2);
             }
-            let sender_sees = sender.join().expect("no panic");
-            let blind = sleeper_sees.iter().zip(&sender_sees).filter(|(a, b)| !**a && !**b).count();
+            let sender_tells = sender.join().expect("no panic");
+            let blind =
+                sleeper_sees.iter().zip(&sender_tells).filter(|(a, b)| !**a && !**b).count();
             assert_eq!(blind, 0, "wake-ups lost in {ROUNDS} rounds");
         });
     }
@@ -196,7 +213,7 @@ mod tests {
     #[test]
     fn no_wake_up_is_lost() {
         const ROUNDS: u64 = 20_000;
-        let alarm = Arc::new(Alarm::new().expect("alarm"));
+        let alarm = Alarm::new().expect("alarm");
         let given = Arc::new(AtomicU64::new(0));
         let seen = Arc::new(AtomicU64::new(0));
         let sleeper = std::thread::spawn({
@@ -204,9 +221,8 @@ mod tests {
             move || {
                 let mut last = 0;
                 while last < ROUNDS {
-                    let is_new = || given.load(Ordering::Acquire) != last;
-                    let slept = std::time::Instant::now();
-                    alarm.sleep(LONG, &[], is_new);
+                    let slept = Instant::now();
+                    alarm.sleep(LONG, &[]);
                     assert!(slept.elapsed() < LONG, "slept through number {}", last + 1);
                     last = given.load(Ordering::Acquire);
                     seen.store(last, Ordering::Release);
@@ -215,7 +231,7 @@ mod tests {
         });
         for round in 1..=ROUNDS {
             given.store(round, Ordering::Release);
-            alarm.wake();
+            alarm.tell();
             while seen.load(Ordering::Acquire) < round && !sleeper.is_finished() {
                 // Every other round meets the sleeper while it goes to sleep, not after.
                 if round % 2 == 0 { std::hint::spin_loop() } else { std::thread::yield_now() }

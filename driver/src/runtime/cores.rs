@@ -6,13 +6,13 @@ use crate::bus::Locality;
 use crate::error::{Error, Result};
 use crate::locality::cores_of_node;
 
-/// The cores that a reactor's threads are pinned to, one thread each.
+/// The cores that poller threads are pinned to, one thread each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// This many of those allowed to the thread that starts the reactor: first those near the device
-    /// ([`super::ReactorOptions::near`]), and whole cores before second hyperthreads.
+    /// This many of those allowed to the thread that chooses: first those near the device
+    /// ([`crate::reactor::ReactorOptions::near`]), and whole cores before second hyperthreads.
     Count(usize),
-    /// These, by the number that the kernel gives them; the thread that starts the reactor has to
+    /// These, by the number that the kernel gives them; the thread that chooses has to
     /// be allowed on them.
     List(Vec<usize>),
 }
@@ -40,7 +40,7 @@ fn pick(
     let refuse = |what: String| {
         let listed = allowed.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         Err(Error::invalid(
-            "the cores of a reactor",
+            "the cores of poller threads",
             format!("{what}; the calling thread may use {listed}"),
         ))
     };

@@ -45,7 +45,7 @@ pub enum Rest {
 /// The shortest nap: below it, the system call dominates.
 const NAP_MIN: Duration = Duration::from_micros(10);
 
-/// Tracks how long a poller has been idle. Also for loops outside the reactor that rest the same way.
+/// Tracks how long a poller has been idle.
 #[derive(Debug)]
 pub struct Idling {
     options: Idle,

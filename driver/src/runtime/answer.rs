@@ -1,0 +1,309 @@
+//! One answer on its way from one thread to another: the answering thread holds a [`Reply`], the other a
+//! [`Receipt`].
+//!
+//! Both share a cell, which the reply fills once. If the reply is dropped unsent, the cell says so. If the receipt is
+//! dropped first, the answer is dropped with the reply.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::wait::{self, left, lock, shielded};
+
+/// The reply was dropped: no answer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dropped;
+
+#[derive(Debug)]
+enum State<T> {
+    /// No waiter yet, or none any more.
+    Open,
+    /// A task waits.
+    Task(Waker),
+    /// A thread waits on the condition variable.
+    Thread,
+    Ended(Result<T, Dropped>),
+}
+
+#[derive(Debug)]
+struct Cell<T> {
+    state: Mutex<State<T>>,
+    ended: Condvar,
+}
+
+impl<T> Cell<T> {
+    fn new() -> Arc<Cell<T>> {
+        Arc::new(Cell { state: Mutex::new(State::Open), ended: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        lock(&self.state)
+    }
+
+    fn end(self: Arc<Self>, answer: Result<T, Dropped>) {
+        let waiter = std::mem::replace(&mut *self.lock(), State::Ended(answer));
+        // Outside the lock: a waker may run any code.
+        match waiter {
+            State::Task(waker) => wait::wake(waker),
+            State::Thread => self.ended.notify_one(),
+            State::Open => {}
+            State::Ended(_) => unreachable!("a reply is sent once"),
+        }
+        // Without a receipt, this was the last reference, and the answer is dropped.
+        let _ = shielded("dropping an answer that came too late", || drop(self));
+    }
+}
+
+/// Takes the answer if it has come.
+fn take<T>(state: &mut State<T>) -> Option<Result<T, Dropped>> {
+    match std::mem::replace(state, State::Open) {
+        State::Ended(answer) => Some(answer),
+        other => {
+            *state = other;
+            None
+        }
+    }
+}
+
+/// The sending end of an answer.
+#[derive(Debug)]
+pub struct Reply<T>(Option<Arc<Cell<T>>>);
+
+impl<T> Reply<T> {
+    /// Delivers the answer and wakes its waiter. Never panics: panics of foreign code, in a waker or in the drop of
+    /// an answer, are caught and logged.
+    pub fn send(mut self, answer: T) {
+        if let Some(cell) = self.0.take() {
+            cell.end(Ok(answer));
+        }
+    }
+
+    /// Returns whether the other end still exists.
+    pub fn is_wanted(&self) -> bool {
+        self.0.as_ref().is_some_and(|cell| Arc::strong_count(cell) > 1)
+    }
+}
+
+impl<T> Drop for Reply<T> {
+    fn drop(&mut self) {
+        if let Some(cell) = self.0.take() {
+            cell.end(Err(Dropped));
+        }
+    }
+}
+
+/// The receiving end of an answer, which is taken once.
+#[derive(Debug)]
+pub struct Receipt<T> {
+    /// `None` once the answer was taken.
+    cell: Option<Arc<Cell<T>>>,
+    /// Where the cell goes then.
+    home: Option<Arc<Cells<T>>>,
+}
+
+/// Creates both ends.
+pub fn pair<T>() -> (Reply<T>, Receipt<T>) {
+    ends(Cell::new(), None)
+}
+
+fn ends<T>(cell: Arc<Cell<T>>, home: Option<Arc<Cells<T>>>) -> (Reply<T>, Receipt<T>) {
+    (Reply(Some(Arc::clone(&cell))), Receipt { cell: Some(cell), home })
+}
+
+impl<T> Receipt<T> {
+    /// Returns the answer, or registers `waker` for it. Only the last waker is called.
+    ///
+    /// # Panics
+    /// If the answer was taken before, as the other calls do.
+    pub fn poll(&mut self, waker: &Waker) -> Poll<Result<T, Dropped>> {
+        let mut state = self.cell().lock();
+        let answer = take(&mut state);
+        if answer.is_none() && !matches!(&*state, State::Task(old) if old.will_wake(waker)) {
+            *state = State::Task(waker.clone());
+        }
+        drop(state);
+        answer.map_or(Poll::Pending, |answer| Poll::Ready(self.taken(answer)))
+    }
+
+    /// Returns the answer if it has come.
+    pub fn take(&mut self) -> Option<Result<T, Dropped>> {
+        let answer = take(&mut *self.cell().lock())?;
+        Some(self.taken(answer))
+    }
+
+    /// Blocks until the answer comes or `deadline`, if any, passes.
+    pub fn wait_until(&mut self, deadline: Option<Instant>) -> Option<Result<T, Dropped>> {
+        let cell = self.cell();
+        let mut state = cell.lock();
+        let answer = loop {
+            if let Some(answer) = take(&mut state) {
+                break answer;
+            }
+            let left = left(deadline);
+            if left == Duration::ZERO {
+                return None;
+            }
+            *state = State::Thread;
+            let waited = cell.ended.wait_timeout(state, left);
+            state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        };
+        drop(state);
+        Some(self.taken(answer))
+    }
+
+    /// Returns whether the answer was taken.
+    pub fn is_taken(&self) -> bool {
+        self.cell.is_none()
+    }
+
+    fn cell(&self) -> &Cell<T> {
+        self.cell.as_ref().expect("an answer is taken once")
+    }
+
+    fn taken(&mut self, answer: Result<T, Dropped>) -> Result<T, Dropped> {
+        self.give_back();
+        answer
+    }
+
+    fn give_back(&mut self) {
+        if let (Some(cell), Some(home)) = (self.cell.take(), &self.home) {
+            // A full list drops it.
+            let _ = home.0.push(cell);
+        }
+    }
+}
+
+impl<T> Drop for Receipt<T> {
+    fn drop(&mut self) {
+        let Some(cell) = &self.cell else { return };
+        let state = std::mem::replace(&mut *cell.lock(), State::Open);
+        if matches!(state, State::Ended(_)) {
+            self.give_back();
+        }
+        // The answer, or the waker that nothing calls any more, is dropped outside the lock.
+    }
+}
+
+/// Unused cells of answers, so that a request allocates none.
+#[derive(Debug)]
+pub struct Cells<T>(ArrayQueue<Arc<Cell<T>>>);
+
+impl<T> Cells<T> {
+    /// Creates a list that keeps up to `count` cells, allocated on demand.
+    pub fn new(count: usize) -> Arc<Cells<T>> {
+        Arc::new(Cells(ArrayQueue::new(count)))
+    }
+
+    /// Creates both ends of an answer. Its cell comes back when the answer is taken, or dropped after it came.
+    pub fn pair(self: &Arc<Self>) -> (Reply<T>, Receipt<T>) {
+        let cell = self.0.pop().unwrap_or_else(Cell::new);
+        debug_assert!(matches!(*cell.lock(), State::Open), "a cell comes back empty");
+        ends(cell, Some(Arc::clone(self)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("as arranged");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_taken_once_whether_it_comes_before_or_after_the_wait() {
+        let (reply, mut receipt) = pair();
+        assert_eq!(receipt.take(), None);
+        reply.send(7);
+        assert_eq!(receipt.wait_until(None), Some(Ok(7)));
+        assert!(receipt.is_taken());
+        let (reply, mut receipt) = pair();
+        let waiter = std::thread::spawn(move || receipt.wait_until(None));
+        std::thread::sleep(Duration::from_millis(5));
+        reply.send(8);
+        assert_eq!(waiter.join().expect("no panic"), Some(Ok(8)));
+    }
+
+    #[test]
+    fn a_wait_with_a_deadline_ends_without_an_answer() {
+        let (reply, mut receipt) = pair();
+        assert_eq!(receipt.wait_until(Some(Instant::now() + Duration::from_millis(2))), None);
+        reply.send(1);
+        assert_eq!(receipt.take(), Some(Ok(1)));
+    }
+
+    #[test]
+    fn a_reply_that_is_dropped_says_so() {
+        let (reply, mut receipt) = pair::<()>();
+        drop(reply);
+        assert_eq!(receipt.wait_until(None), Some(Err(Dropped)));
+    }
+
+    #[test]
+    fn the_last_waker_is_the_one_that_is_woken() {
+        let (reply, mut receipt) = pair();
+        let (first, second) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        for count in [&first, &first, &second] {
+            assert!(receipt.poll(&Waker::from(Arc::clone(count))).is_pending());
+        }
+        reply.send(1);
+        assert_eq!((first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!(receipt.poll(Waker::noop()), Poll::Ready(Ok(1)));
+    }
+
+    #[test]
+    fn a_panic_of_a_waker_stays_where_it_is() {
+        let (reply, mut receipt) = pair();
+        assert!(receipt.poll(&Waker::from(Arc::new(Panics))).is_pending());
+        reply.send(3);
+        assert_eq!(receipt.take(), Some(Ok(3)));
+    }
+
+    #[test]
+    fn a_dropped_receipt_wakes_no_task_and_the_answer_goes_with_the_reply() {
+        let (reply, mut receipt) = pair();
+        let (count, memory) = (Arc::new(Count::default()), Arc::new(()));
+        assert!(receipt.poll(&Waker::from(Arc::clone(&count))).is_pending());
+        assert!(reply.is_wanted());
+        drop(receipt);
+        assert!(!reply.is_wanted());
+        assert_eq!(Arc::strong_count(&count), 1, "the waker is let go");
+        reply.send(Arc::clone(&memory));
+        assert_eq!((Arc::strong_count(&memory), count.0.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[test]
+    fn cells_are_used_again_once_their_answer_came() {
+        let cells = Cells::new(2);
+        let (reply, mut taken) = cells.pair();
+        reply.send(1);
+        assert_eq!(taken.take(), Some(Ok(1)));
+        assert_eq!(cells.0.len(), 1, "it was taken");
+        let (reply, late) = cells.pair();
+        reply.send(2);
+        drop(late);
+        assert_eq!(cells.0.len(), 1, "it had come");
+        let (reply, mut again) = cells.pair();
+        assert_eq!((cells.0.len(), again.take()), (0, None));
+        drop(again);
+        reply.send(3);
+        assert_eq!(cells.0.len(), 0, "it was still expected");
+    }
+}

@@ -1,0 +1,245 @@
+//! A thread that does rounds of work, and rests when there is none.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::alarm::Alarm;
+use super::cores::pin;
+use super::idle::{Idle, Idling, Rest};
+use super::wait::shielded;
+use crate::Time;
+use crate::error::{Error, Result};
+
+/// What a poller thread does. It lives on that thread, which drops it at the end.
+pub trait Worker {
+    /// The thread's result.
+    type End;
+
+    /// Does once all that can be done without waiting.
+    fn round(&mut self) -> Round;
+
+    /// Continues to end, after each round once the thread was told to stop. Returns the result when it is over, after
+    /// a limited time.
+    fn end(&mut self) -> Option<Self::End>;
+
+    /// Returns the eventfds that end the thread's sleep, besides its alarm.
+    fn interrupts(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+}
+
+/// The result of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// How much moved: 0 is an idle round.
+    pub moved: usize,
+    /// Time until the next round is due if nothing ends the sleep before.
+    pub due_in: Duration,
+    /// Whether something is expected that ends no sleep: the thread naps.
+    pub naps: bool,
+}
+
+/// A place for a poller thread.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// The thread's name, for the system and the log.
+    pub name: String,
+    /// The core to pin it to.
+    pub core: Option<usize>,
+    /// How it rests.
+    pub idle: Idle,
+}
+
+/// A running poller thread, which ends with `E`. Dropping this neither stops it nor waits for it.
+#[derive(Debug)]
+pub struct Poller<E> {
+    alarm: Arc<Alarm>,
+    stops: Arc<AtomicBool>,
+    thread: JoinHandle<Option<E>>,
+}
+
+impl<E: Send + 'static> Poller<E> {
+    /// Starts a thread that sleeps by `alarm`. It makes its worker there, or ends with what that returns instead.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the system grants no thread.
+    pub fn spawn<W: Worker<End = E>>(
+        seat: Seat,
+        alarm: Arc<Alarm>,
+        make: impl FnOnce() -> std::result::Result<W, E> + Send + 'static,
+    ) -> Result<Poller<E>> {
+        let builder = std::thread::Builder::new().name(seat.name.clone());
+        let stops = Arc::new(AtomicBool::new(false));
+        let rounds = Rounds {
+            alarm: Arc::clone(&alarm),
+            stops: Arc::clone(&stops),
+            idling: Idling::new(seat.idle),
+            origin: Instant::now(),
+        };
+        let body = move || {
+            seat.core.into_iter().for_each(pin);
+            rounds.live(make)
+        };
+        let thread = builder.spawn(body).map_err(|why| {
+            let fix = "raise the limit on processes (ulimit -u), or use fewer cores";
+            Error::refused("a poller thread", "start", why, fix)
+        })?;
+        Ok(Poller { alarm, stops, thread })
+    }
+
+    /// Tells the thread to end.
+    pub fn stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        self.alarm.tell();
+    }
+
+    /// Returns whether the calling thread is this one, which cannot join itself.
+    pub fn is_own(&self) -> bool {
+        self.thread.thread().id() == std::thread::current().id()
+    }
+
+    /// Returns whether the thread has ended.
+    pub fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for the end of the thread; returns `None` if it panicked, which the log says.
+    pub fn join(self) -> Option<E> {
+        self.thread.join().ok().flatten()
+    }
+}
+
+/// The loop of a thread.
+struct Rounds {
+    alarm: Arc<Alarm>,
+    stops: Arc<AtomicBool>,
+    idling: Idling,
+    /// Of the clock for resting; workers use those of their devices.
+    origin: Instant,
+}
+
+impl Rounds {
+    fn live<W: Worker>(
+        mut self,
+        make: impl FnOnce() -> std::result::Result<W, W::End>,
+    ) -> Option<W::End> {
+        let mut worker = match shielded("it started", make)? {
+            Ok(worker) => worker,
+            Err(end) => return Some(end),
+        };
+        let ended = shielded("it ran, which is a bug; its requests end unfinished", || {
+            self.run(&mut worker)
+        });
+        // Apart from the rounds: a drop that panics while another panic unwinds ends the process.
+        let dropped = shielded("it ended", || drop(worker));
+        ended.filter(|_| dropped.is_some())
+    }
+
+    fn run<W: Worker>(&mut self, worker: &mut W) -> W::End {
+        loop {
+            let round = worker.round();
+            // Checked even while work keeps coming: stopping must end it.
+            let is_ending = self.stops.load(Ordering::Acquire);
+            if is_ending && let Some(end) = worker.end() {
+                return end;
+            }
+            if round.moved > 0 {
+                self.idling.busy();
+                continue;
+            }
+            match self.idling.rest(Time::ZERO + self.origin.elapsed()) {
+                Rest::Spin => std::hint::spin_loop(),
+                Rest::Pause => std::thread::yield_now(),
+                Rest::Sleep(nap) => {
+                    // The end of an ending wakes no thread either.
+                    let at_most = if round.naps || is_ending { nap } else { Duration::MAX };
+                    self.alarm.sleep(at_most.min(round.due_in), &worker.interrupts());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// Counts its rounds, and reads orders from a channel.
+    struct Echo {
+        orders: Receiver<u32>,
+        seen: Vec<u32>,
+        endings: usize,
+        dropped: Arc<AtomicUsize>,
+    }
+
+    impl Worker for Echo {
+        type End = Vec<u32>;
+
+        fn round(&mut self) -> Round {
+            let orders: Vec<u32> = self.orders.try_iter().collect();
+            assert!(!orders.contains(&13), "as arranged");
+            self.seen.extend(&orders);
+            Round { moved: orders.len(), due_in: Duration::MAX, naps: false }
+        }
+
+        fn end(&mut self) -> Option<Vec<u32>> {
+            self.endings += 1;
+            (self.endings == 3).then(|| std::mem::take(&mut self.seen))
+        }
+    }
+
+    impl Drop for Echo {
+        fn drop(&mut self) {
+            self.dropped.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn seat() -> Seat {
+        let zero = Duration::ZERO;
+        let idle = Idle { spin: zero, pause: zero, sleep_max: Duration::from_micros(50) };
+        Seat { name: "a-poller".to_owned(), core: None, idle }
+    }
+
+    fn echo(orders: &[u32]) -> (Option<Vec<u32>>, usize) {
+        let (sender, receiver) = channel();
+        let (alarm, dropped) = (Alarm::new().expect("alarm"), Arc::default());
+        let theirs = Arc::clone(&dropped);
+        let make = move || Ok(Echo { orders: receiver, seen: vec![], endings: 0, dropped: theirs });
+        let poller = Poller::spawn(seat(), Arc::clone(&alarm), make).expect("a thread");
+        assert!(!poller.is_own());
+        for order in orders {
+            // The receiver is gone after a panic.
+            let _ = sender.send(*order);
+            alarm.tell();
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while orders.contains(&13) && !poller.is_over() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        poller.stop();
+        (poller.join(), dropped.load(Ordering::Acquire))
+    }
+
+    #[test]
+    fn a_thread_does_its_rounds_until_its_worker_has_ended() {
+        assert_eq!(echo(&[1, 2, 3]), (Some(vec![1, 2, 3]), 1));
+    }
+
+    #[test]
+    fn a_panic_ends_the_thread_without_a_result_and_drops_the_worker() {
+        assert_eq!(echo(&[1, 13, 3]), (None, 1));
+    }
+
+    #[test]
+    fn a_thread_without_a_worker_ends_with_what_it_says_instead() {
+        let alarm = Alarm::new().expect("alarm");
+        let make = || Err::<Echo, _>(vec![5]);
+        let poller = Poller::spawn(seat(), alarm, make).expect("a thread");
+        assert_eq!(poller.join(), Some(vec![5]));
+    }
+}

@@ -1,0 +1,105 @@
+//! Blocking calls, and shields against panics of foreign code.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// A wait without a deadline repeats one this long, so that there is one way to wait.
+pub(super) const LONG: Duration = Duration::from_secs(3600);
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+thread_local! {
+    /// One waker per thread, so that lists of waiters recognise it and do not grow when a thread retries.
+    static OWN: Waker = Waker::from(Arc::new(Unpark(thread::current())));
+}
+
+/// Runs foreign code on a thread that must survive its panics. Returns `None` if it panicked, which is logged.
+pub(super) fn shielded<T>(what: &str, f: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(f)).ok();
+    if result.is_none() {
+        let thread = thread::current();
+        tracing::error!("thread {} caught a panic while {what}", thread.name().unwrap_or("?"));
+    }
+    result
+}
+
+/// Locks a mutex even after a panic in another thread: every holder leaves the content consistent.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls a foreign waker. Catches its panic, to protect the calling thread and the other waiters.
+pub fn wake(waker: Waker) {
+    let _ = shielded("waking a task: see what its waker or future does", || waker.wake());
+}
+
+/// Blocks the calling thread until `attempt` is ready; returns `None` once `deadline`, if any, has passed. An
+/// attempt that is not ready has registered the waker that ends the wait.
+pub fn block_until<T>(
+    deadline: Option<Instant>,
+    mut attempt: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Option<T> {
+    OWN.with(|waker| {
+        loop {
+            if let Poll::Ready(done) = attempt(&mut Context::from_waker(waker)) {
+                return Some(done);
+            }
+            match left(deadline) {
+                Duration::ZERO => return None,
+                left => thread::park_timeout(left),
+            }
+        }
+    })
+}
+
+/// Returns the time to wait at once before `deadline` is looked at again; zero when it has passed.
+pub(super) fn left(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(LONG, |at| at.saturating_duration_since(Instant::now()).min(LONG))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waker_that_is_called_ends_the_wait() {
+        let (asked, there) = (Mutex::new(None::<Waker>), Mutex::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let waker = loop {
+                    if let Some(waker) = asked.lock().expect("no panic").take() {
+                        break waker;
+                    }
+                    thread::yield_now();
+                };
+                *there.lock().expect("no panic") = true;
+                waker.wake();
+            });
+            let found = block_until(Some(Instant::now() + Duration::from_secs(60)), |context| {
+                *asked.lock().expect("no panic") = Some(context.waker().clone());
+                if *there.lock().expect("no panic") { Poll::Ready(5) } else { Poll::Pending }
+            });
+            assert_eq!(found, Some(5));
+        });
+    }
+
+    #[test]
+    fn what_never_works_ends_with_the_deadline() {
+        let mut attempts = 0;
+        let deadline = Instant::now() + Duration::from_millis(2);
+        let found: Option<()> = block_until(Some(deadline), |_| {
+            attempts += 1;
+            Poll::Pending
+        });
+        assert!(found.is_none() && attempts >= 2 && Instant::now() >= deadline);
+    }
+}

@@ -34,7 +34,7 @@ struct Step {
     command: fn() -> Result<std::result::Result<Command, String>>,
 }
 
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
     Step {
         name: "miri",
         about: "undefined behaviour in the driver's slots, rings, memory and planner (under an interpreter)",
@@ -59,6 +59,11 @@ const STEPS: [Step; 5] = [
         name: "deny",
         about: "licences, sources and known advisories of all dependencies",
         command: deny,
+    },
+    Step {
+        name: "publish",
+        about: "the library crates packaged and built as crates.io would hand them out; nothing is uploaded",
+        command: publish,
     },
 ];
 
@@ -163,6 +168,13 @@ fn deny() -> Result<std::result::Result<Command, String>> {
     }
     let mut command = workspace::cargo();
     command.args(["deny", "--workspace", "--all-features", "check"]);
+    Ok(Ok(command))
+}
+
+/// Packages and builds every crate that may be published, each on those before it.
+fn publish() -> Result<std::result::Result<Command, String>> {
+    let mut command = workspace::cargo();
+    command.args(["publish", "--workspace", "--dry-run", "--allow-dirty"]);
     Ok(Ok(command))
 }
 

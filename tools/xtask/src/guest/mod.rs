@@ -4,11 +4,12 @@
 //! Emulation uses TCG, so it needs no `/dev/kvm`, and its timings are good for ratios only. The host's own NVMe
 //! devices are never touched.
 
+mod archive;
 mod arguments;
 mod command;
 mod controller;
 mod counter;
-mod cpio;
+
 mod files;
 mod initramfs;
 mod modules;

@@ -9,7 +9,6 @@ mod arguments;
 mod command;
 mod controller;
 mod counter;
-
 mod files;
 mod initramfs;
 mod modules;
@@ -110,7 +109,7 @@ fn complete_plan(arguments: &GuestArgs) -> Result<Plan> {
     deps::ensure([&deps::QEMU, &deps::C_LIBRARY])?;
     if plan.needs_adit {
         deps::ensure(&deps::TO_BUILD)?;
-        plan.programs.push(Program::find(&workspace::build_adit()?.to_string_lossy())?);
+        plan.programs.push(Program::find(&workspace::build_checked("adit")?.to_string_lossy())?);
         plan.add_wipefs()?;
     }
     for name in &arguments.example {

@@ -49,5 +49,5 @@ pub use target::{KernelPath, KernelTarget, Target};
 
 /// Compiles and runs the README's example as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -48,5 +48,5 @@ pub use uring::{Description, Device, GioUring, Stats, WaitAddresses};
 
 // Compiles the page's example.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/gpu.md")]
+#[doc = include_str!("../README.md")]
 struct Page;

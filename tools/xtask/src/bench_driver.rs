@@ -53,11 +53,10 @@ pub(crate) fn run(arguments: &BenchDriverArgs) -> Result<u8> {
             "the server and the initiator need a core each; this machine has one",
         ));
     }
-    let adit = workspace::build_adit()?;
     let bins = Bins {
-        hotpath: workspace::build_bench("hotpath")?,
-        floor: workspace::build_bench("ring_floor")?,
-        adit,
+        adit: workspace::build_release("adit", "adit")?,
+        hotpath: workspace::build_release("adit-benches", "hotpath")?,
+        floor: workspace::build_release("adit-benches", "ring_floor")?,
     };
     let counts = count(&bins)?;
     let rates = rates(&bins, arguments)?;

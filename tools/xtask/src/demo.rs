@@ -7,8 +7,8 @@ use std::process::Command;
 
 /// Builds adit, runs `adit demo` and returns its exit code.
 pub(crate) fn run() -> Result<u8> {
-    deps::ensure(&deps::TO_BUILD)?;
-    let adit = workspace::build_adit()?;
+    deps::ensure(&deps::TO_LINK)?;
+    let adit = workspace::build_demo()?;
     let status = Command::new(&adit)
         .arg("demo")
         .status()

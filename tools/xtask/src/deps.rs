@@ -42,7 +42,10 @@ pub(crate) const WIPEFS: Need = Need { package: "util-linux", probe: Probe::Prog
 pub(crate) const TASKSET: Need = Need { package: "util-linux", probe: Probe::Program("taskset") };
 pub(crate) const STRACE: Need = Need { package: "strace", probe: Probe::Program("strace") };
 
-/// What building `adit` needs besides Rust.
+/// What every build needs besides Rust: it links with the C compiler.
+pub(crate) const TO_LINK: [Need; 2] = [C_COMPILER, C_LIBRARY];
+
+/// What building everything needs besides Rust.
 pub(crate) const TO_BUILD: [Need; 6] =
     [C_COMPILER, CPP_COMPILER, C_LIBRARY, PKG_CONFIG, HWLOC, UDEV];
 

@@ -31,7 +31,7 @@ pub(crate) struct GpuArgs {
 pub(crate) fn run(arguments: &GpuArgs) -> Result<u8> {
     deps::ensure(&deps::TO_BUILD)?;
     let libraries = build_libraries()?;
-    let adit = workspace::build_adit()?;
+    let adit = workspace::build_checked("adit")?;
     eprintln!(
         "xtask: no GPU is used: its code runs as C++ on threads of this machine, and figures of time say nothing of a GPU"
     );

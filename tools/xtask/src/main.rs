@@ -22,6 +22,7 @@ mod process;
 mod progress;
 mod repeat;
 mod sim;
+mod tally;
 mod test;
 mod tidy;
 mod vm;

@@ -4,6 +4,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::interrupt;
+use crate::process;
 use crate::workspace;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -34,7 +35,7 @@ struct Step {
     command: fn() -> Result<std::result::Result<Command, String>>,
 }
 
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 7] = [
     Step {
         name: "miri",
         about: "undefined behaviour in the driver's slots, rings, memory and planner (under an interpreter)",
@@ -57,8 +58,18 @@ const STEPS: [Step; 5] = [
     },
     Step {
         name: "deny",
-        about: "licences, sources and known advisories of all dependencies",
+        about: "licences, sources and versions of all dependencies",
         command: deny,
+    },
+    Step {
+        name: "advisories",
+        about: "known vulnerabilities of all dependencies (fetches the RustSec database)",
+        command: advisories,
+    },
+    Step {
+        name: "publish",
+        about: "the library crates packaged and built as crates.io would hand them out; nothing is uploaded",
+        command: publish,
     },
 ];
 
@@ -155,14 +166,36 @@ fn target(step: &str) -> Result<PathBuf> {
 }
 
 fn deny() -> Result<std::result::Result<Command, String>> {
+    Ok(cargo_deny(&["check", "bans", "licenses", "sources"]))
+}
+
+/// Left out where the database cannot be fetched: a check against none would say nothing.
+fn advisories() -> Result<std::result::Result<Command, String>> {
+    let mut fetch = match cargo_deny(&["fetch", "db"]) {
+        Ok(fetch) => fetch,
+        lacks => return Ok(lacks),
+    };
+    Ok(match process::run_quietly(&mut fetch) {
+        Ok(_) => cargo_deny(&["check", "advisories"]),
+        Err(why) => Err(format!("the advisory database cannot be fetched: {why}")),
+    })
+}
+
+/// Returns the command that runs cargo-deny on the workspace, or what to install.
+fn cargo_deny(arguments: &[&str]) -> std::result::Result<Command, String> {
     let asked = Command::new("cargo").args(["deny", "--version"]).output();
     if !asked.is_ok_and(|answer| answer.status.success()) {
-        return Ok(
-            Err("cargo-deny is not installed: cargo install cargo-deny --locked".to_owned()),
-        );
+        return Err("cargo-deny is not installed: cargo install cargo-deny --locked".to_owned());
     }
     let mut command = workspace::cargo();
-    command.args(["deny", "--workspace", "--all-features", "check"]);
+    command.args(["deny", "--workspace", "--all-features"]).args(arguments);
+    Ok(command)
+}
+
+/// Packages and builds every crate that may be published, each on those before it.
+fn publish() -> Result<std::result::Result<Command, String>> {
+    let mut command = workspace::cargo();
+    command.args(["publish", "--workspace", "--dry-run", "--allow-dirty"]);
     Ok(Ok(command))
 }
 
@@ -206,7 +239,7 @@ fn miri() -> Result<std::result::Result<Command, String>> {
 }
 
 fn memcheck() -> Result<std::result::Result<Command, String>> {
-    if crate::process::find("valgrind").is_none() {
+    if process::find("valgrind").is_none() {
         return Ok(Err("valgrind is not installed: apt-get install valgrind".to_owned()));
     }
     let mut command = workspace::cargo();

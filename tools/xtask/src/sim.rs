@@ -2,14 +2,8 @@
 
 use crate::deps;
 use crate::failure::{Context, Result};
-use crate::process;
-use crate::progress::Progress;
 use crate::workspace;
 use std::process::Command;
-
-/// The build: optimized, with the driver's assertions.
-pub(crate) const BUILD: &[&str] =
-    &["build", "--quiet", "--profile", "sim", "--package", "adit-sim"];
 
 /// Arguments passed on; see `cargo xtask sim --help`.
 #[derive(clap::Args)]
@@ -22,11 +16,7 @@ pub(crate) struct SimArgs {
 /// Builds the simulation, runs it and returns its exit code.
 pub(crate) fn run(arguments: &SimArgs) -> Result<u8> {
     deps::ensure(&deps::TO_BUILD)?;
-    let program = workspace::target_directory()?.join("sim/adit-sim");
-    {
-        let _progress = Progress::start("building the simulation");
-        process::run_quietly(workspace::cargo().args(BUILD))?;
-    }
+    let program = workspace::build_checked("adit-sim")?;
     let status = Command::new(&program)
         .args(&arguments.arguments)
         .status()

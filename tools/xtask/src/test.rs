@@ -10,9 +10,9 @@ use crate::interrupt;
 use crate::matrix;
 use crate::process;
 use crate::progress::Progress;
-use crate::sim;
+use crate::tally::Tally;
 use crate::workspace;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
@@ -30,13 +30,21 @@ pub(crate) struct TestArgs {
     jobs: Option<u8>,
 }
 
-/// Checks without running tests, while [`BUILD`] runs beside them; that uses one core most of the time.
-const LOOKS: [&[&str]; 3] = [
-    &["fmt", "--all", "--check"],
-    &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
-    // Code excluded by default features.
-    &["clippy", "--quiet", "-p", "adit-driver", "--features", "iommufd", "--", "-D", "warnings"],
+/// Clippy, with code that default features exclude.
+const CLIPPY: &[&str] = &[
+    "clippy",
+    "--quiet",
+    "--workspace",
+    "--all-targets",
+    "--features",
+    "adit-driver/iommufd",
+    "--",
+    "-D",
+    "warnings",
 ];
+
+/// Checks without running tests; [`PROGRAMS`] are built beside them.
+const LOOKS: [&[&str]; 2] = [&["fmt", "--all", "--check"], CLIPPY];
 
 /// Builds the tests beside the other builds, so that none runs before all are built.
 const BUILD_TESTS: &[&str] = &["test", "--quiet", "--workspace", "--no-run"];
@@ -54,26 +62,9 @@ const RUNS: [&[&str]; 5] = [
     &["xtask", "sim", "--store", "--sweep"],
 ];
 
-/// What the guests run; they are skipped if it fails. cargo builds each profile in a directory of its own.
-const BUILD: &[&str] = &["build", "--quiet", "--release", "--package", "adit"];
-
-/// Numbers of passed and failed checks.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Tally {
-    pub passed: u32,
-    pub failed: u32,
-}
-
-impl Tally {
-    /// Counts a check.
-    pub(crate) fn count(&mut self, passed: bool) {
-        if passed {
-            self.passed += 1;
-        } else {
-            self.failed += 1;
-        }
-    }
-}
+/// What the guests and the simulation run; the guests are skipped if it does not build. Cargo builds each profile
+/// in a directory of its own, so this runs beside other builds.
+const PROGRAMS: [&str; 4] = ["--bin", "adit", "--bin", "adit-sim"];
 
 /// Runs the checks; returns 0 if all pass.
 pub(crate) fn run(arguments: &TestArgs) -> Result<u8> {
@@ -82,7 +73,7 @@ pub(crate) fn run(arguments: &TestArgs) -> Result<u8> {
     deps::ensure(deps::TO_BUILD.iter().chain([&VALGRIND, &STRACE, &FIO, &WIPEFS]))?;
     let mut steps = Tally::default();
     let built = if arguments.only.is_some() {
-        let built = run_step(BUILD)?;
+        let built = run_step(&[&workspace::CHECKED[..], &PROGRAMS].concat())?;
         steps.count(built);
         built
     } else {
@@ -94,7 +85,7 @@ pub(crate) fn run(arguments: &TestArgs) -> Result<u8> {
     } else if built {
         matrix::run(&cases, arguments.jobs.map(usize::from))?
     } else {
-        eprintln!("xtask: adit does not build, so no guest can run it");
+        eprintln!("xtask: adit does not build; the guests are skipped");
         Tally { passed: 0, failed: u32::try_from(cases.len()).context("too many cases")? }
     };
     let elapsed_s = begun.elapsed().as_secs_f64();
@@ -105,8 +96,12 @@ pub(crate) fn run(arguments: &TestArgs) -> Result<u8> {
 
 /// Runs everything except the guests; returns whether there is an `adit` for them.
 fn run_all_steps(steps: &mut Tally) -> Result<bool> {
-    println!("== cargo {} begins beside what follows", BUILD.join(" "));
-    let builds = std::thread::spawn(build_beside);
+    let programs = [&workspace::CHECKED[..], &PROGRAMS].concat();
+    println!("== cargo {} begins beside what follows", programs.join(" "));
+    let mut command = workspace::cargo();
+    command.arg("--quiet").args(&programs);
+    let begun = Instant::now();
+    let build = std::thread::spawn(move || (process::run_quietly(&mut command), begun.elapsed()));
     for step in LOOKS {
         steps.count(run_step(step)?);
     }
@@ -114,29 +109,19 @@ fn run_all_steps(steps: &mut Tally) -> Result<bool> {
         let _progress = Progress::start("building the tests, adit and the simulation");
         // A test that does not build fails below and is reported there.
         let _ = process::run_quietly(workspace::cargo().args(BUILD_TESTS));
-        builds.join().expect("it only runs cargo, and returns how that ended")
+        build.join().expect("it only runs cargo, and returns how that ended")
     };
     interrupt::check()?;
     let built = outcome.is_ok();
     if let Err(failure) = outcome {
         println!("{failure}");
     }
-    tell(BUILD, built, took);
+    tell(&programs, built, took);
     steps.count(built);
     for step in RUNS {
         steps.count(run_step(step)?);
     }
     Ok(built)
-}
-
-/// Builds what the guests run, then the simulation; returns the result and the duration of the first build.
-fn build_beside() -> (Result<Output>, Duration) {
-    let begun = Instant::now();
-    let built = process::run_quietly(workspace::cargo().args(BUILD));
-    let took = begun.elapsed();
-    // The step that runs the simulation builds it too, and reports errors.
-    let _ = process::run_quietly(workspace::cargo().args(sim::BUILD));
-    (built, took)
 }
 
 fn run_step(step: &[&str]) -> Result<bool> {

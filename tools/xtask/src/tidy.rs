@@ -5,6 +5,7 @@
 
 mod imports;
 mod lines;
+mod structs;
 
 use crate::failure::{Context, Failure, Result};
 use crate::process;
@@ -18,7 +19,7 @@ use std::process::Command;
 const EXAMPLES: &str = "\
 Examples:
   cargo xtask tidy                     check the text rules
-  cargo xtask tidy --figures           print size, circles, upward imports and assertions of each crate
+  cargo xtask tidy --figures           print size, circles, upward imports, large structs and assertions of each crate
   cargo xtask tidy --figures --json    the same for a program";
 
 /// `cargo xtask tidy`.
@@ -44,7 +45,26 @@ const PARTS: [Part; 13] = [
     Part { path: "driver/spec/src/", layers: &[] },
     Part { path: "driver/shared/src/", layers: &[] },
     Part { path: "driver/soft/src/", layers: &[] },
-    Part { path: "driver/src/", layers: &[] },
+    Part {
+        path: "driver/src/",
+        layers: &[
+            "error",
+            "sys",
+            "bus",
+            "locality",
+            "memory",
+            "transfer",
+            "ring",
+            "slots",
+            "queue_pair",
+            "protection",
+            "namespace",
+            "controller",
+            "reactor",
+            "paths",
+            "serve",
+        ],
+    },
     Part {
         path: "kvstore/src/",
         layers: &["error", "model", "space", "catalog", "policy", "io", "media", "shard", "store"],
@@ -86,6 +106,7 @@ struct Figures {
     lines: Lines,
     circles: Vec<String>,
     upward: Vec<String>,
+    structs: Vec<String>,
 }
 
 impl Figures {
@@ -96,6 +117,7 @@ impl Figures {
             lines: Lines::default(),
             circles: Vec::new(),
             upward: Vec::new(),
+            structs: Vec::new(),
         };
         let mut imports = Imports::default();
         for path in product_files(part)? {
@@ -103,7 +125,10 @@ impl Figures {
                 .context(format_args!("cannot read {path}"))?;
             figures.files += 1;
             figures.lines.add(&text);
-            imports.add(&path[part.path.len()..], &lines::lines_before_tests(&text));
+            let (path, lines) = (&path[part.path.len()..], lines::lines_before_tests(&text));
+            imports.add(path, &lines);
+            let large = structs::large(&lines);
+            figures.structs.extend(large.map(|(name, fields)| format!("{name} {fields} ({path})")));
         }
         figures.circles = imports.circles();
         figures.upward = imports.upward(part.layers);
@@ -115,6 +140,7 @@ impl Figures {
         json!({
             "part": self.path, "files": self.files, "code_lines": code, "comment_words": comment_words,
             "functions": functions, "assertions": assertions, "circles": self.circles, "upward": self.upward,
+            "large_structs": self.structs,
         })
     }
 }
@@ -126,7 +152,8 @@ impl std::fmt::Display for Figures {
         let (path, files) = (self.path, self.files);
         write!(f, "{path:<18} {code:>7} {comment_words:>6} {files:>6} {rate:>8.2}")?;
         self.circles.iter().try_for_each(|circle| write!(f, "\n  circle {circle}"))?;
-        self.upward.iter().try_for_each(|arrow| write!(f, "\n  upward {arrow}"))
+        self.upward.iter().try_for_each(|arrow| write!(f, "\n  upward {arrow}"))?;
+        self.structs.iter().try_for_each(|large| write!(f, "\n  fields {large}"))
     }
 }
 
@@ -140,13 +167,17 @@ fn product_files(part: &Part) -> Result<Vec<String>> {
     Ok(files.iter().filter(is_product).cloned().collect())
 }
 
+/// The files that match a pattern; links only repeat one.
 fn tracked(pattern: &str) -> Result<Vec<String>> {
     let mut list = Command::new("git");
     list.args(["-c", "safe.directory=*", "ls-files", "--", pattern]);
     let output = process::run_quietly(list.current_dir(workspace::root()))?;
     let text = String::from_utf8(output.stdout)
         .map_err(|_| Failure::new("a path of the repository is not UTF-8"))?;
-    Ok(text.lines().map(str::to_owned).collect())
+    let is_file = |path: &&str| {
+        workspace::root().join(path).symlink_metadata().is_ok_and(|found| found.is_file())
+    };
+    Ok(text.lines().filter(is_file).map(str::to_owned).collect())
 }
 
 fn document_words() -> Result<usize> {

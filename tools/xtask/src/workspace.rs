@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Programs this process has built, by description: cargo is slow to find that there is nothing to do, and
+/// Programs this process has built, by cargo's arguments: cargo is slow to find that there is nothing to do, and
 /// concurrent guests need the same programs.
 static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
 
@@ -36,52 +36,48 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Builds the release binary of `adit` and returns its path.
-pub(crate) fn build_adit() -> Result<PathBuf> {
-    build("adit", &["--release", "--package", "adit"], "release/adit")
+/// What guests and the simulation run: optimized, with every assertion. Cargo always selects the same packages, so
+/// that it resolves the same features and the programs share their dependencies.
+pub(crate) const CHECKED: [&str; 9] = [
+    "build",
+    "--profile",
+    "sim",
+    "--package",
+    "adit",
+    "--package",
+    "adit-sim",
+    "--package",
+    "adit-kvstore",
+];
+
+/// Builds one of the programs that guests and the simulation run, and returns its path.
+pub(crate) fn build_checked(name: &str) -> Result<PathBuf> {
+    build(name, &[&CHECKED[..], &["--bin", name]].concat())
 }
 
-/// Builds a measuring program of the benches and returns its path.
-pub(crate) fn build_bench(name: &str) -> Result<PathBuf> {
-    let arguments = ["--release", "--package", "adit-benches", "--bin", name];
-    build(name, &arguments, &format!("release/{name}"))
-}
-
-/// Builds an example of the driver and returns its path. Uses the tests' profile, so that its dependencies are
-/// already built.
-pub(crate) fn build_example(name: &str) -> Result<PathBuf> {
-    let arguments = ["--package", "adit-driver", "--example", name];
-    build(name, &arguments, &format!("debug/examples/{name}"))
-}
-
-/// Builds an example of the GPU crate and returns its path.
-pub(crate) fn build_gpu_example(name: &str) -> Result<PathBuf> {
-    let arguments = ["--package", "adit-gpu", "--example", name];
-    build(name, &arguments, &format!("debug/examples/{name}"))
-}
-
-/// Builds an integration test with the simulation's profile, optimized and with every assertion, and returns
-/// its path.
+/// Builds an integration test for a guest and returns its path.
 pub(crate) fn build_test(package: &str, name: &str) -> Result<PathBuf> {
-    once(&format!("the test {name} of {package}"), || build_test_anew(package, name))
+    build(name, &[&CHECKED[..], &["--package", package, "--test", name]].concat())
 }
 
-fn build_test_anew(package: &str, name: &str) -> Result<PathBuf> {
-    let _progress = Progress::start(format!("building the test {name} of {package}"));
-    let which = ["--package", package, "--test", name];
-    let how = ["--profile", "sim", "--no-run", "--message-format", "json"];
-    let output = process::run_quietly(cargo().args(["test", "--quiet"]).args(which).args(how))?;
-    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
-    let executable = messages.lines().find_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        let is_test = message["target"]["name"] == name && message["profile"]["test"] == true;
-        message["executable"].as_str().filter(|_| is_test).map(PathBuf::from)
-    });
-    executable.ok_or_else(|| Failure::new(format!("cargo does not say where it built {name}")))
+/// Builds `adit` for the demonstration, which needs no libraries of the system, and returns its path.
+pub(crate) fn build_demo() -> Result<PathBuf> {
+    build("adit", &["build", "--profile", "demo", "--package", "adit", "--no-default-features"])
 }
 
-fn build(name: &str, arguments: &[&str], file: &str) -> Result<PathBuf> {
-    once(name, || build_anew(name, arguments, file))
+/// Builds a program to measure and returns its path.
+pub(crate) fn build_release(package: &str, name: &str) -> Result<PathBuf> {
+    build(name, &["build", "--release", "--package", package, "--bin", name])
+}
+
+/// Builds an example and returns its path. Selects what the tests select, so that its dependencies are already
+/// built.
+pub(crate) fn build_example(name: &str) -> Result<PathBuf> {
+    build(name, &["build", "--workspace", "--example", name])
+}
+
+fn build(name: &str, arguments: &[&str]) -> Result<PathBuf> {
+    once(&arguments.join(" "), || build_anew(name, arguments))
 }
 
 /// Runs `build` the first time, and returns its result again afterwards.
@@ -96,15 +92,20 @@ fn once(what: &str, build: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> 
     Ok(file)
 }
 
-fn build_anew(name: &str, arguments: &[&str], file: &str) -> Result<PathBuf> {
+fn build_anew(name: &str, arguments: &[&str]) -> Result<PathBuf> {
     let _progress = Progress::start(format!("building {name}"));
-    process::run_quietly(cargo().args(["build", "--quiet"]).args(arguments))?;
-    let binary = target_directory()?.join(file);
-    if binary.is_file() {
-        Ok(binary)
-    } else {
-        Err(Failure::new(format!("cargo built {name} but {} is not there", binary.display())))
-    }
+    let how = ["--quiet", "--message-format", "json-render-diagnostics"];
+    let output = process::run_quietly(cargo().args(arguments).args(how))?;
+    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
+    let executable = messages.lines().find_map(|line| executable(line, name));
+    executable.ok_or_else(|| Failure::new(format!("cargo does not say where it built {name}")))
+}
+
+/// Returns the file in one of cargo's messages, if it is about the program `name`.
+fn executable(message: &str, name: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let file = message["executable"].as_str().filter(|_| message["target"]["name"] == name)?;
+    Some(PathBuf::from(file))
 }
 
 #[cfg(test)]
@@ -117,5 +118,14 @@ mod tests {
         assert!(once("a sample", || Err(Failure::new("no"))).is_err());
         assert_eq!(once("a sample", || Ok(file.clone())).ok(), Some(file.clone()));
         assert_eq!(once("a sample", || Err(Failure::new("asked again"))).ok(), Some(file));
+    }
+
+    #[test]
+    fn a_program_is_where_cargo_says() {
+        let library = r#"{"target":{"name":"adit"},"executable":null}"#;
+        let program = r#"{"target":{"name":"adit"},"executable":"/target/sim/adit"}"#;
+        assert_eq!(executable(library, "adit"), None);
+        assert_eq!(executable(program, "adit-sim"), None);
+        assert_eq!(executable(program, "adit"), Some(PathBuf::from("/target/sim/adit")));
     }
 }

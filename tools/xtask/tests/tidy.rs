@@ -53,7 +53,8 @@ fn root() -> &'static Path {
         .expect("two directories below the root")
 }
 
-/// Returns the repository's files that end in `suffix`, including new ones, by path from the root.
+/// Returns the repository's files that end in `suffix`, including new ones, by path from the root. Leaves out
+/// links, which only repeat a file for a crate's package.
 fn files(suffix: &str) -> Vec<String> {
     let output = Command::new("git")
         // The checkout may belong to another user, as in a container.
@@ -63,7 +64,8 @@ fn files(suffix: &str) -> Vec<String> {
         .expect("git lists the files of the repository");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let list = String::from_utf8(output.stdout).expect("paths are UTF-8");
-    let files = list.lines().filter(|path| path.ends_with(suffix) && root().join(path).is_file());
+    let is_file = |path: &&str| root().join(path).symlink_metadata().is_ok_and(|it| it.is_file());
+    let files = list.lines().filter(|path| path.ends_with(suffix)).filter(is_file);
     files.map(str::to_owned).collect()
 }
 

@@ -68,6 +68,7 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
         )),
         iommu_group: group,
         namespaces,
+        is_recorded_now: record.as_ref().is_some_and(|record| record.is_of_this_boot(root)),
         record,
         obstacles: Vec::new(),
     };

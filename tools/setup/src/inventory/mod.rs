@@ -75,6 +75,9 @@ pub(crate) struct Function {
     pub(crate) open_by: Vec<Process>,
     /// The record written when it was bound.
     pub(crate) record: Option<DeviceRecord>,
+    /// Whether it was bound in this boot: if vfio-pci has the device of an older record, another tool bound it.
+    #[serde(skip)]
+    pub(crate) is_recorded_now: bool,
     /// Why Adit may not take it; empty if it may.
     pub(crate) obstacles: Vec<Obstacle>,
 }

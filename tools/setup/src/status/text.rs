@@ -146,12 +146,12 @@ fn details(function: &Function) -> Vec<String> {
     let mut details: Vec<String> = function.namespaces.iter().map(namespace).collect();
     details.extend(function.obstacles.iter().map(obstacle));
     if function.is_bound() {
-        let user = function.record.as_ref().and_then(|record| record.grant.as_ref());
+        let record = function.record.as_ref().filter(|_| function.is_recorded_now);
+        let user = record.and_then(|record| record.grant.as_ref());
         let granted = user.map(|user| format!("; {user} may open it")).unwrap_or_default();
-        let recorded = if function.record.is_some() {
-            "'adit setup unbind' gives it back"
-        } else {
-            "bound by something else: nothing is recorded of what it was"
+        let recorded = match record {
+            Some(_) => "'adit setup unbind' gives it back",
+            None => "another tool bound it; 'adit setup unbind' does not give it back",
         };
         details.push(format!("vfio:{}: {recorded}{granted}", function.bdf));
         let open = function.open_by.iter();
@@ -190,4 +190,32 @@ fn obstacle(obstacle: &Obstacle) -> String {
         ObstacleKind::Foreign => "another tool",
     };
     format!("{what}: {}", obstacle.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::Root;
+
+    #[test]
+    fn what_another_tool_bound_after_a_reboot_is_not_given_back() {
+        let status = |boot: &str| {
+            let place = "/sys/bus/pci/devices/0000:01:00.0";
+            let root = Root::recorded(&format!(
+                "{place}/class = 0x010802\n\
+                 {place}/driver -> ../../drivers/vfio-pci\n\
+                 /proc/sys/kernel/random/boot_id = {boot}\n\
+                 /var/lib/adit/setup/devices/0000:01:00.0.json = {{\"version\": 1, \"bdf\": \"0000:01:00.0\", \
+                 \"phase\": \"bound\", \"before\": {{\"driver\": \"nvme\", \"driver_override\": null}}, \"identity\": \
+                 {{\"ids\": \"\", \"model\": null, \"serial\": null, \"firmware\": null, \"size_bytes\": null, \
+                 \"namespaces\": []}}, \"boot_id\": \"one\", \"grant\": \"alice\"}}\n"
+            ));
+            of(&Inventory::read(&root))
+        };
+        let ours = status("one");
+        assert!(ours.contains("'adit setup unbind' gives it back; alice may open it"), "{ours}");
+        let theirs = status("two");
+        assert!(theirs.contains("another tool bound it; 'adit setup unbind' does not"), "{theirs}");
+        assert!(!theirs.contains("alice"), "{theirs}");
+    }
 }

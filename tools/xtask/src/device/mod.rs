@@ -10,7 +10,6 @@ mod ptx;
 
 use crate::deps::{self, PIP};
 use crate::failure::Result;
-use crate::test::Tally;
 use std::time::Instant;
 
 /// Tests the device code; returns 0 if nothing is wrong.
@@ -18,7 +17,7 @@ pub(crate) fn run() -> Result<u8> {
     let begun = Instant::now();
     deps::ensure(deps::TO_BUILD.iter().chain([&PIP]))?;
     let mut tally = programs::run()?;
-    count(&mut tally, nvrtc::run()?);
+    tally.add(nvrtc::run()?);
     let verdict = if tally.failed == 0 { "ok" } else { "FAILED" };
     let elapsed_s = begun.elapsed().as_secs_f64();
     println!(
@@ -26,9 +25,4 @@ pub(crate) fn run() -> Result<u8> {
         tally.passed, tally.failed
     );
     Ok(u8::from(tally.failed > 0))
-}
-
-fn count(tally: &mut Tally, more: Tally) {
-    tally.passed += more.passed;
-    tally.failed += more.failed;
 }

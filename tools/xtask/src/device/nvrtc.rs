@@ -4,7 +4,7 @@ use super::ptx;
 use crate::failure::{Context, Failure, Result};
 use crate::process;
 use crate::progress::Progress;
-use crate::test::Tally;
+use crate::tally::Tally;
 use crate::workspace;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(super) fn run() -> Result<Tally> {
 }
 
 fn compile(libraries: &Path, output: &Path) -> Result<()> {
-    let program = workspace::build_gpu_example("compile")?;
+    let program = workspace::build_example("compile")?;
     let _progress = Progress::start("compiling the device code with NVRTC");
     fs::create_dir_all(output).context(output.display())?;
     let mut command = Command::new(program);

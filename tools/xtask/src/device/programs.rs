@@ -6,7 +6,7 @@
 use crate::failure::{Context, Failure, Result};
 use crate::process;
 use crate::progress::Progress;
-use crate::test::Tally;
+use crate::tally::Tally;
 use crate::workspace;
 use std::fs;
 use std::path::{Path, PathBuf};

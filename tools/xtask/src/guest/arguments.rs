@@ -20,8 +20,8 @@ guest ends is a failure, and so is a command that QEMU refuses.
 The kernel's drives have a queue for polled completions (nvme.poll_queues=1), for io_uring's hipri.
 
 In COMMAND, {0}, {1} stand for `vfio:BDF` of the first and second --nvme, {k0} and {g0} for the block device and the \
-generic character device (/dev/nvme0n1, /dev/ng0n1) of the first --kernel-nvme. `adit` is the release binary, built \
-first, and comes with wipefs. Busybox's programs are there; its shell prefers them to a --with program of the same name.
+generic character device (/dev/nvme0n1, /dev/ng0n1) of the first --kernel-nvme. `adit` is built first, optimized and with every \
+assertion, and comes with wipefs. Busybox's programs are there; its shell prefers them to a --with program of the same name.
 
 The exit code is COMMAND's, or 1 when the guest fails or its IOMMU refused a DMA access, or 2 for a wrong command line.
 

@@ -1,6 +1,6 @@
 //! Host files that are copied into the guest unchanged, such as job files.
 
-use super::cpio::Archive;
+use super::archive::Archive;
 use crate::failure::{Context, Failure, Result};
 use crate::workspace;
 use std::fs;

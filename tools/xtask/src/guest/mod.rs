@@ -4,11 +4,11 @@
 //! Emulation uses TCG, so it needs no `/dev/kvm`, and its timings are good for ratios only. The host's own NVMe
 //! devices are never touched.
 
+mod archive;
 mod arguments;
 mod command;
 mod controller;
 mod counter;
-mod cpio;
 mod files;
 mod initramfs;
 mod modules;
@@ -109,7 +109,7 @@ fn complete_plan(arguments: &GuestArgs) -> Result<Plan> {
     deps::ensure([&deps::QEMU, &deps::C_LIBRARY])?;
     if plan.needs_adit {
         deps::ensure(&deps::TO_BUILD)?;
-        plan.programs.push(Program::find(&workspace::build_adit()?.to_string_lossy())?);
+        plan.programs.push(Program::find(&workspace::build_checked("adit")?.to_string_lossy())?);
         plan.add_wipefs()?;
     }
     for name in &arguments.example {

@@ -1,7 +1,7 @@
 //! Programs copied into the guest, with the shared libraries reported by `ldd`: the host's, or fetched ones.
 
+use super::archive::Archive;
 use super::command::PROGRAMS;
-use super::cpio::Archive;
 use super::packages;
 use crate::failure::{Context, Failure, Result};
 use crate::process;

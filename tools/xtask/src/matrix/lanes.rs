@@ -9,7 +9,7 @@ use crate::failure::Result;
 use crate::guest;
 use crate::interrupt;
 use crate::progress::Line;
-use crate::test::Tally;
+use crate::tally::Tally;
 use std::fs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
+use super::others;
 use super::table::{self, OptionSpec};
 use super::workload;
 use super::written::canonical;
-use super::{absent, effectless, unheeded};
 use crate::failure::{Failure, Result};
 
 /// The queries on the command line.
@@ -43,19 +43,15 @@ fn about_option(name: &str) -> Result<String> {
     if let Some(spec) = table::find(&option) {
         return Ok(explained(spec));
     }
-    let without = effectless::find(&option).map(|it| format!("no effect: {}", it.because));
-    let unheeded = unheeded::find(&option).map(|it| format!("not heeded: {}", it.because));
-    let absent = absent::find(&option).map(|instead| format!("not in adit: {instead}"));
-    let told = without.or(unheeded).or(absent);
-    let told = told.ok_or_else(|| {
+    let other = others::find(&option).ok_or_else(|| {
         Failure::usage(format!("--cmdhelp={name}: {}", super::written::unknown(&option)))
     })?;
-    Ok(format!("{option:>20}: {told}\n"))
+    Ok(format!("{option:>20}: {}\n", other.explained().unwrap_or_else(|| other.refusal())))
 }
 
 fn explained(spec: &OptionSpec) -> String {
     let mut text = format!("{:>20}: {}\n", spec.name, spec.help);
-    for alias in spec.aliases {
+    for alias in &spec.aliases {
         writeln!(text, "{:>20}: {alias}", "alias").expect("memory");
     }
     writeln!(text, "{:>20}: {}", "value", spec.value).expect("memory");

@@ -13,14 +13,12 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use super::answers::Asked;
 use super::debug;
 use super::draft::NAME;
-use super::effectless::{self, Values};
-use super::table::{self, Group, Kind};
+use super::jobfile::{self, Surroundings, keywords};
+use super::others::{self, Other, Treatment};
+use super::table::{self, Kind};
 use super::written::{self, Place, Written, WrittenSection, quoted};
-use super::{
-    Eta, OutputFormat, Request, RunOptions, Section, Sweep, absent, check, targets, unheeded,
-};
+use super::{Eta, OutputFormat, Request, RunOptions, Section, Sweep, check, targets};
 use crate::failure::{Failure, Result};
-use crate::jobfile::{self, Surroundings, keywords};
 use crate::units;
 
 const EXAMPLES: &str = "\
@@ -193,15 +191,16 @@ fn sweep(text: &str) -> std::result::Result<Sweep, String> {
         .split_once('=')
         .ok_or_else(|| format!("'{text}' is not a sweep such as iodepth=1,4,16"))?;
     let option = written::canonical(name);
-    let spec =
-        table::find(&option).ok_or_else(|| format!("{name}: {}", written::unknown(&option)))?;
+    if table::find(&option).is_none() {
+        return Err(format!("{name}: {}", written::unknown(&option)));
+    }
     let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
     if values.len() > MAX {
         return Err(format!("'{name}' has {} values; a sweep may have {MAX}", values.len()));
     }
     for value in &values {
         let mut draft = super::draft::Draft::default();
-        (spec.set)(&mut draft, value).map_err(|why| format!("{name}: {why}"))?;
+        super::set::set(&mut draft, &option, value).map_err(|why| format!("{name}: {why}"))?;
     }
     Ok(Sweep { option, values })
 }
@@ -392,7 +391,7 @@ impl Limits {
         }
         match request.unheeded().pop_first().filter(|_| self.warnings_fatal) {
             Some((name, because)) => {
-                Err(Failure::usage(format!("--warnings-fatal: {name} is not heeded: {because}")))
+                Err(Failure::usage(format!("--warnings-fatal: {name} is ignored: {because}")))
             }
             None => Ok(()),
         }
@@ -429,33 +428,25 @@ impl Args for BenchArgs {
             Some(long) => with_spellings(arg, &long, &mut seen),
             None => arg,
         });
-        for spec in Group::ALL
-            .into_iter()
-            .flat_map(|group| table::options().filter(move |spec| spec.group == group))
-        {
-            let arg = Arg::new(spec.name)
-                .long(spec.name)
-                .help(spec.help)
-                .help_heading(spec.group.heading());
+        for spec in table::options() {
+            let arg =
+                Arg::new(spec.name).long(spec.name).help(spec.help).help_heading(spec.heading);
             let mut arg = valued(arg, spec.kind).value_name(spec.value);
-            for alias in spec.aliases {
+            for alias in &spec.aliases {
                 seen.insert((*alias).to_owned());
                 arg = with_spellings(arg.alias(*alias), alias, &mut seen);
             }
             seen.insert(spec.name.to_owned());
             command = command.arg(with_spellings(arg, spec.name, &mut seen));
         }
-        others().fold(command, |command, (name, kind)| {
+        others().fold(command, |command, (name, other)| {
             if !seen.insert(name.to_owned()) {
                 return command;
             }
-            let arg = valued(Arg::new(name).long(name), kind);
-            let without = effectless::find(name).map(|option| ("No effect", option.because));
-            let unheeded = unheeded::find(name).map(|option| ("Not heeded", option.because));
-            let arg = match without.or(unheeded) {
-                Some((what, because)) => {
-                    let arg = arg.help(format!("{what}: {because}")).help_heading(EFFECTLESS);
-                    arg.hide_short_help(true).value_name("…")
+            let arg = valued(Arg::new(name).long(name), other.kind());
+            let arg = match other.explained() {
+                Some(help) => {
+                    arg.help(help).help_heading(EFFECTLESS).hide_short_help(true).value_name("…")
                 }
                 None => arg.hide(true),
             };
@@ -468,18 +459,9 @@ impl Args for BenchArgs {
     }
 }
 
-/// Returns the known options outside the table: those without effect and those only fio has.
-fn others() -> impl Iterator<Item = (&'static str, Kind)> {
-    let effectless = effectless::WITHOUT_EFFECT.iter().map(|option| match option.values {
-        Values::Switch => (option.name, Kind::Switch),
-        _ => (option.name, Kind::Value),
-    });
-    let unheeded = unheeded::UNHEEDED.iter().map(|option| match option.silent.contains(&"0") {
-        true => (option.name, Kind::Bool),
-        false => (option.name, Kind::Value),
-    });
-    let absent = absent::ABSENT.iter().chain(absent::ABSENT_FOR_RUN);
-    effectless.chain(unheeded).chain(absent.map(|(name, _)| (*name, Kind::Optional)))
+/// Returns the options that only fio supports, by name.
+fn others() -> impl Iterator<Item = (&'static str, &'static Other)> {
+    others::all().flat_map(|other| other.names.iter().map(move |name| (*name, other)))
 }
 
 /// Returns the message for an unknown command-line option, given with its dashes.
@@ -566,8 +548,9 @@ fn given(name: &str, value: &str) -> Written {
 }
 
 fn refused_for_run(option: &Written) -> Option<String> {
-    let (_, instead) = absent::ABSENT_FOR_RUN.iter().find(|(name, _)| *name == option.name)?;
-    Some(format!("--{}: fio has this option, adit does not: {instead}", option.name))
+    let other =
+        others::find(&option.name).filter(|other| other.treatment == Treatment::AbsentForRun)?;
+    Some(format!("--{}: {}", option.name, other.refusal()))
 }
 
 fn wrong_terse(run: &RunArgs) -> Option<String> {
@@ -593,10 +576,10 @@ impl RunArgs {
     fn unheeded(&self) -> std::result::Result<Vec<(&'static str, &'static str)>, String> {
         let mut unheeded = debug::unheeded(&self.debug)?;
         if self.bandwidth_log {
-            unheeded.push(("--bandwidth-log", "take --write_bw_log, a log for each job"));
+            unheeded.push(("--bandwidth-log", "use --write_bw_log, a log for each job"));
         }
         if self.idle_prof.is_some() {
-            unheeded.push(("--idle-prof", "each job tells its own share of busy time"));
+            unheeded.push(("--idle-prof", "each job reports its own share of busy time"));
         }
         Ok(unheeded)
     }

@@ -278,7 +278,7 @@ impl Draft {
         let is_path = super::targets::may_be_path(job);
         if let Some(name) = self.wants_direct.first().filter(|_| is_cached && is_path) {
             return Err(format!(
-                "{name} matters only through the page cache, where it cannot be heeded; give direct=1"
+                "{name} matters only through the page cache, where it is not supported; give direct=1"
             ));
         }
         Ok(())

@@ -4,7 +4,6 @@
 //! resolve to. [`RunOptions`] apply to the whole run. `table` is the only definition of each job option; the
 //! job-file parser, the command line, its help and its completions share it. This module opens no device.
 
-pub(crate) mod absent;
 mod again;
 mod answers;
 mod check;
@@ -13,13 +12,15 @@ mod debug;
 #[cfg(test)]
 mod documented;
 pub(crate) mod draft;
-pub(crate) mod effectless;
 pub(crate) mod expression;
 mod grammar;
+pub(crate) mod jobfile;
+pub(crate) mod others;
 mod pattern;
+mod rows;
+mod set;
 pub(crate) mod table;
 pub(crate) mod targets;
-pub(crate) mod unheeded;
 mod values;
 mod workload;
 pub(crate) mod written;

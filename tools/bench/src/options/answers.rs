@@ -2,36 +2,25 @@
 
 use std::fmt::Write;
 
+use super::RunOptions;
 use super::others;
 use super::table::{self, OptionSpec};
 use super::workload;
 use super::written::canonical;
 use crate::failure::{Failure, Result};
 
-/// The queries on the command line.
-#[derive(Clone, Debug)]
-pub(super) struct Asked {
-    pub(super) version: bool,
-    /// An option's name, or `all`.
-    pub(super) option: Option<String>,
-    /// An engine's name; empty for all.
-    pub(super) engine: Option<String>,
-}
-
-impl Asked {
-    /// Returns the answer, or `None` if the command line asks for a run.
-    ///
-    /// # Errors
-    /// When there is no such option or engine.
-    pub(super) fn answer(&self) -> Result<Option<String>> {
-        if self.version {
-            return Ok(Some(format!("adit-{}\n", env!("CARGO_PKG_VERSION"))));
-        }
-        if let Some(name) = &self.option {
-            return about_option(name).map(Some);
-        }
-        self.engine.as_deref().map(about_engine).transpose()
+/// Returns the answer, or `None` if the command line asks for a run.
+///
+/// # Errors
+/// When there is no such option or engine.
+pub(super) fn answer(run: &RunOptions) -> Result<Option<String>> {
+    if run.version {
+        return Ok(Some(format!("adit-{}\n", env!("CARGO_PKG_VERSION"))));
     }
+    if let Some(name) = &run.cmdhelp {
+        return about_option(name).map(Some);
+    }
+    run.enghelp.as_deref().map(about_engine).transpose()
 }
 
 fn about_option(name: &str) -> Result<String> {

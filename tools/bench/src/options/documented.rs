@@ -78,7 +78,7 @@ fn other(treatment: Treatment) -> String {
             }
             Treatment::AbsentForRun => format!(
                 "| {} | {reason} |",
-                names.replace("`, `", "`, `--").replacen('`', "`--", 1)
+                names.replace('_', "-").replace("`, `", "`, `--").replacen('`', "`--", 1)
             ),
         };
         writeln!(rows, "{row}").expect("memory");

@@ -92,7 +92,7 @@ impl Other {
     }
 
     fn lists(&self, text: &str) -> bool {
-        self.values.split(", ").any(|value| value == text)
+        !text.is_empty() && self.values.split(", ").any(|value| value == text)
     }
 
     /// Accepts a value and records a warning, or a condition that the value depends on.

@@ -9,8 +9,8 @@ use super::grammar::{
     whole, within, within_u32, word,
 };
 use super::{
-    CpusPolicy, Disabled, ExitWhat, FileOrder, FileService, Pattern, RandomGenerator, RateProcess,
-    Sequencer, VerifyKind, WindowValue, pattern, targets, workload,
+    CpusPolicy, Disabled, ExitWhat, FileOrder, FileService, Pattern, RateProcess, Sequencer,
+    VerifyKind, WindowValue, pattern, targets, workload,
 };
 use crate::errors::Tolerance;
 use crate::units::KbBase;
@@ -99,12 +99,8 @@ fn work(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         "percentage_random" => per_way(text, &mut job.percentage_random, percent)?,
         "norandommap" => job.norandommap = switch(text)?,
         "random_generator" => {
-            let words = [
-                ("tausworthe", RandomGenerator::Permutation),
-                ("tausworthe64", RandomGenerator::Permutation),
-                ("lfsr", RandomGenerator::Lfsr),
-            ];
-            job.random_generator = word(text, &words)?;
+            let words = [("tausworthe", false), ("tausworthe64", false), ("lfsr", true)];
+            job.is_lfsr = word(text, &words)?;
         }
         "randseed" => job.randseed = Some(whole(text, KbBase::Binary)?),
         "randrepeat" => job.randrepeat = switch(text)?,

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 
-use super::options::{BenchArgs, Eta, OutputFormat, Request, Section};
+use super::options::{BenchArgs, Eta, OutputFormat, Request};
 use super::outcome::RunOutcome;
 use super::side::{self, Bench, CompareArgs, ReportArgs};
 use super::{report, run};
@@ -64,10 +64,10 @@ fn execute(request: &Request) -> Result<()> {
         return side_by_side(request, &interrupt, &mut output);
     }
     let request = &request.seeded(fresh_seed());
-    if request.run.shows_seeds {
+    if request.run.shows_seeds() {
         output.write(&report::seeds(&run::seeds(request)))?;
     }
-    if request.run.formats.contains(&OutputFormat::Normal) {
+    if request.run.formats().contains(&OutputFormat::Normal) {
         output.write(&report::head(request))?;
     }
     let outcome = {
@@ -91,15 +91,12 @@ fn is_side_by_side(request: &Request) -> bool {
 }
 
 fn tell(request: &Request, outcome: &RunOutcome, output: &mut Output) -> Result<()> {
-    request
-        .run
-        .formats
-        .iter()
-        .try_for_each(|format| output.write(&report::render(*format, outcome)))
+    let mut formats = request.run.formats().into_iter();
+    formats.try_for_each(|format| output.write(&report::render(format, outcome)))
 }
 
 fn side_by_side(request: &Request, interrupt: &Interrupt, output: &mut Output) -> Result<()> {
-    if request.run.formats.contains(&OutputFormat::Terse) {
+    if request.run.formats().contains(&OutputFormat::Terse) {
         return Err(Failure::usage(
             "--output-format=terse has no form for several runs; use normal or json",
         ));
@@ -111,8 +108,6 @@ fn side_by_side(request: &Request, interrupt: &Interrupt, output: &mut Output) -
             run_one: &mut |request| {
                 run::run(&request.seeded(fresh_seed()), interrupt, &mut |_| Ok(()))
             },
-            job_json: &report::job_json,
-            set: &set,
             progress: &mut |line| {
                 if shows {
                     output::remark(line);
@@ -120,7 +115,7 @@ fn side_by_side(request: &Request, interrupt: &Interrupt, output: &mut Output) -
             },
         },
     )?;
-    for format in &request.run.formats {
+    for format in request.run.formats() {
         output.write(&match format {
             OutputFormat::Normal | OutputFormat::Terse => side::table(&comparison),
             OutputFormat::Json | OutputFormat::JsonPlus => {
@@ -141,11 +136,6 @@ fn shows_progress(request: &Request) -> bool {
         Eta::Never => false,
         Eta::Auto => io::stderr().is_terminal(),
     }
-}
-
-fn set(section: &mut Section, name: &str, value: &str) -> std::result::Result<(), String> {
-    *section = section.with(name, value)?;
-    Ok(())
 }
 
 /// Returns an error if a job failed or the user interrupted the run.

@@ -2,7 +2,7 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | `options`, `jobfile` | fio's language: command lines, job files, and the jobs they describe |
+//! | `options` | fio's language: command lines, job files, and the jobs they describe |
 //! | `guard` | refuses to overwrite data that is in use or signed |
 //! | `run` | the jobs' threads, and the loop that is measured |
 //! | `workload` | which I/O is next |
@@ -15,7 +15,7 @@ mod command;
 mod data;
 mod errors;
 mod guard;
-mod jobfile;
+
 mod logs;
 mod measure;
 mod options;
@@ -42,7 +42,7 @@ pub use workload::random::{Stream, below, mix};
 
 /// fio's language, for the fuzz target of job files.
 pub mod language {
-    pub use crate::jobfile::{ReadFile, Surroundings, parse};
+    pub use crate::options::jobfile::{ReadFile, Surroundings, parse};
     pub use crate::options::written::{Place, Written, WrittenSection, sections, words};
     pub use crate::options::{BenchArgs, JobOptions};
 }

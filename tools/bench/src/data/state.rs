@@ -159,7 +159,7 @@ fn options_of(job: &JobOptions, files: &[Region]) -> Vec<(String, String)> {
         ("random_distribution", format!("{:?}", job.random_distribution.0)),
         ("percentage_random", format!("{:?}", job.percentage_random.0)),
         ("norandommap", job.norandommap.to_string()),
-        ("random_generator", format!("{:?}", job.random_generator)),
+        ("random_generator", if job.is_lfsr { "lfsr" } else { "Permutation" }.to_owned()),
         ("verify", verify.map_or_else(|| "none".to_owned(), |verify| format!("{:?}", verify.kind))),
         ("verify_interval", format!("{:?}", verify.and_then(|verify| verify.interval))),
         ("verify_pattern", format!("{:?}", verify.and_then(|verify| verify.pattern.as_ref()))),

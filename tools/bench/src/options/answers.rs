@@ -2,36 +2,25 @@
 
 use std::fmt::Write;
 
+use super::RunOptions;
+use super::others;
 use super::table::{self, OptionSpec};
 use super::workload;
 use super::written::canonical;
-use super::{absent, effectless, unheeded};
 use crate::failure::{Failure, Result};
 
-/// The queries on the command line.
-#[derive(Clone, Debug)]
-pub(super) struct Asked {
-    pub(super) version: bool,
-    /// An option's name, or `all`.
-    pub(super) option: Option<String>,
-    /// An engine's name; empty for all.
-    pub(super) engine: Option<String>,
-}
-
-impl Asked {
-    /// Returns the answer, or `None` if the command line asks for a run.
-    ///
-    /// # Errors
-    /// When there is no such option or engine.
-    pub(super) fn answer(&self) -> Result<Option<String>> {
-        if self.version {
-            return Ok(Some(format!("adit-{}\n", env!("CARGO_PKG_VERSION"))));
-        }
-        if let Some(name) = &self.option {
-            return about_option(name).map(Some);
-        }
-        self.engine.as_deref().map(about_engine).transpose()
+/// Returns the answer, or `None` if the command line asks for a run.
+///
+/// # Errors
+/// When there is no such option or engine.
+pub(super) fn answer(run: &RunOptions) -> Result<Option<String>> {
+    if run.version {
+        return Ok(Some(format!("adit-{}\n", env!("CARGO_PKG_VERSION"))));
     }
+    if let Some(name) = &run.cmdhelp {
+        return about_option(name).map(Some);
+    }
+    run.enghelp.as_deref().map(about_engine).transpose()
 }
 
 fn about_option(name: &str) -> Result<String> {
@@ -43,19 +32,15 @@ fn about_option(name: &str) -> Result<String> {
     if let Some(spec) = table::find(&option) {
         return Ok(explained(spec));
     }
-    let without = effectless::find(&option).map(|it| format!("no effect: {}", it.because));
-    let unheeded = unheeded::find(&option).map(|it| format!("not heeded: {}", it.because));
-    let absent = absent::find(&option).map(|instead| format!("not in adit: {instead}"));
-    let told = without.or(unheeded).or(absent);
-    let told = told.ok_or_else(|| {
+    let other = others::find(&option).ok_or_else(|| {
         Failure::usage(format!("--cmdhelp={name}: {}", super::written::unknown(&option)))
     })?;
-    Ok(format!("{option:>20}: {told}\n"))
+    Ok(format!("{option:>20}: {}\n", other.explained().unwrap_or_else(|| other.refusal())))
 }
 
 fn explained(spec: &OptionSpec) -> String {
     let mut text = format!("{:>20}: {}\n", spec.name, spec.help);
-    for alias in spec.aliases {
+    for alias in &spec.aliases {
         writeln!(text, "{:>20}: {alias}", "alias").expect("memory");
     }
     writeln!(text, "{:>20}: {}", "value", spec.value).expect("memory");

@@ -157,13 +157,13 @@ fn verification(job: &JobOptions) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::super::draft::Draft;
-    use super::super::table;
+    use super::super::written;
 
     /// Returns why a job with these options is refused.
     fn refusal(options: &[(&str, &str)]) -> Option<String> {
         let mut draft = Draft::default();
         for (name, value) in options {
-            (table::find(name).expect(name).set)(&mut draft, value).expect(value);
+            written::set(&mut draft, name, Some(value)).expect(value);
         }
         draft.finish().err()
     }
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn the_share_of_writes_is_what_reads_leave() {
         let mut draft = Draft::default();
-        (table::find("rwmixwrite").expect("an option").set)(&mut draft, "30").expect("a share");
+        written::set(&mut draft, "rwmixwrite", Some("30")).expect("a share");
         assert_eq!(draft.finish().map(|job| job.rwmixread), Ok(70));
     }
 
@@ -239,7 +239,7 @@ mod tests {
     fn with_a_file_size_the_size_is_how_much_is_moved() {
         let mut draft = Draft::default();
         for (name, value) in [("size", "4m"), ("filesize", "1m"), ("nrfiles", "2")] {
-            (table::find(name).expect(name).set)(&mut draft, value).expect(value);
+            written::set(&mut draft, name, Some(value)).expect(value);
         }
         let job = draft.finish().expect("a job");
         assert_eq!(

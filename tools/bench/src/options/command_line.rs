@@ -3,25 +3,18 @@
 //! Depends on the option table for names and help. Opens no device.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::Duration;
 
-use adit_driver::Target;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use super::answers::Asked;
-use super::debug;
+use super::answers;
 use super::draft::NAME;
-use super::effectless::{self, Values};
-use super::table::{self, Group, Kind};
+use super::jobfile::{self, Surroundings, keywords};
+use super::others::{self, Other};
+use super::table::{self, Kind};
 use super::written::{self, Place, Written, WrittenSection, quoted};
-use super::{
-    Eta, OutputFormat, Request, RunOptions, Section, Sweep, absent, check, targets, unheeded,
-};
+use super::{Request, RunOptions, Section, check};
 use crate::failure::{Failure, Result};
-use crate::jobfile::{self, Surroundings, keywords};
-use crate::units;
 
 const EXAMPLES: &str = "\
 Options before the first --name and the first job file are defaults of all jobs; each --name starts a job, and \
@@ -47,185 +40,16 @@ Examples:
 /// Help heading of options accepted only for fio's job files; `--help` shows it, `-h` does not.
 const EFFECTLESS: &str = "Job: taken without effect";
 
-/// Help heading of run options.
-const RUN: &str = "Run";
-
-/// Options of the whole run.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = RUN)]
-struct RunArgs {
-    /// Report formats, separated by commas
-    #[arg(
-        long = "output-format",
-        value_enum,
-        value_name = "FORMAT",
-        value_delimiter = ',',
-        default_value = "normal"
-    )]
-    output_format: Vec<OutputFormat>,
-
-    /// Reports as --output-format=terse does
-    #[arg(long)]
-    minimal: bool,
-
-    /// The terse format's version; there is only 3
-    #[arg(long = "terse-version", value_name = "N", hide = true)]
-    terse_version: Option<String>,
-
-    /// File to report into [default: standard output]
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
-
-    /// Interval between reports while the jobs run: seconds, or with a unit
-    #[arg(long = "status-interval", value_name = "TIME", value_parser = units::duration)]
-    status_interval: Option<Duration>,
-
-    /// When to show progress on standard error: on a terminal, always or never
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Eta::Auto)]
-    eta: Eta,
-
-    /// Interval at which a line of progress stays on the terminal: seconds, or with a unit
-    #[arg(long = "eta-newline", value_name = "TIME", value_parser = units::duration)]
-    eta_newline: Option<Duration>,
-
-    /// Interval between lines of progress
-    #[arg(long = "eta-interval", value_name = "TIME", value_parser = units::duration, default_value = "500ms")]
-    eta_interval: Duration,
-
-    /// Refuses jobs that write or trim
-    #[arg(long)]
-    readonly: bool,
-
-    /// Checks the options and opens nothing
-    #[arg(long = "parse-only")]
-    parse_only: bool,
-
-    /// Prints the jobs as a command line and runs nothing
-    #[arg(long)]
-    showcmd: bool,
-
-    /// Maximum number of threads of all jobs
-    #[arg(long = "max-jobs", value_name = "N")]
-    max_jobs: Option<u64>,
-
-    /// Folder for the saved states of verified jobs
-    #[arg(long = "aux-path", value_name = "DIR", default_value = ".", hide_default_value = true)]
-    aux_path: PathBuf,
-
-    /// Prints fio's traces of these names, by comma: random prints the jobs' seeds
-    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
-    debug: Vec<String>,
-
-    /// Adds the terse format
-    #[arg(long = "append-terse", hide = true)]
-    append_terse: bool,
-
-    /// Refuses options that would be taken with a warning
-    #[arg(long = "warnings-fatal")]
-    warnings_fatal: bool,
-
-    /// Logs the bandwidth of all jobs together (ignored)
-    #[arg(long = "bandwidth-log", hide = true)]
-    bandwidth_log: bool,
-
-    /// Measures how busy the cores are (ignored)
-    #[arg(long = "idle-prof", value_name = "HOW", hide = true)]
-    idle_prof: Option<String>,
-
-    /// Memory for fio's bookkeeping (ignored)
-    #[arg(long = "alloc-size", value_name = "KB", hide = true)]
-    alloc_size: Option<u64>,
-
-    /// Prints the version and runs nothing
-    #[arg(long)]
-    version: bool,
-
-    /// Explains an option, or lists all, and runs nothing
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "all", value_name = "NAME")]
-    cmdhelp: Option<String>,
-
-    /// Says which path an ioengine stands for, or lists all, and runs nothing
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "ENGINE")]
-    enghelp: Option<String>,
-
-    /// Only the sections of this name; may be given several times
-    #[arg(long, value_name = "NAME")]
-    section: Vec<String>,
-
-    /// Allows jobs to overwrite existing data: signatures, file systems, partitions
-    #[arg(long = "allow-destroy")]
-    allow_destroy: bool,
-
-    /// Runs the jobs on each of these instead of their filenames, and compares
-    #[arg(long, value_name = "TARGET,…", value_parser = target_list)]
-    targets: Option<TargetList>,
-
-    /// How many times each target runs each job, in turns
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), default_value_t = 1)]
-    rounds: u32,
-
-    /// Runs the jobs with each value of an option; several sweeps multiply
-    #[arg(long, value_name = "NAME=A,B,…", value_parser = sweep)]
-    sweep: Vec<Sweep>,
-
-    /// Measures the device's maximum in the same run
-    #[arg(long)]
-    ceiling: bool,
-
-    /// Recovers a failed controller and continues; waits up to 30 s for one that does not answer
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "1", default_value = "0",
-        hide_default_value = true, hide_possible_values = true, value_parser = super::grammar::switch,
-        action = ArgAction::Set, value_name = "0|1")]
-    recover: bool,
-}
-
-/// A list parsed as one value.
-#[derive(Clone, Debug)]
-struct TargetList(Vec<Target>);
-
-fn target_list(text: &str) -> std::result::Result<TargetList, String> {
-    targets::list(text).map(TargetList)
-}
-
-fn sweep(text: &str) -> std::result::Result<Sweep, String> {
-    const MAX: usize = 1000;
-    let (name, values) = text
-        .split_once('=')
-        .ok_or_else(|| format!("'{text}' is not a sweep such as iodepth=1,4,16"))?;
-    let option = written::canonical(name);
-    let spec =
-        table::find(&option).ok_or_else(|| format!("{name}: {}", written::unknown(&option)))?;
-    let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
-    if values.len() > MAX {
-        return Err(format!("'{name}' has {} values; a sweep may have {MAX}", values.len()));
-    }
-    for value in &values {
-        let mut draft = super::draft::Draft::default();
-        (spec.set)(&mut draft, value).map_err(|why| format!("{name}: {why}"))?;
-    }
-    Ok(Sweep { option, values })
-}
-
 /// Runs fio's jobs over any path to a device, and reports as fio does
 #[derive(Clone, Debug)]
 pub struct BenchArgs {
     run: RunOptions,
-    limits: Limits,
-    asked: Asked,
-    /// `--section`.
-    selected: Vec<String>,
     /// Job options, in the order given.
     options: Vec<Written>,
     /// Job files.
     files: Vec<String>,
     /// The parsed command line and job files, cached because standard input can be read only once.
     said: OnceLock<Said>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    max_jobs: Option<u64>,
-    warnings_fatal: bool,
 }
 
 /// The contents of a command line and its job files, before options are interpreted.
@@ -261,7 +85,7 @@ impl BenchArgs {
         let all: Vec<WrittenSection> = said.parts.concat();
         let global = written::global(&said.defaults, &all);
         let request = Request { run: self.run.clone(), global, sections };
-        self.limits.check(&request)?;
+        self.check_limits(&request)?;
         Ok(request)
     }
 
@@ -270,7 +94,7 @@ impl BenchArgs {
     /// # Errors
     /// When there is no option or engine of that name.
     pub(crate) fn answer(&self) -> Result<Option<String>> {
-        self.asked.answer()
+        answers::answer(&self.run)
     }
 
     /// Returns an equivalent command line for the jobs.
@@ -322,7 +146,7 @@ impl BenchArgs {
                 "there are no jobs; give options such as --filename=soft:mem=1G, or a job file with a [section]",
             ));
         }
-        for wanted in &self.selected {
+        for wanted in &self.run.section {
             if !names().any(|name| name == *wanted) {
                 let names = names().collect::<Vec<_>>().join(", ");
                 return Err(Failure::usage(format!(
@@ -330,9 +154,9 @@ impl BenchArgs {
                 )));
             }
         }
-        if !self.selected.is_empty() {
+        if !self.run.section.is_empty() {
             let is_wanted = |section: &WrittenSection| {
-                section.name.as_ref().is_none_or(|name| self.selected.contains(name))
+                section.name.as_ref().is_none_or(|name| self.run.section.contains(name))
             };
             parts.iter_mut().for_each(|part| part.retain(is_wanted));
         }
@@ -379,20 +203,18 @@ impl BenchArgs {
             None => Ok(()),
         }
     }
-}
-
-impl Limits {
-    fn check(self, request: &Request) -> Result<()> {
+    /// Refuses too many threads, and warnings if they are fatal.
+    fn check_limits(&self, request: &Request) -> Result<()> {
         let threads: u64 =
             request.sections.iter().map(|section| u64::from(section.job.numjobs)).sum();
-        if let Some(most) = self.max_jobs.filter(|most| threads > *most) {
+        if let Some(most) = self.run.max_jobs.filter(|most| threads > *most) {
             return Err(Failure::usage(format!(
                 "--max-jobs={most}: the jobs have {threads} threads; give --max-jobs={threads}, or a smaller numjobs"
             )));
         }
-        match request.unheeded().pop_first().filter(|_| self.warnings_fatal) {
+        match request.unheeded().pop_first().filter(|_| self.run.warnings_fatal) {
             Some((name, because)) => {
-                Err(Failure::usage(format!("--warnings-fatal: {name} is not heeded: {because}")))
+                Err(Failure::usage(format!("--warnings-fatal: {name} is ignored: {because}")))
             }
             None => Ok(()),
         }
@@ -423,39 +245,31 @@ impl Args for BenchArgs {
                     .help("Job files of fio; - is standard input")
                     .action(ArgAction::Append),
             );
-        let mut command = RunArgs::augment_args(command);
+        let mut command = RunOptions::augment_args(command);
         let mut seen: BTreeSet<String> = longs(&command);
         command = command.mut_args(|arg| match arg.get_long().map(str::to_owned) {
             Some(long) => with_spellings(arg, &long, &mut seen),
             None => arg,
         });
-        for spec in Group::ALL
-            .into_iter()
-            .flat_map(|group| table::options().filter(move |spec| spec.group == group))
-        {
-            let arg = Arg::new(spec.name)
-                .long(spec.name)
-                .help(spec.help)
-                .help_heading(spec.group.heading());
+        for spec in table::options() {
+            let arg =
+                Arg::new(spec.name).long(spec.name).help(spec.help).help_heading(spec.heading);
             let mut arg = valued(arg, spec.kind).value_name(spec.value);
-            for alias in spec.aliases {
+            for alias in &spec.aliases {
                 seen.insert((*alias).to_owned());
                 arg = with_spellings(arg.alias(*alias), alias, &mut seen);
             }
             seen.insert(spec.name.to_owned());
             command = command.arg(with_spellings(arg, spec.name, &mut seen));
         }
-        others().fold(command, |command, (name, kind)| {
+        others().fold(command, |command, (name, other)| {
             if !seen.insert(name.to_owned()) {
                 return command;
             }
-            let arg = valued(Arg::new(name).long(name), kind);
-            let without = effectless::find(name).map(|option| ("No effect", option.because));
-            let unheeded = unheeded::find(name).map(|option| ("Not heeded", option.because));
-            let arg = match without.or(unheeded) {
-                Some((what, because)) => {
-                    let arg = arg.help(format!("{what}: {because}")).help_heading(EFFECTLESS);
-                    arg.hide_short_help(true).value_name("…")
+            let arg = valued(Arg::new(name).long(name), other.kind());
+            let arg = match other.explained() {
+                Some(help) => {
+                    arg.help(help).help_heading(EFFECTLESS).hide_short_help(true).value_name("…")
                 }
                 None => arg.hide(true),
             };
@@ -468,18 +282,9 @@ impl Args for BenchArgs {
     }
 }
 
-/// Returns the known options outside the table: those without effect and those only fio has.
-fn others() -> impl Iterator<Item = (&'static str, Kind)> {
-    let effectless = effectless::WITHOUT_EFFECT.iter().map(|option| match option.values {
-        Values::Switch => (option.name, Kind::Switch),
-        _ => (option.name, Kind::Value),
-    });
-    let unheeded = unheeded::UNHEEDED.iter().map(|option| match option.silent.contains(&"0") {
-        true => (option.name, Kind::Bool),
-        false => (option.name, Kind::Value),
-    });
-    let absent = absent::ABSENT.iter().chain(absent::ABSENT_FOR_RUN);
-    effectless.chain(unheeded).chain(absent.map(|(name, _)| (*name, Kind::Optional)))
+/// Returns the options that only fio supports, by name.
+fn others() -> impl Iterator<Item = (&'static str, &'static Other)> {
+    others::all().flat_map(|other| other.names.iter().map(move |name| (*name, other)))
 }
 
 /// Returns the message for an unknown command-line option, given with its dashes.
@@ -488,7 +293,7 @@ pub fn unknown_option(written: &str) -> String {
     if !written.starts_with("--") {
         return format!("{written}: options have two dashes, as in --rw=read");
     }
-    let run = longs(&RunArgs::augment_args(Command::new("bench")));
+    let run = longs(&RunOptions::augment_args(Command::new("bench")));
     let why = written::unknown_beside(&written::canonical(name), run.iter().map(String::as_str));
     format!("--{name}: {why}")
 }
@@ -519,8 +324,6 @@ fn with_spellings(mut arg: Arg, name: &str, seen: &mut BTreeSet<String>) -> Arg 
 
 impl FromArgMatches for BenchArgs {
     fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<BenchArgs, clap::Error> {
-        let run = RunArgs::from_arg_matches(matches)?;
-        let refuse = |why| clap::Error::raw(clap::error::ErrorKind::InvalidValue, why);
         let mut ordered: Vec<(usize, Written)> = Vec::new();
         let names = table::options().map(|spec| spec.name).chain(others().map(|(name, _)| name));
         for name in names.collect::<BTreeSet<_>>() {
@@ -530,19 +333,9 @@ impl FromArgMatches for BenchArgs {
         }
         ordered.sort_by_key(|(at, _)| *at);
         let options: Vec<Written> = ordered.into_iter().map(|(_, option)| option).collect();
-        if let Some(why) = options.iter().find_map(refused_for_run).or_else(|| wrong_terse(&run)) {
-            return Err(refuse(why));
-        }
         let files = matches.get_many::<String>("FILE").map(|files| files.cloned().collect());
         Ok(BenchArgs {
-            selected: run.section.clone(),
-            limits: Limits { max_jobs: run.max_jobs, warnings_fatal: run.warnings_fatal },
-            asked: Asked {
-                version: run.version,
-                option: run.cmdhelp.clone(),
-                engine: run.enghelp.clone(),
-            },
-            run: run.into_options().map_err(refuse)?,
+            run: RunOptions::from_arg_matches(matches)?,
             options,
             files: files.unwrap_or_default(),
             said: OnceLock::new(),
@@ -563,73 +356,6 @@ fn given(name: &str, value: &str) -> Written {
     let is_optional = table::find(name).is_some_and(|spec| spec.kind == Kind::Optional);
     let value = (!(is_optional && value.is_empty())).then(|| value.to_owned());
     Written { name: name.to_owned(), value, place: Place::CommandLine }
-}
-
-fn refused_for_run(option: &Written) -> Option<String> {
-    let (_, instead) = absent::ABSENT_FOR_RUN.iter().find(|(name, _)| *name == option.name)?;
-    Some(format!("--{}: fio has this option, adit does not: {instead}", option.name))
-}
-
-fn wrong_terse(run: &RunArgs) -> Option<String> {
-    let version = run.terse_version.as_ref().filter(|version| *version != "3")?;
-    Some(format!(
-        "--terse-version={version}: there is only version 3; take --output-format=json for more"
-    ))
-}
-
-/// Removes repeated formats, keeping the first of each.
-fn each_once(formats: Vec<OutputFormat>) -> Vec<OutputFormat> {
-    let mut once = Vec::new();
-    formats.into_iter().for_each(|format| {
-        if !once.contains(&format) {
-            once.push(format);
-        }
-    });
-    once
-}
-
-impl RunArgs {
-    /// Returns the ignored options, with reasons.
-    fn unheeded(&self) -> std::result::Result<Vec<(&'static str, &'static str)>, String> {
-        let mut unheeded = debug::unheeded(&self.debug)?;
-        if self.bandwidth_log {
-            unheeded.push(("--bandwidth-log", "take --write_bw_log, a log for each job"));
-        }
-        if self.idle_prof.is_some() {
-            unheeded.push(("--idle-prof", "each job tells its own share of busy time"));
-        }
-        Ok(unheeded)
-    }
-
-    fn formats(&self) -> Vec<OutputFormat> {
-        let given = if self.minimal { &[OutputFormat::Terse][..] } else { &self.output_format };
-        let more = self.append_terse.then_some(OutputFormat::Terse);
-        each_once(given.iter().copied().chain(more).collect())
-    }
-
-    fn into_options(self) -> std::result::Result<RunOptions, String> {
-        let args = self;
-        Ok(RunOptions {
-            unheeded: args.unheeded()?,
-            shows_seeds: debug::shows_seeds(&args.debug),
-            eta_newline: args.eta_newline,
-            formats: args.formats(),
-            output: args.output,
-            status_interval: args.status_interval,
-            eta: args.eta,
-            eta_interval: args.eta_interval,
-            readonly: args.readonly,
-            parse_only: args.parse_only,
-            showcmd: args.showcmd,
-            allow_destroy: args.allow_destroy,
-            targets: args.targets.map(|list| list.0).unwrap_or_default(),
-            rounds: args.rounds,
-            sweep: args.sweep,
-            ceiling: args.ceiling,
-            recover: args.recover,
-            aux_path: args.aux_path,
-        })
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Checks the tables of `docs/fio-compatibility.md` and the job files of `tests/jobs` against the
 //! implementation.
 //!
-//! `ADIT_BLESS=1 cargo test -p adit --bin adit documented` rewrites them; review the difference before
+//! `ADIT_BLESS=1 cargo test -p adit-bench documented` rewrites them; review the difference before
 //! committing.
 
 use std::fmt::Write as _;
@@ -10,11 +10,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
-use super::absent;
 use super::command_line::BenchArgs;
-use super::effectless::{Values, WITHOUT_EFFECT};
-use super::table::{self, Group};
-use super::unheeded::UNHEEDED;
+use super::others::{self, Treatment};
+use super::table;
 
 #[derive(Parser)]
 struct Line {
@@ -38,64 +36,52 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
+fn codes<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
+    names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
 fn supported() -> String {
     let mut rows =
         String::from("| option | fio's other names | value | what it does |\n|---|---|---|---|\n");
-    for group in Group::ALL {
-        writeln!(rows, "| **{}** | | | |", group.heading()).expect("memory");
-        for spec in table::options().filter(|spec| spec.group == group) {
-            let aliases: Vec<String> =
-                spec.aliases.iter().map(|alias| format!("`{alias}`")).collect();
-            let (name, value) = (spec.name, cell(spec.value));
-            writeln!(rows, "| `{name}` | {} | {value} | {} |", aliases.join(", "), cell(spec.help))
-                .expect("memory");
+    let mut heading = "";
+    for spec in table::options() {
+        if spec.heading != heading {
+            heading = spec.heading;
+            writeln!(rows, "| **{heading}** | | | |").expect("memory");
         }
+        let (value, help) = (cell(spec.value), cell(spec.help));
+        writeln!(rows, "| `{}` | {} | {value} | {help} |", spec.name, codes(&spec.aliases))
+            .expect("memory");
     }
     rows
 }
 
-/// Describes the accepted values in a few words.
-fn taken(values: Values) -> String {
-    match values {
-        Values::Switch => "0, 1".to_owned(),
-        Values::Number => "any number".to_owned(),
-        Values::Words(words) => words.join(", "),
-        Values::Direct => "any, with direct=1 or a target".to_owned(),
-    }
-}
-
-fn without_effect() -> String {
-    let mut rows = String::from(
-        "| option | values | it has no effect because | instead of other values |\n|---|---|---|---|\n",
-    );
-    for option in WITHOUT_EFFECT {
-        let row = format!(
-            "| `{}` | {} | {} | {} |",
-            option.name,
-            taken(option.values),
-            option.because,
-            option.instead
-        );
+fn other(treatment: Treatment) -> String {
+    let mut rows = String::from(match treatment {
+        Treatment::WithoutEffect => {
+            "| options | values | they have no effect because | instead of other values |\n|---|---|---|---|\n"
+        }
+        Treatment::WithWarning => {
+            "| options | values without a warning | they are ignored because |\n|---|---|---|\n"
+        }
+        Treatment::Absent => "| options | accepted as off | instead |\n|---|---|---|\n",
+        Treatment::AbsentForRun => "| options | instead |\n|---|---|\n",
+    });
+    for other in others::all().filter(|other| other.treatment == treatment) {
+        let (names, values, reason) = (codes(&other.names), other.values, cell(other.reason));
+        let row = match treatment {
+            Treatment::WithoutEffect => {
+                format!("| {names} | {values} | {reason} | {} |", other.instead)
+            }
+            Treatment::WithWarning | Treatment::Absent => {
+                format!("| {names} | {values} | {reason} |")
+            }
+            Treatment::AbsentForRun => format!(
+                "| {} | {reason} |",
+                names.replace('_', "-").replace("`, `", "`, `--").replacen('`', "`--", 1)
+            ),
+        };
         writeln!(rows, "{row}").expect("memory");
-    }
-    rows
-}
-
-fn with_a_warning() -> String {
-    let mut rows = String::from(
-        "| option | values without a warning | it is not heeded because |\n|---|---|---|\n",
-    );
-    for option in UNHEEDED {
-        let silent = option.silent.join(", ");
-        writeln!(rows, "| `{}` | {silent} | {} |", option.name, option.because).expect("memory");
-    }
-    rows
-}
-
-fn absent_table(options: &[(&str, &str)], dashes: &str) -> String {
-    let mut rows = String::from("| option | instead |\n|---|---|\n");
-    for (name, instead) in options {
-        writeln!(rows, "| `{dashes}{name}` | {} |", cell(instead)).expect("memory");
     }
     rows
 }
@@ -107,10 +93,10 @@ fn the_document_lists_what_is_implemented() {
     let bless = std::env::var_os("ADIT_BLESS").is_some();
     for (name, expected) in [
         ("options", supported()),
-        ("without effect", without_effect()),
-        ("with a warning", with_a_warning()),
-        ("absent", absent_table(absent::ABSENT, "")),
-        ("absent for the run", absent_table(absent::ABSENT_FOR_RUN, "--")),
+        ("without effect", other(Treatment::WithoutEffect)),
+        ("with a warning", other(Treatment::WithWarning)),
+        ("absent", other(Treatment::Absent)),
+        ("absent for the run", other(Treatment::AbsentForRun)),
     ] {
         let written = part(&document, name).to_owned();
         if bless {

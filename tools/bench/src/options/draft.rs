@@ -7,9 +7,7 @@ use super::{
     BlockSizes, Disabled, Engine, ExitWhat, JobOptions, LatencyTarget, LogOptions, Sequencer,
     SteadyOf, SteadyState, VerifyKind, VerifyOptions, Workload,
 };
-use super::{
-    CpusPolicy, Distribution, FileOrder, FileService, RandomGenerator, RateProcess, ThinkTime,
-};
+use super::{CpusPolicy, Distribution, FileOrder, FileService, RateProcess, ThinkTime};
 use adit_driver::paths::Durability;
 
 use crate::errors::Tolerance;
@@ -52,7 +50,7 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     random_distribution: PerWay::all(Distribution::Uniform),
     percentage_random: PerWay::all(100),
     norandommap: false,
-    random_generator: RandomGenerator::Permutation,
+    is_lfsr: false,
     randseed: None,
     randrepeat: true,
     size: None,
@@ -278,7 +276,7 @@ impl Draft {
         let is_path = super::targets::may_be_path(job);
         if let Some(name) = self.wants_direct.first().filter(|_| is_cached && is_path) {
             return Err(format!(
-                "{name} matters only through the page cache, where it cannot be heeded; give direct=1"
+                "{name} matters only through the page cache, where it is not supported; give direct=1"
             ));
         }
         Ok(())

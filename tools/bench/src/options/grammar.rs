@@ -40,6 +40,11 @@ pub(crate) fn within_u32(text: &str, base: KbBase, from: u32, to: u32) -> Parsed
     within(text, base, from.into(), to.into()).map(|number| number as u32)
 }
 
+/// Parses an integer; 0 means none.
+pub(crate) fn count(text: &str, base: KbBase) -> Parsed<Option<u64>> {
+    whole(text, base).map(|number| Some(number).filter(|number| *number > 0))
+}
+
 /// Parses a percentage, with or without the sign.
 pub(crate) fn percent(text: &str) -> Parsed<u8> {
     let number = text.strip_suffix('%').unwrap_or(text);

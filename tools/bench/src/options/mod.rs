@@ -4,22 +4,23 @@
 //! resolve to. [`RunOptions`] apply to the whole run. `table` is the only definition of each job option; the
 //! job-file parser, the command line, its help and its completions share it. This module opens no device.
 
-pub(crate) mod absent;
 mod again;
 mod answers;
 mod check;
 pub(crate) mod command_line;
-mod debug;
 #[cfg(test)]
 mod documented;
 pub(crate) mod draft;
-pub(crate) mod effectless;
 pub(crate) mod expression;
 mod grammar;
+pub(crate) mod jobfile;
+pub(crate) mod others;
 mod pattern;
+mod rows;
+mod run;
+mod set;
 pub(crate) mod table;
 pub(crate) mod targets;
-pub(crate) mod unheeded;
 mod values;
 mod workload;
 pub(crate) mod written;
@@ -28,11 +29,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_driver::Target;
 use adit_driver::paths::Durability;
 
 pub(crate) use check::writes;
 pub use command_line::BenchArgs;
+pub use run::RunOptions;
 pub use values::Distribution;
 pub(crate) use values::*;
 
@@ -68,7 +69,7 @@ impl Request {
     /// Returns the ignored options, each once, with the reason.
     pub(crate) fn unheeded(&self) -> BTreeMap<&'static str, &'static str> {
         let of_jobs = self.sections.iter().flat_map(|section| &section.job.unheeded);
-        of_jobs.chain(&self.run.unheeded).copied().collect()
+        of_jobs.copied().chain(self.run.unheeded()).collect()
     }
 
     /// Returns the request with `fresh` as the `randseed` of jobs that have none and set `randrepeat=0`.
@@ -78,72 +79,6 @@ impl Request {
             job.randseed = job.randseed.or((!job.randrepeat).then_some(fresh));
         }
         seeded
-    }
-}
-
-/// Options of the whole run: fio's options that job files may not contain, and our own.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RunOptions {
-    /// `--output-format`, separated by commas; `--minimal` is terse.
-    pub(crate) formats: Vec<OutputFormat>,
-    /// `--output`: the file for the report; standard output by default.
-    pub(crate) output: Option<PathBuf>,
-    /// `--status-interval`: the interval between full reports while jobs run.
-    pub(crate) status_interval: Option<Duration>,
-    /// `--eta`.
-    pub(crate) eta: Eta,
-    /// `--eta-interval`: the time between lines of progress.
-    pub(crate) eta_interval: Duration,
-    /// `--readonly`: refuses jobs that write or trim.
-    pub(crate) readonly: bool,
-    /// `--parse-only`: checks the options and opens nothing.
-    pub(crate) parse_only: bool,
-    /// `--showcmd`: prints the jobs as command lines and exits.
-    pub(crate) showcmd: bool,
-    /// `--allow-destroy`: allows overwriting existing data.
-    pub(crate) allow_destroy: bool,
-    /// `--targets`: runs the jobs on each of these, in turn.
-    pub(crate) targets: Vec<Target>,
-    /// `--rounds`: how many times to repeat everything, interleaved.
-    pub(crate) rounds: u32,
-    /// `--sweep NAME=A,B,C`: runs the jobs with each value of each option.
-    pub(crate) sweep: Vec<Sweep>,
-    /// `--ceiling`: measures the device's maximum in the same run.
-    pub(crate) ceiling: bool,
-    /// `--recover`: recovers a failed controller.
-    pub(crate) recover: bool,
-    /// `--eta-newline`: the time between lines of progress that stay on the terminal.
-    pub(crate) eta_newline: Option<Duration>,
-    /// `--aux-path`: the folder for verify states.
-    pub(crate) aux_path: PathBuf,
-    /// `--debug=random`: prints the seeds.
-    pub(crate) shows_seeds: bool,
-    /// Ignored run options, with reasons.
-    pub(crate) unheeded: Vec<(&'static str, &'static str)>,
-}
-
-impl Default for RunOptions {
-    fn default() -> RunOptions {
-        RunOptions {
-            formats: vec![OutputFormat::Normal],
-            output: None,
-            status_interval: None,
-            eta: Eta::Auto,
-            eta_interval: Duration::from_millis(500),
-            readonly: false,
-            parse_only: false,
-            showcmd: false,
-            allow_destroy: false,
-            targets: Vec::new(),
-            rounds: 1,
-            sweep: Vec::new(),
-            ceiling: false,
-            recover: false,
-            eta_newline: None,
-            aux_path: PathBuf::from("."),
-            shows_seeds: false,
-            unheeded: Vec::new(),
-        }
     }
 }
 
@@ -203,7 +138,8 @@ pub struct JobOptions {
     pub(crate) percentage_random: PerWay<u8>,
     /// `norandommap`: random blocks may repeat before all have been used.
     pub(crate) norandommap: bool,
-    pub(crate) random_generator: RandomGenerator,
+    /// `random_generator=lfsr`: random blocks come once even with `norandommap`.
+    pub(crate) is_lfsr: bool,
     /// `randseed`: overrides `randrepeat`.
     pub(crate) randseed: Option<u64>,
     /// `randrepeat` (`allrandrepeat`): uses the same seed in every run.

@@ -101,17 +101,6 @@ pub enum Distribution {
     ZonedAbs(Vec<(f64, u64)>),
 }
 
-/// `random_generator`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum RandomGenerator {
-    /// The default: a permutation in constant memory, or random numbers with `norandommap`. Also used for fio's
-    /// `tausworthe` and `tausworthe64`.
-    #[default]
-    Permutation,
-    /// A linear feedback shift register, which yields each block once.
-    Lfsr,
-}
-
 /// `ioengine`, for the supported paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Engine {

@@ -1,6 +1,7 @@
 //! Parses workloads: `rw`, block sizes with shares, random distributions.
 
 use super::grammar::{Parsed, fraction, nearest, percent, whole};
+use super::rows::rows;
 use super::{BlockSizes, Distribution, Engine, SteadyOf, SteadyState, Workload};
 use crate::units::KbBase;
 use crate::way::{PerWay, Way};
@@ -254,52 +255,6 @@ const ENGINES: [(&str, Engine); 12] = [
     ("cpp_null", Engine::Null),
 ];
 
-/// fio's engines without a supported path, and the nearest alternative.
-const NO_ENGINES: &[(&str, &str)] = &[
-    ("dfs", "object stores are not measured"),
-    ("rados", "object stores are not measured"),
-    ("ime_psync", "object stores are not measured"),
-    ("ime_psyncv", "object stores are not measured"),
-    ("ime_aio", "object stores are not measured"),
-    ("librpma_apm_client", "networks are not measured"),
-    ("librpma_apm_server", "networks are not measured"),
-    ("librpma_gpspm_client", "networks are not measured"),
-    ("librpma_gpspm_server", "networks are not measured"),
-    ("sg", "take the device's block device with io_uring"),
-    ("splice", "take psync"),
-    ("netsplice", "networks are not measured"),
-    ("net", "networks are not measured"),
-    ("cpuio", "it burns processor time and moves no data; run stress-ng beside"),
-    ("rdma", "networks are not measured"),
-    ("rbd", "take the image mapped as a block device (rbd map) with io_uring"),
-    ("http", "object stores are not measured"),
-    ("gfapi", "take the volume mounted, with io_uring"),
-    ("gfapi_async", "take the volume mounted, with io_uring"),
-    ("libhdfs", "take fio"),
-    ("mtd", "flash without a controller is not measured"),
-    ("e4defrag", "file-system operations are not measured; take fio"),
-    ("falloc", "file-system operations are not measured; take fio"),
-    ("ftruncate", "file-system operations are not measured; take fio"),
-    ("filecreate", "file-system operations are not measured; take fio"),
-    ("filestat", "file-system operations are not measured; take fio"),
-    ("filedelete", "file-system operations are not measured; take fio"),
-    ("dircreate", "file-system operations are not measured; take fio"),
-    ("dirstat", "file-system operations are not measured; take fio"),
-    ("dirdelete", "file-system operations are not measured; take fio"),
-    ("pmemblk", "take mmap on a file of the memory's file system"),
-    ("libpmem", "take mmap on a file of the memory's file system"),
-    ("dev-dax", "take mmap on a file of the memory's file system"),
-    ("nbd", "take the device attached with nbd-client, with io_uring"),
-    ("libiscsi", "take the target attached by iscsiadm, with io_uring"),
-    ("nfs", "take the share mounted, with io_uring"),
-    ("exec", "run the command beside, from a shell"),
-    ("libzbc", "zoned devices are not driven"),
-    ("libcufile", "take io_uring, or a vfio: target"),
-    ("libblkio", "take a vfio: or io_uring target for the same device"),
-    ("xnvme", "take a vfio: target for the same device"),
-    ("solarisaio", "take io_uring"),
-];
-
 /// Returns the supported engines, each with its target scheme.
 pub(crate) fn engines() -> impl Iterator<Item = (&'static str, &'static str)> {
     ENGINES.iter().map(|(name, engine)| {
@@ -324,7 +279,10 @@ pub(crate) fn engine(text: &str) -> Parsed<Engine> {
             "'{text}' is a plugin of fio; name the device as in filename=vfio:0000:01:00.0 instead"
         ));
     }
-    if let Some((_, instead)) = NO_ENGINES.iter().find(|(name, _)| *name == text) {
+    let mut absent = rows(include_str!("engines.txt"));
+    if let Some((_, [_, instead])) =
+        absent.find(|(_, [names, _])| names.split(' ').any(|name| name == text))
+    {
         return Err(format!("there is no engine '{text}' here; {instead}"));
     }
     let names = ENGINES.iter().map(|(name, _)| *name);

@@ -5,7 +5,7 @@ use std::fmt;
 use super::draft::Draft;
 use super::grammar::nearest;
 use super::table::{self, Kind};
-use super::{Section, absent, effectless, unheeded};
+use super::{Section, others};
 use crate::failure::{Failure, Result};
 
 /// Where an option is written.
@@ -98,9 +98,8 @@ pub(crate) fn canonical(name: &str) -> String {
 
 fn is_switch(name: &str) -> bool {
     let name = canonical(name);
-    let is_effectless =
-        effectless::find(&name).is_some_and(|option| option.values == effectless::Values::Switch);
-    is_effectless || table::find(&name).is_some_and(|spec| spec.is_switch())
+    others::find(&name).is_some_and(|other| other.kind() == Kind::Switch)
+        || table::find(&name).is_some_and(|spec| spec.is_switch())
 }
 
 /// Applies an option by name; `None` is no value.
@@ -122,22 +121,9 @@ pub(crate) fn set(
             (None, Kind::Optional) => "",
             (None, _) => "1",
         };
-        return (spec.set)(draft, value);
+        return super::set::set(draft, spec.name, value);
     }
-    if let Some(option) = effectless::find(name) {
-        return option.take(draft, value.unwrap_or("1"));
-    }
-    if let Some(option) = unheeded::find(name) {
-        option.take(draft, value.unwrap_or("1"));
-        return Ok(());
-    }
-    if absent::is_off(name, value) {
-        return Ok(());
-    }
-    match absent::find(name) {
-        Some(instead) => Err(format!("fio has this option, adit does not: {instead}")),
-        None => Err(unknown(name)),
-    }
+    others::find(name).ok_or_else(|| unknown(name))?.take(draft, name, value)
 }
 
 /// Returns the message for an unknown option.
@@ -148,7 +134,7 @@ pub(crate) fn unknown(name: &str) -> String {
 /// Returns the message for an unknown option where other names also exist.
 pub(crate) fn unknown_beside<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
     let names =
-        table::options().flat_map(|spec| std::iter::once(&spec.name).chain(spec.aliases).copied());
+        table::options().flat_map(|spec| std::iter::once(&spec.name).chain(&spec.aliases).copied());
     match nearest(name, names.chain(others)) {
         Some(meant) => format!("there is no such option; did you mean '{meant}'?"),
         None => "there is no such option; 'adit bench --help' lists them".to_owned(),

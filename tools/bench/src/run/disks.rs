@@ -23,18 +23,8 @@ pub(super) struct Disks {
     before: BTreeMap<String, (PathBuf, Counters)>,
 }
 
-/// The kernel's counters of a disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counters {
-    reads: u64,
-    read_merges: u64,
-    read_ms: u64,
-    writes: u64,
-    write_merges: u64,
-    write_ms: u64,
-    busy_ms: u64,
-    queue_ms: u64,
-}
+/// A disk's counters, in the kernel's order.
+type Counters = [u64; 11];
 
 impl Disks {
     /// Finds the disks under `targets`. Controllers of the driver, passthrough devices and file systems without
@@ -55,7 +45,7 @@ impl Disks {
         let named = paths.filter_map(|path| {
             let name = path.file_name()?.to_str()?.replace('!', "/");
             let stat = path.join("stat");
-            Some((name, (stat.clone(), Counters::read(&stat)?)))
+            Some((name, (stat.clone(), read(&stat)?)))
         });
         Disks { start: Instant::now(), before: named.collect() }
     }
@@ -64,59 +54,30 @@ impl Disks {
     pub(super) fn outcome(&self) -> Vec<DiskOutcome> {
         let took = self.start.elapsed();
         let of = |(name, (stat, before)): (&String, &(PathBuf, Counters))| {
-            Some(Counters::read(stat)?.since(before, name, took))
+            Some(outcome_of(&read(stat)?, before, name, took))
         };
         self.before.iter().filter_map(of).collect()
     }
 }
 
-impl Counters {
-    /// Reads the counters from a `stat` file; `None` if it is missing or malformed.
-    fn read(stat: &Path) -> Option<Counters> {
-        let text = fs::read_to_string(stat).ok()?;
-        let fields: Option<Vec<u64>> =
-            text.split_whitespace().map(|word| word.parse().ok()).collect();
-        let [
-            reads,
-            read_merges,
-            _,
-            read_ms,
-            writes,
-            write_merges,
-            _,
-            write_ms,
-            _,
-            busy_ms,
-            queue_ms,
-            ..,
-        ] = fields?[..]
-        else {
-            return None;
-        };
-        Some(Counters {
-            reads,
-            read_merges,
-            read_ms,
-            writes,
-            write_merges,
-            write_ms,
-            busy_ms,
-            queue_ms,
-        })
-    }
+fn read(stat: &Path) -> Option<Counters> {
+    let text = fs::read_to_string(stat).ok()?;
+    let mut words = text.split_whitespace().map(|word| word.parse().ok());
+    let fields: Vec<u64> = words.by_ref().take(11).collect::<Option<_>>()?;
+    fields.try_into().ok()
+}
 
-    fn since(&self, before: &Counters, name: &str, took: Duration) -> DiskOutcome {
-        // A counter may wrap, and a device may have been replugged.
-        let more = |of: fn(&Counters) -> u64| of(self).saturating_sub(of(before));
-        let busy = more(|counters| counters.busy_ms) as f64;
-        DiskOutcome {
-            name: name.to_owned(),
-            ios: [more(|counters| counters.reads), more(|counters| counters.writes)],
-            merges: [more(|counters| counters.read_merges), more(|counters| counters.write_merges)],
-            ms: [more(|counters| counters.read_ms), more(|counters| counters.write_ms)],
-            queue_ms: more(|counters| counters.queue_ms),
-            busy_percent: (busy * 100.0 / (took.as_secs_f64() * 1e3).max(1.0)).min(100.0),
-        }
+fn outcome_of(now: &Counters, before: &Counters, name: &str, took: Duration) -> DiskOutcome {
+    // A counter may wrap, and a device may have been replugged.
+    let more = |field: usize| now[field].saturating_sub(before[field]);
+    let reads_and_writes = |field: usize| [more(field), more(field + 4)];
+    DiskOutcome {
+        name: name.to_owned(),
+        ios: reads_and_writes(0),
+        merges: reads_and_writes(1),
+        ms: reads_and_writes(3),
+        queue_ms: more(10),
+        busy_percent: (more(9) as f64 * 100.0 / (took.as_secs_f64() * 1e3).max(1.0)).min(100.0),
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Bench;
+use super::comparison::single;
 use crate::failure::{Failure, Result};
 use crate::options::{Eta, LogOptions, Request, Section, ThinkTime};
 use crate::outcome::RunOutcome;
@@ -133,14 +134,10 @@ impl Ceiling {
 
 /// Returns a request that runs only `section`'s I/Os, as fast as possible.
 fn at_depth(request: &Request, section: &Section, depth: u32) -> Request {
-    let mut request = request.clone();
+    let mut request = single(request);
     let mut section = section.clone();
     unlimited(&mut section, depth);
     request.sections = vec![section];
-    request.run.targets.clear();
-    request.run.sweep.clear();
-    request.run.rounds = 1;
-    request.run.ceiling = false;
     request.run.status_interval = None;
     request.run.eta = Eta::Never;
     request

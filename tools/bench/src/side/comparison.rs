@@ -1,16 +1,16 @@
 //! Runs jobs on several targets and with several option values, over several rounds.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Bench;
 use super::ceiling::{self, Ceiling};
 use super::figures::{self, Entry};
 use super::schedule::{Slot, combinations, schedule};
-use super::summary::{self, Point, sweep_text};
+use super::summary::{self, Point, object, sweep_text};
 use crate::failure::{Failure, Result};
-use crate::options::{Request, Section};
+use crate::options::Request;
 use crate::outcome::{RunOutcome, Warning};
-use crate::report::utc;
+use crate::report::{job_json, utc};
 
 /// All measurements and their summary.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) fn run(request: &Request, bench: &mut Bench<'_>) -> Result<Comparison
     let variants = variants(request);
     let requests = variants
         .iter()
-        .map(|sweep| with_values(request, sweep, bench.set))
+        .map(|sweep| with_values(request, sweep))
         .collect::<Result<Vec<Request>>>()?;
     let targets = request.run.targets.len().max(1);
     let slots = schedule(request.run.rounds.max(1) as usize, variants.len(), targets);
@@ -53,9 +53,9 @@ pub(crate) fn run(request: &Request, bench: &mut Bench<'_>) -> Result<Comparison
     for (done, slot) in slots.iter().enumerate() {
         let sweep = &variants[slot.variant];
         (bench.progress)(&comparison.line(slot, sweep, done, slots.len()));
-        let one = on_target(&requests[slot.variant], slot.target);
+        let one = on_target(&requests[slot.variant], slot.target)?;
         match (bench.run_one)(&one) {
-            Ok(outcome) => comparison.add(slot, sweep, &outcome, bench)?,
+            Ok(outcome) => comparison.add(slot, sweep, &outcome),
             Err(failure) if done == 0 => return Err(failure),
             Err(failure) => comparison.failure = Some(failure),
         }
@@ -102,13 +102,7 @@ impl Comparison {
     }
 
     /// Keeps a run's results.
-    fn add(
-        &mut self,
-        slot: &Slot,
-        sweep: &[(String, String)],
-        outcome: &RunOutcome,
-        bench: &Bench<'_>,
-    ) -> Result<()> {
+    fn add(&mut self, slot: &Slot, sweep: &[(String, String)], outcome: &RunOutcome) {
         self.interrupted = outcome.interrupted;
         self.unix_ms = outcome.unix_ms;
         let target = self.target_name(slot.target).to_owned();
@@ -123,10 +117,13 @@ impl Comparison {
             }
         }
         for job in &outcome.jobs {
-            let mut entry = (bench.job_json)(outcome, job);
-            label(&mut entry, slot.round + 1, sweep, &target, &job.target)?;
-            self.jobs.push(entry);
             let round = slot.round + 1;
+            let mut entry = job_json(outcome, job);
+            let on = if target.is_empty() { &job.target } else { &target };
+            entry["adit"]["round"] = round.into();
+            entry["adit"]["target"] = on.as_str().into();
+            entry["adit"]["sweep"] = object(sweep);
+            self.jobs.push(entry);
             if let (Some(failure), None) = (&job.failure, &self.failure) {
                 let name = &job.section.job.name;
                 let first = &failure.first;
@@ -134,7 +131,6 @@ impl Comparison {
                 self.failure = Some(Failure::failed(message));
             }
         }
-        Ok(())
     }
 
     fn entries(&self) -> Result<Vec<Entry>> {
@@ -152,7 +148,7 @@ impl Comparison {
         let entries = self.entries()?;
         for target in 0..self.targets.len().max(1) {
             let name = self.target_name(target).to_owned();
-            let one = on_target(request, target);
+            let one = on_target(request, target)?;
             let mut ceiling = match ceiling::measure(&one, bench) {
                 Ok(ceiling) => ceiling,
                 Err(failure) => {
@@ -184,14 +180,12 @@ impl Comparison {
 
     /// Returns a report of all runs in fio's format, with `ours` under `adit`.
     fn report_json(&self, ours: Value) -> Value {
-        let global: Map<String, Value> =
-            self.global.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
         let mut report = json!({
             "fio version": concat!("adit-", env!("CARGO_PKG_VERSION")),
             "timestamp": self.unix_ms / 1000,
             "timestamp_ms": self.unix_ms,
             "time": utc(self.unix_ms / 1000),
-            "global options": global,
+            "global options": object(&self.global),
             "jobs": self.jobs,
             "disk_util": [],
         });
@@ -223,28 +217,6 @@ pub(crate) fn json(comparison: &Comparison) -> Value {
     }))
 }
 
-/// Adds round, sweep and target to a job's entry.
-fn label(
-    entry: &mut Value,
-    round: usize,
-    sweep: &[(String, String)],
-    target: &str,
-    own: &str,
-) -> Result<()> {
-    let Some(entry) = entry.as_object_mut() else {
-        return Err(Failure::failed(
-            "a job's report is no object; this is a defect of this program",
-        ));
-    };
-    let ours = entry.entry("adit").or_insert_with(|| json!({}));
-    let sweep: Map<String, Value> =
-        sweep.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
-    ours["round"] = round.into();
-    ours["target"] = if target.is_empty() { own } else { target }.into();
-    ours["sweep"] = sweep.into();
-    Ok(())
-}
-
 fn variants(request: &Request) -> Vec<Vec<(String, String)>> {
     let values = request.run.sweep.iter().map(|sweep| {
         sweep.values.iter().map(|value| (sweep.option.clone(), value.clone())).collect()
@@ -253,45 +225,37 @@ fn variants(request: &Request) -> Vec<Vec<(String, String)>> {
 }
 
 /// Sets a sweep's values in all jobs of the request.
-fn with_values(
-    request: &Request,
-    sweep: &[(String, String)],
-    set: &dyn Fn(&mut Section, &str, &str) -> std::result::Result<(), String>,
-) -> Result<Request> {
+fn with_values(request: &Request, sweep: &[(String, String)]) -> Result<Request> {
     let mut request = request.clone();
     for section in &mut request.sections {
         for (name, value) in sweep {
-            set(section, name, value).map_err(|why| {
+            *section = section.with(name, value).map_err(|why| {
                 Failure::usage(format!("--sweep {name}: '{value}' cannot be set: {why}"))
             })?;
-            give(section, name, value);
         }
     }
     Ok(request)
 }
 
 /// Returns the request for one of its targets, as a single run.
-fn on_target(request: &Request, target: usize) -> Request {
+fn on_target(request: &Request, target: usize) -> Result<Request> {
+    let mut one = single(request);
+    let Some(target) = request.run.targets.get(target) else { return Ok(one) };
+    // An unescaped colon would separate file names.
+    let filename = target.to_string().replace(':', "\\:");
+    for section in &mut one.sections {
+        section.job.directory = None;
+        *section = section.with("filename", &filename).map_err(Failure::usage)?;
+    }
+    Ok(one)
+}
+
+/// Returns the request without targets, sweeps, rounds and ceilings.
+pub(super) fn single(request: &Request) -> Request {
     let mut one = request.clone();
     one.run.targets.clear();
     one.run.sweep.clear();
     one.run.rounds = 1;
     one.run.ceiling = false;
-    let Some(target) = request.run.targets.get(target) else { return one };
-    for section in &mut one.sections {
-        let target = target.to_string();
-        // An unescaped colon would separate file names.
-        give(section, "filename", &target.replace(':', "\\:"));
-        section.job.filename = vec![target];
-        section.job.directory = None;
-    }
     one
-}
-
-/// Records an option as if it had been written for this job.
-fn give(section: &mut Section, name: &str, value: &str) {
-    match section.given.iter_mut().find(|(given, _)| given == name) {
-        Some((_, given)) => *given = value.to_owned(),
-        None => section.given.push((name.to_owned(), value.to_owned())),
-    }
 }

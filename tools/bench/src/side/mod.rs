@@ -23,10 +23,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use serde_json::Value;
-
-use super::options::{Request, Section};
-use super::outcome::{JobOutcome, RunOutcome};
+use super::options::Request;
+use super::outcome::RunOutcome;
 use crate::failure::Result;
 
 pub(crate) use compare::{CompareArgs, compare};
@@ -38,10 +36,6 @@ pub(crate) use table::table;
 pub(crate) struct Bench<'a> {
     /// Runs a request without targets, sweeps and rounds.
     pub(crate) run_one: &'a mut dyn FnMut(&Request) -> Result<RunOutcome>,
-    /// Returns a job's entry in the report's JSON, with everything under `adit`.
-    pub(crate) job_json: &'a dyn Fn(&RunOutcome, &JobOutcome) -> Value,
-    /// Sets a job's option by name as a job file would, or returns why it cannot.
-    pub(crate) set: &'a dyn Fn(&mut Section, &str, &str) -> std::result::Result<(), String>,
     /// Reports what is being measured.
     pub(crate) progress: &'a mut dyn FnMut(&str),
 }

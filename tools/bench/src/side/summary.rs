@@ -50,8 +50,6 @@ impl Point {
 
     /// Formats it as JSON.
     pub(super) fn json(&self) -> Value {
-        let sweep: Map<String, Value> =
-            self.sweep.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
         let figures: Map<String, Value> = self
             .figures
             .iter()
@@ -60,7 +58,7 @@ impl Point {
         json!({
             "job": self.job,
             "target": self.target,
-            "sweep": sweep,
+            "sweep": object(&self.sweep),
             "way": self.way.name(),
             "figures": figures,
         })
@@ -71,6 +69,15 @@ impl Figure {
     fn json(&self) -> Value {
         json!({ "value": self.estimate, "ratio": self.ratio })
     }
+}
+
+/// Formats names and values as a JSON object.
+pub(super) fn object(pairs: &[(String, String)]) -> Value {
+    pairs
+        .iter()
+        .map(|(name, value)| (name.clone(), value.as_str().into()))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 /// Formats `iodepth=4 bs=8k`.

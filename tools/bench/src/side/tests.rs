@@ -10,8 +10,8 @@ use super::*;
 use crate::errors::Errors;
 use crate::failure::Failure;
 use crate::measure::{Latency, Levels};
-use crate::options::{JobOptions, RunOptions, Sweep};
-use crate::outcome::{ClockOutcome, JobFailure, Warning, WayOutcome};
+use crate::options::{JobOptions, RunOptions, Section, Sweep};
+use crate::outcome::{ClockOutcome, JobFailure, JobOutcome, Warning, WayOutcome};
 use crate::run::cpu::Cpu;
 use crate::way::{PerWay, Way};
 
@@ -85,27 +85,6 @@ fn job_outcome(section: Section, target: String, ways: PerWay<WayOutcome>) -> Jo
     }
 }
 
-/// Returns the parts of a report's entry that are read.
-fn job_json(_: &RunOutcome, job: &JobOutcome) -> Value {
-    let way = &job.ways[Way::Read];
-    let percentile = |percent| way.lat.percentile_ns(percent);
-    json!({
-        "jobname": job.section.job.name,
-        "read": {
-            "total_ios": way.ios, "iops": way.iops(), "bw_bytes": way.bytes_per_second(),
-            "lat_ns": { "mean": way.lat.mean_ns(), "percentile": { "99.990000": percentile(99.99) } },
-        },
-    })
-}
-
-fn set(section: &mut Section, name: &str, value: &str) -> std::result::Result<(), String> {
-    match name {
-        "iodepth" => section.job.iodepth = value.parse().map_err(|_| "not a number".to_owned())?,
-        _ => return Err("there is no such option".into()),
-    }
-    Ok(())
-}
-
 /// Runs `request` over `device` and logs the runs.
 fn run_over(
     request: &Request,
@@ -117,8 +96,7 @@ fn run_over(
         ran.borrow_mut().push((job.filename.join(":"), job.iodepth));
         device(request)
     };
-    let mut bench =
-        Bench { run_one: &mut run_one, job_json: &job_json, set: &set, progress: &mut |_| {} };
+    let mut bench = Bench { run_one: &mut run_one, progress: &mut |_| {} };
     run(request, &mut bench)
 }
 
@@ -203,7 +181,9 @@ fn a_sweep_of_what_is_no_option_is_the_users_fault() {
     let failure = failure.expect_err("no such option");
     assert_eq!(failure.code(), crate::failure::USAGE);
     assert!(
-        failure.to_string().contains("--sweep depth: '1' cannot be set: there is no such option"),
+        failure
+            .to_string()
+            .contains("--sweep depth: '1' cannot be set: depth: there is no such option"),
         "{failure}"
     );
     assert!(ran.borrow().is_empty(), "nothing runs before all is checked");

@@ -6,7 +6,6 @@
 
 pub(crate) mod distribution;
 mod latest;
-mod lfsr;
 mod map;
 mod order;
 pub(crate) mod permutation;

@@ -8,7 +8,7 @@ use super::places::{Drawn, Places};
 use super::sizes::{Sizes, gcd};
 use super::ways::Ways;
 use super::{Generator, Region, Streams};
-use crate::options::{BlockSizes, Distribution, JobOptions, RandomGenerator, Sequencer};
+use crate::options::{BlockSizes, Distribution, JobOptions, Sequencer};
 use crate::way::{PerWay, Way};
 
 /// Implements [`Generator::new`].
@@ -134,9 +134,7 @@ impl<'a> Plan<'a> {
             return Ok(Places::Drawn { draws: Box::new(self.draws(seed)?), room });
         }
         let units = room / self.unit;
-        let order = Order::new(job.random_generator, units, seed).ok_or_else(|| {
-            format!("lfsr counts less than {units} blocks: use random_generator=tausworthe64")
-        })?;
+        let order = Order::new(units, seed);
         if self.has_one_size() && self.has_no_sequences() {
             return Ok(Places::Once { order, bytes: self.unit });
         }
@@ -147,7 +145,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns whether each place comes once. fio calls this a random map; it excludes other distributions and
-    /// alignments. A shift register needs no map.
+    /// alignments.
     fn has_map(&self) -> bool {
         let job = self.job;
         let is_plain = |way: &Way| {
@@ -155,7 +153,7 @@ impl<'a> Plan<'a> {
             job.random_distribution[*way] == Distribution::Uniform
                 && align.is_none_or(|align| align == self.sizes[*way].min())
         };
-        let is_wanted = !job.norandommap || job.random_generator == RandomGenerator::Lfsr;
+        let is_wanted = !job.norandommap || job.is_lfsr;
         is_wanted && self.used.iter().all(is_plain)
     }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::sample::{job, verify, workload};
 use super::*;
-use crate::options::{BlockSizes, Distribution, RandomGenerator, Sequencer, VerifyKind};
+use crate::options::{BlockSizes, Distribution, Sequencer, VerifyKind};
 
 const LBA: u32 = 512;
 const REGION: Region = Region { start: 1 << 20, bytes: 64 << 10 };
@@ -79,7 +79,7 @@ prop_compose! {
         job.random_distribution = PerWay::all(distribution);
         job.blockalign = PerWay::all(align);
         job.norandommap = norandommap;
-        job.random_generator = if lfsr { RandomGenerator::Lfsr } else { RandomGenerator::Permutation };
+        job.is_lfsr = lfsr;
         job.rw_sequencer = if identical { Sequencer::Identical } else { Sequencer::Sequential };
         job.percentage_random = PerWay::all(random_percent);
         job.rwmixread = rwmixread;
@@ -165,7 +165,7 @@ proptest! {
         let mut job = JobOptions { bs: PerWay([reads, writes.clone(), writes]), ..of(rw) };
         job.rw.step = if runs { 4 } else { 0 };
         job.percentage_random = PerWay::all(random_percent);
-        job.random_generator = if lfsr { RandomGenerator::Lfsr } else { RandomGenerator::Permutation };
+        job.is_lfsr = lfsr;
         let mut generator = Generator::new(&job, REGION, LBA, seed).expect("a plan");
         for _ in 0..2 {
             let moved = touched(&steps(&mut generator));

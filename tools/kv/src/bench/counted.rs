@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_bench::Latency;
 
 /// All counts of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Counted {
     /// Gets, found or not.
     pub(super) get: Way,
@@ -22,7 +22,7 @@ pub(super) struct Counted {
 }
 
 /// The counts of one direction.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Way {
     /// Bytes of objects.
     pub(super) bytes: u64,
@@ -33,7 +33,7 @@ pub(super) struct Way {
 }
 
 /// The counts of a trace.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Replayed {
     /// Requests of the trace.
     pub(super) requests: u64,
@@ -46,7 +46,7 @@ pub(super) struct Replayed {
 }
 
 /// The counts of restored layers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Restored {
     /// Restored layers of sequences.
     pub(super) layers: u64,
@@ -54,25 +54,7 @@ pub(super) struct Restored {
     pub(super) latency: Latency,
 }
 
-impl Counted {
-    /// Creates empty counts.
-    pub(super) fn new() -> Counted {
-        Counted {
-            get: Way::new(),
-            put: Way::new(),
-            misses: 0,
-            declined: 0,
-            replayed: None,
-            restored: None,
-        }
-    }
-}
-
 impl Way {
-    fn new() -> Way {
-        Way { bytes: 0, latency: Latency::new(), took: None }
-    }
-
     /// Counts one object.
     #[inline]
     pub(super) fn record(&mut self, bytes: u64, latency: Duration) {
@@ -89,19 +71,5 @@ impl Way {
     /// Returns the number of operations.
     pub(super) fn ops(&self) -> u64 {
         self.latency.count()
-    }
-}
-
-impl Replayed {
-    /// Creates empty counts.
-    pub(super) fn new() -> Replayed {
-        Replayed { requests: 0, references: 0, prefix_hits: 0, latency: Latency::new() }
-    }
-}
-
-impl Restored {
-    /// Creates empty counts.
-    pub(super) fn new() -> Restored {
-        Restored { layers: 0, latency: Latency::new() }
     }
 }

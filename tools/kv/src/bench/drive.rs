@@ -125,7 +125,7 @@ pub(super) fn replay<B: Bed>(
     trace: &[TraceRequest],
     watch: &mut Watch<'_>,
 ) {
-    engine.counted().replayed = Some(Replayed::new());
+    engine.counted().replayed = Some(Replayed::default());
     for (number, request) in (0..).zip(trace) {
         if !watch.goes_on(engine, number, trace.len() as u64) {
             break;

@@ -13,6 +13,7 @@ use super::contents::Contents;
 use super::counted::Counted;
 use super::objects::{self, Objects};
 use crate::failure::{Failure, Result};
+use crate::session::one;
 
 /// The check of an answer, or a description of what is wrong.
 type Judged = std::result::Result<(), String>;
@@ -56,6 +57,8 @@ pub(super) struct Engine<'a, B> {
     batches: Vec<Batch>,
     unused: Vec<usize>,
     in_flight: usize,
+    /// Room for the answers of a poll.
+    answers: Vec<Done>,
     /// Objects read in order to be put.
     modified: Vec<u64>,
     counted: Counted,
@@ -95,8 +98,9 @@ impl<'a, B: Bed> Engine<'a, B> {
             batches: Vec::new(),
             unused: Vec::new(),
             in_flight: 0,
+            answers: Vec::with_capacity(items),
             modified: Vec::new(),
-            counted: Counted::new(),
+            counted: Counted::default(),
             failure: None,
         })
     }
@@ -200,20 +204,11 @@ impl<'a, B: Bed> Engine<'a, B> {
     /// Handles the answers; returns how many there were.
     pub(super) fn turn(&mut self) -> usize {
         let now = self.bed.now();
-        let mut answers = Answers {
-            now,
-            object_bytes: self.object_bytes,
-            contents: &self.contents,
-            objects: &mut self.objects,
-            idle: &mut self.idle,
-            batches: &mut self.batches,
-            unused: &mut self.unused,
-            in_flight: &mut self.in_flight,
-            modified: &mut self.modified,
-            counted: &mut self.counted,
-            failure: &mut self.failure,
-        };
-        self.bed.poll(now, &mut |done| answers.take(done))
+        let mut answers = std::mem::take(&mut self.answers);
+        let moved = self.bed.poll(now, &mut |done| answers.push(done));
+        answers.drain(..).for_each(|done| self.take(now, done));
+        self.answers = answers;
+        moved
     }
 
     /// Handles answers until nothing is in flight.
@@ -222,25 +217,8 @@ impl<'a, B: Bed> Engine<'a, B> {
             self.turn();
         }
     }
-}
 
-/// The parts of an engine that answers change: everything except the store.
-struct Answers<'a> {
-    now: Time,
-    object_bytes: u64,
-    contents: &'a Contents,
-    objects: &'a mut Objects,
-    idle: &'a mut Vec<Buffer>,
-    batches: &'a mut [Batch],
-    unused: &'a mut Vec<usize>,
-    in_flight: &'a mut usize,
-    modified: &'a mut Vec<u64>,
-    counted: &'a mut Counted,
-    failure: &'a mut Option<Failure>,
-}
-
-impl Answers<'_> {
-    fn take(&mut self, done: Done) {
+    fn take(&mut self, now: Time, done: Done) {
         let tag = done.tag as usize;
         let batch = &mut self.batches[tag];
         let (flight, begun) = (batch.flights[done.item as usize], batch.begun);
@@ -249,11 +227,9 @@ impl Answers<'_> {
             batch.flights.clear();
             self.unused.push(tag);
         }
-        *self.in_flight -= 1;
-        let AnyBuffer::One(mut buffer) = done.memory else {
-            panic!("an answer gives the memory back")
-        };
-        let latency = self.now.since(begun);
+        self.in_flight -= 1;
+        let mut buffer = one(done.memory);
+        let latency = now.since(begun);
         let judged = match flight.kind {
             Kind::Put => self.of_put(flight, &done.result, latency),
             Kind::Get | Kind::Modify => self.of_get(flight, &done.result, latency, &buffer),

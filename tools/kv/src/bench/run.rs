@@ -163,10 +163,10 @@ impl Run<'_> {
     /// Puts sequences of KV blocks and restores each layer by layer; with a time limit, repeats until then.
     fn layers(&mut self, count: u64, until: Time) -> Result<(Counted, Option<Failure>)> {
         let mut blocks = Blocks::define(self.session, Blocks::layout(&self.args.model)?)?;
-        let mut counted = Counted::new();
+        let mut counted = Counted::default();
         let length = count.min(SEQUENCE_BLOCKS);
         let sequences = (count / length).max(1);
-        let mut restored = Restored::new();
+        let mut restored = Restored::default();
         let ended = match self.put_sequences(&mut blocks, sequences, length, &mut counted.put) {
             Ok(()) => {
                 let (get, restored) = (&mut counted.get, &mut restored);

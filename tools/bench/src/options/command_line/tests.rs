@@ -1,6 +1,10 @@
+use super::super::run::RUN;
+use super::super::{OutputFormat, Sweep};
 use super::*;
 use crate::options::JobOptions;
 use clap::{CommandFactory, Parser};
+use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Parser)]
 struct Line {
@@ -55,7 +59,7 @@ fn the_command_is_well_formed() {
     Line::command().debug_assert();
     let mut command = Line::command();
     let help = command.render_long_help().to_string();
-    for heading in Group::ALL.map(Group::heading).into_iter().chain([RUN]) {
+    for heading in table::options().map(|spec| spec.heading).chain([RUN]) {
         assert!(help.contains(&format!("\n{heading}:\n")), "{heading}");
     }
     assert!(help.contains("--thread") && !help.contains("--uid"));
@@ -141,7 +145,7 @@ fn what_only_fio_has_says_what_to_use_instead() {
     assert!(refusal(&["--name=x", "--uid=5"]).contains("as with setpriv --reuid"));
     assert!(refusal(&["--name=x", "--bs-unaligned"]).contains("multiple of the LBA"));
     assert!(refusal(&["--name=x", "--server"]).contains("as with ssh"));
-    assert!(refusal(&["--name=x", "--terse-version=5"]).contains("only version 3"));
+    assert!(refusal(&["--name=x", "--terse-version=5"]).contains("possible values: 3"));
     assert!(refusal(&["--name=x", "--iodpeth=5"]).contains("--iodepth"));
     assert!(
         refusal(&["--name=x", "--ioengine=rbd"])
@@ -248,7 +252,7 @@ fn what_is_asked_of_the_run_is_understood() {
     ])
     .run;
     assert_eq!(
-        (run.formats, run.rounds, run.ceiling, run.recover),
+        (run.formats(), run.rounds, run.ceiling, run.recover),
         (vec![OutputFormat::Terse], 3, true, true)
     );
     assert_eq!(

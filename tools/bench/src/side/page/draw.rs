@@ -10,9 +10,6 @@ use super::plots::{Axis, Mark, Plot, Scale, short, tick};
 use crate::human::printable;
 use crate::way::Way;
 
-/// Percentiles with bars.
-const BARS: [(f64, &str); 5] =
-    [(50.0, "p50"), (90.0, "p90"), (99.0, "p99"), (99.9, "p99.9"), (99.99, "p99.99")];
 /// Maximum points of a line, about one per pixel.
 const POINTS_MAX: usize = 600;
 /// Maximum rows of the comparison of paths.
@@ -112,40 +109,6 @@ fn together(rounds: &[&WayFigures]) -> Option<WayFigures> {
         all.merge(&WayFigures { series: Vec::new(), ..(*other).clone() });
     }
     Some(all)
-}
-
-/// Plots a few percentiles as bars.
-pub(super) fn percentiles(panel: &Panel<'_>) -> Option<Drawn> {
-    let known: Vec<(&Line<'_>, WayFigures)> =
-        panel.lines.iter().filter_map(|line| Some((line, together(&line.rounds)?))).collect();
-    let width = 0.8 / known.len().max(1) as f64;
-    let mut marks = Vec::new();
-    for (index, (line, figures)) in known.iter().enumerate() {
-        for (place, (percent, _)) in BARS.iter().enumerate() {
-            let Some(y) = figures.percentile(*percent) else { continue };
-            let left = place as f64 - 0.4 + index as f64 * width;
-            // A gap separates bars of like colours.
-            marks.push(Mark::Bar { colour: line.colour, x: (left, left + width * 0.92), y });
-        }
-    }
-    if marks.is_empty() {
-        return None;
-    }
-    let heights = marks.iter().filter_map(|mark| match mark {
-        Mark::Bar { y, .. } => Some(*y),
-        _ => None,
-    });
-    let mut y = Axis::log("latency, logarithmic", heights.clone(), &|ns| tick(Metric::P99, ns));
-    // Bars begin below the shortest, so that it is visible.
-    let least = heights.fold(f64::MAX, f64::min);
-    y.ends.0 = (least * 0.5).log10();
-    let x = Axis::places("", BARS.iter().map(|(_, name)| (*name).to_owned()));
-    Some(drawn(
-        panel,
-        legend(&panel.lines),
-        "Percentiles of latencies",
-        Plot { x, y, marks, rows: None },
-    ))
 }
 
 /// Returns seconds and rates of a round.

@@ -276,7 +276,6 @@ fn swept(data: &Data) -> Result<String> {
 fn by_panel(data: &Data) -> Result<String> {
     let panels = data.panels();
     let distributions = panels.iter().filter_map(draw::distribution).collect();
-    let percentiles = panels.iter().filter_map(draw::percentiles).collect();
     let rates = [Metric::Iops, Metric::Bandwidth].map(|metric| {
         panels.iter().filter_map(|panel| draw::over_time(panel, metric)).collect::<Vec<_>>()
     });
@@ -284,7 +283,6 @@ fn by_panel(data: &Data) -> Result<String> {
     let nines =
         "Each mark upwards is one nine more: the slowest in ten, in a hundred, in a thousand.";
     Ok(section("Latency distribution", nines, distributions)?
-        + &section("Latency percentiles", "", percentiles)?
         + &section("IOPS over time", "", iops)?
         + &section("Bandwidth over time", "", bandwidth)?)
 }
@@ -379,8 +377,7 @@ mod tests {
     #[test]
     fn only_what_was_measured_is_drawn() {
         let page = page_of(&[report(&[1000.0], 2.0)]);
-        for heading in ["Summary", "Paths compared", "Latency distribution", "Latency percentiles"]
-        {
+        for heading in ["Summary", "Paths compared", "Latency distribution"] {
             assert!(page.contains(&format!("<h2>{heading}</h2>")), "{heading}");
         }
         for heading in ["IOPS over time", "Queue depth"] {

@@ -176,15 +176,6 @@ pub(super) enum Mark {
         /// Opacity, up to 1.
         strength: f64,
     },
-    /// A bar from the bottom.
-    Bar {
-        /// Index of its colour.
-        colour: usize,
-        /// Left and right end.
-        x: (f64, f64),
-        /// Height.
-        y: f64,
-    },
     /// A dot with a horizontal interval.
     Whisker {
         /// Index of its colour.
@@ -277,11 +268,6 @@ impl Plot {
                 let dots: Vec<_> = points.iter().filter(|_| *dots).map(dot).collect();
                 let line = PathElement::new(points, colour.stroke_width(4)).into_dyn();
                 std::iter::once(line).chain(dots).collect()
-            }
-            Mark::Bar { colour, x, y } => {
-                let (left, top) = at((x.0, *y));
-                let corners = [(left, bottom), (self.x.scale.position(x.1), top)];
-                vec![Rectangle::new(corners, PALETTE[colour % COLOURS].filled()).into_dyn()]
             }
             Mark::Whisker { colour, at: (x, y), within } => {
                 let colour = PALETTE[colour % COLOURS];

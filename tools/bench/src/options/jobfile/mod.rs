@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 pub use expand::Surroundings;
 pub(crate) use expand::keywords;
 
-use super::options::written::{Place, Written, WrittenSection};
+use super::written::{Place, Written, WrittenSection};
 use crate::failure::{Failure, Result};
 
 /// Maximum depth of includes.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::options::expression::evaluate;
+use super::super::expression::evaluate;
 use crate::units::{KbBase, byte_unit};
 
 /// The values variables and words expand to.

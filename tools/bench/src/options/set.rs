@@ -1,0 +1,479 @@
+//! Parses and stores the value of each supported option.
+
+use adit_driver::paths::Durability;
+use nix::errno::Errno;
+
+use super::draft::Draft;
+use super::grammar::{
+    MS, Parsed, SECOND, US, count, fraction, numbers, per_way, percent, size, switch, time, times,
+    whole, within, within_u32, word,
+};
+use super::{
+    CpusPolicy, Disabled, ExitWhat, FileOrder, FileService, Pattern, RateProcess, Sequencer,
+    VerifyKind, WindowValue, pattern, targets, workload,
+};
+use crate::errors::Tolerance;
+use crate::units::KbBase;
+
+/// The longest queue NVMe allows, in entries.
+const DEPTH_MAX: u32 = 65_535;
+
+/// Sets a supported option.
+///
+/// # Errors
+/// A sentence without the option's name.
+pub(crate) fn set(draft: &mut Draft, name: &str, text: &str) -> Parsed<()> {
+    let groups = [place, work, amount, depth, timing, data, verification, failures, reports];
+    for group in groups {
+        if group(draft, name, text)? {
+            return Ok(());
+        }
+    }
+    Err(super::written::unknown(name))
+}
+
+// Each of the following sets the options of its group and returns whether `name` is one of them.
+
+fn place(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
+    let (job, base) = (&mut draft.job, draft.kb_base);
+    match name {
+        "name" => job.name = job_name(text)?,
+        "description" => job.description = Some(text.to_owned()),
+        "filename" => job.filename = targets::split(text)?,
+        "directory" => job.directory = Some(text.replace("\\:", ":").into()),
+        "filename_format" => job.filename_format = filename_format(text)?,
+        "nrfiles" => job.nrfiles = within_u32(text, base, 1, 65536)?,
+        "file_service_type" => job.file_service = file_service_type(text, base)?,
+        "filesize" => draft.file_bytes = Some(filesize(text, base)?),
+        "ioengine" => job.ioengine = workload::engine(text)?,
+        "direct" => job.direct = switch(text)?,
+        "buffered" => job.direct = !switch(text)?,
+        "invalidate" => job.invalidate = switch(text)?,
+        "hipri" => job.hipri = switch(text)?,
+        "fixedbufs" => job.fixedbufs = switch(text)?,
+        "unlink" => job.unlink = switch(text)?,
+        "allow_file_create" => job.allow_file_create = switch(text)?,
+        "fallocate" => job.fallocate = fallocate(text)?,
+        "create_only" => job.create_only = switch(text)?,
+        "overwrite" => job.overwrite = switch(text)?,
+        "kb_base" => {
+            draft.kb_base = word(text, &[("1024", KbBase::Binary), ("1000", KbBase::Decimal)])?;
+        }
+        "cpus_allowed" => job.cpus_allowed = Some(numbers(text, "cores")?),
+        "cpus_allowed_policy" => {
+            let words = [("shared", CpusPolicy::Shared), ("split", CpusPolicy::Split)];
+            job.cpus_allowed_policy = word(text, &words)?;
+        }
+        "numa_cpu_nodes" if text == "all" => job.numa_cpu_nodes = None,
+        "numa_cpu_nodes" => job.numa_cpu_nodes = Some(numbers(text, "nodes")?),
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn work(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
+    let (job, base) = (&mut draft.job, draft.kb_base);
+    match name {
+        "rw" => job.rw = workload::rw(text, base)?,
+        "rw_sequencer" => {
+            let words =
+                [("sequential", Sequencer::Sequential), ("identical", Sequencer::Identical)];
+            job.rw_sequencer = word(text, &words)?;
+        }
+        "rwmixread" => draft.mix_read = Some(percent(text)?),
+        "rwmixwrite" => draft.mix_write = Some(percent(text)?),
+        "bs" => per_way(text, &mut job.bs, |part| workload::block(part, base))?,
+        // As in fio, `/` also separates the ways.
+        "bsrange" => {
+            let text = text.replace('/', ",");
+            per_way(&text, &mut job.bs, |part| workload::block_range(part, base))?;
+        }
+        "bssplit" => per_way(text, &mut job.bs, |part| workload::block_split(part, base))?,
+        "blockalign" => {
+            let align = |part: &str| workload::block_bytes(part, base).map(Some);
+            per_way(text, &mut job.blockalign, align)?;
+        }
+        "random_distribution" => {
+            workload::distributions(text, &mut job.random_distribution, base)?;
+        }
+        "percentage_random" => per_way(text, &mut job.percentage_random, percent)?,
+        "norandommap" => job.norandommap = switch(text)?,
+        "random_generator" => {
+            let words = [("tausworthe", false), ("tausworthe64", false), ("lfsr", true)];
+            job.is_lfsr = word(text, &words)?;
+        }
+        "randseed" => job.randseed = Some(whole(text, KbBase::Binary)?),
+        "randrepeat" => job.randrepeat = switch(text)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn amount(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
+    let (job, base) = (&mut draft.job, draft.kb_base);
+    match name {
+        "size" => job.size = Some(size(text, base)?),
+        "io_size" => job.io_size = Some(size(text, base)?),
+        "offset" => job.offset = size(text, base)?,
+        "offset_increment" => job.offset_increment = size(text, base)?,
+        "number_ios" => job.number_ios = count(text, base)?,
+        "loops" => job.loops = within_u32(text, base, 1, u32::MAX)?,
+        "fill_device" => job.fill_device = switch(text)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn depth(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
+    let (job, base) = (&mut draft.job, draft.kb_base);
+    let up_to_max = |from| within_u32(text, base, from, DEPTH_MAX);
+    let above_zero = |number: u32| Some(number).filter(|number| *number > 0);
+    match name {
+        "iodepth" => job.iodepth = up_to_max(1)?,
+        "iodepth_batch" => {
+            job.iodepth_batch = Some(above_zero(up_to_max(0)?).unwrap_or(DEPTH_MAX));
+        }
+        "iodepth_batch_complete_min" => job.iodepth_batch_complete_min = up_to_max(0)?,
+        "iodepth_batch_complete_max" => {
+            job.iodepth_batch_complete_max = above_zero(up_to_max(0)?);
+        }
+        "iodepth_low" => job.iodepth_low = above_zero(up_to_max(0)?),
+        "serialize_overlap" => job.serialize_overlap = switch(text)?,
+        "numjobs" => job.numjobs = within_u32(text, base, 1, 4096)?,
+        "group_reporting" => job.group_reporting = switch(text)?,
+        "new_group" => job.new_group = switch(text)?,
+        "stonewall" => job.stonewall = switch(text)?,
+        "exitall" => job.exitall = switch(text)?,
+        "exitall_on_error" => job.exitall_on_error = switch(text)?,
+        "exit_what" => {
+            let words = [
+                ("group", ExitWhat::Group),
+                ("stonewall", ExitWhat::Stonewall),
+                ("all", ExitWhat::All),
+            ];
+            job.exit_what = word(text, &words)?;
+        }
+        "wait_for" => job.wait_for = Some(text.to_owned()),
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn timing(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
+    let (job, base) = (&mut draft.job, draft.kb_base);
+    let (latency, steady) = (&mut draft.latency, &mut draft.steady);
+    match name {
+        "runtime" => job.runtime = Some(time(text, SECOND)?).filter(|time| !time.is_zero()),
+        "time_based" => job.time_based = switch(text)?,
+        "startdelay" => job.startdelay = times(text, SECOND)?,
+        "ramp_time" => job.ramp_time = time(text, SECOND)?,
+        "thinktime" => job.thinktime.time = time(text, US)?,
+        "thinktime_spin" => job.thinktime.spin = time(text, US)?,
+        "thinktime_blocks" => {
+            job.thinktime.blocks = Some(within_u32(text, base, 1, u32::MAX)?);
+        }
+        "thinktime_blocks_type" => {
+            job.thinktime.counts_issues = word(text, &[("complete", false), ("issue", true)])?;
+        }
+        "thinktime_iotime" => job.thinktime.iotime = time(text, SECOND)?,
+        "rate" => per_way(text, &mut job.rate, |part| count(part, base))?,
+        "rate_min" => per_way(text, &mut job.rate_min, |part| count(part, base))?,
+        "rate_iops" => per_way(text, &mut job.rate_iops, |part| count(part, base))?,
+        "rate_iops_min" => per_way(text, &mut job.rate_iops_min, |part| count(part, base))?,
+        "rate_process" => {
+            let words = [("linear", RateProcess::Linear), ("poisson", RateProcess::Poisson)];
+            job.rate_process = word(text, &words)?;
+        }
+        "rate_cycle" => job.rate_cycle = time(text, MS)?,
+        "max_latency" => job.max_latency = max_latency(text)?,
+        "latency_target" => latency.target = time(text, US)?,
+        "latency_window" => latency.window = time(text, US)?,
+        "latency_percentile" => latency.percentile = fraction(text, 0.0, 100.0)?,
+        "latency_run" => latency.run = switch(text)?,
+        "steadystate" => {
+            workload::steady_state(text, steady)?;
+            draft.is_steady = true;
+        }
+        "steadystate_duration" => steady.duration = time(text, SECOND)?,
+        "steadystate_ramp_time" => steady.ramp = time(text, SECOND)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn data(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
+    let (job, base) = (&mut draft.job, draft.kb_base);
+    match name {
+        "buffer_pattern" => job.buffer_pattern = Some(buffer_pattern(text)?),
+        "refill_buffers" => job.refill_buffers = switch(text)?,
+        "scramble_buffers" => job.scramble_buffers = switch(text)?,
+        "zero_buffers" => job.zero_buffers = switch(text)?,
+        "buffer_compress_percentage" => job.buffer_compress_percentage = percent(text)?,
+        "buffer_compress_chunk" => job.buffer_compress_chunk = within(text, base, 0, 1 << 30)?,
+        "sync" => {
+            let words = [
+                ("none", Durability::Cached),
+                ("0", Durability::Cached),
+                ("sync", Durability::All),
+                ("1", Durability::All),
+                ("dsync", Durability::Data),
+            ];
+            job.sync = word(text, &words)?;
+        }
+        "fsync" => job.fsync = Some(within_u32(text, base, 0, u32::MAX)?).filter(|n| *n > 0),
+        "fdatasync" => {
+            job.fdatasync = Some(within_u32(text, base, 0, u32::MAX)?).filter(|n| *n > 0);
+        }
+        "end_fsync" => job.end_fsync = switch(text)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn verification(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
+    let (job, base) = (&mut draft.job, draft.kb_base);
+    let options = &mut draft.verify;
+    match name {
+        "verify" => {
+            let kind = verify_kind(text)?;
+            (draft.verifies, draft.is_verify_given) = (kind.is_some(), true);
+            options.kind = kind.unwrap_or(options.kind);
+        }
+        "do_verify" => options.do_verify = switch(text)?,
+        "verify_only" => options.only = switch(text)?,
+        "verify_fatal" => options.fatal = switch(text)?,
+        "verify_backlog" => options.backlog = count(text, base)?,
+        "verify_backlog_batch" => options.backlog_batch = count(text, base)?,
+        "verify_interval" => options.interval = Some(within(text, base, 80, 1 << 30)?),
+        // As in fio, `verify_pattern` alone turns on verification, with headers.
+        "verify_pattern" => {
+            options.pattern = Some(pattern::parse(text)?);
+            draft.verifies |= !draft.is_verify_given;
+        }
+        "verify_state_save" => options.state_save = Some(switch(text)?),
+        "verify_state_load" => options.state_load = switch(text)?,
+        "verify_dump" => options.dump = switch(text)?,
+        "pi_chk" => job.protection.get_or_insert_default().checks = Some(pi_chk(text)?),
+        "apptag" => {
+            job.protection.get_or_insert_default().tag = within(text, base, 0, 0xffff)? as u16;
+        }
+        "apptag_mask" => {
+            job.protection.get_or_insert_default().mask = within(text, base, 0, 0xffff)? as u16;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn failures(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
+    let (job, base) = (&mut draft.job, draft.kb_base);
+    match name {
+        "continue_on_error" => {
+            let words = [
+                ("none", Tolerance::None),
+                ("read", Tolerance::Read),
+                ("write", Tolerance::Write),
+                ("io", Tolerance::Io),
+                ("verify", Tolerance::Verify),
+                ("all", Tolerance::All),
+                ("0", Tolerance::None),
+                ("1", Tolerance::All),
+            ];
+            job.continue_on_error = word(text, &words)?;
+        }
+        "ignore_error" => job.ignore_error = ignore_error(text)?,
+        "retries" => job.retries = Some(within(text, base, 0, 255)? as u8),
+        "io_timeout" => match time(text, SECOND)? {
+            time if time.is_zero() => return Err("it must be at least a microsecond".to_owned()),
+            time => job.io_timeout = Some(time),
+        },
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn reports(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
+    let (job, base) = (&mut draft.job, draft.kb_base);
+    let logs = &mut job.logs;
+    match name {
+        "percentile_list" => job.percentile_list = percentile_list(text)?,
+        "clat_percentiles" => job.clat_percentiles = switch(text)?,
+        "slat_percentiles" => job.slat_percentiles = switch(text)?,
+        "lat_percentiles" => job.lat_percentiles = switch(text)?,
+        "disable_lat" => job.disable.lat = switch(text)?,
+        "disable_clat" => job.disable.clat = switch(text)?,
+        "disable_slat" => job.disable.slat = switch(text)?,
+        "disable_bw_measurement" => job.disable.bw = switch(text)?,
+        "gtod_reduce" => {
+            if switch(text)? {
+                job.disable = Disabled { lat: true, clat: true, slat: true, bw: true };
+            }
+        }
+        "disk_util" => job.disk_util = switch(text)?,
+        "unified_rw_reporting" => job.unified_rw_reporting = unified(text)?,
+        "write_bw_log" => logs.bw = Some(text.into()),
+        "write_iops_log" => logs.iops = Some(text.into()),
+        "write_lat_log" => logs.lat = Some(text.into()),
+        "write_hist_log" => logs.hist = Some(text.into()),
+        "log_avg_msec" => logs.avg = time(text, MS)?,
+        "log_hist_msec" => logs.hist_every = time(text, MS)?,
+        "log_hist_coarseness" => logs.hist_coarseness = within(text, base, 0, 6)? as u8,
+        "log_window_value" => {
+            let words = [
+                ("avg", WindowValue::Average),
+                ("max", WindowValue::Maximum),
+                ("both", WindowValue::Both),
+                ("0", WindowValue::Average),
+                ("1", WindowValue::Maximum),
+            ];
+            logs.window = word(text, &words)?;
+        }
+        "log_offset" => logs.offset = switch(text)?,
+        "log_prio" => logs.prio = switch(text)?,
+        "log_issue_time" => logs.issue_time = switch(text)?,
+        "log_unix_epoch" => logs.unix_epoch = switch(text)?,
+        "per_job_logs" => logs.shared = !switch(text)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn job_name(text: &str) -> Parsed<String> {
+    if text.eq_ignore_ascii_case("global") {
+        return Err(
+            "a job cannot be called global, which means defaults; choose another name".into()
+        );
+    }
+    Ok(text.to_owned())
+}
+
+fn filename_format(text: &str) -> Parsed<String> {
+    if text.is_empty() {
+        return Err("it names no file; write it as in $jobname.$jobnum.$filenum".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn file_service_type(text: &str, base: KbBase) -> Parsed<FileService> {
+    let (name, ios) = text.split_once(':').unwrap_or((text, "1"));
+    if ["zipf", "pareto", "normal", "gauss"].contains(&name) {
+        return Err(format!(
+            "'{name}' is not supported for files; use random, or jobs with shares"
+        ));
+    }
+    let words = [
+        ("roundrobin", FileOrder::RoundRobin),
+        ("sequential", FileOrder::Sequential),
+        ("random", FileOrder::Random),
+    ];
+    Ok(FileService { order: word(name, &words)?, ios: within_u32(ios, base, 1, u32::MAX)? })
+}
+
+fn filesize(text: &str, base: KbBase) -> Parsed<u64> {
+    if text.contains(['-', ':']) && !text.starts_with('(') {
+        return Err(format!("'{text}': all files of a job have the same length; give one size"));
+    }
+    count(text, base)?.ok_or_else(|| "a file has at least one byte".to_owned())
+}
+
+fn fallocate(text: &str) -> Parsed<bool> {
+    let words = [
+        ("native", true),
+        ("posix", true),
+        ("keep", true),
+        ("1", true),
+        ("none", false),
+        ("truncate", false),
+        ("0", false),
+    ];
+    word(text, &words)
+}
+
+/// Parses the limit; fio accepts a value per way, here all must be equal.
+fn max_latency(text: &str) -> Parsed<Option<std::time::Duration>> {
+    let limits = text.split(',').map(|part| time(part, US)).collect::<Parsed<Vec<_>>>()?;
+    if limits.iter().any(|limit| *limit != limits[0]) {
+        return Err(format!("'{text}': there is one limit for all ways; give the greatest"));
+    }
+    Ok(Some(limits[0]).filter(|limit| !limit.is_zero()))
+}
+
+fn buffer_pattern(text: &str) -> Parsed<Pattern> {
+    let pattern = pattern::parse(text)?;
+    match pattern.offsets_at.is_empty() {
+        true => Ok(pattern),
+        false => Err("%o is for verify_pattern".to_owned()),
+    }
+}
+
+fn verify_kind(text: &str) -> Parsed<Option<VerifyKind>> {
+    const OTHERS: [&str; 13] = [
+        "crc64", "crc32", "crc16", "crc7", "sha1", "sha256", "sha512", "sha3-224", "sha3-256",
+        "sha3-384", "sha3-512", "null", "1",
+    ];
+    if OTHERS.contains(&text) {
+        return Err(format!(
+            "'{text}' is not supported, as it finds no more; use crc32c, which is fastest, or xxhash or md5"
+        ));
+    }
+    let kinds = [
+        ("0", None),
+        ("crc32c", Some(VerifyKind::Crc32c)),
+        ("crc32c-intel", Some(VerifyKind::Crc32c)),
+        ("xxhash", Some(VerifyKind::Xxhash)),
+        ("md5", Some(VerifyKind::Md5)),
+        ("meta", Some(VerifyKind::Meta)),
+        ("pattern", Some(VerifyKind::Pattern)),
+    ];
+    word(text, &kinds)
+}
+
+/// Parses names of checks separated by commas, in any case.
+fn pi_chk(text: &str) -> Parsed<[bool; 3]> {
+    let mut checks = [false; 3];
+    for name in text.split(',') {
+        let words = [("guard", 0), ("reftag", 1), ("apptag", 2)];
+        checks[word(&name.trim().to_ascii_lowercase(), &words)?] = true;
+    }
+    Ok(checks)
+}
+
+fn ignore_error(text: &str) -> Parsed<[Vec<i32>; 3]> {
+    let mut lists = [const { Vec::new() }; 3];
+    for (index, part) in text.split(',').enumerate() {
+        let list = lists.get_mut(index).ok_or("there are three lists: read,write,verify")?;
+        let names = part.split(':').filter(|name| !name.is_empty());
+        *list = names.map(errno).collect::<Parsed<_>>()?;
+    }
+    Ok(lists)
+}
+
+/// Parses an errno by number or name.
+fn errno(text: &str) -> Parsed<i32> {
+    const MAX: i32 = 133;
+    let is_it = |number: &i32| {
+        text.parse() == Ok(*number) || format!("{:?}", Errno::from_raw(*number)) == text
+    };
+    (1..=MAX)
+        .find(is_it)
+        .ok_or_else(|| format!("'{text}' is no error; write it as in ENOSPC or 28"))
+}
+
+fn percentile_list(text: &str) -> Parsed<Vec<f64>> {
+    const MAX: usize = 20;
+    let parsed: Parsed<Vec<f64>> = text.split(':').map(|part| fraction(part, 0.0, 100.0)).collect();
+    let mut list = parsed.map_err(|why| format!("{why}; write the list as in 50:99:99.9"))?;
+    if list.len() > MAX {
+        return Err(format!("there are {} percentiles, more than {MAX}", list.len()));
+    }
+    list.sort_by(f64::total_cmp);
+    list.dedup();
+    Ok(list)
+}
+
+fn unified(text: &str) -> Parsed<bool> {
+    if matches!(text, "both" | "2") {
+        return Err("both cannot be reported at once; use mixed or none".to_owned());
+    }
+    word(text, &[("none", false), ("mixed", true), ("0", false), ("1", true)])
+}

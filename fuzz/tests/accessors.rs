@@ -46,7 +46,7 @@ fn every_accessor_of_device_bytes_is_looked_at() {
     let spec = root.join("../driver/spec/src");
     let sources = OF_THE_DEVICE.iter().flat_map(|part| files(spec.join(part)));
     let methods: BTreeSet<String> = sources.flat_map(|path| methods(&read(path))).collect();
-    assert!(methods.len() > 150, "the sources are read: {}", methods.len());
+    assert!(methods.len() > 100, "the sources are read: {}", methods.len());
     let forgotten: Vec<&String> =
         methods.iter().filter(|name| !looked_at.contains(name.as_str())).collect();
     assert!(forgotten.is_empty(), "not looked at: {forgotten:?}");

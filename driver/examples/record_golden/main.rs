@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use adit_driver::bus::Bus;
 use adit_driver::bus::vfio::Vfio;
-use adit_driver::spec::feature::{AsyncEvent, TemperatureThreshold, ThresholdType};
+use adit_driver::spec::feature::AsyncEvent;
 use adit_driver::spec::register::{AQA, CAP, CC, CMBLOC, CMBMSC, CMBSZ, CSTS, VS};
 use adit_driver::spec::{Fid, Iova, Lid, Nsid, Sqe};
 use adit_driver::{Controller, ControllerOptions, Event, QueuePairOptions, Result};
@@ -82,9 +82,9 @@ fn registers(bus: &dyn Bus) -> Vec<Item> {
 /// Lowers the temperature threshold until the controller reports an excess temperature.
 #[allow(unsafe_code)]
 fn temperature_event(controller: &Controller) -> Result<Item> {
+    // The bits above the Kelvin select "over" for the composite temperature.
     let set = |kelvin| {
-        let value = TemperatureThreshold::new(kelvin, 0, ThresholdType::Over).0;
-        let sqe = Sqe::set_features(Fid::TEMPERATURE_THRESHOLD, Nsid::NONE, value, false);
+        let sqe = Sqe::set_features(Fid::TEMPERATURE_THRESHOLD, Nsid::NONE, kelvin, false);
         // SAFETY: the command transfers nothing.
         unsafe { controller.admin("Set Features (Temperature Threshold)", sqe, None) }
     };

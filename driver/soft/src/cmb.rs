@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::memory::{DmaResult, Fault, shared_pages};
+use super::memory::shared_pages;
 use crate::error::Result;
 use adit_shared::SharedPages;
 use adit_spec::Iova;
@@ -85,29 +85,6 @@ impl Cmb {
             rest = &rest[len..];
         }
     }
-
-    /// Reads through the BAR, for servers whose client cannot map it.
-    ///
-    /// # Errors
-    /// [`Fault`] outside the buffer.
-    pub fn read_bar(&self, offset: u64, into: &mut [u8]) -> DmaResult {
-        self.read(self.checked(offset, into.len())?, into);
-        Ok(())
-    }
-
-    /// Writes through the BAR, for servers whose client cannot map it.
-    ///
-    /// # Errors
-    /// [`Fault`] outside the buffer.
-    pub fn write_bar(&self, offset: u64, from: &[u8]) -> DmaResult {
-        self.write(self.checked(offset, from.len())?, from);
-        Ok(())
-    }
-
-    fn checked(&self, offset: u64, len: usize) -> std::result::Result<usize, Fault> {
-        let end = offset.checked_add(len as u64).ok_or(Fault)?;
-        if end <= self.bytes() { Ok(offset as usize) } else { Err(Fault) }
-    }
 }
 
 #[cfg(test)]
@@ -128,6 +105,5 @@ mod tests {
         assert_eq!(cmb.offset_of(Iova((1 << 40) + 4088), 8), Some(4088));
         assert_eq!(cmb.offset_of(Iova((1 << 40) + 4089), 8), None);
         assert!(!cmb.place(Some(u64::MAX - 5)));
-        assert!(cmb.read_bar(4090, &mut [0; 8]).is_err());
     }
 }

@@ -207,8 +207,7 @@ impl Controller {
         self.life.must_disable |= was_enabled && !self.registers.cc.en();
     }
 
-    /// Writes a doorbell at `offset` of BAR0, for hosts that cannot map the page.
-    pub fn write_doorbell(&mut self, offset: u32, value: u32) {
+    fn write_doorbell(&mut self, offset: u32, value: u32) {
         let index = (offset.saturating_sub(DOORBELLS_OFFSET) / 4) as usize;
         let exists = match self.doorbells.at_index(index) {
             Some((qid, Side::Tail)) => self.submission_queue(qid).is_some(),

@@ -11,9 +11,9 @@ pub(super) const fn with_bits(raw: u64, hi: u32, lo: u32, value: u64) -> u64 {
     (raw & !mask) | ((value << lo) & mask)
 }
 
-/// Makes a newtype over an integer whose bits are flags, each with a getter and a setter.
+/// Makes a newtype over an integer whose bits are flags, each with a getter and, if named, a setter.
 macro_rules! bit_flags {
-    ($(#[$doc:meta])* $type:ident($raw:ty) { $($bit:literal $getter:ident $setter:ident, $text:literal;)+ }) => {
+    ($(#[$doc:meta])* $type:ident($raw:ty) { $($bit:literal $getter:ident $($setter:ident)?, $text:literal;)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct $type(pub $raw);
@@ -24,11 +24,13 @@ macro_rules! bit_flags {
                 self.0 & 1 << $bit != 0
             }
 
-            #[doc = concat!("Sets or clears [`Self::", stringify!($getter), "`].")]
-            pub const fn $setter(self, set: bool) -> $type {
-                $type(if set { self.0 | 1 << $bit } else { self.0 & !(1 << $bit) })
-            }
-        )+}
+            $(
+                #[doc = concat!("Sets or clears [`Self::", stringify!($getter), "`].")]
+                pub const fn $setter(self, set: bool) -> $type {
+                    $type(if set { self.0 | 1 << $bit } else { self.0 & !(1 << $bit) })
+                }
+            )?
+        )*}
     };
 }
 pub(super) use bit_flags;

@@ -14,16 +14,12 @@ fn read_identify(bytes: &[u8]) {
     if let Some(controller) = IdentifyController::view(bytes) {
         let _ =
             format!("{} {} {} {}", controller.sn, controller.mn, controller.fr, controller.subnqn);
-        let _ =
-            (controller.max_transfer_bytes(4096), controller.ver().to_string(), controller.oui());
+        let _ = controller.max_transfer_bytes(4096);
         let _ = (0..=u8::MAX).map(|crd| controller.retry_delay_ms(crd)).max();
-        let _ = (0..=u8::MAX).filter(|&format| controller.supports_copy_format(format)).count();
-        let _: u64 = controller.power_states().iter().map(|state| state.max_power_uw()).sum();
     }
     if let Some(namespace) = IdentifyNamespace::view(bytes) {
         let _ = namespace.lba_format().map(|format| format.lba_bytes());
-        let _ = (namespace.lba_formats().len(), namespace.deallocated_read(), namespace.noiob());
-        let _ = (namespace.npwg(), namespace.npda(), namespace.nows(), namespace.msrc());
+        let _ = namespace.noiob();
     }
 }
 

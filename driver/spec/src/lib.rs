@@ -22,7 +22,6 @@ mod hostile_tests;
 pub mod identify;
 pub mod ids;
 pub mod log;
-pub mod prp;
 pub mod register;
 pub mod sgl;
 pub mod status;

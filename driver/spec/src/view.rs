@@ -28,15 +28,6 @@ impl<const N: usize> Ascii<N> {
         Ascii::filled(text, b' ')
     }
 
-    /// Pads `text` with NULs, at least one.
-    pub fn nul_terminated(text: &str) -> Ascii<N> {
-        let mut field = Ascii::filled(text, 0);
-        if let Some(last) = field.0.last_mut() {
-            *last = 0;
-        }
-        field
-    }
-
     fn filled(text: &str, padding: u8) -> Ascii<N> {
         let mut bytes = [padding; N];
         for (to, from) in bytes.iter_mut().zip(text.bytes()) {
@@ -80,7 +71,6 @@ mod tests {
     fn padding_is_trimmed() {
         assert_eq!(Ascii::<20>::padded("S123").to_string(), "S123");
         assert_eq!(Ascii::<4>::padded("abcdef").to_string(), "abcd");
-        assert_eq!(Ascii::<4>::nul_terminated("abcdef").to_string(), "abc");
         assert_eq!(Ascii(*b"  ab\0xyz").to_string(), "ab");
         assert_eq!(format!("{:6}|", Ascii(*b"ab  ")), "ab    |");
     }

@@ -4,10 +4,9 @@
 
 use std::time::Duration;
 
-use super::command::{
-    Body, Command, CommandError, Completion, LbaCommand, Pointer, RejectReason, Rejected,
-};
+use super::command::{Body, Command, LbaCommand, Pointer};
 use super::lists::PagePool;
+use super::outcome::{CommandError, Completion, RejectReason, Rejected};
 use super::ring::{Arrival, CompletionRing, Reports, Shadow, SubmissionRing};
 use super::slots::Slots;
 use super::slow::Extra;
@@ -127,6 +126,7 @@ impl<B: IoBuffer> Core<B> {
         assert!(slots < cq.depth() as usize, "every command's completion has an entry");
         let extras = vec![Extra::default(); slots].into_boxed_slice();
         let slots = Slots::new(slots);
+        assert_eq!(slots.free(), extras.len(), "every slot has its extras");
         let latencies_ns = latencies.then(|| {
             Latencies::new_with_bounds(1, LATENCY_MAX_NS, 2).expect("bounds that go together")
         });
@@ -153,6 +153,7 @@ impl<B: IoBuffer> Core<B> {
     pub(crate) fn post(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
         let Command { body, buffer } = command;
         let deadline = Time::from_ns(now.as_ns().wrapping_add(self.timeout_ns));
+        debug_assert!(deadline >= now, "a deadline lies ahead");
         match body {
             Body::Transfer(transfer) => self.post_transfer(deadline, transfer, buffer),
             Body::Raw { sqe, bounds } => self.post_raw(deadline, sqe, bounds, buffer),
@@ -269,6 +270,7 @@ impl<B: IoBuffer> Core<B> {
     /// tells when it began.
     fn measure(&mut self, now: Time, cid: Cid) {
         let Some(index) = self.slots.find(cid) else { return };
+        debug_assert_eq!(self.slots.get(index).cid(), cid, "a slot is found by its identifier");
         if self.is_ending(index) {
             return;
         }
@@ -293,6 +295,7 @@ impl<B: IoBuffer> Core<B> {
         }
         match self.slots.end_plain(entry.cid()) {
             Some(buffer) => {
+                debug_assert!(self.slots.find(entry.cid()).is_none(), "a command ends once");
                 done(Completion { buffer, result: outcome(entry) });
                 true
             }
@@ -313,6 +316,7 @@ impl<B: IoBuffer> Core<B> {
             self.violated(Violation::UnknownCid(cid));
             return false;
         };
+        assert_eq!(self.slots.find(cid), Some(index), "only a command in flight ends");
         self.finish_special(index, result).map(done).is_some()
     }
 
@@ -328,6 +332,7 @@ impl<B: IoBuffer> Core<B> {
         }
         self.sq.observe(reports);
         if self.sq.observe_head(entry.sqhd()) {
+            assert!(u32::from(entry.sqhd()) < self.sq.depth(), "a plausible head is in the ring");
             *reports = self.sq.reports(self.qid);
         } else if u32::from(entry.sqhd()) < self.sq.depth() {
             self.stats.stale_sqheads += 1;
@@ -349,10 +354,12 @@ impl<B: IoBuffer> Core<B> {
         self.violation.get_or_insert(violation);
         self.next_deadline = Time::ZERO;
         assert!(self.stats.violations() > 0, "a violation is counted");
+        assert!(self.violation.is_some(), "the next poll learns of a violation");
     }
 
     pub(crate) fn count_retry(&mut self) {
         self.stats.retries += 1;
+        assert!(self.stats.retries <= self.slots.taken(), "a request sent again was posted");
     }
 
     pub(crate) fn count_recreation(&mut self) {
@@ -360,7 +367,9 @@ impl<B: IoBuffer> Core<B> {
     }
 
     pub(crate) fn take_violation(&mut self) -> Option<Violation> {
-        self.violation.take()
+        let violation = self.violation.take();
+        assert!(violation.is_none() || self.stats.violations() > 0, "a violation is counted");
+        violation
     }
 
     /// Restarts over cleared rings and reposts commands that were never announced to the device.
@@ -372,12 +381,14 @@ impl<B: IoBuffer> Core<B> {
         self.violation = None;
         unsent.iter().for_each(|sqe| self.sq.push(sqe.to_qwords()));
         assert_eq!(self.sq.tail() as usize, unsent.len(), "the ring holds what is sent again");
+        assert_eq!(self.sq.unsent().len(), unsent.len(), "the next ring announces all of it");
         // Makes the next check recompute it.
         self.next_deadline = Time::ZERO;
     }
 
     /// Publishes both positions in shadow doorbells from now on.
     pub(crate) fn set_shadows(&mut self, submission: Shadow, completion: Shadow) {
+        assert_ne!(submission.index, completion.index, "each position has a word of its own");
         self.sq.set_shadow(submission);
         self.cq.set_shadow(completion);
     }
@@ -404,6 +415,7 @@ impl<B: IoBuffer> Core<B> {
                 next = next.min(deadline);
             }
         }
+        assert!(next > now || next == Time::NEVER, "an overdue command is taken");
         self.next_deadline = next;
     }
 
@@ -412,6 +424,7 @@ impl<B: IoBuffer> Core<B> {
         assert_eq!(self.slots.find(cid), Some(index), "only a command in flight has a deadline");
         self.slots.get_mut(index).deadline = deadline;
         self.next_deadline = self.next_deadline.min(deadline);
+        assert!(self.next_deadline <= deadline, "no deadline is missed");
     }
 
     /// Returns the commands in flight, counting each command of a split request.

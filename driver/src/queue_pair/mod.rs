@@ -3,7 +3,8 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `command` | commands as a caller builds them, and their completions |
+//! | `command` | commands as a caller builds them |
+//! | `outcome` | their completions; the reasons for failing or rejecting them |
 //! | `core` | the path of an I/O: post, ring, reap |
 //! | `slots` | commands in flight: identifier with generation, buffer, deadline |
 //! | `ring` | ring arithmetic over atomics, doorbells, shadow doorbells |
@@ -16,12 +17,14 @@
 mod command;
 pub(crate) mod core;
 mod lists;
+mod outcome;
 pub(crate) mod ring;
 mod slots;
 mod slow;
 
+pub use self::command::Command;
 pub(crate) use self::command::{Body, Bounds, LbaCommand};
-pub use self::command::{Command, CommandError, Completion, Errno, RejectReason, Rejected};
 pub use self::core::{Latencies, Stats};
 pub(crate) use self::lists::PagePool;
+pub use self::outcome::{CommandError, Completion, Errno, RejectReason, Rejected};
 pub(crate) use self::slots::Slots;

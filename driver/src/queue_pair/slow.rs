@@ -8,11 +8,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::command::{
-    Bounds, CommandError, Completion, LbaCommand, Pointer, RejectReason, Rejected,
-};
+use super::command::{Bounds, LbaCommand, Pointer};
 use super::core::Core;
 use super::lists::Borrowed;
+use super::outcome::{CommandError, Completion, RejectReason, Rejected};
 use crate::Time;
 use crate::memory::{Bounce, IoBuffer, SegmentsOf, bounce_copy};
 use crate::spec::{Cid, DataPointer, IoOpcode, Iova, Sqe, Status};

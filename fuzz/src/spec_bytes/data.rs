@@ -20,36 +20,25 @@ pub(super) fn identify_controller(bytes: &[u8]) {
         show(&"", Some(text));
     }
     show(&controller.subnqn, Some(&controller.subnqn));
-    look!(controller; oui, cmic, oaes, ctratt, oacs, acl, aerl, elpe, lpa, firmware_slots, sqes_min,
-        sqes_max, cqes_min, cqes_max, oncs, fused_compare_and_write, fna, vwc, sgls, power_states);
-    show(&controller.ver(), Some(&controller.ver()));
+    look!(controller; cmic, oaes, ctratt, oacs, acl, aerl, elpe, lpa, sqes_min, sqes_max, cqes_min,
+        cqes_max, oncs, vwc, sgls);
     show(&(controller.cmic(), controller.oaes(), controller.ctratt(), controller.oacs()), None);
-    show(&(controller.lpa(), controller.oncs(), controller.fna(), controller.vwc()), None);
-    look!(controller.vwc(); flush_broadcast);
+    show(&(controller.lpa(), controller.oncs(), controller.vwc()), None);
     look!(controller.sgls(); support);
     for shift in [0, 12, 27, 63] {
         black_box(controller.max_transfer_bytes(1 << shift));
     }
     for any in 0..=u8::MAX {
-        black_box((controller.retry_delay_ms(any), controller.supports_copy_format(any)));
-    }
-    for state in controller.power_states() {
-        show(state, None);
-        look!(state; max_power_uw, is_non_operational);
+        black_box(controller.retry_delay_ms(any));
     }
 }
 
 pub(super) fn identify_namespace(bytes: &[u8]) {
     let Some(namespace) = IdentifyNamespace::view(bytes) else { return };
     show(namespace, None);
-    look!(namespace; is_active, nsfeat, nlbaf, format_index, lba_format, lba_formats,
-        metadata_extended, protection_type, is_shared, is_write_protected, deallocated_read,
-        write_zeroes_deallocates, noiob, npwg, npwa, npdg, npda, nows, msrc);
-    show(&(namespace.nsfeat(), namespace.deallocated_read()), None);
-    assert!(namespace.lba_formats().len() <= 64, "a page has room for 64 formats");
-    for format in namespace.lba_formats() {
+    look!(namespace; is_active, format_index, lba_format, protection_type, noiob);
+    for format in &namespace.lbaf {
         show(format, None);
-        look!(format; lba_bytes, relative_performance);
         assert!(format.lba_bytes().is_none_or(u32::is_power_of_two));
     }
 }
@@ -60,7 +49,6 @@ pub(super) fn identify_nvm(bytes: &[u8]) {
             black_box((
                 controller.verify_bytes_max(1 << shift),
                 controller.write_zeroes_bytes_max(1 << shift),
-                controller.write_uncorrectable_bytes_max(1 << shift),
             ));
         }
     }

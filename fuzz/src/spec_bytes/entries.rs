@@ -2,11 +2,7 @@
 
 use std::hint::black_box;
 
-use adit_driver::spec::feature::{
-    Arbitration, AsyncEvent, AsyncEventConfig, ErrorRecovery, InterruptCoalescing,
-    InterruptVectorConfig, NumberOfQueues, PowerManagement, TemperatureThreshold, Timestamp,
-    VolatileWriteCache, WriteAtomicity,
-};
+use adit_driver::spec::feature::{AsyncEvent, AsyncEventConfig, NumberOfQueues, Timestamp};
 use adit_driver::spec::{Cqe, Fid, Lid, Status, View};
 
 use super::{look, show};
@@ -41,29 +37,17 @@ pub(super) fn features(bytes: &[u8]) {
     }
     if let Some(timestamp) = Timestamp::view(bytes) {
         show(timestamp, None);
-        look!(timestamp; ms, synch, origin);
+        look!(timestamp; ms);
     }
 }
 
 fn values(dword: u32) {
-    show(&(AsyncEventConfig(dword), VolatileWriteCache(dword), WriteAtomicity(dword)), None);
+    show(&AsyncEventConfig(dword), None);
     look!(AsyncEventConfig(dword); critical_warning);
     let queues = NumberOfQueues(dword);
     show(&queues, None);
     look!(queues; submission, completion, pairs);
     assert!(queues.pairs() > 0, "what a driver divides by");
-    show(&Arbitration(dword), None);
-    look!(Arbitration(dword); burst, low_z, medium_z, high_z);
-    show(&PowerManagement(dword), None);
-    look!(PowerManagement(dword); power_state, workload_hint);
-    show(&TemperatureThreshold(dword), None);
-    look!(TemperatureThreshold(dword); threshold_k, select, threshold_type);
-    show(&ErrorRecovery(dword), None);
-    look!(ErrorRecovery(dword); tler_100ms, dulbe);
-    show(&InterruptCoalescing(dword), None);
-    look!(InterruptCoalescing(dword); threshold_z, time_100us);
-    show(&InterruptVectorConfig(dword), None);
-    look!(InterruptVectorConfig(dword); vector, coalescing_disabled);
 }
 
 fn event(dword: u32) {

@@ -1,6 +1,6 @@
 //! Admin commands.
 
-use adit_driver::spec::feature::{Fid, TemperatureThreshold, ThresholdType};
+use adit_driver::spec::feature::Fid;
 use adit_driver::spec::{
     Cid, Cns, FeatureSelect, Iova, Lid, Nsid, Qid, QueueEntries, QueuePriority, Sqe,
 };
@@ -80,7 +80,8 @@ pub(super) fn features(arena: Arena) -> Vec<Case> {
         Case::admin(name, Sqe::set_features(fid, Nsid::NONE, cdw11, save)).data(arena, PAGE)
     };
     let current = FeatureSelect::Current;
-    let threshold = TemperatureThreshold::new(400, 0, ThresholdType::Over).0;
+    // Kelvin; the other bits select "over" for the composite temperature.
+    let threshold = 400;
     vec![
         get("get arbitration", Fid::ARBITRATION, current),
         get("get power management", Fid::POWER_MANAGEMENT, current),

@@ -139,15 +139,15 @@ fn a_submission_queue_and_data_in_the_cmb_work() {
     let command = write(0, 1).prp(CMB + 0x2004, 0).with(0, 0x0009_0001);
     let bytes: Vec<u8> = command.0.iter().flat_map(|dword| dword.to_le_bytes()).collect();
     let cmb = rig.controller.cmb().cloned().expect("CMB");
-    cmb.write_bar(0, &bytes).expect("inside");
-    cmb.write_bar(0x2004, &pattern(512, 7)).expect("inside");
+    cmb.write(0, &bytes);
+    cmb.write(0x2004, &pattern(512, 7));
     rig.track(1, CMB, IO_CQ, 64);
     rig.ring_doorbell(2, 1);
     rig.step();
     assert_eq!(rig.reap(1)[0], Done { dw0: 0, sqhd: 1, sqid: 1, cid: 9, status: Status::SUCCESS });
     let read = read(0, 1).with(0, 0x000a_0002);
     let bytes: Vec<u8> = read.0.iter().flat_map(|dword| dword.to_le_bytes()).collect();
-    cmb.write_bar(64, &bytes).expect("inside");
+    cmb.write(64, &bytes);
     rig.ring_doorbell(2, 2);
     rig.step();
     assert_eq!(rig.reap(1)[0].cid, 10);

@@ -26,16 +26,6 @@ impl Cns {
     pub const COMMAND_SET_NAMESPACE: Cns = Cns(0x05);
     /// 06h: Identify Controller of one I/O command set.
     pub const COMMAND_SET_CONTROLLER: Cns = Cns(0x06);
-    /// 08h: Identify Namespace, independent of the I/O command set.
-    pub const INDEPENDENT_NAMESPACE: Cns = Cns(0x08);
-    /// 10h: allocated namespace list.
-    pub const ALLOCATED_NAMESPACES: Cns = Cns(0x10);
-    /// 11h: Identify Namespace of an allocated namespace.
-    pub const ALLOCATED_NAMESPACE: Cns = Cns(0x11);
-    /// 12h: list of the controllers that a namespace is attached to.
-    pub const NAMESPACE_CONTROLLERS: Cns = Cns(0x12);
-    /// 13h: list of the controllers in the NVM subsystem.
-    pub const CONTROLLERS: Cns = Cns(0x13);
     /// 1Ch: combinations of I/O command sets.
     pub const COMMAND_SETS: Cns = Cns(0x1c);
 }

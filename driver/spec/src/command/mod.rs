@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub use admin::{
     AttachmentSelect, Cns, FeatureSelect, GET_LOG_PAGE_BYTES_MAX, ManagementSelect, QueuePriority,
 };
-pub use opcode::{AdminOpcode, DataTransfer, IoOpcode};
+pub use opcode::{AdminOpcode, IoOpcode};
 pub use range::{CopyRange, DsmRange};
 
 use super::ids::{Cid, Iova, Nsid};

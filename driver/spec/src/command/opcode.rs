@@ -2,30 +2,6 @@
 
 use core::fmt;
 
-/// Data direction, encoded in the low two bits of every opcode (Base 3.3.3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataTransfer {
-    /// 00b: no data.
-    None,
-    /// 01b: the controller reads host memory.
-    HostToController,
-    /// 10b: the controller writes host memory.
-    ControllerToHost,
-    /// 11b: both ways.
-    Bidirectional,
-}
-
-impl DataTransfer {
-    const fn of(opcode: u8) -> DataTransfer {
-        match opcode & 3 {
-            0 => DataTransfer::None,
-            1 => DataTransfer::HostToController,
-            2 => DataTransfer::ControllerToHost,
-            _ => DataTransfer::Bidirectional,
-        }
-    }
-}
-
 /// Makes an opcode newtype with constants and `name()` from one table.
 macro_rules! opcodes {
     ($(#[$doc:meta])* $type:ident { $($constant:ident = $value:literal, $name:literal;)+ }) => {
@@ -45,11 +21,6 @@ macro_rules! opcodes {
                     $($value => Some($name),)+
                     _ => None,
                 }
-            }
-
-            /// Returns the direction of the data.
-            pub const fn data_transfer(self) -> DataTransfer {
-                DataTransfer::of(self.0)
             }
         }
 
@@ -153,14 +124,5 @@ mod tests {
         assert!(IoOpcode::WRITE.may_write() && IoOpcode::COPY.may_write());
         assert!(IoOpcode::DATASET_MANAGEMENT.may_write() && IoOpcode(0xfe).may_write());
         assert!(!IoOpcode::READ.may_write() && !IoOpcode::COMPARE.may_write());
-    }
-
-    #[test]
-    fn opcodes_say_the_direction_of_data() {
-        assert_eq!(IoOpcode::READ.data_transfer(), DataTransfer::ControllerToHost);
-        assert_eq!(IoOpcode::WRITE.data_transfer(), DataTransfer::HostToController);
-        assert_eq!(IoOpcode::COPY.data_transfer(), DataTransfer::HostToController);
-        assert_eq!(IoOpcode::FLUSH.data_transfer(), DataTransfer::None);
-        assert_eq!(AdminOpcode::FABRICS.data_transfer(), DataTransfer::Bidirectional);
     }
 }

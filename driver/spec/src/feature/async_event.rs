@@ -92,20 +92,12 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// An invalid doorbell register was written.
-    pub const INVALID_DOORBELL_REGISTER: AsyncEvent = AsyncEvent::error(0);
-    /// A doorbell was written with an invalid value.
-    pub const INVALID_DOORBELL_VALUE: AsyncEvent = AsyncEvent::error(1);
     /// A namespace was added or removed, or its Identify data changed.
     pub const NAMESPACE_ATTRIBUTE_CHANGED: AsyncEvent = AsyncEvent {
         event_type: AsyncEventType::Notice,
         info: 0,
         log_page: Lid::CHANGED_NAMESPACES,
     };
-
-    const fn error(info: u8) -> AsyncEvent {
-        AsyncEvent { event_type: AsyncEventType::Error, info, log_page: Lid::ERROR_INFORMATION }
-    }
 
     /// Decodes dword 0 of the completion.
     pub const fn from_dword(dword: u32) -> AsyncEvent {
@@ -176,7 +168,7 @@ mod tests {
 
     #[test]
     fn configuration_keeps_warnings_and_notices_apart() {
-        let warnings = CriticalWarning::default().with_temperature(true);
+        let warnings = CriticalWarning(1 << 1);
         let config = AsyncEventConfig::default()
             .with_namespace_attribute(true)
             .with_critical_warning(warnings);

@@ -27,17 +27,6 @@ pub struct Timestamp {
 
 const _: () = assert!(size_of::<Timestamp>() == 8);
 
-/// Origin of a timestamp (Base 5.27.1.11).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimestampOrigin {
-    /// 000b: cleared by a Controller Level Reset.
-    Reset,
-    /// 001b: set by the host.
-    Host,
-    /// Any other value.
-    Reserved,
-}
-
 impl Timestamp {
     /// Builds a value for Set Features from milliseconds since 1970; `None` if they need more than 48 bits.
     pub const fn new(ms: u64) -> Option<Timestamp> {
@@ -47,29 +36,10 @@ impl Timestamp {
         Some(Timestamp { timestamp_ms: [m0, m1, m2, m3, m4, m5], attributes: 0, reserved7: 0 })
     }
 
-    /// Marks the value as set by the host, as Get Features returns it.
-    pub const fn with_host_origin(self) -> Timestamp {
-        Timestamp { attributes: 1 << 1, ..self }
-    }
-
     /// Milliseconds.
     pub const fn ms(&self) -> u64 {
         let [m0, m1, m2, m3, m4, m5] = self.timestamp_ms;
         u64::from_le_bytes([m0, m1, m2, m3, m4, m5, 0, 0])
-    }
-
-    /// Whether the controller may have paused the count.
-    pub const fn synch(&self) -> bool {
-        self.attributes & 1 != 0
-    }
-
-    /// Origin of the value.
-    pub const fn origin(&self) -> TimestampOrigin {
-        match self.attributes >> 1 & 7 {
-            0 => TimestampOrigin::Reset,
-            1 => TimestampOrigin::Host,
-            _ => TimestampOrigin::Reserved,
-        }
     }
 }
 
@@ -81,9 +51,8 @@ mod tests {
     #[test]
     fn only_48_bits_fit() {
         assert_eq!(Timestamp::new(1 << 48), None);
-        let timestamp = Timestamp::new(0x0605_0403_0201).unwrap().with_host_origin();
-        assert_eq!(timestamp.as_bytes(), [1, 2, 3, 4, 5, 6, 2, 0]);
-        assert_eq!((timestamp.origin(), timestamp.synch()), (TimestampOrigin::Host, false));
+        let timestamp = Timestamp::new(0x0605_0403_0201).unwrap();
+        assert_eq!(timestamp.as_bytes(), [1, 2, 3, 4, 5, 6, 0, 0]);
     }
 
     proptest! {

@@ -5,9 +5,8 @@ use core::fmt;
 use zerocopy::little_endian::{U16, U32, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::controller_flags::{Cmic, Ctratt, Fna, Lpa, Oacs, Oaes, Oncs, Sgls, Vwc};
+use super::controller_flags::{Cmic, Ctratt, Lpa, Oacs, Oaes, Oncs, Sgls, Vwc};
 use super::limit_bytes;
-use crate::register::Version;
 use crate::view::Ascii;
 
 /// Identify Controller data structure (CNS 01h, Base 5.17.2.1).
@@ -176,8 +175,8 @@ pub struct IdentifyController {
     reserved1024: [u8; 768],
     /// NVMe over Fabrics fields.
     pub fabrics: [u8; 256],
-    /// Power State Descriptors; the first `npss_z + 1` are valid.
-    pub psd: [PowerStateDescriptor; 32],
+    /// Power State Descriptors, 32 bytes each.
+    pub psd: [u8; 1024],
     /// Vendor specific.
     pub vendor_specific: [u8; 1024],
 }
@@ -199,17 +198,6 @@ impl IdentifyController {
     /// Returns the largest transfer of one command in bytes for CAP's smallest page; `None` for no limit.
     pub const fn max_transfer_bytes(&self, page_size_min: u64) -> Option<u64> {
         limit_bytes(self.mdts, page_size_min)
-    }
-
-    /// IEEE OUI as a number.
-    pub const fn oui(&self) -> u32 {
-        let [low, mid, high] = self.ieee;
-        u32::from_le_bytes([low, mid, high, 0])
-    }
-
-    /// Version of the Base specification.
-    pub const fn ver(&self) -> Version {
-        Version(self.ver.get())
     }
 
     /// Multi-path and sharing capabilities.
@@ -252,11 +240,6 @@ impl IdentifyController {
         Lpa(self.lpa)
     }
 
-    /// Number of firmware slots: 1 to 7 on a sound controller.
-    pub const fn firmware_slots(&self) -> u8 {
-        self.frmw >> 1 & 7
-    }
-
     /// Returns the delay in milliseconds for Command Retry Delay `crd`; 0 for none.
     pub fn retry_delay_ms(&self, crd: u8) -> u64 {
         let index = usize::from(crd).checked_sub(1);
@@ -289,16 +272,6 @@ impl IdentifyController {
         Oncs(self.oncs.get())
     }
 
-    /// Whether Compare and Write can be fused.
-    pub const fn fused_compare_and_write(&self) -> bool {
-        self.fuses.get() & 1 != 0
-    }
-
-    /// Format NVM attributes.
-    pub const fn fna(&self) -> Fna {
-        Fna(self.fna)
-    }
-
     /// Volatile write cache.
     pub const fn vwc(&self) -> Vwc {
         Vwc(self.vwc)
@@ -307,65 +280,6 @@ impl IdentifyController {
     /// SGL support.
     pub const fn sgls(&self) -> Sgls {
         Sgls(self.sgls.get())
-    }
-
-    /// Whether Copy accepts descriptor format `format`.
-    pub const fn supports_copy_format(&self, format: u8) -> bool {
-        format < 16 && self.ocfs.get() & 1 << format != 0
-    }
-
-    /// Returns the valid power state descriptors, best performance first.
-    pub fn power_states(&self) -> &[PowerStateDescriptor] {
-        let count = usize::from(self.npss_z) + 1;
-        &self.psd[..count.min(self.psd.len())]
-    }
-}
-
-/// Power State Descriptor (Base 5.17.2.1).
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct PowerStateDescriptor {
-    /// Maximum Power; [`PowerStateDescriptor::max_power_uw`] applies the scale.
-    pub mp: U16,
-    reserved2: u8,
-    /// Bit 0 Max Power Scale, bit 1 Non-Operational State.
-    pub flags: u8,
-    /// Entry Latency in microseconds.
-    pub enlat_us: U32,
-    /// Exit Latency in microseconds.
-    pub exlat_us: U32,
-    /// Relative Read Throughput; lower is better.
-    pub rrt: u8,
-    /// Relative Read Latency; lower is better.
-    pub rrl: u8,
-    /// Relative Write Throughput; lower is better.
-    pub rwt: u8,
-    /// Relative Write Latency; lower is better.
-    pub rwl: u8,
-    /// Idle Power.
-    pub idlp: U16,
-    /// Bits 7:6 Idle Power Scale.
-    pub ips: u8,
-    reserved19: u8,
-    /// Active Power.
-    pub actp: U16,
-    /// Bits 7:6 Active Power Scale, 2:0 Active Power Workload.
-    pub aps_apw: u8,
-    reserved23: [u8; 9],
-}
-
-const _: () = assert!(size_of::<PowerStateDescriptor>() == 32);
-
-impl PowerStateDescriptor {
-    /// Maximum power in microwatts; 0 for not reported.
-    pub const fn max_power_uw(&self) -> u64 {
-        let unit_uw = if self.flags & 1 != 0 { 100 } else { 10_000 };
-        self.mp.get() as u64 * unit_uw
-    }
-
-    /// Whether the controller processes no I/O in this state.
-    pub const fn is_non_operational(&self) -> bool {
-        self.flags & 2 != 0
     }
 }
 
@@ -413,7 +327,7 @@ mod tests {
         let mut built = IdentifyController::new_zeroed();
         built.sn = Ascii::padded("SN1");
         built.mdts = 5;
-        built.oncs = Oncs::default().with_dataset_management(true).0.into();
+        built.oncs = Oncs(1 << 2).0.into();
         built.crdt_100ms[1] = 7.into();
         built.ocfs = 1.into();
         let view = IdentifyController::view(built.as_bytes()).unwrap();
@@ -421,22 +335,5 @@ mod tests {
         assert_eq!(view.max_transfer_bytes(4096), Some(128 << 10));
         assert!(view.oncs().dataset_management() && !view.oncs().copy());
         assert_eq!([0, 1, 2, 3, 4].map(|crd| view.retry_delay_ms(crd)), [0, 0, 700, 0, 0]);
-        assert!(view.supports_copy_format(0) && !view.supports_copy_format(200));
-    }
-
-    #[test]
-    fn a_lying_number_of_power_states_is_bounded() {
-        let mut built = IdentifyController::new_zeroed();
-        built.npss_z = 255;
-        assert_eq!(built.power_states().len(), 32);
-        built.psd[0].mp = 2500.into();
-        assert_eq!(built.power_states()[0].max_power_uw(), 25_000_000);
-    }
-
-    #[test]
-    fn oui_is_little_endian() {
-        let mut built = IdentifyController::new_zeroed();
-        built.ieee = [0x38, 0x25, 0x00];
-        assert_eq!(built.oui(), 0x00_2538);
     }
 }

@@ -11,11 +11,11 @@ mod list;
 mod namespace;
 mod nvm;
 
-pub use controller::{IdentifyController, PowerStateDescriptor};
-pub use controller_flags::{Cmic, Ctratt, Fna, Lpa, Oacs, Oaes, Oncs, SglSupport, Sgls, Vwc};
+pub use controller::IdentifyController;
+pub use controller_flags::{Cmic, Ctratt, Lpa, Oacs, Oaes, Oncs, SglSupport, Sgls, Vwc};
 pub use descriptors::{NamespaceDescriptor, NamespaceDescriptorError, NamespaceDescriptors};
 pub use list::{NamespaceList, NamespaceListError};
-pub use namespace::{DeallocatedRead, IdentifyNamespace, LbaFormat, Nsfeat};
+pub use namespace::{IdentifyNamespace, LbaFormat};
 pub use nvm::{IdentifyNvmController, IdentifyNvmNamespace};
 
 /// Size of every Identify structure in bytes.

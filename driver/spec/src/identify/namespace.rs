@@ -5,8 +5,6 @@ use core::fmt;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::bits::bit_flags;
-
 /// Identify Namespace data structure (CNS 00h, NVM 4.1.5.1). All zeroes for an inactive namespace.
 #[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -53,15 +51,15 @@ pub struct IdentifyNamespace {
     pub noiob_lbas: U16,
     /// NVM Capacity in bytes.
     pub nvmcap_bytes: U128,
-    /// Namespace Preferred Write Granularity in logical blocks, zero-based; valid if [`Nsfeat::optperf`].
+    /// Namespace Preferred Write Granularity in logical blocks, zero-based; valid if bit 4 of `nsfeat`.
     pub npwg_z: U16,
-    /// Namespace Preferred Write Alignment in logical blocks, zero-based; valid if [`Nsfeat::optperf`].
+    /// Namespace Preferred Write Alignment in logical blocks, zero-based; valid if bit 4 of `nsfeat`.
     pub npwa_z: U16,
-    /// Namespace Preferred Deallocate Granularity in logical blocks, zero-based; valid if [`Nsfeat::optperf`].
+    /// Namespace Preferred Deallocate Granularity in logical blocks, zero-based; valid if bit 4 of `nsfeat`.
     pub npdg_z: U16,
-    /// Namespace Preferred Deallocate Alignment in logical blocks, zero-based; valid if [`Nsfeat::optperf`].
+    /// Namespace Preferred Deallocate Alignment in logical blocks, zero-based; valid if bit 4 of `nsfeat`.
     pub npda_z: U16,
-    /// Namespace Optimal Write Size in logical blocks, zero-based; valid if [`Nsfeat::optperf`].
+    /// Namespace Optimal Write Size in logical blocks, zero-based; valid if bit 4 of `nsfeat`.
     pub nows_z: U16,
     /// Maximum Single Source Range Length of Copy in logical blocks.
     pub mssrl_lbas: U16,
@@ -91,30 +89,6 @@ pub struct IdentifyNamespace {
 
 const _: () = assert!(size_of::<IdentifyNamespace>() == super::IDENTIFY_BYTES);
 
-bit_flags! {
-    /// Namespace Features (NSFEAT).
-    Nsfeat(u8) {
-        0 thinp with_thinp, "Thin provisioning";
-        1 nsabp with_nsabp, "The namespace has its own atomic write units";
-        2 dae with_dae, "Reads of deallocated logical blocks can be made to fail";
-        3 uidreuse with_uidreuse, "NGUID and EUI64 are never used again";
-        4 optperf with_optperf, "NPWG, NPWA, NPDG, NPDA and NOWS are valid";
-    }
-}
-
-/// Content of a deallocated logical block (DLFEAT bits 2:0).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeallocatedRead {
-    /// 000b: not reported.
-    NotReported,
-    /// 001b: all bytes 00h.
-    Zeroes,
-    /// 010b: all bytes FFh.
-    Ones,
-    /// Any other value.
-    Reserved,
-}
-
 impl fmt::Debug for IdentifyNamespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("IdentifyNamespace");
@@ -129,16 +103,6 @@ impl IdentifyNamespace {
     /// Whether the namespace is active: an inactive one is all zeroes.
     pub const fn is_active(&self) -> bool {
         self.nsze_lbas.get() != 0
-    }
-
-    /// Namespace features.
-    pub const fn nsfeat(&self) -> Nsfeat {
-        Nsfeat(self.nsfeat)
-    }
-
-    /// Number of LBA formats: 1 to 64 on a sound controller.
-    pub const fn nlbaf(&self) -> u32 {
-        self.nlbaf_z as u32 + 1
     }
 
     /// Index of the LBA format in use. Bits 6:5 count only with more than 16 formats.
@@ -156,45 +120,9 @@ impl IdentifyNamespace {
         self.lbaf.get(usize::from(index)).copied()
     }
 
-    /// The valid LBA formats, including those with LBADS 0 (not currently available).
-    pub fn lba_formats(&self) -> &[LbaFormat] {
-        let count = usize::from(self.nlbaf_z) + 1;
-        &self.lbaf[..count.min(self.lbaf.len())]
-    }
-
-    /// Whether metadata lies at the end of each logical block rather than in a separate buffer.
-    pub const fn metadata_extended(&self) -> bool {
-        self.flbas & 1 << 4 != 0
-    }
-
     /// Protection information type in use: 0 for none, 1 to 3.
     pub const fn protection_type(&self) -> u8 {
         self.dps & 7
-    }
-
-    /// Whether other controllers may attach as well.
-    pub const fn is_shared(&self) -> bool {
-        self.nmic & 1 != 0
-    }
-
-    /// Whether the namespace is write protected.
-    pub const fn is_write_protected(&self) -> bool {
-        self.nsattr & 1 != 0
-    }
-
-    /// Content of deallocated logical blocks.
-    pub const fn deallocated_read(&self) -> DeallocatedRead {
-        match self.dlfeat & 7 {
-            0 => DeallocatedRead::NotReported,
-            1 => DeallocatedRead::Zeroes,
-            2 => DeallocatedRead::Ones,
-            _ => DeallocatedRead::Reserved,
-        }
-    }
-
-    /// Whether Write Zeroes honours the Deallocate bit (DLFEAT bit 3).
-    pub const fn write_zeroes_deallocates(&self) -> bool {
-        self.dlfeat & 1 << 3 != 0
     }
 
     /// Optimal I/O boundary in logical blocks; `None` if not reported.
@@ -203,40 +131,6 @@ impl IdentifyNamespace {
             0 => None,
             lbas => Some(lbas as u32),
         }
-    }
-
-    /// Preferred write granularity in logical blocks; `None` if not reported.
-    pub const fn npwg(&self) -> Option<u32> {
-        self.preferred(self.npwg_z)
-    }
-
-    /// Preferred write alignment in logical blocks; `None` if not reported.
-    pub const fn npwa(&self) -> Option<u32> {
-        self.preferred(self.npwa_z)
-    }
-
-    /// Preferred deallocate granularity in logical blocks; `None` if not reported.
-    pub const fn npdg(&self) -> Option<u32> {
-        self.preferred(self.npdg_z)
-    }
-
-    /// Preferred deallocate alignment in logical blocks; `None` if not reported.
-    pub const fn npda(&self) -> Option<u32> {
-        self.preferred(self.npda_z)
-    }
-
-    /// Optimal write size in logical blocks; `None` if not reported.
-    pub const fn nows(&self) -> Option<u32> {
-        self.preferred(self.nows_z)
-    }
-
-    const fn preferred(&self, lbas_z: U16) -> Option<u32> {
-        if self.nsfeat().optperf() { Some(lbas_z.get() as u32 + 1) } else { None }
-    }
-
-    /// Maximum number of source ranges of Copy: 1 to 256.
-    pub const fn msrc(&self) -> u32 {
-        self.msrc_z as u32 + 1
     }
 }
 
@@ -268,11 +162,6 @@ impl LbaFormat {
             9..=31 => Some(1 << self.lbads),
             _ => None,
         }
-    }
-
-    /// Relative performance: 0 best to 3 degraded.
-    pub const fn relative_performance(&self) -> u8 {
-        self.rp & 3
     }
 }
 
@@ -312,7 +201,6 @@ mod tests {
         let view = IdentifyNamespace::view(built.as_bytes()).unwrap();
         assert_eq!(view.lba_format(), Some(LbaFormat::new(12, 8)));
         assert_eq!(view.lba_format().and_then(|format| format.lba_bytes()), Some(4096));
-        assert_eq!(view.lba_formats().len(), 2);
     }
 
     #[test]
@@ -331,15 +219,5 @@ mod tests {
             assert_eq!(LbaFormat::new(lbads, 0).lba_bytes(), None);
         }
         assert_eq!(LbaFormat::new(9, 0).lba_bytes(), Some(512));
-    }
-
-    #[test]
-    fn preferred_sizes_need_optperf() {
-        let mut built = IdentifyNamespace::new_zeroed();
-        built.npwg_z = 7.into();
-        assert_eq!((built.npwg(), built.noiob()), (None, None));
-        built.nsfeat = Nsfeat::default().with_optperf(true).0;
-        built.noiob_lbas = 256.into();
-        assert_eq!((built.npwg(), built.noiob()), (Some(8), Some(256)));
     }
 }

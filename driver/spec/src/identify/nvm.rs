@@ -36,11 +36,6 @@ impl IdentifyNvmController {
     pub const fn write_zeroes_bytes_max(&self, page_size_min: u64) -> Option<u64> {
         limit_bytes(self.wzsl, page_size_min)
     }
-
-    /// Returns the largest Write Uncorrectable in bytes for CAP's smallest page; `None` for no limit.
-    pub const fn write_uncorrectable_bytes_max(&self, page_size_min: u64) -> Option<u64> {
-        limit_bytes(self.wusl, page_size_min)
-    }
 }
 
 /// I/O Command Set specific Identify Namespace (CNS 05h, CSI 00h, NVM 4.1.5.3).
@@ -87,7 +82,6 @@ mod tests {
         let view = IdentifyNvmController::view(&bytes).unwrap();
         assert_eq!(view.verify_bytes_max(4096), Some(8192));
         assert_eq!(view.write_zeroes_bytes_max(4096), Some(16384));
-        assert_eq!(view.write_uncorrectable_bytes_max(4096), None);
         assert_eq!((view.dmrl, view.dmrsl_lbas.get(), view.dmsl_lbas.get()), (8, 256, 5));
     }
 

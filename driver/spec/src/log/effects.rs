@@ -33,12 +33,12 @@ impl CommandsSupported {
 bit_flags! {
     /// Commands Supported and Effects data structure of one command (Base 5.16.1.6).
     CommandEffects(u32) {
-        0 csupp with_csupp, "Command Supported";
-        1 lbcc with_lbcc, "Logical Block Content Change";
-        2 ncc with_ncc, "Namespace Capability Change";
-        3 nic with_nic, "Namespace Inventory Change";
-        4 ccc with_ccc, "Controller Capability Change";
-        19 uuid_selection with_uuid_selection, "UUID Selection Supported";
+        0 csupp, "Command Supported";
+        1 lbcc, "Logical Block Content Change";
+        2 ncc, "Namespace Capability Change";
+        3 nic, "Namespace Inventory Change";
+        4 ccc, "Controller Capability Change";
+        19 uuid_selection, "UUID Selection Supported";
     }
 }
 

@@ -60,12 +60,12 @@ const _: () = assert!(size_of::<SmartHealth>() == 512);
 bit_flags! {
     /// Critical Warning; Asynchronous Event Configuration enables the same bits (Base 5.16.1.3).
     CriticalWarning(u8) {
-        0 spare_below_threshold with_spare_below_threshold, "Available spare is below its threshold";
-        1 temperature with_temperature, "A temperature is past its threshold";
-        2 reliability_degraded with_reliability_degraded, "The NVM subsystem's reliability is degraded";
-        3 read_only with_read_only, "All media are read only";
-        4 backup_failed with_backup_failed, "The backup of the volatile memory has failed";
-        5 pmr_unreliable with_pmr_unreliable, "The Persistent Memory Region is read only or unreliable";
+        0 spare_below_threshold, "Available spare is below its threshold";
+        1 temperature, "A temperature is past its threshold";
+        2 reliability_degraded, "The NVM subsystem's reliability is degraded";
+        3 read_only, "All media are read only";
+        4 backup_failed, "The backup of the volatile memory has failed";
+        5 pmr_unreliable, "The Persistent Memory Region is read only or unreliable";
     }
 }
 
@@ -146,10 +146,10 @@ mod tests {
         let one = |warning: CriticalWarning| warning.names().collect::<Vec<_>>();
         let none = CriticalWarning(0);
         assert_eq!(one(none), [""; 0]);
-        assert_eq!(one(none.with_temperature(true)), ["A temperature is past its threshold"]);
-        assert_eq!(one(none.with_read_only(true)), ["All media are read only"]);
+        assert_eq!(one(CriticalWarning(1 << 1)), ["A temperature is past its threshold"]);
+        assert_eq!(one(CriticalWarning(1 << 3)), ["All media are read only"]);
         assert_eq!(
-            one(none.with_pmr_unreliable(true)),
+            one(CriticalWarning(1 << 5)),
             ["The Persistent Memory Region is read only or unreliable"]
         );
         assert_eq!(CriticalWarning(0xff).names().count(), 8);

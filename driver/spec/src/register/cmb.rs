@@ -17,36 +17,6 @@ impl Cmbloc {
         bits(self.0 as u64, 2, 0) as u8
     }
 
-    /// Queue Mixed Memory Support: the queues of one pair need not all lie in the buffer.
-    pub const fn cqmms(self) -> bool {
-        self.0 & 1 << 3 != 0
-    }
-
-    /// Queue Physically Discontiguous Support.
-    pub const fn cqpds(self) -> bool {
-        self.0 & 1 << 4 != 0
-    }
-
-    /// Data Pointer Mixed Locations Support.
-    pub const fn cdpmls(self) -> bool {
-        self.0 & 1 << 5 != 0
-    }
-
-    /// Data Pointer and Command Independent Locations Support.
-    pub const fn cdpcils(self) -> bool {
-        self.0 & 1 << 6 != 0
-    }
-
-    /// Data Metadata Mixed Memory Support.
-    pub const fn cdmmms(self) -> bool {
-        self.0 & 1 << 7 != 0
-    }
-
-    /// Queue Dword Alignment.
-    pub const fn cqda(self) -> bool {
-        self.0 & 1 << 8 != 0
-    }
-
     /// Offset of the buffer into its BAR, in units of [`Cmbsz::unit_bytes`].
     pub const fn ofst(self) -> u32 {
         bits(self.0 as u64, 31, 12) as u32
@@ -223,12 +193,6 @@ mod tests {
     fn the_largest_size_does_not_overflow() {
         let cmbsz = Cmbsz(0xffff_f000 | 6 << 8);
         assert_eq!(cmbsz.size_bytes(), Some(0xf_ffff << 36));
-    }
-
-    #[test]
-    fn location_flags() {
-        assert!(Cmbloc(1 << 3).cqmms() && Cmbloc(1 << 4).cqpds() && Cmbloc(1 << 5).cdpmls());
-        assert!(Cmbloc(1 << 6).cdpcils() && Cmbloc(1 << 7).cdmmms() && Cmbloc(1 << 8).cqda());
     }
 
     #[test]

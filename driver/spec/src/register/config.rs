@@ -72,17 +72,6 @@ impl CommandSetSelected {
     }
 }
 
-impl ArbitrationMechanism {
-    const fn raw(self) -> u8 {
-        match self {
-            ArbitrationMechanism::RoundRobin => 0,
-            ArbitrationMechanism::WeightedRoundRobin => 1,
-            ArbitrationMechanism::VendorSpecific => 7,
-            ArbitrationMechanism::Reserved(raw) => raw,
-        }
-    }
-}
-
 impl Cc {
     const fn with(self, hi: u32, lo: u32, value: u8) -> Cc {
         Cc(with_bits(self.0 as u64, hi, lo, value as u64) as u32)
@@ -102,16 +91,6 @@ impl Cc {
         self.with(6, 4, css.raw())
     }
 
-    /// Sets Memory Page Size: pages of `2^(12 + mps)` bytes; only the low 4 bits count.
-    pub const fn with_mps(self, mps: u8) -> Cc {
-        self.with(10, 7, mps)
-    }
-
-    /// Sets Arbitration Mechanism Selected.
-    pub const fn with_ams(self, ams: ArbitrationMechanism) -> Cc {
-        self.with(13, 11, ams.raw())
-    }
-
     /// Sets Shutdown Notification.
     pub const fn with_shn(self, shn: ShutdownNotification) -> Cc {
         self.with(15, 14, shn as u8)
@@ -125,11 +104,6 @@ impl Cc {
     /// Sets I/O Completion Queue Entry Size: entries of `2^iocqes` bytes (4 for the NVM command set).
     pub const fn with_iocqes(self, iocqes: u8) -> Cc {
         self.with(23, 20, iocqes)
-    }
-
-    /// Sets Controller Ready Independent of Media Enable.
-    pub const fn with_crime(self, crime: bool) -> Cc {
-        self.with(24, 24, crime as u8)
     }
 
     /// Enable.
@@ -216,9 +190,6 @@ impl fmt::Display for Cc {
 pub struct Csts(pub u32);
 
 impl Csts {
-    /// The write-1-to-clear value that clears [`Csts::nssro`].
-    pub const CLEAR_NSSRO: Csts = Csts(1 << 4);
-
     /// Ready.
     pub const fn rdy(self) -> bool {
         self.0 & 1 != 0
@@ -340,13 +311,10 @@ mod tests {
         let all = Cc(u32::MAX);
         assert_eq!(all.with_en(false).0, 0xffff_fffe);
         assert_eq!(all.with_css(CommandSetSelected::Nvm).0, 0xffff_ff8f);
-        assert_eq!(all.with_mps(0).0, 0xffff_f87f);
-        assert_eq!(all.with_ams(ArbitrationMechanism::RoundRobin).0, 0xffff_c7ff);
         assert_eq!(all.with_shn(ShutdownNotification::None).0, 0xffff_3fff);
         assert_eq!(all.with_iosqes(0).0, 0xfff0_ffff);
         assert_eq!(all.with_iocqes(0).0, 0xff0f_ffff);
-        assert_eq!(all.with_crime(false).0, 0xfeff_ffff);
-        assert_eq!(Cc::default().with_mps(0x1f).mps(), 0xf);
+        assert_eq!(Cc(0xf << 7).mps(), 0xf);
     }
 
     #[test]
@@ -354,12 +322,6 @@ mod tests {
         use CommandSetSelected::{AdminOnly, AllSupported, Nvm, Reserved};
         for css in [Nvm, AllSupported, AdminOnly, Reserved(3)] {
             assert_eq!(Cc::default().with_css(css).css(), css);
-        }
-        use ArbitrationMechanism::{RoundRobin, VendorSpecific, WeightedRoundRobin};
-        for ams in
-            [RoundRobin, WeightedRoundRobin, VendorSpecific, ArbitrationMechanism::Reserved(4)]
-        {
-            assert_eq!(Cc::default().with_ams(ams).ams(), ams);
         }
         use ShutdownNotification::{Abrupt, None, Normal};
         for shn in [None, Normal, Abrupt, ShutdownNotification::Reserved] {

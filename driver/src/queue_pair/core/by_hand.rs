@@ -236,16 +236,16 @@ fn a_restart_forgets_violations_and_sends_what_was_not_sent() {
     core.restart(&[flush(), flush()]);
     assert_eq!((core.take_violation(), core.next_deadline()), (None, Time::ZERO));
     let pages = [memory(), memory()];
-    let shadow = |page: &Atomics| {
-        let (doorbells, events) = (page.clone(), memory());
-        Shadow { doorbells, events, index: 0, ring_always: false }
+    let shadow = |index: usize| {
+        let (doorbells, events) = (pages[index].clone(), memory());
+        Shadow { doorbells, events, index, ring_always: false }
     };
-    core.set_shadows(shadow(&pages[0]), shadow(&pages[1]));
+    core.set_shadows(shadow(0), shadow(1));
     core.ring();
     device.written = 0;
     device.complete(QID, 1, Cid(0), 0);
     reap(&mut core, 0);
-    let told = pages.map(|page| page.dwords()[0].load(std::sync::atomic::Ordering::Relaxed));
+    let told = [0, 1].map(|at| pages[at].dwords()[at].load(std::sync::atomic::Ordering::Relaxed));
     assert_eq!(told.map(u32::from_le), [2, 1]);
     core.count_retry();
     core.count_recreation();

@@ -32,6 +32,7 @@ const GROUPS: [Group; 2] = [
             "driver/src/queue_pair/slots.rs",
             "driver/src/queue_pair/core.rs",
             "driver/src/queue_pair/command.rs",
+            "driver/src/queue_pair/outcome.rs",
             "driver/src/transfer/*.rs",
             "driver/src/memory.rs",
         ],

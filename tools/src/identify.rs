@@ -42,12 +42,10 @@ pub(crate) struct IdentifyArgs {
 pub(crate) fn run(args: &IdentifyArgs) -> Result<()> {
     let controller = Controller::open(&args.target, &ControllerOptions::default())?;
     let report = Report::of(&controller, &args.target)?;
-    let text = if args.json { json(&report)? } else { table(&report).map_err(Failure::failed)? };
-    Output::Standard.write(&text)
-}
-
-fn json(report: &Report) -> Result<String> {
-    serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::failed)
+    if args.json {
+        return Output::Standard.json(&report);
+    }
+    Output::Standard.write(&table(&report).map_err(Failure::failed)?)
 }
 
 /// The report. Field names are those of the JSON.

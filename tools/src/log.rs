@@ -56,11 +56,10 @@ pub(crate) struct LogArgs {
 pub(crate) fn run(args: &LogArgs) -> Result<()> {
     let controller = Controller::open(&args.target, &ControllerOptions::default())?;
     let report = Report::of(&controller, args)?;
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&report).map_err(Failure::failed)? + "\n",
-        false => report.table(),
-    };
-    Output::Standard.write(&text)
+    if args.json {
+        return Output::Standard.json(&report);
+    }
+    Output::Standard.write(&report.table())
 }
 
 /// The report. Field names are those of the JSON; logs that were not requested are omitted.

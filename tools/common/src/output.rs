@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use crate::failure::{Failure, Result};
 use crate::human::{printable, printable_lines};
 
@@ -48,6 +50,15 @@ impl Output {
             }
         };
         written.map_err(|error| Failure::failed(format!("{name}: {error}")))
+    }
+
+    /// Appends `report` as indented JSON and a line feed.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn json(&mut self, report: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string_pretty(report).map_err(Failure::failed)?;
+        self.write(&(text + "\n"))
     }
 }
 

@@ -60,6 +60,24 @@ pub(crate) enum Change {
     },
 }
 
+impl Change {
+    /// Writes a file that all may read.
+    pub(crate) fn file(path: impl Into<PathBuf>, content: impl Into<String>) -> Change {
+        Change::File { path: path.into(), content: content.into(), mode: 0o644 }
+    }
+
+    /// Removes a file or link.
+    pub(crate) fn remove(path: impl Into<PathBuf>) -> Change {
+        Change::Remove { path: path.into() }
+    }
+
+    /// Runs a program.
+    pub(crate) fn run(program: &str, arguments: &[&str]) -> Change {
+        let arguments = arguments.iter().map(|&word| word.to_owned()).collect();
+        Change::Run { program: program.to_owned(), arguments }
+    }
+}
+
 impl fmt::Display for Change {
     /// Formats it as a shell command if possible, in one line with the necessary quotes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

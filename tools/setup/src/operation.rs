@@ -134,6 +134,22 @@ impl<'a> Operation<'a> {
         self.change(change).map(|()| true)
     }
 
+    /// Runs a program whose failure does no harm: `otherwise` says why, and is printed then.
+    ///
+    /// # Errors
+    /// As [`Operation::say`].
+    pub(crate) fn prompt(
+        &mut self,
+        program: &str,
+        arguments: &[&str],
+        otherwise: &str,
+    ) -> Result<()> {
+        match self.change(Change::run(program, arguments)) {
+            Ok(()) => Ok(()),
+            Err(why) => self.say(format!("{why}; {otherwise}")),
+        }
+    }
+
     fn tell(&mut self, change: &Change) {
         let prefix = if self.dry_run { "would " } else { "" };
         let mut text = format!("{prefix}{change}\n");
@@ -222,15 +238,13 @@ impl<'a> Operation<'a> {
                 Ok(outcome) => (Some(outcome), None),
                 Err(failure) => (None, Some(failure.to_string())),
             };
-            let object = json!({
+            Output::Standard.json(&json!({
                 "dry_run": self.dry_run,
                 "changes": self.changes,
                 "notes": self.notes,
                 "result": outcome,
                 "error": error,
-            });
-            let text = serde_json::to_string_pretty(&object).map_err(Failure::failed)?;
-            Output::Standard.write(&(text + "\n"))?;
+            }))?;
         }
         result.map(drop)
     }
@@ -329,11 +343,10 @@ mod tests {
         assert!(why.ends_with(
             "root's rights are not enough here, as in a container: run this on the host"
         ));
-        let run = Change::Run { program: "modprobe".into(), arguments: vec!["vfio-pci".into()] };
-        let why = refused(io::ErrorKind::NotFound, run);
+        let why = refused(io::ErrorKind::NotFound, Change::run("modprobe", &["vfio-pci"]));
         assert!(why.starts_with("cannot do 'modprobe vfio-pci': "), "{why}");
         assert!(why.ends_with("install the package that brings it"), "{why}");
-        let file = Change::File { path: "/var/x".into(), content: String::new(), mode: 0o644 };
+        let file = Change::file("/var/x", String::new());
         let why = refused(io::ErrorKind::StorageFull, file);
         assert!(why.ends_with("make room on that file system"), "{why}");
     }

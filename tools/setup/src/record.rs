@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use adit_driver::bus::pci::PciAddress;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::change::Change;
@@ -93,19 +94,33 @@ pub(crate) fn boot_id(root: &Root) -> String {
 /// # Errors
 /// When the file exists but is no record of ours; names it.
 pub(crate) fn load(root: &Root, address: PciAddress) -> Result<Option<DeviceRecord>> {
-    let file = path(address);
-    let Some(text) = root.text(&file) else { return Ok(None) };
-    let damaged = |why: String| {
-        Failure::failed(format!(
-            "{file} is damaged ({why}); look at it, bring the device back by hand as docs/setup.md says, then remove it"
-        ))
-    };
-    let record: DeviceRecord =
-        serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
-    if record.version != VERSION || record.bdf != address.to_string() {
-        return Err(damaged(format!("version {} of {}", record.version, record.bdf)));
-    }
-    Ok(Some(record))
+    let remedy = "look at it, bring the device back by hand as docs/setup.md says, then remove it";
+    read(root, &path(address), remedy, |record: &DeviceRecord| {
+        let is_ours = record.version == VERSION && record.bdf == address.to_string();
+        (!is_ours).then(|| format!("version {} of {}", record.version, record.bdf))
+    })
+}
+
+/// Reads a file of our state, if there is one; `wrong` returns why its content cannot be used.
+///
+/// # Errors
+/// When the file is no state of ours; names it, and the remedy.
+pub(crate) fn read<T: DeserializeOwned>(
+    root: &Root,
+    file: &str,
+    remedy: &str,
+    wrong: impl Fn(&T) -> Option<String>,
+) -> Result<Option<T>> {
+    let Some(text) = root.text(file) else { return Ok(None) };
+    let parsed = serde_json::from_str::<T>(&text).map_err(|why| why.to_string());
+    let checked = parsed.and_then(|state| wrong(&state).map_or(Ok(state), Err));
+    checked.map(Some).map_err(|why| Failure::failed(format!("{file} is damaged ({why}); {remedy}")))
+}
+
+/// Returns the change that writes a file of our state.
+pub(crate) fn written(file: impl Into<PathBuf>, state: &impl Serialize) -> Change {
+    let text = serde_json::to_string_pretty(state).expect("our state is plain data");
+    Change::file(file, text + "\n")
 }
 
 /// Returns the devices with a record, readable or not, in order.
@@ -122,9 +137,7 @@ pub(crate) fn fragments(root: &Root) -> Vec<Change> {
     let mut found = Vec::new();
     for directory in [STATE.to_owned(), format!("{STATE}/devices")] {
         let names = root.names(&directory).into_iter().filter(|name| name.ends_with(".new"));
-        found.extend(
-            names.map(|name| Change::Remove { path: PathBuf::from(&directory).join(name) }),
-        );
+        found.extend(names.map(|name| Change::remove(PathBuf::from(&directory).join(name))));
     }
     found
 }
@@ -143,13 +156,12 @@ impl DeviceRecord {
 
     /// Returns the change that writes the record.
     pub(crate) fn stored(&self) -> Change {
-        let text = serde_json::to_string_pretty(self).expect("a record is plain data");
-        Change::File { path: self.file(), content: text + "\n", mode: 0o644 }
+        written(self.file(), self)
     }
 
     /// Returns the change that removes the record.
     pub(crate) fn forgotten(&self) -> Change {
-        Change::Remove { path: self.file() }
+        Change::remove(self.file())
     }
 
     fn file(&self) -> PathBuf {
@@ -220,7 +232,7 @@ mod tests {
             std::fs::write(root.path(format!("{STATE}/{name}")), "x").expect("written");
         }
         assert_eq!(addresses(&root), [record().address()]);
-        let remove = |name| Change::Remove { path: format!("{STATE}/{name}").into() };
+        let remove = |name| Change::remove(format!("{STATE}/{name}"));
         assert_eq!(super::fragments(&root), fragments.map(remove));
     }
 

@@ -120,9 +120,7 @@ impl Figures {
             structs: Vec::new(),
         };
         let mut imports = Imports::default();
-        for path in product_files(part)? {
-            let text = fs::read_to_string(workspace::root().join(&path))
-                .context(format_args!("cannot read {path}"))?;
+        for (path, text) in product_files(part)? {
             figures.files += 1;
             figures.lines.add(&text);
             let (path, lines) = (&path[part.path.len()..], lines::lines_before_tests(&text));
@@ -157,14 +155,23 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// The Rust files of a part without its tests, examples and the parts below it.
-fn product_files(part: &Part) -> Result<Vec<String>> {
-    let is_product = |path: &&String| {
-        let names = path.split('/').map(|name| name.trim_end_matches(".rs"));
-        names.clone().all(|name| name != "tests")
+/// Returns the Rust files of a part by path, without modules compiled only for tests.
+fn product_files(part: &Part) -> Result<Vec<(String, String)>> {
+    let paths = tracked(&format!("{}*.rs", part.path))?;
+    let read = |path: String| Ok((path.clone(), read(&path)?));
+    let mut files = paths.into_iter().map(read).collect::<Result<Vec<_>>>()?;
+    let tests: Vec<String> =
+        files.iter().flat_map(|(path, text)| lines::test_modules(path, text)).collect();
+    let is_test = |path: &str| {
+        let rest = tests.iter().find_map(|module| path.strip_prefix(&**module));
+        rest.is_some_and(|rest| rest.starts_with(['.', '/']))
     };
-    let files = tracked(&format!("{}*.rs", part.path))?;
-    Ok(files.iter().filter(is_product).cloned().collect())
+    files.retain(|(path, _)| !is_test(path));
+    Ok(files)
+}
+
+fn read(path: &str) -> Result<String> {
+    fs::read_to_string(workspace::root().join(path)).context(format_args!("cannot read {path}"))
 }
 
 /// The files that match a pattern; links only repeat one.
@@ -183,9 +190,7 @@ fn tracked(pattern: &str) -> Result<Vec<String>> {
 fn document_words() -> Result<usize> {
     let mut words = 0;
     for path in tracked("*.md")? {
-        let text = fs::read_to_string(workspace::root().join(&path))
-            .context(format_args!("cannot read {path}"))?;
-        words += text.split_whitespace().count();
+        words += read(&path)?.split_whitespace().count();
     }
     Ok(words)
 }

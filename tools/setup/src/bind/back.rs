@@ -152,8 +152,7 @@ fn rebind(operation: &mut Operation, device: Device, driver: &str) -> Result<()>
         )));
     }
     if !operation.root.exists(driver_directory(driver)) {
-        let arguments = vec![driver.to_owned()];
-        operation.change(Change::Run { program: "modprobe".into(), arguments })?;
+        operation.change(Change::run("modprobe", &[driver]))?;
     }
     operation.change(device.bind_to(driver))?;
     let is_back = |device: Device, root: &_| device.driver(root).as_deref() == Some(driver);

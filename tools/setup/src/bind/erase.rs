@@ -37,14 +37,9 @@ pub(super) fn erase(
     take::step(operation, Change::File { path, content, mode: 0o600 })?;
     for device in marked.iter().flat_map(|(_, devices)| devices) {
         // wipefs puts its copies into the home directory.
-        let words = [
-            format!("HOME={directory}"),
-            "wipefs".into(),
-            "--all".into(),
-            "--backup".into(),
-            format!("/dev/{device}"),
-        ];
-        take::step(operation, Change::Run { program: "env".into(), arguments: words.into() })?;
+        let (home, device) = (format!("HOME={directory}"), format!("/dev/{device}"));
+        let words = [&*home, "wipefs", "--all", "--backup", &device];
+        take::step(operation, Change::run("env", &words))?;
     }
     operation.say(format!(
         "{}: a copy of each signature goes to {directory}; the README there says how to put it back",

@@ -49,8 +49,7 @@ pub(super) fn allow(operation: &mut Operation) -> Result<()> {
         Some(before) => before,
     };
     let record = Record { before, boot_id: boot_id(operation.root) };
-    let content = serde_json::to_string_pretty(&record).expect("a record is plain data") + "\n";
-    operation.change(Change::File { path: file().into(), content, mode: 0o644 })?;
+    operation.change(record::written(file(), &record))?;
     operation.change(Change::Write { path: SWITCH.into(), value: "Y".into() })
 }
 
@@ -68,14 +67,14 @@ pub(super) fn put_back_if_unused(operation: &mut Operation) -> Result<bool> {
 /// When the record is damaged, or a change fails.
 fn put_back(operation: &mut Operation) -> Result<bool> {
     let root = operation.root;
-    let Some(text) = root.text(file()) else { return Ok(false) };
-    let record: Record = serde_json::from_str(&text).map_err(|why| {
-        Failure::failed(format!("{} is damaged ({why}); put {SWITCH} back, then remove it", file()))
-    })?;
+    let remedy = format!("put {SWITCH} back, then remove it");
+    let Some(record) = record::read(root, &file(), &remedy, |_: &Record| None)? else {
+        return Ok(false);
+    };
     let now = root.text(SWITCH);
     if record.boot_id == boot_id(root) && now.is_some_and(|now| now != record.before) {
         operation.change(Change::Write { path: SWITCH.into(), value: record.before })?;
     }
-    operation.change(Change::Remove { path: file().into() })?;
+    operation.change(Change::remove(file()))?;
     Ok(true)
 }

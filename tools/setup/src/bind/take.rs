@@ -130,8 +130,7 @@ fn load_module(operation: &mut Operation) -> Result<()> {
         return Ok(());
     }
     let kernel = operation.root.text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let arguments = vec![VFIO_PCI.to_owned()];
-    let loaded = step(operation, Change::Run { program: "modprobe".into(), arguments });
+    let loaded = step(operation, Change::run("modprobe", &[VFIO_PCI]));
     loaded.map_err(|failure| {
         failure.and(format!(
             "the kernel {kernel} has no module {VFIO_PCI} that could be loaded: install its modules \

@@ -57,8 +57,12 @@ pub(crate) fn run(root: &Root, args: &DoctorArgs, json: bool) -> Result<()> {
     let target =
         |root: &Root, bdf: &str| root.is_live().then(|| format!("vfio:{bdf}").parse().ok())?;
     let findings = walk(&Scene { root, inventory: &inventory, target }, args.device);
-    let text = if json { as_json(&findings)? } else { as_text(&findings) };
-    Output::Standard.write(&text)?;
+    if json {
+        let broken = first_broken(&findings).map(|finding| finding.name);
+        Output::Standard.json(&json!({ "links": findings, "first_broken": broken }))?;
+    } else {
+        Output::Standard.write(&as_text(&findings))?;
+    }
     match first_broken(&findings) {
         None => Ok(()),
         Some(finding) => Err(Failure::failed(in_short(finding))),
@@ -149,14 +153,6 @@ fn first_broken(findings: &[Finding]) -> Option<&Finding> {
 fn in_short(finding: &Finding) -> String {
     let device = finding.device.as_ref().map(|device| format!("{device}: ")).unwrap_or_default();
     format!("{device}the first broken link is '{}'; its remedy is above", finding.name)
-}
-
-fn as_json(findings: &[Finding]) -> Result<String> {
-    let report = json!({
-        "links": findings,
-        "first_broken": first_broken(findings).map(|finding| finding.name),
-    });
-    serde_json::to_string_pretty(&report).map(|text| text + "\n").map_err(Failure::failed)
 }
 
 /// Formats a line per link, with a heading per device.

@@ -11,12 +11,10 @@ use adit_driver::bus::pci::{PciAddress, is_vfio};
 use super::user::User;
 use super::{DEVICES, rule};
 use crate::failure::{Failure, Result};
+use crate::inventory::NO_IOMMU_GROUP;
 use crate::operation::Operation;
 use crate::record;
 use crate::root::Root;
-
-/// VFIO's name for groups it creates without an IOMMU.
-const NO_IOMMU_GROUP: &str = "vfio-noiommu";
 
 /// A device to bind or grant, as far as its group is concerned.
 #[derive(Clone, Copy, Debug)]

@@ -248,11 +248,11 @@ fn withdraw(
     for user in users {
         let path = rule::limits_path(user);
         if root.is_left(&path) && !has_others(root, user, address) {
-            operation.change(Change::Remove { path })?;
+            operation.change(Change::remove(path))?;
         }
     }
     if is_ruled {
-        operation.change(Change::Remove { path: rule::path(address) })?;
+        operation.change(Change::remove(rule::path(address)))?;
         reload(operation)?;
     }
     Ok(())
@@ -299,11 +299,8 @@ fn reload(operation: &mut Operation) -> Result<()> {
     if !root.present(UDEV) || !UDEVADM.iter().any(|program| root.present(program)) {
         return Ok(());
     }
-    let arguments = vec!["control".to_owned(), "--reload".to_owned()];
-    match operation.change(Change::Run { program: "udevadm".to_owned(), arguments }) {
-        Ok(()) => Ok(()),
-        Err(why) => operation.say(format!("{why}; udev will look for new rules by itself")),
-    }
+    let otherwise = "udev will look for new rules by itself";
+    operation.prompt("udevadm", &["control", "--reload"], otherwise)
 }
 
 /// Returns the existing files through which user space opens the device: its group's, and with iommufd its own.

@@ -20,8 +20,6 @@ const RULES: &str = "/run/udev/rules.d";
 const PREFIX: &str = "90-adit-";
 /// The command of each rule, up to the user's name.
 const CHOWN: &str = "RUN+=\"/bin/chown ";
-/// Mode of the files, which contain no secrets.
-const MODE: u32 = 0o644;
 
 /// Returns the path of a device's rule.
 pub(super) fn path(address: PciAddress) -> PathBuf {
@@ -46,7 +44,7 @@ pub(super) fn written(address: PciAddress, user: &str) -> Change {
          SUBSYSTEM==\"vfio-dev\", ACTION==\"add\", KERNELS==\"{address}\", \
          MODE=\"0600\", {CHOWN}{user} $devnode\"\n"
     );
-    Change::File { path: path(address), content, mode: MODE }
+    Change::file(path(address), content)
 }
 
 /// Returns the change that writes the drop-in.
@@ -56,7 +54,7 @@ pub(super) fn limits_written(user: &str) -> Change {
          # 'adit setup revoke' removes it with the last of {user}'s devices.\n\
          {user} - memlock unlimited\n"
     );
-    Change::File { path: limits_path(user), content, mode: MODE }
+    Change::file(limits_path(user), content)
 }
 
 /// Returns a device's owner according to its rule; `None` without a rule or with a modified one.

@@ -13,11 +13,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::pool::Pool;
 use crate::change::Change;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
+use crate::inventory::pool::Pool;
 use crate::operation::Operation;
-use crate::record::{STATE, boot_id};
+use crate::record::{self, STATE, boot_id};
 use crate::root::Root;
 
 /// The record's format version.
@@ -53,18 +53,10 @@ impl Record {
     /// # Errors
     /// When the file exists but is no record of ours.
     pub(super) fn load(root: &Root) -> Result<Option<Record>> {
-        let file = file();
-        let Some(text) = root.text(&file) else { return Ok(None) };
-        let damaged = |why: String| {
-            Failure::failed(format!(
-                "{file} is damaged ({why}); set the numbers of hugepages by hand, then remove it"
-            ))
-        };
-        let record: Record = serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
-        if record.version != VERSION {
-            return Err(damaged(format!("version {}", record.version)));
-        }
-        Ok(Some(record))
+        let remedy = "set the numbers of hugepages by hand, then remove it";
+        record::read(root, &file(), remedy, |record: &Record| {
+            (record.version != VERSION).then(|| format!("version {}", record.version))
+        })
     }
 
     /// Creates the record for a change of `pools`: `old`'s pools, if valid in this boot, plus the current
@@ -91,19 +83,18 @@ impl Record {
 
     /// Returns the change that writes the record.
     pub(super) fn stored(&self) -> Change {
-        let text = serde_json::to_string_pretty(self).expect("a record is plain data");
-        Change::File { path: file().into(), content: text + "\n", mode: 0o644 }
+        record::written(file(), self)
     }
 }
 
 /// Returns the change that removes the record.
 pub(super) fn forgotten() -> Change {
-    Change::Remove { path: file().into() }
+    Change::remove(file())
 }
 
 /// Returns the change that stops setting pools at boot.
 pub(super) fn removed_from_boot() -> Change {
-    Change::Remove { path: AT_BOOT.into() }
+    Change::remove(AT_BOOT)
 }
 
 /// Returns the pools set at boot; lines that are not ours are ignored.
@@ -139,7 +130,7 @@ pub(super) fn tell_boot(operation: &mut Operation, pools: &[(Pool, u64)]) -> Res
         writeln!(content, "w! {} - - - - {pages}", pool.file().display())
             .expect("a string takes everything");
     }
-    operation.change(Change::File { path: AT_BOOT.into(), content, mode: 0o644 })
+    operation.change(Change::file(AT_BOOT, content))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! memory that is free or can be dropped: free pages, the file cache and reclaimable slabs, less a 32nd of all
 //! memory, which programs need to continue.
 
-use super::pool;
+use crate::inventory::pool;
 use crate::root::Root;
 
 /// The divisor of the memory kept in reserve.

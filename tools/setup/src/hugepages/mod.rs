@@ -9,22 +9,18 @@
 
 mod kept;
 mod memory;
-mod pool;
 #[cfg(test)]
 mod tests;
 
 use serde::Serialize;
 
 use super::args::{HugepagesArgs, PageSize};
+use super::inventory::pool::{self, Pages, Pool};
 use super::operation::{self, Operation};
-use super::root::Root;
+use super::root::{Root, SYSTEMD};
 use crate::failure::{Failure, Result};
 use crate::human;
 use kept::Record;
-use pool::{Pages, Pool};
-
-/// Exists if systemd booted the machine (sd_booted(3)).
-const SYSTEMD: &str = "/run/systemd/system";
 
 /// The result for one pool.
 #[derive(Debug, PartialEq, Eq, Serialize)]

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Serialize;
 
+use super::pool::{self, Pages, Pool};
 use crate::root::Root;
 
 /// VFIO's modules, in order of dependency.
@@ -23,7 +24,7 @@ const ACPI_TABLES: &str = "/sys/firmware/acpi/tables";
 const CONTAINER_MARKS: [&str; 3] = ["/.dockerenv", "/run/.containerenv", "/run/systemd/container"];
 
 /// The name of groups that VFIO creates for devices without an IOMMU.
-const NO_IOMMU_GROUP: &str = "vfio-noiommu";
+pub(crate) const NO_IOMMU_GROUP: &str = "vfio-noiommu";
 
 /// `CAP_IPC_LOCK` in a capability set.
 const IPC_LOCK: u64 = 1 << 14;
@@ -257,45 +258,14 @@ fn vfio_files(root: &Root) -> Vec<VfioFile> {
     root.names_quietly(directory).into_iter().filter_map(file).collect()
 }
 
+/// Returns the pools; a kernel without NUMA has them on node 0.
 fn hugepages(root: &Root) -> Vec<Hugepages> {
-    let nodes = Path::new("/sys/devices/system/node");
-    let names = root.names(nodes);
-    let mut numbers: Vec<u32> = names.iter().filter_map(|name| number(name, "node")).collect();
-    numbers.sort_unstable();
-    if numbers.is_empty() {
-        // A kernel without NUMA.
-        return node_hugepages(root, 0, Path::new("/sys/kernel/mm/hugepages"));
-    }
-    let of_node =
-        |node| node_hugepages(root, node, &nodes.join(format!("node{node}")).join("hugepages"));
-    numbers.into_iter().flat_map(of_node).collect()
-}
-
-fn node_hugepages(root: &Root, node: u32, directory: &Path) -> Vec<Hugepages> {
-    let pages = |name: &String| {
-        let count = |file| root.text(directory.join(name).join(file))?.parse().ok();
-        Some(Hugepages {
-            node,
-            page_bytes: page_bytes(name)?,
-            total: count("nr_hugepages")?,
-            free: count("free_hugepages")?,
-        })
+    let counted = |pool: Pool| {
+        let Pages { total, free, .. } = pool.pages(root)?;
+        let node = pool.node.unwrap_or(0);
+        Some(Hugepages { node, page_bytes: pool.page_bytes, total, free })
     };
-    let mut sizes: Vec<Hugepages> = root.names(directory).iter().filter_map(pages).collect();
-    sizes.sort_unstable_by_key(|pages| pages.page_bytes);
-    sizes
-}
-
-/// Parses `node7` as 7.
-fn number(name: &str, prefix: &str) -> Option<u32> {
-    let digits = name.strip_prefix(prefix)?;
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
-}
-
-/// Parses `hugepages-2048kB` as 2 MiB.
-fn page_bytes(name: &str) -> Option<u64> {
-    let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-    kib.checked_mul(1024).filter(|bytes| *bytes > 0)
+    pool::all(root).into_iter().filter_map(counted).collect()
 }
 
 impl Memlock {
@@ -549,8 +519,6 @@ mod tests {
             let bytes = String::from_utf8_lossy(&more).into_owned();
             for text in [text, bytes] {
                 let _ = module_of(&text);
-                let _ = page_bytes(&format!("hugepages-{text}kB"));
-                let _ = number(&text, "");
                 let _ = capabilities(&format!("CapEff:{text}"));
                 let _ = parse_memlock(&format!("Max locked memory {text}"));
                 let _ = cgroup_limit(&text);

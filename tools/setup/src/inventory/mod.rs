@@ -11,6 +11,7 @@ mod mounts;
 mod namespace;
 mod notes;
 mod open_files;
+pub(crate) mod pool;
 mod signature;
 mod usage;
 mod verdict;
@@ -24,7 +25,7 @@ use super::root::Root;
 use usage::Usage;
 
 pub use disk::{Disk, disk_of_file, signatures_of_file};
-pub(crate) use host::{Host, Hugepages, ModuleState};
+pub(crate) use host::{Host, Hugepages, ModuleState, NO_IOMMU_GROUP};
 pub use verdict::told_once;
 pub(crate) use verdict::{Obstacle, ObstacleKind};
 

@@ -14,7 +14,7 @@ use super::args::PersistArgs;
 use super::change::Change;
 use super::operation::{self, Operation};
 use super::record::{self, STATE};
-use super::root::Root;
+use super::root::{Root, SYSTEMD};
 use crate::failure::{Failure, Result};
 
 /// The unit's file.
@@ -23,10 +23,8 @@ const UNIT: &str = "/etc/systemd/system/adit-setup.service";
 const ENABLED: &str = "/etc/systemd/system/multi-user.target.wants/adit-setup.service";
 /// The list of modules to load (modules-load.d(5)).
 const MODULES: &str = "/etc/modules-load.d/adit.conf";
-/// Exists if systemd booted the machine (sd_booted(3)).
-const SYSTEMD: &str = "/run/systemd/system";
-/// Mode of the files, which contain no secrets.
-const MODE: u32 = 0o644;
+const MODULES_TEXT: &str =
+    "# Written by 'adit setup persist'; 'adit setup persist --remove' removes it.\nvfio-pci\n";
 
 /// What happens at boot from now on.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -71,10 +69,7 @@ fn devices(root: &Root) -> Result<Vec<String>> {
 /// Installs the unit that runs `program`.
 fn begin(operation: &mut Operation, devices: Vec<String>, program: &str) -> Result<Outcome> {
     let root = operation.root;
-    let files = [
-        Change::File { path: MODULES.into(), content: modules(), mode: MODE },
-        Change::File { path: UNIT.into(), content: unit(program), mode: MODE },
-    ];
+    let files = [Change::file(MODULES, MODULES_TEXT), Change::file(UNIT, unit(program))];
     let mut written = false;
     for file in files {
         written |= operation.keep(file)?;
@@ -92,11 +87,6 @@ fn begin(operation: &mut Operation, devices: Vec<String>, program: &str) -> Resu
         devices.join(", ")
     ))?;
     Ok(Outcome { persistent: true, devices })
-}
-
-fn modules() -> String {
-    "# Written by 'adit setup persist'; 'adit setup persist --remove' removes it.\nvfio-pci\n"
-        .to_owned()
 }
 
 /// Returns the unit's text. By systemd's defaults it runs after the required local file systems are mounted and
@@ -143,7 +133,7 @@ pub(crate) fn remove(operation: &mut Operation) -> Result<bool> {
         return Ok(false);
     }
     for path in left {
-        operation.change(Change::Remove { path: path.into() })?;
+        operation.change(Change::remove(path))?;
     }
     reload(operation)?;
     Ok(true)
@@ -154,9 +144,5 @@ fn reload(operation: &mut Operation) -> Result<()> {
     if !operation.root.exists(SYSTEMD) {
         return Ok(());
     }
-    let arguments = vec!["daemon-reload".to_owned()];
-    match operation.change(Change::Run { program: "systemctl".to_owned(), arguments }) {
-        Ok(()) => Ok(()),
-        Err(why) => operation.say(format!("{why}; the next boot sees it all the same")),
-    }
+    operation.prompt("systemctl", &["daemon-reload"], "the next boot sees it all the same")
 }

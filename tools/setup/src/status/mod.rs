@@ -25,13 +25,12 @@ const HEADER: &str = "\
 /// When the recording's file exists already or cannot be written.
 pub(crate) fn run(root: &Root, args: &StatusArgs, json: bool) -> Result<()> {
     let inventory = Inventory::read(root);
-    let text = if json { as_json(&inventory)? } else { text::of(&inventory) };
-    Output::Standard.write(&text)?;
+    if json {
+        Output::Standard.json(&inventory)?;
+    } else {
+        Output::Standard.write(&text::of(&inventory))?;
+    }
     args.record.as_deref().map_or(Ok(()), |file| record(root, file))
-}
-
-fn as_json(inventory: &Inventory) -> Result<String> {
-    serde_json::to_string_pretty(inventory).map(|text| text + "\n").map_err(Failure::failed)
 }
 
 fn record(root: &Root, file: &Path) -> Result<()> {

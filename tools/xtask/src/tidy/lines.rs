@@ -41,6 +41,20 @@ pub(crate) fn lines_before_tests(text: &str) -> Vec<&str> {
     lines
 }
 
+/// Returns the modules in files of their own that the file at `path` compiles only for tests, as paths without
+/// an extension.
+pub(crate) fn test_modules(path: &str, text: &str) -> Vec<String> {
+    let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
+    let folder = match file {
+        "mod.rs" | "lib.rs" | "main.rs" => folder,
+        _ => path.trim_end_matches(".rs"),
+    };
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let tests = lines.windows(2).filter(|two| two[0] == "#[cfg(test)]");
+    let names = tests.filter_map(|two| two[1].strip_suffix(';')?.split_once("mod "));
+    names.map(|(_, name)| format!("{folder}/{name}")).collect()
+}
+
 /// Returns the name in a line that starts a function.
 pub(crate) fn function_name(line: &str) -> Option<&str> {
     let qualifies = |word: &&str| {
@@ -76,6 +90,13 @@ pub(crate) fn assertions(line: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modules_for_tests_lie_beside_the_root_or_below_their_file() {
+        let text = "mod a;\n#[cfg(test)]\npub(crate) mod b;\n#[cfg(test)]\nmod c {\n}\n";
+        assert_eq!(test_modules("x/src/lib.rs", text), ["x/src/b"]);
+        assert_eq!(test_modules("x/src/y.rs", text), ["x/src/y/b"]);
+    }
 
     #[test]
     fn code_comments_functions_and_assertions_are_counted_and_tests_are_not() {

@@ -21,26 +21,26 @@ const NUMBER: &str = "nr_hugepages";
 
 /// Pages of one size on one node, or on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     /// The node; `None` for all.
-    pub(super) node: Option<u32>,
-    pub(super) page_bytes: u64,
+    pub(crate) node: Option<u32>,
+    pub(crate) page_bytes: u64,
 }
 
 /// A pool's numbers of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pages {
+pub(crate) struct Pages {
     /// All existing pages.
-    pub(super) total: u64,
+    pub(crate) total: u64,
     /// Unused pages.
-    pub(super) free: u64,
+    pub(crate) free: u64,
     /// Pages that are freed when their user ends.
-    pub(super) surplus: u64,
+    pub(crate) surplus: u64,
 }
 
 impl Pages {
     /// Returns the requested number.
-    pub(super) fn lasting(self) -> u64 {
+    pub(crate) fn lasting(self) -> u64 {
         self.total.saturating_sub(self.surplus)
     }
 }
@@ -55,12 +55,12 @@ impl Pool {
     }
 
     /// Returns the file that sets the number.
-    pub(super) fn file(self) -> PathBuf {
+    pub(crate) fn file(self) -> PathBuf {
         self.directory().join(NUMBER)
     }
 
     /// Returns the pool whose [`Pool::file`] this is.
-    pub(super) fn of_file(path: &Path) -> Option<Pool> {
+    pub(crate) fn of_file(path: &Path) -> Option<Pool> {
         let directory = path.parent()?;
         let size = directory.file_name()?.to_str()?;
         let kib: u64 = size.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
@@ -74,7 +74,7 @@ impl Pool {
     }
 
     /// Returns the current numbers; `None` if the kernel has no such pool.
-    pub(super) fn pages(self, root: &Root) -> Option<Pages> {
+    pub(crate) fn pages(self, root: &Root) -> Option<Pages> {
         let count = |file| root.text(self.directory().join(file))?.parse().ok();
         Some(Pages {
             total: count(NUMBER)?,
@@ -83,24 +83,24 @@ impl Pool {
         })
     }
 
-    pub(super) fn set(self, pages: u64) -> Change {
+    pub(crate) fn set(self, pages: u64) -> Change {
         Change::Write { path: self.file(), value: pages.to_string() }
     }
 
     /// Describes its place, such as `node 0`.
-    pub(super) fn place(self) -> String {
+    pub(crate) fn place(self) -> String {
         self.node.map_or_else(|| "this machine".to_owned(), |node| format!("node {node}"))
     }
 
     /// Describes a number of its pages: `512 pages of 2.0MiB`.
-    pub(super) fn count(self, pages: u64) -> String {
+    pub(crate) fn count(self, pages: u64) -> String {
         let plural = if pages == 1 { "" } else { "s" };
         format!("{pages} page{plural} of {}", human::capacity(self.page_bytes))
     }
 }
 
 /// Returns the node numbers; empty without NUMA.
-pub(super) fn nodes(root: &Root) -> Vec<u32> {
+pub(crate) fn nodes(root: &Root) -> Vec<u32> {
     let names = root.names(NODES);
     let mut nodes: Vec<u32> = names.iter().filter_map(|name| number(name)).collect();
     nodes.sort_unstable();
@@ -108,12 +108,12 @@ pub(super) fn nodes(root: &Root) -> Vec<u32> {
 }
 
 /// Returns the file about a node's memory, or the machine's.
-pub(super) fn meminfo(node: Option<u32>) -> PathBuf {
+pub(crate) fn meminfo(node: Option<u32>) -> PathBuf {
     node.map_or_else(|| "/proc/meminfo".into(), |node| format!("{NODES}/node{node}/meminfo").into())
 }
 
 /// Returns every pool of each node; without NUMA, those of the machine.
-pub(super) fn all(root: &Root) -> Vec<Pool> {
+pub(crate) fn all(root: &Root) -> Vec<Pool> {
     let nodes = nodes(root);
     let places: Vec<Option<u32>> =
         if nodes.is_empty() { vec![None] } else { nodes.into_iter().map(Some).collect() };
@@ -165,6 +165,7 @@ mod tests {
             "/sys/kernel/mm/hugepages/hugepages-18446744073709551615kB/nr_hugepages",
             "/etc/node1/hugepages/hugepages-2048kB/nr_hugepages",
             "/sys/devices/system/node/node+1/hugepages/hugepages-2048kB/nr_hugepages",
+            "/sys/devices/system/node/node/hugepages/hugepages-2048kB/nr_hugepages",
         ] {
             assert_eq!(Pool::of_file(Path::new(path)), None, "{path}");
         }

@@ -76,7 +76,7 @@ impl BenchArgs {
             // As in fio, the jobs of a file start after those of the previous file.
             let starts_file = at > said.lines;
             if let Some(first) = jobs.first_mut().filter(|_| starts_file) {
-                first.job.stonewall = true;
+                first.job.order.stonewall = true;
             }
             sections.extend(jobs);
         }
@@ -224,7 +224,7 @@ impl BenchArgs {
 /// Refuses jobs that wait for a job that is not listed before them.
 fn awaited_before(sections: &[Section]) -> Result<()> {
     for (index, Section { job, .. }) in sections.iter().enumerate() {
-        let Some(awaited) = &job.wait_for else { continue };
+        let Some(awaited) = &job.order.wait_for else { continue };
         if !sections[..index].iter().any(|before| before.job.name == *awaited) {
             return Err(Failure::usage(format!(
                 "job '{}': wait_for={awaited}: no job of this name stands before it; put it there",

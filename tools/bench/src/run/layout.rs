@@ -44,7 +44,7 @@ pub(crate) fn makes(
 ) -> Option<Range<u64>> {
     let (length, wanted) = (length?, wanted?);
     // A target that is written first needs no filling.
-    let is_written_first = !first.job().rw.reads && !first.job().overwrite;
+    let is_written_first = !first.job().rw.reads && !first.job().files.overwrite;
     (length < wanted && !is_written_first && matches!(target, Target::Kernel(_)))
         .then_some(length..wanted)
 }

@@ -334,7 +334,10 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             },
             is_stamped: false,
             blocks,
-            disabled: Disabled { slat: options.disable.slat || blocks, ..options.disable },
+            disabled: Disabled {
+                slat: options.reports.disable.slat || blocks,
+                ..options.reports.disable
+            },
             pace: Pace::new(options, set.seed, Time::ZERO),
             search: None,
             checks: Checks {
@@ -350,9 +353,10 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             ios_issued: 0,
             // As in fio, time_based jobs end by time only.
             ios_max: options
+                .amount
                 .number_ios
                 .filter(|_| !options.time_based)
-                .map(|ios| ios.saturating_mul(u64::from(options.loops.max(1))))
+                .map(|ios| ios.saturating_mul(u64::from(options.amount.loops.max(1))))
                 .map(|ios| ios.saturating_mul(options.rw.ios_per_block())),
             flushes: Flushes {
                 writes_issued: 0,
@@ -374,7 +378,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// Runs the job to its end.
     pub(crate) fn run(mut self) -> JobOutcome {
         self.begin();
-        if !self.options.create_only {
+        if !self.options.files.create_only {
             self.work();
         }
         if self.outcome.failure.is_none() {
@@ -391,7 +395,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         } else {
             self.passes();
         }
-        if self.options.end_fsync && self.options.rw.writes && !self.is_stopped() {
+        if self.options.flushes.end_fsync && self.options.rw.writes && !self.is_stopped() {
             self.flushes.to_flush.extend(0..self.set.files.len() as u32);
             self.is_full = true;
             self.phase();
@@ -535,7 +539,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
 /// Returns whether the job mixes reads and writes that have rates of their own.
 fn is_mixed_by_rates(job: &JobOptions) -> bool {
-    let has_rate = |way: Way| job.rate[way].is_some() || job.rate_iops[way].is_some();
+    let has_rate = |way: Way| job.rates.rate[way].is_some() || job.rates.rate_iops[way].is_some();
     job.rw.reads
         && job.rw.writes
         && job.verify.is_none()

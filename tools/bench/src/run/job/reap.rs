@@ -32,7 +32,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     pub(super) fn reap(&mut self) -> bool {
         let in_flight = self.pool.in_flight();
-        let wanted = (self.options.iodepth_batch_complete_min.max(1) as usize).min(in_flight);
+        let wanted = (self.options.batch.iodepth_batch_complete_min.max(1) as usize).min(in_flight);
         if self.inflight.done.len() < wanted || wanted == 0 {
             let done = &mut self.inflight.done;
             let found = self.queue.poll(self.times.now, |completion| {
@@ -56,8 +56,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.load.waited += u64::from(self.load.idle_polls > 0);
         self.load.idle_polls = 0;
         self.load.last_finish = self.times.now;
-        let most =
-            self.options.iodepth_batch_complete_max.map_or(usize::MAX, |most| most.max(1) as usize);
+        let most = self
+            .options
+            .batch
+            .iodepth_batch_complete_max
+            .map_or(usize::MAX, |most| most.max(1) as usize);
         let count = self.inflight.done.len().min(most);
         self.outcome.completes.record(count);
         // Taken and put back to reuse its memory.
@@ -231,7 +234,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             (self.times.cycle.start, self.times.cycle.counted) = (self.times.now, self.counted());
             return;
         }
-        if self.times.is_ramping || took < self.options.rate_cycle {
+        if self.times.is_ramping || took < self.options.rates.rate_cycle {
             return;
         }
         let counted = self.counted();
@@ -250,13 +253,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                 (
                     "rate_min",
                     "bytes/s",
-                    self.options.rate_min[way].filter(|least| bytes < *least),
+                    self.options.rates.rate_min[way].filter(|least| bytes < *least),
                     bytes,
                 ),
                 (
                     "rate_iops_min",
                     "IOPS",
-                    self.options.rate_iops_min[way].filter(|least| ios < *least),
+                    self.options.rates.rate_iops_min[way].filter(|least| ios < *least),
                     ios,
                 ),
             ];

@@ -56,7 +56,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns whether a full queue must first drain to `iodepth_low`.
     #[inline]
     fn lets_drain(&mut self, in_flight: usize) -> bool {
-        let Some(low) = self.options.iodepth_low else { return false };
+        let Some(low) = self.options.batch.iodepth_low else { return false };
         self.is_draining = self.pool.is_empty() || (self.is_draining && in_flight > low as usize);
         self.is_draining
     }
@@ -338,7 +338,10 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let is_multiple =
             |every: u32| every > 0 && self.flushes.writes_issued.is_multiple_of(u64::from(every));
         self.flushes.writes_issued > self.flushes.flushed_at
-            && [self.options.fsync, self.options.fdatasync].into_iter().flatten().any(is_multiple)
+            && [self.options.flushes.fsync, self.options.flushes.fdatasync]
+                .into_iter()
+                .flatten()
+                .any(is_multiple)
     }
 
     #[inline]

@@ -48,13 +48,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns whether the error is the one that ends `fill_device`.
     fn is_end_of_space(&self, work: &Work, error: CommandError) -> bool {
         let is_write = matches!(work.what, What::Step(step) if step.way == Way::Write);
-        self.options.fill_device && is_write && error.is_no_space()
+        self.options.amount.fill_device && is_write && error.is_no_space()
     }
 
     /// Schedules a retry if it is worthwhile; returns whether it did.
     fn send_again(&mut self, work: Work, since: Time, error: CommandError) -> bool {
         let (times, first) = work.retried.unwrap_or((0, since));
-        let retries = self.options.retries.unwrap_or(self.set.retries);
+        let retries = self.options.failures.retries.unwrap_or(self.set.retries);
         let delay = self.set.files[work.what.file() as usize].device.retry_delay(&error);
         let Some(delay) = delay.filter(|_| times < retries && !self.is_stopped()) else {
             return false;
@@ -91,9 +91,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Returns whether the job tolerates such an error. As in fio, `ignore_error` decides if it is given.
     pub(super) fn tolerates(&self, kind: Kind, errno: i32) -> bool {
-        let ignored = &self.options.ignore_error[kind as usize];
+        let ignored = &self.options.failures.ignore_error[kind as usize];
         match ignored.is_empty() {
-            true => self.options.continue_on_error.covers(kind),
+            true => self.options.failures.continue_on_error.covers(kind),
             false => ignored.contains(&errno),
         }
     }

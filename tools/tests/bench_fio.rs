@@ -360,7 +360,7 @@ fn questions_are_answered_without_a_run() {
     assert!(scratch.told("--version").starts_with("adit-"));
     assert!(scratch.told("--cmdhelp").lines().count() > 100);
     assert!(scratch.told("--cmdhelp=bs").contains("blocksize"));
-    assert!(scratch.told("--cmdhelp=nice").contains("not heeded"));
+    assert!(scratch.told("--cmdhelp=nice").contains("Ignored with a warning"));
     assert!(scratch.told("--cmdhelp=flow").contains("not in adit"));
     assert!(scratch.told("--enghelp").contains("libaio (uring:)"));
     assert!(scratch.told("--enghelp=libaio").contains("uring:"));

@@ -60,9 +60,7 @@ fn times(job: &JobOptions) -> Result<(), String> {
 
 fn sizes(job: &JobOptions) -> Result<(), String> {
     if let Some(Size::Bytes(bytes)) = job.amount.size {
-        refuse(bytes == 0, || {
-            "size=0 leaves nothing to do; leave it away for the whole device".into()
-        })?;
+        refuse(bytes == 0, || "size=0 leaves nothing to do; omit it for the whole device".into())?;
         for (way, sizes) in job.bs.iter() {
             let is_used = [job.rw.reads, job.rw.writes, job.rw.trims][way as usize];
             refuse(is_used && sizes.max() > bytes, || {
@@ -74,7 +72,7 @@ fn sizes(job: &JobOptions) -> Result<(), String> {
         }
     }
     refuse(job.amount.io_size == Some(Size::Bytes(0)), || {
-        "io_size=0 leaves nothing to do; leave it away".into()
+        "io_size=0 leaves nothing to do; omit it".into()
     })?;
     let step = job.rw.step;
     refuse(
@@ -138,7 +136,7 @@ fn data(job: &JobOptions) -> Result<(), String> {
 fn verification(job: &JobOptions) -> Result<(), String> {
     let Some(verify) = &job.verify else { return Ok(()) };
     refuse(job.rw.trims, || {
-        "verify cannot tell what a trimmed block holds; take a workload without trims".into()
+        "verify cannot know what a trimmed block holds; use a workload without trims".into()
     })?;
     refuse(verify.kind == VerifyKind::Pattern && verify.pattern.is_none(), || {
         "verify=pattern needs a verify_pattern; give verify_pattern=0xdeadbeef".into()
@@ -175,7 +173,7 @@ mod tests {
         let cases: &[(&[(&str, &str)], &str)] = &[
             (&[("rw", "rw"), ("rwmixread", "60"), ("rwmixwrite", "60")], "not 100 together"),
             (&[("bs", "64k"), ("size", "4k")], "make size larger"),
-            (&[("size", "0")], "leave it away"),
+            (&[("size", "0")], "omit it"),
             (&[("iodepth", "4"), ("iodepth_low", "5")], "give at most 4"),
             (&[("iodepth_batch_complete_min", "2")], "give at most 1"),
             (

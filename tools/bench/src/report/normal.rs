@@ -346,7 +346,7 @@ fn recovery(out: &mut String, job: &JobOutcome) -> Written {
     }
     writeln!(
         out,
-        "  recovery     : aborts={}, queues created anew={}, I/Os caught in resets={}, retries={}, recoveries={}",
+        "  recovery     : aborts={}, queues recreated={}, I/Os caught in resets={}, retries={}, recoveries={}",
         stats.aborts, stats.recreations, stats.resets, stats.retries, job.recoveries
     )
 }

@@ -47,7 +47,7 @@ fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
 pub(crate) fn pin(cores: &[usize]) -> Result<()> {
     let refused = |error: nix::errno::Errno| {
         Failure::usage(format!(
-            "cpus_allowed={cores:?}: {}; 'nproc' tells how many cores there are",
+            "cpus_allowed={cores:?}: {}; 'nproc' prints how many cores there are",
             error.desc()
         ))
     };

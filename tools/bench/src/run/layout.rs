@@ -72,7 +72,7 @@ pub(crate) fn shorten(target: &Target, length: u64) {
     let Target::Kernel(kernel) = target else { return };
     let file = fs::OpenOptions::new().write(true).open(&kernel.file);
     if let Err(error) = file.and_then(|file| file.set_len(length)) {
-        tracing::warn!("{}: it stays as it is, laid out by half: {error}", target.device());
+        tracing::warn!("{}: the incomplete file could not be shortened: {error}", target.device());
     }
 }
 

@@ -297,7 +297,7 @@ pub(crate) fn seeds(request: &Request) -> Vec<u64> {
 fn unheeded(request: &Request) -> impl Iterator<Item = Warning> {
     request.unheeded().into_iter().map(|(name, because)| Warning {
         code: "option-unheeded",
-        text: format!("{name} is not heeded: {because}"),
+        text: format!("{name} is ignored: {because}"),
     })
 }
 

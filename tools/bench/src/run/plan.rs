@@ -176,7 +176,7 @@ impl Thread<'_> {
         let Some(asked) = self.job().protection else { return Ok(None) };
         let Some(protection) = info.protection else {
             return Err(self.usage(format!(
-                "pi_chk, apptag: {} keeps no protection information; format its namespace with it, or leave them away",
+                "pi_chk, apptag: {} has no protection information; format its namespace with it, or omit these options",
                 info.device
             )));
         };
@@ -186,7 +186,7 @@ impl Thread<'_> {
         if reference_tag && !protection.checks_place() {
             let number = protection.number();
             return Err(self.usage(format!(
-                "pi_chk=REFTAG: protection information of type {number} has none that is checked; leave it away"
+                "pi_chk=REFTAG: protection information of type {number} has no reference tag that is checked; omit it"
             )));
         }
         let (application, application_mask) = (asked.tag, asked.mask);

@@ -371,7 +371,7 @@ fn open_device(
     let made = layout::makes(target, before, file_bytes, users[0].0);
     if made.is_some() && readonly {
         return Err(users[0].0.usage(format!(
-            "{} is shorter than what is to be read, and --readonly forbids to lay it out; write it first",
+            "{} is shorter than the region to read, and --readonly forbids extending it; write it first",
             target.device()
         )));
     }
@@ -569,7 +569,7 @@ fn drop_cached(target: &Target) {
         .map(|file| posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED));
     if !matches!(dropped, Ok(Ok(()))) {
         tracing::warn!(
-            "{}: the page cache could not be dropped; its figures may be those of memory",
+            "{}: the page cache could not be dropped; the figures may be those of memory",
             target.device()
         );
     }

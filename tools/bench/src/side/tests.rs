@@ -150,7 +150,7 @@ fn the_table_is_narrow_and_says_what_its_ratios_are() {
         assert!(table.contains(said), "{said}: {table}");
     }
     let (comparison, _) = compared(&request("uring:/x null:", 1, &[]));
-    assert!(super::table(&comparison).contains("one round says nothing of noise"));
+    assert!(super::table(&comparison).contains("one round does not show the noise"));
 }
 
 #[test]

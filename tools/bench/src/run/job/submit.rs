@@ -265,7 +265,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn not_taken(&mut self, work: Work, reason: RejectReason) {
         match reason {
             RejectReason::Full => self.inflight.held = Some(work),
-            reason => self.fail(EIO, format!("{} was not taken: {reason}", self.told(&work))),
+            reason => self.fail(EIO, format!("{} was rejected: {reason}", self.told(&work))),
         }
     }
 

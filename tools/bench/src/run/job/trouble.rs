@@ -143,7 +143,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     fn reason_of_loss(&self, error: &Error) -> String {
         match (self.set.recovery.lost(), error) {
-            (Some(why), _) => format!("the controller could not be brought back: {why}"),
+            (Some(why), _) => format!("the controller could not be recovered: {why}"),
             (None, Error::Failed { reason, .. }) => {
                 format!("the device is out of service: {reason}")
             }

@@ -111,7 +111,7 @@ fn info_and_stat_tell_what_a_store_is() {
     fs::write(&metrics, "adit_kv_gets_total 4\nadit_kv_get_hits_total 3\n").expect("room");
     let stat = json(&["kv", "stat", &target, "--metrics", &metrics.display().to_string()]);
     assert_eq!(stat["server"]["hit_share"], 0.75);
-    fail(&["kv", "stat", &target, "--metrics", "/dev/null"], 1, "no metric of a store");
+    fail(&["kv", "stat", &target, "--metrics", "/dev/null"], 1, "no metrics of a store");
     let table = text(&succeed(&["kv", "info", &target]));
     assert!(table.contains("label               mine"), "{table}");
 }

@@ -360,8 +360,8 @@ fn questions_are_answered_without_a_run() {
     assert!(scratch.told("--version").starts_with("adit-"));
     assert!(scratch.told("--cmdhelp").lines().count() > 100);
     assert!(scratch.told("--cmdhelp=bs").contains("blocksize"));
-    assert!(scratch.told("--cmdhelp=nice").contains("not heeded"));
-    assert!(scratch.told("--cmdhelp=flow").contains("not in adit"));
+    assert!(scratch.told("--cmdhelp=nice").contains("Ignored with a warning"));
+    assert!(scratch.told("--cmdhelp=flow").contains("adit does not: jobs do not share"));
     assert!(scratch.told("--enghelp").contains("libaio (uring:)"));
     assert!(scratch.told("--enghelp=libaio").contains("uring:"));
     for (unknown, meant) in [("--cmdhelp=iodetph", "iodepth"), ("--enghelp=libaoi", "libaio")] {

@@ -104,7 +104,7 @@ fn what_is_wrong_is_told_in_a_sentence_with_what_to_do() {
         (&["--filename=null:", "--bz=4k"], "--bz: there is no such option; 'adit bench --help'"),
         (&["-name=x"], "two dashes"),
         (&["--filename=/tmp/a::/tmp/b", "--parse-only"], "nothing between two colons"),
-        (&["--nrfiles=2", "--size=1m", "--file_service_type=zipf:1.2"], "take random"),
+        (&["--nrfiles=2", "--size=1m", "--file_service_type=zipf:1.2"], "use random"),
         (&["--filename=null:", "--iodepth_low=5"], "give at most 1"),
         (&["--filename=null:", "--rw=write", "--readonly"], "--readonly forbids"),
         (&["--filename=null:", "--rw=rw", "--rwmixread=5", "--rwmixwrite=5"], "not 100 together"),

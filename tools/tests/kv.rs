@@ -111,7 +111,7 @@ fn info_and_stat_tell_what_a_store_is() {
     fs::write(&metrics, "adit_kv_gets_total 4\nadit_kv_get_hits_total 3\n").expect("room");
     let stat = json(&["kv", "stat", &target, "--metrics", &metrics.display().to_string()]);
     assert_eq!(stat["server"]["hit_share"], 0.75);
-    fail(&["kv", "stat", &target, "--metrics", "/dev/null"], 1, "no metric of a store");
+    fail(&["kv", "stat", &target, "--metrics", "/dev/null"], 1, "no metrics of a store");
     let table = text(&succeed(&["kv", "info", &target]));
     assert!(table.contains("label               mine"), "{table}");
 }
@@ -131,7 +131,7 @@ fn a_store_on_several_devices_takes_them_in_their_order_only() {
     assert_eq!(json(&["kv", "scrub", &a, &b])["objects"], 4);
     fail(&["kv", "ls", &b, &a], 1, "order");
     fail(&["kv", "ls", &a], 1, "missing");
-    fail(&["kv", "check", &a, &a], 2, "a.img is named twice");
+    fail(&["kv", "check", &a, &a], 2, "a.img is given twice");
     let other = scratch.store("c.img");
     fail(&["kv", "ls", &a, &other], 1, "c.img");
 }
@@ -185,7 +185,7 @@ fn keys_and_options_that_cannot_be_are_usage_errors() {
     fail(&["kv", "bench", "--store", &target, "--workload", "walk"], 2, "ycsb-a to ycsb-f");
     fail(&["kv", "get", "uring:/nonexistent/x", "k"], 1, "/nonexistent/x");
     fail(&["kv", "put", &target, "k", "/nonexistent/x"], 1, "/nonexistent/x");
-    fail(&["kv", "put", &target, "k", "/dev/null"], 1, "no regular file");
+    fail(&["kv", "put", &target, "k", "/dev/null"], 1, "not a regular file");
     let empty = scratch.path("empty");
     fs::write(&empty, b"").expect("there is room");
     fail(&["kv", "put", &target, "k", &empty.display().to_string()], 1, "at least one byte");
@@ -207,7 +207,7 @@ fn a_file_appears_whole_or_not_at_all() {
     fs::write(&copy, b"what was there").expect("there is room");
     damage(&scratch.path("a.img"), &noise(300_000)[200_000..200_100]);
     let copy = copy.display().to_string();
-    fail(&["kv", "get", &target, "k", "-o", &copy], 1, "is not what was put");
+    fail(&["kv", "get", &target, "k", "-o", &copy], 1, "differ from what was put");
     assert_eq!(fs::read(&copy).expect("there"), b"what was there");
     fail(&["kv", "get", &target, "k", "-o", "/nonexistent/copy"], 1, "/nonexistent/copy");
     let full = scratch.store("b.img");
@@ -275,7 +275,7 @@ fn a_store_that_is_open_elsewhere_is_only_looked_at() {
         fail(&words, 1, "has it open");
     }
     let stat = text(&succeed(&["kv", "stat", &target]));
-    assert!(stat.contains("this is what it was at one moment"), "{stat}");
+    assert!(stat.contains("this report shows it at one moment"), "{stat}");
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     succeed(&["kv", "check", &target]);

@@ -41,10 +41,10 @@ fn a_file_that_is_not_there_is_to_be_made_or_named_right() {
     let scratch = Scratch::new("absent");
     let target = scratch.target("a.img");
     for command in ["ls", "check", "stat", "info", "scrub"] {
-        fail(&["kv", command, &target], 1, "there is no such file; look at the target's name");
+        fail(&["kv", command, &target], 1, "there is no such file; check the target's name");
     }
-    fail(&["kv", "format", &target], 1, "make it with --size");
-    fail(&["kv", "bench", "--store", &target, "--workload", "fill"], 1, "make it with --size");
+    fail(&["kv", "format", &target], 1, "create it with --size");
+    fail(&["kv", "bench", "--store", &target, "--workload", "fill"], 1, "create it with --size");
     assert!(!scratch.path("a.img").exists(), "nothing was made");
 }
 
@@ -90,7 +90,7 @@ fn a_target_that_is_named_twice_is_a_usage_error() {
         vec!["kv", "format", &target, &target, "--force"],
         vec!["kv", "get", &target, "k", "--with", &target],
     ] {
-        fail(&words, 2, "is named twice");
+        fail(&words, 2, "is given twice");
     }
     fail(&["kv", "put", &target, "k", "/dev/null", "--ttl", "0"], 2, "--ttl");
 }

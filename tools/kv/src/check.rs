@@ -17,10 +17,10 @@ Examples:
   While a server has it open:
     adit kv check uring:kv.img --read-only
 
-Superblocks, checkpoints, journals and every object's place are verified; nothing is written. Without --read-only the
-store must not be open elsewhere. With it, what another process is writing just then is looked at again: only what stays
-wrong is damage, the rest is in motion. The objects' data are not read: 'adit kv scrub' does that. A journal that ends in a torn block is what
-a power cut leaves; what was written after it is lost, and the next opening goes on there.";
+Verifies superblocks, checkpoints, journals and the place of every object; writes nothing. Without --read-only the store
+must not be open elsewhere. With it, places that another process is writing to are read again, and only persistent errors
+count as damage. Does not read the objects' data; 'adit kv scrub' does. A journal that ends in a torn block is normal after
+a power cut: records after that block are lost, and the next opening continues there.";
 
 /// Verifies every structure of a store, and reports what is lost
 #[derive(Args, Clone, Debug)]
@@ -120,7 +120,7 @@ fn table(picture: &Picture<Value>, name: &str, is_in_use: bool) -> String {
         out += &format!("{IN_USE}\n");
     }
     if *moving > 0 {
-        out += &format!("In {moving} places something was being written; that is no fault.\n");
+        out += &format!("Another process was writing to {moving} places; this is not a fault.\n");
     }
     for fault in faults {
         out += &format!("  {}\n", human::printable(&fault.text));

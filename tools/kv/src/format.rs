@@ -13,13 +13,13 @@ use crate::units;
 
 const EXAMPLES: &str = "\
 Examples:
-  In a file of 4 GiB, which is made:
+  In a new file of 4 GiB:
     adit kv format uring:kv.img --size 4G
   On two drives, for two threads:
     adit kv format vfio:0000:01:00.0 vfio:0000:02:00.0 --shards 2
 
-What is on a device is looked at first: a file system, a partition table, a store and anything else that is not zero is
-refused and named, unless --force is given.";
+Refuses devices that contain a file system, a partition table, a store or other data that is not zero, and names what it
+found, unless --force is given.";
 
 /// Maximum bytes of a label.
 const LABEL_BYTES_MAX: usize = 32;

@@ -96,7 +96,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
         None => 0..info.bytes,
         Some(range) => range.of(info.bytes).ok_or_else(|| {
             Failure::failed(format!(
-                "object '{}' has {} bytes; --range begins behind them",
+                "object '{}' has {} bytes; --range starts after its end",
                 args.key, info.bytes
             ))
         })?,
@@ -155,7 +155,7 @@ pub(super) fn copy(
         memory = one(back);
         if !matches!(outcome, Outcome::Hit { bytes } if bytes == end - at) {
             return Err(Failure::failed(format!(
-                "object '{}' cannot be read: what the device gives is not what was put; it counts as missing",
+                "object '{}' cannot be read: its data differ from what was put; it counts as missing",
                 info.key
             )));
         }
@@ -180,7 +180,7 @@ fn into_file(
     let scratch = Scratch::beside(path);
     let mut file = File::create(&scratch.0).map_err(failed)?;
     copy(session, info, range, &mut |bytes| file.write_all(bytes).map(|()| true))
-        .map_err(|failure| failure.and(format_args!("{} was not made", path.display())))?;
+        .map_err(|failure| failure.and(format_args!("{} was not created", path.display())))?;
     file.sync_all().map_err(failed)?;
     fs::rename(&scratch.0, path).map_err(failed)
 }

@@ -21,7 +21,7 @@ Examples:
   adit kv info uring:kv.img
   adit kv info uring:kv.img greeting --json
 
-Nothing is written, and the store may be open elsewhere: what is told is then of one moment.";
+Writes nothing. The store may be open elsewhere; the report then shows one moment.";
 
 /// Describes a store's format, or an object
 #[derive(Args, Clone, Debug)]

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &PutArgs) -> Result<()> {
     let stored = put(&mut session, args, &mut source)?;
     session.close()?;
     if let Outcome::Declined(why) = stored {
-        return Err(Failure::failed(format!("object '{}' was not taken: {why:?}", args.key)));
+        return Err(Failure::failed(format!("object '{}' was declined: {why:?}", args.key)));
     }
     if !args.json {
         return Ok(());
@@ -119,7 +119,7 @@ impl Source {
         let about = file.metadata().map_err(failed)?;
         if !about.is_file() {
             return Err(Failure::failed(format!(
-                "{name}: it is no regular file; pipe what it holds to 'adit kv put … -'"
+                "{name}: it is not a regular file; pipe its contents to 'adit kv put … -'"
             )));
         }
         Ok(Source { bytes: about.len(), name, data: Box::new(file) })
@@ -128,7 +128,9 @@ impl Source {
     /// Fills `into` with the next bytes.
     fn read(&mut self, into: &mut [u8]) -> Result<()> {
         let read = self.data.read_exact(into);
-        read.map_err(|why| Failure::failed(format!("{}: {why}; is it being changed?", self.name)))
+        read.map_err(|why| {
+            Failure::failed(format!("{}: {why}; is another process changing it?", self.name))
+        })
     }
 }
 

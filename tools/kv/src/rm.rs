@@ -14,7 +14,7 @@ const EXAMPLES: &str = "\
 Example:
   adit kv rm uring:kv.img greeting 0x0123456789abcdef
 
-Those that are there are removed, also where others are not; it then fails.";
+Removes the objects that exist, and fails if any did not.";
 
 /// Removes objects
 #[derive(Args, Clone, Debug)]

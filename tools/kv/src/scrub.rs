@@ -21,8 +21,8 @@ Examples:
   adit kv scrub uring:kv.img
   adit kv scrub uring:kv.img --repair
 
-The store must not be open elsewhere. Without --repair nothing is changed, and bad objects make it fail. They are
-misses to whoever asks for them; --repair removes them, so that their room is used again.";
+The store must not be open elsewhere. Without --repair, changes nothing and fails if there are bad objects. A get of a bad
+object is a miss; --repair removes bad objects, which frees their space.";
 
 /// Maximum number of bad objects that are named.
 const NAMED_MAX: usize = 100;
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<()> {
     match left {
         0 => Ok(()),
         _ => Err(Failure::failed(format!(
-            "{}: {left} of {} objects are not what was put; 'adit kv scrub --repair' removes them",
+            "{}: {left} of {} objects differ from what was put; 'adit kv scrub --repair' removes them",
             store::name(&args.store.targets),
             found.objects
         ))),

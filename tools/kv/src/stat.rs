@@ -28,8 +28,8 @@ Examples:
   With the hit rate and the write amplification of the server that has it open:
     curl -s http://localhost:8080/metrics | adit kv stat uring:kv.img --metrics -
 
-Nothing is written, and the store may be open elsewhere: the figures are then those of one moment. Hit rates and write
-amplification are known to the server only; give its metrics, as Prometheus reads them.";
+Writes nothing. The store may be open elsewhere; the figures then show one moment. Only the server knows hit rates and
+write amplification; give its metrics in Prometheus's format.";
 
 /// Maximum bytes of metrics.
 const METRICS_BYTES_MAX: u64 = 16 << 20;
@@ -132,7 +132,7 @@ fn read_metrics(path: &Path) -> Result<Metrics> {
     let metrics = parse(&text);
     if !metrics.keys().any(|name| name.starts_with("adit_kv_")) {
         return Err(Failure::failed(format!(
-            "{}: there is no metric of a store in it; give what the server's /metrics says",
+            "{}: it contains no metrics of a store; give the output of the server's /metrics",
             path.display()
         )));
     }
@@ -226,7 +226,7 @@ fn wear_line(device: &Value) -> String {
             "{name}: {percent} % used, {} written",
             human::bytes(device["data_written_bytes"].as_f64().unwrap_or_default())
         ),
-        None => format!("{name}: this path does not tell"),
+        None => format!("{name}: not available on this path"),
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn name(targets: &[Target]) -> String {
     targets.first().map(Target::device).unwrap_or_default()
 }
 
-/// Refuses targets of which one is named twice.
+/// Refuses targets that are given twice.
 ///
 /// # Errors
 /// A usage failure that names the target.
@@ -51,7 +51,7 @@ fn check_distinct(targets: &[Target]) -> Result<()> {
     match targets.iter().enumerate().find(is_known) {
         None => Ok(()),
         Some((_, target)) => Err(Failure::usage(format!(
-            "{target} is named twice; name each device of the store once"
+            "{target} is given twice; give each device of the store once"
         ))),
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn check_there(targets: &[Target], fix: &str) -> Result<()> {
 
 /// What to do if there is no store.
 pub(crate) const NO_STORE: &str =
-    "look at the target's name, or make a store with 'adit kv format'";
+    "check the target's name, or create a store with 'adit kv format'";
 
 /// Opens the devices exclusively; creates files if `file_bytes` gives their length.
 ///
@@ -86,7 +86,7 @@ pub(crate) const NO_STORE: &str =
 pub(crate) fn open_devices(targets: &[Target], file_bytes: Option<u64>) -> Result<Vec<Device>> {
     match file_bytes {
         Some(_) => check_distinct(targets)?,
-        None => check_there(targets, "make it with --size, or look at the target's name")?,
+        None => check_there(targets, "create it with --size, or check the target's name")?,
     }
     let options = DeviceOptions {
         queue_count: QUEUES,

@@ -34,7 +34,7 @@ const PAUSES: u32 = 8;
 const ANEW: u32 = 8;
 
 /// Note about a store that another process has open.
-pub(crate) const IN_USE: &str = "It is open elsewhere: this is what it was at one moment.";
+pub(crate) const IN_USE: &str = "The store is open elsewhere: this report shows it at one moment.";
 
 /// A store's devices, opened for reading.
 pub(crate) struct Reader {
@@ -213,7 +213,7 @@ fn is_taken(error: &impl std::fmt::Display) -> bool {
 /// Adds to such a refusal the option that reads the store nevertheless.
 pub(crate) fn naming_read_only(failure: Failure) -> Failure {
     match is_taken(&failure) {
-        true => failure.and("or look at it as it is with --read-only"),
+        true => failure.and("or use --read-only"),
         false => failure,
     }
 }
@@ -269,8 +269,8 @@ impl Opened {
     fn failed(&self, why: &dyn std::fmt::Display) -> Error {
         Error::Media {
             device: self.device.info().device.clone(),
-            why: format!("a read was not taken: {why}"),
-            fix: "look at the target's name".to_owned(),
+            why: format!("a read was rejected: {why}"),
+            fix: "check the target's name".to_owned(),
         }
     }
 }

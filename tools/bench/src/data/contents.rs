@@ -39,8 +39,8 @@ impl Contents {
     /// # Errors
     /// The request is impossible; says what to do.
     pub(super) fn new(job: &JobOptions) -> Result<Contents, String> {
-        let pattern = job.buffer_pattern.clone();
-        let percent = usize::from(job.buffer_compress_percentage);
+        let pattern = job.buffers.buffer_pattern.clone();
+        let percent = usize::from(job.buffers.buffer_compress_percentage);
         if percent > 100 {
             return Err(format!(
                 "buffer_compress_percentage={percent} is not a share: use one from 0 to 100"
@@ -49,11 +49,11 @@ impl Contents {
         if let Some(pattern) = &pattern {
             checked(pattern, "buffer_pattern")?;
         }
-        let chunk = usize::try_from(job.buffer_compress_chunk).unwrap_or(0);
+        let chunk = usize::try_from(job.buffers.buffer_compress_chunk).unwrap_or(0);
         Ok(match (percent, pattern) {
             (1.., pattern) => Contents::Mixed(Mixed { chunk, percent, pattern }),
             (0, Some(pattern)) => Contents::Pattern(pattern),
-            (0, None) if job.zero_buffers => Contents::Zeroes,
+            (0, None) if job.buffers.zero_buffers => Contents::Zeroes,
             (0, None) => Contents::Noise,
         })
     }
@@ -180,6 +180,7 @@ pub(super) fn scramble(bytes: &mut [u8], seed: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::BufferOptions;
     use crate::workload::sample::job;
 
     fn filled(job: &JobOptions, bytes: usize) -> Vec<u8> {
@@ -201,7 +202,10 @@ mod tests {
     #[test]
     fn buffers_compress_by_as_much_as_asked() {
         for percent in [1u8, 25, 50, 90, 100] {
-            let job = JobOptions { buffer_compress_percentage: percent, ..job() };
+            let job = JobOptions {
+                buffers: BufferOptions { buffer_compress_percentage: percent, ..job().buffers },
+                ..job()
+            };
             let expected = 512 * usize::from(percent) / 100;
             for zeroes in trailing_zeroes(&filled(&job, 65536), 512) {
                 // The noise before may end in a zero byte, once in 256 times.
@@ -212,15 +216,25 @@ mod tests {
 
     #[test]
     fn a_chunk_of_zero_is_the_whole_block() {
-        let job = JobOptions { buffer_compress_percentage: 50, buffer_compress_chunk: 0, ..job() };
+        let job = JobOptions {
+            buffers: BufferOptions {
+                buffer_compress_percentage: 50,
+                buffer_compress_chunk: 0,
+                ..job().buffers
+            },
+            ..job()
+        };
         assert!((2048..2050).contains(&trailing_zeroes(&filled(&job, 4096), 4096)[0]));
     }
 
     #[test]
     fn the_part_that_compresses_is_the_pattern_where_there_is_one() {
         let compressed = JobOptions {
-            buffer_compress_percentage: 50,
-            buffer_pattern: pattern(b"ab", &[]),
+            buffers: BufferOptions {
+                buffer_compress_percentage: 50,
+                buffer_pattern: pattern(b"ab", &[]),
+                ..job().buffers
+            },
             ..job()
         };
         let buffer = filled(&compressed, 1024);
@@ -230,7 +244,13 @@ mod tests {
 
     #[test]
     fn a_pattern_is_repeated_with_the_offset_in_its_places() {
-        let job = JobOptions { buffer_pattern: pattern(b"x01234567y", &[1]), ..job() };
+        let job = JobOptions {
+            buffers: BufferOptions {
+                buffer_pattern: pattern(b"x01234567y", &[1]),
+                ..job().buffers
+            },
+            ..job()
+        };
         assert_eq!(filled(&job, 23), *b"x\x22\x11\0\0\0\0\0\0yx\x22\x11\0\0\0\0\0\0yx\x22\x11");
     }
 
@@ -250,7 +270,16 @@ mod tests {
 
     #[test]
     fn zeroes_are_all_there_is_where_asked_for() {
-        assert_eq!(filled(&JobOptions { zero_buffers: true, ..job() }, 100), [0; 100]);
+        assert_eq!(
+            filled(
+                &JobOptions {
+                    buffers: BufferOptions { zero_buffers: true, ..job().buffers },
+                    ..job()
+                },
+                100
+            ),
+            [0; 100]
+        );
     }
 
     #[test]
@@ -278,15 +307,28 @@ mod tests {
     fn what_cannot_be_filled_in_is_refused() {
         let refused = |job: JobOptions| Contents::new(&job).expect_err("refused");
         assert!(
-            refused(JobOptions { buffer_pattern: pattern(b"", &[]), ..job() })
-                .contains("at least a byte")
+            refused(JobOptions {
+                buffers: BufferOptions { buffer_pattern: pattern(b"", &[]), ..job().buffers },
+                ..job()
+            })
+            .contains("at least a byte")
         );
         assert!(
-            refused(JobOptions { buffer_pattern: pattern(b"12345678", &[1]), ..job() })
-                .contains("8 bytes")
+            refused(JobOptions {
+                buffers: BufferOptions {
+                    buffer_pattern: pattern(b"12345678", &[1]),
+                    ..job().buffers
+                },
+                ..job()
+            })
+            .contains("8 bytes")
         );
         assert!(
-            refused(JobOptions { buffer_compress_percentage: 101, ..job() }).contains("0 to 100")
+            refused(JobOptions {
+                buffers: BufferOptions { buffer_compress_percentage: 101, ..job().buffers },
+                ..job()
+            })
+            .contains("0 to 100")
         );
     }
 }

@@ -60,8 +60,8 @@ impl Data {
             plain if plain.has_offsets() => Change::Refill,
             plain if !plain.is_noisy() => Change::Nothing,
             Contents::Mixed(_) => Change::Refill,
-            _ if job.refill_buffers => Change::Refill,
-            _ if job.scramble_buffers => Change::Scramble,
+            _ if job.buffers.refill_buffers => Change::Refill,
+            _ if job.buffers.scramble_buffers => Change::Scramble,
             _ => Change::Nothing,
         };
         let (contents, verify) = match verify_of(job)? {
@@ -195,6 +195,7 @@ fn interval(bytes: u64, sizes: &BlockSizes) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::BufferOptions;
     use crate::options::{Pattern, VerifyOptions};
     use crate::way::PerWay;
     use crate::workload::sample::{job, verify};
@@ -304,7 +305,7 @@ mod tests {
             data.initial(&mut other);
             assert_eq!(
                 block != other,
-                !job.zero_buffers && job.buffer_pattern.is_none(),
+                !job.buffers.zero_buffers && job.buffers.buffer_pattern.is_none(),
                 "buffers differ"
             );
             let before = block.clone();
@@ -313,27 +314,62 @@ mod tests {
             assert_eq!(data.touches_writes(), changed > 0);
             changed
         };
-        let plain = JobOptions { scramble_buffers: false, ..job() };
+        let plain = JobOptions {
+            buffers: BufferOptions { scramble_buffers: false, ..job().buffers },
+            ..job()
+        };
         assert_eq!(changes(plain.clone()), 0);
         assert_eq!(changes(job()), 8);
-        assert_eq!(changes(JobOptions { refill_buffers: true, ..job() }), 512);
-        assert_eq!(changes(JobOptions { buffer_compress_percentage: 50, ..plain.clone() }), 256);
-        assert_eq!(changes(JobOptions { zero_buffers: true, ..job() }), 0);
+        assert_eq!(
+            changes(JobOptions {
+                buffers: BufferOptions { refill_buffers: true, ..job().buffers },
+                ..job()
+            }),
+            512
+        );
+        assert_eq!(
+            changes(JobOptions {
+                buffers: BufferOptions { buffer_compress_percentage: 50, ..plain.clone().buffers },
+                ..plain.clone()
+            }),
+            256
+        );
+        assert_eq!(
+            changes(JobOptions {
+                buffers: BufferOptions { zero_buffers: true, ..job().buffers },
+                ..job()
+            }),
+            0
+        );
         let abcd = Some(Pattern { bytes: b"abcd".to_vec(), offsets_at: Vec::new() });
-        assert_eq!(changes(JobOptions { buffer_pattern: abcd, ..job() }), 0);
+        assert_eq!(
+            changes(JobOptions {
+                buffers: BufferOptions { buffer_pattern: abcd, ..job().buffers },
+                ..job()
+            }),
+            0
+        );
     }
 
     #[test]
     fn a_buffer_pattern_has_the_offset_of_each_write() {
-        let mut data = data(&JobOptions { buffer_pattern: pattern(), ..job() });
+        let mut data = data(&JobOptions {
+            buffers: BufferOptions { buffer_pattern: pattern(), ..job().buffers },
+            ..job()
+        });
         let block = written(&mut data);
         assert_eq!(block[..20], *b"\0\x20\0\0\0\0\0\0ab\0\x20\0\0\0\0\0\0ab");
     }
 
     #[test]
     fn a_verified_block_compresses_as_asked() {
-        let job =
-            JobOptions { buffer_compress_percentage: 50, ..verifying(verify(VerifyKind::Crc32c)) };
+        let job = JobOptions {
+            buffers: BufferOptions {
+                buffer_compress_percentage: 50,
+                ..verifying(verify(VerifyKind::Crc32c)).buffers
+            },
+            ..verifying(verify(VerifyKind::Crc32c))
+        };
         let mut data = data(&job);
         let block = written(&mut data);
         let zeroes = block.iter().filter(|byte| **byte == 0).count();

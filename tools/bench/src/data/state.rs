@@ -155,15 +155,15 @@ fn options_of(job: &JobOptions, files: &[Region]) -> Vec<(String, String)> {
         ("rw_sequencer", format!("{:?}", job.rw_sequencer)),
         ("rwmixread", job.rwmixread.to_string()),
         ("bs", sizes.join(",")),
-        ("blockalign", format!("{:?}", job.blockalign.0)),
-        ("random_distribution", format!("{:?}", job.random_distribution.0)),
-        ("percentage_random", format!("{:?}", job.percentage_random.0)),
-        ("norandommap", job.norandommap.to_string()),
-        ("random_generator", if job.is_lfsr { "lfsr" } else { "Permutation" }.to_owned()),
+        ("blockalign", format!("{:?}", job.random.blockalign.0)),
+        ("random_distribution", format!("{:?}", job.random.random_distribution.0)),
+        ("percentage_random", format!("{:?}", job.random.percentage_random.0)),
+        ("norandommap", job.random.norandommap.to_string()),
+        ("random_generator", if job.random.is_lfsr { "lfsr" } else { "Permutation" }.to_owned()),
         ("verify", verify.map_or_else(|| "none".to_owned(), |verify| format!("{:?}", verify.kind))),
         ("verify_interval", format!("{:?}", verify.and_then(|verify| verify.interval))),
         ("verify_pattern", format!("{:?}", verify.and_then(|verify| verify.pattern.as_ref()))),
-        ("file_service_type", format!("{:?}", job.file_service)),
+        ("file_service_type", format!("{:?}", job.files.file_service)),
     ];
     options.map(|(name, value)| (name.to_owned(), value)).to_vec()
 }

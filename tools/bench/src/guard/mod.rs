@@ -40,7 +40,7 @@ pub(crate) fn refuse_writes(request: &Request) -> Result<()> {
     let mut jobs = request.sections.iter().map(|section| &section.job);
     match jobs.find(|job| job.rw.writes || job.rw.trims) {
         Some(job) if request.run.readonly => Err(Failure::usage(format!(
-            "job '{}' writes or trims, which --readonly forbids; leave one of them out",
+            "job '{}' writes or trims, which --readonly forbids; omit one of them",
             printable(&job.name)
         ))),
         _ => Ok(()),
@@ -168,7 +168,7 @@ fn of_disk(disk: &Disk) -> Vec<Finding> {
     let name = &disk.name;
     let mut findings: Vec<Finding> = disk.uses.iter().map(of_use).collect();
     if disk.is_claimed && findings.iter().all(|finding| finding.kind == Kind::Beside) {
-        let reason = format!("{name} is claimed by the kernel or a process that cannot be seen");
+        let reason = format!("{name} is claimed by the kernel or by an unknown process");
         findings.push(Finding::new(Kind::Loss, reason, Some(format!("lsblk /dev/{name}"))));
     }
     if disk.is_read_only {
@@ -196,11 +196,11 @@ fn of_signatures(
             .map(|(reason, _)| Finding::new(Kind::Loss, reason, None))
             .collect(),
         Err(why) => {
-            let reason = format!("what {device} holds cannot be told ({why})");
+            let reason = format!("the contents of {device} are unknown ({why})");
             let remedy = if why.contains("not installed") {
                 "install wipefs (package util-linux)"
             } else {
-                "it takes the right to read it"
+                "reading it needs permission"
             };
             vec![Finding::new(Kind::Loss, reason, Some(remedy.to_owned()))]
         }
@@ -240,7 +240,7 @@ fn refusal(device: &str, against: &[&Finding], option: &str) -> Failure {
     let liftable = against.iter().all(|finding| finding.kind == Kind::Loss);
     text.push_str("\nuse another device");
     if liftable {
-        write!(text, ", or add {option} if all that is there may be lost")
+        write!(text, ", or add {option} if all of its data may be lost")
             .expect("a String takes all");
     }
     Failure::usage(text)
@@ -251,7 +251,7 @@ fn warning(device: &str, finding: &Finding, option: &str) -> Warning {
     match finding.kind {
         Kind::Beside => Warning {
             code: "device-shared",
-            text: format!("{device}: {reason}, so its figures and data may not be ours alone"),
+            text: format!("{device}: {reason}, so other users may affect its figures and data"),
         },
         _ => Warning {
             code: "data-destroyed",

@@ -89,7 +89,7 @@ fn each_use_is_refused_with_what_ends_it() {
         ),
         (
             "/recorded/claimed-nvme0n1 = yes\n",
-            "nvme0n1 is claimed by the kernel or a process that cannot be seen; lsblk /dev/nvme0n1",
+            "nvme0n1 is claimed by the kernel or by an unknown process; lsblk /dev/nvme0n1",
         ),
     ];
     for (more, wanted) in cases {
@@ -161,7 +161,10 @@ fn without_wipefs_a_drive_of_zeroes_is_empty_and_another_is_refused() {
     write_something(&device);
     let failure = judged_with(&machine, &drive(), &device, false).expect_err("refused");
     let text = failure.to_string();
-    assert!(text.contains("what nvme0n1 holds cannot be told (wipefs is not installed)"), "{text}");
+    assert!(
+        text.contains("the contents of nvme0n1 are unknown (wipefs is not installed)"),
+        "{text}"
+    );
     assert!(
         text.contains("install wipefs (package util-linux)") && text.contains("--allow-destroy"),
         "{text}"

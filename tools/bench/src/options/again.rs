@@ -36,6 +36,7 @@ impl Section {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::AmountOptions;
 
     #[test]
     fn a_changed_option_changes_nothing_else() {
@@ -49,7 +50,10 @@ mod tests {
             .expect("a job");
         let expected = JobOptions {
             iodepth: 8,
-            io_size: Some(crate::units::Size::Bytes(1 << 20)),
+            amount: AmountOptions {
+                io_size: Some(crate::units::Size::Bytes(1 << 20)),
+                ..base.job.amount
+            },
             ..base.job
         };
         assert_eq!(changed.job, expected);

@@ -56,6 +56,6 @@ fn about_engine(name: &str) -> Result<String> {
     workload::engine(name).map_err(|why| Failure::usage(format!("--enghelp={name}: {why}")))?;
     let path = workload::engines().find(|(known, _)| *known == name).map_or("", |(_, path)| path);
     Ok(format!(
-        "{name}: reaches a plain path as the target {path}: does; it has no options of its own\n"
+        "{name}: opens a plain path like the target {path}:; it has no options of its own\n"
     ))
 }

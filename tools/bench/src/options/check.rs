@@ -23,7 +23,7 @@ pub(crate) fn job(job: &JobOptions) -> Result<(), String> {
 /// Returns whether the job changes data on the device.
 pub(crate) fn writes(job: &JobOptions) -> bool {
     let only_reads_back = job.verify.as_ref().is_some_and(|verify| verify.only);
-    (job.rw.writes || job.rw.trims) && !only_reads_back && !job.create_only
+    (job.rw.writes || job.rw.trims) && !only_reads_back && !job.files.create_only
 }
 
 fn refuse(is_wrong: bool, why: impl FnOnce() -> String) -> Result<(), String> {
@@ -59,10 +59,8 @@ fn times(job: &JobOptions) -> Result<(), String> {
 }
 
 fn sizes(job: &JobOptions) -> Result<(), String> {
-    if let Some(Size::Bytes(bytes)) = job.size {
-        refuse(bytes == 0, || {
-            "size=0 leaves nothing to do; leave it away for the whole device".into()
-        })?;
+    if let Some(Size::Bytes(bytes)) = job.amount.size {
+        refuse(bytes == 0, || "size=0 leaves nothing to do; omit it for the whole device".into())?;
         for (way, sizes) in job.bs.iter() {
             let is_used = [job.rw.reads, job.rw.writes, job.rw.trims][way as usize];
             refuse(is_used && sizes.max() > bytes, || {
@@ -73,13 +71,14 @@ fn sizes(job: &JobOptions) -> Result<(), String> {
             })?;
         }
     }
-    refuse(job.io_size == Some(Size::Bytes(0)), || {
-        "io_size=0 leaves nothing to do; leave it away".into()
+    refuse(job.amount.io_size == Some(Size::Bytes(0)), || {
+        "io_size=0 leaves nothing to do; omit it".into()
     })?;
     let step = job.rw.step;
-    refuse(!job.rw.random && step < 0 && job.size.is_none() && job.filename.is_empty(), || {
-        "going backwards over files of the job's own needs their size; give size".into()
-    })
+    refuse(
+        !job.rw.random && step < 0 && job.amount.size.is_none() && job.filename.is_empty(),
+        || "going backwards over files of the job's own needs their size; give size".into(),
+    )
 }
 
 fn depths(job: &JobOptions) -> Result<(), String> {
@@ -87,12 +86,12 @@ fn depths(job: &JobOptions) -> Result<(), String> {
     let too_deep = |name: &str, value: u32| {
         format!("{name}={value} is more than iodepth={depth}; give at most {depth}")
     };
-    let minimum = job.iodepth_batch_complete_min;
+    let minimum = job.batch.iodepth_batch_complete_min;
     refuse(minimum > depth, || too_deep("iodepth_batch_complete_min", minimum))?;
-    if let Some(low) = job.iodepth_low {
+    if let Some(low) = job.batch.iodepth_low {
         refuse(low > depth, || too_deep("iodepth_low", low))?;
     }
-    if let Some(maximum) = job.iodepth_batch_complete_max {
+    if let Some(maximum) = job.batch.iodepth_batch_complete_max {
         refuse(maximum < minimum, || {
             format!(
                 "iodepth_batch_complete_max={maximum} is less than iodepth_batch_complete_min={minimum}; swap them"
@@ -103,15 +102,16 @@ fn depths(job: &JobOptions) -> Result<(), String> {
 }
 
 fn rates(job: &JobOptions) -> Result<(), String> {
-    let both = job.rate.iter().zip(job.rate_iops.iter());
+    let both = job.rates.rate.iter().zip(job.rates.rate_iops.iter());
     for ((way, bytes), (_, ios)) in both {
         refuse(bytes.is_some() && ios.is_some(), || {
             format!("rate and rate_iops are both given for {}s; one of them decides", way.name())
         })?;
     }
-    for (name, least, most) in
-        [("rate", &job.rate_min, &job.rate), ("rate_iops", &job.rate_iops_min, &job.rate_iops)]
-    {
+    for (name, least, most) in [
+        ("rate", &job.rates.rate_min, &job.rates.rate),
+        ("rate_iops", &job.rates.rate_iops_min, &job.rates.rate_iops),
+    ] {
         let above =
             least.iter().zip(most.iter()).find(|((_, least), (_, most))| match (least, most) {
                 (Some(least), Some(most)) => least > most,
@@ -125,10 +125,10 @@ fn rates(job: &JobOptions) -> Result<(), String> {
 }
 
 fn data(job: &JobOptions) -> Result<(), String> {
-    refuse(job.zero_buffers && job.buffer_pattern.is_some(), || {
+    refuse(job.buffers.zero_buffers && job.buffers.buffer_pattern.is_some(), || {
         "zero_buffers and buffer_pattern are both given; one of them decides".into()
     })?;
-    refuse(job.zero_buffers && job.refill_buffers, || {
+    refuse(job.buffers.zero_buffers && job.buffers.refill_buffers, || {
         "zero_buffers and refill_buffers are both given; one of them decides".into()
     })
 }
@@ -136,7 +136,7 @@ fn data(job: &JobOptions) -> Result<(), String> {
 fn verification(job: &JobOptions) -> Result<(), String> {
     let Some(verify) = &job.verify else { return Ok(()) };
     refuse(job.rw.trims, || {
-        "verify cannot tell what a trimmed block holds; take a workload without trims".into()
+        "verify cannot know what a trimmed block holds; use a workload without trims".into()
     })?;
     refuse(verify.kind == VerifyKind::Pattern && verify.pattern.is_none(), || {
         "verify=pattern needs a verify_pattern; give verify_pattern=0xdeadbeef".into()
@@ -173,7 +173,7 @@ mod tests {
         let cases: &[(&[(&str, &str)], &str)] = &[
             (&[("rw", "rw"), ("rwmixread", "60"), ("rwmixwrite", "60")], "not 100 together"),
             (&[("bs", "64k"), ("size", "4k")], "make size larger"),
-            (&[("size", "0")], "leave it away"),
+            (&[("size", "0")], "omit it"),
             (&[("iodepth", "4"), ("iodepth_low", "5")], "give at most 4"),
             (&[("iodepth_batch_complete_min", "2")], "give at most 1"),
             (
@@ -243,7 +243,7 @@ mod tests {
         }
         let job = draft.finish().expect("a job");
         assert_eq!(
-            (job.size, job.io_size),
+            (job.amount.size, job.amount.io_size),
             (Some(crate::units::Size::Bytes(2 << 20)), Some(crate::units::Size::Bytes(4 << 20)))
         );
     }

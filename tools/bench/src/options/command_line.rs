@@ -25,20 +25,20 @@ Examples:
     adit bench --filename=vfio:0000:01:00.0 --rw=randread --bs=4k --iodepth=32 --time_based --runtime=10
   Write 64 MiB in random order, mixed with reads, then read back and check every block (overwrites data!):
     adit bench --filename=vfio:0000:01:00.0 --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c --allow-destroy
-  A job file of fio, and what it comes to:
+  A job file of fio as a command line:
     adit bench jobs.fio --showcmd
   The same jobs on three paths to equal drives, side by side, five times each:
     adit bench jobs.fio --targets vfio:0000:01:00.0,uring:/dev/nvme1n1,psync:/dev/nvme2n1 --rounds 5
   A sweep of queue depths:
     adit bench --filename=soft:mem=1G --rw=randread --runtime=2 --time_based --sweep iodepth=1,4,16,64
-  An hour that goes on after failed I/Os and brings the controller back when it fails, each counted:
+  An hour of reads that continues after failed I/Os and recovers a failed controller:
     adit bench --filename=vfio:0000:01:00.0 --rw=randread --bs=4k --iodepth=32 --time_based --runtime=1h \
 --io_timeout=2 --continue_on_error=io --recover
-  Verified without any device, as JSON in fio's schema:
+  Verified without a device, with a report in fio's JSON:
     adit bench --filename=soft:mem=64M --rw=randrw --bs=16k --iodepth=32 --verify=crc32c --output-format=json";
 
 /// Help heading of options accepted only for fio's job files; `--help` shows it, `-h` does not.
-const EFFECTLESS: &str = "Job: taken without effect";
+const EFFECTLESS: &str = "Job: accepted without effect";
 
 /// Runs fio's jobs over any path to a device, and reports as fio does
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl BenchArgs {
             // As in fio, the jobs of a file start after those of the previous file.
             let starts_file = at > said.lines;
             if let Some(first) = jobs.first_mut().filter(|_| starts_file) {
-                first.job.stonewall = true;
+                first.job.order.stonewall = true;
             }
             sections.extend(jobs);
         }
@@ -196,8 +196,8 @@ impl BenchArgs {
         let writing = sections.iter().find(|section| check::writes(&section.job));
         match writing.filter(|_| self.run.readonly) {
             Some(section) => Err(Failure::usage(format!(
-                "job '{}' writes or trims, which --readonly forbids; take rw=read or rw=randread, or \
-                 leave --readonly away",
+                "job '{}' writes or trims, which --readonly forbids; use rw=read or rw=randread, or \
+                 omit --readonly",
                 section.job.name
             ))),
             None => Ok(()),
@@ -224,7 +224,7 @@ impl BenchArgs {
 /// Refuses jobs that wait for a job that is not listed before them.
 fn awaited_before(sections: &[Section]) -> Result<()> {
     for (index, Section { job, .. }) in sections.iter().enumerate() {
-        let Some(awaited) = &job.wait_for else { continue };
+        let Some(awaited) = &job.order.wait_for else { continue };
         if !sections[..index].iter().any(|before| before.job.name == *awaited) {
             return Err(Failure::usage(format!(
                 "job '{}': wait_for={awaited}: no job of this name stands before it; put it there",

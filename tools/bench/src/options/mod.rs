@@ -76,7 +76,7 @@ impl Request {
     pub(crate) fn seeded(&self, fresh: u64) -> Request {
         let mut seeded = self.clone();
         for Section { job, .. } in &mut seeded.sections {
-            job.randseed = job.randseed.or((!job.randrepeat).then_some(fresh));
+            job.random.randseed = job.random.randseed.or((!job.random.randrepeat).then_some(fresh));
         }
         seeded
     }
@@ -89,11 +89,64 @@ pub struct JobOptions {
     pub(crate) name: String,
     /// `description`.
     pub(crate) description: Option<String>,
-
-    // Place.
     /// `filename`: targets, or paths that `ioengine` and `direct` turn into targets. If empty, the job has its
     /// own files in `directory`.
     pub(crate) filename: Vec<String>,
+    pub(crate) files: FileOptions,
+    /// `ioengine`: the I/O path for a plain `filename`.
+    pub(crate) ioengine: Engine,
+    /// `direct`: bypasses the page cache (`buffered` is the opposite).
+    pub(crate) direct: bool,
+    /// `hipri`, an io_uring option.
+    pub(crate) hipri: bool,
+    /// `fixedbufs`, an io_uring option.
+    pub(crate) fixedbufs: bool,
+    pub(crate) rw: Workload,
+    /// `rw_sequencer`: what `rw=randread:8` repeats.
+    pub(crate) rw_sequencer: Sequencer,
+    /// `rwmixread`: percentage of reads in a mixed workload.
+    pub(crate) rwmixread: u8,
+    /// `bs`, `bsrange`, `bssplit`.
+    pub(crate) bs: PerWay<BlockSizes>,
+    pub(crate) random: RandomOptions,
+    pub(crate) amount: AmountOptions,
+    pub(crate) iodepth: u32,
+    pub(crate) batch: BatchOptions,
+    /// `serialize_overlap`: never issues I/O that overlaps I/O in flight.
+    pub(crate) serialize_overlap: bool,
+    pub(crate) numjobs: u32,
+    pub(crate) order: OrderOptions,
+    pub(crate) runtime: Option<Duration>,
+    pub(crate) time_based: bool,
+    /// `ramp_time`: time before measurement starts.
+    pub(crate) ramp_time: Duration,
+    /// `thinktime` and related options.
+    pub(crate) thinktime: ThinkTime,
+    pub(crate) rates: RateOptions,
+    /// `max_latency`: fails the job if an I/O takes longer.
+    pub(crate) max_latency: Option<Duration>,
+    /// `latency_target` and related options.
+    pub(crate) latency_target: Option<LatencyTarget>,
+    /// `steadystate` and related options.
+    pub(crate) steadystate: Option<SteadyState>,
+    pub(crate) buffers: BufferOptions,
+    /// `verify` and related options.
+    pub(crate) verify: Option<VerifyOptions>,
+    /// `pi_chk`, `apptag`, `apptag_mask`, if any is given.
+    pub(crate) protection: Option<ProtectionOptions>,
+    pub(crate) flushes: FlushOptions,
+    pub(crate) cpus: CpuOptions,
+    pub(crate) failures: FailureOptions,
+    pub(crate) reports: ReportOptions,
+    /// `write_bw_log` and the other logs.
+    pub(crate) logs: LogOptions,
+    /// Ignored options of the job, with reasons.
+    pub(crate) unheeded: Vec<(&'static str, &'static str)>,
+}
+
+/// Files that the job creates.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FileOptions {
     /// `directory` of the job's own files.
     pub(crate) directory: Option<PathBuf>,
     /// `filename_format` of the job's own files.
@@ -102,16 +155,8 @@ pub struct JobOptions {
     pub(crate) nrfiles: u32,
     /// `file_service_type`: how the next of several files is chosen.
     pub(crate) file_service: FileService,
-    /// `ioengine`: the I/O path for a plain `filename`.
-    pub(crate) ioengine: Engine,
-    /// `direct`: bypasses the page cache (`buffered` is the opposite).
-    pub(crate) direct: bool,
     /// `invalidate`: drops the file's pages from the page cache before the job starts.
     pub(crate) invalidate: bool,
-    /// `hipri`, an io_uring option.
-    pub(crate) hipri: bool,
-    /// `fixedbufs`, an io_uring option.
-    pub(crate) fixedbufs: bool,
     /// `unlink`: removes the job's own files afterwards.
     pub(crate) unlink: bool,
     /// `allow_file_create`: creates or extends files that are missing or too short.
@@ -122,15 +167,11 @@ pub struct JobOptions {
     pub(crate) create_only: bool,
     /// `overwrite`: fills created files before the job writes to them.
     pub(crate) overwrite: bool,
+}
 
-    // Kind of I/O.
-    pub(crate) rw: Workload,
-    /// `rw_sequencer`: what `rw=randread:8` repeats.
-    pub(crate) rw_sequencer: Sequencer,
-    /// `rwmixread`: percentage of reads in a mixed workload.
-    pub(crate) rwmixread: u8,
-    /// `bs`, `bsrange`, `bssplit`.
-    pub(crate) bs: PerWay<BlockSizes>,
+/// The order of random I/Os.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RandomOptions {
     /// `blockalign`: alignment of random offsets; the smallest block by default.
     pub(crate) blockalign: PerWay<Option<u64>>,
     pub(crate) random_distribution: PerWay<Distribution>,
@@ -144,8 +185,11 @@ pub struct JobOptions {
     pub(crate) randseed: Option<u64>,
     /// `randrepeat` (`allrandrepeat`): uses the same seed in every run.
     pub(crate) randrepeat: bool,
+}
 
-    // Amount.
+/// The region and how much of it is used.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AmountOptions {
     /// `size` of the job's region; the whole device by default.
     pub(crate) size: Option<Size>,
     /// `io_size`: bytes after which the job ends; `size` by default.
@@ -160,9 +204,11 @@ pub struct JobOptions {
     pub(crate) loops: u32,
     /// `fill_device`: continues until the device is full, or the file system for files.
     pub(crate) fill_device: bool,
+}
 
-    // Concurrency.
-    pub(crate) iodepth: u32,
+/// How many I/Os are submitted and completed at once.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BatchOptions {
     /// `iodepth_batch` (`iodepth_batch_submit`): most I/Os submitted at once.
     pub(crate) iodepth_batch: Option<u32>,
     /// `iodepth_batch_complete_min` (`iodepth_batch_complete`): completions to wait for.
@@ -171,9 +217,11 @@ pub struct JobOptions {
     pub(crate) iodepth_batch_complete_max: Option<u32>,
     /// `iodepth_low`: in-flight count at which the queue is refilled.
     pub(crate) iodepth_low: Option<u32>,
-    /// `serialize_overlap`: never issues I/O that overlaps I/O in flight.
-    pub(crate) serialize_overlap: bool,
-    pub(crate) numjobs: u32,
+}
+
+/// Groups of jobs, and the order in which jobs start and end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct OrderOptions {
     pub(crate) group_reporting: bool,
     pub(crate) new_group: bool,
     /// `stonewall` (`wait_for_previous`): starts after all previous jobs have ended.
@@ -186,16 +234,13 @@ pub struct JobOptions {
     pub(crate) exit_what: ExitWhat,
     /// `wait_for`: starts after the job of this name has ended.
     pub(crate) wait_for: Option<String>,
-
-    // Timing.
-    pub(crate) runtime: Option<Duration>,
-    pub(crate) time_based: bool,
     /// `startdelay`: minimum and maximum.
     pub(crate) startdelay: (Duration, Duration),
-    /// `ramp_time`: time before measurement starts.
-    pub(crate) ramp_time: Duration,
-    /// `thinktime` and related options.
-    pub(crate) thinktime: ThinkTime,
+}
+
+/// Rates, by way.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RateOptions {
     /// `rate`: bytes per second.
     pub(crate) rate: PerWay<Option<u64>>,
     /// `rate_min`: fails the job if it is slower.
@@ -205,14 +250,11 @@ pub struct JobOptions {
     pub(crate) rate_process: RateProcess,
     /// `rate_cycle`: the period over which minimum rates are measured.
     pub(crate) rate_cycle: Duration,
-    /// `max_latency`: fails the job if an I/O takes longer.
-    pub(crate) max_latency: Option<Duration>,
-    /// `latency_target` and related options.
-    pub(crate) latency_target: Option<LatencyTarget>,
-    /// `steadystate` and related options.
-    pub(crate) steadystate: Option<SteadyState>,
+}
 
-    // Data.
+/// Contents of written blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BufferOptions {
     pub(crate) buffer_pattern: Option<Pattern>,
     pub(crate) refill_buffers: bool,
     pub(crate) scramble_buffers: bool,
@@ -220,10 +262,11 @@ pub struct JobOptions {
     pub(crate) buffer_compress_percentage: u8,
     /// `buffer_compress_chunk`, in bytes.
     pub(crate) buffer_compress_chunk: u64,
-    /// `verify` and related options.
-    pub(crate) verify: Option<VerifyOptions>,
-    /// `pi_chk`, `apptag`, `apptag_mask`, if any is given.
-    pub(crate) protection: Option<ProtectionOptions>,
+}
+
+/// Durability of writes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct FlushOptions {
     /// `sync`: the durability of a completed write.
     pub(crate) sync: Durability,
     /// `fsync`: the number of writes between Flush commands.
@@ -232,14 +275,20 @@ pub struct JobOptions {
     pub(crate) fdatasync: Option<u32>,
     /// `end_fsync`: sends a Flush when a writing job ends.
     pub(crate) end_fsync: bool,
+}
 
-    // CPUs.
+/// The cores a job runs on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct CpuOptions {
     /// `cpus_allowed`; by default, one core per job if there are enough.
     pub(crate) cpus_allowed: Option<Vec<usize>>,
     pub(crate) cpus_allowed_policy: CpusPolicy,
     pub(crate) numa_cpu_nodes: Option<Vec<usize>>,
+}
 
-    // Failures.
+/// The response to failed I/Os.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct FailureOptions {
     pub(crate) continue_on_error: Tolerance,
     /// `ignore_error`: tolerated errnos of reads, of writes and of verification.
     pub(crate) ignore_error: [Vec<i32>; 3],
@@ -247,8 +296,11 @@ pub struct JobOptions {
     pub(crate) retries: Option<u8>,
     /// `io_timeout`, which fio does not have.
     pub(crate) io_timeout: Option<Duration>,
+}
 
-    // Reporting.
+/// What is measured and reported.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ReportOptions {
     pub(crate) percentile_list: Vec<f64>,
     pub(crate) clat_percentiles: bool,
     pub(crate) slat_percentiles: bool,
@@ -259,11 +311,6 @@ pub struct JobOptions {
     pub(crate) disk_util: bool,
     /// `unified_rw_reporting`: reports all ways as one.
     pub(crate) unified_rw_reporting: bool,
-    /// `write_bw_log` and the other logs.
-    pub(crate) logs: LogOptions,
-
-    /// Ignored options of the job, with reasons.
-    pub(crate) unheeded: Vec<(&'static str, &'static str)>,
 }
 
 impl Section {

@@ -199,7 +199,7 @@ impl RunOptions {
 
     /// Returns the ignored options, with reasons.
     pub(super) fn unheeded(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let traces = "only random is traced, which prints the seeds; --showcmd shows what a job file comes to";
+        let traces = "only random is printed; --showcmd shows a job file as a command line";
         let ignored = [
             (self.debug.iter().any(|name| name != RANDOM), "--debug", traces),
             (self.bandwidth_log, "--bandwidth-log", "use --write_bw_log, a log for each job"),

@@ -40,32 +40,32 @@ fn place(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         "name" => job.name = job_name(text)?,
         "description" => job.description = Some(text.to_owned()),
         "filename" => job.filename = targets::split(text)?,
-        "directory" => job.directory = Some(text.replace("\\:", ":").into()),
-        "filename_format" => job.filename_format = filename_format(text)?,
-        "nrfiles" => job.nrfiles = within_u32(text, base, 1, 65536)?,
-        "file_service_type" => job.file_service = file_service_type(text, base)?,
+        "directory" => job.files.directory = Some(text.replace("\\:", ":").into()),
+        "filename_format" => job.files.filename_format = filename_format(text)?,
+        "nrfiles" => job.files.nrfiles = within_u32(text, base, 1, 65536)?,
+        "file_service_type" => job.files.file_service = file_service_type(text, base)?,
         "filesize" => draft.file_bytes = Some(filesize(text, base)?),
         "ioengine" => job.ioengine = workload::engine(text)?,
         "direct" => job.direct = switch(text)?,
         "buffered" => job.direct = !switch(text)?,
-        "invalidate" => job.invalidate = switch(text)?,
+        "invalidate" => job.files.invalidate = switch(text)?,
         "hipri" => job.hipri = switch(text)?,
         "fixedbufs" => job.fixedbufs = switch(text)?,
-        "unlink" => job.unlink = switch(text)?,
-        "allow_file_create" => job.allow_file_create = switch(text)?,
-        "fallocate" => job.fallocate = fallocate(text)?,
-        "create_only" => job.create_only = switch(text)?,
-        "overwrite" => job.overwrite = switch(text)?,
+        "unlink" => job.files.unlink = switch(text)?,
+        "allow_file_create" => job.files.allow_file_create = switch(text)?,
+        "fallocate" => job.files.fallocate = fallocate(text)?,
+        "create_only" => job.files.create_only = switch(text)?,
+        "overwrite" => job.files.overwrite = switch(text)?,
         "kb_base" => {
             draft.kb_base = word(text, &[("1024", KbBase::Binary), ("1000", KbBase::Decimal)])?;
         }
-        "cpus_allowed" => job.cpus_allowed = Some(numbers(text, "cores")?),
+        "cpus_allowed" => job.cpus.cpus_allowed = Some(numbers(text, "cores")?),
         "cpus_allowed_policy" => {
             let words = [("shared", CpusPolicy::Shared), ("split", CpusPolicy::Split)];
-            job.cpus_allowed_policy = word(text, &words)?;
+            job.cpus.cpus_allowed_policy = word(text, &words)?;
         }
-        "numa_cpu_nodes" if text == "all" => job.numa_cpu_nodes = None,
-        "numa_cpu_nodes" => job.numa_cpu_nodes = Some(numbers(text, "nodes")?),
+        "numa_cpu_nodes" if text == "all" => job.cpus.numa_cpu_nodes = None,
+        "numa_cpu_nodes" => job.cpus.numa_cpu_nodes = Some(numbers(text, "nodes")?),
         _ => return Ok(false),
     }
     Ok(true)
@@ -91,19 +91,19 @@ fn work(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         "bssplit" => per_way(text, &mut job.bs, |part| workload::block_split(part, base))?,
         "blockalign" => {
             let align = |part: &str| workload::block_bytes(part, base).map(Some);
-            per_way(text, &mut job.blockalign, align)?;
+            per_way(text, &mut job.random.blockalign, align)?;
         }
         "random_distribution" => {
-            workload::distributions(text, &mut job.random_distribution, base)?;
+            workload::distributions(text, &mut job.random.random_distribution, base)?;
         }
-        "percentage_random" => per_way(text, &mut job.percentage_random, percent)?,
-        "norandommap" => job.norandommap = switch(text)?,
+        "percentage_random" => per_way(text, &mut job.random.percentage_random, percent)?,
+        "norandommap" => job.random.norandommap = switch(text)?,
         "random_generator" => {
             let words = [("tausworthe", false), ("tausworthe64", false), ("lfsr", true)];
-            job.is_lfsr = word(text, &words)?;
+            job.random.is_lfsr = word(text, &words)?;
         }
-        "randseed" => job.randseed = Some(whole(text, KbBase::Binary)?),
-        "randrepeat" => job.randrepeat = switch(text)?,
+        "randseed" => job.random.randseed = Some(whole(text, KbBase::Binary)?),
+        "randrepeat" => job.random.randrepeat = switch(text)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -112,13 +112,13 @@ fn work(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
 fn amount(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
     let (job, base) = (&mut draft.job, draft.kb_base);
     match name {
-        "size" => job.size = Some(size(text, base)?),
-        "io_size" => job.io_size = Some(size(text, base)?),
-        "offset" => job.offset = size(text, base)?,
-        "offset_increment" => job.offset_increment = size(text, base)?,
-        "number_ios" => job.number_ios = count(text, base)?,
-        "loops" => job.loops = within_u32(text, base, 1, u32::MAX)?,
-        "fill_device" => job.fill_device = switch(text)?,
+        "size" => job.amount.size = Some(size(text, base)?),
+        "io_size" => job.amount.io_size = Some(size(text, base)?),
+        "offset" => job.amount.offset = size(text, base)?,
+        "offset_increment" => job.amount.offset_increment = size(text, base)?,
+        "number_ios" => job.amount.number_ios = count(text, base)?,
+        "loops" => job.amount.loops = within_u32(text, base, 1, u32::MAX)?,
+        "fill_device" => job.amount.fill_device = switch(text)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -131,29 +131,29 @@ fn depth(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
     match name {
         "iodepth" => job.iodepth = up_to_max(1)?,
         "iodepth_batch" => {
-            job.iodepth_batch = Some(above_zero(up_to_max(0)?).unwrap_or(DEPTH_MAX));
+            job.batch.iodepth_batch = Some(above_zero(up_to_max(0)?).unwrap_or(DEPTH_MAX));
         }
-        "iodepth_batch_complete_min" => job.iodepth_batch_complete_min = up_to_max(0)?,
+        "iodepth_batch_complete_min" => job.batch.iodepth_batch_complete_min = up_to_max(0)?,
         "iodepth_batch_complete_max" => {
-            job.iodepth_batch_complete_max = above_zero(up_to_max(0)?);
+            job.batch.iodepth_batch_complete_max = above_zero(up_to_max(0)?);
         }
-        "iodepth_low" => job.iodepth_low = above_zero(up_to_max(0)?),
+        "iodepth_low" => job.batch.iodepth_low = above_zero(up_to_max(0)?),
         "serialize_overlap" => job.serialize_overlap = switch(text)?,
         "numjobs" => job.numjobs = within_u32(text, base, 1, 4096)?,
-        "group_reporting" => job.group_reporting = switch(text)?,
-        "new_group" => job.new_group = switch(text)?,
-        "stonewall" => job.stonewall = switch(text)?,
-        "exitall" => job.exitall = switch(text)?,
-        "exitall_on_error" => job.exitall_on_error = switch(text)?,
+        "group_reporting" => job.order.group_reporting = switch(text)?,
+        "new_group" => job.order.new_group = switch(text)?,
+        "stonewall" => job.order.stonewall = switch(text)?,
+        "exitall" => job.order.exitall = switch(text)?,
+        "exitall_on_error" => job.order.exitall_on_error = switch(text)?,
         "exit_what" => {
             let words = [
                 ("group", ExitWhat::Group),
                 ("stonewall", ExitWhat::Stonewall),
                 ("all", ExitWhat::All),
             ];
-            job.exit_what = word(text, &words)?;
+            job.order.exit_what = word(text, &words)?;
         }
-        "wait_for" => job.wait_for = Some(text.to_owned()),
+        "wait_for" => job.order.wait_for = Some(text.to_owned()),
         _ => return Ok(false),
     }
     Ok(true)
@@ -165,7 +165,7 @@ fn timing(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
     match name {
         "runtime" => job.runtime = Some(time(text, SECOND)?).filter(|time| !time.is_zero()),
         "time_based" => job.time_based = switch(text)?,
-        "startdelay" => job.startdelay = times(text, SECOND)?,
+        "startdelay" => job.order.startdelay = times(text, SECOND)?,
         "ramp_time" => job.ramp_time = time(text, SECOND)?,
         "thinktime" => job.thinktime.time = time(text, US)?,
         "thinktime_spin" => job.thinktime.spin = time(text, US)?,
@@ -176,15 +176,15 @@ fn timing(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
             job.thinktime.counts_issues = word(text, &[("complete", false), ("issue", true)])?;
         }
         "thinktime_iotime" => job.thinktime.iotime = time(text, SECOND)?,
-        "rate" => per_way(text, &mut job.rate, |part| count(part, base))?,
-        "rate_min" => per_way(text, &mut job.rate_min, |part| count(part, base))?,
-        "rate_iops" => per_way(text, &mut job.rate_iops, |part| count(part, base))?,
-        "rate_iops_min" => per_way(text, &mut job.rate_iops_min, |part| count(part, base))?,
+        "rate" => per_way(text, &mut job.rates.rate, |part| count(part, base))?,
+        "rate_min" => per_way(text, &mut job.rates.rate_min, |part| count(part, base))?,
+        "rate_iops" => per_way(text, &mut job.rates.rate_iops, |part| count(part, base))?,
+        "rate_iops_min" => per_way(text, &mut job.rates.rate_iops_min, |part| count(part, base))?,
         "rate_process" => {
             let words = [("linear", RateProcess::Linear), ("poisson", RateProcess::Poisson)];
-            job.rate_process = word(text, &words)?;
+            job.rates.rate_process = word(text, &words)?;
         }
-        "rate_cycle" => job.rate_cycle = time(text, MS)?,
+        "rate_cycle" => job.rates.rate_cycle = time(text, MS)?,
         "max_latency" => job.max_latency = max_latency(text)?,
         "latency_target" => latency.target = time(text, US)?,
         "latency_window" => latency.window = time(text, US)?,
@@ -204,12 +204,14 @@ fn timing(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
 fn data(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
     let (job, base) = (&mut draft.job, draft.kb_base);
     match name {
-        "buffer_pattern" => job.buffer_pattern = Some(buffer_pattern(text)?),
-        "refill_buffers" => job.refill_buffers = switch(text)?,
-        "scramble_buffers" => job.scramble_buffers = switch(text)?,
-        "zero_buffers" => job.zero_buffers = switch(text)?,
-        "buffer_compress_percentage" => job.buffer_compress_percentage = percent(text)?,
-        "buffer_compress_chunk" => job.buffer_compress_chunk = within(text, base, 0, 1 << 30)?,
+        "buffer_pattern" => job.buffers.buffer_pattern = Some(buffer_pattern(text)?),
+        "refill_buffers" => job.buffers.refill_buffers = switch(text)?,
+        "scramble_buffers" => job.buffers.scramble_buffers = switch(text)?,
+        "zero_buffers" => job.buffers.zero_buffers = switch(text)?,
+        "buffer_compress_percentage" => job.buffers.buffer_compress_percentage = percent(text)?,
+        "buffer_compress_chunk" => {
+            job.buffers.buffer_compress_chunk = within(text, base, 0, 1 << 30)?
+        }
         "sync" => {
             let words = [
                 ("none", Durability::Cached),
@@ -218,13 +220,15 @@ fn data(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
                 ("1", Durability::All),
                 ("dsync", Durability::Data),
             ];
-            job.sync = word(text, &words)?;
+            job.flushes.sync = word(text, &words)?;
         }
-        "fsync" => job.fsync = Some(within_u32(text, base, 0, u32::MAX)?).filter(|n| *n > 0),
+        "fsync" => {
+            job.flushes.fsync = Some(within_u32(text, base, 0, u32::MAX)?).filter(|n| *n > 0)
+        }
         "fdatasync" => {
-            job.fdatasync = Some(within_u32(text, base, 0, u32::MAX)?).filter(|n| *n > 0);
+            job.flushes.fdatasync = Some(within_u32(text, base, 0, u32::MAX)?).filter(|n| *n > 0);
         }
-        "end_fsync" => job.end_fsync = switch(text)?,
+        "end_fsync" => job.flushes.end_fsync = switch(text)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -279,13 +283,13 @@ fn failures(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
                 ("0", Tolerance::None),
                 ("1", Tolerance::All),
             ];
-            job.continue_on_error = word(text, &words)?;
+            job.failures.continue_on_error = word(text, &words)?;
         }
-        "ignore_error" => job.ignore_error = ignore_error(text)?,
-        "retries" => job.retries = Some(within(text, base, 0, 255)? as u8),
+        "ignore_error" => job.failures.ignore_error = ignore_error(text)?,
+        "retries" => job.failures.retries = Some(within(text, base, 0, 255)? as u8),
         "io_timeout" => match time(text, SECOND)? {
             time if time.is_zero() => return Err("it must be at least a microsecond".to_owned()),
-            time => job.io_timeout = Some(time),
+            time => job.failures.io_timeout = Some(time),
         },
         _ => return Ok(false),
     }
@@ -296,21 +300,21 @@ fn reports(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
     let (job, base) = (&mut draft.job, draft.kb_base);
     let logs = &mut job.logs;
     match name {
-        "percentile_list" => job.percentile_list = percentile_list(text)?,
-        "clat_percentiles" => job.clat_percentiles = switch(text)?,
-        "slat_percentiles" => job.slat_percentiles = switch(text)?,
-        "lat_percentiles" => job.lat_percentiles = switch(text)?,
-        "disable_lat" => job.disable.lat = switch(text)?,
-        "disable_clat" => job.disable.clat = switch(text)?,
-        "disable_slat" => job.disable.slat = switch(text)?,
-        "disable_bw_measurement" => job.disable.bw = switch(text)?,
+        "percentile_list" => job.reports.percentile_list = percentile_list(text)?,
+        "clat_percentiles" => job.reports.clat_percentiles = switch(text)?,
+        "slat_percentiles" => job.reports.slat_percentiles = switch(text)?,
+        "lat_percentiles" => job.reports.lat_percentiles = switch(text)?,
+        "disable_lat" => job.reports.disable.lat = switch(text)?,
+        "disable_clat" => job.reports.disable.clat = switch(text)?,
+        "disable_slat" => job.reports.disable.slat = switch(text)?,
+        "disable_bw_measurement" => job.reports.disable.bw = switch(text)?,
         "gtod_reduce" => {
             if switch(text)? {
-                job.disable = Disabled { lat: true, clat: true, slat: true, bw: true };
+                job.reports.disable = Disabled { lat: true, clat: true, slat: true, bw: true };
             }
         }
-        "disk_util" => job.disk_util = switch(text)?,
-        "unified_rw_reporting" => job.unified_rw_reporting = unified(text)?,
+        "disk_util" => job.reports.disk_util = switch(text)?,
+        "unified_rw_reporting" => job.reports.unified_rw_reporting = unified(text)?,
         "write_bw_log" => logs.bw = Some(text.into()),
         "write_iops_log" => logs.iops = Some(text.into()),
         "write_lat_log" => logs.lat = Some(text.into()),

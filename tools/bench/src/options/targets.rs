@@ -121,7 +121,7 @@ pub(crate) fn targets(job: &JobOptions, thread: u32) -> Result<Vec<Target>> {
             job.name
         )));
     }
-    let files = (0..job.nrfiles).map(|file| own_file(job, thread, file));
+    let files = (0..job.files.nrfiles).map(|file| own_file(job, thread, file));
     Ok(files.map(|file| Target::Kernel(kernel(job, &file))).collect())
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn has_own_files(job: &JobOptions) -> bool {
 
 /// Returns how many files each thread of the job works on.
 pub(crate) fn count(job: &JobOptions) -> usize {
-    if has_own_files(job) { job.nrfiles as usize } else { job.filename.len().max(1) }
+    if has_own_files(job) { job.files.nrfiles as usize } else { job.filename.len().max(1) }
 }
 
 /// Joins targets into one `filename` value that [`split`] can split again.
@@ -157,7 +157,7 @@ fn target(job: &JobOptions, name: &str) -> Result<Target> {
     if is_target(name) {
         return Ok(name.parse::<Target>()?);
     }
-    let path = match &job.directory {
+    let path = match &job.files.directory {
         Some(directory) if !name.starts_with('/') => directory.join(name),
         _ => PathBuf::from(name),
     };
@@ -191,17 +191,19 @@ fn own_file(job: &JobOptions, thread: u32, file: u32) -> PathBuf {
     // A slash in the name must not lead to another folder.
     let name = job.name.replace('/', "_");
     let file = job
+        .files
         .filename_format
         .replace("$jobname", &name)
         .replace("$jobnum", &thread.to_string())
         .replace("$filenum", &file.to_string())
         .replace("$clientuid", "localhost");
-    job.directory.clone().unwrap_or_default().join(file)
+    job.files.directory.clone().unwrap_or_default().join(file)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::FileOptions;
     use proptest::prelude::*;
 
     fn names(text: &str) -> Vec<String> {
@@ -275,8 +277,11 @@ mod tests {
     fn a_job_without_a_filename_has_files_of_its_own() {
         let job = JobOptions {
             name: "a/b".into(),
-            nrfiles: 2,
-            directory: Some("/d".into()),
+            files: FileOptions {
+                nrfiles: 2,
+                directory: Some("/d".into()),
+                ..JobOptions::default().files
+            },
             ..JobOptions::default()
         };
         assert!(has_own_files(&job));
@@ -297,7 +302,10 @@ mod tests {
 
     #[test]
     fn a_relative_name_lies_in_the_directory() {
-        let job = JobOptions { directory: Some("/d".into()), ..job("x") };
+        let job = JobOptions {
+            files: FileOptions { directory: Some("/d".into()), ..job("x").files },
+            ..job("x")
+        };
         assert_eq!(targets(&job, 0).expect("a target")[0].device(), "psync:/d/x");
     }
 

@@ -166,12 +166,12 @@ fn distribution(name: &str, values: &str, base: KbBase) -> Parsed<Distribution> 
     Ok(match name {
         "random" => Distribution::Uniform,
         "zipf" => match or(1.1, 0.0, 100.0)? {
-            1.0 => return Err("zipf is not defined for 1; take 1.01".to_owned()),
+            1.0 => return Err("zipf is not defined for 1; use 1.01".to_owned()),
             theta => Distribution::Zipf { theta, center: center(name)? },
         },
         "pareto" => match or(0.2, 0.0, 1.0)? {
             power if power == 0.0 || power == 1.0 => {
-                return Err("pareto is defined between 0 and 1; take 0.2".to_owned());
+                return Err("pareto is defined between 0 and 1; use 0.2".to_owned());
             }
             power => Distribution::Pareto { power, center: center(name)? },
         },

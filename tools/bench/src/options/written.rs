@@ -279,7 +279,7 @@ mod tests {
         let jobs = sections(&[], &[section(Some("a"), &["bs=4k", "kb_base=1000", "size=8ki"])])
             .expect("jobs");
         assert_eq!(
-            (jobs[0].job.bs.0[0].max(), jobs[0].job.size),
+            (jobs[0].job.bs.0[0].max(), jobs[0].job.amount.size),
             (4000, Some(crate::units::Size::Bytes(8192)))
         );
     }

@@ -84,7 +84,7 @@ pub(super) fn told<'a>(outcome: &RunOutcome, job: &'a JobOutcome) -> Vec<ToldWay
         let sampled_share = sampled_share(&counted, group_rate(outcome, job.group, way));
         ToldWay { name, way, counted, sampled_share }
     };
-    if job.section.job.unified_rw_reporting {
+    if job.section.job.reports.unified_rw_reporting {
         return vec![one("mixed", None, Cow::Owned(mixed(job)))];
     }
     job.ways.iter().map(|(way, it)| one(way.name(), Some(way), Cow::Borrowed(it))).collect()
@@ -196,9 +196,9 @@ impl Measure {
     /// Returns whether the job requests its percentiles.
     pub(super) fn has_percentiles(self, job: &JobOptions) -> bool {
         match self {
-            Measure::Slat => job.slat_percentiles,
-            Measure::Clat => job.clat_percentiles,
-            Measure::Lat => job.lat_percentiles,
+            Measure::Slat => job.reports.slat_percentiles,
+            Measure::Clat => job.reports.clat_percentiles,
+            Measure::Lat => job.reports.lat_percentiles,
         }
     }
 }

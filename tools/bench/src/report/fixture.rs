@@ -131,7 +131,7 @@ fn mix() -> JobOutcome {
     let mut job = job("mix", 0);
     let asked = &mut job.section.job;
     asked.description = Some("hello there".to_owned());
-    (asked.slat_percentiles, asked.lat_percentiles) = (true, true);
+    (asked.reports.slat_percentiles, asked.reports.lat_percentiles) = (true, true);
     (asked.rw, asked.iodepth) = (workload(true, true, false), 8);
     asked.latency_target = Some(LatencyTarget {
         target: Duration::from_micros(500),
@@ -157,8 +157,8 @@ fn mix() -> JobOutcome {
 fn trims() -> JobOutcome {
     let mut job = job("trims", 1);
     let asked = &mut job.section.job;
-    (asked.rw, asked.continue_on_error) = (workload(false, true, true), Tolerance::All);
-    (asked.numjobs, asked.new_group) = (2, true);
+    (asked.rw, asked.failures.continue_on_error) = (workload(false, true, true), Tolerance::All);
+    (asked.numjobs, asked.order.new_group) = (2, true);
     asked.bs[Way::Write] = BlockSizes::Split(vec![(4096, 90), (65_536, 10)]);
     fill(&mut job.ways[Way::Write], 30_000, 300);
     fill(&mut job.ways[Way::Trim], 30_000, 3_000_000);
@@ -174,7 +174,7 @@ fn trims() -> JobOutcome {
 fn steady() -> JobOutcome {
     let mut job = job("steady", 2);
     let asked = &mut job.section.job;
-    (asked.numjobs, asked.group_reporting, asked.stonewall) = (2, true, true);
+    (asked.numjobs, asked.order.group_reporting, asked.order.stonewall) = (2, true, true);
     asked.steadystate = Some(SteadyState {
         of: SteadyOf::IopsSlope,
         limit: 0.3,
@@ -182,7 +182,7 @@ fn steady() -> JobOutcome {
         duration: Duration::from_secs(2),
         ramp: Duration::ZERO,
     });
-    asked.percentile_list = vec![50.0, 99.9];
+    asked.reports.percentile_list = vec![50.0, 99.9];
     job.threads = 2;
     fill(&mut job.ways[Way::Read], 25_000, 90);
     job.ways[Way::Read].bytes = 1 << 40;
@@ -203,9 +203,9 @@ fn steady() -> JobOutcome {
 /// All ways merged.
 fn unified() -> JobOutcome {
     let mut job = job("unified", 3);
-    job.section.job.unified_rw_reporting = true;
+    job.section.job.reports.unified_rw_reporting = true;
     job.section.job.rw = workload(true, true, false);
-    job.section.job.new_group = true;
+    job.section.job.order.new_group = true;
     fill(&mut job.ways[Way::Read], 5_000, 4_000_000);
     fill(&mut job.ways[Way::Write], 5000, 2_500_000);
     system(&mut job);
@@ -217,7 +217,7 @@ fn unified() -> JobOutcome {
 fn broken() -> JobOutcome {
     let mut job = job("broken", 3);
     job.elapsed = Duration::ZERO;
-    job.section.job.unified_rw_reporting = true;
+    job.section.job.reports.unified_rw_reporting = true;
     job.failure = Some(JobFailure {
         count: 1,
         first: "read of 4096 bytes at 0: Invalid Field in Command".to_owned(),

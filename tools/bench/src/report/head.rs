@@ -14,7 +14,7 @@ pub(super) fn lines(request: &Request) -> String {
     let (mut text, mut group) = (String::new(), 0);
     for (index, section) in request.sections.iter().enumerate() {
         let job = &section.job;
-        group += u32::from(index > 0 && (job.new_group || job.stonewall));
+        group += u32::from(index > 0 && (job.order.new_group || job.order.stonewall));
         text += &job_line(job, group, request);
         if job.numjobs > 1 {
             text.push_str("...\n");

@@ -65,14 +65,14 @@ pub(super) fn job(outcome: &RunOutcome, job: &JobOutcome, bins: bool) -> Value {
     for told in figures::told(outcome, job) {
         value[told.name] = way(asked, &told, bins);
     }
-    if !asked.unified_rw_reporting {
-        let latency = latency(asked, &job.sync, asked.clat_percentiles, bins);
+    if !asked.reports.unified_rw_reporting {
+        let latency = latency(asked, &job.sync, asked.reports.clat_percentiles, bins);
         value["sync"] = json!({ "total_ios": job.sync.count(), "lat_ns": latency });
     }
     extend(&mut value, system(job));
     extend(&mut value, classes(job));
     // Present only where fio has it.
-    if asked.continue_on_error != Tolerance::None {
+    if asked.failures.continue_on_error != Tolerance::None {
         value["total_err"] = job.errors.total().into();
         value["first_error"] = job.errors.first_errno().into();
     }
@@ -134,8 +134,8 @@ fn way(asked: &JobOptions, told: &ToldWay<'_>, bins: bool) -> Value {
 
 /// Formats latencies by priority; all I/Os have the same priority.
 fn priorities(asked: &JobOptions, way: &WayOutcome, bins: bool) -> Value {
-    let of = if asked.lat_percentiles { Measure::Lat } else { Measure::Clat };
-    let percentiles = asked.lat_percentiles || asked.clat_percentiles;
+    let of = if asked.reports.lat_percentiles { Measure::Lat } else { Measure::Clat };
+    let percentiles = asked.reports.lat_percentiles || asked.reports.clat_percentiles;
     let mut one = json!({ "prioclass": 0, "prio": 0, "priohint": 0 });
     one[format!("{}_ns", of.name())] = latency(asked, of.of(way), percentiles, bins);
     json!([one])
@@ -143,7 +143,7 @@ fn priorities(asked: &JobOptions, way: &WayOutcome, bins: bool) -> Value {
 
 /// Formats moments, with percentiles if requested and with bins beside them if there are any latencies.
 fn latency(asked: &JobOptions, of: &Latency, percentiles: bool, bins: bool) -> Value {
-    let list = if percentiles { &*asked.percentile_list } else { &[] };
+    let list = if percentiles { &*asked.reports.percentile_list } else { &[] };
     let mut value = moments(of, list);
     if percentiles && bins && of.count() > 0 {
         let bins = of.bins().map(|(ns, count)| (ns.to_string(), Value::from(count)));

@@ -107,7 +107,7 @@ fn way(out: &mut String, asked: &JobOptions, told: &ToldWay<'_>) -> Written {
         moments(out, measure.name(), measure.of(way))?;
     }
     for measure in Measure::ALL.into_iter().filter(|of| of.has_percentiles(asked)) {
-        percentiles(out, measure.name(), measure.of(way), &asked.percentile_list)?;
+        percentiles(out, measure.name(), measure.of(way), &asked.reports.percentile_list)?;
     }
     samples(out, told)
 }
@@ -211,8 +211,8 @@ fn sync(out: &mut String, asked: &JobOptions, latency: &Latency) -> Written {
     }
     writeln!(out, "  fsync/fdatasync/sync_file_range:")?;
     moments(out, "sync", latency)?;
-    match asked.clat_percentiles {
-        true => percentiles(out, "sync", latency, &asked.percentile_list),
+    match asked.reports.clat_percentiles {
+        true => percentiles(out, "sync", latency, &asked.reports.percentile_list),
         false => Ok(()),
     }
 }
@@ -231,7 +231,7 @@ fn depths(out: &mut String, job: &JobOutcome) -> Written {
     writeln!(out, "  IO depths    : {}", levels(DEPTHS, job.depths.depth_percent()))?;
     writeln!(out, "     submit    : {}", batches(&job.submits))?;
     writeln!(out, "     complete  : {}", batches(&job.completes))?;
-    let [reads, writes, trims] = match job.section.job.unified_rw_reporting {
+    let [reads, writes, trims] = match job.section.job.reports.unified_rw_reporting {
         true => [figures::total_ios(job), 0, 0],
         false => Way::ALL.map(|way| job.ways[way].ios),
     };
@@ -256,7 +256,7 @@ fn levels<const N: usize>(names: [&str; N], percents: [f64; N]) -> String {
 /// Writes the tolerated errors: fio's line, and one with their names.
 fn errors(out: &mut String, job: &JobOutcome) -> Written {
     let errors = &job.errors;
-    if job.section.job.continue_on_error != Tolerance::None {
+    if job.section.job.failures.continue_on_error != Tolerance::None {
         let errno = errors.first_errno();
         let meaning = std::io::Error::from_raw_os_error(errno).to_string();
         let meaning = meaning.split(" (os error").next().unwrap_or_default();
@@ -346,7 +346,7 @@ fn recovery(out: &mut String, job: &JobOutcome) -> Written {
     }
     writeln!(
         out,
-        "  recovery     : aborts={}, queues created anew={}, I/Os caught in resets={}, retries={}, recoveries={}",
+        "  recovery     : aborts={}, queues recreated={}, I/Os caught in resets={}, retries={}, recoveries={}",
         stats.aborts, stats.recreations, stats.resets, stats.retries, job.recoveries
     )
 }
@@ -354,7 +354,7 @@ fn recovery(out: &mut String, job: &JobOutcome) -> Written {
 fn group(out: &mut String, outcome: &RunOutcome, group: &GroupOutcome) -> Written {
     writeln!(out, "\nRun status group {} (all jobs):", group.group)?;
     let mut jobs = outcome.jobs.iter().filter(|job| job.group == group.group);
-    if jobs.any(|job| job.section.job.unified_rw_reporting) {
+    if jobs.any(|job| job.section.job.reports.unified_rw_reporting) {
         return match mixed_group(outcome, group) {
             Some(way) => group_way(out, "MIXED", &way),
             None => Ok(()),

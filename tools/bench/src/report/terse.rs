@@ -35,7 +35,7 @@ fn line(outcome: &RunOutcome, job: &JobOutcome) -> String {
         );
         add(&mut out, format_args!("{};{counted};{:.2}%", disk.name, disk.busy_percent));
     }
-    if options.continue_on_error != Tolerance::None {
+    if options.failures.continue_on_error != Tolerance::None {
         add(&mut out, format_args!("{};{}", job.errors.total(), job.errors.first_errno()));
     }
     if let Some(description) = &options.description {
@@ -74,7 +74,7 @@ fn moments(out: &mut String, latency: &Latency) {
 /// fixed.
 fn percentiles(out: &mut String, job: &JobOptions, told: &ToldWay<'_>) {
     let of = [Measure::Lat, Measure::Clat].into_iter().find(|of| of.has_percentiles(job));
-    let list = if of.is_some() { job.percentile_list.as_slice() } else { &[] };
+    let list = if of.is_some() { job.reports.percentile_list.as_slice() } else { &[] };
     let latency = of.unwrap_or(Measure::Clat).of(&told.counted);
     for percent in list.iter().take(PERCENTILES) {
         add(out, format_args!("{percent:.6}%={}", latency.percentile_ns(*percent) / 1000));

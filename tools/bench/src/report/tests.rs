@@ -101,15 +101,15 @@ fn case(name: &str) -> JobOutcome {
         fixture::fill(&mut job.ways[way], 100, 1000);
     }
     let asked = &mut job.section.job;
-    asked.unified_rw_reporting = name == "unified";
-    asked.clat_percentiles = name != "target";
-    (asked.slat_percentiles, asked.lat_percentiles) =
+    asked.reports.unified_rw_reporting = name == "unified";
+    asked.reports.clat_percentiles = name != "target";
+    (asked.reports.slat_percentiles, asked.reports.lat_percentiles) =
         (["detailed", "bins"].contains(&name), ["detailed", "bins"].contains(&name));
     match name {
         "detailed" => {
-            asked.percentile_list = vec![50.0, 99.9];
+            asked.reports.percentile_list = vec![50.0, 99.9];
             asked.description = Some("words".to_owned());
-            asked.continue_on_error = Tolerance::All;
+            asked.failures.continue_on_error = Tolerance::All;
             job.sync.record(5000);
         }
         "target" => {

@@ -11,7 +11,7 @@ use crate::options::{CpusPolicy, JobOptions};
 /// # Errors
 /// A NUMA node that does not exist.
 pub(crate) fn cores(job: &JobOptions, number: u32) -> Result<Option<Vec<usize>>> {
-    let all = match (&job.cpus_allowed, &job.numa_cpu_nodes) {
+    let all = match (&job.cpus.cpus_allowed, &job.cpus.numa_cpu_nodes) {
         (Some(cores), _) => cores.clone(),
         (None, Some(nodes)) => {
             let of_nodes = nodes.iter().map(|node| of_node(*node)).collect::<Result<Vec<_>>>()?;
@@ -19,7 +19,7 @@ pub(crate) fn cores(job: &JobOptions, number: u32) -> Result<Option<Vec<usize>>>
         }
         (None, None) => return Ok(None),
     };
-    Ok(Some(match job.cpus_allowed_policy {
+    Ok(Some(match job.cpus.cpus_allowed_policy {
         CpusPolicy::Shared => all,
         CpusPolicy::Split if all.is_empty() => all,
         CpusPolicy::Split => vec![all[number as usize % all.len()]],
@@ -47,7 +47,7 @@ fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
 pub(crate) fn pin(cores: &[usize]) -> Result<()> {
     let refused = |error: nix::errno::Errno| {
         Failure::usage(format!(
-            "cpus_allowed={cores:?}: {}; 'nproc' tells how many cores there are",
+            "cpus_allowed={cores:?}: {}; 'nproc' prints how many cores there are",
             error.desc()
         ))
     };
@@ -61,16 +61,23 @@ pub(crate) fn pin(cores: &[usize]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::CpuOptions;
 
     #[test]
     fn a_split_gives_each_thread_one_core() {
         let job = JobOptions {
-            cpus_allowed: Some(vec![1, 3, 5]),
-            cpus_allowed_policy: CpusPolicy::Split,
+            cpus: CpuOptions {
+                cpus_allowed: Some(vec![1, 3, 5]),
+                cpus_allowed_policy: CpusPolicy::Split,
+                ..JobOptions::default().cpus
+            },
             ..JobOptions::default()
         };
         assert_eq!(cores(&job, 4).expect("cores"), Some(vec![3]));
-        let shared = JobOptions { cpus_allowed_policy: CpusPolicy::Shared, ..job };
+        let shared = JobOptions {
+            cpus: CpuOptions { cpus_allowed_policy: CpusPolicy::Shared, ..job.cpus },
+            ..job
+        };
         assert_eq!(cores(&shared, 4).expect("cores"), Some(vec![1, 3, 5]));
         assert_eq!(cores(&JobOptions::default(), 0).expect("none"), None);
     }

@@ -73,7 +73,7 @@ pub(crate) fn doubts(jobs: &[JobOutcome], machine: &Machine, clock: &ClockOutcom
     }
     if clock.drift_ppm.abs() > DRIFT_PPM {
         let text = format!(
-            "the time stamp counter went {:.0} ppm apart from the system's clock: times are as wrong",
+            "the time stamp counter drifted {:.0} ppm from the system's clock: all times are wrong by as much",
             clock.drift_ppm
         );
         warnings.push(Warning { code: "clock-drift", text });
@@ -88,7 +88,7 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
     let is_synchronous = ["psync:", "mmap:"].iter().any(|path| job.target.starts_with(path));
     if is_synchronous && job.section.job.iodepth > 1 {
         let text = format!(
-            "{name}: {} does one I/O at a time whatever iodepth is; take io_uring, or numjobs={} with iodepth=1",
+            "{name}: {} does one I/O at a time at any iodepth; use io_uring, or numjobs={} with iodepth=1",
             job.target.split(':').next().unwrap_or_default(),
             job.section.job.iodepth
         );
@@ -100,7 +100,7 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
         && job.completes.total() > 100
     {
         let text = format!(
-            "{name}: {:.0}% of batches had finished before they were asked for: this thread was the limit, not the \
+            "{name}: {:.0}% of batches had finished before they were polled: this thread was the limit, not the \
              device; use more jobs",
             job.busy_percent
         );
@@ -111,7 +111,7 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
     if preemptions > PREEMPTIONS_PER_SECOND && job.cpu.preemptions >= PREEMPTIONS_LEAST {
         let text = format!(
             "{name}: it was interrupted {preemptions:.0} times a second by other work on its core: the tail of its \
-             latencies is the machine's"
+             latencies comes from the machine"
         );
         warnings.push(Warning { code: "preempted", text });
     }
@@ -119,7 +119,7 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
     let share = zeroes as f64 * 100.0 / reads.max(1) as f64;
     if share > ZERO_PERCENT {
         let text = format!(
-            "{name}: {share:.0}% of the reads looked at found only zeroes: a drive answers blocks that were never \
+            "{name}: {share:.0}% of the sampled reads found only zeroes: a drive answers reads of blocks that were never \
              written without touching flash; write the region first"
         );
         warnings.push(Warning { code: "never-written", text });

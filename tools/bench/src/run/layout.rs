@@ -44,7 +44,7 @@ pub(crate) fn makes(
 ) -> Option<Range<u64>> {
     let (length, wanted) = (length?, wanted?);
     // A target that is written first needs no filling.
-    let is_written_first = !first.job().rw.reads && !first.job().overwrite;
+    let is_written_first = !first.job().rw.reads && !first.job().files.overwrite;
     (length < wanted && !is_written_first && matches!(target, Target::Kernel(_)))
         .then_some(length..wanted)
 }
@@ -72,7 +72,7 @@ pub(crate) fn shorten(target: &Target, length: u64) {
     let Target::Kernel(kernel) = target else { return };
     let file = fs::OpenOptions::new().write(true).open(&kernel.file);
     if let Err(error) = file.and_then(|file| file.set_len(length)) {
-        tracing::warn!("{}: it stays as it is, laid out by half: {error}", target.device());
+        tracing::warn!("{}: the incomplete file could not be shortened: {error}", target.device());
     }
 }
 

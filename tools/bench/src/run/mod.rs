@@ -218,10 +218,10 @@ impl Run<'_> {
     /// Ends the jobs that must end with this one.
     fn end_others(&self, ended: &Thread<'_>, outcome: &JobOutcome) {
         let job = ended.job();
-        if !(job.exitall || (job.exitall_on_error && outcome.failure.is_some())) {
+        if !(job.order.exitall || (job.order.exitall_on_error && outcome.failure.is_some())) {
             return;
         }
-        let is_meant = |thread: &Thread<'_>| match job.exit_what {
+        let is_meant = |thread: &Thread<'_>| match job.order.exit_what {
             ExitWhat::Group => thread.group == ended.group,
             ExitWhat::Stonewall => thread.wave == ended.wave,
             ExitWhat::All => true,
@@ -232,7 +232,7 @@ impl Run<'_> {
 
     /// Returns the threads of the same wave that a thread waits for.
     fn awaited(&self, thread: &Thread<'_>) -> Vec<&Progress> {
-        let Some(name) = &thread.job().wait_for else { return Vec::new() };
+        let Some(name) = &thread.job().order.wait_for else { return Vec::new() };
         let all = self.threads.iter().zip(self.progress);
         all.filter(|(other, _)| other.job().name == *name && other.wave == thread.wave)
             .map(|(_, progress)| progress)
@@ -297,7 +297,7 @@ pub(crate) fn seeds(request: &Request) -> Vec<u64> {
 fn unheeded(request: &Request) -> impl Iterator<Item = Warning> {
     request.unheeded().into_iter().map(|(name, because)| Warning {
         code: "option-unheeded",
-        text: format!("{name} is not heeded: {because}"),
+        text: format!("{name} is ignored: {because}"),
     })
 }
 
@@ -322,8 +322,9 @@ impl Status<'_> {
 fn merged(jobs: Vec<JobOutcome>) -> Vec<JobOutcome> {
     let mut merged: Vec<JobOutcome> = Vec::new();
     for job in jobs {
-        let is_like =
-            |before: &JobOutcome| before.group == job.group && job.section.job.group_reporting;
+        let is_like = |before: &JobOutcome| {
+            before.group == job.group && job.section.job.order.group_reporting
+        };
         match merged.last_mut().filter(|before| is_like(before)) {
             Some(before) => before.merge(&job),
             None => merged.push(job),

@@ -53,8 +53,10 @@ impl Pace {
     /// Creates the schedule of `job`, starting at `start`.
     pub(crate) fn new(job: &JobOptions, seed: u64, start: Time) -> Pace {
         let rate = |way: Way| {
-            let by_ios = job.rate_iops[way].map(|iops| Unit::NsPerIo(1e9 / iops.max(1) as f64));
-            let by_bytes = job.rate[way].map(|bytes| Unit::NsPerByte(1e9 / bytes.max(1) as f64));
+            let by_ios =
+                job.rates.rate_iops[way].map(|iops| Unit::NsPerIo(1e9 / iops.max(1) as f64));
+            let by_bytes =
+                job.rates.rate[way].map(|bytes| Unit::NsPerByte(1e9 / bytes.max(1) as f64));
             by_ios.or(by_bytes).map(|unit| Rate { unit, due_ns: start.as_ns() as f64 })
         };
         let think = (!job.thinktime.time.is_zero()).then_some(Think {
@@ -67,7 +69,7 @@ impl Pace {
         Pace {
             rates: PerWay(Way::ALL.map(rate)),
             last_due_ns: start.as_ns() as f64,
-            process: job.rate_process,
+            process: job.rates.rate_process,
             noise: seed,
             think,
         }
@@ -195,6 +197,7 @@ fn exponential(noise: &mut u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::RateOptions;
 
     fn job() -> JobOptions {
         JobOptions::default()
@@ -202,7 +205,10 @@ mod tests {
 
     #[test]
     fn a_rate_in_ios_is_kept_however_late_the_generator_is() {
-        let job = JobOptions { rate_iops: PerWay::all(Some(1000)), ..job() };
+        let job = JobOptions {
+            rates: RateOptions { rate_iops: PerWay::all(Some(1000)), ..job().rates },
+            ..job()
+        };
         let mut pace = Pace::new(&job, 1, Time::ZERO);
         for n in 0..100 {
             assert_eq!(pace.due(Way::Read), Some(Time::from_ns(n * 1_000_000)));
@@ -212,7 +218,10 @@ mod tests {
 
     #[test]
     fn a_rate_in_bytes_counts_their_length() {
-        let job = JobOptions { rate: PerWay::all(Some(4096 * 1000)), ..job() };
+        let job = JobOptions {
+            rates: RateOptions { rate: PerWay::all(Some(4096 * 1000)), ..job().rates },
+            ..job()
+        };
         let mut pace = Pace::new(&job, 1, Time::ZERO);
         pace.issued(Way::Write, 8192, Time::ZERO);
         let due = pace.due(Way::Write).expect("a rate").as_ns();
@@ -223,8 +232,11 @@ mod tests {
     #[test]
     fn poisson_gaps_have_the_mean_and_the_deviation_of_an_exponential() {
         let job = JobOptions {
-            rate_iops: PerWay::all(Some(1_000_000)),
-            rate_process: RateProcess::Poisson,
+            rates: RateOptions {
+                rate_iops: PerWay::all(Some(1_000_000)),
+                rate_process: RateProcess::Poisson,
+                ..job().rates
+            },
             ..job()
         };
         let mut pace = Pace::new(&job, 7, Time::ZERO);
@@ -311,7 +323,11 @@ mod tests {
     fn an_io_is_due_no_earlier_than_those_before_it() {
         let mut rates = PerWay::all(None);
         (rates[Way::Read], rates[Way::Write]) = (Some(1000), Some(5000));
-        let mut pace = Pace::new(&JobOptions { rate_iops: rates, ..job() }, 1, Time::ZERO);
+        let mut pace = Pace::new(
+            &JobOptions { rates: RateOptions { rate_iops: rates, ..job().rates }, ..job() },
+            1,
+            Time::ZERO,
+        );
         for _ in 0..10 {
             pace.issued(Way::Read, 4096, Time::ZERO);
         }
@@ -323,8 +339,14 @@ mod tests {
 
     #[test]
     fn what_is_checked_in_between_delays_what_is_due() {
-        let mut pace =
-            Pace::new(&JobOptions { rate_iops: PerWay::all(Some(1000)), ..job() }, 1, Time::ZERO);
+        let mut pace = Pace::new(
+            &JobOptions {
+                rates: RateOptions { rate_iops: PerWay::all(Some(1000)), ..job().rates },
+                ..job()
+            },
+            1,
+            Time::ZERO,
+        );
         pace.issued(Way::Write, 4096, Time::ZERO);
         pace.delay(Duration::from_secs(1));
         assert_eq!(pace.due(Way::Write), Some(Time::from_ns(1_001_000_000)));

@@ -36,8 +36,9 @@ pub(crate) fn threads(sections: &[Section]) -> Vec<Thread<'_>> {
     let (mut group, mut wave) = (0, 0);
     for section in sections {
         let is_first = threads.is_empty();
-        wave += u32::from(section.job.stonewall && !is_first);
-        group += u32::from((section.job.stonewall || section.job.new_group) && !is_first);
+        wave += u32::from(section.job.order.stonewall && !is_first);
+        group +=
+            u32::from((section.job.order.stonewall || section.job.order.new_group) && !is_first);
         threads.extend((0..section.job.numjobs).map(|number| Thread {
             section,
             number,
@@ -61,8 +62,9 @@ impl Thread<'_> {
     /// Returns the bytes its file `file` must have; `None` if the file decides.
     pub(crate) fn file_bytes(&self, file: usize) -> Option<u64> {
         let job = self.job();
-        let size = self.share(job.size.filter(|_| job.allow_file_create)?, file).of(0);
-        let start = job.offset.of(0) + u64::from(self.number) * job.offset_increment.of(0);
+        let size = self.share(job.amount.size.filter(|_| job.files.allow_file_create)?, file).of(0);
+        let start =
+            job.amount.offset.of(0) + u64::from(self.number) * job.amount.offset_increment.of(0);
         (size > 0).then_some(start + size)
     }
 
@@ -90,8 +92,8 @@ impl Thread<'_> {
     /// The requested region does not fit; says what would.
     pub(crate) fn region(&self, info: &DeviceInfo, file: usize) -> Result<Region> {
         let (job, lba) = (self.job(), u64::from(info.lba_bytes));
-        let increment = u64::from(self.number) * job.offset_increment.of(info.bytes);
-        let start = job.offset.of(info.bytes) + increment;
+        let increment = u64::from(self.number) * job.amount.offset_increment.of(info.bytes);
+        let start = job.amount.offset.of(info.bytes) + increment;
         if !start.is_multiple_of(lba) {
             return Err(self.usage(format!(
                 "offset={start}: {} has LBAs of {lba} bytes; start at a multiple of it",
@@ -99,7 +101,7 @@ impl Thread<'_> {
             )));
         }
         let there = info.bytes.saturating_sub(start);
-        let size = job.size.map_or(there, |size| self.share(size, file).of(info.bytes));
+        let size = job.amount.size.map_or(there, |size| self.share(size, file).of(info.bytes));
         // As in fio, the size is rounded down to whole LBAs.
         let bytes = size / lba * lba;
         if bytes > there {
@@ -120,11 +122,11 @@ impl Thread<'_> {
     /// only time or a full device ends it.
     pub(crate) fn bytes_max(&self, there: u64, region_bytes: u64) -> Option<u64> {
         let job = self.job();
-        let pass = job.io_size.map_or(region_bytes, |size| size.of(there));
+        let pass = job.amount.io_size.map_or(region_bytes, |size| size.of(there));
         // As in fio, no block crosses the end.
         let unit = unit_bytes(job).unwrap_or(1).max(1);
         let pass = (pass / unit * unit).max(unit) * job.rw.ios_per_block();
-        (!job.time_based).then(|| pass.saturating_mul(u64::from(job.loops.max(1))))
+        (!job.time_based).then(|| pass.saturating_mul(u64::from(job.amount.loops.max(1))))
     }
 
     /// Checks blocks and depth against the device. Returns the commands its queue must hold, and a warning if
@@ -174,7 +176,7 @@ impl Thread<'_> {
         let Some(asked) = self.job().protection else { return Ok(None) };
         let Some(protection) = info.protection else {
             return Err(self.usage(format!(
-                "pi_chk, apptag: {} keeps no protection information; format its namespace with it, or leave them away",
+                "pi_chk, apptag: {} has no protection information; format its namespace with it, or omit these options",
                 info.device
             )));
         };
@@ -184,7 +186,7 @@ impl Thread<'_> {
         if reference_tag && !protection.checks_place() {
             let number = protection.number();
             return Err(self.usage(format!(
-                "pi_chk=REFTAG: protection information of type {number} has none that is checked; leave it away"
+                "pi_chk=REFTAG: protection information of type {number} has no reference tag that is checked; omit it"
             )));
         }
         let (application, application_mask) = (asked.tag, asked.mask);
@@ -323,6 +325,7 @@ impl DataPlace {
 mod tests {
     use super::*;
     use crate::options::BlockSizes;
+    use crate::options::{AmountOptions, OrderOptions};
     use crate::way::PerWay;
 
     fn info() -> DeviceInfo {
@@ -360,8 +363,7 @@ mod tests {
         let of = |name: &str, stonewall, new_group, numjobs| {
             section(JobOptions {
                 name: name.to_owned(),
-                stonewall,
-                new_group,
+                order: OrderOptions { stonewall, new_group, ..JobOptions::default().order },
                 numjobs,
                 ..JobOptions::default()
             })
@@ -390,14 +392,26 @@ mod tests {
         let job = JobOptions::default;
         assert!(refusal(JobOptions { bs: bs(1000), ..job() }).contains("bs=1024"));
         assert!(
-            refusal(JobOptions { size: Some(Size::Bytes(2 << 20)), ..job() })
-                .contains("1048576 bytes")
+            refusal(JobOptions {
+                amount: AmountOptions { size: Some(Size::Bytes(2 << 20)), ..job().amount },
+                ..job()
+            })
+            .contains("1048576 bytes")
         );
         assert!(
-            refusal(JobOptions { size: Some(Size::Bytes(100)), ..job() })
-                .contains("less than one block")
+            refusal(JobOptions {
+                amount: AmountOptions { size: Some(Size::Bytes(100)), ..job().amount },
+                ..job()
+            })
+            .contains("less than one block")
         );
-        assert!(refusal(JobOptions { offset: Size::Bytes(100), ..job() }).contains("LBAs of 512"));
+        assert!(
+            refusal(JobOptions {
+                amount: AmountOptions { offset: Size::Bytes(100), ..job().amount },
+                ..job()
+            })
+            .contains("LBAs of 512")
+        );
         assert!(refusal(JobOptions { iodepth: 64, ..job() }).contains("iodepth=63 at most"));
     }
 
@@ -414,8 +428,11 @@ mod tests {
     fn increments_move_each_thread_of_a_job() {
         let job = JobOptions {
             numjobs: 3,
-            size: Some(Size::Bytes(4096)),
-            offset_increment: Size::Bytes(8192),
+            amount: AmountOptions {
+                size: Some(Size::Bytes(4096)),
+                offset_increment: Size::Bytes(8192),
+                ..JobOptions::default().amount
+            },
             ..JobOptions::default()
         };
         let section = section(job);

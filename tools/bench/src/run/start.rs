@@ -188,14 +188,15 @@ impl Fleet {
         threads: &'a [Thread<'a>],
     ) -> impl Iterator<Item = &'a Target> {
         let all = threads.iter().zip(&self.planned);
-        let wanted = all.filter(|(thread, _)| thread.job().disk_util);
+        let wanted = all.filter(|(thread, _)| thread.job().reports.disk_util);
         wanted.flat_map(|(_, planned)| planned.files.iter().map(|(target, _)| target))
     }
 
     /// Removes the jobs' own files if they request it.
     pub(crate) fn unlink(&self, threads: &[Thread<'_>]) {
         let all = threads.iter().zip(&self.planned);
-        let ours = all.filter(|(thread, _)| thread.job().unlink && has_own_files(thread.job()));
+        let ours =
+            all.filter(|(thread, _)| thread.job().files.unlink && has_own_files(thread.job()));
         for (target, _) in ours.flat_map(|(_, planned)| &planned.files) {
             let Target::Kernel(kernel) = target else { continue };
             // Threads of one job may share a file that is already removed.
@@ -314,7 +315,7 @@ impl Ready<'_> {
         }
         sleep(self.delay, is_over);
         for (target, file) in self.targets.iter().zip(&self.set.files) {
-            if self.set.section.job.invalidate && file.device.info().is_cached {
+            if self.set.section.job.files.invalidate && file.device.info().is_cached {
                 drop_cached(target);
             }
         }
@@ -370,7 +371,7 @@ fn open_device(
     let made = layout::makes(target, before, file_bytes, users[0].0);
     if made.is_some() && readonly {
         return Err(users[0].0.usage(format!(
-            "{} is shorter than what is to be read, and --readonly forbids to lay it out; write it first",
+            "{} is shorter than the region to read, and --readonly forbids extending it; write it first",
             target.device()
         )));
     }
@@ -384,7 +385,7 @@ fn open_device(
         ..DeviceOptions::default()
     };
     if let Some(bytes) =
-        file_bytes.filter(|_| users.iter().all(|(thread, _)| !thread.job().fallocate))
+        file_bytes.filter(|_| users.iter().all(|(thread, _)| !thread.job().files.fallocate))
     {
         layout::lengthen(target, bytes)?;
     }
@@ -399,7 +400,7 @@ fn open_device(
             "{names}, and each job needs one; use numjobs={most}"
         )));
     }
-    let is_filled = |job: &JobOptions| job.rw.reads || job.overwrite;
+    let is_filled = |job: &JobOptions| job.rw.reads || job.files.overwrite;
     if let Some(range) = made.filter(|_| users.iter().any(|(thread, _)| is_filled(thread.job()))) {
         let length = range.start;
         layout::fill(&device, users[0].0.job(), range, interrupt).inspect_err(|_| {
@@ -414,7 +415,7 @@ fn open_device(
 /// `io_timeout`, and long enough for a busy machine.
 fn server_timeout(users: &[(&Thread<'_>, usize)]) -> Duration {
     let usual = DeviceOptions::default().server_timeout;
-    let timeouts = users.iter().filter_map(|(thread, _)| thread.job().io_timeout);
+    let timeouts = users.iter().filter_map(|(thread, _)| thread.job().failures.io_timeout);
     timeouts.min().map_or(usual, |timeout| (timeout / 4).clamp(SERVER_TIMEOUT_MIN, usual))
 }
 
@@ -443,7 +444,7 @@ fn planned<'a>(
 
 /// Returns a thread's seed.
 pub(super) fn seed_of(job: &JobOptions, thread: u64) -> u64 {
-    mix(job.randseed.unwrap_or(RANDSEED).wrapping_add(thread))
+    mix(job.random.randseed.unwrap_or(RANDSEED).wrapping_add(thread))
 }
 
 /// Returns buffers for each memory domain of the devices, and the domain each device can use.
@@ -497,7 +498,7 @@ fn queue(
     let job = thread.job();
     let memory: Vec<&Buffer> = memory.iter().collect();
     let mut queue = device.create_queue(&queue_options(job, planned.queue_depth), &memory)?;
-    queue.set_durability(job.sync);
+    queue.set_durability(job.flushes.sync);
     if let Some(checks) = thread.protection_checks(device.info())? {
         queue.set_protection_checks(checks);
     }
@@ -511,7 +512,8 @@ fn yield_after(targets: &[&Target]) -> Duration {
 }
 
 fn queue_options(job: &JobOptions, depth: u32) -> QueueOptions {
-    let (timeout, abort_timeout) = job.io_timeout.map_or(TIMEOUTS, |timeout| (timeout, timeout));
+    let (timeout, abort_timeout) =
+        job.failures.io_timeout.map_or(TIMEOUTS, |timeout| (timeout, timeout));
     QueueOptions { depth, timeout, abort_timeout }
 }
 
@@ -524,7 +526,7 @@ fn batch_max(job: &JobOptions, target: &Target) -> usize {
         Target::Kernel(_) => 1,
         _ => usize::MAX,
     };
-    job.iodepth_batch.map_or(usual, |batch| batch.max(1) as usize)
+    job.batch.iodepth_batch.map_or(usual, |batch| batch.max(1) as usize)
 }
 
 /// Returns whether blocks of zeroes mean unwritten data: if the target stores data and this job does not write
@@ -567,14 +569,14 @@ fn drop_cached(target: &Target) {
         .map(|file| posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED));
     if !matches!(dropped, Ok(Ok(()))) {
         tracing::warn!(
-            "{}: the page cache could not be dropped; its figures may be those of memory",
+            "{}: the page cache could not be dropped; the figures may be those of memory",
             target.device()
         );
     }
 }
 
 fn delay(job: &JobOptions, seed: u64) -> Duration {
-    let (from, to) = job.startdelay;
+    let (from, to) = job.order.startdelay;
     let range_ns = to.saturating_sub(from).as_nanos() as u64;
     from + Duration::from_nanos(if range_ns == 0 { 0 } else { mix(seed ^ 1) % range_ns })
 }

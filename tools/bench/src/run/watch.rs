@@ -81,7 +81,7 @@ impl<'a> Watch<'a> {
                 .or_insert_with(|| Group { bar: bar(&shown), steady: BTreeMap::new() });
             if let Some(options) = thread.job().steadystate {
                 // Threads reported as one are steady as one.
-                let key = if thread.job().group_reporting { 0 } else { index };
+                let key = if thread.job().order.group_reporting { 0 } else { index };
                 group.steady.entry(key).or_insert_with(|| (Steady::new(options), (0, 0)));
             }
         }
@@ -147,7 +147,7 @@ impl<'a> Watch<'a> {
                     .zip(&self.threads)
                     .filter(|(index, member)| {
                         member.thread.group == *group
-                            && (member.thread.job().group_reporting || index == key)
+                            && (member.thread.job().order.group_reporting || index == key)
                     })
                     .map(|(_, member)| member)
                     .collect();
@@ -203,7 +203,7 @@ impl<'a> Watch<'a> {
         }
         let steady = |index: u32, thread: &Thread<'_>| {
             let group = self.groups.get(&thread.group)?;
-            let key = if thread.job().group_reporting { 0 } else { index };
+            let key = if thread.job().order.group_reporting { 0 } else { index };
             group.steady.get(&key).map(|(steady, _)| steady.outcome())
         };
         (0..)

@@ -211,7 +211,7 @@ impl Changes {
         let (old, new) = self.rounds;
         match self.rows.iter().all(|row| row.ratio.confident) {
             _ if old.min(new) < 2 => {
-                "one round says nothing of noise: only the threshold judges\n".to_owned()
+                "one round does not show the noise: only the threshold decides\n".to_owned()
             }
             true => format!("rounds: {old} and {new}; in parentheses 95 % intervals\n"),
             false => format!(

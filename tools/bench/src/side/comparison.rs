@@ -244,7 +244,7 @@ fn on_target(request: &Request, target: usize) -> Result<Request> {
     // An unescaped colon would separate file names.
     let filename = target.to_string().replace(':', "\\:");
     for section in &mut one.sections {
-        section.job.directory = None;
+        section.job.files.directory = None;
         *section = section.with("filename", &filename).map_err(Failure::usage)?;
     }
     Ok(one)

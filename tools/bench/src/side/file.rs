@@ -54,7 +54,7 @@ impl Report {
     pub(super) fn of(name: String, report: &Value) -> Result<Report> {
         let entries = figures::entries(report).map_err(|why| refused(&name, &why))?;
         if entries.is_empty() {
-            return Err(Failure::usage(format!("{name}: there is no job in it that did anything")));
+            return Err(Failure::usage(format!("{name}: no job in it did any I/O")));
         }
         let text = |key: &str| report[key].as_str().unwrap_or_default().to_owned();
         Ok(Report {
@@ -121,7 +121,7 @@ mod tests {
             (json!({ "jobs": {} }), "no list `jobs`"),
             (json!({ "jobs": [{}] }), "entry 1 of `jobs` has no `jobname`"),
             (json!({ "jobs": [{ "jobname": "a" }] }), "none of `read`, `write` and `trim`"),
-            (json!({ "jobs": [] }), "there is no job in it"),
+            (json!({ "jobs": [] }), "no job in it"),
         ] {
             let failure = Report::of("x.json".into(), &what).expect_err(says);
             assert!(failure.to_string().contains(says), "{failure}");

@@ -195,7 +195,7 @@ fn against(points: &[&Point]) -> String {
                 ", round by round; in parentheses least-greatest (95 % needs {ROUNDS_MIN} rounds)"
             )
         }
-        _ => "; one round says nothing of noise".to_owned(),
+        _ => "; one round does not show the noise".to_owned(),
     };
     format!("ratios to {first}{what}")
 }

@@ -150,7 +150,7 @@ fn the_table_is_narrow_and_says_what_its_ratios_are() {
         assert!(table.contains(said), "{said}: {table}");
     }
     let (comparison, _) = compared(&request("uring:/x null:", 1, &[]));
-    assert!(super::table(&comparison).contains("one round says nothing of noise"));
+    assert!(super::table(&comparison).contains("one round does not show the noise"));
 }
 
 #[test]
@@ -279,14 +279,14 @@ fn the_ceiling_is_measured_without_what_slows_the_job() {
     let mut request = request("null:", 1, &[]);
     request.run.ceiling = true;
     let job = &mut request.sections[0].job;
-    job.rate_iops = PerWay::all(Some(10));
+    job.rates.rate_iops = PerWay::all(Some(10));
     job.thinktime.time = Duration::from_secs(1);
-    job.number_ios = Some(1);
+    job.amount.number_ios = Some(1);
     let ran = Ran::default();
     let device = |request: &Request| {
         if ran.borrow().len() > 1 {
             let job = &request.sections[0].job;
-            assert_eq!((job.rate_iops, job.number_ios), (PerWay::all(None), None));
+            assert_eq!((job.rates.rate_iops, job.amount.number_ios), (PerWay::all(None), None));
             assert!(job.thinktime.time.is_zero() && job.time_based && job.runtime.is_some());
             assert!(job.rw.reads && !job.rw.writes, "a job that reads is measured with reads");
         }

@@ -38,7 +38,7 @@ pub(super) fn generator(
         pass_steps: pass_bytes.div_ceil(shortest) * per_place,
         seed,
         ways: plan.ways,
-        random_percent: if job.rw.random { job.percentage_random } else { PerWay::all(0) },
+        random_percent: if job.rw.random { job.random.percentage_random } else { PerWay::all(0) },
         run,
         is_identical,
         may_overlap: changes && (overlaps || plan.ways == Ways::TrimThenWrite),
@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
             for bytes in listed(&job.bs[*way]) {
                 multiple_of(lba_bytes, bytes, &format!("bs of {name}s"))?;
             }
-            match job.blockalign[*way] {
+            match job.random.blockalign[*way] {
                 Some(0) => return Err(format!("blockalign is 0: use a multiple of {lba_bytes}")),
                 Some(align) => multiple_of(lba_bytes, align, "blockalign")?,
                 None => {}
@@ -149,11 +149,11 @@ impl<'a> Plan<'a> {
     fn has_map(&self) -> bool {
         let job = self.job;
         let is_plain = |way: &Way| {
-            let align = job.blockalign[*way];
-            job.random_distribution[*way] == Distribution::Uniform
+            let align = job.random.blockalign[*way];
+            job.random.random_distribution[*way] == Distribution::Uniform
                 && align.is_none_or(|align| align == self.sizes[*way].min())
         };
-        let is_wanted = !job.norandommap || job.is_lfsr;
+        let is_wanted = !job.random.norandommap || job.random.is_lfsr;
         is_wanted && self.used.iter().all(is_plain)
     }
 
@@ -163,11 +163,11 @@ impl<'a> Plan<'a> {
 
     fn has_no_sequences(&self) -> bool {
         let has_runs = self.job.rw.step > 1 && self.job.rw_sequencer == Sequencer::Sequential;
-        !has_runs && self.used.iter().all(|way| self.job.percentage_random[*way] == 100)
+        !has_runs && self.used.iter().all(|way| self.job.random.percentage_random[*way] == 100)
     }
 
     fn align(&self, way: Way) -> u64 {
-        self.job.blockalign[way].unwrap_or(self.sizes[way].min())
+        self.job.random.blockalign[way].unwrap_or(self.sizes[way].min())
     }
 
     fn draws(&self, seed: u64) -> Result<PerWay<Drawn>, String> {
@@ -175,7 +175,7 @@ impl<'a> Plan<'a> {
             let way = if self.used.contains(&way) { way } else { self.used[0] };
             let align = self.align(way);
             let count = (self.region.bytes - self.sizes[way].min()) / align + 1;
-            let draw = Draw::new(&self.job.random_distribution[way], count, align, seed)?;
+            let draw = Draw::new(&self.job.random.random_distribution[way], count, align, seed)?;
             Ok::<Drawn, String>(Drawn { draw, align })
         };
         let [read, write, trim] = Way::ALL.map(drawn);

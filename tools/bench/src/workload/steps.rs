@@ -84,7 +84,7 @@ impl Steps {
         };
         let generators = (0..).zip(files).map(generator).collect::<Result<Vec<_>, _>>()?;
         let turn = Turn::new(generators.len());
-        Ok(Steps { generators, service: job.file_service, seed, turn })
+        Ok(Steps { generators, service: job.files.file_service, seed, turn })
     }
 
     /// Returns the next step of this pass; `None` at its end.
@@ -177,6 +177,7 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::FileOptions;
     use crate::workload::sample::{job, workload};
 
     const LBA: u32 = 512;
@@ -188,7 +189,11 @@ mod tests {
 
     /// Creates steps over files with the given numbers of blocks.
     fn steps(rw: &str, service: FileService, blocks: &[u64]) -> Steps {
-        let job = JobOptions { rw: workload(rw), file_service: service, ..job() };
+        let job = JobOptions {
+            rw: workload(rw),
+            files: FileOptions { file_service: service, ..job().files },
+            ..job()
+        };
         let regions: Vec<_> =
             blocks.iter().map(|count| (Region { start: 0, bytes: count * BLOCK }, LBA)).collect();
         Steps::new(&job, &regions, 7).expect("steps")

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::sample::{job, verify, workload};
 use super::*;
+use crate::options::RandomOptions;
 use crate::options::{BlockSizes, Distribution, Sequencer, VerifyKind};
 
 const LBA: u32 = 512;
@@ -76,12 +77,12 @@ prop_compose! {
         job.rw.step = if job.rw.random { step.abs() } else { step * 512 };
         let [reads, writes] = sizes;
         job.bs = PerWay([reads, writes.clone(), writes]);
-        job.random_distribution = PerWay::all(distribution);
-        job.blockalign = PerWay::all(align);
-        job.norandommap = norandommap;
-        job.is_lfsr = lfsr;
+        job.random.random_distribution = PerWay::all(distribution);
+        job.random.blockalign = PerWay::all(align);
+        job.random.norandommap = norandommap;
+        job.random.is_lfsr = lfsr;
         job.rw_sequencer = if identical { Sequencer::Identical } else { Sequencer::Sequential };
-        job.percentage_random = PerWay::all(random_percent);
+        job.random.percentage_random = PerWay::all(random_percent);
         job.rwmixread = rwmixread;
         job
     }
@@ -164,8 +165,8 @@ proptest! {
         let [reads, writes] = sizes;
         let mut job = JobOptions { bs: PerWay([reads, writes.clone(), writes]), ..of(rw) };
         job.rw.step = if runs { 4 } else { 0 };
-        job.percentage_random = PerWay::all(random_percent);
-        job.is_lfsr = lfsr;
+        job.random.percentage_random = PerWay::all(random_percent);
+        job.random.is_lfsr = lfsr;
         let mut generator = Generator::new(&job, REGION, LBA, seed).expect("a plan");
         for _ in 0..2 {
             let moved = touched(&steps(&mut generator));
@@ -232,7 +233,7 @@ fn a_negative_step_goes_backwards_from_the_end() {
 fn a_run_goes_on_sequentially_or_stays() {
     let mut job = of("randread");
     job.rw.step = 4;
-    job.norandommap = true;
+    job.random.norandommap = true;
     let region = Region { start: 0, bytes: 1 << 30 };
     let mut generator = Generator::new(&job, region, LBA, 7).expect("a plan");
     let first: Vec<u64> =
@@ -248,7 +249,10 @@ fn a_run_goes_on_sequentially_or_stays() {
 
 #[test]
 fn part_of_a_random_workload_is_sequential() {
-    let job = JobOptions { percentage_random: PerWay::all(30), ..of("randread") };
+    let job = JobOptions {
+        random: RandomOptions { percentage_random: PerWay::all(30), ..of("randread").random },
+        ..of("randread")
+    };
     let region = Region { start: 0, bytes: 1 << 30 };
     let mut generator = Generator::new(&job, region, LBA, 7).expect("a plan");
     let first: Vec<Step> = std::iter::from_fn(|| generator.next_step()).take(20_000).collect();
@@ -272,7 +276,10 @@ fn each_block_is_trimmed_then_written() {
 
 #[test]
 fn what_was_trimmed_and_not_yet_written_counts_as_not_written() {
-    let job = JobOptions { norandommap: true, ..of("randtrimwrite") };
+    let job = JobOptions {
+        random: RandomOptions { norandommap: true, ..of("randtrimwrite").random },
+        ..of("randtrimwrite")
+    };
     let mut generator = generator(&job);
     let mut all = Vec::new();
     // Continues until a place is trimmed that was written before.
@@ -292,7 +299,10 @@ fn what_was_trimmed_and_not_yet_written_counts_as_not_written() {
 
 #[test]
 fn places_are_multiples_of_the_alignment() {
-    let job = JobOptions { blockalign: PerWay::all(Some(8192)), ..of("randread") };
+    let job = JobOptions {
+        random: RandomOptions { blockalign: PerWay::all(Some(8192)), ..of("randread").random },
+        ..of("randread")
+    };
     let mut generator = generator(&job);
     assert!(offsets(&mut generator).iter().all(|offset| offset % 8 == 0));
     assert!(!generator.may_overlap(), "reads do not matter");
@@ -316,7 +326,10 @@ fn numbers_count_all_steps_where_blocks_have_one_size() {
 #[test]
 fn only_what_may_be_overwritten_is_kept_track_of() {
     let plain = of("randwrite");
-    let drawn = JobOptions { norandommap: true, ..plain.clone() };
+    let drawn = JobOptions {
+        random: RandomOptions { norandommap: true, ..plain.clone().random },
+        ..plain.clone()
+    };
     assert!(generator(&plain).latest.is_none());
     assert!(generator(&drawn).latest.is_some());
     assert!(generator(&JobOptions { verify: None, ..drawn }).latest.is_none());
@@ -328,7 +341,10 @@ fn what_does_not_fit_is_refused_with_what_does() {
     let sized = |bytes| JobOptions { bs: PerWay::all(BlockSizes::Fixed(bytes)), ..of("randwrite") };
     assert!(refused(&sized(1000)).ends_with("use 1024"));
     assert!(refused(&sized(1 << 20)).contains("smaller bs or a larger size"));
-    let aligned = JobOptions { blockalign: PerWay::all(Some(0)), ..sized(4096) };
+    let aligned = JobOptions {
+        random: RandomOptions { blockalign: PerWay::all(Some(0)), ..sized(4096).random },
+        ..sized(4096)
+    };
     assert!(refused(&aligned).contains("blockalign"));
     let mut stepped = of("read");
     stepped.rw.step = -100;

@@ -20,7 +20,7 @@ pub(super) fn refuse(name: &str, devices: &[Device]) -> Result<()> {
     let mut reader = Reader::of(devices.iter().cloned())?;
     let Some(kept) = found(&mut reader)? else { return Ok(()) };
     Err(Failure::usage(format!(
-        "{name}: nothing was written: {kept}; name another target, or add --force if all of it may be lost"
+        "{name}: nothing was written: {kept}; name another target, or add --force if all of its data may be lost"
     )))
 }
 

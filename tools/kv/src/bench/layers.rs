@@ -165,7 +165,7 @@ impl Blocks {
             let memory = one(memory);
             if !matches!(outcome, Outcome::Hit { .. }) {
                 return Err(Failure::failed(format!(
-                    "block {block} of sequence {sequence} is not there; use fewer --objects or a larger store"
+                    "block {block} of sequence {sequence} is missing; use fewer --objects or a larger store"
                 )));
             }
             self.verify(number(sequence, block), layer, &memory)?;

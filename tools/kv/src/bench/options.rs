@@ -12,7 +12,7 @@ use crate::units;
 
 const EXAMPLES: &str = "\
 Examples:
-  Fill a file, then read what is there:
+  Fill a file, then read it:
     adit kv bench --store uring:kv.img --size 4g --workload fill --object-bytes 128k
     adit kv bench --store uring:kv.img --workload get --iodepth 32 --runtime 10 --json
   YCSB A on the software controller, filled first:
@@ -20,10 +20,9 @@ Examples:
   A trace in Mooncake's format through an LRU of 5000 KV blocks:
     adit kv bench --store soft:mem=2G --workload trace:trace.jsonl --object-bytes 4k --capacity-blocks 5000
 
-fill, layers and trace begin with an empty store: they format the target, which destroys what is there. A store with
-objects that no earlier run made is refused, unless --force is given. get, mixed and
-the workloads of YCSB use the objects that an earlier fill left; on a target whose memory is made for the run, and so
-is empty, they fill it first, which is not measured.";
+fill, layers and trace start with an empty store: they format the target, which destroys its data. Without --force they
+refuse a store with objects that no earlier run put. get, mixed and the workloads of YCSB use the objects of an earlier
+fill; on a target whose memory is created for the run they first fill it, which is not measured.";
 
 /// Maximum items in flight.
 const DEPTH_MAX: u64 = 4096;
@@ -120,7 +119,7 @@ impl KvBenchArgs {
         }
         if self.size.is_some() && !self.workload.formats() {
             return Err(Failure::usage(format!(
-                "--size is for workloads that format the target; '{}' uses what is there",
+                "--size is for workloads that format the target; '{}' uses an existing store",
                 self.workload
             )));
         }

@@ -275,7 +275,7 @@ impl Run<'_> {
         known.sort_unstable();
         match known.len() as u64 {
             0 => Err(Failure::failed(format!(
-                "{}: there is no object that a fill has put; run it with --workload fill first",
+                "{}: there are no objects of an earlier fill; run --workload fill first",
                 store::name(&self.args.store)
             ))),
             count => Ok((count, Some(known))),

@@ -28,7 +28,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<TraceRequest>, String> {
     let requests = parse(BufReader::new(file)).map_err(|why| format!("{name}: {why}"))?;
     if requests.iter().all(|request| request.hash_ids.is_empty()) {
         return Err(format!(
-            "{name}: there is no KV block in it; a trace has one JSON object with 'hash_ids' a line"
+            "{name}: it contains no KV block; each line of a trace is a JSON object with 'hash_ids'"
         ));
     }
     Ok(requests)
@@ -46,7 +46,7 @@ fn parse(mut lines: impl BufRead) -> Result<Vec<TraceRequest>, String> {
         }
         let request = serde_json::from_slice(&line);
         requests.push(request.map_err(|why| {
-            format!("line {number} is no request: {why}; it takes an object with 'hash_ids'")
+            format!("line {number} is not a request: {why}; write an object with 'hash_ids'")
         })?);
     }
     Ok(requests)

@@ -82,7 +82,7 @@ impl FromStr for Workload {
                 .map(|(_, ycsb)| Workload::Ycsb(*ycsb))
                 .ok_or_else(|| {
                     format!(
-                        "'{text}' is no workload: use fill, get, mixed, ycsb-a to ycsb-f, layers \
+                        "'{text}' is not a workload: use fill, get, mixed, ycsb-a to ycsb-f, layers \
                          or trace:FILE"
                     )
                 }),

@@ -157,7 +157,7 @@ pub(super) const CASES: &[Case] = &[
                 "err= 0",
                 ">=2000=",
                 "aborts=1",
-                "created anew=0",
+                "recreated=0",
                 "violations=0",
             ],
         )],
@@ -179,7 +179,7 @@ pub(super) const CASES: &[Case] = &[
                     "out of service: a command on I/O queue 1 outlived its abort, though the queue had just been created anew; CAP 0x",
                     "data may have been written",
                     "Reset=",
-                    "created anew=1",
+                    "recreated=1",
                 ],
             ),
             good(
@@ -302,7 +302,7 @@ pub(super) const CASES: &[Case] = &[
                     load!("{0},ns=2", "--runtime=60 --continue_on_error=io"),
                     "attach_namespace {1} detach 2 0"
                 ),
-                &["Invalid Field in Command", "namespace 2 is gone", "was not taken: LBAs"],
+                &["Invalid Field in Command", "namespace 2 is gone", "was rejected: LBAs"],
             ),
             verified!("{0},ns=1", BY_SGL),
         ],

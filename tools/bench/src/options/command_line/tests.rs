@@ -127,7 +127,9 @@ fn both_spellings_and_all_aliases_are_known() {
         "--readwrite=readwrite",
         "--iodepth-batch-submit=1",
     ]);
-    assert!(all[0].time_based && all[0].group_reporting && all[0].rw.reads && all[0].rw.writes);
+    assert!(
+        all[0].time_based && all[0].order.group_reporting && all[0].rw.reads && all[0].rw.writes
+    );
     assert!(args(&["--name=x", "--output_format=json,json+", "--parse_only"]).run.parse_only);
 }
 
@@ -171,8 +173,10 @@ fn files_follow_each_other_and_defaults_of_the_line_apply_to_all() {
     let first = File::new("first", "[global]\nrw=randwrite\n[a]\n[b]\n");
     let second = File::new("second", "[c]\n[d]\n");
     let all = jobs(&["--iodepth=2", first.name(), second.name()]);
-    let seen: Vec<_> =
-        all.iter().map(|job| (&*job.name, job.rw.writes, job.iodepth, job.stonewall)).collect();
+    let seen: Vec<_> = all
+        .iter()
+        .map(|job| (&*job.name, job.rw.writes, job.iodepth, job.order.stonewall))
+        .collect();
     assert_eq!(
         seen,
         [

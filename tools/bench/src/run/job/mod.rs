@@ -200,34 +200,23 @@ impl Setting<'_> {
     }
 }
 
-/// A job that is ready to run.
-pub(crate) struct Job<'a, Q> {
-    set: Setting<'a>,
-    options: &'a JobOptions,
-    queue: Q,
-    clock: Clock,
-    pool: Pool,
-    /// log2 of the LBA size, by file.
-    lba_shifts: Box<[u32]>,
+/// The I/Os in flight and those that wait to be.
+struct InFlight {
     /// By slot.
     flights: Vec<Flight>,
-    /// Whether data was generated for an I/O not yet sent; that time must not count as its latency.
-    is_stamped: bool,
-    /// Whether the path executes I/O during submission: as in fio, all of its time is completion latency.
-    blocks: bool,
-    /// Disabled measurements; a blocking path has no submission latency either.
-    disabled: Disabled,
     /// Slots posted since the last ring.
     fresh: Vec<u32>,
     done: Vec<(Owned, Result<u32, CommandError>)>,
-    pace: Pace,
-    search: Option<DepthSearch>,
     /// Chosen work that could not be posted yet.
     held: Option<Work>,
     /// Failed I/Os that wait for their retry.
     again: Again<Work>,
     /// The I/Os in flight, if others must not overlap them.
     overlaps: Option<Overlaps>,
+}
+
+/// Verification of what was written.
+struct Checks {
     /// The remaining reads of a verify phase.
     to_verify: Option<read_back::ToVerify>,
     unwritten: Unwritten,
@@ -235,10 +224,14 @@ pub(crate) struct Job<'a, Q> {
     knows_writer: bool,
     /// Mismatches so far, if the job checks all blocks before it fails.
     mismatches: Option<JobFailure>,
-    bytes_issued: u64,
-    ios_issued: u64,
-    /// I/Os after which the job ends.
-    ios_max: Option<u64>,
+    /// Unchecked writes, with `verify_backlog`.
+    backlog: Vec<Step>,
+    /// How many of them are checked together; 0 to check a whole pass.
+    backlog_max: usize,
+}
+
+/// Writes since the last Flush.
+struct Flushes {
     writes_issued: u64,
     /// `writes_issued` at the last Flush.
     flushed_at: u64,
@@ -246,19 +239,11 @@ pub(crate) struct Job<'a, Q> {
     is_dirty: Box<[bool]>,
     /// Files to flush next.
     to_flush: Vec<u32>,
-    /// Unchecked writes, with `verify_backlog`.
-    backlog: Vec<Step>,
-    /// How many of them are checked together; 0 to check a whole pass.
-    backlog_max: usize,
-    /// No new work: the device is full, or only the last flush is left.
-    is_full: bool,
-    /// Whether the queue was full and drains to `iodepth_low`.
-    is_draining: bool,
-    /// Whether rates choose between reads and writes.
-    is_mixed_by_rates: bool,
-    /// Whether a log, a limit or pauses need single I/Os.
-    is_watched: bool,
-    is_down: bool,
+}
+
+/// The times a job acts by.
+#[derive(Default)]
+struct Times {
     /// When the last I/O finished on a path that is lost for good; measurement ends there.
     lost_at: Option<Time>,
     now: Time,
@@ -272,11 +257,53 @@ pub(crate) struct Job<'a, Q> {
     end: Option<Time>,
     next_tick: Time,
     cycle: reap::Cycle,
+}
+
+/// How busy the thread is.
+#[derive(Default)]
+struct Load {
     idle_polls: u32,
     last_finish: Time,
     cpu_before: Cpu,
     batches: u64,
     waited: u64,
+}
+
+/// A job that is ready to run.
+pub(crate) struct Job<'a, Q> {
+    set: Setting<'a>,
+    options: &'a JobOptions,
+    queue: Q,
+    clock: Clock,
+    pool: Pool,
+    /// log2 of the LBA size, by file.
+    lba_shifts: Box<[u32]>,
+    inflight: InFlight,
+    /// Whether data was generated for an I/O not yet sent; that time must not count as its latency.
+    is_stamped: bool,
+    /// Whether the path executes I/O during submission: as in fio, all of its time is completion latency.
+    blocks: bool,
+    /// Disabled measurements; a blocking path has no submission latency either.
+    disabled: Disabled,
+    pace: Pace,
+    search: Option<DepthSearch>,
+    checks: Checks,
+    bytes_issued: u64,
+    ios_issued: u64,
+    /// I/Os after which the job ends.
+    ios_max: Option<u64>,
+    flushes: Flushes,
+    /// No new work: the device is full, or only the last flush is left.
+    is_full: bool,
+    /// Whether the queue was full and drains to `iodepth_low`.
+    is_draining: bool,
+    /// Whether rates choose between reads and writes.
+    is_mixed_by_rates: bool,
+    /// Whether a log, a limit or pauses need single I/Os.
+    is_watched: bool,
+    is_down: bool,
+    times: Times,
+    load: Load,
     outcome: JobOutcome,
 }
 
@@ -297,56 +324,53 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             queue,
             pool,
             lba_shifts,
-            flights: vec![Flight::NONE; slots],
+            inflight: InFlight {
+                flights: vec![Flight::NONE; slots],
+                fresh: Vec::with_capacity(depth),
+                done: Vec::with_capacity(depth),
+                held: None,
+                again: Again::new(depth),
+                overlaps: Overlaps::of(options, set.steps.may_overlap(), depth),
+            },
             is_stamped: false,
             blocks,
-            disabled: Disabled { slat: options.disable.slat || blocks, ..options.disable },
-            fresh: Vec::with_capacity(depth),
-            done: Vec::with_capacity(depth),
+            disabled: Disabled {
+                slat: options.reports.disable.slat || blocks,
+                ..options.reports.disable
+            },
             pace: Pace::new(options, set.seed, Time::ZERO),
             search: None,
-            held: None,
-            again: Again::new(depth),
-            overlaps: Overlaps::of(options, set.steps.may_overlap(), depth),
-            to_verify: None,
-            unwritten: Unwritten::new(),
-            knows_writer: true,
-            mismatches: None,
+            checks: Checks {
+                to_verify: None,
+                unwritten: Unwritten::new(),
+                knows_writer: true,
+                mismatches: None,
+                // Includes I/Os chosen before the backlog was full.
+                backlog: Vec::with_capacity(backlog_max + depth),
+                backlog_max,
+            },
             bytes_issued: 0,
             ios_issued: 0,
             // As in fio, time_based jobs end by time only.
             ios_max: options
+                .amount
                 .number_ios
                 .filter(|_| !options.time_based)
-                .map(|ios| ios.saturating_mul(u64::from(options.loops.max(1))))
+                .map(|ios| ios.saturating_mul(u64::from(options.amount.loops.max(1))))
                 .map(|ios| ios.saturating_mul(options.rw.ios_per_block())),
-            writes_issued: 0,
-            flushed_at: 0,
-            is_dirty: vec![false; files].into(),
-            to_flush: Vec::with_capacity(files),
-            // Includes I/Os chosen before the backlog was full.
-            backlog: Vec::with_capacity(backlog_max + depth),
-            backlog_max,
+            flushes: Flushes {
+                writes_issued: 0,
+                flushed_at: 0,
+                is_dirty: vec![false; files].into(),
+                to_flush: Vec::with_capacity(files),
+            },
             is_full: false,
             is_draining: false,
             is_mixed_by_rates: is_mixed_by_rates(options),
             is_watched: is_watched(&set),
             is_down: false,
-            lost_at: None,
-            now: Time::ZERO,
-            start: Time::ZERO,
-            phase_start: Time::ZERO,
-            phase_before: PerWay::all(0),
-            counts_from: Time::ZERO,
-            is_ramping: !options.ramp_time.is_zero(),
-            end: None,
-            next_tick: Time::ZERO,
-            cycle: reap::Cycle::default(),
-            idle_polls: 0,
-            last_finish: Time::ZERO,
-            cpu_before: Cpu::default(),
-            batches: 0,
-            waited: 0,
+            times: Times { is_ramping: !options.ramp_time.is_zero(), ..Times::default() },
+            load: Load::default(),
             set,
         }
     }
@@ -354,11 +378,11 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// Runs the job to its end.
     pub(crate) fn run(mut self) -> JobOutcome {
         self.begin();
-        if !self.options.create_only {
+        if !self.options.files.create_only {
             self.work();
         }
         if self.outcome.failure.is_none() {
-            self.outcome.failure = self.mismatches.take();
+            self.outcome.failure = self.checks.mismatches.take();
         }
         self.finish_logs();
         self.set.progress.set_running(false);
@@ -371,8 +395,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         } else {
             self.passes();
         }
-        if self.options.end_fsync && self.options.rw.writes && !self.is_stopped() {
-            self.to_flush.extend(0..self.set.files.len() as u32);
+        if self.options.flushes.end_fsync && self.options.rw.writes && !self.is_stopped() {
+            self.flushes.to_flush.extend(0..self.set.files.len() as u32);
             self.is_full = true;
             self.phase();
         }
@@ -381,17 +405,18 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
     fn begin(&mut self) {
         self.set.progress.set_running(true);
-        self.cpu_before = Cpu::of_this_thread();
-        self.start = self.clock.now();
-        (self.now, self.last_finish, self.counts_from) = (self.start, self.start, self.start);
-        self.pace = Pace::new(self.options, self.set.seed, self.start);
+        self.load.cpu_before = Cpu::of_this_thread();
+        self.times.start = self.clock.now();
+        (self.times.now, self.load.last_finish, self.times.counts_from) =
+            (self.times.start, self.times.start, self.times.start);
+        self.pace = Pace::new(self.options, self.set.seed, self.times.start);
         let depth_max = self.pool.depth() as u32;
         self.search = self
             .options
             .latency_target
-            .map(|target| DepthSearch::new(target, depth_max, self.start));
-        self.end =
-            self.options.runtime.map(|runtime| self.start + self.options.ramp_time + runtime);
+            .map(|target| DepthSearch::new(target, depth_max, self.times.start));
+        self.times.end =
+            self.options.runtime.map(|runtime| self.times.start + self.options.ramp_time + runtime);
     }
 
     fn passes(&mut self) {
@@ -404,7 +429,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             if is_amid && !self.is_stopped() {
                 continue;
             }
-            if self.mismatches.is_some()
+            if self.checks.mismatches.is_some()
                 || self.is_over()
                 || self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most)
             {
@@ -416,14 +441,14 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
     fn next_pass(&mut self) {
         self.set.steps.next_pass();
-        self.unwritten.clear();
+        self.checks.unwritten.clear();
     }
 
     /// Runs a pass or its verification to the end.
     fn phase(&mut self) {
-        self.now = self.clock.now();
-        (self.phase_start, self.phase_before) = (self.now, self.ios());
-        self.last_finish = self.now;
+        self.times.now = self.clock.now();
+        (self.times.phase_start, self.times.phase_before) = (self.times.now, self.ios());
+        self.load.last_finish = self.times.now;
         loop {
             self.submit();
             if (self.pool.in_flight() == 0 && !self.goes_on()) || !self.reap() {
@@ -432,7 +457,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         }
         self.drop_held();
         self.set_runtimes();
-        (self.phase_start, self.phase_before) = (self.now, self.ios());
+        (self.times.phase_start, self.times.phase_before) = (self.times.now, self.ios());
     }
 
     /// Adds the time of the current phase to each active way.
@@ -444,12 +469,12 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
     /// Returns how long each way has been active in the current phase.
     fn phase_runtimes(&self) -> PerWay<Duration> {
-        let end = self.lost_at.unwrap_or(self.now);
-        let took = end.since(self.phase_start.max(self.counts_from));
-        let is_fresh = self.counts_from > self.phase_start;
+        let end = self.times.lost_at.unwrap_or(self.times.now);
+        let took = end.since(self.times.phase_start.max(self.times.counts_from));
+        let is_fresh = self.times.counts_from > self.times.phase_start;
         PerWay(Way::ALL.map(|way| {
             // Counts restart after a ramp.
-            let before = if is_fresh { 0 } else { self.phase_before[way] };
+            let before = if is_fresh { 0 } else { self.times.phase_before[way] };
             if self.outcome.ways[way].ios > before { took } else { Duration::ZERO }
         }))
     }
@@ -461,11 +486,11 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// Returns whether to keep waiting although nothing is in flight.
     fn goes_on(&self) -> bool {
         // Work that was begun is finished even if no more may begin.
-        let must_end_well = self.is_down || !self.again.is_empty();
-        let ends = if self.to_verify.is_some() { self.is_stopped() } else { self.is_over() };
-        let thinks = self.to_verify.is_none()
-            && (self.pace.wants_pause() || self.now < self.pace.paused_until());
-        (must_end_well && !self.is_stopped()) || ((self.held.is_some() || thinks) && !ends)
+        let must_end_well = self.is_down || !self.inflight.again.is_empty();
+        let ends = if self.checks.to_verify.is_some() { self.is_stopped() } else { self.is_over() };
+        let thinks = self.checks.to_verify.is_none()
+            && (self.pace.wants_pause() || self.times.now < self.pace.paused_until());
+        (must_end_well && !self.is_stopped()) || ((self.inflight.held.is_some() || thinks) && !ends)
     }
 
     /// Returns whether to submit nothing more, not even verification.
@@ -477,7 +502,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     #[inline]
     fn is_over(&self) -> bool {
         self.is_full
-            || self.end.is_some_and(|end| self.now >= end)
+            || self.times.end.is_some_and(|end| self.times.now >= end)
             || self.ios_max.is_some_and(|most| self.ios_issued >= most)
             || self.set.progress.is_stopped()
             || self.is_stopped()
@@ -489,20 +514,23 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         for (way, took) in Way::ALL.into_iter().zip(self.phase_runtimes().0) {
             outcome.ways[way].runtime += took;
         }
-        let end = self.lost_at.unwrap_or_else(|| self.clock.now());
-        outcome.elapsed = end.since(self.counts_from);
-        outcome.cpu = Cpu::of_this_thread().since(&self.cpu_before);
+        let end = self.times.lost_at.unwrap_or_else(|| self.clock.now());
+        outcome.elapsed = end.since(self.times.counts_from);
+        outcome.cpu = Cpu::of_this_thread().since(&self.load.cpu_before);
         outcome.stats = self.queue.stats();
         outcome.recoveries = self.set.recovery.count();
         outcome.latency_depth = self.search.as_ref().and_then(DepthSearch::found);
-        let busy = self.batches - self.waited;
-        outcome.busy_percent =
-            if self.batches == 0 { 0.0 } else { busy as f64 * 100.0 / self.batches as f64 };
+        let busy = self.load.batches - self.load.waited;
+        outcome.busy_percent = if self.load.batches == 0 {
+            0.0
+        } else {
+            busy as f64 * 100.0 / self.load.batches as f64
+        };
         outcome
     }
 
     fn finish_logs(&mut self) {
-        let at = self.clock.now().since(self.start);
+        let at = self.clock.now().since(self.times.start);
         if let Some(Err(failure)) = self.set.logs.take().map(|logs| logs.finish(at)) {
             self.fail(EIO, failure.to_string());
         }
@@ -511,7 +539,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
 /// Returns whether the job mixes reads and writes that have rates of their own.
 fn is_mixed_by_rates(job: &JobOptions) -> bool {
-    let has_rate = |way: Way| job.rate[way].is_some() || job.rate_iops[way].is_some();
+    let has_rate = |way: Way| job.rates.rate[way].is_some() || job.rates.rate_iops[way].is_some();
     job.rw.reads
         && job.rw.writes
         && job.verify.is_none()

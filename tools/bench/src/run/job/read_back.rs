@@ -49,13 +49,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns whether the backlog must be checked before anything else.
     #[inline]
     pub(super) fn checks_backlog(&self) -> bool {
-        self.backlog_max > 0 && self.backlog.len() >= self.backlog_max
+        self.checks.backlog_max > 0 && self.checks.backlog.len() >= self.checks.backlog_max
     }
 
     /// Starts reading back the pass, or its unchecked part.
     pub(super) fn read_back_pass(&mut self) {
-        let steps = if self.backlog_max > 0 {
-            let mut steps: Vec<Step> = self.backlog.drain(..).collect();
+        let steps = if self.checks.backlog_max > 0 {
+            let mut steps: Vec<Step> = self.checks.backlog.drain(..).collect();
             steps.retain(|step| self.set.steps.is_intact(step));
             ToVerify::Backlog(steps.into_iter())
         } else {
@@ -78,7 +78,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             }
             None => {
                 self.take_all_steps();
-                self.knows_writer = false;
+                self.checks.knows_writer = false;
                 Vec::new()
             }
         };
@@ -103,12 +103,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     pub(super) fn read_back(&mut self, steps: ToVerify) {
-        self.to_verify = Some(steps);
+        self.checks.to_verify = Some(steps);
         let start = self.clock.now();
         self.phase();
-        self.to_verify = None;
+        self.checks.to_verify = None;
         // The schedule continues where it was.
-        self.pace.delay(self.now.since(start));
+        self.pace.delay(self.times.now.since(start));
     }
 
     /// Returns the next block to check.
@@ -116,10 +116,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.is_stopped() {
             return None;
         }
-        let unwritten = &self.unwritten;
-        let step =
-            self.to_verify.as_mut()?.find(|step| !unwritten.contains(&(step.file, step.offset)))?;
-        let writer = self.knows_writer.then(|| self.writer(step));
+        let unwritten = &self.checks.unwritten;
+        let step = self
+            .checks
+            .to_verify
+            .as_mut()?
+            .find(|step| !unwritten.contains(&(step.file, step.offset)))?;
+        let writer = self.checks.knows_writer.then(|| self.writer(step));
         let expected = Some(Identity { offset: step.offset, writer });
         Some(Work { what: What::Step(Step { way: Way::Read, ..step }), expected, retried: None })
     }
@@ -136,7 +139,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             self.error(Kind::Verify, is_tolerated, "Verify", message);
         }
         // The next I/O's latency must not include the check.
-        self.now = self.clock.now();
+        self.times.now = self.clock.now();
     }
 
     /// With `verify_dump`, writes the block and its expected content to files; returns where, or why not.
@@ -189,13 +192,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Returns the numbers of steps of this pass that were taken but perhaps not written.
     fn unknown(&mut self) -> Vec<u64> {
-        let held = self.held.take();
-        let waiting = self.again.drain().chain(held).filter_map(|work| match work.what {
+        let held = self.inflight.held.take();
+        let waiting = self.inflight.again.drain().chain(held).filter_map(|work| match work.what {
             What::Step(step) => Some(step.number),
             What::Flush(_) => None,
         });
         let mut numbers: Vec<u64> = waiting.collect();
-        let unwritten = &self.unwritten;
+        let unwritten = &self.checks.unwritten;
         let failed =
             self.set.steps.written().filter(|step| unwritten.contains(&(step.file, step.offset)));
         numbers.extend(failed.map(|step| step.number));

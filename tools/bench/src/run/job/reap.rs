@@ -32,19 +32,19 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     pub(super) fn reap(&mut self) -> bool {
         let in_flight = self.pool.in_flight();
-        let wanted = (self.options.iodepth_batch_complete_min.max(1) as usize).min(in_flight);
-        if self.done.len() < wanted || wanted == 0 {
-            let done = &mut self.done;
-            let found = self
-                .queue
-                .poll(self.now, |completion| done.push((completion.buffer, completion.result)));
-            if found == 0 || self.done.len() < wanted {
+        let wanted = (self.options.batch.iodepth_batch_complete_min.max(1) as usize).min(in_flight);
+        if self.inflight.done.len() < wanted || wanted == 0 {
+            let done = &mut self.inflight.done;
+            let found = self.queue.poll(self.times.now, |completion| {
+                done.push((completion.buffer, completion.result))
+            });
+            if found == 0 || self.inflight.done.len() < wanted {
                 return self.wait();
             }
         }
-        self.now = self.clock.now();
+        self.times.now = self.clock.now();
         self.take_in();
-        if self.now >= self.next_tick {
+        if self.times.now >= self.times.next_tick {
             self.tick();
         }
         true
@@ -52,23 +52,26 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Counts finished I/Os, at most one batch.
     fn take_in(&mut self) {
-        self.batches += 1;
-        self.waited += u64::from(self.idle_polls > 0);
-        self.idle_polls = 0;
-        self.last_finish = self.now;
-        let most =
-            self.options.iodepth_batch_complete_max.map_or(usize::MAX, |most| most.max(1) as usize);
-        let count = self.done.len().min(most);
+        self.load.batches += 1;
+        self.load.waited += u64::from(self.load.idle_polls > 0);
+        self.load.idle_polls = 0;
+        self.load.last_finish = self.times.now;
+        let most = self
+            .options
+            .batch
+            .iodepth_batch_complete_max
+            .map_or(usize::MAX, |most| most.max(1) as usize);
+        let count = self.inflight.done.len().min(most);
         self.outcome.completes.record(count);
         // Taken and put back to reuse its memory.
-        let mut done = std::mem::take(&mut self.done);
+        let mut done = std::mem::take(&mut self.inflight.done);
         self.sample_zeroes(&done[0]);
         let mut run = Run::default();
         for (owned, result) in done.drain(..count) {
             self.finish(owned, result, &mut run);
         }
         run.close(&mut self.outcome.ways);
-        self.done = done;
+        self.inflight.done = done;
         for way in Way::ALL {
             let counted = &self.outcome.ways[way];
             self.set.progress.store(way, counted.ios, counted.bytes);
@@ -78,22 +81,23 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     fn finish(&mut self, (buffer, tag): Owned, result: Result<u32, CommandError>, run: &mut Run) {
         let buffer = buffer.into_buffer();
-        let Flight { since, posted, .. } = self.flights[tag.slot() as usize];
-        let (since, what) = (since.unwrap_or(posted), self.flights[tag.slot() as usize].work.what);
+        let Flight { since, posted, .. } = self.inflight.flights[tag.slot() as usize];
+        let (since, what) =
+            (since.unwrap_or(posted), self.inflight.flights[tag.slot() as usize].work.what);
         match (result, what) {
             (Ok(_), What::Step(step)) => {
                 self.count(tag.slot(), since, step, run);
-                if self.flights[tag.slot() as usize].work.expected.is_some() {
-                    let work = self.flights[tag.slot() as usize].work;
+                if self.inflight.flights[tag.slot() as usize].work.expected.is_some() {
+                    let work = self.inflight.flights[tag.slot() as usize].work;
                     self.check(&buffer[..step.bytes as usize], &work);
                 }
             }
-            (Ok(_), What::Flush(_)) => self.outcome.sync.record(ns(since, self.last_finish)),
+            (Ok(_), What::Flush(_)) => self.outcome.sync.record(ns(since, self.load.last_finish)),
             (Err(error), _) => {
-                self.io_failed(self.flights[tag.slot() as usize].work, since, error);
+                self.io_failed(self.inflight.flights[tag.slot() as usize].work, since, error);
             }
         }
-        if let (Some(overlaps), What::Step(step)) = (&mut self.overlaps, what) {
+        if let (Some(overlaps), What::Step(step)) = (&mut self.inflight.overlaps, what) {
             overlaps.forget(step);
         }
         self.pool.put(tag.slot(), buffer);
@@ -101,12 +105,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     #[inline]
     fn count(&mut self, slot: u32, since: Time, step: Step, run: &mut Run) {
-        let Flight { posted, told, .. } = self.flights[slot as usize];
+        let Flight { posted, told, .. } = self.inflight.flights[slot as usize];
         let latency = Latencies {
             slat: ns(posted, told),
             // When the batch was seen, before earlier I/Os of the batch were checked.
-            clat: ns(told, self.last_finish),
-            lat: ns(since, self.last_finish),
+            clat: ns(told, self.load.last_finish),
+            lat: ns(since, self.load.last_finish),
         };
         run.add(&mut self.outcome.ways, step, latency, self.disabled);
         if self.is_watched {
@@ -116,27 +120,27 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Counts for pauses, searches, limits and logs.
     fn count_for_others(&mut self, slot: u32, step: Step, latency: Latencies) {
-        self.pace.completed(self.now);
+        self.pace.completed(self.times.now);
         if let Some(search) = &mut self.search {
             search.record(latency.lat);
         }
         if let Some(logs) = &mut self.set.logs {
-            let issued = self.flights[slot as usize].told;
+            let issued = self.inflight.flights[slot as usize].told;
             let io = IoSample {
                 slat_ns: latency.slat,
                 clat_ns: latency.clat,
                 lat_ns: latency.lat,
                 bytes: step.bytes,
                 offset: step.offset,
-                issued_ns: issued.since(self.start).as_nanos() as u64,
+                issued_ns: issued.since(self.times.start).as_nanos() as u64,
             };
-            logs.record(self.now.since(self.start), step.way, io);
+            logs.record(self.times.now.since(self.times.start), step.way, io);
         }
         if let Some(most) =
             self.options.max_latency.filter(|most| u128::from(latency.lat) > most.as_nanos())
         {
             let took = crate::human::latency(latency.lat);
-            let what = self.told(&self.flights[slot as usize].work);
+            let what = self.told(&self.inflight.flights[slot as usize].work);
             let most = crate::human::latency(most.as_nanos() as u64);
             self.fail(ETIMEDOUT, format!("{what} took {took}, more than max_latency={most}"));
         }
@@ -145,8 +149,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Checks one read in many for data that was never written, which a drive answers without accessing flash.
     fn sample_zeroes(&mut self, (owned, result): &(Owned, Result<u32, CommandError>)) {
         let (buffer, tag) = owned;
-        let What::Step(step) = self.flights[tag.slot() as usize].work.what else { return };
-        let is_sample = self.set.samples_zeroes && self.batches % SAMPLE_BATCHES == 1;
+        let What::Step(step) = self.inflight.flights[tag.slot() as usize].work.what else { return };
+        let is_sample = self.set.samples_zeroes && self.load.batches % SAMPLE_BATCHES == 1;
         if is_sample && step.way == Way::Read && result.is_ok() {
             let is_zero = buffer.iter().all(|byte| *byte == 0);
             self.outcome.sampled_reads.0 += 1;
@@ -156,20 +160,20 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// After an empty poll, occasionally checks the clock and the controller.
     fn wait(&mut self) -> bool {
-        self.idle_polls += 1;
+        self.load.idle_polls += 1;
         let in_flight = self.pool.in_flight();
         if in_flight == 0 {
             self.pause();
         } else if self.queue.wait(self.wait_at_most()) {
-            self.now = self.clock.now();
-        } else if !self.idle_polls.is_multiple_of(IDLE_POLLS) {
+            self.times.now = self.clock.now();
+        } else if !self.load.idle_polls.is_multiple_of(IDLE_POLLS) {
             return true;
         }
-        self.now = self.clock.now();
-        if self.now >= self.next_tick {
+        self.times.now = self.clock.now();
+        if self.times.now >= self.times.next_tick {
             self.tick();
         }
-        if self.now.since(self.last_finish) > self.set.yield_after {
+        if self.times.now.since(self.load.last_finish) > self.set.yield_after {
             std::thread::yield_now();
         }
         match self.queue.check() {
@@ -184,16 +188,17 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Handles slow changes: the ramp's end, the watcher's requests, depths, minimum rates.
     #[cold]
     fn tick(&mut self) {
-        self.next_tick = self.now + TICK;
-        if self.is_ramping && self.now.since(self.start) >= self.options.ramp_time {
+        self.times.next_tick = self.times.now + TICK;
+        if self.times.is_ramping && self.times.now.since(self.times.start) >= self.options.ramp_time
+        {
             self.count_anew();
         }
-        if self.search.as_mut().is_some_and(|search| search.look(self.now)) {
+        if self.search.as_mut().is_some_and(|search| search.look(self.times.now)) {
             self.is_full = true;
         }
-        if self.now >= self.cycle.percentile_at {
-            self.cycle.percentile_at =
-                self.now + std::time::Duration::from_nanos(PERCENTILE_EVERY_NS);
+        if self.times.now >= self.times.cycle.percentile_at {
+            self.times.cycle.percentile_at =
+                self.times.now + std::time::Duration::from_nanos(PERCENTILE_EVERY_NS);
             let slowest = Way::ALL.map(|way| self.outcome.ways[way].lat.percentile_ns(99.0));
             self.set.progress.set_p99_ns(slowest.into_iter().max().unwrap_or(0));
         }
@@ -205,15 +210,15 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Discards the counts of the ramp.
     fn count_anew(&mut self) {
-        self.is_ramping = false;
-        self.counts_from = self.now;
-        self.cpu_before = Cpu::of_this_thread();
+        self.times.is_ramping = false;
+        self.times.counts_from = self.times.now;
+        self.load.cpu_before = Cpu::of_this_thread();
         let fresh = super::empty_outcome(&self.set);
         let old = std::mem::replace(&mut self.outcome, fresh);
         (self.outcome.errors, self.outcome.failure) = (old.errors, old.failure);
-        (self.batches, self.waited) = (0, 0);
+        (self.load.batches, self.load.waited) = (0, 0);
         self.set.progress.restart();
-        self.cycle = Cycle { start: self.now, ..Cycle::default() };
+        self.times.cycle = Cycle { start: self.times.now, ..Cycle::default() };
     }
 
     /// Returns the I/Os and bytes of each way so far.
@@ -223,18 +228,18 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Ends the job if a minimum rate was missed over the last cycle.
     fn check_rates(&mut self) {
-        let took = self.now.since(self.cycle.start.max(self.start));
-        if self.to_verify.is_some() {
+        let took = self.times.now.since(self.times.cycle.start.max(self.times.start));
+        if self.checks.to_verify.is_some() {
             // Rates do not apply to verification.
-            (self.cycle.start, self.cycle.counted) = (self.now, self.counted());
+            (self.times.cycle.start, self.times.cycle.counted) = (self.times.now, self.counted());
             return;
         }
-        if self.is_ramping || took < self.options.rate_cycle {
+        if self.times.is_ramping || took < self.options.rates.rate_cycle {
             return;
         }
         let counted = self.counted();
-        let before = std::mem::replace(&mut self.cycle.counted, counted);
-        self.cycle.start = self.now;
+        let before = std::mem::replace(&mut self.times.cycle.counted, counted);
+        self.times.cycle.start = self.times.now;
         // A rate for all ways applies only to those the job uses.
         let rw = self.options.rw;
         let does = |way: &Way| [rw.reads, rw.writes, rw.trims][*way as usize];
@@ -248,13 +253,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                 (
                     "rate_min",
                     "bytes/s",
-                    self.options.rate_min[way].filter(|least| bytes < *least),
+                    self.options.rates.rate_min[way].filter(|least| bytes < *least),
                     bytes,
                 ),
                 (
                     "rate_iops_min",
                     "IOPS",
-                    self.options.rate_iops_min[way].filter(|least| ios < *least),
+                    self.options.rates.rate_iops_min[way].filter(|least| ios < *least),
                     ios,
                 ),
             ];

@@ -41,22 +41,22 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// the end of the job do not pause.
     #[inline]
     fn is_thinking(&mut self) -> bool {
-        if !self.pace.thinks() || self.to_verify.is_some() || self.is_over() {
+        if !self.pace.thinks() || self.checks.to_verify.is_some() || self.is_over() {
             return false;
         }
         if self.pace.wants_pause() {
             if self.pool.in_flight() > 0 {
                 return true;
             }
-            self.pace.pause(self.now);
+            self.pace.pause(self.times.now);
         }
-        self.now < self.pace.paused_until()
+        self.times.now < self.pace.paused_until()
     }
 
     /// Returns whether a full queue must first drain to `iodepth_low`.
     #[inline]
     fn lets_drain(&mut self, in_flight: usize) -> bool {
-        let Some(low) = self.options.iodepth_low else { return false };
+        let Some(low) = self.options.batch.iodepth_low else { return false };
         self.is_draining = self.pool.is_empty() || (self.is_draining && in_flight > low as usize);
         self.is_draining
     }
@@ -71,12 +71,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Posts up to `most` and rings once; returns how many were posted.
     #[inline]
     fn post_batch(&mut self, most: usize) -> usize {
-        while self.fresh.len() < most {
+        while self.inflight.fresh.len() < most {
             if !self.post_next() {
                 break;
             }
         }
-        let posted = self.fresh.len();
+        let posted = self.inflight.fresh.len();
         if posted > 0 {
             self.ring();
         }
@@ -85,16 +85,16 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     fn ring(&mut self) {
         let stamped = std::mem::take(&mut self.is_stamped);
-        let posted = if stamped { self.clock.now() } else { self.now };
+        let posted = if stamped { self.clock.now() } else { self.times.now };
         self.queue.ring();
-        self.now = self.clock.now();
-        let told = if self.blocks { posted } else { self.now };
-        for slot in &self.fresh {
-            let flight = &mut self.flights[*slot as usize];
+        self.times.now = self.clock.now();
+        let told = if self.blocks { posted } else { self.times.now };
+        for slot in &self.inflight.fresh {
+            let flight = &mut self.inflight.flights[*slot as usize];
             (flight.posted, flight.told) = (posted, told);
         }
-        let posted = self.fresh.len();
-        self.fresh.clear();
+        let posted = self.inflight.fresh.len();
+        self.inflight.fresh.clear();
         // The device sees the batch at once, so each of its I/Os counts with the depth of the whole batch.
         self.outcome.depths.record_many(self.pool.in_flight(), posted);
         self.outcome.submits.record(posted);
@@ -119,18 +119,22 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns whether work other than a new step may be next.
     #[inline]
     fn has_other_work(&self) -> bool {
-        !self.again.is_empty()
-            || self.held.is_some()
-            || self.to_verify.is_some()
-            || !self.to_flush.is_empty()
+        !self.inflight.again.is_empty()
+            || self.inflight.held.is_some()
+            || self.checks.to_verify.is_some()
+            || !self.flushes.to_flush.is_empty()
             || self.wants_flush()
     }
 
     #[inline(never)]
     fn post_other(&mut self) -> bool {
         // Retries have no rate and do not wait behind paced I/Os.
-        let work =
-            self.again.take(self.now).or_else(|| self.held.take()).or_else(|| self.next_work());
+        let work = self
+            .inflight
+            .again
+            .take(self.times.now)
+            .or_else(|| self.inflight.held.take())
+            .or_else(|| self.next_work());
         let Some(work) = work else { return false };
         if !self.may_go(&work) {
             self.put_off(work);
@@ -141,21 +145,22 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Keeps work for later; drops it if the job is over.
     fn put_off(&mut self, work: Work) {
-        let What::Step(step) = work.what else { return self.held = Some(work) };
-        if self.to_verify.is_none() && work.retried.is_none() && self.is_over() {
+        let What::Step(step) = work.what else { return self.inflight.held = Some(work) };
+        if self.checks.to_verify.is_none() && work.retried.is_none() && self.is_over() {
             // The generator has counted it as written.
             self.forgo(step);
         } else {
-            self.held = Some(work);
+            self.inflight.held = Some(work);
         }
     }
 
     /// Drops work chosen for the previous phase.
     pub(super) fn drop_held(&mut self) {
-        let Some(Work { what: What::Step(step), retried: None, .. }) = self.held.take() else {
+        let Some(Work { what: What::Step(step), retried: None, .. }) = self.inflight.held.take()
+        else {
             return;
         };
-        if self.to_verify.is_none() {
+        if self.checks.to_verify.is_none() {
             self.forgo(step);
         }
     }
@@ -165,7 +170,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.bytes_issued -= step.bytes;
         self.ios_issued -= 1;
         if step.way != Way::Read {
-            self.unwritten.insert((step.file, step.offset));
+            self.checks.unwritten.insert((step.file, step.offset));
         }
     }
 
@@ -173,14 +178,14 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     fn may_go(&self, work: &Work) -> bool {
         let What::Step(step) = work.what else { return true };
-        let is_due = self.due(work, step).is_none_or(|due| due <= self.now);
-        is_due && self.overlaps.as_ref().is_none_or(|overlaps| !overlaps.meets(step))
+        let is_due = self.due(work, step).is_none_or(|due| due <= self.times.now);
+        is_due && self.inflight.overlaps.as_ref().is_none_or(|overlaps| !overlaps.meets(step))
     }
 
     /// Returns when an I/O is due by its rate; verification and retries have none.
     #[inline]
     pub(super) fn due(&self, work: &Work, step: Step) -> Option<Time> {
-        if work.retried.is_some() || self.to_verify.is_some() {
+        if work.retried.is_some() || self.checks.to_verify.is_some() {
             None
         } else {
             self.pace.due(step.way)
@@ -192,7 +197,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn post(&mut self, work: Work) -> bool {
         let domain = self.set.files[work.what.file() as usize].domain;
         let Some((slot, mut buffer)) = self.pool.take(domain) else {
-            self.held = Some(work);
+            self.inflight.held = Some(work);
             return false;
         };
         let (operation, bytes) = match work.what {
@@ -207,7 +212,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             self.set.data.before_write(&mut buffer[..bytes], step.offset, writer);
             if self.blocks {
                 // The I/O itself begins here.
-                self.now = self.clock.now();
+                self.times.now = self.clock.now();
             } else {
                 self.is_stamped = true;
             }
@@ -219,8 +224,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let file = work.what.file();
         let request = Request { operation, buffer: (buffer, Tag::new(slot, file)) };
         let posted = match work.retried {
-            None => self.queue.post(self.now, request),
-            Some(_) => self.queue.post_again(self.now, request),
+            None => self.queue.post(self.times.now, request),
+            Some(_) => self.queue.post_again(self.times.now, request),
         };
         if let Err(rejected) = posted {
             let (buffer, tag) = rejected.buffer;
@@ -228,9 +233,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             self.not_taken(work, rejected.reason);
             return false;
         }
-        let flight = &mut self.flights[slot as usize];
+        let flight = &mut self.inflight.flights[slot as usize];
         (flight.work, flight.since) = (work, since);
-        self.fresh.push(slot);
+        self.inflight.fresh.push(slot);
         self.account(&work);
         true
     }
@@ -259,8 +264,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[cold]
     fn not_taken(&mut self, work: Work, reason: RejectReason) {
         match reason {
-            RejectReason::Full => self.held = Some(work),
-            reason => self.fail(EIO, format!("{} was not taken: {reason}", self.told(&work))),
+            RejectReason::Full => self.inflight.held = Some(work),
+            reason => self.fail(EIO, format!("{} was rejected: {reason}", self.told(&work))),
         }
     }
 
@@ -271,11 +276,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if work.retried.is_some() {
             return self.note_write(step);
         }
-        if self.to_verify.is_none() {
-            self.pace.issued(step.way, step.bytes, self.now);
+        if self.checks.to_verify.is_none() {
+            self.pace.issued(step.way, step.bytes, self.times.now);
             if step.way == Way::Write {
-                self.writes_issued += 1;
-                self.is_dirty[step.file as usize] = true;
+                self.flushes.writes_issued += 1;
+                self.flushes.is_dirty[step.file as usize] = true;
                 self.note_for_check(step);
             }
         }
@@ -284,31 +289,31 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     #[inline]
     fn note_for_check(&mut self, step: Step) {
-        if self.backlog_max > 0 {
-            self.backlog.push(step);
+        if self.checks.backlog_max > 0 {
+            self.checks.backlog.push(step);
         }
     }
 
     #[inline]
     fn note_write(&mut self, step: Step) {
-        if let Some(overlaps) = &mut self.overlaps {
+        if let Some(overlaps) = &mut self.inflight.overlaps {
             overlaps.note(step);
         }
     }
 
     fn next_work(&mut self) -> Option<Work> {
-        if self.to_verify.is_some() {
+        if self.checks.to_verify.is_some() {
             return self.next_check();
         }
-        if self.to_flush.is_empty() && (self.is_over() || self.pace.wants_pause()) {
+        if self.flushes.to_flush.is_empty() && (self.is_over() || self.pace.wants_pause()) {
             return None;
         }
         if self.wants_flush() {
-            self.flushed_at = self.writes_issued;
-            let is_dirty = |file: &u32| std::mem::take(&mut self.is_dirty[*file as usize]);
-            self.to_flush.extend((0..self.set.files.len() as u32).filter(is_dirty));
+            self.flushes.flushed_at = self.flushes.writes_issued;
+            let is_dirty = |file: &u32| std::mem::take(&mut self.flushes.is_dirty[*file as usize]);
+            self.flushes.to_flush.extend((0..self.set.files.len() as u32).filter(is_dirty));
         }
-        if let Some(file) = self.to_flush.pop() {
+        if let Some(file) = self.flushes.to_flush.pop() {
             return Some(Work::new(What::Flush(file)));
         }
         self.new_step()
@@ -331,9 +336,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     fn wants_flush(&self) -> bool {
         let is_multiple =
-            |every: u32| every > 0 && self.writes_issued.is_multiple_of(u64::from(every));
-        self.writes_issued > self.flushed_at
-            && [self.options.fsync, self.options.fdatasync].into_iter().flatten().any(is_multiple)
+            |every: u32| every > 0 && self.flushes.writes_issued.is_multiple_of(u64::from(every));
+        self.flushes.writes_issued > self.flushes.flushed_at
+            && [self.options.flushes.fsync, self.options.flushes.fdatasync]
+                .into_iter()
+                .flatten()
+                .any(is_multiple)
     }
 
     #[inline]
@@ -354,7 +362,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// steps must follow from the seed.
     #[inline]
     fn generate(&mut self) -> Option<Step> {
-        let way = if self.is_mixed_by_rates { self.pace.way(self.now) } else { None };
+        let way = if self.is_mixed_by_rates { self.pace.way(self.times.now) } else { None };
         match way {
             Some(way) => self.set.steps.next_step_of(way),
             None => self.set.steps.next_step(),

@@ -37,7 +37,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if let What::Step(step) = work.what
             && step.way == Way::Write
         {
-            self.unwritten.insert((step.file, step.offset));
+            self.checks.unwritten.insert((step.file, step.offset));
         }
         let why = self.reason_for(error);
         let is_tolerated = self.tolerates(kind, errno_of(error));
@@ -48,18 +48,20 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns whether the error is the one that ends `fill_device`.
     fn is_end_of_space(&self, work: &Work, error: CommandError) -> bool {
         let is_write = matches!(work.what, What::Step(step) if step.way == Way::Write);
-        self.options.fill_device && is_write && error.is_no_space()
+        self.options.amount.fill_device && is_write && error.is_no_space()
     }
 
     /// Schedules a retry if it is worthwhile; returns whether it did.
     fn send_again(&mut self, work: Work, since: Time, error: CommandError) -> bool {
         let (times, first) = work.retried.unwrap_or((0, since));
-        let retries = self.options.retries.unwrap_or(self.set.retries);
+        let retries = self.options.failures.retries.unwrap_or(self.set.retries);
         let delay = self.set.files[work.what.file() as usize].device.retry_delay(&error);
         let Some(delay) = delay.filter(|_| times < retries && !self.is_stopped()) else {
             return false;
         };
-        self.again.push(self.now + delay, Work { retried: Some((times + 1, first)), ..work });
+        self.inflight
+            .again
+            .push(self.times.now + delay, Work { retried: Some((times + 1, first)), ..work });
         true
     }
 
@@ -83,15 +85,15 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
         if !is_tolerated {
             let failure = JobFailure { count: 0, first: message, errno: kind.errno() };
-            self.mismatches.get_or_insert(failure).count += 1;
+            self.checks.mismatches.get_or_insert(failure).count += 1;
         }
     }
 
     /// Returns whether the job tolerates such an error. As in fio, `ignore_error` decides if it is given.
     pub(super) fn tolerates(&self, kind: Kind, errno: i32) -> bool {
-        let ignored = &self.options.ignore_error[kind as usize];
+        let ignored = &self.options.failures.ignore_error[kind as usize];
         match ignored.is_empty() {
-            true => self.options.continue_on_error.covers(kind),
+            true => self.options.failures.continue_on_error.covers(kind),
             false => ignored.contains(&errno),
         }
     }
@@ -103,7 +105,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     #[cold]
     pub(super) fn fail(&mut self, errno: i32, message: String) {
-        self.again.clear();
+        self.inflight.again.clear();
         let failure = JobFailure { count: 0, first: message, errno };
         self.outcome.failure.get_or_insert(failure).count += 1;
     }
@@ -123,7 +125,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// recover. Returns false once there is nothing to wait for. The wait does not count as run time.
     #[cold]
     pub(super) fn wait_for_lost(&mut self, error: &Error) -> bool {
-        let waited = self.now.since(self.last_finish);
+        let waited = self.times.now.since(self.load.last_finish);
         let controllers = || self.set.files.iter().filter_map(|file| file.device.controller());
         let ready_timeouts = controllers().map(|controller| controller.info().ready_timeout);
         let ready_timeout = ready_timeouts.max().unwrap_or(Duration::ZERO);
@@ -135,13 +137,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.outcome.failure.is_none() {
             self.fail(EIO, self.reason_of_loss(error));
         }
-        self.lost_at.get_or_insert(self.last_finish);
+        self.times.lost_at.get_or_insert(self.load.last_finish);
         gives_back && waited < ready_timeout + PATIENCE
     }
 
     fn reason_of_loss(&self, error: &Error) -> String {
         match (self.set.recovery.lost(), error) {
-            (Some(why), _) => format!("the controller could not be brought back: {why}"),
+            (Some(why), _) => format!("the controller could not be recovered: {why}"),
             (None, Error::Failed { reason, .. }) => {
                 format!("the device is out of service: {reason}")
             }
@@ -169,19 +171,21 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     fn has_later(&self) -> bool {
-        self.held.is_some() || !self.again.is_empty() || self.now < self.pace.paused_until()
+        self.inflight.held.is_some()
+            || !self.inflight.again.is_empty()
+            || self.times.now < self.pace.paused_until()
     }
 
     /// Returns the time until the next I/O must be posted, if only waiting helps.
     fn until_due(&self) -> Duration {
-        let due = match &self.held {
+        let due = match &self.inflight.held {
             Some(work) => match work.what {
-                What::Step(step) => self.due(work, step).unwrap_or(self.now),
-                What::Flush(_) => self.now,
+                What::Step(step) => self.due(work, step).unwrap_or(self.times.now),
+                What::Flush(_) => self.times.now,
             },
-            None => self.now,
+            None => self.times.now,
         };
-        let again = self.again.next_due().unwrap_or(due);
-        due.max(self.pace.paused_until()).max(again).since(self.now)
+        let again = self.inflight.again.next_due().unwrap_or(due);
+        due.max(self.pace.paused_until()).max(again).since(self.times.now)
     }
 }

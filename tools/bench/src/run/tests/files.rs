@@ -169,7 +169,7 @@ fn the_controller_checks_the_tags_that_are_asked_for() {
     assert_eq!(job("rw=read pi_chk=APPTAG apptag=0x5679 apptag_mask=0xff00"), None);
     assert_eq!(job("rw=read pi_chk=GUARD,REFTAG apptag=1"), None, "it is not asked for");
     let said = refusal(&["filename=soft:mem=1M rw=read pi_chk=GUARD"]);
-    assert!(said.contains("keeps no protection information"), "{said}");
+    assert!(said.contains("has no protection information"), "{said}");
     let said = refusal(&["filename=soft:mem=1M,pi=3 rw=read pi_chk=REFTAG"]);
     assert!(said.contains("type 3"), "{said}");
 }

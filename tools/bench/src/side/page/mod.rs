@@ -228,15 +228,15 @@ fn note(data: &Data) -> String {
         sentences.push(if fewest.confident {
             format!("In parentheses and as lines in plots: their {:.0} % intervals.", CONFIDENCE * 100.0)
         } else if fewest.samples > 1 {
-            "In parentheses and as lines in plots: the least and the greatest, for there are too few rounds for a \
+            "In parentheses and as lines in plots: the least and the greatest, as there are too few rounds for a \
              95 % interval."
                 .to_owned()
         } else {
-            "There was one round: it says nothing of noise.".to_owned()
+            "One round does not show the noise.".to_owned()
         });
     }
     sentences.push(
-        "Latencies are total ones where all reports have them, else those of completion."
+        "Latencies are total latencies if all reports have them, else completion latencies."
             .to_owned(),
     );
     format!("<p class=\"note\">{}</p>\n", sentences.join(" "))
@@ -246,7 +246,7 @@ fn compared_paths(data: &Data) -> Result<String> {
     let Some(first) = data.paths.first() else { return Ok(String::new()) };
     const TOLD: [Metric; 4] = [Metric::Iops, Metric::Mean, Metric::P99, Metric::P9999];
     let plots = TOLD.into_iter().filter_map(|metric| draw::paths(data, metric)).collect();
-    let note = format!("Ratios to {}; lines are what they lie within.", printable(first));
+    let note = format!("Ratios to {}; lines show their intervals.", printable(first));
     section("Paths compared", &note, plots)
 }
 
@@ -280,8 +280,7 @@ fn by_panel(data: &Data) -> Result<String> {
         panels.iter().filter_map(|panel| draw::over_time(panel, metric)).collect::<Vec<_>>()
     });
     let [iops, bandwidth] = rates;
-    let nines =
-        "Each mark upwards is one nine more: the slowest in ten, in a hundred, in a thousand.";
+    let nines = "Each mark adds a nine: the slowest of ten, of a hundred, of a thousand.";
     Ok(section("Latency distribution", nines, distributions)?
         + &section("IOPS over time", "", iops)?
         + &section("Bandwidth over time", "", bandwidth)?)
@@ -304,7 +303,7 @@ fn section(heading: &str, note: &str, plots: Vec<Drawn>) -> Result<String> {
     html += "</div>\n";
     if let Some(more) = plots.len().checked_sub(PLOTS_MAX).filter(|more| *more > 0) {
         html += &format!(
-            "<p class=\"note\">{more} more are left out; their figures are in the table.</p>\n"
+            "<p class=\"note\">{more} more plots are omitted; their figures are in the table.</p>\n"
         );
     }
     Ok(html + "</section>\n")

@@ -3,7 +3,6 @@
 //! Building this crate needs no CUDA. Without a GPU, without its driver or with too old a driver, calls return
 //! [`Error::Unavailable`] with the reason. `docs/gpu.md` gives the overview.
 
-pub mod addressing;
 #[cfg(test)]
 mod alone;
 pub mod bench;

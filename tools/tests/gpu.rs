@@ -187,19 +187,6 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("trace --sms 133", 2, "--sms 133: the GPU has 132 multiprocessors"),
         ("trace soft:mem=64M,lba=4096 --blocks 1000", 1, "name a larger TARGET or fewer --blocks"),
         ("trace --gpu 7", 2, "GPU 7"),
-        (
-            "table --object 16T --pool 32T --region 16T",
-            2,
-            "object of the comparison: 17592186044416 is outside",
-        ),
-        ("table --objects 0", 2, "--objects"),
-        ("table --in-flight 0", 2, "--in-flight"),
-        ("table --pool 0", 2, "pool of the comparison: 0 is"),
-        ("table --pool 100M", 2, "pool of the comparison: 104857600 is"),
-        ("table --region 0", 2, "region of the comparison: 0 is"),
-        ("table --region 100K", 2, "region of the comparison: 102400 is"),
-        ("table --object 0", 2, "object of the comparison: 0 is"),
-        ("table --mdts 3K", 2, "mdts of the comparison: 3072 is"),
         ("doctor --gpu 7", 2, "GPU 7"),
         ("selftest --gpu 7", 2, "GPU 7"),
         ("doctor vfio:ffff:ff:1f.7", 1, "no such PCI device"),
@@ -239,14 +226,13 @@ fn help_has_examples() {
 
 #[test]
 fn help_has_limits_and_exit_codes() {
-    let limits: [(&str, &[&str]); 4] = [
+    let limits: [(&str, &[&str]); 3] = [
         (
             "bench",
             &["1 to 256", "2 to 4096", "1 to 16", "multiple of 512, up to 1M", "2s", "up to 10s"],
         ),
         ("trace", &["1 to 65536", "1 to 512", "1 to 63", "2 to 4096"]),
         ("selftest", &["3 no GPU, or none that rings can use"]),
-        ("table", &["a region's and 4 GiB"]),
     ];
     for (command, parts) in limits {
         let out = without(&format!("{command} --help")).out;

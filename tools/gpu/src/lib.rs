@@ -5,15 +5,13 @@
 //! | `doctor` | what the machine has, what works with it, and why the rest does not |
 //! | `selftest` | whether the GPU can drive rings, check by check |
 //! | `bench` | performance of the rings |
-//! | `table` | ways to address a KV pool, side by side; needs no GPU |
 //! | `trace` | one layer of a store's KV blocks through the rings, step by step |
 //!
-//! Without a GPU the other commands end with a reason and exit code 3.
+//! Without a GPU the commands other than `doctor` end with a reason and exit code 3.
 
 mod bench;
 mod doctor;
 mod selftest;
-mod table;
 mod trace;
 
 use adit_gpu::{Gpu, Place};
@@ -31,10 +29,9 @@ Examples:
   adit gpu doctor vfio:0000:01:00.0
   adit gpu selftest
   adit gpu bench --queues 8 --sms 8
-  adit gpu table
   adit gpu trace
 
-Without a GPU they say why there is none and end with exit code 3 (table needs none); each command's help has its exit \
+Without a GPU they say why there is none and end with exit code 3; each command's help has its exit \
 codes. 'cargo xtask gpu -- trace' runs them with the GPU's code on threads of this machine.";
 
 /// `adit gpu`.
@@ -50,7 +47,6 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Selftest(selftest::SelftestArgs),
     Bench(bench::BenchArgs),
-    Table(table::TableArgs),
     Trace(Box<trace::TraceArgs>),
 }
 
@@ -63,7 +59,6 @@ pub fn run(command: &GpuCommand) -> Result<()> {
         Command::Doctor(args) => doctor::run(args),
         Command::Selftest(args) => selftest::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Table(args) => table::run(args),
         Command::Trace(args) => trace::run(args),
     }
 }

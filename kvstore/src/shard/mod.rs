@@ -117,8 +117,6 @@ pub struct ShardOptions {
     pub discard_after: Duration,
     /// Unix time in seconds at the origin of the clock that `now` uses.
     pub wall_s_at_zero: u64,
-    /// Keys the hash of the index, so that an attacker cannot choose colliding keys.
-    pub hash_key: [u64; 2],
 }
 
 impl Default for ShardOptions {
@@ -136,7 +134,6 @@ impl Default for ShardOptions {
             flush_interval: Duration::from_secs(1),
             discard_after: Duration::from_secs(10),
             wall_s_at_zero: 0,
-            hash_key: [0; 2],
         }
     }
 }

@@ -162,13 +162,6 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Returns a random key for the index's hash.
-pub(super) fn hash_key() -> Result<[u64; 2]> {
-    let bytes: [u8; 16] = random()?;
-    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    Ok([word(0), word(8)])
-}
-
 /// Returns the Unix time in seconds at the origin of the clock that reads `now`.
 pub(super) fn wall_s_at_zero(now: Time) -> u64 {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -178,11 +171,6 @@ pub(super) fn wall_s_at_zero(now: Time) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn two_keys_of_a_hash_differ() {
-        assert_ne!(hash_key().expect("random"), hash_key().expect("random"));
-    }
 
     #[test]
     fn the_wall_clock_stood_earlier_when_this_one_stood_at_zero() {

@@ -146,7 +146,6 @@ impl OpenOptions {
     fn shard(
         &self,
         shards: u16,
-        hash_key: [u64; 2],
         wall_s_at_zero: u64,
         write_bytes_per_day: Option<u64>,
     ) -> Result<ShardOptions> {
@@ -170,7 +169,6 @@ impl OpenOptions {
             flush_interval: self.flush_interval,
             discard_after: self.discard_after,
             wall_s_at_zero,
-            hash_key,
         })
     }
 }
@@ -275,8 +273,7 @@ impl Found {
         devices.check_shards(set.shards())?;
         let wall_s = devices::wall_s_at_zero(devices.now());
         let budget = options.budget(&devices)?;
-        let hash_key = devices::hash_key()?;
-        let shard_options = options.shard(set.shards(), hash_key, wall_s, budget)?;
+        let shard_options = options.shard(set.shards(), wall_s, budget)?;
         Ok(Found { devices, set, options: options.clone(), shard_options })
     }
 

@@ -214,7 +214,6 @@ impl StoreWorld {
             flush_interval: shape.flush_interval,
             discard_after: shape.flush_interval / 4,
             wall_s_at_zero: WALL_S,
-            hash_key: [3, 4],
         }
     }
 

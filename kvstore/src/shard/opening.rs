@@ -58,7 +58,7 @@ pub struct Recovery {
     pub dropped: u64,
 }
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Opens shard `shard` of a store. Open shard 0 first: it records on the media that a session has begun.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         set: &Set,
         options: ShardOptions,
         clock: &mut dyn FnMut() -> Time,
-    ) -> Result<(Shard<Q>, Recovery)> {
+    ) -> Result<(Shard<Q, R>, Recovery)> {
         let geometry = set.geometry();
         assert_eq!(lanes.len(), usize::from(geometry.devices()), "a lane to each device");
         options.watermarks.check()?;
@@ -126,7 +126,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         options: ShardOptions,
         settled: Settled,
         now: Time,
-    ) -> Shard<Q> {
+    ) -> Shard<Q, R> {
         let Settled { index, policy, expiry, tenants, spaces, objects_max, record_bytes } = settled;
         let limits = lanes.iter().map(|lane| &lane.info);
         let command_bytes_max =
@@ -192,14 +192,14 @@ fn void_slots<Q: CommandQueue<Load>>(
     waiting.flush()
 }
 
-fn new_log(
+fn new_log<R>(
     shard: u16,
     geometry: &Geometry,
     options: &ShardOptions,
     recovery: &Recovery,
     agreed: crate::media::device_set::Agreed,
     now: Time,
-) -> Log {
+) -> Log<R> {
     let ring = geometry.journal(shard).1;
     let journal = recovery.recovered.as_ref().map(|recovered| {
         let next: Mark = recovered.next;

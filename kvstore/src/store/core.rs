@@ -5,19 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_driver::Time;
+use smallvec::smallvec;
 
 use super::devices::{DeviceShard, Devices};
-use super::job::{Ask, Item, Job, Work};
 use super::mailbox::{Full, Mailbox};
 use super::open::OpenOptions;
 use super::payload::{Form, Payload};
 use super::pending::{Answer, Pending, Reply, Unfinished, pair};
 use super::pool::{Pool, PoolBuffer, Pools};
+use super::request::{Ask, Job, Requests, Waiter, Work};
 use super::wait;
 use crate::error::{Error, Result};
 use crate::media::format::Set;
-use crate::model::key::Key;
-use crate::shard::Failure;
+use crate::model::key::{Key, KeyHasher};
+use crate::shard::{Action, Failure, Hashed, Request};
 use adit_driver::memory::AnyBuffer;
 
 /// The shared part of a [`super::Store`].
@@ -64,24 +65,24 @@ impl Core {
         &self.mailboxes[usize::from(shard) % self.mailboxes.len()]
     }
 
-    fn job(&self, shard: u16, work: Work) -> Job {
-        Job { shard, deadline: self.deadline(), work }
-    }
-
     /// Returns how long a call that begins now may wait for room.
     pub(super) fn until(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    /// Sends work to a shard, waiting for room. Work that cannot be sent is answered with the failure.
-    pub(super) fn send(&self, shard: u16, work: Work) {
-        self.send_by(self.until(), shard, work);
+    /// Sends a request to a shard, waiting for room. One that cannot be sent is answered with the failure.
+    pub(super) fn send(&self, shard: u16, request: Hashed<Waiter>) {
+        self.send_by(self.until(), shard, request);
     }
 
     /// Like [`Core::send`], but waits until `until`.
-    pub(super) fn send_by(&self, until: Instant, shard: u16, work: Work) {
-        let is_fetch = work.is_fetch();
-        let sent = self.mailbox(shard).send_by(until, self.job(shard, work), is_fetch);
+    pub(super) fn send_by(&self, until: Instant, shard: u16, request: Hashed<Waiter>) {
+        self.send_work(until, Job { shard, work: Work::Requests(smallvec![request]) });
+    }
+
+    fn send_work(&self, until: Instant, job: Job) {
+        let is_fetch = job.work.is_fetch();
+        let sent = self.mailbox(job.shard).send_by(until, job, is_fetch);
         if let Err((job, why)) = sent {
             let failure = match why {
                 Full::Busy => Failure::Deadline,
@@ -92,25 +93,26 @@ impl Core {
     }
 
     /// Returns an empty list for each shard.
-    pub(super) fn lists(&self) -> Vec<Vec<Item>> {
-        (0..self.set.shards()).map(|_| Vec::new()).collect()
+    pub(super) fn lists(&self) -> Vec<Requests> {
+        (0..self.set.shards()).map(|_| Requests::new()).collect()
     }
 
     /// Sends each shard its list and empties the lists.
-    pub(super) fn send_lists(&self, until: Instant, lists: &mut [Vec<Item>]) {
+    pub(super) fn send_lists(&self, until: Instant, lists: &mut [Requests]) {
         for (list, shard) in lists.iter_mut().zip(0..).filter(|(list, _)| !list.is_empty()) {
-            self.send_by(until, shard, Work::Many(std::mem::take(list)));
+            self.send_work(until, Job { shard, work: Work::Requests(std::mem::take(list)) });
         }
     }
 
-    /// Sends work to a shard if there is room.
+    /// Sends a request to a shard if there is room.
     ///
     /// # Errors
-    /// The work, with the reason for the refusal.
+    /// The request, with the reason for the refusal.
     #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
-    pub(super) fn try_send(&self, shard: u16, work: Work) -> Result<(), (Work, Full)> {
+    pub(super) fn try_send(&self, shard: u16, request: Hashed<Waiter>) -> Result<(), (Work, Full)> {
+        let work = Work::Requests(smallvec![request]);
         let is_fetch = work.is_fetch();
-        let sent = self.mailbox(shard).send(self.job(shard, work), is_fetch);
+        let sent = self.mailbox(shard).send(Job { shard, work }, is_fetch);
         sent.map_err(|(job, why)| (job.work, why))
     }
 
@@ -121,13 +123,43 @@ impl Core {
         ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let (reply, pending) = self.pair();
-        self.send(shard, Work::Ask(asking(ask, |answer| reply.send(answer))));
+        self.ask_by(self.until(), shard, asking(ask, |answer| reply.send(answer)));
         pending
+    }
+
+    /// Like [`Core::ask`], but waits until `until` and leaves the answer to `ask`.
+    pub(super) fn ask_by(&self, until: Instant, shard: u16, ask: Ask) {
+        self.send_work(until, Job { shard, work: Work::Ask(self.deadline(), ask) });
+    }
+
+    /// Runs `end` on a shard's thread, unless the store has stopped.
+    pub(super) fn end(&self, shard: u16, end: impl FnOnce(&mut DeviceShard) + Send + 'static) {
+        let ask: Ask = Box::new(|there| {
+            if let Ok((shard, _)) = there {
+                end(shard);
+            }
+        });
+        self.mailbox(shard).send_ending(Job { shard, work: Work::Ask(Time::NEVER, ask) });
+    }
+
+    /// Returns the hash of a key.
+    pub(super) fn hash(&self, key: &Key) -> u64 {
+        self.set.hasher().hash(key.as_bytes())
+    }
+
+    /// Returns the shard that owns the key with this hash.
+    pub(super) fn shard(&self, hash: u64) -> u16 {
+        KeyHasher::shard(hash, self.set.shards())
     }
 
     /// Returns the shard that owns a key.
     pub(super) fn route(&self, key: &Key) -> u16 {
-        self.set.route(key)
+        self.shard(self.hash(key))
+    }
+
+    /// Makes a request to be sent now, given the hash of its key (0 without one).
+    pub(super) fn request(&self, hash: u64, action: Action, reply: Waiter) -> Hashed<Waiter> {
+        Hashed { hash, request: Request { reply, deadline: self.deadline(), action } }
     }
 
     /// Returns registered memory with the data of `payload`, if there is room now: memory for `device`, or for any
@@ -199,7 +231,7 @@ impl Core {
     pub(super) fn register_for(
         &self,
         until: Instant,
-        lists: &mut [Vec<Item>],
+        lists: &mut [Requests],
         data: Payload<'_>,
         device: Option<u8>,
     ) -> Result<Registered> {

@@ -278,7 +278,11 @@ impl Found {
     }
 
     /// Opens a shard, whose requests will use `memory`. Open shard 0 first.
-    pub(super) fn open(&self, shard: u16, memory: &[Buffer]) -> Result<(DeviceShard, Recovery)> {
+    pub(super) fn open<R>(
+        &self,
+        shard: u16,
+        memory: &[Buffer],
+    ) -> Result<(DeviceShard<R>, Recovery)> {
         let lanes = self.devices.lanes(&self.options, memory)?;
         let clock = &mut self.devices.clock();
         Shard::open(shard, lanes, &self.set, self.shard_options.clone(), clock)

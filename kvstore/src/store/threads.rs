@@ -11,10 +11,10 @@ use adit_driver::reactor::pin;
 
 use super::core::Core;
 use super::devices::{DeviceShard, Devices};
-use super::job::Job;
 use super::mailbox::Mailbox;
 use super::open::{Found, OpenOptions};
 use super::pool::{self, Pools};
+use super::request::Job;
 use super::thread::Worker;
 use crate::error::{Error, Result};
 use crate::shard::{Failure, Recovery, Stats};

@@ -148,6 +148,11 @@ impl Index {
             + self.sums.memory_bytes()
     }
 
+    /// Returns the hasher of its keys.
+    pub fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
     /// Returns the hash of a key, as eviction policies and admission use it.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {

@@ -5,8 +5,7 @@ use std::mem;
 use adit_driver::memory::{AnyBuffer, Buffer};
 use smallvec::SmallVec;
 
-use super::memory::Memory;
-use super::parts::Extract;
+use super::parts::{Extract, Memory};
 use super::request::WriterId;
 use crate::error::Failure;
 use crate::media::record::record_bytes;

@@ -7,8 +7,7 @@ use adit_driver::paths::CommandQueue;
 
 use super::Shard;
 use super::batch::{Direction, Item, Items, Job, Reading, Sums, Trouble};
-use super::memory::Memory;
-use super::parts::extract;
+use super::parts::{Memory, extract};
 use super::request::{Action, Found, GetItem, Hashed, Outcome, Part, Request};
 use crate::error::Failure;
 use crate::io::lane::Load;
@@ -25,15 +24,18 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         choose: &mut impl FnMut(Hashed<R>, Found) -> Option<Hashed<R>>,
     ) {
         let (mut items, mut begin_by) = (Items::new(), Time::NEVER);
-        while let Some(mut asked) =
-            requests.next_if(|next| matches!(next.request.action, Action::Get(_)))
+        while let Some(Hashed { hash, request: Request { action: Action::Get(item), .. } }) =
+            requests.peek()
         {
-            let id = asked.request.action.key().and_then(|key| self.lookup(now, asked.hash, key));
-            if let Some(id) = id {
-                let Some(chosen) = choose(asked, self.found(id)) else { continue };
-                asked = chosen;
-            }
-            let Hashed { hash, request: Request { reply, deadline, action } } = asked;
+            let id = self.lookup(now, *hash, &item.key);
+            let asked = requests.next().expect("it was looked at");
+            let chosen = match id {
+                Some(id) => choose(asked, self.found(id)),
+                None => Some(asked),
+            };
+            let Some(Hashed { hash, request: Request { reply, deadline, action } }) = chosen else {
+                continue;
+            };
             let (part, memory) = match action {
                 Action::Get(GetItem { part, into, .. }) => (part, Memory::of(into)),
                 other => unreachable!("a get stays one: {other:?}"),

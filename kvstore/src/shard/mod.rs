@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `request` | requests and their outcomes |
 //! | `turn` | the loop: sending commands and handling their completions |
-//! | `batch`, `memory`, `parts` | a request in progress: its items, their memory, where its bytes lie |
+//! | `batch`, `parts` | a request in progress: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
 //! | `space` | what is free, and what may not be overwritten yet |
 //! | `held` | objects whose records wait for their data to be durable |
@@ -33,7 +33,6 @@ mod held;
 mod journaling;
 
 mod log;
-mod memory;
 mod opening;
 mod parts;
 mod planning;

@@ -9,8 +9,7 @@ use adit_driver::paths::CommandQueue;
 use smallvec::SmallVec;
 
 use super::batch::{Direction, Filling, Item, Items, Job, NewObject, Sums, Trouble};
-use super::memory::Memory;
-use super::parts::extract;
+use super::parts::{Memory, extract};
 use super::put::{Begun, Share, Wanted};
 use super::request::{
     Action, Done, FillItem, Hashed, Outcome, Part, Request, ReserveItem, WriterId,

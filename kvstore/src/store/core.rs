@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_driver::Time;
+use adit_driver::{Device, Time};
 use smallvec::smallvec;
 
-use super::devices::{DeviceShard, Devices};
+use super::devices::Devices;
 use super::mailbox::{Full, Mailbox};
 use super::open::OpenOptions;
 use super::payload::{Form, Payload};
 use super::pending::{Answer, Pending, Reply, Unfinished, pair};
 use super::pool::{Pool, PoolBuffer, Pools};
-use super::request::{Ask, Job, Requests, Waiter, Work};
+use super::request::{Ask, Job, Requests, ThreadShard, Waiter, Work};
 use super::wait;
 use crate::error::{Error, Result};
 use crate::media::format::Set;
@@ -26,7 +26,12 @@ pub(super) struct Core {
     /// One per thread; shard n belongs to thread n modulo their number.
     pub(super) mailboxes: Vec<Arc<Mailbox<Job>>>,
     pub(super) set: Set,
+    /// Routes keys among `shards`.
+    pub(super) hasher: KeyHasher,
+    pub(super) shards: u16,
     pub(super) devices: Devices,
+    /// The device whose clock all shards use.
+    pub(super) clock: Device,
     pub(super) pools: Arc<Pools>,
     /// Options for new lanes.
     pub(super) options: OpenOptions,
@@ -47,7 +52,7 @@ pub(super) struct Registered {
 impl Core {
     /// Returns the time, on the store's clock, by which a call made now must have begun.
     pub(super) fn deadline(&self) -> Time {
-        self.devices.now() + self.timeout
+        self.clock.now() + self.timeout
     }
 
     pub(super) fn pair<T>(&self) -> (Reply<T>, Pending<T>) {
@@ -72,17 +77,21 @@ impl Core {
 
     /// Sends a request to a shard, waiting for room. One that cannot be sent is answered with the failure.
     pub(super) fn send(&self, shard: u16, request: Hashed<Waiter>) {
-        self.send_by(self.until(), shard, request);
+        self.send_work(|| self.until(), Job { shard, work: Work::Requests(smallvec![request]) });
     }
 
     /// Like [`Core::send`], but waits until `until`.
     pub(super) fn send_by(&self, until: Instant, shard: u16, request: Hashed<Waiter>) {
-        self.send_work(until, Job { shard, work: Work::Requests(smallvec![request]) });
+        self.send_work(|| until, Job { shard, work: Work::Requests(smallvec![request]) });
     }
 
-    fn send_work(&self, until: Instant, job: Job) {
-        let is_fetch = job.work.is_fetch();
-        let sent = self.mailbox(job.shard).send_by(until, job, is_fetch);
+    /// Sends a job; if the mailbox is full, waits for room until `until`.
+    fn send_work(&self, until: impl FnOnce() -> Instant, job: Job) {
+        let (is_fetch, mailbox) = (job.work.is_fetch(), self.mailbox(job.shard));
+        let sent = match mailbox.send(job, is_fetch) {
+            Err((job, Full::Busy)) => mailbox.send_by(until(), job, is_fetch),
+            other => other,
+        };
         if let Err((job, why)) = sent {
             let failure = match why {
                 Full::Busy => Failure::Deadline,
@@ -100,7 +109,7 @@ impl Core {
     /// Sends each shard its list and empties the lists.
     pub(super) fn send_lists(&self, until: Instant, lists: &mut [Requests]) {
         for (list, shard) in lists.iter_mut().zip(0..).filter(|(list, _)| !list.is_empty()) {
-            self.send_work(until, Job { shard, work: Work::Requests(std::mem::take(list)) });
+            self.send_work(|| until, Job { shard, work: Work::Requests(std::mem::take(list)) });
         }
     }
 
@@ -120,7 +129,7 @@ impl Core {
     pub(super) fn ask<T: Send + 'static>(
         &self,
         shard: u16,
-        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T> + Send + 'static,
+        ask: impl FnOnce(&mut ThreadShard, Time) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let (reply, pending) = self.pair();
         self.ask_by(self.until(), shard, asking(ask, |answer| reply.send(answer)));
@@ -129,11 +138,11 @@ impl Core {
 
     /// Like [`Core::ask`], but waits until `until` and leaves the answer to `ask`.
     pub(super) fn ask_by(&self, until: Instant, shard: u16, ask: Ask) {
-        self.send_work(until, Job { shard, work: Work::Ask(self.deadline(), ask) });
+        self.send_work(|| until, Job { shard, work: Work::Ask(self.deadline(), ask) });
     }
 
     /// Runs `end` on a shard's thread, unless the store has stopped.
-    pub(super) fn end(&self, shard: u16, end: impl FnOnce(&mut DeviceShard) + Send + 'static) {
+    pub(super) fn end(&self, shard: u16, end: impl FnOnce(&mut ThreadShard) + Send + 'static) {
         let ask: Ask = Box::new(|there| {
             if let Ok((shard, _)) = there {
                 end(shard);
@@ -144,12 +153,12 @@ impl Core {
 
     /// Returns the hash of a key.
     pub(super) fn hash(&self, key: &Key) -> u64 {
-        self.set.hasher().hash(key.as_bytes())
+        self.hasher.hash(key.as_bytes())
     }
 
     /// Returns the shard that owns the key with this hash.
     pub(super) fn shard(&self, hash: u64) -> u16 {
-        KeyHasher::shard(hash, self.set.shards())
+        KeyHasher::shard(hash, self.shards)
     }
 
     /// Returns the shard that owns a key.
@@ -283,10 +292,10 @@ impl Registered {
 /// Wraps `ask` for a shard's thread and passes its answer to `hear`, which also receives the failure if the call was
 /// never made.
 pub(super) fn asking<T, E: Into<Error>>(
-    ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T, E> + Send + 'static,
+    ask: impl FnOnce(&mut ThreadShard, Time) -> Result<T, E> + Send + 'static,
     hear: impl FnOnce(Answer<T>) + Send + 'static,
 ) -> Ask {
-    Box::new(move |there: Result<(&mut DeviceShard, Time), Failure>| {
+    Box::new(move |there: Result<(&mut ThreadShard, Time), Failure>| {
         hear(match there {
             Ok((shard, now)) => ask(shard, now).map_err(Unfinished::new),
             Err(failure) => Err(Unfinished::new(failure)),

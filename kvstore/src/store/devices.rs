@@ -8,13 +8,12 @@ use adit_driver::paths::{DeviceQueue, QueueOptions};
 use adit_driver::{Buffer, Device, DeviceOptions, Target, Time};
 
 use super::open::OpenOptions;
-use super::request::Waiter;
 use crate::error::{Error, Result};
 use crate::media::format::{self, Set};
 use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Shard};
 
 /// A shard of the store; `R` is what its requests carry.
-pub(super) type DeviceShard<R = Waiter> = Shard<DeviceQueue<Load>, R>;
+pub(super) type DeviceShard<R> = Shard<DeviceQueue<Load>, R>;
 pub(super) type DeviceLane = Lane<DeviceQueue<Load>>;
 
 /// Minimum bytes of data memory, so that a 1 MiB object fits.

@@ -10,7 +10,7 @@ use adit_driver::{Buffer, Device, Time};
 
 use super::batch::{self, Batch, Together};
 use super::core::{Core, Registered, asking};
-use super::devices::{self, DeviceShard};
+use super::devices;
 use super::gather::Gather;
 use super::lease::Lease;
 use super::local::Local;
@@ -20,7 +20,7 @@ use super::payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Ten
 use super::pending::Pending;
 use super::plans::{ShardTransfers, Transfers};
 use super::pool::PoolBuffer;
-use super::request::{Fetch, Waiter, Work};
+use super::request::{Fetch, ThreadShard, Waiter, Work};
 use super::route::{self, Share};
 use super::threads::{self, Threads};
 use super::value::{ObjectInfo, Put, Read, Value};
@@ -520,7 +520,7 @@ impl Store {
         until: Instant,
         number: u16,
         gather: &Arc<Gather<P, T>>,
-        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<P, Failure> + Send + 'static,
+        ask: impl FnOnce(&mut ThreadShard, Time) -> Result<P, Failure> + Send + 'static,
     ) {
         let gather = Arc::clone(gather);
         let ask = asking(ask, move |answer| gather.add(number, answer));

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  any thread, any runtime             one thread per core
-//!  store.put(key, data) -> mailbox  -> Shard::submit -> device
+//!  store.put(key, data) -> mailbox  -> Shard::accept -> device
 //!  pending.await | .wait() <- cell  <- Shard::poll   <-
 //! ```
 //!
@@ -28,18 +28,18 @@
 //! | `handle` | the handle itself: [`Store`] |
 //! | `layers` | its calls for KV blocks and their layers |
 //! | `plans` | reads that another executor carries out |
-//! | `open`, `devices`, `endurance` | formatting and opening a store |
-//! | `payload`, `value`, `info`, `names`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
+//! | `open`, `devices` | formatting and opening a store |
+//! | `payload`, `value`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
 //! | `prometheus` | the counters as text |
-//! | `pool`, `runs` | registered memory, reused |
-//! | `core`, `mailbox`, `job`, `wait` | the way to the threads |
-//! | `threads`, `thread`, `flights`, `gather`, `together` | the threads, and the way back |
-//! | `local`, `cut`, `route` | all shards on the caller's thread |
+//! | `pool` | registered memory, reused |
+//! | `core`, `request`, `mailbox`, `wait` | the way to the threads |
+//! | `threads`, `thread` | the threads, and the way back |
+//! | `route`, `gather` | lists and calls that concern several shards |
+//! | `local` | all shards on the caller's thread |
 
 mod batch;
 mod core;
 mod devices;
-mod endurance;
 mod gather;
 mod handle;
 mod layers;
@@ -54,7 +54,6 @@ mod pool;
 mod prometheus;
 mod request;
 mod route;
-mod runs;
 mod thread;
 mod threads;
 mod value;

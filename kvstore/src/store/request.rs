@@ -22,6 +22,9 @@ use crate::error::{Error, Result};
 use crate::model::object::piece_bytes;
 use crate::shard::{Failure, Found, Hashed, Outcome, Part};
 
+/// A shard on one of the store's threads.
+pub(super) type ThreadShard = DeviceShard<Waiter>;
+
 /// Work for one shard.
 pub(super) struct Job {
     /// The shard's number in the store.
@@ -29,6 +32,7 @@ pub(super) struct Job {
     pub(super) work: Work,
 }
 
+#[allow(clippy::large_enum_variant, reason = "most work is one request")]
 pub(super) enum Work {
     Requests(Requests),
     /// A call that runs on the thread, unless it is later than the deadline.
@@ -39,7 +43,7 @@ pub(super) enum Work {
 pub(super) type Requests = SmallVec<[Hashed<Waiter>; 1]>;
 
 /// A callback that receives the shard, or the failure if it never reached the shard.
-pub(super) type Ask = Box<dyn FnOnce(Result<(&mut DeviceShard, Time), Failure>) + Send>;
+pub(super) type Ask = Box<dyn FnOnce(Result<(&mut ThreadShard, Time), Failure>) + Send>;
 
 impl Work {
     /// Returns whether the work is reads into the store's own memory.

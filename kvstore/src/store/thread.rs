@@ -16,11 +16,10 @@ use adit_driver::memory::AnyBuffer;
 use adit_driver::reactor::{Idle, Idling, Rest};
 use adit_driver::{Device, Time};
 
-use super::devices::DeviceShard;
 use super::mailbox::Mailbox;
 use super::pending::Answer;
 use super::pool::Pools;
-use super::request::{Job, Waiter, Work};
+use super::request::{Job, ThreadShard, Waiter, Work};
 use super::wait;
 use crate::error::{Error, Result};
 use crate::shard::{Action, Done, Failure, Hashed, Request, Shard, Stats, Turn};
@@ -29,7 +28,7 @@ use crate::shard::{Action, Done, Failure, Hashed, Request, Shard, Stats, Turn};
 pub(super) struct Worker {
     pub(super) mailbox: Arc<Mailbox<Job>>,
     /// Its shards are numbers `first`, `first + step`, and so on, of the store.
-    pub(super) shards: Vec<DeviceShard>,
+    pub(super) shards: Vec<ThreadShard>,
     pub(super) first: u16,
     pub(super) step: u16,
     pub(super) pools: Arc<Pools>,

@@ -12,7 +12,6 @@
 //! The index does not know the contents of extents, free space, or the order of eviction.
 
 mod arena;
-mod entries;
 mod entry;
 mod loading;
 mod slots;
@@ -25,8 +24,7 @@ use crate::model::object::{CHECKSUMS_MAX, Object, ObjectId};
 pub use loading::Loading;
 
 use arena::Arena;
-use entries::Entries;
-use entry::{Entry, KeyForm, SHORT_BYTES, SumForm};
+use entry::{Entries, Entry, KeyForm, SHORT_BYTES, SumForm};
 use slots::{IDS_MAX, Slots, Walk};
 
 /// Number of keys whose memory is prefetched before the first is compared.

@@ -75,12 +75,13 @@ impl Core {
         Instant::now() + self.timeout
     }
 
-    /// Sends a request to a shard, waiting for room. One that cannot be sent is answered with the failure.
-    pub(super) fn send(&self, shard: u16, request: Hashed<Waiter>) {
+    /// Sends a request to the shard of its key, waiting for room. One that cannot be sent is answered with the failure.
+    pub(super) fn send(&self, request: Hashed<Waiter>) {
+        let shard = self.shard(request.hash);
         self.send_work(|| self.until(), Job { shard, work: Work::Requests(smallvec![request]) });
     }
 
-    /// Like [`Core::send`], but waits until `until`.
+    /// Like [`Core::send`], to a given shard and waiting until `until`.
     pub(super) fn send_by(&self, until: Instant, shard: u16, request: Hashed<Waiter>) {
         self.send_work(|| until, Job { shard, work: Work::Requests(smallvec![request]) });
     }
@@ -106,6 +107,11 @@ impl Core {
         (0..self.set.shards()).map(|_| Requests::new()).collect()
     }
 
+    /// Adds a request to the list of its key's shard.
+    pub(super) fn add(&self, lists: &mut [Requests], request: Hashed<Waiter>) {
+        lists[usize::from(self.shard(request.hash))].push(request);
+    }
+
     /// Sends each shard its list and empties the lists.
     pub(super) fn send_lists(&self, until: Instant, lists: &mut [Requests]) {
         for (list, shard) in lists.iter_mut().zip(0..).filter(|(list, _)| !list.is_empty()) {
@@ -113,12 +119,13 @@ impl Core {
         }
     }
 
-    /// Sends a request to a shard if there is room.
+    /// Sends a request to the shard of its key if there is room.
     ///
     /// # Errors
     /// The request, with the reason for the refusal.
     #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
-    pub(super) fn try_send(&self, shard: u16, request: Hashed<Waiter>) -> Result<(), (Work, Full)> {
+    pub(super) fn try_send(&self, request: Hashed<Waiter>) -> Result<(), (Work, Full)> {
+        let shard = self.shard(request.hash);
         let work = Work::Requests(smallvec![request]);
         let is_fetch = work.is_fetch();
         let sent = self.mailbox(shard).send(Job { shard, work }, is_fetch);

@@ -92,8 +92,8 @@ impl Store {
             Err(error) => return self.core.refused(error),
         };
         let hash = self.core.hash(&key);
-        let (shard, request, pending) = self.put_request(hash, key, registered, with);
-        self.core.send_by(until, shard, request);
+        let (request, pending) = self.put_request(hash, key, registered, with);
+        self.core.send_by(until, self.core.shard(hash), request);
         pending
     }
 
@@ -122,8 +122,8 @@ impl Store {
                 return Err(Refused { key, data, why: RefuseReason::Never(why) });
             }
         };
-        let (shard, request, pending) = self.put_request(hash, key, registered, with);
-        match self.core.try_send(shard, request) {
+        let (request, pending) = self.put_request(hash, key, registered, with);
+        match self.core.try_send(request) {
             Ok(()) => Ok(pending),
             Err((work, why)) => Err(refused_put(work, why)),
         }
@@ -152,8 +152,8 @@ impl Store {
                 }
             };
             let hash = self.core.hash(&key);
-            let (shard, request, pending) = self.put_request(hash, key, registered, with);
-            lists[usize::from(shard)].push(request);
+            let (request, pending) = self.put_request(hash, key, registered, with);
+            self.core.add(&mut lists, request);
             pendings.push(pending);
         }
         self.core.send_lists(until, &mut lists);
@@ -172,8 +172,8 @@ impl Store {
     }
 
     fn fetch(&self, key: Key, range: Option<Range<u64>>) -> Pending<Option<Value>> {
-        let (shard, request, pending) = self.fetch_request(key, range, None);
-        self.core.send(shard, request);
+        let (request, pending) = self.fetch_request(key, range, None);
+        self.core.send(request);
         pending
     }
 
@@ -182,8 +182,8 @@ impl Store {
     /// # Errors
     /// The reason for the refusal.
     pub fn try_get(&self, key: Key) -> Result<Pending<Option<Value>>, RefuseReason> {
-        let (shard, request, pending) = self.fetch_request(key, None, None);
-        match self.core.try_send(shard, request) {
+        let (request, pending) = self.fetch_request(key, None, None);
+        match self.core.try_send(request) {
             Ok(()) => Ok(pending),
             Err((_, why)) => Err(why.into()),
         }
@@ -198,8 +198,8 @@ impl Store {
         let together = Together::new(self.core.pools.count());
         for key in keys {
             let share = Some(batch::Share::new(&together));
-            let (shard, request, pending) = self.fetch_request(key, None, share);
-            lists[usize::from(shard)].push(request);
+            let (request, pending) = self.fetch_request(key, None, share);
+            self.core.add(&mut lists, request);
             pendings.push(pending);
         }
         self.core.send_lists(self.core.until(), &mut lists);
@@ -208,8 +208,8 @@ impl Store {
 
     /// Reads a part of an object into the caller's registered memory, which comes back with the answer.
     pub fn get_into(&self, key: Key, part: Part, into: AnyBuffer) -> Pending<Read> {
-        let (shard, request, pending) = self.get_request(key, part, into);
-        self.core.send(shard, request);
+        let (request, pending) = self.get_request(key, part, into);
+        self.core.send(request);
         pending
     }
 
@@ -221,8 +221,8 @@ impl Store {
         let mut lists = self.core.lists();
         let mut pendings = Vec::new();
         for (key, part, into) in items {
-            let (shard, request, pending) = self.get_request(key, part, into);
-            lists[usize::from(shard)].push(request);
+            let (request, pending) = self.get_request(key, part, into);
+            self.core.add(&mut lists, request);
             pendings.push(pending);
         }
         self.core.send_lists(self.core.until(), &mut lists);
@@ -233,8 +233,8 @@ impl Store {
     /// or the write budget rejects it.
     pub fn reserve(&self, key: Key, bytes: u64, with: &PutWith) -> Pending<Writer> {
         let hash = self.core.hash(&key);
-        let (shard, request, pending) = self.reserve_request(hash, key, bytes, with);
-        self.core.send(shard, request);
+        let (request, pending) = self.reserve_request(hash, key, bytes, with);
+        self.core.send(request);
         pending
     }
 
@@ -243,7 +243,7 @@ impl Store {
         let hash = self.core.hash(&key);
         let (reply, pending) = self.core.pair();
         let request = self.core.request(hash, Action::Delete(key), Waiter::Delete(reply));
-        self.core.send(self.core.shard(hash), request);
+        self.core.send(request);
         pending
     }
 
@@ -534,12 +534,12 @@ impl Store {
         key: Key,
         registered: Registered,
         with: &PutWith,
-    ) -> (u16, Hashed<Waiter>, Pending<Put>) {
+    ) -> (Hashed<Waiter>, Pending<Put>) {
         let (shard, Registered { memory, bytes, home }) = (self.core.shard(hash), registered);
         let (reply, pending) = self.core.pair();
         let item = PutItem { key, bytes, data: memory, options: options(shard, with) };
         let waiter = Waiter::Put { reply, home };
-        (shard, self.core.request(hash, Action::Put(item), waiter), pending)
+        (self.core.request(hash, Action::Put(item), waiter), pending)
     }
 
     /// Makes the request of a reservation, given its key's hash.
@@ -549,12 +549,12 @@ impl Store {
         key: Key,
         bytes: u64,
         with: &PutWith,
-    ) -> (u16, Hashed<Waiter>, Pending<Writer>) {
+    ) -> (Hashed<Waiter>, Pending<Writer>) {
         let shard = self.core.shard(hash);
         let (reply, pending) = self.core.pair();
         let item = ReserveItem { key, bytes, options: options(shard, with) };
         let waiter = Waiter::Reserve { reply, core: Arc::clone(&self.core), shard, bytes };
-        (shard, self.core.request(hash, Action::Reserve(item), waiter), pending)
+        (self.core.request(hash, Action::Reserve(item), waiter), pending)
     }
 
     /// Makes the request of a read into the caller's memory.
@@ -563,11 +563,11 @@ impl Store {
         key: Key,
         part: Part,
         into: AnyBuffer,
-    ) -> (u16, Hashed<Waiter>, Pending<Read>) {
+    ) -> (Hashed<Waiter>, Pending<Read>) {
         let hash = self.core.hash(&key);
         let (reply, pending) = self.core.pair();
         let action = Action::Get(GetItem { key, part, into });
-        (self.core.shard(hash), self.core.request(hash, action, Waiter::Get(reply)), pending)
+        (self.core.request(hash, action, Waiter::Get(reply)), pending)
     }
 
     /// Makes the request of a read into the store's memory, which it gets when the object is found.
@@ -576,12 +576,12 @@ impl Store {
         key: Key,
         range: Option<Range<u64>>,
         share: Option<batch::Share>,
-    ) -> (u16, Hashed<Waiter>, Pending<Option<Value>>) {
+    ) -> (Hashed<Waiter>, Pending<Option<Value>>) {
         let hash = self.core.hash(&key);
         let (reply, pending) = self.core.pair();
         let action = Action::Get(GetItem { key, part: Part::All, into: AnyBuffer::None });
         let waiter = Waiter::Fetch(Fetch::new(reply, range, share));
-        (self.core.shard(hash), self.core.request(hash, action, waiter), pending)
+        (self.core.request(hash, action, waiter), pending)
     }
 }
 

@@ -49,7 +49,7 @@ impl Store {
             let shard = self.core.shard(hash);
             let list = &mut lists[usize::from(shard)];
             let with = sequence.next(shard, &key, list.is_empty());
-            let (_, request, pending) = self.put_request(hash, key, registered, &with);
+            let (request, pending) = self.put_request(hash, key, registered, &with);
             list.push(request);
             pendings.push(pending);
         }
@@ -122,7 +122,7 @@ impl Store {
             let shard = self.core.shard(hash);
             let list = &mut lists[usize::from(shard)];
             let with = sequence.next(shard, &key, list.is_empty());
-            let (_, request, pending) = self.reserve_request(hash, key, bytes, &with);
+            let (request, pending) = self.reserve_request(hash, key, bytes, &with);
             list.push(request);
             pendings.push(pending);
         }

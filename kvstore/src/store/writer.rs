@@ -108,7 +108,7 @@ impl Writer {
         let (core, shard) = (Arc::clone(&self.core), self.shard);
         let (reply, pending) = core.pair();
         let request = core.request(0, Action::Seal(self.id), Waiter::Seal { reply, writer: self });
-        core.send(shard, request);
+        core.send_by(core.until(), shard, request);
         pending
     }
 

@@ -6,6 +6,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use adit_kvstore::evict::{Lru, Policy};
+use adit_kvstore::internals::KeyHasher;
 use adit_kvstore::internals::index::{Index, Loading, NewObject};
 use adit_kvstore::{Key, LayoutId, Object, ObjectId, Place, TenantId};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -37,7 +38,8 @@ fn object(number: u32) -> Object {
 
 /// Loads the objects as recovery does.
 fn fill() -> Index {
-    let mut loading = Loading::new(OBJECTS, OBJECTS / 8, [1, 2]).expect("a capacity");
+    let mut loading =
+        Loading::new(OBJECTS, OBJECTS / 8, KeyHasher::new([1; 16])).expect("a capacity");
     let gone = &mut |id| panic!("keys differ, and {id:?} went");
     for number in 0..OBJECTS {
         let key = key(number);

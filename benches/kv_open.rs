@@ -62,7 +62,7 @@ fn fill(shard: &mut Shard<ShelfQueue>, idle: &mut Vec<Buffer>, count: u64, start
             let item = PutItem { key: key(sent), bytes: 4096, data, options };
             shard.submit(
                 now,
-                Request { tag: sent, deadline: Time::NEVER, action: Action::Put(item) },
+                Request { reply: sent, deadline: Time::NEVER, action: Action::Put(item) },
             );
             sent += 1;
         }
@@ -79,7 +79,7 @@ fn fill(shard: &mut Shard<ShelfQueue>, idle: &mut Vec<Buffer>, count: u64, start
 /// Waits until everything is durable.
 fn commit(shard: &mut Shard<ShelfQueue>, start: Instant) {
     let now = || Time::from_ns(start.elapsed().as_nanos() as u64);
-    shard.submit(now(), Request { tag: 0, deadline: Time::NEVER, action: Action::Commit });
+    shard.submit(now(), Request { reply: 0, deadline: Time::NEVER, action: Action::Commit });
     let mut answered = false;
     while !answered {
         shard.poll(now(), &mut |_| answered = true);

@@ -280,7 +280,7 @@ impl StoreLoop {
             while sent < count {
                 let Some(buffer) = self.idle.pop() else { break };
                 let action = self.action(comparison, AnyBuffer::One(buffer), random);
-                self.store.submit(now, Request { tag: sent, deadline: Time::NEVER, action });
+                self.store.submit(now, Request { reply: sent, deadline: Time::NEVER, action });
                 sent += 1;
             }
             let (idle, done) = (&mut self.idle, &mut done);

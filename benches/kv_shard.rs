@@ -151,7 +151,7 @@ impl Harness {
             What::Put => Action::Put(PutItem { key, bytes, data: memory, options }),
             What::Get => Action::Get(GetItem { key, part: Part::All, into: memory }),
         };
-        Request { tag: number, deadline: Time::NEVER, action }
+        Request { reply: number, deadline: Time::NEVER, action }
     }
 
     /// Returns the times of a burst: submission, polling, idle polling, checksums.

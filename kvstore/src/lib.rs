@@ -86,6 +86,7 @@ pub mod internals {
         block, checkpoint, checksum, device_set, format, geometry, journal, record, recovery,
         superblock,
     };
+    pub use crate::model::key::KeyHasher;
 }
 
 pub use error::{Error, Result};

@@ -1,13 +1,11 @@
 //! Formatting a store and reading its superblocks: the calls that wait for the devices.
 
 use std::collections::BTreeMap;
-use std::hash::Hasher;
 use std::ops::Range;
 
 use adit_driver::Time;
 use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::paths::{CommandQueue, Operation};
-use siphasher::sip::SipHasher13;
 
 use crate::error::{Error, Result};
 use crate::io::lane::{Command, Fault, Finished, LANE_BUFFER_BYTES, Lane, Load, Purpose};
@@ -16,7 +14,7 @@ use crate::media::device_set::{Agreed, Given, check_set};
 use crate::media::geometry::{self, Geometry, superblock_units};
 use crate::media::recovery::Media;
 use crate::media::superblock::{Absent, Copies, SUPERBLOCK_BYTES, Superblock, choose};
-use crate::model::key::Key;
+use crate::model::key::{Key, KeyHasher};
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES, units};
 
@@ -92,14 +90,14 @@ impl Set {
         &self.bad
     }
 
+    /// Returns the hasher of the store's keys.
+    pub(crate) fn hasher(&self) -> KeyHasher {
+        KeyHasher::new(self.store_id())
+    }
+
     /// Returns the shard that owns a key, which never changes during the store's life.
     pub fn route(&self, key: &Key) -> u16 {
-        if self.shards() == 1 {
-            return 0;
-        }
-        let mut hasher = SipHasher13::new_with_key(&self.store_id());
-        hasher.write(key.as_bytes());
-        ((u128::from(hasher.finish()) * u128::from(self.shards())) >> 64) as u16
+        KeyHasher::shard(self.hasher().hash(key.as_bytes()), self.shards())
     }
 }
 

@@ -1,6 +1,9 @@
 //! The names of objects.
 
 use std::fmt;
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
 
 use crate::error::{Error, Result};
 
@@ -45,6 +48,39 @@ impl Key {
             Form::Short { len, bytes } => &bytes[..usize::from(*len)],
             Form::Long(bytes) => bytes,
         }
+    }
+}
+
+/// Hashes the keys of one store: SipHash-1-3 keyed by the store's id. One hash routes a key to its shard and finds it in
+/// the shard's index.
+///
+/// The id is random and only on the store's devices, so an attacker who chooses keys but cannot read the devices cannot
+/// make them collide.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyHasher {
+    store_id: [u8; 16],
+}
+
+impl KeyHasher {
+    /// Creates the hasher of the store with this id.
+    pub fn new(store_id: [u8; 16]) -> KeyHasher {
+        KeyHasher { store_id }
+    }
+
+    /// Returns the hash of a key. Its low half selects the shard, so its high half, by which an index places an object,
+    /// is spread evenly over the keys of each shard.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = SipHasher13::new_with_key(&self.store_id);
+        hasher.write(key);
+        hasher.finish().rotate_left(32)
+    }
+
+    /// Returns which of `shards` shards owns the key with this hash. This must never change, because it decides where
+    /// the objects of existing stores lie.
+    #[inline]
+    pub fn shard(hash: u64, shards: u16) -> u16 {
+        ((u128::from(hash.rotate_right(32)) * u128::from(shards)) >> 64) as u16
     }
 }
 
@@ -126,6 +162,26 @@ mod tests {
                 "{refused}"
             );
         }
+    }
+
+    #[test]
+    fn a_hash_routes_as_on_existing_media_and_spreads_the_keys_of_each_shard() {
+        const SHARDS: u16 = 4;
+        let hasher = KeyHasher::new([7; 16]);
+        let mut counts = [[0u32; 8]; SHARDS as usize];
+        for number in 0..32_000u64 {
+            let key = Key::from(number);
+            let mut media = SipHasher13::new_with_key(&[7; 16]);
+            media.write(key.as_bytes());
+            let shard = (u128::from(media.finish()) * u128::from(SHARDS)) >> 64;
+            let hash = hasher.hash(key.as_bytes());
+            assert_eq!(u128::from(KeyHasher::shard(hash, SHARDS)), shard);
+            counts[shard as usize][(hash >> 61) as usize] += 1;
+        }
+        assert!(
+            counts.as_flattened().iter().all(|count| (850..1150).contains(count)),
+            "{counts:?}"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::Shard;
 use crate::error::{Error, Result};
 use crate::io::lane::{Lane, Load};
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns whether a device failed and was not reattached.
     pub fn has_failed(&self, device: u8) -> bool {
         self.lanes.get(usize::from(device)).is_some_and(|lane| lane.failure().is_some())

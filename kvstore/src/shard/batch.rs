@@ -6,8 +6,7 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::transfer::{Direction, Slice};
 use smallvec::SmallVec;
 
-use super::memory::Memory;
-use super::parts::Extract;
+use super::parts::{Extract, Memory};
 use super::request::WriterId;
 use crate::error::Failure;
 use crate::media::record::record_bytes;
@@ -45,8 +44,6 @@ pub(super) enum Job {
     Put(Box<NewObject>),
     Get(Box<Reading>),
     Fill(Filling),
-    /// The item was answered.
-    Over,
 }
 
 /// A read. The place belongs to its object until the read ends, so an `id` with this place is still that object.
@@ -89,9 +86,8 @@ impl<T> Boxes<T> {
 }
 
 #[derive(Debug)]
-pub(super) struct Item {
-    /// Its position in the request.
-    pub(super) number: u32,
+pub(super) struct Item<R> {
+    pub(super) reply: R,
     pub(super) job: Job,
     pub(super) memory: Memory,
     /// Its slices in flight.
@@ -120,26 +116,27 @@ impl Trouble {
     }
 }
 
-impl Item {
-    pub(super) fn new(number: u32, job: Job, memory: Memory) -> Item {
-        Item { number, job, memory, slices_left: 0, failure: None }
+impl<R> Item<R> {
+    pub(super) fn new(reply: R, job: Job, memory: Memory) -> Item<R> {
+        Item { reply, job, memory, slices_left: 0, failure: None }
     }
 }
 
-/// A request in progress.
+/// The items of a batch; `None` once answered.
+pub(super) type Items<R> = SmallVec<[Option<Item<R>>; 1]>;
+
+/// Requests in progress whose commands were planned together.
 #[derive(Debug)]
-pub(super) struct Batch {
-    pub(super) tag: u64,
+pub(super) struct Batch<R> {
     pub(super) direction: Direction,
-    pub(super) items: SmallVec<[Item; 1]>,
+    pub(super) items: Items<R>,
     pub(super) plan: Plan,
     items_left: usize,
 }
 
-impl Default for Batch {
-    fn default() -> Batch {
+impl<R> Default for Batch<R> {
+    fn default() -> Batch<R> {
         Batch {
-            tag: 0,
             direction: Direction::Read,
             items: SmallVec::new(),
             plan: Plan::default(),
@@ -148,21 +145,25 @@ impl Default for Batch {
     }
 }
 
-impl Batch {
+impl<R> Batch<R> {
     /// Counts the slices to come back. The plan and the items must be complete.
     pub(super) fn begin(&mut self) {
         for slice in self.plan.slices() {
-            self.items[slice.region as usize].slices_left += 1;
+            let item = self.items[slice.region as usize].as_mut();
+            item.expect("a batch begins whole").slices_left += 1;
         }
         self.items_left = self.items.len();
-        assert!(self.items.iter().all(|item| item.slices_left > 0), "each item has data");
+        let has_data =
+            |item: &Option<Item<R>>| item.as_ref().is_some_and(|item| item.slices_left > 0);
+        assert!(self.items.iter().all(has_data), "each item has data");
     }
 
     /// Takes the memory of a command out of its items.
     pub(super) fn load(&mut self, run: &Run, scratch: &mut Vec<Buffer>) -> AnyBuffer {
         for at in run.slices() {
             let Slice { region, offset, bytes } = self.plan.slices()[at];
-            self.items[region as usize].memory.take(offset, bytes, scratch);
+            let item = self.items[region as usize].as_mut().expect("it has slices left");
+            item.memory.take(offset, bytes, scratch);
         }
         match scratch.len() {
             1 => AnyBuffer::One(scratch.pop().expect("one")),
@@ -184,7 +185,7 @@ impl Batch {
         for at in run.slices() {
             let Slice { region: index, mut offset, bytes } = self.plan.slices()[at];
             let end = offset + bytes;
-            let item = &mut self.items[index as usize];
+            let item = self.items[index as usize].as_mut().expect("it has slices left");
             while offset < end {
                 let buffer = buffers.next().expect("a command gives back what it was given");
                 let len = buffer.len() as u64;
@@ -203,10 +204,9 @@ impl Batch {
     }
 
     /// Takes out a complete item to answer it.
-    pub(super) fn finish(&mut self, index: usize) -> Item {
+    pub(super) fn finish(&mut self, index: usize) -> Item<R> {
         self.items_left -= 1;
-        let number = self.items[index].number;
-        mem::replace(&mut self.items[index], Item::new(number, Job::Over, Memory::default()))
+        self.items[index].take().expect("an item is complete once")
     }
 
     /// Returns whether all items were answered.
@@ -248,14 +248,20 @@ impl Iterator for Buffers {
 }
 
 /// All requests in progress. Slots and their memory are reused.
-#[derive(Debug, Default)]
-pub(super) struct Batches {
-    batches: Vec<Batch>,
+#[derive(Debug)]
+pub(super) struct Batches<R> {
+    batches: Vec<Batch<R>>,
     idle: Vec<u32>,
 }
 
-impl Batches {
-    pub(super) fn open(&mut self) -> (u32, &mut Batch) {
+impl<R> Default for Batches<R> {
+    fn default() -> Batches<R> {
+        Batches { batches: Vec::new(), idle: Vec::new() }
+    }
+}
+
+impl<R> Batches<R> {
+    pub(super) fn open(&mut self) -> (u32, &mut Batch<R>) {
         let number = self.idle.pop().unwrap_or_else(|| {
             self.batches.push(Batch::default());
             (self.batches.len() - 1) as u32
@@ -263,7 +269,7 @@ impl Batches {
         (number, &mut self.batches[number as usize])
     }
 
-    pub(super) fn get(&mut self, number: u32) -> &mut Batch {
+    pub(super) fn get(&mut self, number: u32) -> &mut Batch<R> {
         &mut self.batches[number as usize]
     }
 

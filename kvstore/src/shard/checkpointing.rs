@@ -117,7 +117,7 @@ impl Checkpoints {
     }
 }
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns whether the checkpoint in progress waits for a flush. A flush it waited for may have been abandoned.
     pub(super) fn checkpoint_wants_flush(&self) -> bool {
         let ended = self.log.flush_numbers().1;

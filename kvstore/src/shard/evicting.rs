@@ -4,9 +4,9 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
 
-use super::log::{Answer, Event};
+use super::log::Event;
 use super::put::Begun;
-use super::request::Outcome;
+use super::request::{Done, Outcome};
 use super::{Shard, Work};
 use crate::catalog::index::Index;
 use crate::error::Failure;
@@ -31,7 +31,15 @@ pub(super) enum Evicted {
     Nothing,
 }
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
+/// An object to be removed.
+#[derive(Debug)]
+pub(super) struct Deleting<R> {
+    pub(super) reply: R,
+    pub(super) hash: u64,
+    pub(super) key: Key,
+}
+
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Removes an object and returns the sequence of its record. The journal must have room for the record.
     pub(super) fn remove(&mut self, now: Time, id: ObjectId) -> u64 {
         self.policy.removed(id);
@@ -163,38 +171,37 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Removes an object on request. If its put is recorded but not durable yet, waits until it is visible.
-    pub(super) fn begin_delete(&mut self, now: Time, tag: u64, key: Key) -> Begun {
+    pub(super) fn begin_delete(&mut self, now: Time, deleting: Deleting<R>) -> Begun<R> {
         if let Err(failure) = self.check_home() {
-            self.answer(tag, 0, Err(failure), AnyBuffer::None);
+            self.answer(deleting.reply, Err(failure), AnyBuffer::None);
             return Begun::Yes;
         }
         if !self.log.has_room_for_small() {
             self.want_journal();
-            return Begun::Later(Work::Delete(key));
+            return Begun::Later(Work::Delete(deleting));
         }
-        if self.log.is_strict()
-            && (self.held.has(key.as_bytes()) || self.log.is_pending(key.as_bytes()))
-        {
-            return Begun::Later(Work::Delete(key));
+        let key = deleting.key.as_bytes();
+        if self.log.is_strict() && (self.held.has(key) || self.log.is_pending(key)) {
+            return Begun::Later(Work::Delete(deleting));
         }
-        let Some(id) = self.index.find(key.as_bytes()) else {
+        let Some(id) = self.index.find_hashed(deleting.hash, key) else {
             // Its removal may not be durable yet: answer only when it is.
-            self.answer_removal(tag, Outcome::Miss, self.log.newest());
+            self.answer_removal(deleting.reply, Outcome::Miss, self.log.newest());
             return Begun::Yes;
         };
         let sequence = self.remove(now, id);
         self.stats.deletes += 1;
-        self.answer_removal(tag, Outcome::Deleted, sequence);
+        self.answer_removal(deleting.reply, Outcome::Deleted, sequence);
         Begun::Yes
     }
 
     /// Answers a removal; with `durable`, when block `sequence` of the journal is durable.
-    fn answer_removal(&mut self, tag: u64, outcome: Outcome, sequence: u64) {
-        let answer = Answer { tag, item: 0, result: Ok(outcome), memory: AnyBuffer::None };
+    fn answer_removal(&mut self, reply: R, outcome: Outcome, sequence: u64) {
+        let answer = Done { reply, result: Ok(outcome), memory: AnyBuffer::None };
         if self.log.is_strict() {
             self.log.wait(sequence, Event::Answer(answer));
         } else {
-            self.give(answer);
+            self.answers.push_back(answer);
         }
     }
 }

@@ -1,63 +1,84 @@
 //! Reading objects: look up, keep in place while the device reads, and verify before delivering.
 
+use std::iter::Peekable;
+
 use adit_driver::Time;
 use adit_driver::paths::CommandQueue;
 use adit_driver::transfer::Direction;
-use smallvec::SmallVec;
 
 use super::Shard;
-use super::batch::{Item, Job, Reading, Sums, Trouble};
-use super::memory::Memory;
-use super::parts::extract;
-use super::request::{GetItem, Outcome, Part};
+use super::batch::{Item, Items, Job, Reading, Sums, Trouble};
+use super::parts::{Memory, extract};
+use super::request::{Action, Found, GetItem, Hashed, Outcome, Part, Request};
 use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::model::key::Key;
-use crate::model::object::ObjectId;
+use crate::model::object::{Object, ObjectId};
 use crate::model::place::UNIT_BYTES;
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Reads items, neighbours with shared commands.
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
+    /// Reads the objects of the gets that come next, neighbours with shared commands.
     pub(super) fn get(
         &mut self,
         now: Time,
-        tag: u64,
-        deadline: Time,
-        asked: impl Iterator<Item = GetItem>,
+        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
+        choose: &mut impl FnMut(Hashed<R>, Found) -> Option<Hashed<R>>,
     ) {
-        let mut items = SmallVec::<[Item; 1]>::new();
-        for (number, item) in (0u32..).zip(asked) {
+        let (mut items, mut begin_by) = (Items::new(), Time::NEVER);
+        while let Some(Hashed { hash, request: Request { action: Action::Get(item), .. } }) =
+            requests.peek()
+        {
+            let id = self.lookup(now, *hash, &item.key);
+            let asked = requests.next().expect("it was looked at");
+            let chosen = match id {
+                Some(id) => choose(asked, self.found(id)),
+                None => Some(asked),
+            };
+            let Some(Hashed { hash, request: Request { reply, deadline, action } }) = chosen else {
+                continue;
+            };
+            let (part, memory) = match action {
+                Action::Get(GetItem { part, into, .. }) => (part, Memory::of(into)),
+                other => unreachable!("a get stays one: {other:?}"),
+            };
             self.stats.gets += 1;
-            let memory = Memory::of(item.into);
-            let found = self.find_part(now, &item.key, &item.part, &memory, items.len() as u32);
-            match found {
-                Ok(Some(reading)) => {
+            let Some(id) = id else {
+                self.stats.misses += 1;
+                self.answer(reply, Ok(Outcome::Miss), memory.into_any());
+                continue;
+            };
+            match self.pin_part(id, hash, &part, &memory, items.len() as u32) {
+                Ok(reading) => {
+                    if items.is_empty() {
+                        begin_by = deadline;
+                    }
                     let reading = self.readings.fill(reading);
-                    items.push(Item::new(number, Job::Get(reading), memory));
+                    items.push(Some(Item::new(reply, Job::Get(reading), memory)));
                 }
-                Ok(None) => {
-                    self.stats.misses += 1;
-                    self.answer(tag, number, Ok(Outcome::Miss), memory.into_any());
-                }
-                Err(failure) => self.answer(tag, number, Err(failure), memory.into_any()),
+                Err(failure) => self.answer(reply, Err(failure), memory.into_any()),
             }
         }
         if !items.is_empty() {
-            self.launch(now, tag, deadline, Direction::Read, items);
+            self.launch(now, begin_by, Direction::Read, items);
         }
     }
 
-    /// Looks up and pins the part to read as `item` of a batch.
-    fn find_part(
+    fn found(&self, id: ObjectId) -> Found {
+        let Object { place, bytes, layout, .. } = self.index.object(id);
+        let layout = self.spaces.layout(layout);
+        let bytes = layout.map_or(bytes, |layout| layout.block_units() * UNIT_BYTES);
+        Found { device: place.device, bytes, is_block: layout.is_some() }
+    }
+
+    /// Pins the part to read as `item` of a batch.
+    fn pin_part(
         &mut self,
-        now: Time,
-        key: &Key,
+        id: ObjectId,
+        hash: u64,
         part: &Part,
         memory: &Memory,
         item: u32,
-    ) -> Result<Option<Reading>, Failure> {
-        let hash = self.index.hash(key.as_bytes());
-        let Some(id) = self.lookup(now, hash, key) else { return Ok(None) };
+    ) -> Result<Reading, Failure> {
         let object = self.index.object(id);
         let before = self.parts.len();
         let extract = extract(&self.spaces, &object, part, item, &mut self.parts)?;
@@ -82,7 +103,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if let Some(admission) = &mut self.admission {
             admission.touched(hash);
         }
-        Ok(Some(Reading { id, place: object.place, extract, checksums }))
+        Ok(Reading { id, place: object.place, extract, checksums })
     }
 
     /// Returns the object of a key, if it has not expired and its device works.
@@ -95,12 +116,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     pub(super) fn finish_get(
         &mut self,
         now: Time,
-        tag: u64,
-        mut item: Item,
+        reply: R,
         reading: Box<Reading>,
+        memory: Memory,
+        trouble: Option<Trouble>,
     ) {
-        let memory = std::mem::take(&mut item.memory);
-        let result = match item.failure {
+        let result = match trouble {
             None if memory
                 .is_intact(&reading.extract.pieces, reading.checksums.iter().copied()) =>
             {
@@ -120,7 +141,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         };
         self.spaces.unpin(reading.place);
         self.readings.keep(reading);
-        self.answer(tag, item.number, result, memory.into_any());
+        self.answer(reply, result, memory.into_any());
     }
 
     /// Handles bytes that differ from what was put: counts a miss and removes the object.

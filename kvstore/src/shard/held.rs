@@ -10,25 +10,30 @@ use adit_driver::Time;
 use adit_driver::paths::CommandQueue;
 
 use super::batch::NewObject;
-use super::log::Answer;
 use super::{Done, Shard};
 use crate::error::Failure;
 use crate::io::lane::Load;
 
 /// An object whose record waits.
 #[derive(Debug)]
-struct Held {
+struct Held<R> {
     /// The flush that must end first: one that began after the data was written.
     flush: u64,
     new: Box<NewObject>,
-    answer: Answer,
+    answer: Done<R>,
 }
 
 /// The waiting objects, in the order in which their data was written.
-#[derive(Debug, Default)]
-pub(super) struct HeldObjects(VecDeque<Held>);
+#[derive(Debug)]
+pub(super) struct HeldObjects<R>(VecDeque<Held<R>>);
 
-impl HeldObjects {
+impl<R> Default for HeldObjects<R> {
+    fn default() -> HeldObjects<R> {
+        HeldObjects(VecDeque::new())
+    }
+}
+
+impl<R> HeldObjects<R> {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -44,9 +49,9 @@ impl HeldObjects {
     }
 }
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Delays the record of an object until its data is flushed. The room for it stays reserved.
-    pub(super) fn hold_back(&mut self, new: Box<NewObject>, answer: Answer) {
+    pub(super) fn hold_back(&mut self, new: Box<NewObject>, answer: Done<R>) {
         let flush = self.log.flush_numbers().0 + 1;
         self.held.0.push_back(Held { flush, new, answer });
     }
@@ -73,8 +78,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             self.coming.remove(&new);
             self.drop_new(&new);
             self.news.keep(new);
-            let Answer { tag, item, memory, .. } = answer;
-            self.answers.push_back(Done { tag, item, result: Err(failure.clone()), memory });
+            self.answers.push_back(Done { result: Err(failure.clone()), ..answer });
         }
     }
 }

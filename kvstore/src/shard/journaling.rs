@@ -5,7 +5,7 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::paths::{CommandQueue, Operation};
 
 use super::Shard;
-use super::log::{Answer, Event};
+use super::log::Event;
 use super::request::{Done, Outcome};
 use crate::error::Failure;
 use crate::io::lane::{Command, Lane, Load, Purpose};
@@ -15,7 +15,7 @@ use crate::model::place::{Place, units};
 /// Buried space above one `BURIED_PARTS`th of the capacity justifies a flush of its own.
 const BURIED_PARTS: u64 = 64;
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Seals, writes and flushes what is due.
     pub(super) fn journal_step(&mut self, now: Time) {
         if self.is_home_lost() {
@@ -144,12 +144,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let is_dirty = self.lanes[device].is_dirty;
         self.fail_held(Some(device), &failure);
         let (log, answers) = (&mut self.log, &mut self.answers);
-        let is_in_vain = |event: &Event| match event {
+        let is_in_vain = |event: &Event<R>| match event {
             Event::Put(new, _) => usize::from(new.object.place.device) == device,
             Event::Answer(answer) => is_dirty && answer.result == Ok(Outcome::Committed),
         };
-        log.take_answers(is_in_vain, |Answer { tag, item, memory, .. }| {
-            answers.push_back(Done { tag, item, result: Err(failure.clone()), memory });
+        log.take_answers(is_in_vain, |answer| {
+            answers.push_back(Done { result: Err(failure.clone()), ..answer });
         });
     }
 
@@ -166,23 +166,22 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 Event::Put(new, answer) => {
                     self.apply(waiter.sequence, &new);
                     self.news.keep(new);
-                    answer.into_iter().for_each(|answer| self.give(answer));
+                    self.answers.extend(answer);
                 }
-                Event::Answer(answer) => self.give(answer),
+                Event::Answer(answer) => self.answers.push_back(answer),
             }
         }
         self.spaces.settle(self.log.durable_end());
     }
 
     /// Answers a commit when everything before it is durable.
-    pub(super) fn commit(&mut self, tag: u64) {
+    pub(super) fn commit(&mut self, reply: R) {
         if let Err(failure) = self.check_home().and_then(|()| self.check_flushed()) {
-            return self.answer(tag, 0, Err(failure), AnyBuffer::None);
+            return self.answer(reply, Err(failure), AnyBuffer::None);
         }
         let sequence = self.log.barrier();
         let (result, memory) = (Ok(Outcome::Committed), AnyBuffer::None);
-        let answer = Answer { tag, item: 0, result, memory };
-        self.log.wait(sequence, Event::Answer(answer));
+        self.log.wait(sequence, Event::Answer(Done { reply, result, memory }));
     }
 
     /// Fails all waiters: nothing becomes durable while the journal's device is out of service.
@@ -192,9 +191,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let answers = &mut self.answers;
         self.log.take_answers(
             |_| true,
-            |Answer { tag, item, memory, .. }| {
-                answers.push_back(Done { tag, item, result: Err(failure.clone()), memory });
-            },
+            |answer| answers.push_back(Done { result: Err(failure.clone()), ..answer }),
         );
     }
 

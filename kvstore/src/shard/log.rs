@@ -15,11 +15,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use adit_driver::Time;
-use adit_driver::memory::AnyBuffer;
 
 use super::batch::NewObject;
-use super::request::Outcome;
-use crate::error::Failure;
+use super::request::Done;
 use crate::media::block::{BLOCK_HEADER_BYTES, JOURNAL_BLOCK_BYTES};
 use crate::media::journal::{Journal, JournalWrite, Mark};
 use crate::media::record::{LAYOUT_BYTES_MAX, Record, TENANT_NAME_BYTES_MAX, record_bytes};
@@ -48,35 +46,19 @@ const fn blocks_for(bytes: u64) -> u64 {
 
 /// An event to run when a sequence is durable.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct Waiter<R> {
     /// Due when this block is durable.
     pub(super) sequence: u64,
-    pub(super) event: Event,
+    pub(super) event: Event<R>,
 }
 
 /// What to do then.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum Event<R> {
     /// An object becomes visible and its put is answered, unless it has already been answered with a failure.
-    Put(Box<NewObject>, Option<Answer>),
+    Put(Box<NewObject>, Option<Done<R>>),
     /// Give an answer.
-    Answer(Answer),
-}
-
-/// An answer to give later.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) tag: u64,
-    pub(super) item: u32,
-    pub(super) result: Result<Outcome, Failure>,
-    pub(super) memory: AnyBuffer,
-}
-
-impl Default for Answer {
-    /// A placeholder that reports the store as closed.
-    fn default() -> Answer {
-        Answer { tag: 0, item: 0, result: Err(Failure::Closed), memory: AnyBuffer::None }
-    }
+    Answer(Done<R>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +72,7 @@ struct Flush {
 
 /// The journal and its waiters.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct Log<R> {
     journal: Option<Journal>,
     durability: Durability,
     /// Bytes of future records that have room.
@@ -99,7 +81,7 @@ pub(super) struct Log {
     flush: Option<Flush>,
     flushes: u64,
     flushes_ended: u64,
-    waiters: VecDeque<Waiter>,
+    waiters: VecDeque<Waiter<R>>,
     /// When the open block got its first record.
     opened_at: Time,
     flushed_at: Time,
@@ -107,13 +89,13 @@ pub(super) struct Log {
     flush_interval: Duration,
 }
 
-impl Log {
+impl<R> Log<R> {
     pub(super) fn new(
         journal: Option<Journal>,
         durability: Durability,
         (seal_interval, flush_interval): (Duration, Duration),
         now: Time,
-    ) -> Log {
+    ) -> Log<R> {
         Log {
             journal,
             durability,
@@ -198,7 +180,7 @@ impl Log {
     }
 
     /// Runs `event` when block `sequence` is durable.
-    pub(super) fn wait(&mut self, sequence: u64, event: Event) {
+    pub(super) fn wait(&mut self, sequence: u64, event: Event<R>) {
         self.waiters.push_back(Waiter { sequence, event });
     }
 
@@ -209,7 +191,7 @@ impl Log {
     }
 
     /// Returns the next waiter whose sequence is durable.
-    pub(super) fn next_due(&mut self) -> Option<Waiter> {
+    pub(super) fn next_due(&mut self) -> Option<Waiter<R>> {
         let end = self.durable_end();
         self.waiters.pop_front_if(|waiter| waiter.sequence < end)
     }
@@ -247,20 +229,23 @@ impl Log {
     /// happens later.
     pub(super) fn take_answers(
         &mut self,
-        is_in_vain: impl Fn(&Event) -> bool,
-        mut each: impl FnMut(Answer),
+        is_in_vain: impl Fn(&Event<R>) -> bool,
+        mut each: impl FnMut(Done<R>),
     ) {
-        self.waiters.retain_mut(|waiter| match &mut waiter.event {
-            event if !is_in_vain(event) => true,
-            Event::Put(_, answer) => {
-                answer.take().into_iter().for_each(&mut each);
-                true
-            }
-            Event::Answer(answer) => {
-                each(std::mem::take(answer));
-                false
-            }
-        });
+        for Waiter { sequence, event } in std::mem::take(&mut self.waiters) {
+            let event = match event {
+                event if !is_in_vain(&event) => event,
+                Event::Put(new, answer) => {
+                    answer.into_iter().for_each(&mut each);
+                    Event::Put(new, None)
+                }
+                Event::Answer(answer) => {
+                    each(answer);
+                    continue;
+                }
+            };
+            self.waiters.push_back(Waiter { sequence, event });
+        }
     }
 
     /// Seals the open block if it is old enough or has waiters; returns the mark behind it.

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `request` | requests and their outcomes |
 //! | `turn` | the loop: sending commands and handling their completions |
-//! | `batch`, `memory`, `parts` | a request in progress: its items, their memory, where its bytes lie |
+//! | `batch`, `parts` | a request in progress: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
 //! | `space` | what is free, and what may not be overwritten yet |
 //! | `held` | objects whose records wait for their data to be durable |
@@ -33,7 +33,6 @@ mod held;
 mod journaling;
 
 mod log;
-mod memory;
 mod opening;
 mod parts;
 mod planning;
@@ -64,12 +63,14 @@ pub use request::{
     Action, Done, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request, ReserveItem,
     WriterId,
 };
+pub(crate) use request::{Found, Hashed};
 pub use stats::Stats;
 
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::checkpointing::Checkpoints;
+use self::evicting::Deleting;
 use self::held::HeldObjects;
-use self::log::{Answer, Log};
+use self::log::Log;
 use self::put::Putting;
 use self::space::Spaces;
 use self::writers::{Reserving, Sealing, Writer};
@@ -117,8 +118,6 @@ pub struct ShardOptions {
     pub discard_after: Duration,
     /// Unix time in seconds at the origin of the clock that `now` uses.
     pub wall_s_at_zero: u64,
-    /// Keys the hash of the index, so that an attacker cannot choose colliding keys.
-    pub hash_key: [u64; 2],
 }
 
 impl Default for ShardOptions {
@@ -136,7 +135,6 @@ impl Default for ShardOptions {
             flush_interval: Duration::from_secs(1),
             discard_after: Duration::from_secs(10),
             wall_s_at_zero: 0,
-            hash_key: [0; 2],
         }
     }
 }
@@ -184,8 +182,8 @@ pub struct Info {
     pub device: u8,
 }
 
-/// A part of the store.
-pub struct Shard<Q> {
+/// A part of the store. `R` is what each request carries and each answer returns.
+pub struct Shard<Q, R = u64> {
     /// Index of the device with the journal and the checkpoints.
     home: usize,
     options: ShardOptions,
@@ -206,22 +204,22 @@ pub struct Shard<Q> {
     /// Bytes of the records of all objects, which must fit in a checkpoint.
     record_bytes: u64,
     record_bytes_max: u64,
-    log: Log,
+    log: Log<R>,
     /// Objects whose records wait for their data to be flushed.
-    held: HeldObjects,
+    held: HeldObjects<R>,
     checkpoints: Option<Checkpoints>,
     wants_checkpoint: bool,
     /// Until then, without completions or requests, there is nothing to do.
     rests_until: Time,
-    batches: Batches,
+    batches: Batches<R>,
     /// Requests that wait for room, in order.
-    stalled: VecDeque<Stalled>,
+    stalled: VecDeque<Stalled<R>>,
     /// A lower bound of their deadlines.
     stalled_until: Time,
     coming: Coming,
     writers: BTreeMap<WriterId, Writer>,
     writers_made: u64,
-    answers: VecDeque<Done>,
+    answers: VecDeque<Done<R>>,
     stats: Stats,
     /// Units being deallocated on a device.
     discarding_units: u64,
@@ -256,41 +254,65 @@ impl Coming {
 
 /// A request that may have to wait for room.
 #[derive(Debug)]
-struct Stalled {
-    tag: u64,
+struct Stalled<R> {
     deadline: Time,
-    work: Work,
+    work: Work<R>,
 }
 
 #[derive(Debug)]
-enum Work {
-    Put(SmallVec<[Putting; 1]>),
-    Reserve(Vec<Reserving>),
-    Seal(Sealing),
-    Delete(Key),
+enum Work<R> {
+    Put(SmallVec<[Putting<R>; 1]>),
+    Reserve(SmallVec<[Reserving<R>; 1]>),
+    Seal(Sealing<R>),
+    Delete(Deleting<R>),
 }
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Accepts a request, which [`Shard::poll`] answers. The number of requests is unlimited; use [`Shard::waiting`]
     /// to bound it.
-    pub fn submit(&mut self, now: Time, request: Request) {
+    pub fn submit(&mut self, now: Time, request: Request<R>) {
+        self.submit_many(now, [request]);
+    }
+
+    /// Accepts requests in order. Neighbours of one kind are planned together.
+    pub fn submit_many(&mut self, now: Time, requests: impl IntoIterator<Item = Request<R>>) {
+        let hasher = self.index.hasher();
+        let requests = requests.into_iter().map(|request| Hashed::new(hasher, request));
+        self.accept(now, requests, |request, _| Some(request));
+    }
+
+    /// Like [`Shard::submit_many`]. Each get whose object is found passes through `choose`, which may choose the part
+    /// and the memory, or keep the request.
+    pub(crate) fn accept(
+        &mut self,
+        now: Time,
+        requests: impl Iterator<Item = Hashed<R>>,
+        mut choose: impl FnMut(Hashed<R>, Found) -> Option<Hashed<R>>,
+    ) {
         self.wake();
-        let Request { tag, deadline, action } = request;
-        match action {
-            Action::Put(item) => self.put(now, tag, deadline, std::iter::once(item)),
-            Action::PutMany(items) => self.put(now, tag, deadline, items.into_iter()),
-            Action::Get(item) => self.get(now, tag, deadline, std::iter::once(item)),
-            Action::GetMany(items) => self.get(now, tag, deadline, items.into_iter()),
-            Action::Reserve(items) => self.reserve(now, tag, deadline, items),
-            Action::Fill(items) => self.fill(now, tag, deadline, items),
-            Action::Seal(writer) => {
-                self.enter(now, Stalled { tag, deadline, work: Work::Seal(Sealing { writer }) });
+        let mut requests = requests.peekable();
+        while let Some(Hashed { request: Request { action, .. }, .. }) = requests.peek() {
+            match action {
+                Action::Put(_) => self.put(now, &mut requests),
+                Action::Get(_) => self.get(now, &mut requests, &mut choose),
+                Action::Reserve(_) => self.reserve(now, &mut requests),
+                Action::Fill(_) => self.fill(now, &mut requests),
+                Action::Seal(_) | Action::Delete(_) | Action::Commit => {
+                    requests.next().into_iter().for_each(|request| self.accept_one(now, request));
+                }
             }
-            Action::Delete(key) => {
-                self.enter(now, Stalled { tag, deadline, work: Work::Delete(key) })
-            }
-            Action::Commit => self.commit(tag),
         }
+    }
+
+    fn accept_one(&mut self, now: Time, Hashed { hash, request }: Hashed<R>) {
+        let Request { reply, deadline, action } = request;
+        let work = match action {
+            Action::Seal(writer) => Work::Seal(Sealing { reply, writer }),
+            Action::Delete(key) => Work::Delete(Deleting { reply, hash, key }),
+            Action::Commit => return self.commit(reply),
+            _ => unreachable!("the other actions are accepted in lists"),
+        };
+        self.enter(now, Stalled { deadline, work });
     }
 
     /// Returns how many requests have not begun yet, as back-pressure for the caller.
@@ -519,12 +541,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if self.log.has_room_for_small() { now } else { Time::NEVER }
     }
 
-    fn answer(&mut self, tag: u64, item: u32, result: Result<Outcome, Failure>, memory: AnyBuffer) {
-        self.answers.push_back(Done { tag, item, result, memory });
-    }
-
-    fn give(&mut self, answer: Answer) {
-        let Answer { tag, item, result, memory } = answer;
-        self.answer(tag, item, result, memory);
+    fn answer(&mut self, reply: R, result: Result<Outcome, Failure>, memory: AnyBuffer) {
+        self.answers.push_back(Done { reply, result, memory });
     }
 }

@@ -24,6 +24,7 @@ use crate::media::geometry::Geometry;
 use crate::media::journal::{FIRST_SEQUENCE, Journal, Mark};
 use crate::media::record::{Put, Record, record_bytes};
 use crate::media::recovery::{Areas, Rebuild, Recovered, recover};
+use crate::model::key::KeyHasher;
 use crate::model::layout::{ENCODED_BYTES, Layout};
 use crate::model::object::{LayoutId, Object, ObjectId, TenantId};
 use crate::model::options::Durability;
@@ -57,7 +58,7 @@ pub struct Recovery {
     pub dropped: u64,
 }
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Opens shard `shard` of a store. Open shard 0 first: it records on the media that a session has begun.
     ///
     /// # Errors
@@ -68,7 +69,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         set: &Set,
         options: ShardOptions,
         clock: &mut dyn FnMut() -> Time,
-    ) -> Result<(Shard<Q>, Recovery)> {
+    ) -> Result<(Shard<Q, R>, Recovery)> {
         let geometry = set.geometry();
         assert_eq!(lanes.len(), usize::from(geometry.devices()), "a lane to each device");
         options.watermarks.check()?;
@@ -125,7 +126,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         options: ShardOptions,
         settled: Settled,
         now: Time,
-    ) -> Shard<Q> {
+    ) -> Shard<Q, R> {
         let Settled { index, policy, expiry, tenants, spaces, objects_max, record_bytes } = settled;
         let limits = lanes.iter().map(|lane| &lane.info);
         let command_bytes_max =
@@ -191,14 +192,14 @@ fn void_slots<Q: CommandQueue<Load>>(
     waiting.flush()
 }
 
-fn new_log(
+fn new_log<R>(
     shard: u16,
     geometry: &Geometry,
     options: &ShardOptions,
     recovery: &Recovery,
     agreed: crate::media::device_set::Agreed,
     now: Time,
-) -> Log {
+) -> Log<R> {
     let ring = geometry.journal(shard).1;
     let journal = recovery.recovered.as_ref().map(|recovered| {
         let next: Mark = recovered.next;
@@ -217,6 +218,7 @@ struct Tables {
     ranges: Vec<Range<u64>>,
     /// Maximum number of objects that the store was formatted for.
     entries: u32,
+    hasher: KeyHasher,
     slab_bases: NumberMap<ObjectId, u64>,
     dropped: u64,
     /// Checksums of the last object; kept to reuse its memory.
@@ -239,8 +241,8 @@ struct Settled {
 type Lost = Vec<(Box<[u8]>, Place)>;
 
 /// Creates an index with spare entries for objects that came and went.
-fn new_index(entries: u32, options: &ShardOptions) -> Result<Loading> {
-    Loading::new(entries, entries / SPARE_PART + SPARE_MIN, options.hash_key)
+fn new_index(entries: u32, hasher: KeyHasher) -> Result<Loading> {
+    Loading::new(entries, entries / SPARE_PART + SPARE_MIN, hasher)
 }
 
 impl Tables {
@@ -251,12 +253,13 @@ impl Tables {
         let capacity_units =
             options.capacity_bytes.map_or(u64::MAX, |bytes| (bytes / UNIT_BYTES).max(1));
         Ok(Tables {
-            index: new_index(set.objects_max(), options)?,
+            index: new_index(set.objects_max(), set.hasher())?,
             expiry: Expiry::new(),
             tenants: Tenants::new(),
             spaces: Spaces::new(ranges.clone(), capacity_units, options.discard_after),
             ranges,
             entries: set.objects_max(),
+            hasher: set.hasher(),
             slab_bases: NumberMap::default(),
             dropped: 0,
             checksums: Vec::new(),
@@ -418,7 +421,7 @@ fn forget(expiry: &mut Expiry, slab_bases: &mut NumberMap<ObjectId, u64>, id: Ob
 
 impl Rebuild for Tables {
     fn clear(&mut self) {
-        self.index = new_index(self.entries, &self.options).expect("one was made before");
+        self.index = new_index(self.entries, self.hasher).expect("one was made before");
         self.expiry = Expiry::new();
         self.tenants = Tenants::new();
         self.spaces.forget_layouts();

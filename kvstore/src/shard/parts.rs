@@ -1,11 +1,19 @@
-//! Maps a part of an object to its units and checksums.
+//! Parts of objects: where their bytes lie on a device, and their memory while commands use it.
+//!
+//! [`extract`] maps a part to its units and its checksums. Of an item's [`Memory`], what is here is idle; what was
+//! taken is in flight and comes back at its old offset. Buffers that were split are joined again, so that the caller
+//! gets back what it gave.
 
 use std::ops::Range;
 
-use super::memory::Pieces;
+use adit_driver::memory::{AnyBuffer, Buffer};
+use smallvec::SmallVec;
+
+use super::batch::{Buffers, Sums};
 use super::request::Part;
 use super::space::Spaces;
 use crate::error::Failure;
+use crate::media::checksum;
 use crate::model::layout::Layout;
 use crate::model::object::{Object, piece_bytes};
 use crate::model::place::{UNIT_BYTES, units};
@@ -111,4 +119,268 @@ fn runs(
     };
     let bytes = u64::from(count) * run_bytes;
     Extract { bytes, padded_bytes: bytes, first_checksum: layers.start * per_layer, pieces }
+}
+
+/// Runs of memory by offset in the item, in order.
+type Parts = SmallVec<[(u64, Buffer); 2]>;
+
+/// Runs of an item's memory, each with a checksum of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pieces {
+    pub(super) count: u32,
+    /// Bytes from the start of one piece to the start of the next.
+    pub(super) stride_bytes: u64,
+    /// Bytes of each piece except the last.
+    pub(super) piece_bytes: u64,
+    pub(super) last_bytes: u64,
+}
+
+impl Pieces {
+    /// Returns the offset and the length of piece `index`.
+    pub(super) fn run(&self, index: u32) -> (u64, u64) {
+        let is_last = index + 1 == self.count;
+        let len = if is_last { self.last_bytes } else { self.piece_bytes };
+        (u64::from(index) * self.stride_bytes, len)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    parts: Parts,
+}
+
+impl Memory {
+    pub(super) fn of(memory: AnyBuffer) -> Memory {
+        let mut parts = Parts::new();
+        let mut end = 0;
+        for buffer in Buffers::of(memory) {
+            let len = buffer.len() as u64;
+            parts.push((end, buffer));
+            end += len;
+        }
+        Memory { parts }
+    }
+
+    /// Returns the idle bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|(_, buffer)| buffer.len() as u64).sum()
+    }
+
+    /// Returns whether each buffer but the last is whole units, so that commands can begin at any unit.
+    pub(super) fn is_whole(&self, unit_bytes: u64) -> bool {
+        self.parts.iter().all(|(_, buffer)| (buffer.len() as u64).is_multiple_of(unit_bytes))
+    }
+
+    /// Returns whether a queue can use all of it.
+    pub(super) fn is_accepted(&self, accepts: impl Fn(&Buffer) -> bool) -> bool {
+        self.parts.iter().all(|(_, buffer)| accepts(buffer))
+    }
+
+    /// Takes out `bytes` at `offset`, in order.
+    ///
+    /// # Panics
+    /// If any of them are in flight.
+    pub(super) fn take(&mut self, offset: u64, bytes: u64, into: &mut Vec<Buffer>) {
+        if let [(start, buffer)] = &*self.parts
+            && (*start, buffer.len() as u64) == (offset, bytes)
+        {
+            return into.extend(self.parts.pop().map(|(_, buffer)| buffer));
+        }
+        let (mut from, end) = (offset, offset + bytes);
+        while from < end {
+            let at =
+                self.parts.partition_point(|(start, buffer)| start + buffer.len() as u64 <= from);
+            assert!(
+                at < self.parts.len() && self.parts[at].0 <= from,
+                "only what is idle is taken"
+            );
+            if self.parts[at].0 < from {
+                self.split(at, from);
+                continue;
+            }
+            if self.parts[at].0 + self.parts[at].1.len() as u64 > end {
+                self.split(at, end);
+            }
+            let (_, buffer) = self.parts.remove(at);
+            from += buffer.len() as u64;
+            into.push(buffer);
+        }
+    }
+
+    fn split(&mut self, at: usize, offset: u64) {
+        let (start, buffer) = &mut self.parts[at];
+        let tail = buffer.split_off((offset - *start) as usize);
+        self.parts.insert(at + 1, (offset, tail));
+    }
+
+    /// Puts back what was taken at `offset`.
+    pub(super) fn put(&mut self, offset: u64, buffer: Buffer) {
+        let at = self.parts.partition_point(|(start, _)| *start < offset);
+        self.parts.insert(at, (offset, buffer));
+    }
+
+    /// Reassembles the caller's memory, all of which must be idle.
+    pub(super) fn into_any(mut self) -> AnyBuffer {
+        if self.parts.len() <= 1 {
+            return self.parts.pop().map_or(AnyBuffer::None, |(_, buffer)| AnyBuffer::One(buffer));
+        }
+        let mut parts = self.parts.into_iter().map(|(_, buffer)| buffer);
+        let mut last = parts.next().expect("there are several");
+        let mut before = Vec::new();
+        for next in parts {
+            if let Err(next) = last.join(next) {
+                before.push(std::mem::replace(&mut last, next));
+            }
+        }
+        if before.is_empty() {
+            return AnyBuffer::One(last);
+        }
+        before.push(last);
+        AnyBuffer::Many(before)
+    }
+
+    /// Calls `f` with the idle slices of `bytes` at `offset`, in order.
+    fn each_slice(&self, offset: u64, bytes: u64, mut f: impl FnMut(&[u8])) {
+        for (start, buffer) in &self.parts {
+            let from = offset.max(*start);
+            let to = (offset + bytes).min(start + buffer.len() as u64);
+            if from < to {
+                f(&buffer[(from - start) as usize..(to - start) as usize]);
+            }
+        }
+    }
+
+    fn checksum(&self, offset: u64, bytes: u64) -> u32 {
+        if let [(0, buffer)] = &*self.parts
+            && offset + bytes <= buffer.len() as u64
+        {
+            return checksum::of(&buffer[offset as usize..(offset + bytes) as usize]);
+        }
+        let mut running = checksum::Running::new();
+        self.each_slice(offset, bytes, |slice| running.update(slice));
+        running.finish()
+    }
+
+    pub(super) fn checksums(&self, pieces: &Pieces, sums: &mut Sums) {
+        for index in 0..pieces.count {
+            let (offset, bytes) = pieces.run(index);
+            sums.push(self.checksum(offset, bytes));
+        }
+    }
+
+    /// Returns whether each piece matches its checksum.
+    pub(super) fn is_intact(&self, pieces: &Pieces, mut sums: impl Iterator<Item = u32>) -> bool {
+        (0..pieces.count).all(|index| {
+            let (offset, bytes) = pieces.run(index);
+            sums.next() == Some(self.checksum(offset, bytes))
+        })
+    }
+
+    /// Zeroes `bytes` at `offset`, so that only the object's data reaches a device.
+    pub(super) fn zero(&mut self, offset: u64, bytes: u64) {
+        for (start, buffer) in &mut self.parts {
+            let from = offset.max(*start);
+            let to = (offset + bytes).min(*start + buffer.len() as u64);
+            if from < to {
+                buffer[(from - *start) as usize..(to - *start) as usize].fill(0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_driver::{Device, DeviceOptions};
+    use proptest::prelude::*;
+
+    fn memory(buffers: &[usize]) -> AnyBuffer {
+        let device = Device::open(&"null:".parse().expect("a target"), &DeviceOptions::default());
+        let device = device.expect("nothing");
+        let buffer = |len: &usize| device.allocate(*len).expect("memory");
+        AnyBuffer::Many(buffers.iter().map(buffer).collect())
+    }
+
+    fn numbered(memory: &mut Memory) {
+        for (start, buffer) in &mut memory.parts {
+            for (at, byte) in buffer.iter_mut().enumerate() {
+                *byte = ((*start as usize + at) / 512) as u8;
+            }
+        }
+    }
+
+    #[test]
+    fn memory_comes_back_as_it_was_given() {
+        let mut item = Memory::of(memory(&[8192, 4096]));
+        let mut taken = Vec::new();
+        item.take(4096, 8192, &mut taken);
+        assert_eq!(taken.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [4096, 4096]);
+        assert_eq!(item.bytes(), 4096);
+        let last = taken.pop().expect("two");
+        item.put(8192, last);
+        item.put(4096, taken.pop().expect("one"));
+        let AnyBuffer::Many(buffers) = item.into_any() else { panic!("two buffers were given") };
+        assert_eq!(buffers.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [8192, 4096]);
+    }
+
+    #[test]
+    fn a_flipped_byte_is_found_wherever_pieces_meet_buffers() {
+        let mut item = Memory::of(memory(&[4096, 8192, 4096]));
+        numbered(&mut item);
+        let pieces = Pieces { count: 3, stride_bytes: 6144, piece_bytes: 6000, last_bytes: 100 };
+        let mut sums = Sums::new();
+        item.checksums(&pieces, &mut sums);
+        assert!(item.is_intact(&pieces, sums.iter().copied()));
+        for (offset, is_checked) in
+            [(0, true), (5999, true), (6000, false), (12_387, true), (12_388, false)]
+        {
+            let mut taken = Vec::new();
+            item.take(offset, 1, &mut taken);
+            taken[0][0] ^= 1;
+            item.put(offset, taken.pop().expect("a byte"));
+            assert_eq!(item.is_intact(&pieces, sums.iter().copied()), !is_checked, "at {offset}");
+            item.take(offset, 1, &mut taken);
+            taken[0][0] ^= 1;
+            item.put(offset, taken.pop().expect("a byte"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn cuts_in_any_order_lose_nothing(
+            buffers in proptest::collection::vec(1usize..5, 1..4),
+            cuts in proptest::collection::vec(any::<u64>(), 0..6),
+        ) {
+            let lens: Vec<usize> = buffers.iter().map(|units| units * 4096).collect();
+            let mut item = Memory::of(memory(&lens));
+            numbered(&mut item);
+            let total = item.bytes();
+            let mut ends: Vec<u64> = cuts.iter().map(|cut| cut % total).chain([0, total]).collect();
+            ends.sort_unstable();
+            ends.dedup();
+            let runs: Vec<(u64, u64)> = ends.windows(2).map(|w| (w[0], w[1] - w[0])).collect();
+            let mut out = Vec::new();
+            for (offset, bytes) in runs.iter().rev() {
+                let mut taken = Vec::new();
+                item.take(*offset, *bytes, &mut taken);
+                prop_assert_eq!(taken.iter().map(|b| b.len() as u64).sum::<u64>(), *bytes);
+                out.push((*offset, taken));
+            }
+            prop_assert_eq!(item.bytes(), 0);
+            for (mut offset, taken) in out {
+                for buffer in taken {
+                    let len = buffer.len() as u64;
+                    item.put(offset, buffer);
+                    offset += len;
+                }
+            }
+            let AnyBuffer::Many(back) = item.into_any() else {
+                prop_assert_eq!(lens.len(), 1);
+                return Ok(());
+            };
+            prop_assert_eq!(back.iter().map(|b| b.len()).collect::<Vec<_>>(), lens);
+            let first = back.iter().flat_map(|b| b.iter().copied());
+            prop_assert!(first.enumerate().all(|(at, byte)| byte == (at / 512) as u8));
+        }
+    }
 }

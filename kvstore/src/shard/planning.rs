@@ -107,7 +107,7 @@ impl PlannedItem {
     }
 }
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Plans reads of these parts, and holds the objects until `until` or [`Shard::release`].
     ///
     /// # Errors

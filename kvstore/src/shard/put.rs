@@ -3,18 +3,19 @@
 //! Submitting a put checks it and computes its checksums. It then needs room in the journal, an index entry and an
 //! extent. If it has to wait for any of them, everything behind it waits too, so that large objects do not starve.
 
+use std::iter::Peekable;
+
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
 use adit_driver::transfer::Direction;
 use smallvec::SmallVec;
 
-use super::batch::{Item, Job, NewObject, Sums};
-use super::evicting::Evicted;
-use super::log::{Answer, Event, put_record};
-use super::memory::Memory;
-use super::parts::extract;
-use super::request::{Outcome, Part, PutItem, PutOptions};
+use super::batch::{Item, Items, Job, NewObject, Sums, Trouble};
+use super::evicting::{Deleting, Evicted};
+use super::log::{Event, put_record};
+use super::parts::{Memory, extract};
+use super::request::{Action, Done, Hashed, Outcome, Part, PutItem, PutOptions, Request};
 use super::space::Room;
 use super::writers::{Reserving, Sealing};
 use super::{Shard, Stalled, Work};
@@ -31,8 +32,8 @@ pub(super) type Rooms = SmallVec<[Room; 1]>;
 
 /// A put that passed its checks.
 #[derive(Debug)]
-pub(super) struct Putting {
-    pub(super) number: u32,
+pub(super) struct Putting<R> {
+    pub(super) reply: R,
     pub(super) new: Box<NewObject>,
     memory: Memory,
     after: Option<Key>,
@@ -72,43 +73,49 @@ impl Share {
 }
 
 /// The result of an attempt to begin work.
-pub(super) enum Begun {
+pub(super) enum Begun<R> {
     /// It is in progress, or was answered.
     Yes,
     /// It has to wait.
-    Later(Work),
+    Later(Work<R>),
 }
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Checks puts, answers invalid ones and queues the rest.
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
+    /// Checks the puts that come next, answers invalid ones and queues the rest.
     pub(super) fn put(
         &mut self,
         now: Time,
-        tag: u64,
-        deadline: Time,
-        items: impl Iterator<Item = PutItem>,
+        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
     ) {
-        let mut puts = SmallVec::<[Putting; 1]>::new();
+        let mut puts = SmallVec::<[Putting<R>; 1]>::new();
         let (mut share, most) = (Share::default(), self.share_max());
-        for (number, item) in (0u32..).zip(items) {
+        let mut begin_by = Time::NEVER;
+        while let Some(Hashed {
+            hash,
+            request: Request { reply, deadline, action: Action::Put(item) },
+        }) = requests.next_if(|next| matches!(next.request.action, Action::Put(_)))
+        {
             self.stats.puts += 1;
-            let mut memory = Memory::of(item.data);
-            let accepted = self.check_put(now, &item.key, item.bytes, &item.options, Some(&memory));
-            match accepted {
+            let PutItem { key, bytes, data, options } = item;
+            let mut memory = Memory::of(data);
+            match self.check_put(now, (&key, hash), bytes, &options, Some(&memory)) {
                 Ok((object, devices)) => {
-                    let expires_s = self.expires_s(now, &item.options);
-                    let new = self.prepared(item.key, object, expires_s, &mut memory);
+                    let expires_s = self.expires_s(now, &options);
+                    let new = self.prepared((key, hash), object, expires_s, &mut memory);
                     if !share.add(self.spaces.units_of(&object), new.record_bytes(), &most) {
                         let work = Work::Put(std::mem::take(&mut puts));
-                        self.enter(now, Stalled { tag, deadline, work });
+                        self.enter(now, Stalled { deadline: begin_by, work });
                     }
-                    puts.push(Putting { number, new, memory, after: item.options.after, devices });
+                    if puts.is_empty() {
+                        begin_by = deadline;
+                    }
+                    puts.push(Putting { reply, new, memory, after: options.after, devices });
                 }
-                Err(refusal) => self.answer(tag, number, refusal, memory.into_any()),
+                Err(refusal) => self.answer(reply, refusal, memory.into_any()),
             }
         }
         if !puts.is_empty() {
-            self.enter(now, Stalled { tag, deadline, work: Work::Put(puts) });
+            self.enter(now, Stalled { deadline: begin_by, work: Work::Put(puts) });
         }
     }
 
@@ -125,7 +132,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     pub(super) fn check_put(
         &mut self,
         now: Time,
-        key: &Key,
+        (key, hash): (&Key, u64),
         bytes: u64,
         options: &PutOptions,
         memory: Option<&Memory>,
@@ -143,7 +150,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let quota_bytes = over.quota_units * UNIT_BYTES;
             Err(Failure::Quota { tenant: over.tenant, quota_bytes })
         })?;
-        if let Some(decline) = self.declines(now, key, needs * UNIT_BYTES) {
+        if let Some(decline) = self.declines(now, (key, hash), needs * UNIT_BYTES) {
             self.tenants.credit(options.tenant, needs);
             self.stats.declined += 1;
             return Err(Ok(Outcome::Declined(decline)));
@@ -181,9 +188,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Returns why admission or the write budget rejects an object.
-    fn declines(&mut self, now: Time, key: &Key, bytes: u64) -> Option<Decline> {
+    fn declines(&mut self, now: Time, (key, hash): (&Key, u64), bytes: u64) -> Option<Decline> {
         if let Some(admission) = &mut self.admission {
-            let hash = self.index.hash(key.as_bytes());
             let is_new = self.index.find_hashed(hash, key.as_bytes()).is_none();
             if is_new && !admission.admit(hash) {
                 return Some(Decline::Admission);
@@ -196,7 +202,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Computes the checksums and zeroes the memory behind the object's end.
     fn prepared(
         &mut self,
-        key: Key,
+        (key, hash): (Key, u64),
         object: Object,
         expires_s: Option<u64>,
         memory: &mut Memory,
@@ -209,7 +215,6 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
         let mut checksums = Sums::new();
         memory.checksums(&extract.pieces, &mut checksums);
-        let hash = self.index.hash(key.as_bytes());
         self.news.fill(NewObject { key, hash, object, slab_base: None, expires_s, checksums })
     }
 
@@ -222,15 +227,15 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     pub(super) fn begin_puts(
         &mut self,
         now: Time,
-        tag: u64,
         deadline: Time,
-        puts: SmallVec<[Putting; 1]>,
-    ) -> Begun {
+        puts: SmallVec<[Putting<R>; 1]>,
+    ) -> Begun<R> {
         let wanted: SmallVec<[Wanted<'_>; 1]> =
             puts.iter().map(|put| (put.new.object, put.devices, put.after.as_ref())).collect();
         let fresh = |index: &Index| {
-            let is_new =
-                |put: &&Putting| index.find_hashed(put.new.hash, put.new.key.as_bytes()).is_none();
+            let is_new = |put: &&Putting<R>| {
+                index.find_hashed(put.new.hash, put.new.key.as_bytes()).is_none()
+            };
             puts.iter().filter(is_new).count()
         };
         let record_bytes = puts.iter().map(|put| put.new.record_bytes()).sum();
@@ -240,11 +245,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             Ok(Some(rooms)) => rooms,
             Ok(None) => return Begun::Later(Work::Put(puts)),
             Err(failure) => {
-                puts.into_iter().for_each(|put| self.fail_put(tag, put, failure.clone()));
+                puts.into_iter().for_each(|put| self.fail_put(put, failure.clone()));
                 return Begun::Yes;
             }
         };
-        let mut items = SmallVec::<[Item; 1]>::new();
+        let mut items = Items::new();
         for (index, (mut put, room)) in puts.into_iter().zip(rooms).enumerate() {
             put.new.object.place = room.place;
             put.new.slab_base = room.slab_base;
@@ -252,9 +257,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let all = extract(&self.spaces, object, &Part::All, index as u32, &mut self.parts);
             all.expect("an object has all of its parts");
             self.coming.add(&put.new);
-            items.push(Item::new(put.number, Job::Put(put.new), put.memory));
+            items.push(Some(Item::new(put.reply, Job::Put(put.new), put.memory)));
         }
-        self.launch(now, tag, deadline, Direction::Write, items);
+        self.launch(now, deadline, Direction::Write, items);
         Begun::Yes
     }
 
@@ -352,27 +357,30 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Fails a put that never got room.
-    fn fail_put(&mut self, tag: u64, put: Putting, failure: Failure) {
+    fn fail_put(&mut self, put: Putting<R>, failure: Failure) {
         self.tenants.credit(put.new.object.tenant, self.spaces.units_of(&put.new.object));
         self.news.keep(put.new);
-        self.answer(tag, put.number, Err(failure), put.memory.into_any());
+        self.answer(put.reply, Err(failure), put.memory.into_any());
     }
 
     /// Handles the end of a put's writes.
-    pub(super) fn finish_put(&mut self, now: Time, tag: u64, mut item: Item, new: Box<NewObject>) {
-        let memory = std::mem::take(&mut item.memory).into_any();
-        if let Some(trouble) = item.failure {
+    pub(super) fn finish_put(
+        &mut self,
+        now: Time,
+        reply: R,
+        new: Box<NewObject>,
+        memory: Memory,
+        trouble: Option<Trouble>,
+    ) {
+        let memory = memory.into_any();
+        if let Some(trouble) = trouble {
             self.log.unreserve(new.record_bytes());
             self.coming.remove(&new);
             self.drop_new(&new);
             self.news.keep(new);
-            return self.answer(tag, item.number, Err(trouble.into_failure()), memory);
+            return self.answer(reply, Err(trouble.into_failure()), memory);
         }
-        self.record(
-            now,
-            new,
-            Answer { tag, item: item.number, result: Ok(Outcome::Stored), memory },
-        );
+        self.record(now, new, Done { reply, result: Ok(Outcome::Stored), memory });
     }
 
     /// Gives up an object that was never visible.
@@ -383,7 +391,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Records an object whose data is written: at once or, in a `durable` store, when the data is flushed. Its
     /// record has room reserved.
-    pub(super) fn record(&mut self, now: Time, new: Box<NewObject>, answer: Answer) {
+    pub(super) fn record(&mut self, now: Time, new: Box<NewObject>, answer: Done<R>) {
         if self.log.is_strict() {
             return self.hold_back(new, answer);
         }
@@ -391,7 +399,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Appends the record of an object, using its reservation.
-    pub(super) fn append_put(&mut self, now: Time, new: Box<NewObject>, answer: Answer) {
+    pub(super) fn append_put(&mut self, now: Time, new: Box<NewObject>, answer: Done<R>) {
         self.log.unreserve(new.record_bytes());
         let NewObject { key, object, slab_base, expires_s, checksums, .. } = &*new;
         let checksums = checksums.as_slice().into();
@@ -402,7 +410,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
         self.apply(sequence, &new);
         self.news.keep(new);
-        self.give(answer);
+        self.answers.push_back(answer);
     }
 
     /// Makes an object visible that block `sequence` of the journal records, replacing one with the same key.
@@ -453,20 +461,20 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.stalled_until = Time::NEVER;
         for stalled in std::mem::take(&mut self.stalled) {
             if stalled.deadline <= now {
-                self.refuse(stalled.tag, stalled.work, &Failure::Deadline);
+                self.refuse(stalled.work, &Failure::Deadline);
             } else {
                 self.wait_in_line(stalled);
             }
         }
     }
 
-    fn wait_in_line(&mut self, stalled: Stalled) {
+    fn wait_in_line(&mut self, stalled: Stalled<R>) {
         self.stalled_until = self.stalled_until.min(stalled.deadline);
         self.stalled.push_back(stalled);
     }
 
     /// Begins work, or queues it behind other waiting work.
-    pub(super) fn enter(&mut self, now: Time, stalled: Stalled) {
+    pub(super) fn enter(&mut self, now: Time, stalled: Stalled<R>) {
         if !self.stalled.is_empty() {
             return self.wait_in_line(stalled);
         }
@@ -476,38 +484,38 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Begins work. Returns it if it has to wait.
-    fn begin(&mut self, now: Time, stalled: Stalled) -> Option<Stalled> {
-        let Stalled { tag, deadline, work } = stalled;
+    fn begin(&mut self, now: Time, stalled: Stalled<R>) -> Option<Stalled<R>> {
+        let Stalled { deadline, work } = stalled;
         if deadline <= now {
-            self.refuse(tag, work, &Failure::Deadline);
+            self.refuse(work, &Failure::Deadline);
             return None;
         }
         let begun = match work {
-            Work::Put(puts) => self.begin_puts(now, tag, deadline, puts),
-            Work::Reserve(items) => self.begin_reserves(now, tag, items),
-            Work::Seal(sealing) => self.begin_seal(now, tag, sealing),
-            Work::Delete(key) => self.begin_delete(now, tag, key),
+            Work::Put(puts) => self.begin_puts(now, deadline, puts),
+            Work::Reserve(items) => self.begin_reserves(now, items),
+            Work::Seal(sealing) => self.begin_seal(now, sealing),
+            Work::Delete(deleting) => self.begin_delete(now, deleting),
         };
         match begun {
             Begun::Yes => None,
-            Begun::Later(work) => Some(Stalled { tag, deadline, work }),
+            Begun::Later(work) => Some(Stalled { deadline, work }),
         }
     }
 
-    /// Answers every item of work that will not begin.
-    pub(super) fn refuse(&mut self, tag: u64, work: Work, failure: &Failure) {
+    /// Answers work that will not begin.
+    pub(super) fn refuse(&mut self, work: Work<R>, failure: &Failure) {
         match work {
             Work::Put(puts) => {
-                puts.into_iter().for_each(|put| self.fail_put(tag, put, failure.clone()));
+                puts.into_iter().for_each(|put| self.fail_put(put, failure.clone()));
             }
             Work::Reserve(items) => {
-                for Reserving { number, object, .. } in items {
+                for Reserving { reply, object, .. } in items {
                     self.tenants.credit(object.tenant, self.spaces.units_of(&object));
-                    self.answer(tag, number, Err(failure.clone()), AnyBuffer::None);
+                    self.answer(reply, Err(failure.clone()), AnyBuffer::None);
                 }
             }
-            Work::Seal(Sealing { .. }) | Work::Delete(_) => {
-                self.answer(tag, 0, Err(failure.clone()), AnyBuffer::None);
+            Work::Seal(Sealing { reply, .. }) | Work::Delete(Deleting { reply, .. }) => {
+                self.answer(reply, Err(failure.clone()), AnyBuffer::None);
             }
         }
     }

@@ -1,7 +1,6 @@
 //! The requests to a shard, and its answers.
 //!
-//! A request owns its memory until it is done. Each item is answered once by a [`Done`], which returns the memory.
-//! Memory is whole units: an object of 5000 bytes takes a buffer of 8192. Bytes behind an object's end are zeroed
+//! A request owns its memory until it is done. It is answered once by a [`Done`], which returns the memory. Memory is whole units: an object of 5000 bytes takes a buffer of 8192. Bytes behind an object's end are zeroed
 //! before they are written.
 
 use std::fmt;
@@ -11,42 +10,86 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use crate::error::{Decline, Failure};
-use crate::model::key::Key;
+use crate::model::key::{Key, KeyHasher};
 use crate::model::object::{LayoutId, TenantId};
 
-/// A request.
+/// A request about one object. Requests that are submitted together are planned together, so that neighbours on a
+/// device share commands and objects put one after another are placed next to each other where there is room.
 #[derive(Debug)]
-pub struct Request {
-    /// Chosen by the caller; returned with each answer.
-    pub tag: u64,
-    /// Items that have not begun by then fail with [`Failure::Deadline`]. [`Time::NEVER`] for no deadline.
+pub struct Request<R = u64> {
+    /// Comes back with the answer: a number, or the destination of the answer.
+    pub reply: R,
+    /// If it has not begun by then, it fails with [`Failure::Deadline`]. [`Time::NEVER`] for no deadline. Requests that
+    /// are planned together begin together, by the deadline of the first.
     pub deadline: Time,
     /// What to do.
     pub action: Action,
 }
 
-/// The action of a request. Lists are answered item by item; their commands are planned together, so that neighbours
-/// on a device share one.
+/// The action of a request.
 #[derive(Debug)]
 pub enum Action {
     /// Stores an object.
     Put(PutItem),
-    /// Stores several, one after another on the device where there is room.
-    PutMany(Vec<PutItem>),
     /// Reads an object or a part of it.
     Get(GetItem),
-    /// Reads several.
-    GetMany(Vec<GetItem>),
-    /// Makes room for objects that are written in parts.
-    Reserve(Vec<ReserveItem>),
-    /// Writes parts of reserved objects.
-    Fill(Vec<FillItem>),
+    /// Makes room for an object that is written in parts.
+    Reserve(ReserveItem),
+    /// Writes a part of a reserved object.
+    Fill(FillItem),
     /// Turns what a writer wrote into an object. Every part must have been filled.
     Seal(WriterId),
     /// Removes an object.
     Delete(Key),
     /// Completes when everything acknowledged before survives a power cut.
     Commit,
+}
+
+impl Action {
+    /// Returns the key of its object, unless it is that of a writer.
+    pub(crate) fn key(&self) -> Option<&Key> {
+        match self {
+            Action::Put(PutItem { key, .. })
+            | Action::Get(GetItem { key, .. })
+            | Action::Reserve(ReserveItem { key, .. })
+            | Action::Delete(key) => Some(key),
+            Action::Fill(_) | Action::Seal(_) | Action::Commit => None,
+        }
+    }
+
+    /// Takes out its memory.
+    pub(crate) fn into_memory(self) -> AnyBuffer {
+        match self {
+            Action::Put(PutItem { data: memory, .. })
+            | Action::Get(GetItem { into: memory, .. })
+            | Action::Fill(FillItem { data: memory, .. }) => memory,
+            _ => AnyBuffer::None,
+        }
+    }
+}
+
+/// A request with the hash of its key, which is computed once. The hash is 0 without a key.
+#[derive(Debug)]
+pub(crate) struct Hashed<R> {
+    pub(crate) hash: u64,
+    pub(crate) request: Request<R>,
+}
+
+impl<R> Hashed<R> {
+    pub(crate) fn new(hasher: KeyHasher, request: Request<R>) -> Hashed<R> {
+        let hash = request.action.key().map_or(0, |key| hasher.hash(key.as_bytes()));
+        Hashed { hash, request }
+    }
+}
+
+/// The object of a get, once it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The index of its device among the targets.
+    pub(crate) device: u8,
+    /// Its length in bytes; with its padding if it is a KV block.
+    pub(crate) bytes: u64,
+    pub(crate) is_block: bool,
 }
 
 /// An object to store.
@@ -125,20 +168,18 @@ pub struct FillItem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterId(pub u64);
 
-/// The answer to an item of a request.
+/// The answer to a request.
 #[derive(Debug)]
-pub struct Done {
-    /// The request's tag.
-    pub tag: u64,
-    /// The item's position in the request's list; 0 without a list.
-    pub item: u32,
+pub struct Done<R = u64> {
+    /// What the request carried.
+    pub reply: R,
     /// The result.
     pub result: Result<Outcome, Failure>,
-    /// The item's memory.
+    /// The request's memory.
     pub memory: AnyBuffer,
 }
 
-/// The successful result of an item.
+/// The successful result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The object is stored, as durably as the store promises.

@@ -5,9 +5,8 @@ use adit_driver::paths::{CommandQueue, Operation};
 use adit_driver::spec::{Status, StatusCodeType};
 use adit_driver::transfer::Direction;
 use adit_driver::{CommandError, Time};
-use smallvec::SmallVec;
 
-use super::batch::{Item, Job, Trouble};
+use super::batch::{Item, Items, Job, Trouble};
 use super::request::Done;
 use super::{Shard, Turn};
 use crate::error::Failure;
@@ -26,9 +25,9 @@ fn is_of_medium(error: &CommandError) -> bool {
 const DISCARD_UNITS_MIN: u64 = 256;
 const DISCARD_UNITS_MAX: u64 = 1 << 18;
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Does the pending work without waiting, and passes each answer to `done`.
-    pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> Turn {
+    pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done<R>)) -> Turn {
         let mut moved = self.take_finished(now);
         if moved == 0 && now < self.rests_until && !self.lanes.iter().any(Lane::has_news) {
             return Turn { moved, in_flight: self.in_flight(), next: self.rests_until };
@@ -171,13 +170,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     pub(super) fn launch(
         &mut self,
         now: Time,
-        tag: u64,
         deadline: Time,
         direction: Direction,
-        items: SmallVec<[Item; 1]>,
+        items: Items<R>,
     ) {
         let (number, batch) = self.batches.open();
-        (batch.tag, batch.direction, batch.items) = (tag, direction, items);
+        (batch.direction, batch.items) = (direction, items);
         batch.plan.remake(&mut self.parts, &self.limits);
         self.parts.clear();
         batch.begin();
@@ -212,20 +210,18 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         trouble: Option<Trouble>,
     ) {
         let batch = self.batches.get(number);
-        let (tag, direction) = (batch.tag, batch.direction);
-        if direction == Direction::Write {
+        if batch.direction == Direction::Write {
             let device = batch.plan.runs()[command as usize].place.device;
             self.lanes[usize::from(device)].is_dirty = true;
         }
         let mut complete = std::mem::take(&mut self.complete);
         batch.unload(command, memory, trouble.as_ref(), &mut complete);
         for index in complete.drain(..) {
-            let mut item = self.batches.get(number).finish(index);
-            match std::mem::replace(&mut item.job, Job::Over) {
-                Job::Put(new) => self.finish_put(now, tag, item, new),
-                Job::Get(reading) => self.finish_get(now, tag, item, reading),
-                Job::Fill(filling) => self.finish_fill(tag, item, &filling),
-                Job::Over => unreachable!("an item is complete once"),
+            let Item { reply, job, memory, failure, .. } = self.batches.get(number).finish(index);
+            match job {
+                Job::Put(new) => self.finish_put(now, reply, new, memory, failure),
+                Job::Get(reading) => self.finish_get(now, reply, reading, memory, failure),
+                Job::Fill(filling) => self.finish_fill(reply, &filling, memory, failure),
             }
         }
         self.complete = complete;

@@ -1,18 +1,20 @@
 //! Objects written in parts: room is reserved first, parts come in any order, and the object is invisible until it is
 //! sealed.
 
+use std::iter::Peekable;
+
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
 use adit_driver::transfer::Direction;
 use smallvec::SmallVec;
 
-use super::batch::{Filling, Item, Job, NewObject, Sums};
-use super::log::Answer;
-use super::memory::Memory;
-use super::parts::extract;
+use super::batch::{Filling, Item, Items, Job, NewObject, Sums, Trouble};
+use super::parts::{Memory, extract};
 use super::put::{Begun, Share, Wanted};
-use super::request::{FillItem, Outcome, Part, ReserveItem, WriterId};
+use super::request::{
+    Action, Done, FillItem, Hashed, Outcome, Part, Request, ReserveItem, WriterId,
+};
 use super::{Shard, Stalled, Work};
 use crate::catalog::index::Index;
 use crate::error::Failure;
@@ -35,76 +37,93 @@ pub(super) struct Writer {
 
 /// A reservation that passed its checks.
 #[derive(Debug)]
-pub(super) struct Reserving {
-    pub(super) number: u32,
-    pub(super) key: Key,
+pub(super) struct Reserving<R> {
+    pub(super) reply: R,
+    key: Key,
+    hash: u64,
     pub(super) object: Object,
     expires_s: Option<u64>,
     after: Option<Key>,
 }
 
 #[derive(Debug)]
-pub(super) struct Sealing {
+pub(super) struct Sealing<R> {
+    pub(super) reply: R,
     pub(super) writer: WriterId,
 }
 
-impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Checks reservations, answers invalid ones and queues the rest.
-    pub(super) fn reserve(&mut self, now: Time, tag: u64, deadline: Time, items: Vec<ReserveItem>) {
-        let mut checked = Vec::with_capacity(items.len());
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
+    /// Checks the reservations that come next, answers invalid ones and queues the rest.
+    pub(super) fn reserve(
+        &mut self,
+        now: Time,
+        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
+    ) {
+        let mut checked = SmallVec::<[Reserving<R>; 1]>::new();
         let (mut share, most) = (Share::default(), self.share_max());
-        for (number, item) in (0u32..).zip(items) {
+        let mut begin_by = Time::NEVER;
+        while let Some(Hashed {
+            hash,
+            request: Request { reply, deadline, action: Action::Reserve(item) },
+        }) = requests.next_if(|next| matches!(next.request.action, Action::Reserve(_)))
+        {
             let ReserveItem { key, bytes, options } = item;
-            match self.check_put(now, &key, bytes, &options, None) {
+            match self.check_put(now, (&key, hash), bytes, &options, None) {
                 Ok((object, _)) => {
                     let expires_s = self.expires_s(now, &options);
                     if !share.add(self.spaces.units_of(&object), 0, &most) {
                         let work = Work::Reserve(std::mem::take(&mut checked));
-                        self.enter(now, Stalled { tag, deadline, work });
+                        self.enter(now, Stalled { deadline: begin_by, work });
                     }
-                    checked.push(Reserving {
-                        number,
-                        key,
-                        object,
-                        expires_s,
-                        after: options.after,
-                    });
+                    if checked.is_empty() {
+                        begin_by = deadline;
+                    }
+                    let after = options.after;
+                    checked.push(Reserving { reply, key, hash, object, expires_s, after });
                 }
-                Err(refusal) => self.answer(tag, number, refusal, AnyBuffer::None),
+                Err(refusal) => self.answer(reply, refusal, AnyBuffer::None),
             }
         }
         if !checked.is_empty() {
-            self.enter(now, Stalled { tag, deadline, work: Work::Reserve(checked) });
+            self.enter(now, Stalled { deadline: begin_by, work: Work::Reserve(checked) });
         }
     }
 
     /// Turns reservations into writers, all of them or none yet.
-    pub(super) fn begin_reserves(&mut self, now: Time, tag: u64, items: Vec<Reserving>) -> Begun {
+    pub(super) fn begin_reserves(
+        &mut self,
+        now: Time,
+        items: SmallVec<[Reserving<R>; 1]>,
+    ) -> Begun<R> {
         let wanted: SmallVec<[Wanted<'_>; 1]> =
             items.iter().map(|item| (item.object, u64::MAX, item.after.as_ref())).collect();
         let rooms = self.rooms(now, &wanted, &|_| items.len(), 0);
         drop(wanted);
         match rooms {
             Ok(None) => return Begun::Later(Work::Reserve(items)),
-            Err(failure) => self.refuse(tag, Work::Reserve(items), &failure),
+            Err(failure) => self.refuse(Work::Reserve(items), &failure),
             Ok(Some(rooms)) => {
                 for (item, room) in items.into_iter().zip(rooms) {
                     let object = Object { place: room.place, ..item.object };
                     let id = self.add_writer(&item, object, room.slab_base);
-                    self.answer(tag, item.number, Ok(Outcome::Reserved(id)), AnyBuffer::None);
+                    self.answer(item.reply, Ok(Outcome::Reserved(id)), AnyBuffer::None);
                 }
             }
         }
         Begun::Yes
     }
 
-    fn add_writer(&mut self, item: &Reserving, object: Object, slab_base: Option<u64>) -> WriterId {
+    fn add_writer(
+        &mut self,
+        item: &Reserving<R>,
+        object: Object,
+        slab_base: Option<u64>,
+    ) -> WriterId {
         let mut parts = Vec::new();
         let all = extract(&self.spaces, &object, &Part::All, 0, &mut parts);
         let count = all.expect("an object has all of its parts").pieces.count as usize;
-        let Reserving { key, expires_s, .. } = item;
-        let (hash, checksums) = (self.index.hash(key.as_bytes()), Sums::from_elem(0, count));
-        let (key, expires_s) = (key.clone(), *expires_s);
+        let Reserving { hash, expires_s, .. } = *item;
+        let (key, checksums) = (item.key.clone(), Sums::from_elem(0, count));
         let new = NewObject { key, hash, object, slab_base, expires_s, checksums };
         let new = self.news.fill(new);
         let (filled, claimed) = (vec![false; count], vec![false; count]);
@@ -114,19 +133,32 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         id
     }
 
-    /// Writes parts, neighbours with shared commands.
-    pub(super) fn fill(&mut self, now: Time, tag: u64, deadline: Time, asked: Vec<FillItem>) {
-        let mut items = SmallVec::<[Item; 1]>::new();
-        for (number, item) in (0u32..).zip(asked) {
+    /// Writes the parts of the fills that come next, neighbours with shared commands.
+    pub(super) fn fill(
+        &mut self,
+        now: Time,
+        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
+    ) {
+        let (mut items, mut begin_by) = (Items::new(), Time::NEVER);
+        while let Some(Hashed {
+            request: Request { reply, deadline, action: Action::Fill(item) },
+            ..
+        }) = requests.next_if(|next| matches!(next.request.action, Action::Fill(_)))
+        {
             let FillItem { writer, part, data } = item;
             let mut memory = Memory::of(data);
             match self.claim(writer, &part, &mut memory, items.len() as u32) {
-                Ok(filling) => items.push(Item::new(number, Job::Fill(filling), memory)),
-                Err(failure) => self.answer(tag, number, Err(failure), memory.into_any()),
+                Ok(filling) => {
+                    if items.is_empty() {
+                        begin_by = deadline;
+                    }
+                    items.push(Some(Item::new(reply, Job::Fill(filling), memory)));
+                }
+                Err(failure) => self.answer(reply, Err(failure), memory.into_any()),
             }
         }
         if !items.is_empty() {
-            self.launch(now, tag, deadline, Direction::Write, items);
+            self.launch(now, begin_by, Direction::Write, items);
         }
     }
 
@@ -171,28 +203,32 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Handles the end of a part's writes.
-    pub(super) fn finish_fill(&mut self, tag: u64, mut item: Item, filling: &Filling) {
-        let memory = std::mem::take(&mut item.memory).into_any();
+    pub(super) fn finish_fill(
+        &mut self,
+        reply: R,
+        filling: &Filling,
+        memory: Memory,
+        trouble: Option<Trouble>,
+    ) {
         let writer = self.writers.get_mut(&filling.writer).expect("a writer waits for its parts");
         writer.in_flight -= 1;
         let first = filling.extract.first_checksum as usize;
         let run = first..first + filling.checksums.len();
-        let is_written = item.failure.is_none();
+        let is_written = trouble.is_none();
         writer.filled[run.clone()].fill(is_written);
         writer.claimed[run.clone()].fill(is_written);
         writer.new.checksums[run].copy_from_slice(&filling.checksums);
         if writer.is_abandoned && writer.in_flight == 0 {
             self.drop_writer(filling.writer);
         }
-        let result =
-            item.failure.map_or(Ok(Outcome::Filled), |trouble| Err(trouble.into_failure()));
-        self.answer(tag, item.number, result, memory);
+        let result = trouble.map_or(Ok(Outcome::Filled), |trouble| Err(trouble.into_failure()));
+        self.answer(reply, result, memory.into_any());
     }
 
     /// Turns what a writer wrote into an object.
-    pub(super) fn begin_seal(&mut self, now: Time, tag: u64, sealing: Sealing) -> Begun {
+    pub(super) fn begin_seal(&mut self, now: Time, sealing: Sealing<R>) -> Begun<R> {
         match self.check_seal(sealing.writer) {
-            Err(failure) => self.answer(tag, 0, Err(failure), AnyBuffer::None),
+            Err(failure) => self.answer(sealing.reply, Err(failure), AnyBuffer::None),
             Ok(record_bytes) if !self.log.has_room(record_bytes) => {
                 self.want_journal();
                 return Begun::Later(Work::Seal(sealing));
@@ -207,22 +243,22 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 let made = self.make_entries(now, &fresh, record_bytes);
                 self.log.unreserve(record_bytes);
                 match made {
-                    Err(failure) => self.answer(tag, 0, Err(failure), AnyBuffer::None),
+                    Err(failure) => self.answer(sealing.reply, Err(failure), AnyBuffer::None),
                     Ok(false) => return Begun::Later(Work::Seal(sealing)),
-                    Ok(true) => self.seal_now(now, tag, sealing.writer),
+                    Ok(true) => self.seal_now(now, sealing),
                 }
             }
         }
         Begun::Yes
     }
 
-    fn seal_now(&mut self, now: Time, tag: u64, id: WriterId) {
-        let writer = self.writers.remove(&id).expect("it was checked");
+    fn seal_now(&mut self, now: Time, Sealing { reply, writer }: Sealing<R>) {
+        let writer = self.writers.remove(&writer).expect("it was checked");
         let (result, memory) = (Ok(Outcome::Stored), AnyBuffer::None);
         self.stats.puts += 1;
         self.coming.add(&writer.new);
         self.log.reserve(writer.new.record_bytes());
-        self.record(now, writer.new, Answer { tag, item: 0, result, memory });
+        self.record(now, writer.new, Done { reply, result, memory });
     }
 
     /// Checks that everything was filled, and returns the length of the object's record.

@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_driver::Time;
+use adit_driver::{Device, Time};
+use smallvec::smallvec;
 
-use super::devices::{DeviceShard, Devices};
-use super::job::{Ask, Item, Job, Work};
+use super::devices::Devices;
 use super::mailbox::{Full, Mailbox};
 use super::open::OpenOptions;
 use super::payload::{Form, Payload};
 use super::pending::{Answer, Pending, Reply, Unfinished, pair};
 use super::pool::{Pool, PoolBuffer, Pools};
+use super::request::{Ask, Job, Requests, ThreadShard, Waiter, Work};
 use super::wait;
 use crate::error::{Error, Result};
 use crate::media::format::Set;
-use crate::model::key::Key;
-use crate::shard::Failure;
+use crate::model::key::{Key, KeyHasher};
+use crate::shard::{Action, Failure, Hashed, Request};
 use adit_driver::memory::AnyBuffer;
 
 /// The shared part of a [`super::Store`].
@@ -25,7 +26,12 @@ pub(super) struct Core {
     /// One per thread; shard n belongs to thread n modulo their number.
     pub(super) mailboxes: Vec<Arc<Mailbox<Job>>>,
     pub(super) set: Set,
+    /// Routes keys among `shards`.
+    pub(super) hasher: KeyHasher,
+    pub(super) shards: u16,
     pub(super) devices: Devices,
+    /// The device whose clock all shards use.
+    pub(super) clock: Device,
     pub(super) pools: Arc<Pools>,
     /// Options for new lanes.
     pub(super) options: OpenOptions,
@@ -46,7 +52,7 @@ pub(super) struct Registered {
 impl Core {
     /// Returns the time, on the store's clock, by which a call made now must have begun.
     pub(super) fn deadline(&self) -> Time {
-        self.devices.now() + self.timeout
+        self.clock.now() + self.timeout
     }
 
     pub(super) fn pair<T>(&self) -> (Reply<T>, Pending<T>) {
@@ -64,24 +70,29 @@ impl Core {
         &self.mailboxes[usize::from(shard) % self.mailboxes.len()]
     }
 
-    fn job(&self, shard: u16, work: Work) -> Job {
-        Job { shard, deadline: self.deadline(), work }
-    }
-
     /// Returns how long a call that begins now may wait for room.
     pub(super) fn until(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    /// Sends work to a shard, waiting for room. Work that cannot be sent is answered with the failure.
-    pub(super) fn send(&self, shard: u16, work: Work) {
-        self.send_by(self.until(), shard, work);
+    /// Sends a request to the shard of its key, waiting for room. One that cannot be sent is answered with the failure.
+    pub(super) fn send(&self, request: Hashed<Waiter>) {
+        let shard = self.shard(request.hash);
+        self.send_work(|| self.until(), Job { shard, work: Work::Requests(smallvec![request]) });
     }
 
-    /// Like [`Core::send`], but waits until `until`.
-    pub(super) fn send_by(&self, until: Instant, shard: u16, work: Work) {
-        let is_fetch = work.is_fetch();
-        let sent = self.mailbox(shard).send_by(until, self.job(shard, work), is_fetch);
+    /// Like [`Core::send`], to a given shard and waiting until `until`.
+    pub(super) fn send_by(&self, until: Instant, shard: u16, request: Hashed<Waiter>) {
+        self.send_work(|| until, Job { shard, work: Work::Requests(smallvec![request]) });
+    }
+
+    /// Sends a job; if the mailbox is full, waits for room until `until`.
+    fn send_work(&self, until: impl FnOnce() -> Instant, job: Job) {
+        let (is_fetch, mailbox) = (job.work.is_fetch(), self.mailbox(job.shard));
+        let sent = match mailbox.send(job, is_fetch) {
+            Err((job, Full::Busy)) => mailbox.send_by(until(), job, is_fetch),
+            other => other,
+        };
         if let Err((job, why)) = sent {
             let failure = match why {
                 Full::Busy => Failure::Deadline,
@@ -92,25 +103,32 @@ impl Core {
     }
 
     /// Returns an empty list for each shard.
-    pub(super) fn lists(&self) -> Vec<Vec<Item>> {
-        (0..self.set.shards()).map(|_| Vec::new()).collect()
+    pub(super) fn lists(&self) -> Vec<Requests> {
+        (0..self.set.shards()).map(|_| Requests::new()).collect()
+    }
+
+    /// Adds a request to the list of its key's shard.
+    pub(super) fn add(&self, lists: &mut [Requests], request: Hashed<Waiter>) {
+        lists[usize::from(self.shard(request.hash))].push(request);
     }
 
     /// Sends each shard its list and empties the lists.
-    pub(super) fn send_lists(&self, until: Instant, lists: &mut [Vec<Item>]) {
+    pub(super) fn send_lists(&self, until: Instant, lists: &mut [Requests]) {
         for (list, shard) in lists.iter_mut().zip(0..).filter(|(list, _)| !list.is_empty()) {
-            self.send_by(until, shard, Work::Many(std::mem::take(list)));
+            self.send_work(|| until, Job { shard, work: Work::Requests(std::mem::take(list)) });
         }
     }
 
-    /// Sends work to a shard if there is room.
+    /// Sends a request to the shard of its key if there is room.
     ///
     /// # Errors
-    /// The work, with the reason for the refusal.
+    /// The request, with the reason for the refusal.
     #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
-    pub(super) fn try_send(&self, shard: u16, work: Work) -> Result<(), (Work, Full)> {
+    pub(super) fn try_send(&self, request: Hashed<Waiter>) -> Result<(), (Work, Full)> {
+        let shard = self.shard(request.hash);
+        let work = Work::Requests(smallvec![request]);
         let is_fetch = work.is_fetch();
-        let sent = self.mailbox(shard).send(self.job(shard, work), is_fetch);
+        let sent = self.mailbox(shard).send(Job { shard, work }, is_fetch);
         sent.map_err(|(job, why)| (job.work, why))
     }
 
@@ -118,16 +136,46 @@ impl Core {
     pub(super) fn ask<T: Send + 'static>(
         &self,
         shard: u16,
-        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T> + Send + 'static,
+        ask: impl FnOnce(&mut ThreadShard, Time) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let (reply, pending) = self.pair();
-        self.send(shard, Work::Ask(asking(ask, |answer| reply.send(answer))));
+        self.ask_by(self.until(), shard, asking(ask, |answer| reply.send(answer)));
         pending
+    }
+
+    /// Like [`Core::ask`], but waits until `until` and leaves the answer to `ask`.
+    pub(super) fn ask_by(&self, until: Instant, shard: u16, ask: Ask) {
+        self.send_work(|| until, Job { shard, work: Work::Ask(self.deadline(), ask) });
+    }
+
+    /// Runs `end` on a shard's thread, unless the store has stopped.
+    pub(super) fn end(&self, shard: u16, end: impl FnOnce(&mut ThreadShard) + Send + 'static) {
+        let ask: Ask = Box::new(|there| {
+            if let Ok((shard, _)) = there {
+                end(shard);
+            }
+        });
+        self.mailbox(shard).send_ending(Job { shard, work: Work::Ask(Time::NEVER, ask) });
+    }
+
+    /// Returns the hash of a key.
+    pub(super) fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash(key.as_bytes())
+    }
+
+    /// Returns the shard that owns the key with this hash.
+    pub(super) fn shard(&self, hash: u64) -> u16 {
+        KeyHasher::shard(hash, self.shards)
     }
 
     /// Returns the shard that owns a key.
     pub(super) fn route(&self, key: &Key) -> u16 {
-        self.set.route(key)
+        self.shard(self.hash(key))
+    }
+
+    /// Makes a request to be sent now, given the hash of its key (0 without one).
+    pub(super) fn request(&self, hash: u64, action: Action, reply: Waiter) -> Hashed<Waiter> {
+        Hashed { hash, request: Request { reply, deadline: self.deadline(), action } }
     }
 
     /// Returns registered memory with the data of `payload`, if there is room now: memory for `device`, or for any
@@ -199,7 +247,7 @@ impl Core {
     pub(super) fn register_for(
         &self,
         until: Instant,
-        lists: &mut [Vec<Item>],
+        lists: &mut [Requests],
         data: Payload<'_>,
         device: Option<u8>,
     ) -> Result<Registered> {
@@ -251,10 +299,10 @@ impl Registered {
 /// Wraps `ask` for a shard's thread and passes its answer to `hear`, which also receives the failure if the call was
 /// never made.
 pub(super) fn asking<T, E: Into<Error>>(
-    ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T, E> + Send + 'static,
+    ask: impl FnOnce(&mut ThreadShard, Time) -> Result<T, E> + Send + 'static,
     hear: impl FnOnce(Answer<T>) + Send + 'static,
 ) -> Ask {
-    Box::new(move |there: Result<(&mut DeviceShard, Time), Failure>| {
+    Box::new(move |there: Result<(&mut ThreadShard, Time), Failure>| {
         hear(match there {
             Ok((shard, now)) => ask(shard, now).map_err(Unfinished::new),
             Err(failure) => Err(Unfinished::new(failure)),

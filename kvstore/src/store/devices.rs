@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::media::format::{self, Set};
 use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Shard};
 
-pub(super) type DeviceShard = Shard<DeviceQueue<Load>>;
+/// A shard of the store; `R` is what its requests carry.
+pub(super) type DeviceShard<R> = Shard<DeviceQueue<Load>, R>;
 pub(super) type DeviceLane = Lane<DeviceQueue<Load>>;
 
 /// Minimum bytes of data memory, so that a 1 MiB object fits.
@@ -162,13 +163,6 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Returns a random key for the index's hash.
-pub(super) fn hash_key() -> Result<[u64; 2]> {
-    let bytes: [u8; 16] = random()?;
-    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    Ok([word(0), word(8)])
-}
-
 /// Returns the Unix time in seconds at the origin of the clock that reads `now`.
 pub(super) fn wall_s_at_zero(now: Time) -> u64 {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -178,11 +172,6 @@ pub(super) fn wall_s_at_zero(now: Time) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn two_keys_of_a_hash_differ() {
-        assert_ne!(hash_key().expect("random"), hash_key().expect("random"));
-    }
 
     #[test]
     fn the_wall_clock_stood_earlier_when_this_one_stood_at_zero() {

@@ -8,32 +8,30 @@ use std::time::{Duration, Instant};
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Device, Time};
 
-use super::batch::Batch;
+use super::batch::{self, Batch, Together};
 use super::core::{Core, Registered, asking};
-use super::devices::{self, DeviceShard};
+use super::devices;
 use super::gather::Gather;
-use super::info::ObjectInfo;
-use super::job::{CommitReply, Fetch, Item, PutReply, Work, WriterReply};
 use super::lease::Lease;
 use super::local::Local;
 use super::mailbox::Full;
-use super::names::{DefinedLayout, Tenant};
 use super::open::{FormatStore, OpenOptions};
-use super::payload::{Payload, PutWith, RefuseReason, Refused};
+use super::payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
 use super::pending::Pending;
-use super::plans::{self, Transfers};
+use super::plans::{ShardTransfers, Transfers};
 use super::pool::PoolBuffer;
-use super::route;
+use super::request::{Fetch, ThreadShard, Waiter, Work};
+use super::route::{self, Share};
 use super::threads::{self, Threads};
-use super::together::{Share, Together};
-use super::value::{Put, Read, Value};
+use super::value::{ObjectInfo, Put, Read, Value};
 use super::writer::Writer;
 use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
 use crate::shard::{
-    Failure, GetItem, LeaseId, Part, PutItem, PutOptions, Recovery, ReserveItem, Stats,
+    Action, Failure, GetItem, Hashed, LeaseId, Part, PutItem, PutOptions, Recovery, Request,
+    ReserveItem, Stats,
 };
 
 /// A handle to a store, usable from any thread. Clones refer to the same store. Dropping the last one closes the
@@ -93,9 +91,9 @@ impl Store {
             Ok(registered) => registered,
             Err(error) => return self.core.refused(error),
         };
-        let shard = self.core.route(&key);
-        let (item, pending) = self.put_item(shard, key, registered, with);
-        self.core.send_by(until, shard, Work::One(item));
+        let hash = self.core.hash(&key);
+        let (request, pending) = self.put_request(hash, key, registered, with);
+        self.core.send_by(until, self.core.shard(hash), request);
         pending
     }
 
@@ -111,7 +109,8 @@ impl Store {
         with: &PutWith,
     ) -> Result<Pending<Put>, Refused<'a>> {
         let data = data.into();
-        let mailbox = self.core.mailbox(self.core.route(&key));
+        let hash = self.core.hash(&key);
+        let mailbox = self.core.mailbox(self.core.shard(hash));
         // Check before copying. If another thread takes the room meanwhile, `try_send` below returns the memory.
         if mailbox.is_full() {
             return Err(Refused { key, data, why: RefuseReason::Busy });
@@ -123,9 +122,8 @@ impl Store {
                 return Err(Refused { key, data, why: RefuseReason::Never(why) });
             }
         };
-        let shard = self.core.route(&key);
-        let (item, pending) = self.put_item(shard, key, registered, with);
-        match self.core.try_send(shard, Work::One(item)) {
+        let (request, pending) = self.put_request(hash, key, registered, with);
+        match self.core.try_send(request) {
             Ok(()) => Ok(pending),
             Err((work, why)) => Err(refused_put(work, why)),
         }
@@ -153,9 +151,9 @@ impl Store {
                     continue;
                 }
             };
-            let shard = self.core.route(&key);
-            let (item, pending) = self.put_item(shard, key, registered, with);
-            lists[usize::from(shard)].push(item);
+            let hash = self.core.hash(&key);
+            let (request, pending) = self.put_request(hash, key, registered, with);
+            self.core.add(&mut lists, request);
             pendings.push(pending);
         }
         self.core.send_lists(until, &mut lists);
@@ -174,9 +172,8 @@ impl Store {
     }
 
     fn fetch(&self, key: Key, range: Option<Range<u64>>) -> Pending<Option<Value>> {
-        let shard = self.core.route(&key);
-        let (item, pending) = self.fetch_item(key, range, None);
-        self.core.send(shard, Work::One(item));
+        let (request, pending) = self.fetch_request(key, range, None);
+        self.core.send(request);
         pending
     }
 
@@ -185,9 +182,8 @@ impl Store {
     /// # Errors
     /// The reason for the refusal.
     pub fn try_get(&self, key: Key) -> Result<Pending<Option<Value>>, RefuseReason> {
-        let shard = self.core.route(&key);
-        let (item, pending) = self.fetch_item(key, None, None);
-        match self.core.try_send(shard, Work::One(item)) {
+        let (request, pending) = self.fetch_request(key, None, None);
+        match self.core.try_send(request) {
             Ok(()) => Ok(pending),
             Err((_, why)) => Err(why.into()),
         }
@@ -201,9 +197,9 @@ impl Store {
         let mut pendings = Vec::new();
         let together = Together::new(self.core.pools.count());
         for key in keys {
-            let shard = self.core.route(&key);
-            let (item, pending) = self.fetch_item(key, None, Some(Share::new(&together)));
-            lists[usize::from(shard)].push(item);
+            let share = Some(batch::Share::new(&together));
+            let (request, pending) = self.fetch_request(key, None, share);
+            self.core.add(&mut lists, request);
             pendings.push(pending);
         }
         self.core.send_lists(self.core.until(), &mut lists);
@@ -212,9 +208,8 @@ impl Store {
 
     /// Reads a part of an object into the caller's registered memory, which comes back with the answer.
     pub fn get_into(&self, key: Key, part: Part, into: AnyBuffer) -> Pending<Read> {
-        let shard = self.core.route(&key);
-        let (reply, pending) = self.core.pair();
-        self.core.send(shard, Work::One(Item::Get(GetItem { key, part, into }, reply)));
+        let (request, pending) = self.get_request(key, part, into);
+        self.core.send(request);
         pending
     }
 
@@ -226,9 +221,8 @@ impl Store {
         let mut lists = self.core.lists();
         let mut pendings = Vec::new();
         for (key, part, into) in items {
-            let (reply, pending) = self.core.pair();
-            let list = &mut lists[usize::from(self.core.route(&key))];
-            list.push(Item::Get(GetItem { key, part, into }, reply));
+            let (request, pending) = self.get_request(key, part, into);
+            self.core.add(&mut lists, request);
             pendings.push(pending);
         }
         self.core.send_lists(self.core.until(), &mut lists);
@@ -238,19 +232,18 @@ impl Store {
     /// Reserves room for an object of `bytes`, to be written in parts. Fails with [`Failure::Declined`] if admission
     /// or the write budget rejects it.
     pub fn reserve(&self, key: Key, bytes: u64, with: &PutWith) -> Pending<Writer> {
-        let shard = self.core.route(&key);
-        let (reply, pending) = self.core.pair();
-        let item = ReserveItem { key, bytes, options: options(shard, with) };
-        let to = WriterReply { reply, core: Arc::clone(&self.core), shard, bytes };
-        self.core.send(shard, Work::One(Item::Reserve(item, to)));
+        let hash = self.core.hash(&key);
+        let (request, pending) = self.reserve_request(hash, key, bytes, with);
+        self.core.send(request);
         pending
     }
 
     /// Removes an object; returns false if there is none.
     pub fn delete(&self, key: Key) -> Pending<bool> {
-        let shard = self.core.route(&key);
+        let hash = self.core.hash(&key);
         let (reply, pending) = self.core.pair();
-        self.core.send(shard, Work::One(Item::Delete(key, reply)));
+        let request = self.core.request(hash, Action::Delete(key), Waiter::Delete(reply));
+        self.core.send(request);
         pending
     }
 
@@ -263,8 +256,8 @@ impl Store {
         let until = self.core.until();
         for shard in 0..shards {
             let gather = Arc::clone(&gather);
-            let to = CommitReply(Box::new(move |answer| gather.add(shard, answer)));
-            self.core.send_by(until, shard, Work::One(Item::Commit(to)));
+            let waiter = Waiter::Commit(Box::new(move |answer| gather.add(shard, answer)));
+            self.core.send_by(until, shard, self.core.request(0, Action::Commit, waiter));
         }
         pending
     }
@@ -302,8 +295,7 @@ impl Store {
     /// Returns how many of `keys` exist before the first miss.
     pub fn lookup_prefix(&self, keys: &[Key]) -> Pending<usize> {
         let end = keys.len();
-        let shares = route::shares(keys, self.core.set.shards(), |key| self.core.route(key));
-        let asked: Vec<_> = (0u16..).zip(shares).filter(|(_, s)| !s.keys.is_empty()).collect();
+        let asked = route::deal(keys, self.core.set.shards(), |key| self.core.route(key));
         let (reply, pending) = self.core.pair();
         let gather = Gather::new(asked.len(), reply, move |misses: Vec<(u16, usize)>| {
             misses.into_iter().map(|(_, miss)| miss).min().unwrap_or(0)
@@ -311,7 +303,7 @@ impl Store {
         let until = self.core.until();
         for (number, share) in asked {
             self.gather(until, number, &gather, move |shard, now| {
-                Ok(share.first_miss(shard.lookup_prefix(now, &share.keys), end))
+                Ok(share.first_miss(shard.lookup_prefix(now, &share.items), end))
             });
         }
         pending
@@ -324,12 +316,12 @@ impl Store {
     pub fn lease(&self, keys: &[Key], time: Duration) -> Result<Lease> {
         let prefix = self.lookup_prefix(keys).wait()?;
         let keys = &keys[..prefix];
-        let shares = route::shares(keys, self.core.set.shards(), |key| self.core.route(key));
+        let shares = route::deal(keys, self.core.set.shards(), |key| self.core.route(key));
         let mut parts: Vec<(u16, LeaseId)> = Vec::new();
         let mut count = prefix;
-        for (number, share) in (0u16..).zip(shares).filter(|(_, share)| !share.keys.is_empty()) {
+        for (number, share) in shares {
             let leased = self.core.ask(number, move |shard, now| {
-                let (id, leased) = shard.lease(now, &share.keys, now + time)?;
+                let (id, leased) = shard.lease(now, &share.items, now + time)?;
                 Ok((id, share.first_miss(leased, prefix)))
             });
             match leased.wait() {
@@ -353,11 +345,11 @@ impl Store {
     /// # Errors
     /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] if too many objects are leased.
     pub fn plan(&self, asked: &[(Key, Part)], time: Duration) -> Result<Transfers<Lease>> {
-        let dealt = plans::deal(asked, self.core.set.shards(), |key| self.core.route(key));
-        let ask = |(number, share): (u16, plans::Share)| {
+        let dealt = route::deal(asked, self.core.set.shards(), |item| self.core.route(&item.0));
+        let ask = |(number, share): (u16, Share<(Key, Part)>)| {
             self.core.ask(number, move |shard, now| {
-                let planned = shard.plan(now, &share.asked, now + time)?;
-                Ok((number, share.planned(planned)))
+                let planned = shard.plan(now, &share.items, now + time)?;
+                Ok((number, ShardTransfers::new(share.positions, planned)))
             })
         };
         let asked: Vec<_> = dealt.into_iter().map(ask).collect();
@@ -528,40 +520,73 @@ impl Store {
         until: Instant,
         number: u16,
         gather: &Arc<Gather<P, T>>,
-        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<P, Failure> + Send + 'static,
+        ask: impl FnOnce(&mut ThreadShard, Time) -> Result<P, Failure> + Send + 'static,
     ) {
         let gather = Arc::clone(gather);
         let ask = asking(ask, move |answer| gather.add(number, answer));
-        self.core.send_by(until, number, Work::Ask(ask));
+        self.core.ask_by(until, number, ask);
     }
 
-    pub(super) fn put_item(
+    /// Makes the request of a put, given its key's hash.
+    pub(super) fn put_request(
         &self,
-        shard: u16,
+        hash: u64,
         key: Key,
         registered: Registered,
         with: &PutWith,
-    ) -> (Item, Pending<Put>) {
-        let Registered { memory, bytes, home } = registered;
+    ) -> (Hashed<Waiter>, Pending<Put>) {
+        let (shard, Registered { memory, bytes, home }) = (self.core.shard(hash), registered);
         let (reply, pending) = self.core.pair();
         let item = PutItem { key, bytes, data: memory, options: options(shard, with) };
-        (Item::Put(item, PutReply { reply, home }), pending)
+        let waiter = Waiter::Put { reply, home };
+        (self.core.request(hash, Action::Put(item), waiter), pending)
     }
 
-    fn fetch_item(
+    /// Makes the request of a reservation, given its key's hash.
+    pub(super) fn reserve_request(
+        &self,
+        hash: u64,
+        key: Key,
+        bytes: u64,
+        with: &PutWith,
+    ) -> (Hashed<Waiter>, Pending<Writer>) {
+        let shard = self.core.shard(hash);
+        let (reply, pending) = self.core.pair();
+        let item = ReserveItem { key, bytes, options: options(shard, with) };
+        let waiter = Waiter::Reserve { reply, core: Arc::clone(&self.core), shard, bytes };
+        (self.core.request(hash, Action::Reserve(item), waiter), pending)
+    }
+
+    /// Makes the request of a read into the caller's memory.
+    fn get_request(
+        &self,
+        key: Key,
+        part: Part,
+        into: AnyBuffer,
+    ) -> (Hashed<Waiter>, Pending<Read>) {
+        let hash = self.core.hash(&key);
+        let (reply, pending) = self.core.pair();
+        let action = Action::Get(GetItem { key, part, into });
+        (self.core.request(hash, action, Waiter::Get(reply)), pending)
+    }
+
+    /// Makes the request of a read into the store's memory, which it gets when the object is found.
+    fn fetch_request(
         &self,
         key: Key,
         range: Option<Range<u64>>,
-        share: Option<Share>,
-    ) -> (Item, Pending<Option<Value>>) {
+        share: Option<batch::Share>,
+    ) -> (Hashed<Waiter>, Pending<Option<Value>>) {
+        let hash = self.core.hash(&key);
         let (reply, pending) = self.core.pair();
-        let deadline = self.core.deadline();
-        (Item::Fetch(Fetch { key, range, reply, deadline, attempts: 0, share }), pending)
+        let action = Action::Get(GetItem { key, part: Part::All, into: AnyBuffer::None });
+        let waiter = Waiter::Fetch(Fetch::new(reply, range, share));
+        (self.core.request(hash, action, waiter), pending)
     }
 }
 
 /// Translates options into a shard's ids.
-pub(super) fn options(shard: u16, with: &PutWith) -> PutOptions {
+fn options(shard: u16, with: &PutWith) -> PutOptions {
     let tenant = with.tenant.as_ref().map(|tenant| tenant.in_shard(shard)).unwrap_or_default();
     let layout = with.layout.as_ref().map(|layout| layout.in_shard(shard)).unwrap_or_default();
     let ttl_s = with.ttl.map(|ttl| ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)));
@@ -570,9 +595,19 @@ pub(super) fn options(shard: u16, with: &PutWith) -> PutOptions {
 
 /// Restores a put that found the mailbox full to its original form.
 fn refused_put<'a>(work: Work, why: Full) -> Refused<'a> {
-    let Work::One(Item::Put(item, to)) = work else { unreachable!("a put was sent") };
-    let PutItem { key, bytes, data, .. } = item;
-    let data = match (data, to.home) {
+    let request = match work {
+        Work::Requests(mut requests) => requests.pop().map(|hashed| hashed.request),
+        Work::Ask(..) => None,
+    };
+    let Some(Request {
+        action: Action::Put(PutItem { key, bytes, data, .. }),
+        reply: Waiter::Put { home, .. },
+        ..
+    }) = request
+    else {
+        unreachable!("a put was sent")
+    };
+    let data = match (data, home) {
         (AnyBuffer::One(run), Some(home)) => PoolBuffer::of(run, bytes as usize, &home).into(),
         (memory, _) => Payload::lent(memory, bytes),
     };

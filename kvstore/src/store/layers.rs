@@ -11,18 +11,17 @@ use adit_driver::memory::AnyBuffer;
 
 use super::batch::Batch;
 use super::core::Core;
-use super::handle::{Store, options};
-use super::job::{Item, WriterReply};
-use super::names::DefinedLayout;
-use super::payload::{Form, Payload, PutWith};
+use super::handle::Store;
+use super::payload::{DefinedLayout, Form, Payload, PutWith};
 use super::pending::{Answer, Pending, Unfinished};
 use super::pool::PoolBuffer;
+use super::request::Requests;
 use super::value::{Put, Read};
 use super::writer::Writer;
 use crate::error::{Error, Result};
 use crate::model::key::Key;
 use crate::model::place::UNIT_BYTES;
-use crate::shard::{Outcome, Part, ReserveItem};
+use crate::shard::{Outcome, Part};
 
 impl Store {
     /// Stores the KV blocks of one sequence, in order. Within each shard they are placed one after another, the first
@@ -46,11 +45,12 @@ impl Store {
                         continue;
                     }
                 };
-            let shard = self.core.route(&key);
+            let hash = self.core.hash(&key);
+            let shard = self.core.shard(hash);
             let list = &mut lists[usize::from(shard)];
             let with = sequence.next(shard, &key, list.is_empty());
-            let (item, pending) = self.put_item(shard, key, registered, &with);
-            list.push(item);
+            let (request, pending) = self.put_request(hash, key, registered, &with);
+            list.push(request);
             pendings.push(pending);
         }
         self.core.send_lists(self.core.until(), &mut lists);
@@ -118,12 +118,12 @@ impl Store {
         let mut pendings = Vec::new();
         let bytes = layout.layout().block_units() * UNIT_BYTES;
         for key in keys {
-            let shard = self.core.route(&key);
+            let hash = self.core.hash(&key);
+            let shard = self.core.shard(hash);
             let list = &mut lists[usize::from(shard)];
-            let options = options(shard, &sequence.next(shard, &key, list.is_empty()));
-            let (reply, pending) = self.core.pair();
-            let to = WriterReply { reply, core: Arc::clone(&self.core), shard, bytes };
-            list.push(Item::Reserve(ReserveItem { key, bytes, options }, to));
+            let with = sequence.next(shard, &key, list.is_empty());
+            let (request, pending) = self.reserve_request(hash, key, bytes, &with);
+            list.push(request);
             pendings.push(pending);
         }
         self.core.send_lists(self.core.until(), &mut lists);
@@ -219,7 +219,7 @@ impl BlocksWriter {
     /// Adds a part to the list of its shard.
     fn fill(
         &self,
-        lists: &mut [Vec<Item>],
+        lists: &mut [Requests],
         writer: &Writer,
         layer: u32,
         data: Payload<'_>,
@@ -232,8 +232,8 @@ impl BlocksWriter {
         }
         match self.core.register_for(self.core.until(), lists, data, writer.device()) {
             Ok(registered) => {
-                let (item, pending) = writer.fill_item(Part::Layer(layer), registered);
-                lists[usize::from(writer.shard())].push(item);
+                let (request, pending) = writer.fill_request(Part::Layer(layer), registered);
+                lists[usize::from(writer.shard())].push(request);
                 pending
             }
             Err(error) => self.core.refused(error),

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::core::Core;
-use super::job::{Job, Work};
 use crate::shard::LeaseId;
 
 /// Keeps objects readable until it is dropped or expires.
@@ -30,14 +29,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         for (shard, id) in self.parts.drain(..) {
-            let deadline = adit_driver::Time::NEVER;
-            let work = Work::Ask(Box::new(move |there| {
-                // A lease ends with its shard.
-                if let Ok((shard, _)) = there {
-                    shard.release(id);
-                }
-            }));
-            self.core.mailbox(shard).send_ending(Job { shard, deadline, work });
+            // A lease ends with its shard.
+            self.core.end(shard, move |shard| shard.release(id));
         }
     }
 }

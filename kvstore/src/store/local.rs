@@ -1,38 +1,94 @@
 //! All shards of a store on the caller's own thread: no mailbox, no other thread, no lock.
 //!
-//! The calls are those of a [`Shard`], for any number of shards. Requests that concern several are split on the way
-//! in and joined on the way out ([`super::cut`]); with one shard they pass through unchanged.
+//! The calls are those of a [`Shard`], for any number of shards. A commit concerns all of them and is answered by the
+//! last. Each shard numbers writers, tenants and layouts by itself: an external writer id carries its shard in the high
+//! bits, and external tenant and layout ids are mapped by table.
 
 use std::time::Duration;
+use std::{iter, mem};
 
 use adit_driver::{Buffer, Device, Time};
 
-use super::cut::Cuts;
 use super::devices::{self, DeviceShard, Devices};
-use super::info::ObjectInfo;
 use super::open::{Found, OpenOptions};
-use super::plans::{self, Transfers};
+use super::plans::{ShardTransfers, Transfers};
 use super::route;
+use super::value::ObjectInfo;
 use crate::error::{Error, Result};
 use crate::media::format::Set;
-use crate::model::key::Key;
+use crate::model::key::{Key, KeyHasher};
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, TenantId};
 use crate::shard::{
-    Action, Done, Failure, LeaseId, Outcome, Part, Recovery, Request, Shard, Stats, Turn, WriterId,
+    Action, Done, Failure, FillItem, Hashed, LeaseId, Outcome, Part, PutItem, Recovery, Request,
+    ReserveItem, Shard, Stats, Turn, WriterId,
 };
+
+/// Bits of a writer's number within its shard.
+const WRITER_BITS: u32 = 48;
+/// Limit for tenants and for layouts, including the default one.
+const NAMES_MAX: usize = 256;
 
 /// A store that the calling thread drives. Call [`Local::poll`] repeatedly while there is work.
 ///
 /// To the store, dropping this is a crash. [`Local::close`] first makes acknowledged data durable.
 pub struct Local {
-    shards: Vec<DeviceShard>,
-    cuts: Cuts,
+    shards: Vec<DeviceShard<Ticket>>,
+    tenants: Names<TenantId>,
+    layouts: Names<LayoutId>,
+    commits: Vec<Commit>,
+    commits_made: u64,
+    /// Requests for each shard; kept to reuse the memory.
+    lists: Vec<Vec<Hashed<Ticket>>>,
     devices: Devices,
     set: Set,
     recoveries: Vec<Recovery>,
     /// Options for new lanes, and timeouts.
     options: OpenOptions,
+}
+
+/// What a request to a shard carries.
+enum Ticket {
+    /// What the caller's request carried.
+    Request(u64),
+    /// One shard's part of commit `number`.
+    Commit { number: u64 },
+}
+
+/// A commit in progress.
+struct Commit {
+    number: u64,
+    reply: u64,
+    /// Shards that have not answered.
+    left: usize,
+    failure: Option<Failure>,
+}
+
+/// Maps external ids to per-shard ids. Entry 0 is the default id.
+struct Names<T>(Vec<Vec<T>>);
+
+impl<T: Copy + Default + PartialEq> Names<T> {
+    fn new(shards: u16) -> Names<T> {
+        Names(vec![vec![T::default(); usize::from(shards)]])
+    }
+
+    /// Returns the external id for these per-shard ids, or `None` if the table is full. With one shard it is the
+    /// shard's own.
+    fn name(&mut self, ids: Vec<T>, external: fn(u8) -> T) -> Option<T> {
+        if let [only] = ids.as_slice() {
+            return Some(*only);
+        }
+        let known = self.0.iter().position(|known| *known == ids);
+        let number = known.unwrap_or(self.0.len());
+        if number < NAMES_MAX && known.is_none() {
+            self.0.push(ids);
+        }
+        u8::try_from(number).ok().map(external)
+    }
+
+    fn in_shard(&self, shard: u16, number: u8) -> Option<T> {
+        self.0.get(usize::from(number)).map(|ids| ids[usize::from(shard)])
+    }
 }
 
 /// A lease of objects across shards.
@@ -50,8 +106,19 @@ impl Local {
             recoveries.push(recovery);
         }
         let Found { devices, set, .. } = found;
-        let cuts = Cuts::new(set.clone());
-        Ok(Local { shards, cuts, devices, set, recoveries, options: options.clone() })
+        let (tenants, layouts) = (Names::new(set.shards()), Names::new(set.shards()));
+        Ok(Local {
+            shards,
+            tenants,
+            layouts,
+            commits: Vec::new(),
+            commits_made: 0,
+            lists: Vec::new(),
+            devices,
+            set,
+            recoveries,
+            options: options.clone(),
+        })
     }
 
     /// Returns the current time on the store's clock, which all calls use.
@@ -103,30 +170,86 @@ impl Local {
     ///
     /// | call | request |
     /// |---|---|
-    /// | `put_blocks` | [`Action::PutMany`] with [`Local::layout`] in each item's options, and `after` in the first's |
-    /// | `get_layer` | [`Action::GetMany`] of [`Part::Layer`] |
+    /// | `put_blocks` | [`Action::Put`] of each, together, with [`Local::layout`] in the options, and `after` in the first's |
+    /// | `get_layer` | [`Action::Get`] of [`Part::Layer`] of each, together |
     /// | `reserve_blocks` | [`Action::Reserve`] with the layout; each answer has a [`WriterId`] |
-    /// | `BlocksWriter::put_layer` | [`Action::Fill`] of [`Part::Layer`] of each writer |
+    /// | `BlocksWriter::put_layer` | [`Action::Fill`] of [`Part::Layer`] of each writer, together |
     /// | `BlocksWriter::commit` | [`Action::Seal`] of each; [`Local::abandon`] gives one up |
+    ///
+    /// [`Local::submit_many`] takes requests together.
     pub fn submit(&mut self, now: Time, request: Request) {
-        let Local { shards, cuts, .. } = self;
-        match shards.as_mut_slice() {
-            [only] => only.submit(now, request),
-            several => {
-                cuts.cut(request, |shard, part| several[usize::from(shard)].submit(now, part))
-            }
+        let Request { action: Action::Commit, reply, deadline } = request else {
+            let (shard, request) = self.routed(request);
+            let shard = &mut self.shards[usize::from(shard)];
+            return shard.accept(now, iter::once(request), |request, _| Some(request));
+        };
+        self.commits_made += 1;
+        let (number, left) = (self.commits_made, self.shards.len());
+        self.commits.push(Commit { number, reply, left, failure: None });
+        for shard in &mut self.shards {
+            let reply = Ticket::Commit { number };
+            shard.submit(now, Request { reply, deadline, action: Action::Commit });
         }
+    }
+
+    /// Accepts requests that are planned together in each shard. Commits come last.
+    pub fn submit_many(&mut self, now: Time, requests: impl IntoIterator<Item = Request>) {
+        let (mut lists, mut commits) = (mem::take(&mut self.lists), Vec::new());
+        lists.resize_with(self.shards.len(), Vec::new);
+        for request in requests {
+            if matches!(request.action, Action::Commit) {
+                commits.push(request);
+                continue;
+            }
+            let (shard, request) = self.routed(request);
+            lists[usize::from(shard)].push(request);
+        }
+        for (shard, list) in self.shards.iter_mut().zip(&mut lists) {
+            shard.accept(now, list.drain(..), |request, _| Some(request));
+        }
+        self.lists = lists;
+        commits.into_iter().for_each(|commit| self.submit(now, commit));
+    }
+
+    /// Translates a request for the shard that it concerns.
+    fn routed(&self, request: Request) -> (u16, Hashed<Ticket>) {
+        let Request { reply, deadline, mut action } = request;
+        let hash = action.key().map_or(0, |key| self.set.hasher().hash(key.as_bytes()));
+        let shard = match &mut action {
+            Action::Fill(FillItem { writer, .. }) | Action::Seal(writer) => {
+                let (shard, number) = self.writer(*writer);
+                *writer = number;
+                shard
+            }
+            _ => KeyHasher::shard(hash, self.set.shards()),
+        };
+        if let Action::Put(PutItem { options, .. }) | Action::Reserve(ReserveItem { options, .. }) =
+            &mut action
+            && self.shards.len() > 1
+        {
+            // An id that was never defined maps to one that is undefined in the shard as well.
+            let tenant = self.tenants.in_shard(shard, options.tenant.0);
+            options.tenant = tenant.unwrap_or(TenantId(u8::MAX));
+            let layout = self.layouts.in_shard(shard, options.layout.0);
+            options.layout = layout.unwrap_or(LayoutId(u8::MAX));
+        }
+        let request = Request { reply: Ticket::Request(reply), deadline, action };
+        (shard, Hashed { hash, request })
+    }
+
+    fn writer(&self, writer: WriterId) -> (u16, WriterId) {
+        let shard = (writer.0 >> WRITER_BITS) as u16;
+        // An id that no shard issued goes to shard 0, which reports it as unknown.
+        let shard = if shard < self.set.shards() { shard } else { 0 };
+        (shard, WriterId(writer.0 & ((1 << WRITER_BITS) - 1)))
     }
 
     /// Does the pending work without waiting, and passes each answer to `done`.
     pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> Turn {
-        let Local { shards, cuts, .. } = self;
-        if let [only] = shards.as_mut_slice() {
-            return only.poll(now, done);
-        }
+        let Local { shards, commits, .. } = self;
         let mut all = Turn { moved: 0, in_flight: 0, next: Time::NEVER };
         for (shard, number) in shards.iter_mut().zip(0..) {
-            let turn = shard.poll(now, &mut |part| cuts.join(number, part, done));
+            let turn = shard.poll(now, &mut |answer| join(commits, number, answer, done));
             all.moved += turn.moved;
             all.in_flight += turn.in_flight;
             all.next = all.next.min(turn.next);
@@ -160,9 +283,10 @@ impl Local {
         if let [only] = self.shards.as_slice() {
             return only.lookup_prefix(now, keys);
         }
-        let shares = route::shares(keys, self.set.shards(), |key| self.set.route(key));
-        let misses = shares.iter().zip(&self.shards).map(|(share, shard)| {
-            share.first_miss(shard.lookup_prefix(now, &share.keys), keys.len())
+        let shares = route::deal(keys, self.set.shards(), |key| self.set.route(key));
+        let misses = shares.iter().map(|(number, share)| {
+            let count = self.shards[usize::from(*number)].lookup_prefix(now, &share.items);
+            share.first_miss(count, keys.len())
         });
         misses.min().unwrap_or(0)
     }
@@ -194,11 +318,10 @@ impl Local {
         until: Time,
     ) -> Result<(LocalLease, usize), Failure> {
         let prefix = self.lookup_prefix(now, keys);
-        let shares = route::shares(&keys[..prefix], self.set.shards(), |key| self.set.route(key));
+        let shares = route::deal(&keys[..prefix], self.set.shards(), |key| self.set.route(key));
         let mut lease = LocalLease(Vec::new());
-        for (share, number) in shares.iter().zip(0u16..).filter(|(share, _)| !share.keys.is_empty())
-        {
-            match self.shards[usize::from(number)].lease(now, &share.keys, until) {
+        for (number, share) in shares {
+            match self.shards[usize::from(number)].lease(now, &share.items, until) {
                 Ok((id, _)) => lease.0.push((number, id)),
                 Err(full) => {
                     self.release(lease);
@@ -221,10 +344,11 @@ impl Local {
         until: Time,
     ) -> Result<Transfers<LocalLease>, Failure> {
         let mut transfers = Transfers { parts: Vec::new(), lease: LocalLease(Vec::new()) };
-        for (number, share) in plans::deal(asked, self.set.shards(), |key| self.set.route(key)) {
-            match self.shards[usize::from(number)].plan(now, &share.asked, until) {
+        for (number, share) in route::deal(asked, self.set.shards(), |item| self.set.route(&item.0))
+        {
+            match self.shards[usize::from(number)].plan(now, &share.items, until) {
                 Ok(planned) => {
-                    let (part, lease) = share.planned(planned);
+                    let (part, lease) = ShardTransfers::new(share.positions, planned);
                     transfers.parts.push(part);
                     transfers.lease.0.push((number, lease));
                 }
@@ -246,7 +370,7 @@ impl Local {
 
     /// Gives up a writer's object and its room.
     pub fn abandon(&mut self, writer: WriterId) {
-        let (shard, writer) = self.cuts.writer(writer);
+        let (shard, writer) = self.writer(writer);
         self.shards[usize::from(shard)].abandon(writer);
     }
 
@@ -262,9 +386,9 @@ impl Local {
         quota_bytes: Option<u64>,
     ) -> Result<TenantId, Failure> {
         let share = quota_bytes.map(|bytes| bytes.div_ceil(self.shards.len() as u64));
-        let of = |shard: &mut DeviceShard| shard.tenant(now, name, share);
+        let of = |shard: &mut DeviceShard<Ticket>| shard.tenant(now, name, share);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
-        self.cuts.tenant(ids)
+        self.tenants.name(ids, TenantId).ok_or(Failure::Undefined("tenant"))
     }
 
     /// Returns the id of this layout, defining it if it is new.
@@ -272,9 +396,9 @@ impl Local {
     /// # Errors
     /// [`Failure::Undefined`] if there are 255 already; [`Failure::Device`] if it cannot be written to the journal.
     pub fn layout(&mut self, now: Time, layout: &Layout) -> Result<LayoutId, Failure> {
-        let of = |shard: &mut DeviceShard| shard.layout(now, *layout);
+        let of = |shard: &mut DeviceShard<Ticket>| shard.layout(now, *layout);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
-        self.cuts.layout(ids)
+        self.layouts.name(ids, LayoutId).ok_or(Failure::Undefined("layout"))
     }
 
     /// Returns the counters, summed over the shards.
@@ -311,13 +435,15 @@ impl Local {
     pub fn close(mut self, done: &mut dyn FnMut(Done)) -> Result<()> {
         const COMMIT: u64 = u64::MAX;
         let (begun, deadline) = (self.now(), self.now() + self.options.timeout);
-        self.submit(begun, Request { tag: COMMIT, deadline, action: Action::Commit });
+        self.submit(begun, Request { reply: COMMIT, deadline, action: Action::Commit });
         let mut committed = None;
         loop {
             let now = self.now();
             let turn = self.poll(now, &mut |answer| match answer.result {
-                Ok(Outcome::Committed) if answer.tag == COMMIT => committed = Some(Ok(())),
-                Err(ref failure) if answer.tag == COMMIT => committed = Some(Err(failure.clone())),
+                Ok(Outcome::Committed) if answer.reply == COMMIT => committed = Some(Ok(())),
+                Err(ref failure) if answer.reply == COMMIT => {
+                    committed = Some(Err(failure.clone()))
+                }
                 _ => done(answer),
             });
             if let Some(result) = committed.take_if(|_| self.is_idle()) {
@@ -334,7 +460,40 @@ impl Local {
         }
     }
 
-    fn shard(&self, key: &Key) -> &DeviceShard {
+    fn shard(&self, key: &Key) -> &DeviceShard<Ticket> {
         &self.shards[usize::from(self.set.route(key))]
+    }
+}
+
+/// Passes the answer of shard `shard` to `done` as an answer to the caller's request.
+fn join(commits: &mut Vec<Commit>, shard: u16, answer: Done<Ticket>, done: &mut dyn FnMut(Done)) {
+    let Done { reply, result, memory } = answer;
+    match reply {
+        Ticket::Request(reply) => {
+            let result = result.map(|outcome| known_outcome(shard, outcome));
+            done(Done { reply, result, memory });
+        }
+        Ticket::Commit { number } => {
+            let at = commits.iter().position(|commit| commit.number == number);
+            let at = at.expect("a commit is in progress until its last part is answered");
+            let commit = &mut commits[at];
+            commit.failure = commit.failure.take().or(result.err());
+            commit.left -= 1;
+            if commit.left == 0 {
+                let Commit { reply, failure, .. } = commits.swap_remove(at);
+                let result = failure.map_or(Ok(Outcome::Committed), Err);
+                done(Done { reply, result, memory });
+            }
+        }
+    }
+}
+
+fn known_outcome(shard: u16, outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Reserved(WriterId(number)) => {
+            assert!(number < 1 << WRITER_BITS, "a writer's number has 48 bits");
+            Outcome::Reserved(WriterId(u64::from(shard) << WRITER_BITS | number))
+        }
+        other => other,
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  any thread, any runtime             one thread per core
-//!  store.put(key, data) -> mailbox  -> Shard::submit -> device
+//!  store.put(key, data) -> mailbox  -> Shard::accept -> device
 //!  pending.await | .wait() <- cell  <- Shard::poll   <-
 //! ```
 //!
@@ -28,57 +28,49 @@
 //! | `handle` | the handle itself: [`Store`] |
 //! | `layers` | its calls for KV blocks and their layers |
 //! | `plans` | reads that another executor carries out |
-//! | `open`, `devices`, `endurance` | formatting and opening a store |
-//! | `payload`, `value`, `info`, `names`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
+//! | `open`, `devices` | formatting and opening a store |
+//! | `payload`, `value`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
 //! | `prometheus` | the counters as text |
-//! | `pool`, `runs` | registered memory, reused |
-//! | `core`, `mailbox`, `job`, `wait` | the way to the threads |
-//! | `threads`, `thread`, `flights`, `gather`, `together` | the threads, and the way back |
-//! | `local`, `cut`, `route` | all shards on the caller's thread |
+//! | `pool` | registered memory, reused |
+//! | `core`, `request`, `mailbox`, `wait` | the way to the threads |
+//! | `threads`, `thread` | the threads, and the way back |
+//! | `route`, `gather` | lists and calls that concern several shards |
+//! | `local` | all shards on the caller's thread |
 
 mod batch;
 mod core;
-mod cut;
 mod devices;
-mod endurance;
-mod flights;
 mod gather;
 mod handle;
-mod info;
-mod job;
 mod layers;
 mod lease;
 mod local;
 mod mailbox;
-mod names;
 mod open;
 mod payload;
 mod pending;
 mod plans;
 mod pool;
 mod prometheus;
+mod request;
 mod route;
-mod runs;
 mod thread;
 mod threads;
-mod together;
 mod value;
 mod wait;
 mod writer;
 
 pub use batch::{Batch, Whole};
 pub use handle::Store;
-pub use info::ObjectInfo;
 pub use layers::BlocksWriter;
 pub use lease::Lease;
 pub use local::{Local, LocalLease};
-pub use names::{DefinedLayout, Tenant};
 pub use open::{FormatStore, OpenOptions};
-pub use payload::{Payload, PutWith, RefuseReason, Refused};
+pub use payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
 pub use pending::{Answer, Pending, Unfinished};
 pub use plans::{ShardTransfers, Transfers};
 pub use pool::PoolBuffer;
-pub use value::{Put, Read, Value};
+pub use value::{ObjectInfo, Put, Read, Value};
 pub use writer::Writer;
 
 pub use crate::media::format::Set;

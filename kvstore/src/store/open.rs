@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use adit_driver::runtime::{Cores, Idle};
-use adit_driver::{Buffer, Device, Target};
+use adit_driver::spec::log::SmartHealth;
+use adit_driver::spec::{Lid, Nsid, View};
+use adit_driver::{Buffer, Controller, Device, Target};
 
 use super::devices::{self, DeviceShard, Devices, MEMORY_BYTES_MIN};
-use super::endurance;
 use crate::error::{Error, Result};
 use crate::media::format::{self, FormatOptions, Set};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
+use crate::policy::budget::Budget;
 use crate::policy::evict::PolicyMaker;
 use crate::shard::{Recovery, Shard, ShardOptions};
 
@@ -136,9 +138,9 @@ impl OpenOptions {
     /// endure.
     ///
     /// # Errors
-    /// As [`endurance::bytes_per_day`].
+    /// As [`bytes_per_day`].
     fn budget(&self, devices: &Devices) -> Result<Option<u64>> {
-        let endured = self.lifetime.map(|lifetime| endurance::bytes_per_day(devices, lifetime));
+        let endured = self.lifetime.map(|lifetime| bytes_per_day(devices, lifetime));
         Ok([self.write_bytes_per_day, endured.transpose()?].into_iter().flatten().min())
     }
 
@@ -146,7 +148,6 @@ impl OpenOptions {
     fn shard(
         &self,
         shards: u16,
-        hash_key: [u64; 2],
         wall_s_at_zero: u64,
         write_bytes_per_day: Option<u64>,
     ) -> Result<ShardOptions> {
@@ -170,7 +171,6 @@ impl OpenOptions {
             flush_interval: self.flush_interval,
             discard_after: self.discard_after,
             wall_s_at_zero,
-            hash_key,
         })
     }
 }
@@ -275,15 +275,77 @@ impl Found {
         devices.check_shards(set.shards())?;
         let wall_s = devices::wall_s_at_zero(devices.now());
         let budget = options.budget(&devices)?;
-        let hash_key = devices::hash_key()?;
-        let shard_options = options.shard(set.shards(), hash_key, wall_s, budget)?;
+        let shard_options = options.shard(set.shards(), wall_s, budget)?;
         Ok(Found { devices, set, options: options.clone(), shard_options })
     }
 
     /// Opens a shard, whose requests will use `memory`. Open shard 0 first.
-    pub(super) fn open(&self, shard: u16, memory: &[Buffer]) -> Result<(DeviceShard, Recovery)> {
+    pub(super) fn open<R>(
+        &self,
+        shard: u16,
+        memory: &[Buffer],
+    ) -> Result<(DeviceShard<R>, Recovery)> {
         let lanes = self.devices.lanes(&self.options, memory)?;
         let clock = &mut self.devices.clock();
         Shard::open(shard, lanes, &self.set, self.shard_options.clone(), clock)
+    }
+}
+
+/// Returns the bytes per day, over all devices, with which their remaining endurance lasts for `lifetime` from now.
+///
+/// Objects are spread evenly, so the drive with the least endurance limits all of them. The endurance log belongs to a
+/// controller: devices that are namespaces of one controller share its endurance.
+///
+/// # Errors
+/// [`Error::Invalid`] if a device has no controller of the driver's to read the log from; otherwise as
+/// [`Controller::log_page`].
+fn bytes_per_day(devices: &Devices, lifetime: Duration) -> Result<u64> {
+    let devices = devices.as_slice();
+    let of = |device| device_bytes_per_day(device, devices, lifetime);
+    let each = devices.iter().map(of).collect::<Result<Vec<u64>>>()?;
+    Ok(of_all(&each))
+}
+
+/// Returns the total daily limit when writes are spread evenly over devices with these limits.
+fn of_all(each: &[u64]) -> u64 {
+    each.iter().min().map_or(0, |least| least.saturating_mul(each.len() as u64))
+}
+
+/// Returns a device's share of its drive's remaining endurance per day.
+fn device_bytes_per_day(device: &Device, all: &[Device], lifetime: Duration) -> Result<u64> {
+    let controller = controller_of(device)?;
+    let name = &controller.info().device;
+    let is_same = |other: &&Device| other.controller().is_some_and(|c| c.info().device == *name);
+    let sharing: Vec<&Device> = all.iter().filter(is_same).collect();
+    let capacity_bytes = sharing.iter().map(|device| device.info().bytes).sum();
+    let log = smart_log(controller)?;
+    let budget = Budget::from_endurance(device.now(), &log, capacity_bytes, lifetime);
+    Ok(budget.bytes_per_day() / sharing.len() as u64)
+}
+
+fn controller_of(device: &Device) -> Result<&Controller> {
+    device.controller().ok_or_else(|| {
+        let name = &device.info().device;
+        let fix =
+            "its log cannot be read there: give write_bytes_per_day, or open the drive as vfio:";
+        Error::invalid("the device of a store with a lifetime", name, fix)
+    })
+}
+
+fn smart_log(controller: &Controller) -> Result<SmartHealth> {
+    let bytes = size_of::<SmartHealth>() as u32;
+    let page = controller.log_page(Lid::SMART_HEALTH, Nsid::ALL, bytes)?;
+    Ok(SmartHealth::view(&page).expect("the log is as long as the structure").clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drive_that_endures_least_counts_for_all() {
+        assert_eq!(of_all(&[7, 5, 9]), 15);
+        assert_eq!(of_all(&[u64::MAX, u64::MAX]), u64::MAX);
+        assert_eq!(of_all(&[3, 0]), 0, "one is worn out");
     }
 }

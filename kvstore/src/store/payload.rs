@@ -1,16 +1,18 @@
-//! Data on its way into the store: bytes to copy, or memory that the devices read directly.
+//! The arguments of store calls: data, as bytes to copy or memory that the devices read directly, and options.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_driver::Buffer;
 use adit_driver::memory::{AnyBuffer, IoBuffer};
 
-use super::names::{DefinedLayout, Tenant};
 use super::pool::PoolBuffer;
 use crate::error::Error;
 use crate::model::key::Key;
+use crate::model::layout::Layout;
+use crate::model::object::{LayoutId, TenantId};
 
 /// The data of an object.
 #[derive(Debug)]
@@ -104,6 +106,44 @@ pub struct PutWith {
     pub after: Option<Key>,
     /// Its layout; if not given, one contiguous extent, cut into pieces by length.
     pub layout: Option<DefinedLayout>,
+}
+
+/// The owner of objects, for [`super::PutWith`]. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant(Arc<[TenantId]>);
+
+impl Tenant {
+    /// Creates a tenant with id `ids[n]` in shard n.
+    pub(super) fn new(ids: Vec<TenantId>) -> Tenant {
+        Tenant(ids.into())
+    }
+
+    pub(super) fn in_shard(&self, shard: u16) -> TenantId {
+        self.0[usize::from(shard)]
+    }
+}
+
+/// A layout of KV blocks defined in a store, for [`super::PutWith`]. Cheap to clone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DefinedLayout {
+    ids: Arc<[LayoutId]>,
+    layout: Arc<Layout>,
+}
+
+impl DefinedLayout {
+    /// Creates a layout with id `ids[n]` in shard n.
+    pub(super) fn new(ids: Vec<LayoutId>, layout: Layout) -> DefinedLayout {
+        DefinedLayout { ids: ids.into(), layout: Arc::new(layout) }
+    }
+
+    /// Returns the layout itself.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) fn in_shard(&self, shard: u16) -> LayoutId {
+        self.ids[usize::from(shard)]
+    }
 }
 
 /// A refused request with its data.

@@ -10,9 +10,8 @@
 use adit_driver::CommandError;
 use adit_driver::transfer::{Direction, Slice, Transfer};
 
-use crate::model::key::Key;
 use crate::model::plan::Plan;
-use crate::shard::{Certainty, LeaseId, Part, Planned, PlannedItem, Verification};
+use crate::shard::{Certainty, LeaseId, Planned, PlannedItem, Verification};
 
 /// Reads of a list for another executor, with the lease that holds the objects meanwhile: a [`super::Lease`], which
 /// ends when dropped, or a [`super::LocalLease`], for [`super::Local::release`].
@@ -37,6 +36,13 @@ pub struct ShardTransfers {
 }
 
 impl ShardTransfers {
+    /// Combines a shard's plan with its share's positions in the list, and returns its lease.
+    pub(super) fn new(positions: Vec<u32>, planned: Planned) -> (ShardTransfers, LeaseId) {
+        let Planned { mut plan, lba_bytes, items, lease } = planned;
+        plan.renumber(&positions);
+        (ShardTransfers { plan, lba_bytes, items, positions }, lease)
+    }
+
     /// Returns the reads. A slice's region is the item's position in the caller's list, its offset that in the item.
     pub fn transfers(&self) -> impl ExactSizeIterator<Item = Transfer<&[Slice]>> {
         self.plan.transfers(Direction::Read, &self.lba_bytes)
@@ -72,36 +78,4 @@ impl<L> Transfers<L> {
     pub fn item(&self, position: u32) -> Option<&PlannedItem> {
         self.parts.iter().find_map(|part| part.item(position))
     }
-}
-
-/// The items of a list in one shard.
-#[derive(Debug, Default)]
-pub(super) struct Share {
-    /// Their positions in the list, ascending.
-    positions: Vec<u32>,
-    pub(super) asked: Vec<(Key, Part)>,
-}
-
-impl Share {
-    /// Combines the share with its shard's plan and lease.
-    pub(super) fn planned(self, planned: Planned) -> (ShardTransfers, LeaseId) {
-        let Planned { mut plan, lba_bytes, items, lease } = planned;
-        plan.renumber(&self.positions);
-        (ShardTransfers { plan, lba_bytes, items, positions: self.positions }, lease)
-    }
-}
-
-/// Divides a list among `shards` shards, leaving out those that get nothing.
-pub(super) fn deal(
-    asked: &[(Key, Part)],
-    shards: u16,
-    route: impl Fn(&Key) -> u16,
-) -> Vec<(u16, Share)> {
-    let mut shares: Vec<Share> = (0..shards).map(|_| Share::default()).collect();
-    for (item, position) in asked.iter().zip(0..) {
-        let share = &mut shares[usize::from(route(&item.0))];
-        share.positions.push(position);
-        share.asked.push(item.clone());
-    }
-    (0..).zip(shares).filter(|(_, share)| !share.asked.is_empty()).collect()
 }

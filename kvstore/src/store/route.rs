@@ -1,31 +1,34 @@
-//! Divides keys among shards and combines the answers.
+//! Divides lists among shards and combines the answers.
 
-use crate::model::key::Key;
-
-/// The keys of a list that one shard owns.
-#[derive(Debug, Default)]
-pub(super) struct Share {
+/// The items of a list that one shard owns.
+#[derive(Debug)]
+pub(super) struct Share<T> {
     /// Their positions in the list, ascending.
-    pub(super) items: Vec<u32>,
-    pub(super) keys: Vec<Key>,
+    pub(super) positions: Vec<u32>,
+    pub(super) items: Vec<T>,
 }
 
-/// Divides `keys` among `shards` shards.
-pub(super) fn shares(keys: &[Key], shards: u16, route: impl Fn(&Key) -> u16) -> Vec<Share> {
-    let mut shares: Vec<Share> = (0..shards).map(|_| Share::default()).collect();
-    for (item, key) in keys.iter().enumerate() {
-        let share = &mut shares[usize::from(route(key))];
-        share.items.push(u32::try_from(item).expect("a list has fewer than 2^32 keys"));
-        share.keys.push(key.clone());
+/// Divides a list among `shards` shards, leaving out those that get nothing.
+pub(super) fn deal<T: Clone>(
+    list: &[T],
+    shards: u16,
+    shard_of: impl Fn(&T) -> u16,
+) -> Vec<(u16, Share<T>)> {
+    let empty = |_| Share { positions: Vec::new(), items: Vec::new() };
+    let mut shares: Vec<Share<T>> = (0..shards).map(empty).collect();
+    for (position, item) in list.iter().enumerate() {
+        let share = &mut shares[usize::from(shard_of(item))];
+        share.positions.push(u32::try_from(position).expect("a list has fewer than 2^32 items"));
+        share.items.push(item.clone());
     }
-    shares
+    (0..).zip(shares).filter(|(_, share)| !share.items.is_empty()).collect()
 }
 
-impl Share {
-    /// Returns the list position of this shard's first miss, if it has the first `count` keys of its share; `end` if
+impl<T> Share<T> {
+    /// Returns the list position of this shard's first miss, if it has the first `count` items of its share; `end` if
     /// it has all.
     pub(super) fn first_miss(&self, count: usize, end: usize) -> usize {
-        self.items.get(count).map_or(end, |item| *item as usize)
+        self.positions.get(count).map_or(end, |position| *position as usize)
     }
 }
 
@@ -40,15 +43,14 @@ mod tests {
             there in proptest::collection::vec(any::<bool>(), 0..40),
             shards in 1u16..5,
         ) {
-            let keys: Vec<Key> = (0..there.len() as u64).map(Key::from).collect();
-            let number = |key: &Key| *key.as_bytes().last().expect("eight bytes");
-            let shares = shares(&keys, shards, |key| u16::from(number(key)) % shards);
-            let has = |key: &&Key| there[usize::from(number(key))];
-            let misses = shares.iter().map(|share| {
-                share.first_miss(share.keys.iter().take_while(has).count(), keys.len())
+            let numbers: Vec<u16> = (0..there.len() as u16).collect();
+            let shares = deal(&numbers, shards, |number| number % shards);
+            let has = |number: &&u16| there[usize::from(**number)];
+            let misses = shares.iter().map(|(_, share)| {
+                share.first_miss(share.items.iter().take_while(has).count(), numbers.len())
             });
             let prefix = there.iter().take_while(|there| **there).count();
-            prop_assert_eq!(misses.min(), Some(prefix));
+            prop_assert_eq!(misses.min().unwrap_or(0), prefix);
         }
     }
 }

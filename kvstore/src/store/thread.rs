@@ -5,31 +5,30 @@
 //! is deep, so that waiting requests can be cancelled, and the mailbox fills up and pushes back.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
+use adit_driver::memory::AnyBuffer;
 use adit_driver::runtime::{Idle, Idling, Rest};
 use adit_driver::{Device, Time};
 
-use super::devices::DeviceShard;
-use super::flights::Flights;
-use super::job::{self, Aim, CommitReply, Fetch, Item, Job, Waiter, Work};
 use super::mailbox::Mailbox;
-use super::pending::{Answer, Unfinished};
-use super::pool::{self, Pool, PoolBuffer, Pools};
+use super::pending::Answer;
+use super::pool::Pools;
+use super::request::{Job, ThreadShard, Waiter, Work};
 use super::wait;
 use crate::error::{Error, Result};
-use crate::model::place::UNIT_BYTES;
-use crate::shard::{Action, Done, Failure, GetItem, Request, Shard, Stats, Turn};
+use crate::shard::{Action, Done, Failure, Hashed, Request, Shard, Stats, Turn};
 
 /// The parts of a thread.
 pub(super) struct Worker {
     pub(super) mailbox: Arc<Mailbox<Job>>,
     /// Its shards are numbers `first`, `first + step`, and so on, of the store.
-    pub(super) shards: Vec<DeviceShard>,
+    pub(super) shards: Vec<ThreadShard>,
     pub(super) first: u16,
     pub(super) step: u16,
     pub(super) pools: Arc<Pools>,
@@ -73,7 +72,7 @@ impl Worker {
 /// A read waiting for memory.
 struct Waiting {
     shard: usize,
-    fetch: Fetch,
+    asked: Hashed<Waiter>,
 }
 
 struct Rounds {
@@ -86,7 +85,8 @@ struct Rounds {
 
 /// The requests in progress.
 struct Desk {
-    flights: Flights,
+    /// How many the shards have.
+    open: usize,
     waiting: VecDeque<Waiting>,
 }
 
@@ -108,7 +108,7 @@ enum Ending {
 
 impl Rounds {
     fn new(worker: Worker) -> Rounds {
-        let desk = Desk { flights: Flights::default(), waiting: VecDeque::new() };
+        let desk = Desk { open: 0, waiting: VecDeque::new() };
         let (idling, waker) = (Idling::new(worker.idle), wait::waker_of(thread::current()));
         Rounds { worker, desk, idling, waker, ending: Ending::No }
     }
@@ -141,8 +141,8 @@ impl Rounds {
         all.moved += self.begin_waiting(now);
         self.worker.mailbox.hold_fetches(self.desk.waiting.len() >= self.worker.depth);
         let Rounds { worker, desk, .. } = self;
-        for (shard, number) in worker.shards.iter_mut().zip(0..) {
-            let turn = shard.poll(now, &mut |done| desk.answer(number, done));
+        for shard in &mut worker.shards {
+            let turn = shard.poll(now, &mut |done| desk.answer(done));
             all.moved += turn.moved;
             all.in_flight += turn.in_flight;
             all.next = all.next.min(turn.next);
@@ -155,7 +155,7 @@ impl Rounds {
             .desk
             .waiting
             .front()
-            .map_or(turn.next, |first| turn.next.min(first.fetch.deadline));
+            .map_or(turn.next, |first| turn.next.min(first.asked.request.deadline));
         let is_ending = !matches!(self.ending, Ending::No);
         // Nothing wakes the thread for a completion, the end of a drain, or a cancelled read at the head of the
         // queue: nap instead.
@@ -181,41 +181,76 @@ impl Rounds {
         taken
     }
 
-    fn begin(&mut self, now: Time, job: Job) {
-        let Rounds { worker, desk, waker, .. } = self;
-        let shard = worker.index(job.shard);
-        let mut begin = Begin { worker, desk, waker, now, shard, deadline: job.deadline };
-        match job.work {
-            Work::One(item) if !item.is_wanted() => item.refuse(Failure::Deadline),
-            work if now > job.deadline => work.refuse(&Failure::Deadline),
-            Work::Ask(ask) => ask(Ok((&mut begin.worker.shards[shard], now))),
-            Work::One(Item::Fetch(fetch)) => begin.fetch(fetch),
-            Work::One(item) => begin.one(item),
-            Work::Many(items) => begin.many(items),
+    fn begin(&mut self, now: Time, Job { shard, work }: Job) {
+        let shard = self.worker.index(shard);
+        match work {
+            Work::Ask(deadline, ask) if now > deadline => ask(Err(Failure::Deadline)),
+            Work::Ask(_, ask) => ask(Ok((&mut self.worker.shards[shard], now))),
+            Work::Requests(requests) => {
+                let has_turn = self.desk.waiting.is_empty();
+                let wanted = requests.into_iter().filter_map(|asked| {
+                    let Request { reply, deadline, .. } = &asked.request;
+                    if reply.is_wanted() && now <= *deadline {
+                        return Some(asked);
+                    }
+                    asked.refuse(Failure::Deadline);
+                    None
+                });
+                self.submit(now, shard, wanted, has_turn);
+            }
         }
+    }
+
+    /// Gives requests to a shard. Reads into the store's own memory wait for it if there is none, or if it is not their
+    /// turn.
+    fn submit(
+        &mut self,
+        now: Time,
+        shard: usize,
+        requests: impl Iterator<Item = Hashed<Waiter>>,
+        mut has_turn: bool,
+    ) {
+        let Rounds { worker: Worker { shards, pools, .. }, desk, waker, .. } = self;
+        let (mut begun, mut kept) = (0, 0);
+        shards[shard].accept(now, requests.inspect(|_| begun += 1), |mut asked, found| {
+            let Request { reply: Waiter::Fetch(fetch), action: Action::Get(item), .. } =
+                &mut asked.request
+            else {
+                return Some(asked);
+            };
+            let taken = if has_turn { fetch.take(found, pools, waker) } else { Ok(None) };
+            match taken {
+                Ok(Some((part, run))) => {
+                    (item.part, item.into) = (part, AnyBuffer::One(run));
+                    return Some(asked);
+                }
+                Ok(None) => {
+                    has_turn = false;
+                    desk.waiting.push_back(Waiting { shard, asked });
+                }
+                Err(error) => asked.refuse_with(error),
+            }
+            kept += 1;
+            None
+        });
+        desk.open += begun - kept;
     }
 
     /// Begins reads that waited for memory, in order, while there is some.
     fn begin_waiting(&mut self, now: Time) -> usize {
         let mut begun = 0;
-        while let Some(first) = self.desk.waiting.pop_front() {
-            let Waiting { shard, fetch } = first;
-            if !fetch.reply.is_wanted() {
-                begun += 1;
-                continue;
-            }
-            let deadline = fetch.deadline;
-            if now > deadline {
-                let after = self.worker.timeout;
-                fetch.reply.send(Err(Unfinished::new(memory_timeout(after))));
-                begun += 1;
-                continue;
-            }
-            let Rounds { worker, desk, waker, .. } = self;
-            let mut begin = Begin { worker, desk, waker, now, shard, deadline };
-            if let Err(fetch) = begin.fetch_now(fetch) {
-                self.desk.waiting.push_front(Waiting { shard, fetch });
-                break;
+        while let Some(Waiting { shard, asked }) = self.desk.waiting.pop_front() {
+            let Request { reply, deadline, .. } = &asked.request;
+            if now > *deadline {
+                asked.refuse_with(memory_timeout(self.worker.timeout));
+            } else if reply.is_wanted() {
+                let behind = self.desk.waiting.len();
+                self.submit(now, shard, iter::once(asked), true);
+                if self.desk.waiting.len() > behind {
+                    // There is still no memory: it keeps its place.
+                    self.desk.waiting.rotate_right(1);
+                    break;
+                }
             }
             begun += 1;
         }
@@ -266,8 +301,8 @@ impl Rounds {
     /// Begins the commit, with a timeout of its own, because requests may have used up theirs. Gives up reads that
     /// still wait for memory; leaves requests that devices did not end in time.
     fn commit(&mut self, now: Time) -> Ending {
-        for Waiting { fetch, .. } in self.desk.waiting.drain(..) {
-            fetch.reply.send(Err(Unfinished::new(Failure::Closed)));
+        for Waiting { asked, .. } in self.desk.waiting.drain(..) {
+            asked.refuse(Failure::Closed);
         }
         let is_late = !self.worker.mailbox.is_empty() || !self.desk.is_empty();
         let failure = is_late.then(|| self.too_late());
@@ -276,13 +311,12 @@ impl Rounds {
         let left = self.worker.shards.len();
         for shard in 0..left {
             let sender = sender.clone();
-            let to = CommitReply(Box::new(move |answer| {
+            let reply = Waiter::Commit(Box::new(move |answer| {
                 // The receiver is gone if the thread gave up.
                 let _ = sender.send(answer);
             }));
-            let Rounds { worker, desk, waker, .. } = self;
-            let mut begin = Begin { worker, desk, waker, now, shard, deadline: until };
-            begin.one(Item::Commit(to));
+            let request = Request { reply, deadline: until, action: Action::Commit };
+            self.submit(now, shard, iter::once(Hashed { hash: 0, request }), true);
         }
         Ending::Committing { until, answers, left, failure }
     }
@@ -305,166 +339,15 @@ impl Worker {
 }
 
 impl Desk {
-    /// Delivers an answer of shard `shard` to its waiter.
-    fn answer(&mut self, shard: usize, done: Done) {
-        let waiter = self.flights.leave(done.tag, done.item);
-        if let Some(fetch) = waiter.answer(done) {
-            // It keeps its place: its turn had come already.
-            self.waiting.push_front(Waiting { shard, fetch });
-        }
+    /// Delivers an answer.
+    fn answer(&mut self, done: Done<Waiter>) {
+        self.open -= 1;
+        done.reply.answer(done.result, done.memory);
     }
 
     fn is_empty(&self) -> bool {
-        self.flights.is_empty() && self.waiting.is_empty()
+        self.open == 0 && self.waiting.is_empty()
     }
-}
-
-/// A job being begun.
-struct Begin<'a> {
-    worker: &'a mut Worker,
-    desk: &'a mut Desk,
-    waker: &'a Waker,
-    now: Time,
-    shard: usize,
-    deadline: Time,
-}
-
-impl Begin<'_> {
-    fn one(&mut self, item: Item) {
-        let (action, waiter) = job::begin_one(item);
-        let tag = self.desk.flights.enter_one(waiter);
-        self.submit(tag, action);
-    }
-
-    fn submit(&mut self, tag: u64, action: Action) {
-        let request = Request { tag, deadline: self.deadline, action };
-        self.worker.shards[self.shard].submit(self.now, request);
-    }
-
-    /// Begins the items of a list that are still wanted.
-    fn many(&mut self, items: Vec<Item>) {
-        let (wanted, rest): (Vec<_>, Vec<_>) = items.into_iter().partition(Item::is_wanted);
-        rest.into_iter().for_each(|item| item.refuse(Failure::Deadline));
-        if matches!(wanted.first(), Some(Item::Fetch(_))) {
-            return self.fetch_many(wanted);
-        }
-        if !wanted.is_empty() {
-            let (action, waiters) = job::begin(wanted);
-            let tag = self.desk.flights.enter_many(waiters);
-            self.submit(tag, action);
-        }
-    }
-
-    fn fetch(&mut self, fetch: Fetch) {
-        let fetch = if self.desk.waiting.is_empty() { self.fetch_now(fetch) } else { Err(fetch) };
-        if let Err(fetch) = fetch {
-            self.queue(fetch);
-        }
-    }
-
-    fn queue(&mut self, fetch: Fetch) {
-        self.desk.waiting.push_back(Waiting { shard: self.shard, fetch });
-    }
-
-    /// Begins as many reads together as there is memory for; the others wait.
-    fn fetch_many(&mut self, items: Vec<Item>) {
-        let (mut gets, mut waiters) = (Vec::new(), Vec::new());
-        for item in items {
-            let Item::Fetch(fetch) = item else { unreachable!("a list is of one kind") };
-            if !self.desk.waiting.is_empty() {
-                self.queue(fetch);
-                continue;
-            }
-            match self.prepare(fetch) {
-                Prepared::Ready(get, waiter) => {
-                    gets.push(get);
-                    waiters.push(waiter);
-                }
-                Prepared::Wait(fetch) => self.queue(fetch),
-                Prepared::Over => {}
-            }
-        }
-        if !gets.is_empty() {
-            let tag = self.desk.flights.enter_many(waiters);
-            self.submit(tag, Action::GetMany(gets));
-        }
-    }
-
-    /// Begins a read if there is memory for it.
-    fn fetch_now(&mut self, fetch: Fetch) -> Result<(), Fetch> {
-        match self.prepare(fetch) {
-            Prepared::Ready(get, waiter) => {
-                let tag = self.desk.flights.enter_one(waiter);
-                self.submit(tag, Action::Get(get));
-                Ok(())
-            }
-            Prepared::Wait(fetch) => Err(fetch),
-            Prepared::Over => Ok(()),
-        }
-    }
-
-    /// Looks up the object's length and takes memory for it.
-    fn prepare(&mut self, mut fetch: Fetch) -> Prepared {
-        let Some(info) = self.worker.shards[self.shard].info(self.now, &fetch.key) else {
-            let (get, waiter) = fetch.begin_miss();
-            return Prepared::Ready(get, waiter);
-        };
-        let refuse = |mut fetch: Fetch, error: Error| {
-            if let Some(share) = &mut fetch.share {
-                share.take_back();
-            }
-            fetch.reply.send(Err(Unfinished::new(error)));
-            Prepared::Over
-        };
-        let layout = self.worker.shards[self.shard].layout_of(info.layout);
-        let block_bytes = layout.map(|layout| layout.block_units() * UNIT_BYTES);
-        let aim = match Aim::of(&info, fetch.range.as_ref(), block_bytes) {
-            Ok(aim) => aim,
-            Err(failure) => return refuse(fetch, failure.into()),
-        };
-        if let Err(error) = self.worker.pools.check(aim.len as u64) {
-            return refuse(fetch, error);
-        }
-        let pools = &self.worker.pools;
-        let pool = pools.of_device(info.device);
-        if let Some(share) = &mut fetch.share {
-            share.ask(pools.number(info.device), pool::whole_units(aim.len) as u64);
-        }
-        if let Some(buffer) = take(pool, aim.len, self.waker) {
-            let (get, waiter) = fetch.begin(aim, buffer);
-            return Prepared::Ready(get, waiter);
-        }
-        let there_are = pool.bytes() as u64;
-        match fetch.share.as_ref().and_then(|share| share.too_many(there_are)) {
-            Some(bytes) => refuse(fetch, never_together(bytes, there_are)),
-            None => Prepared::Wait(fetch),
-        }
-    }
-}
-
-/// Takes memory, or registers the waker to be called once there may be some.
-fn take(pool: &Arc<Pool>, len: usize, waker: &Waker) -> Option<PoolBuffer> {
-    pool.take(len).or_else(|| {
-        pool.want(waker);
-        pool.take(len)
-    })
-}
-
-/// The state of a fetch after looking up its object.
-enum Prepared {
-    Ready(GetItem, Waiter),
-    /// No memory is free now.
-    Wait(Fetch),
-    /// The fetch was answered.
-    Over,
-}
-
-fn never_together(bytes: u64, there_are: u64) -> Error {
-    let fix = format!(
-        "its values are held together, in memory of {there_are} bytes: take them as they come (Batch::next) and drop \
-         them, ask for fewer at once, or raise pool_bytes"
-    );
-    Error::invalid("the bytes of a batch", bytes, fix)
 }
 
 fn memory_timeout(after: Duration) -> Error {

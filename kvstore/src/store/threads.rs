@@ -10,11 +10,11 @@ use adit_driver::bus::Locality;
 use adit_driver::runtime::pin;
 
 use super::core::Core;
-use super::devices::{DeviceShard, Devices};
-use super::job::Job;
+use super::devices::Devices;
 use super::mailbox::Mailbox;
 use super::open::{Found, OpenOptions};
 use super::pool::{self, Pools};
+use super::request::{Job, ThreadShard};
 use super::thread::Worker;
 use crate::error::{Error, Result};
 use crate::shard::{Failure, Recovery, Stats};
@@ -159,7 +159,10 @@ impl Opening {
         let (timeout, copied_bytes) = (options.timeout, Default::default());
         let core = Core {
             mailboxes,
+            hasher: set.hasher(),
+            shards: set.shards(),
             set,
+            clock: devices.as_slice()[0].clone(),
             devices,
             pools: shared,
             options,
@@ -197,7 +200,7 @@ impl Seat {
         worker.run()
     }
 
-    fn open(&self, said: &Sender<Said>) -> Option<Vec<DeviceShard>> {
+    fn open(&self, said: &Sender<Said>) -> Option<Vec<ThreadShard>> {
         let mut shards = Vec::new();
         for number in (self.first..self.found.set.shards()).step_by(usize::from(self.step)) {
             let opened = self.found.open(number, &self.regions);

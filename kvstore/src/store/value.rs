@@ -5,8 +5,11 @@ use std::ops::{Deref, Range};
 
 use adit_driver::memory::AnyBuffer;
 
+use super::devices::DeviceShard;
 use super::pool::PoolBuffer;
-use crate::shard::Outcome;
+use crate::model::key::Key;
+use crate::model::layout::BlockShape;
+use crate::shard::{Info, Outcome};
 
 /// An object's bytes, or a range of them, verified against their checksums. The memory is the store's and returns to
 /// it when this is dropped: holding many values makes other readers wait.
@@ -71,4 +74,32 @@ pub struct Read {
     pub bytes: Option<u64>,
     /// The caller's memory.
     pub memory: AnyBuffer,
+}
+
+/// Information about an object. Each shard numbers tenants and layouts by itself, so an object is described by its
+/// tenant's name and its block's shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Its key.
+    pub key: Key,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The name of its tenant; empty for the default tenant.
+    pub tenant: Box<str>,
+    /// Its shape, if it is a KV block.
+    pub block: Option<BlockShape>,
+    /// Seconds until it expires, if it does.
+    pub ttl_s: Option<u64>,
+    /// The index of its device among the targets.
+    pub device: u8,
+}
+
+impl ObjectInfo {
+    /// Translates a shard's information about one of its objects.
+    pub(super) fn of<R>(shard: &DeviceShard<R>, info: Info) -> ObjectInfo {
+        let Info { key, bytes, layout, tenant, ttl_s, device } = info;
+        let tenant = shard.tenant_of(tenant).map(|tenant| tenant.name.clone()).unwrap_or_default();
+        let block = shard.layout_of(layout).map(|layout| *layout.block());
+        ObjectInfo { key, bytes, tenant, block, ttl_s, device }
+    }
 }

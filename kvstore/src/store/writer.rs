@@ -6,13 +6,13 @@ use std::sync::{Arc, OnceLock};
 use adit_driver::memory::AnyBuffer;
 
 use super::core::{Core, Registered};
-use super::job::{FillReply, Item, Job, SealReply, Work};
 use super::payload::Payload;
 use super::pending::Pending;
 use super::pool::PoolBuffer;
+use super::request::Waiter;
 use crate::error::Result;
 use crate::model::object::piece_bytes;
-use crate::shard::{FillItem, Outcome, Part, WriterId};
+use crate::shard::{Action, FillItem, Hashed, Outcome, Part, WriterId};
 
 /// Room for an object. Dropping it before [`Writer::commit`] gives the room back.
 #[must_use = "dropping it gives the room back"]
@@ -80,21 +80,21 @@ impl Writer {
             Ok(registered) => registered,
             Err(error) => return self.core.refused(error),
         };
-        let (item, pending) = self.fill_item(part, registered);
-        self.core.send_by(until, self.shard, Work::One(item));
+        let (request, pending) = self.fill_request(part, registered);
+        self.core.send_by(until, self.shard, request);
         pending
     }
 
-    /// Builds the job that writes a part.
-    pub(super) fn fill_item(
+    /// Makes the request that writes a part.
+    pub(super) fn fill_request(
         &self,
         part: Part,
         registered: Registered,
-    ) -> (Item, Pending<AnyBuffer>) {
+    ) -> (Hashed<Waiter>, Pending<AnyBuffer>) {
         let Registered { memory, home, .. } = registered;
         let (reply, pending) = self.core.pair();
         let item = FillItem { writer: self.id, part, data: memory };
-        (Item::Fill(item, FillReply { reply, home }), pending)
+        (self.core.request(0, Action::Fill(item), Waiter::Fill { reply, home }), pending)
     }
 
     /// Returns the shard that owns its object.
@@ -107,12 +107,9 @@ impl Writer {
     pub fn commit(self) -> Pending<Outcome> {
         let (core, shard) = (Arc::clone(&self.core), self.shard);
         let (reply, pending) = core.pair();
-        core.send(shard, Work::One(Item::Seal(SealReply { reply, writer: self })));
+        let request = core.request(0, Action::Seal(self.id), Waiter::Seal { reply, writer: self });
+        core.send_by(core.until(), shard, request);
         pending
-    }
-
-    pub(super) fn id(&self) -> WriterId {
-        self.id
     }
 
     /// Records that it is an object now.
@@ -124,15 +121,9 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if !self.is_over {
-            let (id, deadline) = (self.id, adit_driver::Time::NEVER);
-            let work = Work::Ask(Box::new(move |there| {
-                // An uncommitted object ends with its shard.
-                if let Ok((shard, _)) = there {
-                    shard.abandon(id);
-                }
-            }));
-            let job = Job { shard: self.shard, deadline, work };
-            self.core.mailbox(self.shard).send_ending(job);
+            // An uncommitted object ends with its shard.
+            let id = self.id;
+            self.core.end(self.shard, move |shard| shard.abandon(id));
         }
     }
 }

@@ -366,39 +366,39 @@ fn a_local_store_does_the_same_on_this_thread(rig: &Rig) {
     use adit_kvstore::shard::{Action, GetItem, PutItem, PutOptions, Request};
     let mut local = Store::open_local(&rig.format(3).options()).expect("a store");
     let mut answers = std::collections::HashMap::new();
-    let items: Vec<PutItem> = (0..30u64)
+    let puts: Vec<Action> = (0..30u64)
         .map(|number| {
             let mut buffer = local.allocate(8192).expect("memory");
             buffer[..5000].copy_from_slice(&data(number, 5000));
             let (data, options) = (AnyBuffer::One(buffer), PutOptions::default());
-            PutItem { key: key(number), bytes: 5000, data, options }
+            Action::Put(PutItem { key: key(number), bytes: 5000, data, options })
         })
         .collect();
-    let request = |tag, action| Request { tag, deadline: Time::NEVER, action };
-    local.submit(local.now(), request(7, Action::PutMany(items)));
+    let request = |(reply, action)| Request { reply, deadline: Time::NEVER, action };
+    local.submit_many(local.now(), (0..).zip(puts).map(request));
     while answers.len() < 30 {
         let now = local.now();
         local.poll(now, &mut |done| {
-            assert_eq!((done.tag, &done.result), (7, &Ok(Outcome::Stored)));
-            assert!(answers.insert(done.item, done.memory).is_none(), "answered once");
+            assert_eq!(done.result, Ok(Outcome::Stored));
+            assert!(answers.insert(done.reply, done.memory).is_none(), "answered once");
         });
     }
-    let gets: Vec<GetItem> = (0..30u64)
+    let gets: Vec<Action> = (0..30u64)
         .map(|number| {
-            let into = answers.remove(&(29 - number as u32)).expect("its memory");
-            GetItem { key: key(number), part: Part::All, into }
+            let into = answers.remove(&(29 - number)).expect("its memory");
+            Action::Get(GetItem { key: key(number), part: Part::All, into })
         })
         .collect();
-    local.submit(local.now(), request(8, Action::GetMany(gets)));
-    local.submit(local.now(), request(9, Action::Commit));
+    local.submit_many(local.now(), (0..).zip(gets).map(request));
+    local.submit(local.now(), request((99, Action::Commit)));
     let (mut got, mut commits) = (0, 0);
     while got < 30 || commits == 0 {
         let now = local.now();
-        local.poll(now, &mut |done| match done.tag {
-            9 => commits += 1,
+        local.poll(now, &mut |done| match done.reply {
+            99 => commits += 1,
             _ => {
                 let AnyBuffer::One(buffer) = done.memory else { panic!("it was lent") };
-                assert_eq!(buffer[..5000], data(u64::from(done.item), 5000));
+                assert_eq!(buffer[..5000], data(done.reply, 5000));
                 got += 1;
             }
         });

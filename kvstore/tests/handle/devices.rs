@@ -126,7 +126,7 @@ fn devices_of(buses: &[std::sync::Arc<SoftBus>]) -> Vec<Device> {
 /// Submits one request to a local store and polls until it is answered; returns the outcome and the memory.
 fn ask(store: &mut Local, action: Action) -> (Option<Outcome>, AnyBuffer) {
     let (begun, mut answer) = (Instant::now(), None);
-    store.submit(store.now(), Request { tag: 1, deadline: Time::NEVER, action });
+    store.submit(store.now(), Request { reply: 1, deadline: Time::NEVER, action });
     while answer.is_none() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
         store.poll(store.now(), &mut |done| answer = Some((done.result.ok(), done.memory)));
@@ -211,14 +211,14 @@ fn a_store_whose_device_is_gone_has_nothing_due() {
         let options = PutOptions::default();
         let item = PutItem { key: key(number), bytes: 8192, data, options };
         let (now, action) = (store.now(), Action::Put(item));
-        store.submit(now, Request { tag: number, deadline: Time::NEVER, action });
+        store.submit(now, Request { reply: number, deadline: Time::NEVER, action });
         while poll(&mut store).1 == 0 {}
     }
     // One journal block is on its way to nowhere, and the next one has begun.
     bus.unplug();
     for number in 0..8 {
         let (now, action) = (store.now(), Action::Delete(key(number)));
-        store.submit(now, Request { tag: number, deadline: Time::NEVER, action });
+        store.submit(now, Request { reply: number, deadline: Time::NEVER, action });
         poll(&mut store);
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -147,11 +147,11 @@ fn put_all(local: &mut Local, numbers: std::ops::Range<u64>, stamp: u64, len: us
         let mut buffer = local.allocate(len.next_multiple_of(4096)).expect("memory");
         buffer[..len].copy_from_slice(&data(number + stamp, len));
         let (data, options) = (AnyBuffer::One(buffer), PutOptions::default());
-        PutItem { key: key(number), bytes: len as u64, data, options }
+        let action = Action::Put(PutItem { key: key(number), bytes: len as u64, data, options });
+        adit_kvstore::shard::Request { reply: number, deadline: Time::NEVER, action }
     };
-    let items = numbers.map(item).collect();
-    let (tag, deadline, action) = (1, Time::NEVER, Action::PutMany(items));
-    local.submit(local.now(), adit_kvstore::shard::Request { tag, deadline, action });
+    let puts: Vec<_> = numbers.map(item).collect();
+    local.submit_many(local.now(), puts);
     let mut stored = 0;
     while stored < count {
         let now = local.now();

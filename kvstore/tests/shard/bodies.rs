@@ -33,23 +33,24 @@ pub(crate) fn what_is_put_is_read_until_it_is_deleted(rig: &Rig) {
 pub(crate) fn parts_and_batches_are_answered_item_by_item(rig: &Rig) {
     let mut store = rig.open(Durability::Durable);
     let bytes = 3 * PIECE + 77;
-    let puts = (0..5).map(|index| store.put_item(&format!("{index}"), bytes)).collect();
-    store.submit(Action::PutMany(puts));
-    let mut items: Vec<u32> = store.answers(5).into_iter().map(|done| done.item).collect();
+    let put = |index: u32| Action::Put(store.put_item(&format!("{index}"), bytes));
+    let puts: Vec<Action> = (0..5).map(put).collect();
+    store.submit(puts);
+    let mut items: Vec<u64> = store.answers(5).into_iter().map(|done| done.reply).collect();
     items.sort_unstable();
     assert_eq!(items, [0, 1, 2, 3, 4]);
     let ranges = [0..PIECE, PIECE..3 * PIECE, 2 * PIECE..bytes, 3 * PIECE..u64::MAX];
     let get = |(index, range): (usize, &std::ops::Range<u64>)| {
         let len = range.end.min(bytes) - range.start;
-        store.get_item(&format!("{index}"), len, Part::Bytes(range.clone()))
+        Action::Get(store.get_item(&format!("{index}"), len, Part::Bytes(range.clone())))
     };
-    let gets = ranges.iter().enumerate().map(get).collect();
-    store.submit(Action::GetMany(gets));
+    let gets: Vec<Action> = ranges.iter().enumerate().map(get).collect();
+    store.submit(gets);
     for done in store.answers(4) {
-        let range = &ranges[done.item as usize];
+        let range = &ranges[done.reply as usize];
         let len = range.end.min(bytes) - range.start;
         assert_eq!(done.result, Ok(Outcome::Hit { bytes: len }));
-        check(&done.memory, &format!("{}", done.item), range.start + len, range.start as usize);
+        check(&done.memory, &format!("{}", done.reply), range.start + len, range.start as usize);
     }
     let askew = store.get_item("1", PIECE, Part::Bytes(5..PIECE));
     assert!(matches!(store.one(Action::Get(askew)).0, Err(Failure::Part(_))));
@@ -60,7 +61,7 @@ pub(crate) fn parts_and_batches_are_answered_item_by_item(rig: &Rig) {
 fn reserve(store: &mut Opened<'_>, key: &str, bytes: u64) -> WriterId {
     let key = Key::try_from(key).expect("a key");
     let item = ReserveItem { key, bytes, options: PutOptions::default() };
-    match store.one(Action::Reserve(vec![item])).0 {
+    match store.one(Action::Reserve(item)).0 {
         Ok(Outcome::Reserved(writer)) => writer,
         other => panic!("{other:?}"),
     }
@@ -80,7 +81,7 @@ pub(crate) fn what_is_written_in_parts_is_an_object_once_it_is_sealed(rig: &Rig)
         let mut data = rig.memory((end - start) as usize);
         data[..(end - start) as usize].copy_from_slice(&whole[start as usize..end as usize]);
         let fill = FillItem { writer, part: Part::Bytes(start..end), data: AnyBuffer::One(data) };
-        assert_eq!(store.one(Action::Fill(vec![fill])).0, Ok(Outcome::Filled));
+        assert_eq!(store.one(Action::Fill(fill)).0, Ok(Outcome::Filled));
     }
     assert_eq!(store.one(Action::Seal(writer)).0, Ok(Outcome::Stored));
     assert!(store.has("parts", bytes));
@@ -174,9 +175,8 @@ pub(crate) fn checkpoints_are_taken_while_objects_are_put(rig: &Rig) {
     for round in 0..60u64 {
         for index in 0..40 {
             last[index as usize] = 1000 + round * 40 + index;
-            store.submit(Action::Put(
-                store.put_item(&format!("{index}"), 1000 + round * 40 + index),
-            ));
+            let put = store.put_item(&format!("{index}"), 1000 + round * 40 + index);
+            store.submit([Action::Put(put)]);
         }
         let answers = store.answers(40);
         assert!(answers.iter().all(|done| done.result == Ok(Outcome::Stored)));

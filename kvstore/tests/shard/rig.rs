@@ -106,7 +106,7 @@ impl Rig {
         let mut lanes = self.lanes();
         let set = format::read_set(&mut lanes, &mut self.clock())?;
         let (shard, _) = Shard::open(0, lanes, &set, options, &mut self.clock())?;
-        Ok(Opened { rig: self, shard, next_tag: 0 })
+        Ok(Opened { rig: self, shard })
     }
 
     pub(crate) fn open(&self, durability: Durability) -> Opened<'_> {
@@ -197,7 +197,6 @@ fn carry_out(
 pub(crate) struct Opened<'a> {
     rig: &'a Rig,
     pub(crate) shard: Shard<Queue>,
-    next_tag: u64,
 }
 
 impl Opened<'_> {
@@ -205,12 +204,10 @@ impl Opened<'_> {
         self.rig.devices[0].now()
     }
 
-    /// Submits a request and returns its tag.
-    pub(crate) fn submit(&mut self, action: Action) -> u64 {
-        self.next_tag += 1;
-        let request = ShardRequest { tag: self.next_tag, deadline: Time::NEVER, action };
-        self.shard.submit(self.now(), request);
-        self.next_tag
+    /// Submits requests together; each answer returns its request's position.
+    pub(crate) fn submit(&mut self, actions: impl IntoIterator<Item = Action>) {
+        let request = |(reply, action)| ShardRequest { reply, deadline: Time::NEVER, action };
+        self.shard.submit_many(self.now(), (0..).zip(actions).map(request));
     }
 
     /// Returns the next `count` answers, in the order of their arrival.
@@ -224,11 +221,10 @@ impl Opened<'_> {
         answers
     }
 
-    /// Submits a request of one item and returns its answer.
+    /// Submits a request and returns its answer.
     pub(crate) fn one(&mut self, action: Action) -> (Answer, AnyBuffer) {
-        let tag = self.submit(action);
+        self.submit([action]);
         let done = self.answers(1).pop().expect("an answer");
-        assert_eq!((done.tag, done.item), (tag, 0));
         (done.result, done.memory)
     }
 

@@ -150,7 +150,7 @@ fn put(session: &mut Session, args: &PutArgs, source: &mut Source) -> Result<Out
 
 fn in_parts(session: &mut Session, item: ReserveItem, source: &mut Source) -> Result<Outcome> {
     let bytes = item.bytes;
-    let writer = match session.call(Action::Reserve(vec![item]))?.0 {
+    let writer = match session.call(Action::Reserve(item))?.0 {
         Outcome::Reserved(writer) => writer,
         other => return Ok(other),
     };
@@ -178,7 +178,7 @@ fn fill(session: &mut Session, writer: WriterId, bytes: u64, source: &mut Source
         let end = bytes.min(at + part_bytes);
         source.read(&mut memory[..(end - at) as usize])?;
         let item = FillItem { writer, part: Part::Bytes(at..end), data: AnyBuffer::One(memory) };
-        let (_, back) = session.call(Action::Fill(vec![item]))?;
+        let (_, back) = session.call(Action::Fill(item))?;
         memory = super::session::one(back);
         at = end;
     }

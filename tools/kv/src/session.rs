@@ -16,8 +16,6 @@ use crate::failure::{Failure, Result};
 const PAGE: usize = 1024;
 /// Polling interval for answers.
 const LOOK: Duration = Duration::from_micros(20);
-/// The tag of all requests; only one is in flight.
-const TAG: u64 = 1;
 
 /// An open store.
 pub struct Session {
@@ -54,7 +52,7 @@ impl Session {
     /// # Errors
     /// Why the store failed.
     pub(crate) fn call(&mut self, action: Action) -> Result<(Outcome, AnyBuffer)> {
-        let request = Request { tag: TAG, deadline: Time::NEVER, action };
+        let request = Request { reply: 0, deadline: Time::NEVER, action };
         self.local.submit(self.local.now(), request);
         let mut answer: Option<Done> = None;
         loop {
@@ -68,17 +66,14 @@ impl Session {
         }
     }
 
-    /// Executes a request of `count` actions; returns each one's outcome and memory, in order.
+    /// Executes actions together; returns each one's outcome and memory, in order.
     ///
     /// # Errors
     /// The store's first failure.
-    pub(crate) fn batch(
-        &mut self,
-        action: Action,
-        count: usize,
-    ) -> Result<Vec<(Outcome, AnyBuffer)>> {
-        let request = Request { tag: TAG, deadline: Time::NEVER, action };
-        self.local.submit(self.local.now(), request);
+    pub(crate) fn batch(&mut self, actions: Vec<Action>) -> Result<Vec<(Outcome, AnyBuffer)>> {
+        let count = actions.len();
+        let request = |(reply, action)| Request { reply, deadline: Time::NEVER, action };
+        self.local.submit_many(self.local.now(), (0..).zip(actions).map(request));
         let mut answers: Vec<Done> = Vec::with_capacity(count);
         while answers.len() < count {
             let turn = self.local.poll(self.local.now(), &mut |done| answers.push(done));
@@ -86,7 +81,7 @@ impl Session {
                 thread::yield_now();
             }
         }
-        answers.sort_unstable_by_key(|done| done.item);
+        answers.sort_unstable_by_key(|done| done.reply);
         let each = answers.into_iter();
         each.map(|done| Ok((done.result.map_err(Failure::failed)?, done.memory))).collect()
     }

@@ -10,7 +10,7 @@ use super::counts::Sum;
 use super::machine::lock;
 use super::model::{Ended, Found, Moment, Version};
 use super::pool::{gather, length, pieces_mut};
-use super::world::{Item, Pending, StoreWorld, Writer};
+use super::world::{Item, Pending, RequestTag, StoreWorld, Writer};
 use crate::world::violated;
 
 struct Answer {
@@ -24,8 +24,8 @@ struct Answer {
 
 impl StoreWorld {
     /// Checks the answer to an item of a request.
-    pub(crate) fn answer(&mut self, done: Done) {
-        let Done { tag, item, result, memory } = done;
+    pub(crate) fn answer(&mut self, done: Done<RequestTag>) {
+        let Done { reply: RequestTag { tag, item }, result, memory } = done;
         if self.canary == Some(StoreCanary::LostAnswer) && self.random.one_in(20) {
             return;
         }

@@ -15,7 +15,7 @@ use super::counts::Sum;
 use super::model::{Ended, Version};
 use super::pool::{length, pieces_mut, scatter};
 use super::tensors::Tensors;
-use super::world::{Item, Pending, StoreWorld};
+use super::world::{Item, Pending, RequestTag, StoreWorld};
 
 /// After this many bytes put, a roomy store gets only short objects, so that it does not fill up.
 const VOLUME_MAX: u64 = 12 << 20;
@@ -41,7 +41,13 @@ impl StoreWorld {
         }
     }
 
-    pub(crate) fn submit(&mut self, shard: u16, action: Action, items: Vec<Item>) {
+    /// Submits requests together.
+    pub(crate) fn submit(
+        &mut self,
+        shard: u16,
+        actions: impl IntoIterator<Item = Action>,
+        items: Vec<Item>,
+    ) {
         self.next_tag += 1;
         let tag = self.next_tag;
         let has_deadline = !self.is_settling && self.random.one_in(30);
@@ -52,8 +58,10 @@ impl StoreWorld {
         let items = items.into_iter().map(Some).collect();
         let pending = Pending { shard, begin, since: self.now, has_deadline, items };
         self.pending.insert(tag, pending);
-        let request = Request { tag, deadline, action };
-        self.shards[usize::from(shard)].submit(self.now, request);
+        let request =
+            |(item, action)| Request { reply: RequestTag { tag, item }, deadline, action };
+        let requests = (0..).zip(actions).map(request);
+        self.shards[usize::from(shard)].submit_many(self.now, requests);
     }
 
     fn any_key(&mut self) -> usize {
@@ -156,7 +164,7 @@ impl StoreWorld {
     fn submit_put(&mut self) {
         let key = self.any_key();
         let (put, item) = self.put_item(key);
-        self.submit(self.model.shard(key), Action::Put(put), vec![item]);
+        self.submit(self.model.shard(key), [Action::Put(put)], vec![item]);
     }
 
     /// Returns distinct keys of one shard.
@@ -176,8 +184,8 @@ impl StoreWorld {
     fn submit_puts(&mut self) {
         let keys = self.any_keys();
         let shard = self.model.shard(keys[0]);
-        let (puts, items) = keys.into_iter().map(|key| self.put_item(key)).unzip();
-        self.submit(shard, Action::PutMany(puts), items);
+        let (puts, items): (Vec<_>, _) = keys.into_iter().map(|key| self.put_item(key)).unzip();
+        self.submit(shard, puts.into_iter().map(Action::Put), items);
     }
 
     /// Draws a part to read, and the most memory it takes.
@@ -213,20 +221,21 @@ impl StoreWorld {
     /// Reads a whole object.
     pub(crate) fn submit_whole_get(&mut self, key: usize) {
         let (get, item) = self.get_item(key, true);
-        self.submit(self.model.shard(key), Action::Get(get), vec![item]);
+        self.submit(self.model.shard(key), [Action::Get(get)], vec![item]);
     }
 
     fn submit_get(&mut self) {
         let key = self.any_key();
         let (get, item) = self.get_item(key, false);
-        self.submit(self.model.shard(key), Action::Get(get), vec![item]);
+        self.submit(self.model.shard(key), [Action::Get(get)], vec![item]);
     }
 
     fn submit_gets(&mut self) {
         let keys = self.any_keys();
         let shard = self.model.shard(keys[0]);
-        let (gets, items) = keys.into_iter().map(|key| self.get_item(key, false)).unzip();
-        self.submit(shard, Action::GetMany(gets), items);
+        let (gets, items): (Vec<_>, _) =
+            keys.into_iter().map(|key| self.get_item(key, false)).unzip();
+        self.submit(shard, gets.into_iter().map(Action::Get), items);
     }
 
     fn submit_reserve(&mut self) {
@@ -239,8 +248,8 @@ impl StoreWorld {
             let item = ReserveItem { key: key_bytes, bytes: version.bytes, options };
             (item, Item::Reserve { key, version, ttl_s })
         };
-        let (reserves, items) = keys.into_iter().map(&mut reserve).unzip();
-        self.submit(shard, Action::Reserve(reserves), items);
+        let (reserves, items): (Vec<_>, _) = keys.into_iter().map(&mut reserve).unzip();
+        self.submit(shard, reserves.into_iter().map(Action::Reserve), items);
     }
 
     /// Takes the next step of an object written in parts: mostly another part, sometimes its end.
@@ -274,7 +283,7 @@ impl StoreWorld {
             fills.push(FillItem { writer: id, part, data });
         }
         let shard = self.writers[index].shard;
-        self.submit(shard, Action::Fill(fills), items);
+        self.submit(shard, fills.into_iter().map(Action::Fill), items);
     }
 
     fn submit_seal(&mut self, index: usize) {
@@ -286,7 +295,7 @@ impl StoreWorld {
         let begin = self.model.begin(writer.key, Some(writer.version));
         let item = Item::Seal { key: writer.key, begin, ttl_s: writer.ttl_s };
         self.counts.count(Sum::Sealed, 1);
-        self.submit(writer.shard, Action::Seal(writer.id), vec![item]);
+        self.submit(writer.shard, [Action::Seal(writer.id)], vec![item]);
     }
 
     fn submit_delete(&mut self) {
@@ -295,7 +304,7 @@ impl StoreWorld {
         let begin = self.model.begin(key, None);
         self.counts.count(Sum::Deletes, 1);
         let action = Action::Delete(self.model.key(key).clone());
-        self.submit(self.model.shard(key), action, vec![Item::Delete { key, begin }]);
+        self.submit(self.model.shard(key), [action], vec![Item::Delete { key, begin }]);
     }
 
     pub(crate) fn submit_commit(&mut self, shard: u16) {
@@ -304,7 +313,7 @@ impl StoreWorld {
             let begin = self.model.tick();
             self.model.committed(shard, begin);
         }
-        self.submit(shard, Action::Commit, vec![Item::Commit]);
+        self.submit(shard, [Action::Commit], vec![Item::Commit]);
     }
 
     /// Drops a key that is rewritten from all leases.

@@ -45,7 +45,14 @@ pub(crate) enum Item {
     Commit,
 }
 
-/// A request that is not fully answered.
+/// What a request to a shard carries: item `item` of what was submitted together as `tag`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestTag {
+    pub(crate) tag: u64,
+    pub(crate) item: u32,
+}
+
+/// Requests submitted together that are not all answered.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) shard: u16,
@@ -89,7 +96,7 @@ pub(crate) struct StoreWorld {
     pub(crate) model: Model,
     pub(crate) trace: Trace,
     pub(crate) counts: StoreCounts,
-    pub(crate) shards: Vec<Shard<Queue>>,
+    pub(crate) shards: Vec<Shard<Queue, RequestTag>>,
     pub(crate) tenants: Vec<Vec<TenantId>>,
     /// For each shard, the id of the run's layout, if it could be defined.
     pub(crate) layouts: Vec<Option<LayoutId>>,
@@ -214,7 +221,6 @@ impl StoreWorld {
             flush_interval: shape.flush_interval,
             discard_after: shape.flush_interval / 4,
             wall_s_at_zero: WALL_S,
-            hash_key: [3, 4],
         }
     }
 

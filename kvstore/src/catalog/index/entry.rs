@@ -1,4 +1,4 @@
-//! The index's entry for an object: 50 bytes, packed.
+//! The index's entries: 50 bytes for each object, packed.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -11,6 +11,7 @@
 //!
 //! An all-zero entry, as in fresh pages, is not live. A freed entry keeps the next free id in 1..5.
 
+use crate::catalog::table::Table;
 use crate::model::object::{LayoutId, Object, TenantId};
 use crate::model::place::Place;
 
@@ -126,6 +127,60 @@ pub(super) fn object(entry: &Entry) -> Object {
 pub(super) fn checksums(entry: &Entry) -> SumForm {
     let bits = word(entry, 44);
     if entry[0] & LISTED == 0 { SumForm::One(bits) } else { SumForm::List(bits) }
+}
+
+/// The entries by id: the regular ones, and spare ones that exist only while the index is loaded.
+#[derive(Debug)]
+pub(super) struct Entries {
+    kept: Table<Entry>,
+    /// Spare entries, with the ids after the regular ones.
+    spare: Option<Table<Entry>>,
+}
+
+impl Entries {
+    pub(super) fn new(kept: u32, spare: u32) -> Entries {
+        let spare = (spare > 0).then(|| Table::new(spare as usize));
+        Entries { kept: Table::new(kept as usize), spare }
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        (self.kept.len() + self.spare.as_ref().map_or(0, |spare| spare.len())) as u32
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: u32) -> Option<&Entry> {
+        let id = id as usize;
+        let kept: &[Entry] = &self.kept;
+        match kept.get(id) {
+            None => self.spare.as_ref()?.get(id - kept.len()),
+            entry => entry,
+        }
+    }
+
+    #[inline]
+    pub(super) fn at(&self, id: u32) -> &Entry {
+        self.get(id).expect("an id is below the capacity")
+    }
+
+    #[inline]
+    pub(super) fn at_mut(&mut self, id: u32) -> &mut Entry {
+        let id = id as usize;
+        let kept: &mut [Entry] = &mut self.kept;
+        let count = kept.len();
+        match kept.get_mut(id) {
+            Some(entry) => entry,
+            None => &mut self.spare.as_mut().expect("an id is below the capacity")[id - count],
+        }
+    }
+
+    /// Drops the spare entries with their contents.
+    pub(super) fn shed_spare(&mut self) {
+        self.spare = None;
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.kept.memory_bytes() + self.spare.as_ref().map_or(0, Table::memory_bytes)
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 
 use super::{GROUP, Index, NewObject, Refused, Walk};
 use crate::error::Result;
+use crate::model::key::KeyHasher;
 use crate::model::object::ObjectId;
 
 /// Limit of objects that wait for one span of the table.
@@ -40,8 +41,8 @@ impl Loading {
     ///
     /// # Errors
     /// As [`Index::new`].
-    pub fn new(objects_max: u32, spare: u32, hash_key: [u64; 2]) -> Result<Loading> {
-        let index = Index::with_spare(objects_max, spare, hash_key)?;
+    pub fn new(objects_max: u32, spare: u32, hasher: KeyHasher) -> Result<Loading> {
+        let index = Index::with_spare(objects_max, spare, hasher)?;
         let waiting = vec![Vec::new(); index.slots.spans()];
         Ok(Loading { index, waiting })
     }

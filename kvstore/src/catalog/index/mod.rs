@@ -5,31 +5,26 @@
 //!   separately, at their length. The arrays have their full length from the start (see `table`): unused entries cost
 //!   nothing, while the hash table, which is used at random, is soon fully resident. An index being loaded has spare
 //!   room, which is given back at the end.
-//! - **Identity** is the full key. The hash (SipHash-1-3 under a secret key of the store) only says where to look.
+//! - **Identity** is the full key. The hash ([`KeyHasher`]) only says where to look.
 //! - **Ids** are stable while the object exists, dense from 0, and reused after a removal.
 //! - A wrong id is a bug of the store, and panics.
 //!
 //! The index does not know the contents of extents, free space, or the order of eviction.
 
 mod arena;
-mod entries;
 mod entry;
 mod loading;
 mod slots;
 
-use std::hash::Hasher;
 use std::ops::Deref;
 
-use siphasher::sip::SipHasher13;
-
 use crate::error::{Error, Result};
-use crate::model::key::{KEY_BYTES_MAX, Key};
+use crate::model::key::{KEY_BYTES_MAX, Key, KeyHasher};
 use crate::model::object::{CHECKSUMS_MAX, Object, ObjectId};
 pub use loading::Loading;
 
 use arena::Arena;
-use entries::Entries;
-use entry::{Entry, KeyForm, SHORT_BYTES, SumForm};
+use entry::{Entries, Entry, KeyForm, SHORT_BYTES, SumForm};
 use slots::{IDS_MAX, Slots, Walk};
 
 /// Number of keys whose memory is prefetched before the first is compared.
@@ -88,7 +83,7 @@ pub struct Index {
     /// The last freed id plus one; 0 if none.
     free: u32,
     len: u32,
-    hash_key: [u64; 2],
+    hasher: KeyHasher,
     long_keys: Arena<u8>,
     sums: Arena<u32>,
 }
@@ -97,18 +92,17 @@ impl Index {
     /// Maximum objects of one index.
     pub const OBJECTS_MAX: u32 = IDS_MAX;
 
-    /// Creates an empty index with room for `objects_max` objects. `hash_key` must be secret and random, so that an
-    /// attacker cannot choose colliding keys.
+    /// Creates an empty index with room for `objects_max` objects of the store with this hasher.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `objects_max` is 0 or more than [`Index::OBJECTS_MAX`].
     #[cfg(any(test, feature = "internals"))]
-    pub fn new(objects_max: u32, hash_key: [u64; 2]) -> Result<Index> {
-        Index::with_spare(objects_max, 0, hash_key)
+    pub fn new(objects_max: u32, hasher: KeyHasher) -> Result<Index> {
+        Index::with_spare(objects_max, 0, hasher)
     }
 
     /// Creates an index with room for `spare` more objects, as far as ids allow, until [`Index::shed_spare`].
-    fn with_spare(objects_max: u32, spare: u32, hash_key: [u64; 2]) -> Result<Index> {
+    fn with_spare(objects_max: u32, spare: u32, hasher: KeyHasher) -> Result<Index> {
         if objects_max == 0 || objects_max > IDS_MAX {
             let fix = format!("a shard has 1 to {IDS_MAX} objects; use more shards for more");
             return Err(Error::invalid("objects of a shard", objects_max, fix));
@@ -121,7 +115,7 @@ impl Index {
             fresh: 0,
             free: 0,
             len: 0,
-            hash_key,
+            hasher,
             long_keys: Arena::new(),
             sums: Arena::new(),
         })
@@ -152,12 +146,15 @@ impl Index {
             + self.sums.memory_bytes()
     }
 
+    /// Returns the hasher of its keys.
+    pub fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
     /// Returns the hash of a key, as eviction policies and admission use it.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.hash_key[0], self.hash_key[1]);
-        hasher.write(key);
-        hasher.finish()
+        self.hasher.hash(key)
     }
 
     /// Returns the object with this key.
@@ -230,10 +227,7 @@ impl Index {
     /// If there is no such object.
     #[inline]
     pub fn key_bytes(&self, id: ObjectId) -> &[u8] {
-        match entry::key(self.entry(id)) {
-            KeyForm::Short(key) => key,
-            KeyForm::Long(number) => self.long_keys.get(number),
-        }
+        key_of(self.entry(id), &self.long_keys)
     }
 
     /// Returns its key.
@@ -285,8 +279,8 @@ impl Index {
             panic!("object {} is not in the table", id.0)
         };
         self.touch_run(position);
-        let Index { slots, entries, hash_key, long_keys, .. } = self;
-        slots.remove(position, |other| hash_of(entries.at(other), long_keys, *hash_key));
+        let Index { slots, entries, hasher, long_keys, .. } = self;
+        slots.remove(position, |other| hasher.hash(key_of(entries.at(other), long_keys)));
         self.release(id);
         was
     }
@@ -455,13 +449,11 @@ impl Index {
     }
 }
 
-fn hash_of(entry: &Entry, long_keys: &Arena<u8>, hash_key: [u64; 2]) -> u64 {
-    let mut hasher = SipHasher13::new_with_keys(hash_key[0], hash_key[1]);
-    hasher.write(match entry::key(entry) {
+fn key_of<'a>(entry: &'a Entry, long_keys: &'a Arena<u8>) -> &'a [u8] {
+    match entry::key(entry) {
         KeyForm::Short(key) => key,
         KeyForm::Long(number) => long_keys.get(number),
-    });
-    hasher.finish()
+    }
 }
 
 #[cfg(test)]

@@ -7,10 +7,12 @@ use super::*;
 use crate::model::object::{LayoutId, TenantId};
 use crate::model::place::Place;
 
-const HASH_KEY: [u64; 2] = [7, 11];
+fn hasher() -> KeyHasher {
+    KeyHasher::new([11; 16])
+}
 
 fn index(objects_max: u32) -> Index {
-    Index::new(objects_max, HASH_KEY).expect("a capacity")
+    Index::new(objects_max, hasher()).expect("a capacity")
 }
 
 fn object(unit: u64) -> Object {
@@ -89,7 +91,7 @@ fn a_key_that_is_present_is_refused_and_named() {
 #[test]
 fn capacities_that_cannot_be_say_what_to_do() {
     for objects_max in [0, IDS_MAX + 1] {
-        let why = Index::new(objects_max, HASH_KEY).expect_err("no capacity").to_string();
+        let why = Index::new(objects_max, hasher()).expect_err("no capacity").to_string();
         assert!(why.contains("use more shards"), "{why}");
     }
     assert_eq!(index(IDS_MAX).capacity(), IDS_MAX);
@@ -116,14 +118,14 @@ fn long_keys_that_begin_alike_are_different_objects() {
 
 #[test]
 fn another_hash_key_hashes_otherwise() {
-    let other = Index::new(1, [7, 12]).expect("a capacity");
+    let other = Index::new(1, KeyHasher::new([7; 16])).expect("a capacity");
     assert_ne!(index(1).hash(b"key"), other.hash(b"key"));
 }
 
 #[test]
 fn objects_that_wait_are_linked_when_they_are_many() {
     const OBJECTS: u64 = 3000;
-    let mut loading = Loading::new(OBJECTS as u32, 1100, HASH_KEY).expect("a capacity");
+    let mut loading = Loading::new(OBJECTS as u32, 1100, hasher()).expect("a capacity");
     let mut gone = 0;
     for number in 0..2 * OBJECTS {
         let key = (number % OBJECTS).to_le_bytes();
@@ -251,7 +253,7 @@ proptest! {
     fn an_index_being_loaded_is_a_map(
         steps in vec(step(), 1..300), spare in 0_u32..30, rounds in 1_usize..30,
     ) {
-        let mut loading = Loading::new(40, spare, HASH_KEY).expect("a capacity");
+        let mut loading = Loading::new(40, spare, hasher()).expect("a capacity");
         let (mut model, mut ids) = (Model::new(), BTreeMap::new());
         for step in steps.iter().cycle().take(steps.len() * rounds) {
             match *step {

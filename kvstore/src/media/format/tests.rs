@@ -39,7 +39,7 @@ fn set_of(devices: &[TestDevice]) -> Result<Set> {
 fn open(devices: &[TestDevice], durability: Durability) -> Result<()> {
     let set = set_of(devices)?;
     let options = ShardOptions { durability, ..ShardOptions::default() };
-    Shard::open(0, lanes(devices), &set, options, &mut || Time::ZERO).map(drop)
+    Shard::<_>::open(0, lanes(devices), &set, options, &mut || Time::ZERO).map(drop)
 }
 
 /// Returns the devices after `change` was interrupted behind each of its writes and flushes, with unflushed data both

@@ -61,7 +61,7 @@ use crate::model::options::PolicyKind;
 /// Inserting an id twice, or touching or removing an absent one, is a bug of the store, and panics. Ids are small
 /// numbers that are reused after a removal. After a recovery the objects found are inserted, in no order of use.
 pub trait Policy: Send {
-    /// An object was inserted; `key_hash` is a hash of its key under the store's secret key.
+    /// An object was inserted; `key_hash` is a hash of its key under the store's id.
     fn inserted(&mut self, id: ObjectId, key_hash: u64);
 
     /// An object was read, looked up or replaced.

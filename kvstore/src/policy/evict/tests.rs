@@ -78,7 +78,9 @@ fn what_was_deleted_leaves_no_ghost() {
 #[test]
 fn policies_and_index_together_take_64_bytes_an_object() {
     let objects = 1 << 20;
-    let index = crate::catalog::index::Index::new(objects, [0; 2]).expect("a capacity");
+    let index =
+        crate::catalog::index::Index::new(objects, crate::model::key::KeyHasher::new([0; 16]))
+            .expect("a capacity");
     for kind in [PolicyKind::Lru, PolicyKind::S3Fifo] {
         let bytes = index.memory_bytes() + kind.build(objects).memory_bytes();
         assert!(bytes <= 64 * objects as usize + 128, "{kind}: {bytes} bytes");

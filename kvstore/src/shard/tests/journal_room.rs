@@ -38,11 +38,11 @@ impl Rig {
     fn filled_writer(&mut self, key: Key) -> WriterId {
         let options = PutOptions::default();
         let reserve = ReserveItem { key, bytes: 4096, options };
-        let Ok(Outcome::Reserved(writer)) = self.wait(Action::Reserve(vec![reserve])) else {
+        let Ok(Outcome::Reserved(writer)) = self.wait(Action::Reserve(reserve)) else {
             panic!("there is room")
         };
         let fill = FillItem { writer, part: Part::All, data: AnyBuffer::One(memory(4096)) };
-        assert_eq!(self.wait(Action::Fill(vec![fill])), Ok(Outcome::Filled));
+        assert_eq!(self.wait(Action::Fill(fill)), Ok(Outcome::Filled));
         writer
     }
 

@@ -83,8 +83,17 @@ impl Rig {
     fn submit(&mut self, deadline: Time, action: Action) -> u64 {
         self.next_tag += 1;
         let tag = self.next_tag;
-        self.shard.submit(self.now, Request { tag, deadline, action });
+        self.shard.submit(self.now, Request { reply: tag, deadline, action });
         tag
+    }
+
+    /// Submits puts together, with one tag for all.
+    fn submit_puts(&mut self, puts: impl IntoIterator<Item = PutItem>) -> u64 {
+        self.next_tag += 1;
+        let (reply, deadline) = (self.next_tag, Time::NEVER);
+        let request = |put| Request { reply, deadline, action: Action::Put(put) };
+        self.shard.submit_many(self.now, puts.into_iter().map(request));
+        reply
     }
 
     /// Takes some turns, a millisecond each.
@@ -99,7 +108,7 @@ impl Rig {
     /// Takes the answers to a request so far, in order.
     fn taken(&mut self, tag: u64) -> Vec<Result<Outcome, Failure>> {
         let (its, rest): (Vec<Done>, _) =
-            std::mem::take(&mut self.answers).into_iter().partition(|done| done.tag == tag);
+            std::mem::take(&mut self.answers).into_iter().partition(|done| done.reply == tag);
         self.answers = rest;
         its.into_iter().map(|done| done.result).collect()
     }
@@ -209,8 +218,7 @@ fn a_durable_put_waits_for_puts_that_are_not_durable_yet_to_be_evicted() {
 fn no_more_objects_are_coming_than_there_are_entries() {
     let few = ShardOptions { capacity_objects: Some(1), ..options(Durability::Durable) };
     let mut rig = Rig::new(1, 64, few);
-    let items = (0..8).map(|key| item(key, 1)).collect();
-    let tag = rig.submit(Time::NEVER, Action::PutMany(items));
+    let tag = rig.submit_puts((0..8).map(|key| item(key, 1)));
     for _ in 0..500 {
         rig.turn(1);
         assert!(rig.shard.stats().objects <= 1);
@@ -228,7 +236,7 @@ fn a_batch_has_entries_also_for_keys_of_its_own_that_went_for_it() {
         assert_eq!(rig.put(key, 1), STORED);
     }
     // Key 0 is evicted first for the new key, and then needs an entry itself.
-    let tag = rig.submit(Time::NEVER, Action::PutMany(vec![item(0, 1), item(most, 1)]));
+    let tag = rig.submit_puts([item(0, 1), item(most, 1)]);
     rig.turn(100);
     assert_eq!(rig.taken(tag), [STORED, STORED]);
     let stats = rig.shard.stats();
@@ -238,7 +246,7 @@ fn a_batch_has_entries_also_for_keys_of_its_own_that_went_for_it() {
 #[test]
 fn a_batch_that_is_larger_than_the_journal_and_the_store_is_stored_bit_by_bit() {
     let mut rig = Rig::new(1, 16, options(Durability::Restart));
-    let tag = rig.submit(Time::NEVER, Action::PutMany((0..400).map(|key| item(key, 1)).collect()));
+    let tag = rig.submit_puts((0..400).map(|key| item(key, 1)));
     rig.turn(3000);
     assert_eq!(rig.taken(tag), vec![STORED; 400]);
 }
@@ -569,12 +577,12 @@ fn writers_and_small_queues_do_not_stop_a_shard() {
     for key in 0..60u64 {
         let options = PutOptions::default();
         let reserve = ReserveItem { key: key.into(), bytes: 8192, options };
-        let Ok(Outcome::Reserved(writer)) = rig.wait(Action::Reserve(vec![reserve])) else {
+        let Ok(Outcome::Reserved(writer)) = rig.wait(Action::Reserve(reserve)) else {
             panic!("there is room")
         };
         let data = AnyBuffer::One(memory(8192));
         let fill = FillItem { writer, part: Part::All, data };
-        assert_eq!(rig.wait(Action::Fill(vec![fill])), Ok(Outcome::Filled));
+        assert_eq!(rig.wait(Action::Fill(fill)), Ok(Outcome::Filled));
         assert_eq!(rig.wait(Action::Seal(writer)), STORED);
         assert_eq!(rig.put(1000 + key, 20), STORED);
     }

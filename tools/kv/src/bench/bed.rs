@@ -11,7 +11,8 @@ pub(super) trait Bed {
     /// Returns the current time.
     fn now(&self) -> Time;
 
-    fn submit(&mut self, now: Time, request: Request);
+    /// Submits requests that are planned together.
+    fn submit(&mut self, now: Time, requests: impl Iterator<Item = Request>);
 
     /// Passes each answer to `done`; returns how many there were. Without any, it may have waited briefly.
     fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> usize;

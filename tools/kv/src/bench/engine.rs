@@ -15,6 +15,9 @@ use super::objects::{self, Objects};
 use crate::failure::{Failure, Result};
 use crate::session::one;
 
+/// A request carries the number of its batch, and in these low bits the position of its item.
+const ITEM_BITS: u32 = 32;
+
 /// The check of an answer, or a description of what is wrong.
 type Judged = std::result::Result<(), String>;
 
@@ -63,6 +66,8 @@ pub(super) struct Engine<'a, B> {
     modified: Vec<u64>,
     counted: Counted,
     failure: Option<Failure>,
+    /// Requests being made; kept to reuse the memory.
+    requests: Vec<Request>,
 }
 
 impl<'a, B: Bed> Engine<'a, B> {
@@ -102,6 +107,7 @@ impl<'a, B: Bed> Engine<'a, B> {
             modified: Vec::new(),
             counted: Counted::default(),
             failure: None,
+            requests: Vec::new(),
         })
     }
 
@@ -157,27 +163,22 @@ impl<'a, B: Bed> Engine<'a, B> {
         });
         let mut flights = std::mem::take(&mut self.batches[tag].flights);
         flights.extend(objects.map(|object| self.flight(kind, object)));
-        let action = self.action(kind, &flights);
         self.in_flight += flights.len();
+        self.requests.clear();
+        for (item, flight) in (0u64..).zip(&flights) {
+            let action = match kind {
+                Kind::Put => Action::Put(self.put_item(flight.object)),
+                Kind::Get | Kind::Modify => Action::Get(self.get_item(flight.object)),
+            };
+            let reply = (tag as u64) << ITEM_BITS | item;
+            self.requests.push(Request { reply, deadline: Time::NEVER, action });
+        }
         self.batches[tag] = Batch { begun: now, left: flights.len(), flights };
-        self.bed.submit(now, Request { tag: tag as u64, deadline: Time::NEVER, action });
+        self.bed.submit(now, self.requests.drain(..));
     }
 
     fn flight(&self, kind: Kind, object: u64) -> Flight {
         Flight { kind, object, least: self.objects.least(object) }
-    }
-
-    fn action(&mut self, kind: Kind, flights: &[Flight]) -> Action {
-        match (kind, flights) {
-            (Kind::Put, [one]) => Action::Put(self.put_item(one.object)),
-            (Kind::Put, many) => {
-                Action::PutMany(many.iter().map(|flight| self.put_item(flight.object)).collect())
-            }
-            (_, [one]) => Action::Get(self.get_item(one.object)),
-            (_, many) => {
-                Action::GetMany(many.iter().map(|flight| self.get_item(flight.object)).collect())
-            }
-        }
     }
 
     fn put_item(&mut self, object: u64) -> PutItem {
@@ -219,9 +220,10 @@ impl<'a, B: Bed> Engine<'a, B> {
     }
 
     fn take(&mut self, now: Time, done: Done) {
-        let tag = done.tag as usize;
+        let tag = (done.reply >> ITEM_BITS) as usize;
+        let item = (done.reply & ((1 << ITEM_BITS) - 1)) as usize;
         let batch = &mut self.batches[tag];
-        let (flight, begun) = (batch.flights[done.item as usize], batch.begun);
+        let (flight, begun) = (batch.flights[item], batch.begun);
         batch.left -= 1;
         if batch.left == 0 {
             batch.flights.clear();

@@ -101,11 +101,11 @@ impl Blocks {
     ) -> Result<()> {
         self.take_memory(session, PUT_BLOCKS as usize, self.block_room())?;
         for from in (0..count).step_by(PUT_BLOCKS as usize) {
-            let items: Vec<PutItem> = (from..count.min(from + PUT_BLOCKS))
-                .map(|block| self.put_item(number(sequence, block), block))
+            let puts: Vec<Action> = (from..count.min(from + PUT_BLOCKS))
+                .map(|block| Action::Put(self.put_item(number(sequence, block), block)))
                 .collect();
-            let (puts, begun) = (items.len(), session.local().now());
-            let answers = session.batch(Action::PutMany(items), puts)?;
+            let (count, begun) = (puts.len() as u64, session.local().now());
+            let answers = session.batch(puts)?;
             let took = session.local().now().since(begun);
             for (outcome, memory) in answers {
                 self.memory.push(one(memory));
@@ -113,11 +113,7 @@ impl Blocks {
                     return Err(Failure::failed(format!("a KV block was not stored: {outcome:?}")));
                 }
             }
-            each(Moved {
-                blocks: puts as u64,
-                bytes: puts as u64 * self.layout.block_bytes(),
-                took,
-            })?;
+            each(Moved { blocks: count, bytes: count * self.layout.block_bytes(), took })?;
         }
         Ok(())
     }
@@ -150,16 +146,14 @@ impl Blocks {
         layer: u32,
     ) -> Result<Moved> {
         self.take_memory(session, count as usize, self.run_room())?;
-        let item = |block, into| GetItem {
-            key: Blocks::key(sequence, block),
-            part: Part::Layer(layer),
-            into: AnyBuffer::One(into),
+        let get = |(block, into)| {
+            let (key, part) = (Blocks::key(sequence, block), Part::Layer(layer));
+            Action::Get(GetItem { key, part, into: AnyBuffer::One(into) })
         };
         let room = self.memory.drain(..);
-        let items: Vec<GetItem> =
-            (0..count).zip(room).map(|(block, room)| item(block, room)).collect();
+        let gets: Vec<Action> = (0..count).zip(room).map(get).collect();
         let begun = session.local().now();
-        let answers = session.batch(Action::GetMany(items), count as usize)?;
+        let answers = session.batch(gets)?;
         let took = session.local().now().since(begun);
         for (block, (outcome, memory)) in (0..).zip(answers) {
             let memory = one(memory);

@@ -350,8 +350,8 @@ impl Bed for Local {
         Local::now(self)
     }
 
-    fn submit(&mut self, now: Time, request: Request) {
-        Local::submit(self, now, request);
+    fn submit(&mut self, now: Time, requests: impl Iterator<Item = Request>) {
+        Local::submit_many(self, now, requests);
     }
 
     fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> usize {

@@ -48,7 +48,7 @@ impl Model {
         }
     }
 
-    fn put(&mut self, tag: u64, item: u32, put: PutItem) {
+    fn put(&mut self, reply: u64, put: PutItem) {
         let AnyBuffer::One(data) = &put.data else { panic!("one buffer") };
         if !self.objects.contains_key(&put.key) && self.objects.len() == self.capacity {
             let oldest = self.objects.iter().min_by_key(|(_, (at, _))| *at).expect("some");
@@ -57,10 +57,10 @@ impl Model {
         }
         self.clock += 1;
         self.objects.insert(put.key, (self.clock, data[..put.bytes as usize].to_vec()));
-        self.answer(tag, item, Outcome::Stored, put.data);
+        self.answer(reply, Outcome::Stored, put.data);
     }
 
-    fn get(&mut self, tag: u64, item: u32, mut get: GetItem) {
+    fn get(&mut self, reply: u64, mut get: GetItem) {
         let AnyBuffer::One(into) = &mut get.into else { panic!("one buffer") };
         self.clock += 1;
         let outcome = match self.objects.get_mut(&get.key) {
@@ -73,11 +73,11 @@ impl Model {
                 Outcome::Hit { bytes: data.len() as u64 }
             }
         };
-        self.answer(tag, item, outcome, get.into);
+        self.answer(reply, outcome, get.into);
     }
 
-    fn answer(&mut self, tag: u64, item: u32, outcome: Outcome, memory: AnyBuffer) {
-        self.waiting.push_back(Done { tag, item, result: Ok(outcome), memory });
+    fn answer(&mut self, reply: u64, outcome: Outcome, memory: AnyBuffer) {
+        self.waiting.push_back(Done { reply, result: Ok(outcome), memory });
         self.most_waiting = self.most_waiting.max(self.waiting.len());
     }
 }
@@ -88,15 +88,13 @@ impl Bed for Model {
         Time::from_ns(self.now.get() * 1_000_000)
     }
 
-    fn submit(&mut self, _now: Time, request: Request) {
-        let tag = request.tag;
-        match request.action {
-            Action::Put(put) => self.put(tag, 0, put),
-            Action::Get(get) => self.get(tag, 0, get),
-            Action::GetMany(gets) => {
-                (0..).zip(gets).for_each(|(item, get)| self.get(tag, item, get));
+    fn submit(&mut self, _now: Time, requests: impl Iterator<Item = Request>) {
+        for Request { reply, action, .. } in requests {
+            match action {
+                Action::Put(put) => self.put(reply, put),
+                Action::Get(get) => self.get(reply, get),
+                other => panic!("no load does {other:?}"),
             }
-            other => panic!("no load does {other:?}"),
         }
     }
 

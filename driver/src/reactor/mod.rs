@@ -193,7 +193,7 @@ impl Reactor {
         let inbox = Arc::new(Mailbox::new(1, Arc::clone(&alarm), drop));
         let lanes = Lanes::new(Arc::clone(&inbox), drain_timeout);
         let seat = Seat { name: format!("adit-reactor-{core}"), core: Some(core), idle };
-        let poller = Poller::spawn(seat, Arc::clone(&alarm), || Ok(lanes))?;
+        let poller = Poller::spawn(seat, Arc::clone(&alarm), || Some(lanes))?;
         Ok(Thread { alarm, inbox, poller })
     }
 

@@ -90,13 +90,13 @@ impl<J> Mailbox<J> {
         }
     }
 
-    /// Takes the next job that is not urgent. Call [`Mailbox::made_room`] after the last one.
+    /// Takes the next job, urgent ones first. Call [`Mailbox::made_room`] after the last one.
     #[inline]
     pub fn take(&self) -> Option<J> {
-        self.jobs.pop()
+        self.take_urgent().or_else(|| self.jobs.pop())
     }
 
-    /// Takes an urgent job.
+    /// Takes an urgent job, if there is one.
     #[inline]
     pub fn take_urgent(&self) -> Option<J> {
         if !self.has_urgent.load(Ordering::Acquire) {
@@ -192,7 +192,6 @@ impl<J> Mailbox<J> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::task::Poll;
     use std::time::{Duration, Instant};
 
     fn mailbox<J>(depth: usize) -> Mailbox<J> {
@@ -202,20 +201,17 @@ mod tests {
     /// Sends, waiting for room for as long as `at_most`.
     fn send_within<J>(mailbox: &Mailbox<J>, at_most: Duration, job: J) -> Result<(), (J, Refusal)> {
         let mut waiting = Some(job);
-        let mut try_it = || match mailbox.send(waiting.take().expect("it was given back")) {
-            Err((job, Refusal::Full)) => {
-                waiting = Some(job);
-                Poll::Pending
-            }
-            sent => Poll::Ready(sent),
-        };
         let sent = wait::block_until(Some(Instant::now() + at_most), |context| {
-            let sent = try_it();
-            if sent.is_ready() {
-                return sent;
-            }
-            mailbox.want_room(context.waker());
-            try_it()
+            let want = |waker: &Waker| mailbox.want_room(waker);
+            wait::try_or_want(context, want, || {
+                match mailbox.send(waiting.take().expect("it was given back")) {
+                    Err((job, Refusal::Full)) => {
+                        waiting = Some(job);
+                        None
+                    }
+                    sent => Some(sent),
+                }
+            })
         });
         sent.unwrap_or_else(|| Err((waiting.expect("it was given back"), Refusal::Full)))
     }
@@ -241,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn urgent_jobs_need_no_room() {
+    fn urgent_jobs_come_first_and_need_no_room() {
         let mailbox = mailbox(1);
         assert!(mailbox.send(1).is_ok());
         assert_eq!((mailbox.send_urgent(2), mailbox.send_urgent(3)), (Ok(()), Ok(())));
-        let urgent: Vec<i32> = std::iter::from_fn(|| mailbox.take_urgent()).collect();
-        assert_eq!((urgent.len(), mailbox.take()), (2, Some(1)));
-        assert!(mailbox.is_empty());
+        assert_eq!(mailbox.take_urgent(), Some(3));
+        assert_eq!((mailbox.take(), mailbox.take()), (Some(2), Some(1)));
+        assert!(mailbox.is_empty() && mailbox.take_urgent().is_none());
     }
 
     #[test]

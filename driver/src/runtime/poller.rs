@@ -62,14 +62,14 @@ pub struct Poller<E> {
 }
 
 impl<E: Send + 'static> Poller<E> {
-    /// Starts a thread that sleeps by `alarm`. It makes its worker there, or ends with what that returns instead.
+    /// Starts a thread that sleeps by `alarm`. It makes its worker there, and ends without a result if there is none.
     ///
     /// # Errors
     /// [`Error::Refused`] if the system grants no thread.
     pub fn spawn<W: Worker<End = E>>(
         seat: Seat,
         alarm: Arc<Alarm>,
-        make: impl FnOnce() -> std::result::Result<W, E> + Send + 'static,
+        make: impl FnOnce() -> Option<W> + Send + 'static,
     ) -> Result<Poller<E>> {
         let builder = std::thread::Builder::new().name(seat.name.clone());
         let stops = Arc::new(AtomicBool::new(false));
@@ -106,7 +106,7 @@ impl<E: Send + 'static> Poller<E> {
         self.thread.is_finished()
     }
 
-    /// Waits for the end of the thread; returns `None` if it panicked, which the log says.
+    /// Waits for the end of the thread; returns `None` if it had no worker, or panicked, which the log says.
     pub fn join(self) -> Option<E> {
         self.thread.join().ok().flatten()
     }
@@ -122,14 +122,8 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn live<W: Worker>(
-        mut self,
-        make: impl FnOnce() -> std::result::Result<W, W::End>,
-    ) -> Option<W::End> {
-        let mut worker = match shielded("it started", make)? {
-            Ok(worker) => worker,
-            Err(end) => return Some(end),
-        };
+    fn live<W: Worker>(mut self, make: impl FnOnce() -> Option<W>) -> Option<W::End> {
+        let mut worker = shielded("it started", make).flatten()?;
         let ended = shielded("it ran, which is a bug; its requests end unfinished", || {
             self.run(&mut worker)
         });
@@ -209,7 +203,8 @@ mod tests {
         let (sender, receiver) = channel();
         let (alarm, dropped) = (Alarm::new().expect("alarm"), Arc::default());
         let theirs = Arc::clone(&dropped);
-        let make = move || Ok(Echo { orders: receiver, seen: vec![], endings: 0, dropped: theirs });
+        let make =
+            move || Some(Echo { orders: receiver, seen: vec![], endings: 0, dropped: theirs });
         let poller = Poller::spawn(seat(), Arc::clone(&alarm), make).expect("a thread");
         assert!(!poller.is_own());
         for order in orders {
@@ -236,10 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_a_worker_ends_with_what_it_says_instead() {
+    fn a_thread_without_a_worker_ends_without_a_result() {
         let alarm = Alarm::new().expect("alarm");
-        let make = || Err::<Echo, _>(vec![5]);
-        let poller = Poller::spawn(seat(), alarm, make).expect("a thread");
-        assert_eq!(poller.join(), Some(vec![5]));
+        let poller = Poller::spawn(seat(), alarm, || None::<Echo>).expect("a thread");
+        assert_eq!(poller.join(), None);
     }
 }

@@ -42,6 +42,20 @@ pub fn wake(waker: Waker) {
     let _ = shielded("waking a task: see what its waker or future does", || waker.wake());
 }
 
+/// Tries; if that does not work, has `want` register the waker and tries again, because it may have begun to work
+/// before.
+pub fn try_or_want<T>(
+    context: &Context<'_>,
+    want: impl FnOnce(&Waker),
+    mut attempt: impl FnMut() -> Option<T>,
+) -> Poll<T> {
+    let done = attempt().or_else(|| {
+        want(context.waker());
+        attempt()
+    });
+    done.map_or(Poll::Pending, Poll::Ready)
+}
+
 /// Blocks the calling thread until `attempt` is ready; returns `None` once `deadline`, if any, has passed. An
 /// attempt that is not ready has registered the waker that ends the wait.
 pub fn block_until<T>(

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_driver::Time;
+use adit_driver::runtime::{Refusal, block_until, try_or_want};
 
 use super::devices::{DeviceShard, Devices};
+use super::inbox::Inbox;
 use super::job::{Ask, Item, Job, Work};
-use super::mailbox::{Full, Mailbox};
 use super::open::OpenOptions;
 use super::payload::{Form, Payload};
 use super::pending::{Answer, Pending, Reply, Unfinished, pair};
 use super::pool::{Pool, PoolBuffer, Pools};
-use super::wait;
 use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::Key;
@@ -23,7 +23,7 @@ use adit_driver::memory::AnyBuffer;
 /// The shared part of a [`super::Store`].
 pub(super) struct Core {
     /// One per thread; shard n belongs to thread n modulo their number.
-    pub(super) mailboxes: Vec<Arc<Mailbox<Job>>>,
+    pub(super) mailboxes: Vec<Arc<Inbox>>,
     pub(super) set: Set,
     pub(super) devices: Devices,
     pub(super) pools: Arc<Pools>,
@@ -60,7 +60,7 @@ impl Core {
         pending
     }
 
-    pub(super) fn mailbox(&self, shard: u16) -> &Mailbox<Job> {
+    pub(super) fn mailbox(&self, shard: u16) -> &Inbox {
         &self.mailboxes[usize::from(shard) % self.mailboxes.len()]
     }
 
@@ -80,12 +80,11 @@ impl Core {
 
     /// Like [`Core::send`], but waits until `until`.
     pub(super) fn send_by(&self, until: Instant, shard: u16, work: Work) {
-        let is_fetch = work.is_fetch();
-        let sent = self.mailbox(shard).send_by(until, self.job(shard, work), is_fetch);
+        let sent = self.mailbox(shard).send_by(until, self.job(shard, work));
         if let Err((job, why)) = sent {
             let failure = match why {
-                Full::Busy => Failure::Deadline,
-                Full::Closed => Failure::Closed,
+                Refusal::Full => Failure::Deadline,
+                Refusal::Closed => Failure::Closed,
             };
             job.work.refuse(&failure);
         }
@@ -108,9 +107,8 @@ impl Core {
     /// # Errors
     /// The work, with the reason for the refusal.
     #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
-    pub(super) fn try_send(&self, shard: u16, work: Work) -> Result<(), (Work, Full)> {
-        let is_fetch = work.is_fetch();
-        let sent = self.mailbox(shard).send(self.job(shard, work), is_fetch);
+    pub(super) fn try_send(&self, shard: u16, work: Work) -> Result<(), (Work, Refusal)> {
+        let sent = self.mailbox(shard).send(self.job(shard, work));
         sent.map_err(|(job, why)| (job.work, why))
     }
 
@@ -173,13 +171,9 @@ impl Core {
         device: Option<u8>,
     ) -> Result<Registered> {
         let mut waiting = Some(payload);
-        let registered = wait::until(until, |waker| {
-            if let Some(waker) = waker {
-                self.pools.want(waker);
-            }
-            match self
-                .try_register(waiting.take().expect("what is not copied is given back"), device)
-            {
+        let mut try_to = || {
+            let payload = waiting.take().expect("what is not copied is given back");
+            match self.try_register(payload, device) {
                 Ok(registered) => Some(Ok(registered)),
                 Err((_, Some(never))) => Some(Err(never)),
                 Err((payload, None)) => {
@@ -187,6 +181,9 @@ impl Core {
                     None
                 }
             }
+        };
+        let registered = block_until(Some(until), |context| {
+            try_or_want(context, |waker| self.pools.want(waker), &mut try_to)
         });
         registered.unwrap_or_else(|| Err(self.no_memory()))
     }
@@ -219,12 +216,8 @@ impl Core {
     /// As [`Core::register`].
     pub(super) fn buffer(&self, len: usize, device: Option<u8>) -> Result<PoolBuffer> {
         self.pools.check(len as u64)?;
-        let taken = wait::until(self.until(), |waker| {
-            if let Some(waker) = waker {
-                self.pools.want(waker);
-            }
-            self.pools.take(len, device)
-        });
+        let until = Some(self.until());
+        let taken = block_until(until, |context| self.pools.poll_take(context, len, device));
         taken.ok_or_else(|| self.no_memory())
     }
 

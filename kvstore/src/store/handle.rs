@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_driver::memory::AnyBuffer;
+use adit_driver::runtime::Refusal;
 use adit_driver::{Buffer, Device, Time};
 
 use super::batch::Batch;
@@ -16,7 +17,6 @@ use super::info::ObjectInfo;
 use super::job::{CommitReply, Fetch, Item, PutReply, Work, WriterReply};
 use super::lease::Lease;
 use super::local::Local;
-use super::mailbox::Full;
 use super::names::{DefinedLayout, Tenant};
 use super::open::{FormatStore, OpenOptions};
 use super::payload::{Payload, PutWith, RefuseReason, Refused};
@@ -449,15 +449,7 @@ impl Store {
     pub async fn buffer_async(&self, len: usize) -> Result<PoolBuffer> {
         self.core.pools.check(len as u64)?;
         let pools = &self.core.pools;
-        let taken = std::future::poll_fn(|context| {
-            let take = || pools.take(len, None);
-            let taken = take().or_else(|| {
-                pools.want(context.waker());
-                take()
-            });
-            taken.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
-        });
-        Ok(taken.await)
+        Ok(std::future::poll_fn(|context| pools.poll_take(context, len, None)).await)
     }
 
     /// Allocates registered memory of at least `len` bytes for the caller, usable for objects on the first device and
@@ -569,7 +561,7 @@ pub(super) fn options(shard: u16, with: &PutWith) -> PutOptions {
 }
 
 /// Restores a put that found the mailbox full to its original form.
-fn refused_put<'a>(work: Work, why: Full) -> Refused<'a> {
+fn refused_put<'a>(work: Work, why: Refusal) -> Refused<'a> {
     let Work::One(Item::Put(item, to)) = work else { unreachable!("a put was sent") };
     let PutItem { key, bytes, data, .. } = item;
     let data = match (data, to.home) {
@@ -579,11 +571,11 @@ fn refused_put<'a>(work: Work, why: Full) -> Refused<'a> {
     Refused { key, data, why: why.into() }
 }
 
-impl From<Full> for RefuseReason {
-    fn from(why: Full) -> RefuseReason {
+impl From<Refusal> for RefuseReason {
+    fn from(why: Refusal) -> RefuseReason {
         match why {
-            Full::Busy => RefuseReason::Busy,
-            Full::Closed => RefuseReason::Never(Error::Failed(Failure::Closed)),
+            Refusal::Full => RefuseReason::Busy,
+            Refusal::Closed => RefuseReason::Never(Error::Failed(Failure::Closed)),
         }
     }
 }

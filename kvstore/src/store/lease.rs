@@ -37,7 +37,8 @@ impl Drop for Lease {
                     shard.release(id);
                 }
             }));
-            self.core.mailbox(shard).send_ending(Job { shard, deadline, work });
+            // A lease has ended with a store that has stopped.
+            let _ = self.core.mailbox(shard).send_urgent(Job { shard, deadline, work });
         }
     }
 }

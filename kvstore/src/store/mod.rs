@@ -1,13 +1,13 @@
 //! The store as a server embeds it: a handle for any thread, and the threads behind it.
 //!
-//! [`Store::open`] starts pinned threads, each of which owns some shards, and returns a handle that is `Clone`,
+//! [`Store::open`] starts threads, each of which owns some shards, and returns a handle that is `Clone`,
 //! `Send` and `Sync`. [`Store::open_local`] starts no threads: the caller's own thread drives all shards through
 //! [`Local`].
 //!
 //! ```text
 //!  any thread, any runtime             one thread per core
 //!  store.put(key, data) -> mailbox  -> Shard::submit -> device
-//!  pending.await | .wait() <- cell  <- Shard::poll   <-
+//!  pending.await | .wait() <- reply <- Shard::poll   <-
 //! ```
 //!
 //! Guarantees:
@@ -32,7 +32,7 @@
 //! | `payload`, `value`, `info`, `names`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
 //! | `prometheus` | the counters as text |
 //! | `pool`, `runs` | registered memory, reused |
-//! | `core`, `mailbox`, `job`, `wait` | the way to the threads |
+//! | `core`, `inbox`, `job` | the way to the threads |
 //! | `threads`, `thread`, `flights`, `gather`, `together` | the threads, and the way back |
 //! | `local`, `cut`, `route` | all shards on the caller's thread |
 
@@ -44,12 +44,12 @@ mod endurance;
 mod flights;
 mod gather;
 mod handle;
+mod inbox;
 mod info;
 mod job;
 mod layers;
 mod lease;
 mod local;
-mod mailbox;
 mod names;
 mod open;
 mod payload;
@@ -63,7 +63,6 @@ mod thread;
 mod threads;
 mod together;
 mod value;
-mod wait;
 mod writer;
 
 pub use batch::{Batch, Whole};

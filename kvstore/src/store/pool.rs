@@ -8,12 +8,12 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
+use adit_driver::runtime::{try_or_want, wake};
 use adit_driver::{Buffer, Device};
 
 use super::runs::Runs;
-use super::wait;
 use crate::error::{Error, Result};
 use crate::model::place::UNIT_BYTES;
 
@@ -76,7 +76,7 @@ impl Pool {
             self.is_wanted.store(false, Ordering::Relaxed);
             let waiters = std::mem::take(&mut state.waiters);
             drop(state);
-            waiters.into_iter().for_each(wait::wake);
+            waiters.into_iter().for_each(wake);
         }
     }
 
@@ -192,6 +192,16 @@ impl Pools {
         }
         let (count, first) = (self.pools.len(), self.turn.fetch_add(1, Ordering::Relaxed));
         (0..count).find_map(|next| self.pools[first.wrapping_add(next) % count].take(len))
+    }
+
+    /// Like [`Pools::take`], or registers a waker for when there is more memory.
+    pub(super) fn poll_take(
+        &self,
+        context: &Context<'_>,
+        len: usize,
+        device: Option<u8>,
+    ) -> Poll<PoolBuffer> {
+        try_or_want(context, |waker| self.want(waker), || self.take(len, device))
     }
 
     pub(super) fn count(&self) -> usize {

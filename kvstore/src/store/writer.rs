@@ -132,7 +132,8 @@ impl Drop for Writer {
                 }
             }));
             let job = Job { shard: self.shard, deadline, work };
-            self.core.mailbox(self.shard).send_ending(job);
+            // A writer has ended with a store that has stopped.
+            let _ = self.core.mailbox(self.shard).send_urgent(job);
         }
     }
 }

@@ -90,6 +90,11 @@ impl<E: Send + 'static> Poller<E> {
         Ok(Poller { alarm, stops, thread })
     }
 
+    /// Returns the thread's alarm.
+    pub fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
+    }
+
     /// Tells the thread to end.
     pub fn stop(&self) {
         self.stops.store(true, Ordering::Release);

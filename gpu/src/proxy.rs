@@ -190,8 +190,7 @@ impl Drop for ProxyThread {
     fn drop(&mut self) {
         let Some(poller) = self.poller.take() else { return };
         poller.stop();
-        if wait_until(|| poller.is_over()) {
-            poller.join();
+        if poller.join_by(Instant::now() + PATIENCE).is_some() {
             tracing::debug!("{WHAT} stops: {:?}", self.stats());
         } else {
             tracing::error!("{WHAT} does not stop; its memory stays with it");

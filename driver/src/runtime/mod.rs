@@ -1,7 +1,7 @@
 //! Poller threads, and how other threads talk to them.
 //!
 //! An NVMe queue pair has one owner, so a program in which any thread may ask for I/O needs threads that own
-//! queue pairs, and a way to them and back. The reactor, the store and the GPU's doorbell proxy are built on
+//! queue pairs, and a way to them and back. The reactor, the store and the GPU crate's threads are built on
 //! this module. A thread that drives a queue pair of its own needs none of it.
 //!
 //! ```text

@@ -190,7 +190,7 @@ impl Drop for ProxyThread {
     fn drop(&mut self) {
         let Some(poller) = self.poller.take() else { return };
         poller.stop();
-        if poller.join_by(Instant::now() + PATIENCE).is_some() {
+        if poller.ends_by(Instant::now() + PATIENCE) {
             tracing::debug!("{WHAT} stops: {:?}", self.stats());
         } else {
             tracing::error!("{WHAT} does not stop; its memory stays with it");

@@ -77,11 +77,12 @@ impl Alarm {
     /// Sleeps until it is told, an interrupt of `interrupts` is raised or `at_most` passes; does not sleep if it
     /// was told since the last time. Clears raised interrupts: look for completions, and for all work, afterwards.
     pub fn sleep(&self, at_most: Duration, interrupts: &[BorrowedFd<'_>]) {
-        let (awake, asleep) = (AWAKE, ASLEEP);
-        let order = Ordering::AcqRel;
-        if self.state.compare_exchange(awake, asleep, order, Ordering::Relaxed).is_ok() {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        if self.state.compare_exchange(AWAKE, ASLEEP, order.0, order.1).is_ok() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
             self.wait(at_most, interrupts);
+            let state = self.state.load(Ordering::Relaxed);
+            assert_ne!(state, AWAKE, "an alarm has one sleeper, which wakes here");
         }
         self.take_note();
     }

@@ -93,6 +93,7 @@ impl<J> Mailbox<J> {
     /// Takes the next job, urgent ones first. Call [`Mailbox::made_room`] after the last one.
     #[inline]
     pub fn take(&self) -> Option<J> {
+        debug_assert!(!self.closed.load(Ordering::Relaxed), "the reader closes it at its end");
         self.take_urgent().or_else(|| self.jobs.pop())
     }
 
@@ -162,8 +163,10 @@ impl<J> Mailbox<J> {
 
     /// Refuses new jobs from now on; those accepted can still be taken.
     pub fn stop(&self) {
-        self.stops.store(true, Ordering::Release);
-        self.reader.tell();
+        // Told once, so that a reader that stops it in each round can sleep.
+        if !self.stops.swap(true, Ordering::AcqRel) {
+            self.reader.tell();
+        }
     }
 
     /// Returns whether it refuses new jobs.

@@ -111,16 +111,15 @@ impl<E: Send + 'static> Poller<E> {
         self.thread.is_finished()
     }
 
-    /// Waits for the end of the thread until `deadline`; returns `None` if it still runs then, and as
-    /// [`Poller::join`] otherwise.
-    pub fn join_by(self, deadline: Instant) -> Option<Option<E>> {
+    /// Waits for the end of the thread until `deadline`; returns whether it has ended.
+    pub fn ends_by(&self, deadline: Instant) -> bool {
         while !self.is_over() {
             if Instant::now() >= deadline {
-                return None;
+                return false;
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-        Some(self.join())
+        true
     }
 
     /// Waits for the end of the thread; returns `None` if it had no worker, or panicked, which the log says.

@@ -235,7 +235,7 @@ impl Drop for Staged {
         self.threads.iter().for_each(|thread| thread.poller.stop());
         let end = Instant::now() + STOP_TIMEOUT;
         for Thread { poller, .. } in self.threads.drain(..) {
-            if poller.join_by(end).is_none() {
+            if !poller.ends_by(end) {
                 tracing::error!(
                     "a thread of the staged engine does not end; it is left with its memory"
                 );

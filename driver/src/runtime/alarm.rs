@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::task::Wake;
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ const ASLEEP: u8 = 2;
 #[derive(Debug)]
 pub struct Alarm {
     state: AtomicU8,
+    /// The thread was told to end.
+    stops: AtomicBool,
     eventfd: EventFd,
     sleeps: AtomicU64,
     wakes: AtomicU64,
@@ -46,8 +48,8 @@ impl Alarm {
             let fix = "raise the limit of open files (ulimit -n)";
             Error::refused("a poller thread", "make an eventfd", why, fix)
         })?;
-        let (sleeps, wakes) = Default::default();
-        Ok(Arc::new(Alarm { state: AtomicU8::new(AWAKE), eventfd, sleeps, wakes }))
+        let (stops, sleeps, wakes) = Default::default();
+        Ok(Arc::new(Alarm { state: AtomicU8::new(AWAKE), stops, eventfd, sleeps, wakes }))
     }
 
     /// Ends the thread's sleep, or prevents its next. Call it after leaving work for the thread.
@@ -56,6 +58,16 @@ impl Alarm {
         if !self.was_told() {
             self.ring();
         }
+    }
+
+    /// Tells the thread to end.
+    pub(super) fn stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        self.tell();
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stops.load(Ordering::Acquire)
     }
 
     /// The sender's half, after it left work.
@@ -132,7 +144,6 @@ impl Wake for Alarm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
     use std::time::Instant;
 
     const LONG: Duration = Duration::from_secs(60);

@@ -12,7 +12,7 @@ use std::task::Waker;
 use crossbeam_queue::ArrayQueue;
 
 use super::alarm::Alarm;
-use super::wait::{self, lock};
+use super::wait::{Waiters, lock};
 
 /// Why a mailbox gave a job back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +36,8 @@ pub struct Mailbox<J> {
     stops: AtomicBool,
     /// The reader has stopped reading.
     closed: AtomicBool,
-    /// A sender waits for room.
-    is_wanted: AtomicBool,
-    waiters: Mutex<Vec<Waker>>,
+    /// Senders that wait for room.
+    waiters: Waiters,
 }
 
 impl<J> Mailbox<J> {
@@ -47,9 +46,9 @@ impl<J> Mailbox<J> {
     /// # Panics
     /// If `depth` is 0.
     pub fn new(depth: usize, reader: Arc<Alarm>, refuse: fn(J)) -> Mailbox<J> {
-        let (jobs, urgent, waiters) = (ArrayQueue::new(depth), Mutex::default(), Mutex::default());
-        let (has_urgent, stops, closed, is_wanted) = Default::default();
-        Mailbox { jobs, urgent, has_urgent, reader, refuse, stops, closed, is_wanted, waiters }
+        let (urgent, has_urgent, stops, closed, waiters) = Default::default();
+        let jobs = ArrayQueue::new(depth);
+        Mailbox { jobs, urgent, has_urgent, reader, refuse, stops, closed, waiters }
     }
 
     /// Leaves a job and wakes a sleeping reader.
@@ -112,33 +111,12 @@ impl<J> Mailbox<J> {
     /// Wakes the senders that wait for room, after jobs were taken.
     #[inline]
     pub fn made_room(&self) {
-        // Orders taking before the look; pairs with the fence in `want_room`.
-        fence(Ordering::SeqCst);
-        if self.is_wanted.load(Ordering::Relaxed) {
-            self.call_waiters();
-        }
+        self.waiters.call();
     }
 
-    /// Calls `waker` once there is room. Send again after this call: room made before it wakes no task.
+    /// Calls `waker` once there is room. Send again after this call.
     pub fn want_room(&self, waker: &Waker) {
-        let mut waiters = lock(&self.waiters);
-        if !waiters.iter().any(|waiting| waiting.will_wake(waker)) {
-            waiters.push(waker.clone());
-        }
-        self.is_wanted.store(true, Ordering::Relaxed);
-        drop(waiters);
-        // Orders `is_wanted` before the sender's next try; pairs with the fence in `made_room`.
-        fence(Ordering::SeqCst);
-    }
-
-    #[cold]
-    fn call_waiters(&self) {
-        let waiters = {
-            let mut waiters = lock(&self.waiters);
-            self.is_wanted.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *waiters)
-        };
-        waiters.into_iter().for_each(wait::wake);
+        self.waiters.want(waker);
     }
 
     /// Returns the number of jobs it has room for.
@@ -181,7 +159,7 @@ impl<J> Mailbox<J> {
         self.closed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.refuse_all();
-        self.call_waiters();
+        self.waiters.call();
     }
 
     fn refuse_all(&self) {
@@ -194,6 +172,7 @@ impl<J> Mailbox<J> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::wait::{block_until, try_or_want};
     use super::*;
     use std::time::{Duration, Instant};
 
@@ -204,9 +183,9 @@ mod tests {
     /// Sends, waiting for room for as long as `at_most`.
     fn send_within<J>(mailbox: &Mailbox<J>, at_most: Duration, job: J) -> Result<(), (J, Refusal)> {
         let mut waiting = Some(job);
-        let sent = wait::block_until(Some(Instant::now() + at_most), |context| {
+        let sent = block_until(Some(Instant::now() + at_most), |context| {
             let want = |waker: &Waker| mailbox.want_room(waker);
-            wait::try_or_want(context, want, || {
+            try_or_want(context, want, || {
                 match mailbox.send(waiting.take().expect("it was given back")) {
                     Err((job, Refusal::Full)) => {
                         waiting = Some(job);

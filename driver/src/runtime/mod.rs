@@ -21,7 +21,7 @@
 //! | `alarm` | its sleep, which a sender or an interrupt ends |
 //! | `mailbox` | jobs on their way to it |
 //! | `answer` | one answer on its way back |
-//! | `wait` | a call that blocks, made from one that registers a waker |
+//! | `wait` | waiters for room or memory; a blocking call, made from one that registers a waker |
 //! | `cores` | which cores to pin threads to |
 //!
 //! Invariants:
@@ -57,4 +57,4 @@ pub use idle::{Idle, Idling, Rest};
 pub use mailbox::{Mailbox, Refusal};
 pub use poller::{Poller, Round, Seat, Worker};
 pub(crate) use wait::lock;
-pub use wait::{block_until, try_or_want, wake};
+pub use wait::{Waiters, block_until, try_or_want};

@@ -2,7 +2,6 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -57,7 +56,6 @@ pub struct Seat {
 #[derive(Debug)]
 pub struct Poller<E> {
     alarm: Arc<Alarm>,
-    stops: Arc<AtomicBool>,
     thread: JoinHandle<Option<E>>,
 }
 
@@ -72,10 +70,8 @@ impl<E: Send + 'static> Poller<E> {
         make: impl FnOnce() -> Option<W> + Send + 'static,
     ) -> Result<Poller<E>> {
         let builder = std::thread::Builder::new().name(seat.name.clone());
-        let stops = Arc::new(AtomicBool::new(false));
         let rounds = Rounds {
             alarm: Arc::clone(&alarm),
-            stops: Arc::clone(&stops),
             idling: Idling::new(seat.idle),
             origin: Instant::now(),
         };
@@ -87,7 +83,7 @@ impl<E: Send + 'static> Poller<E> {
             let fix = "raise the limit on processes (ulimit -u), or use fewer cores";
             Error::refused("a poller thread", "start", why, fix)
         })?;
-        Ok(Poller { alarm, stops, thread })
+        Ok(Poller { alarm, thread })
     }
 
     /// Returns the thread's alarm.
@@ -97,8 +93,7 @@ impl<E: Send + 'static> Poller<E> {
 
     /// Tells the thread to end.
     pub fn stop(&self) {
-        self.stops.store(true, Ordering::Release);
-        self.alarm.tell();
+        self.alarm.stop();
     }
 
     /// Returns whether the calling thread is this one, which cannot join itself.
@@ -131,7 +126,6 @@ impl<E: Send + 'static> Poller<E> {
 /// The loop of a thread.
 struct Rounds {
     alarm: Arc<Alarm>,
-    stops: Arc<AtomicBool>,
     idling: Idling,
     /// Of the clock for resting; workers use those of their devices.
     origin: Instant,
@@ -152,7 +146,7 @@ impl Rounds {
         loop {
             let round = worker.round();
             // Checked even while work keeps coming: stopping must end it.
-            let is_ending = self.stops.load(Ordering::Acquire);
+            let is_ending = self.alarm.is_stopping();
             if is_ending && let Some(end) = worker.end() {
                 return end;
             }
@@ -176,7 +170,7 @@ impl Rounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::{Receiver, channel};
 
     /// Counts its rounds, and reads orders from a channel.

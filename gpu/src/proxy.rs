@@ -10,15 +10,12 @@
 //! delay. Stopping it and removing queues have deadlines; if it does not answer, what it uses is leaked. A panic ends
 //! the thread, and [`ProxyThread::check`] reports it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use adit_driver::Time;
 use adit_driver::bus::Doorbell;
-use adit_driver::runtime::{Idle, Idling, Rest, pin};
+use adit_driver::runtime::{Alarm, Idle, Poller, Round, Seat, Worker};
 
 use crate::cuda::{Gpu, PinnedMemory};
 use crate::error::{Error, Result};
@@ -29,8 +26,6 @@ const SLOTS: usize = 1024;
 const SLOT_WORDS: usize = 16;
 /// How long the thread may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest sleep without a queue to serve.
-const UNUSED: Duration = Duration::from_millis(100);
 const WHAT: &str = "the doorbell proxy";
 
 /// Options of a proxy.
@@ -61,7 +56,8 @@ pub(crate) struct ProxyStats {
 #[derive(Debug)]
 pub(crate) struct ProxyThread {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// None while being dropped.
+    poller: Option<Poller<()>>,
 }
 
 /// A queue's words; dropping it removes the queue from the proxy.
@@ -79,8 +75,6 @@ struct Shared {
     version: AtomicU64,
     /// The version that the thread has applied.
     seen: AtomicU64,
-    stops: AtomicBool,
-    failed: AtomicBool,
     rung: AtomicU64,
     refused: AtomicU64,
 }
@@ -111,6 +105,12 @@ struct Served {
     last: [u32; 2],
 }
 
+/// What the thread does.
+struct Ringer {
+    shared: Arc<Shared>,
+    served: Vec<Served>,
+}
+
 impl ProxyThread {
     /// Starts the thread. Its words are accessible to all GPUs.
     ///
@@ -123,21 +123,14 @@ impl ProxyThread {
             slots: Mutex::new(Vec::new()),
             version: AtomicU64::new(0),
             seen: AtomicU64::new(0),
-            stops: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
             rung: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         });
-        let (theirs, options) = (Arc::clone(&shared), options.clone());
-        let builder = std::thread::Builder::new().name("adit-doorbells".to_owned());
-        let thread = builder.spawn(move || theirs.run(&options)).map_err(|why| {
-            Error::refused(
-                WHAT,
-                format!("its thread does not start: {why}"),
-                "raise the thread limit (ulimit -u)",
-            )
-        })?;
-        Ok(Arc::new(ProxyThread { shared, thread: Some(thread) }))
+        let ringer = Ringer { shared: Arc::clone(&shared), served: Vec::new() };
+        let ProxyOptions { core, idle } = *options;
+        let seat = Seat { name: "adit-doorbells".to_owned(), core, idle };
+        let poller = Poller::spawn(seat, Alarm::new()?, || Some(ringer))?;
+        Ok(Arc::new(ProxyThread { shared, poller: Some(poller) }))
     }
 
     /// Serves a queue of `depth` entries from now on, by its tail and head doorbells. Only the proxy rings these until
@@ -158,7 +151,7 @@ impl ProxyThread {
     /// # Errors
     /// [`Error::Unavailable`] once it has panicked.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.shared.failed.load(Ordering::Acquire) {
+        if self.has_ended() {
             let why = "its thread has panicked: the doorbells rung since are lost";
             return Err(Error::unavailable(WHAT, why, "close the rings and make them anew"));
         }
@@ -175,11 +168,8 @@ impl ProxyThread {
     /// Waits until the thread has applied the current entries.
     fn settle(&self) -> Result<()> {
         let version = self.shared.version.fetch_add(1, Ordering::AcqRel) + 1;
-        self.unpark();
-        let goes_by_it = || {
-            self.shared.seen.load(Ordering::Acquire) >= version
-                || self.shared.failed.load(Ordering::Acquire)
-        };
+        self.poller.iter().for_each(|poller| poller.alarm().tell());
+        let goes_by_it = || self.shared.seen.load(Ordering::Acquire) >= version || self.has_ended();
         if wait_until(goes_by_it) {
             return self.check();
         }
@@ -190,21 +180,17 @@ impl ProxyThread {
         })
     }
 
-    fn unpark(&self) {
-        if let Some(thread) = self.thread.as_ref().map(JoinHandle::thread) {
-            Thread::unpark(thread);
-        }
+    /// Returns whether the thread has ended, which only a panic does before it is told to.
+    fn has_ended(&self) -> bool {
+        self.poller.as_ref().is_none_or(Poller::is_over)
     }
 }
 
 impl Drop for ProxyThread {
     fn drop(&mut self) {
-        self.shared.stops.store(true, Ordering::Release);
-        self.unpark();
-        let Some(thread) = self.thread.take() else { return };
-        if wait_until(|| thread.is_finished()) {
-            // Its panic was caught, and `check` reports it.
-            let _ = thread.join();
+        let Some(poller) = self.poller.take() else { return };
+        poller.stop();
+        if poller.ends_by(Instant::now() + PATIENCE) {
             tracing::debug!("{WHAT} stops: {:?}", self.stats());
         } else {
             tracing::error!("{WHAT} does not stop; its memory stays with it");
@@ -272,34 +258,6 @@ impl Shared {
         Ok(index)
     }
 
-    fn run(&self, options: &ProxyOptions) {
-        if let Some(core) = options.core {
-            pin(core);
-        }
-        if catch_unwind(AssertUnwindSafe(|| self.serve(options))).is_err() {
-            self.failed.store(true, Ordering::Release);
-        }
-    }
-
-    fn serve(&self, options: &ProxyOptions) {
-        let origin = Instant::now();
-        let (mut idling, mut served) = (Idling::new(options.idle), Vec::new());
-        while !self.stops.load(Ordering::Acquire) {
-            self.take_note(&mut served);
-            let rung: u64 = served.iter_mut().map(|queue| self.turn(queue)).sum();
-            if rung > 0 {
-                idling.busy();
-                continue;
-            }
-            match idling.rest(Time::ZERO + origin.elapsed()) {
-                _ if served.is_empty() => std::thread::park_timeout(UNUSED),
-                Rest::Spin => std::hint::spin_loop(),
-                Rest::Pause => std::thread::yield_now(),
-                Rest::Sleep(nap) => std::thread::park_timeout(nap),
-            }
-        }
-    }
-
     /// Applies the current slots, if they changed.
     fn take_note(&self, served: &mut Vec<Served>) {
         let version = self.version.load(Ordering::Acquire);
@@ -337,6 +295,21 @@ impl Shared {
             }
         }
         rung
+    }
+}
+
+impl Worker for Ringer {
+    type End = ();
+
+    fn round(&mut self) -> Round {
+        self.shared.take_note(&mut self.served);
+        let rung: u64 = self.served.iter_mut().map(|queue| self.shared.turn(queue)).sum();
+        // No word of the GPU's ends a sleep.
+        Round { moved: rung as usize, due_in: Duration::MAX, naps: !self.served.is_empty() }
+    }
+
+    fn end(&mut self) -> Option<()> {
+        Some(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::memory::{AnyBuffer, Buffer, DomainId};
 use crate::namespace::Namespace;
 use crate::queue_pair::{Body, Command, CommandError, Completion, RejectReason};
-use crate::runtime::{Cells, Refusal, block_until, lock};
+use crate::runtime::{Cells, Refusal, block_until, lock, try_or_want};
 use crate::spec::Lba;
 
 /// Most events kept for clients; the oldest are dropped first.
@@ -287,7 +287,7 @@ impl Client {
     /// Like [`Client::submit`], as a future that waits for room in the mailbox. Dropping it sends nothing.
     pub fn submit_async<D: Data>(&self, command: Command<'_, D>) -> Submitting<'_, D> {
         let action = self.action(command.body);
-        Submitting { client: self, action, buffer: Some(command.buffer), retry: self.retry }
+        Submitting { client: self, action, buffer: Some(command.buffer) }
     }
 
     /// Sends a command, waiting for room in the mailbox, and blocks until it ends. Returns the buffer and the
@@ -373,23 +373,6 @@ impl Client {
         };
         Err(Refused { buffer: D::from_any(buffer), reason })
     }
-
-    /// Sends, or registers `waker` to be called once sending may work.
-    fn send_or_wait<D: Data>(
-        &self,
-        action: Action,
-        buffer: D,
-        retry: Retry,
-        waker: &Waker,
-    ) -> Result<Pending<D>, Refused<D>> {
-        match self.send(action, buffer, retry) {
-            Err(Refused { buffer, reason: RefuseReason::Full }) => {
-                self.port().requests.want_room(waker);
-                self.send(action, buffer, retry)
-            }
-            sent => sent,
-        }
-    }
 }
 
 impl fmt::Debug for Client {
@@ -409,10 +392,25 @@ pub struct Submitting<'c, D: Data> {
     action: Result<Action, RefuseReason>,
     /// Present until sent.
     buffer: Option<D>,
-    retry: Retry,
 }
 
 impl<D: Data> Submitting<'_, D> {
+    /// Sends it, unless there is no room.
+    fn send(&mut self) -> Option<Result<Pending<D>, Refused<D>>> {
+        let buffer = self.buffer.take().expect("a request is sent once");
+        let sent = match &self.action {
+            Ok(action) => self.client.send(*action, buffer, self.client.retry),
+            Err(reason) => Err(Refused { buffer, reason: reason.clone() }),
+        };
+        match sent {
+            Err(Refused { buffer, reason: RefuseReason::Full }) => {
+                self.buffer = Some(buffer);
+                None
+            }
+            sent => Some(sent),
+        }
+    }
+
     fn give_up(mut self) -> Refused<D> {
         let buffer = self.buffer.take().expect("it was not sent");
         Refused { buffer, reason: RefuseReason::Full }
@@ -425,18 +423,8 @@ impl<D: Data> Future for Submitting<'_, D> {
     /// # Panics
     /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let buffer = self.buffer.take().expect("a request is sent once");
-        let action = match &self.action {
-            Ok(action) => *action,
-            Err(reason) => return Poll::Ready(Err(Refused { buffer, reason: reason.clone() })),
-        };
-        match self.client.send_or_wait(action, buffer, self.retry, context.waker()) {
-            Err(Refused { buffer, reason: RefuseReason::Full }) => {
-                self.buffer = Some(buffer);
-                Poll::Pending
-            }
-            sent => Poll::Ready(sent),
-        }
+        let requests = &self.client.port().requests;
+        try_or_want(context, |waker| requests.want_room(waker), || self.send())
     }
 }
 

@@ -50,8 +50,8 @@
 //! - **Retries** as the status and the controller allow ([`Retry`]).
 //! - **No allocation for a request** once a client has as many cells as requests in flight, unless a
 //!   [`Pending`] is dropped unanswered.
-//! - **An idle thread sleeps** ([`crate::runtime::Idle`]). Open the controller with [`crate::ControllerOptions::interrupts`]
-//!   to let it sleep while commands are in flight, too.
+//! - **An idle thread sleeps** ([`Idle`]). Open the controller with [`crate::ControllerOptions::interrupts`] to
+//!   let it sleep while commands are in flight, too.
 //!
 //! | file | job |
 //! |---|---|
@@ -162,7 +162,6 @@ pub struct Reactor {
 
 #[derive(Debug)]
 struct Thread {
-    alarm: Arc<Alarm>,
     inbox: Arc<Mailbox<Lane>>,
     poller: Poller<()>,
 }
@@ -193,8 +192,8 @@ impl Reactor {
         let inbox = Arc::new(Mailbox::new(1, Arc::clone(&alarm), drop));
         let lanes = Lanes::new(Arc::clone(&inbox), drain_timeout);
         let seat = Seat { name: format!("adit-reactor-{core}"), core: Some(core), idle };
-        let poller = Poller::spawn(seat, Arc::clone(&alarm), || Ok(lanes))?;
-        Ok(Thread { alarm, inbox, poller })
+        let poller = Poller::spawn(seat, alarm, || Some(lanes))?;
+        Ok(Thread { inbox, poller })
     }
 
     /// Creates a queue pair of `controller` for each thread and returns a client for `namespace`;
@@ -204,7 +203,8 @@ impl Reactor {
     /// # Errors
     /// As [`Controller::create_queue_pair`]; [`Error::Invalid`] for another controller's namespace.
     pub fn attach(&self, controller: &Controller, namespace: &Namespace) -> Result<Client> {
-        let alarms: Vec<_> = self.threads.iter().map(|thread| Arc::clone(&thread.alarm)).collect();
+        let alarms: Vec<_> =
+            self.threads.iter().map(|thread| Arc::clone(thread.poller.alarm())).collect();
         let (lanes, client) = lane::attach(controller, namespace, &self.options, &alarms)?;
         for (thread, lane) in self.threads.iter().zip(lanes) {
             thread.inbox.send_urgent(lane).map_err(|_| {

@@ -27,7 +27,7 @@ impl Worker for Lanes {
     type End = ();
 
     fn round(&mut self) -> Round {
-        self.lanes.extend(std::iter::from_fn(|| self.inbox.take_urgent()));
+        self.lanes.extend(std::iter::from_fn(|| self.inbox.take()));
         let mut round = Round { moved: 0, due_in: Duration::MAX, naps: false };
         for lane in &mut self.lanes {
             let now = lane.now();

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::task::Wake;
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ const ASLEEP: u8 = 2;
 #[derive(Debug)]
 pub struct Alarm {
     state: AtomicU8,
+    /// The thread was told to end.
+    stops: AtomicBool,
     eventfd: EventFd,
     sleeps: AtomicU64,
     wakes: AtomicU64,
@@ -46,8 +48,8 @@ impl Alarm {
             let fix = "raise the limit of open files (ulimit -n)";
             Error::refused("a poller thread", "make an eventfd", why, fix)
         })?;
-        let (sleeps, wakes) = Default::default();
-        Ok(Arc::new(Alarm { state: AtomicU8::new(AWAKE), eventfd, sleeps, wakes }))
+        let (stops, sleeps, wakes) = Default::default();
+        Ok(Arc::new(Alarm { state: AtomicU8::new(AWAKE), stops, eventfd, sleeps, wakes }))
     }
 
     /// Ends the thread's sleep, or prevents its next. Call it after leaving work for the thread.
@@ -56,6 +58,16 @@ impl Alarm {
         if !self.was_told() {
             self.ring();
         }
+    }
+
+    /// Tells the thread to end.
+    pub(super) fn stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        self.tell();
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stops.load(Ordering::Acquire)
     }
 
     /// The sender's half, after it left work.
@@ -77,11 +89,12 @@ impl Alarm {
     /// Sleeps until it is told, an interrupt of `interrupts` is raised or `at_most` passes; does not sleep if it
     /// was told since the last time. Clears raised interrupts: look for completions, and for all work, afterwards.
     pub fn sleep(&self, at_most: Duration, interrupts: &[BorrowedFd<'_>]) {
-        let (awake, asleep) = (AWAKE, ASLEEP);
-        let order = Ordering::AcqRel;
-        if self.state.compare_exchange(awake, asleep, order, Ordering::Relaxed).is_ok() {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        if self.state.compare_exchange(AWAKE, ASLEEP, order.0, order.1).is_ok() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
             self.wait(at_most, interrupts);
+            let state = self.state.load(Ordering::Relaxed);
+            assert_ne!(state, AWAKE, "an alarm has one sleeper, which wakes here");
         }
         self.take_note();
     }
@@ -131,7 +144,6 @@ impl Wake for Alarm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
     use std::time::Instant;
 
     const LONG: Duration = Duration::from_secs(60);

@@ -4,13 +4,13 @@
 //! Both share a cell, which the reply fills once. If the reply is dropped unsent, the cell says so. If the receipt is
 //! dropped first, the answer is dropped with the reply.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
 
-use super::wait::{self, left, lock, shielded};
+use super::wait::{block_until, lock, shielded, wake};
 
 /// The reply was dropped: no answer comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,34 +20,27 @@ pub struct Dropped;
 enum State<T> {
     /// No waiter yet, or none any more.
     Open,
-    /// A task waits.
-    Task(Waker),
-    /// A thread waits on the condition variable.
-    Thread,
+    Waiting(Waker),
     Ended(Result<T, Dropped>),
 }
 
 #[derive(Debug)]
-struct Cell<T> {
-    state: Mutex<State<T>>,
-    ended: Condvar,
-}
+struct Cell<T>(Mutex<State<T>>);
 
 impl<T> Cell<T> {
     fn new() -> Arc<Cell<T>> {
-        Arc::new(Cell { state: Mutex::new(State::Open), ended: Condvar::new() })
+        Arc::new(Cell(Mutex::new(State::Open)))
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        lock(&self.state)
+        lock(&self.0)
     }
 
     fn end(self: Arc<Self>, answer: Result<T, Dropped>) {
         let waiter = std::mem::replace(&mut *self.lock(), State::Ended(answer));
         // Outside the lock: a waker may run any code.
         match waiter {
-            State::Task(waker) => wait::wake(waker),
-            State::Thread => self.ended.notify_one(),
+            State::Waiting(waker) => wake(waker),
             State::Open => {}
             State::Ended(_) => unreachable!("a reply is sent once"),
         }
@@ -120,8 +113,8 @@ impl<T> Receipt<T> {
     pub fn poll(&mut self, waker: &Waker) -> Poll<Result<T, Dropped>> {
         let mut state = self.cell().lock();
         let answer = take(&mut state);
-        if answer.is_none() && !matches!(&*state, State::Task(old) if old.will_wake(waker)) {
-            *state = State::Task(waker.clone());
+        if answer.is_none() && !matches!(&*state, State::Waiting(old) if old.will_wake(waker)) {
+            *state = State::Waiting(waker.clone());
         }
         drop(state);
         answer.map_or(Poll::Pending, |answer| Poll::Ready(self.taken(answer)))
@@ -135,22 +128,7 @@ impl<T> Receipt<T> {
 
     /// Blocks until the answer comes or `deadline`, if any, passes.
     pub fn wait_until(&mut self, deadline: Option<Instant>) -> Option<Result<T, Dropped>> {
-        let cell = self.cell();
-        let mut state = cell.lock();
-        let answer = loop {
-            if let Some(answer) = take(&mut state) {
-                break answer;
-            }
-            let left = left(deadline);
-            if left == Duration::ZERO {
-                return None;
-            }
-            *state = State::Thread;
-            let waited = cell.ended.wait_timeout(state, left);
-            state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
-        };
-        drop(state);
-        Some(self.taken(answer))
+        block_until(deadline, |context| self.poll(context.waker()))
     }
 
     /// Returns whether the answer was taken.
@@ -209,6 +187,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
+    use std::time::Duration;
 
     #[derive(Default)]
     struct Count(AtomicUsize);

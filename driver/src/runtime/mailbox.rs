@@ -12,7 +12,7 @@ use std::task::Waker;
 use crossbeam_queue::ArrayQueue;
 
 use super::alarm::Alarm;
-use super::wait::{self, lock};
+use super::wait::{Waiters, lock};
 
 /// Why a mailbox gave a job back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +36,8 @@ pub struct Mailbox<J> {
     stops: AtomicBool,
     /// The reader has stopped reading.
     closed: AtomicBool,
-    /// A sender waits for room.
-    is_wanted: AtomicBool,
-    waiters: Mutex<Vec<Waker>>,
+    /// Senders that wait for room.
+    waiters: Waiters,
 }
 
 impl<J> Mailbox<J> {
@@ -47,9 +46,9 @@ impl<J> Mailbox<J> {
     /// # Panics
     /// If `depth` is 0.
     pub fn new(depth: usize, reader: Arc<Alarm>, refuse: fn(J)) -> Mailbox<J> {
-        let (jobs, urgent, waiters) = (ArrayQueue::new(depth), Mutex::default(), Mutex::default());
-        let (has_urgent, stops, closed, is_wanted) = Default::default();
-        Mailbox { jobs, urgent, has_urgent, reader, refuse, stops, closed, is_wanted, waiters }
+        let (urgent, has_urgent, stops, closed, waiters) = Default::default();
+        let jobs = ArrayQueue::new(depth);
+        Mailbox { jobs, urgent, has_urgent, reader, refuse, stops, closed, waiters }
     }
 
     /// Leaves a job and wakes a sleeping reader.
@@ -90,13 +89,14 @@ impl<J> Mailbox<J> {
         }
     }
 
-    /// Takes the next job that is not urgent. Call [`Mailbox::made_room`] after the last one.
+    /// Takes the next job, urgent ones first. Call [`Mailbox::made_room`] after the last one.
     #[inline]
     pub fn take(&self) -> Option<J> {
-        self.jobs.pop()
+        debug_assert!(!self.closed.load(Ordering::Relaxed), "the reader closes it at its end");
+        self.take_urgent().or_else(|| self.jobs.pop())
     }
 
-    /// Takes an urgent job.
+    /// Takes an urgent job, if there is one.
     #[inline]
     pub fn take_urgent(&self) -> Option<J> {
         if !self.has_urgent.load(Ordering::Acquire) {
@@ -111,33 +111,12 @@ impl<J> Mailbox<J> {
     /// Wakes the senders that wait for room, after jobs were taken.
     #[inline]
     pub fn made_room(&self) {
-        // Orders taking before the look; pairs with the fence in `want_room`.
-        fence(Ordering::SeqCst);
-        if self.is_wanted.load(Ordering::Relaxed) {
-            self.call_waiters();
-        }
+        self.waiters.call();
     }
 
-    /// Calls `waker` once there is room. Send again after this call: room made before it wakes no task.
+    /// Calls `waker` once there is room. Send again after this call.
     pub fn want_room(&self, waker: &Waker) {
-        let mut waiters = lock(&self.waiters);
-        if !waiters.iter().any(|waiting| waiting.will_wake(waker)) {
-            waiters.push(waker.clone());
-        }
-        self.is_wanted.store(true, Ordering::Relaxed);
-        drop(waiters);
-        // Orders `is_wanted` before the sender's next try; pairs with the fence in `made_room`.
-        fence(Ordering::SeqCst);
-    }
-
-    #[cold]
-    fn call_waiters(&self) {
-        let waiters = {
-            let mut waiters = lock(&self.waiters);
-            self.is_wanted.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *waiters)
-        };
-        waiters.into_iter().for_each(wait::wake);
+        self.waiters.want(waker);
     }
 
     /// Returns the number of jobs it has room for.
@@ -162,8 +141,10 @@ impl<J> Mailbox<J> {
 
     /// Refuses new jobs from now on; those accepted can still be taken.
     pub fn stop(&self) {
-        self.stops.store(true, Ordering::Release);
-        self.reader.tell();
+        // Told once, so that a reader that stops it in each round can sleep.
+        if !self.stops.swap(true, Ordering::AcqRel) {
+            self.reader.tell();
+        }
     }
 
     /// Returns whether it refuses new jobs.
@@ -178,7 +159,7 @@ impl<J> Mailbox<J> {
         self.closed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.refuse_all();
-        self.call_waiters();
+        self.waiters.call();
     }
 
     fn refuse_all(&self) {
@@ -191,8 +172,8 @@ impl<J> Mailbox<J> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::wait::{block_until, try_or_want};
     use super::*;
-    use std::task::Poll;
     use std::time::{Duration, Instant};
 
     fn mailbox<J>(depth: usize) -> Mailbox<J> {
@@ -202,20 +183,17 @@ mod tests {
     /// Sends, waiting for room for as long as `at_most`.
     fn send_within<J>(mailbox: &Mailbox<J>, at_most: Duration, job: J) -> Result<(), (J, Refusal)> {
         let mut waiting = Some(job);
-        let mut try_it = || match mailbox.send(waiting.take().expect("it was given back")) {
-            Err((job, Refusal::Full)) => {
-                waiting = Some(job);
-                Poll::Pending
-            }
-            sent => Poll::Ready(sent),
-        };
-        let sent = wait::block_until(Some(Instant::now() + at_most), |context| {
-            let sent = try_it();
-            if sent.is_ready() {
-                return sent;
-            }
-            mailbox.want_room(context.waker());
-            try_it()
+        let sent = block_until(Some(Instant::now() + at_most), |context| {
+            let want = |waker: &Waker| mailbox.want_room(waker);
+            try_or_want(context, want, || {
+                match mailbox.send(waiting.take().expect("it was given back")) {
+                    Err((job, Refusal::Full)) => {
+                        waiting = Some(job);
+                        None
+                    }
+                    sent => Some(sent),
+                }
+            })
         });
         sent.unwrap_or_else(|| Err((waiting.expect("it was given back"), Refusal::Full)))
     }
@@ -241,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn urgent_jobs_need_no_room() {
+    fn urgent_jobs_come_first_and_need_no_room() {
         let mailbox = mailbox(1);
         assert!(mailbox.send(1).is_ok());
         assert_eq!((mailbox.send_urgent(2), mailbox.send_urgent(3)), (Ok(()), Ok(())));
-        let urgent: Vec<i32> = std::iter::from_fn(|| mailbox.take_urgent()).collect();
-        assert_eq!((urgent.len(), mailbox.take()), (2, Some(1)));
-        assert!(mailbox.is_empty());
+        assert_eq!(mailbox.take_urgent(), Some(3));
+        assert_eq!((mailbox.take(), mailbox.take()), (Some(2), Some(1)));
+        assert!(mailbox.is_empty() && mailbox.take_urgent().is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Poller threads, and how other threads talk to them.
 //!
 //! An NVMe queue pair has one owner, so a program in which any thread may ask for I/O needs threads that own
-//! queue pairs, and a way to them and back. The reactor, the store and the GPU's doorbell proxy are built on
+//! queue pairs, and a way to them and back. The reactor, the store and the GPU crate's threads are built on
 //! this module. A thread that drives a queue pair of its own needs none of it.
 //!
 //! ```text
@@ -21,7 +21,7 @@
 //! | `alarm` | its sleep, which a sender or an interrupt ends |
 //! | `mailbox` | jobs on their way to it |
 //! | `answer` | one answer on its way back |
-//! | `wait` | a call that blocks, made from one that registers a waker |
+//! | `wait` | waiters for room or memory; a blocking call, made from one that registers a waker |
 //! | `cores` | which cores to pin threads to |
 //!
 //! Invariants:
@@ -57,4 +57,4 @@ pub use idle::{Idle, Idling, Rest};
 pub use mailbox::{Mailbox, Refusal};
 pub use poller::{Poller, Round, Seat, Worker};
 pub(crate) use wait::lock;
-pub use wait::{block_until, wake};
+pub use wait::{Waiters, block_until, try_or_want};

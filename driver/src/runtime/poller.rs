@@ -2,7 +2,6 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -57,25 +56,22 @@ pub struct Seat {
 #[derive(Debug)]
 pub struct Poller<E> {
     alarm: Arc<Alarm>,
-    stops: Arc<AtomicBool>,
     thread: JoinHandle<Option<E>>,
 }
 
 impl<E: Send + 'static> Poller<E> {
-    /// Starts a thread that sleeps by `alarm`. It makes its worker there, or ends with what that returns instead.
+    /// Starts a thread that sleeps by `alarm`. It makes its worker there, and ends without a result if there is none.
     ///
     /// # Errors
     /// [`Error::Refused`] if the system grants no thread.
     pub fn spawn<W: Worker<End = E>>(
         seat: Seat,
         alarm: Arc<Alarm>,
-        make: impl FnOnce() -> std::result::Result<W, E> + Send + 'static,
+        make: impl FnOnce() -> Option<W> + Send + 'static,
     ) -> Result<Poller<E>> {
         let builder = std::thread::Builder::new().name(seat.name.clone());
-        let stops = Arc::new(AtomicBool::new(false));
         let rounds = Rounds {
             alarm: Arc::clone(&alarm),
-            stops: Arc::clone(&stops),
             idling: Idling::new(seat.idle),
             origin: Instant::now(),
         };
@@ -87,13 +83,17 @@ impl<E: Send + 'static> Poller<E> {
             let fix = "raise the limit on processes (ulimit -u), or use fewer cores";
             Error::refused("a poller thread", "start", why, fix)
         })?;
-        Ok(Poller { alarm, stops, thread })
+        Ok(Poller { alarm, thread })
+    }
+
+    /// Returns the thread's alarm.
+    pub fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
     }
 
     /// Tells the thread to end.
     pub fn stop(&self) {
-        self.stops.store(true, Ordering::Release);
-        self.alarm.tell();
+        self.alarm.stop();
     }
 
     /// Returns whether the calling thread is this one, which cannot join itself.
@@ -106,7 +106,18 @@ impl<E: Send + 'static> Poller<E> {
         self.thread.is_finished()
     }
 
-    /// Waits for the end of the thread; returns `None` if it panicked, which the log says.
+    /// Waits for the end of the thread until `deadline`; returns whether it has ended.
+    pub fn ends_by(&self, deadline: Instant) -> bool {
+        while !self.is_over() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        true
+    }
+
+    /// Waits for the end of the thread; returns `None` if it had no worker, or panicked, which the log says.
     pub fn join(self) -> Option<E> {
         self.thread.join().ok().flatten()
     }
@@ -115,21 +126,14 @@ impl<E: Send + 'static> Poller<E> {
 /// The loop of a thread.
 struct Rounds {
     alarm: Arc<Alarm>,
-    stops: Arc<AtomicBool>,
     idling: Idling,
     /// Of the clock for resting; workers use those of their devices.
     origin: Instant,
 }
 
 impl Rounds {
-    fn live<W: Worker>(
-        mut self,
-        make: impl FnOnce() -> std::result::Result<W, W::End>,
-    ) -> Option<W::End> {
-        let mut worker = match shielded("it started", make)? {
-            Ok(worker) => worker,
-            Err(end) => return Some(end),
-        };
+    fn live<W: Worker>(mut self, make: impl FnOnce() -> Option<W>) -> Option<W::End> {
+        let mut worker = shielded("it started", make).flatten()?;
         let ended = shielded("it ran, which is a bug; its requests end unfinished", || {
             self.run(&mut worker)
         });
@@ -142,7 +146,7 @@ impl Rounds {
         loop {
             let round = worker.round();
             // Checked even while work keeps coming: stopping must end it.
-            let is_ending = self.stops.load(Ordering::Acquire);
+            let is_ending = self.alarm.is_stopping();
             if is_ending && let Some(end) = worker.end() {
                 return end;
             }
@@ -166,7 +170,7 @@ impl Rounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::{Receiver, channel};
 
     /// Counts its rounds, and reads orders from a channel.
@@ -209,7 +213,8 @@ mod tests {
         let (sender, receiver) = channel();
         let (alarm, dropped) = (Alarm::new().expect("alarm"), Arc::default());
         let theirs = Arc::clone(&dropped);
-        let make = move || Ok(Echo { orders: receiver, seen: vec![], endings: 0, dropped: theirs });
+        let make =
+            move || Some(Echo { orders: receiver, seen: vec![], endings: 0, dropped: theirs });
         let poller = Poller::spawn(seat(), Arc::clone(&alarm), make).expect("a thread");
         assert!(!poller.is_own());
         for order in orders {
@@ -236,10 +241,9 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_a_worker_ends_with_what_it_says_instead() {
+    fn a_thread_without_a_worker_ends_without_a_result() {
         let alarm = Alarm::new().expect("alarm");
-        let make = || Err::<Echo, _>(vec![5]);
-        let poller = Poller::spawn(seat(), alarm, make).expect("a thread");
-        assert_eq!(poller.join(), Some(vec![5]));
+        let poller = Poller::spawn(seat(), alarm, || None::<Echo>).expect("a thread");
+        assert_eq!(poller.join(), None);
     }
 }

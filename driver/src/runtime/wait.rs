@@ -1,6 +1,7 @@
-//! Blocking calls, and shields against panics of foreign code.
+//! Waiting for room, for memory or for an answer, and shields against panics of foreign code.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -38,8 +39,22 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Calls a foreign waker. Catches its panic, to protect the calling thread and the other waiters.
-pub fn wake(waker: Waker) {
+pub(super) fn wake(waker: Waker) {
     let _ = shielded("waking a task: see what its waker or future does", || waker.wake());
+}
+
+/// Tries; if that does not work, has `want` register the waker and tries again, because it may have begun to work
+/// before.
+pub fn try_or_want<T>(
+    context: &Context<'_>,
+    want: impl FnOnce(&Waker),
+    mut attempt: impl FnMut() -> Option<T>,
+) -> Poll<T> {
+    let done = attempt().or_else(|| {
+        want(context.waker());
+        attempt()
+    });
+    done.map_or(Poll::Pending, Poll::Ready)
 }
 
 /// Blocks the calling thread until `attempt` is ready; returns `None` once `deadline`, if any, has passed. An
@@ -53,7 +68,7 @@ pub fn block_until<T>(
             if let Poll::Ready(done) = attempt(&mut Context::from_waker(waker)) {
                 return Some(done);
             }
-            match left(deadline) {
+            match deadline.map_or(LONG, |at| at.saturating_duration_since(Instant::now())) {
                 Duration::ZERO => return None,
                 left => thread::park_timeout(left),
             }
@@ -61,14 +76,81 @@ pub fn block_until<T>(
     })
 }
 
-/// Returns the time to wait at once before `deadline` is looked at again; zero when it has passed.
-pub(super) fn left(deadline: Option<Instant>) -> Duration {
-    deadline.map_or(LONG, |at| at.saturating_duration_since(Instant::now()).min(LONG))
+/// Tasks and threads that wait for more of something: room, or memory.
+#[derive(Debug, Default)]
+pub struct Waiters {
+    /// Whether there are any; read without the lock.
+    is_wanted: AtomicBool,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Waiters {
+    /// Adds a waker, to be called once. Try again after this call: what came before it calls no waker.
+    pub fn want(&self, waker: &Waker) {
+        let mut wakers = lock(&self.wakers);
+        if !wakers.iter().any(|waiting| waiting.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+        self.is_wanted.store(true, Ordering::Relaxed);
+        drop(wakers);
+        // Orders `is_wanted` before the next try; pairs with the fence in `call`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Calls all wakers, after there is more.
+    #[inline]
+    pub fn call(&self) {
+        // Orders what there is before the look; pairs with the fence in `want`.
+        fence(Ordering::SeqCst);
+        if self.is_wanted.load(Ordering::Relaxed) {
+            self.call_all();
+        }
+    }
+
+    #[cold]
+    fn call_all(&self) {
+        let wakers = {
+            let mut wakers = lock(&self.wakers);
+            self.is_wanted.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *wakers)
+        };
+        wakers.into_iter().for_each(wake);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("as arranged");
+        }
+    }
+
+    #[test]
+    fn all_waiters_are_called_once_though_one_panics() {
+        let (waiters, count) = (Waiters::default(), Arc::new(Count::default()));
+        waiters.want(&Waker::from(Arc::new(Panics)));
+        let waker = Waker::from(Arc::clone(&count));
+        waiters.want(&waker);
+        waiters.want(&waker);
+        waiters.call();
+        waiters.call();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    }
 
     #[test]
     fn a_waker_that_is_called_ends_the_wait() {

@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
+use adit_driver::Time;
 use adit_driver::bus::{Bus, BusEvent, Locality};
 use adit_driver::spec::Iova;
 use adit_driver::sys::{HostRange, Window};

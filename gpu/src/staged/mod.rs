@@ -36,9 +36,9 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use adit_driver::runtime::{Alarm, Idle, Poller, Seat};
 use adit_driver::{Controller, Namespace};
 
 use crate::cuda::{Event, Gpu};
@@ -51,10 +51,16 @@ pub(crate) use work::{Progress, Work};
 
 use lane::{Lane, LaneOptions};
 use on_gpu::OnGpu;
-use thread::{Shared, Worker};
+use thread::{Lanes, Published};
 
 /// Longer than a driver takes to delete its queues with every controller failing.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Neither copies nor commands wake a thread, so naps are short.
+const IDLE: Idle = Idle {
+    spin: Duration::from_micros(200),
+    pause: Duration::from_micros(200),
+    sleep_max: Duration::from_micros(50),
+};
 
 /// Configuration of the engine.
 #[derive(Clone, Debug)]
@@ -101,10 +107,9 @@ pub(crate) struct Staged {
 }
 
 struct Thread {
-    /// None while being dropped.
-    work: Option<Sender<Work<Arc<Event>>>>,
-    shared: Arc<Shared>,
-    handle: Option<JoinHandle<()>>,
+    work: Sender<Work<Arc<Event>>>,
+    published: Arc<Published>,
+    poller: Poller<()>,
 }
 
 impl Staged {
@@ -149,11 +154,13 @@ impl Staged {
         let (controller, _) = self.check(&work)?;
         controller.check()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
-        let sender = self.threads[number].work.as_ref().expect("there until the engine is dropped");
-        sender.send(work).map_err(|_| Error::OutOfService {
+        let thread = &self.threads[number];
+        thread.work.send(work).map_err(|_| Error::OutOfService {
             device: controller.info().device.clone(),
             reason: format!("thread {number} of the staged engine has ended"),
-        })
+        })?;
+        thread.poller.alarm().tell();
+        Ok(())
     }
 
     fn check(&self, work: &Work<Arc<Event>>) -> Result<&(Arc<Controller>, Namespace)> {
@@ -191,7 +198,7 @@ impl Staged {
     pub(crate) fn stats(&self) -> Stats {
         let mut sum = Stats::default();
         for thread in &self.threads {
-            sum += thread.shared.stats();
+            sum += thread.published.stats();
         }
         sum
     }
@@ -213,58 +220,26 @@ impl Thread {
         lanes: Vec<Lane<OnGpu>>,
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Result<Thread> {
-        let shared = Arc::new(Shared::default());
+        let published = Arc::new(Published::default());
         let (sender, work) = channel();
-        let worker = Worker { lanes, work, shared: Arc::clone(&shared), keep };
-        let body = move || {
-            if let Some(id) = core
-                && !core_affinity::set_for_current(core_affinity::CoreId { id })
-            {
-                tracing::warn!("thread {number} of the staged engine is not pinned to core {id}");
-            }
-            worker.run();
-        };
-        let handle = std::thread::Builder::new()
-            .name(format!("adit-staged-{number}"))
-            .spawn(body)
-            .map_err(|error| {
-                Error::refused(
-                    "a thread of the staged engine",
-                    error,
-                    "raise the limit (ulimit -u)",
-                )
-            })?;
-        Ok(Thread { work: Some(sender), shared, handle: Some(handle) })
-    }
-
-    /// Waits until the thread has ended, or abandons it with everything it uses.
-    fn join(&mut self, end: Instant) {
-        let Some(handle) = self.handle.take() else { return };
-        while !handle.is_finished() {
-            if Instant::now() >= end {
-                tracing::error!(
-                    "a thread of the staged engine does not end; it is left with its memory"
-                );
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if handle.join().is_err() {
-            tracing::error!("a thread of the staged engine panicked");
-        }
+        let lanes = Lanes { lanes, work, published: Arc::clone(&published), keep };
+        let seat = Seat { name: format!("adit-staged-{number}"), core, idle: IDLE };
+        let poller = Poller::spawn(seat, Alarm::new()?, || Some(lanes))?;
+        Ok(Thread { work: sender, published, poller })
     }
 }
 
 impl Drop for Staged {
     /// Ends what is in flight. Bounded by the copies' and the driver's own limits, and finally by abandoning threads.
     fn drop(&mut self) {
-        for thread in &mut self.threads {
-            thread.shared.stop.store(true, Ordering::Relaxed);
-            thread.work = None;
-        }
+        self.threads.iter().for_each(|thread| thread.poller.stop());
         let end = Instant::now() + STOP_TIMEOUT;
-        for thread in &mut self.threads {
-            thread.join(end);
+        for Thread { poller, .. } in self.threads.drain(..) {
+            if !poller.ends_by(end) {
+                tracing::error!(
+                    "a thread of the staged engine does not end; it is left with its memory"
+                );
+            }
         }
     }
 }

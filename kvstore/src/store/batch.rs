@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
+use adit_driver::runtime::block_until;
+
 use super::pending::{Answer, Pending};
-use super::wait;
 
 /// The pending answers of a batch: take them as they arrive ([`Batch::next`], [`Batch::next_async`]), or all together
 /// in the order of the keys ([`Batch::wait`], or as a future).
@@ -115,13 +116,8 @@ impl<T> Batch<T> {
     #[allow(clippy::should_implement_trait, reason = "a batch is no iterator: it blocks")]
     pub fn next(&mut self) -> Option<(usize, Answer<T>)> {
         let patience = self.items.iter().flatten().map(Pending::patience).max()?;
-        let next = wait::until(Instant::now() + patience, |waker| {
-            let waker = waker.unwrap_or(Waker::noop());
-            match self.poll_next(&mut Context::from_waker(waker)) {
-                Poll::Ready(next) => Some(next),
-                Poll::Pending => None,
-            }
-        });
+        let until = Instant::now() + patience;
+        let next = block_until(Some(until), |context| self.poll_next(context));
         next.unwrap_or_else(|| {
             let item = self.items.iter().position(Option::is_some)?;
             self.left -= 1;

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use adit_driver::runtime::{Refusal, block_until, try_or_want};
 use adit_driver::{Device, Time};
 use smallvec::smallvec;
 
 use super::devices::Devices;
-use super::mailbox::{Full, Mailbox};
+use super::inbox::Inbox;
 use super::open::OpenOptions;
 use super::payload::{Form, Payload};
 use super::pending::{Answer, Pending, Reply, Unfinished, pair};
 use super::pool::{Pool, PoolBuffer, Pools};
 use super::request::{Ask, Job, Requests, ThreadShard, Waiter, Work};
-use super::wait;
 use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::{Key, KeyHasher};
@@ -24,7 +24,7 @@ use adit_driver::memory::AnyBuffer;
 /// The shared part of a [`super::Store`].
 pub(super) struct Core {
     /// One per thread; shard n belongs to thread n modulo their number.
-    pub(super) mailboxes: Vec<Arc<Mailbox<Job>>>,
+    pub(super) mailboxes: Vec<Arc<Inbox>>,
     pub(super) set: Set,
     /// Routes keys among `shards`.
     pub(super) hasher: KeyHasher,
@@ -66,7 +66,7 @@ impl Core {
         pending
     }
 
-    pub(super) fn mailbox(&self, shard: u16) -> &Mailbox<Job> {
+    pub(super) fn mailbox(&self, shard: u16) -> &Inbox {
         &self.mailboxes[usize::from(shard) % self.mailboxes.len()]
     }
 
@@ -88,15 +88,15 @@ impl Core {
 
     /// Sends a job; if the mailbox is full, waits for room until `until`.
     fn send_work(&self, until: impl FnOnce() -> Instant, job: Job) {
-        let (is_fetch, mailbox) = (job.work.is_fetch(), self.mailbox(job.shard));
-        let sent = match mailbox.send(job, is_fetch) {
-            Err((job, Full::Busy)) => mailbox.send_by(until(), job, is_fetch),
+        let mailbox = self.mailbox(job.shard);
+        let sent = match mailbox.send(job) {
+            Err((job, Refusal::Full)) => mailbox.send_by(until(), job),
             other => other,
         };
         if let Err((job, why)) = sent {
             let failure = match why {
-                Full::Busy => Failure::Deadline,
-                Full::Closed => Failure::Closed,
+                Refusal::Full => Failure::Deadline,
+                Refusal::Closed => Failure::Closed,
             };
             job.work.refuse(&failure);
         }
@@ -124,11 +124,10 @@ impl Core {
     /// # Errors
     /// The request, with the reason for the refusal.
     #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
-    pub(super) fn try_send(&self, request: Hashed<Waiter>) -> Result<(), (Work, Full)> {
+    pub(super) fn try_send(&self, request: Hashed<Waiter>) -> Result<(), (Work, Refusal)> {
         let shard = self.shard(request.hash);
         let work = Work::Requests(smallvec![request]);
-        let is_fetch = work.is_fetch();
-        let sent = self.mailbox(shard).send(Job { shard, work }, is_fetch);
+        let sent = self.mailbox(shard).send(Job { shard, work });
         sent.map_err(|(job, why)| (job.work, why))
     }
 
@@ -155,7 +154,8 @@ impl Core {
                 end(shard);
             }
         });
-        self.mailbox(shard).send_ending(Job { shard, work: Work::Ask(Time::NEVER, ask) });
+        // What it ends has ended with a store that has stopped.
+        let _ = self.mailbox(shard).send_urgent(Job { shard, work: Work::Ask(Time::NEVER, ask) });
     }
 
     /// Returns the hash of a key.
@@ -221,13 +221,9 @@ impl Core {
         device: Option<u8>,
     ) -> Result<Registered> {
         let mut waiting = Some(payload);
-        let registered = wait::until(until, |waker| {
-            if let Some(waker) = waker {
-                self.pools.want(waker);
-            }
-            match self
-                .try_register(waiting.take().expect("what is not copied is given back"), device)
-            {
+        let mut try_to = || {
+            let payload = waiting.take().expect("what is not copied is given back");
+            match self.try_register(payload, device) {
                 Ok(registered) => Some(Ok(registered)),
                 Err((_, Some(never))) => Some(Err(never)),
                 Err((payload, None)) => {
@@ -235,6 +231,9 @@ impl Core {
                     None
                 }
             }
+        };
+        let registered = block_until(Some(until), |context| {
+            try_or_want(context, |waker| self.pools.want(waker), &mut try_to)
         });
         registered.unwrap_or_else(|| Err(self.no_memory()))
     }
@@ -267,12 +266,8 @@ impl Core {
     /// As [`Core::register`].
     pub(super) fn buffer(&self, len: usize, device: Option<u8>) -> Result<PoolBuffer> {
         self.pools.check(len as u64)?;
-        let taken = wait::until(self.until(), |waker| {
-            if let Some(waker) = waker {
-                self.pools.want(waker);
-            }
-            self.pools.take(len, device)
-        });
+        let until = Some(self.until());
+        let taken = block_until(until, |context| self.pools.poll_take(context, len, device));
         taken.ok_or_else(|| self.no_memory())
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_driver::memory::AnyBuffer;
+use adit_driver::runtime::Refusal;
 use adit_driver::{Buffer, Device, Time};
 
 use super::batch::{self, Batch, Together};
@@ -14,7 +15,6 @@ use super::devices;
 use super::gather::Gather;
 use super::lease::Lease;
 use super::local::Local;
-use super::mailbox::Full;
 use super::open::{FormatStore, OpenOptions};
 use super::payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
 use super::pending::Pending;
@@ -441,15 +441,7 @@ impl Store {
     pub async fn buffer_async(&self, len: usize) -> Result<PoolBuffer> {
         self.core.pools.check(len as u64)?;
         let pools = &self.core.pools;
-        let taken = std::future::poll_fn(|context| {
-            let take = || pools.take(len, None);
-            let taken = take().or_else(|| {
-                pools.want(context.waker());
-                take()
-            });
-            taken.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
-        });
-        Ok(taken.await)
+        Ok(std::future::poll_fn(|context| pools.poll_take(context, len, None)).await)
     }
 
     /// Allocates registered memory of at least `len` bytes for the caller, usable for objects on the first device and
@@ -594,7 +586,7 @@ fn options(shard: u16, with: &PutWith) -> PutOptions {
 }
 
 /// Restores a put that found the mailbox full to its original form.
-fn refused_put<'a>(work: Work, why: Full) -> Refused<'a> {
+fn refused_put<'a>(work: Work, why: Refusal) -> Refused<'a> {
     let request = match work {
         Work::Requests(mut requests) => requests.pop().map(|hashed| hashed.request),
         Work::Ask(..) => None,
@@ -614,11 +606,11 @@ fn refused_put<'a>(work: Work, why: Full) -> Refused<'a> {
     Refused { key, data, why: why.into() }
 }
 
-impl From<Full> for RefuseReason {
-    fn from(why: Full) -> RefuseReason {
+impl From<Refusal> for RefuseReason {
+    fn from(why: Refusal) -> RefuseReason {
         match why {
-            Full::Busy => RefuseReason::Busy,
-            Full::Closed => RefuseReason::Never(Error::Failed(Failure::Closed)),
+            Refusal::Full => RefuseReason::Busy,
+            Refusal::Closed => RefuseReason::Never(Error::Failed(Failure::Closed)),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The store as a server embeds it: a handle for any thread, and the threads behind it.
 //!
-//! [`Store::open`] starts pinned threads, each of which owns some shards, and returns a handle that is `Clone`,
+//! [`Store::open`] starts threads, each of which owns some shards, and returns a handle that is `Clone`,
 //! `Send` and `Sync`. [`Store::open_local`] starts no threads: the caller's own thread drives all shards through
 //! [`Local`].
 //!
 //! ```text
 //!  any thread, any runtime             one thread per core
 //!  store.put(key, data) -> mailbox  -> Shard::accept -> device
-//!  pending.await | .wait() <- cell  <- Shard::poll   <-
+//!  pending.await | .wait() <- reply <- Shard::poll   <-
 //! ```
 //!
 //! Guarantees:
@@ -32,7 +32,7 @@
 //! | `payload`, `value`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
 //! | `prometheus` | the counters as text |
 //! | `pool` | registered memory, reused |
-//! | `core`, `request`, `mailbox`, `wait` | the way to the threads |
+//! | `core`, `request`, `inbox` | the way to the threads |
 //! | `threads`, `thread` | the threads, and the way back |
 //! | `route`, `gather` | lists and calls that concern several shards |
 //! | `local` | all shards on the caller's thread |
@@ -42,10 +42,10 @@ mod core;
 mod devices;
 mod gather;
 mod handle;
+mod inbox;
 mod layers;
 mod lease;
 mod local;
-mod mailbox;
 mod open;
 mod payload;
 mod pending;
@@ -57,7 +57,6 @@ mod route;
 mod thread;
 mod threads;
 mod value;
-mod wait;
 mod writer;
 
 pub use batch::{Batch, Whole};

@@ -7,28 +7,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
+use adit_driver::runtime::{Waiters, try_or_want};
 use adit_driver::{Buffer, Device};
 
-use super::wait;
 use crate::error::{Error, Result};
 use crate::model::place::UNIT_BYTES;
 
 /// A region of registered memory, lent out in runs.
 pub(super) struct Pool {
     bytes: usize,
-    state: Mutex<State>,
-    /// Whether there are waiters; read without the lock.
-    is_wanted: AtomicBool,
-}
-
-#[derive(Default)]
-struct State {
-    runs: Runs,
-    waiters: Vec<Waker>,
+    runs: Mutex<Runs>,
+    waiters: Waiters,
 }
 
 impl Pool {
@@ -36,8 +29,7 @@ impl Pool {
         let bytes = region.len();
         let mut runs = Runs::default();
         runs.give(region);
-        let state = Mutex::new(State { runs, waiters: Vec::new() });
-        Pool { bytes, state, is_wanted: AtomicBool::new(false) }
+        Pool { bytes, runs: Mutex::new(runs), waiters: Waiters::default() }
     }
 
     /// Returns the pool's size in bytes, an upper bound for any buffer.
@@ -48,40 +40,29 @@ impl Pool {
     /// Returns the free bytes, contiguous or not.
     #[cfg(test)]
     pub(super) fn free_bytes(&self) -> usize {
-        self.lock().runs.free_bytes()
+        self.lock().free_bytes()
     }
 
     /// Takes whole units for `len` bytes, if a contiguous run is free.
     pub(super) fn take(self: &Arc<Pool>, len: usize) -> Option<PoolBuffer> {
-        let run = self.lock().runs.take(whole_units(len))?;
+        let run = self.lock().take(whole_units(len))?;
         Some(PoolBuffer { run: Some(run), len, pool: Arc::clone(self) })
     }
 
     /// Calls `waker` once some memory comes back. Try again after this call: memory that came back earlier wakes no
     /// one.
     pub(super) fn want(&self, waker: &Waker) {
-        let mut state = self.lock();
-        if !state.waiters.iter().any(|waiting| waiting.will_wake(waker)) {
-            state.waiters.push(waker.clone());
-        }
-        self.is_wanted.store(true, Ordering::Relaxed);
+        self.waiters.want(waker);
     }
 
     /// Takes back a run of this pool.
     pub(super) fn give(&self, run: Buffer) {
-        let mut state = self.lock();
-        state.runs.give(run);
-        // Read under the lock, as it is set: a waiter either finds this run or is woken now.
-        if self.is_wanted.load(Ordering::Relaxed) {
-            self.is_wanted.store(false, Ordering::Relaxed);
-            let waiters = std::mem::take(&mut state.waiters);
-            drop(state);
-            waiters.into_iter().for_each(wait::wake);
-        }
+        self.lock().give(run);
+        self.waiters.call();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Runs> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -270,6 +251,16 @@ impl Pools {
         (0..count).find_map(|next| self.pools[first.wrapping_add(next) % count].take(len))
     }
 
+    /// Like [`Pools::take`], or registers a waker for when there is more memory.
+    pub(super) fn poll_take(
+        &self,
+        context: &Context<'_>,
+        len: usize,
+        device: Option<u8>,
+    ) -> Poll<PoolBuffer> {
+        try_or_want(context, |waker| self.want(waker), || self.take(len, device))
+    }
+
     pub(super) fn count(&self) -> usize {
         self.pools.len()
     }
@@ -336,22 +327,6 @@ mod tests {
         drop(second);
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert_eq!(pool.take(16384).map(|all| all.len()), Some(16384));
-    }
-
-    #[test]
-    fn memory_comes_back_and_all_are_called_though_a_waker_panics() {
-        struct Panics;
-        impl Wake for Panics {
-            fn wake(self: Arc<Self>) {
-                panic!("in a waker");
-            }
-        }
-        let pool = pool(8192);
-        let (held, count) = (pool.take(8192).expect("room"), Arc::new(Count::default()));
-        pool.want(&Waker::from(Arc::new(Panics)));
-        pool.want(&Waker::from(Arc::clone(&count)));
-        drop(held);
-        assert_eq!((count.0.load(Ordering::Relaxed), pool.free_bytes()), (1, 8192));
     }
 
     #[test]

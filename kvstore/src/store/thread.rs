@@ -6,27 +6,24 @@
 
 use std::collections::VecDeque;
 use std::iter;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
-use std::thread;
 use std::time::Duration;
 
 use adit_driver::memory::AnyBuffer;
-use adit_driver::runtime::{Idle, Idling, Rest};
+use adit_driver::runtime::{self, Alarm, Round};
 use adit_driver::{Device, Time};
 
-use super::mailbox::Mailbox;
+use super::inbox::Inbox;
 use super::pending::Answer;
 use super::pool::Pools;
 use super::request::{Job, ThreadShard, Waiter, Work};
-use super::wait;
 use crate::error::{Error, Result};
 use crate::shard::{Action, Done, Failure, Hashed, Request, Shard, Stats, Turn};
 
 /// The parts of a thread.
 pub(super) struct Worker {
-    pub(super) mailbox: Arc<Mailbox<Job>>,
+    pub(super) mailbox: Arc<Inbox>,
     /// Its shards are numbers `first`, `first + step`, and so on, of the store.
     pub(super) shards: Vec<ThreadShard>,
     pub(super) first: u16,
@@ -34,8 +31,6 @@ pub(super) struct Worker {
     pub(super) pools: Arc<Pools>,
     /// The device whose clock all shards use.
     pub(super) clock: Device,
-    pub(super) core: usize,
-    pub(super) idle: Idle,
     /// Requests that may wait in a shard.
     pub(super) depth: usize,
     /// How long a call may wait to begin, for messages.
@@ -44,41 +39,17 @@ pub(super) struct Worker {
     pub(super) drain_timeout: Duration,
 }
 
-impl Worker {
-    /// Runs the thread to its end. Returns the counters of its shards.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] if it could not finish; [`Error::Failed`] if a device could not make acknowledged data
-    /// durable, or the thread panicked.
-    pub(super) fn run(self) -> Result<Stats> {
-        self.mailbox.read_by(thread::current());
-        let (mailbox, core) = (Arc::clone(&self.mailbox), self.core);
-        let mut rounds = Rounds::new(self);
-        let ended = catch_unwind(AssertUnwindSafe(|| rounds.run()));
-        // Also drop jobs sent meanwhile. Drop the queues before the thread ends.
-        mailbox.close();
-        if catch_unwind(AssertUnwindSafe(|| drop(rounds))).is_err() {
-            tracing::error!("the store's thread on core {core} panicked while it ended");
-        }
-        ended.unwrap_or_else(|_| {
-            tracing::error!(
-                "the store's thread on core {core} panicked, which is a bug of the store's; its requests end unfinished"
-            );
-            Err(Failure::Closed.into())
-        })
-    }
-}
-
 /// A read waiting for memory.
 struct Waiting {
     shard: usize,
     asked: Hashed<Waiter>,
 }
 
-struct Rounds {
+/// What the thread does. It ends with the counters of its shards, or [`Error::Timeout`] if it could not finish;
+/// [`Error::Failed`] if a device could not make acknowledged data durable.
+pub(super) struct Rounds {
     worker: Worker,
     desk: Desk,
-    idling: Idling,
     waker: Waker,
     ending: Ending,
 }
@@ -106,38 +77,45 @@ enum Ending {
     },
 }
 
-impl Rounds {
-    fn new(worker: Worker) -> Rounds {
-        let desk = Desk { open: 0, waiting: VecDeque::new() };
-        let (idling, waker) = (Idling::new(worker.idle), wait::waker_of(thread::current()));
-        Rounds { worker, desk, idling, waker, ending: Ending::No }
+impl runtime::Worker for Rounds {
+    type End = Result<Stats>;
+
+    fn round(&mut self) -> Round {
+        let now = self.worker.clock.now();
+        let turn = self.turn(now);
+        let first = self.desk.waiting.front();
+        let due = first.map_or(turn.next, |first| turn.next.min(first.asked.request.deadline));
+        // Neither a completion nor a cancelled read at the head of the queue wakes the thread.
+        let naps = turn.in_flight > 0 || first.is_some();
+        Round { moved: turn.moved, due_in: due.since(now), naps }
     }
 
-    fn run(&mut self) -> Result<Stats> {
-        loop {
-            let now = self.worker.clock.now();
-            let turn = self.round(now);
-            if self.worker.mailbox.is_stopping()
-                && let Some(ended) = self.end(now)
-            {
-                return ended;
-            }
-            if turn.moved > 0 {
-                self.idling.busy();
-                continue;
-            }
-            match self.idling.rest(now) {
-                Rest::Spin => std::hint::spin_loop(),
-                Rest::Pause => thread::yield_now(),
-                Rest::Sleep(nap) => self.sleep(now, nap, turn),
-            }
-        }
+    fn end(&mut self) -> Option<Result<Stats>> {
+        self.go_on_ending(self.worker.clock.now())
+    }
+}
+
+impl Drop for Rounds {
+    /// Also refuses jobs sent meanwhile, before the queues go.
+    fn drop(&mut self) {
+        self.worker.mailbox.close();
+    }
+}
+
+impl Rounds {
+    /// Begins on the thread that `alarm` wakes.
+    pub(super) fn new(worker: Worker, alarm: Arc<Alarm>) -> Rounds {
+        let desk = Desk { open: 0, waiting: VecDeque::new() };
+        Rounds { worker, desk, waker: Waker::from(alarm), ending: Ending::No }
     }
 
     /// Does one turn of all work.
-    fn round(&mut self, now: Time) -> Turn {
+    fn turn(&mut self, now: Time) -> Turn {
         let mut all = Turn { moved: 0, in_flight: 0, next: Time::NEVER };
         all.moved += self.take_jobs(now);
+        if all.moved > 0 {
+            self.worker.mailbox.made_room();
+        }
         all.moved += self.begin_waiting(now);
         self.worker.mailbox.hold_fetches(self.desk.waiting.len() >= self.worker.depth);
         let Rounds { worker, desk, .. } = self;
@@ -150,26 +128,11 @@ impl Rounds {
         all
     }
 
-    fn sleep(&self, now: Time, nap: Duration, turn: Turn) {
-        let due = self
-            .desk
-            .waiting
-            .front()
-            .map_or(turn.next, |first| turn.next.min(first.asked.request.deadline));
-        let is_ending = !matches!(self.ending, Ending::No);
-        // Nothing wakes the thread for a completion, the end of a drain, or a cancelled read at the head of the
-        // queue: nap instead.
-        let naps = turn.in_flight > 0 || is_ending || !self.desk.waiting.is_empty();
-        let at_most = if naps { nap } else { Duration::from_secs(3600) };
-        // An arriving job or returned memory leaves a token that ends this at once.
-        thread::park_timeout(at_most.min(due.since(now)));
-    }
-
     /// Takes jobs while the shards have room.
     fn take_jobs(&mut self, now: Time) -> usize {
         let mut taken = 0;
         // Never hold these up: waiting requests may need what they free.
-        while let Some(ending) = self.worker.mailbox.take_ending() {
+        while let Some(ending) = self.worker.mailbox.take_urgent() {
             self.begin(now, ending);
             taken += 1;
         }
@@ -258,7 +221,7 @@ impl Rounds {
     }
 
     /// Continues the ending. Returns the answer once it is complete.
-    fn end(&mut self, now: Time) -> Option<Result<Stats>> {
+    fn go_on_ending(&mut self, now: Time) -> Option<Result<Stats>> {
         match &mut self.ending {
             Ending::No => {
                 self.ending = Ending::Draining { until: now + self.worker.drain_timeout };

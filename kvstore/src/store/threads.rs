@@ -3,28 +3,29 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use adit_driver::Buffer;
 use adit_driver::bus::Locality;
-use adit_driver::runtime::pin;
+use adit_driver::runtime::{Alarm, Poller, Seat};
 
 use super::core::Core;
 use super::devices::Devices;
-use super::mailbox::Mailbox;
+use super::inbox::Inbox;
 use super::open::{Found, OpenOptions};
 use super::pool::{self, Pools};
-use super::request::{Job, ThreadShard};
-use super::thread::Worker;
+use super::request::ThreadShard;
+use super::thread::{Rounds, Worker};
 use crate::error::{Error, Result};
 use crate::shard::{Failure, Recovery, Stats};
 
 /// The threads of a store. Dropping this closes the store.
 pub(super) struct Threads {
     core: Arc<Core>,
-    handles: Mutex<Vec<Handle>>,
+    pollers: Mutex<Pollers>,
     recoveries: Vec<Recovery>,
 }
+
+type Pollers = Vec<Poller<Result<Stats>>>;
 
 /// Opens the store and starts a thread per core, or per shard if there are fewer. Each thread opens its own shards.
 /// The first thread begins, because shard 0 must be opened first.
@@ -34,10 +35,10 @@ pub(super) fn start(options: &OpenOptions) -> Result<(Arc<Core>, Arc<Threads>)> 
     let mut cores = cores(options, &found.devices)?;
     cores.truncate(usize::from(shards));
     let regions = pool::regions(found.devices.as_slice(), options.pool_bytes)?;
-    let mut opening = Opening::new(found, regions, options, cores.len());
+    let mut opening = Opening::new(found, regions, options, cores.len())?;
     let recoveries = opening.run(&cores, shards);
-    let (core, handles, recoveries) = opening.finish(recoveries)?;
-    let threads = Threads { core: Arc::clone(&core), handles: Mutex::new(handles), recoveries };
+    let (core, pollers, recoveries) = opening.finish(recoveries)?;
+    let threads = Threads { core: Arc::clone(&core), pollers: Mutex::new(pollers), recoveries };
     Ok((core, Arc::new(threads)))
 }
 
@@ -50,38 +51,47 @@ fn cores(options: &OpenOptions, devices: &Devices) -> Result<Vec<usize>> {
 
 /// A thread's report about one shard.
 type Said = Result<(u16, Recovery)>;
-type Handle = JoinHandle<Result<Stats>>;
 
 /// Threads that are opening their shards.
 struct Opening {
     found: Arc<Found>,
     regions: Arc<Vec<Buffer>>,
     options: OpenOptions,
-    mailboxes: Vec<Arc<Mailbox<Job>>>,
-    handles: Vec<Handle>,
+    /// For each thread, its alarm and its mailbox.
+    places: Vec<(Arc<Alarm>, Arc<Inbox>)>,
+    pollers: Pollers,
     /// Sends each thread the pools once all shards are open.
     pools: Vec<Sender<Arc<Pools>>>,
 }
 
 /// The inputs of one thread.
-struct Seat {
+struct Inputs {
     found: Arc<Found>,
     regions: Arc<Vec<Buffer>>,
     options: OpenOptions,
-    mailbox: Arc<Mailbox<Job>>,
+    alarm: Arc<Alarm>,
+    mailbox: Arc<Inbox>,
     first: u16,
     step: u16,
-    cpu: usize,
     pools: Receiver<Arc<Pools>>,
 }
 
 impl Opening {
-    fn new(found: Found, regions: Vec<Buffer>, options: &OpenOptions, threads: usize) -> Opening {
-        let mailboxes =
-            (0..threads).map(|_| Arc::new(Mailbox::new(options.mailbox_depth))).collect();
+    fn new(
+        found: Found,
+        regions: Vec<Buffer>,
+        options: &OpenOptions,
+        threads: usize,
+    ) -> Result<Opening> {
+        let place = || {
+            let alarm = Alarm::new()?;
+            let inbox = Inbox::new(options.mailbox_depth, Arc::clone(&alarm));
+            Ok((alarm, Arc::new(inbox)))
+        };
+        let places = (0..threads).map(|_| place()).collect::<Result<_>>()?;
         let (found, regions) = (Arc::new(found), Arc::new(regions));
-        let (handles, pools) = (Vec::new(), Vec::new());
-        Opening { found, regions, options: options.clone(), mailboxes, handles, pools }
+        let (pollers, pools) = (Vec::new(), Vec::new());
+        Ok(Opening { found, regions, options: options.clone(), places, pollers, pools })
     }
 
     /// Starts the threads and waits until each has reported its shards.
@@ -109,23 +119,22 @@ impl Opening {
 
     fn spawn(&mut self, number: u16, cpu: usize, said: Sender<Said>) -> Result<()> {
         let (sender, pools) = mpsc::channel();
-        let step = u16::try_from(self.mailboxes.len()).expect("no more threads than shards");
-        let seat = Seat {
+        let step = u16::try_from(self.places.len()).expect("no more threads than shards");
+        let (alarm, mailbox) = self.places[usize::from(number)].clone();
+        let inputs = Inputs {
             found: Arc::clone(&self.found),
             regions: Arc::clone(&self.regions),
             options: self.options.clone(),
-            mailbox: Arc::clone(&self.mailboxes[usize::from(number)]),
+            alarm: Arc::clone(&alarm),
+            mailbox,
             first: number,
             step,
-            cpu,
             pools,
         };
-        let builder = thread::Builder::new().name(format!("adit-kv-{number}"));
-        let handle = builder.spawn(move || seat.live(said)).map_err(|why| {
-            let fix = "raise the limit on processes (ulimit -u), or use fewer cores";
-            adit_driver::Error::refused("the store", "start a thread", why, fix)
-        })?;
-        self.handles.push(handle);
+        let seat =
+            Seat { name: format!("adit-kv-{number}"), core: Some(cpu), idle: self.options.idle };
+        let poller = Poller::spawn(seat, alarm, move || inputs.rounds(said))?;
+        self.pollers.push(poller);
         self.pools.push(sender);
         Ok(())
     }
@@ -134,14 +143,14 @@ impl Opening {
     fn finish(
         self,
         recoveries: Result<Vec<Recovery>>,
-    ) -> Result<(Arc<Core>, Vec<Handle>, Vec<Recovery>)> {
-        let Opening { found, regions, options, mailboxes, handles, pools } = self;
+    ) -> Result<(Arc<Core>, Pollers, Vec<Recovery>)> {
+        let Opening { found, regions, options, places, pollers, pools } = self;
         let recoveries = match recoveries {
             Ok(recoveries) => recoveries,
             Err(error) => {
                 drop(pools);
-                for handle in handles {
-                    let _ = handle.join();
+                for poller in pollers {
+                    poller.join();
                 }
                 return Err(error);
             }
@@ -158,7 +167,7 @@ impl Opening {
         let patience = options.timeout + options.command_timeout * 4;
         let (timeout, copied_bytes) = (options.timeout, Default::default());
         let core = Core {
-            mailboxes,
+            mailboxes: places.into_iter().map(|(_, mailbox)| mailbox).collect(),
             hasher: set.hasher(),
             shards: set.shards(),
             set,
@@ -170,20 +179,19 @@ impl Opening {
             patience,
             copied_bytes,
         };
-        Ok((Arc::new(core), handles, recoveries))
+        Ok((Arc::new(core), pollers, recoveries))
     }
 }
 
-impl Seat {
-    /// Runs the thread: opens its shards, then drives them.
-    fn live(self, said: Sender<Said>) -> Result<Stats> {
-        pin(self.cpu);
-        let Some(shards) = self.open(&said) else { return Err(Failure::Closed.into()) };
-        let Seat { found, regions, options, mailbox, first, step, cpu, pools } = self;
+impl Inputs {
+    /// Opens the thread's shards, and waits until all others are open. Returns `None` if one is not.
+    fn rounds(self, said: Sender<Said>) -> Option<Rounds> {
+        let shards = self.open(&said)?;
+        let Inputs { found, regions, options, alarm, mailbox, first, step, pools } = self;
         let clock = found.devices.as_slice()[0].clone();
         drop((found, regions));
         drop(said);
-        let pools = pools.recv().map_err(|_| Failure::Closed)?;
+        let pools = pools.recv().ok()?;
         let worker = Worker {
             mailbox,
             shards,
@@ -191,13 +199,11 @@ impl Seat {
             step,
             pools,
             clock,
-            core: cpu,
-            idle: options.idle,
             depth: 2 * options.queue_depth as usize,
             timeout: options.timeout,
             drain_timeout: options.timeout,
         };
-        worker.run()
+        Some(Rounds::new(worker, alarm))
     }
 
     fn open(&self, said: &Sender<Said>) -> Option<Vec<ThreadShard>> {
@@ -225,15 +231,14 @@ impl Threads {
     /// Ends the threads and waits for them. Each gives up after the store's timeout, once for pending requests and
     /// once for the commit.
     pub(super) fn close(&self) -> Result<Stats> {
-        let handles = std::mem::take(&mut *self.handles());
-        if handles.is_empty() {
+        let pollers = self.stop();
+        if pollers.is_empty() {
             return Err(Error::Failed(Failure::Closed));
         }
-        self.core.mailboxes.iter().for_each(|mailbox: &Arc<Mailbox<Job>>| mailbox.stop());
         let mut sum = Stats::default();
         let mut first_error = None;
-        for handle in handles {
-            match handle.join().unwrap_or(Err(Error::Failed(Failure::Closed))) {
+        for poller in pollers {
+            match poller.join().unwrap_or(Err(Error::Failed(Failure::Closed))) {
                 Ok(stats) => sum += stats,
                 Err(error) => first_error = first_error.or(Some(error)),
             }
@@ -242,18 +247,23 @@ impl Threads {
         first_error.map_or(Ok(sum), Err)
     }
 
-    fn handles(&self) -> std::sync::MutexGuard<'_, Vec<Handle>> {
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Refuses new requests and tells the threads to end. Returns the threads, once.
+    fn stop(&self) -> Pollers {
+        self.core.mailboxes.iter().for_each(|mailbox| mailbox.stop());
+        let mut pollers = self.pollers.lock().unwrap_or_else(PoisonError::into_inner);
+        let pollers = std::mem::take(&mut *pollers);
+        pollers.iter().for_each(Poller::stop);
+        pollers
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        let own = thread::current().id();
-        if self.handles().iter().any(|handle| handle.thread().id() == own) {
+        let pollers = self.pollers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if pollers.iter().any(Poller::is_own) {
             // Dropped by a waker on one of the store's own threads, which cannot wait for itself: let all threads end
             // by themselves.
-            self.core.mailboxes.iter().for_each(|mailbox| mailbox.stop());
+            self.stop();
             return;
         }
         match self.close() {

@@ -1,17 +1,17 @@
 //! Blocks that end without success, and the return of all resources.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use adit_driver::bus::Bus as _;
+use adit_driver::runtime::Worker as _;
 use adit_driver::spec::Status;
 
 use super::bench_gpu::BASE;
 use super::rig::{CHUNKS, Issued, LBA, Rig, TIMEOUT, pattern, read, write};
 use crate::outcome::{NOT_SENT, RESET, TIMED_OUT};
-use crate::staged::thread::{Shared, Worker};
+use crate::staged::thread::Lanes;
 
 /// Returns the statuses of a block, after checking that the CPU and the GPU see the same.
 fn statuses(rig: &Rig, issued: &Issued, count: usize) -> Vec<u32> {
@@ -220,10 +220,9 @@ fn a_block_that_its_thread_never_took_ends_for_the_gpu_too() {
     let (progress, generation) = (Arc::clone(&work.progress), work.generation);
     let (sender, receiver) = channel();
     sender.send(work).expect("there is somebody");
-    let shared = Arc::new(Shared::default());
-    shared.stop.store(true, Ordering::Relaxed);
     let lanes = vec![rig.lane.take().expect("it was not dropped")];
-    Worker { lanes, work: receiver, shared, keep: Arc::new(()) }.run();
+    let published = Arc::default();
+    Lanes { lanes, work: receiver, published, keep: Arc::new(()) }.end();
     assert_eq!((progress.done(), progress.status(0)), (generation, NOT_SENT));
     assert_eq!(rig.gpu.word(statuses + 4), NOT_SENT);
     assert_eq!(rig.gpu.word(done), generation, "a stream may wait for it");

@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_warning_says_everything_that_is_wrong() {
-        let both = CriticalWarning(0).with_reliability_degraded(true).with_read_only(true);
+        let both = CriticalWarning(1 << 2 | 1 << 3);
         assert_eq!(told(both), "reliability is degraded, all media are read only");
         assert_eq!(told(CriticalWarning(0)), "no critical warning any more");
     }

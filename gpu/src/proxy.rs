@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_driver::bus::Doorbell;
-use adit_driver::runtime::{Alarm, Idle, Poller, Round, Seat, Worker};
+use adit_driver::runtime::{
+    Alarm, Dropped, Idle, Mailbox, Poller, Reply, Round, Seat, Worker, pair,
+};
 
 use crate::cuda::{Gpu, PinnedMemory};
 use crate::error::{Error, Result};
@@ -56,8 +58,9 @@ pub(crate) struct ProxyStats {
 #[derive(Debug)]
 pub(crate) struct ProxyThread {
     shared: Arc<Shared>,
-    /// None while being dropped.
-    poller: Option<Poller<()>>,
+    /// Free slots.
+    free: Mutex<Vec<usize>>,
+    poller: Poller<()>,
 }
 
 /// A queue's words; dropping it removes the queue from the proxy.
@@ -70,37 +73,25 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 struct Shared {
     words: PinnedMemory,
-    slots: Mutex<Vec<State>>,
-    /// Incremented with each change of the slots.
-    version: AtomicU64,
-    /// The version that the thread has applied.
-    seen: AtomicU64,
+    orders: Mailbox<Order>,
     rung: AtomicU64,
     refused: AtomicU64,
 }
 
+/// What the thread is told to do, answered once done.
 #[derive(Debug)]
-enum State {
-    Free,
-    Serving(Entry),
-    /// Removed, but the thread may not know that yet.
-    Leaving,
-}
-
-#[derive(Clone, Debug)]
-struct Entry {
-    /// Unique over all queues ever served.
-    id: u64,
-    /// Tail and head.
-    doorbells: [Doorbell; 2],
-    depth: u32,
+enum Order {
+    Serve(Served, Reply<()>),
+    Leave { index: usize, reply: Reply<()> },
 }
 
 /// The thread's view of a queue.
 #[derive(Debug)]
 struct Served {
     index: usize,
-    entry: Entry,
+    /// Tail and head.
+    doorbells: [Doorbell; 2],
+    depth: u32,
     /// The values last rung.
     last: [u32; 2],
 }
@@ -118,19 +109,17 @@ impl ProxyThread {
     /// CUDA's when there is no pinned memory; [`Error::Refused`] when no thread can be created.
     pub(crate) fn start(gpu: &Arc<Gpu>, options: &ProxyOptions) -> Result<Arc<ProxyThread>> {
         let words = PinnedMemory::allocate(gpu, (SLOTS * SLOT_WORDS * 4) as u64)?;
-        let shared = Arc::new(Shared {
-            words,
-            slots: Mutex::new(Vec::new()),
-            version: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-            rung: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        });
+        let alarm = Alarm::new()?;
+        // All orders are urgent: each is waited for.
+        let orders = Mailbox::new(1, Arc::clone(&alarm), drop);
+        let (rung, refused) = Default::default();
+        let shared = Arc::new(Shared { words, orders, rung, refused });
         let ringer = Ringer { shared: Arc::clone(&shared), served: Vec::new() };
         let ProxyOptions { core, idle } = *options;
         let seat = Seat { name: "adit-doorbells".to_owned(), core, idle };
-        let poller = Poller::spawn(seat, Alarm::new()?, || Some(ringer))?;
-        Ok(Arc::new(ProxyThread { shared, poller: Some(poller) }))
+        let poller = Poller::spawn(seat, alarm, || Some(ringer))?;
+        let free = Mutex::new((0..SLOTS).rev().collect());
+        Ok(Arc::new(ProxyThread { shared, free, poller }))
     }
 
     /// Serves a queue of `depth` entries from now on, by its tail and head doorbells. Only the proxy rings these until
@@ -140,9 +129,15 @@ impl ProxyThread {
     /// [`Error::Unavailable`] when it is full or has failed.
     pub(crate) fn add(self: &Arc<Self>, doorbells: [Doorbell; 2], depth: u32) -> Result<Slot> {
         self.check()?;
-        let index = self.shared.take_slot(doorbells, depth)?;
+        let index = self.free().pop().ok_or_else(|| {
+            let why = format!("it serves {SLOTS} queues already");
+            Error::unavailable(WHAT, why, "use fewer queues, or another proxy for some")
+        })?;
         let slot = Slot { proxy: Arc::clone(self), index };
-        self.settle()?;
+        // The initial values of its doorbells.
+        self.shared.words_of(index).iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        let served = Served { index, doorbells, depth, last: [0; 2] };
+        self.carry_out(|reply| Order::Serve(served, reply))?;
         Ok(slot)
     }
 
@@ -151,46 +146,45 @@ impl ProxyThread {
     /// # Errors
     /// [`Error::Unavailable`] once it has panicked.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.has_ended() {
-            let why = "its thread has panicked: the doorbells rung since are lost";
-            return Err(Error::unavailable(WHAT, why, "close the rings and make them anew"));
-        }
-        Ok(())
+        if self.poller.is_over() { Err(over()) } else { Ok(()) }
     }
 
     pub(crate) fn stats(&self) -> ProxyStats {
-        let is_served = |state: &&State| matches!(state, State::Serving(_));
-        let queues = self.shared.slots().iter().filter(is_served).count() as u32;
+        let queues = (SLOTS - self.free().len()) as u32;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ProxyStats { rung: count(&self.shared.rung), refused: count(&self.shared.refused), queues }
     }
 
-    /// Waits until the thread has applied the current entries.
-    fn settle(&self) -> Result<()> {
-        let version = self.shared.version.fetch_add(1, Ordering::AcqRel) + 1;
-        self.poller.iter().for_each(|poller| poller.alarm().tell());
-        let goes_by_it = || self.shared.seen.load(Ordering::Acquire) >= version || self.has_ended();
-        if wait_until(goes_by_it) {
-            return self.check();
-        }
-        Err(Error::TimedOut {
-            waited_for: format!("{WHAT} to take note of its queues"),
-            after: PATIENCE,
-            fix: "see what keeps its core busy".to_owned(),
-        })
+    fn free(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the thread has ended, which only a panic does before it is told to.
-    fn has_ended(&self) -> bool {
-        self.poller.as_ref().is_none_or(Poller::is_over)
+    /// Waits until the thread has carried out an order.
+    fn carry_out(&self, order: impl FnOnce(Reply<()>) -> Order) -> Result<()> {
+        let (reply, mut receipt) = pair();
+        // An order that is refused drops its reply.
+        let _ = self.shared.orders.send_urgent(order(reply));
+        match receipt.wait_until(Some(Instant::now() + PATIENCE)) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(Dropped)) => Err(over()),
+            None => Err(Error::TimedOut {
+                waited_for: format!("{WHAT} to take note of its queues"),
+                after: PATIENCE,
+                fix: "see what keeps its core busy".to_owned(),
+            }),
+        }
     }
+}
+
+fn over() -> Error {
+    let why = "its thread has panicked: the doorbells rung since are lost";
+    Error::unavailable(WHAT, why, "close the rings and make them anew")
 }
 
 impl Drop for ProxyThread {
     fn drop(&mut self) {
-        let Some(poller) = self.poller.take() else { return };
-        poller.stop();
-        if poller.ends_by(Instant::now() + PATIENCE) {
+        self.poller.stop();
+        if self.poller.ends_by(Instant::now() + PATIENCE) {
             tracing::debug!("{WHAT} stops: {:?}", self.stats());
         } else {
             tracing::error!("{WHAT} does not stop; its memory stays with it");
@@ -214,78 +208,33 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let shared = &self.proxy.shared;
-        shared.slots()[self.index] = State::Leaving;
+        let index = self.index;
         // Reused only when the thread has let go of it, or has ended.
-        match self.proxy.settle() {
+        match self.proxy.carry_out(|reply| Order::Leave { index, reply }) {
             Err(error @ Error::TimedOut { .. }) => {
                 tracing::error!("a queue's doorbells stay with a thread that hangs: {error}");
             }
-            _ => shared.slots()[self.index] = State::Free,
+            _ => self.proxy.free().push(index),
         }
     }
 }
 
 impl Shared {
-    fn slots(&self) -> MutexGuard<'_, Vec<State>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn words_of(&self, index: usize) -> &[AtomicU32] {
         &self.words.words()[index * SLOT_WORDS..][..SLOT_WORDS]
-    }
-
-    /// Puts a queue into a free slot with zeroed words, the initial values of its doorbells.
-    fn take_slot(&self, doorbells: [Doorbell; 2], depth: u32) -> Result<usize> {
-        let mut slots = self.slots();
-        let free = slots.iter().position(|state| matches!(state, State::Free));
-        let index = free.unwrap_or(slots.len());
-        if index == SLOTS {
-            let why = format!("it serves {SLOTS} queues already");
-            return Err(Error::unavailable(
-                WHAT,
-                why,
-                "use fewer queues, or another proxy for some",
-            ));
-        }
-        if index == slots.len() {
-            slots.push(State::Free);
-        }
-        self.words_of(index).iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        // Every change increments the version, so this value is unique.
-        let id = self.version.fetch_add(1, Ordering::AcqRel);
-        slots[index] = State::Serving(Entry { id, doorbells, depth });
-        Ok(index)
-    }
-
-    /// Applies the current slots, if they changed.
-    fn take_note(&self, served: &mut Vec<Served>) {
-        let version = self.version.load(Ordering::Acquire);
-        if version == self.seen.load(Ordering::Relaxed) {
-            return;
-        }
-        let before = std::mem::take(served);
-        let last = |id| before.iter().find(|queue| queue.entry.id == id).map(|queue| queue.last);
-        for (index, state) in self.slots().iter().enumerate() {
-            if let State::Serving(entry) = state {
-                let last = last(entry.id).unwrap_or_default();
-                served.push(Served { index, entry: entry.clone(), last });
-            }
-        }
-        self.seen.store(version, Ordering::Release);
     }
 
     /// Rings the changed doorbells of one queue; returns their number.
     fn turn(&self, queue: &mut Served) -> u64 {
         let mut rung = 0;
         let words = self.words_of(queue.index);
-        for (which, doorbell) in queue.entry.doorbells.iter().enumerate() {
+        for (which, doorbell) in queue.doorbells.iter().enumerate() {
             let value = words[which].load(Ordering::Acquire);
             if value == queue.last[which] {
                 continue;
             }
             queue.last[which] = value;
-            if value < queue.entry.depth {
+            if value < queue.depth {
                 // Counted first, so that an observer of the ring sees it counted.
                 self.rung.fetch_add(1, Ordering::Relaxed);
                 doorbell.ring(value);
@@ -302,7 +251,18 @@ impl Worker for Ringer {
     type End = ();
 
     fn round(&mut self) -> Round {
-        self.shared.take_note(&mut self.served);
+        while let Some(order) = self.shared.orders.take_urgent() {
+            match order {
+                Order::Serve(queue, reply) => {
+                    self.served.push(queue);
+                    reply.send(());
+                }
+                Order::Leave { index, reply } => {
+                    self.served.retain(|queue| queue.index != index);
+                    reply.send(());
+                }
+            }
+        }
         let rung: u64 = self.served.iter_mut().map(|queue| self.shared.turn(queue)).sum();
         // No word of the GPU's ends a sleep.
         Round { moved: rung as usize, due_in: Duration::MAX, naps: !self.served.is_empty() }
@@ -313,17 +273,9 @@ impl Worker for Ringer {
     }
 }
 
-/// Waits for another thread, up to the time limit.
-fn wait_until(is_so: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if is_so() {
-            return true;
-        }
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_micros(20));
+impl Drop for Ringer {
+    fn drop(&mut self) {
+        self.shared.orders.close();
     }
 }
 

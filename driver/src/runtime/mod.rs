@@ -34,8 +34,8 @@
 //!   thread.
 //! - **A panic stays in its thread**: of a worker, which ends its thread; of a waker or of dropped memory, which is
 //!   caught and logged.
-//! - **Sending, taking and answering allocate nothing**, if cells come from [`Cells`]. Locks are held by two
-//!   parties at most, for a few instructions.
+//! - **Sending, taking and answering allocate nothing**, if cells come from [`Cells`], and make no system call
+//!   while the thread is awake. An answer's lock is between its two ends, for a few instructions.
 //!
 //! Nothing here parks an executor: what waits for room or for an answer registers a waker, and blocking calls are
 //! made from that by [`block_until`].

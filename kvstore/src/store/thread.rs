@@ -1,4 +1,4 @@
-//! A thread of the store: takes jobs from its mailbox, drives its shards, and rests when nothing moves.
+//! What a thread of the store does: it takes jobs from its mailbox and drives its shards.
 //!
 //! Reads into the store's own memory wait here, in order, for that memory; a read that is cancelled or too late
 //! meanwhile never reaches a shard. The thread takes no more jobs while as many requests wait in a shard as its queue

@@ -148,7 +148,7 @@ unsafe impl Bus for Vfio {
         let region = Region::unmapped(&self.device, bar.into());
         let end = offset.checked_add(len).filter(|end| len > 0 && *end <= region.len());
         let end = end.ok_or_else(|| {
-            cannot(format!("{len} bytes at {offset:#x} leave its {}", region.len()))
+            cannot(format!("{len} bytes at {offset:#x} exceed its {}", region.len()))
         })?;
         let areas = region.mappable(self.msix);
         if !areas.iter().any(|area| area.start <= offset && end <= area.end) {

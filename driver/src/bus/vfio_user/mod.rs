@@ -166,7 +166,7 @@ impl VfioUser {
     fn failed(&self, what: String, failure: &Failure) -> Error {
         match failure {
             Failure::Refused(_) => {
-                let fix = "look at the server's log";
+                let fix = "see the server's log";
                 Error::refused(&self.name, what, in_words(failure), fix)
             }
             Failure::Broken(reason) => {
@@ -339,7 +339,7 @@ unsafe impl Bus for VfioUser {
             .map_err(|failure| cannot(in_words(&failure)))?;
         let end = offset.checked_add(len).filter(|end| len > 0 && *end <= region.len);
         let end = end.ok_or_else(|| {
-            cannot(format!("{len} bytes at {offset:#x} leave its {}", region.len))
+            cannot(format!("{len} bytes at {offset:#x} exceed its {}", region.len))
         })?;
         if !region.areas.iter().any(|area| area.start <= offset && end <= area.end) {
             return Err(cannot(format!("{len} bytes at {offset:#x} may not be mapped")));

@@ -45,7 +45,7 @@ pub mod status;
 pub mod view;
 
 pub use command::{
-    AdminOpcode, Cns, CopyRange, DataPointer, DsmRange, FeatureSelect, Fuse, IoOpcode, Psdt,
+    AdminOpcode, Cns, CopyRange, DataPointer, DsmRange, FeatureSelect, IoOpcode, Psdt,
     QueuePriority, Sqe,
 };
 pub use completion::Cqe;

@@ -97,7 +97,7 @@ fn a_queue_of_the_cpus_cannot_lie_where_the_cpu_does_not_reach() {
     let placement = placement(&mapping, &keeper);
     let options = QueuePairOptions { depth: 8, placement, ..Default::default() };
     let error = rig.controller.create_queue_pair::<Buffer>(options).expect_err("refused");
-    assert!(error.is_usage() && error.to_string().contains("does not reach"), "{error}");
+    assert!(error.is_usage() && error.to_string().contains("cannot access its rings"), "{error}");
 }
 
 #[test]

@@ -514,7 +514,7 @@ fn lies_while_opening_are_refusals_in_time() {
     expect("refuse", "Invalid argument", |_, _| Act::Refuse(22));
     expect("future", "version 9", |_, _| Act::Reply(vec![9, 0, 0, 0]));
     expect("empty", "no version", |_, _| Act::Reply(Vec::new()));
-    expect("json", "no JSON", |_, _| Act::Reply(b"\0\0\x01\0{{\0".to_vec()));
+    expect("json", "not JSON", |_, _| Act::Reply(b"\0\0\x01\0{{\0".to_vec()));
     expect("platform", "not a PCI device", |command, body| match command {
         4 => dwords(&[16, 0b101, 9, 0]),
         _ => honest(command, body),
@@ -556,7 +556,7 @@ fn a_server_that_goes_away_reads_as_all_ones_and_is_told_once() {
     // Its socket accepts connections for a moment after it stops answering.
     wait_for("a refusal by the system", || {
         let error = bus.reset().expect_err("gone").to_string();
-        error.contains("cannot be made anew") && error.contains("start the server")
+        error.contains("cannot be restored") && error.contains("start the server")
     });
     let memory = shared_memory(PAGE);
     assert!(map(&bus, &memory).is_err());

@@ -99,7 +99,7 @@ impl World {
         self.now = self.now + TURN;
         self.server.turn(self.now);
         while let Some(event) = self.server.take_event() {
-            let lost = matches!(&event, Event::ClientGone { why } if why.contains("made shorter"));
+            let lost = matches!(&event, Event::ClientGone { why } if why.contains("shortened"));
             assert!(!(lost && self.sealed_only), "sealed memory stays: {event}");
         }
     }

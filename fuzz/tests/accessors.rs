@@ -25,7 +25,7 @@ fn files(path: PathBuf) -> Vec<PathBuf> {
     entries.flat_map(|entry| files(entry.expect("an entry").path())).collect()
 }
 
-/// Returns the names of a source's public methods on `self`, without builders and tests.
+/// Returns the names of a source's public methods on `self`, bit fields included, without builders and tests.
 fn methods(source: &str) -> Vec<String> {
     let code = source.split("#[cfg(test)]").next().unwrap_or_default();
     let lines = code.lines().map(str::trim_start).filter(|line| line.starts_with("pub "));
@@ -33,7 +33,14 @@ fn methods(source: &str) -> Vec<String> {
     let on_self = named
         .filter(|(_, arguments)| arguments.starts_with("self") || arguments.starts_with("&self"));
     let names = on_self.map(|(name, _)| name.split('<').next().unwrap_or(name).to_owned());
-    names.filter(|name| !name.starts_with("with_") && !name.starts_with('$')).collect()
+    let rows = code.lines().filter_map(|line| line.trim_start().split_once(' '));
+    let is_field =
+        |bits: &str| bits.contains(':') && bits.starts_with(|c: char| c.is_ascii_digit());
+    let fields = rows.filter(|(bits, _)| is_field(bits)).filter_map(|(_, row)| row.split_once(':'));
+    names
+        .filter(|name| !name.starts_with("with_") && !name.starts_with('$'))
+        .chain(fields.map(|(name, _)| name.to_owned()))
+        .collect()
 }
 
 #[test]
@@ -55,6 +62,7 @@ fn every_accessor_of_device_bytes_is_looked_at() {
 #[test]
 fn methods_are_told_from_functions_and_tests() {
     let source = "    pub const fn sct(self) -> u8 {\n    pub fn new(sct: u8) {\n    pub fn with_x(self) {\n\
-                  \x20   fn private(&self) {\n    pub fn iter(&self, after: Nsid) {\n#[cfg(test)]\n    pub fn late(self) {";
-    assert_eq!(methods(source), ["sct", "iter"]);
+                  \x20   fn private(&self) {\n    pub fn iter(&self, after: Nsid) {\n\
+                  \x20   3:1 szu: u8, \"unit\";\n#[cfg(test)]\n    pub fn late(self) {";
+    assert_eq!(methods(source), ["sct", "iter", "szu"]);
 }

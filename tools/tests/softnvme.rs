@@ -139,7 +139,7 @@ fn a_second_client_is_told_why_it_cannot_have_the_device() {
     let said = text(&second.stderr);
     assert_eq!(second.status.code(), Some(1));
     assert!(said.contains("busy") && said.contains("no other client"), "{said}");
-    assert!(server.line().contains("turned away"));
+    assert!(server.line().contains("one at a time"));
     first.kill().expect("killed");
     first.wait().expect("a child");
     assert!(server.line().contains("gone"));
@@ -164,8 +164,8 @@ fn nonsense_at_the_socket_is_logged_and_survived() {
     identify(&server);
     let (code, _, complaints) = server.end("TERM");
     assert_eq!(code, Some(0));
-    assert!(complaints.contains("a client was not taken: its message has"), "{complaints}");
-    assert!(complaints.contains("refused DeviceGetInfo: the version comes first"), "{complaints}");
+    assert!(complaints.contains("rejected a client: its message has"), "{complaints}");
+    assert!(complaints.contains("refused DeviceGetInfo: the first request must be the version"), "{complaints}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a driver and a software controller both stand on: memory that they share, and time.
+//! The ground below the driver and the software controller: memory that they share, and time.
 //!
 //! | item | what it is |
 //! |---|---|
@@ -6,6 +6,15 @@
 //! | [`SharedPages`] | memory that a software controller shows as a BAR |
 //! | [`zero_mapping`], [`punch_hole`] | giving the space behind zeros back |
 //! | [`Time`] | a point in time, as an argument |
+//!
+//! ```
+//! use adit_shared::Time;
+//! use std::time::Duration;
+//!
+//! let now = Time::ZERO;
+//! let deadline = now + Duration::from_millis(5);
+//! assert!(deadline > now && deadline.as_ns() == 5_000_000);
+//! ```
 //!
 //! Nothing here knows NVMe: the two sides share this crate and the wire types, and no reading of the specification.
 

@@ -2,8 +2,18 @@
 //!
 //! It is a faithful controller: registers, admin and I/O commands, PRP and SGL walks, queues, shadow doorbells and
 //! events follow the NVMe Base Specification 2.0 and NVM Command Set Specification 1.0, and each error returns the
-//! status they name. It shares no logic with the driver, only the wire types of [`crate::spec`]: a misreading must not
+//! status they name. It shares no logic with the driver, only the wire types of [`adit_spec`]: a misreading must not
 //! agree with itself.
+//!
+//! ```
+//! use adit_soft::Controller;
+//! use adit_spec::register::{CSTS, Csts};
+//!
+//! let controller = Controller::new("mem=1M,seed=7".parse()?)?;
+//! let status = Csts(controller.read_register(CSTS.offset(), CSTS.width()) as u32);
+//! assert!(!status.rdy(), "a host has to enable it");
+//! # Ok::<(), adit_soft::Error>(())
+//! ```
 //!
 //! | file | holds |
 //! |---|---|

@@ -88,7 +88,8 @@ impl Namespaces {
         let list: Vec<Namespace> =
             (0..count).map(|index| at_start(options, index, share)).collect();
         if list.iter().any(|namespace| namespace.bytes == 0) {
-            let why = format!("{share} bytes are too few for a namespace and what protects it");
+            let why =
+                format!("{share} bytes are too few for a namespace and its protection information");
             return Err(Error::invalid("size of the storage", why));
         }
         Ok(Namespaces { list, capacity })
@@ -149,7 +150,7 @@ impl Namespaces {
         let refused = |why: String| Error::invalid(format!("namespace {nsid}"), why);
         let found = self.find(nsid).ok_or_else(|| refused("there is none".to_owned()))?;
         if found.protection.is_some() {
-            return Err(refused("it is protected, and keeps its size".to_owned()));
+            return Err(refused("a protected namespace keeps its size".to_owned()));
         }
         let Namespace { offset, bytes: before, lba_shift, .. } = *found;
         let behind = self.list.iter().map(|other| other.offset).filter(|start| *start > offset);

@@ -290,7 +290,7 @@ impl Options {
             "nssr" => self.nssr = switch(value)?,
             "crdt" => self.crdt_100ms = retry_delays(value)?,
             "prefault" => self.prefault = switch(value)?,
-            "mem" | "file" | "null" => return Err("the storage comes first and once".to_owned()),
+            "mem" | "file" | "null" => return Err("the storage must come first, once".to_owned()),
             other => return Err(unknown("setting", other, &NAMES)),
         }
         Ok(())

@@ -35,6 +35,22 @@ macro_rules! bit_flags {
 }
 pub(super) use bit_flags;
 
+/// Makes a getter for each bit field, `HIGH:LOW name: type, "what it is"`, of a newtype over an integer.
+macro_rules! bit_fields {
+    ($type:ident { $($hi:literal:$lo:literal $getter:ident: $value:ident, $text:literal;)+ }) => {
+        impl $type {$(
+            #[doc = concat!($text, " (bits ", stringify!($hi), ":", stringify!($lo), ").")]
+            #[inline]
+            pub const fn $getter(self) -> $value {
+                bit_fields!(@ $value $crate::bits::bits(self.0 as u64, $hi, $lo))
+            }
+        )+}
+    };
+    (@ bool $bits:expr) => { $bits != 0 };
+    (@ $value:ident $bits:expr) => { $bits as $value };
+}
+pub(super) use bit_fields;
+
 #[cfg(test)]
 mod tests {
     use super::*;

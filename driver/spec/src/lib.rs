@@ -10,6 +10,23 @@
 //! - Parsing never panics: a device chooses the bytes.
 //!
 //! Contains no I/O, no policy, and no check that depends on a controller's state.
+//!
+//! ```
+//! use adit_spec::{IoOpcode, Lba, LbaCount, Nsid, Sqe};
+//!
+//! let read = Sqe::read(Nsid(1), Lba(8), LbaCount::new(16).expect("1 to 65536"));
+//! assert_eq!(read.io_opcode(), IoOpcode::READ);
+//! // The count is zero-based on the wire.
+//! assert_eq!(read.to_dwords()[10..13], [8, 0, 15]);
+//! ```
+//!
+//! | in reading order | what it is |
+//! |---|---|
+//! | [`ids`], [`view`] | identifiers and counts; views over bytes |
+//! | [`register`] | controller registers |
+//! | [`command`], [`completion`], [`status`] | queue entries |
+//! | [`sgl`] | data pointers other than PRPs |
+//! | [`identify`], [`log`], [`feature`] | data structures of admin commands |
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +45,7 @@ pub mod status;
 pub mod view;
 
 pub use command::{
-    AdminOpcode, Cns, CopyRange, DataPointer, DsmRange, FeatureSelect, Fuse, IoOpcode, Psdt,
+    AdminOpcode, Cns, CopyRange, DataPointer, DsmRange, FeatureSelect, IoOpcode, Psdt,
     QueuePriority, Sqe,
 };
 pub use completion::Cqe;

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use crate::error::{Error, Result};
+
 /// The free part of a device's address space.
 #[derive(Debug)]
 pub struct IovaSpace {
@@ -51,6 +53,21 @@ impl IovaSpace {
         self.insert_run(run, at);
         self.insert_run(at + len, end);
         Some(at)
+    }
+
+    /// Allocates as [`IovaSpace::alloc`], for `device`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there is no room.
+    pub(super) fn place(&mut self, device: &str, len: u64, align: u64) -> Result<u64> {
+        self.alloc(len, align).ok_or_else(|| {
+            Error::refused(
+                device,
+                format!("cannot place {len} bytes in the device's address space"),
+                format!("{} bytes are free, in pieces", self.free_bytes()),
+                "unmap other memory first, or map less at once",
+            )
+        })
     }
 
     /// Frees what [`IovaSpace::alloc`] returned for `len` bytes.

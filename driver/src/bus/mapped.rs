@@ -1,5 +1,6 @@
 //! The mapped parts of a device's region.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Bus, Doorbell};
@@ -27,6 +28,26 @@ impl MappedRuns {
             (end <= window.len() as u64).then_some((window, inside as usize))
         })
     }
+}
+
+/// Checks the number of a BAR; the error is the reason.
+pub(super) fn check_bar(bar: u8) -> Result<(), String> {
+    if bar < 6 { Ok(()) } else { Err("a function has BAR0 to BAR5".to_owned()) }
+}
+
+/// Checks a window of a BAR of `bar_len` bytes of which `areas` may be mapped; the error is the reason.
+pub(super) fn window_range(
+    offset: u64,
+    len: u64,
+    bar_len: u64,
+    areas: &[Range<u64>],
+) -> Result<Range<u64>, String> {
+    let end = offset.checked_add(len).filter(|end| len > 0 && *end <= bar_len);
+    let end = end.ok_or_else(|| format!("{len} bytes at {offset:#x} exceed its {bar_len}"))?;
+    if !areas.iter().any(|area| area.start <= offset && end <= area.end) {
+        return Err(format!("{len} bytes at {offset:#x} may not be mapped"));
+    }
+    Ok(offset..end)
 }
 
 /// Returns the doorbell at `offset` of a BAR0 of `bar0_len` bytes: a store if `mapped`, else a message.

@@ -213,8 +213,12 @@ pub unsafe trait Bus: Send + Sync + fmt::Debug {
     /// # Errors
     /// If the bus cannot do this, or fails to.
     fn cut_off(&self) -> Result<()> {
-        let what = "it cannot be cut off from memory";
-        Err(Error::device(self.device(), what, "end this process, and the other that drives it"))
+        let what = "cannot cut the device off from memory";
+        Err(Error::device(
+            self.device(),
+            what,
+            "end this process and the other one that drives the device",
+        ))
     }
 
     /// Returns the number of interrupt vectors, possibly 0.

@@ -375,7 +375,7 @@ unsafe impl Bus for SoftBus {
         let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
         whole.zip(range).and_then(|(cmb, (offset, len))| cmb.slice(offset, len)).ok_or_else(|| {
             let what = format!("map {len} bytes at {offset:#x} of BAR{bar}");
-            self.refused(&what, "it does not reach that far", "give it a buffer with 'cmb=SIZE'")
+            self.refused(&what, "the BAR ends before that", "give it a buffer with 'cmb=SIZE'")
         })
     }
 

@@ -128,7 +128,7 @@ pub(super) fn reach(shared: &Shared) -> Result<()> {
 pub(super) fn bring_up_again(shared: &Shared, admin: &mut Admin) -> Result<()> {
     let (bus, info) = (shared.bus(), &shared.info);
     if capabilities(&**bus)? != info.cap {
-        return Err(other_device(&**bus, "its capabilities (CAP) are others"));
+        return Err(other_device(&**bus, "its capabilities (CAP) differ"));
     }
     make_disabled(&**bus, info.ready_timeout)?;
     cmb::switch_off(&**bus, info.cap);
@@ -153,13 +153,13 @@ fn check_same(bus: &dyn Bus, info: &ControllerInfo, ready: &Ready) -> Result<()>
     let (was, is) = (&info.identify, &ready.identify);
     let sgl = sgl_support(is);
     let same = [
-        ("its serial number is another", was.sn == is.sn && was.mn == is.mn),
+        ("its serial number differs", was.sn == is.sn && was.mn == is.mn),
         ("it grants fewer I/O queues", ready.queues >= info.io_queues),
         (
             "it takes shorter transfers (MDTS)",
             max_transfer_bytes(info.cap, is) >= info.max_transfer_bytes,
         ),
-        ("it takes SGLs in another way", info.sgl == SglSupport::None || info.sgl == sgl),
+        ("its SGL support differs", info.sgl == SglSupport::None || info.sgl == sgl),
         ("its volatile write cache is on", info.volatile_write_cache || !ready.write_cache),
         (
             "it takes no shadow doorbells",
@@ -173,7 +173,7 @@ fn check_same(bus: &dyn Bus, info: &ControllerInfo, ready: &Ready) -> Result<()>
 }
 
 fn other_device(bus: &dyn Bus, what: &str) -> Error {
-    let what = format!("it did not come back as what it was: {what}");
+    let what = format!("it came back changed: {what}");
     Error::device(bus.device(), what, "close it and open it again")
 }
 
@@ -184,7 +184,7 @@ fn capabilities(bus: &dyn Bus) -> Result<Cap> {
     }
     let cap = read(bus, CAP);
     if cap == Cap(0) {
-        let fix = "look at the slot and the kernel log, and reset or power-cycle the device";
+        let fix = "check the slot and the kernel log, and reset or power-cycle the device";
         return Err(Error::device(bus.device(), "its registers read as zero", fix));
     }
     let unsupported =
@@ -324,7 +324,7 @@ fn check_identity(bus: &dyn Bus, identify: &IdentifyController) -> Result<()> {
     let cqes = identify.cqes_min()..=identify.cqes_max();
     if !sqes.contains(&SQES) || !cqes.contains(&CQES) {
         let what = format!(
-            "its queue entries have other sizes (SQES {:02x}h, CQES {:02x}h)",
+            "its queue entries have unsupported sizes (SQES {:02x}h, CQES {:02x}h)",
             identify.sqes, identify.cqes
         );
         return Err(Error::device(bus.device(), what, "this driver cannot use it"));
@@ -414,7 +414,7 @@ impl Calls<'_> {
         match self.call(name, sqe, data) {
             Ok((dw0, _)) => Ok(Some(dw0)),
             Err(error @ Error::Status { .. }) => {
-                tracing::warn!("{error}; going on without");
+                tracing::warn!("{error}; continuing without");
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -170,7 +170,7 @@ impl Shared {
         }
         if let Some(event) = self.bus().take_event() {
             if event == BusEvent::RemovalRequested {
-                self.give_up("the system asked for the device back");
+                self.give_up("the system asked for the device to be released");
             }
             self.fail(self.life(), what_it_means(event));
             return Some(Event::Bus(event));
@@ -234,7 +234,7 @@ impl Shared {
             }
         };
         if let Err(error) = known {
-            tracing::warn!("{error}; more about the event is not known");
+            tracing::warn!("{error}; details of the event are unknown");
             // The event is real even if examining it failed.
             if lock(&self.events).is_empty() {
                 self.tell(Event::Other(event));
@@ -339,7 +339,7 @@ fn what_it_means(event: BusEvent) -> &'static str {
     match event {
         BusEvent::Error => "the bus reported an error that it cannot correct (AER)",
         BusEvent::RemovalRequested => {
-            "the system asks for the device back (hot unplug or unbind): close it"
+            "the system asks for the device to be released (hot unplug or unbind): close it"
         }
         BusEvent::Gone => "the device is gone",
     }

@@ -470,7 +470,7 @@ impl Controller {
         let placement = std::mem::take(&mut options.placement);
         if placement.is_remote() {
             let what = format!("{}: a queue pair for this process to drive", self.info().device);
-            return Err(Error::invalid(what, "this process does not reach its rings"));
+            return Err(Error::invalid(what, "this process cannot access its rings"));
         }
         QueuePair::new(self.create_rings(options.depth, placement)?, &options)
     }
@@ -493,7 +493,7 @@ impl Controller {
         if self.info().shadow_doorbells {
             return Err(Error::invalid(
                 format!("{}: a queue pair for another agent", self.info().device),
-                "shadow doorbells are in use, and it rings registers; open the controller with shadow_doorbells off (dbbuf=off)",
+                "shadow doorbells are in use, and such an agent rings registers; open the controller with shadow_doorbells off (dbbuf=off)",
             ));
         }
         self.create_rings(depth, placement)

@@ -275,7 +275,7 @@ impl<B: IoBuffer> QueuePair<B> {
         let (qid, bus) = (self.qid(), Arc::clone(self.shared.bus()));
         let what = format!("a command on I/O queue {qid} outlived its abort");
         if self.recreated_at == Some(self.core.stats().completed) {
-            self.fail(&format!("{what}, though the queue had just been created anew"));
+            self.fail(&format!("{what}, though the queue had just been recreated"));
             return 0;
         }
         tracing::warn!("{}: {what}; deleting the queue; {}", bus.device(), describe(&*bus));
@@ -444,7 +444,7 @@ fn pool_bytes(options: &QueuePairOptions) -> Result<(usize, usize)> {
         return Err(Error::invalid(
             format!("a queue pair with {lists} list pages and {bounces} bounce pages"),
             format!(
-                "it takes {LIST_PAGES_PER_COMMAND} to 4096 list pages and 1 to 4096 bounce pages"
+                "a queue pair takes {LIST_PAGES_PER_COMMAND} to 4096 list pages and 1 to 4096 bounce pages"
             ),
         ));
     }

@@ -179,7 +179,7 @@ impl Shared {
             .try_with_admin(|admin| self.is_in(life).then(|| admin.abort(now, timeout, qid, cid)));
         let abort = abort.flatten();
         if abort == Some(Abort::Unanswered) {
-            self.fail(life, "an Abort command was never answered");
+            self.fail(life, "an Abort command was not answered");
         }
         abort == Some(Abort::Sent)
     }
@@ -193,7 +193,7 @@ impl Shared {
         } else if status.cfs() {
             Some("it reports a fatal status (CSTS.CFS)".to_owned())
         } else if !status.rdy() {
-            Some("it is no longer ready (CSTS.RDY): something else reset it".to_owned())
+            Some("it is no longer ready (CSTS.RDY): another agent reset it".to_owned())
         } else {
             None
         }
@@ -318,7 +318,7 @@ impl Shared {
             }
             Err(error) => {
                 tracing::error!(
-                    "{}: it may still write our memory, which is leaked: {error}",
+                    "{}: it may still write to memory of this process, which is leaked: {error}",
                     self.bus.device()
                 );
                 State::Stuck

@@ -28,13 +28,13 @@ impl Lock {
     /// [`Error::Refused`] if another handle holds it, in this process or another; if the kernel itself uses
     /// the block device, for example for a mounted file system; or if the file system has no locks.
     pub(super) fn take(path: &Path, device: &str) -> Result<Lock> {
-        let what = "open it for itself alone";
+        let what = "open it exclusively";
         // On a block device: fail while the kernel itself uses it. No effect on a file.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
         let file = file.map_err(|why| {
             let fix = match why.raw_os_error() {
                 Some(libc::EBUSY) => {
-                    "end whatever holds it, such as a mounted file system or another store"
+                    "close its other users first, such as a mounted file system or another store"
                 }
                 _ => "run as a user who may open it",
             };

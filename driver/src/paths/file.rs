@@ -74,7 +74,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     let lba_bytes = lba_bytes(&file, &kind, target.direct);
     let bytes = bytes & !u64::from(lba_bytes - 1);
     if bytes == 0 {
-        let why = format!("it holds no {lba_bytes} bytes; say how large it shall be (size=)");
+        let why = format!("it holds less than {lba_bytes} bytes; give its size (size=)");
         return Err(Error::invalid(device, why));
     }
     let writes = options.writes;
@@ -176,10 +176,10 @@ impl OpenFile {
     /// Returns why completions cannot be polled for, if they cannot.
     pub(super) fn cannot_poll(&self, direct: bool) -> Option<&'static str> {
         match &self.kind {
-            _ if !direct => Some("only direct I/O can be polled for: leave direct=on"),
-            Kind::Regular => Some("it is a file; polling asks for a block device"),
+            _ if !direct => Some("only direct I/O can be polled: keep direct=on"),
+            Kind::Regular => Some("it is a file; polling needs a block device"),
             Kind::Block(queue) if queue.is_above_zero("chunk_sectors") => Some(
-                "the kernel splits requests at a boundary of it (queue/chunk_sectors), and cannot poll for those",
+                "the kernel splits requests at a boundary of it (queue/chunk_sectors), and cannot poll those",
             ),
             Kind::Block(queue) if queue.polls() => None,
             Kind::Block(_) => Some(
@@ -232,7 +232,7 @@ fn lay_out(target: &KernelTarget, bytes: u64) -> Result<()> {
             _ => file.set_len(len),
         };
         if let Err(error) = taken_back {
-            tracing::warn!("{}: giving its space back: {error}", target.device());
+            tracing::warn!("{}: cannot give its space back: {error}", target.device());
         }
         refused(&format!("make it {bytes} bytes long"), why)
     })
@@ -241,7 +241,7 @@ fn lay_out(target: &KernelTarget, bytes: u64) -> Result<()> {
 fn refusal(target: &KernelTarget, options: &DeviceOptions, error: io::Error) -> Error {
     let fix = match error.raw_os_error() {
         Some(libc::ENOENT) if options.file_bytes.is_none() => {
-            "give the path of a file that is there, or say how large a new one shall be (size=)"
+            "give the path of an existing file, or the size of a new one (size=)"
         }
         Some(libc::ENOENT) => "create the directory first",
         Some(libc::EACCES | libc::EPERM) => "run as a user who may open it",
@@ -249,8 +249,8 @@ fn refusal(target: &KernelTarget, options: &DeviceOptions, error: io::Error) -> 
         Some(libc::EINVAL) if target.direct => {
             "its file system may have no direct I/O: write 'direct=off' behind the path"
         }
-        Some(libc::EBUSY) => "end whatever holds it, such as a mounted file system",
-        _ => "see what the path leads to",
+        Some(libc::EBUSY) => "close its other users first, such as a mounted file system",
+        _ => "check what the path names",
     };
     let what = if options.writes { "open it for writing" } else { "open it" };
     Error::refused(target.device(), what, error, fix)

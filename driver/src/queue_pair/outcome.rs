@@ -171,7 +171,9 @@ pub enum RejectReason {
         has: u64,
     },
     /// A Compare on a protected namespace, whose protection information the host does not have.
-    #[error("the namespace is protected, which leaves nothing to compare with: read it instead")]
+    #[error(
+        "the namespace is protected, so the host has no protection information to compare: read it instead"
+    )]
     Protected,
     /// The command exceeds a limit of the controller other than that of a transfer.
     #[error("{0}")]

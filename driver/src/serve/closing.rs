@@ -36,7 +36,7 @@ pub(super) fn close_elsewhere(what: impl Any + Send) {
     match thread::Builder::new().name(name).spawn(|| while let Some(()) = close_one() {}) {
         Ok(_) => pile.threads += 1,
         // The next call tries again.
-        Err(why) => tracing::warn!("no thread to close a client's files: {why}"),
+        Err(why) => tracing::warn!("cannot start a thread to close clients' files: {why}"),
     }
 }
 

@@ -152,7 +152,7 @@ impl ConfigSpace {
 fn place(offset: u64, len: usize) -> Outcome<usize> {
     let at = usize::try_from(offset).ok().filter(|at| at.saturating_add(len) <= LEN);
     at.ok_or_else(|| {
-        Refusal::invalid(format!("{len} bytes at {offset:#x} leave configuration space"))
+        Refusal::invalid(format!("{len} bytes at {offset:#x} exceed configuration space"))
     })
 }
 

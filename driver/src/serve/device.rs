@@ -168,7 +168,7 @@ impl Device {
     /// Performs a function level reset; memory and eventfds stay the client's.
     pub(super) fn reset(&mut self) -> Outcome {
         if !self.controller.reset() {
-            return Err(Refusal::new(libc::EIO, "the controller refuses, by its plan of faults"));
+            return Err(Refusal::new(libc::EIO, "the fault plan makes the controller refuse"));
         }
         self.forget_settings();
         Ok(())
@@ -210,7 +210,7 @@ impl Device {
             return Ok(());
         }
         let device = format!("soft:{}", self.controller.options().storage);
-        let what = "it cannot make the last writes durable";
+        let what = "cannot make the last writes durable";
         Err(Error::device(device, what, "check the file system (df -h, dmesg)"))
     }
 }
@@ -227,5 +227,5 @@ fn mappable(bytes: u64, area: Range<u64>, pages: &SharedPages) -> Outcome<Region
 }
 
 fn no_access(region: u32) -> Refusal {
-    Refusal::invalid(format!("region {region} is not accessed by messages"))
+    Refusal::invalid(format!("region {region} cannot be accessed by messages"))
 }

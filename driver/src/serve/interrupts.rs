@@ -80,7 +80,7 @@ impl Interrupts {
         if let Some(signaller) = &self.signaller {
             return Ok(Arc::clone(signaller));
         }
-        let what = "no asynchronous I/O to signal interrupts by (raise fs.aio-max-nr)";
+        let what = "cannot set up asynchronous I/O to signal interrupts (raise fs.aio-max-nr)";
         let signaller = Signaller::new().map_err(|why| Refusal::system(what, &why))?;
         Ok(Arc::clone(self.signaller.insert(Arc::new(signaller))))
     }
@@ -116,7 +116,7 @@ fn signal(vector: &Option<Arc<Vector>>) {
 fn check(file: &File) -> Outcome {
     match is_eventfd(file) {
         true => Ok(()),
-        false => Err(Refusal::invalid("what came for an interrupt is no eventfd")),
+        false => Err(Refusal::invalid("the file for an interrupt is not an eventfd")),
     }
 }
 

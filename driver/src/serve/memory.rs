@@ -61,10 +61,13 @@ impl ClientMemory {
     pub(super) fn map(&mut self, ask: &DmaMap, file: Option<File>, sealed_only: bool) -> Outcome {
         check_place(ask)?;
         if self.pieces.len() >= PIECES_MAX {
-            return Err(Refusal::new(libc::ENOSPC, format!("{PIECES_MAX} pieces are the most")));
+            return Err(Refusal::new(
+                libc::ENOSPC,
+                format!("more than {PIECES_MAX} pieces of memory"),
+            ));
         }
         if self.overlaps(ask) {
-            let why = format!("a mapping is at {:#x} already", ask.address);
+            let why = format!("{:#x} is already mapped", ask.address);
             return Err(Refusal::new(libc::EEXIST, why));
         }
         let file = file.ok_or_else(|| {
@@ -113,12 +116,14 @@ impl ClientMemory {
         if memory_file::seal_length(file) {
             return Ok(());
         }
-        let why = "the memory's file can be made shorter under this server";
+        let why = "the client can shorten the memory's file while it is mapped here";
         if sealed_only {
             return Err(Refusal::new(libc::EPERM, format!("{why}; seal it (F_SEAL_SHRINK)")));
         }
         if !std::mem::replace(&mut self.warned, true) {
-            tracing::warn!("{why}, since it cannot be sealed; a client that does so is left");
+            tracing::warn!(
+                "{why}, since it cannot be sealed; a client that does so is disconnected"
+            );
         }
         Ok(())
     }
@@ -136,7 +141,9 @@ impl ClientMemory {
                 self.unmap_all();
                 Ok(())
             }
-            UNMAP_ALL => Err(Refusal::invalid("all memory has no address and no size")),
+            UNMAP_ALL => {
+                Err(Refusal::invalid("a request for all memory must have address 0 and size 0"))
+            }
             flags => Err(Refusal::unsupported(format!("unmap flags {flags:#x}"))),
         }
     }
@@ -173,7 +180,7 @@ impl ClientMemory {
 fn check_place(ask: &DmaMap) -> Outcome {
     let DmaMap { address, size, offset, flags, .. } = *ask;
     if size == 0 || !(address | size | offset).is_multiple_of(PAGE) {
-        let why = format!("{size} bytes at {address:#x}, file offset {offset:#x}: no whole pages");
+        let why = format!("{size} bytes at {address:#x}, file offset {offset:#x}: not whole pages");
         return Err(Refusal::invalid(why));
     }
     if address.checked_add(size).is_none() || offset.checked_add(size).is_none() {
@@ -187,7 +194,7 @@ fn check_place(ask: &DmaMap) -> Outcome {
 
 /// Returns where the piece ends in the file. The file is long enough and, if sealed, stays so.
 fn check_length(ask: &DmaMap, file: &File) -> Outcome<u64> {
-    let about = file.metadata().map_err(|why| Refusal::system("cannot look at the file", &why))?;
+    let about = file.metadata().map_err(|why| Refusal::system("cannot inspect the file", &why))?;
     let (end, len) = (ask.offset + ask.size, about.len());
     if end > len {
         return Err(Refusal::invalid(format!(

@@ -160,7 +160,7 @@ impl Peer {
             // The reply may not fit into a full socket; closing the connection suffices then.
             let _ = self.flush();
             Incoming::Nonsense(format!(
-                "its message has {size} bytes; {HEADER_LEN} to {} are possible",
+                "its message has {size} bytes; {HEADER_LEN} to {} are allowed",
                 HEADER_LEN + BODY_MAX
             ))
         })

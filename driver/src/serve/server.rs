@@ -33,7 +33,7 @@ const ACCEPT_EVERY: Duration = Duration::from_millis(1);
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a client is dropped whose memory raised a bus error.
-const MEMORY_LOST: &str = "its memory's file was made shorter, or has no room for more pages";
+const MEMORY_LOST: &str = "its memory's file was shortened, or has no room for more pages";
 
 /// An event of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,9 @@ impl fmt::Display for Event {
             Event::ClientGone { why } => {
                 write!(f, "the client is gone: {why}; the controller was reset")
             }
-            Event::TurnedAway => f.write_str("another client was turned away: one at a time"),
+            Event::TurnedAway => {
+                f.write_str("rejected another client: the server takes one at a time")
+            }
         }
     }
 }
@@ -127,7 +129,7 @@ impl Server {
     pub fn turn(&mut self, now: Time) -> bool {
         let taken = if self.client.is_some() { self.device.step(now) } else { 0 };
         if self.device.memory.is_lost() {
-            tracing::warn!("left the client: {MEMORY_LOST}");
+            tracing::warn!("disconnected the client: {MEMORY_LOST}");
             self.leave_client(MEMORY_LOST);
         }
         let handled = self.looks.is_due(now) && self.look(now);
@@ -294,9 +296,11 @@ impl Server {
         for (mut peer, until) in mem::take(&mut self.waiting) {
             match peer.receive() {
                 Incoming::Nothing if now < until => self.waiting.push_back((peer, until)),
-                Incoming::Nothing => tracing::warn!("somebody connected and asked for nothing"),
-                Incoming::Gone(why) => tracing::debug!("somebody connected and left: {why}"),
-                Incoming::Nonsense(why) => tracing::warn!("a client was not taken: {why}"),
+                Incoming::Nothing => tracing::warn!("a connection closed without a request"),
+                Incoming::Gone(why) => {
+                    tracing::debug!("a connection closed before its first request: {why}")
+                }
+                Incoming::Nonsense(why) => tracing::warn!("rejected a client: {why}"),
                 Incoming::Message(message) => {
                     handled = true;
                     self.welcome(peer, message);
@@ -324,7 +328,7 @@ impl Server {
                 self.client = Some((peer, session));
                 self.events.push_back(Event::ClientCame);
             }
-            Err(why) => tracing::warn!("a client was not taken: {why}"),
+            Err(why) => tracing::warn!("rejected a client: {why}"),
         }
     }
 }
@@ -343,7 +347,7 @@ fn converse(
         peer.answer(&header, outcome);
     }
     peer.flush().map_err(|why| format!("cannot reply: {why}"))?;
-    if session.is_negotiated() { Ok(()) } else { Err("it did not introduce itself".to_owned()) }
+    if session.is_negotiated() { Ok(()) } else { Err("it sent no version request".to_owned()) }
 }
 
 impl Drop for Server {

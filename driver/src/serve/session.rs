@@ -69,10 +69,13 @@ impl Session {
     ) -> Outcome<Reply> {
         let Message { header, body, files, strange_files } = message;
         if header.flags & FLAG_TYPE_MASK != 0 {
-            return Err(Refusal::invalid(format!("flags {:#x}: no request", header.flags)));
+            return Err(Refusal::invalid(format!(
+                "flags {:#x} do not mark a request",
+                header.flags
+            )));
         }
         let Some(command) = Command::from_wire(header.command) else {
-            return Err(Refusal::unsupported("there is no such request, or not here"));
+            return Err(Refusal::unsupported("the request is unknown or unsupported"));
         };
         let takes_files =
             matches!(command, Command::DmaMap | Command::DmaUnmap | Command::DeviceSetIrqs);
@@ -85,7 +88,9 @@ impl Session {
         }
         match command {
             Command::Version => self.negotiate(&body),
-            _ if !self.is_negotiated => Err(Refusal::invalid("the version comes first")),
+            _ if !self.is_negotiated => {
+                Err(Refusal::invalid("the first request must be the version"))
+            }
             Command::DmaMap => dma_map(device, &body, files, sealed_only),
             Command::DmaUnmap => dma_unmap(device, &body),
             Command::DeviceGetInfo => device_info(&body),
@@ -104,7 +109,7 @@ impl Session {
     fn negotiate(&mut self, body: &[u8]) -> Outcome<Reply> {
         let theirs: Version = structure(body)?;
         if self.is_negotiated {
-            return Err(Refusal::invalid("the version was agreed on already"));
+            return Err(Refusal::invalid("the version is already agreed on"));
         }
         if theirs.major != VERSION_MAJOR {
             let why = format!("it speaks version {}, not {VERSION_MAJOR}", theirs.major);
@@ -133,8 +138,8 @@ fn check_capabilities(data: &[u8]) -> Outcome {
     let parsed: Result<serde_json::Value, _> = serde_json::from_slice(text);
     match parsed {
         Ok(value) if value.is_object() => Ok(()),
-        Ok(_) => Err(Refusal::invalid("its capabilities are no JSON object")),
-        Err(why) => Err(Refusal::invalid(format!("its capabilities are no JSON: {why}"))),
+        Ok(_) => Err(Refusal::invalid("its capabilities are not a JSON object")),
+        Err(why) => Err(Refusal::invalid(format!("its capabilities are not JSON: {why}"))),
     }
 }
 
@@ -249,7 +254,7 @@ fn set_irqs(device: &mut Device, body: &[u8], files: Vec<File>) -> Outcome<Reply
 fn check_count(access: &RegionAccess) -> Outcome<usize> {
     let count = access.count as usize;
     if !(1..=TRANSFER_MAX).contains(&count) {
-        return Err(Refusal::invalid(format!("{count} bytes; 1 to {TRANSFER_MAX} are possible")));
+        return Err(Refusal::invalid(format!("{count} bytes; 1 to {TRANSFER_MAX} are allowed")));
     }
     Ok(count)
 }

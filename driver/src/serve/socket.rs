@@ -115,7 +115,7 @@ fn make_way(path: &Path) -> Result<()> {
     };
     if !about.file_type().is_socket() {
         let fix = "remove it if you do not need it, or name another folder";
-        return Err(refused(path, "something that is no socket has this name", fix));
+        return Err(refused(path, "a file that is not a socket has this name", fix));
     }
     match connect(path, CONNECT_DEADLINE) {
         Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => {
@@ -123,7 +123,7 @@ fn make_way(path: &Path) -> Result<()> {
             fs::remove_file(path).map_err(|why| refused(path, why, "remove it"))
         }
         Err(why) if why.kind() != io::ErrorKind::WouldBlock => {
-            Err(refused(path, why, "remove the socket if nobody serves it"))
+            Err(refused(path, why, "remove the socket if no server uses it"))
         }
         // The server answers, or its backlog is full.
         _ => {
@@ -175,7 +175,7 @@ mod tests {
     fn what_is_in_the_way_stays() {
         let scratch = Scratch::new("file");
         fs::write(scratch.0.join("cntrl"), "precious").expect("written");
-        assert!(scratch.refusal().contains("no socket has this name"));
+        assert!(scratch.refusal().contains("not a socket has this name"));
         assert_eq!(fs::read(scratch.0.join("cntrl")).expect("still there"), b"precious");
     }
 

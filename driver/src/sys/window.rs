@@ -44,7 +44,7 @@ impl Window {
         Window { len: map.len(), map: Arc::new(map.into()), offset: 0 }
     }
 
-    /// Returns `len` bytes from `offset` of this window, or `None` if it does not reach that far.
+    /// Returns `len` bytes from `offset` of this window, or `None` if the BAR ends before that.
     pub fn slice(&self, offset: usize, len: usize) -> Option<Window> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| Window {

@@ -332,7 +332,7 @@ fn aborts_that_are_lost_take_the_controller_out_of_service_at_the_next_one() {
         assert!(finished.iter().all(|completion| completion.result.is_ok()));
     }
     let error = rig.controller.check().expect_err("aborts are lost").to_string();
-    assert!(error.contains("Abort command was never answered"), "{error}");
+    assert!(error.contains("Abort command was not answered"), "{error}");
     drop(pair);
     rig.finish();
 }

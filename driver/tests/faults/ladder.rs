@@ -148,7 +148,7 @@ fn a_queue_that_is_no_better_created_anew_costs_the_controller() {
     read(&rig, &mut pair);
     outlive(&rig, &mut pair);
     let error = rig.controller.check().expect_err("out of service").to_string();
-    assert!(error.contains("just been created anew"), "{error}");
+    assert!(error.contains("just been recreated"), "{error}");
     rig.clear_hook();
     rig.controller.recover().expect("recovered");
     works(&rig, &mut pair);

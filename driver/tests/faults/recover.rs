@@ -179,7 +179,7 @@ fn another_device_in_its_place_is_refused() {
     // A different MQES.
     rig.bus.lie(|offset, truth| if offset == 0 { truth ^ 0x10 } else { truth });
     let error = rig.controller.recover().expect_err("another one").to_string();
-    assert!(error.contains("did not come back as what it was"), "{error}");
+    assert!(error.contains("came back changed"), "{error}");
     rig.finish();
 }
 

@@ -149,6 +149,6 @@ fn bus_events_are_passed_on_in_order_and_end_the_service() {
     assert_eq!(rig.controller.poll(rig.now()), Some(Event::Bus(BusEvent::RemovalRequested)));
     assert_eq!(rig.controller.poll(rig.now()), None);
     let error = rig.controller.recover().expect_err("it is to be closed").to_string();
-    assert!(error.contains("asked for the device back"), "{error}");
+    assert!(error.contains("asked for the device to be released"), "{error}");
     rig.finish();
 }

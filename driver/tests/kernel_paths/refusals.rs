@@ -41,7 +41,7 @@ fn what_is_no_file_is_refused() {
     let file = TestFile::new();
     std::fs::write(file.path(), b"short").expect("a file");
     let short = refusal(&file.target("psync:FILE"), &options);
-    assert!(short.contains("say how large it shall be"), "{short}");
+    assert!(short.contains("give its size"), "{short}");
 }
 
 #[test]

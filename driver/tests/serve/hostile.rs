@@ -49,7 +49,7 @@ fn a_client_that_cuts_its_memory_short_is_left_and_the_next_is_served() {
         assert!(raw.is_hung_up(), "the server left");
         let events = server.events();
         let [.., Event::ClientGone { why }] = &events[..] else { panic!("{events:?}") };
-        assert!(why.contains("made shorter"), "{why}");
+        assert!(why.contains("shortened"), "{why}");
         works(server.socket());
     }
 }

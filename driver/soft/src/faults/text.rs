@@ -66,7 +66,7 @@ fn rule_of(text: &str) -> Parsed<FaultRule> {
     for word in conditions.split(':').filter(|_| !conditions.is_empty()) {
         let what = condition(&mut rule, word)?;
         if given.contains(&what) {
-            return Err(format!("'{word}' says again {what}"));
+            return Err(format!("'{word}' sets {what} a second time"));
         }
         given.push(what);
     }
@@ -79,7 +79,8 @@ fn check(rule: &FaultRule, given: &[&str]) -> Parsed<()> {
     let is_scoped = given.iter().any(|what| *what != WHEN && *what != HOW_OFTEN);
     match rule.kind.subject() {
         Subject::Life if is_scoped => {
-            Err("it is about no commands; it takes 'p=', 'n=', 't=' and 'times=' only".to_owned())
+            Err("it does not concern commands; it takes 'p=', 'n=', 't=' and 'times=' only"
+                .to_owned())
         }
         Subject::Lbas | Subject::Writes => match rule.scope.commands {
             FaultCommands::Admin | FaultCommands::AdminOpcode(_) => {
@@ -173,9 +174,9 @@ fn status(text: &str) -> Parsed<Status> {
     Ok(status)
 }
 
-const WHICH: &str = "which commands it is about";
-const WHEN: &str = "when it happens";
-const HOW_OFTEN: &str = "how often it happens";
+const WHICH: &str = "the commands";
+const WHEN: &str = "the time";
+const HOW_OFTEN: &str = "the frequency";
 
 /// Parses one condition; returns its kind, which may occur once.
 fn condition(rule: &mut FaultRule, word: &str) -> Parsed<&'static str> {
@@ -417,8 +418,8 @@ mod tests {
             ("lose@p=0.0000000001", "from 0 to 1"),
             ("lose@p=.5", "from 0 to 1"),
             ("lose@n=0", "counts from 1"),
-            ("lose@read:write", "says again which commands"),
-            ("lose@p=0.1:n=3", "says again when"),
+            ("lose@read:write", "sets the commands a second time"),
+            ("lose@p=0.1:n=3", "sets the time a second time"),
             ("lose@lba=9-3", "'lba=3-9'"),
             ("lose(3ms)", "nothing in parentheses"),
             ("delay", "as in 'delay(5ms)'"),
@@ -428,7 +429,7 @@ mod tests {
             ("status(9:81)", "not a status"),
             ("status(2)", "not a status"),
             ("status(2:81:dntr)", "did you mean 'dnr'?"),
-            ("tear@read", "about no commands"),
+            ("tear@read", "does not concern commands"),
             ("rot@identify", "have no LBAs"),
             ("lose@read::n=3", "between two ':'"),
         ] {

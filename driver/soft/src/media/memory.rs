@@ -27,10 +27,9 @@ impl MemoryMedia {
             let what = format!("{verb} {bytes} bytes");
             Error::refused("soft:mem", what, why, "ask for a smaller 'mem=SIZE'")
         };
-        let len = usize::try_from(bytes)
-            .ok()
-            .filter(|len| *len > 0)
-            .ok_or_else(|| Error::invalid("soft:mem", format!("{bytes} bytes are no size")))?;
+        let len = usize::try_from(bytes).ok().filter(|len| *len > 0).ok_or_else(|| {
+            Error::invalid("soft:mem", format!("{bytes} bytes is not a valid size"))
+        })?;
         let map = MmapOptions::new().len(len).no_reserve_swap().map_anon().map_err(refused)?;
         // Only hints: kernels without huge pages support neither.
         let _ = map.advise(if prefault { Advice::HugePage } else { Advice::NoHugePage });

@@ -77,17 +77,6 @@ pub enum AttachmentSelect {
     Reserved(u8),
 }
 
-/// Action of Namespace Management (SEL, Base 5.23).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ManagementSelect {
-    /// 0h: create the namespace that the data describes.
-    Create,
-    /// 1h: delete the namespace.
-    Delete,
-    /// Any other value.
-    Reserved(u8),
-}
-
 /// Largest length of one Get Log Page that fits a 32-bit byte count.
 pub const GET_LOG_PAGE_BYTES_MAX: u32 = !3;
 
@@ -208,16 +197,6 @@ impl Sqe {
     pub const fn namespace_attachment(nsid: Nsid, select: AttachmentSelect) -> Sqe {
         Sqe::admin(AdminOpcode::NAMESPACE_ATTACHMENT, nsid).with_cdw10(select.raw() as u32 & 0xf)
     }
-
-    /// Builds Namespace Management (Base 5.23); to create, the data is an Identify Namespace structure.
-    pub const fn namespace_management(nsid: Nsid, select: ManagementSelect) -> Sqe {
-        Sqe::admin(AdminOpcode::NAMESPACE_MANAGEMENT, nsid).with_cdw10(select.raw() as u32 & 0xf)
-    }
-
-    /// Builds Keep Alive (Base 5.18).
-    pub const fn keep_alive() -> Sqe {
-        Sqe::admin(AdminOpcode::KEEP_ALIVE, Nsid::NONE)
-    }
 }
 
 /// Accessors for the controller's side.
@@ -265,16 +244,6 @@ impl Sqe {
         Qid((self.cdw11.get() >> 16) as u16)
     }
 
-    /// Priority of Create I/O Submission Queue.
-    pub const fn queue_priority(&self) -> QueuePriority {
-        match self.cdw11.get() >> 1 & 3 {
-            0 => QueuePriority::Urgent,
-            1 => QueuePriority::High,
-            2 => QueuePriority::Medium,
-            _ => QueuePriority::Low,
-        }
-    }
-
     /// Log page identifier of Get Log Page.
     pub const fn lid(&self) -> Lid {
         Lid(self.cdw10.get() as u8)
@@ -305,45 +274,6 @@ impl Sqe {
     pub const fn save(&self) -> bool {
         self.cdw10.get() & SAVE != 0
     }
-
-    /// The value that Get Features selects.
-    pub const fn feature_select(&self) -> FeatureSelect {
-        match (self.cdw10.get() >> 8) as u8 & 7 {
-            0 => FeatureSelect::Current,
-            1 => FeatureSelect::Default,
-            2 => FeatureSelect::Saved,
-            3 => FeatureSelect::SupportedCapabilities,
-            raw => FeatureSelect::Reserved(raw),
-        }
-    }
-
-    /// Submission queue of the command to abort.
-    pub const fn abort_sqid(&self) -> Qid {
-        Qid(self.cdw10.get() as u16)
-    }
-
-    /// Identifier of the command to abort.
-    pub const fn abort_cid(&self) -> Cid {
-        Cid((self.cdw10.get() >> 16) as u16)
-    }
-
-    /// Action of Namespace Attachment.
-    pub const fn attachment_select(&self) -> AttachmentSelect {
-        match self.cdw10.get() as u8 & 0xf {
-            0 => AttachmentSelect::Attach,
-            1 => AttachmentSelect::Detach,
-            raw => AttachmentSelect::Reserved(raw),
-        }
-    }
-
-    /// Action of Namespace Management.
-    pub const fn management_select(&self) -> ManagementSelect {
-        match self.cdw10.get() as u8 & 0xf {
-            0 => ManagementSelect::Create,
-            1 => ManagementSelect::Delete,
-            raw => ManagementSelect::Reserved(raw),
-        }
-    }
 }
 
 impl FeatureSelect {
@@ -364,16 +294,6 @@ impl AttachmentSelect {
             AttachmentSelect::Attach => 0,
             AttachmentSelect::Detach => 1,
             AttachmentSelect::Reserved(raw) => raw,
-        }
-    }
-}
-
-impl ManagementSelect {
-    const fn raw(self) -> u8 {
-        match self {
-            ManagementSelect::Create => 0,
-            ManagementSelect::Delete => 1,
-            ManagementSelect::Reserved(raw) => raw,
         }
     }
 }
@@ -413,35 +333,25 @@ mod tests {
     }
 
     #[test]
-    fn selections_round_trip() {
+    fn selections_golden_dwords() {
         use FeatureSelect::{Current, Default, Reserved, Saved, SupportedCapabilities};
-        for select in [Current, Default, Saved, SupportedCapabilities, Reserved(7)] {
-            assert_eq!(
-                Sqe::get_features(Fid::NUMBER_OF_QUEUES, Nsid::NONE, 0, select).feature_select(),
-                select
-            );
-        }
-        for select in
-            [AttachmentSelect::Attach, AttachmentSelect::Detach, AttachmentSelect::Reserved(2)]
-        {
-            assert_eq!(Sqe::namespace_attachment(Nsid(1), select).attachment_select(), select);
-        }
-        for select in
-            [ManagementSelect::Create, ManagementSelect::Delete, ManagementSelect::Reserved(15)]
-        {
-            assert_eq!(Sqe::namespace_management(Nsid(1), select).management_select(), select);
-        }
+        let dwords = [Current, Default, Saved, SupportedCapabilities, Reserved(7)]
+            .map(|select| Sqe::get_features(Fid(0), Nsid::NONE, 0, select).cdw10.get());
+        assert_eq!(dwords, [0, 0x100, 0x200, 0x300, 0x700]);
+        use AttachmentSelect::{Attach, Detach};
+        let dwords = [Attach, Detach, AttachmentSelect::Reserved(2)]
+            .map(|select| Sqe::namespace_attachment(Nsid(1), select).cdw10.get());
+        assert_eq!(dwords, [0, 1, 2]);
         use QueuePriority::{High, Low, Medium, Urgent};
-        for priority in [Urgent, High, Medium, Low] {
-            let sqe = Sqe::create_io_sq(Qid(1), Qid(2), QueueEntries::MIN, priority);
-            assert_eq!((sqe.queue_priority(), sqe.cqid()), (priority, Qid(2)));
-        }
+        let dwords = [Urgent, High, Medium, Low].map(|priority| {
+            Sqe::create_io_sq(Qid(1), Qid(2), QueueEntries::MIN, priority).cdw11.get()
+        });
+        assert_eq!(dwords, [0x2_0001, 0x2_0003, 0x2_0005, 0x2_0007]);
     }
 
     #[test]
     fn commands_without_parameters() {
         assert_eq!(Sqe::async_event_request().admin_opcode(), AdminOpcode::ASYNC_EVENT_REQUEST);
-        assert_eq!(Sqe::keep_alive().admin_opcode(), AdminOpcode::KEEP_ALIVE);
         let dbbuf = Sqe::doorbell_buffer_config(Iova(0x1000), Iova(0x2000));
         assert_eq!((dbbuf.prp1(), dbbuf.prp2()), (Iova(0x1000), Iova(0x2000)));
     }
@@ -474,7 +384,7 @@ mod tests {
             let set = Sqe::set_features(Fid(fid), Nsid::NONE, cdw11, save);
             prop_assert_eq!((set.fid(), set.cdw11.get(), set.save()), (Fid(fid), cdw11, save));
             let abort = Sqe::abort(Qid(sqid), Cid(cid));
-            prop_assert_eq!((abort.abort_sqid(), abort.abort_cid()), (Qid(sqid), Cid(cid)));
+            prop_assert_eq!(abort.cdw10.get(), u32::from(cid) << 16 | u32::from(sqid));
         }
     }
 }

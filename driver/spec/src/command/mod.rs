@@ -14,9 +14,7 @@ use core::fmt;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub use admin::{
-    AttachmentSelect, Cns, FeatureSelect, GET_LOG_PAGE_BYTES_MAX, ManagementSelect, QueuePriority,
-};
+pub use admin::{AttachmentSelect, Cns, FeatureSelect, GET_LOG_PAGE_BYTES_MAX, QueuePriority};
 pub use opcode::{AdminOpcode, IoOpcode};
 pub use range::{CopyRange, DsmRange};
 
@@ -56,19 +54,6 @@ pub struct Sqe {
 }
 
 const _: () = assert!(size_of::<Sqe>() == 64);
-
-/// Fused operation (CDW0.FUSE).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fuse {
-    /// 00b: not fused.
-    Normal,
-    /// 01b: first command of a fused operation.
-    First,
-    /// 10b: second command of a fused operation.
-    Second,
-    /// 11b.
-    Reserved,
-}
 
 /// PRP or SGL for Data Transfer (CDW0.PSDT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,19 +125,6 @@ impl Sqe {
             DataPointer::Sgl(sgl) => (PSDT_SGL, sgl.to_words()),
         };
         Sqe { cdw0: U32::new(cdw0 | psdt), dptr, ..self }
-    }
-
-    /// Sets the metadata pointer to one contiguous buffer.
-    #[inline]
-    pub const fn with_mptr(self, mptr: Iova) -> Sqe {
-        Sqe { mptr: U64::new(mptr.0), ..self }
-    }
-
-    /// Sets the fused operation.
-    #[inline]
-    pub const fn with_fuse(self, fuse: Fuse) -> Sqe {
-        let cdw0 = self.cdw0.get() & !(3 << 8) | (fuse as u32) << 8;
-        Sqe { cdw0: U32::new(cdw0), ..self }
     }
 
     /// Builds an entry from its dwords in host byte order, unchecked, for raw passthrough.
@@ -236,16 +208,6 @@ impl Sqe {
         IoOpcode(self.opcode())
     }
 
-    /// Fused operation.
-    pub const fn fuse(&self) -> Fuse {
-        match self.cdw0.get() >> 8 & 3 {
-            0 => Fuse::Normal,
-            1 => Fuse::First,
-            2 => Fuse::Second,
-            _ => Fuse::Reserved,
-        }
-    }
-
     /// PRP or SGL for Data Transfer.
     pub const fn psdt(&self) -> Psdt {
         match self.cdw0.get() >> 14 & 3 {
@@ -280,11 +242,6 @@ impl Sqe {
     /// SGL entry 1; valid if PSDT is SGL.
     pub const fn sgl1(&self) -> SglDescriptor {
         SglDescriptor::from_words(self.dptr)
-    }
-
-    /// Metadata pointer.
-    pub const fn mptr(&self) -> Iova {
-        Iova(self.mptr.get())
     }
 
     const fn with_cdw10(self, cdw10: u32) -> Sqe {
@@ -332,13 +289,6 @@ mod tests {
     }
 
     #[test]
-    fn fuse_round_trips() {
-        for fuse in [Fuse::Normal, Fuse::First, Fuse::Second, Fuse::Reserved] {
-            assert_eq!(Sqe::new(5, Nsid(1)).with_fuse(fuse).fuse(), fuse);
-        }
-    }
-
-    #[test]
     fn short_and_long_buffers_are_refused() {
         assert!(Sqe::ref_from_bytes(&[0; 63]).is_err());
         assert!(Sqe::ref_from_bytes(&[0; 65]).is_err());
@@ -365,7 +315,7 @@ mod tests {
             let descriptor = SglDescriptor::segment(Iova(iova), len);
             let after = before.with_cid(Cid(cid)).with_dptr(DataPointer::Sgl(descriptor));
             prop_assert_eq!((after.cid(), after.sgl1(), after.psdt()), (Cid(cid), descriptor, Psdt::Sgl));
-            prop_assert_eq!((after.opcode(), after.fuse()), (before.opcode(), before.fuse()));
+            prop_assert_eq!(after.cdw0.get() & 0x3fff, before.cdw0.get() & 0x3fff);
             prop_assert_eq!(&after.to_dwords()[1..6], &before.to_dwords()[1..6]);
             prop_assert_eq!(&after.to_dwords()[10..], &before.to_dwords()[10..]);
         }

@@ -8,7 +8,7 @@ use crate::log::{CriticalWarning, Lid};
 
 bit_flags! {
     /// Asynchronous Event Configuration (FID 0Bh, Base 5.27.1.8); bits 7:0 are [`AsyncEventConfig::critical_warning`].
-    /// The notice bits match [`crate::spec::identify::Oaes`].
+    /// The notice bits match [`crate::identify::Oaes`].
     AsyncEventConfig(u32) {
         8 namespace_attribute with_namespace_attribute, "Namespace Attribute Notices";
         9 firmware_activation with_firmware_activation, "Firmware Activation Notices";

@@ -4,24 +4,21 @@
 
 use core::fmt;
 
-use super::{bits, reg_value};
+use super::{bit_fields, reg_value};
 use crate::ids::Iova;
 
 /// Controller Memory Buffer Location (CMBLOC, Base 3.1.3.11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cmbloc(pub u32);
 
+bit_fields! {
+    Cmbloc {
+        2:0 bir: u8, "Base Indicator Register: the BAR that holds the buffer (0, 2, 3, 4 or 5)";
+        31:12 ofst: u32, "Offset of the buffer into its BAR, in units of [`Cmbsz::unit_bytes`]";
+    }
+}
+
 impl Cmbloc {
-    /// Base Indicator Register: the BAR that holds the buffer (0, 2, 3, 4 or 5).
-    pub const fn bir(self) -> u8 {
-        bits(self.0 as u64, 2, 0) as u8
-    }
-
-    /// Offset of the buffer into its BAR, in units of [`Cmbsz::unit_bytes`].
-    pub const fn ofst(self) -> u32 {
-        bits(self.0 as u64, 31, 12) as u32
-    }
-
     /// Offset of the buffer into its BAR in bytes; `None` if CMBSZ.SZU is reserved.
     pub const fn offset_bytes(self, cmbsz: Cmbsz) -> Option<u64> {
         match cmbsz.unit_bytes() {
@@ -41,42 +38,19 @@ impl fmt::Display for Cmbloc {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cmbsz(pub u32);
 
+bit_fields! {
+    Cmbsz {
+        0:0 sqs: bool, "Submission Queue Support";
+        1:1 cqs: bool, "Completion Queue Support";
+        2:2 lists: bool, "PRP and SGL List Support";
+        3:3 rds: bool, "Read Data Support: the controller may write data into the buffer";
+        4:4 wds: bool, "Write Data Support: the controller may read data from the buffer";
+        11:8 szu: u8, "Size Units: a unit is `4 KiB << (4 * szu)`; 0 to 6 are defined";
+        31:12 sz: u32, "Size in units of [`Cmbsz::unit_bytes`]";
+    }
+}
+
 impl Cmbsz {
-    /// Submission Queue Support.
-    pub const fn sqs(self) -> bool {
-        self.0 & 1 != 0
-    }
-
-    /// Completion Queue Support.
-    pub const fn cqs(self) -> bool {
-        self.0 & 1 << 1 != 0
-    }
-
-    /// PRP and SGL List Support.
-    pub const fn lists(self) -> bool {
-        self.0 & 1 << 2 != 0
-    }
-
-    /// Read Data Support: the controller may write data into the buffer.
-    pub const fn rds(self) -> bool {
-        self.0 & 1 << 3 != 0
-    }
-
-    /// Write Data Support: the controller may read data from the buffer.
-    pub const fn wds(self) -> bool {
-        self.0 & 1 << 4 != 0
-    }
-
-    /// Size Units: a unit is `4 KiB << (4 * szu)`; 0 to 6 are defined.
-    pub const fn szu(self) -> u8 {
-        bits(self.0 as u64, 11, 8) as u8
-    }
-
-    /// Size in units of [`Cmbsz::unit_bytes`].
-    pub const fn sz(self) -> u32 {
-        bits(self.0 as u64, 31, 12) as u32
-    }
-
     /// The unit of CMBSZ.SZ and CMBLOC.OFST in bytes: 4 KiB to 64 GiB; `None` for a reserved SZU.
     pub const fn unit_bytes(self) -> Option<u64> {
         match self.szu() {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{bits, reg_value, with_bits};
+use super::{bit_fields, bits, reg_value, with_bits};
 use crate::ids::QueueEntries;
 
 /// Controller Configuration (CC, Base 3.1.3.5). `Cc::default()` is a disabled controller.
@@ -72,6 +72,16 @@ impl CommandSetSelected {
     }
 }
 
+bit_fields! {
+    Cc {
+        0:0 en: bool, "Enable";
+        10:7 mps: u8, "Memory Page Size: pages of `2^(12 + mps)` bytes";
+        19:16 iosqes: u8, "I/O Submission Queue Entry Size: entries of `2^iosqes` bytes";
+        23:20 iocqes: u8, "I/O Completion Queue Entry Size: entries of `2^iocqes` bytes";
+        24:24 crime: bool, "Controller Ready Independent of Media Enable";
+    }
+}
+
 impl Cc {
     const fn with(self, hi: u32, lo: u32, value: u8) -> Cc {
         Cc(with_bits(self.0 as u64, hi, lo, value as u64) as u32)
@@ -106,11 +116,6 @@ impl Cc {
         self.with(23, 20, iocqes)
     }
 
-    /// Enable.
-    pub const fn en(self) -> bool {
-        self.get(0, 0) == 1
-    }
-
     /// I/O Command Set Selected.
     pub const fn css(self) -> CommandSetSelected {
         match self.get(6, 4) {
@@ -119,11 +124,6 @@ impl Cc {
             7 => CommandSetSelected::AdminOnly,
             raw => CommandSetSelected::Reserved(raw),
         }
-    }
-
-    /// Memory Page Size: pages of `2^(12 + mps)` bytes.
-    pub const fn mps(self) -> u8 {
-        self.get(10, 7)
     }
 
     /// Memory page size in bytes: 4 KiB to 128 MiB.
@@ -150,21 +150,6 @@ impl Cc {
             _ => ShutdownNotification::Reserved,
         }
     }
-
-    /// I/O Submission Queue Entry Size: entries of `2^iosqes` bytes.
-    pub const fn iosqes(self) -> u8 {
-        self.get(19, 16)
-    }
-
-    /// I/O Completion Queue Entry Size: entries of `2^iocqes` bytes.
-    pub const fn iocqes(self) -> u8 {
-        self.get(23, 20)
-    }
-
-    /// Controller Ready Independent of Media Enable.
-    pub const fn crime(self) -> bool {
-        self.get(24, 24) == 1
-    }
 }
 
 impl fmt::Display for Cc {
@@ -189,17 +174,16 @@ impl fmt::Display for Cc {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Csts(pub u32);
 
+bit_fields! {
+    Csts {
+        0:0 rdy: bool, "Ready";
+        1:1 cfs: bool, "Controller Fatal Status";
+        4:4 nssro: bool, "NVM Subsystem Reset Occurred";
+        5:5 pp: bool, "Processing Paused";
+    }
+}
+
 impl Csts {
-    /// Ready.
-    pub const fn rdy(self) -> bool {
-        self.0 & 1 != 0
-    }
-
-    /// Controller Fatal Status.
-    pub const fn cfs(self) -> bool {
-        self.0 & 1 << 1 != 0
-    }
-
     /// Shutdown Status.
     pub const fn shst(self) -> ShutdownStatus {
         match bits(self.0 as u64, 3, 2) {
@@ -208,16 +192,6 @@ impl Csts {
             2 => ShutdownStatus::Complete,
             _ => ShutdownStatus::Reserved,
         }
-    }
-
-    /// NVM Subsystem Reset Occurred.
-    pub const fn nssro(self) -> bool {
-        self.0 & 1 << 4 != 0
-    }
-
-    /// Processing Paused.
-    pub const fn pp(self) -> bool {
-        self.0 & 1 << 5 != 0
     }
 
     /// Whether every bit is set, as in a read from a device that has left the bus.
@@ -261,6 +235,13 @@ impl fmt::Display for Csts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aqa(pub u32);
 
+bit_fields! {
+    Aqa {
+        11:0 asqs_z: u16, "Admin Submission Queue Size, zero-based";
+        27:16 acqs_z: u16, "Admin Completion Queue Size, zero-based";
+    }
+}
+
 impl Aqa {
     /// The most entries an admin queue can have.
     pub const ENTRIES_MAX: u32 = 4096;
@@ -271,16 +252,6 @@ impl Aqa {
             return None;
         }
         Some(Aqa((completion.z() as u32) << 16 | submission.z() as u32))
-    }
-
-    /// Admin Submission Queue Size, zero-based.
-    pub const fn asqs_z(self) -> u16 {
-        bits(self.0 as u64, 11, 0) as u16
-    }
-
-    /// Admin Completion Queue Size, zero-based.
-    pub const fn acqs_z(self) -> u16 {
-        bits(self.0 as u64, 27, 16) as u16
     }
 }
 

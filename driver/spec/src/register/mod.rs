@@ -16,7 +16,7 @@ pub use config::{
 };
 pub use properties::{Cap, Crto, Version};
 
-use super::bits::{bits, with_bits};
+use super::bits::{bit_fields, bits, with_bits};
 use super::ids::{Iova, Qid};
 
 /// The raw form of a register value.

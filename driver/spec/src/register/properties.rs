@@ -3,66 +3,38 @@
 use core::fmt;
 use core::time::Duration;
 
-use super::{bits, reg_value};
+use super::{bit_fields, reg_value};
 
 /// Controller Capabilities (CAP, Base 3.1.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cap(pub u64);
 
+bit_fields! {
+    Cap {
+        15:0 mqes_z: u16, "Maximum Queue Entries Supported, zero-based";
+        16:16 cqr: bool, "Contiguous Queues Required";
+        18:17 ams: u8, "Arbitration Mechanism Supported: bit 0 weighted round robin with urgent class, bit 1 vendor specific";
+        31:24 to_500ms: u8, "Timeout: the longest wait for CSTS.RDY to change, in units of 500 ms";
+        35:32 dstrd: u8, "Doorbell Stride: doorbells are `4 << dstrd` bytes apart";
+        36:36 nssrs: bool, "NVM Subsystem Reset Supported";
+        44:37 css: u8, "Command Sets Supported: bit 0 NVM, bit 6 one or more I/O command sets, bit 7 no I/O command set";
+        51:48 mpsmin: u8, "Memory Page Size Minimum: the page is `2^(12 + mpsmin)` bytes";
+        55:52 mpsmax: u8, "Memory Page Size Maximum: the page is `2^(12 + mpsmax)` bytes";
+        56:56 pmrs: bool, "Persistent Memory Region Supported";
+        57:57 cmbs: bool, "Controller Memory Buffer Supported";
+        59:59 crms_crwms: bool, "Controller Ready With Media Support (CRMS.CRWMS): CRTO.CRWMT is valid";
+    }
+}
+
 impl Cap {
-    /// Maximum Queue Entries Supported, zero-based.
-    pub const fn mqes_z(self) -> u16 {
-        bits(self.0, 15, 0) as u16
-    }
-
-    /// Contiguous Queues Required.
-    pub const fn cqr(self) -> bool {
-        bits(self.0, 16, 16) == 1
-    }
-
-    /// Arbitration Mechanism Supported: bit 0 weighted round robin with urgent class, bit 1 vendor specific.
-    pub const fn ams(self) -> u8 {
-        bits(self.0, 18, 17) as u8
-    }
-
-    /// Timeout: the longest wait for CSTS.RDY to change, in units of 500 ms.
-    pub const fn to_500ms(self) -> u8 {
-        bits(self.0, 31, 24) as u8
-    }
-
     /// [`Cap::to_500ms`] as a duration.
     pub const fn to(self) -> Duration {
         Duration::from_millis(self.to_500ms() as u64 * 500)
     }
 
-    /// Doorbell Stride: doorbells are `4 << dstrd` bytes apart.
-    pub const fn dstrd(self) -> u8 {
-        bits(self.0, 35, 32) as u8
-    }
-
-    /// NVM Subsystem Reset Supported.
-    pub const fn nssrs(self) -> bool {
-        bits(self.0, 36, 36) == 1
-    }
-
-    /// Command Sets Supported: bit 0 NVM, bit 6 one or more I/O command sets, bit 7 no I/O command set.
-    pub const fn css(self) -> u8 {
-        bits(self.0, 44, 37) as u8
-    }
-
     /// Whether the NVM command set can be selected with [`super::CommandSetSelected::Nvm`].
     pub const fn css_nvm(self) -> bool {
         self.css() & 1 != 0
-    }
-
-    /// Memory Page Size Minimum: the page is `2^(12 + mpsmin)` bytes.
-    pub const fn mpsmin(self) -> u8 {
-        bits(self.0, 51, 48) as u8
-    }
-
-    /// Memory Page Size Maximum: the page is `2^(12 + mpsmax)` bytes.
-    pub const fn mpsmax(self) -> u8 {
-        bits(self.0, 55, 52) as u8
     }
 
     /// The smallest memory page in bytes: 4 KiB to 128 MiB.
@@ -73,21 +45,6 @@ impl Cap {
     /// The largest memory page in bytes: 4 KiB to 128 MiB.
     pub const fn page_size_max(self) -> u64 {
         4096 << self.mpsmax()
-    }
-
-    /// Persistent Memory Region Supported.
-    pub const fn pmrs(self) -> bool {
-        bits(self.0, 56, 56) == 1
-    }
-
-    /// Controller Memory Buffer Supported.
-    pub const fn cmbs(self) -> bool {
-        bits(self.0, 57, 57) == 1
-    }
-
-    /// Controller Ready With Media Support (CRMS.CRWMS): CRTO.CRWMT is valid.
-    pub const fn crms_crwms(self) -> bool {
-        bits(self.0, 59, 59) == 1
     }
 }
 

@@ -54,7 +54,7 @@ fn refused(address: PciAddress, why: impl ToString, fix: impl ToString) -> Error
 fn check_kind(function: &PciFunction) -> Result<()> {
     let address = function.address();
     let class = function.class().ok_or_else(|| {
-        let why = "the kernel does not tell its PCI class; it may be on its way out";
+        let why = "the kernel does not report its PCI class; the device may be going away";
         refused(address, why, "'adit setup status' lists the machine's NVMe controllers")
     })?;
     if class != CLASS_NVME {
@@ -195,7 +195,7 @@ mod tests {
         tree.set(OURS, "class", "0x020000");
         assert!(refusal(&tree).contains("PCI class 020000"));
         tree.set(OURS, "class", "");
-        assert!(refusal(&tree).contains("on its way out"));
+        assert!(refusal(&tree).contains("may be going away"));
     }
 
     #[test]

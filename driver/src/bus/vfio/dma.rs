@@ -143,17 +143,7 @@ impl Dma {
     }
 
     fn take(&self, state: &mut State, len: u64) -> Result<u64> {
-        state.space.alloc(len, alignment(self.page_sizes, len)).ok_or_else(|| {
-            Error::refused(
-                &self.device,
-                format!("cannot place {len} bytes in the device's address space"),
-                format!(
-                    "{} bytes of the IOMMU's ranges are free, in pieces",
-                    state.space.free_bytes()
-                ),
-                "unmap other memory first, or map less at once",
-            )
-        })
+        state.space.place(&self.device, len, alignment(self.page_sizes, len))
     }
 
     fn check_shape(&self, memory: HostRange<'_>) -> Result<()> {

@@ -32,7 +32,7 @@ pub(super) fn open_failed(device: &str, group_file: &Path, error: &VfioError) ->
         VfioError::ContainerSetIOMMU(why) if why.errno() == libc::EPERM => Error::refused(
             device,
             "cannot open",
-            "the platform lacks interrupt remapping, which VFIO wants",
+            "the platform lacks interrupt remapping, which VFIO requires",
             "enable it in the firmware, or accept the risk: vfio_iommu_type1.allow_unsafe_interrupts=1",
         ),
         VfioError::GroupViable | VfioError::GroupSetContainer => Error::refused(
@@ -90,7 +90,7 @@ fn doctor(device: &str) -> String {
 fn users_in_words(file: &Path) -> String {
     let users = users_of(Path::new("/proc"), file);
     if users.is_empty() {
-        "another process (root could see which)".to_owned()
+        "another process (run as root to see which)".to_owned()
     } else {
         users.join(", ")
     }
@@ -139,7 +139,7 @@ pub(super) fn map_failed(device: &str, len: u64, mapped: u64, error: &VfioError)
                 }),
             ),
             format!(
-                "run 'ulimit -l unlimited' before; where that is refused, 'sudo adit setup grant {} --user $USER' and log in again",
+                "run 'ulimit -l unlimited' first; if that is refused, 'sudo adit setup grant {} --user $USER' and log in again",
                 bdf(device)
             ),
         ),
@@ -161,19 +161,19 @@ pub(super) fn map_file_failed(device: &str, len: u64, why: &io::Error) -> Error 
             device,
             what,
             "this kernel's iommufd takes memory files and the dma-bufs of vfio-pci itself, not another driver's (EOPNOTSUPP)",
-            "take another way to the memory until the kernel does",
+            "reach the memory in another way until the kernel supports this",
         ),
         Some(libc::ENOTTY | libc::EINVAL) => Error::refused(
             device,
             what,
             format!("this kernel's iommufd does not map such files: {why}"),
-            "memory files need Linux 6.13, dma-bufs 6.19; take another way to the memory",
+            "memory files need Linux 6.13, dma-bufs 6.19; reach the memory in another way",
         ),
         _ => Error::refused(
             device,
             what,
             why,
-            "see dmesg for iommufd, or take another way to the memory",
+            "see dmesg for iommufd, or reach the memory in another way",
         ),
     }
 }

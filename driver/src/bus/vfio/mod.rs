@@ -40,7 +40,6 @@ use crate::sys::{HostRange, Window};
 
 /// Whether this build has the feature `iommufd`; without it, functions are opened through a VFIO container.
 pub const HAS_IOMMUFD: bool = cfg!(feature = "iommufd");
-const BAR_COUNT: u8 = 6;
 
 /// An NVMe controller on PCIe, driven through VFIO.
 pub struct Vfio {
@@ -142,18 +141,10 @@ unsafe impl Bus for Vfio {
         let cannot = |why: String| {
             Error::device(&self.name, format!("cannot map BAR{bar}: {why}"), "do without it")
         };
-        if bar >= BAR_COUNT {
-            return Err(cannot("a function has BAR0 to BAR5".to_owned()));
-        }
+        mapped::check_bar(bar).map_err(cannot)?;
         let region = Region::unmapped(&self.device, bar.into());
-        let end = offset.checked_add(len).filter(|end| len > 0 && *end <= region.len());
-        let end = end.ok_or_else(|| {
-            cannot(format!("{len} bytes at {offset:#x} leave its {}", region.len()))
-        })?;
         let areas = region.mappable(self.msix);
-        if !areas.iter().any(|area| area.start <= offset && end <= area.end) {
-            return Err(cannot(format!("{len} bytes at {offset:#x} may not be mapped")));
-        }
+        mapped::window_range(offset, len, region.len(), &areas).map_err(cannot)?;
         region.map(offset, len).map_err(|why| cannot(why.to_string()))
     }
 

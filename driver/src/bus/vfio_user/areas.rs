@@ -58,7 +58,7 @@ fn locate(region: &Region, area: Range<u64>) -> io::Result<(&File, u64, usize)> 
 /// Checks the file's kind and length: a page beyond its end could be mapped but not accessed.
 fn check_file(file: &File, at: u64, len: u64) -> io::Result<()> {
     if memory_file::page_bytes(file).is_none() {
-        return Err(io::Error::other("the server's file for it is no memory file"));
+        return Err(io::Error::other("the server's file for it is not a memory file"));
     }
     let file_len = file.metadata()?.len();
     match at.checked_add(len) {
@@ -95,7 +95,7 @@ mod tests {
         let offered = region(0x4000, &[(0x1000, 0x4000)], Some((other, 0)));
         assert!(doorbell_areas(&offered).is_empty());
         let error = map_area(&offered, 0x1000..0x2000).expect_err("no memory").to_string();
-        assert!(error.contains("no memory file"), "{error}");
+        assert!(error.contains("not a memory file"), "{error}");
     }
 
     #[test]

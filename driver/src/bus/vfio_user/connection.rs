@@ -113,7 +113,7 @@ impl Connection {
         let now = Instant::now();
         let end = self.limit.map_or(now + self.deadline, |limit| limit.min(now + self.deadline));
         if now > end {
-            return Err("the time for all of it is over".to_owned());
+            return Err("the time limit for the whole answer has passed".to_owned());
         }
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
@@ -171,7 +171,7 @@ impl Connection {
     fn in_words(&self, error: &io::Error) -> String {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                format!("nothing came within {} ms", self.deadline.as_millis())
+                format!("no answer within {} ms", self.deadline.as_millis())
             }
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
                 "the server closed the connection".to_owned()

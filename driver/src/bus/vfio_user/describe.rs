@@ -48,7 +48,7 @@ fn parse_limits(json: &[u8]) -> Result<Limits, String> {
     let value: serde_json::Value = match text {
         [] => serde_json::Value::Null,
         text => serde_json::from_slice(text)
-            .map_err(|why| format!("the server's capabilities are no JSON: {why}"))?,
+            .map_err(|why| format!("the server's capabilities are not JSON: {why}"))?,
     };
     let limit = |name: &str| value["capabilities"][name].as_u64();
     let files = limit("max_msg_fds").unwrap_or(1).clamp(1, FILES_MAX) as usize;

@@ -53,7 +53,6 @@ use crate::sys::{Backing, HostRange, Window};
 const ADDRESSES: Range<u64> = 0..1 << 48;
 const PAGE: u64 = 4096;
 const LARGE_PAGE: u64 = 2 << 20;
-const BAR_COUNT: u8 = 6;
 
 /// Default time limit of each answer of a server.
 pub const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -166,7 +165,7 @@ impl VfioUser {
     fn failed(&self, what: String, failure: &Failure) -> Error {
         match failure {
             Failure::Refused(_) => {
-                let fix = "look at the server's log";
+                let fix = "see the server's log";
                 Error::refused(&self.name, what, in_words(failure), fix)
             }
             Failure::Broken(reason) => {
@@ -177,14 +176,7 @@ impl VfioUser {
 
     fn take(&self, addresses: &mut Addresses, len: u64) -> Result<u64> {
         let align = if len >= LARGE_PAGE { LARGE_PAGE } else { PAGE };
-        addresses.space.alloc(len, align).ok_or_else(|| {
-            Error::refused(
-                &self.name,
-                format!("cannot place {len} bytes in the device's address space"),
-                format!("{} bytes are free, in pieces", addresses.space.free_bytes()),
-                "unmap other memory first, or map less at once",
-            )
-        })
+        addresses.space.place(&self.name, len, align)
     }
 
     fn check_mappable(&self, memory: HostRange<'_>, live: usize) -> Result<(OwnedFd, u64)> {
@@ -332,20 +324,11 @@ unsafe impl Bus for VfioUser {
         let cannot = |why: String| {
             Error::device(&self.name, format!("cannot map BAR{bar}: {why}"), "do without it")
         };
-        if bar >= BAR_COUNT {
-            return Err(cannot("a function has BAR0 to BAR5".to_owned()));
-        }
+        mapped::check_bar(bar).map_err(cannot)?;
         let region = describe::region(&mut self.connection(), bar.into())
             .map_err(|failure| cannot(in_words(&failure)))?;
-        let end = offset.checked_add(len).filter(|end| len > 0 && *end <= region.len);
-        let end = end.ok_or_else(|| {
-            cannot(format!("{len} bytes at {offset:#x} leave its {}", region.len))
-        })?;
-        if !region.areas.iter().any(|area| area.start <= offset && end <= area.end) {
-            return Err(cannot(format!("{len} bytes at {offset:#x} may not be mapped")));
-        }
-        let window =
-            areas::map_area(&region, offset..end).map_err(|why| cannot(why.to_string()))?;
+        let range = mapped::window_range(offset, len, region.len, &region.areas).map_err(cannot)?;
+        let window = areas::map_area(&region, range).map_err(|why| cannot(why.to_string()))?;
         self.given().windows.push((bar, offset, window.clone()));
         Ok(window)
     }

@@ -52,10 +52,10 @@ pub(super) fn why_not_connected(why: &io::Error, deadline: Duration) -> (String,
             "run as the server's user, or let it open the socket up",
         ),
         io::ErrorKind::WouldBlock => (
-            format!("the server took no connection within {} ms", deadline.as_millis()),
+            format!("the server accepted no connection within {} ms", deadline.as_millis()),
             "end the other client first: a controller has one",
         ),
-        _ => (why.to_string(), "name the socket that the server made"),
+        _ => (why.to_string(), "name the server's socket"),
     }
 }
 
@@ -112,8 +112,7 @@ impl Described {
         if options.map_doorbells {
             if self.shape.doorbells.is_empty() && self.bar0.file.is_some() {
                 tracing::warn!(
-                    "{name}: its doorbells are in no memory file, so that each ring is a message; have the server \
-                     keep its socket's folder on a tmpfs, such as /run or /dev/shm"
+                    "{name}: its doorbells are not in a memory file, so each ring is a message; let the server keep its socket's folder on a tmpfs, such as /run or /dev/shm"
                 );
             }
             for area in &self.shape.doorbells {

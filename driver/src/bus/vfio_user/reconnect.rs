@@ -46,15 +46,15 @@ fn connect(bus: &VfioUser) -> Result<Connection> {
     let connected = Connection::connect(&bus.socket, deadline);
     let mut fresh = connected.map_err(|why| {
         let (why, fix) = open::why_not_connected(&why, deadline);
-        Error::refused(&bus.name, "the connection was lost and cannot be made anew", why, fix)
+        Error::refused(&bus.name, "the connection was lost and cannot be restored", why, fix)
     })?;
     fresh.limit_to(Some(Instant::now() + deadline));
     Ok(fresh)
 }
 
 fn refused(bus: &VfioUser, failure: Failure) -> Error {
-    let fix = "check that no other client has the server, or open the device anew";
-    Error::refused(&bus.name, "cannot go on with the server", in_words(&failure), fix)
+    let fix = "check that no other client has the server, or open the device again";
+    Error::refused(&bus.name, "cannot continue with the server", in_words(&failure), fix)
 }
 
 /// Refuses a device that no longer fits what users of the bus hold.
@@ -66,7 +66,7 @@ fn check_shape(bus: &VfioUser, new: &Shape) -> Result<()> {
         return Ok(());
     }
     let what = format!("the server has another device now ({new:x?} instead of {old:x?})");
-    Err(Error::device(&bus.name, what, "serve the one from before, or open the device anew"))
+    Err(Error::device(&bus.name, what, "serve the previous one, or open the device again"))
 }
 
 /// Restores memory at its addresses, then eventfds.

@@ -85,7 +85,7 @@ pub(in crate::paths) fn open(
     })?;
     let is_character = file.metadata().is_ok_and(|about| about.file_type().is_char_device());
     if !is_character {
-        let why = "not a character device; NVMe commands go to /dev/ng0n1 and its like ('uring:' takes files and \
+        let why = "not a character device; NVMe commands go to a device such as /dev/ng0n1 ('uring:' takes files and \
                    block devices)";
         return Err(Error::invalid(device, why));
     }

@@ -308,7 +308,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let reason = match self.broken {
             None => return Ok(()),
             Some(Errno(libc::EEXIST)) => {
-                "its io_uring queue was used by a second thread; it belongs to the first that rang it".to_owned()
+                "its io_uring queue was used by a second thread; it belongs to the first thread that rings it".to_owned()
             }
             Some(errno) => format!("io_uring: {errno}"),
         };
@@ -437,7 +437,7 @@ fn refusal(device: &str, error: io::Error) -> Error {
              use 'psync:'"
         }
         Some(libc::ENOSYS) => "use 'psync:', or a kernel with io_uring (5.1 or later)",
-        Some(libc::ENOMEM) => "raise the limit on locked memory (ulimit -l), or ask for less depth",
+        Some(libc::ENOMEM) => "raise the limit on locked memory (ulimit -l), or reduce the depth",
         Some(libc::EMFILE | libc::ENFILE) => "raise the limit on open files (ulimit -n)",
         Some(libc::EINVAL) => "use a newer kernel, or leave options out (polled=off)",
         _ => "use 'psync:' instead",
@@ -450,10 +450,10 @@ fn memory_refusal(device: &str, registered: &Registered, error: io::Error) -> Er
     let fix = match error.raw_os_error() {
         // Partly registered memory would distort measurements.
         Some(libc::EINVAL) => {
-            "these are more pieces than the kernel takes (16384, before 5.13 1024): ask for less depth or shorter \
-             requests, or do without (fixed=off)"
+            "these are more pieces than the kernel takes (16384; before 5.13, 1024): reduce the depth, use shorter \
+             requests, or turn registration off (fixed=off)"
         }
-        _ => "raise the limit on locked memory (ulimit -l), or do without (fixed=off)",
+        _ => "raise the limit on locked memory (ulimit -l), or turn registration off (fixed=off)",
     };
     let what = format!(
         "register {bytes} bytes of memory in {} pieces with io_uring",

@@ -69,7 +69,7 @@ pub(super) const CASES: &[Case] = &[
         steps: &[
             refused(
                 load!("{0}", "--runtime=60 --recover --numjobs=2"),
-                &["the system asks for the device back", "recoveries=0"],
+                &["the system asks for the device to be released", "recoveries=0"],
             ),
             // The kernel repeats its request every ten seconds. Once the device is gone from the kernel, its
             // hot-plug driver cuts the slot's power and waits a second before it turns the slot's light off;
@@ -119,15 +119,15 @@ pub(super) const CASES: &[Case] = &[
             // and writes zeroes for data it cannot read. So use either shadows or such a queue, not both.
             good(
                 reset_under_load!("{0},queues=cmb,dbbuf=off"),
-                &["something else reset it", "err= 0", "recoveries=1"],
+                &["another agent reset it", "err= 0", "recoveries=1"],
             ),
-            good(reset_under_load!("{0}"), &["something else reset it", "err= 0", "recoveries=1"]),
+            good(reset_under_load!("{0}"), &["another agent reset it", "err= 0", "recoveries=1"]),
             refused(
                 under_load!(
                     load!("{0}", "--runtime=60"),
                     "echo 1 >/sys/bus/pci/devices/${TARGET_0#vfio:}/reset"
                 ),
-                &["out of service: it is no longer ready (CSTS.RDY): something else reset it"],
+                &["out of service: it is no longer ready (CSTS.RDY): another agent reset it"],
             ),
             verified!("{0}", BY_SGL),
         ],
@@ -176,7 +176,7 @@ pub(super) const CASES: &[Case] = &[
                 &[
                     "is overdue; abort sent; CAP 0x",
                     "outlived its abort; deleting the queue; CAP 0x",
-                    "out of service: a command on I/O queue 1 outlived its abort, though the queue had just been created anew; CAP 0x",
+                    "out of service: a command on I/O queue 1 outlived its abort, though the queue had just been recreated; CAP 0x",
                     "data may have been written",
                     "Reset=",
                     "recreated=1",

@@ -90,7 +90,7 @@ fn task<'a>(
     match record {
         Some(record) if record.phase != Phase::Bound => {
             return Err(vec![format!(
-                "{address}: an earlier 'adit setup' was cut off while it had the device; run 'adit setup restore' first"
+                "{address}: an earlier 'adit setup' was interrupted while it worked on the device; run 'adit setup restore' first"
             )]);
         }
         // Our bindings do not survive a reboot.

@@ -87,8 +87,7 @@ fn check_bound(root: &Root, address: PciAddress, record: Option<&DeviceRecord>) 
     let why = match record.map(|record| record.phase) {
         Some(Phase::Bound) => return Ok(()),
         Some(Phase::Binding | Phase::Unbinding) => {
-            "an earlier 'adit setup' was cut off with it; run 'sudo adit setup restore' first"
-                .into()
+            "an earlier 'adit setup' was interrupted; run 'sudo adit setup restore' first".into()
         }
         None if !root.exists(format!("{DEVICES}/{address}")) => {
             "there is no such PCI device; see 'adit setup status'".into()
@@ -149,7 +148,7 @@ fn give_unrecorded(
     }
     write(operation, address, &user)?;
     operation.say(format!(
-        "{address} was not bound by 'adit setup'; 'sudo adit setup revoke {address}' takes this back all the same"
+        "{address} was not bound by 'adit setup'; 'sudo adit setup revoke {address}' revokes the grant anyway"
     ))?;
     Ok(Some(user.name))
 }
@@ -160,7 +159,7 @@ fn admit(operation: &mut Operation, address: PciAddress, name: &str) -> Result<O
     let user = User::find(root, name)?;
     if user.uid == 0 {
         operation
-            .say(format!("{name} is root and may open {address} as it is; nothing is granted"))?;
+            .say(format!("{name} is root and may open {address} anyway; nothing is granted"))?;
         return Ok(None);
     }
     let refused = |why: String| Err(Failure::failed(format!("{address}: {why}")));
@@ -169,7 +168,7 @@ fn admit(operation: &mut Operation, address: PciAddress, name: &str) -> Result<O
     };
     if is_without_iommu(root, &group) {
         return refused(format!(
-            "it is bound without an IOMMU; the kernel then wants the capability CAP_SYS_RAWIO from whoever opens it, so it \
+            "it is bound without an IOMMU; only processes with the capability CAP_SYS_RAWIO may then open it, so it \
              cannot be granted to {name}: run the program as root, or turn the IOMMU on and bind it again"
         ));
     }
@@ -288,7 +287,7 @@ fn revoke_one(operation: &mut Operation, address: PciAddress) -> Result<Granted>
             "{address} is not {user}'s any more; a program that has it open keeps it until it ends"
         ),
         None if is_ruled => format!("{address}: what was left of a grant is gone"),
-        None => format!("{address} was granted to nobody, so there is nothing to take back"),
+        None => format!("{address} is not granted, so there is nothing to revoke"),
     })?;
     Ok(Granted { bdf: address.to_string(), user: None })
 }

@@ -4,7 +4,7 @@
 
 use adit_driver::bus::pci::PciAddress;
 
-use super::device::Device;
+use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::inventory::{Function, Inventory, Obstacle, ObstacleKind};
 use crate::record::{self, DeviceRecord, Phase};

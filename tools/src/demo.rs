@@ -30,7 +30,7 @@ with SIGKILL while it goes on. What it had committed is restored layer by layer,
 
 const WHAT_NEXT: &str = "
 The figures are of software only: no flash and no PCIe took part. Next:
-  adit identify soft:mem=1G                        what a controller says of itself
+  adit identify soft:mem=1G                        what a controller reports
   adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5
   adit kv bench --store soft:mem=2G --workload ycsb-a --object-bytes 4k --objects 100000
   adit kv --help                                   a store of your own, in a file or on a drive

@@ -51,8 +51,8 @@ Examples:
 Exit codes:
   0    done
   1    failed
-  2    the command line is at fault
-  3    this machine lacks what the command is about, as a GPU
+  2    error in the command line
+  3    this machine lacks what the command needs, such as a GPU
   130  interrupted";
 
 /// NVMe from user space: hands drives over, inspects and measures them

@@ -143,7 +143,7 @@ fn revoke_takes_back_what_is_recorded_or_says_that_nothing_is() {
         ["chown 0 /dev/vfio/12", "write /var/lib/adit/setup/devices/0000:01:00.0.json"]
     );
     let out = Recording::new("nothing", "").succeed("revoke 0000:02:00.0 --dry-run");
-    assert_eq!(out, "0000:02:00.0 was granted to nobody, so there is nothing to take back\n");
+    assert_eq!(out, "0000:02:00.0 is not granted, so there is nothing to revoke\n");
 }
 
 #[test]

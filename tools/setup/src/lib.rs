@@ -11,6 +11,7 @@
 mod args;
 mod bind;
 mod change;
+mod device;
 mod doctor;
 mod grant;
 mod hugepages;

@@ -36,7 +36,7 @@ impl Lock {
             Err((_, Errno::EWOULDBLOCK)) => {
                 let pid = fs::read_to_string(&path).unwrap_or_default();
                 Err(Failure::failed(format!(
-                    "another 'adit setup' (pid {}) is at work; wait for its end",
+                    "another 'adit setup' (pid {}) is running; wait until it ends",
                     pid.trim()
                 )))
             }
@@ -55,7 +55,7 @@ mod tests {
         let first = Lock::take(&root).expect("nobody has it");
         let why = Lock::take(&root).expect_err("the first has it").to_string();
         let pid = std::process::id();
-        assert_eq!(why, format!("another 'adit setup' (pid {pid}) is at work; wait for its end"));
+        assert_eq!(why, format!("another 'adit setup' (pid {pid}) is running; wait until it ends"));
         drop(first);
         Lock::take(&root).expect("it is free again");
     }

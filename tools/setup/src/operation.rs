@@ -71,7 +71,7 @@ fn admit(root: &Root) -> Result<Lock> {
     }
     if !nix::unistd::geteuid().is_root() {
         return Err(Failure::failed(
-            "this takes root: run it with sudo, or add --dry-run to see what it would do",
+            "this needs root: run it with sudo, or add --dry-run to see what it would do",
         ));
     }
     Lock::take(root)
@@ -266,10 +266,8 @@ fn explain(change: &Change, why: &io::Error) -> Failure {
         }
         (StorageFull | QuotaExceeded, _) => "; make room on that file system",
         (NotFound, Change::Run { .. }) => "; install the package that brings it",
-        (NotFound, Change::Write { .. }) => "; the device or its driver has gone meanwhile",
-        (ResourceBusy, Change::Write { .. }) => {
-            "; something has it by now: see 'adit setup status'"
-        }
+        (NotFound, Change::Write { .. }) => "; the device or its driver is gone",
+        (ResourceBusy, Change::Write { .. }) => "; it is in use now: see 'adit setup status'",
         (TimedOut, _) => "; a driver or a device hangs: see 'dmesg'",
         _ => "",
     };

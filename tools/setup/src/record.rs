@@ -94,7 +94,7 @@ pub(crate) fn boot_id(root: &Root) -> String {
 /// # Errors
 /// When the file exists but is no record of ours; names it.
 pub(crate) fn load(root: &Root, address: PciAddress) -> Result<Option<DeviceRecord>> {
-    let remedy = "look at it, bring the device back by hand as docs/setup.md says, then remove it";
+    let remedy = "inspect it, return the device by hand as docs/setup.md describes, then remove it";
     read(root, &path(address), remedy, |record: &DeviceRecord| {
         let is_ours = record.version == VERSION && record.bdf == address.to_string();
         (!is_ours).then(|| format!("version {} of {}", record.version, record.bdf))

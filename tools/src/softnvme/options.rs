@@ -11,7 +11,7 @@ use crate::failure::Result;
 
 const EXAMPLES: &str = "\
 Examples:
-  A drive in memory, and what it says of itself:
+  A drive in memory, and what it reports:
     adit softnvme --socket /tmp/drive --media mem=1G &
     adit identify vfio-user:/tmp/drive/cntrl
   A drive whose data stays, of 4 KiB LBAs, with two namespaces:

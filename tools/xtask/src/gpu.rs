@@ -35,13 +35,9 @@ pub(crate) fn run(arguments: &GpuArgs) -> Result<u8> {
     eprintln!(
         "xtask: no GPU is used: its code runs as C++ on threads of this machine, and figures of time say nothing of a GPU"
     );
-    let status = Command::new(&adit)
-        .arg("gpu")
-        .args(&arguments.words)
-        .env(LIBRARY_PATH, before_others(libraries)?)
-        .status()
-        .context(format_args!("cannot run {}", adit.display()))?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    let mut command = Command::new(adit);
+    command.arg("gpu").args(&arguments.words).env(LIBRARY_PATH, before_others(libraries)?);
+    process::exit_code(&mut command)
 }
 
 /// Builds the emulated libraries and returns the directory with all of them.

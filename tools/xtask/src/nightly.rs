@@ -32,7 +32,7 @@ pub(crate) struct NightlyArgs {
 struct Step {
     name: &'static str,
     about: &'static str,
-    command: fn() -> Result<std::result::Result<Command, String>>,
+    command: fn() -> Result<Ready>,
 }
 
 const STEPS: [Step; 7] = [
@@ -72,6 +72,9 @@ const STEPS: [Step; 7] = [
         command: publish,
     },
 ];
+
+/// The command of a step, or what this machine lacks for it.
+type Ready = std::result::Result<Command, String>;
 
 /// Tests of the driver's modules that need neither files nor devices. The list must not match other tests'
 /// names.
@@ -165,12 +168,21 @@ fn target(step: &str) -> Result<PathBuf> {
     Ok(workspace::target_directory()?.join("nightly").join(step))
 }
 
-fn deny() -> Result<std::result::Result<Command, String>> {
+/// Checks that cargo has a command, and returns how to install it if not.
+fn require(command: &[&str], install: &str) -> std::result::Result<(), String> {
+    let asked = Command::new("cargo").args(command).arg("--version").output();
+    if asked.is_ok_and(|answer| answer.status.success()) {
+        return Ok(());
+    }
+    Err(format!("cargo {} is not installed: {install}", command.join(" ")))
+}
+
+fn deny() -> Result<Ready> {
     Ok(cargo_deny(&["check", "bans", "licenses", "sources"]))
 }
 
 /// Left out where the database cannot be fetched: a check against none would say nothing.
-fn advisories() -> Result<std::result::Result<Command, String>> {
+fn advisories() -> Result<Ready> {
     let mut fetch = match cargo_deny(&["fetch", "db"]) {
         Ok(fetch) => fetch,
         lacks => return Ok(lacks),
@@ -182,29 +194,23 @@ fn advisories() -> Result<std::result::Result<Command, String>> {
 }
 
 /// Returns the command that runs cargo-deny on the workspace, or what to install.
-fn cargo_deny(arguments: &[&str]) -> std::result::Result<Command, String> {
-    let asked = Command::new("cargo").args(["deny", "--version"]).output();
-    if !asked.is_ok_and(|answer| answer.status.success()) {
-        return Err("cargo-deny is not installed: cargo install cargo-deny --locked".to_owned());
-    }
+fn cargo_deny(arguments: &[&str]) -> Ready {
+    require(&["deny"], "cargo install cargo-deny --locked")?;
     let mut command = workspace::cargo();
     command.args(["deny", "--workspace", "--all-features"]).args(arguments);
     Ok(command)
 }
 
 /// Packages and builds every crate that may be published, each on those before it.
-fn publish() -> Result<std::result::Result<Command, String>> {
+fn publish() -> Result<Ready> {
     let mut command = workspace::cargo();
     command.args(["publish", "--workspace", "--dry-run", "--allow-dirty"]);
     Ok(Ok(command))
 }
 
-fn fuzz() -> Result<std::result::Result<Command, String>> {
-    let asked = Command::new("cargo").args(["fuzz", "--version"]).output();
-    if !asked.is_ok_and(|answer| answer.status.success()) {
-        return Ok(
-            Err("cargo-fuzz is not installed: cargo install cargo-fuzz --locked".to_owned()),
-        );
+fn fuzz() -> Result<Ready> {
+    if let Err(lacks) = require(&["fuzz"], "cargo install cargo-fuzz --locked") {
+        return Ok(Err(lacks));
     }
     let corpus = target("fuzz")?.join("corpus");
     std::fs::create_dir_all(&corpus)
@@ -222,11 +228,10 @@ fn fuzz() -> Result<std::result::Result<Command, String>> {
     Ok(Ok(command))
 }
 
-fn miri() -> Result<std::result::Result<Command, String>> {
-    let asked = Command::new("cargo").args(["+nightly", "miri", "--version"]).output();
-    if !asked.is_ok_and(|answer| answer.status.success()) {
-        let fix = "Miri is not installed: rustup toolchain install nightly --component miri --component rust-src";
-        return Ok(Err(fix.to_owned()));
+fn miri() -> Result<Ready> {
+    let install = "rustup toolchain install nightly --component miri --component rust-src";
+    if let Err(lacks) = require(&["+nightly", "miri"], install) {
+        return Ok(Err(lacks));
     }
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root()).args(["+nightly", "miri", "test"]);
@@ -238,7 +243,7 @@ fn miri() -> Result<std::result::Result<Command, String>> {
     Ok(Ok(command))
 }
 
-fn memcheck() -> Result<std::result::Result<Command, String>> {
+fn memcheck() -> Result<Ready> {
     if process::find("valgrind").is_none() {
         return Ok(Err("valgrind is not installed: apt-get install valgrind".to_owned()));
     }
@@ -253,7 +258,7 @@ fn memcheck() -> Result<std::result::Result<Command, String>> {
 
 /// Uses `--target`, so that build scripts and macros are built without the sanitizer. Does not look for leaks:
 /// the driver leaks memory a device may still write (law 3), and tests cause that.
-fn asan() -> Result<std::result::Result<Command, String>> {
+fn asan() -> Result<Ready> {
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = workspace::cargo();
     command.args(["test", "--quiet", "--features", "adit-driver/serve", "--tests"]);

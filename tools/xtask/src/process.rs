@@ -40,6 +40,13 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<Output> {
     )))
 }
 
+/// Runs `command` in the foreground and returns its exit code; 1 if a signal ended it.
+pub(crate) fn exit_code(command: &mut Command) -> Result<u8> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().context(format_args!("cannot run {name}"))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
 /// Returns the last `count` nonempty lines of `text`.
 pub(crate) fn tail(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -1,7 +1,8 @@
 //! `cargo xtask sim`: builds the simulation and runs it with its own arguments.
 
 use crate::deps;
-use crate::failure::{Context, Result};
+use crate::failure::Result;
+use crate::process;
 use crate::workspace;
 use std::process::Command;
 
@@ -17,9 +18,5 @@ pub(crate) struct SimArgs {
 pub(crate) fn run(arguments: &SimArgs) -> Result<u8> {
     deps::ensure(&deps::TO_BUILD)?;
     let program = workspace::build_checked("adit-sim")?;
-    let status = Command::new(&program)
-        .args(&arguments.arguments)
-        .status()
-        .context(format_args!("cannot run {}", program.display()))?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    process::exit_code(Command::new(program).args(&arguments.arguments))
 }

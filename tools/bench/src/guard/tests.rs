@@ -81,7 +81,7 @@ fn each_use_is_refused_with_what_ends_it() {
         (MOUNTED, "nvme0n1 is mounted at /mnt (ext4); umount /mnt"),
         (
             "/proc/swaps:\n    Filename Type\n    /dev/nvme0n1 partition\n",
-            "nvme0n1 is swapped to; swapoff /dev/nvme0n1",
+            "nvme0n1 is used for swap; swapoff /dev/nvme0n1",
         ),
         (
             "/sys/class/block/nvme0n1/holders/md0/x = 1\n/sys/class/block/md0/md/level = raid1\n",

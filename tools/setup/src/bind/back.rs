@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::device::{Device, VFIO_PCI, driver_directory};
 use crate::change::Change;
+use crate::device::{Device, VFIO_PCI, driver_directory};
 use crate::failure::{Failure, Result};
 use crate::grant;
 use crate::operation::Operation;

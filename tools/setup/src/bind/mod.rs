@@ -5,7 +5,6 @@
 //! until after the last, so `restore` can complete an interrupted run.
 
 mod back;
-mod device;
 mod erase;
 mod no_iommu;
 mod plan;
@@ -25,8 +24,8 @@ use super::grant::{self, group::Sharing};
 use super::inventory::{Function, Inventory};
 use super::operation::{self, Operation};
 use super::root::Root;
+use crate::device::{Device, NVME};
 use crate::failure::Result;
-use device::{Device, NVME};
 use plan::{Task, Terms};
 use take::Request;
 

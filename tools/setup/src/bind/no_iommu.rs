@@ -27,7 +27,7 @@ fn file() -> String {
 pub(super) fn warning(bdf: &str) -> String {
     format!(
         "warning: {bdf} is bound without an IOMMU: the device, and every program that may open it, can read and \
-         overwrite all memory of this machine; adit's own driver refuses it, it is for others"
+         overwrite all memory of this machine; adit's own driver refuses it; only other programs can use it"
     )
 }
 

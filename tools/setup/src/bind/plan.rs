@@ -4,7 +4,7 @@
 
 use adit_driver::bus::pci::PciAddress;
 
-use super::device::Device;
+use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::inventory::{Function, Inventory, Obstacle, ObstacleKind};
 use crate::record::{self, DeviceRecord, Phase};
@@ -90,7 +90,7 @@ fn task<'a>(
     match record {
         Some(record) if record.phase != Phase::Bound => {
             return Err(vec![format!(
-                "{address}: an earlier 'adit setup' was cut off while it had the device; run 'adit setup restore' first"
+                "{address}: an earlier 'adit setup' was interrupted while it worked on the device; run 'adit setup restore' first"
             )]);
         }
         // Our bindings do not survive a reboot.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use adit_driver::bus::pci::PciAddress;
 
 use super::back::{self, Afterwards};
-use super::device::{Device, VFIO_PCI};
 use super::plan::{self, Terms};
 use super::{Bound, bind_tasks};
 use crate::args::BindArgs;
+use crate::device::{Device, VFIO_PCI};
 use crate::failure::{Failure, Result};
 use crate::inventory::Inventory;
 use crate::operation::Operation;

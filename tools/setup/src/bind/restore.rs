@@ -3,9 +3,9 @@
 use adit_driver::bus::pci::PciAddress;
 
 use super::back::{self, Afterwards, Returned};
-use super::device::{Device, VFIO_PCI};
 use super::{no_iommu, plan};
 use crate::args::UnbindArgs;
+use crate::device::{Device, VFIO_PCI};
 use crate::failure::{Failure, Result};
 use crate::inventory::{Inventory, Process};
 use crate::operation::Operation;

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::back::{self, Afterwards};
-use super::device::{Device, VFIO_PCI, driver_directory, has_file};
 use super::erase;
 use super::no_iommu;
 use super::plan::{self, Terms};
 use crate::change::{Change, Claim};
+use crate::device::{Device, VFIO_PCI, driver_directory, has_file};
 use crate::failure::{Failure, Result};
 use crate::grant;
 use crate::inventory::{Function, Inventory};

@@ -197,7 +197,7 @@ fn made_free(function: &Function) -> Remedy {
             [format!("{bind} --force-erase-signature")],
         ),
         Some((ObstacleKind::Signature, _)) => Remedy::new(
-            "choose another drive; or, if nothing on it is wanted, have its marks erased (a copy of each is kept)",
+            "choose another drive; or, if nothing on it is wanted, have its signatures erased (a copy of each is kept)",
             [format!("{bind} --force-erase-signature")],
         ),
         _ => Remedy::new(
@@ -217,9 +217,9 @@ fn cut_off(record: &DeviceRecord, has: &str) -> Outcome {
             ),
         ),
         Phase::Binding | Phase::Unbinding => Outcome::broken(
-            format!("{has}: 'adit setup' was cut off on the way"),
+            format!("{has}: 'adit setup' was interrupted"),
             Remedy::new(
-                "bring it back to what it was, and bind it again",
+                "restore it, and bind it again",
                 ["sudo adit setup restore".to_owned(), bind_command(&record.bdf)],
             ),
         ),
@@ -283,9 +283,9 @@ fn rights(patient: &Patient) -> Outcome {
     };
     if closed("vfio") {
         return Outcome::broken(
-            "this user may not open /dev/vfio/vfio, which the kernel means for everybody",
+            "this user may not open /dev/vfio/vfio, which every user may open by default",
             Remedy::new(
-                "give it back the kernel's rights (it gives no access to any device)",
+                "restore its default permissions (they give no access to any device)",
                 ["sudo chmod 0666 /dev/vfio/vfio"],
             ),
         );
@@ -323,7 +323,7 @@ fn locked_memory(patient: &Patient) -> Outcome {
         higher(patient.function)
     };
     let why = format!(
-        "this user may lock {}; {} is the least to work with, as DMA needs locked memory",
+        "this user may lock {}; DMA needs at least {} of locked memory",
         size(soft),
         size(MEMLOCK_BYTES_MIN)
     );
@@ -360,6 +360,6 @@ fn other_users(patient: &Patient) -> Outcome {
     let commands = users.iter().map(|user| format!("kill {}", user.pid));
     Outcome::broken(
         format!("it is in use by {}", names.join(", ")),
-        Remedy::new("end that, if nobody needs it, or choose another device", commands),
+        Remedy::new("end it if it is not needed, or choose another device", commands),
     )
 }

@@ -41,13 +41,13 @@ fn sysfs(scene: &Scene) -> Outcome {
 fn firmware(scene: &Scene) -> Outcome {
     let iommu = &scene.inventory.host.iommu;
     if let Some(table) = &iommu.firmware_table {
-        return Outcome::Holds(format!("it tells of an IOMMU (table {table})"));
+        return Outcome::Holds(format!("it reports an IOMMU (table {table})"));
     }
     if iommu.on {
         return Outcome::holds("an IOMMU is in use");
     }
     if !scene.inventory.host.machine.acpi {
-        let why = "its tables are not to be seen from here (a container, or no ACPI)";
+        let why = "its tables are not visible from here (a container, or no ACPI)";
         return Outcome::NotChecked(why.to_owned());
     }
     if scene.inventory.host.machine.is_virtual {
@@ -62,7 +62,7 @@ fn firmware(scene: &Scene) -> Outcome {
     }
     without_iommu(
         scene,
-        "it tells of no IOMMU (no table DMAR or IVRS), so it is switched off there, or this machine has none",
+        "it reports no IOMMU (no DMAR or IVRS table): it is switched off there, or this machine has none",
         Remedy::new(
             "switch on VT-d (Intel) or AMD-Vi, also called IOMMU (AMD), in the firmware's set-up",
             ["sudo systemctl reboot --firmware-setup"],
@@ -76,7 +76,7 @@ fn without_iommu(scene: &Scene, why: impl std::fmt::Display, remedy: Remedy) -> 
     if !scene.inventory.host.iommu.no_iommu_mode {
         return Outcome::broken(why, remedy);
     }
-    let mode = "enable_unsafe_noiommu_mode is on, but Adit's driver does not go without one";
+    let mode = "no-IOMMU mode (enable_unsafe_noiommu_mode) is on, which Adit does not support";
     Outcome::broken(format!("{why}; {mode}"), remedy)
 }
 
@@ -190,9 +190,7 @@ fn module_broken(scene: &Scene, needed: &str, state: ModuleState) -> Outcome {
             Outcome::broken(format!("{needed} is not among this kernel's modules"), missing(kernel))
         }
         ModuleState::Unknown => Outcome::broken(
-            format!(
-                "{needed} is not loaded, and this kernel's modules are not to be seen from here"
-            ),
+            format!("{needed} is not loaded, and this kernel's modules are not visible from here"),
             Remedy::new("load it on the host (a container cannot)", [load]),
         ),
     }

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 
 use adit_driver::bus::pci::{PciAddress, is_vfio};
 
+use super::rule;
 use super::user::User;
-use super::{DEVICES, rule};
+use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::inventory::NO_IOMMU_GROUP;
 use crate::operation::Operation;
@@ -61,7 +62,8 @@ pub(crate) fn admit(operation: &mut Operation, devices: &[Sharing]) -> Result<()
 
 fn along(root: &Root, sharing: &Sharing) -> Result<Vec<Along>> {
     let Sharing { address, user, with_group, together } = *sharing;
-    let Some(group) = number_of(root, address).filter(|group| !is_without_iommu(root, group))
+    let Some(group) =
+        Device::at(address).group(root).filter(|group| !is_without_iommu(root, group))
     else {
         return Ok(Vec::new());
     };
@@ -117,12 +119,7 @@ fn is_agreed(root: &Root, address: PciAddress) -> bool {
 
 /// Returns whether the group's file opens the device: only if a VFIO driver has it.
 fn is_open_to_group(root: &Root, address: PciAddress) -> bool {
-    root.link_name(format!("{DEVICES}/{address}/driver")).is_some_and(|driver| is_vfio(&driver))
-}
-
-/// Returns the number of the device's IOMMU group.
-pub(super) fn number_of(root: &Root, address: PciAddress) -> Option<String> {
-    root.link_name(format!("{DEVICES}/{address}/iommu_group"))
+    Device::at(address).driver(root).is_some_and(|driver| is_vfio(&driver))
 }
 
 /// Returns a group's file.

@@ -21,15 +21,14 @@ use serde::Serialize;
 
 use super::args::{GrantArgs, RevokeArgs};
 use super::change::Change;
+use super::device::{Device, VFIO_PCI};
 use super::operation::{self, Operation};
 use super::record::{self, DeviceRecord, Phase};
 use super::root::Root;
 use crate::failure::{Failure, Result};
-use group::{is_without_iommu, neighbours, number_of};
+use group::{is_without_iommu, neighbours};
 use user::User;
 
-/// The machine's PCI functions.
-const DEVICES: &str = "/sys/bus/pci/devices";
 /// udev's socket, if it runs.
 const UDEV: &str = "/run/udev/control";
 /// Possible paths of its program.
@@ -87,14 +86,13 @@ fn check_bound(root: &Root, address: PciAddress, record: Option<&DeviceRecord>) 
     let why = match record.map(|record| record.phase) {
         Some(Phase::Bound) => return Ok(()),
         Some(Phase::Binding | Phase::Unbinding) => {
-            "an earlier 'adit setup' was cut off with it; run 'sudo adit setup restore' first"
-                .into()
+            "an earlier 'adit setup' was interrupted; run 'sudo adit setup restore' first".into()
         }
-        None if !root.exists(format!("{DEVICES}/{address}")) => {
+        None if !Device::at(address).is_there(root) => {
             "there is no such PCI device; see 'adit setup status'".into()
         }
-        None => match root.link_name(format!("{DEVICES}/{address}/driver")).as_deref() {
-            Some("vfio-pci") => return Ok(()),
+        None => match Device::at(address).driver(root).as_deref() {
+            Some(VFIO_PCI) => return Ok(()),
             _ => format!("it is not bound; run 'sudo adit setup bind {address}' first"),
         },
     };
@@ -149,7 +147,7 @@ fn give_unrecorded(
     }
     write(operation, address, &user)?;
     operation.say(format!(
-        "{address} was not bound by 'adit setup'; 'sudo adit setup revoke {address}' takes this back all the same"
+        "{address} was not bound by 'adit setup'; 'sudo adit setup revoke {address}' revokes the grant anyway"
     ))?;
     Ok(Some(user.name))
 }
@@ -160,16 +158,16 @@ fn admit(operation: &mut Operation, address: PciAddress, name: &str) -> Result<O
     let user = User::find(root, name)?;
     if user.uid == 0 {
         operation
-            .say(format!("{name} is root and may open {address} as it is; nothing is granted"))?;
+            .say(format!("{name} is root and may open {address} anyway; nothing is granted"))?;
         return Ok(None);
     }
     let refused = |why: String| Err(Failure::failed(format!("{address}: {why}")));
-    let Some(group) = number_of(root, address) else {
+    let Some(group) = Device::at(address).group(root) else {
         return refused("it has no IOMMU group, so only root can use it: turn the IOMMU on".into());
     };
     if is_without_iommu(root, &group) {
         return refused(format!(
-            "it is bound without an IOMMU; the kernel then wants the capability CAP_SYS_RAWIO from whoever opens it, so it \
+            "it is bound without an IOMMU; only processes with the capability CAP_SYS_RAWIO may then open it, so it \
              cannot be granted to {name}: run the program as root, or turn the IOMMU on and bind it again"
         ));
     }
@@ -193,7 +191,7 @@ fn write(operation: &mut Operation, address: PciAddress, user: &User) -> Result<
     let mut files = device_files(operation.root, address);
     if operation.is_dry() && files.is_empty() {
         // The file appears when the device is bound.
-        files.extend(number_of(operation.root, address).map(|group| group::file(&group)));
+        files.extend(Device::at(address).group(operation.root).map(|group| group::file(&group)));
     }
     if files.is_empty() {
         operation
@@ -288,7 +286,7 @@ fn revoke_one(operation: &mut Operation, address: PciAddress) -> Result<Granted>
             "{address} is not {user}'s any more; a program that has it open keeps it until it ends"
         ),
         None if is_ruled => format!("{address}: what was left of a grant is gone"),
-        None => format!("{address} was granted to nobody, so there is nothing to take back"),
+        None => format!("{address} is not granted, so there is nothing to revoke"),
     })?;
     Ok(Granted { bdf: address.to_string(), user: None })
 }
@@ -305,16 +303,17 @@ fn reload(operation: &mut Operation) -> Result<()> {
 
 /// Returns the existing files through which user space opens the device: its group's, and with iommufd its own.
 fn device_files(root: &Root, address: PciAddress) -> Vec<PathBuf> {
-    let own = root.names(format!("{DEVICES}/{address}/vfio-dev"));
-    let own = own.into_iter().map(|name| format!("/dev/vfio/devices/{name}").into());
-    let files = number_of(root, address).map(|group| group::file(&group)).into_iter().chain(own);
+    let device = Device::at(address);
+    let own =
+        device.vfio_files(root).into_iter().map(|name| format!("/dev/vfio/devices/{name}").into());
+    let files = device.group(root).map(|group| group::file(&group)).into_iter().chain(own);
     files.filter(|file| root.present(file)).collect()
 }
 
 /// Returns the files that become root's again; not the group's while another device of the group is granted.
 fn files_to_return(root: &Root, address: PciAddress) -> Vec<PathBuf> {
     let mut files = device_files(root, address);
-    if let Some(group) = number_of(root, address) {
+    if let Some(group) = Device::at(address).group(root) {
         let others = neighbours(root, address, &group);
         if others.into_iter().any(|other| rule::holder(root, other).is_some()) {
             files.retain(|file| *file != group::file(&group));

@@ -121,7 +121,7 @@ pub(super) fn tell_boot(operation: &mut Operation, pools: &[(Pool, u64)]) -> Res
     let mut all = before.clone();
     all.extend(pools.iter().copied());
     if all == before {
-        return operation.say(format!("{AT_BOOT} says so already"));
+        return operation.say(format!("{AT_BOOT} already sets this"));
     }
     let mut content = "# Written by 'adit setup hugepages --persist'; 'adit setup hugepages --release' removes it.\n"
         .to_owned();

@@ -6,11 +6,9 @@ use adit_driver::bus::pci::{CLASS_NVME, PciAddress, PciFunction};
 
 use super::usage::Usage;
 use super::{Function, Group, Host, Link, Member, Namespace, namespace, verdict};
+use crate::device::DEVICES;
 use crate::record;
 use crate::root::Root;
-
-/// The machine's PCI functions.
-pub(super) const DEVICES: &str = "/sys/bus/pci/devices";
 
 /// Returns all NVMe functions, by address.
 pub(super) fn all(root: &Root, host: &Host, usage: &Usage) -> Vec<Function> {

@@ -3,8 +3,8 @@
 use adit_driver::bus::pci::{PciAddress, PciFunction};
 
 use super::Function;
-use super::function::DEVICES;
 use super::usage::Usage;
+use crate::device::DEVICES;
 use crate::root::Root;
 
 /// The base class of mass storage, and the class of RAID controllers, which Intel's VMD reports.

@@ -80,9 +80,9 @@ fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
         let (kind, remedy) = if why == NO_DEVICE {
             (ObstacleKind::Unseen, format!("'nvme format' gives it another; {FORCE}"))
         } else {
-            (ObstacleKind::Unknown, "it takes root, and wipefs (package util-linux)".to_owned())
+            (ObstacleKind::Unknown, "this needs root and wipefs (package util-linux)".to_owned())
         };
-        let reason = format!("what {} holds cannot be looked at ({why})", namespace.name);
+        let reason = format!("the contents of {} cannot be inspected ({why})", namespace.name);
         Obstacle::new(kind, reason, remedy)
     }));
     obstacles
@@ -105,7 +105,7 @@ pub fn told_once(signatures: &[Signature]) -> Vec<(String, &str)> {
 fn signatures(signatures: &[Signature]) -> Vec<Obstacle> {
     let remedy = |device: &str| {
         format!(
-            "if nothing of it is wanted, add --force-erase-signature, or run 'wipefs --all --backup /dev/{device}'"
+            "if its contents are not needed, add --force-erase-signature, or run 'wipefs --all --backup /dev/{device}'"
         )
     };
     told_once(signatures)
@@ -131,14 +131,14 @@ impl Use {
                 mounted(device, at, fstype, inside.as_ref())
             }
             Use::Swap { device } => {
-                (format!("{device} is swapped to"), format!("swapoff /dev/{device}"))
+                (format!("{device} is used for swap"), format!("swapoff /dev/{device}"))
             }
             Use::Holder { device, holder, what } => {
                 (part_of(device, holder, what), release(holder, what))
             }
             Use::Open { device, process } => open(device, process),
             Use::Exported { device, by, switch } => {
-                (format!("{device} is given to others by {by}"), switch.clone())
+                (format!("{device} is exported by {by}"), switch.clone())
             }
             Use::OtherPath { device, controller } => (
                 format!("{device} has another path, through {controller}"),
@@ -198,14 +198,14 @@ impl Signature {
 }
 
 /// How to take a drive whose contents cannot be inspected.
-const FORCE: &str = "if nothing of it is wanted, add --force-erase-signature";
+const FORCE: &str = "if its contents are not needed, add --force-erase-signature";
 
 /// Returns the obstacle of unknown contents: the kernel's driver does not operate the drive, or shows nothing
 /// of it.
 fn unseen(function: &Function) -> Option<Obstacle> {
     let bdf = &function.bdf;
     let because = |kind, why: &str, remedy: String| {
-        let reason = format!("what it holds cannot be looked at: {why}");
+        let reason = format!("its contents cannot be inspected: {why}");
         Some(Obstacle::new(kind, reason, remedy))
     };
     let (unseen, unknown) = (ObstacleKind::Unseen, ObstacleKind::Unknown);
@@ -222,14 +222,14 @@ fn unseen(function: &Function) -> Option<Obstacle> {
         ),
         (Some("nvme"), None) => because(
             unknown,
-            "the kernel's driver has made no controller of it",
-            "dmesg may tell why".to_owned(),
+            "the kernel's driver created no controller for it",
+            "see dmesg".to_owned(),
         ),
         // A drive whose namespaces the kernel rejects (duplicate identifiers, a failed Identify) is not empty.
         (Some("nvme"), Some("live" | "")) if function.namespaces.is_empty() => because(
             unseen,
             "the kernel's driver shows no namespace of it",
-            format!("dmesg tells if any are refused; {FORCE}"),
+            format!("dmesg shows whether any were refused; {FORCE}"),
         ),
         // Old kernels do not report the state.
         (Some("nvme"), Some("live" | "")) => None,
@@ -259,7 +259,7 @@ fn foreign(function: &Function) -> Option<Obstacle> {
         (_, Some(wanted)) => Some(Obstacle::new(
             ObstacleKind::Foreign,
             format!(
-                "its driver_override says '{wanted}': another tool (driverctl?) has plans for it"
+                "its driver_override says '{wanted}': another tool (driverctl?) has reserved it"
             ),
             format!("clear it there, or: echo > /sys/bus/pci/devices/{bdf}/driver_override"),
         )),
@@ -414,7 +414,7 @@ mod tests {
             reasons,
             [
                 "its controller is open in process 9 (smartd)",
-                "nvme0n1 is swapped to",
+                "nvme0n1 is used for swap",
                 "it shares IOMMU group 7 with 0000:00:02.0 (igb)",
             ]
         );
@@ -429,7 +429,7 @@ mod tests {
         let (reason, _) = only(&function, ObstacleKind::Unknown);
         assert_eq!(
             reason,
-            "what nvme0n1 holds cannot be looked at (nothing by wipefs is recorded)"
+            "the contents of nvme0n1 cannot be inspected (nothing by wipefs is recorded)"
         );
     }
 

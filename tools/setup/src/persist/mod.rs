@@ -82,7 +82,7 @@ fn begin(operation: &mut Operation, devices: Vec<String>, program: &str) -> Resu
         reload(operation)?;
     }
     operation.say(format!(
-        "each boot binds {} after checking it again; 'journalctl -u adit-setup' tells what came of it, and a service that \
+        "each boot binds {} after checking it again; 'journalctl -u adit-setup' shows the result, and a service that \
          uses the drives needs After=adit-setup.service",
         devices.join(", ")
     ))?;
@@ -144,5 +144,5 @@ fn reload(operation: &mut Operation) -> Result<()> {
     if !operation.root.exists(SYSTEMD) {
         return Ok(());
     }
-    operation.prompt("systemctl", &["daemon-reload"], "the next boot sees it all the same")
+    operation.prompt("systemctl", &["daemon-reload"], "the next boot reads it anyway")
 }

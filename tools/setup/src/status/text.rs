@@ -65,7 +65,7 @@ fn iommu(host: &Host) -> String {
         (false, None) => "none".to_owned(),
     };
     if iommu.no_iommu_mode {
-        text.push_str("; VFIO may do without one (enable_unsafe_noiommu_mode)");
+        text.push_str("; VFIO's no-IOMMU mode is on (enable_unsafe_noiommu_mode)");
     }
     text
 }

@@ -166,7 +166,7 @@ const REFUSED: Case = Case {
     steps: &[
         refused(
             "mkswap {k0} >/dev/null; swapon {k0}; adit setup bind 0000:00:18.0; code=$?; swapoff {k0}; exit $code",
-            &["nvme0n1 is swapped to; swapoff /dev/nvme0n1"],
+            &["nvme0n1 is used for swap; swapoff /dev/nvme0n1"],
         ),
         good(
             "swapon {k0}; adit setup status --record /tmp/tree >/tmp/live\n\
@@ -194,7 +194,7 @@ const REFUSED: Case = Case {
         refused(
             "adit setup bind 0000:00:18.0",
             &[
-                "nvme0n1 holds a signature of ext4 (filesystem); if nothing of it is wanted, add --force-erase-signature",
+                "nvme0n1 holds a signature of ext4 (filesystem); if its contents are not needed, add --force-erase-signature",
             ],
         ),
         refused(
@@ -230,10 +230,10 @@ const REFUSED: Case = Case {
         usage("adit setup bind 00:18", &["00:18", "0000:01:00.0"]),
         usage("adit setup bind", &["BDF", "--help"]),
         refused("adit setup unbind 0000:00:18.0", &["has not bound it"]),
-        refused("su user -c 'adit setup bind 0000:00:18.0'", &["this takes root", "--dry-run"]),
+        refused("su user -c 'adit setup bind 0000:00:18.0'", &["this needs root", "--dry-run"]),
         good(
             "su user -c 'adit setup status'",
-            &["kernel0  no", "cannot be looked at", "cannot be seen; run this as root"],
+            &["kernel0  no", "cannot be inspected", "cannot be seen; run this as root"],
         ),
         refused(
             "echo other >/sys/bus/pci/devices/0000:00:18.0/driver_override; adit setup bind 0000:00:18.0; code=$?\n\
@@ -264,7 +264,7 @@ const REFUSED: Case = Case {
                 "adit setup bind 0000:00:18.0",
                 "adit setup restore; adit setup bind 0000:00:18.0 || echo second refused"
             ),
-            &["another 'adit setup' (pid ", "is at work", "second refused", "is bound to vfio-pci"],
+            &["another 'adit setup' (pid ", "is running", "second refused", "is bound to vfio-pci"],
         ),
         good("adit setup unbind --all", &["is back: driver nvme, nvme0n1"]),
         good(

@@ -93,7 +93,7 @@ fn a_drive_that_does_not_show_what_it_holds() {
         let wipefs = world.root.path("/recorded/wipefs/nvme0n1");
         std::fs::remove_file(wipefs).expect("what wipefs would print");
     });
-    assert!(why.contains("nvme0n1 holds cannot be looked at"), "{why}");
+    assert!(why.contains("nvme0n1 cannot be inspected"), "{why}");
 }
 
 #[test]

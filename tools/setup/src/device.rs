@@ -12,17 +12,17 @@ use crate::change::Change;
 use crate::root::Root;
 
 /// The driver that gives user space access to a function.
-pub(super) const VFIO_PCI: &str = "vfio-pci";
+pub(crate) const VFIO_PCI: &str = "vfio-pci";
 
 /// The kernel's NVMe driver.
-pub(super) const NVME: &str = "nvme";
+pub(crate) const NVME: &str = "nvme";
 
 /// The machine's PCI functions.
-const DEVICES: &str = "/sys/bus/pci/devices";
+pub(crate) const DEVICES: &str = "/sys/bus/pci/devices";
 
 /// A PCI function, which may be absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Device(PciAddress);
+pub(crate) struct Device(PciAddress);
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -32,7 +32,7 @@ impl fmt::Display for Device {
 
 impl Device {
     /// Returns the function at `address`.
-    pub(super) fn at(address: PciAddress) -> Device {
+    pub(crate) fn at(address: PciAddress) -> Device {
         Device(address)
     }
 
@@ -42,45 +42,50 @@ impl Device {
 
     /// Returns whether any PCI function is visible. Some containers show none, so a missing device may still
     /// exist.
-    pub(super) fn any(root: &Root) -> bool {
+    pub(crate) fn any(root: &Root) -> bool {
         !root.names(DEVICES).is_empty()
     }
 
     /// Returns whether it exists.
-    pub(super) fn is_there(self, root: &Root) -> bool {
+    pub(crate) fn is_there(self, root: &Root) -> bool {
         root.exists(self.attribute(""))
     }
 
     /// Returns its class, such as `0x010802`.
-    pub(super) fn class(self, root: &Root) -> Option<String> {
+    pub(crate) fn class(self, root: &Root) -> Option<String> {
         root.text(self.attribute("class"))
     }
 
     /// Returns vendor and device ids, such as `8086:0a54`.
-    pub(super) fn ids(self, root: &Root) -> Option<String> {
+    pub(crate) fn ids(self, root: &Root) -> Option<String> {
         let id = |name| Some(root.text(self.attribute(name))?.trim_start_matches("0x").to_owned());
         Some(format!("{}:{}", id("vendor")?, id("device")?))
     }
 
-    pub(super) fn driver(self, root: &Root) -> Option<String> {
+    pub(crate) fn driver(self, root: &Root) -> Option<String> {
         root.link_name(self.attribute("driver"))
     }
 
     /// Returns its driver override, if set; the kernel prints `(null)` if not.
-    pub(super) fn driver_override(self, root: &Root) -> Option<String> {
+    pub(crate) fn driver_override(self, root: &Root) -> Option<String> {
         let text = root.text(self.attribute("driver_override"))?;
         Some(text).filter(|name| !name.is_empty() && name != "(null)")
     }
 
+    /// Returns the number of its IOMMU group.
+    pub(crate) fn group(self, root: &Root) -> Option<String> {
+        root.link_name(self.attribute("iommu_group"))
+    }
+
     /// Returns whether its IOMMU group's file, such as `/dev/vfio/12`, exists; user space opens the device
     /// through it.
-    pub(super) fn has_group_file(self, root: &Root) -> bool {
-        let Some(group) = root.link_name(self.attribute("iommu_group")) else { return false };
+    pub(crate) fn has_group_file(self, root: &Root) -> bool {
+        let Some(group) = self.group(root) else { return false };
         ["", "noiommu-"].iter().any(|kind| root.present(format!("/dev/vfio/{kind}{group}")))
     }
 
     /// Returns its serial number as read by the kernel's NVMe driver.
-    pub(super) fn serial(self, root: &Root) -> Option<String> {
+    pub(crate) fn serial(self, root: &Root) -> Option<String> {
         let controllers = self.attribute("nvme");
         let controller = root.names(&controllers).into_iter().next()?;
         let serial = root.text(controllers.join(controller).join("serial"))?;
@@ -89,7 +94,7 @@ impl Device {
 
     /// Returns the names of its namespaces that are available as block devices. With native multipathing these
     /// are the paths (`nvme0c0n1`), one per namespace.
-    pub(super) fn block_devices(self, root: &Root) -> Vec<String> {
+    pub(crate) fn block_devices(self, root: &Root) -> Vec<String> {
         let controllers = self.attribute("nvme");
         let mut found = Vec::new();
         for controller in root.names(&controllers) {
@@ -99,36 +104,41 @@ impl Device {
         found
     }
 
+    /// Returns the names of its own files below `/dev/vfio/devices`, in kernels with iommufd.
+    pub(crate) fn vfio_files(self, root: &Root) -> Vec<String> {
+        root.names(self.attribute("vfio-dev"))
+    }
+
     /// Sets or clears its driver override.
-    pub(super) fn set_override(self, driver: Option<&str>) -> Change {
+    pub(crate) fn set_override(self, driver: Option<&str>) -> Change {
         let value = driver.unwrap_or_default().to_owned();
         Change::Write { path: self.attribute("driver_override"), value }
     }
 
     /// Unbinds it from its driver.
-    pub(super) fn unbind(self) -> Change {
+    pub(crate) fn unbind(self) -> Change {
         Change::Write { path: self.attribute("driver/unbind"), value: self.0.to_string() }
     }
 
     /// Makes the kernel look for its driver, as after a hotplug.
-    pub(super) fn probe(self) -> Change {
+    pub(crate) fn probe(self) -> Change {
         Change::Write { path: "/sys/bus/pci/drivers_probe".into(), value: self.0.to_string() }
     }
 
     /// Binds it to `driver`.
-    pub(super) fn bind_to(self, driver: &str) -> Change {
+    pub(crate) fn bind_to(self, driver: &str) -> Change {
         Change::Write { path: driver_directory(driver).join("bind"), value: self.0.to_string() }
     }
 }
 
 /// Returns the directory of a loaded driver.
-pub(super) fn driver_directory(driver: &str) -> PathBuf {
+pub(crate) fn driver_directory(driver: &str) -> PathBuf {
     Path::new("/sys/bus/pci/drivers").join(driver)
 }
 
 /// Returns whether a namespace has a node in `/dev`. Namespaces in a format the kernel does not support have
 /// none and are unusable.
-pub(super) fn has_file(root: &Root, name: &str) -> bool {
+pub(crate) fn has_file(root: &Root, name: &str) -> bool {
     root.exists(Path::new("/sys/class/block").join(name).join("dev"))
 }
 

@@ -29,7 +29,7 @@ impl Workload {
 }
 
 /// `rw_sequencer`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sequencer {
     /// I/Os between two random places continue sequentially.
     #[default]
@@ -126,9 +126,10 @@ pub(crate) struct FileService {
 }
 
 /// The order in which files are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FileOrder {
     /// In turn, repeatedly.
+    #[value(name = "roundrobin")]
     RoundRobin,
     /// The next file once the pass over the current one ends.
     Sequential,
@@ -152,7 +153,7 @@ pub(crate) struct ThinkTime {
 }
 
 /// `rate_process`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RateProcess {
     /// At even intervals.
     #[default]
@@ -273,7 +274,7 @@ pub(crate) enum VerifyKind {
 }
 
 /// `cpus_allowed_policy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CpusPolicy {
     /// All jobs share the CPUs.
     #[default]
@@ -296,7 +297,7 @@ pub(crate) struct Disabled {
 }
 
 /// `exit_what`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExitWhat {
     /// The jobs of its group.
     #[default]
@@ -308,12 +309,14 @@ pub(crate) enum ExitWhat {
 }
 
 /// `log_window_value`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WindowValue {
     /// The average.
     #[default]
+    #[value(name = "avg", alias = "0")]
     Average,
     /// The maximum.
+    #[value(name = "max", alias = "1")]
     Maximum,
     /// Both, one after the other.
     Both,

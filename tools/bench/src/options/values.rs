@@ -50,20 +50,23 @@ pub(crate) enum BlockSizes {
 }
 
 impl BlockSizes {
+    /// Returns the sizes as given, in bytes.
+    pub(crate) fn listed(&self) -> Vec<u64> {
+        match self {
+            BlockSizes::Fixed(bytes) => vec![*bytes],
+            BlockSizes::Range(from, to) => vec![*from, *to],
+            BlockSizes::Split(sizes) => sizes.iter().map(|(bytes, _)| *bytes).collect(),
+        }
+    }
+
     /// Returns the smallest size in bytes.
     pub(crate) fn min(&self) -> u64 {
-        match self {
-            BlockSizes::Fixed(bytes) | BlockSizes::Range(bytes, _) => *bytes,
-            BlockSizes::Split(sizes) => sizes.iter().map(|(bytes, _)| *bytes).min().unwrap_or(0),
-        }
+        self.listed().into_iter().min().unwrap_or(0)
     }
 
     /// Returns the largest size in bytes.
     pub(crate) fn max(&self) -> u64 {
-        match self {
-            BlockSizes::Fixed(bytes) | BlockSizes::Range(_, bytes) => *bytes,
-            BlockSizes::Split(sizes) => sizes.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0),
-        }
+        self.listed().into_iter().max().unwrap_or(0)
     }
 }
 

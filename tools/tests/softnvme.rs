@@ -165,7 +165,10 @@ fn nonsense_at_the_socket_is_logged_and_survived() {
     let (code, _, complaints) = server.end("TERM");
     assert_eq!(code, Some(0));
     assert!(complaints.contains("rejected a client: its message has"), "{complaints}");
-    assert!(complaints.contains("refused DeviceGetInfo: the first request must be the version"), "{complaints}");
+    assert!(
+        complaints.contains("refused DeviceGetInfo: the first request must be the version"),
+        "{complaints}"
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ use adit_kvstore::store::ObjectInfo;
 use adit_kvstore::{Key, piece_bytes};
 use clap::Args;
 
-use super::key::{KeyArg, hex};
+use super::key::{self, hex};
 use super::session::{Session, one};
 use super::store::{self, StoreArg};
 use crate::failure::{Failure, Result};
@@ -38,7 +38,8 @@ pub(crate) struct GetArgs {
     store: StoreArg,
 
     /// The object's key: text, or 0x0123abcd for bytes
-    key: KeyArg,
+    #[arg(value_parser = key::key)]
+    key: Key,
 
     /// Writes to FILE, which appears once it is complete
     #[arg(short, long, value_name = "FILE")]
@@ -90,8 +91,8 @@ impl Bytes {
 /// When the object does not exist, or it cannot be read or written.
 pub(crate) fn run(args: &GetArgs) -> Result<()> {
     let mut session = Session::open(args.store.targets())?;
-    let found = session.info(&args.key.0);
-    let info = found.ok_or_else(|| missing(&args.store.targets(), &args.key.0))?;
+    let found = session.info(&args.key);
+    let info = found.ok_or_else(|| missing(&args.store.targets(), &args.key))?;
     let range = match args.range {
         None => 0..info.bytes,
         Some(range) => range.of(info.bytes).ok_or_else(|| {
@@ -111,7 +112,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
     }
     let report = serde_json::json!({
         "key": args.key.to_string(),
-        "key_hex": hex(&args.key.0),
+        "key_hex": hex(&args.key),
         "object_bytes": info.bytes,
         "bytes": range.end - range.start,
     });

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::get::missing;
-use super::key::{KeyArg, hex};
+use super::key::{self, hex};
 use super::ls::block_json;
 use super::store::{StoreArg, name};
 use super::survey::{IN_USE, Reader};
@@ -31,7 +31,8 @@ pub(crate) struct InfoArgs {
     store: StoreArg,
 
     /// An object: text, or 0x0123abcd for bytes
-    key: Option<KeyArg>,
+    #[arg(value_parser = key::key)]
+    key: Option<Key>,
 
     /// Prints JSON
     #[arg(long)]
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
     let mut reader = Reader::open(&targets, false)?;
     let mut report = match &args.key {
         None => store_json(&reader.heads()?.0, &reader.facts()),
-        Some(key) => find(&mut reader, &key.0)?.ok_or_else(|| missing(&targets, &key.0))?,
+        Some(key) => find(&mut reader, key)?.ok_or_else(|| missing(&targets, key))?,
     };
     report["in_use"] = reader.is_in_use.into();
     let text = match args.json {

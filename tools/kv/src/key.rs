@@ -3,61 +3,30 @@
 //! Text stands for itself; `0x0123ab` and `hex:0123ab` are bytes. The prefix `text:` makes the rest text in any
 //! case.
 
-use std::fmt;
-use std::str::FromStr;
-
 use adit_kvstore::Key;
 
-/// A key from the command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyArg(pub(crate) Key);
-
-/// An invalid key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct KeyError(String);
-
-impl FromStr for KeyArg {
-    type Err = KeyError;
-
-    fn from_str(text: &str) -> Result<KeyArg, KeyError> {
-        key(&bytes(text)?).map(KeyArg)
-    }
+/// Parses a key.
+///
+/// # Errors
+/// A sentence, if it is not a key.
+pub(crate) fn key(text: &str) -> Result<Key, String> {
+    Key::new(&bytes(text)?).map_err(|why| why.to_string())
 }
 
-impl fmt::Display for KeyArg {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// A prefix of keys, which may be empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PrefixArg(pub(crate) Vec<u8>);
-
-impl FromStr for PrefixArg {
-    type Err = KeyError;
-
-    fn from_str(text: &str) -> Result<PrefixArg, KeyError> {
-        bytes(text).map(PrefixArg)
-    }
-}
-
-fn key(bytes: &[u8]) -> Result<Key, KeyError> {
-    Key::new(bytes).map_err(|why| KeyError(why.to_string()))
-}
-
-/// Parses `text` as bytes.
-fn bytes(text: &str) -> Result<Vec<u8>, KeyError> {
+/// Parses the bytes of a key or of a prefix of keys.
+///
+/// # Errors
+/// A sentence, if hexadecimal digits are malformed.
+pub(crate) fn bytes(text: &str) -> Result<Vec<u8>, String> {
     if let Some(text) = text.strip_prefix("text:") {
         return Ok(text.as_bytes().to_vec());
     }
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("hex:")) {
         Some(digits) => hexadecimal(digits).ok_or_else(|| {
-            KeyError(format!(
+            format!(
                 "'{text}' is not a key in hexadecimal: give two digits for each byte, or write \
                  'text:{text}' if it is text"
-            ))
+            )
         }),
         None => Ok(text.as_bytes().to_vec()),
     }
@@ -84,7 +53,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Vec<u8> {
-        text.parse::<KeyArg>().expect(text).0.as_bytes().to_vec()
+        key(text).expect(text).as_bytes().to_vec()
     }
 
     #[test]
@@ -100,7 +69,7 @@ mod tests {
     fn what_prints_in_hexadecimal_parses_to_the_same() {
         let key = Key::new(&[0, 1, 0xfe]).expect("a key");
         assert_eq!(hex(&key), "0001fe");
-        assert_eq!(format!("0x{}", hex(&key)).parse(), Ok(KeyArg(key)));
+        assert_eq!(super::key(&format!("0x{}", hex(&key))), Ok(key));
     }
 
     #[test]
@@ -112,10 +81,10 @@ mod tests {
             ("0xgg", "text:0xgg"),
             ("hex:é", "two digits"),
         ] {
-            let why = text.parse::<KeyArg>().expect_err(text).to_string();
+            let why = key(text).expect_err(text);
             assert!(why.contains(part), "{text}: {why}");
         }
-        assert!("k".repeat(513).parse::<KeyArg>().is_err());
-        assert_eq!("".parse(), Ok(PrefixArg(Vec::new())));
+        assert!(key(&"k".repeat(513)).is_err());
+        assert_eq!(bytes(""), Ok(Vec::new()));
     }
 }

@@ -8,7 +8,7 @@ use adit_kvstore::survey::ShardSurvey;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::key::{PrefixArg, hex};
+use super::key::{self, hex};
 use super::session::Session;
 use super::store::StoreArgs;
 use super::survey::{IN_USE, Reader, naming_read_only};
@@ -38,8 +38,9 @@ pub(crate) struct LsArgs {
     store: StoreArgs,
 
     /// Only keys with this prefix: text, or 0x0123 for bytes
-    #[arg(long, value_name = "KEY", default_value = "")]
-    prefix: PrefixArg,
+    // The full path makes clap take the bytes as one value.
+    #[arg(long, value_name = "KEY", default_value = "", value_parser = key::bytes)]
+    prefix: std::vec::Vec<u8>,
 
     /// Reads a store that another process may have open, as it is at one moment
     #[arg(long)]
@@ -115,7 +116,7 @@ impl List<'_> {
     }
 
     fn add(&mut self, info: &ObjectInfo) -> Result<()> {
-        if !info.key.as_bytes().starts_with(&self.args.prefix.0) {
+        if !info.key.as_bytes().starts_with(&self.args.prefix) {
             return Ok(());
         }
         match self.args.json {

@@ -8,14 +8,14 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use adit_driver::memory::AnyBuffer;
-use adit_kvstore::piece_bytes;
 use adit_kvstore::shard::{
     Action, FillItem, Outcome, Part, PutItem, PutOptions, ReserveItem, WriterId,
 };
+use adit_kvstore::{Key, piece_bytes};
 use clap::Args;
 use serde_json::json;
 
-use super::key::{KeyArg, hex};
+use super::key::{self, hex};
 use super::session::Session;
 use super::store::StoreArg;
 use crate::failure::{Failure, Result};
@@ -40,7 +40,8 @@ pub(crate) struct PutArgs {
     store: StoreArg,
 
     /// The object's key: text, or 0x0123abcd for bytes; up to 512 bytes
-    key: KeyArg,
+    #[arg(value_parser = key::key)]
+    key: Key,
 
     /// Its content; standard input by default and for '-'
     file: Option<PathBuf>,
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &PutArgs) -> Result<()> {
     }
     let report = json!({
         "key": args.key.to_string(),
-        "key_hex": hex(&args.key.0),
+        "key_hex": hex(&args.key),
         "bytes": source.bytes,
     });
     Output::Standard.write(&format!("{report:#}\n"))
@@ -137,7 +138,7 @@ impl Source {
 fn put(session: &mut Session, args: &PutArgs, source: &mut Source) -> Result<Outcome> {
     let options = PutOptions { ttl_s: args.ttl, ..PutOptions::default() };
     let bytes = source.bytes;
-    let key = args.key.0.clone();
+    let key = args.key.clone();
     if bytes > PART_BYTES {
         let item = ReserveItem { key, bytes, options };
         return in_parts(session, item, source);

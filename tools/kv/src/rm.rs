@@ -1,10 +1,11 @@
 //! `adit kv rm`: removes objects.
 
+use adit_kvstore::Key;
 use adit_kvstore::shard::{Action, Outcome};
 use clap::Args;
 use serde_json::json;
 
-use super::key::KeyArg;
+use super::key;
 use super::session::Session;
 use super::store::{self, StoreArg};
 use crate::failure::{Failure, Result};
@@ -24,8 +25,8 @@ pub(crate) struct RmArgs {
     store: StoreArg,
 
     /// The objects' keys: text, or 0x0123abcd for bytes
-    #[arg(value_name = "KEY", required = true)]
-    keys: Vec<KeyArg>,
+    #[arg(value_name = "KEY", required = true, value_parser = key::key)]
+    keys: Vec<Key>,
 
     /// Prints JSON
     #[arg(long)]
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &RmArgs) -> Result<()> {
     let mut session = Session::open(targets.clone())?;
     let (mut removed, mut missing) = (Vec::new(), Vec::new());
     for key in &args.keys {
-        match session.call(Action::Delete(key.0.clone()))?.0 {
+        match session.call(Action::Delete(key.clone()))?.0 {
             Outcome::Deleted => removed.push(key.to_string()),
             _ => missing.push(key.to_string()),
         }

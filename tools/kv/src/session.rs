@@ -1,7 +1,6 @@
 //! A store on this thread with blocking calls, for one-shot commands.
 
 use std::thread;
-use std::time::Duration;
 
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Target, Time};
@@ -14,8 +13,6 @@ use crate::failure::{Failure, Result};
 
 /// Objects listed at once.
 const PAGE: usize = 1024;
-/// Polling interval for answers.
-const LOOK: Duration = Duration::from_micros(20);
 
 /// An open store.
 pub struct Session {
@@ -52,18 +49,7 @@ impl Session {
     /// # Errors
     /// Why the store failed.
     pub(crate) fn call(&mut self, action: Action) -> Result<(Outcome, AnyBuffer)> {
-        let request = Request { reply: 0, deadline: Time::NEVER, action };
-        self.local.submit(self.local.now(), request);
-        let mut answer: Option<Done> = None;
-        loop {
-            let turn = self.local.poll(self.local.now(), &mut |done| answer = Some(done));
-            if let Some(done) = answer.take() {
-                return Ok((done.result.map_err(Failure::failed)?, done.memory));
-            }
-            if turn.moved == 0 {
-                thread::sleep(LOOK);
-            }
-        }
+        Ok(self.batch(vec![action])?.pop().expect("one answer for one action"))
     }
 
     /// Executes actions together; returns each one's outcome and memory, in order.

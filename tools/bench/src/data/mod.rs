@@ -181,11 +181,7 @@ fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Contents>)>, Str
 /// Returns the bytes per header for a requested interval: as in fio, the greatest common divisor of all blocks
 /// if it does not divide them.
 fn interval(bytes: u64, sizes: &BlockSizes) -> u64 {
-    let all = match sizes {
-        BlockSizes::Fixed(size) => vec![*size],
-        BlockSizes::Range(from, to) => vec![*from, *to],
-        BlockSizes::Split(sizes) => sizes.iter().map(|(size, _)| *size).collect(),
-    };
+    let all = sizes.listed();
     match all.iter().all(|size| size.is_multiple_of(bytes)) {
         true => bytes,
         false => all.into_iter().fold(0, gcd),

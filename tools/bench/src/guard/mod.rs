@@ -17,7 +17,6 @@ use adit_driver::soft::{self, Storage};
 use adit_driver::target::KernelPath;
 use adit_driver::{Device, Target};
 
-use super::options::Request;
 use super::outcome::Warning;
 use crate::failure::{Failure, Result};
 use crate::human::printable;
@@ -30,21 +29,6 @@ pub struct Written<'a> {
     pub target: &'a Target,
     /// The open device; it must be able to provide a queue for a moment.
     pub device: &'a Device,
-}
-
-/// With `--readonly`, refuses jobs that write or trim.
-///
-/// # Errors
-/// A usage failure that names the first such job.
-pub(crate) fn refuse_writes(request: &Request) -> Result<()> {
-    let mut jobs = request.sections.iter().map(|section| &section.job);
-    match jobs.find(|job| job.rw.writes || job.rw.trims) {
-        Some(job) if request.run.readonly => Err(Failure::usage(format!(
-            "job '{}' writes or trims, which --readonly forbids; omit one of them",
-            printable(&job.name)
-        ))),
-        _ => Ok(()),
-    }
 }
 
 /// The option of `adit bench` that allows overwriting.

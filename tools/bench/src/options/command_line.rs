@@ -13,7 +13,7 @@ use super::jobfile::{self, Surroundings, keywords};
 use super::others::{self, Other};
 use super::table::{self, Kind};
 use super::written::{self, Place, Written, WrittenSection, quoted};
-use super::{Request, RunOptions, Section, check};
+use super::{Request, RunOptions, Section};
 use crate::failure::{Failure, Result};
 
 const EXAMPLES: &str = "\
@@ -59,8 +59,6 @@ struct Said {
     defaults: Vec<Written>,
     /// The jobs of the command line, then those of each file.
     parts: Vec<Vec<WrittenSection>>,
-    /// How many leading parts come from the command line.
-    lines: usize,
 }
 
 impl BenchArgs {
@@ -71,20 +69,14 @@ impl BenchArgs {
     pub fn request(&self) -> Result<Request> {
         let said = self.said()?;
         let mut sections = Vec::new();
-        for (at, part) in said.parts.iter().enumerate() {
-            let mut jobs = written::sections(&said.defaults, part)?;
-            // As in fio, the jobs of a file start after those of the previous file.
-            let starts_file = at > said.lines;
-            if let Some(first) = jobs.first_mut().filter(|_| starts_file) {
-                first.job.order.stonewall = true;
-            }
-            sections.extend(jobs);
+        for part in &said.parts {
+            sections.extend(written::sections(&said.defaults, part)?);
         }
-        self.permit(&sections)?;
         awaited_before(&sections)?;
         let all: Vec<WrittenSection> = said.parts.concat();
         let global = written::global(&said.defaults, &all);
         let request = Request { run: self.run.clone(), global, sections };
+        request.refuse_writes()?;
         self.check_limits(&request)?;
         Ok(request)
     }
@@ -112,15 +104,7 @@ impl BenchArgs {
 
     fn job_words(&self) -> Result<Vec<Vec<String>>> {
         let said = self.said()?;
-        let mut jobs = Vec::new();
-        for (at, part) in said.parts.iter().enumerate() {
-            let mut words = written::words(&said.defaults, part);
-            if let Some(first) = words.first_mut().filter(|_| at > said.lines) {
-                first.push("--stonewall=1".to_owned());
-            }
-            jobs.extend(words);
-        }
-        Ok(jobs)
+        Ok(said.parts.iter().flat_map(|part| written::words(&said.defaults, part)).collect())
     }
 
     fn said(&self) -> Result<&Said> {
@@ -160,7 +144,14 @@ impl BenchArgs {
             };
             parts.iter_mut().for_each(|part| part.retain(is_wanted));
         }
-        Ok(Said { defaults, parts, lines })
+        // As in fio, the jobs of a file start after those of the previous file.
+        for part in parts.iter_mut().skip(lines + 1) {
+            if let Some(first) = part.iter_mut().find(|section| section.name.is_some()) {
+                let (name, value) = ("stonewall".to_owned(), Some("1".to_owned()));
+                first.options.push(Written { name, value, place: first.place.clone() });
+            }
+        }
+        Ok(Said { defaults, parts })
     }
 
     /// Returns the defaults and the jobs of the command line itself.
@@ -191,18 +182,6 @@ impl BenchArgs {
         (defaults, jobs)
     }
 
-    /// Refuses jobs that the run's options forbid.
-    fn permit(&self, sections: &[Section]) -> Result<()> {
-        let writing = sections.iter().find(|section| check::writes(&section.job));
-        match writing.filter(|_| self.run.readonly) {
-            Some(section) => Err(Failure::usage(format!(
-                "job '{}' writes or trims, which --readonly forbids; use rw=read or rw=randread, or \
-                 omit --readonly",
-                section.job.name
-            ))),
-            None => Ok(()),
-        }
-    }
     /// Refuses too many threads, and warnings if they are fatal.
     fn check_limits(&self, request: &Request) -> Result<()> {
         let threads: u64 =

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+
 use super::expression::{evaluate, is_expression};
 use crate::units::{self, KbBase, Size};
 use crate::way::{PerWay, Way};
@@ -108,11 +111,24 @@ pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Parsed<T> {
     let found = words.iter().find(|(name, _)| *name == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
-        match nearest(text, names.iter().copied()) {
-            Some(meant) => format!("there is no '{text}'; did you mean '{meant}'?"),
-            None => format!("there is no '{text}'; it is one of {}", names.join(", ")),
-        }
+        no_such(text, &names)
     })
+}
+
+/// Parses a variant of an enum by its name.
+pub(crate) fn choice<T: ValueEnum>(text: &str) -> Parsed<T> {
+    T::from_str(text, false).map_err(|_| {
+        let values: Vec<_> = T::value_variants().iter().filter_map(T::to_possible_value).collect();
+        no_such(text, &values.iter().map(PossibleValue::get_name).collect::<Vec<_>>())
+    })
+}
+
+/// Returns the message for a word that is not one of `names`.
+pub(crate) fn no_such(text: &str, names: &[&str]) -> String {
+    match nearest(text, names.iter().copied()) {
+        Some(meant) => format!("there is no '{text}'; did you mean '{meant}'?"),
+        None => format!("there is no '{text}'; it is one of {}", names.join(", ")),
+    }
 }
 
 /// Returns the name closest to a misspelt `text`.

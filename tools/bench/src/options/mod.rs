@@ -39,6 +39,8 @@ pub(crate) use values::*;
 
 use super::errors::Tolerance;
 use super::way::PerWay;
+use crate::failure::Failure;
+use crate::human::printable;
 use crate::units::Size;
 
 /// A section of a job file, or the job of a command line.
@@ -70,6 +72,22 @@ impl Request {
     pub(crate) fn unheeded(&self) -> BTreeMap<&'static str, &'static str> {
         let of_jobs = self.sections.iter().flat_map(|section| &section.job.unheeded);
         of_jobs.copied().chain(self.run.unheeded()).collect()
+    }
+
+    /// With `--readonly`, refuses jobs that write or trim.
+    ///
+    /// # Errors
+    /// A usage failure that names the job.
+    pub(crate) fn refuse_writes(&self) -> Result<(), Failure> {
+        let writing = self.sections.iter().find(|section| check::writes(&section.job));
+        match writing.filter(|_| self.run.readonly) {
+            Some(section) => Err(Failure::usage(format!(
+                "job '{}' writes or trims, which --readonly forbids; use rw=read or rw=randread, or \
+                 omit --readonly",
+                printable(&section.job.name)
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Returns the request with `fresh` as the `randseed` of jobs that have none and set `randrepeat=0`.

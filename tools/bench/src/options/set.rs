@@ -5,14 +5,10 @@ use nix::errno::Errno;
 
 use super::draft::Draft;
 use super::grammar::{
-    MS, Parsed, SECOND, US, count, fraction, numbers, per_way, percent, size, switch, time, times,
-    whole, within, within_u32, word,
+    MS, Parsed, SECOND, US, choice, count, fraction, numbers, per_way, percent, size, switch, time,
+    times, whole, within, within_u32, word,
 };
-use super::{
-    CpusPolicy, Disabled, ExitWhat, FileOrder, FileService, Pattern, RateProcess, Sequencer,
-    VerifyKind, WindowValue, pattern, targets, workload,
-};
-use crate::errors::Tolerance;
+use super::{Disabled, FileService, Pattern, VerifyKind, pattern, targets, workload};
 use crate::units::KbBase;
 
 /// The longest queue NVMe allows, in entries.
@@ -61,8 +57,7 @@ fn place(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         }
         "cpus_allowed" => job.cpus.cpus_allowed = Some(numbers(text, "cores")?),
         "cpus_allowed_policy" => {
-            let words = [("shared", CpusPolicy::Shared), ("split", CpusPolicy::Split)];
-            job.cpus.cpus_allowed_policy = word(text, &words)?;
+            job.cpus.cpus_allowed_policy = choice(text)?;
         }
         "numa_cpu_nodes" if text == "all" => job.cpus.numa_cpu_nodes = None,
         "numa_cpu_nodes" => job.cpus.numa_cpu_nodes = Some(numbers(text, "nodes")?),
@@ -75,11 +70,7 @@ fn work(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
     let (job, base) = (&mut draft.job, draft.kb_base);
     match name {
         "rw" => job.rw = workload::rw(text, base)?,
-        "rw_sequencer" => {
-            let words =
-                [("sequential", Sequencer::Sequential), ("identical", Sequencer::Identical)];
-            job.rw_sequencer = word(text, &words)?;
-        }
+        "rw_sequencer" => job.rw_sequencer = choice(text)?,
         "rwmixread" => draft.mix_read = Some(percent(text)?),
         "rwmixwrite" => draft.mix_write = Some(percent(text)?),
         "bs" => per_way(text, &mut job.bs, |part| workload::block(part, base))?,
@@ -145,14 +136,7 @@ fn depth(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         "stonewall" => job.order.stonewall = switch(text)?,
         "exitall" => job.order.exitall = switch(text)?,
         "exitall_on_error" => job.order.exitall_on_error = switch(text)?,
-        "exit_what" => {
-            let words = [
-                ("group", ExitWhat::Group),
-                ("stonewall", ExitWhat::Stonewall),
-                ("all", ExitWhat::All),
-            ];
-            job.order.exit_what = word(text, &words)?;
-        }
+        "exit_what" => job.order.exit_what = choice(text)?,
         "wait_for" => job.order.wait_for = Some(text.to_owned()),
         _ => return Ok(false),
     }
@@ -180,10 +164,7 @@ fn timing(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         "rate_min" => per_way(text, &mut job.rates.rate_min, |part| count(part, base))?,
         "rate_iops" => per_way(text, &mut job.rates.rate_iops, |part| count(part, base))?,
         "rate_iops_min" => per_way(text, &mut job.rates.rate_iops_min, |part| count(part, base))?,
-        "rate_process" => {
-            let words = [("linear", RateProcess::Linear), ("poisson", RateProcess::Poisson)];
-            job.rates.rate_process = word(text, &words)?;
-        }
+        "rate_process" => job.rates.rate_process = choice(text)?,
         "rate_cycle" => job.rates.rate_cycle = time(text, MS)?,
         "max_latency" => job.max_latency = max_latency(text)?,
         "latency_target" => latency.target = time(text, US)?,
@@ -272,19 +253,7 @@ fn verification(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
 fn failures(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
     let (job, base) = (&mut draft.job, draft.kb_base);
     match name {
-        "continue_on_error" => {
-            let words = [
-                ("none", Tolerance::None),
-                ("read", Tolerance::Read),
-                ("write", Tolerance::Write),
-                ("io", Tolerance::Io),
-                ("verify", Tolerance::Verify),
-                ("all", Tolerance::All),
-                ("0", Tolerance::None),
-                ("1", Tolerance::All),
-            ];
-            job.failures.continue_on_error = word(text, &words)?;
-        }
+        "continue_on_error" => job.failures.continue_on_error = choice(text)?,
         "ignore_error" => job.failures.ignore_error = ignore_error(text)?,
         "retries" => job.failures.retries = Some(within(text, base, 0, 255)? as u8),
         "io_timeout" => match time(text, SECOND)? {
@@ -322,16 +291,7 @@ fn reports(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         "log_avg_msec" => logs.avg = time(text, MS)?,
         "log_hist_msec" => logs.hist_every = time(text, MS)?,
         "log_hist_coarseness" => logs.hist_coarseness = within(text, base, 0, 6)? as u8,
-        "log_window_value" => {
-            let words = [
-                ("avg", WindowValue::Average),
-                ("max", WindowValue::Maximum),
-                ("both", WindowValue::Both),
-                ("0", WindowValue::Average),
-                ("1", WindowValue::Maximum),
-            ];
-            logs.window = word(text, &words)?;
-        }
+        "log_window_value" => logs.window = choice(text)?,
         "log_offset" => logs.offset = switch(text)?,
         "log_prio" => logs.prio = switch(text)?,
         "log_issue_time" => logs.issue_time = switch(text)?,
@@ -365,12 +325,7 @@ fn file_service_type(text: &str, base: KbBase) -> Parsed<FileService> {
             "'{name}' is not supported for files; use random, or jobs with shares"
         ));
     }
-    let words = [
-        ("roundrobin", FileOrder::RoundRobin),
-        ("sequential", FileOrder::Sequential),
-        ("random", FileOrder::Random),
-    ];
-    Ok(FileService { order: word(name, &words)?, ios: within_u32(ios, base, 1, u32::MAX)? })
+    Ok(FileService { order: choice(name)?, ios: within_u32(ios, base, 1, u32::MAX)? })
 }
 
 fn filesize(text: &str, base: KbBase) -> Parsed<u64> {
@@ -420,16 +375,7 @@ fn verify_kind(text: &str) -> Parsed<Option<VerifyKind>> {
             "'{text}' is not supported, as it finds no more; use crc32c, which is fastest, or xxhash or md5"
         ));
     }
-    let kinds = [
-        ("0", None),
-        ("crc32c", Some(VerifyKind::Crc32c)),
-        ("crc32c-intel", Some(VerifyKind::Crc32c)),
-        ("xxhash", Some(VerifyKind::Xxhash)),
-        ("md5", Some(VerifyKind::Md5)),
-        ("meta", Some(VerifyKind::Meta)),
-        ("pattern", Some(VerifyKind::Pattern)),
-    ];
-    word(text, &kinds)
+    if text == "0" { Ok(None) } else { choice(text).map(Some) }
 }
 
 /// Parses names of checks separated by commas, in any case.

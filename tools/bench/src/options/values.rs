@@ -29,7 +29,7 @@ impl Workload {
 }
 
 /// `rw_sequencer`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sequencer {
     /// I/Os between two random places continue sequentially.
     #[default]
@@ -50,20 +50,23 @@ pub(crate) enum BlockSizes {
 }
 
 impl BlockSizes {
+    /// Returns the sizes as given, in bytes.
+    pub(crate) fn listed(&self) -> Vec<u64> {
+        match self {
+            BlockSizes::Fixed(bytes) => vec![*bytes],
+            BlockSizes::Range(from, to) => vec![*from, *to],
+            BlockSizes::Split(sizes) => sizes.iter().map(|(bytes, _)| *bytes).collect(),
+        }
+    }
+
     /// Returns the smallest size in bytes.
     pub(crate) fn min(&self) -> u64 {
-        match self {
-            BlockSizes::Fixed(bytes) | BlockSizes::Range(bytes, _) => *bytes,
-            BlockSizes::Split(sizes) => sizes.iter().map(|(bytes, _)| *bytes).min().unwrap_or(0),
-        }
+        self.listed().into_iter().min().unwrap_or(0)
     }
 
     /// Returns the largest size in bytes.
     pub(crate) fn max(&self) -> u64 {
-        match self {
-            BlockSizes::Fixed(bytes) | BlockSizes::Range(_, bytes) => *bytes,
-            BlockSizes::Split(sizes) => sizes.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0),
-        }
+        self.listed().into_iter().max().unwrap_or(0)
     }
 }
 
@@ -126,9 +129,10 @@ pub(crate) struct FileService {
 }
 
 /// The order in which files are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FileOrder {
     /// In turn, repeatedly.
+    #[value(name = "roundrobin")]
     RoundRobin,
     /// The next file once the pass over the current one ends.
     Sequential,
@@ -152,7 +156,7 @@ pub(crate) struct ThinkTime {
 }
 
 /// `rate_process`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RateProcess {
     /// At even intervals.
     #[default]
@@ -273,7 +277,7 @@ pub(crate) enum VerifyKind {
 }
 
 /// `cpus_allowed_policy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CpusPolicy {
     /// All jobs share the CPUs.
     #[default]
@@ -296,7 +300,7 @@ pub(crate) struct Disabled {
 }
 
 /// `exit_what`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExitWhat {
     /// The jobs of its group.
     #[default]
@@ -308,12 +312,14 @@ pub(crate) enum ExitWhat {
 }
 
 /// `log_window_value`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WindowValue {
     /// The average.
     #[default]
+    #[value(name = "avg", alias = "0")]
     Average,
     /// The maximum.
+    #[value(name = "max", alias = "1")]
     Maximum,
     /// Both, one after the other.
     Both,

@@ -1,6 +1,6 @@
 //! Parses workloads: `rw`, block sizes with shares, random distributions.
 
-use super::grammar::{Parsed, fraction, nearest, percent, whole};
+use super::grammar::{Parsed, fraction, nearest, no_such, percent, whole};
 use super::rows::rows;
 use super::{BlockSizes, Distribution, Engine, SteadyOf, SteadyState, Workload};
 use crate::units::KbBase;
@@ -29,23 +29,13 @@ pub(crate) fn rw(text: &str, base: KbBase) -> Parsed<Workload> {
     };
     let found = WORKLOADS.iter().find(|(known, ..)| *known == name);
     let Some(&(_, random, [reads, writes, trims])) = found else {
-        return Err(unknown_workload(name));
+        return Err(no_such(name, &WORKLOADS.map(|(name, ..)| name)));
     };
     let step = step.map_or(Ok(i64::from(random)), |step| signed(step, base))?;
     if random && step < 1 {
         return Err(format!("'{text}': a new place is chosen after at least one I/O"));
     }
     Ok(Workload { random, reads, writes, trims, step })
-}
-
-fn unknown_workload(name: &str) -> String {
-    let names = WORKLOADS.iter().map(|(name, ..)| *name);
-    match nearest(name, names.clone()) {
-        Some(meant) => format!("there is no '{name}'; did you mean '{meant}'?"),
-        None => {
-            format!("there is no '{name}'; it is one of {}", names.collect::<Vec<_>>().join(", "))
-        }
-    }
 }
 
 fn signed(text: &str, base: KbBase) -> Parsed<i64> {
@@ -180,10 +170,7 @@ fn distribution(name: &str, values: &str, base: KbBase) -> Parsed<Distribution> 
         "zoned_abs" => Distribution::ZonedAbs(zones_of_bytes(values, base)?),
         _ => {
             let all = ["random", "zipf", "pareto", "normal", "zoned", "zoned_abs"];
-            return Err(match nearest(name, all.into_iter()) {
-                Some(meant) => format!("there is no '{name}'; did you mean '{meant}'?"),
-                None => format!("there is no '{name}'; it is one of {}", all.join(", ")),
-            });
+            return Err(no_such(name, &all));
         }
     })
 }

@@ -2,12 +2,8 @@
 
 use super::VERSION;
 use crate::human::bytes;
-use crate::options::{Engine, JobOptions, Request, Workload};
+use crate::options::{Engine, JobOptions, Request, Workload, targets};
 use crate::way::Way;
-
-/// Schemes of targets: the part before the first colon.
-const SCHEMES: [&str; 8] =
-    ["vfio", "vfio-user", "soft", "uring", "uring-cmd", "psync", "mmap", "null"];
 
 /// Formats fio's lines before the run: one per job, the version, and the number of threads.
 pub(super) fn lines(request: &Request) -> String {
@@ -68,7 +64,7 @@ fn path(job: &JobOptions, request: &Request) -> String {
 
 fn scheme(target: &str) -> Option<&str> {
     let (scheme, _) = target.split_once(':')?;
-    SCHEMES.contains(&scheme).then_some(scheme)
+    targets::is_target(target).then_some(scheme)
 }
 
 fn engine(engine: Engine) -> &'static str {

@@ -207,12 +207,7 @@ impl Thread<'_> {
     fn check_blocks(&self, info: &DeviceInfo) -> Result<()> {
         let lba = u64::from(info.lba_bytes);
         for (_, sizes) in self.job().bs.iter() {
-            let all = match sizes {
-                crate::options::BlockSizes::Split(sizes) => {
-                    sizes.iter().map(|(bytes, _)| *bytes).collect()
-                }
-                sizes => vec![sizes.min(), sizes.max()],
-            };
+            let all = sizes.listed();
             if let Some(bytes) = all.iter().find(|bytes| !bytes.is_multiple_of(lba) || **bytes == 0)
             {
                 let better = bytes.next_multiple_of(lba).max(lba);

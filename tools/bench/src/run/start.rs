@@ -93,7 +93,7 @@ impl Fleet {
         threads: &[Thread<'_>],
         interrupt: &Interrupt,
     ) -> Result<Fleet> {
-        guard::refuse_writes(request)?;
+        request.refuse_writes()?;
         let mut used: BTreeMap<String, (Target, Vec<User<'_>>)> = BTreeMap::new();
         let mut of_threads = Vec::new();
         for thread in threads {

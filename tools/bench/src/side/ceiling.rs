@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use super::Bench;
 use super::comparison::single;
 use crate::failure::{Failure, Result};
-use crate::options::{Eta, LogOptions, Request, Section, ThinkTime};
+use crate::options::{Eta, FlushOptions, JobOptions, Request, Section};
 use crate::outcome::RunOutcome;
-use crate::way::{PerWay, Way};
+use crate::way::Way;
 
 /// The greatest depth tried.
 const DEPTH_MAX: u32 = 256;
@@ -144,30 +144,17 @@ fn at_depth(request: &Request, section: &Section, depth: u32) -> Request {
 }
 
 fn unlimited(section: &mut Section, depth: u32) {
-    let job = &mut section.job;
+    let (job, usual) = (&mut section.job, JobOptions::default());
     job.iodepth = depth;
-    job.batch.iodepth_batch = None;
-    job.batch.iodepth_batch_complete_min = 1;
-    job.batch.iodepth_batch_complete_max = None;
-    job.batch.iodepth_low = None;
+    job.batch = usual.batch;
     job.order.group_reporting = true;
-    job.runtime = Some(RUNTIME);
-    job.ramp_time = RAMP;
-    job.time_based = true;
-    job.order.startdelay = (Duration::ZERO, Duration::ZERO);
-    job.amount.io_size = None;
-    job.amount.number_ios = None;
-    job.thinktime = ThinkTime::default();
-    job.rates.rate = PerWay::all(None);
-    job.rates.rate_min = PerWay::all(None);
-    job.rates.rate_iops = PerWay::all(None);
-    job.rates.rate_iops_min = PerWay::all(None);
-    job.max_latency = None;
-    job.latency_target = None;
-    job.steadystate = None;
+    job.order.startdelay = usual.order.startdelay;
+    (job.runtime, job.ramp_time, job.time_based) = (Some(RUNTIME), RAMP, true);
+    (job.amount.io_size, job.amount.number_ios) = (None, None);
+    job.thinktime = usual.thinktime;
+    job.rates = usual.rates;
+    (job.max_latency, job.latency_target, job.steadystate) = (None, None, None);
     job.verify = None;
-    job.flushes.fsync = None;
-    job.flushes.fdatasync = None;
-    job.flushes.end_fsync = false;
-    job.logs = LogOptions::default();
+    job.flushes = FlushOptions { sync: job.flushes.sync, ..usual.flushes };
+    job.logs = usual.logs;
 }

@@ -8,7 +8,7 @@ use super::places::{Drawn, Places};
 use super::sizes::{Sizes, gcd};
 use super::ways::Ways;
 use super::{Generator, Region, Streams};
-use crate::options::{BlockSizes, Distribution, JobOptions, Sequencer};
+use crate::options::{Distribution, JobOptions, Sequencer};
 use crate::way::{PerWay, Way};
 
 /// Implements [`Generator::new`].
@@ -106,7 +106,7 @@ impl<'a> Plan<'a> {
         )?;
         for way in &self.used {
             let name = way.name();
-            for bytes in listed(&job.bs[*way]) {
+            for bytes in job.bs[*way].listed() {
                 multiple_of(lba_bytes, bytes, &format!("bs of {name}s"))?;
             }
             match job.random.blockalign[*way] {
@@ -199,13 +199,6 @@ impl<'a> Plan<'a> {
                  leave out norandommap, or use a larger bs or a smaller size"
             )
         })
-    }
-}
-
-fn listed(sizes: &BlockSizes) -> Vec<u64> {
-    match sizes {
-        BlockSizes::Fixed(bytes) | BlockSizes::Range(bytes, _) => vec![*bytes],
-        BlockSizes::Split(sizes) => sizes.iter().map(|(bytes, _)| *bytes).collect(),
     }
 }
 

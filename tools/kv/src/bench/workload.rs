@@ -38,14 +38,11 @@ pub(super) enum Ycsb {
 }
 
 impl Ycsb {
-    const NAMES: [(char, Ycsb); 6] = [
-        ('a', Ycsb::A),
-        ('b', Ycsb::B),
-        ('c', Ycsb::C),
-        ('d', Ycsb::D),
-        ('e', Ycsb::E),
-        ('f', Ycsb::F),
-    ];
+    const ALL: [Ycsb; 6] = [Ycsb::A, Ycsb::B, Ycsb::C, Ycsb::D, Ycsb::E, Ycsb::F];
+
+    fn name(self) -> String {
+        format!("ycsb-{}", char::from(b'a' + self as u8))
+    }
 }
 
 impl Workload {
@@ -70,22 +67,18 @@ impl FromStr for Workload {
                 path => Ok(Workload::Trace(path.into())),
             };
         }
-        let ycsb = |letter: char| Ycsb::NAMES.iter().find(|(name, _)| *name == letter);
         match text {
             "fill" => Ok(Workload::Fill),
             "get" => Ok(Workload::Get),
             "mixed" => Ok(Workload::Mixed),
             "layers" => Ok(Workload::Layers),
-            _ => text
-                .strip_prefix("ycsb-")
-                .and_then(|rest| ycsb(rest.chars().next().filter(|_| rest.len() == 1)?))
-                .map(|(_, ycsb)| Workload::Ycsb(*ycsb))
-                .ok_or_else(|| {
-                    format!(
-                        "'{text}' is not a workload: use fill, get, mixed, ycsb-a to ycsb-f, layers \
-                         or trace:FILE"
-                    )
-                }),
+            _ => match Ycsb::ALL.into_iter().find(|ycsb| ycsb.name() == text) {
+                Some(ycsb) => Ok(Workload::Ycsb(ycsb)),
+                None => Err(format!(
+                    "'{text}' is not a workload: use fill, get, mixed, ycsb-a to ycsb-f, layers \
+                     or trace:FILE"
+                )),
+            },
         }
     }
 }
@@ -97,10 +90,7 @@ impl fmt::Display for Workload {
             Workload::Get => f.write_str("get"),
             Workload::Mixed => f.write_str("mixed"),
             Workload::Layers => f.write_str("layers"),
-            Workload::Ycsb(ycsb) => {
-                let named = Ycsb::NAMES.iter().find(|(_, named)| named == ycsb);
-                write!(f, "ycsb-{}", named.expect("each has a name").0)
-            }
+            Workload::Ycsb(ycsb) => f.write_str(&ycsb.name()),
             Workload::Trace(path) => write!(f, "trace:{}", path.display()),
         }
     }

@@ -291,12 +291,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     ) {
         self.wake();
         let mut requests = requests.peekable();
-        while let Some(Hashed { request: Request { action, .. }, .. }) = requests.peek() {
+        while let Some(Hashed { request: Request { deadline, action, .. }, .. }) = requests.peek() {
+            let deadline = *deadline;
             match action {
-                Action::Put(_) => self.put(now, &mut requests),
-                Action::Get(_) => self.get(now, &mut requests, &mut choose),
-                Action::Reserve(_) => self.reserve(now, &mut requests),
-                Action::Fill(_) => self.fill(now, &mut requests),
+                Action::Put(_) => self.put(now, deadline, &mut requests),
+                Action::Get(_) => self.get(now, deadline, &mut requests, &mut choose),
+                Action::Reserve(_) => self.reserve(now, deadline, &mut requests),
+                Action::Fill(_) => self.fill(now, deadline, &mut requests),
                 Action::Seal(_) | Action::Delete(_) | Action::Commit => {
                     requests.next().into_iter().for_each(|request| self.accept_one(now, request));
                 }

@@ -12,11 +12,10 @@
 //! | `batch`, `parts` | a request in progress: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
 //! | `space` | what is free, and what may not be overwritten yet |
-//! | `held` | objects whose records wait for their data to be durable |
 //! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
 //! | `planning` | reads that another executor carries out |
 //! | `stats` | counters |
-//! | `opening`, `attaching` | recovery at opening, and of a device that was lost |
+//! | `opening` | recovery at opening, and of a device that was lost |
 //!
 //! Invariants:
 //!
@@ -24,14 +23,11 @@
 //! - An extent is reused only when the record that supersedes its object is durable and no reader is left.
 //! - Every item is answered once and gets its memory back.
 
-mod attaching;
 mod batch;
 mod checkpointing;
 mod evicting;
 mod get;
-mod held;
 mod journaling;
-
 mod log;
 mod opening;
 mod parts;
@@ -69,7 +65,7 @@ pub use stats::Stats;
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::checkpointing::Checkpoints;
 use self::evicting::Deleting;
-use self::held::HeldObjects;
+use self::journaling::HeldObjects;
 use self::log::Log;
 use self::put::Putting;
 use self::space::Spaces;

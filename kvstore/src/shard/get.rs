@@ -21,10 +21,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub(super) fn get(
         &mut self,
         now: Time,
+        deadline: Time,
         requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
         choose: &mut impl FnMut(Hashed<R>, Found) -> Option<Hashed<R>>,
     ) {
-        let (mut items, mut begin_by) = (Items::new(), Time::NEVER);
+        let mut items = Items::new();
         while let Some(Hashed { hash, request: Request { action: Action::Get(item), .. } }) =
             requests.peek()
         {
@@ -34,7 +35,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 Some(id) => choose(asked, self.found(id)),
                 None => Some(asked),
             };
-            let Some(Hashed { hash, request: Request { reply, deadline, action } }) = chosen else {
+            let Some(Hashed { hash, request: Request { reply, action, .. } }) = chosen else {
                 continue;
             };
             let (part, memory) = match action {
@@ -49,9 +50,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             };
             match self.pin_part(id, hash, &part, &memory, items.len() as u32) {
                 Ok(reading) => {
-                    if items.is_empty() {
-                        begin_by = deadline;
-                    }
                     let reading = self.readings.fill(reading);
                     items.push(Some(Item::new(reply, Job::Get(reading), memory)));
                 }
@@ -59,7 +57,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             }
         }
         if !items.is_empty() {
-            self.launch(now, begin_by, Direction::Read, items);
+            self.launch(now, deadline, Direction::Read, items);
         }
     }
 

@@ -12,11 +12,10 @@
 //! | `batch`, `parts` | a request in progress: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
 //! | `space` | what is free, and what may not be overwritten yet |
-//! | `held` | objects whose records wait for their data to be durable |
 //! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
 //! | `planning` | reads that another executor carries out |
 //! | `stats` | counters |
-//! | `opening`, `attaching` | recovery at opening, and of a device that was lost |
+//! | `opening` | recovery at opening, and of a device that was lost |
 //!
 //! Invariants:
 //!
@@ -24,14 +23,11 @@
 //! - An extent is reused only when the record that supersedes its object is durable and no reader is left.
 //! - Every item is answered once and gets its memory back.
 
-mod attaching;
 mod batch;
 mod checkpointing;
 mod evicting;
 mod get;
-mod held;
 mod journaling;
-
 mod log;
 mod opening;
 mod parts;
@@ -69,7 +65,7 @@ pub use stats::Stats;
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::checkpointing::Checkpoints;
 use self::evicting::Deleting;
-use self::held::HeldObjects;
+use self::journaling::HeldObjects;
 use self::log::Log;
 use self::put::Putting;
 use self::space::Spaces;
@@ -291,12 +287,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     ) {
         self.wake();
         let mut requests = requests.peekable();
-        while let Some(Hashed { request: Request { action, .. }, .. }) = requests.peek() {
+        while let Some(Hashed { request: Request { deadline, action, .. }, .. }) = requests.peek() {
+            let deadline = *deadline;
             match action {
-                Action::Put(_) => self.put(now, &mut requests),
-                Action::Get(_) => self.get(now, &mut requests, &mut choose),
-                Action::Reserve(_) => self.reserve(now, &mut requests),
-                Action::Fill(_) => self.fill(now, &mut requests),
+                Action::Put(_) => self.put(now, deadline, &mut requests),
+                Action::Get(_) => self.get(now, deadline, &mut requests, &mut choose),
+                Action::Reserve(_) => self.reserve(now, deadline, &mut requests),
+                Action::Fill(_) => self.fill(now, deadline, &mut requests),
                 Action::Seal(_) | Action::Delete(_) | Action::Commit => {
                     requests.next().into_iter().for_each(|request| self.accept_one(now, request));
                 }

@@ -85,15 +85,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub(super) fn put(
         &mut self,
         now: Time,
+        deadline: Time,
         requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
     ) {
         let mut puts = SmallVec::<[Putting<R>; 1]>::new();
         let (mut share, most) = (Share::default(), self.share_max());
-        let mut begin_by = Time::NEVER;
-        while let Some(Hashed {
-            hash,
-            request: Request { reply, deadline, action: Action::Put(item) },
-        }) = requests.next_if(|next| matches!(next.request.action, Action::Put(_)))
+        while let Some(Hashed { hash, request: Request { reply, action: Action::Put(item), .. } }) =
+            requests.next_if(|next| matches!(next.request.action, Action::Put(_)))
         {
             self.stats.puts += 1;
             let PutItem { key, bytes, data, options } = item;
@@ -104,10 +102,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                     let new = self.prepared((key, hash), object, expires_s, &mut memory);
                     if !share.add(self.spaces.units_of(&object), new.record_bytes(), &most) {
                         let work = Work::Put(std::mem::take(&mut puts));
-                        self.enter(now, Stalled { deadline: begin_by, work });
-                    }
-                    if puts.is_empty() {
-                        begin_by = deadline;
+                        self.enter(now, Stalled { deadline, work });
                     }
                     puts.push(Putting { reply, new, memory, after: options.after, devices });
                 }
@@ -115,7 +110,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             }
         }
         if !puts.is_empty() {
-            self.enter(now, Stalled { deadline: begin_by, work: Work::Put(puts) });
+            self.enter(now, Stalled { deadline, work: Work::Put(puts) });
         }
     }
 

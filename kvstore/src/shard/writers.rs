@@ -57,14 +57,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub(super) fn reserve(
         &mut self,
         now: Time,
+        deadline: Time,
         requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
     ) {
         let mut checked = SmallVec::<[Reserving<R>; 1]>::new();
         let (mut share, most) = (Share::default(), self.share_max());
-        let mut begin_by = Time::NEVER;
         while let Some(Hashed {
             hash,
-            request: Request { reply, deadline, action: Action::Reserve(item) },
+            request: Request { reply, action: Action::Reserve(item), .. },
         }) = requests.next_if(|next| matches!(next.request.action, Action::Reserve(_)))
         {
             let ReserveItem { key, bytes, options } = item;
@@ -73,10 +73,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                     let expires_s = self.expires_s(now, &options);
                     if !share.add(self.spaces.units_of(&object), 0, &most) {
                         let work = Work::Reserve(std::mem::take(&mut checked));
-                        self.enter(now, Stalled { deadline: begin_by, work });
-                    }
-                    if checked.is_empty() {
-                        begin_by = deadline;
+                        self.enter(now, Stalled { deadline, work });
                     }
                     let after = options.after;
                     checked.push(Reserving { reply, key, hash, object, expires_s, after });
@@ -85,7 +82,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             }
         }
         if !checked.is_empty() {
-            self.enter(now, Stalled { deadline: begin_by, work: Work::Reserve(checked) });
+            self.enter(now, Stalled { deadline, work: Work::Reserve(checked) });
         }
     }
 
@@ -137,28 +134,25 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub(super) fn fill(
         &mut self,
         now: Time,
+        deadline: Time,
         requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
     ) {
-        let (mut items, mut begin_by) = (Items::new(), Time::NEVER);
+        let mut items = Items::new();
         while let Some(Hashed {
-            request: Request { reply, deadline, action: Action::Fill(item) },
-            ..
+            request: Request { reply, action: Action::Fill(item), .. }, ..
         }) = requests.next_if(|next| matches!(next.request.action, Action::Fill(_)))
         {
             let FillItem { writer, part, data } = item;
             let mut memory = Memory::of(data);
             match self.claim(writer, &part, &mut memory, items.len() as u32) {
                 Ok(filling) => {
-                    if items.is_empty() {
-                        begin_by = deadline;
-                    }
                     items.push(Some(Item::new(reply, Job::Fill(filling), memory)));
                 }
                 Err(failure) => self.answer(reply, Err(failure), memory.into_any()),
             }
         }
         if !items.is_empty() {
-            self.launch(now, begin_by, Direction::Write, items);
+            self.launch(now, deadline, Direction::Write, items);
         }
     }
 

@@ -197,7 +197,7 @@ impl Fetch {
         pools: &Pools,
         waker: &Waker,
     ) -> Result<Option<(Part, Buffer)>> {
-        let aim = Aim::of(found, self.range.as_ref())?;
+        let (part, aim) = Aim::of(found, self.range.as_ref())?;
         pools.check(aim.len as u64)?;
         let pool = pools.of_device(found.device);
         if let Some(share) = &mut self.share {
@@ -213,7 +213,6 @@ impl Fetch {
             return too_many.map_or(Ok(None), |bytes| Err(never_together(bytes, there_are)));
         };
         let (run, pool) = buffer.into_parts();
-        let part = aim.part.clone();
         self.taken = Some((aim, pool));
         Ok(Some((part, run)))
     }
@@ -247,11 +246,10 @@ fn never_together(bytes: u64, there_are: u64) -> Error {
     Error::invalid("the bytes of a batch", bytes, fix)
 }
 
-/// The part of an object that a fetch reads.
+/// What a fetch reads of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Aim {
-    part: Part,
-    /// The part's length in bytes.
+    /// The length in bytes of the part that is read.
     len: usize,
     /// The wanted bytes within the part.
     wanted: Range<usize>,
@@ -263,7 +261,7 @@ impl Aim {
     ///
     /// # Errors
     /// [`Failure::Part`] if the range begins beyond the object's end.
-    fn of(found: Found, range: Option<&Range<u64>>) -> Result<Aim, Failure> {
+    fn of(found: Found, range: Option<&Range<u64>>) -> Result<(Part, Aim), Failure> {
         let Found { bytes: object_bytes, is_block, .. } = found;
         let range = range.cloned().unwrap_or(0..object_bytes);
         if range.start >= object_bytes || range.is_empty() {
@@ -280,7 +278,7 @@ impl Aim {
         };
         let at = |byte: u64| (byte - read.start) as usize;
         let (len, wanted) = (at(read.end), at(wanted.start)..at(wanted.end));
-        Ok(Aim { part, len, wanted, object_bytes })
+        Ok((part, Aim { len, wanted, object_bytes }))
     }
 }
 
@@ -322,9 +320,9 @@ mod tests {
             let range = start..start + len;
             match Aim::of(Found { device: 0, bytes, is_block: false }, Some(&range)) {
                 Err(_) => prop_assert!(start >= bytes || len == 0),
-                Ok(aim) => {
-                    let read = match &aim.part {
-                        Part::Bytes(read) => read.clone(),
+                Ok((part, aim)) => {
+                    let read = match part {
+                        Part::Bytes(read) => read,
                         _ => 0..bytes,
                     };
                     prop_assert_eq!(aim.len as u64, read.end - read.start);
@@ -342,7 +340,7 @@ mod tests {
     #[test]
     fn a_block_is_read_whole_with_its_padding() {
         let block = Found { device: 0, bytes: 1 << 20, is_block: true };
-        let aim = Aim::of(block, Some(&(5..6))).expect("inside");
-        assert_eq!((aim.part, aim.len, aim.wanted), (Part::All, 1 << 20, 5..6));
+        let (part, aim) = Aim::of(block, Some(&(5..6))).expect("inside");
+        assert_eq!((part, aim.len, aim.wanted), (Part::All, 1 << 20, 5..6));
     }
 }

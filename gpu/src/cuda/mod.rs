@@ -16,18 +16,21 @@ pub(crate) mod library;
 mod memory;
 mod module;
 mod partition;
+pub(crate) mod program;
 mod registration;
 mod running;
 mod stream;
 #[cfg(test)]
-pub(crate) mod tests;
+pub mod tests;
 
 pub use event::Event;
 pub(crate) use gpu::flush_rdma_writes;
 pub use gpu::{Attributes, Gpu, GpuInfo};
-pub(crate) use memory::{DeviceMemory, PinnedMemory};
-pub(crate) use module::{Function, Module};
-pub(crate) use partition::{Partition, PartitionKind, Partitions};
+pub use memory::{DeviceMemory, PinnedMemory};
+pub use module::Function;
+pub(crate) use module::Module;
+pub use partition::{Partition, PartitionKind, Partitions};
 pub(crate) use registration::Registration;
-pub(crate) use running::{Busy, Endless, Runner};
+pub(crate) use running::Busy;
+pub use running::{Endless, Runner};
 pub use stream::{Priority, Stream};

@@ -21,7 +21,7 @@ mod registration;
 mod running;
 mod stream;
 #[cfg(test)]
-pub mod tests;
+pub(crate) mod tests;
 
 pub use event::Event;
 pub(crate) use gpu::flush_rdma_writes;

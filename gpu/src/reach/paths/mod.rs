@@ -23,7 +23,7 @@ mod gdr;
 mod host;
 mod mapped;
 #[cfg(test)]
-pub mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 

@@ -7,16 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_gpu::internals::{PartitionKind, Partitions, Program};
+use adit_gpu::{Error, Gpu, Priority, Result, Stream};
+
 use super::compute::Compute;
 use super::load::Round;
 use super::options::{BenchOptions, Watch};
 use super::report::Beside;
 use super::rig::Rig;
 use super::saturated::{add_up, rounds};
-use adit_gpu::internals::Program;
-use adit_gpu::internals::{PartitionKind, Partitions};
-use adit_gpu::{Error, Result};
-use adit_gpu::{Gpu, Priority, Stream};
 
 /// Number of measurements of each; the median counts.
 const RUNS: usize = 5;

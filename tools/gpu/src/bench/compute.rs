@@ -3,13 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use adit_gpu::internals::{self, DeviceMemory, Kernel, Program};
+use adit_gpu::{Error, Event, Gpu, Result, Stream};
 use zerocopy::{Immutable, IntoBytes};
-
-use adit_gpu::internals;
-use adit_gpu::internals::DeviceMemory;
-use adit_gpu::internals::{Kernel, Program};
-use adit_gpu::{Error, Result};
-use adit_gpu::{Event, Gpu, Stream};
 
 /// Rows of the first matrices to try, and the most.
 const ROWS_FIRST: u32 = 128;

@@ -10,12 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
-
-use adit_gpu::Gpu;
-use adit_gpu::Result;
+use adit_gpu::internals::layout::{Context, Iocb, IssueArguments};
 use adit_gpu::internals::{DeviceMemory, PinnedMemory};
-use adit_gpu::internals::{layout::Context, layout::Iocb, layout::IssueArguments};
+use adit_gpu::{Gpu, Result};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const HEADER_BYTES: u64 = size_of::<Iocb>() as u64;
 const CONTEXT_BYTES: u64 = size_of::<Context>() as u64;

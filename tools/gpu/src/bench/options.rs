@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use adit_gpu::Place;
-use adit_gpu::{Error, Result};
+use adit_gpu::{Error, Place, Result};
 
 /// Most queues of a bench.
 pub const QUEUES_MAX: u32 = 256;

@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 
 use adit_driver::spec::Lba;
 use adit_driver::transfer::{Direction, Slice, Transfer};
-
-use super::report::{Preparation, percentile};
-use adit_gpu::Gpu;
-use adit_gpu::Result;
+use adit_gpu::internals::cut::{Shape, Span};
+use adit_gpu::internals::layout::{CONTEXTS_MAX, Form};
 use adit_gpu::internals::table::MappingTable;
 use adit_gpu::internals::{Blocks, Filling};
-use adit_gpu::internals::{cut::Shape, cut::Span};
-use adit_gpu::internals::{layout::CONTEXTS_MAX, layout::Form};
+use adit_gpu::{Gpu, Result};
+
+use super::report::{Preparation, percentile};
 
 /// Tensors of a layer.
 pub(super) const TENSORS: u64 = 8_000;

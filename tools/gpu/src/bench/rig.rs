@@ -7,18 +7,15 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_gpu::internals::cut::{self, Span};
+use adit_gpu::internals::layout::{Context, Iocb};
+use adit_gpu::internals::table::MappingTable;
+use adit_gpu::internals::{self, Kernel, Partition, Program, Rings};
+use adit_gpu::{Error, Gpu, Priority, Result, Stream};
+
 use super::load::{Load, Round};
 use super::server::Server;
 use crate::controller::Shape;
-use adit_gpu::internals;
-use adit_gpu::internals::Partition;
-use adit_gpu::internals::Rings;
-use adit_gpu::internals::table::MappingTable;
-use adit_gpu::internals::{Kernel, Program};
-use adit_gpu::internals::{cut, cut::Span};
-use adit_gpu::internals::{layout::Context, layout::Iocb};
-use adit_gpu::{Error, Result};
-use adit_gpu::{Gpu, Priority, Stream};
 
 /// Contexts of each block.
 pub(crate) const CONTEXTS: u32 = 2048;

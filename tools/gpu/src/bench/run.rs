@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use adit_gpu::internals::layout::Form;
+use adit_gpu::internals::{self, Partition, Partitions, Program};
+use adit_gpu::{Error, Gpu, Result};
+
 use super::beside::{self, Alone};
 use super::options::{BenchOptions, ControllerChoice, Watch};
 use super::report::{BenchReport, Beside};
@@ -9,12 +13,6 @@ use super::rig::Rig;
 use super::saturated::{self, grid};
 use super::{preparation, server, single};
 use crate::controller::{Faults, Shape};
-use adit_gpu::Gpu;
-use adit_gpu::internals;
-use adit_gpu::internals::Program;
-use adit_gpu::internals::layout::Form;
-use adit_gpu::internals::{Partition, Partitions};
-use adit_gpu::{Error, Result};
 
 /// Bytes of GPU or host memory that commands read into.
 const DATA_BYTES: u64 = 64 << 20;
@@ -95,7 +93,7 @@ impl Bench<'_> {
 
     /// Measures saturated rings, and one command at a time.
     fn rings(&self, report: &mut BenchReport) -> Result<()> {
-        let Partitions { io, compute, .. } = internals::partition(&self.gpu, self.options.sms);
+        let Partitions { io, compute, .. } = internals::partition(self.gpu, self.options.sms);
         let mut rig = self.rig(&io, &compute)?;
         let grid = grid(self.options, io.sms());
         report.saturated = Some(saturated::measure(&mut rig, self.options, grid, self.watch)?);
@@ -133,7 +131,7 @@ impl Bench<'_> {
             let why = "the threads that serve the rings take the CPU that feeds them";
             return Ok(Err(format!("{why}; measure it with the controller on the GPU")));
         }
-        let partitions = internals::partition(&self.gpu, self.options.sms);
+        let partitions = internals::partition(self.gpu, self.options.sms);
         let sms = partitions.io.sms();
         let Some(warps) = beside::warps(self.options, sms) else {
             let queues = self.options.queues;

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use adit_gpu::internals::layout::Iocb;
+use adit_gpu::{Error, Result};
+
 use super::load::Round;
 use super::options::{BenchOptions, Watch};
 use super::report::Saturated;
 use super::rig::{CONTEXTS, Rig};
 use crate::controller::Counters;
-use adit_gpu::internals::layout::Iocb;
-use adit_gpu::{Error, Result};
 
 /// Commands of each ring in the first chunk.
 const FIRST_COMMANDS: u64 = 4 * CONTEXTS as u64;

@@ -3,18 +3,12 @@
 use std::sync::Arc;
 
 use adit_driver::{Controller, ControllerOptions, Target};
+use adit_gpu::internals::cut::Span;
+use adit_gpu::internals::{DeviceMemory, Doorbells, Partition, Program, Queue};
+use adit_gpu::{Gpu, Place, Pool, Result};
 
 use super::options::{BenchOptions, ControllerChoice};
 use crate::controller::{Counters, GpuController, Shape};
-use adit_gpu::Gpu;
-use adit_gpu::Place;
-use adit_gpu::Pool;
-use adit_gpu::Result;
-use adit_gpu::internals::Doorbells;
-use adit_gpu::internals::Program;
-use adit_gpu::internals::Queue;
-use adit_gpu::internals::cut::Span;
-use adit_gpu::internals::{DeviceMemory, Partition};
 
 /// Size of a CPU controller's namespace.
 const TARGET: &str = "soft:null,size=1G,dbbuf=off";

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
+use adit_gpu::Result;
+
 use super::load::Round;
 use super::options::{BenchOptions, Watch};
 use super::report::{Single, percentile};
 use super::rig::Rig;
-use adit_gpu::Result;
 
 /// Commands launched per check.
 pub(super) const BATCH: u32 = 64;

@@ -12,15 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use adit_gpu::internals::layout::{Form, LBAS_MAX};
+use adit_gpu::internals::{
+    self, DeviceMemory, Endless, Kernel, Partition, PinnedMemory, Program, Runner,
+};
+use adit_gpu::{Error, Gpu, Place, Priority, Result, Stream};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
-
-use adit_gpu::Place;
-use adit_gpu::internals;
-use adit_gpu::internals::{DeviceMemory, Endless, Partition, PinnedMemory, Runner};
-use adit_gpu::internals::{Kernel, Program};
-use adit_gpu::internals::{layout::Form, layout::LBAS_MAX};
-use adit_gpu::{Error, Result};
-use adit_gpu::{Gpu, Priority, Stream};
 
 use layout::{ControllerArguments, ControllerQueue, ControllerRange, IN_FLIGHT_BYTES};
 

@@ -6,19 +6,12 @@ use std::sync::Arc;
 
 use adit_driver::Controller;
 use adit_driver::bus::vfio::HAS_IOMMUFD;
+use adit_gpu::internals::{
+    self, PartitionKind, Program, ProxyThread, gdr_is_present, self_test, version,
+};
+use adit_gpu::{Device, DoorbellChoice, Gpu, GpuInfo, ProxyOptions, Result};
 
 use super::{Row, Verdict};
-use adit_gpu::Device;
-use adit_gpu::DoorbellChoice;
-use adit_gpu::ProxyOptions;
-use adit_gpu::Result;
-use adit_gpu::internals;
-use adit_gpu::internals::PartitionKind;
-use adit_gpu::internals::ProxyThread;
-use adit_gpu::internals::gdr_is_present;
-use adit_gpu::internals::self_test;
-use adit_gpu::internals::{Program, version};
-use adit_gpu::{Gpu, GpuInfo};
 
 /// From this value of the attribute on (`OWNER`), the GPU sees devices' writes in order.
 const ORDERED: i32 = 100;

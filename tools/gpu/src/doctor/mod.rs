@@ -13,11 +13,8 @@ mod topology;
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_gpu::Device;
-use adit_gpu::Error;
-use adit_gpu::Gpu;
-use adit_gpu::MemoryPath;
 use adit_gpu::internals::try_path;
+use adit_gpu::{Device, Error, Gpu, MemoryPath};
 
 /// State of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use adit_driver::Controller;
+use adit_gpu::Gpu;
 
 use super::{Row, facts};
 use crate::doctor::topology::{Relation, Site, bar1_bytes};
-use adit_gpu::Gpu;
 
 /// Returns everything that sysfs says about the two.
 pub(super) fn rows(

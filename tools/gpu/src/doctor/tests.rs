@@ -6,9 +6,9 @@ use super::*;
 use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::spec::Nsid;
 use adit_driver::{Controller, ControllerOptions};
+use adit_gpu::internals::{Endless, Runner};
 
 use crate::doctor::topology::tests::Tree;
-use adit_gpu::internals::{Endless, Runner};
 
 fn verdict(report: &Report, name: &str) -> Verdict {
     report.row(name).unwrap_or_else(|| panic!("no row {name} in {report:?}")).verdict

@@ -6,13 +6,12 @@ use std::time::Duration;
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::transfer::{Direction, Slice, Transfer};
 use adit_driver::{Controller, ControllerOptions, Target};
+use adit_gpu::{
+    Device, DoorbellChoice, EngineChoice, GioUring, Gpu, KernelChoice, Options, Place, Pool,
+};
 
 use super::check::{Objection, Seen, expect};
 use super::machine::Machine;
-use adit_gpu::Gpu;
-use adit_gpu::Pool;
-use adit_gpu::{Device, GioUring};
-use adit_gpu::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
 
 const TARGET: &str = "soft:mem=64M,dbbuf=off";
 /// The hundredth command completes with the identifier of another.

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
+use adit_gpu::internals::{self, DeviceMemory, PartitionKind, Partitions, Program};
+use adit_gpu::{Error, Gpu};
+
 use super::check::{Objection, Seen, expect};
 use crate::bench::rig::Rig;
 use crate::bench::server::Server;
 use crate::controller::{Counters, GpuController, Shape};
-use adit_gpu::Error;
-use adit_gpu::Gpu;
-use adit_gpu::internals;
-use adit_gpu::internals::Program;
-use adit_gpu::internals::{DeviceMemory, PartitionKind, Partitions};
 
 const SMS: u32 = 8;
 /// Bytes of GPU memory that commands may point to.

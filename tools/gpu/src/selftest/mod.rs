@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_gpu::Gpu;
+
 use check::{CODE, DRIVER, Seen, make};
 pub use check::{Check, Outcome, Verdict, verdict};
 use machine::Machine;

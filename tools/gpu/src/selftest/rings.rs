@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use adit_gpu::Place;
+use adit_gpu::internals::layout::{Context, Form, Iocb};
+
 use super::check::{Objection, Seen, expect};
 use super::machine::{GRID, Machine, controller, seen};
 use crate::bench::load::Round;
 use crate::bench::rig::Rig;
 use crate::controller::{Faults, Shape};
-use adit_gpu::Place;
-use adit_gpu::internals::{layout::Context, layout::Form, layout::Iocb};
 
 /// Queues and entries: the smallest, odd ones, more queues than warps.
 const SHAPES: [(u32, u32); 6] = [(1, 2), (1, 3), (3, 7), (2, 64), (5, 100), (8, 1024)];

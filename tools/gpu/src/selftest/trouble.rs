@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use adit_gpu::internals::outcome::{NOT_SENT, RESET, TIMED_OUT};
+
 use super::check::{Seen, expect};
 use super::machine::{GRID, Machine, controller, seen};
 use super::rings::{LONG, all_succeeded, round, shape, wait_until};
 use crate::bench::rig::Rig;
 use crate::controller::{Fault, Faults, Shape};
-use adit_gpu::internals::{outcome::NOT_SENT, outcome::RESET, outcome::TIMED_OUT};
 
 /// Unrecovered Read Error as a status field.
 const UNRECOVERED_READ: u32 = 0x281;

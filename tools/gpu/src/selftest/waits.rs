@@ -3,16 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use adit_gpu::internals::{self, DeviceMemory, Kernel, PinnedMemory};
+use adit_gpu::{Priority, Stream};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::check::{Objection, Seen, expect};
 use super::machine::{GRID, Machine};
 use super::rings::{LONG, all_succeeded, round, shape};
 use crate::bench::rig::Rig;
-use adit_gpu::internals;
-use adit_gpu::internals::Kernel;
-use adit_gpu::internals::{DeviceMemory, PinnedMemory};
-use adit_gpu::{Priority, Stream};
 
 const COUNT: u32 = 64;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::proxy::ProxyOptions;
+use adit_driver::runtime::Idle;
 
 /// Where a ring or a pool lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,5 +113,21 @@ impl Default for Options {
             blocks: 64,
             timeout: Duration::from_secs(10),
         }
+    }
+}
+
+/// Options of the thread that rings doorbells for the GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyOptions {
+    /// The core to pin its thread to; if refused, it runs unpinned and the log says so. Default none.
+    pub core: Option<usize>,
+    /// When it goes from polling to yielding to napping. Default 200 us, 200 us, and naps of at most 50 us.
+    pub idle: Idle,
+}
+
+impl Default for ProxyOptions {
+    fn default() -> Self {
+        let us = Duration::from_micros;
+        ProxyOptions { core: None, idle: Idle { spin: us(200), pause: us(200), sleep_max: us(50) } }
     }
 }

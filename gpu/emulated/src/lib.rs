@@ -12,11 +12,15 @@
 //! It says nothing about speed, PCIe, or a GPU's memory order beyond the compiler's.
 #![allow(unsafe_code)]
 
+mod alone;
+
 use std::ffi::CString;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+
+pub use alone::alone;
 
 /// A choice of libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -54,8 +54,8 @@ macro_rules! functions {
         $(#[$about])*
         #[allow(non_snake_case)]
         pub(crate) struct $table {
-            $(pub(crate) $needed: unsafe extern "C" fn($($needed_type),*) -> u32,)*
-            $(pub(crate) $wanted: Option<unsafe extern "C" fn($($wanted_type),*) -> u32>,)*
+            $(pub $needed: unsafe extern "C" fn($($needed_type),*) -> u32,)*
+            $(pub $wanted: Option<unsafe extern "C" fn($($wanted_type),*) -> u32>,)*
         }
 
         impl ::std::fmt::Debug for $table {

@@ -29,7 +29,7 @@ const GRANULARITY_RECOMMENDED: u32 = 1;
 
 /// GPU memory, freed when dropped.
 #[derive(Debug)]
-pub(crate) struct DeviceMemory {
+pub struct DeviceMemory {
     gpu: Arc<Gpu>,
     address: CUdeviceptr,
     bytes: u64,
@@ -52,7 +52,7 @@ impl DeviceMemory {
     /// # Errors
     ///
     /// [`Error::Invalid`] for zero bytes; [`Error::Cuda`], `CUDA_ERROR_OUT_OF_MEMORY` among them.
-    pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<DeviceMemory> {
+    pub fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<DeviceMemory> {
         something(bytes)?;
         let _bound = gpu.bind()?;
         let mut address: CUdeviceptr = 0;
@@ -75,7 +75,7 @@ impl DeviceMemory {
     /// # Errors
     ///
     /// [`Error::Unavailable`] if the GPU has no such memory; otherwise as [`DeviceMemory::allocate`].
-    pub(crate) fn exportable(gpu: &Arc<Gpu>, bytes: u64) -> Result<DeviceMemory> {
+    pub fn exportable(gpu: &Arc<Gpu>, bytes: u64) -> Result<DeviceMemory> {
         something(bytes)?;
         if !gpu.info().attributes.vmm_rdma {
             let why = "PCIe devices cannot reach granules of this GPU (attribute 110)";
@@ -109,20 +109,20 @@ impl DeviceMemory {
     /// # Safety
     ///
     /// `bytes` at `address` are memory of this GPU's for as long as this lives.
-    pub(crate) unsafe fn borrowed(gpu: &Arc<Gpu>, address: u64, bytes: u64) -> DeviceMemory {
+    pub unsafe fn borrowed(gpu: &Arc<Gpu>, address: u64, bytes: u64) -> DeviceMemory {
         DeviceMemory { gpu: gpu.clone(), address, bytes, kind: Kind::Borrowed }
     }
 
-    pub(crate) fn address(&self) -> u64 {
+    pub fn address(&self) -> u64 {
         self.address
     }
 
     /// Size in bytes; exportable memory may exceed the request by up to a granule.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(crate) fn zero(&self) -> Result<()> {
+    pub fn zero(&self) -> Result<()> {
         self.gpu.with_copier(|copier| copier.zero(&self.gpu, self.address, self.bytes))
     }
 
@@ -131,7 +131,7 @@ impl DeviceMemory {
     /// # Errors
     ///
     /// [`Error::Invalid`] outside the memory; [`Error::TimedOut`]; [`Error::Cuda`].
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let at = self.inside(offset, bytes.len())?;
         self.gpu.with_copier(|copier| copier.write(&self.gpu, at, bytes))
     }
@@ -141,7 +141,7 @@ impl DeviceMemory {
     /// # Errors
     ///
     /// As [`DeviceMemory::write`].
-    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let at = self.inside(offset, bytes.len())?;
         self.gpu.with_copier(|copier| copier.read(&self.gpu, at, bytes))
     }
@@ -151,7 +151,7 @@ impl DeviceMemory {
     /// # Errors
     ///
     /// As [`dma_buf`].
-    pub(crate) fn dma_buf(&self) -> Result<OwnedFd> {
+    pub fn dma_buf(&self) -> Result<OwnedFd> {
         dma_buf(&self.gpu, self.address, self.bytes)
     }
 
@@ -214,7 +214,7 @@ pub(crate) fn dma_buf(gpu: &Gpu, address: u64, bytes: u64) -> Result<OwnedFd> {
 
 /// Pinned, zeroed CPU memory that the GPU can access, freed when dropped.
 #[derive(Debug)]
-pub(crate) struct PinnedMemory {
+pub struct PinnedMemory {
     gpu: Arc<Gpu>,
     host: NonNull<u8>,
     address: CUdeviceptr,
@@ -232,7 +232,7 @@ impl PinnedMemory {
     /// # Errors
     ///
     /// [`Error::Invalid`] for zero bytes; [`Error::Cuda`].
-    pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<PinnedMemory> {
+    pub fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<PinnedMemory> {
         something(bytes)?;
         let _bound = gpu.bind()?;
         let cuda = gpu.cuda();
@@ -259,20 +259,20 @@ impl PinnedMemory {
         Ok(memory)
     }
 
-    pub(crate) fn host(&self) -> NonNull<u8> {
+    pub fn host(&self) -> NonNull<u8> {
         self.host
     }
 
-    pub(crate) fn address(&self) -> u64 {
+    pub fn address(&self) -> u64 {
         self.address
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns all whole words, which CPU and GPU share.
-    pub(crate) fn words(&self) -> &[AtomicU32] {
+    pub fn words(&self) -> &[AtomicU32] {
         let words = self.bytes as usize / size_of::<AtomicU32>();
         // SAFETY: it is aligned (to a page), zeroed, ours, and everyone reaches it by atomics.
         unsafe { std::slice::from_raw_parts(self.host.as_ptr().cast(), words) }

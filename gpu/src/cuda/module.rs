@@ -22,7 +22,7 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 #[derive(Clone, Debug)]
-pub(crate) struct Function {
+pub struct Function {
     _module: Arc<Module>,
     raw: CUfunction,
     name: &'static CStr,
@@ -74,7 +74,7 @@ impl Function {
     }
 
     /// Returns its name in the source.
-    pub(crate) fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         self.name.to_str().unwrap_or("a kernel")
     }
 }

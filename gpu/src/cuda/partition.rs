@@ -35,17 +35,17 @@ const _: () = assert!(size_of::<Resource>() == 144);
 
 /// Both parts, and how they are separated.
 #[derive(Debug)]
-pub(crate) struct Partitions {
+pub struct Partitions {
     /// For I/O: the requested number of multiprocessors, or the next that the hardware can partition.
-    pub(crate) io: Partition,
+    pub io: Partition,
     /// For compute: the rest.
-    pub(crate) compute: Partition,
-    pub(crate) kind: PartitionKind,
+    pub compute: Partition,
+    pub kind: PartitionKind,
 }
 
 /// How the parts are separated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PartitionKind {
+pub enum PartitionKind {
     /// By green contexts: each has its own multiprocessors.
     Green,
     /// By priorities alone.
@@ -56,7 +56,7 @@ pub(crate) enum PartitionKind {
 }
 
 #[derive(Debug)]
-pub(crate) struct Partition {
+pub struct Partition {
     gpu: Arc<Gpu>,
     sms: u32,
     /// None with priorities only; `usual` is then the priority of its streams unless they ask for one.
@@ -93,7 +93,7 @@ impl Gpu {
 
 impl Partition {
     /// Number of its multiprocessors. With priorities only: the requested number, or all.
-    pub(crate) fn sms(&self) -> u32 {
+    pub fn sms(&self) -> u32 {
         self.sms
     }
 
@@ -102,7 +102,7 @@ impl Partition {
     /// # Errors
     ///
     /// [`Error::Cuda`].
-    pub(crate) fn stream(&self, priority: Priority) -> Result<Stream> {
+    pub fn stream(&self, priority: Priority) -> Result<Stream> {
         let Some(context) = &self.context else {
             let priority = if priority == Priority::Normal { self.usual } else { priority };
             return Stream::new(&self.gpu, priority);

@@ -27,7 +27,7 @@ struct State {
 
 /// What runs an endless kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Runner {
+pub enum Runner {
     /// Rings, for as long as their user wants: no other caller may wait for that.
     Rings,
     /// A measurement or a check, which creates what it needs in the right order.
@@ -36,7 +36,7 @@ pub(crate) enum Runner {
 
 /// Registers an endless kernel, from before its launch until it has ended.
 #[derive(Debug)]
-pub(crate) struct Endless {
+pub struct Endless {
     kernel: (i32, Runner),
 }
 
@@ -53,7 +53,7 @@ impl Endless {
     /// # Errors
     ///
     /// [`Error::TimedOut`] if that takes too long; for rings [`Error::Refused`] while the kernel of other rings runs.
-    pub(crate) fn begin(gpu: &Gpu, runner: Runner) -> Result<Endless> {
+    pub fn begin(gpu: &Gpu, runner: Runner) -> Result<Endless> {
         let device = gpu.device();
         let is_busy = |state: &mut State| state.busy.contains(&device);
         let waited = CHANGED.wait_timeout_while(lock(), BEGINS_WITHIN, is_busy);
@@ -74,7 +74,7 @@ impl Endless {
 
     /// Gives up on a kernel that does not stop: nothing waits for it, or creates anything that would, until the process
     /// ends.
-    pub(crate) fn give_up(self) {
+    pub fn give_up(self) {
         lock().kernels.push((self.kernel.0, Runner::Rings));
         std::mem::forget(self);
     }

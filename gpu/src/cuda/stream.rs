@@ -59,7 +59,8 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+    /// Returns its GPU.
+    pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
@@ -138,7 +139,7 @@ impl Stream {
         let _bound = self.gpu.bind()?;
         let mut parameters = [(&raw mut argument).cast::<c_void>()];
         // SAFETY: the kernel takes one 64-bit number, which is copied before the call returns; the function's module is
-        // loaded. What the argument points at is the caller's part (see the module's page).
+        // loaded. What the argument points at is the caller's part.
         let result = unsafe {
             (self.gpu.cuda().cuLaunchKernel)(
                 function.raw(),
@@ -164,7 +165,7 @@ impl Stream {
     /// [`Error::Cuda`].
     pub(crate) fn write32(&self, address: u64, value: u32) -> Result<()> {
         let _bound = self.gpu.bind()?;
-        // SAFETY: a word of memory that the caller keeps (see the module's page); the driver refuses unknown addresses.
+        // SAFETY: a word of memory that the caller keeps; the driver refuses unknown addresses.
         let result =
             unsafe { (self.gpu.cuda().cuStreamWriteValue32_v2)(self.raw, address, value, 0) };
         self.gpu.cuda().check("let a stream write a word", "cuStreamWriteValue32", result)
@@ -189,7 +190,7 @@ impl Stream {
         }
         let _bound = self.gpu.bind()?;
         let flags = if flush { AT_LEAST | FLUSH } else { AT_LEAST };
-        // SAFETY: a word of memory that the caller keeps (see the module's page).
+        // SAFETY: a word of memory that the caller keeps.
         let result =
             unsafe { (self.gpu.cuda().cuStreamWaitValue32_v2)(self.raw, address, value, flags) };
         self.gpu.cuda().check("let a stream wait for a word", "cuStreamWaitValue32", result)
@@ -208,7 +209,7 @@ impl Stream {
     ) -> Result<()> {
         let bytes = range.end.saturating_sub(range.start);
         inside(range.start, bytes, from.bytes())?;
-        // SAFETY: inside the pinned memory; both ends are the caller's to keep (see the module's page).
+        // SAFETY: inside the pinned memory; both ends are the caller's to keep.
         unsafe { self.copy(to, from.address() + range.start, bytes) }
     }
 

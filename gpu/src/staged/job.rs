@@ -16,9 +16,9 @@ use adit_driver::{Buffer, CommandError, Time};
 use super::copies::Copies;
 use super::means::{Later, Means, Posted, Tag, word_of};
 use super::work::Work;
+use crate::commands::layout::Context;
+use crate::commands::outcome::{NOT_SENT, RESET, TIMED_OUT};
 use crate::error::{Error, Result};
-use crate::layout::Context;
-use crate::outcome::{NOT_SENT, RESET, TIMED_OUT};
 
 /// Most copies per mark, which bounds how long a second stage waits.
 const BATCH: usize = 4;
@@ -396,7 +396,7 @@ impl<C: Copies> Job<C> {
         }
         // Tells the GPU's waiters if still possible; the CPU is told in any case.
         if let Err(error) = self.tell(means) {
-            tracing::error!("nobody on the GPU learns that a control block is over: {error}");
+            tracing::error!("streams do not learn that a control block is over: {error}");
         }
     }
 

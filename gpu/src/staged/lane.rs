@@ -17,8 +17,8 @@ use super::job::Job;
 use super::means::{Area, Later, Means, Posted, Tag};
 use super::stats::Stats;
 use super::work::Work;
+use crate::commands::outcome::RESET;
 use crate::error::{Error, Result};
-use crate::outcome::RESET;
 
 #[derive(Clone, Debug)]
 pub(super) struct LaneOptions {
@@ -104,7 +104,7 @@ impl<C: Copies> Lane<C> {
         let told = copies.tell(line, work, &vec![RESET; work.contexts.len()]);
         self.means.has_lost_lines |= !copies.drain(line, self.drain);
         if let Err(error) = told {
-            tracing::error!("nobody on the GPU learns that a control block is over: {error}");
+            tracing::error!("streams do not learn that a control block is over: {error}");
         }
         work.progress.fail(work.generation, RESET);
     }

@@ -11,9 +11,9 @@ use adit_driver::{
 use super::chunks::Chunks;
 use super::copies::Copies;
 use super::stats::Stats;
+use crate::commands::layout::Context;
+use crate::commands::outcome;
 use crate::error::Result;
-use crate::layout::Context;
-use crate::outcome;
 
 /// Identifies a command's job and context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,9 +41,9 @@ use std::time::{Duration, Instant};
 use adit_driver::runtime::{Alarm, Idle, Poller, Seat};
 use adit_driver::{Controller, Namespace};
 
+use crate::commands::layout::LBAS_MAX;
 use crate::cuda::{Event, Gpu};
 use crate::error::{Error, Result};
-use crate::layout::LBAS_MAX;
 
 pub(crate) use means::Area;
 pub(crate) use stats::Stats;

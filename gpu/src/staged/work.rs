@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::layout::Context;
-use crate::outcome::NOT_SENT;
+use crate::commands::layout::Context;
+use crate::commands::outcome::NOT_SENT;
 
 /// A control block to execute. All its contexts belong to one device.
 pub(crate) struct Work<E> {
@@ -30,7 +30,7 @@ pub(crate) struct Work<E> {
 
 /// How a control block ended, for the CPU.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     done: AtomicU32,
     took_ns: AtomicU64,
     statuses: Box<[AtomicU32]>,
@@ -62,7 +62,7 @@ impl Progress {
         self.took_ns.load(Ordering::Relaxed)
     }
 
-    /// Returns how a context ended ([`crate::outcome::Ended::of`] decodes it).
+    /// Returns how a context ended ([`crate::commands::outcome::Ended::of`] decodes it).
     pub(crate) fn status(&self, context: usize) -> u32 {
         self.statuses[context].load(Ordering::Relaxed)
     }

@@ -9,9 +9,10 @@
 //!
 //! Without a GPU the commands other than `doctor` end with a reason and exit code 3.
 
-mod bench;
-mod doctor;
-mod selftest;
+pub mod bench;
+mod controller;
+pub mod doctor;
+pub mod selftest;
 mod trace;
 
 use adit_gpu::{Gpu, Place};
@@ -44,9 +45,9 @@ pub struct GpuCommand {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Doctor(doctor::DoctorArgs),
-    Selftest(selftest::SelftestArgs),
-    Bench(bench::BenchArgs),
+    Doctor(doctor::command::DoctorArgs),
+    Selftest(selftest::command::SelftestArgs),
+    Bench(bench::command::BenchArgs),
     Trace(Box<trace::TraceArgs>),
 }
 
@@ -56,9 +57,9 @@ enum Command {
 /// An error of the GPU, the device or the command line; no GPU.
 pub fn run(command: &GpuCommand) -> Result<()> {
     match &command.command {
-        Command::Doctor(args) => doctor::run(args),
-        Command::Selftest(args) => selftest::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::command::run(args),
+        Command::Selftest(args) => selftest::command::run(args),
+        Command::Bench(args) => bench::command::run(args),
         Command::Trace(args) => trace::run(args),
     }
 }

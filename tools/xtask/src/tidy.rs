@@ -69,7 +69,10 @@ const PARTS: [Part; 13] = [
         path: "kvstore/src/",
         layers: &["error", "model", "space", "catalog", "policy", "io", "media", "shard", "store"],
     },
-    Part { path: "gpu/src/", layers: &[] },
+    Part {
+        path: "gpu/src/",
+        layers: &["error", "options", "cuda", "reach", "commands", "staged", "rings"],
+    },
     Part { path: "tools/common/src/", layers: &[] },
     Part { path: "tools/setup/src/", layers: &[] },
     Part { path: "tools/bench/src/", layers: &[] },

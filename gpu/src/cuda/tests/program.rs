@@ -2,7 +2,7 @@
 
 use super::{alone, alone_with, open};
 use crate::Error;
-use crate::program::{Kernel, Program, SOURCES, compile};
+use crate::cuda::program::{Kernel, Program, SOURCES, compile};
 use adit_gpu_emulated::Installation;
 
 #[test]

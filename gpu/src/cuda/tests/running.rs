@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::{alone_without_a_report, open};
+use crate::cuda::program::Program;
 use crate::cuda::{DeviceMemory, Endless, Gpu, PinnedMemory, Registration, Runner};
-use crate::program::Program;
 use adit_gpu_emulated::report;
 use std::ptr::NonNull;
 use std::sync::Arc;

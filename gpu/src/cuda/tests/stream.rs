@@ -3,8 +3,8 @@
 
 use super::{alone, alone_without_a_report, open};
 use crate::Error;
+use crate::cuda::program::{Kernel, Program};
 use crate::cuda::{DeviceMemory, Event, Gpu, PinnedMemory, Priority, Stream};
-use crate::program::{Kernel, Program};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -10,7 +10,7 @@ use adit_driver::spec::Status;
 
 use super::bench_gpu::BASE;
 use super::rig::{CHUNKS, Issued, LBA, Rig, TIMEOUT, pattern, read, write};
-use crate::outcome::{NOT_SENT, RESET, TIMED_OUT};
+use crate::commands::outcome::{NOT_SENT, RESET, TIMED_OUT};
 use crate::staged::thread::Lanes;
 
 /// Returns the statuses of a block, after checking that the CPU and the GPU see the same.

@@ -6,7 +6,7 @@ use adit_driver::bus::Bus as _;
 
 use super::bench_gpu::BASE;
 use super::rig::{CHUNK_LBAS, CHUNKS, LBA, POOL, Rig, TIMEOUT, pattern, read, write};
-use crate::layout::Context;
+use crate::commands::layout::Context;
 
 const DISK_LBAS: u64 = 2048;
 

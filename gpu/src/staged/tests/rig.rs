@@ -9,7 +9,7 @@ use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{Controller, ControllerOptions, Namespace, QueuePairOptions};
 
 use super::bench_gpu::{BASE, BenchGpu};
-use crate::layout::Context;
+use crate::commands::layout::Context;
 use crate::staged::lane::{Lane, LaneOptions};
 use crate::staged::{Area, Progress, Work};
 

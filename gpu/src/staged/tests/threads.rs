@@ -8,9 +8,9 @@ use adit_driver::spec::Lba;
 use adit_driver::{Controller, ControllerOptions, Namespace, QueuePairOptions, Target};
 
 use super::rig::pattern;
+use crate::commands::layout::Context;
 use crate::cuda::{DeviceMemory, Event, Gpu, PinnedMemory, Priority, Stream};
 use crate::error::Error;
-use crate::layout::Context;
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
 const LBA: u64 = 512;
@@ -137,7 +137,7 @@ fn what_is_written_by_several_threads_to_several_devices_is_read_back() {
 #[test]
 fn threads_run_on_the_cores_they_are_given() {
     let name = concat!(module_path!(), "::threads_run_on_the_cores_they_are_given");
-    crate::alone::run("", name, || {
+    adit_gpu_emulated::alone("", name, || {
         let core = core_affinity::get_core_ids().expect("this machine's cores")[0].id;
         let options = StagedOptions { cores: vec![core; 3], ..StagedOptions::default() };
         let rig = Rig::with(1, &options);
@@ -233,7 +233,7 @@ fn an_engine_goes_on_once_its_controllers_have_been_recovered() {
 #[test]
 fn nothing_is_left_of_an_engine_that_was_dropped_in_flight() {
     let name = concat!(module_path!(), "::nothing_is_left_of_an_engine_that_was_dropped_in_flight");
-    crate::alone::run("", name, || {
+    adit_gpu_emulated::alone("", name, || {
         let mut rig = Rig::new(2, 2);
         rig.move_all(true);
         for number in 0..BLOCKS {
@@ -252,7 +252,7 @@ fn nothing_is_left_of_an_engine_that_was_dropped_in_flight() {
 #[test]
 fn copies_that_the_gpu_refuses_end_their_blocks() {
     let name = concat!(module_path!(), "::copies_that_the_gpu_refuses_end_their_blocks");
-    crate::alone::run("", name, || {
+    adit_gpu_emulated::alone("", name, || {
         for function in ["cuMemcpyAsync", "cuEventRecord", "cuStreamWriteValue32", "cuEventQuery"] {
             let rig = Rig::new(1, 1);
             adit_gpu_emulated::set(&format!("fail={function}:1"));
@@ -272,7 +272,7 @@ fn copies_that_the_gpu_refuses_end_their_blocks() {
 fn an_engine_whose_memory_the_gpu_does_not_take_is_not_made() {
     let name =
         concat!(module_path!(), "::an_engine_whose_memory_the_gpu_does_not_take_is_not_made");
-    crate::alone::run("host-register=refused", name, || {
+    adit_gpu_emulated::alone("host-register=refused", name, || {
         let gpu = Gpu::open(0).expect("the emulated one");
         let keep: Arc<dyn Any + Send + Sync> = Arc::new(());
         let made = Staged::new(&gpu, &[open()], &[], &keep, &StagedOptions::default());
@@ -288,7 +288,7 @@ fn an_engine_dropped_behind_an_event_that_does_not_come_leaves_what_copies_reach
         module_path!(),
         "::an_engine_dropped_behind_an_event_that_does_not_come_leaves_what_copies_reach"
     );
-    crate::alone::run("", name, || {
+    adit_gpu_emulated::alone("", name, || {
         let mut rig = Rig::impatient();
         let gate = PinnedMemory::allocate(&rig.gpu, 4).expect("memory");
         let stream = Stream::new(&rig.gpu, Priority::Normal).expect("a stream");
@@ -312,7 +312,7 @@ fn an_engine_dropped_behind_an_event_that_does_not_come_leaves_what_copies_reach
 fn words_behind_an_event_that_does_not_come_are_left_as_well() {
     let name =
         concat!(module_path!(), "::words_behind_an_event_that_does_not_come_are_left_as_well");
-    crate::alone::run("", name, || {
+    adit_gpu_emulated::alone("", name, || {
         let mut rig = Rig::impatient();
         let gate = PinnedMemory::allocate(&rig.gpu, 4).expect("memory");
         let stream = Stream::new(&rig.gpu, Priority::Normal).expect("a stream");

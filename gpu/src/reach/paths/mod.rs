@@ -1,0 +1,181 @@
+//! The paths by which a controller's DMA reaches memory that the GPU works on.
+//!
+//! Each path has its own conditions, and no machine says beforehand which of them it meets. So each is tried for real,
+//! best first, with a small piece of memory that is exposed, mapped for the controller and released. The first that
+//! works is used; the reasons against earlier ones are kept, for [`crate::doctor`] and for errors.
+//!
+//! | path | what is mapped | needs |
+//! |---|---|---|
+//! | coherent | the memory at its own address | a GPU that shares the CPU's page tables |
+//! | dma-buf through iommufd | the file of its dma-buf | a kernel whose iommufd takes the GPU driver's dma-bufs |
+//! | dma-buf mapped here | a mapping of that file in this process | a GPU driver that lets its dma-bufs be mapped |
+//! | gdrdrv | a mapping that gdrdrv makes | NVIDIA's module gdrdrv and `libgdrapi.so.2` |
+//! | pinned host memory | host memory that the GPU reaches | a GPU that registers host memory |
+//! | CPU only | nothing of the GPU's | nothing |
+//!
+//! The order of ownership implements law 3: a mapping for a device ([`Mapped`]) owns what it maps ([`Block`]), which
+//! owns the mapping in this process, which owns the memory. If unmapping fails, the driver leaks all of that.
+
+mod coherent;
+mod dma_buf;
+mod exposed;
+mod gdr;
+mod host;
+mod mapped;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::sync::Arc;
+
+use adit_driver::Controller;
+
+use crate::cuda::Gpu;
+use crate::error::{Error, Result};
+
+pub(crate) use exposed::Exposed;
+pub use gdr::is_present as gdr_is_present;
+pub(crate) use host::HostBlock;
+pub(crate) use mapped::{Block, Mapped};
+
+/// Bytes to try a path with: one granule of exportable memory.
+const PROBE_BYTES: u64 = 2 << 20;
+
+/// A path, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MemoryPath {
+    /// The GPU shares the CPU's page tables: its memory is mapped at its own address.
+    Coherent,
+    /// Maps the memory's dma-buf through iommufd.
+    DmaBufIommufd,
+    /// Maps the memory's dma-buf into this process, and that mapping for the device.
+    DmaBufMmap,
+    /// As `DmaBufMmap`, by the kernel module gdrdrv.
+    Gdrdrv,
+    /// Host memory that both the GPU and the device access.
+    PinnedHost,
+    /// Without the GPU.
+    CpuOnly,
+}
+
+impl MemoryPath {
+    /// All paths, best first.
+    pub const ALL: [MemoryPath; 6] = [
+        MemoryPath::Coherent,
+        MemoryPath::DmaBufIommufd,
+        MemoryPath::DmaBufMmap,
+        MemoryPath::Gdrdrv,
+        MemoryPath::PinnedHost,
+        MemoryPath::CpuOnly,
+    ];
+
+    /// Paths to the GPU's own memory, best first.
+    pub const TO_GPU: [MemoryPath; 4] = [
+        MemoryPath::Coherent,
+        MemoryPath::DmaBufIommufd,
+        MemoryPath::DmaBufMmap,
+        MemoryPath::Gdrdrv,
+    ];
+
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryPath::Coherent => "coherent memory",
+            MemoryPath::DmaBufIommufd => "dma-buf through iommufd",
+            MemoryPath::DmaBufMmap => "dma-buf mapped here",
+            MemoryPath::Gdrdrv => "gdrdrv",
+            MemoryPath::PinnedHost => "pinned host memory",
+            MemoryPath::CpuOnly => "CPU only",
+        }
+    }
+}
+
+/// Result of trying a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathReport {
+    /// The path.
+    pub path: MemoryPath,
+    /// Success, or why it does not work here and how to change that.
+    pub outcome: Result<(), String>,
+}
+
+impl std::fmt::Display for PathReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.outcome {
+            Ok(()) => write!(f, "{} works", self.path.name()),
+            Err(why) => write!(f, "{}: {why}", self.path.name()),
+        }
+    }
+}
+
+impl PathReport {
+    pub(crate) fn new<T>(path: MemoryPath, outcome: &Result<T>) -> PathReport {
+        let outcome = outcome.as_ref().map(|_| ()).map_err(Error::to_string);
+        PathReport { path, outcome }
+    }
+}
+
+/// Tries every path between a GPU and a controller, and leaves nothing behind. None works while the persistent kernel
+/// of rings runs on the GPU.
+pub fn probe(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> Vec<PathReport> {
+    let controllers = [Arc::clone(controller)];
+    let report = |path| PathReport::new(path, &try_path(path, gpu, &controllers));
+    MemoryPath::ALL.into_iter().map(report).collect()
+}
+
+/// Tries one path with a small piece of memory, for all of the controllers.
+pub fn try_path(path: MemoryPath, gpu: &Arc<Gpu>, controllers: &[Arc<Controller>]) -> Result<()> {
+    if path == MemoryPath::CpuOnly {
+        return Ok(());
+    }
+    let _making = gpu.may_make("try a way to the GPU's memory")?;
+    let block = block(path, gpu, controllers, PROBE_BYTES)?;
+    block.map_for(controllers).map(drop)
+}
+
+/// Allocates `bytes` for a path: in the GPU, or in the host for [`MemoryPath::PinnedHost`].
+pub(crate) fn block(
+    path: MemoryPath,
+    gpu: &Arc<Gpu>,
+    controllers: &[Arc<Controller>],
+    bytes: u64,
+) -> Result<Block> {
+    match path {
+        MemoryPath::PinnedHost => HostBlock::allocate(gpu, controllers, bytes).map(Block::Host),
+        MemoryPath::CpuOnly => {
+            Err(Error::invalid("memory for the GPU", "the CPU's own is not reached by the GPU"))
+        }
+        _ => Exposed::allocate(gpu, bytes, path).map(Block::Gpu),
+    }
+}
+
+/// Returns the first path by which all of the controllers reach GPU memory and `make` succeeds, with its result, and a
+/// report of each path tried. Tries none without a controller.
+pub(crate) fn first_to_gpu<T>(
+    gpu: &Arc<Gpu>,
+    controllers: &[Arc<Controller>],
+    mut make: impl FnMut(MemoryPath) -> Result<T>,
+) -> (Option<(MemoryPath, T)>, Vec<PathReport>) {
+    let mut reports = Vec::new();
+    let ways: &[MemoryPath] = if controllers.is_empty() { &[] } else { &MemoryPath::TO_GPU };
+    for &path in ways {
+        let made = try_path(path, gpu, controllers).and_then(|()| make(path));
+        reports.push(PathReport::new(path, &made));
+        if let Ok(made) = made {
+            return (Some((path, made)), reports);
+        }
+    }
+    (None, reports)
+}
+
+/// Combines the reasons against all paths to GPU memory into one error.
+pub(crate) fn no_way(reports: &[PathReport]) -> Error {
+    let whys: Vec<String> = reports
+        .iter()
+        .filter_map(|report| {
+            Some(format!("{}: {}", report.path.name(), report.outcome.as_ref().err()?))
+        })
+        .collect();
+    let what = "the device's way into GPU memory";
+    let fix = "place it in host memory, or let CPU threads stage the transfers; 'adit gpu doctor' says what each way needs";
+    Error::unavailable(what, whys.join("; "), fix)
+}

@@ -1,0 +1,266 @@
+//! The CPU doorbell proxy: a thread that turns words in pinned memory into register writes, for GPUs that cannot ring
+//! themselves.
+//!
+//! The GPU stores a doorbell's value into a word of the proxy; the thread sees the change and rings. No change can go
+//! unseen by repeating a value: a ring is never full, so a tail cannot come round to its old value before the device
+//! has been told, and a completion queue's head follows the device. So one thread serves all queues of all controllers,
+//! and changes made while it is busy are merged into one ring.
+//!
+//! The thread polls, then yields, then naps for at most [`ProxyOptions::idle`]'s limit, which bounds a doorbell's
+//! delay. Stopping it and removing queues have deadlines; if it does not answer, what it uses is leaked. A panic ends
+//! the thread, and [`ProxyThread::check`] reports it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use adit_driver::bus::Doorbell;
+use adit_driver::runtime::{Alarm, Dropped, Mailbox, Poller, Reply, Round, Seat, Worker, pair};
+
+use crate::cuda::{Gpu, PinnedMemory};
+use crate::error::{Error, Result};
+use crate::options::ProxyOptions;
+
+/// Queues that one proxy serves.
+const SLOTS: usize = 1024;
+/// Words per queue: a cache line, with the tail first and the head next to it.
+const SLOT_WORDS: usize = 16;
+/// How long the thread may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+const WHAT: &str = "the doorbell proxy";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProxyStats {
+    pub rung: u64,
+    /// Values out of range for the queue's doorbell, which were not rung.
+    pub refused: u64,
+    pub queues: u32,
+}
+
+/// A running proxy; stops when the last handle and the last queue are gone.
+#[derive(Debug)]
+pub struct ProxyThread {
+    shared: Arc<Shared>,
+    /// Free slots.
+    free: Mutex<Vec<usize>>,
+    poller: Poller<()>,
+}
+
+/// A queue's words; dropping it removes the queue from the proxy.
+#[derive(Debug)]
+pub struct Slot {
+    proxy: Arc<ProxyThread>,
+    index: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    words: PinnedMemory,
+    orders: Mailbox<Order>,
+    rung: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What the thread is told to do, answered once done.
+#[derive(Debug)]
+enum Order {
+    Serve(Served, Reply<()>),
+    Leave { index: usize, reply: Reply<()> },
+}
+
+/// The thread's view of a queue.
+#[derive(Debug)]
+struct Served {
+    index: usize,
+    /// Tail and head.
+    doorbells: [Doorbell; 2],
+    depth: u32,
+    /// The values last rung.
+    last: [u32; 2],
+}
+
+/// What the thread does.
+struct Ringer {
+    shared: Arc<Shared>,
+    served: Vec<Served>,
+}
+
+impl ProxyThread {
+    /// Starts the thread. Its words are accessible to all GPUs.
+    ///
+    /// # Errors
+    /// CUDA's when there is no pinned memory; [`Error::Refused`] when no thread can be created.
+    pub fn start(gpu: &Arc<Gpu>, options: &ProxyOptions) -> Result<Arc<ProxyThread>> {
+        let words = PinnedMemory::allocate(gpu, (SLOTS * SLOT_WORDS * 4) as u64)?;
+        let alarm = Alarm::new()?;
+        // All orders are urgent: each is waited for.
+        let orders = Mailbox::new(1, Arc::clone(&alarm), drop);
+        let (rung, refused) = Default::default();
+        let shared = Arc::new(Shared { words, orders, rung, refused });
+        let ringer = Ringer { shared: Arc::clone(&shared), served: Vec::new() };
+        let ProxyOptions { core, idle } = *options;
+        let seat = Seat { name: "adit-doorbells".to_owned(), core, idle };
+        let poller = Poller::spawn(seat, alarm, || Some(ringer))?;
+        let free = Mutex::new((0..SLOTS).rev().collect());
+        Ok(Arc::new(ProxyThread { shared, free, poller }))
+    }
+
+    /// Serves a queue of `depth` entries from now on, by its tail and head doorbells. Only the proxy rings these until
+    /// the slot is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when it is full or has failed.
+    pub fn add(self: &Arc<Self>, doorbells: [Doorbell; 2], depth: u32) -> Result<Slot> {
+        self.check()?;
+        let index = self.free().pop().ok_or_else(|| {
+            let why = format!("it serves {SLOTS} queues already");
+            Error::unavailable(WHAT, why, "use fewer queues, or another proxy for some")
+        })?;
+        let slot = Slot { proxy: Arc::clone(self), index };
+        // The initial values of its doorbells.
+        self.shared.words_of(index).iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        let served = Served { index, doorbells, depth, last: [0; 2] };
+        self.carry_out(|reply| Order::Serve(served, reply))?;
+        Ok(slot)
+    }
+
+    /// Checks that the thread still runs.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] once it has panicked.
+    pub fn check(&self) -> Result<()> {
+        if self.poller.is_over() { Err(over()) } else { Ok(()) }
+    }
+
+    pub fn stats(&self) -> ProxyStats {
+        let queues = (SLOTS - self.free().len()) as u32;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ProxyStats { rung: count(&self.shared.rung), refused: count(&self.shared.refused), queues }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the thread has carried out an order.
+    fn carry_out(&self, order: impl FnOnce(Reply<()>) -> Order) -> Result<()> {
+        let (reply, mut receipt) = pair();
+        // An order that is refused drops its reply.
+        let _ = self.shared.orders.send_urgent(order(reply));
+        match receipt.wait_until(Some(Instant::now() + PATIENCE)) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(Dropped)) => Err(over()),
+            None => Err(Error::TimedOut {
+                waited_for: format!("{WHAT} to take note of its queues"),
+                after: PATIENCE,
+                fix: "see what keeps its core busy".to_owned(),
+            }),
+        }
+    }
+}
+
+fn over() -> Error {
+    let why = "its thread has panicked: the doorbells rung since are lost";
+    Error::unavailable(WHAT, why, "close the rings and make them anew")
+}
+
+impl Drop for ProxyThread {
+    fn drop(&mut self) {
+        self.poller.stop();
+        if self.poller.ends_by(Instant::now() + PATIENCE) {
+            tracing::debug!("{WHAT} stops: {:?}", self.stats());
+        } else {
+            tracing::error!("{WHAT} does not stop; its memory stays with it");
+        }
+    }
+}
+
+impl Slot {
+    /// Returns the GPU's addresses of the tail's and the head's word.
+    pub fn addresses(&self) -> [u64; 2] {
+        let at = self.proxy.shared.words.address() + (self.index * SLOT_WORDS * 4) as u64;
+        [at, at + 4]
+    }
+
+    /// Returns the words, for ringing from the CPU.
+    #[cfg(test)]
+    pub fn words(&self) -> &[AtomicU32] {
+        &self.proxy.shared.words_of(self.index)[..2]
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let index = self.index;
+        // Reused only when the thread has let go of it, or has ended.
+        match self.proxy.carry_out(|reply| Order::Leave { index, reply }) {
+            Err(error @ Error::TimedOut { .. }) => {
+                tracing::error!("a queue's doorbells stay with a thread that hangs: {error}");
+            }
+            _ => self.proxy.free().push(index),
+        }
+    }
+}
+
+impl Shared {
+    fn words_of(&self, index: usize) -> &[AtomicU32] {
+        &self.words.words()[index * SLOT_WORDS..][..SLOT_WORDS]
+    }
+
+    /// Rings the changed doorbells of one queue; returns their number.
+    fn turn(&self, queue: &mut Served) -> u64 {
+        let mut rung = 0;
+        let words = self.words_of(queue.index);
+        for (which, doorbell) in queue.doorbells.iter().enumerate() {
+            let value = words[which].load(Ordering::Acquire);
+            if value == queue.last[which] {
+                continue;
+            }
+            queue.last[which] = value;
+            if value < queue.depth {
+                // Counted first, so that an observer of the ring sees it counted.
+                self.rung.fetch_add(1, Ordering::Relaxed);
+                doorbell.ring(value);
+                rung += 1;
+            } else {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        rung
+    }
+}
+
+impl Worker for Ringer {
+    type End = ();
+
+    fn round(&mut self) -> Round {
+        while let Some(order) = self.shared.orders.take_urgent() {
+            match order {
+                Order::Serve(queue, reply) => {
+                    self.served.push(queue);
+                    reply.send(());
+                }
+                Order::Leave { index, reply } => {
+                    self.served.retain(|queue| queue.index != index);
+                    reply.send(());
+                }
+            }
+        }
+        let rung: u64 = self.served.iter_mut().map(|queue| self.shared.turn(queue)).sum();
+        // No word of the GPU's ends a sleep.
+        Round { moved: rung as usize, due_in: Duration::MAX, naps: !self.served.is_empty() }
+    }
+
+    fn end(&mut self) -> Option<()> {
+        Some(())
+    }
+}
+
+impl Drop for Ringer {
+    fn drop(&mut self) {
+        self.shared.orders.close();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! Queues with rings in each place, rung by the emulated GPU and by proxy, and what stays when one cannot be deleted.
+
+use std::time::Duration;
+
+use super::*;
+use crate::reach::paths::tests::Rig;
+
+const PLACES: [(Place, Place); 4] = [
+    (Place::Host, Place::Host),
+    (Place::Host, Place::Gpu),
+    (Place::Gpu, Place::Host),
+    (Place::Gpu, Place::Gpu),
+];
+
+#[test]
+fn rings_lie_where_they_are_asked_to_and_leave_nothing_behind() {
+    let name =
+        concat!(module_path!(), "::rings_lie_where_they_are_asked_to_and_leave_nothing_behind");
+    adit_gpu_emulated::alone("", name, || {
+        let rig = Rig::new(1);
+        let proxy = rig.proxy();
+        let before = adit_gpu_emulated::report();
+        for places in PLACES {
+            let queue = rig.queue_in(300, &proxy, places).expect("a queue");
+            assert_eq!((queue.depth, queue.lba_shift, queue.protection), (300, 9, 0));
+            let raw = queue.raw.as_ref().expect("a controller's");
+            let here = |space: &RingSpace| space.memory().is_some();
+            assert_eq!(here(raw.submission()), places.0 == Place::Host);
+            assert_eq!(here(raw.completion()), places.1 == Place::Host);
+        }
+        let after = adit_gpu_emulated::report();
+        assert_eq!(
+            (after.registrations, after.physicals),
+            (before.registrations, before.physicals)
+        );
+        assert_eq!(after.misuses, 0);
+        drop(proxy);
+        rig.finish();
+    });
+}
+
+#[test]
+fn a_submission_ring_can_lie_in_the_controller_memory_buffer() {
+    adit_gpu_emulated::load();
+    let rig = Rig::with(&["mem=16M,dbbuf=off,cmb=1M"]);
+    let proxy = rig.proxy();
+    let queue = rig.queue_in(64, &proxy, (Place::Cmb, Place::Host)).expect("a queue");
+    assert_ne!(queue.sq, queue.cq);
+    for (submission, completion) in
+        [(Place::Cmb, Place::Gpu), (Place::Host, Place::Cmb), (Place::Cmb, Place::Cmb)]
+    {
+        let refused = rig.queue_in(64, &proxy, (submission, completion));
+        assert!(refused.expect_err("refused").is_usage());
+    }
+    drop((queue, proxy));
+    rig.finish();
+}
+
+#[test]
+fn a_depth_that_the_controller_does_not_take_leaves_nothing() {
+    adit_gpu_emulated::load();
+    let rig = Rig::new(1);
+    let proxy = rig.proxy();
+    for depth in [0, 1, 1 << 17] {
+        let refused = rig.queue_in(depth, &proxy, (Place::Host, Place::Host));
+        assert!(refused.is_err(), "{depth}");
+    }
+    drop(proxy);
+    rig.finish();
+}
+
+#[test]
+fn a_queue_that_cannot_be_deleted_keeps_its_memory_and_what_it_was_given() {
+    adit_gpu_emulated::load();
+    for is_stuck in [false, true] {
+        let faults =
+            "mem=16M,dbbuf=off,nssr=off,faults=lose@admin-op=0+refuse-disable+refuse-reset";
+        let options = if is_stuck { faults } else { "mem=16M,dbbuf=off" };
+        let rig = Rig::patient(&[options], Duration::from_secs(1));
+        let mut queue =
+            rig.queue_in(16, &rig.proxy(), (Place::Host, Place::Host)).expect("a queue");
+        let kept: Keeper = Arc::new(AtomicKept);
+        let weak = Arc::downgrade(&kept);
+        queue.keep(kept);
+        drop(queue);
+        assert_eq!(weak.upgrade().is_some(), is_stuck);
+    }
+}
+
+/// Memory kept by a queue.
+struct AtomicKept;
+
+#[test]
+fn a_doorbell_rung_after_its_queue_is_gone_is_not_the_next_queues() {
+    adit_gpu_emulated::load();
+    let rig = Rig::new(1);
+    let Doorbells::Proxy(proxy) = rig.proxy() else { panic!("a proxy") };
+    let doorbells = Doorbells::Proxy(Arc::clone(&proxy));
+    let first = rig.queue(16, &doorbells);
+    let (qid, word) = (first.qid, first.sq_doorbell);
+    drop(first);
+    let second = rig.queue(16, &doorbells);
+    assert_eq!((second.qid, second.sq_doorbell), (qid, word));
+    assert_eq!((proxy.stats().rung, proxy.stats().queues), (0, 1));
+    drop((second, doorbells, proxy));
+    rig.finish();
+}

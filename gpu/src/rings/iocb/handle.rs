@@ -1,0 +1,120 @@
+//! A user's handle to some control blocks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Blocks, Use};
+use crate::commands::outcome::Outcome;
+use crate::cuda::Event;
+use crate::error::{Error, Result};
+
+/// I/O control blocks filled by one call of `get_iocb`, to be issued and awaited together.
+///
+/// Dropping them returns their blocks: at once if not issued, otherwise when their commands have ended. Streams that
+/// wait for unissued blocks then continue.
+#[derive(Debug)]
+pub struct Iocbs {
+    pub(super) blocks: Arc<Blocks>,
+    pub(super) uses: Vec<Use>,
+    pub(super) after: Option<Arc<Event>>,
+    pub(super) is_issued: AtomicBool,
+    /// Whether their data were flushed after their end.
+    pub(super) is_flushed: AtomicBool,
+}
+
+impl Iocbs {
+    /// Number of commands that the transfers were split into.
+    pub fn commands(&self) -> u64 {
+        self.uses.iter().map(|held| u64::from(held.count)).sum()
+    }
+
+    /// Number of control blocks that they fill.
+    pub fn blocks(&self) -> usize {
+        self.uses.len()
+    }
+
+    pub(crate) fn uses(&self) -> &[Use] {
+        &self.uses
+    }
+
+    /// Checks that they belong to `blocks`: positions and generations mean nothing elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for blocks of other rings.
+    pub(crate) fn check_of(&self, blocks: &Arc<Blocks>) -> Result<()> {
+        if Arc::ptr_eq(&self.blocks, blocks) {
+            return Ok(());
+        }
+        let why = "other rings made them; use the rings whose get_iocb gave them";
+        Err(Error::invalid("these control blocks", why))
+    }
+
+    pub(crate) fn after(&self) -> Option<&Arc<Event>> {
+        self.after.as_ref()
+    }
+
+    /// Claims the one permitted issue.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they were issued before.
+    pub(crate) fn claim(&self) -> Result<()> {
+        if self.is_issued.swap(true, Ordering::Relaxed) {
+            return Err(Error::invalid(
+                "issue_io",
+                "these control blocks were issued; get others with get_iocb",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether all their commands have ended.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they were not issued.
+    pub(crate) fn is_done(&self) -> Result<bool> {
+        if !self.uses.is_empty() && !self.is_issued.load(Ordering::Relaxed) {
+            return Err(Error::invalid(
+                "wait for control blocks",
+                "they were not issued; call issue_io first",
+            ));
+        }
+        Ok(self.uses.iter().all(|held| self.blocks.is_done(held)))
+    }
+
+    /// Runs `flush` unless it has succeeded before.
+    ///
+    /// # Errors
+    /// Those of `flush`, which the next call retries.
+    pub(crate) fn flush_once(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
+        if !self.is_flushed.load(Ordering::Acquire) {
+            flush()?;
+            self.is_flushed.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn outcome(&self) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        for held in &self.uses {
+            self.blocks.read_back(held, &mut outcome)?;
+        }
+        outcome.failed.sort_by_key(|(position, _)| *position);
+        Ok(outcome)
+    }
+}
+
+impl Drop for Iocbs {
+    fn drop(&mut self) {
+        for held in &mut self.uses {
+            if self.blocks.is_awaited(held)
+                && let Err(error) = self.blocks.end_unissued(held)
+            {
+                tracing::error!(
+                    "leaking control blocks that were never issued and that a stream waits for: {error}"
+                );
+                std::mem::forget(Arc::clone(&self.blocks));
+            }
+            self.blocks.give_back(held);
+        }
+    }
+}

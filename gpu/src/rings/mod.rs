@@ -1,0 +1,7 @@
+//! gio_uring: control blocks filled by the CPU, and the rings in GPU memory through which the GPU carries them out.
+
+mod engine;
+mod gates;
+pub(crate) mod iocb;
+pub(crate) mod ring_set;
+pub(crate) mod uring;

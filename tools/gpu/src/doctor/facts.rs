@@ -1,0 +1,234 @@
+//! Facts that CUDA and the system report.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use adit_driver::Controller;
+use adit_driver::bus::vfio::HAS_IOMMUFD;
+use adit_gpu::internals::{
+    self, PartitionKind, Program, ProxyThread, gdr_is_present, self_test, version,
+};
+use adit_gpu::{Device, DoorbellChoice, Gpu, GpuInfo, ProxyOptions, Result};
+
+use super::{Row, Verdict};
+
+/// From this value of the attribute on (`OWNER`), the GPU sees devices' writes in order.
+const ORDERED: i32 = 100;
+/// The number of hardware queues for streams in a GPU.
+const STREAM_QUEUES_MAX: u32 = 32;
+const IOMMUFD: &str = "/dev/iommu";
+
+/// Rows about the GPU and its driver.
+pub(super) fn gpu(gpu: &Result<Arc<Gpu>>) -> Vec<Row> {
+    let gpu = match gpu {
+        Ok(gpu) => gpu,
+        Err(error) => return vec![Row::missing("GPU", error)],
+    };
+    let info = gpu.info();
+    let (major, minor) = info.compute_capability;
+    let version = info.driver_version;
+    vec![
+        Row::good("GPU", &info.name),
+        Row::good("driver", format!("for CUDA {}.{}", version / 1000, version % 1000 / 10)),
+        capability((major, minor)),
+        Row::good("memory", bytes(info.memory_bytes)),
+        Row::good("multiprocessors", info.sm_count),
+        stream_queues(info),
+        partitions(gpu),
+        compiler(gpu),
+    ]
+}
+
+fn capability((major, minor): (u32, u32)) -> Row {
+    let value = format!("{major}.{minor}");
+    if major >= 8 {
+        return Row::good("compute capability", value);
+    }
+    let why = "the device code is made for 8.0 and later";
+    Row::bad("compute capability", Verdict::Missing, value, why, "use an A100 or a later GPU")
+}
+
+/// The hardware queues that streams share: two streams of one queue wait for each other's kernels.
+fn stream_queues(info: &GpuInfo) -> Row {
+    let name = "stream queues";
+    let count = info.attributes.connections;
+    if count >= STREAM_QUEUES_MAX {
+        return Row::good(name, count);
+    }
+    let why = "with more streams than these, one may wait behind a kernel that does not end";
+    let fix = "start the program with CUDA_DEVICE_MAX_CONNECTIONS=32";
+    Row::bad(name, Verdict::Warning, count, why, fix)
+}
+
+fn partitions(gpu: &Arc<Gpu>) -> Row {
+    let name = "green contexts";
+    match internals::partition(gpu, 8).kind {
+        PartitionKind::Green => Row::good(name, "yes"),
+        PartitionKind::Priority { why } => {
+            let value = "no: I/O and computing share multiprocessors by priority";
+            Row::warning(
+                name,
+                value,
+                &why,
+                "use a GPU and a driver with green contexts (CUDA 12.5)",
+            )
+        }
+    }
+}
+
+/// NVRTC, and whether it compiles the device code for this GPU.
+fn compiler(gpu: &Arc<Gpu>) -> Row {
+    let made = version().and_then(|version| Program::load(gpu).map(|_| version));
+    Row::of("NVRTC", &made, |(major, minor)| {
+        format!("{major}.{minor}, compiles the device code for this GPU")
+    })
+}
+
+/// Rows about sharing memory and registers.
+pub(super) fn system(gpu: Option<&Arc<Gpu>>, controller: Option<&Arc<Controller>>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    if let Some(gpu) = gpu {
+        let info = gpu.info();
+        rows.extend([
+            has(info.attributes.dma_buf, "dma-buf", "the GPU's driver exports none", OPEN_MODULES),
+            dma_buf_mmap(info),
+            host_register(info),
+            ordering(info),
+            peer_access(info),
+            flushing(info),
+            has(
+                info.attributes.unified_addressing,
+                "unified addressing",
+                "the GPU has addresses of its own",
+                "use a GPU and a driver for 64-bit Linux, which share the process's",
+            ),
+        ]);
+    }
+    rows.push(Row::of("gdrdrv", &gdr_is_present(), |()| "yes".to_owned()));
+    rows.push(match controller {
+        Some(controller) if !is_vfio(controller) => {
+            Row::good("iommufd", format!("not needed for {}", controller.info().device))
+        }
+        _ => iommufd(Path::new(IOMMUFD), HAS_IOMMUFD),
+    });
+    rows
+}
+
+const OPEN_MODULES: &str = "use NVIDIA's open kernel modules on Linux 5.12 or later";
+
+fn has(has: bool, name: &'static str, why: &str, fix: &str) -> Row {
+    if has { Row::good(name, "yes") } else { Row::bad(name, Verdict::Missing, "no", why, fix) }
+}
+
+fn dma_buf_mmap(info: &GpuInfo) -> Row {
+    let why = match info.attributes.dma_buf_mmap {
+        Some(_) => "this GPU's dma-bufs cannot be mapped into a process",
+        None => "the GPU's driver does not know of such mappings",
+    };
+    let there = info.attributes.dma_buf_mmap == Some(true);
+    has(there, "dma-buf mapping", why, "use driver 595 or later (CUDA 13.3), or load gdrdrv")
+}
+
+fn host_register(info: &GpuInfo) -> Row {
+    let there = info.attributes.host_register && info.attributes.can_map_host_memory;
+    let why = "the GPU does not register host memory";
+    has(there, "host registration", why, "use a GPU and a driver that do; rings need it")
+}
+
+/// Whether the GPU sees a device's data before the completion that announces it.
+fn ordering(info: &GpuInfo) -> Row {
+    let value = info.attributes.rdma_writes_ordering;
+    if value >= ORDERED {
+        return Row::good("write ordering", "devices' writes are seen in order");
+    }
+    let why = "a completion in host memory may be seen before the data in the GPU's";
+    let fix = "completion rings in the GPU's memory, beside the data, avoid it";
+    Row::warning("write ordering", format!("none ({value})"), why, fix)
+}
+
+fn yes(is_so: bool) -> &'static str {
+    if is_so { "yes" } else { "no" }
+}
+
+/// Whether PCIe devices can access the GPU's memory, including memory allocated in granules.
+fn peer_access(info: &GpuInfo) -> Row {
+    let (name, attributes) = ("PCIe access", &info.attributes);
+    let (all, granules) = (attributes.gpu_direct_rdma, attributes.vmm_rdma);
+    let value = format!("gpu_direct_rdma {}, vmm_rdma {}", yes(all), yes(granules));
+    if all && granules {
+        return Row::good(name, value);
+    }
+    let why = "PCIe devices do not reach this GPU's memory, or none that can be exported";
+    let fix = "use a data-centre or workstation GPU, on the machine itself or passed to it whole";
+    Row::warning(name, value, why, fix)
+}
+
+/// How to make devices' writes visible to the GPU, if they are not by themselves.
+fn flushing(info: &GpuInfo) -> Row {
+    let (name, attributes) = ("flushing", &info.attributes);
+    let how = ["none", "call", "stream", "call and stream"][attributes.flush_writes as usize & 3];
+    let value = format!("stream_flush {}, flush_writes {how}", yes(attributes.stream_flush));
+    let is_needed = attributes.rdma_writes_ordering < ORDERED;
+    if !is_needed || (attributes.stream_flush && attributes.flush_writes & 1 != 0) {
+        return Row::good(name, value);
+    }
+    let why = "data in the GPU's memory cannot be flushed behind completions in host memory";
+    let fix =
+        "keep completion rings in the GPU's memory, beside the data, or the pool in host memory";
+    Row::warning(name, value, why, fix)
+}
+
+/// Whether a controller is a PCIe function behind an IOMMU; others need none.
+pub(super) fn is_vfio(controller: &Controller) -> bool {
+    controller.info().device.starts_with("vfio:")
+}
+
+/// Whether this process may use iommufd.
+pub(super) fn iommufd(path: &Path, is_built_in: bool) -> Row {
+    if !is_built_in {
+        let why = "built without --features iommufd, so drives are opened through a VFIO container, which maps no dma-bufs";
+        let fix = "take another way to the memory, or build with --features iommufd";
+        return Row::bad("iommufd", Verdict::Missing, "no", why, fix);
+    }
+    let opened = File::options().read(true).write(true).open(path);
+    let error = match opened {
+        Ok(_) => return Row::good("iommufd", "yes"),
+        Err(error) => error,
+    };
+    let fix = if path.exists() {
+        format!("let this user open {}", path.display())
+    } else {
+        "use a kernel with CONFIG_IOMMUFD; a VFIO container does without".to_owned()
+    };
+    Row::bad("iommufd", Verdict::Missing, "no", format!("{}: {error}", path.display()), fix)
+}
+
+/// How a device's doorbells would be rung.
+pub(super) fn doorbells(gpu: &Arc<Gpu>, device: &Device) -> (Row, Option<&'static str>) {
+    const NAME: &str = "doorbells";
+    let chosen = Program::load(gpu).and_then(|program| {
+        let proxy = || ProxyThread::start(gpu, &ProxyOptions::default());
+        let pair = (&device.controller, &device.namespace);
+        self_test::choose(gpu, &program, pair, DoorbellChoice::Auto, proxy)
+    });
+    let chosen = match chosen {
+        Ok(chosen) => chosen,
+        Err(error) => return (Row::missing(NAME, &error), None),
+    };
+    let way = chosen.doorbells.name();
+    let row = match chosen.why_not_mapped {
+        None => Row::good(NAME, "mapped for the GPU: a command that it rang came back"),
+        Some(why) => Row::by(NAME, Verdict::Warning, "by proxy: a thread rings them", &why),
+    };
+    (row, Some(way))
+}
+
+/// Formats a size in the largest unit that it fills.
+pub(super) fn bytes(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);
+    unit.map_or(format!("{bytes} bytes"), |(shift, name)| {
+        format!("{:.1} {name}", bytes as f64 / (1u64 << shift) as f64)
+    })
+}

@@ -1,0 +1,170 @@
+//! One check and how it ended.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use adit_gpu::Error;
+
+pub(super) const DRIVER: &str = "driver and GPU";
+pub(super) const CODE: &str = "device code";
+/// The checks that all others depend on.
+const ESSENTIAL: [&str; 2] = [DRIVER, CODE];
+
+/// How a check ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Passed, with the finding.
+    Passed(String),
+    /// Failed, with what to do.
+    Failed(String),
+    /// The machine lacks what the check needs.
+    Skipped(String),
+}
+
+impl Outcome {
+    /// Name in reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Outcome::Passed(_) => "passed",
+            Outcome::Failed(_) => "failed",
+            Outcome::Skipped(_) => "skipped",
+        }
+    }
+
+    /// Returns the finding or the reason.
+    pub fn detail(&self) -> &str {
+        match self {
+            Outcome::Passed(detail) | Outcome::Failed(detail) | Outcome::Skipped(detail) => detail,
+        }
+    }
+}
+
+/// A finished check.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// What was checked, in a few words.
+    pub name: &'static str,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// The result of all checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing failed.
+    Sound,
+    /// Something failed.
+    Failed,
+    /// Nothing failed, but the rings could not be checked: there is no GPU, no driver, or no NVRTC that compiles for
+    /// it.
+    Unavailable,
+}
+
+/// Combines checks: a failure outweighs everything, and without the essential checks the rings count as unavailable.
+pub fn verdict(checks: &[Check]) -> Verdict {
+    if checks.iter().any(|check| matches!(check.outcome, Outcome::Failed(_))) {
+        return Verdict::Failed;
+    }
+    let has_passed = |name: &&str| {
+        let passed = |check: &Check| matches!(check.outcome, Outcome::Passed(_));
+        checks.iter().any(|check| check.name == *name && passed(check))
+    };
+    if ESSENTIAL.iter().all(has_passed) { Verdict::Sound } else { Verdict::Unavailable }
+}
+
+/// Why a check did not pass.
+#[derive(Debug)]
+pub(super) enum Objection {
+    Wrong(String),
+    /// The crate returned an error.
+    Error(Error),
+    /// The machine lacks what the check needs.
+    Missing(&'static str),
+}
+
+impl Objection {
+    /// Adds the subject, one of several.
+    pub(super) fn about(self, subject: &str) -> Objection {
+        match self {
+            Objection::Wrong(what) => Objection::Wrong(format!("{subject}: {what}")),
+            error => error,
+        }
+    }
+}
+
+impl From<Error> for Objection {
+    fn from(error: Error) -> Objection {
+        Objection::Error(error)
+    }
+}
+
+impl From<adit_driver::Error> for Objection {
+    fn from(error: adit_driver::Error) -> Objection {
+        Objection::Error(Error::Driver(error))
+    }
+}
+
+/// Result of a check's body: the finding.
+pub(super) type Seen = Result<String, Objection>;
+
+/// Fails with `otherwise` unless `holds`.
+pub(super) fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Objection> {
+    if holds { Ok(()) } else { Err(Objection::Wrong(otherwise())) }
+}
+
+/// Runs one check. A panic within it fails only that check.
+pub(super) fn make(name: &'static str, body: impl FnOnce() -> Seen) -> Check {
+    let begin = Instant::now();
+    // Nothing that the body leaves behind is used after a panic.
+    let outcome = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(seen)) => Outcome::Passed(seen),
+        Ok(Err(Objection::Error(error))) if error.is_unavailable() => {
+            Outcome::Skipped(error.to_string())
+        }
+        Ok(Err(Objection::Error(error))) => Outcome::Failed(error.to_string()),
+        Ok(Err(Objection::Missing(what))) => Outcome::Skipped(what.to_owned()),
+        Ok(Err(Objection::Wrong(what))) => Outcome::Failed(what),
+        Err(panic) => Outcome::Failed(format!("it panicked: {}", message_of(&*panic))),
+    };
+    Check { name, outcome, took: begin.elapsed() }
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(body: impl FnOnce() -> Seen) -> Check {
+        make("a check", body)
+    }
+
+    #[test]
+    fn what_a_machine_lacks_is_skipped_with_the_reason() {
+        let check = made(|| Err(Error::unavailable("a GPU", "there is none", "add one").into()));
+        let reason = "a GPU is unavailable: there is none; add one";
+        assert_eq!(check.outcome, Outcome::Skipped(reason.to_owned()));
+    }
+
+    #[test]
+    fn a_panic_is_a_failure_of_its_check_alone() {
+        let check = made(|| panic!("out of paper"));
+        assert_eq!(check.outcome, Outcome::Failed("it panicked: out of paper".to_owned()));
+    }
+
+    #[test]
+    fn one_failure_outweighs_all_that_passed() {
+        let passed = |name| make(name, || Ok("fine".to_owned()));
+        let skipped = |name| make(name, || Err(Error::unavailable("x", "y", "z").into()));
+        let failed = made(|| expect(false, || "bent".to_owned()).map(|()| String::new()));
+        assert_eq!(verdict(&[passed(DRIVER), passed(CODE), failed]), Verdict::Failed);
+        assert_eq!(verdict(&[passed(DRIVER), passed(CODE), skipped("more")]), Verdict::Sound);
+        assert_eq!(verdict(&[passed(DRIVER), skipped(CODE), passed("more")]), Verdict::Unavailable);
+        assert_eq!(verdict(&[skipped(DRIVER)]), Verdict::Unavailable);
+    }
+}

@@ -1,0 +1,147 @@
+//! `adit gpu selftest`: checks whether this machine's GPU can drive rings.
+
+use std::fmt::Write;
+
+use super::{self as selftest, Check, Outcome, Verdict};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+use adit_kv::Meter;
+
+const EXAMPLES: &str = "\
+Examples:
+  The first GPU, as a table:
+    adit gpu selftest
+  The second, for a program to read:
+    adit gpu selftest --gpu 1 --json
+
+Exit codes: 0 nothing failed, 1 a check failed, 2 an option cannot be, 3 no GPU, or none that rings can use \
+(a compiler for device code included), 130 interrupted.";
+
+/// Checks the driver of a GPU, the device code and the rings, against software controllers
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SelftestArgs {
+    /// GPU number, from 0
+    #[arg(long, default_value_t = 0)]
+    gpu: u32,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When a check failed, there is nothing to check, or the user interrupted it.
+pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
+    crate::check(args.gpu)?;
+    let interrupt = Interrupt::install()?;
+    let mut meter = Meter::new();
+    let checks = selftest::run(args.gpu, interrupt.flag(), &mut |name| meter.show(|_| name.into()));
+    drop(meter);
+    let text = if args.json { json_text(args.gpu, &checks)? } else { table(&checks)? };
+    Output::Standard.write(&text)?;
+    if interrupt.requested() {
+        return Err(Failure::interrupted());
+    }
+    end(&checks)
+}
+
+fn end(checks: &[Check]) -> Result<()> {
+    match selftest::verdict(checks) {
+        Verdict::Sound => Ok(()),
+        Verdict::Failed => {
+            let failed = checks.iter().filter(|check| matches!(check.outcome, Outcome::Failed(_)));
+            Err(Failure::failed(format!("{} of {} checks failed", failed.count(), checks.len())))
+        }
+        Verdict::Unavailable => {
+            let skipped = checks.iter().find(|check| matches!(check.outcome, Outcome::Skipped(_)));
+            let why = skipped.map_or("nothing was checked", |check| check.outcome.detail());
+            Err(Failure::unavailable(human::printable(why)))
+        }
+    }
+}
+
+fn json_text(gpu: u32, checks: &[Check]) -> Result<String> {
+    serde_json::to_string_pretty(&json(gpu, checks))
+        .map(|text| text + "\n")
+        .map_err(Failure::failed)
+}
+
+fn json(gpu: u32, checks: &[Check]) -> Value {
+    let rows = checks.iter().map(|check| {
+        json!({
+            "name": check.name,
+            "outcome": check.outcome.name(),
+            "detail": check.outcome.detail(),
+            "took_ms": check.took.as_secs_f64() * 1e3,
+        })
+    });
+    let verdict = match selftest::verdict(checks) {
+        Verdict::Sound => "passed",
+        Verdict::Failed => "failed",
+        Verdict::Unavailable => "unavailable",
+    };
+    json!({ "gpu": gpu, "verdict": verdict, "checks": rows.collect::<Vec<_>>() })
+}
+
+fn table(checks: &[Check]) -> Result<String> {
+    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Check { name, outcome, .. } in checks {
+        let detail = human::printable(outcome.detail());
+        writeln!(text, "{:<7} {name:<width$}  {detail}", outcome.name())
+            .map_err(Failure::failed)?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn check(name: &'static str, outcome: Outcome) -> Check {
+        Check { name, outcome, took: Duration::from_millis(2) }
+    }
+
+    #[test]
+    fn what_was_skipped_is_the_reason_and_not_what_passed_before() {
+        let checks = [
+            check("driver and GPU", Outcome::Passed("a GPU".to_owned())),
+            check("device code", Outcome::Skipped("no NVRTC".to_owned())),
+        ];
+        let failure = end(&checks).expect_err("no device code was checked");
+        assert_eq!((failure.code(), failure.to_string()), (3, "no NVRTC".to_owned()));
+    }
+
+    #[test]
+    fn nothing_to_check_ends_with_its_reason_and_a_code_of_its_own() {
+        let checks = [check("driver library", Outcome::Skipped("there is no driver".to_owned()))];
+        let failure = end(&checks).expect_err("nothing was checked");
+        assert_eq!((failure.code(), failure.to_string()), (3, "there is no driver".to_owned()));
+        assert_eq!(json(0, &checks)["verdict"], "unavailable");
+    }
+
+    #[test]
+    fn a_failed_check_is_counted_and_its_row_says_why() {
+        let checks = [
+            check("driver library", Outcome::Passed("CUDA 13.0".to_owned())),
+            check("partitions", Outcome::Failed("there are none".to_owned())),
+        ];
+        let failure = end(&checks).expect_err("one failed");
+        assert_eq!((failure.code(), failure.to_string()), (1, "1 of 2 checks failed".to_owned()));
+        let text = table(&checks).expect("a string takes all");
+        assert_eq!(
+            text,
+            "passed  driver library  CUDA 13.0\nfailed  partitions      there are none\n"
+        );
+        assert_eq!(json(0, &checks)["checks"][1]["outcome"], "failed");
+    }
+}

@@ -8,8 +8,6 @@ mod again;
 mod answers;
 mod check;
 pub(crate) mod command_line;
-#[cfg(test)]
-mod documented;
 pub(crate) mod draft;
 pub(crate) mod expression;
 mod grammar;
@@ -21,6 +19,8 @@ mod run;
 mod set;
 pub(crate) mod table;
 pub(crate) mod targets;
+#[cfg(test)]
+mod tests;
 mod values;
 mod workload;
 pub(crate) mod written;

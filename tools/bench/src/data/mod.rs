@@ -191,8 +191,7 @@ fn interval(bytes: u64, sizes: &BlockSizes) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::BufferOptions;
-    use crate::options::{Pattern, VerifyOptions};
+    use crate::options::{BufferOptions, Pattern, VerifyOptions};
     use crate::way::PerWay;
     use crate::workload::tests::sample::{job, verify};
 

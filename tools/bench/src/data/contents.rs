@@ -181,7 +181,7 @@ pub(super) fn scramble(bytes: &mut [u8], seed: u64) {
 mod tests {
     use super::*;
     use crate::options::BufferOptions;
-    use crate::workload::sample::job;
+    use crate::workload::tests::sample::job;
 
     fn filled(job: &JobOptions, bytes: usize) -> Vec<u8> {
         let mut buffer = vec![0xa5; bytes];

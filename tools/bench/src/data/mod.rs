@@ -191,10 +191,9 @@ fn interval(bytes: u64, sizes: &BlockSizes) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::BufferOptions;
-    use crate::options::{Pattern, VerifyOptions};
+    use crate::options::{BufferOptions, Pattern, VerifyOptions};
     use crate::way::PerWay;
-    use crate::workload::sample::{job, verify};
+    use crate::workload::tests::sample::{job, verify};
 
     const WRITER: Writer = Writer { seed: 7, generation: 3 };
     const HERE: Identity = Identity { offset: 8192, writer: Some(WRITER) };

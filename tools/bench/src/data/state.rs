@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::options::VerifyKind;
     use crate::way::PerWay;
-    use crate::workload::sample::{job, verify, workload};
+    use crate::workload::tests::sample::{job, verify, workload};
 
     const REGION: Region = Region { start: 4096, bytes: 1 << 20 };
 

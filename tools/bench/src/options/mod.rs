@@ -1,15 +1,13 @@
 //! fio's job options, parsed and typed.
 //!
 //! A job file or a command line yields [`Section`]s: options by name as written, and the [`JobOptions`] they
-//! resolve to. [`RunOptions`] apply to the whole run. `table` is the only definition of each job option; the
-//! job-file parser, the command line, its help and its completions share it. This module opens no device.
+//! resolve to. [`RunOptions`] apply to the whole run. `supported.txt` lists each job option once, for job files, the
+//! command line, its help and its completions, and `set` parses its value. This module opens no device.
 
 mod again;
 mod answers;
 mod check;
 pub(crate) mod command_line;
-#[cfg(test)]
-mod documented;
 pub(crate) mod draft;
 pub(crate) mod expression;
 mod grammar;
@@ -21,6 +19,8 @@ mod run;
 mod set;
 pub(crate) mod table;
 pub(crate) mod targets;
+#[cfg(test)]
+mod tests;
 mod values;
 mod workload;
 pub(crate) mod written;

@@ -22,8 +22,6 @@ mod ours;
 mod terse;
 
 #[cfg(test)]
-mod fixture;
-#[cfg(test)]
 mod tests;
 
 use serde_json::Value;

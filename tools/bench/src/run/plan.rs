@@ -319,8 +319,7 @@ impl DataPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::BlockSizes;
-    use crate::options::{AmountOptions, OrderOptions};
+    use crate::options::{AmountOptions, BlockSizes, OrderOptions};
     use crate::way::PerWay;
 
     fn info() -> DeviceInfo {

@@ -12,12 +12,10 @@ pub(crate) mod permutation;
 mod places;
 mod plan;
 pub(crate) mod random;
-#[cfg(test)]
-pub(crate) mod sample;
 mod sizes;
 mod steps;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod ways;
 
 pub(crate) use plan::unit_bytes;

@@ -178,7 +178,7 @@ impl Steps {
 mod tests {
     use super::*;
     use crate::options::FileOptions;
-    use crate::workload::sample::{job, workload};
+    use crate::workload::tests::sample::{job, workload};
 
     const LBA: u32 = 512;
     const BLOCK: u64 = 4096;

@@ -57,7 +57,7 @@ impl Overlaps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::sample::{job, workload};
+    use crate::workload::tests::sample::{job, workload};
 
     fn step(way: Way, file: u32, offset: u64) -> Step {
         Step { way, file, offset, bytes: 8192, number: 0 }

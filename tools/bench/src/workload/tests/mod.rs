@@ -1,13 +1,14 @@
 //! Tests whole passes against a model that records everything.
 
+pub(crate) mod sample;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::sample::{job, verify, workload};
 use super::*;
-use crate::options::RandomOptions;
-use crate::options::{BlockSizes, Distribution, Sequencer, VerifyKind};
+use crate::options::{BlockSizes, Distribution, RandomOptions, Sequencer, VerifyKind};
+use sample::{job, verify, workload};
 
 const LBA: u32 = 512;
 const REGION: Region = Region { start: 1 << 20, bytes: 64 << 10 };

@@ -1,13 +1,15 @@
 use std::path::Path;
 use std::time::Duration;
 
+mod fixture;
+
 use super::*;
 use crate::errors::Tolerance;
 use crate::options::{LatencyTarget, RunOptions, SteadyOf, SteadyState};
 use crate::outcome::{JobOutcome, SteadyOutcome};
 use crate::way::Way;
 
-#[path = "../../../tests/support/keys.rs"]
+#[path = "../../../../tests/support/keys.rs"]
 mod keys;
 
 /// Compares with `tests/reports/NAME`, or writes it if `ADIT_BLESS` is set.

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
-use super::command_line::BenchArgs;
-use super::others::{self, Treatment};
-use super::table;
+use super::super::command_line::BenchArgs;
+use super::super::others::{self, Treatment};
+use super::super::table;
 
 #[derive(Parser)]
 struct Line {

@@ -1,0 +1,3 @@
+//! Tests of the options as a whole.
+
+mod documented;

@@ -31,8 +31,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         {
             let id = self.lookup(now, *hash, &item.key);
             let asked = requests.next().expect("it was looked at");
-            let chosen = match id {
-                Some(id) => choose(asked, self.found(id)),
+            let object = id.map(|id| (id, self.index.object(id)));
+            let chosen = match &object {
+                Some((_, object)) => choose(asked, self.found(object)),
                 None => Some(asked),
             };
             let Some(Hashed { hash, request: Request { reply, action, .. } }) = chosen else {
@@ -43,12 +44,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 other => unreachable!("a get stays one: {other:?}"),
             };
             self.stats.gets += 1;
-            let Some(id) = id else {
+            let Some((id, object)) = object else {
                 self.stats.misses += 1;
                 self.answer(reply, Ok(Outcome::Miss), memory.into_any());
                 continue;
             };
-            match self.pin_part(id, hash, &part, &memory, items.len() as u32) {
+            match self.pin_part((id, &object), hash, &part, &memory, items.len() as u32) {
                 Ok(reading) => {
                     let reading = self.readings.fill(reading);
                     items.push(Some(Item::new(reply, Job::Get(reading), memory)));
@@ -61,8 +62,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    fn found(&self, id: ObjectId) -> Found {
-        let Object { place, bytes, layout, .. } = self.index.object(id);
+    fn found(&self, &Object { place, bytes, layout, .. }: &Object) -> Found {
         let layout = self.spaces.layout(layout);
         let bytes = layout.map_or(bytes, |layout| layout.block_units() * UNIT_BYTES);
         Found { device: place.device, bytes, is_block: layout.is_some() }
@@ -71,15 +71,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Pins the part to read as `item` of a batch.
     fn pin_part(
         &mut self,
-        id: ObjectId,
+        (id, object): (ObjectId, &Object),
         hash: u64,
         part: &Part,
         memory: &Memory,
         item: u32,
     ) -> Result<Reading, Failure> {
-        let object = self.index.object(id);
         let before = self.parts.len();
-        let extract = extract(&self.spaces, &object, part, item, &mut self.parts)?;
+        let extract = extract(&self.spaces, object, part, item, &mut self.parts)?;
         let has = memory.bytes();
         let fits = has >= extract.padded_bytes && memory.is_whole(UNIT_BYTES);
         let device = object.place.device;

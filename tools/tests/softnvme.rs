@@ -165,7 +165,10 @@ fn nonsense_at_the_socket_is_logged_and_survived() {
     let (code, _, complaints) = server.end("TERM");
     assert_eq!(code, Some(0));
     assert!(complaints.contains("rejected a client: its message has"), "{complaints}");
-    assert!(complaints.contains("refused DeviceGetInfo: the first request must be the version"), "{complaints}");
+    assert!(
+        complaints.contains("refused DeviceGetInfo: the first request must be the version"),
+        "{complaints}"
+    );
 }
 
 #[test]
@@ -191,7 +194,7 @@ fn sockets_that_cannot_be_made_are_refused_with_a_way_out() {
     };
     fs::create_dir(path("taken")).expect("folder");
     fs::write(path("taken/cntrl"), "precious").expect("file");
-    at(&path("taken"), 1, &["no socket has this name", "name another folder"]);
+    at(&path("taken"), 1, &["not a socket has this name", "name another folder"]);
     assert_eq!(fs::read(path("taken/cntrl")).expect("still there"), b"precious");
     fs::write(path("file"), "").expect("file");
     at(&path("file"), 1, &["no folder"]);

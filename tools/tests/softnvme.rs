@@ -194,7 +194,7 @@ fn sockets_that_cannot_be_made_are_refused_with_a_way_out() {
     };
     fs::create_dir(path("taken")).expect("folder");
     fs::write(path("taken/cntrl"), "precious").expect("file");
-    at(&path("taken"), 1, &["no socket has this name", "name another folder"]);
+    at(&path("taken"), 1, &["not a socket has this name", "name another folder"]);
     assert_eq!(fs::read(path("taken/cntrl")).expect("still there"), b"precious");
     fs::write(path("file"), "").expect("file");
     at(&path("file"), 1, &["no folder"]);

@@ -123,6 +123,33 @@ fn streams_go_on_when_what_they_wait_for_is_let_go_of_without_being_issued() {
 }
 
 #[test]
+fn a_block_whose_waiting_stream_cannot_be_released_is_not_handed_out_again() {
+    const SETTINGS: &str = "no-green,free-waits,patience=3000";
+    let persistent = Options { kernel: KernelChoice::Persistent, ..options() };
+    for options in [options(), persistent, staged()] {
+        let _alone = alone(SETTINGS);
+        let rig = Rig::new(&[SOFT], Place::Host, &Options { blocks: 2, ..options });
+        let stream = rig.uring.compute_stream(Priority::Normal).expect("a stream");
+        let iocbs = rig.uring.get_iocb([write(0, 0)], None).expect("a block");
+        rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
+        set(&format!("{SETTINGS},fail=cuMemcpyAsync:1"));
+        drop(iocbs);
+        set(SETTINGS);
+        assert!(!stream.is_idle().expect("a stream"), "its word was not written");
+        // The other block works; while it is held, none is left.
+        for lba in 0..3 {
+            let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("the other block");
+            assert!(rig.uring.get_iocb([write(lba, 0)], None).is_err(), "no third block");
+            rig.uring.issue_io(&iocbs, 0).expect("issued");
+            assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
+        }
+        assert!(!stream.is_idle().expect("a stream"), "none of them is what it waits for");
+        drop(rig);
+        stream.synchronize(LONG).expect("dropping the rings releases it");
+    }
+}
+
+#[test]
 fn rings_are_dropped_while_streams_wait_for_what_is_never_issued() {
     let persistent = Options { kernel: KernelChoice::Persistent, ..options() };
     for options in [options(), persistent, staged()] {

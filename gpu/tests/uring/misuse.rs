@@ -109,7 +109,7 @@ fn streams_go_on_when_what_they_wait_for_is_let_go_of_without_being_issued() {
             let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("a block");
             rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
             drop(iocbs);
-            stream.synchronize(LONG).expect("nobody issues it any more");
+            stream.synchronize(LONG).expect("it was released");
             // The block's next use is a different one.
             let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("a block");
             rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
@@ -162,7 +162,7 @@ fn rings_are_dropped_while_streams_wait_for_what_is_never_issued() {
         let behind = rig.uring.get_iocb([read(2, 512)], Some(&event)).expect("a block");
         rig.uring.issue_io(&behind, 0).expect("issued");
         drop(rig);
-        stream.synchronize(LONG).expect("nobody issues it any more");
+        stream.synchronize(LONG).expect("it was released");
         assert!(event.is_over().expect("an event"));
         drop((never, behind));
         assert_eq!(report().kernels_running, 0);
@@ -193,7 +193,7 @@ fn streams_go_on_when_rings_are_stopped_that_could_not_enqueue_what_they_wait_fo
         } else {
             drop((rig, iocbs));
         }
-        stream.synchronize(LONG).expect("nobody carries it out");
+        stream.synchronize(LONG).expect("ended without being carried out");
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::Result;
 
 pub use crate::commands::{cut, layout, outcome, table};
-pub use crate::cuda::program::{Kernel, Program, version};
+pub use crate::cuda::program::{Kernel, Program};
 pub use crate::cuda::{
     DeviceMemory, Endless, Function, Gpu, Partition, PartitionKind, Partitions, PinnedMemory,
     Runner, Stream,

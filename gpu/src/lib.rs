@@ -28,9 +28,8 @@
 //!
 //! The feature `internals` exports parts of these folders to the tools that measure and check them. They change without
 //! notice.
-// Without the feature, items that are `pub` inside are unreachable from outside, and those that only the tools use are
-// not used at all. With it, they need no documentation.
-#![cfg_attr(not(feature = "internals"), allow(unreachable_pub, dead_code, unused_imports))]
+// Without the feature, items that are `pub` inside are unreachable from outside. With it, they need no documentation.
+#![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 #![cfg_attr(feature = "internals", allow(missing_docs))]
 
 mod commands;
@@ -46,7 +45,7 @@ pub mod internals;
 
 pub use adit_driver::transfer::{Direction, Slice, Transfer};
 pub use commands::outcome::{Ended, Outcome};
-pub use cuda::program::{Compiled, SOURCES, compile};
+pub use cuda::program::{Compiled, SOURCES, compile, compiler_version};
 pub use cuda::{Attributes, Event, Gpu, GpuInfo, Priority, Stream};
 pub use error::{Error, Result};
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place, ProxyOptions};

@@ -130,7 +130,7 @@ void completions_wait_while_it_is_stopped() {
     world.start_controller(1);
     const u64 answered = reinterpret_cast<u64>(&world.queue(0).completions);
     while (load64_relaxed_gpu(answered) < 10) { pause(); }
-    CHECK(!world.is_done(0), "nobody harvests");
+    CHECK(!world.is_done(0), "no warp harvests");
     world.start_persistent(1);
     world.await(0);
     world.stop_persistent();

@@ -312,7 +312,7 @@ inline void World::await_completions() const {
     for (u32 index = 0; index < shape.rings; ++index) {
         const u64 at = reinterpret_cast<u64>(&ring(index));
         for (const u64 from = now_ns(); load64_relaxed_gpu(ADIT_FIELD(Ring, at, head)) != load64_relaxed_gpu(ADIT_FIELD(Ring, at, ticket));) {
-            CHECK(now_ns() - from < 2 * DEADLINE_NS, "nobody harvests ring %u", index);
+            CHECK(now_ns() - from < 2 * DEADLINE_NS, "no warp harvests ring %u", index);
             pause();
         }
     }

@@ -74,7 +74,7 @@ fn what_is_left_when_the_context_goes_is_counted() {
 }
 
 #[test]
-fn what_a_broken_context_leaves_is_nobodys_mistake() {
+fn what_a_broken_context_leaves_is_not_counted_as_leaked() {
     let gpu = Gpu::with("");
     let function = gpu.function(gpu.module(), c"adit_poke").unwrap();
     let (memory, stream, before) = (gpu.allocate(64).unwrap(), gpu.stream(), report().leaks);
@@ -213,7 +213,7 @@ fn map_granules(bytes: usize) -> (u64, u64) {
         assert_eq!(sys::cuMemCreate(&mut handle, bytes, &properties, 0), SUCCESS);
         assert_eq!(sys::cuMemAddressReserve(&mut address, bytes, 0, 0, 0), SUCCESS);
         assert_eq!(sys::cuMemMap(address, bytes, 0, handle, 0), SUCCESS);
-        assert_ne!(sys::cuMemsetD8_v2(address, 1, 1), SUCCESS, "nobody has access yet");
+        assert_ne!(sys::cuMemsetD8_v2(address, 1, 1), SUCCESS, "no GPU has access yet");
         assert_eq!(sys::cuMemSetAccess(address, bytes, &access, 1), SUCCESS);
     }
     (address, handle)

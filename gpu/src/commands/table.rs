@@ -54,6 +54,7 @@ impl MappingTable {
     ///
     /// # Errors
     /// As [`MappingTable::sgl`].
+    #[cfg(feature = "internals")]
     pub fn without_lists(shape: Shape, spans: Vec<Span>, form: Form) -> Result<MappingTable> {
         let shape = match form {
             Form::Sgl => shape,

@@ -29,7 +29,9 @@ pub use gpu::{Attributes, Gpu, GpuInfo};
 pub use memory::{DeviceMemory, PinnedMemory};
 pub use module::Function;
 pub(crate) use module::Module;
-pub use partition::{Partition, PartitionKind, Partitions};
+#[cfg(any(test, feature = "internals"))]
+pub use partition::Partition;
+pub use partition::{PartitionKind, Partitions};
 pub(crate) use registration::Registration;
 pub(crate) use running::Busy;
 pub use running::{Endless, Runner};

@@ -8,7 +8,7 @@ mod compiler;
 use crate::cuda::{Function, Gpu, Module};
 use crate::{Error, Result};
 use compiler::Form;
-pub use compiler::version;
+pub use compiler::compiler_version;
 use std::ffi::CStr;
 use std::sync::Arc;
 

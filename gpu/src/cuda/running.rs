@@ -31,6 +31,7 @@ pub enum Runner {
     /// Rings, for as long as their user wants: no other caller may wait for that.
     Rings,
     /// A measurement or a check, which creates what it needs in the right order.
+    #[cfg(any(test, feature = "internals"))]
     Controller,
 }
 

@@ -5,8 +5,8 @@
 //!
 //! A block is free, held (being filled, or issued and not yet dropped), or draining: dropped while its commands were
 //! under way. It is reused only once the GPU has reported that all its commands ended and the kernel launched for it
-//! has returned, so taking the last block may wait for a returning kernel. Generations count issued uses. Nothing here
-//! calls a device.
+//! has returned, so taking the last block may wait for a returning kernel. An unissued block stays held if the streams
+//! that wait for it cannot be released. Generations count issued uses. Nothing here calls a device.
 
 mod filling;
 mod handle;
@@ -342,6 +342,7 @@ impl Blocks {
         let slot = &mut self.lock()[held.index as usize];
         slot.assert_held_by(held);
         assert!(slot.positions.is_empty(), "the holder has them");
+        assert!(slot.awaited.is_none(), "streams that wait for it were released");
         slot.positions = std::mem::take(&mut held.positions);
         slot.state = match held.way.take() {
             None => State::Free,
@@ -486,6 +487,7 @@ impl Blocks {
 impl Slot {
     fn hold(&mut self, index: u32, device: u16) -> Use {
         assert!(!matches!(self.state, State::Held), "a block has one holder");
+        assert!(self.awaited.is_none(), "no stream waits for a free block");
         assert_eq!(self.positions.len(), CONTEXTS_MAX, "the last holder gave them back");
         self.state = State::Held;
         let generation = next_generation(self.generation);

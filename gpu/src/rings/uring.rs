@@ -182,10 +182,13 @@ impl GioUring {
     /// # Errors
     /// [`Error::Cuda`].
     pub fn compute_stream(&self, priority: Priority) -> Result<Stream> {
-        match self.partitions() {
+        let gpu = &self.core().gpu;
+        let stream = match self.partitions() {
             Some(partitions) => partitions.compute.stream(priority),
-            None => Stream::new(&self.core().gpu, priority),
-        }
+            None => Stream::new(gpu, priority),
+        }?;
+        assert!(check_stream(gpu, &stream).is_ok(), "wait_cqe takes it");
+        Ok(stream)
     }
 
     /// Splits transfers into the contexts of free control blocks, on the CPU: at least one for each slice, whose region
@@ -212,6 +215,8 @@ impl GioUring {
         }
         let iocbs = filling.finish(after.map(|event| core.gates.own(event)).transpose()?);
         debug_assert_eq!(iocbs.blocks() == 0, iocbs.commands() == 0, "a block has a command");
+        let is_known = |held: &Use| usize::from(held.device) < core.members.len();
+        debug_assert!(iocbs.uses().iter().all(is_known), "a block is for one of the devices");
         Ok(iocbs)
     }
 
@@ -322,8 +327,6 @@ impl GioUring {
         }
         core.flush(&iocbs)?;
         let outcome = iocbs.outcome()?;
-        assert_eq!(outcome.commands, iocbs.commands(), "each command has ended");
-        assert!(outcome.failed.len() as u64 <= outcome.commands, "a command fails once");
         if let Engine::Rings(engine) = &core.engine
             && outcome.failed.iter().any(|(_, ended)| *ended == Ended::Reset)
         {
@@ -416,6 +419,7 @@ impl Core {
                 issued = issued.and(self.blocks.end_unissued(held));
             }
             held.set_way(if issued.is_ok() { Way::Staged(progress) } else { Way::Unbegun });
+            debug_assert!(issued.is_ok() || self.blocks.is_done(held), "a refused block has ended");
         }
         issued
     }
@@ -427,6 +431,7 @@ impl Core {
         progress: &Arc<Progress>,
     ) -> Work<Arc<Event>> {
         assert!(usize::from(held.device) < self.members.len(), "there is such a device");
+        assert!(!held.is_issued(), "its way is set once it is sent");
         self.blocks.note_issue(held);
         let contexts: Arc<[_]> = self.blocks.contexts(held).collect();
         assert_eq!(contexts.len(), held.count as usize, "all of its contexts");
@@ -552,6 +557,7 @@ fn ring_member(index: usize, device: &Device, pool: &Pool) -> Result<Member> {
         |region| Some(Span { address: pool.iova(index, region)?.0, bytes: pool.bytes(region) });
     let spans = (0..pool.region_count()).map(span).collect::<Option<Vec<_>>>();
     let spans = spans.ok_or_else(|| no_way(pool.reports()))?;
+    assert_eq!(spans.len(), pool.region_count(), "each region has an address");
     let form = match device.controller.info().sgl {
         SglSupport::None => Form::Prp,
         SglSupport::Byte | SglSupport::Dword => Form::Sgl,
@@ -578,6 +584,7 @@ fn with_rings(
     let making = gpu.may_make("make rings")?;
     let member = |(index, device)| ring_member(index, device, &pool);
     let members = devices.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
+    assert_eq!(members.len(), pool.device_count(), "checked in init_queue");
     let program = Program::load(gpu)?;
     let gates = Gates::new(gpu)?;
     let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options)?);
@@ -596,6 +603,7 @@ fn with_rings(
     // The last step that can fail: from here on a kernel may run, which only dropping the whole stops.
     let engine = RingEngine::new(parts, options)?;
     assert_eq!(engine.queue_count(), devices.len() * options.queues as usize, "all were made");
+    assert_eq!(blocks.count(), options.blocks, "each is there");
     assert!(maker.places().1 != Place::Cmb, "a completion ring is in memory");
     assert!(engine.partitions().io.sms() > 0, "kernels have multiprocessors");
     let description = Description {
@@ -643,6 +651,7 @@ fn staged(
     let pairs =
         devices.iter().map(|device| (Arc::clone(&device.controller), device.namespace.clone()));
     let pairs = pairs.collect::<Vec<_>>();
+    assert_eq!(members.len(), pool.device_count(), "checked in init_queue");
     assert_eq!(areas.len(), pool.region_count(), "each region is an area");
     assert_eq!(pairs.len(), members.len(), "each device is a lane's");
     let staged_options = StagedOptions {

@@ -109,7 +109,7 @@ fn streams_go_on_when_what_they_wait_for_is_let_go_of_without_being_issued() {
             let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("a block");
             rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
             drop(iocbs);
-            stream.synchronize(LONG).expect("nobody issues it any more");
+            stream.synchronize(LONG).expect("it was released");
             // The block's next use is a different one.
             let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("a block");
             rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
@@ -119,6 +119,33 @@ fn streams_go_on_when_what_they_wait_for_is_let_go_of_without_being_issued() {
             assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
         }
         assert_eq!(rig.uring.stats().expect("stats").commands, 3);
+    }
+}
+
+#[test]
+fn a_block_whose_waiting_stream_cannot_be_released_is_not_handed_out_again() {
+    const SETTINGS: &str = "no-green,free-waits,patience=3000";
+    let persistent = Options { kernel: KernelChoice::Persistent, ..options() };
+    for options in [options(), persistent, staged()] {
+        let _alone = alone(SETTINGS);
+        let rig = Rig::new(&[SOFT], Place::Host, &Options { blocks: 2, ..options });
+        let stream = rig.uring.compute_stream(Priority::Normal).expect("a stream");
+        let iocbs = rig.uring.get_iocb([write(0, 0)], None).expect("a block");
+        rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
+        set(&format!("{SETTINGS},fail=cuMemcpyAsync:1"));
+        drop(iocbs);
+        set(SETTINGS);
+        assert!(!stream.is_idle().expect("a stream"), "its word was not written");
+        // The other block works; while it is held, none is left.
+        for lba in 0..3 {
+            let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("the other block");
+            assert!(rig.uring.get_iocb([write(lba, 0)], None).is_err(), "no third block");
+            rig.uring.issue_io(&iocbs, 0).expect("issued");
+            assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
+        }
+        assert!(!stream.is_idle().expect("a stream"), "none of them is what it waits for");
+        drop(rig);
+        stream.synchronize(LONG).expect("dropping the rings releases it");
     }
 }
 
@@ -135,7 +162,7 @@ fn rings_are_dropped_while_streams_wait_for_what_is_never_issued() {
         let behind = rig.uring.get_iocb([read(2, 512)], Some(&event)).expect("a block");
         rig.uring.issue_io(&behind, 0).expect("issued");
         drop(rig);
-        stream.synchronize(LONG).expect("nobody issues it any more");
+        stream.synchronize(LONG).expect("it was released");
         assert!(event.is_over().expect("an event"));
         drop((never, behind));
         assert_eq!(report().kernels_running, 0);
@@ -166,7 +193,7 @@ fn streams_go_on_when_rings_are_stopped_that_could_not_enqueue_what_they_wait_fo
         } else {
             drop((rig, iocbs));
         }
-        stream.synchronize(LONG).expect("nobody carries it out");
+        stream.synchronize(LONG).expect("ended without being carried out");
     }
 }
 

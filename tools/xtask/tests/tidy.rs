@@ -21,17 +21,18 @@ const REASON_LINES_MAX: usize = 4;
 
 /// The least assertions per function, in hundredths, where invariants matter most. Raise a figure when a file
 /// exceeds it.
-const ASSERTIONS_MIN: [(&str, usize); 15] = [
+const ASSERTIONS_MIN: [(&str, usize); 16] = [
     ("driver/src/queue_pair/command.rs", 109),
     ("driver/src/queue_pair/core.rs", 100),
     ("driver/src/queue_pair/lists.rs", 123),
     ("driver/src/queue_pair/ring.rs", 90),
     ("driver/src/queue_pair/slots.rs", 108),
     ("driver/src/queue_pair/slow.rs", 100),
-    ("gpu/src/rings/iocb.rs", 100),
+    ("gpu/src/rings/iocb.rs", 104),
     ("gpu/src/rings/iocb/filling.rs", 100),
+    ("gpu/src/rings/iocb/handle.rs", 100),
     ("gpu/src/rings/ring_set.rs", 100),
-    ("gpu/src/rings/uring.rs", 77),
+    ("gpu/src/rings/uring.rs", 100),
     ("kvstore/src/io/lane.rs", 142),
     ("kvstore/src/media/checkpoint.rs", 105),
     ("kvstore/src/media/journal.rs", 133),

@@ -94,12 +94,12 @@ pub(super) fn architectures() -> Result<Vec<u32>> {
     Ok(numbers.into_iter().filter_map(|number| u32::try_from(number).ok()).collect())
 }
 
-/// Returns the CUDA version of NVRTC: (13, 0).
+/// Returns the CUDA version of the device code's compiler, NVRTC, such as (13, 0); needs no GPU.
 ///
 /// # Errors
 ///
 /// [`Error::Unavailable`] without NVRTC; [`Error::Cuda`].
-pub fn version() -> Result<(u32, u32)> {
+pub fn compiler_version() -> Result<(u32, u32)> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: it writes two ints.
     let result = unsafe { (nvrtc()?.nvrtcVersion)(&mut major, &mut minor) };

@@ -99,7 +99,7 @@ fn a_queue_whose_doorbell_the_gpu_may_still_ring_stays() {
 }
 
 #[test]
-fn a_controller_that_answers_nobody_is_no_matter_of_doorbells() {
+fn a_controller_that_is_silent_to_the_cpu_too_is_an_error() {
     adit_gpu_emulated::load();
     let rig = Rig::with(&["mem=16M,dbbuf=off,faults=lose@op=2"]);
     let error = choose(&rig, DoorbellChoice::Mapped, is_device_memory).expect_err("silence");

@@ -56,6 +56,7 @@ struct Session {
 ///
 /// # Errors
 /// [`Error::Unavailable`] with what is missing.
+#[cfg(feature = "internals")]
 pub fn is_present() -> Result<()> {
     Session::open().map(drop)
 }

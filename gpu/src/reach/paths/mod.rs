@@ -33,6 +33,7 @@ use crate::cuda::Gpu;
 use crate::error::{Error, Result};
 
 pub(crate) use exposed::Exposed;
+#[cfg(feature = "internals")]
 pub use gdr::is_present as gdr_is_present;
 pub(crate) use host::HostBlock;
 pub(crate) use mapped::{Block, Mapped};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Blocks, Use};
+use crate::commands::layout::CONTEXTS_MAX;
 use crate::commands::outcome::Outcome;
 use crate::cuda::Event;
 use crate::error::{Error, Result};
@@ -25,11 +26,15 @@ pub struct Iocbs {
 impl Iocbs {
     /// Number of commands that the transfers were split into.
     pub fn commands(&self) -> u64 {
-        self.uses.iter().map(|held| u64::from(held.count)).sum()
+        let commands = self.uses.iter().map(|held| u64::from(held.count)).sum::<u64>();
+        debug_assert!(commands >= self.uses.len() as u64, "a block has a command");
+        debug_assert!(commands <= (self.uses.len() * CONTEXTS_MAX) as u64, "and a limit");
+        commands
     }
 
     /// Number of control blocks that they fill.
     pub fn blocks(&self) -> usize {
+        assert!(self.uses.len() <= self.blocks.count() as usize, "a block has one holder");
         self.uses.len()
     }
 
@@ -43,6 +48,8 @@ impl Iocbs {
     /// [`Error::Invalid`] for blocks of other rings.
     pub(crate) fn check_of(&self, blocks: &Arc<Blocks>) -> Result<()> {
         if Arc::ptr_eq(&self.blocks, blocks) {
+            let count = blocks.count();
+            debug_assert!(self.uses.iter().all(|held| held.index < count), "there are such blocks");
             return Ok(());
         }
         let why = "other rings made them; use the rings whose get_iocb gave them";
@@ -64,6 +71,7 @@ impl Iocbs {
                 "these control blocks were issued; get others with get_iocb",
             ));
         }
+        debug_assert!(!self.uses.iter().any(Use::is_issued), "a way is set behind the claim");
         Ok(())
     }
 
@@ -72,13 +80,22 @@ impl Iocbs {
     /// # Errors
     /// [`Error::Invalid`] if they were not issued.
     pub(crate) fn is_done(&self) -> Result<bool> {
-        if !self.uses.is_empty() && !self.is_issued.load(Ordering::Relaxed) {
+        let has_way = self.uses.iter().any(Use::is_issued);
+        let is_issued = self.is_issued.load(Ordering::Relaxed);
+        assert!(is_issued || !has_way, "a way is set behind the claim");
+        if !self.uses.is_empty() && !is_issued {
             return Err(Error::invalid(
                 "wait for control blocks",
                 "they were not issued; call issue_io first",
             ));
         }
-        Ok(self.uses.iter().all(|held| self.blocks.is_done(held)))
+        Ok(self.have_ended())
+    }
+
+    fn have_ended(&self) -> bool {
+        let have_ended = self.uses.iter().all(|held| self.blocks.is_done(held));
+        debug_assert!(!have_ended || self.uses.iter().all(Use::is_issued), "issued before it ends");
+        have_ended
     }
 
     /// Runs `flush` unless it has succeeded before.
@@ -86,6 +103,7 @@ impl Iocbs {
     /// # Errors
     /// Those of `flush`, which the next call retries.
     pub(crate) fn flush_once(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
+        debug_assert!(self.have_ended(), "data arrive before the end");
         if !self.is_flushed.load(Ordering::Acquire) {
             flush()?;
             self.is_flushed.store(true, Ordering::Release);
@@ -94,10 +112,13 @@ impl Iocbs {
     }
 
     pub(crate) fn outcome(&self) -> Result<Outcome> {
+        assert!(self.have_ended(), "statuses are written before the end");
         let mut outcome = Outcome::default();
         for held in &self.uses {
             self.blocks.read_back(held, &mut outcome)?;
         }
+        assert_eq!(outcome.commands, self.commands(), "each command has ended");
+        assert!(outcome.failed.len() as u64 <= outcome.commands, "a command fails once");
         outcome.failed.sort_by_key(|(position, _)| *position);
         Ok(outcome)
     }
@@ -109,10 +130,11 @@ impl Drop for Iocbs {
             if self.blocks.is_awaited(held)
                 && let Err(error) = self.blocks.end_unissued(held)
             {
+                // Another use would have the same generation. Dropping the rings tries again.
                 tracing::error!(
-                    "leaking control blocks that were never issued and that a stream waits for: {error}"
+                    "a control block that was never issued is lost, as a stream waits for it: {error}"
                 );
-                std::mem::forget(Arc::clone(&self.blocks));
+                continue;
             }
             self.blocks.give_back(held);
         }

@@ -174,7 +174,7 @@ fn a_block_that_is_given_up_is_over_when_its_line_is_and_disturbs_no_second_use(
         let again = rig.issue_again(&second, &[write(0, 1, 0)]);
         rig.finish(&again);
         rig.pass(TIMEOUT);
-        assert_eq!(rig.gpu.word(again.done), again.generation, "nobody moves it back");
+        assert_eq!(rig.gpu.word(again.done), again.generation, "it does not go back");
         assert_eq!(statuses(&rig, &again, 1), [0]);
     }
 }
@@ -219,7 +219,7 @@ fn a_block_that_its_thread_never_took_ends_for_the_gpu_too() {
     let (done, statuses) = (work.done, work.statuses);
     let (progress, generation) = (Arc::clone(&work.progress), work.generation);
     let (sender, receiver) = channel();
-    sender.send(work).expect("there is somebody");
+    sender.send(work).expect("the receiver lives");
     let lanes = vec![rig.lane.take().expect("it was not dropped")];
     let published = Arc::default();
     Lanes { lanes, work: receiver, published, keep: Arc::new(()) }.end();
@@ -238,7 +238,7 @@ fn a_lane_that_lost_all_its_chunks_ends_what_it_is_given() {
         while issued.progress.done() == 0 {
             rig.step(1);
         }
-        assert!(rig.bus.now().since(begun) < TIMEOUT, "nobody waits for a chunk that never comes");
+        assert!(rig.bus.now().since(begun) < TIMEOUT, "nothing waits for a chunk that never comes");
         assert_eq!(issued.progress.status(0), RESET);
     }
     rig.gpu.refuse(false);
@@ -267,7 +267,7 @@ fn a_lane_dropped_in_flight_gives_everything_back() {
         assert_eq!(rig.gpu.registrations(), 0, "{steps} steps");
         assert_eq!(rig.bus.mapped_bytes(), mapped, "{steps} steps");
         for block in issued {
-            assert_eq!(block.progress.done(), block.generation, "nobody waits for ever");
+            assert_eq!(block.progress.done(), block.generation, "its waiters are released");
         }
     }
 }

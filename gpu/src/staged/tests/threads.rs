@@ -200,9 +200,9 @@ fn an_engine_dropped_in_flight_ends_every_block() {
             .collect();
         rig.staged = None;
         for (progress, generation) in progress {
-            assert_eq!(progress.done(), generation, "nobody waits for ever");
+            assert_eq!(progress.done(), generation, "its waiters are released");
         }
-        assert_eq!(Arc::strong_count(&rig.memory), 1, "and nobody keeps the memory");
+        assert_eq!(Arc::strong_count(&rig.memory), 1, "no thread keeps the memory");
     }
 }
 

@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use adit_driver::Controller;
 use adit_driver::bus::vfio::HAS_IOMMUFD;
-use adit_gpu::internals::{
-    self, PartitionKind, Program, ProxyThread, gdr_is_present, self_test, version,
-};
-use adit_gpu::{Device, DoorbellChoice, Gpu, GpuInfo, ProxyOptions, Result};
+use adit_gpu::internals::{self, PartitionKind, Program, ProxyThread, gdr_is_present, self_test};
+use adit_gpu::{Device, DoorbellChoice, Gpu, GpuInfo, ProxyOptions, Result, compiler_version};
 
 use super::{Row, Verdict};
 
@@ -79,7 +77,7 @@ fn partitions(gpu: &Arc<Gpu>) -> Row {
 
 /// NVRTC, and whether it compiles the device code for this GPU.
 fn compiler(gpu: &Arc<Gpu>) -> Row {
-    let made = version().and_then(|version| Program::load(gpu).map(|_| version));
+    let made = compiler_version().and_then(|version| Program::load(gpu).map(|_| version));
     Row::of("NVRTC", &made, |(major, minor)| {
         format!("{major}.{minor}, compiles the device code for this GPU")
     })

@@ -12,8 +12,7 @@ pub(super) struct Imports {
 impl Imports {
     /// Adds those of the file at `path`, counted from the crate's `src`.
     pub(super) fn add(&mut self, path: &str, lines: &[&str]) {
-        let from = path.split('/').next().unwrap_or(path).trim_end_matches(".rs");
-        let edges = self.edges.entry(from.to_owned()).or_default();
+        let edges = self.edges.entry(module(path).to_owned()).or_default();
         for line in lines.iter().filter(|line| !line.trim_start().starts_with("//")) {
             for after in line.split("crate::").skip(1) {
                 let name = after.split(|c: char| !c.is_alphanumeric() && c != '_').next();
@@ -58,6 +57,11 @@ impl Imports {
     fn imports(&self, from: &str, to: &str) -> bool {
         self.edges.get(from).is_some_and(|edges| edges.contains_key(to))
     }
+}
+
+/// Returns the module of the first level that a file belongs to, by its path from the crate's `src`.
+pub(super) fn module(path: &str) -> &str {
+    path.split('/').next().unwrap_or(path).trim_end_matches(".rs")
 }
 
 #[cfg(test)]

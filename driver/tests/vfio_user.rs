@@ -603,7 +603,7 @@ fn an_answer_to_another_register_is_not_believed() {
 }
 
 #[test]
-fn nobody_there_is_said_plainly() {
+fn a_missing_server_is_reported_plainly() {
     let error = VfioUser::open("/nonexistent/adit.sock".as_ref()).expect_err("absent").to_string();
     assert!(error.contains("no such socket") && error.contains("start the server"), "{error}");
 }

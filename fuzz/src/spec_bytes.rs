@@ -29,18 +29,17 @@ pub fn target(data: &[u8]) {
             bytes.iter().copied().cycle().take(if bytes.is_empty() { 0 } else { PAGE }).collect();
         page.resize(PAGE, 0);
     }
-    match kind % 12 {
+    match kind % 11 {
         0 => data::identify_controller(&page),
         1 => data::identify_namespace(&page),
         2 => data::identify_nvm(&page),
         3 => data::namespace_list(&page),
-        4 => data::descriptors(&page),
-        5 => data::smart(&page),
-        6 => data::errors(&page),
-        7 => data::firmware(&page),
-        8 => data::namespaces_and_effects(&page),
-        9 => entries::completion(&page),
-        10 => entries::features(&page),
+        4 => data::smart(&page),
+        5 => data::errors(&page),
+        6 => data::firmware(&page),
+        7 => data::changed_namespaces(&page),
+        8 => entries::completion(&page),
+        9 => entries::features(&page),
         _ => registers::all(&page),
     }
 }

@@ -85,7 +85,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn whoever_maps_the_file_sees_the_same_memory() {
+    fn mappings_of_the_file_share_its_memory() {
         let pages = SharedPages::allocate(1).expect("memory");
         assert_eq!((pages.len(), pages.is_empty()), (4096, false));
         pages.atomics().dwords()[2].store(7, Ordering::Release);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_handed_the_file_cannot_cut_it() {
+    fn a_holder_of_the_file_cannot_truncate_it() {
         let pages = SharedPages::allocate(8192).expect("memory");
         let file = File::from(pages.file().try_clone_to_owned().expect("a second descriptor"));
         assert!(file.set_len(4096).is_err() && file.set_len(1 << 20).is_err());

@@ -11,18 +11,16 @@ use super::admin::{Events, Features, Statistics};
 use super::cmb::Cmb;
 use super::command::Entry;
 use super::doorbells::{DOORBELLS_OFFSET, Doorbells, Side};
-use super::faults::Injector;
-use super::hook::CommandHook;
+use super::hook::Watch;
 use super::life::Life;
 use super::media::Store;
 use super::memory::{Dma, Fault, HostMemory};
 use super::namespace::Namespaces;
 use super::options::Options;
 use super::pending::Pending;
-use super::queue::{CompletionQueue, Rings, Shadow, SubmissionQueue};
+use super::queue::{CompletionQueue, Queues, Rings, Shadow, SubmissionQueue};
 use super::registers::Registers;
 use super::run::Served;
-use super::timing::Timing;
 use super::transfer::{Rules, Transfer};
 use crate::error::Result;
 use adit_shared::SharedPages;
@@ -44,11 +42,7 @@ pub struct Controller {
     pub(super) options: Options,
     pub(super) registers: Registers,
     pub(super) doorbells: Doorbells,
-    pub(super) submission: Vec<Option<SubmissionQueue>>,
-    pub(super) completion: Vec<Option<CompletionQueue>>,
-    /// The existing queues, so that a step does not scan all possible ones.
-    pub(super) submission_ids: Vec<u16>,
-    pub(super) completion_ids: Vec<u16>,
+    pub(super) queues: Queues,
     pub(super) shadow: Option<Shadow>,
     pub(super) polls_shadow: bool,
     pub(super) media: Store,
@@ -60,11 +54,7 @@ pub struct Controller {
     pub(super) held: Vec<Held>,
     pub(super) pending: Pending,
     pub(super) life: Life,
-    /// Whether `hook`, `injector` or `timing` may affect commands.
-    pub(super) is_watched: bool,
-    pub(super) hook: Option<CommandHook>,
-    pub(super) injector: Option<Injector>,
-    pub(super) timing: Option<Box<Timing>>,
+    pub(super) watch: Watch,
     /// Set while a power cut decides the fate of commands in flight; nothing becomes durable then.
     pub(super) is_losing_power: bool,
     pub(super) now: Time,
@@ -72,7 +62,6 @@ pub struct Controller {
     pub(super) page: Box<[u8; 4096]>,
     cmb: Option<Arc<Cmb>>,
     interrupt: Option<Box<dyn FnMut(u16) + Send>>,
-    next: usize,
 }
 
 impl Controller {
@@ -84,8 +73,6 @@ impl Controller {
     pub fn new(options: Options) -> Result<Controller> {
         options.check()?;
         let media = Store::open(&options)?;
-        let has_faults = !options.faults.rules.is_empty();
-        let injector = has_faults.then(|| Injector::new(&options.faults, options.seed));
         let queue_count = options.io_queue_count + 1;
         let cmb = match options.cmb_bytes {
             0 => None,
@@ -94,10 +81,7 @@ impl Controller {
         Ok(Controller {
             registers: Registers::new(&options),
             doorbells: Doorbells::new(queue_count, options.dstrd)?,
-            submission: none(queue_count),
-            completion: none(queue_count),
-            submission_ids: Vec::new(),
-            completion_ids: Vec::new(),
+            queues: Queues::new(queue_count),
             shadow: None,
             polls_shadow: true,
             namespaces: Namespaces::new(&options, media.bytes())?,
@@ -109,16 +93,12 @@ impl Controller {
             held: Vec::new(),
             pending: Pending::default(),
             life: Life::default(),
-            is_watched: has_faults || options.model.is_some(),
-            hook: None,
-            injector,
-            timing: options.model.map(|model| Box::new(Timing::new(model.profile()))),
+            watch: Watch::new(&options),
             is_losing_power: false,
             now: Time::ZERO,
             page: Box::new([0; 4096]),
             cmb,
             interrupt: None,
-            next: 0,
             options,
         })
     }
@@ -244,11 +224,11 @@ impl Controller {
     }
 
     pub(super) fn submission_queue(&mut self, qid: u16) -> Option<&mut SubmissionQueue> {
-        self.submission.get_mut(usize::from(qid))?.as_mut()
+        self.queues.submission.get_mut(usize::from(qid))?.as_mut()
     }
 
     pub(super) fn completion_queue(&mut self, qid: u16) -> Option<&mut CompletionQueue> {
-        self.completion.get_mut(usize::from(qid))?.as_mut()
+        self.queues.completion.get_mut(usize::from(qid))?.as_mut()
     }
 
     /// Adds a queue; its completion queue must exist.
@@ -258,33 +238,29 @@ impl Controller {
             completion.sq_count += 1;
         }
         self.doorbells.silence_one(qid, Side::Tail);
-        self.submission[usize::from(qid)] = Some(queue);
-        self.submission_ids.push(qid);
+        self.queues.submission[usize::from(qid)] = Some(queue);
+        self.queues.submission_ids.push(qid);
     }
 
     pub(super) fn add_completion_queue(&mut self, queue: CompletionQueue) {
         let qid = queue.qid;
         self.doorbells.silence_one(qid, Side::Head);
-        self.completion[usize::from(qid)] = Some(queue);
-        self.completion_ids.push(qid);
+        self.queues.completion[usize::from(qid)] = Some(queue);
+        self.queues.completion_ids.push(qid);
     }
 
     fn serve_all(&mut self, dma: &Dma<'_>) -> Served<usize> {
-        for index in 0..self.completion_ids.len() {
-            self.post_waiting(self.completion_ids[index], dma)?;
+        for index in 0..self.queues.completion_ids.len() {
+            self.post_waiting(self.queues.completion_ids[index], dma)?;
         }
         if self.is_paused(dma)? {
             return Ok(0);
         }
         let mut taken = self.run_due(dma)?;
-        self.next = self.next.wrapping_add(1);
-        for turn in 0..self.submission_ids.len() {
+        self.queues.first = self.queues.first.wrapping_add(1);
+        for turn in 0..self.queues.submission_ids.len() {
             // A command may have deleted queues in the meantime.
-            let count = self.submission_ids.len();
-            if count == 0 {
-                break;
-            }
-            let qid = self.submission_ids[self.next.wrapping_add(turn) % count];
+            let Some(qid) = self.queues.in_turn(turn) else { break };
             taken += self.serve(qid, dma)?;
         }
         self.deliver_events(dma)?;
@@ -305,7 +281,7 @@ impl Controller {
     fn post_waiting(&mut self, cqid: u16, dma: &Dma<'_>) -> Served {
         let rings = Rings { doorbells: &self.doorbells, shadow: self.shadow, dma };
         let mut valid = true;
-        if let Some(Some(queue)) = self.completion.get_mut(usize::from(cqid)) {
+        if let Some(Some(queue)) = self.queues.completion.get_mut(usize::from(cqid)) {
             queue.has_room(&rings, &mut valid)?;
         }
         if !valid {
@@ -318,7 +294,7 @@ impl Controller {
     #[inline]
     pub(super) fn fetch(&mut self, qid: u16, dma: &Dma<'_>, entry: &mut Entry) -> Served<bool> {
         let rings = Rings { doorbells: &self.doorbells, shadow: self.shadow, dma };
-        let Some(Some(queue)) = self.submission.get_mut(usize::from(qid)) else {
+        let Some(Some(queue)) = self.queues.submission.get_mut(usize::from(qid)) else {
             return Ok(false);
         };
         if queue.is_empty() && !queue.refresh(&rings)? {
@@ -327,7 +303,7 @@ impl Controller {
         if queue.is_empty() {
             return Ok(false);
         }
-        let Some(Some(completion)) = self.completion.get_mut(usize::from(queue.cqid)) else {
+        let Some(Some(completion)) = self.queues.completion.get_mut(usize::from(queue.cqid)) else {
             return Ok(false);
         };
         let mut valid = true;
@@ -343,8 +319,10 @@ impl Controller {
 
     pub(super) fn raise_interrupts(&mut self) {
         let Some(interrupt) = &mut self.interrupt else { return };
-        for qid in &self.completion_ids {
-            let Some(Some(queue)) = self.completion.get_mut(usize::from(*qid)) else { continue };
+        for qid in &self.queues.completion_ids {
+            let Some(Some(queue)) = self.queues.completion.get_mut(usize::from(*qid)) else {
+                continue;
+            };
             let is_raised = std::mem::take(&mut queue.is_raised);
             if let Some(vector) = queue.vector.filter(|_| is_raised) {
                 let mask = 1u32.checked_shl(u32::from(vector)).unwrap_or(0);
@@ -366,17 +344,13 @@ impl Controller {
     }
 }
 
-fn none<T>(count: u16) -> Vec<Option<T>> {
-    (0..count).map(|_| None).collect()
-}
-
 impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Controller")
             .field("options", &self.options)
             .field("cc", &self.registers.cc)
             .field("csts", &self.registers.csts)
-            .field("queues", &self.submission_ids)
+            .field("queues", &self.queues.submission_ids)
             .finish_non_exhaustive()
     }
 }

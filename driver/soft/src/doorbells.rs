@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(doorbells.take(1, Side::Tail), Some(7));
         doorbells.renew().expect("memory");
         ring(8);
-        assert_eq!(doorbells.take(1, Side::Tail), None, "the old memory is nobody's");
+        assert_eq!(doorbells.take(1, Side::Tail), None, "the old memory has no effect");
     }
 
     #[test]

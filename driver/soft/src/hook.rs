@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use super::faults::FaultKind;
+use super::faults::{FaultKind, FaultPlan, Injector};
+use super::options::Options;
+use super::timing::Timing;
 use adit_spec::{Cqe, Qid, Sqe, Status};
 
 /// What happens to a fetched command. LBA faults affect only commands with a single LBA range.
@@ -92,6 +94,35 @@ impl Verdict {
             | FaultKind::RefuseSubsystemReset
             | FaultKind::Tear => Verdict::Run,
         }
+    }
+}
+
+/// What may affect commands between fetching and completing them.
+pub(super) struct Watch {
+    pub(super) hook: Option<CommandHook>,
+    pub(super) injector: Option<Injector>,
+    pub(super) timing: Option<Box<Timing>>,
+}
+
+impl Watch {
+    pub(super) fn new(options: &Options) -> Watch {
+        let mut watch = Watch {
+            hook: None,
+            injector: None,
+            timing: options.model.map(|model| Box::new(Timing::new(model.profile()))),
+        };
+        watch.set_faults(&options.faults, options.seed);
+        watch
+    }
+
+    pub(super) fn set_faults(&mut self, plan: &FaultPlan, seed: u64) {
+        self.injector = (!plan.rules.is_empty()).then(|| Injector::new(plan, seed));
+    }
+
+    /// Whether it affects no command.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.hook.is_none() && self.injector.is_none() && self.timing.is_none()
     }
 }
 

@@ -168,7 +168,7 @@ impl Controller {
     }
 
     fn moment(&mut self, moment: Moment) -> Option<FaultKind> {
-        self.injector.as_mut()?.moment(moment, self.now)
+        self.watch.injector.as_mut()?.moment(moment, self.now)
     }
 
     #[inline]
@@ -201,7 +201,7 @@ impl Controller {
     pub(super) fn follow_clock(&mut self, dma: &Dma<'_>) {
         let now = self.now;
         while let Some(kind) =
-            self.injector.as_mut().and_then(|injector| Injector::clock(injector, now))
+            self.watch.injector.as_mut().and_then(|injector| Injector::clock(injector, now))
         {
             match kind {
                 FaultKind::Remove => self.pull_out(dma),
@@ -369,7 +369,7 @@ impl Controller {
                 add(&entry, sqid);
             }
         }
-        let qids = if self.is_running() { self.submission_ids.clone() } else { Vec::new() };
+        let qids = if self.is_running() { self.queues.submission_ids.clone() } else { Vec::new() };
         for qid in qids.into_iter().filter(|qid| *qid != 0) {
             let mut entry = [0; 64];
             while let Ok(true) = self.fetch(qid, dma, &mut entry) {
@@ -381,10 +381,7 @@ impl Controller {
 
     /// Drops queues and commands, and restores the defaults of a controller reset.
     pub(super) fn drop_queues(&mut self) {
-        self.submission.fill_with(|| None);
-        self.completion.fill_with(|| None);
-        self.submission_ids.clear();
-        self.completion_ids.clear();
+        self.queues.clear();
         self.doorbells.silence();
         self.shadow = None;
         self.held.clear();

@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(check(ALL_CHECKS, 3, &data), Ok(()));
         assert_eq!(check(0b100, 3, &[6; 512]), Err(GUARD_CHECK));
         assert_eq!(check(0b001, 4, &data), Err(REFERENCE_TAG_CHECK));
-        assert_eq!(check(0b011, 3, &[6; 512]), Ok(()), "nobody asked for the guard");
+        assert_eq!(check(0b011, 3, &[6; 512]), Ok(()), "the guard is not checked");
         assert_eq!(check(0b110, 4, &data), Ok(()), "nor for the place");
         let tagged = Asked { application: 1, application_mask: 1, ..asked(1, 0b010) };
         assert_eq!(tagged.check(3, &data, stored), Err(APPLICATION_TAG_CHECK));

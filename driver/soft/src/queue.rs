@@ -35,6 +35,42 @@ impl Shadow {
     }
 }
 
+/// The queues that exist, by identifier.
+pub(super) struct Queues {
+    pub(super) submission: Vec<Option<SubmissionQueue>>,
+    pub(super) completion: Vec<Option<CompletionQueue>>,
+    /// The existing queues, so that a step does not scan all possible ones.
+    pub(super) submission_ids: Vec<u16>,
+    pub(super) completion_ids: Vec<u16>,
+    /// Position of the queue that is served first in this step.
+    pub(super) first: usize,
+}
+
+impl Queues {
+    pub(super) fn new(count: u16) -> Queues {
+        Queues {
+            submission: (0..count).map(|_| None).collect(),
+            completion: (0..count).map(|_| None).collect(),
+            submission_ids: Vec::new(),
+            completion_ids: Vec::new(),
+            first: 0,
+        }
+    }
+
+    /// Returns the submission queue that is served as number `turn` of this step.
+    pub(super) fn in_turn(&self, turn: usize) -> Option<u16> {
+        let at = self.first.wrapping_add(turn).checked_rem(self.submission_ids.len())?;
+        Some(self.submission_ids[at])
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.submission.fill_with(|| None);
+        self.completion.fill_with(|| None);
+        self.submission_ids.clear();
+        self.completion_ids.clear();
+    }
+}
+
 /// Sources of doorbell values.
 pub(super) struct Rings<'a> {
     pub(super) doorbells: &'a Doorbells,

@@ -19,32 +19,28 @@ impl Controller {
     /// Calls `hook` for each fetched command; its [`Verdict`] decides. The fault plan sees the commands that the hook
     /// lets run.
     pub fn set_hook(&mut self, hook: impl FnMut(&Sqe, Qid) -> Verdict + Send + 'static) {
-        self.hook = Some(Box::new(hook));
-        self.is_watched = true;
+        self.watch.hook = Some(Box::new(hook));
     }
 
     /// Removes the hook; the fault plan stays in force.
     pub fn clear_hook(&mut self) {
-        self.hook = None;
-        self.is_watched = self.injector.is_some() || self.timing.is_some();
+        self.watch.hook = None;
     }
 
     /// Replaces the fault plan, with the same seed. The empty plan ends all faults but leaves existing damage.
     pub fn set_faults(&mut self, plan: FaultPlan) {
-        let is_empty = plan.rules.is_empty();
-        self.injector = (!is_empty).then(|| Injector::new(&plan, self.options.seed));
-        self.is_watched = !is_empty || self.hook.is_some() || self.timing.is_some();
+        self.watch.set_faults(&plan, self.options.seed);
         self.options.faults = plan;
     }
 
     /// Returns how often each rule of the fault plan has fired, in the plan's order.
     pub fn fault_counts(&self) -> Vec<u32> {
-        self.injector.iter().flat_map(Injector::counts).collect()
+        self.watch.injector.iter().flat_map(Injector::counts).collect()
     }
 
     #[inline]
     pub(super) fn run(&mut self, entry: &Entry, sqid: Qid, dma: &Dma<'_>) -> Served {
-        if self.is_watched {
+        if !self.watch.is_idle() {
             return self.run_watched(entry, sqid, dma);
         }
         self.execute(&Command::parse(entry, sqid), Verdict::Run, dma)
@@ -53,11 +49,11 @@ impl Controller {
     #[inline(never)]
     fn run_watched(&mut self, entry: &Entry, sqid: Qid, dma: &Dma<'_>) -> Served {
         let command = Command::parse(entry, sqid);
-        let mut verdict = match &mut self.hook {
+        let mut verdict = match &mut self.watch.hook {
             None => Verdict::Run,
             Some(hook) => hook(&zerocopy::transmute!(*entry), sqid),
         };
-        if let (Verdict::Run, Some(injector)) = (verdict, &mut self.injector)
+        if let (Verdict::Run, Some(injector)) = (verdict, &mut self.watch.injector)
             && let Some((kind, draw)) = injector.command(&command, self.now)
         {
             verdict = Verdict::of(kind, draw);
@@ -84,7 +80,7 @@ impl Controller {
     /// Returns when a timed command is done. Its data moves then, not now: until it completes, Abort or a reset undo it
     /// entirely, and reads do not see it.
     fn done_at(&mut self, command: &Command) -> Option<Time> {
-        let timing = self.timing.as_mut().filter(|_| !command.sqid.is_admin())?;
+        let timing = self.watch.timing.as_mut().filter(|_| !command.sqid.is_admin())?;
         let lba_shift =
             self.namespaces.active(command.nsid).map_or(0, |namespace| namespace.lba_shift);
         Some(timing.due(self.now, io::effort_of(command, lba_shift)))
@@ -275,7 +271,7 @@ impl Controller {
     pub fn next_due(&self) -> Option<Time> {
         let runs = self.is_running() && !self.life.is_pausing();
         let work = self.pending.next_due().filter(|_| runs);
-        let faults = self.injector.as_ref().and_then(Injector::next_due);
+        let faults = self.watch.injector.as_ref().and_then(Injector::next_due);
         let times = [work, self.life.next_due(), faults.filter(|_| !self.life.is_away())];
         times.into_iter().flatten().min()
     }

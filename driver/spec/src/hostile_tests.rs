@@ -4,10 +4,10 @@ use proptest::prelude::*;
 
 use super::identify::{
     IdentifyController, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
-    NamespaceDescriptors, NamespaceList,
+    NamespaceList,
 };
 use super::ids::Nsid;
-use super::log::{ChangedNamespaces, CommandsSupported, ErrorInfo, FirmwareSlotLog, SmartHealth};
+use super::log::{ChangedNamespaces, ErrorInfo, FirmwareSlotLog, SmartHealth};
 use super::view::View;
 
 fn read_identify(bytes: &[u8]) {
@@ -33,9 +33,6 @@ fn read_identify_lists(bytes: &[u8]) {
     if let Some(list) = NamespaceList::view(bytes) {
         assert!(list.iter(Nsid::NONE).count() <= 1024);
     }
-    for descriptor in NamespaceDescriptors::new(bytes).flatten() {
-        let _ = descriptor.to_string();
-    }
 }
 
 fn read_logs(bytes: &[u8]) {
@@ -55,9 +52,6 @@ fn read_logs(bytes: &[u8]) {
     }
     if let Some(changed) = ChangedNamespaces::view(bytes) {
         assert!(changed.overflowed() || changed.iter().count() <= 1024);
-    }
-    if let Some(effects) = CommandsSupported::view(bytes) {
-        let _ = (0..=u8::MAX).filter(|&opcode| effects.io(opcode).csupp()).count();
     }
 }
 

@@ -36,38 +36,6 @@ pub struct SglDescriptor {
 
 const _: () = assert!(size_of::<SglDescriptor>() == 16);
 
-/// SGL Descriptor Type (Base 4.1.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SglType {
-    /// 0h: data block.
-    DataBlock,
-    /// 1h: bit bucket; discards read data.
-    BitBucket,
-    /// 2h: segment; more segments follow the next one.
-    Segment,
-    /// 3h: last segment; the next segment is the last.
-    LastSegment,
-    /// 4h: keyed data block (fabrics).
-    KeyedDataBlock,
-    /// 5h: transport data block (fabrics).
-    TransportDataBlock,
-    /// Fh: vendor specific.
-    VendorSpecific,
-    /// Any other value.
-    Reserved(u8),
-}
-
-/// SGL Descriptor Sub Type (Base 4.1.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SglSubType {
-    /// 0h: the address is a memory address.
-    Address,
-    /// 1h: the address is an offset (fabrics).
-    Offset,
-    /// Any other value.
-    Other(u8),
-}
-
 impl SglDescriptor {
     /// Size of a descriptor in bytes.
     pub const BYTES: u32 = 16;
@@ -130,29 +98,6 @@ impl SglDescriptor {
     pub const fn len_bytes(&self) -> u32 {
         self.length.get()
     }
-
-    /// Descriptor type.
-    pub const fn descriptor_type(&self) -> SglType {
-        match self.identifier >> 4 {
-            0x0 => SglType::DataBlock,
-            0x1 => SglType::BitBucket,
-            0x2 => SglType::Segment,
-            0x3 => SglType::LastSegment,
-            0x4 => SglType::KeyedDataBlock,
-            0x5 => SglType::TransportDataBlock,
-            0xf => SglType::VendorSpecific,
-            raw => SglType::Reserved(raw),
-        }
-    }
-
-    /// Descriptor sub type.
-    pub const fn sub_type(&self) -> SglSubType {
-        match self.identifier & 0xf {
-            0 => SglSubType::Address,
-            1 => SglSubType::Offset,
-            raw => SglSubType::Other(raw),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -167,29 +112,17 @@ mod tests {
         assert_eq!(bytes.as_bytes(), wire);
     }
 
-    #[test]
-    fn every_identifier_parses() {
-        for identifier in 0..=u8::MAX {
-            let descriptor = SglDescriptor { identifier, ..SglDescriptor::default() };
-            let reserved = matches!(descriptor.descriptor_type(), SglType::Reserved(_));
-            assert_eq!(reserved, (6..15).contains(&(identifier >> 4)));
-            let other = matches!(descriptor.sub_type(), SglSubType::Other(_));
-            assert_eq!(other, identifier & 0xf > 1);
-        }
-    }
-
     proptest! {
         #[test]
         fn constructors_round_trip(iova: u64, len: u32) {
             let built = [
-                (SglDescriptor::data_block(Iova(iova), len), SglType::DataBlock),
-                (SglDescriptor::segment(Iova(iova), len), SglType::Segment),
-                (SglDescriptor::last_segment(Iova(iova), len), SglType::LastSegment),
+                (SglDescriptor::data_block(Iova(iova), len), 0x00),
+                (SglDescriptor::segment(Iova(iova), len), 0x20),
+                (SglDescriptor::last_segment(Iova(iova), len), 0x30),
             ];
-            for (descriptor, kind) in built {
+            for (descriptor, identifier) in built {
                 let parsed = SglDescriptor::read_from_bytes(descriptor.as_bytes()).unwrap();
-                prop_assert_eq!(parsed.descriptor_type(), kind);
-                prop_assert_eq!(parsed.sub_type(), SglSubType::Address);
+                prop_assert_eq!(parsed.identifier, identifier);
                 prop_assert_eq!((parsed.iova(), parsed.len_bytes()), (Iova(iova), len));
             }
         }

@@ -202,7 +202,7 @@ impl Admin {
                 unreachable!("the controller is asked, not the system")
             }
             Err(CommandError::Reset { .. } | CommandError::TimedOut { .. }) => {
-                unreachable!("nobody aborts a call, and a reset ends commands only after it")
+                unreachable!("calls are never aborted, and a reset ends commands only after them")
             }
         }
     }

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_nobody_has_open_are_told_of_and_forgotten() {
+    fn namespaces_that_are_not_open_are_reported_and_forgotten() {
         let mut sizes = Sizes::default();
         drop(sizes.share(NSID, shape(512, 0), 100));
         assert!(sizes.open().is_empty());

@@ -83,9 +83,9 @@ mod tests {
         ];
         for first in &targets {
             for second in &targets {
-                let held = open(first, true).expect("nobody has it");
+                let held = open(first, true).expect("it is free");
                 assert!(is_refused(open(second, true)), "{second} after {first}");
-                assert!(open(second, false).is_ok(), "who does not ask is not refused");
+                assert!(open(second, false).is_ok(), "a shared opening is not refused");
                 drop(held);
                 assert!(open(second, true).is_ok(), "{second} after {first} was closed");
             }
@@ -97,7 +97,7 @@ mod tests {
     fn a_queue_keeps_the_lock_of_its_device() {
         let path = std::env::temp_dir().join(format!("adit-queue-lock-{}", std::process::id()));
         let target = format!("psync:{},direct=off", path.display());
-        let device = open(&target, true).expect("nobody has it");
+        let device = open(&target, true).expect("it is free");
         let options = crate::paths::QueueOptions {
             depth: 1,
             timeout: std::time::Duration::from_secs(1),

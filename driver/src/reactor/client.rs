@@ -36,8 +36,9 @@ pub(super) struct Device {
     events: ArrayQueue<Event>,
     /// Most cells a client keeps.
     cells: usize,
-    /// Recovery is enabled, and the last attempt, if any, succeeded.
-    hopes: AtomicBool,
+    /// Whether requests may wait for an out-of-service controller: recovery is enabled, and the last attempt,
+    /// if any, succeeded.
+    may_wait: AtomicBool,
 }
 
 /// State shared by the clients of one controller; the last drop tells the lanes.
@@ -67,7 +68,7 @@ impl Device {
             namespaces: Mutex::default(),
             events: ArrayQueue::new(EVENTS),
             cells: options.mailbox_depth,
-            hopes: AtomicBool::new(options.auto_recover),
+            may_wait: AtomicBool::new(options.auto_recover),
         });
         let (number, namespace) = device.enter(namespace)?;
         let senders = Arc::new(Senders {
@@ -110,19 +111,19 @@ impl Device {
     }
 
     /// Returns whether requests may wait for an out-of-service controller.
-    pub(super) fn has_hope(&self) -> bool {
-        self.hopes.load(Ordering::Acquire)
+    pub(super) fn may_wait(&self) -> bool {
+        self.may_wait.load(Ordering::Acquire)
     }
 
     /// Records that the controller will not be recovered any more.
-    pub(super) fn give_up_hope(&self) {
-        self.hopes.store(false, Ordering::Release);
+    pub(super) fn end_waiting(&self) {
+        self.may_wait.store(false, Ordering::Release);
     }
 
     /// Records that the controller is in service.
-    pub(super) fn restore_hope(&self) {
-        if !self.has_hope() {
-            self.hopes.store(true, Ordering::Release);
+    pub(super) fn allow_waiting(&self) {
+        if !self.may_wait() {
+            self.may_wait.store(true, Ordering::Release);
         }
     }
 
@@ -130,7 +131,7 @@ impl Device {
     pub(super) fn recover(&self, controller: &Controller) -> bool {
         let recovered = controller.recover();
         // The error is in the log and in `check`.
-        self.hopes.store(recovered.is_ok(), Ordering::Release);
+        self.may_wait.store(recovered.is_ok(), Ordering::Release);
         recovered.is_ok()
     }
 }
@@ -355,7 +356,7 @@ impl Client {
         retry: Retry,
     ) -> Result<Pending<D>, Refused<D>> {
         if let Err(error) = self.senders.controller.check()
-            && !self.senders.device.has_hope()
+            && !self.senders.device.may_wait()
         {
             return Err(Refused { buffer, reason: RefuseReason::Failed(error) });
         }

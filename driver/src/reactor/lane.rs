@@ -226,14 +226,14 @@ impl Lane {
         let Err(error) = self.queue.check() else {
             self.recovery_wait = RECOVERY_WAIT;
             if self.recovers {
-                self.device.restore_hope();
+                self.device.allow_waiting();
             }
             return 0;
         };
         if self.is_keeper && self.recovers && now >= self.next_recovery {
             return self.recover();
         }
-        if self.device.has_hope() { 0 } else { self.give_back(&RefuseReason::Failed(error)) }
+        if self.device.may_wait() { 0 } else { self.give_back(&RefuseReason::Failed(error)) }
     }
 
     /// Recovers the controller, or lengthens the delay before the next attempt. Counts as activity: the next
@@ -287,7 +287,7 @@ fn fate(
         note.failures = note.failures.saturating_add(1);
         note.last_error = Some(error);
         let delay = note.retry.delay(&error, &note.action, note.failures, controller);
-        if let Some(delay) = delay.filter(|_| device.has_hope() || controller.check().is_ok()) {
+        if let Some(delay) = delay.filter(|_| device.may_wait() || controller.check().is_ok()) {
             return Fate::Again(now + delay, Request { note, buffer });
         }
     }
@@ -299,7 +299,7 @@ impl Drop for Lane {
     /// are freed.
     fn drop(&mut self) {
         if self.is_keeper {
-            self.device.give_up_hope();
+            self.device.end_waiting();
         }
         self.port.requests.close();
         for request in self.head.take().into_iter().chain(self.later.take_all()) {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_recovery_whose_lane_is_gone() {
+    fn requests_do_not_wait_for_a_recovery_whose_lane_is_gone() {
         let (bus, mut lanes, client) = two_lanes("mem=1M");
         let client = client.on(1);
         let [first, second] = [0, 1].map(|_| client.controller().allocate(512).expect("memory"));
@@ -395,9 +395,9 @@ mod tests {
         bus.unplug();
         client.controller().poll(bus.now());
         turn_last(&bus, &mut lanes);
-        let ended = pending.try_wait().expect("it is not kept waiting");
+        let ended = pending.try_wait().expect("the request ends");
         assert!(ended.is_err(), "{ended:?}");
-        assert!(client.read(Lba(0), second).is_err(), "nor is the next");
+        assert!(client.read(Lba(0), second).is_err(), "the next is refused");
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
         let buffer = client.controller().allocate(512).expect("memory");
         bus.report(crate::bus::BusEvent::Error);
         client.controller().poll(bus.now());
-        let pending = client.read(Lba(0), buffer).expect("there is hope");
+        let pending = client.read(Lba(0), buffer).expect("requests may wait");
         turn_last(&bus, &mut lanes);
         let pending = pending.try_wait().expect_err("it waits");
         lanes[0].turn(bus.now());

@@ -62,7 +62,7 @@ impl Retry {
         let may_have_written = match error {
             CommandError::TimedOut { may_have_written }
             | CommandError::Reset { may_have_written } => *may_have_written,
-            // The controller reports a failure, so no one saw it succeed.
+            // The controller reports a failure, so the write was not acknowledged.
             CommandError::Status(_) => false,
             CommandError::System(_) | CommandError::Short { .. } => true,
         };

@@ -166,7 +166,7 @@ mod tests {
         let socket = Socket::bind(&path).expect("replaced");
         assert!(scratch.refusal().contains("another server serves here"));
         assert!(socket.accept().expect("the other's look").is_some());
-        assert!(socket.accept().expect("nobody").is_none());
+        assert!(socket.accept().expect("no error without a client").is_none());
         drop(socket);
         assert!(!path.exists());
     }

@@ -380,7 +380,7 @@ mod tests {
         let memory = HostMemory::allocate(4096, Backing::SharedFile, &|_, _| ()).expect("memory");
         let (file, _) = memory.range().file.expect("a file");
         let file = File::from(file.try_clone_to_owned().expect("a second descriptor"));
-        assert!(file.set_len(0).is_err(), "nobody can take the memory away");
+        assert!(file.set_len(0).is_err(), "the file cannot be truncated");
         for len in [0, usize::MAX, usize::MAX / 2] {
             assert!(HostMemory::allocate(len, Backing::Any, &|_, _| ()).is_err());
         }

@@ -116,7 +116,7 @@ fn timeouts_of_zero_and_of_hours_are_bounded() {
 }
 
 #[test]
-fn a_controller_that_somebody_left_enabled_is_reset_first() {
+fn a_controller_that_was_left_enabled_is_reset_first() {
     let bus = Watch::new("mem=16M");
     let options = ControllerOptions::default();
     // Bypasses the watch and leaks the handle, as a killed process would.

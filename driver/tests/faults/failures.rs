@@ -249,7 +249,7 @@ fn a_device_that_is_unplugged_can_be_dropped_at_once() {
     rig.bus.soft.unplug();
     let started = rig.now();
     drop((second, first));
-    assert!(rig.now().since(started) < Duration::from_secs(1), "nobody waits for its answer");
+    assert!(rig.now().since(started) < Duration::from_secs(1), "its answer is not awaited");
     rig.finish();
 }
 

@@ -74,56 +74,62 @@ fn meaning(case: &Case) -> Option<(&'static str, Vec<(&'static str, u64)>)> {
 }
 
 fn admin_meaning(sqe: &Sqe) -> Option<(&'static str, Vec<(&'static str, u64)>)> {
-    let entries_z = || u64::from(sqe.queue_entries().map_or(0, |entries| entries.z()));
-    let (qid, cqid) = (u64::from(sqe.qid().0), u64::from(sqe.cqid().0));
+    let dwords = sqe.to_dwords().map(u64::from);
+    let low = |at: usize| dwords[at] & 0xffff;
+    let high = |at: usize| dwords[at] >> 16;
+    let bit = |at: usize, bit: u32| dwords[at] >> bit & 1;
     Some(match sqe.admin_opcode() {
         AdminOpcode::IDENTIFY => {
-            ("identify", vec![("cns", sqe.cns().0.into()), ("csi", sqe.csi().into())])
+            ("identify", vec![("cns", sqe.cns().0.into()), ("csi", dwords[11] >> 24)])
         }
         AdminOpcode::GET_LOG_PAGE => {
-            let (bytes, offset) = (sqe.log_bytes(), sqe.log_offset());
-            let rae = u64::from(sqe.rae());
-            (
-                "get_log",
-                vec![("lid", sqe.lid().0.into()), ("len", bytes), ("off", offset), ("rae", rae)],
-            )
+            let bytes = ((high(10) | low(11) << 16) + 1) * 4;
+            let (lid, offset) = (sqe.lid().0.into(), dwords[12] | dwords[13] << 32);
+            ("get_log", vec![("lid", lid), ("len", bytes), ("off", offset), ("rae", bit(10, 15))])
         }
         AdminOpcode::GET_FEATURES => ("getfeat", vec![("fid", sqe.fid().0.into()), ("cdw11", 0)]),
         AdminOpcode::SET_FEATURES => {
-            let (save, value) = (u64::from(sqe.save()), u64::from(sqe.cdw11.get()));
-            ("setfeat", vec![("fid", sqe.fid().0.into()), ("save", save), ("cdw11", value)])
+            let fid = sqe.fid().0.into();
+            ("setfeat", vec![("fid", fid), ("save", bit(10, 31)), ("cdw11", dwords[11])])
         }
-        AdminOpcode::CREATE_IO_CQ => {
-            let ien = u64::from(sqe.interrupt_vector().is_some());
-            (
-                "create_cq",
-                vec![("addr", sqe.prp1().0), ("cqid", qid), ("qsize", entries_z()), ("ien", ien)],
-            )
-        }
+        AdminOpcode::CREATE_IO_CQ => (
+            "create_cq",
+            vec![
+                ("addr", sqe.prp1().0),
+                ("cqid", low(10)),
+                ("qsize", high(10)),
+                ("ien", bit(11, 1)),
+            ],
+        ),
         AdminOpcode::CREATE_IO_SQ => (
             "create_sq",
-            vec![("addr", sqe.prp1().0), ("sqid", qid), ("cqid", cqid), ("qsize", entries_z())],
+            vec![
+                ("addr", sqe.prp1().0),
+                ("sqid", low(10)),
+                ("cqid", high(11)),
+                ("qsize", high(10)),
+            ],
         ),
-        AdminOpcode::DELETE_IO_SQ => ("del_sq", vec![("sqid", qid)]),
-        AdminOpcode::DELETE_IO_CQ => ("del_cq", vec![("cqid", qid)]),
+        AdminOpcode::DELETE_IO_SQ => ("del_sq", vec![("sqid", low(10))]),
+        AdminOpcode::DELETE_IO_CQ => ("del_cq", vec![("cqid", low(10))]),
         _ => return None,
     })
 }
 
 fn io_meaning(sqe: &Sqe) -> Option<(&'static str, Vec<(&'static str, u64)>)> {
     let (nlb, lba) = (u64::from(sqe.nlb().get()), sqe.slba().0);
+    let dwords = sqe.to_dwords().map(u64::from);
     Some(match sqe.io_opcode() {
         IoOpcode::READ => ("read", vec![("nlb", nlb), ("lba", lba)]),
         IoOpcode::WRITE | IoOpcode::WRITE_ZEROES => ("write", vec![("nlb", nlb), ("lba", lba)]),
         IoOpcode::COMPARE => ("compare", vec![("nlb", nlb), ("slba", lba)]),
         IoOpcode::VERIFY => ("verify", vec![("nlb", nlb), ("slba", lba)]),
         IoOpcode::COPY => {
-            let format = u64::from(sqe.copy_descriptor_format());
-            ("copy", vec![("nr", sqe.copy_range_count().get().into()), ("format", format)])
+            let (ranges, format) = ((dwords[12] & 0xff) + 1, dwords[12] >> 8 & 0xf);
+            ("copy", vec![("nr", ranges), ("format", format)])
         }
         IoOpcode::DATASET_MANAGEMENT => {
-            let deallocate = u64::from(sqe.dsm_deallocate()) << 2;
-            ("dsm", vec![("nr", sqe.dsm_range_count().get().into()), ("attr", deallocate)])
+            ("dsm", vec![("nr", (dwords[10] & 0xff) + 1), ("attr", dwords[11] & 4)])
         }
         _ => return None,
     })

@@ -21,7 +21,7 @@ fn a_missing_file_is_refused_with_what_to_do() {
         let file = TestFile::new();
         let message = refusal(&file.target(path), &DeviceOptions::default());
         assert!(message.contains("No such file") && message.contains("size="), "{message}");
-        assert!(!file.path().exists(), "nothing is created that nobody asked for");
+        assert!(!file.path().exists(), "nothing is created unasked");
     }
     let nowhere = "psync:/nonexistent/directory/file".parse().expect("a target");
     let sized = DeviceOptions { file_bytes: Some(4096), ..DeviceOptions::default() };
@@ -36,8 +36,8 @@ fn what_is_no_file_is_refused() {
     assert!(zero.contains("neither a regular file nor a block device"), "{zero}");
     let pipe = TestFile::new();
     nix::unistd::mkfifo(pipe.path(), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
-    let nobody_writes = refusal(&pipe.target("psync:FILE,direct=off"), &options);
-    assert!(nobody_writes.contains("neither a regular file"), "{nobody_writes}");
+    let refused = refusal(&pipe.target("psync:FILE,direct=off"), &options);
+    assert!(refused.contains("neither a regular file"), "{refused}");
     let file = TestFile::new();
     std::fs::write(file.path(), b"short").expect("a file");
     let short = refusal(&file.target("psync:FILE"), &options);

@@ -35,7 +35,7 @@ fn a_queue_dropped_with_reads_in_flight_leaves_its_memory_alone() {
             drop((queue, all));
             let fresh = device.allocate(1 << 20).expect("memory");
             std::thread::sleep(Duration::from_millis(5));
-            assert!(fresh.iter().all(|byte| *byte == 0), "{path}: somebody wrote to it");
+            assert!(fresh.iter().all(|byte| *byte == 0), "{path}: it was written to");
         }
     }
 }

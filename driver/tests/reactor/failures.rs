@@ -213,7 +213,7 @@ fn a_reactor_that_recovers_brings_the_controller_back_and_sends_everything_again
 }
 
 #[test]
-fn a_controller_that_cannot_be_recovered_keeps_nobody_waiting() {
+fn a_controller_that_cannot_be_recovered_ends_its_requests() {
     let options = ReactorOptions { auto_recover: true, ..ReactorOptions::default() };
     let mut hand = Hand::new("mem=16M", &options);
     hand.rig.all_io(Verdict::Hold);
@@ -244,14 +244,14 @@ fn a_controller_that_cannot_be_stopped_keeps_its_buffers_and_says_so() {
     });
     hand.rig.bus.soft.report(BusEvent::Error);
     hand.rig.bus.soft.advance(Duration::from_secs(1));
-    sent.push(hand.client.write(Lba(3), hand.buffer(512)).expect("nobody knows yet"));
+    sent.push(hand.client.write(Lba(3), hand.buffer(512)).expect("the failure is not known yet"));
     let last = hand.finish(sent.pop().expect("the last"));
     assert!(matches!(last, Err(Unfinished::Refused(_))), "never sent: {last:?}");
     for pending in sent {
         let ended = hand.finish(pending);
         assert!(matches!(ended, Err(Unfinished::Lost(Lost::Stuck { .. }))), "{ended:?}");
     }
-    assert_eq!(hand.turn().in_flight, 0, "nobody waits for them any more");
+    assert_eq!(hand.turn().in_flight, 0, "they have ended");
 }
 
 #[test]

@@ -247,7 +247,7 @@ fn a_lane_that_is_dropped_ends_what_is_in_it() {
     assert!(ends[0].contains("before the command completed"), "{ends:?}");
     assert!(ends[1..].iter().all(|end| end.contains("reactor has stopped")), "{ends:?}");
     let buffer = rig.controller.allocate(512).expect("memory");
-    let refused = client.read(Lba(0), buffer).expect_err("nobody looks any more");
+    let refused = client.read(Lba(0), buffer).expect_err("the lane is gone");
     assert!(matches!(refused.reason, RefuseReason::Stopped), "{refused}");
     drop((refused, client));
     rig.finish();

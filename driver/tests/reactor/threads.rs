@@ -319,9 +319,9 @@ fn a_panic_that_ends_the_thread_ends_its_requests() {
     rig.settle();
     rig.bus.soft.advance(Duration::from_secs(1));
     let ended = pending.wait_timeout(Duration::from_secs(20)).expect("it does not hang");
-    let error = ended.expect_err("nobody carried it out").to_string();
+    let error = ended.expect_err("it was not carried out").to_string();
     assert!(error.contains("stopped"), "{error}");
-    let refused = client.read(Lba(0), buffer()).expect_err("nobody is there");
+    let refused = client.read(Lba(0), buffer()).expect_err("the thread is gone");
     assert!(matches!(refused.reason, RefuseReason::Stopped), "{refused}");
     let error = reactor.attach(&rig.controller, &rig.namespace).expect_err("nor for others");
     assert!(error.to_string().contains("one of its threads has ended"), "{error}");

@@ -217,7 +217,7 @@ fn a_client_that_left_rings_nothing_any_more() {
     std::thread::sleep(Duration::from_millis(5));
     let first_entry =
         || host.memory.atomics().slice(COMPLETION * 4096, 16).dwords()[3].load(Ordering::Acquire);
-    assert_eq!(first_entry(), 0, "nobody rang");
+    assert_eq!(first_entry(), 0, "no doorbell was rung");
     new.write32(0, 1);
     wait_for("a completion", || first_entry() != 0);
 }
@@ -273,7 +273,7 @@ fn a_sleeping_server_is_woken_by_the_ring_it_asked_for() {
 }
 
 #[test]
-fn silent_connections_keep_nobody_out() {
+fn silent_connections_keep_no_client_out() {
     let server = served();
     let silent: Vec<Raw> = (0..20).map(|_| Raw::connect(server.socket())).collect();
     works(server.socket());

@@ -89,7 +89,7 @@ fn lingering() -> (TcpListener, File) {
 }
 
 #[test]
-fn files_whose_close_waits_hold_up_nobody() {
+fn files_whose_close_waits_delay_no_other_client() {
     let server = served();
     let map = [dwords(&[32, 3]), qwords(&[0, IOVA, MEMORY_BYTES])].concat();
     let mut listeners = Vec::new();

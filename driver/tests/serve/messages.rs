@@ -231,7 +231,7 @@ fn files_that_are_missing_too_many_or_the_wrong_ones_are_refused() {
 }
 
 #[test]
-fn more_files_than_anybody_needs_end_the_connection() {
+fn too_many_files_end_the_connection() {
     let server = served();
     let raw_fds = |count| vec![0; count];
     let mut raw = Raw::open(server.socket());
@@ -262,7 +262,7 @@ fn no_reply_means_none_and_order_is_kept() {
 }
 
 #[test]
-fn a_message_that_never_ends_holds_up_nobody() {
+fn a_message_that_never_ends_delays_no_other_client() {
     let server = served();
     let mut slow = Raw::connect(server.socket());
     slow.stream.write_all(&header(1, VERSION, 1000, 0)[..9]).expect("a part");

@@ -31,7 +31,7 @@ impl ListMemory for Lists {
 impl Lists {
     fn word(&self, at: u64) -> u64 {
         *self.words.get(&at).unwrap_or_else(|| {
-            panic!("the controller would read list memory nobody wrote, {at:#x}")
+            panic!("the controller would read list memory that was never written, {at:#x}")
         })
     }
 }
@@ -105,7 +105,7 @@ fn walk_sgl(first: SglDescriptor, lists: &Lists) -> Vec<(u64, u64)> {
         }
         match next {
             None => {
-                assert_eq!(kind, LAST, "whoever points at the final segment says so");
+                assert_eq!(kind, LAST, "a pointer to the final segment says so");
                 return runs;
             }
             Some((next_kind, address, length)) => {

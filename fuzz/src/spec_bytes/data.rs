@@ -4,11 +4,9 @@ use std::hint::black_box;
 
 use adit_driver::spec::identify::{
     IdentifyController, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
-    NamespaceDescriptors, NamespaceList,
+    NamespaceList,
 };
-use adit_driver::spec::log::{
-    ChangedNamespaces, CommandsSupported, ErrorInfo, FirmwareSlotLog, SmartHealth,
-};
+use adit_driver::spec::log::{ChangedNamespaces, ErrorInfo, FirmwareSlotLog, SmartHealth};
 use adit_driver::spec::{Nsid, View};
 
 use super::{look, show};
@@ -75,18 +73,6 @@ pub(super) fn namespace_list(bytes: &[u8]) {
     }
 }
 
-pub(super) fn descriptors(bytes: &[u8]) {
-    let mut count = 0;
-    for descriptor in NamespaceDescriptors::new(bytes) {
-        match descriptor {
-            Ok(descriptor) => show(&descriptor, Some(&descriptor)),
-            Err(error) => show(&error, Some(&error)),
-        }
-        count += 1;
-    }
-    assert!(count <= bytes.len() / 4 + 1, "each takes its header at least");
-}
-
 pub(super) fn smart(bytes: &[u8]) {
     let Some(smart) = SmartHealth::view(bytes) else { return };
     show(smart, None);
@@ -115,16 +101,8 @@ pub(super) fn firmware(bytes: &[u8]) {
     slots.active_revision().inspect(|revision| show(revision, Some(revision)));
 }
 
-pub(super) fn namespaces_and_effects(bytes: &[u8]) {
-    if let Some(changed) = ChangedNamespaces::view(bytes) {
-        look!(changed; overflowed);
-        assert!(changed.iter().all(|nsid| nsid.is_specific()));
-    }
-    let Some(effects) = CommandsSupported::view(bytes) else { return };
-    for opcode in 0..=u8::MAX {
-        for effects in [effects.admin(opcode), effects.io(opcode)] {
-            show(&effects, None);
-            look!(effects; csupp, lbcc, ncc, nic, ccc, uuid_selection, cse, csp);
-        }
-    }
+pub(super) fn changed_namespaces(bytes: &[u8]) {
+    let Some(changed) = ChangedNamespaces::view(bytes) else { return };
+    look!(changed; overflowed);
+    assert!(changed.iter().all(|nsid| nsid.is_specific()));
 }

@@ -19,10 +19,6 @@ pub(super) fn identify(arena: Arena) -> Vec<Case> {
     let ask = |name, cns, nsid| {
         Case::admin(name, Sqe::identify(cns, Nsid(nsid), 0)).data(arena, PAGE).showing(PAGE)
     };
-    let with_csi = |mut case: Case, csi| {
-        case.sqe = case.sqe.with_csi(csi);
-        case
-    };
     vec![
         ask("identify controller", Cns::CONTROLLER, 0),
         ask("identify namespace 1", Cns::NAMESPACE, 1),
@@ -41,7 +37,8 @@ pub(super) fn identify(arena: Arena) -> Vec<Case> {
         ask("identify nvm namespace 1", Cns::COMMAND_SET_NAMESPACE, 1),
         ask("identify nvm controller", Cns::COMMAND_SET_CONTROLLER, 0),
         ask("identify command sets", Cns::COMMAND_SETS, 0),
-        with_csi(ask("identify controller of csi 30", Cns::COMMAND_SET_CONTROLLER, 0), 0x30),
+        ask("identify controller of csi 30", Cns::COMMAND_SET_CONTROLLER, 0)
+            .bent(|dwords| dwords[11] |= 0x30 << 24),
         ask("identify cns FF", Cns(0xff), 0),
     ]
 }

@@ -25,7 +25,8 @@ fn read(arena: Arena, name: &'static str, lba: u64, bytes: usize) -> Case {
 /// Writes and reads of data.
 pub(super) fn transfers(arena: Arena) -> Vec<Case> {
     let mut fua = write(arena, "write lba 64 with fua", 64, 0x21, 512);
-    fua.sqe = fua.sqe.with_fua(true).with_limited_retry(true);
+    fua.sqe = fua.sqe.with_fua(true);
+    let fua = fua.bent(|dwords| dwords[12] |= 1 << 31);
     let compare = Sqe::compare(SMALL, Lba(16), lbas(8));
     let compare = |name| Case::io(name, compare).data(arena, PAGE);
     let large = |name, sqe: Sqe| Case::io(name, sqe).data(arena, PAGE);

@@ -259,7 +259,8 @@ impl Controller {
             }
             _ => {}
         }
-        if fid == NUMBER_OF_QUEUES && self.submission_ids.len() + self.completion_ids.len() > 2 {
+        let queue_count = self.queues.submission_ids.len() + self.queues.completion_ids.len();
+        if fid == NUMBER_OF_QUEUES && queue_count > 2 {
             return Err(COMMAND_SEQUENCE_ERROR);
         }
         self.features.set(fid, command.cdw(11)).map(Reply::Done)

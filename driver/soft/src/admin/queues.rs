@@ -76,12 +76,12 @@ impl Controller {
             return Err(INVALID_QUEUE_ID);
         }
         self.end_held(qid, dma)?;
-        let slot = self.submission.get_mut(usize::from(qid)).and_then(Option::take);
+        let slot = self.queues.submission.get_mut(usize::from(qid)).and_then(Option::take);
         let cqid = slot.map_or(0, |queue| queue.cqid);
         if let Some(completion) = self.completion_queue(cqid) {
             completion.sq_count -= 1;
         }
-        self.submission_ids.retain(|id| *id != qid);
+        self.queues.submission_ids.retain(|id| *id != qid);
         self.doorbells.silence_one(qid, Side::Tail);
         DONE
     }
@@ -102,8 +102,8 @@ impl Controller {
             Some(_) if qid != 0 => {}
             _ => return Err(INVALID_QUEUE_ID),
         }
-        self.completion[usize::from(qid)] = None;
-        self.completion_ids.retain(|id| *id != qid);
+        self.queues.completion[usize::from(qid)] = None;
+        self.queues.completion_ids.retain(|id| *id != qid);
         self.doorbells.silence_one(qid, Side::Head);
         DONE
     }

@@ -37,7 +37,7 @@ fn a_changed_namespace_is_reported_once_until_its_log_is_read() {
 }
 
 #[test]
-fn events_nobody_asked_for_are_not_reported() {
+fn events_that_were_not_requested_are_not_reported() {
     let mut rig = Rig::admin_only("mem=1M");
     rig.submit(0, Cmd::new(REQUEST));
     rig.controller.namespace_changed(1);
@@ -106,7 +106,7 @@ fn each_critical_warning_is_an_event_of_its_own_kind() {
     rig.submit(0, Cmd::new(REQUEST));
     rig.controller.warn_critical(0b10);
     rig.step();
-    assert!(rig.reap(0).is_empty(), "nobody asked about the temperature");
+    assert!(rig.reap(0).is_empty(), "temperature events are off");
 }
 
 #[test]

@@ -243,7 +243,7 @@ const TAILS: [&str; 4] =
 
 proptest! {
     #[test]
-    fn a_power_cut_takes_only_what_nobody_made_durable(
+    fn a_power_cut_takes_only_what_was_not_durable(
         tail in prop::sample::select(TAILS.to_vec()),
         ops in prop::collection::vec(op(), 1..60),
     ) {

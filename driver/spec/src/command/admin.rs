@@ -77,9 +77,6 @@ pub enum AttachmentSelect {
     Reserved(u8),
 }
 
-/// Largest length of one Get Log Page that fits a 32-bit byte count.
-pub const GET_LOG_PAGE_BYTES_MAX: u32 = !3;
-
 const PC: u32 = 1;
 const IEN: u32 = 1 << 1;
 const RAE: u32 = 1 << 15;
@@ -93,12 +90,6 @@ impl Sqe {
     /// Builds Identify (Base 5.17), which returns 4096 bytes. Pass `cntid` 0 where the structure does not need it.
     pub const fn identify(cns: Cns, nsid: Nsid, cntid: u16) -> Sqe {
         Sqe::admin(AdminOpcode::IDENTIFY, nsid).with_cdw10((cntid as u32) << 16 | cns.0 as u32)
-    }
-
-    /// Sets the Command Set Identifier of Identify; the default 0 is the NVM command set.
-    pub const fn with_csi(self, csi: u8) -> Sqe {
-        let cdw11 = self.cdw11.get() & 0x00ff_ffff | (csi as u32) << 24;
-        self.with_cdw11(cdw11)
     }
 
     /// Builds Create I/O Completion Queue (Base 5.4). The data pointer is the queue; without `vector`, interrupts are
@@ -206,16 +197,6 @@ impl Sqe {
         Cns(self.cdw10.get() as u8)
     }
 
-    /// Controller identifier of Identify.
-    pub const fn cntid(&self) -> u16 {
-        (self.cdw10.get() >> 16) as u16
-    }
-
-    /// Command Set Identifier of Identify and Namespace Management.
-    pub const fn csi(&self) -> u8 {
-        (self.cdw11.get() >> 24) as u8
-    }
-
     /// Queue identifier of the four queue commands.
     pub const fn qid(&self) -> Qid {
         Qid(self.cdw10.get() as u16)
@@ -226,53 +207,14 @@ impl Sqe {
         QueueEntries::from_z((self.cdw10.get() >> 16) as u16)
     }
 
-    /// Whether the new queue is physically contiguous (PC).
-    pub const fn physically_contiguous(&self) -> bool {
-        self.cdw11.get() & PC != 0
-    }
-
-    /// Interrupt vector of Create I/O Completion Queue; `None` if interrupts are off.
-    pub const fn interrupt_vector(&self) -> Option<u16> {
-        if self.cdw11.get() & IEN == 0 {
-            return None;
-        }
-        Some((self.cdw11.get() >> 16) as u16)
-    }
-
-    /// Completion queue of Create I/O Submission Queue.
-    pub const fn cqid(&self) -> Qid {
-        Qid((self.cdw11.get() >> 16) as u16)
-    }
-
     /// Log page identifier of Get Log Page.
     pub const fn lid(&self) -> Lid {
         Lid(self.cdw10.get() as u8)
     }
 
-    /// Length of Get Log Page in bytes: 4 to 16 GiB.
-    pub const fn log_bytes(&self) -> u64 {
-        let numd_z = (self.cdw10.get() >> 16) as u64 | ((self.cdw11.get() & 0xffff) as u64) << 16;
-        (numd_z + 1) * 4
-    }
-
-    /// Offset of Get Log Page into the log page, in bytes.
-    pub const fn log_offset(&self) -> u64 {
-        self.cdw12.get() as u64 | (self.cdw13.get() as u64) << 32
-    }
-
-    /// Retain Asynchronous Event of Get Log Page.
-    pub const fn rae(&self) -> bool {
-        self.cdw10.get() & RAE != 0
-    }
-
     /// Feature identifier of Set Features and Get Features.
     pub const fn fid(&self) -> Fid {
         Fid(self.cdw10.get() as u8)
-    }
-
-    /// Save of Set Features.
-    pub const fn save(&self) -> bool {
-        self.cdw10.get() & SAVE != 0
     }
 }
 
@@ -316,7 +258,7 @@ mod tests {
             [sq.cdw0.get(), sq.cdw10.get(), sq.cdw11.get()],
             [0x01, 0x003f_0003, 0x0003_0005]
         );
-        assert_eq!(Sqe::create_io_cq(Qid(3), entries, None, true).interrupt_vector(), None);
+        assert_eq!(Sqe::create_io_cq(Qid(3), entries, None, true).cdw11.get(), 1);
         assert_eq!(Sqe::default().queue_entries(), None);
     }
 
@@ -327,9 +269,8 @@ mod tests {
         assert_eq!(Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, 8, 2, false), None);
         let sqe = Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, 512, 0, true).unwrap();
         assert_eq!((sqe.cdw10.get(), sqe.cdw11.get()), (0x007f_8002, 0));
-        let sqe = Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, GET_LOG_PAGE_BYTES_MAX, 0, true)
-            .unwrap();
-        assert_eq!(sqe.log_bytes(), u64::from(GET_LOG_PAGE_BYTES_MAX));
+        let sqe = Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, !3, 0, true).unwrap();
+        assert_eq!((sqe.cdw10.get() >> 16, sqe.cdw11.get()), (0xfffe, 0x3fff));
     }
 
     #[test]
@@ -358,31 +299,40 @@ mod tests {
 
     proptest! {
         #[test]
-        fn identify_round_trips(cns: u8, nsid: u32, cntid: u16, csi: u8) {
-            let sqe = Sqe::identify(Cns(cns), Nsid(nsid), cntid).with_csi(csi);
-            prop_assert_eq!((sqe.cns(), sqe.nsid(), sqe.cntid(), sqe.csi()), (Cns(cns), Nsid(nsid), cntid, csi));
+        fn identify_round_trips(cns: u8, nsid: u32, cntid: u16) {
+            let sqe = Sqe::identify(Cns(cns), Nsid(nsid), cntid);
+            prop_assert_eq!((sqe.cns(), sqe.nsid()), (Cns(cns), Nsid(nsid)));
+            prop_assert_eq!(sqe.cdw10.get() >> 16, u32::from(cntid));
         }
 
         #[test]
-        fn queues_round_trip(qid: u16, entries in 2u32..=65536, vector: Option<u16>, pc: bool) {
+        fn queues_round_trip(qid: u16, entries in 2u32..=65536, vector: u16, pc: bool) {
             let entries = QueueEntries::new(entries).unwrap();
-            let sqe = Sqe::create_io_cq(Qid(qid), entries, vector, pc);
+            let sqe = Sqe::create_io_cq(Qid(qid), entries, Some(vector), pc);
             prop_assert_eq!((sqe.qid(), sqe.queue_entries()), (Qid(qid), Some(entries)));
-            prop_assert_eq!((sqe.interrupt_vector(), sqe.physically_contiguous()), (vector, pc));
+            prop_assert_eq!(sqe.cdw11.get(), u32::from(vector) << 16 | IEN | u32::from(pc));
             prop_assert_eq!((Sqe::delete_io_cq(Qid(qid)).qid(), Sqe::delete_io_sq(Qid(qid)).qid()), (Qid(qid), Qid(qid)));
         }
 
         #[test]
-        fn log_pages_round_trip(lid: u8, dwords in 1u32..=GET_LOG_PAGE_BYTES_MAX / 4, offset: u64, rae: bool) {
-            let sqe = Sqe::get_log_page(Lid(lid), Nsid::ALL, dwords * 4, offset & !3, rae).unwrap();
-            prop_assert_eq!((sqe.lid(), sqe.rae()), (Lid(lid), rae));
-            prop_assert_eq!((sqe.log_bytes(), sqe.log_offset()), (u64::from(dwords) * 4, offset & !3));
+        fn log_pages_round_trip(lid: u8, dwords in 1u32..1 << 30, offset: u64, rae: bool) {
+            let bytes = dwords * 4;
+            let sqe = Sqe::get_log_page(Lid(lid), Nsid::ALL, bytes, offset & !3, rae);
+            let [numd, flags] = sqe.map_or([0; 2], |sqe| {
+                [sqe.cdw10.get() >> 16 | sqe.cdw11.get() << 16, sqe.cdw10.get() & 0xffff]
+            });
+            prop_assert_eq!(numd + 1, bytes / 4);
+            prop_assert_eq!(flags, u32::from(lid) | if rae { RAE } else { 0 });
+            let sqe = sqe.expect("whole dwords");
+            let wire_offset = u64::from(sqe.cdw12.get()) | u64::from(sqe.cdw13.get()) << 32;
+            prop_assert_eq!((sqe.lid(), wire_offset), (Lid(lid), offset & !3));
         }
 
         #[test]
         fn features_and_abort_round_trip(fid: u8, cdw11: u32, save: bool, sqid: u16, cid: u16) {
             let set = Sqe::set_features(Fid(fid), Nsid::NONE, cdw11, save);
-            prop_assert_eq!((set.fid(), set.cdw11.get(), set.save()), (Fid(fid), cdw11, save));
+            prop_assert_eq!((set.fid(), set.cdw11.get()), (Fid(fid), cdw11));
+            prop_assert_eq!(set.cdw10.get() & SAVE != 0, save);
             let abort = Sqe::abort(Qid(sqid), Cid(cid));
             prop_assert_eq!(abort.cdw10.get(), u32::from(cid) << 16 | u32::from(sqid));
         }

@@ -14,7 +14,7 @@ use core::fmt;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub use admin::{AttachmentSelect, Cns, FeatureSelect, GET_LOG_PAGE_BYTES_MAX, QueuePriority};
+pub use admin::{AttachmentSelect, Cns, FeatureSelect, QueuePriority};
 pub use opcode::{AdminOpcode, IoOpcode};
 pub use range::{CopyRange, DsmRange};
 

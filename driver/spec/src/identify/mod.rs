@@ -6,14 +6,12 @@
 
 mod controller;
 mod controller_flags;
-mod descriptors;
 mod list;
 mod namespace;
 mod nvm;
 
 pub use controller::IdentifyController;
 pub use controller_flags::{Cmic, Ctratt, Lpa, Oacs, Oaes, Oncs, SglSupport, Sgls, Vwc};
-pub use descriptors::{NamespaceDescriptor, NamespaceDescriptorError, NamespaceDescriptors};
 pub use list::{NamespaceList, NamespaceListError};
 pub use namespace::{IdentifyNamespace, LbaFormat};
 pub use nvm::{IdentifyNvmController, IdentifyNvmNamespace};

@@ -3,7 +3,6 @@
 //! Structures are views; 16-byte counters stay 128-bit. All values come from the device and are checked before they
 //! serve as a size or an index.
 
-mod effects;
 mod error;
 mod firmware;
 mod namespaces;
@@ -11,7 +10,6 @@ mod smart;
 
 use core::fmt;
 
-pub use effects::{CommandEffects, CommandsSupported};
 pub use error::ErrorInfo;
 pub use firmware::FirmwareSlotLog;
 pub use namespaces::ChangedNamespaces;

@@ -140,7 +140,7 @@ fn waiting_sleeps_as_long_as_asked_and_is_woken_by_a_completion() {
     let (start, before) = (Instant::now(), busy());
     let nap = Duration::from_millis(50);
     assert!(ring.wait(nap) && start.elapsed() >= nap, "nothing comes");
-    ring.reap(|_, _| panic!("nobody wrote"));
+    ring.reap(|_, _| panic!("nothing was written"));
     let writer = std::thread::spawn(move || {
         std::thread::sleep(nap);
         io::Write::write_all(&mut other_end, b"x").expect("a reader");
@@ -162,15 +162,15 @@ fn draining_cancels_what_would_never_end() {
     let (mut ring, mut pipe, mut other_end) = reading(&memory);
     let start = Instant::now();
     assert_eq!((ring.drain(), ring.in_kernel), (0, 0));
-    assert!(start.elapsed() < DRAIN, "nobody had to wait for it");
+    assert!(start.elapsed() < DRAIN, "nothing had to be awaited");
     io::Write::write_all(&mut other_end, b"x").expect("a reader");
     let mut byte = [0];
-    io::Read::read_exact(&mut pipe, &mut byte).expect("nobody else reads it");
+    io::Read::read_exact(&mut pipe, &mut byte).expect("the byte is still there");
     assert_eq!((byte, memory[0]), ([b'x'], 0));
 }
 
 #[test]
-fn who_cannot_be_woken_or_cannot_stop_sleeping_does_not_sleep() {
+fn a_ring_that_cannot_be_woken_does_not_sleep() {
     let file = std::fs::File::open("/dev/zero").expect("a device");
     let shape = shape(std::os::fd::AsRawFd::as_raw_fd(&file));
     let mut ring = Ring::<squeue::Entry, cqueue::Entry>::new(&shape, 1).expect("a ring");
@@ -180,7 +180,7 @@ fn who_cannot_be_woken_or_cannot_stop_sleeping_does_not_sleep() {
     ring.submit();
     ring.sleeps = false;
     assert!(!ring.wait(Duration::from_secs(30)), "as on a kernel before 5.11");
-    assert!(ring.check("nothing").is_ok(), "which is nobody's failure");
+    assert!(ring.check("nothing").is_ok(), "no operation failed");
     ring.sleeps = true;
     assert!(!ring.wait(Duration::ZERO), "no time to sleep is no reason to enter the kernel");
     assert!(ring.wait(Duration::from_secs(30)));

@@ -1,7 +1,5 @@
 //! Reading objects: look up, keep in place while the device reads, and verify before delivering.
 
-use std::iter::Peekable;
-
 use adit_driver::Time;
 use adit_driver::paths::CommandQueue;
 use adit_driver::transfer::Direction;
@@ -9,7 +7,7 @@ use adit_driver::transfer::Direction;
 use super::Shard;
 use super::batch::{Item, Items, Job, Reading, Sums, Trouble};
 use super::parts::{Memory, extract};
-use super::request::{Action, Found, GetItem, Hashed, Outcome, Part, Request};
+use super::request::{Action, Arriving, Found, GetItem, Hashed, Outcome, Part, Request};
 use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::model::key::Key;
@@ -22,40 +20,42 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         &mut self,
         now: Time,
         deadline: Time,
-        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
-        choose: &mut impl FnMut(Hashed<R>, Found) -> Option<Hashed<R>>,
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
+        choose: &mut impl FnMut(&mut Option<Hashed<R>>, Found),
     ) {
         let mut items = Items::new();
         while let Some(Hashed { hash, request: Request { action: Action::Get(item), .. } }) =
-            requests.peek()
+            &requests.next
         {
             let id = self.lookup(now, *hash, &item.key);
-            let asked = requests.next().expect("it was looked at");
             let object = id.map(|id| (id, self.index.object(id)));
-            let chosen = match &object {
-                Some((_, object)) => choose(asked, self.found(object)),
-                None => Some(asked),
-            };
-            let Some(Hashed { hash, request: Request { reply, action, .. } }) = chosen else {
-                continue;
-            };
-            let (part, memory) = match action {
-                Action::Get(GetItem { part, into, .. }) => (part, Memory::of(into)),
-                other => unreachable!("a get stays one: {other:?}"),
-            };
-            self.stats.gets += 1;
-            let Some((id, object)) = object else {
-                self.stats.misses += 1;
-                self.answer(reply, Ok(Outcome::Miss), memory.into_any());
-                continue;
-            };
-            match self.pin_part((id, &object), hash, &part, &memory, items.len() as u32) {
-                Ok(reading) => {
-                    let reading = self.readings.fill(reading);
-                    items.push(Some(Item::new(reply, Job::Get(reading), memory)));
-                }
-                Err(failure) => self.answer(reply, Err(failure), memory.into_any()),
+            if let Some((_, object)) = &object {
+                choose(&mut requests.next, self.found(object));
             }
+            if let Some(Hashed { hash, request: Request { reply, action, .. } }) =
+                requests.next.take()
+            {
+                let Action::Get(GetItem { part, into, .. }) = action else {
+                    unreachable!("a get stays one: {action:?}");
+                };
+                let memory = Memory::of(into);
+                self.stats.gets += 1;
+                let reading = object.map(|(id, object)| {
+                    self.pin_part((id, &object), hash, &part, &memory, items.len() as u32)
+                });
+                match reading {
+                    Some(Ok(reading)) => {
+                        let reading = self.readings.fill(reading);
+                        items.push(Some(Item::new(reply, Job::Get(reading), memory)));
+                    }
+                    Some(Err(failure)) => self.answer(reply, Err(failure), memory.into_any()),
+                    None => {
+                        self.stats.misses += 1;
+                        self.answer(reply, Ok(Outcome::Miss), memory.into_any());
+                    }
+                }
+            }
+            requests.advance();
         }
         if !items.is_empty() {
             self.launch(now, deadline, Direction::Read, items);

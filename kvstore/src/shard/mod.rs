@@ -59,7 +59,7 @@ pub use request::{
     Action, Done, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request, ReserveItem,
     WriterId,
 };
-pub(crate) use request::{Found, Hashed};
+pub(crate) use request::{Arriving, Found, Hashed};
 pub use stats::Stats;
 
 use self::batch::{Batches, Boxes, NewObject, Reading};
@@ -267,27 +267,27 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Accepts a request, which [`Shard::poll`] answers. The number of requests is unlimited; use [`Shard::waiting`]
     /// to bound it.
     pub fn submit(&mut self, now: Time, request: Request<R>) {
-        self.submit_many(now, [request]);
+        let request = Hashed::new(self.index.hasher(), request);
+        self.accept(now, Arriving::one(request), |_, _| ());
     }
 
     /// Accepts requests in order. Neighbours of one kind are planned together.
     pub fn submit_many(&mut self, now: Time, requests: impl IntoIterator<Item = Request<R>>) {
         let hasher = self.index.hasher();
         let requests = requests.into_iter().map(|request| Hashed::new(hasher, request));
-        self.accept(now, requests, |request, _| Some(request));
+        self.accept(now, Arriving::all(requests), |_, _| ());
     }
 
     /// Like [`Shard::submit_many`]. Each get whose object is found passes through `choose`, which may choose the part
-    /// and the memory, or keep the request.
+    /// and the memory, or take the request away.
     pub(crate) fn accept(
         &mut self,
         now: Time,
-        requests: impl Iterator<Item = Hashed<R>>,
-        mut choose: impl FnMut(Hashed<R>, Found) -> Option<Hashed<R>>,
+        mut requests: Arriving<R, impl Iterator<Item = Hashed<R>>>,
+        mut choose: impl FnMut(&mut Option<Hashed<R>>, Found),
     ) {
         self.wake();
-        let mut requests = requests.peekable();
-        while let Some(Hashed { request: Request { deadline, action, .. }, .. }) = requests.peek() {
+        while let Some(Hashed { request: Request { deadline, action, .. }, .. }) = &requests.next {
             let deadline = *deadline;
             match action {
                 Action::Put(_) => self.put(now, deadline, &mut requests),
@@ -295,7 +295,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 Action::Reserve(_) => self.reserve(now, deadline, &mut requests),
                 Action::Fill(_) => self.fill(now, deadline, &mut requests),
                 Action::Seal(_) | Action::Delete(_) | Action::Commit => {
-                    requests.next().into_iter().for_each(|request| self.accept_one(now, request));
+                    requests.next.take().into_iter().for_each(|one| self.accept_one(now, one));
+                    requests.advance();
                 }
             }
         }

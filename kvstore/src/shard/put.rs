@@ -3,8 +3,6 @@
 //! Submitting a put checks it and computes its checksums. It then needs room in the journal, an index entry and an
 //! extent. If it has to wait for any of them, everything behind it waits too, so that large objects do not starve.
 
-use std::iter::Peekable;
-
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
@@ -15,7 +13,7 @@ use super::batch::{Item, Items, Job, NewObject, Sums, Trouble};
 use super::evicting::{Deleting, Evicted};
 use super::log::{Event, put_record};
 use super::parts::{Memory, extract};
-use super::request::{Action, Done, Hashed, Outcome, Part, PutItem, PutOptions, Request};
+use super::request::{Action, Arriving, Done, Hashed, Outcome, Part, PutItem, PutOptions, Request};
 use super::space::Room;
 use super::writers::{Reserving, Sealing};
 use super::{Shard, Stalled, Work};
@@ -86,12 +84,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         &mut self,
         now: Time,
         deadline: Time,
-        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
     ) {
         let mut puts = SmallVec::<[Putting<R>; 1]>::new();
         let (mut share, most) = (Share::default(), self.share_max());
         while let Some(Hashed { hash, request: Request { reply, action: Action::Put(item), .. } }) =
-            requests.next_if(|next| matches!(next.request.action, Action::Put(_)))
+            requests.next.take_if(|next| matches!(next.request.action, Action::Put(_)))
         {
             self.stats.puts += 1;
             let PutItem { key, bytes, data, options } = item;
@@ -108,6 +106,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 }
                 Err(refusal) => self.answer(reply, refusal, memory.into_any()),
             }
+            requests.advance();
         }
         if !puts.is_empty() {
             self.enter(now, Stalled { deadline, work: Work::Put(puts) });

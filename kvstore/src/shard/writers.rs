@@ -1,8 +1,6 @@
 //! Objects written in parts: room is reserved first, parts come in any order, and the object is invisible until it is
 //! sealed.
 
-use std::iter::Peekable;
-
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
@@ -13,7 +11,7 @@ use super::batch::{Filling, Item, Items, Job, NewObject, Sums, Trouble};
 use super::parts::{Memory, extract};
 use super::put::{Begun, Share, Wanted};
 use super::request::{
-    Action, Done, FillItem, Hashed, Outcome, Part, Request, ReserveItem, WriterId,
+    Action, Arriving, Done, FillItem, Hashed, Outcome, Part, Request, ReserveItem, WriterId,
 };
 use super::{Shard, Stalled, Work};
 use crate::catalog::index::Index;
@@ -58,14 +56,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         &mut self,
         now: Time,
         deadline: Time,
-        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
     ) {
         let mut checked = SmallVec::<[Reserving<R>; 1]>::new();
         let (mut share, most) = (Share::default(), self.share_max());
         while let Some(Hashed {
             hash,
             request: Request { reply, action: Action::Reserve(item), .. },
-        }) = requests.next_if(|next| matches!(next.request.action, Action::Reserve(_)))
+        }) = requests.next.take_if(|next| matches!(next.request.action, Action::Reserve(_)))
         {
             let ReserveItem { key, bytes, options } = item;
             match self.check_put(now, (&key, hash), bytes, &options, None) {
@@ -80,6 +78,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 }
                 Err(refusal) => self.answer(reply, refusal, AnyBuffer::None),
             }
+            requests.advance();
         }
         if !checked.is_empty() {
             self.enter(now, Stalled { deadline, work: Work::Reserve(checked) });
@@ -135,12 +134,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         &mut self,
         now: Time,
         deadline: Time,
-        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
     ) {
         let mut items = Items::new();
         while let Some(Hashed {
             request: Request { reply, action: Action::Fill(item), .. }, ..
-        }) = requests.next_if(|next| matches!(next.request.action, Action::Fill(_)))
+        }) = requests.next.take_if(|next| matches!(next.request.action, Action::Fill(_)))
         {
             let FillItem { writer, part, data } = item;
             let mut memory = Memory::of(data);
@@ -150,6 +149,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 }
                 Err(failure) => self.answer(reply, Err(failure), memory.into_any()),
             }
+            requests.advance();
         }
         if !items.is_empty() {
             self.launch(now, deadline, Direction::Write, items);

@@ -4,8 +4,8 @@
 //! last. Each shard numbers writers, tenants and layouts by itself: an external writer id carries its shard in the high
 //! bits, and external tenant and layout ids are mapped by table.
 
+use std::mem;
 use std::time::Duration;
-use std::{iter, mem};
 
 use adit_driver::{Buffer, Device, Time};
 
@@ -20,8 +20,8 @@ use crate::model::key::{Key, KeyHasher};
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, TenantId};
 use crate::shard::{
-    Action, Done, Failure, FillItem, Hashed, LeaseId, Outcome, Part, PutItem, Recovery, Request,
-    ReserveItem, Shard, Stats, Turn, WriterId,
+    Action, Arriving, Done, Failure, FillItem, Hashed, LeaseId, Outcome, Part, PutItem, Recovery,
+    Request, ReserveItem, Shard, Stats, Turn, WriterId,
 };
 
 /// Bits of a writer's number within its shard.
@@ -181,7 +181,7 @@ impl Local {
         let Request { action: Action::Commit, reply, deadline } = request else {
             let (shard, request) = self.routed(request);
             let shard = &mut self.shards[usize::from(shard)];
-            return shard.accept(now, iter::once(request), |request, _| Some(request));
+            return shard.accept(now, Arriving::one(request), |_, _| ());
         };
         self.commits_made += 1;
         let (number, left) = (self.commits_made, self.shards.len());
@@ -205,7 +205,7 @@ impl Local {
             lists[usize::from(shard)].push(request);
         }
         for (shard, list) in self.shards.iter_mut().zip(&mut lists) {
-            shard.accept(now, list.drain(..), |request, _| Some(request));
+            shard.accept(now, Arriving::all(list.drain(..)), |_, _| ());
         }
         self.lists = lists;
         commits.into_iter().for_each(|commit| self.submit(now, commit));

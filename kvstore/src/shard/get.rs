@@ -45,7 +45,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 });
                 match reading {
                     Some(Ok(reading)) => {
-                        let reading = self.readings.fill(reading);
+                        let reading = self.scratch.readings.fill(reading);
                         items.push(Some(Item::new(reply, Job::Get(reading), memory)));
                     }
                     Some(Err(failure)) => self.answer(reply, Err(failure), memory.into_any()),
@@ -77,14 +77,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         memory: &Memory,
         item: u32,
     ) -> Result<Reading, Failure> {
-        let before = self.parts.len();
-        let extract = extract(&self.spaces, object, part, item, &mut self.parts)?;
+        let before = self.scratch.parts.len();
+        let extract = extract(&self.spaces, object, part, item, &mut self.scratch.parts)?;
         let has = memory.bytes();
         let fits = has >= extract.padded_bytes && memory.is_whole(UNIT_BYTES);
         let device = object.place.device;
         let lane = &self.lanes[usize::from(device)];
         if !fits || !memory.is_accepted(&lane.info.accepts) {
-            self.parts.truncate(before);
+            self.scratch.parts.truncate(before);
             let needs = extract.padded_bytes;
             return Err(if fits {
                 Failure::Foreign { device }
@@ -137,7 +137,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Some(Trouble::Expired) => Err(Failure::Deadline),
         };
         self.spaces.unpin(reading.place);
-        self.readings.keep(reading);
+        self.scratch.readings.keep(reading);
         self.answer(reply, result, memory.into_any());
     }
 

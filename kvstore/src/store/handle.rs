@@ -24,7 +24,7 @@ use super::request::{Fetch, ThreadShard, Waiter, Work};
 use super::route::{self, Share};
 use super::threads::{self, Threads};
 use super::value::{ObjectInfo, Put, Read, Value};
-use super::writer::Writer;
+use super::writer::{Reserving, Writer};
 use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::Key;
@@ -545,7 +545,8 @@ impl Store {
         let shard = self.core.shard(hash);
         let (reply, pending) = self.core.pair();
         let item = ReserveItem { key, bytes, options: options(shard, with) };
-        let waiter = Waiter::Reserve { reply, core: Arc::clone(&self.core), shard, bytes };
+        let caller = Reserving { reply, core: Arc::clone(&self.core), shard, bytes };
+        let waiter = Waiter::Writer(Box::new(caller));
         (self.core.request(hash, Action::Reserve(item), waiter), pending)
     }
 

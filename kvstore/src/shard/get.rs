@@ -104,7 +104,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Returns the object of a key, if it has not expired and its device works.
-    pub(super) fn lookup(&self, now: Time, hash: u64, key: &Key) -> Option<ObjectId> {
+    pub(crate) fn lookup(&self, now: Time, hash: u64, key: &Key) -> Option<ObjectId> {
         let id = self.index.find_hashed(hash, key.as_bytes())?;
         self.is_live(now, id).then_some(id)
     }

@@ -290,7 +290,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Some(self.info_of(now, id))
     }
 
-    fn info_of(&self, now: Time, id: ObjectId) -> Info {
+    /// Returns what the shard knows about the object with this id.
+    pub(crate) fn info_of(&self, now: Time, id: ObjectId) -> Info {
         let object = self.index.object(id);
         let left = |at_s: u64| at_s.saturating_sub(self.wall_s(now));
         Info {

@@ -264,13 +264,18 @@ impl Store {
 
     /// Returns whether the object exists.
     pub fn exists(&self, key: Key) -> Pending<bool> {
-        self.core.ask(self.core.route(&key), move |shard, now| Ok(shard.exists(now, &key)))
+        let hash = self.core.hash(&key);
+        self.core.ask(self.core.shard(hash), move |shard, now| {
+            Ok(shard.lookup(now, hash, &key).is_some())
+        })
     }
 
     /// Returns what the store knows about an object.
     pub fn info(&self, key: Key) -> Pending<Option<ObjectInfo>> {
-        self.core.ask(self.core.route(&key), move |shard, now| {
-            Ok(shard.info(now, &key).map(|info| ObjectInfo::of(shard, info)))
+        let hash = self.core.hash(&key);
+        self.core.ask(self.core.shard(hash), move |shard, now| {
+            let id = shard.lookup(now, hash, &key);
+            Ok(id.map(|id| ObjectInfo::of(shard, shard.info_of(now, id))))
         })
     }
 

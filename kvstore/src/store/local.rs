@@ -269,13 +269,15 @@ impl Local {
 
     /// Returns whether the object exists.
     pub fn exists(&self, now: Time, key: &Key) -> bool {
-        self.shard(key).exists(now, key)
+        let (shard, hash) = self.shard(key);
+        shard.lookup(now, hash, key).is_some()
     }
 
     /// Returns what the store knows about an object.
     pub fn info(&self, now: Time, key: &Key) -> Option<ObjectInfo> {
-        let shard = self.shard(key);
-        shard.info(now, key).map(|info| ObjectInfo::of(shard, info))
+        let (shard, hash) = self.shard(key);
+        let id = shard.lookup(now, hash, key)?;
+        Some(ObjectInfo::of(shard, shard.info_of(now, id)))
     }
 
     /// Returns how many of `keys` exist before the first miss.
@@ -460,8 +462,10 @@ impl Local {
         }
     }
 
-    fn shard(&self, key: &Key) -> &DeviceShard<Ticket> {
-        &self.shards[usize::from(self.set.route(key))]
+    /// Returns the shard that owns a key, and the key's hash.
+    fn shard(&self, key: &Key) -> (&DeviceShard<Ticket>, u64) {
+        let hash = self.set.hasher().hash(key.as_bytes());
+        (&self.shards[usize::from(KeyHasher::shard(hash, self.set.shards()))], hash)
     }
 }
 

@@ -73,6 +73,8 @@ pub(super) struct Checkpoints {
     newest_begin: u64,
     /// The position that the journal's growth is measured from.
     since: u64,
+    /// Whether the next one begins as soon as it makes room in the journal.
+    pub(super) is_wanted: bool,
     writes: u32,
     is_broken: bool,
     /// Failures in a row.
@@ -96,6 +98,7 @@ impl Checkpoints {
             next_slot,
             newest_begin,
             since: newest_begin,
+            is_wanted: false,
             writes: 0,
             is_broken: false,
             failures: 0,
@@ -105,6 +108,7 @@ impl Checkpoints {
     /// Requests a checkpoint at once, regardless of the journal's length.
     pub(super) fn hurry(&mut self) {
         self.since = 0;
+        self.is_wanted = true;
     }
 
     fn writer(&self, begin: Mark) -> CheckpointWriter {
@@ -158,7 +162,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             // Late writes of an abandoned checkpoint must not land on the next one.
             State::Idle if checkpoints.writes == 0 && self.is_checkpoint_due(checkpoints) => {
                 let Some(begin) = self.log.mark() else { return };
-                self.wants_checkpoint = false;
+                checkpoints.is_wanted = false;
                 State::Settling { begin }
             }
             State::Settling { begin } if self.log.has_settled(begin.sequence) => {
@@ -181,7 +185,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let since = journal.mark().sequence - checkpoints.since;
         // Only another checkpoint moves the tail to where the newest one begins.
         let brings_room = since > 0 || journal.tail() < checkpoints.newest_begin;
-        since > journal.blocks() / JOURNAL_PARTS || (self.wants_checkpoint && brings_room)
+        since > journal.blocks() / JOURNAL_PARTS || (checkpoints.is_wanted && brings_room)
     }
 
     /// Returns how a body is written now: the limit of writes in flight, and their class.

@@ -4,10 +4,10 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
 
+use super::Shard;
 use super::log::Event;
-use super::put::Begun;
 use super::request::{Done, Outcome};
-use super::{Shard, Work};
+use super::stalled::{Begun, Change};
 use crate::catalog::index::Index;
 use crate::error::Failure;
 use crate::io::lane::Load;
@@ -51,7 +51,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let object = self.index.object(id);
         let key = self.index.key_bytes(id);
         let sequence = self.log.append(now, &Record::Delete { key, place: object.place });
-        self.record_bytes -= self.record_bytes_of(id);
+        self.capacity.record_bytes -= self.record_bytes_of(id);
         self.index.remove(id);
         self.expiry.clear(id);
         self.tenants.credit(object.tenant, self.spaces.units_of(&object));
@@ -82,8 +82,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Decides, with nothing to evict, whether to wait. Never waits for a lease or a writer, which may not end.
     fn what_else(&self) -> Evicted {
         let is_leased = |place| self.leases.is_leased(place);
-        let is_something_under_way = self.coming.puts > 0
-            || self.discarding_units > 0
+        let is_something_under_way = self.capacity.coming > 0
+            || self.spaces.discarding_units() > 0
             || self.spaces.sinking_units() > 0
             || self.spaces.is_held_by_reads(is_leased);
         if is_something_under_way { Evicted::Wait } else { Evicted::Nothing }
@@ -92,7 +92,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Requests an early checkpoint if that makes room in the journal. Otherwise the reserved room is about to be
     /// used.
     pub(super) fn want_journal(&mut self) {
-        self.wants_checkpoint |= self.log.is_short();
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.is_wanted |= self.log.is_short();
+        }
     }
 
     /// Evicts until `units` are on their way to be free. Units that only wait for a lease do not count.
@@ -121,9 +123,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     ) -> Result<bool, Failure> {
         let (mut needs, mut is_counted) = (fresh(&self.index), true);
         loop {
-            let objects = u64::from(self.index.len()) + self.coming.puts + needs as u64;
-            let bytes = self.record_bytes + self.coming.record_bytes + record_bytes;
-            if objects <= u64::from(self.objects_max) && bytes <= self.record_bytes_max {
+            if self.capacity.fits(self.index.len(), needs, record_bytes) {
                 if is_counted {
                     return Ok(true);
                 }
@@ -142,7 +142,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Evicts down to the low watermark once the high one is exceeded.
     pub(super) fn keep_below_watermark(&mut self, now: Time) {
         let live = |shard: &Self| shard.spaces.used_units() - shard.spaces.buried_units();
-        if live(self) <= self.live_units_max {
+        if live(self) <= self.capacity.live_units_max {
             return;
         }
         let low = self.options.watermarks.low_units(self.spaces.capacity_units());
@@ -178,11 +178,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         if !self.log.has_room_for_small() {
             self.want_journal();
-            return Begun::Later(Work::Delete(deleting));
+            return Begun::Later(Change::Delete(deleting));
         }
         let key = deleting.key.as_bytes();
         if self.log.is_strict() && (self.held.has(key) || self.log.is_pending(key)) {
-            return Begun::Later(Work::Delete(deleting));
+            return Begun::Later(Change::Delete(deleting));
         }
         let Some(id) = self.index.find_hashed(deleting.hash, key) else {
             // Its removal may not be durable yet: answer only when it is.

@@ -1,7 +1,5 @@
 //! Reading objects: look up, keep in place while the device reads, and verify before delivering.
 
-use std::iter::Peekable;
-
 use adit_driver::Time;
 use adit_driver::paths::CommandQueue;
 use adit_driver::transfer::Direction;
@@ -9,7 +7,7 @@ use adit_driver::transfer::Direction;
 use super::Shard;
 use super::batch::{Item, Items, Job, Reading, Sums, Trouble};
 use super::parts::{Memory, extract};
-use super::request::{Action, Found, GetItem, Hashed, Outcome, Part, Request};
+use super::request::{Action, Arriving, Found, GetItem, Hashed, Outcome, Part, Request};
 use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::model::key::Key;
@@ -22,40 +20,42 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         &mut self,
         now: Time,
         deadline: Time,
-        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
-        choose: &mut impl FnMut(Hashed<R>, Found) -> Option<Hashed<R>>,
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
+        choose: &mut impl FnMut(&mut Option<Hashed<R>>, Found),
     ) {
         let mut items = Items::new();
         while let Some(Hashed { hash, request: Request { action: Action::Get(item), .. } }) =
-            requests.peek()
+            &requests.next
         {
             let id = self.lookup(now, *hash, &item.key);
-            let asked = requests.next().expect("it was looked at");
             let object = id.map(|id| (id, self.index.object(id)));
-            let chosen = match &object {
-                Some((_, object)) => choose(asked, self.found(object)),
-                None => Some(asked),
-            };
-            let Some(Hashed { hash, request: Request { reply, action, .. } }) = chosen else {
-                continue;
-            };
-            let (part, memory) = match action {
-                Action::Get(GetItem { part, into, .. }) => (part, Memory::of(into)),
-                other => unreachable!("a get stays one: {other:?}"),
-            };
-            self.stats.gets += 1;
-            let Some((id, object)) = object else {
-                self.stats.misses += 1;
-                self.answer(reply, Ok(Outcome::Miss), memory.into_any());
-                continue;
-            };
-            match self.pin_part((id, &object), hash, &part, &memory, items.len() as u32) {
-                Ok(reading) => {
-                    let reading = self.readings.fill(reading);
-                    items.push(Some(Item::new(reply, Job::Get(reading), memory)));
-                }
-                Err(failure) => self.answer(reply, Err(failure), memory.into_any()),
+            if let Some((_, object)) = &object {
+                choose(&mut requests.next, self.found(object));
             }
+            if let Some(Hashed { hash, request: Request { reply, action, .. } }) =
+                requests.next.take()
+            {
+                let Action::Get(GetItem { part, into, .. }) = action else {
+                    unreachable!("a get stays one: {action:?}");
+                };
+                let memory = Memory::of(into);
+                self.stats.gets += 1;
+                let reading = object.map(|(id, object)| {
+                    self.pin_part((id, &object), hash, &part, &memory, items.len() as u32)
+                });
+                match reading {
+                    Some(Ok(reading)) => {
+                        let reading = self.scratch.readings.fill(reading);
+                        items.push(Some(Item::new(reply, Job::Get(reading), memory)));
+                    }
+                    Some(Err(failure)) => self.answer(reply, Err(failure), memory.into_any()),
+                    None => {
+                        self.stats.misses += 1;
+                        self.answer(reply, Ok(Outcome::Miss), memory.into_any());
+                    }
+                }
+            }
+            requests.advance();
         }
         if !items.is_empty() {
             self.launch(now, deadline, Direction::Read, items);
@@ -77,14 +77,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         memory: &Memory,
         item: u32,
     ) -> Result<Reading, Failure> {
-        let before = self.parts.len();
-        let extract = extract(&self.spaces, object, part, item, &mut self.parts)?;
+        let before = self.scratch.parts.len();
+        let extract = extract(&self.spaces, object, part, item, &mut self.scratch.parts)?;
         let has = memory.bytes();
         let fits = has >= extract.padded_bytes && memory.is_whole(UNIT_BYTES);
         let device = object.place.device;
         let lane = &self.lanes[usize::from(device)];
         if !fits || !memory.is_accepted(&lane.info.accepts) {
-            self.parts.truncate(before);
+            self.scratch.parts.truncate(before);
             let needs = extract.padded_bytes;
             return Err(if fits {
                 Failure::Foreign { device }
@@ -104,7 +104,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Returns the object of a key, if it has not expired and its device works.
-    pub(super) fn lookup(&self, now: Time, hash: u64, key: &Key) -> Option<ObjectId> {
+    pub(crate) fn lookup(&self, now: Time, hash: u64, key: &Key) -> Option<ObjectId> {
         let id = self.index.find_hashed(hash, key.as_bytes())?;
         self.is_live(now, id).then_some(id)
     }
@@ -137,7 +137,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Some(Trouble::Expired) => Err(Failure::Deadline),
         };
         self.spaces.unpin(reading.place);
-        self.readings.keep(reading);
+        self.scratch.readings.keep(reading);
         self.answer(reply, result, memory.into_any());
     }
 

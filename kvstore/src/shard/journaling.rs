@@ -1,4 +1,4 @@
-//! Writing and flushing the journal, and answering waiters in order.
+//! Writing and flushing the journal, and answering in order.
 //!
 //! In a `durable` store the records of objects wait until their data is flushed: a power cut that loses the data of an
 //! object must not leave its record behind, where it would supersede an older, durable object. One flush covers the data
@@ -61,11 +61,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Seals, writes and flushes what is due.
     pub(super) fn journal_step(&mut self, now: Time) {
         if self.is_home_lost() {
-            return self.fail_waiters();
+            return self.fail_events();
         }
         self.record_flushed(now);
         let is_pressed = self.is_pressed();
-        // Waiters share a block: begin another only when the previous one is on its way to be durable.
+        // Events share a block: begin another only when the previous one is on its way to be durable.
         let is_quiet = self.log.is_quiet();
         if is_quiet || is_pressed {
             self.log.seal(now, is_pressed && is_quiet);
@@ -180,7 +180,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    /// Answers waiters whose data a failed device never flushed.
+    /// Fails the answers that wait for data that a failed device never flushed.
     pub(super) fn fail_undurable(&mut self, device: usize) {
         let failure = self.failure_of(device);
         let is_dirty = self.lanes[device].is_dirty;
@@ -203,11 +203,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Gives the answers whose records are durable, and frees the space they bury.
     pub(super) fn give_what_is_due(&mut self) {
-        while let Some(waiter) = self.log.next_due() {
-            match waiter.event {
+        while let Some(due) = self.log.next_due() {
+            match due.event {
                 Event::Put(new, answer) => {
-                    self.apply(waiter.sequence, &new);
-                    self.news.keep(new);
+                    self.apply(due.sequence, &new);
+                    self.scratch.news.keep(new);
                     self.answers.extend(answer);
                 }
                 Event::Answer(answer) => self.answers.push_back(answer),
@@ -226,8 +226,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.log.wait(sequence, Event::Answer(Done { reply, result, memory }));
     }
 
-    /// Fails all waiters: nothing becomes durable while the journal's device is out of service.
-    pub(super) fn fail_waiters(&mut self) {
+    /// Fails all answers that wait: nothing becomes durable while the journal's device is out of service.
+    pub(super) fn fail_events(&mut self) {
         let Err(failure) = self.check_home() else { return };
         self.fail_held(None, &failure);
         let answers = &mut self.answers;
@@ -281,9 +281,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 continue;
             }
             self.log.unreserve(new.record_bytes());
-            self.coming.remove(&new);
+            self.capacity.settle(&new);
             self.drop_new(&new);
-            self.news.keep(new);
+            self.scratch.news.keep(new);
             self.answers.push_back(Done { result: Err(failure.clone()), ..answer });
         }
     }

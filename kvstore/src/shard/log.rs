@@ -44,15 +44,14 @@ const fn blocks_for(bytes: u64) -> u64 {
     if bytes == 0 { 0 } else { 2 * bytes / PAYLOAD_BYTES + 3 }
 }
 
-/// An event to run when a sequence is durable.
+/// An event that is due when a sequence is durable.
 #[derive(Debug)]
-pub(super) struct Waiter<R> {
-    /// Due when this block is durable.
+pub(super) struct Due<R> {
     pub(super) sequence: u64,
     pub(super) event: Event<R>,
 }
 
-/// What to do then.
+/// What happens then.
 #[derive(Debug)]
 pub(super) enum Event<R> {
     /// An object becomes visible and its put is answered, unless it has already been answered with a failure.
@@ -70,7 +69,7 @@ struct Flush {
     left: u32,
 }
 
-/// The journal and its waiters.
+/// The journal, and the events that wait for it.
 #[derive(Debug)]
 pub(super) struct Log<R> {
     journal: Option<Journal>,
@@ -81,7 +80,8 @@ pub(super) struct Log<R> {
     flush: Option<Flush>,
     flushes: u64,
     flushes_ended: u64,
-    waiters: VecDeque<Waiter<R>>,
+    /// In the order of their sequences.
+    due: VecDeque<Due<R>>,
     /// When the open block got its first record.
     opened_at: Time,
     flushed_at: Time,
@@ -104,7 +104,7 @@ impl<R> Log<R> {
             flush: None,
             flushes: 0,
             flushes_ended: 0,
-            waiters: VecDeque::new(),
+            due: VecDeque::new(),
             opened_at: now,
             flushed_at: now,
             seal_interval,
@@ -181,7 +181,7 @@ impl<R> Log<R> {
 
     /// Runs `event` when block `sequence` is durable.
     pub(super) fn wait(&mut self, sequence: u64, event: Event<R>) {
-        self.waiters.push_back(Waiter { sequence, event });
+        self.due.push_back(Due { sequence, event });
     }
 
     /// Seals the open block if possible, and returns the sequence that is durable once everything up to now is.
@@ -190,21 +190,21 @@ impl<R> Log<R> {
         self.newest()
     }
 
-    /// Returns the next waiter whose sequence is durable.
-    pub(super) fn next_due(&mut self) -> Option<Waiter<R>> {
+    /// Returns the next event whose sequence is durable.
+    pub(super) fn next_due(&mut self) -> Option<Due<R>> {
         let end = self.durable_end();
-        self.waiters.pop_front_if(|waiter| waiter.sequence < end)
+        self.due.pop_front_if(|due| due.sequence < end)
     }
 
-    /// Returns whether written blocks have waiters.
+    /// Returns whether events wait for written blocks.
     pub(super) fn is_awaited(&self) -> bool {
         let end = self.journal.as_ref().map_or(0, Journal::written_end);
-        self.waiters.front().is_some_and(|waiter| waiter.sequence < end)
+        self.due.front().is_some_and(|due| due.sequence < end)
     }
 
     /// Returns whether every put recorded before block `sequence` is visible.
     pub(super) fn has_settled(&self, sequence: u64) -> bool {
-        self.waiters.front().is_none_or(|waiter| waiter.sequence >= sequence)
+        self.due.front().is_none_or(|due| due.sequence >= sequence)
     }
 
     /// Returns whether no write or flush is in progress.
@@ -219,7 +219,7 @@ impl<R> Log<R> {
 
     /// Returns whether a put of this key waits to become visible.
     pub(super) fn is_pending(&self, key: &[u8]) -> bool {
-        self.waiters.iter().any(|waiter| match &waiter.event {
+        self.due.iter().any(|due| match &due.event {
             Event::Put(new, _) => new.key.as_bytes() == key,
             Event::Answer(_) => false,
         })
@@ -232,7 +232,7 @@ impl<R> Log<R> {
         is_in_vain: impl Fn(&Event<R>) -> bool,
         mut each: impl FnMut(Done<R>),
     ) {
-        for Waiter { sequence, event } in std::mem::take(&mut self.waiters) {
+        for Due { sequence, event } in std::mem::take(&mut self.due) {
             let event = match event {
                 event if !is_in_vain(&event) => event,
                 Event::Put(new, answer) => {
@@ -244,13 +244,13 @@ impl<R> Log<R> {
                     continue;
                 }
             };
-            self.waiters.push_back(Waiter { sequence, event });
+            self.due.push_back(Due { sequence, event });
         }
     }
 
-    /// Seals the open block if it is old enough or has waiters; returns the mark behind it.
+    /// Seals the open block if it is old enough or events wait for it; returns the mark behind it.
     pub(super) fn seal(&mut self, now: Time, at_once: bool) -> Option<Mark> {
-        let is_awaited = !self.waiters.is_empty();
+        let is_awaited = !self.due.is_empty();
         let is_due = at_once || is_awaited || now.since(self.opened_at) >= self.seal_interval;
         if is_due { self.mark() } else { None }
     }
@@ -375,7 +375,7 @@ impl<R> Log<R> {
         let quiet = |journal: &Journal| {
             !journal.has_unsealed() && journal.sealed_blocks() == 0 && self.writes.is_empty()
         };
-        self.flush.is_none() && self.waiters.is_empty() && self.journal.as_ref().is_none_or(quiet)
+        self.flush.is_none() && self.due.is_empty() && self.journal.as_ref().is_none_or(quiet)
     }
 }
 

@@ -11,6 +11,7 @@
 //! | `turn` | the loop: sending commands and handling their completions |
 //! | `batch`, `parts` | a request in progress: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
+//! | `stalled`, `capacity` | changes that wait for room; how many objects there may be |
 //! | `space` | what is free, and what may not be overwritten yet |
 //! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
 //! | `planning` | reads that another executor carries out |
@@ -24,6 +25,7 @@
 //! - Every item is answered once and gets its memory back.
 
 mod batch;
+mod capacity;
 mod checkpointing;
 mod evicting;
 mod get;
@@ -35,19 +37,19 @@ mod planning;
 mod put;
 mod request;
 mod space;
+mod stalled;
 mod stats;
 #[cfg(test)]
 pub(crate) mod tests;
 mod turn;
 mod writers;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use adit_driver::Time;
 use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::paths::CommandQueue;
-use smallvec::SmallVec;
 
 pub use crate::error::{Decline, Failure};
 pub use crate::io::lane::{
@@ -59,17 +61,18 @@ pub use request::{
     Action, Done, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request, ReserveItem,
     WriterId,
 };
-pub(crate) use request::{Found, Hashed};
+pub(crate) use request::{Arriving, Found, Hashed};
 pub use stats::Stats;
 
 use self::batch::{Batches, Boxes, NewObject, Reading};
+use self::capacity::Capacity;
 use self::checkpointing::Checkpoints;
 use self::evicting::Deleting;
 use self::journaling::HeldObjects;
 use self::log::Log;
-use self::put::Putting;
 use self::space::Spaces;
-use self::writers::{Reserving, Sealing, Writer};
+use self::stalled::{Change, Line, Stalled};
+use self::writers::{Sealing, Writers};
 use crate::catalog::expiry::Expiry;
 use crate::catalog::index::Index;
 pub use crate::catalog::lease::LeaseId;
@@ -194,100 +197,58 @@ pub struct Shard<Q, R = u64> {
     leases: Leases,
     admission: Option<Admission>,
     budget: Option<Budget>,
-    objects_max: u32,
-    /// Eviction begins above this number of live units.
-    live_units_max: u64,
-    /// Bytes of the records of all objects, which must fit in a checkpoint.
-    record_bytes: u64,
-    record_bytes_max: u64,
+    capacity: Capacity,
     log: Log<R>,
     /// Objects whose records wait for their data to be flushed.
     held: HeldObjects<R>,
     checkpoints: Option<Checkpoints>,
-    wants_checkpoint: bool,
     /// Until then, without completions or requests, there is nothing to do.
     rests_until: Time,
     batches: Batches<R>,
-    /// Requests that wait for room, in order.
-    stalled: VecDeque<Stalled<R>>,
-    /// A lower bound of their deadlines.
-    stalled_until: Time,
-    coming: Coming,
-    writers: BTreeMap<WriterId, Writer>,
-    writers_made: u64,
+    stalled: Line<R>,
+    writers: Writers,
     answers: VecDeque<Done<R>>,
     stats: Stats,
-    /// Units being deallocated on a device.
-    discarding_units: u64,
+    scratch: Scratch,
+}
+
+/// Memory that is reused from turn to turn, so that an operation allocates none.
+#[derive(Debug, Default)]
+struct Scratch {
     parts: Vec<plan::Part>,
     buffers: Vec<Buffer>,
-    complete: Vec<usize>,
+    /// Numbers of items that became whole.
+    whole: Vec<usize>,
     finished: Vec<Finished>,
     readings: Boxes<Reading>,
     news: Boxes<NewObject>,
-}
-
-/// Objects on their way into the index: their data is being written, or their records are not durable. Each has an
-/// entry set aside.
-#[derive(Clone, Copy, Debug, Default)]
-struct Coming {
-    puts: u64,
-    /// Bytes of their records in a checkpoint.
-    record_bytes: u64,
-}
-
-impl Coming {
-    fn add(&mut self, new: &NewObject) {
-        self.puts += 1;
-        self.record_bytes += new.record_bytes();
-    }
-
-    fn remove(&mut self, new: &NewObject) {
-        self.puts -= 1;
-        self.record_bytes -= new.record_bytes();
-    }
-}
-
-/// A request that may have to wait for room.
-#[derive(Debug)]
-struct Stalled<R> {
-    deadline: Time,
-    work: Work<R>,
-}
-
-#[derive(Debug)]
-enum Work<R> {
-    Put(SmallVec<[Putting<R>; 1]>),
-    Reserve(SmallVec<[Reserving<R>; 1]>),
-    Seal(Sealing<R>),
-    Delete(Deleting<R>),
 }
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Accepts a request, which [`Shard::poll`] answers. The number of requests is unlimited; use [`Shard::waiting`]
     /// to bound it.
     pub fn submit(&mut self, now: Time, request: Request<R>) {
-        self.submit_many(now, [request]);
+        let request = Hashed::new(self.index.hasher(), request);
+        self.accept(now, Arriving::one(request), |_, _| ());
     }
 
     /// Accepts requests in order. Neighbours of one kind are planned together.
     pub fn submit_many(&mut self, now: Time, requests: impl IntoIterator<Item = Request<R>>) {
         let hasher = self.index.hasher();
         let requests = requests.into_iter().map(|request| Hashed::new(hasher, request));
-        self.accept(now, requests, |request, _| Some(request));
+        self.accept(now, Arriving::all(requests), |_, _| ());
     }
 
     /// Like [`Shard::submit_many`]. Each get whose object is found passes through `choose`, which may choose the part
-    /// and the memory, or keep the request.
+    /// and the memory, or take the request away.
     pub(crate) fn accept(
         &mut self,
         now: Time,
-        requests: impl Iterator<Item = Hashed<R>>,
-        mut choose: impl FnMut(Hashed<R>, Found) -> Option<Hashed<R>>,
+        mut requests: Arriving<R, impl Iterator<Item = Hashed<R>>>,
+        mut choose: impl FnMut(&mut Option<Hashed<R>>, Found),
     ) {
         self.wake();
-        let mut requests = requests.peekable();
-        while let Some(Hashed { request: Request { deadline, action, .. }, .. }) = requests.peek() {
+        while let Some(Hashed { request: Request { deadline, action, .. }, .. }) = &requests.next {
             let deadline = *deadline;
             match action {
                 Action::Put(_) => self.put(now, deadline, &mut requests),
@@ -295,7 +256,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 Action::Reserve(_) => self.reserve(now, deadline, &mut requests),
                 Action::Fill(_) => self.fill(now, deadline, &mut requests),
                 Action::Seal(_) | Action::Delete(_) | Action::Commit => {
-                    requests.next().into_iter().for_each(|request| self.accept_one(now, request));
+                    requests.next.take().into_iter().for_each(|one| self.accept_one(now, one));
+                    requests.advance();
                 }
             }
         }
@@ -303,13 +265,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     fn accept_one(&mut self, now: Time, Hashed { hash, request }: Hashed<R>) {
         let Request { reply, deadline, action } = request;
-        let work = match action {
-            Action::Seal(writer) => Work::Seal(Sealing { reply, writer }),
-            Action::Delete(key) => Work::Delete(Deleting { reply, hash, key }),
+        let change = match action {
+            Action::Seal(writer) => Change::Seal(Sealing { reply, writer }),
+            Action::Delete(key) => Change::Delete(Deleting { reply, hash, key }),
             Action::Commit => return self.commit(reply),
             _ => unreachable!("the other actions are accepted in lists"),
         };
-        self.enter(now, Stalled { deadline, work });
+        self.enter(now, Stalled { deadline, change });
     }
 
     /// Returns how many requests have not begun yet, as back-pressure for the caller.
@@ -328,7 +290,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Some(self.info_of(now, id))
     }
 
-    fn info_of(&self, now: Time, id: ObjectId) -> Info {
+    /// Returns what the shard knows about the object with this id.
+    pub(crate) fn info_of(&self, now: Time, id: ObjectId) -> Info {
         let object = self.index.object(id);
         let left = |at_s: u64| at_s.saturating_sub(self.wall_s(now));
         Info {

@@ -5,12 +5,15 @@ use std::ops::Range;
 use adit_driver::Time;
 use adit_driver::paths::CommandQueue;
 
-use super::batch::{Batches, Boxes};
+use super::batch::Batches;
+use super::capacity::Capacity;
 use super::checkpointing::Checkpoints;
 use super::journaling::HeldObjects;
 use super::log::Log;
 use super::space::Spaces;
-use super::{Coming, Shard, ShardOptions, Stats};
+use super::stalled::Line;
+use super::writers::Writers;
+use super::{Scratch, Shard, ShardOptions, Stats};
 use crate::catalog::expiry::Expiry;
 use crate::catalog::hash::NumberMap;
 use crate::catalog::index::{Index, Loading, NewObject};
@@ -106,7 +109,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let mut checkpoints = Checkpoints::new(areas, lineage, agreed.sequence, next, begin);
             if recovered.is_inconsistent || recovered.is_flushed_lost {
                 checkpoints.hurry();
-                opened.wants_checkpoint = true;
             }
             checkpoints
         });
@@ -133,7 +135,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             limits.clone().map(|info| info.command_bytes_max / UNIT_BYTES * UNIT_BYTES).min();
         let boundary_bytes =
             limits.map(|info| info.boundary_bytes).filter(|bytes| *bytes > 0).min();
-        let live_units_max = options.watermarks.high_units(spaces.capacity_units());
+        let capacity = Capacity {
+            objects_max,
+            live_units_max: options.watermarks.high_units(spaces.capacity_units()),
+            record_bytes,
+            record_bytes_max: geometry.record_bytes_max(),
+            coming: 0,
+            coming_record_bytes: 0,
+        };
         Shard {
             home: usize::from(geometry.home(shard)),
             limits: plan::Limits {
@@ -147,33 +156,20 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             expiry,
             tenants,
             spaces,
-            objects_max,
-            live_units_max,
-            record_bytes,
-            record_bytes_max: geometry.record_bytes_max(),
+            capacity,
             leases: Leases::new((objects_max / LEASED_PARTS).max(1) as usize),
             admission: options.adaptive_admission.then(|| Admission::new(objects_max)),
             budget: options.write_bytes_per_day.map(|bytes| Budget::new(now, bytes)),
-            stalled_until: Time::NEVER,
-            coming: Coming::default(),
             log: Log::new(None, options.durability, Default::default(), now),
             checkpoints: None,
-            wants_checkpoint: false,
             batches: Batches::default(),
-            stalled: Default::default(),
-            writers: Default::default(),
-            writers_made: 0,
+            stalled: Line::default(),
+            writers: Writers::default(),
             held: HeldObjects::default(),
             rests_until: Time::ZERO,
-            discarding_units: 0,
             answers: Default::default(),
             stats: Stats::default(),
-            parts: Vec::new(),
-            buffers: Vec::new(),
-            complete: Vec::new(),
-            finished: Vec::new(),
-            readings: Boxes::default(),
-            news: Boxes::default(),
+            scratch: Scratch::default(),
             options,
         }
     }
@@ -214,7 +210,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         // It may have failed since the last turn.
         self.note_failures();
         if usize::from(device) == self.home {
-            self.fail_waiters();
+            self.fail_events();
             self.abandon_checkpoint();
             self.log.write_again();
             // The flush in progress was dropped, so what it covered must be flushed again.

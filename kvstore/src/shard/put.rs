@@ -3,22 +3,19 @@
 //! Submitting a put checks it and computes its checksums. It then needs room in the journal, an index entry and an
 //! extent. If it has to wait for any of them, everything behind it waits too, so that large objects do not starve.
 
-use std::iter::Peekable;
-
 use adit_driver::Time;
-use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
 use adit_driver::transfer::Direction;
 use smallvec::SmallVec;
 
+use super::Shard;
 use super::batch::{Item, Items, Job, NewObject, Sums, Trouble};
-use super::evicting::{Deleting, Evicted};
+use super::evicting::Evicted;
 use super::log::{Event, put_record};
 use super::parts::{Memory, extract};
-use super::request::{Action, Done, Hashed, Outcome, Part, PutItem, PutOptions, Request};
+use super::request::{Action, Arriving, Done, Hashed, Outcome, Part, PutItem, PutOptions, Request};
 use super::space::Room;
-use super::writers::{Reserving, Sealing};
-use super::{Shard, Stalled, Work};
+use super::stalled::{Begun, Change, Stalled};
 use crate::catalog::index::{self, Index};
 use crate::error::{Decline, Failure};
 use crate::io::lane::Load;
@@ -72,26 +69,18 @@ impl Share {
     }
 }
 
-/// The result of an attempt to begin work.
-pub(super) enum Begun<R> {
-    /// It is in progress, or was answered.
-    Yes,
-    /// It has to wait.
-    Later(Work<R>),
-}
-
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Checks the puts that come next, answers invalid ones and queues the rest.
     pub(super) fn put(
         &mut self,
         now: Time,
         deadline: Time,
-        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
     ) {
         let mut puts = SmallVec::<[Putting<R>; 1]>::new();
         let (mut share, most) = (Share::default(), self.share_max());
         while let Some(Hashed { hash, request: Request { reply, action: Action::Put(item), .. } }) =
-            requests.next_if(|next| matches!(next.request.action, Action::Put(_)))
+            requests.next.take_if(|next| matches!(next.request.action, Action::Put(_)))
         {
             self.stats.puts += 1;
             let PutItem { key, bytes, data, options } = item;
@@ -101,25 +90,26 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                     let expires_s = self.expires_s(now, &options);
                     let new = self.prepared((key, hash), object, expires_s, &mut memory);
                     if !share.add(self.spaces.units_of(&object), new.record_bytes(), &most) {
-                        let work = Work::Put(std::mem::take(&mut puts));
-                        self.enter(now, Stalled { deadline, work });
+                        let change = Change::Put(std::mem::take(&mut puts));
+                        self.enter(now, Stalled { deadline, change });
                     }
                     puts.push(Putting { reply, new, memory, after: options.after, devices });
                 }
                 Err(refusal) => self.answer(reply, refusal, memory.into_any()),
             }
+            requests.advance();
         }
         if !puts.is_empty() {
-            self.enter(now, Stalled { deadline, work: Work::Put(puts) });
+            self.enter(now, Stalled { deadline, change: Change::Put(puts) });
         }
     }
 
     /// Returns how much of a request begins at one time, so that no request is too large to begin.
     pub(super) fn share_max(&self) -> Share {
         Share {
-            items: u64::from(self.objects_max),
+            items: u64::from(self.capacity.objects_max),
             units: self.spaces.capacity_units() / 2,
-            record_bytes: self.log.share_bytes_max().min(self.record_bytes_max / 2),
+            record_bytes: self.log.share_bytes_max().min(self.capacity.record_bytes_max / 2),
         }
     }
 
@@ -202,15 +192,22 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         expires_s: Option<u64>,
         memory: &mut Memory,
     ) -> Box<NewObject> {
-        let extract = extract(&self.spaces, &object, &Part::All, 0, &mut self.parts);
-        self.parts.clear();
+        let extract = extract(&self.spaces, &object, &Part::All, 0, &mut self.scratch.parts);
+        self.scratch.parts.clear();
         let extract = extract.expect("an object has all of its parts");
         if object.layout == LayoutId::PLAIN {
             memory.zero(object.bytes, extract.padded_bytes - object.bytes);
         }
         let mut checksums = Sums::new();
         memory.checksums(&extract.pieces, &mut checksums);
-        self.news.fill(NewObject { key, hash, object, slab_base: None, expires_s, checksums })
+        self.scratch.news.fill(NewObject {
+            key,
+            hash,
+            object,
+            slab_base: None,
+            expires_s,
+            checksums,
+        })
     }
 
     /// Returns when an object with these options expires, in seconds of Unix time.
@@ -238,7 +235,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         drop(wanted);
         let rooms = match rooms {
             Ok(Some(rooms)) => rooms,
-            Ok(None) => return Begun::Later(Work::Put(puts)),
+            Ok(None) => return Begun::Later(Change::Put(puts)),
             Err(failure) => {
                 puts.into_iter().for_each(|put| self.fail_put(put, failure.clone()));
                 return Begun::Yes;
@@ -249,9 +246,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             put.new.object.place = room.place;
             put.new.slab_base = room.slab_base;
             let object = &put.new.object;
-            let all = extract(&self.spaces, object, &Part::All, index as u32, &mut self.parts);
+            let all =
+                extract(&self.spaces, object, &Part::All, index as u32, &mut self.scratch.parts);
             all.expect("an object has all of its parts");
-            self.coming.add(&put.new);
+            self.capacity.promise(&put.new);
             items.push(Some(Item::new(put.reply, Job::Put(put.new), put.memory)));
         }
         self.launch(now, deadline, Direction::Write, items);
@@ -318,7 +316,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         for (room, (object, ..)) in rooms.iter().zip(wanted) {
             self.spaces.give_back(&Object { place: room.place, ..*object });
         }
-        if self.discarding_units >= needs && self.spaces.has_capacity(needs) {
+        if self.spaces.discarding_units() >= needs && self.spaces.has_capacity(needs) {
             return Ok(None);
         }
         match self.evict_towards(now, needs) {
@@ -352,9 +350,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Fails a put that never got room.
-    fn fail_put(&mut self, put: Putting<R>, failure: Failure) {
+    pub(super) fn fail_put(&mut self, put: Putting<R>, failure: Failure) {
         self.tenants.credit(put.new.object.tenant, self.spaces.units_of(&put.new.object));
-        self.news.keep(put.new);
+        self.scratch.news.keep(put.new);
         self.answer(put.reply, Err(failure), put.memory.into_any());
     }
 
@@ -370,9 +368,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let memory = memory.into_any();
         if let Some(trouble) = trouble {
             self.log.unreserve(new.record_bytes());
-            self.coming.remove(&new);
+            self.capacity.settle(&new);
             self.drop_new(&new);
-            self.news.keep(new);
+            self.scratch.news.keep(new);
             return self.answer(reply, Err(trouble.into_failure()), memory);
         }
         self.record(now, new, Done { reply, result: Ok(Outcome::Stored), memory });
@@ -404,17 +402,17 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             return self.log.wait(sequence, Event::Put(new, Some(answer)));
         }
         self.apply(sequence, &new);
-        self.news.keep(new);
+        self.scratch.news.keep(new);
         self.answers.push_back(answer);
     }
 
     /// Makes an object visible that block `sequence` of the journal records, replacing one with the same key.
     pub(super) fn apply(&mut self, sequence: u64, new: &NewObject) {
-        self.coming.remove(new);
+        self.capacity.settle(new);
         let (key, hash) = (new.key.as_bytes(), new.hash);
         let id = match self.index.find_hashed(hash, key) {
             Some(id) => {
-                self.record_bytes -= self.record_bytes_of(id);
+                self.capacity.record_bytes -= self.record_bytes_of(id);
                 let old = self.index.replace(id, new.object, &new.checksums);
                 self.tenants.credit(old.tenant, self.spaces.units_of(&old));
                 self.spaces.bury(sequence, old);
@@ -430,89 +428,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 id
             }
         };
-        self.record_bytes += self.record_bytes_of(id);
+        self.capacity.record_bytes += self.record_bytes_of(id);
         match new.expires_s {
             Some(at_s) => self.expiry.set(id, at_s),
             None => self.expiry.clear(id),
         }
         self.stats.bytes_written += new.object.bytes;
-    }
-
-    /// Begins waiting work in order, as far as possible.
-    pub(super) fn retry_stalled(&mut self, now: Time) {
-        while let Some(stalled) = self.stalled.pop_front() {
-            if let Some(stalled) = self.begin(now, stalled) {
-                self.stalled.push_front(stalled);
-                break;
-            }
-        }
-        if self.stalled_until <= now || self.stalled.is_empty() {
-            self.refuse_overdue(now);
-        }
-    }
-
-    /// Refuses overdue work, wherever it waits.
-    fn refuse_overdue(&mut self, now: Time) {
-        self.stalled_until = Time::NEVER;
-        for stalled in std::mem::take(&mut self.stalled) {
-            if stalled.deadline <= now {
-                self.refuse(stalled.work, &Failure::Deadline);
-            } else {
-                self.wait_in_line(stalled);
-            }
-        }
-    }
-
-    fn wait_in_line(&mut self, stalled: Stalled<R>) {
-        self.stalled_until = self.stalled_until.min(stalled.deadline);
-        self.stalled.push_back(stalled);
-    }
-
-    /// Begins work, or queues it behind other waiting work.
-    pub(super) fn enter(&mut self, now: Time, stalled: Stalled<R>) {
-        if !self.stalled.is_empty() {
-            return self.wait_in_line(stalled);
-        }
-        if let Some(stalled) = self.begin(now, stalled) {
-            self.wait_in_line(stalled);
-        }
-    }
-
-    /// Begins work. Returns it if it has to wait.
-    fn begin(&mut self, now: Time, stalled: Stalled<R>) -> Option<Stalled<R>> {
-        let Stalled { deadline, work } = stalled;
-        if deadline <= now {
-            self.refuse(work, &Failure::Deadline);
-            return None;
-        }
-        let begun = match work {
-            Work::Put(puts) => self.begin_puts(now, deadline, puts),
-            Work::Reserve(items) => self.begin_reserves(now, items),
-            Work::Seal(sealing) => self.begin_seal(now, sealing),
-            Work::Delete(deleting) => self.begin_delete(now, deleting),
-        };
-        match begun {
-            Begun::Yes => None,
-            Begun::Later(work) => Some(Stalled { deadline, work }),
-        }
-    }
-
-    /// Answers work that will not begin.
-    pub(super) fn refuse(&mut self, work: Work<R>, failure: &Failure) {
-        match work {
-            Work::Put(puts) => {
-                puts.into_iter().for_each(|put| self.fail_put(put, failure.clone()));
-            }
-            Work::Reserve(items) => {
-                for Reserving { reply, object, .. } in items {
-                    self.tenants.credit(object.tenant, self.spaces.units_of(&object));
-                    self.answer(reply, Err(failure.clone()), AnyBuffer::None);
-                }
-            }
-            Work::Seal(Sealing { reply, .. }) | Work::Delete(Deleting { reply, .. }) => {
-                self.answer(reply, Err(failure.clone()), AnyBuffer::None);
-            }
-        }
     }
 }
 

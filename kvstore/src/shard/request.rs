@@ -3,8 +3,8 @@
 //! A request owns its memory until it is done. It is answered once by a [`Done`], which returns the memory. Memory is whole units: an object of 5000 bytes takes a buffer of 8192. Bytes behind an object's end are zeroed
 //! before they are written.
 
-use std::fmt;
 use std::ops::Range;
+use std::{fmt, iter};
 
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
@@ -79,6 +79,30 @@ impl<R> Hashed<R> {
     pub(crate) fn new(hasher: KeyHasher, request: Request<R>) -> Hashed<R> {
         let hash = request.action.key().map_or(0, |key| hasher.hash(key.as_bytes()));
         Hashed { hash, request }
+    }
+}
+
+/// Requests on their way into a shard. The next one stays in its place until it is taken, because requests are large.
+pub(crate) struct Arriving<R, I> {
+    pub(super) next: Option<Hashed<R>>,
+    rest: I,
+}
+
+impl<R> Arriving<R, iter::Empty<Hashed<R>>> {
+    #[inline]
+    pub(crate) fn one(request: Hashed<R>) -> Self {
+        Arriving { next: Some(request), rest: iter::empty() }
+    }
+}
+
+impl<R, I: Iterator<Item = Hashed<R>>> Arriving<R, I> {
+    pub(crate) fn all(mut requests: I) -> Self {
+        Arriving { next: requests.next(), rest: requests }
+    }
+
+    /// Moves on to the request behind one that was taken.
+    pub(super) fn advance(&mut self) {
+        self.next = self.rest.next();
     }
 }
 

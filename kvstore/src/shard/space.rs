@@ -61,6 +61,8 @@ pub(super) struct Spaces {
     /// Units of objects, including those being written and buried ones.
     used_units: u64,
     buried_units: u64,
+    /// Units of the run being deallocated on its device.
+    discarding_units: u64,
     /// Buried units that wait only for readers or leases.
     held_units: u64,
     capacity_units: u64,
@@ -84,6 +86,7 @@ impl Spaces {
             pins: NumberMap::default(),
             used_units: 0,
             buried_units: 0,
+            discarding_units: 0,
             held_units: 0,
             capacity_units: capacity_units.min(all),
             next_device: 0,
@@ -346,11 +349,18 @@ impl Spaces {
         }
         let is_free = self.devices[usize::from(device)].extents.take(units.clone());
         assert!(is_free, "what is to be discarded is free");
+        self.discarding_units = units.end - units.start;
         Some((device, units))
     }
 
     /// Frees a run after its deallocation succeeded or failed.
     pub(super) fn discarded(&mut self, device: u8, units: Range<u64>) {
         self.devices[usize::from(device)].extents.free(units);
+        self.discarding_units = 0;
+    }
+
+    /// Returns the units being deallocated, of which there is one run at a time.
+    pub(super) fn discarding_units(&self) -> u64 {
+        self.discarding_units
     }
 }

@@ -64,7 +64,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns when the clock requires the next turn.
     fn next_due_at(&self, now: Time) -> Time {
         let lease = self.leases.next_end().unwrap_or(Time::NEVER);
-        let by_clock = lease.min(self.stalled_until).min(self.next_expiry(now));
+        let by_clock = lease.min(self.stalled.until).min(self.next_expiry(now));
         let by_clock = by_clock.min(self.spaces.discards_age_at());
         if self.check_home().is_err() {
             return by_clock;
@@ -87,7 +87,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     fn send(&mut self, now: Time) -> usize {
         let mut sent = 0;
         for device in 0..self.lanes.len() {
-            sent += self.lanes[device].send(now, &mut self.finished);
+            sent += self.lanes[device].send(now, &mut self.scratch.finished);
             self.finish_all(now, device);
         }
         sent
@@ -96,8 +96,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     fn take_finished(&mut self, now: Time) -> usize {
         let mut taken = 0;
         for device in 0..self.lanes.len() {
-            self.lanes[device].poll(now, &mut self.finished);
-            taken += self.finished.len();
+            self.lanes[device].poll(now, &mut self.scratch.finished);
+            taken += self.scratch.finished.len();
             self.finish_all(now, device);
         }
         taken
@@ -105,14 +105,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Handles the completions of a device's commands.
     fn finish_all(&mut self, now: Time, device: usize) {
-        if self.finished.is_empty() {
+        if self.scratch.finished.is_empty() {
             return;
         }
-        let mut finished = std::mem::take(&mut self.finished);
+        let mut finished = std::mem::take(&mut self.scratch.finished);
         for one in finished.drain(..) {
             self.finish(now, device, one);
         }
-        self.finished = finished;
+        self.scratch.finished = finished;
     }
 
     fn finish(&mut self, now: Time, device: usize, finished: Finished) {
@@ -141,7 +141,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             }
             Purpose::Discard { unit, units } => {
                 self.keep(device, memory);
-                self.discarding_units = 0;
                 self.spaces.discarded(device as u8, unit..unit + units);
             }
             Purpose::Opening { .. } => unreachable!("opening waits for its own commands"),
@@ -166,7 +165,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    /// Sends the commands of items whose parts are in `self.parts`.
+    /// Sends the commands of items whose parts are in the scratch list.
     pub(super) fn launch(
         &mut self,
         now: Time,
@@ -176,12 +175,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     ) {
         let (number, batch) = self.batches.open();
         (batch.direction, batch.items) = (direction, items);
-        batch.plan.remake(&mut self.parts, &self.limits);
-        self.parts.clear();
+        batch.plan.remake(&mut self.scratch.parts, &self.limits);
+        self.scratch.parts.clear();
         batch.begin();
         for command in 0..batch.plan.runs().len() {
             let run = batch.plan.runs()[command];
-            let memory = batch.load(&run, &mut self.buffers);
+            let memory = batch.load(&run, &mut self.scratch.buffers);
             let lane = &mut self.lanes[usize::from(run.place.device)];
             let lba = run.place.lba(lane.info.lba_bytes);
             let (operation, class) = match direction {
@@ -214,9 +213,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let device = batch.plan.runs()[command as usize].place.device;
             self.lanes[usize::from(device)].is_dirty = true;
         }
-        let mut complete = std::mem::take(&mut self.complete);
-        batch.unload(command, memory, trouble.as_ref(), &mut complete);
-        for index in complete.drain(..) {
+        let mut whole = std::mem::take(&mut self.scratch.whole);
+        batch.unload(command, memory, trouble.as_ref(), &mut whole);
+        for index in whole.drain(..) {
             let Item { reply, job, memory, failure, .. } = self.batches.get(number).finish(index);
             match job {
                 Job::Put(new) => self.finish_put(now, reply, new, memory, failure),
@@ -224,7 +223,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 Job::Fill(filling) => self.finish_fill(reply, &filling, memory, failure),
             }
         }
-        self.complete = complete;
+        self.scratch.whole = whole;
         if self.batches.get(number).is_over() {
             self.batches.close(number);
         }
@@ -234,7 +233,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// run is not free while it is being deallocated.
     fn discard_step(&mut self, now: Time) {
         self.spaces.age_discards(now);
-        let is_busy = self.discarding_units > 0 || !self.stalled.is_empty();
+        let is_busy = self.spaces.discarding_units() > 0 || !self.stalled.is_empty();
         let can = |lane: &Lane<Q>| lane.info.deallocates && !lane.memory.is_empty();
         if is_busy || !self.lanes.iter().all(can) {
             return;
@@ -262,6 +261,5 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let (memory, deadline) = (AnyBuffer::One(memory), Time::NEVER);
         self.stats.discards_bytes += units * UNIT_BYTES;
         lane.push(now, Command { purpose, operation, class, memory, bytes: 0, deadline });
-        self.discarding_units = units;
     }
 }

@@ -1,7 +1,7 @@
 //! Objects written in parts: room is reserved first, parts come in any order, and the object is invisible until it is
 //! sealed.
 
-use std::iter::Peekable;
+use std::collections::BTreeMap;
 
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
@@ -9,13 +9,14 @@ use adit_driver::paths::CommandQueue;
 use adit_driver::transfer::Direction;
 use smallvec::SmallVec;
 
+use super::Shard;
 use super::batch::{Filling, Item, Items, Job, NewObject, Sums, Trouble};
 use super::parts::{Memory, extract};
-use super::put::{Begun, Share, Wanted};
+use super::put::{Share, Wanted};
 use super::request::{
-    Action, Done, FillItem, Hashed, Outcome, Part, Request, ReserveItem, WriterId,
+    Action, Arriving, Done, FillItem, Hashed, Outcome, Part, Request, ReserveItem, WriterId,
 };
-use super::{Shard, Stalled, Work};
+use super::stalled::{Begun, Change, Stalled};
 use crate::catalog::index::Index;
 use crate::error::Failure;
 use crate::io::lane::Load;
@@ -25,7 +26,7 @@ use crate::model::place::UNIT_BYTES;
 
 /// An object being written in parts.
 #[derive(Debug)]
-pub(super) struct Writer {
+struct Writer {
     new: Box<NewObject>,
     /// Pieces whose data is on the device.
     filled: Vec<bool>,
@@ -33,6 +34,28 @@ pub(super) struct Writer {
     claimed: Vec<bool>,
     in_flight: u32,
     is_abandoned: bool,
+}
+
+/// The writers of a shard. Their numbers are not used again.
+#[derive(Debug, Default)]
+pub(super) struct Writers {
+    open: BTreeMap<WriterId, Writer>,
+    made: u64,
+}
+
+impl Writers {
+    fn add(&mut self, writer: Writer) -> WriterId {
+        self.made += 1;
+        let id = WriterId(self.made);
+        self.open.insert(id, writer);
+        id
+    }
+
+    /// Returns a writer that was not given up.
+    fn usable(&mut self, id: WriterId) -> Result<&mut Writer, Failure> {
+        let writer = self.open.get_mut(&id).filter(|writer| !writer.is_abandoned);
+        writer.ok_or(Failure::Writer)
+    }
 }
 
 /// A reservation that passed its checks.
@@ -58,31 +81,32 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         &mut self,
         now: Time,
         deadline: Time,
-        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
     ) {
         let mut checked = SmallVec::<[Reserving<R>; 1]>::new();
         let (mut share, most) = (Share::default(), self.share_max());
         while let Some(Hashed {
             hash,
             request: Request { reply, action: Action::Reserve(item), .. },
-        }) = requests.next_if(|next| matches!(next.request.action, Action::Reserve(_)))
+        }) = requests.next.take_if(|next| matches!(next.request.action, Action::Reserve(_)))
         {
             let ReserveItem { key, bytes, options } = item;
             match self.check_put(now, (&key, hash), bytes, &options, None) {
                 Ok((object, _)) => {
                     let expires_s = self.expires_s(now, &options);
                     if !share.add(self.spaces.units_of(&object), 0, &most) {
-                        let work = Work::Reserve(std::mem::take(&mut checked));
-                        self.enter(now, Stalled { deadline, work });
+                        let change = Change::Reserve(std::mem::take(&mut checked));
+                        self.enter(now, Stalled { deadline, change });
                     }
                     let after = options.after;
                     checked.push(Reserving { reply, key, hash, object, expires_s, after });
                 }
                 Err(refusal) => self.answer(reply, refusal, AnyBuffer::None),
             }
+            requests.advance();
         }
         if !checked.is_empty() {
-            self.enter(now, Stalled { deadline, work: Work::Reserve(checked) });
+            self.enter(now, Stalled { deadline, change: Change::Reserve(checked) });
         }
     }
 
@@ -97,8 +121,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let rooms = self.rooms(now, &wanted, &|_| items.len(), 0);
         drop(wanted);
         match rooms {
-            Ok(None) => return Begun::Later(Work::Reserve(items)),
-            Err(failure) => self.refuse(Work::Reserve(items), &failure),
+            Ok(None) => return Begun::Later(Change::Reserve(items)),
+            Err(failure) => self.refuse(Change::Reserve(items), &failure),
             Ok(Some(rooms)) => {
                 for (item, room) in items.into_iter().zip(rooms) {
                     let object = Object { place: room.place, ..item.object };
@@ -122,12 +146,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let Reserving { hash, expires_s, .. } = *item;
         let (key, checksums) = (item.key.clone(), Sums::from_elem(0, count));
         let new = NewObject { key, hash, object, slab_base, expires_s, checksums };
-        let new = self.news.fill(new);
+        let new = self.scratch.news.fill(new);
         let (filled, claimed) = (vec![false; count], vec![false; count]);
-        self.writers_made += 1;
-        let id = WriterId(self.writers_made);
-        self.writers.insert(id, Writer { new, filled, claimed, in_flight: 0, is_abandoned: false });
-        id
+        self.writers.add(Writer { new, filled, claimed, in_flight: 0, is_abandoned: false })
     }
 
     /// Writes the parts of the fills that come next, neighbours with shared commands.
@@ -135,12 +156,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         &mut self,
         now: Time,
         deadline: Time,
-        requests: &mut Peekable<impl Iterator<Item = Hashed<R>>>,
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
     ) {
         let mut items = Items::new();
         while let Some(Hashed {
             request: Request { reply, action: Action::Fill(item), .. }, ..
-        }) = requests.next_if(|next| matches!(next.request.action, Action::Fill(_)))
+        }) = requests.next.take_if(|next| matches!(next.request.action, Action::Fill(_)))
         {
             let FillItem { writer, part, data } = item;
             let mut memory = Memory::of(data);
@@ -150,6 +171,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 }
                 Err(failure) => self.answer(reply, Err(failure), memory.into_any()),
             }
+            requests.advance();
         }
         if !items.is_empty() {
             self.launch(now, deadline, Direction::Write, items);
@@ -164,10 +186,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         memory: &mut Memory,
         item: u32,
     ) -> Result<Filling, Failure> {
-        let writer = self.writers.get_mut(&id).filter(|writer| !writer.is_abandoned);
-        let writer = writer.ok_or(Failure::Writer)?;
-        let (object, before) = (writer.new.object, self.parts.len());
-        let extract = extract(&self.spaces, &object, part, item, &mut self.parts)?;
+        let writer = self.writers.usable(id)?;
+        let (object, before) = (writer.new.object, self.scratch.parts.len());
+        let extract = extract(&self.spaces, &object, part, item, &mut self.scratch.parts)?;
         let first = extract.first_checksum as usize;
         let claimed = &mut writer.claimed[first..first + extract.pieces.count as usize];
         let device = object.place.device;
@@ -183,7 +204,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             None
         };
         if let Some(failure) = refusal {
-            self.parts.truncate(before);
+            self.scratch.parts.truncate(before);
             return Err(failure);
         }
         claimed.fill(true);
@@ -204,7 +225,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         memory: Memory,
         trouble: Option<Trouble>,
     ) {
-        let writer = self.writers.get_mut(&filling.writer).expect("a writer waits for its parts");
+        let writer =
+            self.writers.open.get_mut(&filling.writer).expect("a writer waits for its parts");
         writer.in_flight -= 1;
         let first = filling.extract.first_checksum as usize;
         let run = first..first + filling.checksums.len();
@@ -225,10 +247,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Err(failure) => self.answer(sealing.reply, Err(failure), AnyBuffer::None),
             Ok(record_bytes) if !self.log.has_room(record_bytes) => {
                 self.want_journal();
-                return Begun::Later(Work::Seal(sealing));
+                return Begun::Later(Change::Seal(sealing));
             }
             Ok(record_bytes) => {
-                let new = &self.writers[&sealing.writer].new;
+                let new = &self.writers.open[&sealing.writer].new;
                 let (hash, key) = (new.hash, new.key.clone());
                 let fresh =
                     |index: &Index| usize::from(index.find_hashed(hash, key.as_bytes()).is_none());
@@ -238,7 +260,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 self.log.unreserve(record_bytes);
                 match made {
                     Err(failure) => self.answer(sealing.reply, Err(failure), AnyBuffer::None),
-                    Ok(false) => return Begun::Later(Work::Seal(sealing)),
+                    Ok(false) => return Begun::Later(Change::Seal(sealing)),
                     Ok(true) => self.seal_now(now, sealing),
                 }
             }
@@ -247,19 +269,18 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     fn seal_now(&mut self, now: Time, Sealing { reply, writer }: Sealing<R>) {
-        let writer = self.writers.remove(&writer).expect("it was checked");
+        let writer = self.writers.open.remove(&writer).expect("it was checked");
         let (result, memory) = (Ok(Outcome::Stored), AnyBuffer::None);
         self.stats.puts += 1;
-        self.coming.add(&writer.new);
+        self.capacity.promise(&writer.new);
         self.log.reserve(writer.new.record_bytes());
         self.record(now, writer.new, Done { reply, result, memory });
     }
 
     /// Checks that everything was filled, and returns the length of the object's record.
-    fn check_seal(&self, id: WriterId) -> Result<u64, Failure> {
+    fn check_seal(&mut self, id: WriterId) -> Result<u64, Failure> {
         self.check_home()?;
-        let writer = self.writers.get(&id).filter(|writer| !writer.is_abandoned);
-        let writer = writer.ok_or(Failure::Writer)?;
+        let writer = self.writers.usable(id)?;
         let missing = writer.filled.iter().filter(|filled| !**filled).count() as u64;
         if missing == 0 {
             return Ok(writer.new.record_bytes());
@@ -270,13 +291,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Returns the device of a writer's object, which must be able to use the memory of its parts.
     pub fn writer_device(&self, writer: WriterId) -> Option<u8> {
-        self.writers.get(&writer).map(|writer| writer.new.object.place.device)
+        self.writers.open.get(&writer).map(|writer| writer.new.object.place.device)
     }
 
     /// Gives up a writer's object and its room. Ignores an unknown writer.
     pub fn abandon(&mut self, writer: WriterId) {
         self.wake();
-        let Some(found) = self.writers.get_mut(&writer) else { return };
+        let Some(found) = self.writers.open.get_mut(&writer) else { return };
         found.is_abandoned = true;
         if found.in_flight == 0 {
             self.drop_writer(writer);
@@ -284,7 +305,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     fn drop_writer(&mut self, id: WriterId) {
-        if let Some(writer) = self.writers.remove(&id) {
+        if let Some(writer) = self.writers.open.remove(&id) {
             self.drop_new(&writer.new);
         }
     }

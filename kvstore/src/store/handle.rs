@@ -24,7 +24,7 @@ use super::request::{Fetch, ThreadShard, Waiter, Work};
 use super::route::{self, Share};
 use super::threads::{self, Threads};
 use super::value::{ObjectInfo, Put, Read, Value};
-use super::writer::Writer;
+use super::writer::{Reserving, Writer};
 use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::Key;
@@ -264,13 +264,18 @@ impl Store {
 
     /// Returns whether the object exists.
     pub fn exists(&self, key: Key) -> Pending<bool> {
-        self.core.ask(self.core.route(&key), move |shard, now| Ok(shard.exists(now, &key)))
+        let hash = self.core.hash(&key);
+        self.core.ask(self.core.shard(hash), move |shard, now| {
+            Ok(shard.lookup(now, hash, &key).is_some())
+        })
     }
 
     /// Returns what the store knows about an object.
     pub fn info(&self, key: Key) -> Pending<Option<ObjectInfo>> {
-        self.core.ask(self.core.route(&key), move |shard, now| {
-            Ok(shard.info(now, &key).map(|info| ObjectInfo::of(shard, info)))
+        let hash = self.core.hash(&key);
+        self.core.ask(self.core.shard(hash), move |shard, now| {
+            let id = shard.lookup(now, hash, &key);
+            Ok(id.map(|id| ObjectInfo::of(shard, shard.info_of(now, id))))
         })
     }
 
@@ -545,7 +550,8 @@ impl Store {
         let shard = self.core.shard(hash);
         let (reply, pending) = self.core.pair();
         let item = ReserveItem { key, bytes, options: options(shard, with) };
-        let waiter = Waiter::Reserve { reply, core: Arc::clone(&self.core), shard, bytes };
+        let caller = Reserving { reply, core: Arc::clone(&self.core), shard, bytes };
+        let waiter = Waiter::Writer(Box::new(caller));
         (self.core.request(hash, Action::Reserve(item), waiter), pending)
     }
 

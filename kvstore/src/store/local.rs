@@ -4,8 +4,8 @@
 //! last. Each shard numbers writers, tenants and layouts by itself: an external writer id carries its shard in the high
 //! bits, and external tenant and layout ids are mapped by table.
 
+use std::mem;
 use std::time::Duration;
-use std::{iter, mem};
 
 use adit_driver::{Buffer, Device, Time};
 
@@ -20,8 +20,8 @@ use crate::model::key::{Key, KeyHasher};
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, TenantId};
 use crate::shard::{
-    Action, Done, Failure, FillItem, Hashed, LeaseId, Outcome, Part, PutItem, Recovery, Request,
-    ReserveItem, Shard, Stats, Turn, WriterId,
+    Action, Arriving, Done, Failure, FillItem, Hashed, LeaseId, Outcome, Part, PutItem, Recovery,
+    Request, ReserveItem, Shard, Stats, Turn, WriterId,
 };
 
 /// Bits of a writer's number within its shard.
@@ -181,7 +181,7 @@ impl Local {
         let Request { action: Action::Commit, reply, deadline } = request else {
             let (shard, request) = self.routed(request);
             let shard = &mut self.shards[usize::from(shard)];
-            return shard.accept(now, iter::once(request), |request, _| Some(request));
+            return shard.accept(now, Arriving::one(request), |_, _| ());
         };
         self.commits_made += 1;
         let (number, left) = (self.commits_made, self.shards.len());
@@ -205,7 +205,7 @@ impl Local {
             lists[usize::from(shard)].push(request);
         }
         for (shard, list) in self.shards.iter_mut().zip(&mut lists) {
-            shard.accept(now, list.drain(..), |request, _| Some(request));
+            shard.accept(now, Arriving::all(list.drain(..)), |_, _| ());
         }
         self.lists = lists;
         commits.into_iter().for_each(|commit| self.submit(now, commit));
@@ -269,13 +269,15 @@ impl Local {
 
     /// Returns whether the object exists.
     pub fn exists(&self, now: Time, key: &Key) -> bool {
-        self.shard(key).exists(now, key)
+        let (shard, hash) = self.shard(key);
+        shard.lookup(now, hash, key).is_some()
     }
 
     /// Returns what the store knows about an object.
     pub fn info(&self, now: Time, key: &Key) -> Option<ObjectInfo> {
-        let shard = self.shard(key);
-        shard.info(now, key).map(|info| ObjectInfo::of(shard, info))
+        let (shard, hash) = self.shard(key);
+        let id = shard.lookup(now, hash, key)?;
+        Some(ObjectInfo::of(shard, shard.info_of(now, id)))
     }
 
     /// Returns how many of `keys` exist before the first miss.
@@ -460,8 +462,10 @@ impl Local {
         }
     }
 
-    fn shard(&self, key: &Key) -> &DeviceShard<Ticket> {
-        &self.shards[usize::from(self.set.route(key))]
+    /// Returns the shard that owns a key, and the key's hash.
+    fn shard(&self, key: &Key) -> (&DeviceShard<Ticket>, u64) {
+        let hash = self.set.hasher().hash(key.as_bytes());
+        (&self.shards[usize::from(KeyHasher::shard(hash, self.set.shards()))], hash)
     }
 }
 

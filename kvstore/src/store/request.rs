@@ -12,12 +12,10 @@ use adit_driver::{Buffer, Time};
 use smallvec::SmallVec;
 
 use super::batch::Share;
-use super::core::Core;
 use super::devices::DeviceShard;
 use super::pending::{Answer, Reply, Unfinished};
 use super::pool::{self, Pool, PoolBuffer, Pools};
 use super::value::{Put, Read, Value};
-use super::writer::Writer;
 use crate::error::{Error, Result};
 use crate::model::object::piece_bytes;
 use crate::shard::{Failure, Found, Hashed, Outcome, Part};
@@ -75,6 +73,15 @@ impl Hashed<Waiter> {
     }
 }
 
+/// A caller that waits for a writer, or for its end.
+pub(super) trait WriterCaller: Send {
+    /// Returns whether the answer is still wanted.
+    fn is_wanted(&self) -> bool;
+
+    /// Delivers the answer.
+    fn answer(self: Box<Self>, result: Result<Outcome, Failure>);
+}
+
 /// The caller that waits for an answer, with what the answer is made of.
 pub(super) enum Waiter {
     /// The put's memory returns to the pool `home`, if it is the store's.
@@ -85,21 +92,11 @@ pub(super) enum Waiter {
     /// A read into the store's own memory.
     Fetch(Fetch),
     Get(Reply<Read>),
-    Reserve {
-        reply: Reply<Writer>,
-        core: Arc<Core>,
-        shard: u16,
-        bytes: u64,
-    },
     Fill {
         reply: Reply<AnyBuffer>,
         home: Option<Arc<Pool>>,
     },
-    /// If sealing fails, dropping the writer gives its room back.
-    Seal {
-        reply: Reply<Outcome>,
-        writer: Writer,
-    },
+    Writer(Box<dyn WriterCaller>),
     Delete(Reply<bool>),
     /// One shard's part of a commit.
     Commit(Box<dyn FnOnce(Answer<()>) + Send>),
@@ -112,9 +109,8 @@ impl Waiter {
             Waiter::Put { reply, .. } => reply.is_wanted(),
             Waiter::Fetch(fetch) => fetch.reply.is_wanted(),
             Waiter::Get(reply) => reply.is_wanted(),
-            Waiter::Reserve { reply, .. } => reply.is_wanted(),
             Waiter::Fill { reply, .. } => reply.is_wanted(),
-            Waiter::Seal { reply, .. } => reply.is_wanted(),
+            Waiter::Writer(caller) => caller.is_wanted(),
             Waiter::Delete(reply) => reply.is_wanted(),
             Waiter::Commit(_) => true,
         }
@@ -136,12 +132,6 @@ impl Waiter {
                 Ok(_) => Ok(Read { bytes: None, memory }),
                 Err(failure) => Err(failed(failure, memory)),
             }),
-            Waiter::Reserve { reply, core, shard, bytes } => reply.send(match result {
-                Ok(Outcome::Reserved(id)) => Ok(Writer::new(core, shard, id, bytes)),
-                Ok(Outcome::Declined(why)) => Err(Unfinished::new(Failure::Declined(why))),
-                Ok(other) => unreachable!("a reservation ends with a writer, not {other:?}"),
-                Err(failure) => Err(Unfinished::new(failure)),
-            }),
             Waiter::Fill { reply, home } => {
                 let memory = callers(memory, home);
                 reply.send(match result {
@@ -149,13 +139,7 @@ impl Waiter {
                     Err(failure) => Err(failed(failure, memory)),
                 });
             }
-            Waiter::Seal { reply, writer } => {
-                match result {
-                    Ok(_) => writer.sealed(),
-                    Err(_) => drop(writer),
-                }
-                reply.send(result.map_err(Unfinished::new));
-            }
+            Waiter::Writer(caller) => caller.answer(result),
             Waiter::Delete(reply) => {
                 let deleted = result.map(|outcome| outcome == Outcome::Deleted);
                 reply.send(deleted.map_err(Unfinished::new));

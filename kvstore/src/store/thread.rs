@@ -19,7 +19,7 @@ use super::pending::Answer;
 use super::pool::Pools;
 use super::request::{Job, ThreadShard, Waiter, Work};
 use crate::error::{Error, Result};
-use crate::shard::{Action, Done, Failure, Hashed, Request, Shard, Stats, Turn};
+use crate::shard::{Action, Arriving, Done, Failure, Hashed, Request, Shard, Stats, Turn};
 
 /// The parts of a thread.
 pub(super) struct Worker {
@@ -175,27 +175,30 @@ impl Rounds {
     ) {
         let Rounds { worker: Worker { shards, pools, .. }, desk, waker, .. } = self;
         let (mut begun, mut kept) = (0, 0);
-        shards[shard].accept(now, requests.inspect(|_| begun += 1), |mut asked, found| {
-            let Request { reply: Waiter::Fetch(fetch), action: Action::Get(item), .. } =
-                &mut asked.request
-            else {
-                return Some(asked);
-            };
-            let taken = if has_turn { fetch.take(found, pools, waker) } else { Ok(None) };
-            match taken {
-                Ok(Some((part, run))) => {
+        shards[shard].accept(
+            now,
+            Arriving::all(requests.inspect(|_| begun += 1)),
+            |next, found| {
+                let Some(Hashed { request: Request { reply, action, .. }, .. }) = next else {
+                    return;
+                };
+                let (Waiter::Fetch(fetch), Action::Get(item)) = (reply, action) else { return };
+                let taken = if has_turn { fetch.take(found, pools, waker) } else { Ok(None) };
+                if let Ok(Some((part, run))) = taken {
                     (item.part, item.into) = (part, AnyBuffer::One(run));
-                    return Some(asked);
+                    return;
                 }
-                Ok(None) => {
-                    has_turn = false;
-                    desk.waiting.push_back(Waiting { shard, asked });
+                kept += 1;
+                let Some(asked) = next.take() else { return };
+                match taken {
+                    Ok(_) => {
+                        has_turn = false;
+                        desk.waiting.push_back(Waiting { shard, asked });
+                    }
+                    Err(error) => asked.refuse_with(error),
                 }
-                Err(error) => asked.refuse_with(error),
-            }
-            kept += 1;
-            None
-        });
+            },
+        );
         desk.open += begun - kept;
     }
 

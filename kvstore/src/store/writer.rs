@@ -7,12 +7,12 @@ use adit_driver::memory::AnyBuffer;
 
 use super::core::{Core, Registered};
 use super::payload::Payload;
-use super::pending::Pending;
+use super::pending::{Pending, Reply, Unfinished};
 use super::pool::PoolBuffer;
-use super::request::Waiter;
+use super::request::{Waiter, WriterCaller};
 use crate::error::Result;
 use crate::model::object::piece_bytes;
-use crate::shard::{Action, FillItem, Hashed, Outcome, Part, WriterId};
+use crate::shard::{Action, Failure, FillItem, Hashed, Outcome, Part, WriterId};
 
 /// Room for an object. Dropping it before [`Writer::commit`] gives the room back.
 #[must_use = "dropping it gives the room back"]
@@ -26,10 +26,6 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(core: Arc<Core>, shard: u16, id: WriterId, bytes: u64) -> Writer {
-        Writer { core, shard, id, bytes, device: OnceLock::new(), is_over: false }
-    }
-
     /// Returns the object's length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -107,14 +103,56 @@ impl Writer {
     pub fn commit(self) -> Pending<Outcome> {
         let (core, shard) = (Arc::clone(&self.core), self.shard);
         let (reply, pending) = core.pair();
-        let request = core.request(0, Action::Seal(self.id), Waiter::Seal { reply, writer: self });
+        let action = Action::Seal(self.id);
+        let waiter = Waiter::Writer(Box::new(Sealing { reply, writer: self }));
+        let request = core.request(0, action, waiter);
         core.send_by(core.until(), shard, request);
         pending
     }
+}
 
-    /// Records that it is an object now.
-    pub(super) fn sealed(mut self) {
-        self.is_over = true;
+/// The caller of a reservation.
+pub(super) struct Reserving {
+    pub(super) reply: Reply<Writer>,
+    pub(super) core: Arc<Core>,
+    pub(super) shard: u16,
+    pub(super) bytes: u64,
+}
+
+impl WriterCaller for Reserving {
+    fn is_wanted(&self) -> bool {
+        self.reply.is_wanted()
+    }
+
+    fn answer(self: Box<Self>, result: Result<Outcome, Failure>) {
+        let Reserving { reply, core, shard, bytes } = *self;
+        reply.send(match result {
+            Ok(Outcome::Reserved(id)) => {
+                Ok(Writer { core, shard, id, bytes, device: OnceLock::new(), is_over: false })
+            }
+            Ok(Outcome::Declined(why)) => Err(Unfinished::new(Failure::Declined(why))),
+            Ok(other) => unreachable!("a reservation ends with a writer, not {other:?}"),
+            Err(failure) => Err(Unfinished::new(failure)),
+        });
+    }
+}
+
+/// The caller of a commit. If sealing fails, dropping the writer gives its room back.
+struct Sealing {
+    reply: Reply<Outcome>,
+    writer: Writer,
+}
+
+impl WriterCaller for Sealing {
+    fn is_wanted(&self) -> bool {
+        self.reply.is_wanted()
+    }
+
+    fn answer(self: Box<Self>, result: Result<Outcome, Failure>) {
+        let Sealing { reply, mut writer } = *self;
+        writer.is_over = result.is_ok();
+        drop(writer);
+        reply.send(result.map_err(Unfinished::new));
     }
 }
 

@@ -231,7 +231,7 @@ fn a_batch_has_entries_also_for_keys_of_its_own_that_went_for_it() {
     let devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
     format(&devices, 64);
     let mut rig = Rig::open(devices, options(Durability::Restart));
-    let most = u64::from(rig.shard.objects_max);
+    let most = u64::from(rig.shard.capacity.objects_max);
     for key in 0..most {
         assert_eq!(rig.put(key, 1), STORED);
     }
@@ -504,7 +504,7 @@ fn kv_blocks_of_a_checkpoint_and_of_the_journal_behind_it_are_not_in_each_others
         }
     }
     // Both in the journal behind the checkpoint's begin, and in its body.
-    rig.shard.wants_checkpoint = true;
+    rig.shard.checkpoints.as_mut().expect("a journal").is_wanted = true;
     rig.turn(1);
     for key in 0..6 {
         let block = blocks(key..key + 1).pop().expect("one");
@@ -557,7 +557,7 @@ fn room_that_a_device_is_told_to_forget_is_waited_for_and_nothing_goes_for_it() 
     assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
     rig.turn(300);
-    assert!(rig.shard.discarding_units > 0);
+    assert!(rig.shard.spaces.discarding_units() > 0);
     let put = rig.submit(Time::NEVER, Action::Put(item(3, all - 1)));
     rig.turn(20);
     assert_eq!(rig.taken(put), vec![]);

@@ -83,6 +83,7 @@ impl<R> Hashed<R> {
 }
 
 /// Requests on their way into a shard. The next one stays in its place until it is taken, because requests are large.
+/// After a request was taken, call `advance` before the next.
 pub(crate) struct Arriving<R, I> {
     pub(super) next: Option<Hashed<R>>,
     rest: I,

@@ -7,7 +7,7 @@
 //!
 //! Invariants: an address is looked up together with its region, so that new memory at an old region's
 //! address is never mistaken for it; pieces are sorted by address, and live ones do not overlap. It does not
-//! call the kernel (`kernel_ring` does).
+//! call the kernel (`uring::ring` does).
 
 use std::sync::{Arc, Weak};
 

@@ -185,26 +185,9 @@ impl<T> Cells<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
+    use crate::runtime::wait::tests::{Count, Panics};
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    struct Panics;
-
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("as arranged");
-        }
-    }
 
     #[test]
     fn an_answer_is_taken_once_whether_it_comes_before_or_after_the_wait() {

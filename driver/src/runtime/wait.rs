@@ -119,12 +119,12 @@ impl Waiters {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    pub(in crate::runtime) struct Count(pub(in crate::runtime) AtomicUsize);
 
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    struct Panics;
+    pub(in crate::runtime) struct Panics;
 
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {

@@ -393,19 +393,7 @@ fn pair(base: u64, shape: &Shape, index: u32) -> Pair {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shape(queues: u32, depth: u32) -> Shape {
-        Shape {
-            queues,
-            depth,
-            place: Place::Gpu,
-            lba_shift: 9,
-            lbas: 1 << 20,
-            form: Form::Sgl,
-            media: false,
-            faults: Faults::NONE,
-        }
-    }
+    use crate::selftest::rings::shape;
 
     #[test]
     fn the_parts_of_queue_pairs_do_not_overlap() {

@@ -15,7 +15,7 @@ mod check;
 pub(crate) mod command;
 mod hosted;
 mod machine;
-mod rings;
+pub(crate) mod rings;
 mod trouble;
 mod waits;
 

@@ -24,7 +24,7 @@ const PIECE_BYTES: u64 = 4096;
 const PIECES: u64 = 128;
 
 /// Returns a controller without media.
-pub(super) fn shape(queues: u32, depth: u32) -> Shape {
+pub(crate) fn shape(queues: u32, depth: u32) -> Shape {
     Shape {
         queues,
         depth,

@@ -187,7 +187,7 @@ fn a_request_to_give_the_device_back_ends_the_run_also_with_recover() {
         let outcome = run_on(&bus, &request);
         let ended = verdict(&outcome).expect_err("failed");
         assert_eq!(ended.code(), FAILED);
-        assert!(ended.to_string().contains("asks for the device to be released"), "{ended}");
+        assert!(ended.to_string().contains("for the device to be released"), "{ended}");
         assert_eq!(outcome.jobs[0].recoveries, 0);
     }
 }

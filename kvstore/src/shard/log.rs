@@ -298,6 +298,10 @@ impl<R> Log<R> {
     /// Returns when the clock requires the next step.
     pub(super) fn next_due_at(&self) -> Time {
         let Some(journal) = &self.journal else { return Time::NEVER };
+        // An event may come to wait for a block that is durable already: that of a delete that waited for room.
+        if self.due.front().is_some_and(|due| due.sequence < journal.durable_end()) {
+            return Time::ZERO;
+        }
         let seal =
             if journal.has_unsealed() { self.opened_at + self.seal_interval } else { Time::NEVER };
         let flush = if self.has_written() && self.flush.is_none() {

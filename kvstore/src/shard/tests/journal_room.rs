@@ -46,6 +46,15 @@ impl Rig {
         writer
     }
 
+    /// Fills the journal with blocks of one record each.
+    fn fill_journal(&mut self) {
+        while self.shard.log.has_room_for_small() {
+            let place = Place { device: 0, unit: 0 };
+            self.shard.log.append(self.now, &Record::Delete { key: b"gone", place });
+            self.shard.log.mark();
+        }
+    }
+
     /// Takes turns as a thread does, which sleeps when the shard reports no work.
     pub(super) fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
@@ -107,15 +116,22 @@ fn a_seal_that_waited_for_a_checkpoint_needs_no_other_request_to_go_on() {
     for durability in [Durability::Restart, Durability::Durable] {
         let mut rig = Rig::new(1, 16, options(durability));
         let writer = rig.filled_writer(long_key(1));
-        // Fill the journal with blocks of one record each.
-        while rig.shard.log.has_room_for_small() {
-            let place = Place { device: 0, unit: 0 };
-            rig.shard.log.append(rig.now, &Record::Delete { key: b"nobody", place });
-            rig.shard.log.mark();
-        }
+        rig.fill_journal();
         let tag = rig.submit(Time::NEVER, Action::Seal(writer));
         assert_eq!(rig.shard.waiting(), 1);
         rig.settle();
         assert_eq!(rig.taken(tag), [STORED], "{durability:?}");
+    }
+}
+
+#[test]
+fn a_delete_of_nothing_that_waited_for_a_checkpoint_needs_no_other_request_to_go_on() {
+    for durability in [Durability::Restart, Durability::Durable] {
+        let mut rig = Rig::new(1, 16, options(durability));
+        rig.fill_journal();
+        let tag = rig.submit(Time::NEVER, Action::Delete(long_key(1)));
+        assert_eq!(rig.shard.waiting(), 1);
+        rig.settle();
+        assert_eq!(rig.taken(tag), [Ok(Outcome::Miss)], "{durability:?}");
     }
 }

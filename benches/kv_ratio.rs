@@ -322,7 +322,7 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
 fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<()> {
     bench.format()?;
     let store = bench.open(comparison.durability, comparison.depth)?;
-    let data = store.set().geometry().data(0, 0);
+    let data = store.set().geometry().data(0, 0).remove(0);
     let (run, idle) = (bench.run.clone(), bench.buffers(comparison)?);
     let mut store = StoreLoop { run, store, idle, objects: 0, next: 0 };
     let mut raw = RawLoop {
@@ -376,7 +376,7 @@ fn amplification(bench: &mut Bench, bytes: u64) -> Result<()> {
         stats.journal_bytes as f64 / 1e6,
         stats.checkpoints,
         stats.checkpoint_bytes as f64 / 1e6,
-        stats.evictions,
+        stats.evictions.objects(),
         stats.flushes,
         stats.discards_bytes as f64 / 1e9,
     );

@@ -87,7 +87,7 @@ impl Shelf {
         self.objects = 0..0;
         format::format(&mut self.lanes()?, &options, clock)?;
         let set = self.read_set()?;
-        self.objects = set.geometry().data(0, 0);
+        self.objects = set.geometry().data(0, 0).remove(0);
         Ok(set)
     }
 

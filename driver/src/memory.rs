@@ -9,9 +9,7 @@
 //! logged (law 3).
 #![allow(unsafe_code)]
 
-use std::any::Any;
 use std::fmt;
-use std::fs::File;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -456,6 +454,18 @@ pub enum AnyBuffer {
     Many(Vec<Buffer>),
 }
 
+impl From<Buffer> for AnyBuffer {
+    fn from(buffer: Buffer) -> AnyBuffer {
+        AnyBuffer::One(buffer)
+    }
+}
+
+impl From<Vec<Buffer>> for AnyBuffer {
+    fn from(buffers: Vec<Buffer>) -> AnyBuffer {
+        AnyBuffer::Many(buffers)
+    }
+}
+
 // SAFETY: as the variant's own implementation.
 unsafe impl IoBuffer for AnyBuffer {
     #[inline(always)]
@@ -607,20 +617,16 @@ pub(crate) fn bounce_copy<B: IoBuffer>(
     }
 }
 
-/// Registers memory the caller owns; see [`crate::Controller::register`].
-///
-/// # Safety
-/// As [`HostMemory::adopt`].
-pub(crate) unsafe fn register(
-    bus: &Arc<dyn Bus>,
-    at: NonNull<u8>,
-    len: usize,
-    file: Option<(File, u64)>,
-    owner: Box<dyn Any + Send + Sync>,
-) -> Result<Buffer> {
-    // SAFETY: passed on to our caller.
-    let memory = unsafe { HostMemory::adopt(at, len, file, owner)? };
+/// Maps memory for a device, as one buffer.
+pub(crate) fn register(bus: &Arc<dyn Bus>, memory: HostMemory) -> Result<Buffer> {
+    let len = memory.len();
     Ok(Region::new(bus, memory)?.into_buffer(len))
+}
+
+/// Wraps memory for the kernel's paths, as one buffer.
+pub(crate) fn register_for_host(memory: HostMemory) -> Buffer {
+    let len = memory.len();
+    Region::for_host(memory).into_buffer(len)
 }
 
 /// Allocates a region of at least `len` bytes and returns `len` of them.

@@ -10,16 +10,17 @@ use adit_kvstore::internals::block::{
     BLOCK_HEADER_BYTES, BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, JOURNAL_BLOCK_BYTES,
     Lineage, Stamp,
 };
+use adit_kvstore::internals::chart::Chart;
 use adit_kvstore::internals::checkpoint::{
     CHECKPOINT_HEADER_BYTES, CheckpointHeader, CheckpointReader, CheckpointWriter, Pushed,
 };
-use adit_kvstore::internals::device_set::{Given, check_set};
+use adit_kvstore::internals::device_set::{Given, Lengths, check_set};
 use adit_kvstore::internals::geometry::Geometry;
 use adit_kvstore::internals::journal::{FIRST_SEQUENCE, Journal, Mark};
 use adit_kvstore::internals::record::{Put, Record};
 use adit_kvstore::internals::recovery::{Areas, Media, Rebuild, recover};
-use adit_kvstore::internals::superblock::{SUPERBLOCK_BYTES, Superblock, choose};
-use adit_kvstore::{Durability, LayoutId, Object, Place, TenantId};
+use adit_kvstore::internals::superblock::{Revision, SUPERBLOCK_BYTES, Superblock, choose};
+use adit_kvstore::{Durability, LayoutId, Object, Place, Quota, TenantId};
 use crc_fast::{CrcAlgorithm, checksum};
 
 use crate::input::Input;
@@ -41,16 +42,15 @@ pub fn superblock(data: &[u8]) {
     let mut again = [0; SUPERBLOCK_BYTES];
     found.encode(&mut again);
     assert_eq!(Superblock::decode(&again).as_ref(), Ok(&found), "it comes back");
+    let index = found.device_index().expect("a decoded one names its device");
+    let units = found.chart.members[usize::from(index)].units;
     let given =
         |units| Given { device: "a", superblock: &found, units, lba_bytes: found.lba_bytes };
-    let set = [given(found.device_units), given(input.edgy())];
-    for set in [&set[..1], &set[..]] {
-        let _ = check_set(set).map_err(|why| why.to_string());
+    let set = [given(units), given(input.edgy())];
+    for (set, lengths) in [(&set[..1], Lengths::Same), (&set[..], Lengths::Grown)] {
+        let _ = check_set(set, lengths).map_err(|why| why.to_string());
     }
-    let sizes = vec![found.device_units; usize::from(found.device_count)];
-    if let Ok(geometry) = Geometry::new(&found.format_options(sizes)) {
-        check_geometry(&geometry, found.device_units);
-    }
+    check_geometry(&found.geometry().expect("a decoded one is possible"));
 }
 
 fn whole_superblock() -> [u8; SUPERBLOCK_BYTES] {
@@ -58,31 +58,36 @@ fn whole_superblock() -> [u8; SUPERBLOCK_BYTES] {
         store: [5; 16],
         sequence: 1,
         epoch: 2,
-        device_units: 1 << 16,
+        device_id: 0,
         journal_units: 256,
         checkpoint_units: 256,
         objects_max: 1000,
         lba_bytes: 4096,
         shards: 2,
-        device_index: 0,
-        device_count: 1,
         durability: Durability::Restart,
         label: "label".into(),
+        revision: Revision::first(2),
+        chart: Chart::new(&[1 << 16], 2, 768).with_length(0, 1 << 17),
     };
     let mut bytes = [0; SUPERBLOCK_BYTES];
     superblock.encode(&mut bytes);
     bytes
 }
 
-fn check_geometry(geometry: &Geometry, device_units: u64) {
+fn check_geometry(geometry: &Geometry) {
     let last = geometry.shards() - 1;
     for shard in [0, last / 2, last] {
         let Areas { device, journal, slots: [first, second] } = geometry.areas(shard);
-        let data = geometry.data(0, device);
+        let [_, end] = geometry.superblocks(device);
         let order =
-            [1, journal.start, journal.end, first.start, first.end, second.start, second.end];
-        assert!(order.is_sorted() && second.end <= data.start, "{geometry:?}");
-        assert!(geometry.data(last, device).end < device_units, "{geometry:?}");
+            [1, journal.start, journal.end, first.start, first.end, second.start, second.end, end];
+        assert!(order.is_sorted(), "{geometry:?}");
+        for other in [0, last] {
+            for data in geometry.data(other, device) {
+                let is_apart = data.end <= journal.start || second.end <= data.start;
+                assert!(is_apart && data.start >= 1 && data.end <= end, "{geometry:?}");
+            }
+        }
     }
 }
 
@@ -255,7 +260,15 @@ impl Rebuild for Nothing {
         Ok(())
     }
 
-    fn tenant(&mut self, _: TenantId, name: &str, _: Option<u64>) -> adit_kvstore::Result<()> {
+    fn drop_superseded(&mut self, key: &[u8]) {
+        assert!((1..=512).contains(&key.len()));
+    }
+
+    fn pieces(&self, _: &Put<'_>) -> Option<Vec<(u64, u64)>> {
+        None
+    }
+
+    fn tenant(&mut self, _: TenantId, name: &str, _: Option<Quota>) -> adit_kvstore::Result<()> {
         assert!((1..=64).contains(&name.len()));
         Ok(())
     }

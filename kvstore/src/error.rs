@@ -98,6 +98,9 @@ pub enum Failure {
         /// Its quota in bytes.
         quota_bytes: u64,
     },
+    /// There cannot be such a tenant, or it cannot have a quota.
+    #[error("{0}")]
+    Tenant(&'static str),
     /// The memory is too short or not whole units.
     #[error(
         "the part takes {needs} bytes of memory in whole units of 4096 and there are {has}: give as many"
@@ -144,6 +147,16 @@ pub enum Failure {
         device: u8,
         /// The first failure.
         why: String,
+    },
+    /// No space is left where the data of an object was to be written: on the file system of a sparse file, or in a
+    /// thinly provisioned namespace.
+    #[error(
+        "{device}: no space is left for the data: free space on its file system and put the object again, or \
+         allocate the whole file with 'fallocate'"
+    )]
+    NoSpace {
+        /// The device.
+        device: String,
     },
     /// The store is being closed.
     #[error("the store is closed")]

@@ -28,7 +28,7 @@
 //! assert_eq!(store.lookup_prefix(&[key, Key::from(18u64)]).wait()?, 1);
 //! drop(value);
 //! store.commit().wait()?; // The put now survives a power cut.
-//! store.close()?;
+//! store.close().wait()?;
 //! # std::fs::remove_file(&path).expect("it was made");
 //! # Ok::<(), adit_kvstore::Error>(())
 //! ```
@@ -44,7 +44,8 @@
 //! | [`survey`] | inspecting the media without opening the store |
 //! | [`Error`] | what can fail, and what to do about it |
 //!
-//! `kvstore/examples/server` is a complete server, `docs/kv.md` is for operators, and `docs/disk-format.md` specifies
+//! `kvstore/examples/server` is a complete server and `kvstore/examples/tokio.rs` an async one,
+//! `docs/kv.md` is for operators, and `docs/disk-format.md` specifies
 //! every byte on the media.
 //!
 //! # Inside
@@ -55,7 +56,7 @@
 //! |---|---|
 //! | `model` | keys, objects, places, options, layouts of KV blocks, and the commands of a batch |
 //! | `space` | free runs, extents, slabs for KV blocks interleaved layer by layer, discards |
-//! | `catalog` | the objects in memory (at most 64 bytes each), their expiry, tenants and leases |
+//! | `catalog` | the objects in memory (at most 72 bytes each, with policy and age), their expiry, tenants and leases |
 //! | `policy` | eviction, admission and the write budget |
 //! | `io` | the order in which requests go to a device, and the queue pair they go through |
 //! | `media` | the format on the media: checksums, records, journal, checkpoints, recovery |
@@ -83,8 +84,8 @@ pub mod store;
 pub mod internals {
     pub use crate::catalog::index;
     pub use crate::media::{
-        block, checkpoint, checksum, device_set, format, geometry, journal, record, recovery,
-        superblock,
+        block, chart, checkpoint, checksum, device_set, format, geometry, journal, record,
+        recovery, superblock,
     };
     pub use crate::model::key::KeyHasher;
 }
@@ -94,7 +95,7 @@ pub use media::survey;
 pub use model::key::{KEY_BYTES_MAX, Key};
 pub use model::layout;
 pub use model::object::{CHECKSUMS_MAX, LayoutId, Object, ObjectId, TenantId, piece_bytes};
-pub use model::options::{Durability, PolicyKind, Watermarks};
+pub use model::options::{Durability, PolicyKind, Quota, Watermarks, WhenReached};
 pub use model::place::{Place, UNIT_BYTES, units};
 pub use model::plan;
 pub use policy::evict;

@@ -3,12 +3,13 @@
 use adit_kvstore::internals::block::{
     BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, Lineage, Stamp,
 };
+use adit_kvstore::internals::chart::{Chart, Homes, Member, Segment};
 use adit_kvstore::internals::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointHeader};
 use adit_kvstore::internals::geometry::{FormatOptions, Geometry};
 use adit_kvstore::internals::journal::Mark;
 use adit_kvstore::internals::record::{Put, RECORD_BYTES_MAX, Record};
-use adit_kvstore::internals::superblock::{SUPERBLOCK_BYTES, Superblock};
-use adit_kvstore::{Durability, LayoutId, Object, Place, TenantId};
+use adit_kvstore::internals::superblock::{Revision, SUPERBLOCK_BYTES, Superblock};
+use adit_kvstore::{Durability, LayoutId, Object, Place, Quota, TenantId, WhenReached};
 use crc_fast::{CrcAlgorithm, checksum};
 
 /// Reads a little-endian number from a range of bytes.
@@ -24,30 +25,49 @@ fn encoded(record: &Record<'_>) -> Vec<u8> {
 
 #[test]
 fn the_superblock_is_as_documented() {
+    let chart = Chart {
+        members: vec![Member { id: 13, units: 2000 }, Member { id: 7, units: 0x12_3456_789a }],
+        segments: vec![
+            Segment { device: 0, units: 1..1999 },
+            Segment { device: 1, units: 1000..0x12_3456_7899 },
+        ],
+        homes: vec![Homes { device: 1, unit: 2, first: 0, step: 3, count: 1 }],
+    };
     let superblock = Superblock {
         store: *b"0123456789abcdef",
         sequence: 11,
         epoch: 12,
-        device_units: 13,
-        journal_units: 14,
-        checkpoint_units: 15,
+        device_id: 13,
+        journal_units: 16,
+        checkpoint_units: 300,
         objects_max: 16,
         lba_bytes: 512,
-        shards: 17,
-        device_index: 18,
-        device_count: 19,
+        shards: 1,
         durability: Durability::Durable,
         label: "name".into(),
+        revision: Revision { number: 20, id: 21, before: 22 },
+        chart,
     };
     let mut bytes = [0; SUPERBLOCK_BYTES];
     superblock.encode(&mut bytes);
     assert_eq!(&bytes[..8], b"ADITKV\0\x01");
     assert_eq!(&bytes[16..32], b"0123456789abcdef");
     let fields = [8..12, 12..16, 32..40, 40..48, 48..56, 56..64, 64..72, 72..76, 76..80, 80..82];
-    assert_eq!(fields.map(|range| number(&bytes, range)), [1, 0, 11, 12, 13, 14, 15, 16, 512, 17]);
-    assert_eq!(&bytes[82..90], b"\x12\x13\x02\x04name");
-    assert!(bytes[90..4092].iter().all(|byte| *byte == 0));
+    assert_eq!(fields.map(|range| number(&bytes, range)), [2, 0, 11, 12, 13, 16, 300, 16, 512, 1]);
+    assert_eq!(&bytes[82..88], b"\x02\x04name");
+    assert!(bytes[88..248].iter().all(|byte| *byte == 0));
+    let fields = [248..256, 256..264, 264..272, 272..274, 274..276, 276..278];
+    assert_eq!(fields.map(|range| number(&bytes, range)), [20, 21, 22, 2, 2, 1]);
+    let members = [278..286, 286..294, 294..302, 302..310];
+    assert_eq!(members.map(|range| number(&bytes, range)), [13, 2000, 7, 0x12_3456_789a]);
+    let segments = [310..311, 311..316, 316..321, 321..322, 322..327, 327..332];
+    let numbers = [0, 1, 1999, 1, 1000, 0x12_3456_7899];
+    assert_eq!(segments.map(|range| number(&bytes, range)), numbers);
+    let homes = [332..333, 333..338, 338..340, 340..342, 342..344];
+    assert_eq!(homes.map(|range| number(&bytes, range)), [1, 2, 0, 3, 1]);
+    assert!(bytes[344..4092].iter().all(|byte| *byte == 0));
     assert_eq!(number(&bytes, 4092..4096), checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..4092]));
+    assert_eq!(Superblock::decode(&bytes), Ok(superblock));
 }
 
 #[test]
@@ -56,7 +76,14 @@ fn records_are_as_documented() {
     let object = Object { place, bytes: 0x10_0000_0001, layout: LayoutId(5), tenant: TenantId(4) };
     let checksums = [0x0403_0201, 0x0807_0605];
     let checksums = checksums.as_slice().into();
-    let mut put = Put { key: b"key", object, slab_base: None, expires_s: None, checksums };
+    let mut put = Put {
+        key: b"key",
+        object,
+        slab_base: None,
+        expires_s: None,
+        is_provisional: false,
+        checksums,
+    };
     let start = b"\x01\0\x04\x05\x03\0\x02\0\x0e\x0d\x0c\x0b\x0a\x03\x01\0\0\0\x10";
     let end = b"key\x01\x02\x03\x04\x05\x06\x07\x08";
     assert_eq!(encoded(&Record::Put(put)), [&start[..], end].concat());
@@ -64,11 +91,16 @@ fn records_are_as_documented() {
     let bytes = encoded(&Record::Put(put));
     assert_eq!((bytes[1], &bytes[19..32]), (3, &b"\x06\0\0\0\0\x07\0\0\0\0\0\0\0"[..]));
     assert_eq!(&bytes[32..], end);
+    put.is_provisional = true;
+    assert_eq!(encoded(&Record::Put(put))[1], 11);
     let delete = Record::Delete { key: b"key", place };
     assert_eq!(encoded(&delete), b"\x02\0\x03\0\x0e\x0d\x0c\x0b\x0a\x03key");
-    let (id, quota_units) = (TenantId(9), Some(8));
-    let tenant = Record::Tenant { id, name: "me", quota_units };
-    assert_eq!(encoded(&tenant), b"\x03\x01\x09\x02\x08\0\0\0\0\0\0\0me");
+    for (flags, when_reached) in [(1, WhenReached::Refuse), (3, WhenReached::EvictOwn)] {
+        let quota = Some(Quota { bytes: 8, when_reached });
+        let tenant = Record::Tenant { id: TenantId(9), name: "me", quota };
+        let bytes = [&[3, flags], &b"\x09\x02\x08\0\0\0\0\0\0\0me"[..]].concat();
+        assert_eq!(encoded(&tenant), bytes);
+    }
     let layout = Record::Layout { id: LayoutId(7), bytes: b"abc" };
     assert_eq!(encoded(&layout), b"\x04\0\x07\x03abc");
     assert_eq!(RECORD_BYTES_MAX, 2592);
@@ -142,7 +174,7 @@ fn areas_are_as_documented() {
     assert_eq!(geometry.checkpoint(0, 1), (0, 1 + journal + slot..1 + each));
     assert_eq!(geometry.journal(1), (1, 1..1 + journal));
     assert_eq!(geometry.journal(2), (0, 1 + each..1 + each + journal));
-    assert_eq!(geometry.data(0, 0).start, 1 + 2 * each);
-    assert_eq!((geometry.data(2, 0).end, geometry.superblocks(0)), (19_999, [0, 19_999]));
+    assert_eq!(geometry.data(0, 0)[0].start, 1 + 2 * each);
+    assert_eq!((geometry.data(2, 0)[0].end, geometry.superblocks(0)), (19_999, [0, 19_999]));
     assert_eq!(geometry.record_bytes_max(), (slot - 1) / 16 * 62_889 / 5 * 4);
 }

@@ -27,8 +27,8 @@ impl Drop for Image {
     }
 }
 
-/// Builds and returns the example: `cargo test --test server` alone would run a stale one.
-fn example() -> PathBuf {
+/// Builds the examples and returns this one: `cargo test --test server` alone would run a stale one.
+fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         let test = std::env::current_exe().expect("this test");
@@ -37,14 +37,14 @@ fn example() -> PathBuf {
         if let Some(cargo) = std::env::var_os("CARGO") {
             build(Path::new(&cargo), profile);
         }
-        profile.join("examples/server")
+        profile.join("examples")
     });
-    built.clone()
+    built.join(name)
 }
 
 fn build(cargo: &Path, profile: &Path) {
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package", "adit-kvstore", "--example", "server"]);
+    build.args(["build", "--quiet", "--package", "adit-kvstore", "--examples"]);
     build.arg("--target-dir").arg(profile.parent().expect("it is in a target folder"));
     if profile.ends_with("release") {
         build.arg("--release");
@@ -61,9 +61,12 @@ struct Server {
 
 impl Server {
     fn start(image: &Image, arguments: &[&str]) -> Server {
-        let mut command = Command::new(example());
+        let mut command = Command::new(example("server"));
         command.args(["--listen", "127.0.0.1:0"]).args(arguments);
-        command.arg(format!("uring:{}", image.0.display()));
+        Server::running(command.arg(format!("uring:{}", image.0.display())))
+    }
+
+    fn running(command: &mut Command) -> Server {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the example runs");
         let mut rest = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
@@ -71,6 +74,12 @@ impl Server {
         let url = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
         let config = Agent::config_builder().http_status_as_error(false).build();
         Server { child, url, agent: config.into(), rest }
+    }
+
+    /// Starts it with a configuration file only.
+    fn configured(config: &Path) -> Server {
+        let mut command = Command::new(example("server"));
+        Server::running(command.arg("--format").arg("--config").arg(config))
     }
 
     fn formatted(image: &Image) -> Server {
@@ -181,15 +190,15 @@ fn what_cannot_be_is_refused_with_a_status() {
     assert_eq!(server.put("empty", &[]), 400);
     let posted = server.agent.post(server.url("/objects/a")).send(&[1][..]).expect("an answer");
     assert_eq!(posted.status().as_u16(), 405);
-    let other = Command::new(example())
+    let other = Command::new(example("server"))
         .args(["--listen", "127.0.0.1:0"])
         .arg(format!("uring:{}", image.0.display()))
         .output()
         .expect("the example runs");
     let said = String::from_utf8(other.stderr).expect("text");
     assert!(said.contains("another process or handle has it open"), "{said}");
-    let help = Command::new(example()).arg("--help").output().expect("the example runs");
-    assert!(String::from_utf8(help.stdout).expect("text").contains("Example:"));
+    let help = Command::new(example("server")).arg("--help").output().expect("the example runs");
+    assert!(String::from_utf8(help.stdout).expect("text").contains("Examples:"));
 }
 
 /// Connects a client that sends this and then nothing.
@@ -201,7 +210,7 @@ fn stalled(server: &Server, words: &str) -> TcpStream {
 }
 
 #[test]
-fn a_length_that_nobody_can_tell_is_refused_and_ends_the_connection() {
+fn an_ambiguous_length_is_refused_and_ends_the_connection() {
     let image = Image::new();
     let server = Server::formatted(&image);
     let answers = |method: &str, lengths: &[&str]| {
@@ -226,7 +235,7 @@ fn a_length_that_nobody_can_tell_is_refused_and_ends_the_connection() {
 }
 
 #[test]
-fn clients_that_stall_keep_nobody_waiting_and_are_let_go() {
+fn clients_that_stall_hold_up_no_others_and_are_let_go() {
     let image = Image::new();
     let arguments = ["--format", "--size-bytes", "134217728", "--timeout-s", "10"];
     let server = Server::start(&image, &[&arguments[..], &["--connections", "13"]].concat());
@@ -271,6 +280,115 @@ fn ctrl_c_closes_it_and_all_comes_back() {
     assert_eq!(server.end("TERM").0, Some(0));
 }
 
+/// Writes a configuration for a test.
+fn written(image: &Image, text: &str) -> PathBuf {
+    let path = image.0.with_extension("toml");
+    std::fs::write(&path, text).expect("written");
+    path
+}
+
+#[test]
+fn a_configuration_sets_what_flags_do_not() {
+    let image = Image::new();
+    let config = written(
+        &image,
+        &format!(
+            "listen = '127.0.0.1:0'\n[store]\ntargets = ['uring:{}']\npool_bytes = 33_554_432\n\
+             [store.format]\nfile_bytes = 134_217_728\nshards = 2\n\
+             [layouts.tiny]\nlayers = 2\ntensors_per_layer = 2\nkv_heads = 1\nhead_dim = 64\n\
+             dtype = 'bf16'\ntokens = 32\nslots = 4\n",
+            image.0.display()
+        ),
+    );
+    let server = Server::configured(&config);
+    let metrics = String::from_utf8(server.get("/metrics", None).2).expect("text");
+    assert!(metrics.contains("\nadit_kv_pool_bytes{pool=\"0\"} 33554432\n"), "{metrics}");
+    assert!(metrics.contains("\nadit_kv_mailbox_capacity{thread=\"0\"} 1024\n"), "{metrics}");
+    let block = body(3, 1, 4 * 4096);
+    let put = |layout: &str| {
+        let put = server.agent.put(server.url("/objects/block")).header("X-Layout", layout);
+        put.send(&block[..]).expect("an answer").status().as_u16()
+    };
+    assert_eq!((put("tiny"), put("large")), (201, 400));
+    let short =
+        server.agent.put(server.url("/objects/short")).header("X-Layout", "tiny").send(&block[1..]);
+    assert_eq!(
+        short.expect("an answer").status().as_u16(),
+        416,
+        "a block has the bytes of all its tensors"
+    );
+    assert_eq!(server.get("/objects/block", None), (200, None, block));
+    drop(server);
+    let server = Server::start(
+        &image,
+        &["--config", config.to_str().expect("UTF-8"), "--durability", "volatile"],
+    );
+    assert_eq!(server.get("/objects/block", None).0, 404, "a flag overrides the file");
+    std::fs::remove_file(config).expect("it was written");
+}
+
+/// Each setting of the sample, also those commented out, is one that the server knows.
+#[test]
+fn the_sample_configuration_is_one() {
+    let image = Image::new();
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/server/server.toml");
+    let server = Server::start(
+        &image,
+        &["--config", sample.to_str().expect("UTF-8"), "--format", "--size-bytes", "134217728"],
+    );
+    assert_eq!(server.put("key", b"value"), 201);
+    drop(server);
+    let text = std::fs::read_to_string(sample).expect("the sample");
+    let setting = |line: &str| {
+        let bare = line.strip_prefix("# ").filter(|rest| {
+            rest.split_once(" = ")
+                .is_some_and(|(name, _)| name.bytes().all(|b| b == b'_' || b.is_ascii_lowercase()))
+        });
+        bare.unwrap_or(line).to_owned()
+    };
+    let lines: Vec<String> = text.lines().map(setting).collect();
+    let settings = lines.iter().filter(|line| line.contains(" = ")).count();
+    assert!(settings > 30, "{settings} settings");
+    let here = format!("uring:{}", image.0.display());
+    let config = written(&image, &lines.join("\n").replace("uring:/var/lib/adit/kv.img", &here));
+    let told = refused(&config);
+    assert!(told.contains("a store with a lifetime"), "only a drive of vfio: has one: {told}");
+}
+
+/// Returns why the server does not start with this configuration.
+fn refused(config: &Path) -> String {
+    let output = Command::new(example("server"))
+        .arg("--config")
+        .arg(config)
+        .output()
+        .expect("the example runs");
+    assert_eq!(output.status.code(), Some(1));
+    std::fs::remove_file(config).expect("it was written");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_its_line() {
+    let image = Image::new();
+    for (text, part) in [
+        ("listen = '127.0.0.1:0'\nport = 80\n", "line 2, column 1"),
+        ("port = 80\n", "expected one of `listen`"),
+        ("listen = 'here'\n", "line 1, column"),
+        ("[store]\n\ndurability = 'fast'\n", "line 3, column"),
+        ("[layouts.a]\nlayers = 'many'\n", "line 2, column"),
+        ("[store]\n", "set targets in [store]"),
+        ("[store]\ntargets = ['null:']\npool_bytes = 4096\n", "give at least 1048576 bytes"),
+    ] {
+        let told = refused(&written(&image, text));
+        assert!(told.contains(part), "{text}: {told}");
+    }
+    let output = Command::new(example("server"))
+        .args(["--config", "/no/such/file"])
+        .output()
+        .expect("it runs");
+    assert!(String::from_utf8(output.stderr).expect("text").contains("/no/such/file: "));
+}
+
 /// Killed while clients write: committed objects are there, and every object is a version that was put.
 #[test]
 fn after_kill_9_nothing_is_wrong_and_what_was_committed_is_there() {
@@ -311,4 +429,16 @@ fn after_kill_9_nothing_is_wrong_and_what_was_committed_is_there() {
         }
         assert_eq!(server.end("TERM").0, Some(0));
     }
+}
+
+#[test]
+fn an_async_server_on_one_thread_serves_more_clients_than_it_has_memory_for() {
+    let image = Image::new();
+    let output = Command::new(example("tokio"))
+        .arg(format!("uring:{}", image.0.display()))
+        .output()
+        .expect("the example runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(said, "served 1000 of 1000 clients\nclosed with 1000 objects\n");
 }

@@ -36,6 +36,7 @@ on_each_path!(
     what_is_durable_is_there_without_a_commit,
     a_volatile_store_is_empty_when_it_is_opened_again,
     garbage_over_an_object_is_a_miss_that_is_counted,
+    an_object_comes_back_if_a_cut_took_the_data_of_what_replaced_it,
     checkpoints_are_taken_while_objects_are_put,
     a_store_that_is_none_is_not_opened,
 );

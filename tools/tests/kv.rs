@@ -5,7 +5,8 @@ mod support;
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,6 +46,34 @@ fn what_is_put_is_got_listed_and_removed() {
     }
 }
 
+/// More shards than 8 MiB of locked memory suffice for.
+#[test]
+fn a_plain_user_puts_and_gets_and_sees_once_what_the_limit_costs() {
+    let scratch = Scratch::new("plain");
+    let (target, image) = (scratch.target("a.img"), scratch.path("a.img"));
+    succeed(&["kv", "format", &target, "--size", "256m", "--shards", "4"]);
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o666)).expect("its owner may");
+    // The user may not be allowed to see the build's folder.
+    let program = scratch.path("adit");
+    fs::copy(env!("CARGO_BIN_EXE_adit"), &program).expect("there is room");
+    let source = scratch.path("source");
+    fs::write(&source, noise(300_000)).expect("there is room");
+    let as_user = |words: &[&str]| {
+        let mut child = Command::new("prlimit");
+        child.arg("--memlock=8388608").arg(&program).args(words).current_dir("/");
+        if nix::unistd::Uid::effective().is_root() {
+            child.uid(65534).gid(65534);
+        }
+        let output = child.output().expect("prlimit is there");
+        let told = text(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {told}");
+        assert_eq!(told.matches("not registered with io_uring").count(), 1, "{told}");
+        output.stdout
+    };
+    as_user(&["kv", "put", &target, "key", &source.display().to_string()]);
+    assert_eq!(as_user(&["kv", "get", &target, "key"]), noise(300_000));
+}
+
 #[test]
 fn an_object_longer_than_a_part_goes_and_comes_in_parts() {
     let scratch = Scratch::new("long");
@@ -78,6 +107,47 @@ fn objects_expire_when_they_are_to() {
     thread::sleep(Duration::from_millis(2200));
     fail(&["kv", "get", &target, "short"], 1, "there is no object 'short'");
     assert_eq!(succeed(&["kv", "get", &target, "long"]), b"x");
+}
+
+#[test]
+fn a_tenants_quota_is_set_and_lifted_and_its_objects_are_removed() {
+    let scratch = Scratch::new("tenant");
+    let target = scratch.target("a.img");
+    succeed(&["kv", "format", &target, "--size", "64m", "--shards", "2"]);
+    let file = scratch.path("data");
+    fs::write(&file, noise(60_000)).expect("there is room");
+    let file = file.display().to_string();
+    let of = |name: &str| {
+        let told = json(&["kv", "tenant", &target, name]);
+        assert_eq!((told.as_array().map(Vec::len), &told[0]["tenant"]), (Some(1), &name.into()));
+        told[0].clone()
+    };
+    fail(&["kv", "tenant", &target, "team"], 1, "there is no tenant 'team'");
+    fail(&["kv", "tenant", &target, "--quota", "1m"], 2, "NAME");
+    succeed(&["kv", "tenant", &target, "team", "--quota", "64k"]);
+    succeed(&["kv", "put", &target, "a/1", &file, "--tenant", "team"]);
+    succeed(&["kv", "put", &target, "a/1", &file, "--tenant", "team"]);
+    let refused = ["kv", "put", &target, "a/2", &file, "--tenant", "team"];
+    fail(&refused, 1, "exceed its quota of 65536 bytes");
+    let told = of("team");
+    assert_eq!((&told["objects"], &told["used_bytes"]), (&1.into(), &61440.into()));
+    assert_eq!((&told["quota_bytes"], &told["evicts_own"]), (&65536.into(), &false.into()));
+    succeed(&["kv", "tenant", &target, "team", "--quota", "64k", "--evict-own"]);
+    succeed(&["kv", "put", &target, "a/2", &file, "--tenant", "team"]);
+    fail(&["kv", "get", &target, "a/1"], 1, "there is no object 'a/1'");
+    succeed(&["kv", "tenant", &target, "team", "--no-quota"]);
+    succeed(&["kv", "put", &target, "a/1", &file, "--tenant", "team"]);
+    succeed(&["kv", "put", &target, "b/1", &file]);
+    assert_eq!(of("team")["quota_bytes"], Value::Null);
+    let listed = text(&succeed(&["kv", "tenant", &target]));
+    assert_eq!(listed, "(default): 1 object, 60KiB\nteam: 2 objects, 120KiB\n");
+    fail(&["kv", "rm", &target, "--tenant", "other"], 1, "there is no tenant 'other'");
+    fail(&["kv", "rm", &target, "--prefix", ""], 2, "every key has it");
+    fail(&["kv", "rm", &target], 2, "KEY");
+    assert_eq!(json(&["kv", "rm", &target, "--prefix", "a/2"])["removed_objects"], 1);
+    assert_eq!(text(&succeed(&["kv", "rm", &target, "--tenant", "team"])), "1 object removed\n");
+    assert_eq!(json(&["kv", "ls", &target])[0]["key"], "b/1");
+    succeed(&["kv", "check", &target]);
 }
 
 #[test]
@@ -192,10 +262,22 @@ fn keys_and_options_that_cannot_be_are_usage_errors() {
     let large = scratch.path("large");
     fs::File::create(&large).and_then(|file| file.set_len(65 << 20)).expect("sparse");
     fail(&["kv", "put", &target, "k", &large.display().to_string()], 1, "larger store");
-    for command in ["format", "put", "get", "ls", "rm", "info", "stat", "check", "scrub", "bench"] {
+    for command in
+        ["format", "put", "get", "ls", "rm", "tenant", "info", "stat", "check", "scrub", "bench"]
+    {
         let help = text(&succeed(&["kv", command, "--help"]));
         assert!(help.contains("Example"), "{command}: {help}");
     }
+}
+
+#[test]
+fn a_file_that_is_refused_stays_as_long_as_it_was() {
+    let scratch = Scratch::new("refused");
+    let target = scratch.target("a.img");
+    fs::write(scratch.path("a.img"), noise(300_000)).expect("there is room");
+    fail(&["kv", "format", &target, "--size", "64m"], 1, "--force");
+    assert_eq!(fs::metadata(scratch.path("a.img")).expect("there").len(), 300_000);
+    succeed(&["kv", "format", &target, "--size", "64m", "--force"]);
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn a_store_under_load_is_checked_over_and_over_without_a_fault() {
         assert!(listed.status.success());
         assert!(text(&listed.stderr).contains("at one moment"), "{}", text(&listed.stderr));
         assert!(text(&listed.stdout).lines().count() > 50, "most objects are there");
-        assert!(holder.0.try_wait().expect("a process").is_none(), "nobody disturbed it");
+        assert!(holder.0.try_wait().expect("a process").is_none(), "it was not disturbed");
     }
     succeed(&["kv", "check", &target, "--read-only"]);
     assert_eq!(json(&["kv", "check", &target])["in_use"], false);

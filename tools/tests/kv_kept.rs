@@ -23,8 +23,8 @@ fn damage_all(path: &Path, magic: &[u8]) {
 }
 
 #[test]
-fn a_store_with_somebodys_objects_is_refused_and_stays() {
-    let scratch = Scratch::new("somebodys");
+fn a_store_with_foreign_objects_is_refused_and_stays() {
+    let scratch = Scratch::new("foreign");
     let target = scratch.target("a.img");
     succeed(&["kv", "format", &target, "--size", "64m", "--shards", "2", "--label", "mine"]);
     for key in ["one", "two", "three"] {

@@ -260,7 +260,7 @@ fn one_file_is_one_servers() {
 }
 
 #[test]
-fn nobody_attached_costs_nothing() {
+fn a_server_without_a_client_costs_nothing() {
     let scratch = Scratch::new();
     let mut server = Softnvme::start(&scratch.path("drive"), &["--media", "mem=8M"]);
     identify(&server);

@@ -421,9 +421,17 @@ impl Controller {
         file: Option<(File, u64)>,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Buffer> {
-        self.shared.check()?;
         // SAFETY: passed on to our caller.
-        unsafe { memory::register(self.shared.bus(), at, len, file, owner) }
+        self.register_memory(unsafe { HostMemory::adopt(at, len, file, owner)? })
+    }
+
+    /// Registers memory once for any number of transfers: of [`Controller::host_memory`], or adopted.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the limit that refused.
+    pub fn register_memory(&self, memory: HostMemory) -> Result<Buffer> {
+        self.shared.check()?;
+        memory::register(self.shared.bus(), memory)
     }
 
     /// Registers `len` bytes from `offset` of a file, even if this process cannot access them: a dma-buf of

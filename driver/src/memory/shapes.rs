@@ -1,5 +1,7 @@
 //! What each shape of buffer says of its bytes, and what goes through a bounce page.
 
+use std::fs::File;
+
 use super::*;
 use crate::bus::soft::{Drive, SoftBus};
 

@@ -11,6 +11,7 @@ use super::exclusive::Lock;
 use super::extent::{Extent, Run, TRANSFER_BYTES_MAX};
 use super::uring::Cutter;
 use super::{DeviceInfo, DeviceOptions};
+use crate::bus::Locality;
 use crate::error::{Error, Result};
 use crate::memory::allocate_for_host;
 use crate::queue_pair::{CommandError, Errno};
@@ -19,6 +20,8 @@ use crate::target::KernelTarget;
 
 /// Default alignment of offsets: a sector.
 const SECTOR: u32 = 512;
+/// The unit of `st_blocks`.
+const SECTOR_BYTES: u64 = 512;
 /// Bytes of a polled command if the kernel reports no limit.
 const POLLED_BYTES: u64 = 128 << 10;
 /// Largest alignment that any file system requires for direct I/O.
@@ -33,6 +36,7 @@ pub(super) struct OpenFile {
     lba_bytes: u32,
     writes: bool,
     deallocates: bool,
+    is_preallocated: bool,
     lock: Option<Lock>,
 }
 
@@ -50,7 +54,7 @@ enum Kind {
 pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<OpenFile> {
     let device = target.device();
     if let Some(bytes) = options.file_bytes {
-        lay_out(target, bytes)?;
+        lay_out(target, bytes, options.fills_holes)?;
     }
     let no_file = || Error::invalid(&device, "neither a regular file nor a block device");
     // Opening some other kinds would wait for a peer.
@@ -62,11 +66,11 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     let take = || Lock::take(&target.file, &device);
     let lock = options.exclusive.then(take).transpose()?;
     let about = file.metadata().map_err(|error| refusal(target, options, error))?;
-    let kind = about.file_type();
-    let (kind, bytes) = if kind.is_block_device() {
+    let file_type = about.file_type();
+    let (kind, bytes) = if file_type.is_block_device() {
         let bytes = file_io::block_bytes(&file).map_err(|e| refusal(target, options, e))?;
         (Kind::Block(KernelLimits::of_block(about.rdev())), bytes)
-    } else if kind.is_file() {
+    } else if file_type.is_file() {
         (Kind::Regular, about.len())
     } else {
         return Err(no_file());
@@ -80,7 +84,8 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     let writes = options.writes;
     let deallocates = writes && deallocates(&file, &kind, bytes);
     let file = Arc::new(file);
-    Ok(OpenFile { file, kind, bytes, lba_bytes, writes, deallocates, lock })
+    let is_preallocated = kind == Kind::Regular && !has_holes(&about);
+    Ok(OpenFile { file, kind, bytes, lba_bytes, writes, deallocates, is_preallocated, lock })
 }
 
 impl OpenFile {
@@ -120,6 +125,7 @@ impl OpenFile {
             queue_count_max: u16::MAX,
             deallocates: self.deallocates,
             deallocate_lbas_max: u64::MAX,
+            is_preallocated: self.is_preallocated,
             is_cached: !target.direct,
             protection: None,
         }
@@ -196,8 +202,8 @@ fn open_as(target: &KernelTarget, writes: bool) -> io::Result<File> {
 }
 
 /// Creates or extends a regular file, with its space allocated if the file system can, so that a full disk
-/// shows now.
-fn lay_out(target: &KernelTarget, bytes: u64) -> Result<()> {
+/// shows now; also the space of its holes, if asked to.
+fn lay_out(target: &KernelTarget, bytes: u64, fills_holes: bool) -> Result<()> {
     let refused = |what: &str, why: io::Error| {
         let fix = match why.kind() {
             io::ErrorKind::NotFound => "create the directory first",
@@ -210,22 +216,21 @@ fn lay_out(target: &KernelTarget, bytes: u64) -> Result<()> {
         Error::refused(target.device(), what, why, fix)
     };
     let before = target.file.metadata();
-    if before.as_ref().is_ok_and(|about| !about.is_file() || about.len() >= bytes) {
+    let is_done = |about: &Metadata| about.len() >= bytes && !(fills_holes && has_holes(about));
+    if before.as_ref().is_ok_and(|about| !about.is_file() || is_done(about)) {
         return Ok(());
     }
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).open(&target.file);
     let file = file.map_err(|why| refused("create it", why))?;
-    let len = file.metadata().map_err(|why| refused("look at it", why))?.len();
-    let Some(missing) = bytes.checked_sub(len).filter(|missing| *missing > 0) else {
+    let about = file.metadata().map_err(|why| refused("look at it", why))?;
+    if is_done(&about) {
         // Another process extended it meanwhile.
         return Ok(());
-    };
-    let laid_out = match file_io::set_aside(&file, len, missing) {
-        Err(why) if why.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(bytes),
-        other => other,
-    };
-    laid_out.map_err(|why| {
+    }
+    let what = format!("allocate its {bytes} bytes");
+    let len = about.len();
+    allocate(&file, &about, bytes, fills_holes).map_err(|why| {
         // Otherwise the partial allocation would stay and fill the disk.
         let taken_back = match before {
             Err(_) if len == 0 => std::fs::remove_file(&target.file),
@@ -234,8 +239,39 @@ fn lay_out(target: &KernelTarget, bytes: u64) -> Result<()> {
         if let Err(error) = taken_back {
             tracing::warn!("{}: cannot give its space back: {error}", target.device());
         }
-        refused(&format!("make it {bytes} bytes long"), why)
+        refused(&what, why)
     })
+}
+
+/// Makes a file at least `bytes` long and allocates what is added, and its holes if asked to.
+fn allocate(file: &File, about: &Metadata, bytes: u64, fills_holes: bool) -> io::Result<()> {
+    let len = about.len();
+    let fills_holes = fills_holes && has_holes(about);
+    if fills_holes {
+        // What is allocated inside the file cannot be told from what was there before, and so not taken back.
+        check_free(file, bytes.max(len) - about.blocks() * SECTOR_BYTES)?;
+    }
+    let from = if fills_holes { 0 } else { len };
+    match file_io::set_aside(file, from, bytes.max(len) - from) {
+        Err(why) if why.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(bytes.max(len)),
+        other => other,
+    }
+}
+
+/// Checks that a file's system has this many bytes free.
+fn check_free(file: &File, bytes: u64) -> io::Result<()> {
+    let about = nix::sys::statvfs::fstatvfs(file)?;
+    let free = about.blocks_available() as u64 * about.fragment_size() as u64;
+    // A file system without a size of its own has no blocks.
+    if about.blocks() > 0 && free < bytes {
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+    }
+    Ok(())
+}
+
+/// Returns whether a file has fewer blocks than its length takes.
+fn has_holes(about: &Metadata) -> bool {
+    about.blocks() * SECTOR_BYTES < about.len()
 }
 
 fn refusal(target: &KernelTarget, options: &DeviceOptions, error: io::Error) -> Error {
@@ -336,6 +372,26 @@ impl KernelLimits {
     }
 }
 
+/// Returns the location of the hardware behind a file, block device or namespace's character device, as far as the
+/// kernel reports it.
+pub(super) fn locality(path: &Path) -> Locality {
+    let Ok(about) = path.metadata() else { return Locality::default() };
+    let hardware = match about.file_type() {
+        kind if kind.is_char_device() => sysfs("char", about.rdev()),
+        kind if kind.is_block_device() => sysfs("block", about.rdev()),
+        _ => sysfs("block", about.dev()),
+    };
+    Locality { pci_address: None, numa_node: numa_node(&hardware) }
+}
+
+/// Returns the NUMA node of a device's directory in sysfs, or of the first directory above that has one.
+fn numa_node(device: &Path) -> Option<u32> {
+    let device = device.canonicalize().ok()?;
+    let node = |folder: &Path| std::fs::read_to_string(folder.join("numa_node")).ok();
+    // The kernel reports -1 if it does not know.
+    device.ancestors().find_map(node)?.trim().parse().ok()
+}
+
 fn sysfs(kind: &str, rdev: u64) -> PathBuf {
     format!("/sys/dev/{kind}/{}:{}", libc::major(rdev), libc::minor(rdev)).into()
 }
@@ -361,6 +417,21 @@ mod tests {
         std::fs::remove_dir_all(&sys).expect("removing it");
         let null = File::open("/dev/null").expect("a device");
         assert_eq!(KernelLimits::beside(&null), KernelLimits(None), "no namespace");
+    }
+
+    #[test]
+    fn a_partition_is_where_the_hardware_below_it_is() {
+        let sys = std::env::temp_dir().join(format!("adit-node-{}", std::process::id()));
+        let partition = sys.join("pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1/nvme0n1p1");
+        std::fs::create_dir_all(&partition).expect("a directory");
+        assert_eq!(numa_node(&partition), None);
+        let of_function = sys.join("pci0000:00/0000:01:00.0/numa_node");
+        for (text, node) in [("1\n", Some(1)), ("-1\n", None)] {
+            std::fs::write(&of_function, text).expect("a file");
+            assert_eq!(numa_node(&partition), node);
+        }
+        std::fs::remove_dir_all(&sys).expect("removing it");
+        assert_eq!(locality(Path::new("/nowhere/at/all")), Locality::default());
     }
 
     #[test]

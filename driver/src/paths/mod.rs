@@ -34,12 +34,13 @@ pub use synchronous::{MmapQueue, PsyncQueue};
 pub use uring::{UringCmdQueue, UringQueue};
 
 use crate::Time;
-use crate::bus::Clock;
 use crate::bus::vfio_user::SERVER_TIMEOUT;
+use crate::bus::{Clock, Locality};
 use crate::error::Result;
 use crate::memory::{self, Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
 use crate::spec::Lba;
+use crate::sys::HostMemory;
 use crate::target::{KernelPath, Target};
 use crate::{Controller, Namespace, Protection};
 use synchronous::{mmap, psync};
@@ -110,6 +111,15 @@ pub trait CommandQueue<B: IoBuffer>: Send {
         false
     }
 
+    /// Prepares the region of `memory` for requests, on the thread that drives the queue: io_uring pins it once instead
+    /// of for each request, until it is freed. Returns `false` if each request has to pin its pages, which works as
+    /// well: the limit on locked memory, the kernel or the target's options allow no more. All other paths return
+    /// `true`.
+    fn register(&mut self, memory: &Buffer) -> bool {
+        let _ = memory;
+        true
+    }
+
     /// Checks that the path still works.
     ///
     /// # Errors
@@ -130,6 +140,9 @@ pub struct DeviceOptions {
     /// Create a missing regular file, and extend a shorter one, to this many bytes. Block devices and
     /// controllers keep their size. Default none: the file must exist.
     pub file_bytes: Option<u64>,
+    /// Allocate all blocks of a regular file of this size, also those of its holes, so that a full disk shows now
+    /// and not at a write. Only with `file_bytes`. Default false: only what is added is allocated.
+    pub fills_holes: bool,
     /// Open for this handle alone: refused if another process or handle has opened it so, or if the kernel
     /// uses the block device, for example for a mounted file system. A controller reached through VFIO always
     /// has one user; one behind a vfio-user socket, as its server decides. Default false.
@@ -149,6 +162,7 @@ impl Default for DeviceOptions {
             queue_count: 1,
             writes: true,
             file_bytes: None,
+            fills_holes: false,
             exclusive: false,
             shadow_doorbells: true,
             server_timeout: SERVER_TIMEOUT,
@@ -177,6 +191,9 @@ pub struct DeviceInfo {
     pub deallocates: bool,
     /// Most LBAs of one deallocation; the largest number for no limit.
     pub deallocate_lbas_max: u64,
+    /// Whether it is a regular file with all blocks allocated. A deallocation then gives blocks back to the file
+    /// system, and a later write there may find no space.
+    pub is_preallocated: bool,
     /// Whether data passes through the page cache.
     pub is_cached: bool,
     /// The device's own check of each read, if any ([`Namespace::protection`]). Does not cover the kernel's
@@ -226,6 +243,7 @@ pub struct Device {
     info: DeviceInfo,
     clock: Clock,
     path: Path,
+    locality: Locality,
 }
 
 #[derive(Clone, Debug)]
@@ -239,8 +257,8 @@ enum Path {
 }
 
 impl Device {
-    fn new(info: DeviceInfo, path: Path) -> Device {
-        Device { info, clock: Clock::start(), path }
+    fn new(info: DeviceInfo, path: Path, locality: Locality) -> Device {
+        Device { info, clock: Clock::start(), path, locality }
     }
 
     /// Opens `target`.
@@ -249,26 +267,27 @@ impl Device {
     /// As [`Controller::open`]; on the kernel's paths the system's error, with a remedy.
     pub fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
         let Target::Kernel(kernel) = target else { return nvme::open(target, options) };
-        match kernel.path {
-            KernelPath::Null => Ok(null::open(kernel)),
+        let (info, path) = match kernel.path {
+            KernelPath::Null => return Ok(null::open(kernel)),
             KernelPath::Psync => {
                 let file = file::open(kernel, options)?;
-                Ok(Device::new(file.info(kernel, 1), Path::Psync(file)))
+                (file.info(kernel, 1), Path::Psync(file))
             }
             KernelPath::Mmap => {
                 let file = file::open(kernel, options)?;
                 let info = file.info(kernel, 1);
-                Ok(Device::new(info, Path::Mmap(mmap::map(file, &kernel.device())?)))
+                (info, Path::Mmap(mmap::map(file, &kernel.device())?))
             }
             KernelPath::Uring => {
                 let uring = uring::plain::open(kernel, options)?;
-                Ok(Device::new(uring.info(kernel), Path::Uring(uring)))
+                (uring.info(kernel), Path::Uring(uring))
             }
             KernelPath::UringCmd => {
                 let uring_cmd = uring::command::open(kernel, options)?;
-                Ok(Device::new(uring_cmd.info(kernel), Path::UringCmd(uring_cmd)))
+                (uring_cmd.info(kernel), Path::UringCmd(uring_cmd))
             }
-        }
+        };
+        Ok(Device::new(info, path, file::locality(&kernel.file)))
     }
 
     /// Wraps a namespace of an open controller.
@@ -287,6 +306,17 @@ impl Device {
             Path::Nvme(nvme) => Some(&nvme.controller),
             _ => None,
         }
+    }
+
+    /// Returns its location: a controller's, or that of the hardware behind a file or block device.
+    pub fn locality(&self) -> &Locality {
+        &self.locality
+    }
+
+    /// Returns whether the thread of its queues should own a core: it polls a drive or another process, on a path
+    /// without the kernel (`vfio:`, `vfio-user:`).
+    pub fn wants_core(&self) -> bool {
+        matches!(&self.path, Path::Nvme(nvme) if nvme.is_outside)
     }
 
     /// Returns whether its queues can use `buffer`; memory of other controllers cannot be used.
@@ -308,8 +338,20 @@ impl Device {
         }
     }
 
-    /// Creates a queue for one thread to drive. `memory` is all or most of what its requests will use: a
-    /// kernel path pins it once instead of for each request.
+    /// Registers memory for its requests, such as memory that [`HostMemory::adopt`] took from the caller: maps it for a
+    /// controller. Of the kernel's paths, io_uring pins it once [`CommandQueue::register`] is called, or after some uses.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] with the limit that refused.
+    pub fn register(&self, memory: HostMemory) -> Result<Buffer> {
+        match &self.path {
+            Path::Nvme(nvme) => nvme.controller.register_memory(memory),
+            _ => Ok(memory::register_for_host(memory)),
+        }
+    }
+
+    /// Creates a queue for one thread to drive. `memory` is all or most of what its requests will use: io_uring pins it
+    /// once instead of for each request, as far as the limit on locked memory allows.
     ///
     /// # Errors
     /// As [`Controller::create_queue_pair`]; on the kernel's paths the system's error.

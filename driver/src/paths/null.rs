@@ -2,6 +2,7 @@
 
 use super::{CommandQueue, Device, DeviceInfo, Path, QueueOptions, Request};
 use crate::Time;
+use crate::bus::Locality;
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, RejectReason, Rejected, Stats};
@@ -25,10 +26,11 @@ pub(super) fn open(target: &KernelTarget) -> Device {
         queue_count_max: u16::MAX,
         deallocates: true,
         deallocate_lbas_max: u64::MAX,
+        is_preallocated: false,
         is_cached: false,
         protection: None,
     };
-    Device::new(info, Path::Null(NullDevice))
+    Device::new(info, Path::Null(NullDevice), Locality::default())
 }
 
 impl NullDevice {

@@ -25,6 +25,8 @@ pub(super) struct NvmeDevice {
     pub(super) controller: Controller,
     namespace: Namespace,
     queues: QueueMemory,
+    /// Whether something outside this process carries out its commands.
+    pub(super) is_outside: bool,
     /// Excludes other users of a software controller's file.
     lock: Option<Lock>,
 }
@@ -68,12 +70,15 @@ pub(super) fn device(
         queue_count_max: about.io_queues,
         deallocates: about.identify.oncs().dataset_management(),
         deallocate_lbas_max: namespace.command_limits().deallocate_lbas_max(),
+        is_preallocated: false,
         is_cached: false,
         protection: namespace.protection(),
     };
     let queues = target.settings().queues;
-    let path = Path::Nvme(NvmeDevice { controller, namespace, queues, lock });
-    Device::new(info, path)
+    let is_outside = !matches!(target, Target::Soft { .. });
+    let locality = controller.locality();
+    let path = Path::Nvme(NvmeDevice { controller, namespace, queues, is_outside, lock });
+    Device::new(info, path, locality)
 }
 
 impl NvmeDevice {

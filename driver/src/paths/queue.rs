@@ -9,7 +9,7 @@ use super::{
 use crate::ProtectionChecks;
 use crate::Time;
 use crate::error::Result;
-use crate::memory::IoBuffer;
+use crate::memory::{Buffer, IoBuffer};
 use crate::queue_pair::{Completion, Rejected, Stats};
 
 /// A queue of a [`super::Device`]. The hottest loops should match on the queue inside.
@@ -107,6 +107,10 @@ impl<B: IoBuffer> CommandQueue<B> for DeviceQueue<B> {
 
     fn wait(&mut self, at_most: std::time::Duration) -> bool {
         each!(self, queue => queue.wait(at_most))
+    }
+
+    fn register(&mut self, memory: &Buffer) -> bool {
+        each!(self, queue => queue.register(memory))
     }
 
     fn check(&self) -> Result<()> {

@@ -83,15 +83,15 @@ use crate::bus::Locality;
 use crate::controller::Controller;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
-use crate::runtime::{Alarm, Cores, Idle, Mailbox, Poller, Seat};
+use crate::runtime::{Alarm, Cores, Idle, Mailbox, Place, Poller, Seat};
 use thread::Lanes;
 
 /// Options for starting a reactor.
 #[derive(Clone, Debug)]
 pub struct ReactorOptions {
-    /// The cores, with one thread each. Default one, chosen by the reactor.
+    /// The threads and their cores. Default one thread, pinned to a core of the reactor's choice: it polls a device.
     pub cores: Cores,
-    /// The device's location, which [`Cores::Count`] prefers. Default unknown.
+    /// The device's location, which [`Cores::Count`] prefers and [`Cores::Near`] keeps to. Default unknown.
     pub near: Locality,
     /// Entries of each queue: one less can be in flight for each controller on each core. Default 256.
     pub queue_depth: u32,
@@ -174,24 +174,26 @@ impl Reactor {
     /// system grants no thread or eventfd.
     pub fn start(options: ReactorOptions) -> Result<Reactor> {
         options.check()?;
-        let cores = options.cores.choose(&options.near)?;
-        let threads = Vec::with_capacity(cores.len());
+        let places = options.cores.choose(&options.near)?;
+        let cores = places.iter().filter_map(Place::core).collect();
+        let threads = Vec::with_capacity(places.len());
         let mut reactor = Reactor { options, cores, threads };
-        for core in reactor.cores.clone() {
+        for (number, place) in places.into_iter().enumerate() {
             // If a later thread fails to start, the drop of the reactor ends the earlier ones.
-            let thread = reactor.spawn(core)?;
+            let thread = reactor.spawn(number, place)?;
             reactor.threads.push(thread);
         }
         Ok(reactor)
     }
 
-    fn spawn(&self, core: usize) -> Result<Thread> {
+    fn spawn(&self, number: usize, place: Place) -> Result<Thread> {
         let ReactorOptions { idle, drain_timeout, .. } = self.options;
         let alarm = Alarm::new()?;
         // All lanes are urgent, as there is no limit to them.
         let inbox = Arc::new(Mailbox::new(1, Arc::clone(&alarm), drop));
         let lanes = Lanes::new(Arc::clone(&inbox), drain_timeout);
-        let seat = Seat { name: format!("adit-reactor-{core}"), core: Some(core), idle };
+        let name = format!("adit-reactor-{}", place.core().unwrap_or(number));
+        let seat = Seat { name, place, idle };
         let poller = Poller::spawn(seat, alarm, || Some(lanes))?;
         Ok(Thread { inbox, poller })
     }
@@ -216,7 +218,7 @@ impl Reactor {
         Ok(client)
     }
 
-    /// Returns the cores of its threads, in the kernel's numbering.
+    /// Returns the cores that its threads are pinned to, in the kernel's numbering; none if they are not pinned.
     pub fn cores(&self) -> &[usize] {
         &self.cores
     }

@@ -13,7 +13,7 @@ pub(super) struct Lanes {
     inbox: Arc<Mailbox<Lane>>,
     lanes: Vec<Lane>,
     drain_timeout: Duration,
-    /// Limit for unfinished requests; set once the thread is told to stop.
+    /// Limit for unfinished requests; set once the thread must stop.
     drain_until: Option<Instant>,
 }
 

@@ -1,9 +1,9 @@
 //! Puts a thread to sleep, and wakes it when there is work.
 //!
-//! A sender leaves its work, *then* tells the alarm; the sleeper takes what it was told, *then* looks for work.
+//! A sender leaves its work, *then* calls [`Alarm::tell`]; the sleeper clears the call, *then* looks for work.
 //! A SeqCst fence separates the two steps on both sides, so at least one sees the other: either the sleeper
-//! finds the work, or the sender finds that the sleeper was not told yet. It tells it then: an alarm that was
-//! told does not sleep, and one that sleeps is woken through its eventfd, which stays readable until it is read.
+//! finds the work, or the sender finds no call that is still uncleared. It then leaves one: an alarm with a call
+//! does not sleep, and one that sleeps is woken through its eventfd, which stays readable until it is read.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const ASLEEP: u8 = 2;
 #[derive(Debug)]
 pub struct Alarm {
     state: AtomicU8,
-    /// The thread was told to end.
+    /// The thread must end.
     stops: AtomicBool,
     eventfd: EventFd,
     sleeps: AtomicU64,
@@ -86,8 +86,8 @@ impl Alarm {
         }
     }
 
-    /// Sleeps until it is told, an interrupt of `interrupts` is raised or `at_most` passes; does not sleep if it
-    /// was told since the last time. Clears raised interrupts: look for completions, and for all work, afterwards.
+    /// Sleeps until [`Alarm::tell`], an interrupt of `interrupts` or the end of `at_most`; does not sleep if there
+    /// was a call since the last time. Clears raised interrupts: look for completions, and for all work, afterwards.
     pub fn sleep(&self, at_most: Duration, interrupts: &[BorrowedFd<'_>]) {
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         if self.state.compare_exchange(AWAKE, ASLEEP, order.0, order.1).is_ok() {
@@ -131,6 +131,14 @@ impl Alarm {
     }
 }
 
+/// An eventfd that ends the sleep when it is raised, for what signals without a call: a queue's completions. One that was
+/// raised while the thread was awake makes its next sleep end at once.
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+}
+
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         self.tell();
@@ -156,6 +164,17 @@ mod tests {
         assert_eq!(alarm.counts(), (0, 0), "it did not sleep, and was not woken");
         alarm.sleep(Duration::ZERO, &[]);
         assert_eq!(alarm.counts(), (1, 0), "it was told once");
+    }
+
+    #[test]
+    fn what_raises_its_eventfd_ends_the_sleep_once() {
+        let alarm = Alarm::new().expect("alarm");
+        nix::unistd::write(alarm.as_fd(), &1u64.to_ne_bytes()).expect("raised");
+        let started = Instant::now();
+        alarm.sleep(LONG, &[]);
+        assert!(started.elapsed() < LONG / 2, "it was raised while awake");
+        alarm.sleep(Duration::from_millis(1), &[]);
+        assert_eq!(alarm.counts(), (2, 0), "no call");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! [`Receipt`].
 //!
 //! Both share a cell, which the reply fills once. If the reply is dropped unsent, the cell says so. If the receipt is
-//! dropped first, the answer is dropped with the reply.
+//! dropped first, the answer is dropped with the reply, whose owner may ask to be woken then.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
@@ -22,26 +22,39 @@ enum State<T> {
     Open,
     Waiting(Waker),
     Ended(Result<T, Dropped>),
+    /// The receipt was dropped.
+    Unwanted,
 }
 
 #[derive(Debug)]
-struct Cell<T>(Mutex<State<T>>);
+struct Inside<T> {
+    state: State<T>,
+    /// Called when the receipt is dropped before the answer.
+    on_unwanted: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Cell<T>(Mutex<Inside<T>>);
 
 impl<T> Cell<T> {
     fn new() -> Arc<Cell<T>> {
-        Arc::new(Cell(Mutex::new(State::Open)))
+        Arc::new(Cell(Mutex::new(Inside { state: State::Open, on_unwanted: None })))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, Inside<T>> {
         lock(&self.0)
     }
 
     fn end(self: Arc<Self>, answer: Result<T, Dropped>) {
-        let waiter = std::mem::replace(&mut *self.lock(), State::Ended(answer));
+        let mut inside = self.lock();
+        let on_unwanted = inside.on_unwanted.take();
+        let waiter = std::mem::replace(&mut inside.state, State::Ended(answer));
+        drop(inside);
+        drop(on_unwanted);
         // Outside the lock: a waker may run any code.
         match waiter {
             State::Waiting(waker) => wake(waker),
-            State::Open => {}
+            State::Open | State::Unwanted => {}
             State::Ended(_) => unreachable!("a reply is sent once"),
         }
         // Without a receipt, this was the last reference, and the answer is dropped.
@@ -77,6 +90,19 @@ impl<T> Reply<T> {
     pub fn is_wanted(&self) -> bool {
         self.0.as_ref().is_some_and(|cell| Arc::strong_count(cell) > 1)
     }
+
+    /// Calls `waker` when the other end is dropped before the answer; at once if it is gone.
+    pub fn when_unwanted(&self, waker: Waker) {
+        let Some(cell) = &self.0 else { return };
+        let mut inside = cell.lock();
+        if matches!(inside.state, State::Unwanted) {
+            drop(inside);
+            return wake(waker);
+        }
+        let before = inside.on_unwanted.replace(waker);
+        drop(inside);
+        drop(before);
+    }
 }
 
 impl<T> Drop for Reply<T> {
@@ -111,18 +137,19 @@ impl<T> Receipt<T> {
     /// # Panics
     /// If the answer was taken before, as the other calls do.
     pub fn poll(&mut self, waker: &Waker) -> Poll<Result<T, Dropped>> {
-        let mut state = self.cell().lock();
-        let answer = take(&mut state);
-        if answer.is_none() && !matches!(&*state, State::Waiting(old) if old.will_wake(waker)) {
-            *state = State::Waiting(waker.clone());
+        let mut inside = self.cell().lock();
+        let answer = take(&mut inside.state);
+        if answer.is_none() && !matches!(&inside.state, State::Waiting(old) if old.will_wake(waker))
+        {
+            inside.state = State::Waiting(waker.clone());
         }
-        drop(state);
+        drop(inside);
         answer.map_or(Poll::Pending, |answer| Poll::Ready(self.taken(answer)))
     }
 
     /// Returns the answer if it has come.
     pub fn take(&mut self) -> Option<Result<T, Dropped>> {
-        let answer = take(&mut *self.cell().lock())?;
+        let answer = take(&mut self.cell().lock().state)?;
         Some(self.taken(answer))
     }
 
@@ -156,10 +183,17 @@ impl<T> Receipt<T> {
 impl<T> Drop for Receipt<T> {
     fn drop(&mut self) {
         let Some(cell) = &self.cell else { return };
-        let state = std::mem::replace(&mut *cell.lock(), State::Open);
+        let mut inside = cell.lock();
+        let state = std::mem::replace(&mut inside.state, State::Unwanted);
+        let on_unwanted = inside.on_unwanted.take();
         if matches!(state, State::Ended(_)) {
+            inside.state = State::Open;
+            drop(inside);
             self.give_back();
+        } else {
+            drop(inside);
         }
+        on_unwanted.into_iter().for_each(wake);
         // The answer, or the waker that nothing calls any more, is dropped outside the lock.
     }
 }
@@ -177,7 +211,7 @@ impl<T> Cells<T> {
     /// Creates both ends of an answer. Its cell comes back when the answer is taken, or dropped after it came.
     pub fn pair(self: &Arc<Self>) -> (Reply<T>, Receipt<T>) {
         let cell = self.0.pop().unwrap_or_else(Cell::new);
-        debug_assert!(matches!(*cell.lock(), State::Open), "a cell comes back empty");
+        debug_assert!(matches!(cell.lock().state, State::Open), "a cell comes back empty");
         ends(cell, Some(Arc::clone(self)))
     }
 }
@@ -249,6 +283,25 @@ mod tests {
         assert_eq!(Arc::strong_count(&count), 1, "the waker is let go");
         reply.send(Arc::clone(&memory));
         assert_eq!((Arc::strong_count(&memory), count.0.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[test]
+    fn the_reply_learns_once_that_its_receipt_went_before_the_answer() {
+        let told = |count: &Arc<Count>| count.0.load(Ordering::Relaxed);
+        let count = Arc::new(Count::default());
+        let (reply, receipt) = pair::<()>();
+        reply.when_unwanted(Waker::from(Arc::clone(&count)));
+        drop(receipt);
+        assert_eq!(told(&count), 1);
+        reply.when_unwanted(Waker::from(Arc::clone(&count)));
+        assert_eq!(told(&count), 2, "it is gone already");
+        drop(reply);
+        let (reply, mut receipt) = pair();
+        reply.when_unwanted(Waker::from(Arc::clone(&count)));
+        reply.send(());
+        assert_eq!(receipt.take(), Some(Ok(())));
+        drop(receipt);
+        assert_eq!((told(&count), Arc::strong_count(&count)), (2, 1), "it was answered");
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! The bounded queue that carries jobs to a poller thread.
 //!
-//! A full mailbox gives the job back; its sender may wait for room. Urgent jobs have a list of their own, which is
-//! never full: for jobs that a thread cannot have too many of, such as those that end something. Once closed, a
+//! A full mailbox gives the job back; its sender may wait for room, or leave the job behind the mailbox, in a list
+//! that is never full: for senders that cannot wait and limit the number of their jobs themselves. Jobs keep the order
+//! in which one sender left them. Urgent jobs have a list of their own, which is never full either: for jobs that a
+//! thread cannot have too many of, such as those that end something. Once closed, a
 //! mailbox is empty: either the closer finds a job, or its sender finds the mailbox closed and empties it, by the
 //! fences described in `alarm`.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
@@ -27,6 +30,9 @@ pub enum Refusal {
 #[derive(Debug)]
 pub struct Mailbox<J> {
     jobs: ArrayQueue<J>,
+    /// Jobs that found it full. While there are any, all jobs go here, so that none overtakes them.
+    behind: Mutex<VecDeque<J>>,
+    has_behind: AtomicBool,
     urgent: Mutex<Vec<J>>,
     has_urgent: AtomicBool,
     reader: Arc<Alarm>,
@@ -46,9 +52,21 @@ impl<J> Mailbox<J> {
     /// # Panics
     /// If `depth` is 0.
     pub fn new(depth: usize, reader: Arc<Alarm>, refuse: fn(J)) -> Mailbox<J> {
-        let (urgent, has_urgent, stops, closed, waiters) = Default::default();
+        let (behind, has_behind, urgent, has_urgent) = Default::default();
+        let (stops, closed, waiters) = Default::default();
         let jobs = ArrayQueue::new(depth);
-        Mailbox { jobs, urgent, has_urgent, reader, refuse, stops, closed, waiters }
+        Mailbox {
+            jobs,
+            behind,
+            has_behind,
+            urgent,
+            has_urgent,
+            reader,
+            refuse,
+            stops,
+            closed,
+            waiters,
+        }
     }
 
     /// Leaves a job and wakes a sleeping reader.
@@ -61,9 +79,37 @@ impl<J> Mailbox<J> {
         if self.is_stopping() {
             return Err((job, Refusal::Closed));
         }
+        if self.has_behind.load(Ordering::Acquire) {
+            return Err((job, Refusal::Full));
+        }
         self.jobs.push(job).map_err(|job| (job, Refusal::Full))?;
         self.arrived();
         Ok(())
+    }
+
+    /// Leaves a job, behind the mailbox if that is full, and wakes a sleeping reader.
+    ///
+    /// # Errors
+    /// The job, if the mailbox accepts no more.
+    #[inline]
+    pub fn send_behind(&self, job: J) -> Result<(), J> {
+        match self.send(job) {
+            Ok(()) => Ok(()),
+            Err((job, Refusal::Closed)) => Err(job),
+            Err((job, Refusal::Full)) => {
+                self.leave_behind(job);
+                Ok(())
+            }
+        }
+    }
+
+    #[cold]
+    fn leave_behind(&self, job: J) {
+        let mut behind = lock(&self.behind);
+        behind.push_back(job);
+        self.has_behind.store(true, Ordering::Release);
+        drop(behind);
+        self.arrived();
     }
 
     /// Leaves a job that goes before all others and needs no room.
@@ -93,7 +139,19 @@ impl<J> Mailbox<J> {
     #[inline]
     pub fn take(&self) -> Option<J> {
         debug_assert!(!self.closed.load(Ordering::Relaxed), "the reader closes it at its end");
-        self.take_urgent().or_else(|| self.jobs.pop())
+        self.take_urgent().or_else(|| self.jobs.pop()).or_else(|| self.take_behind())
+    }
+
+    /// Takes the first job behind the mailbox. Call this once that is empty.
+    #[inline]
+    fn take_behind(&self) -> Option<J> {
+        if !self.has_behind.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut behind = lock(&self.behind);
+        let job = behind.pop_front();
+        self.has_behind.store(!behind.is_empty(), Ordering::Release);
+        job
     }
 
     /// Takes an urgent job, if there is one.
@@ -124,14 +182,21 @@ impl<J> Mailbox<J> {
         self.jobs.capacity()
     }
 
+    /// Returns the number of jobs that wait, without urgent ones.
+    pub fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
     /// Returns whether there is no room now.
     pub fn is_full(&self) -> bool {
-        self.jobs.is_full()
+        self.jobs.is_full() || self.has_behind.load(Ordering::Acquire)
     }
 
     /// Returns whether no job waits, urgent or not.
     pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && !self.has_urgent.load(Ordering::Acquire)
+        self.jobs.is_empty()
+            && !self.has_urgent.load(Ordering::Acquire)
+            && !self.has_behind.load(Ordering::Acquire)
     }
 
     /// Returns the alarm of its reader.
@@ -165,6 +230,8 @@ impl<J> Mailbox<J> {
     fn refuse_all(&self) {
         assert!(self.is_stopping(), "a mailbox that accepts jobs refuses none of them");
         std::iter::from_fn(|| self.jobs.pop()).for_each(self.refuse);
+        let behind = std::mem::take(&mut *lock(&self.behind));
+        behind.into_iter().for_each(self.refuse);
         let urgent = std::mem::take(&mut *lock(&self.urgent));
         urgent.into_iter().for_each(self.refuse);
     }
@@ -229,6 +296,21 @@ mod tests {
     }
 
     #[test]
+    fn jobs_behind_a_full_mailbox_keep_their_order_and_none_overtakes_them() {
+        let mailbox = mailbox(2);
+        assert!((0..5).all(|job| mailbox.send_behind(job).is_ok()));
+        assert_eq!(mailbox.take(), Some(0));
+        assert_eq!(mailbox.send(7), Err((7, Refusal::Full)), "there is room, and others are first");
+        assert!(mailbox.is_full() && !mailbox.is_empty());
+        assert!(mailbox.send_behind(5).is_ok());
+        let taken: Vec<i32> = std::iter::from_fn(|| mailbox.take()).collect();
+        assert_eq!(taken, [1, 2, 3, 4, 5]);
+        assert!(mailbox.is_empty() && mailbox.send(6).is_ok());
+        mailbox.stop();
+        assert_eq!(mailbox.send_behind(8), Err(8));
+    }
+
+    #[test]
     fn a_closed_mailbox_keeps_nothing_and_takes_nothing() {
         let (mailbox, job) = (mailbox(4), Arc::new(()));
         assert!(mailbox.send(Arc::clone(&job)).is_ok());
@@ -259,6 +341,7 @@ mod tests {
                     scope.spawn(|| while send_within(&mailbox, LATE, Arc::clone(&job)).is_ok() {});
                 }
                 scope.spawn(|| while mailbox.send_urgent(Arc::clone(&job)).is_ok() {});
+                scope.spawn(|| while mailbox.send_behind(Arc::clone(&job)).is_ok() {});
                 for _ in 0..round {
                     drop(mailbox.take());
                     mailbox.made_room();

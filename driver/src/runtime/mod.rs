@@ -22,12 +22,12 @@
 //! | `mailbox` | jobs on their way to it |
 //! | `answer` | one answer on its way back |
 //! | `wait` | waiters for room or memory; a blocking call, made from one that registers a waker |
-//! | `cores` | which cores to pin threads to |
+//! | `cores` | where threads run: [`Cores`], [`Place`] |
 //!
 //! Invariants:
 //!
 //! - **A job that is sent is taken or refused**, also when its mailbox closes at that moment; a job that is not
-//!   sent comes back. A mailbox has a fixed size.
+//!   sent comes back. A mailbox has a fixed size, except for urgent jobs and for jobs that senders leave behind it.
 //! - **An answer arrives once.** A [`Reply`] that is dropped says so, and no receiver waits for it any longer.
 //! - **No wake-up is lost**: work left before [`Alarm::tell`] is seen before the thread sleeps, or ends its sleep.
 //! - **Every sleep ends**: at the worker's next due time, or after a nap if it waits for something that wakes no
@@ -52,9 +52,9 @@ mod wait;
 
 pub use alarm::Alarm;
 pub use answer::{Cells, Dropped, Receipt, Reply, pair};
-pub use cores::{Cores, pin};
+pub use cores::{Cores, Place};
 pub use idle::{Idle, Idling, Rest};
 pub use mailbox::{Mailbox, Refusal};
 pub use poller::{Poller, Round, Seat, Worker};
 pub(crate) use wait::lock;
-pub use wait::{Waiters, block_until, try_or_want};
+pub use wait::{Waiters, block_until, try_or_want, wake};

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::alarm::Alarm;
-use super::cores::pin;
+use super::cores::Place;
 use super::idle::{Idle, Idling, Rest};
 use super::wait::shielded;
 use crate::Time;
@@ -20,7 +20,7 @@ pub trait Worker {
     /// Does once all that can be done without waiting.
     fn round(&mut self) -> Round;
 
-    /// Continues to end, after each round once the thread was told to stop. Returns the result when it is over, after
+    /// Continues to end; called after each round once the thread must stop. Returns the result when it is over, after
     /// a limited time.
     fn end(&mut self) -> Option<Self::End>;
 
@@ -42,12 +42,12 @@ pub struct Round {
 }
 
 /// A place for a poller thread.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Seat {
     /// The thread's name, for the system and the log.
     pub name: String,
-    /// The core to pin it to.
-    pub core: Option<usize>,
+    /// The cores it may run on. A core that it is pinned to counts as taken until it ends.
+    pub place: Place,
     /// How it rests.
     pub idle: Idle,
 }
@@ -69,15 +69,15 @@ impl<E: Send + 'static> Poller<E> {
         alarm: Arc<Alarm>,
         make: impl FnOnce() -> Option<W> + Send + 'static,
     ) -> Result<Poller<E>> {
-        let builder = std::thread::Builder::new().name(seat.name.clone());
-        let rounds = Rounds {
-            alarm: Arc::clone(&alarm),
-            idling: Idling::new(seat.idle),
-            origin: Instant::now(),
-        };
+        let Seat { name, place, idle } = seat;
+        let builder = std::thread::Builder::new().name(name);
+        let rounds =
+            Rounds { alarm: Arc::clone(&alarm), idling: Idling::new(idle), origin: Instant::now() };
         let body = move || {
-            seat.core.into_iter().for_each(pin);
-            rounds.live(make)
+            place.enter();
+            let end = rounds.live(make);
+            drop(place);
+            end
         };
         let thread = builder.spawn(body).map_err(|why| {
             let fix = "raise the limit on processes (ulimit -u), or use fewer cores";
@@ -206,7 +206,7 @@ mod tests {
     fn seat() -> Seat {
         let zero = Duration::ZERO;
         let idle = Idle { spin: zero, pause: zero, sleep_max: Duration::from_micros(50) };
-        Seat { name: "a-poller".to_owned(), core: None, idle }
+        Seat { name: "a-poller".to_owned(), place: Place::default(), idle }
     }
 
     fn echo(orders: &[u32]) -> (Option<Vec<u32>>, usize) {

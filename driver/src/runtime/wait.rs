@@ -39,7 +39,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Calls a foreign waker. Catches its panic, to protect the calling thread and the other waiters.
-pub(super) fn wake(waker: Waker) {
+pub fn wake(waker: Waker) {
     let _ = shielded("waking a task: see what its waker or future does", || waker.wake());
 }
 

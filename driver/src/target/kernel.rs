@@ -23,8 +23,8 @@ pub struct KernelTarget {
     pub file: PathBuf,
     /// Bypass the page cache (`direct=on|off`); for `uring:` and `psync:`, on by default. Never for `mmap:`.
     pub direct: bool,
-    /// Register memory with io_uring (`fixed=on|off`); on by default.
-    pub fixed: bool,
+    /// Register memory with io_uring (`fixed=on|off`); by default, as far as the limit on locked memory allows.
+    pub fixed: Option<bool>,
     /// Poll for completions (`polled=on|off`) instead of waiting for interrupts; by default, if the device's
     /// queues are set up for it.
     pub polled: Option<bool>,
@@ -103,7 +103,7 @@ impl KernelTarget {
             path,
             file: file.into(),
             direct: path != KernelPath::Mmap,
-            fixed: true,
+            fixed: None,
             polled: None,
             bytes: 1 << 40,
             lba_bytes: 512,
@@ -145,7 +145,7 @@ impl KernelTarget {
         }
         match name {
             "direct" => self.direct = switch(name, value)?,
-            "fixed" => self.fixed = switch(name, value)?,
+            "fixed" => self.fixed = Some(switch(name, value)?),
             "polled" => self.polled = Some(switch(name, value)?),
             "size" => self.bytes = size(value)?,
             _ => self.lba_bytes = lba(value)?,
@@ -197,8 +197,8 @@ impl fmt::Display for KernelTarget {
         if has("direct") && self.direct != usual.direct {
             options.push(format!("direct={}", word(self.direct)));
         }
-        if has("fixed") && self.fixed != usual.fixed {
-            options.push(format!("fixed={}", word(self.fixed)));
+        if let Some(fixed) = self.fixed.filter(|_| has("fixed")) {
+            options.push(format!("fixed={}", word(fixed)));
         }
         if let Some(polled) = self.polled.filter(|_| has("polled")) {
             options.push(format!("polled={}", word(polled)));
@@ -233,14 +233,15 @@ pub(super) mod tests {
 
     pub(crate) fn target() -> impl Strategy<Value = KernelTarget> {
         let path = proptest::sample::select(PATHS.to_vec());
-        let switches = (any::<bool>(), any::<bool>(), proptest::option::of(any::<bool>()));
+        let maybe = || proptest::option::of(any::<bool>());
+        let switches = (any::<bool>(), maybe(), maybe());
         let file = "[^,]{1,30}";
         (path, file, switches, 1u64..1 << 20, 9u32..17).prop_map(|(path, file, on, lbas, shift)| {
             let usual = KernelTarget::new(path, if path == KernelPath::Null { "" } else { &file });
             let has = |name| path.options().contains(&name);
             KernelTarget {
                 direct: if has("direct") { on.0 } else { usual.direct },
-                fixed: if has("fixed") { on.1 } else { usual.fixed },
+                fixed: on.1.filter(|_| has("fixed")),
                 polled: on.2.filter(|_| has("polled")),
                 bytes: if has("size") { lbas << shift } else { usual.bytes },
                 lba_bytes: if has("lba") { 1 << shift } else { usual.lba_bytes },
@@ -253,10 +254,10 @@ pub(super) mod tests {
     fn each_path_parses_with_its_options() {
         let uring = parsed("uring:/dev/nvme0n1,polled=off,direct=off,fixed=off");
         let usual = KernelTarget::new(KernelPath::Uring, "/dev/nvme0n1");
-        let all = KernelTarget { direct: false, fixed: false, polled: Some(false), ..usual };
+        let all = KernelTarget { direct: false, fixed: Some(false), polled: Some(false), ..usual };
         assert_eq!(uring, all);
         let passthrough = parsed("uring-cmd:/dev/ng0n1,polled=on");
-        assert_eq!((passthrough.polled, passthrough.fixed), (Some(true), true));
+        assert_eq!((passthrough.polled, passthrough.fixed), (Some(true), None));
         assert!(!parsed("psync:x,direct=off").direct);
         assert!(!parsed("mmap:x").direct);
         let null = parsed("null:size=1G,lba=4096");
@@ -267,7 +268,8 @@ pub(super) mod tests {
     #[test]
     fn only_what_is_not_usual_is_printed() {
         let printed = |text: &str| parsed(text).to_string();
-        assert_eq!(printed("uring:/x,direct=on,fixed=on"), "uring:/x");
+        assert_eq!(printed("uring:/x,direct=on"), "uring:/x");
+        assert_eq!(printed("uring:/x,fixed=on"), "uring:/x,fixed=on");
         assert_eq!(printed("uring:/x,polled=on,direct=off"), "uring:/x,direct=off,polled=on");
         assert_eq!(printed("null:"), "null:");
         assert_eq!(printed("null:lba=4096,size=1G"), "null:size=1073741824,lba=4096");

@@ -82,7 +82,7 @@ fn a_million_requests_from_eight_threads_are_neither_lost_nor_mixed_up_nor_reord
     let controller = Controller::attach(Arc::<SoftBus>::clone(&bus), &ControllerOptions::default());
     let controller = controller.expect("open");
     let namespace = controller.namespace(Nsid(1)).expect("namespace 1");
-    let cores = core_affinity::get_core_ids().expect("cores").len().min(2);
+    let cores = std::thread::available_parallelism().expect("cores").get().min(2);
     let options = ReactorOptions { cores: Cores::Count(cores), ..ReactorOptions::default() };
     let reactor = Reactor::start(options).expect("reactor");
     let client = reactor.attach(&controller, &namespace).expect("client");

@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_driver::bus::Doorbell;
-use adit_driver::runtime::{Alarm, Dropped, Mailbox, Poller, Reply, Round, Seat, Worker, pair};
+use adit_driver::runtime::{
+    Alarm, Dropped, Mailbox, Place, Poller, Reply, Round, Seat, Worker, pair,
+};
 
 use crate::cuda::{Gpu, PinnedMemory};
 use crate::error::{Error, Result};
@@ -61,7 +63,7 @@ struct Shared {
     refused: AtomicU64,
 }
 
-/// What the thread is told to do, answered once done.
+/// An order to the thread, answered once carried out.
 #[derive(Debug)]
 enum Order {
     Serve(Served, Reply<()>),
@@ -99,7 +101,8 @@ impl ProxyThread {
         let shared = Arc::new(Shared { words, orders, rung, refused });
         let ringer = Ringer { shared: Arc::clone(&shared), served: Vec::new() };
         let ProxyOptions { core, idle } = *options;
-        let seat = Seat { name: "adit-doorbells".to_owned(), core, idle };
+        let place = core.map(Place::on).unwrap_or_default();
+        let seat = Seat { name: "adit-doorbells".to_owned(), place, idle };
         let poller = Poller::spawn(seat, alarm, || Some(ringer))?;
         let free = Mutex::new((0..SLOTS).rev().collect());
         Ok(Arc::new(ProxyThread { shared, free, poller }))

@@ -1,12 +1,13 @@
 //! HTTP requests as calls of the store.
 
+use std::collections::BTreeMap;
 use std::io::{Cursor, ErrorKind};
 use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
 use adit_kvstore::shard::Failure;
-use adit_kvstore::store::{PutWith, Unfinished, Value};
+use adit_kvstore::store::{DefinedLayout, LayoutConfig, PutWith, Unfinished, Value};
 use adit_kvstore::{Error, Key, Store};
 
 use crate::connection::{Answer, Body, Head};
@@ -47,9 +48,11 @@ impl From<Unfinished> for Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         let status = match &error {
-            Error::Key { .. } | Error::Invalid { .. } => 400,
+            Error::Key { .. } | Error::Invalid { .. } | Error::Failed(Failure::Memory { .. }) => {
+                400
+            }
             Error::Failed(Failure::TooLarge { .. }) => 413,
-            Error::Failed(Failure::Full | Failure::Quota { .. }) => 507,
+            Error::Failed(Failure::Full | Failure::Quota { .. } | Failure::NoSpace { .. }) => 507,
             Error::Failed(Failure::Part(_)) => 416,
             _ => 503,
         };
@@ -57,24 +60,60 @@ impl From<Error> for Refusal {
     }
 }
 
-pub(crate) fn answer(store: &Store, head: &Head, body: &mut Body<'_, '_>) -> Answer {
-    route(store, head, body)
-        .unwrap_or_else(|Refusal(status, why)| Answer::text(status, format!("{why}\n")))
+/// The layouts of KV blocks, by the name that a request gives.
+pub(crate) struct Layouts(BTreeMap<String, DefinedLayout>);
+
+impl Layouts {
+    /// Defines the layouts of the configuration in the store, where they persist.
+    pub(crate) fn define(
+        store: &Store,
+        config: &BTreeMap<String, LayoutConfig>,
+    ) -> Result<Layouts, Error> {
+        let define = |(name, layout): (&String, &LayoutConfig)| {
+            Ok((name.clone(), store.layout(layout.layout()?).wait()?))
+        };
+        Ok(Layouts(config.iter().map(define).collect::<Result<_, Error>>()?))
+    }
+
+    fn of(&self, head: &Head) -> Result<Option<DefinedLayout>, Refusal> {
+        let Some(name) = head.header("X-Layout") else { return Ok(None) };
+        let unknown = || {
+            Refusal(
+                400,
+                format!("there is no layout '{name}': add it to the configuration's [layouts]"),
+            )
+        };
+        self.0.get(name).cloned().map(Some).ok_or_else(unknown)
+    }
 }
 
-fn route(store: &Store, head: &Head, body: &mut Body<'_, '_>) -> Result<Answer, Refusal> {
+/// What the connections share.
+pub(crate) struct Service {
+    pub(crate) store: Store,
+    pub(crate) layouts: Layouts,
+}
+
+impl Service {
+    pub(crate) fn answer(&self, head: &Head, body: &mut Body<'_, '_>) -> Answer {
+        route(self, head, body)
+            .unwrap_or_else(|Refusal(status, why)| Answer::text(status, format!("{why}\n")))
+    }
+}
+
+fn route(service: &Service, head: &Head, body: &mut Body<'_, '_>) -> Result<Answer, Refusal> {
+    let store = &service.store;
     let length = head.body_bytes().map_err(|why| Refusal(400, why))?;
     let path = head.path.split('?').next().unwrap_or_default();
     if let Some(key) = path.strip_prefix("/objects/") {
         let key = Key::new(&decoded(key)?)?;
-        return object(store, key, (head, length), body);
+        return object(service, key, (head, length), body);
     }
     match (head.method.as_str(), path) {
         ("GET", "/healthz") => {
             store.stats().wait()?;
             Ok(Answer::text(200, "ok\n".to_owned()))
         }
-        ("GET", "/metrics") => Ok(Answer::text(200, store.prometheus()?)),
+        ("GET", "/metrics") => Ok(Answer::text(200, store.prometheus().wait()?)),
         ("POST", "/commit") => {
             store.commit().wait()?;
             Ok(Answer::new(204))
@@ -89,13 +128,14 @@ fn not_allowed() -> Refusal {
 }
 
 fn object(
-    store: &Store,
+    service: &Service,
     key: Key,
     (head, length): (&Head, Option<usize>),
     body: &mut Body<'_, '_>,
 ) -> Result<Answer, Refusal> {
+    let store = &service.store;
     match head.method.as_str() {
-        "PUT" => put(store, key, (head, length), body),
+        "PUT" => put(service, key, (head, length), body),
         "GET" => get(store, key, head.header("Range")),
         "HEAD" => {
             let info = store.info(key).wait()?.ok_or_else(missing)?;
@@ -114,7 +154,7 @@ fn missing() -> Refusal {
 
 /// Stores the body, read straight into memory that the device reads.
 fn put(
-    store: &Store,
+    Service { store, layouts }: &Service,
     key: Key,
     (head, length): (&Head, Option<usize>),
     body: &mut Body<'_, '_>,
@@ -125,14 +165,15 @@ fn put(
         Some(Ok(seconds)) => Some(Duration::from_secs(seconds)),
         Some(Err(_)) => return Err(Refusal(400, "X-Ttl-Seconds is a whole number".to_owned())),
     };
-    let mut buffer = store.buffer(bytes)?;
+    let with = PutWith { ttl, layout: layouts.of(head)?, ..PutWith::default() };
+    let mut buffer = store.buffer(bytes).wait()?;
     body.begin();
     let cut_off = |why: std::io::Error| match why.kind() {
         ErrorKind::TimedOut => Refusal(408, "the body took too long: send it faster".to_owned()),
         _ => Refusal(400, format!("the body ended early: {why}")),
     };
     body.read_exact(&mut buffer).map_err(cut_off)?;
-    let put = store.put_with(key, buffer, &PutWith { ttl, ..PutWith::default() }).wait()?;
+    let put = store.put_with(key, buffer, &with).wait()?;
     if put.is_stored() {
         Ok(Answer::new(201))
     } else {

@@ -6,5 +6,6 @@ pub(crate) mod expiry;
 pub(crate) mod hash;
 pub mod index;
 pub(crate) mod lease;
+pub(crate) mod regions;
 pub(crate) mod table;
 pub(crate) mod tenant;

@@ -10,6 +10,7 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::{CommandError, Protection, RejectReason, Time};
 
+use crate::io::figures::DeviceFigures;
 use crate::io::schedule::{Class, Limits, Schedule};
 use crate::model::place::UNIT_BYTES;
 
@@ -35,6 +36,8 @@ pub struct Tag {
     class: Class,
     bytes: u64,
     attempts: u8,
+    /// When it was last sent.
+    sent_at: Time,
 }
 
 impl Tag {
@@ -150,12 +153,16 @@ pub struct Lane<Q> {
     /// Commands to send again.
     again: VecDeque<Load>,
     in_flight: usize,
+    /// What it did; without the sizes of the moment, which [`Lane::figures`] adds.
+    done: DeviceFigures,
     /// Why it is out of service.
     failure: Option<String>,
     /// Whether it has data that no later flush covers.
     pub(crate) is_dirty: bool,
     /// Whether the shard has handled the failure.
     pub(crate) is_failure_noted: bool,
+    /// Whether the end of each command wakes the thread.
+    pub(crate) notifies: bool,
 }
 
 impl<Q: CommandQueue<Load>> Lane<Q> {
@@ -173,6 +180,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         let limits = Limits { depth: info.depth.max(DEPTH_MIN), ..Limits::default() };
         let buffers: Vec<Buffer> = (0..count).rev().map(cut).collect();
         assert!(memory.is_empty(), "all of the memory is in buffers");
+        assert_eq!(buffers.len(), count, "the memory is cut into whole buffers");
         Lane {
             queue,
             info,
@@ -184,9 +192,11 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             overflow: VecDeque::new(),
             again: VecDeque::new(),
             in_flight: 0,
+            done: DeviceFigures::default(),
             failure: None,
             is_dirty: false,
             is_failure_noted: false,
+            notifies: false,
         }
     }
 
@@ -216,6 +226,8 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 
     /// Queues a command to be sent.
     pub(crate) fn push(&mut self, now: Time, command: Command) {
+        let moves = matches!(command.operation, Operation::Read(_) | Operation::Write(_));
+        debug_assert!(moves || command.bytes == 0, "only reads and writes move bytes");
         if !self.overflow.is_empty() {
             return self.overflow.push_back(command);
         }
@@ -235,6 +247,26 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             }
         }
         debug_assert!(self.overflow.is_empty(), "all commands have a place");
+    }
+
+    /// Returns whether metadata waits to be sent.
+    pub(crate) fn has_waiting_metadata(&self) -> bool {
+        self.waiting.waiting(Class::Metadata) > 0
+            || !self.again.is_empty()
+            || !self.overflow.is_empty()
+    }
+
+    /// Takes idle memory for `bytes` of metadata, or for less if there is no more in one piece: the smallest piece that
+    /// holds them, so that a small write does not occupy a whole buffer.
+    pub(crate) fn take_memory(&mut self, bytes: usize) -> Option<Buffer> {
+        let pieces = || self.pieces.iter().enumerate();
+        let fitting = pieces().filter(|(_, piece)| piece.len() >= bytes);
+        let at = fitting.min_by_key(|(_, piece)| piece.len()).map(|(at, _)| at);
+        if at.is_none() && !self.memory.is_empty() {
+            return self.memory.pop();
+        }
+        let at = at.or(pieces().max_by_key(|(_, piece)| piece.len()).map(|(at, _)| at));
+        at.map(|at| self.pieces.swap_remove(at))
     }
 
     /// Keeps a part of metadata memory until the rest of its buffer is back.
@@ -314,16 +346,34 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         self.in_flight
     }
 
+    /// Returns what it did, and how busy it is.
+    pub(crate) fn figures(&self) -> DeviceFigures {
+        let classes = [Class::Read, Class::Write, Class::Metadata, Class::Background];
+        let scheduled: u64 =
+            classes.into_iter().map(|class| u64::from(self.waiting.waiting(class))).sum();
+        debug_assert!(
+            self.in_flight <= self.info.depth as usize,
+            "the device has its depth at most"
+        );
+        DeviceFigures {
+            in_flight: self.in_flight as u64,
+            waiting: scheduled + (self.again.len() + self.overflow.len()) as u64,
+            failed: u64::from(self.failure.is_some()),
+            ..self.done
+        }
+    }
+
     /// Appends what the device has finished to `finished`.
     pub(crate) fn poll(&mut self, now: Time, finished: &mut Vec<Finished>) {
         self.assert_counted();
-        let Lane { queue, waiting, again, in_flight, .. } = self;
+        let Lane { queue, waiting, again, in_flight, done, .. } = self;
         queue.poll(now, |completion| {
             assert!(*in_flight > 0, "only a command in flight completes");
             *in_flight -= 1;
             let (memory, tag) = completion.buffer;
             debug_assert!((1..=ATTEMPTS).contains(&tag.attempts), "what completes was sent");
             let result = completion.result.map(drop).map_err(Fault::Command);
+            done.completed((tag.sent_at, now), (tag.operation, tag.bytes), result.is_ok());
             let may_pass = matches!(&result, Err(Fault::Command(error)) if error.is_retryable());
             if may_pass && tag.attempts < ATTEMPTS {
                 again.push_back((memory, tag));
@@ -400,6 +450,10 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             self.queue.ring();
         }
         debug_assert!(sent <= self.in_flight, "what was sent is in flight");
+        debug_assert!(
+            self.in_flight <= self.info.depth as usize,
+            "the device has its depth at most"
+        );
         self.assert_counted();
         sent
     }
@@ -409,15 +463,17 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         if self.failure.is_some() {
             return None;
         }
+        debug_assert!(self.in_flight < self.info.depth as usize, "there is room for one more");
         if let Some((memory, mut tag)) = self.again.pop_front() {
-            tag.attempts += 1;
+            (tag.attempts, tag.sent_at) = (tag.attempts + 1, now);
             debug_assert!(tag.attempts <= ATTEMPTS, "a command is sent so often at most");
             return Some(((memory, tag), tag.operation));
         }
         let Command { purpose, operation, class, memory, bytes, .. } =
             self.waiting.pop(now)?.payload;
         debug_assert!(!self.waiting.is_idle(), "what is popped counts as in flight");
-        Some(((memory, Tag { purpose, operation, class, bytes, attempts: 1 }), operation))
+        let tag = Tag { purpose, operation, class, bytes, attempts: 1, sent_at: now };
+        Some(((memory, tag), operation))
     }
 }
 

@@ -228,7 +228,12 @@ impl<'a> BlockReader<'a> {
 
     /// Iterates over its records in order. An error is the last item.
     pub fn records(&self) -> Records<'a> {
-        Records { rest: self.records }
+        Records::of(self.records)
+    }
+
+    /// Returns the bytes of its records.
+    pub fn record_bytes(&self) -> &'a [u8] {
+        self.records
     }
 }
 
@@ -236,6 +241,13 @@ impl<'a> BlockReader<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],
+}
+
+impl<'a> Records<'a> {
+    /// Iterates over the records in the bytes of a block.
+    pub fn of(bytes: &'a [u8]) -> Records<'a> {
+        Records { rest: bytes }
+    }
 }
 
 impl<'a> Iterator for Records<'a> {

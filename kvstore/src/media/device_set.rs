@@ -1,10 +1,15 @@
 //! Checks that the devices given are all those of one store, in order and unchanged in size.
 //!
+//! A change of the store's devices writes one superblock after another. The newest revision on any device counts, and
+//! the other devices may have the one before it: the change was cut short, and the next opening finishes it. A device
+//! with any other revision was left out of a change, or belongs to one that never took place.
+//!
 //! This module only compares superblocks; it does not access the devices.
 
 use std::fmt::Write;
 
 use crate::error::{Error, Result};
+use crate::media::chart::Member;
 use crate::media::superblock::Superblock;
 
 /// A device that was given.
@@ -29,27 +34,40 @@ pub struct Agreed {
     pub sequence: u64,
 }
 
-/// Checks that these are all devices of one store, in order and unchanged.
+/// Which lengths of devices are right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lengths {
+    /// Those of the chart.
+    Same,
+    /// Those of the chart, or more.
+    Grown,
+}
+
+/// Checks that these are all devices of one store, in order and unchanged. Returns what they agree on, and the
+/// superblock of the newest revision.
 ///
 /// # Errors
 /// [`Error::Media`] for the first device that belongs to another store, is given twice, is missing, is out of place,
-/// or has changed in size; with a remedy.
+/// was left out of a change, or has changed in size; with a remedy.
 ///
 /// # Panics
 /// If no device is given.
-pub fn check_set(given: &[Given<'_>]) -> Result<Agreed> {
+pub fn check_set<'a>(given: &[Given<'a>], lengths: Lengths) -> Result<(Agreed, &'a Superblock)> {
+    let newest = given.iter().max_by_key(|each| each.superblock.revision.number);
+    let newest = newest.expect("there is a device");
     for each in given {
-        check_belongs(each, &given[0])?;
+        check_belongs(each, newest)?;
     }
-    check_each_once(given)?;
-    check_order(given)?;
-    for each in given {
-        check_size(each)?;
+    check_each_once(given, newest.superblock)?;
+    check_order(given, newest.superblock)?;
+    for (each, member) in given.iter().zip(&newest.superblock.chart.members) {
+        check_size(each, member, lengths)?;
     }
     let most = |of: fn(&Superblock) -> u64| {
         given.iter().map(|each| of(each.superblock)).max().expect("there is a device")
     };
-    Ok(Agreed { epoch: most(|one| one.epoch), sequence: most(|one| one.sequence) })
+    let agreed = Agreed { epoch: most(|one| one.epoch), sequence: most(|one| one.sequence) };
+    Ok((agreed, newest.superblock))
 }
 
 fn refused(each: &Given<'_>, why: String, fix: impl ToString) -> Error {
@@ -64,31 +82,41 @@ fn name(superblock: &Superblock) -> String {
     name + ")"
 }
 
-fn check_belongs(each: &Given<'_>, first: &Given<'_>) -> Result<()> {
-    let (one, other) = (each.superblock, first.superblock);
+fn check_belongs(each: &Given<'_>, newest: &Given<'_>) -> Result<()> {
+    let (one, other) = (each.superblock, newest.superblock);
     if one.store != other.store {
-        let why = format!("it belongs to store {}, {} to {}", name(one), first.device, name(other));
+        let why =
+            format!("it belongs to store {}, {} to {}", name(one), newest.device, name(other));
         return Err(refused(each, why, "give the targets of one store"));
     }
-    let sizes = |of: &Superblock| {
-        (of.device_count, of.shards, of.objects_max, of.journal_units, of.checkpoint_units)
-    };
-    if sizes(one) != sizes(other) {
-        let why = format!("its superblock contradicts that of {}", first.device);
+    if other.index_of(one.device_id).is_none() {
+        let why = format!("it was removed from store {}", name(other));
+        return Err(refused(each, why, "leave it out: what it holds is no longer of the store"));
+    }
+    if !other.revision.follows(&one.revision) {
+        let why =
+            format!("it was left out of a change of the devices, which {} was in", newest.device);
+        let fix = "give the devices that the store was last used with; 'adit kv info' shows those of one device";
+        return Err(refused(each, why, fix));
+    }
+    let sizes =
+        |of: &Superblock| (of.shards, of.objects_max, of.journal_units, of.checkpoint_units);
+    let charts = one.revision != other.revision || one.chart == other.chart;
+    if sizes(one) != sizes(other) || !charts {
+        let why = format!("its superblock contradicts that of {}", newest.device);
         return Err(refused(each, why, "one of them was restored from a copy: format both anew"));
     }
     Ok(())
 }
 
-fn check_each_once(given: &[Given<'_>]) -> Result<()> {
-    let first = &given[0];
-    let count = first.superblock.device_count;
-    for index in 0..count {
-        let mut here = given.iter().filter(|each| each.superblock.device_index == index);
+fn check_each_once(given: &[Given<'_>], newest: &Superblock) -> Result<()> {
+    for (index, Member { id, .. }) in newest.chart.members.iter().enumerate() {
+        let mut here = given.iter().filter(|each| each.superblock.device_id == *id);
         let Some(one) = here.next() else {
-            let store = name(first.superblock);
+            let (store, count) = (name(newest), newest.device_count());
             let why = format!("device {index} of the {count} of store {store} is missing");
-            return Err(refused(first, why, "give all targets that the store was formatted with"));
+            let fix = "give all targets that the store was formatted with or that were added to it, in order";
+            return Err(refused(&given[0], why, fix));
         };
         if let Some(again) = here.next() {
             let why = format!("it is device {index} of the store, and so is {}", one.device);
@@ -98,27 +126,35 @@ fn check_each_once(given: &[Given<'_>]) -> Result<()> {
     Ok(())
 }
 
-fn check_order(given: &[Given<'_>]) -> Result<()> {
+fn check_order(given: &[Given<'_>], newest: &Superblock) -> Result<()> {
+    let index_of = |each: &Given<'_>| {
+        let index = newest.index_of(each.superblock.device_id);
+        index.expect("each was found in the chart")
+    };
     let mut places = given.iter().enumerate();
-    let wrong = places.find(|(at, each)| usize::from(each.superblock.device_index) != *at);
+    let wrong = places.find(|(at, each)| usize::from(index_of(each)) != *at);
     let Some((at, each)) = wrong else { return Ok(()) };
     let mut order: Vec<_> = given.iter().collect();
-    order.sort_by_key(|each| each.superblock.device_index);
+    order.sort_by_key(|each| index_of(each));
     let order: Vec<_> = order.iter().map(|each| each.device).collect();
-    let index = each.superblock.device_index;
+    let index = index_of(each);
     let why = format!("it is device {index} of the store, and was given as device {at}");
     Err(refused(each, why, format!("give the targets in this order: {}", order.join(" "))))
 }
 
-fn check_size(each: &Given<'_>) -> Result<()> {
-    let Superblock { device_units, lba_bytes, .. } = *each.superblock;
-    if each.units != device_units {
-        let than = if each.units < device_units { "smaller" } else { "larger" };
-        let now = each.units;
-        let why =
-            format!("it is {than} than the store made of it: {now} units, not {device_units}");
+fn check_size(each: &Given<'_>, member: &Member, lengths: Lengths) -> Result<()> {
+    let (now, then) = (each.units, member.units);
+    if now < then {
+        let why = format!("it is smaller than the store made of it: {now} units, not {then}");
         return Err(refused(each, why, "give the device its old size back, or format it anew"));
     }
+    if now > then && lengths == Lengths::Same {
+        let why = format!("it is larger than the store made of it: {now} units, not {then}");
+        let fix = "take the new space into the store with 'adit kv grow' (or Store::change), or give the device its \
+                   old size back";
+        return Err(refused(each, why, fix));
+    }
+    let lba_bytes = each.superblock.lba_bytes;
     if each.lba_bytes != lba_bytes {
         let why = format!("its LBAs have {} bytes, and had {lba_bytes}", each.lba_bytes);
         return Err(refused(each, why, "format the namespace as it was, or the store anew"));
@@ -129,6 +165,8 @@ fn check_size(each: &Given<'_>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::media::chart::Chart;
+    use crate::media::superblock::Revision;
     use crate::model::options::Durability;
 
     fn superblock(device_index: u8) -> Superblock {
@@ -136,16 +174,16 @@ mod tests {
             store: [1; 16],
             sequence: 4 + u64::from(device_index),
             epoch: 3 - u64::from(device_index),
-            device_units: 1000,
+            device_id: device_index.into(),
             journal_units: 256,
             checkpoint_units: 256,
             objects_max: 1000,
             lba_bytes: 512,
             shards: 2,
-            device_index,
-            device_count: 3,
             durability: Durability::Restart,
             label: "cache".into(),
+            revision: Revision::first(70),
+            chart: Chart::new(&[1000; 3], 2, 768),
         }
     }
 
@@ -162,13 +200,13 @@ mod tests {
     }
 
     fn refusal(superblocks: &[Superblock]) -> String {
-        check_set(&given(superblocks)).expect_err("refused").to_string()
+        check_set(&given(superblocks), Lengths::Same).expect_err("refused").to_string()
     }
 
     #[test]
     fn devices_in_order_agree_on_the_most() {
         let superblocks = [0, 1, 2].map(superblock);
-        let agreed = check_set(&given(&superblocks)).expect("a store");
+        let (agreed, _) = check_set(&given(&superblocks), Lengths::Same).expect("a store");
         assert_eq!(agreed, Agreed { epoch: 3, sequence: 6 });
     }
 
@@ -194,7 +232,7 @@ mod tests {
         let text = refusal(&superblocks);
         assert!(text.starts_with("soft:b: it belongs to store 'cache' (abab"), "{text}");
         superblocks[1] = Superblock { shards: 9, ..superblock(1) };
-        assert!(refusal(&superblocks).contains("contradicts that of soft:a"));
+        assert!(refusal(&superblocks).contains("soft:b: its superblock contradicts"));
     }
 
     #[test]
@@ -203,13 +241,48 @@ mod tests {
         for (units, word) in [(999, "smaller"), (1001, "larger")] {
             let mut given = given(&superblocks);
             given[2].units = units;
-            let text = check_set(&given).expect_err("refused").to_string();
+            let text = check_set(&given, Lengths::Same).expect_err("refused").to_string();
             assert!(text.starts_with("soft:c: ") && text.contains(word), "{text}");
             assert!(text.contains(&format!("{units} units, not 1000")), "{text}");
         }
+        let mut longer = given(&superblocks);
+        longer[1].units = 2000;
+        assert!(check_set(&longer, Lengths::Grown).is_ok(), "it may grow");
         let mut given = given(&superblocks);
         given[0].lba_bytes = 4096;
-        let text = check_set(&given).expect_err("refused").to_string();
+        let text = check_set(&given, Lengths::Same).expect_err("refused").to_string();
         assert!(text.contains("4096 bytes, and had 512"), "{text}");
+    }
+
+    /// Returns the superblock of a device after a change without device 1.
+    fn changed(device_id: u8, id: u64) -> Superblock {
+        let before = superblock(device_id);
+        let chart = before.chart.without_device(1, &[(1, 2, 100)]);
+        Superblock { revision: before.revision.next(id), chart, ..before }
+    }
+
+    #[test]
+    fn a_change_that_reached_one_device_counts() {
+        for superblocks in [[changed(0, 5), superblock(2)], [superblock(0), changed(2, 5)]] {
+            let given = given(&superblocks);
+            let (agreed, newest) = check_set(&given, Lengths::Same).expect("a store");
+            assert_eq!((newest.revision.number, newest.device_count()), (2, 2));
+            assert_eq!(agreed, Agreed { epoch: 3, sequence: 6 });
+        }
+        let text = refusal(&[changed(0, 5), superblock(1), superblock(2)]);
+        assert!(text.starts_with("soft:b: it was removed from store 'cache'"), "{text}");
+    }
+
+    #[test]
+    fn devices_of_two_changes_or_of_an_older_one_are_refused() {
+        let text = refusal(&[changed(0, 5), changed(2, 6)]);
+        assert!(text.contains("was left out of a change"), "{text}");
+        let mut far = changed(0, 5);
+        far.revision = far.revision.next(8);
+        let text = refusal(&[far, superblock(2)]);
+        assert!(text.starts_with("soft:b: it was left out of a change"), "{text}");
+        let mut other = changed(2, 5);
+        other.chart.segments.pop();
+        assert!(refusal(&[changed(0, 5), other]).contains("contradicts"));
     }
 }

@@ -10,10 +10,10 @@ use adit_driver::paths::{CommandQueue, Operation};
 use crate::error::{Error, Result};
 use crate::io::lane::{Command, Fault, Finished, LANE_BUFFER_BYTES, Lane, Load, Purpose};
 use crate::io::schedule::Class;
-use crate::media::device_set::{Agreed, Given, check_set};
+use crate::media::device_set::{Agreed, Given, Lengths, check_set};
 use crate::media::geometry::{self, Geometry, superblock_units};
-use crate::media::recovery::Media;
-use crate::media::superblock::{Absent, Copies, SUPERBLOCK_BYTES, Superblock, choose};
+use crate::media::recovery::{Areas, Media, Recovered};
+use crate::media::superblock::{Absent, Copies, Revision, SUPERBLOCK_BYTES, Superblock, choose};
 use crate::model::key::{Key, KeyHasher};
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES, units};
@@ -112,36 +112,48 @@ pub fn format<Q: CommandQueue<Load>>(
     options: &FormatOptions,
     clock: &mut dyn FnMut() -> Time,
 ) -> Result<()> {
-    let device_units: Vec<u64> = lanes.iter().map(Lane::units).collect();
     let geometry = Geometry::new(&geometry::FormatOptions {
         shards: options.shards,
         objects_max: options.objects_max,
         journal_bytes: options.journal_bytes,
         checkpoint_bytes: None,
-        device_units: device_units.clone(),
+        device_units: lanes.iter().map(Lane::units).collect(),
     })?;
-    let mut waiting = Waiting { lanes, clock };
     if !options.overwrite {
-        waiting.check_blank()?;
+        check_blank(lanes, clock)?;
     }
+    let mut waiting = Waiting { lanes, clock };
+    let epoch = first_epoch(&options.store_id);
     let superblock = |index: usize, lane: &Lane<Q>| Superblock {
         store: options.store_id,
         sequence: 1,
-        epoch: first_epoch(&options.store_id),
-        device_units: device_units[index],
+        epoch,
+        device_id: geometry.chart().members[index].id,
         journal_units: geometry.journal_units(),
         checkpoint_units: geometry.checkpoint_units(),
         objects_max: options.objects_max,
         lba_bytes: lane.info.lba_bytes,
         shards: options.shards,
-        device_index: index as u8,
-        device_count: device_units.len() as u8,
         durability: Durability::default(),
         label: options.label.clone(),
+        revision: Revision::first(epoch),
+        chart: geometry.chart().clone(),
     };
     let superblocks: Vec<Superblock> =
         waiting.lanes.iter().enumerate().map(|(index, lane)| superblock(index, lane)).collect();
-    waiting.write_superblocks(&superblocks, |_| false)
+    waiting.write_superblocks(&superblocks, 0..superblocks.len(), |_| false)
+}
+
+/// Checks that no device holds data.
+///
+/// # Errors
+/// [`Error::Media`] if one does, or does not answer.
+pub fn check_blank<Q: CommandQueue<Load>>(
+    lanes: &mut [Lane<Q>],
+    clock: &mut dyn FnMut() -> Time,
+) -> Result<()> {
+    let mut waiting = Waiting { lanes, clock };
+    (0..waiting.lanes.len()).try_for_each(|index| waiting.check_blank(index))
 }
 
 /// Returns the epoch of a new store, which no older store on the same devices had. Whole journal blocks of an older
@@ -159,6 +171,18 @@ fn first_epoch(store_id: &[u8; 16]) -> u64 {
 /// not answer.
 pub fn read_set<Q: CommandQueue<Load>>(
     lanes: &mut [Lane<Q>],
+    clock: &mut dyn FnMut() -> Time,
+) -> Result<Set> {
+    read_set_of(lanes, Lengths::Same, clock)
+}
+
+/// Reads and checks the superblocks of all devices, which may be longer than before.
+///
+/// # Errors
+/// As [`read_set`].
+pub(crate) fn read_set_of<Q: CommandQueue<Load>>(
+    lanes: &mut [Lane<Q>],
+    lengths: Lengths,
     clock: &mut dyn FnMut() -> Time,
 ) -> Result<Set> {
     let mut waiting = Waiting { lanes, clock };
@@ -183,9 +207,12 @@ pub fn read_set<Q: CommandQueue<Load>>(
             lba_bytes: lane.info.lba_bytes,
         })
         .collect();
-    let agreed = check_set(&given)?;
-    let device_units = superblocks.iter().map(|superblock| superblock.device_units).collect();
-    let geometry = Geometry::new(&superblocks[0].format_options(device_units))?;
+    let (agreed, newest) = check_set(&given, lengths)?;
+    let (geometry, newest) = (newest.geometry()?, newest.clone());
+    // A change that was cut short has not reached all devices.
+    for superblock in &mut superblocks {
+        (superblock.revision, superblock.chart) = (newest.revision, newest.chart.clone());
+    }
     Ok(Set { superblocks, agreed, geometry, bad })
 }
 
@@ -215,7 +242,7 @@ pub(crate) fn check_same<Q: CommandQueue<Load>>(
     let why = if found.store != earlier.store {
         format!("it has another store on it ('{}')", found.label)
     } else if is(&found) != is(earlier)
-        || (units, lba_bytes) != (found.device_units, found.lba_bytes)
+        || (units, lba_bytes) != (found.chart.members[usize::from(index)].units, found.lba_bytes)
     {
         format!("it is not device {index} of the store as it was")
     } else if found.sequence < earlier.sequence || found.epoch < earlier.epoch {
@@ -244,12 +271,13 @@ pub(crate) fn begin_session<Q: CommandQueue<Load>>(
         ..superblock.clone()
     };
     let superblocks: Vec<Superblock> = set.superblocks.iter().map(next).collect();
-    Waiting { lanes, clock }.write_superblocks(&superblocks, |device| set.lacks_copy_a(device))
+    let all = 0..superblocks.len();
+    Waiting { lanes, clock }.write_superblocks(&superblocks, all, |device| set.lacks_copy_a(device))
 }
 
 impl Set {
     /// Returns whether a device's copy A is damaged, so that copy B is the only one.
-    fn lacks_copy_a(&self, device: usize) -> bool {
+    pub(crate) fn lacks_copy_a(&self, device: usize) -> bool {
         self.bad.iter().any(|(index, copy, _)| usize::from(*index) == device && *copy == 'A')
     }
 
@@ -282,24 +310,22 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Ok(())
     }
 
-    fn check_blank(&mut self) -> Result<()> {
-        for index in 0..self.lanes.len() {
-            let device = self.lanes[index].info.device.clone();
-            let why = match self.superblock(index)? {
-                Err(Absent::Blank) => continue,
-                Err(absent) => absent.to_string(),
-                Ok(found) => {
-                    let Superblock { label, device_index, device_count, .. } = found.superblock;
-                    format!("it is device {device_index} of {device_count} of a store ('{label}')")
-                }
-            };
-            let fix = "name another target, or allow it to be overwritten (--force, or FormatStore::overwrite)".to_owned();
-            return Err(Error::Media { device, why, fix });
-        }
-        Ok(())
+    pub(crate) fn check_blank(&mut self, index: usize) -> Result<()> {
+        let device = self.lanes[index].info.device.clone();
+        let why = match self.superblock(index)? {
+            Err(Absent::Blank) => return Ok(()),
+            Err(absent) => absent.to_string(),
+            Ok(found) => {
+                let (found, label) = (&found.superblock, &found.superblock.label);
+                let (index, count) = (found.device_index().unwrap_or(0), found.device_count());
+                format!("it is device {index} of {count} of a store ('{label}')")
+            }
+        };
+        let fix = "name another target, or allow it to be overwritten (--force, or FormatStore::overwrite)".to_owned();
+        Err(Error::Media { device, why, fix })
     }
 
-    fn superblock(&mut self, index: usize) -> Result<Result<Copies, Absent>> {
+    pub(crate) fn superblock(&mut self, index: usize) -> Result<Result<Copies, Absent>> {
         let mut copies = [[0; SUPERBLOCK_BYTES]; 2];
         let places = superblock_units(self.lanes[index].units());
         for (copy, unit) in copies.iter_mut().zip(places) {
@@ -308,21 +334,23 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Ok(choose(&copies[0], &copies[1]))
     }
 
-    /// Writes and flushes copy B of each device, then copy A, so that one copy is whole at any time and the old
+    /// Writes and flushes copy B of each of `devices`, then copy A, so that one copy is whole at any time and the old
     /// contents count until copy A is overwritten. With `lacks_copy_a`, as a cut during this leaves a device, copy A
     /// comes first, because copy B is the only one. Reads each copy back: a bad write must be detected before the
     /// other copy is overwritten.
-    fn write_superblocks(
+    pub(crate) fn write_superblocks(
         &mut self,
         superblocks: &[Superblock],
+        devices: Range<usize>,
         lacks_copy_a: impl Fn(usize) -> bool,
     ) -> Result<()> {
         for is_second in [false, true] {
-            for (index, superblock) in superblocks.iter().enumerate() {
+            for index in devices.clone() {
+                let superblock = &superblocks[index];
                 let copy = usize::from(lacks_copy_a(index) == is_second);
                 let mut bytes = [0; SUPERBLOCK_BYTES];
                 superblock.encode(&mut bytes);
-                let unit = superblock_units(superblock.device_units)[copy];
+                let unit = superblock_units(superblock.chart.members[index].units)[copy];
                 self.write_superblock(index, unit, &bytes)?;
             }
             self.flush()?;
@@ -350,12 +378,50 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Err(Error::Media { device, why, fix })
     }
 
-    /// Overwrites a unit with zeroes. A flush must follow.
+    /// Zeroes void checkpoint slots, so that they stay void even if they were only unreadable today.
     ///
     /// # Errors
     /// [`Error::Media`] if the device does not answer.
-    pub(crate) fn zero(&mut self, device: u8, unit: u64) -> Result<()> {
-        self.write(usize::from(device), unit, &[0; UNIT_BYTES as usize])
+    pub(crate) fn void_slots(&mut self, areas: &Areas, recovered: &Recovered) -> Result<()> {
+        let slots = areas.slots.iter().zip(recovered.void_slots);
+        for (slot, _) in slots.filter(|(_, is_void)| *is_void) {
+            self.zero(areas.device, slot.start..slot.start + 1)?;
+        }
+        self.flush()
+    }
+
+    /// Overwrites units with zeroes. A flush must follow.
+    ///
+    /// # Errors
+    /// [`Error::Media`] if the device does not answer.
+    pub(crate) fn zero(&mut self, device: u8, units: Range<u64>) -> Result<()> {
+        let zeroes = vec![0; LANE_BUFFER_BYTES];
+        let mut unit = units.start;
+        while unit < units.end {
+            let count = (units.end - unit).min(LANE_BUFFER_BYTES as u64 / UNIT_BYTES);
+            self.write_run(device, unit, &zeroes[..(count * UNIT_BYTES) as usize])?;
+            unit += count;
+        }
+        Ok(())
+    }
+
+    /// Writes whole units with as many commands as it takes, one after another.
+    ///
+    /// # Errors
+    /// [`Error::Media`] if the device does not answer.
+    pub(crate) fn write_run(&mut self, device: u8, unit: u64, bytes: &[u8]) -> Result<()> {
+        let step_units = self.step_units(device);
+        let parts = bytes.chunks((step_units * UNIT_BYTES) as usize);
+        for (part, unit) in parts.zip((unit..).step_by(step_units as usize)) {
+            self.write(usize::from(device), unit, part)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the most units of one command.
+    pub(crate) fn step_units(&self, device: u8) -> u64 {
+        let command_bytes_max = self.lanes[usize::from(device)].info.command_bytes_max;
+        (command_bytes_max.min(LANE_BUFFER_BYTES as u64) / UNIT_BYTES).max(1)
     }
 
     fn write(&mut self, device: usize, unit: u64, bytes: &[u8]) -> Result<()> {
@@ -521,13 +587,12 @@ impl<Q: CommandQueue<Load>> Media for Waiting<'_, Q> {
         chunk_bytes: usize,
         each: &mut dyn FnMut(&[u8]) -> Result<bool>,
     ) -> Result<()> {
-        let lane = &self.lanes[usize::from(device)];
-        let step = lane.info.command_bytes_max.min(LANE_BUFFER_BYTES as u64) / UNIT_BYTES;
+        let step_units = self.step_units(device);
         let mut stream = Stream {
             device: usize::from(device),
             next: range.start,
             end: range.end,
-            step_units: step.max(1),
+            step_units,
             issued: 0,
             taken: 0,
             back: BTreeMap::new(),

@@ -7,8 +7,9 @@
 //! | data: an equal part for each shard of the store | up to the last but one |
 //! | superblock, copy B | the last |
 //!
-//! The home of shard `s` is device `s` modulo the number of devices. All areas are disjoint. The geometry follows
-//! from the format options alone, which are in the superblocks, so each opening computes it anew.
+//! In a new store the home of shard `s` is device `s` modulo the number of devices. Changes of the devices move homes
+//! and add segments of data: the chart in the superblocks says which areas there are ([`crate::media::chart`]). All
+//! areas are disjoint.
 //!
 //! By default a journal has 24 bytes per object that a shard may have, and at least 1 MiB. A slot has room for 85
 //! bytes per object: a key of 32 bytes, one checksum, a slab, an expiry, and a quarter more for puts made while the
@@ -17,14 +18,13 @@
 use std::ops::Range;
 
 use crate::error::{Error, Result};
+use crate::media::chart::{CHART_BYTES_MAX, Chart, DEVICES_MAX};
 use crate::media::checkpoint::{slot_record_bytes, slot_units};
 use crate::media::journal::JOURNAL_UNITS_MIN;
 use crate::media::record::{LAYOUT_BYTES_MAX, TENANT_NAME_BYTES_MAX, record_bytes};
 use crate::media::recovery::Areas;
 use crate::model::place::{Place, UNIT_BYTES, units};
 
-/// Maximum devices of a store: the devices allowed for a put are bits of a word.
-pub const DEVICES_MAX: usize = 64;
 /// Maximum shards of a store.
 pub const SHARDS_MAX: u16 = 1024;
 
@@ -56,27 +56,73 @@ pub struct Geometry {
     shards: u16,
     journal_units: u64,
     checkpoint_units: u64,
-    device_units: Vec<u64>,
+    chart: Chart,
+    /// The home of each shard.
+    homes: Vec<Place>,
 }
 
 impl Geometry {
-    /// Computes the geometry.
+    /// Computes the geometry of a new store.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there are no shards, objects or devices, or too many; or if a journal, slot or device is
     /// too short, with the minimum.
     pub fn new(options: &FormatOptions) -> Result<Geometry> {
         check_counts(options)?;
-        let geometry = Geometry {
-            shards: options.shards,
-            journal_units: journal_units(options)?,
-            checkpoint_units: checkpoint_units(options)?,
-            device_units: options.device_units.clone(),
-        };
-        for device in 0..geometry.device_units.len() {
-            geometry.check_device(device)?;
+        let (journal_units, checkpoint_units) =
+            (journal_units(options)?, checkpoint_units(options)?);
+        let metadata_units = journal_units + 2 * checkpoint_units;
+        for (device, units) in options.device_units.iter().enumerate() {
+            check_device(options, device, *units, metadata_units)?;
         }
-        Ok(geometry)
+        let chart = Chart::new(&options.device_units, options.shards, metadata_units);
+        Geometry::of(chart, options.shards, journal_units, checkpoint_units)
+    }
+
+    /// Computes the geometry of a chart.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the lengths or the chart are impossible, or the chart is too long for a superblock.
+    pub fn of(
+        chart: Chart,
+        shards: u16,
+        journal_units: u64,
+        checkpoint_units: u64,
+    ) -> Result<Geometry> {
+        let units = JOURNAL_UNITS_MIN..Place::UNITS_MAX;
+        let slot_units = slot_units(NAMES_BYTES)..Place::UNITS_MAX;
+        let are_lengths = units.contains(&journal_units) && slot_units.contains(&checkpoint_units);
+        let is_count = (1..=SHARDS_MAX).contains(&shards);
+        if !are_lengths
+            || !is_count
+            || !chart.is_possible(shards, journal_units + 2 * checkpoint_units)
+        {
+            let fix = "the areas of the store overlap or lie outside: format it anew";
+            return Err(Error::invalid("the chart of the store", "impossible", fix));
+        }
+        let bytes = chart.encoded_bytes();
+        if bytes > CHART_BYTES_MAX {
+            let fix = format!(
+                "a superblock has room for {CHART_BYTES_MAX} bytes: the devices were changed too often, or too many \
+                 shards would move; copy the objects to a new store"
+            );
+            return Err(Error::invalid("the chart of the store", format!("{bytes} bytes"), fix));
+        }
+        let homes = chart.home_places(shards, journal_units + 2 * checkpoint_units);
+        Ok(Geometry { shards, journal_units, checkpoint_units, chart, homes })
+    }
+
+    /// Returns the geometry of another chart of the store.
+    ///
+    /// # Errors
+    /// As [`Geometry::of`].
+    pub fn with_chart(&self, chart: Chart) -> Result<Geometry> {
+        Geometry::of(chart, self.shards, self.journal_units, self.checkpoint_units)
+    }
+
+    /// Returns the chart.
+    pub fn chart(&self) -> &Chart {
+        &self.chart
     }
 
     /// Returns the number of shards.
@@ -86,7 +132,7 @@ impl Geometry {
 
     /// Returns the number of devices.
     pub fn devices(&self) -> u8 {
-        self.device_units.len() as u8
+        self.chart.members.len() as u8
     }
 
     /// Returns the length of a journal in units.
@@ -106,23 +152,22 @@ impl Geometry {
     }
 
     /// Returns the device with the metadata of a shard.
+    ///
+    /// # Panics
+    /// If there is no such shard, as do the methods below.
     pub fn home(&self, shard: u16) -> u8 {
-        (usize::from(shard) % self.device_units.len()) as u8
+        self.homes[usize::from(shard)].device
     }
 
     /// Returns the units of both copies of a device's superblock.
     pub fn superblocks(&self, device: u8) -> [u64; 2] {
-        superblock_units(self.device_units[usize::from(device)])
+        superblock_units(self.chart.members[usize::from(device)].units)
     }
 
     /// Returns the device and the units of a shard's journal.
-    ///
-    /// # Panics
-    /// If there is no such shard, as do the methods below.
     pub fn journal(&self, shard: u16) -> (u8, Range<u64>) {
-        assert!(shard < self.shards, "a shard of the store's");
-        let start = 1 + u64::from(shard / u16::from(self.devices())) * self.metadata_units();
-        (self.home(shard), start..start + self.journal_units)
+        let Place { device, unit } = self.homes[usize::from(shard)];
+        (device, unit..unit + self.journal_units)
     }
 
     /// Returns the device and the units of a shard's checkpoint slot, 0 or 1.
@@ -140,56 +185,75 @@ impl Geometry {
         Areas { device, journal, slots }
     }
 
-    /// Returns the units of a shard's data on a device.
-    pub fn data(&self, shard: u16, device: u8) -> Range<u64> {
-        assert!(shard < self.shards, "a shard of the store's");
-        let all = self.all_data(usize::from(device));
-        let bound = |shard: u16| {
-            let part = u128::from(all.end - all.start) * u128::from(shard);
-            all.start + (part / u128::from(self.shards)) as u64
-        };
-        bound(shard)..bound(shard + 1)
+    /// Returns the units of a shard's data on a device, in order: none, or one or several ranges that do not touch.
+    pub fn data(&self, shard: u16, device: u8) -> Vec<Range<u64>> {
+        let home = self.homes[usize::from(shard)];
+        let home = (home.device == device).then(|| home.unit..home.unit + self.metadata_units());
+        let here = self.chart.segments.iter().filter(|segment| segment.device == device);
+        let parts = here.map(|segment| segment.part(shard, self.shards));
+        let mut ranges: Vec<Range<u64>> =
+            parts.flat_map(|part| without(part, home.as_ref())).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup_by(|next, before| {
+            let touch = before.end == next.start;
+            before.end = if touch { next.end } else { before.end };
+            touch
+        });
+        ranges
+    }
+
+    /// Returns the units of a shard's data on each device.
+    pub fn data_of(&self, shard: u16) -> Vec<Vec<Range<u64>>> {
+        (0..self.devices()).map(|device| self.data(shard, device)).collect()
     }
 
     /// Returns the units for data on all devices.
     pub fn data_units(&self) -> u64 {
-        let devices = 0..self.device_units.len();
-        devices.map(|device| self.all_data(device)).map(|data| data.end - data.start).sum()
+        let all = (0..self.shards).flat_map(|shard| self.data_of(shard)).flatten();
+        all.map(|range| range.end - range.start).sum()
     }
 
-    fn metadata_units(&self) -> u64 {
+    /// Returns the units of a shard's journal and both slots.
+    pub(crate) fn metadata_units(&self) -> u64 {
         self.journal_units + 2 * self.checkpoint_units
     }
+}
 
-    /// Returns how many shards have their home on a device.
-    fn homed(&self, device: usize) -> u64 {
-        let (shards, devices) = (usize::from(self.shards), self.device_units.len());
-        (shards / devices + usize::from(device < shards % devices)) as u64
-    }
-
-    fn all_data(&self, device: usize) -> Range<u64> {
-        1 + self.homed(device) * self.metadata_units()..self.device_units[device] - 1
-    }
-
-    fn check_device(&self, device: usize) -> Result<()> {
-        let least = 2 + self.homed(device) * self.metadata_units() + u64::from(self.shards);
-        let has = self.device_units[device];
-        if (least..=Place::UNITS_MAX).contains(&has) {
-            return Ok(());
-        }
-        let bytes = least * UNIT_BYTES;
-        let fix = format!(
-            "device {device} needs {bytes} bytes or more, and no more than 2^52: take fewer objects or shards, \
-             or a larger device"
-        );
-        let has_bytes = has.saturating_mul(UNIT_BYTES);
-        Err(Error::invalid("the size of a device", format!("{has_bytes} bytes"), fix))
-    }
+/// Returns what is left of `part` without the units of `home`, which is in it or apart from it.
+pub(crate) fn without(
+    part: Range<u64>,
+    home: Option<&Range<u64>>,
+) -> impl Iterator<Item = Range<u64>> + use<> {
+    let inside = home.filter(|home| part.start <= home.start && home.end <= part.end);
+    let (end, start) = inside.map_or((part.end, part.end), |home| (home.start, home.end));
+    [part.start..end, start..part.end].into_iter().filter(|range| range.start < range.end)
 }
 
 /// Returns the units of both superblock copies on a device of `device_units`, copy A first.
 pub fn superblock_units(device_units: u64) -> [u64; 2] {
     [0, device_units.saturating_sub(1)]
+}
+
+/// Checks the length of a device of a new store.
+fn check_device(
+    options: &FormatOptions,
+    device: usize,
+    units: u64,
+    metadata_units: u64,
+) -> Result<()> {
+    let (shards, devices) = (usize::from(options.shards), options.device_units.len());
+    let homes = (shards / devices + usize::from(device < shards % devices)) as u64;
+    let least = 2 + homes * metadata_units + u64::from(options.shards);
+    if (least..=Place::UNITS_MAX).contains(&units) {
+        return Ok(());
+    }
+    let bytes = least * UNIT_BYTES;
+    let fix = format!(
+        "device {device} needs {bytes} bytes or more, and no more than 2^52: take fewer objects or shards, or a larger \
+         device"
+    );
+    let has_bytes = units.saturating_mul(UNIT_BYTES);
+    Err(Error::invalid("the size of a device", format!("{has_bytes} bytes"), fix))
 }
 
 fn check_counts(options: &FormatOptions) -> Result<()> {
@@ -237,6 +301,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::media::chart::Member;
 
     fn options(shards: u16, objects_max: u32, device_units: Vec<u64>) -> FormatOptions {
         let (journal_bytes, checkpoint_bytes) = (None, None);
@@ -247,7 +312,7 @@ mod tests {
         let mut areas: Vec<_> =
             geometry.superblocks(device).into_iter().map(|unit| unit..unit + 1).collect();
         for shard in 0..geometry.shards() {
-            areas.push(geometry.data(shard, device));
+            areas.extend(geometry.data(shard, device));
             let Areas { device: home, journal, slots } = geometry.areas(shard);
             if home == device {
                 areas.push(journal);
@@ -274,7 +339,7 @@ mod tests {
                 prop_assert!(areas.windows(2).all(|two| two[0].end == two[1].start), "{:?}", areas);
                 prop_assert_eq!((areas[0].start, areas[areas.len() - 1].end), (0, *units));
                 let data: Vec<_> = (0..shards).map(|shard| geometry.data(shard, device as u8)).collect();
-                let lens: Vec<_> = data.iter().map(|data| data.end - data.start).collect();
+                let lens: Vec<_> = data.iter().map(|data| data[0].end - data[0].start).collect();
                 let (least, most) = (lens.iter().min(), lens.iter().max());
                 prop_assert!(most.expect("a shard") - least.expect("a shard") <= 1);
             }
@@ -291,6 +356,59 @@ mod tests {
             prop_assert!(Geometry::new(&options(shards, objects_max, vec![units; devices])).is_ok());
             prop_assert!(Geometry::new(&options(shards, objects_max, vec![units - 1; devices])).is_err());
         }
+    }
+
+    #[test]
+    fn a_home_in_a_shards_part_leaves_data_on_both_sides_of_it() {
+        let geometry = Geometry::new(&options(2, 100, vec![20_000, 20_000])).expect("room");
+        let units = geometry.metadata_units();
+        let part = geometry.data(0, 1)[0].clone();
+        for start in [part.start, part.start + 100, part.end - units] {
+            let chart = geometry.chart().without_device(0, &[(0, 1, start)]);
+            let moved = geometry.with_chart(chart).expect("possible");
+            assert_eq!((moved.devices(), moved.journal(0).1.start), (1, start));
+            let data = moved.data(0, 0);
+            assert_eq!(data.len(), if start == part.start + 100 { 2 } else { 1 }, "{data:?}");
+            let areas = areas(&moved, 0);
+            assert!(areas.windows(2).all(|two| two[0].end == two[1].start), "{areas:?}");
+            assert_eq!(moved.data(1, 0), geometry.data(1, 1));
+        }
+    }
+
+    #[test]
+    fn a_device_that_grew_or_came_is_data_for_all_shards() {
+        let geometry = Geometry::new(&options(2, 100, vec![20_000])).expect("room");
+        let chart = geometry.chart().with_length(0, 30_000);
+        let chart = chart.with_device(Member { id: 9, units: 10_000 });
+        let grown = geometry.with_chart(chart).expect("possible");
+        for shard in 0..2 {
+            let (before, after) = (geometry.data(shard, 0), grown.data(shard, 0));
+            assert!(after.iter().any(|range| range.start == before[0].start));
+            let units = |ranges: &[Range<u64>]| ranges.iter().map(|r| r.end - r.start).sum::<u64>();
+            assert_eq!(units(&after) - units(&before), 5000);
+            assert_eq!(units(&grown.data(shard, 1)), 4999);
+        }
+        let one = Geometry::new(&options(1, 100, vec![20_000])).expect("room");
+        let grown_one = one.with_chart(one.chart().with_length(0, 30_000)).expect("possible");
+        let start = one.data(0, 0)[0].start;
+        assert!(grown_one.data(0, 0).iter().eq([&(start..29_999)]), "they touch");
+        assert_eq!(grown.data_units() - geometry.data_units(), 10_000 + 9_998);
+        assert_eq!(grown.superblocks(0), [0, 29_999]);
+    }
+
+    #[test]
+    fn too_many_changes_are_refused_with_what_to_do() {
+        let mut geometry = Geometry::new(&options(1, 100, vec![20_000])).expect("room");
+        let mut units = 20_000;
+        let refused = loop {
+            units += 10;
+            match geometry.with_chart(geometry.chart().with_length(0, units)) {
+                Ok(grown) => geometry = grown,
+                Err(refused) => break refused.to_string(),
+            }
+        };
+        assert!(refused.contains("changed too often"), "{refused}");
+        assert!(geometry.chart().segments.len() > 300);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The format on the media: bytes in, bytes out.
 //!
-//! `superblock`, `geometry` and `device_set` describe the devices; `record`, `block`, `journal` and `checkpoint`
-//! encode a shard's metadata; `recovery` reads it back through a trait. None of these know a queue. `format` and
-//! `survey` are the calls that wait for devices. Every byte read is untrusted: it is checked before use, and damage
+//! `superblock`, `chart`, `geometry` and `device_set` describe the devices; `record`, `block`, `journal` and `checkpoint`
+//! encode a shard's metadata; `recovery` reads it back through a trait. None of these know a queue. `format`,
+//! `change` and `survey` are the calls that wait for devices. Every byte read is untrusted: it is checked before use, and damage
 //! is a value rather than a panic.
 
 pub mod block;
 pub(crate) mod bytes;
+pub(crate) mod change;
+pub mod chart;
 pub mod checkpoint;
 pub mod checksum;
 pub mod device_set;

@@ -7,11 +7,14 @@
 //! This module does not judge which records are true: the shard replays them in order.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::media::bytes::{Reader, Writer};
 use crate::model::key::KEY_BYTES_MAX;
+use crate::model::layout::Piece;
 use crate::model::object::{CHECKSUMS_MAX, LayoutId, Object, TenantId};
-use crate::model::place::Place;
+use crate::model::options::{Quota, WhenReached};
+use crate::model::place::{Place, units};
 
 /// Maximum length of a tenant's name, in bytes of UTF-8.
 pub const TENANT_NAME_BYTES_MAX: usize = 64;
@@ -34,7 +37,10 @@ const QUOTA_BYTES: usize = 8;
 
 const HAS_SLAB_BASE: u8 = 1;
 const HAS_EXPIRY: u8 = 2;
+/// [`Put::is_provisional`]; 4 is not used.
+const PROVISIONAL: u8 = 8;
 const HAS_QUOTA: u8 = 1;
+const EVICTS_OWN: u8 = 2;
 
 /// Returns the most bytes that an object's record takes, with a slab and an expiry. Used for accounting: a checkpoint
 /// holds one record per object.
@@ -65,8 +71,8 @@ pub enum Record<'a> {
         id: TenantId,
         /// Its name: 1 to 64 bytes.
         name: &'a str,
-        /// Its quota in units; unbounded if `None`.
-        quota_units: Option<u64>,
+        /// Its quota; unlimited if `None`. Only what shard 0 records counts.
+        quota: Option<Quota>,
     },
     /// This layout exists and replaces any other with its id.
     Layout {
@@ -88,6 +94,9 @@ pub struct Put<'a> {
     pub slab_base: Option<u64>,
     /// When it expires, in seconds of the store's clock.
     pub expires_s: Option<u64>,
+    /// Whether it replaces an older object, and its data was not flushed when it was recorded. If a power cut took the
+    /// data, the older object counts.
+    pub is_provisional: bool,
     /// The checksum of each piece: 1 to 512.
     pub checksums: Checksums<'a>,
 }
@@ -161,8 +170,8 @@ impl<'a> Record<'a> {
         match self {
             Record::Put(put) => put.encoded_bytes(),
             Record::Delete { key, .. } => DELETE_BYTES + key.len(),
-            Record::Tenant { name, quota_units, .. } => {
-                NAMED_BYTES + quota_units.map_or(0, |_| QUOTA_BYTES) + name.len()
+            Record::Tenant { name, quota, .. } => {
+                NAMED_BYTES + quota.map_or(0, |_| QUOTA_BYTES) + name.len()
             }
             Record::Layout { bytes, .. } => NAMED_BYTES + bytes.len(),
         }
@@ -182,11 +191,14 @@ impl<'a> Record<'a> {
             Record::Delete { key, place } => {
                 writer.put(&[DELETE, 0]).put(&key_len(key)).u48(place.pack()).put(key);
             }
-            Record::Tenant { id, name, quota_units } => {
+            Record::Tenant { id, name, quota } => {
                 assert!((1..=TENANT_NAME_BYTES_MAX).contains(&name.len()), "tenant '{name}'");
-                let flags = if quota_units.is_some() { HAS_QUOTA } else { 0 };
+                let flags = quota.map_or(0, |quota| match quota.when_reached {
+                    WhenReached::Refuse => HAS_QUOTA,
+                    WhenReached::EvictOwn => HAS_QUOTA | EVICTS_OWN,
+                });
                 writer.put(&[TENANT, flags, id.0, name.len() as u8]);
-                quota_units.inspect(|units| _ = writer.put(&units.to_le_bytes()));
+                quota.inspect(|quota| _ = writer.put(&quota.bytes.to_le_bytes()));
                 writer.put(name.as_bytes());
             }
             Record::Layout { id, bytes } => {
@@ -218,6 +230,16 @@ impl<'a> Record<'a> {
 }
 
 impl<'a> Put<'a> {
+    /// Returns whether its pieces lie within the data areas of the devices, as lists of units.
+    pub(crate) fn is_inside(&self, pieces: &[Piece], data: &[Vec<Range<u64>>]) -> bool {
+        let Place { device, unit } = self.object.place;
+        let areas = data.get(usize::from(device)).map_or(&[][..], Vec::as_slice);
+        pieces.iter().all(|(offset, bytes)| {
+            let (start, end) = (unit + offset, unit + offset + units(*bytes));
+            areas.iter().any(|area| area.start <= start && end <= area.end)
+        })
+    }
+
     fn encoded_bytes(&self) -> usize {
         let slab = self.slab_base.map_or(0, |_| SLAB_BASE_BYTES);
         let expiry = self.expires_s.map_or(0, |_| EXPIRES_BYTES);
@@ -227,7 +249,7 @@ impl<'a> Put<'a> {
     fn flags(&self) -> u8 {
         let slab = if self.slab_base.is_some() { HAS_SLAB_BASE } else { 0 };
         let expiry = if self.expires_s.is_some() { HAS_EXPIRY } else { 0 };
-        slab | expiry
+        slab | expiry | if self.is_provisional { PROVISIONAL } else { 0 }
     }
 
     fn encode(&self, writer: &mut Writer<'_>) {
@@ -254,7 +276,7 @@ impl<'a> Put<'a> {
         let head: [u8; PUT_BYTES - 1] = reader.array().ok_or(CUT)?;
         let [flags, tenant, layout, k0, k1, c0, c1, p0, p1, p2, p3, p4, p5, b0, b1, b2, b3, b4] =
             head;
-        if flags & !(HAS_SLAB_BASE | HAS_EXPIRY) != 0 {
+        if flags & !(HAS_SLAB_BASE | HAS_EXPIRY | PROVISIONAL) != 0 {
             return Err(Malformed("a flag of its is unknown"));
         }
         let key_bytes = check_key_len(u16::from_le_bytes([k0, k1]))?;
@@ -273,7 +295,8 @@ impl<'a> Put<'a> {
         let checksums = Checksums(Form::Bytes(reader.take(4 * checksums).ok_or(CUT)?));
         let (layout, tenant) = (LayoutId(layout), TenantId(tenant));
         let object = Object { place, bytes, layout, tenant };
-        Ok(Put { key, object, slab_base, expires_s, checksums })
+        let is_provisional = flags & PROVISIONAL != 0;
+        Ok(Put { key, object, slab_base, expires_s, is_provisional, checksums })
     }
 }
 
@@ -309,13 +332,20 @@ fn decode_delete<'a>(reader: &mut Reader<'a>) -> Result<Record<'a>, Malformed> {
 
 fn decode_tenant<'a>(reader: &mut Reader<'a>) -> Result<Record<'a>, Malformed> {
     let [flags, id, len] = reader.array().ok_or(CUT)?;
-    if flags & !HAS_QUOTA != 0 || !(1..=TENANT_NAME_BYTES_MAX).contains(&usize::from(len)) {
-        return Err(Malformed("a flag of its is unknown, or its name is empty or too long"));
-    }
-    let quota_units = optional(flags & HAS_QUOTA != 0, || reader.u64())?;
+    let is_name = (1..=TENANT_NAME_BYTES_MAX).contains(&usize::from(len));
+    let when_reached = match flags {
+        0 | HAS_QUOTA if is_name => WhenReached::Refuse,
+        flags if is_name && flags == HAS_QUOTA | EVICTS_OWN => WhenReached::EvictOwn,
+        _ => {
+            let why = "a flag of its is unknown, or its name is empty or too long";
+            return Err(Malformed(why));
+        }
+    };
+    let bytes = optional(flags & HAS_QUOTA != 0, || reader.u64())?;
+    let quota = bytes.map(|bytes| Quota { bytes, when_reached });
     let name = reader.take(usize::from(len)).ok_or(CUT)?;
     let name = std::str::from_utf8(name).map_err(|_| Malformed("its name is not UTF-8"))?;
-    Ok(Record::Tenant { id: TenantId(id), name, quota_units })
+    Ok(Record::Tenant { id: TenantId(id), name, quota })
 }
 
 fn decode_layout<'a>(reader: &mut Reader<'a>) -> Result<Record<'a>, Malformed> {
@@ -337,25 +367,42 @@ pub(crate) mod tests {
     /// An owned form of [`Record`].
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub(crate) enum Owned {
-        Put { key: Vec<u8>, object: Object, slab: bool, expires_s: Option<u64>, sums: Vec<u32> },
-        Delete { key: Vec<u8>, place: Place },
-        Tenant { id: u8, name: String, quota_units: Option<u64> },
-        Layout { id: u8, bytes: Vec<u8> },
+        Put {
+            key: Vec<u8>,
+            object: Object,
+            flags: (bool, bool),
+            expires_s: Option<u64>,
+            sums: Vec<u32>,
+        },
+        Delete {
+            key: Vec<u8>,
+            place: Place,
+        },
+        Tenant {
+            id: u8,
+            name: String,
+            quota: Option<Quota>,
+        },
+        Layout {
+            id: u8,
+            bytes: Vec<u8>,
+        },
     }
 
     impl Owned {
         pub(crate) fn record(&self) -> Record<'_> {
             match self {
-                Owned::Put { key, object, slab, expires_s, sums } => Record::Put(Put {
+                Owned::Put { key, object, flags, expires_s, sums } => Record::Put(Put {
                     key,
                     object: *object,
-                    slab_base: slab.then_some(object.place.unit / 2),
+                    slab_base: flags.0.then_some(object.place.unit / 2),
+                    is_provisional: flags.1,
                     expires_s: *expires_s,
                     checksums: sums.as_slice().into(),
                 }),
                 Owned::Delete { key, place } => Record::Delete { key, place: *place },
-                Owned::Tenant { id, name, quota_units } => {
-                    Record::Tenant { id: TenantId(*id), name, quota_units: *quota_units }
+                Owned::Tenant { id, name, quota } => {
+                    Record::Tenant { id: TenantId(*id), name, quota: *quota }
                 }
                 Owned::Layout { id, bytes } => Record::Layout { id: LayoutId(*id), bytes },
             }
@@ -366,13 +413,13 @@ pub(crate) mod tests {
                 Record::Put(put) => Owned::Put {
                     key: put.key.to_vec(),
                     object: put.object,
-                    slab: put.slab_base.is_some(),
+                    flags: (put.slab_base.is_some(), put.is_provisional),
                     expires_s: put.expires_s,
                     sums: put.checksums.iter().collect(),
                 },
                 Record::Delete { key, place } => Owned::Delete { key: key.to_vec(), place: *place },
-                Record::Tenant { id, name, quota_units } => {
-                    Owned::Tenant { id: id.0, name: (*name).into(), quota_units: *quota_units }
+                Record::Tenant { id, name, quota } => {
+                    Owned::Tenant { id: id.0, name: (*name).into(), quota: *quota }
                 }
                 Record::Layout { id, bytes } => Owned::Layout { id: id.0, bytes: bytes.to_vec() },
             }
@@ -392,14 +439,20 @@ pub(crate) mod tests {
     pub(crate) fn records() -> impl Strategy<Value = Owned> {
         let keys = || prop_oneof![vec(any::<u8>(), 1..40), vec(any::<u8>(), 1..=KEY_BYTES_MAX)];
         let sums = prop_oneof![vec(any::<u32>(), 1..4), vec(any::<u32>(), 1..=CHECKSUMS_MAX)];
-        let put = (keys(), objects(), any::<bool>(), option::of(any::<u64>()), sums);
-        let tenant = (any::<u8>(), "[a-zé]{1,32}", option::of(any::<u64>()));
+        let put = (keys(), objects(), any::<(bool, bool)>(), option::of(any::<u64>()), sums);
+        let when_reached = any::<bool>().prop_map(|evicts| match evicts {
+            true => WhenReached::EvictOwn,
+            false => WhenReached::Refuse,
+        });
+        let quota = (any::<u64>(), when_reached)
+            .prop_map(|(bytes, when_reached)| Quota { bytes, when_reached });
+        let tenant = (any::<u8>(), "[a-zé]{1,32}", option::of(quota));
         prop_oneof![
-            4 => put.prop_map(|(key, object, slab, expires_s, sums)| {
-                Owned::Put { key, object, slab, expires_s, sums }
+            4 => put.prop_map(|(key, object, flags, expires_s, sums)| {
+                Owned::Put { key, object, flags, expires_s, sums }
             }),
             2 => (keys(), places()).prop_map(|(key, place)| Owned::Delete { key, place }),
-            1 => tenant.prop_map(|(id, name, quota_units)| Owned::Tenant { id, name, quota_units }),
+            1 => tenant.prop_map(|(id, name, quota)| Owned::Tenant { id, name, quota }),
             1 => (any::<u8>(), vec(any::<u8>(), 0..=LAYOUT_BYTES_MAX))
                 .prop_map(|(id, bytes)| Owned::Layout { id, bytes }),
         ]
@@ -452,7 +505,8 @@ pub(crate) mod tests {
         let (layout, tenant) = (LayoutId::PLAIN, TenantId(0));
         let object = Object { place, bytes: 131_072, layout, tenant };
         let checksums = Checksums::from(&[7u32][..]);
-        Record::Put(Put { key, object, slab_base: None, expires_s: None, checksums })
+        let (slab_base, expires_s, is_provisional) = (None, None, false);
+        Record::Put(Put { key, object, slab_base, expires_s, is_provisional, checksums })
     }
 
     #[test]

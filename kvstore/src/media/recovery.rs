@@ -12,21 +12,30 @@
 //! Records are passed on in order, and the last one for a key counts. In between there may be more objects than the
 //! shard ever held at one time, and extents may overlap, so compute free space at the end.
 //!
-//! Recovery writes nothing, does not read objects' data, and trusts nothing that it reads.
+//! A power cut may have taken the data of an object and left its record, unless a flush covered both. Each block tells
+//! which blocks before it were flushed. Of those that were not, a put that replaces an older object
+//! ([`Put::is_provisional`]) counts only if its data is intact; otherwise the older object stays. Damage to such data
+//! looks the same. No other data is read.
+//!
+//! Recovery writes nothing, and trusts nothing that it reads.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::media::block::{
-    BODY_BLOCK_BYTES, BlockKind, BlockReader, JOURNAL_BLOCK_BYTES, Lineage, Void,
+    BODY_BLOCK_BYTES, BlockKind, BlockReader, JOURNAL_BLOCK_BYTES, Lineage, Records, Void,
 };
 use crate::media::checkpoint::{
     BODY_BLOCK_UNITS, CHECKPOINT_HEADER_BYTES, CheckpointHeader, CheckpointReader,
 };
+use crate::media::checksum;
 use crate::media::journal::{FIRST_SEQUENCE, Mark};
 use crate::media::record::{Put, Record};
+use crate::model::layout::Piece;
 use crate::model::object::{LayoutId, TenantId};
-use crate::model::place::{Place, UNIT_BYTES};
+use crate::model::options::Quota;
+use crate::model::place::{Place, UNIT_BYTES, units};
 
 /// Bytes of the journal per read.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -34,6 +43,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 const BEHIND_BLOCKS: u64 = 64;
 /// The number of the first checkpoint.
 const FIRST_NUMBER: u64 = 1;
+/// Limit of blocks held back until it is known whether a flush covered them. A shard flushes long before.
+const UNFLUSHED_BLOCKS_MAX: usize = 8192;
 
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(JOURNAL_BLOCK_BYTES));
 const _: () = assert!(BEHIND_BLOCKS > 0, "a later block tells damage from a power cut");
@@ -101,13 +112,38 @@ pub trait Rebuild {
     ///
     /// # Errors
     /// An error ends the recovery.
-    fn tenant(&mut self, id: TenantId, name: &str, quota_units: Option<u64>) -> Result<()>;
+    fn tenant(&mut self, id: TenantId, name: &str, quota: Option<Quota>) -> Result<()>;
 
     /// Adds a layout, replacing any other with its id.
     ///
     /// # Errors
     /// An error ends the recovery.
     fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()>;
+
+    /// Removes the object with this key, wherever it lies: a record that does not count names it.
+    fn drop_superseded(&mut self, key: &[u8]);
+
+    /// Returns the pieces of an object, one for each checksum; `None` if it cannot lie where its record says.
+    fn pieces(&self, put: &Put<'_>) -> Option<Vec<Piece>>;
+}
+
+/// Reads an object and compares its pieces with their checksums.
+///
+/// # Errors
+/// If the device does not answer.
+pub(crate) fn is_intact<M: Media>(media: &mut M, put: &Put<'_>, pieces: &[Piece]) -> Result<bool> {
+    let place = put.object.place;
+    let mut room = Vec::new();
+    for ((offset, bytes), checksum) in pieces.iter().zip(put.checksums.iter()) {
+        assert!(*bytes > 0, "a piece has bytes");
+        room.resize((units(*bytes) * UNIT_BYTES) as usize, 0);
+        assert!(room.len() as u64 >= *bytes, "whole units hold the piece");
+        media.read(place.device, place.unit + offset, &mut room)?;
+        if checksum::of(&room[..*bytes as usize]) != checksum {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Where a shard's metadata lies.
@@ -151,8 +187,11 @@ pub struct Recovered {
     pub journal_records: u64,
     /// Blocks read from the journal.
     pub journal_blocks: u64,
-    /// Bytes read in all.
+    /// Bytes of metadata read in all.
     pub bytes_read: u64,
+    /// Objects of which a power cut took the latest version, so that the one before came back. Take a checkpoint before
+    /// the journal continues: its blocks would count the lost version as flushed.
+    pub reverted: u64,
     /// What lies at the cut in place of the next block; `None` if the whole ring was replayed. [`Void::Damaged`] is a
     /// torn or damaged block.
     pub cut: Option<Void>,
@@ -186,7 +225,8 @@ pub fn recover<M: Media, R: Rebuild>(
     areas: &Areas,
 ) -> Result<Recovered> {
     let passed_over = Vec::new();
-    let mut search = Search { media, rebuild, lineage, areas, bytes_read: 0, passed_over };
+    let lost = BTreeMap::new();
+    let mut search = Search { media, rebuild, lineage, areas, bytes_read: 0, lost, passed_over };
     let headers = search.headers()?;
     let found = search.first_consistent(&candidates(&headers))?;
     let recovered = search.result(&headers, found);
@@ -231,6 +271,8 @@ struct Search<'a, M, R> {
     lineage: &'a Lineage,
     areas: &'a Areas,
     bytes_read: u64,
+    /// The place of each put that does not count, by its key.
+    lost: BTreeMap<Box<[u8]>, Place>,
     passed_over: Vec<(u64, Void)>,
 }
 
@@ -333,6 +375,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
                 break;
             }
         }
+        self.hand_over_unflushed(&mut replay)?;
         assert!(replay.blocks <= ring.end - ring.start, "the ring is read once");
         assert_eq!(
             replay.next.sequence - begin.sequence,
@@ -340,6 +383,45 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
             "no block is left out of a replay"
         );
         Ok(replay)
+    }
+
+    /// Passes on the records of the blocks that no flush is known to have covered.
+    fn hand_over_unflushed(&mut self, replay: &mut Replay) -> Result<()> {
+        self.lost.clear();
+        assert!(replay.unflushed.len() <= UNFLUSHED_BLOCKS_MAX, "more were passed on before");
+        assert!(replay.unflushed.len() as u64 <= replay.blocks, "only blocks read are held back");
+        for bytes in std::mem::take(&mut replay.unflushed) {
+            for record in Records::of(&bytes) {
+                replay.records += 1;
+                match record.expect("each was checked") {
+                    Record::Put(put) if self.is_lost(&put)? => {
+                        self.lost.insert(put.key.into(), put.object.place);
+                    }
+                    Record::Delete { key, place } if self.lost.get(key) == Some(&place) => {
+                        self.lost.remove(key);
+                        self.rebuild.drop_superseded(key);
+                    }
+                    record => {
+                        if let Record::Put(put) = &record {
+                            self.lost.remove(put.key);
+                        }
+                        hand_over(&record, self.rebuild)?;
+                    }
+                }
+            }
+        }
+        assert!(replay.unflushed.is_empty(), "all were passed on");
+        Ok(())
+    }
+
+    /// Returns whether a put replaces an older object and its own data is not there.
+    fn is_lost(&mut self, put: &Put<'_>) -> Result<bool> {
+        if !put.is_provisional {
+            return Ok(false);
+        }
+        let Some(pieces) = self.rebuild.pieces(put) else { return Ok(false) };
+        assert!(!pieces.is_empty(), "an object has a piece");
+        Ok(!is_intact(self.media, put, &pieces)?)
     }
 
     fn result(self, headers: &Headers, found: Found) -> Recovered {
@@ -365,6 +447,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
             journal_records: replay.records,
             journal_blocks: replay.blocks,
             bytes_read: self.bytes_read,
+            reverted: self.lost.len() as u64,
             cut: replay.cut,
             blocks_behind: replay.blocks_behind,
             damaged_headers,
@@ -436,12 +519,23 @@ fn load_block<R: Rebuild>(
     Ok(Ok(()))
 }
 
+/// Passes on the records in the bytes of a block, which were checked. Returns their number.
+fn hand_over_all<R: Rebuild>(bytes: &[u8], rebuild: &mut R) -> Result<u64> {
+    let mut count = 0;
+    for record in Records::of(bytes) {
+        hand_over(&record.expect("each was checked"), rebuild)?;
+        count += 1;
+    }
+    debug_assert!(count <= bytes.len() as u64, "a record has a byte");
+    Ok(count)
+}
+
 #[inline]
 fn hand_over<R: Rebuild>(record: &Record<'_>, rebuild: &mut R) -> Result<()> {
     match record {
         Record::Put(put) => rebuild.put(put),
         Record::Delete { key, place } => rebuild.delete(key, *place),
-        Record::Tenant { id, name, quota_units } => rebuild.tenant(*id, name, *quota_units),
+        Record::Tenant { id, name, quota } => rebuild.tenant(*id, name, *quota),
         Record::Layout { id, bytes } => rebuild.layout(*id, bytes),
     }
 }
@@ -459,6 +553,10 @@ struct Replay {
     looked_behind: u64,
     blocks_behind: u64,
     is_flushed_lost: bool,
+    /// Blocks below this one were flushed.
+    flushed_end: u64,
+    /// The records of the last blocks, of which that is not known. They are passed on when it is, or at the end.
+    unflushed: VecDeque<Vec<u8>>,
 }
 
 impl Replay {
@@ -476,6 +574,9 @@ impl Replay {
             looked_behind: 0,
             blocks_behind: 0,
             is_flushed_lost: false,
+            // A checkpoint is written when its journal is flushed.
+            flushed_end: end.sequence,
+            unflushed: VecDeque::new(),
         }
     }
 
@@ -514,14 +615,37 @@ impl Replay {
     fn take<R: Rebuild>(&mut self, block: &BlockReader<'_>, rebuild: &mut R) -> Result<()> {
         assert_eq!(block.stamp.sequence, self.next.sequence, "blocks are replayed in order");
         assert_eq!(block.stamp.chain, self.next.chain, "blocks of one history are replayed");
-        for record in block.records() {
-            hand_over(&record.expect("each was checked"), rebuild)?;
-            self.records += 1;
-        }
         self.blocks += 1;
         self.session = block.stamp.session;
         self.next = Mark { sequence: self.next.sequence + 1, chain: block.seal };
         self.has_reached_end |= self.next == self.end;
+        self.flushed_end = self.flushed_end.max(block.stamp.durable_end);
+        self.hold_back(block.record_bytes(), rebuild)?;
+        assert!(self.unflushed.len() <= UNFLUSHED_BLOCKS_MAX, "what is held back has a limit");
+        assert!(self.unflushed.len() as u64 <= self.blocks, "only blocks read are held back");
+        Ok(())
+    }
+
+    /// Holds back the records of a block, and passes on those of the blocks before it that were flushed.
+    fn hold_back<R: Rebuild>(&mut self, records: &[u8], rebuild: &mut R) -> Result<()> {
+        let mut room = Vec::new();
+        assert!(self.next.sequence > self.unflushed.len() as u64, "blocks are numbered from 1");
+        loop {
+            let oldest = self.next.sequence - 1 - self.unflushed.len() as u64;
+            let is_full = self.unflushed.len() == UNFLUSHED_BLOCKS_MAX;
+            if oldest >= self.flushed_end && !is_full {
+                break;
+            }
+            let Some(flushed) = self.unflushed.pop_front() else {
+                self.records += hand_over_all(records, rebuild)?;
+                return Ok(());
+            };
+            self.records += hand_over_all(&flushed, rebuild)?;
+            room = flushed;
+        }
+        room.clear();
+        room.extend_from_slice(records);
+        self.unflushed.push_back(room);
         Ok(())
     }
 
@@ -550,5 +674,7 @@ impl Replay {
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod reverting;
 #[cfg(test)]
 mod tests;

@@ -1,30 +1,69 @@
 //! The superblock: a device's role in a store. One unit in two copies, in the first and the last unit of the device.
 //!
-//! The newer whole copy counts. A change writes and flushes copy B, then copy A ([`crate::media::format`]). Changes
-//! are the format and each opening, which raises the sequence. That sequence is the number of the session, which
-//! distinguishes its journal blocks from those of earlier openings, so it is on all devices before the first block is
-//! written.
+//! The newer whole copy counts. Copy B is written and flushed, then copy A ([`crate::media::format`]), by the format,
+//! by each opening, which raises the sequence, and by a change of the store's devices. The sequence is the number of
+//! the session, which distinguishes its journal blocks from those of earlier openings, so it is on all devices before
+//! the first block is written.
+//!
+//! The chart says which devices there are and what lies where. A [`Revision`] numbers it and names the one before it,
+//! so that the newest of several devices' charts counts only if the others are of that change or of the one before
+//! ([`crate::media::device_set`]).
 //!
 //! The checksum and the version stay in their places in all future versions, so that another version is not taken for
-//! damage. This module does not do I/O, and does not know where the rest lies ([`crate::media::geometry`]).
+//! damage. This module does not do I/O.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::media::bytes::{Reader, Writer, crc32c};
-use crate::media::geometry::FormatOptions;
+use crate::media::chart::{CHART_BYTES_MAX, Chart};
+use crate::media::geometry::Geometry;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
 
 /// Bytes of a superblock: one unit.
 pub const SUPERBLOCK_BYTES: usize = UNIT_BYTES as usize;
 /// The version of the whole format.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Maximum length of a label, in bytes of UTF-8.
 pub const LABEL_BYTES_MAX: usize = 32;
 
 const MAGIC: [u8; 8] = *b"ADITKV\0\x01";
 const CRC_AT: usize = SUPERBLOCK_BYTES - 4;
+/// Where the revision is, which the chart follows.
+const REVISION_AT: usize = 248;
+const REVISION_BYTES: usize = 24;
+
+const _: () = assert!(REVISION_AT + REVISION_BYTES + CHART_BYTES_MAX <= CRC_AT);
+
+/// Which change of the devices made a chart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Revision {
+    /// The number of the change; 1 is the format.
+    pub number: u64,
+    /// A random number of the change.
+    pub id: u64,
+    /// The random number of the change before it.
+    pub before: u64,
+}
+
+impl Revision {
+    /// Returns the revision of a new store.
+    pub fn first(id: u64) -> Revision {
+        Revision { number: 1, id, before: id }
+    }
+
+    /// Returns the next revision.
+    #[must_use]
+    pub fn next(self, id: u64) -> Revision {
+        Revision { number: self.number + 1, id, before: self.id }
+    }
+
+    /// Returns whether `other` is the same, or the one before, of which a change cut short leaves some devices.
+    pub fn follows(&self, other: &Revision) -> bool {
+        *self == *other || (self.number == other.number + 1 && self.before == other.id)
+    }
+}
 
 /// The contents of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +74,8 @@ pub struct Superblock {
     pub sequence: u64,
     /// Journals and checkpoints of other epochs are void. A volatile opening raises it.
     pub epoch: u64,
-    /// Length of this device in units.
-    pub device_units: u64,
+    /// The number of this device in the chart.
+    pub device_id: u64,
     /// Length of each shard's journal in units.
     pub journal_units: u64,
     /// Length of each checkpoint slot in units.
@@ -47,14 +86,14 @@ pub struct Superblock {
     pub lba_bytes: u32,
     /// Number of shards.
     pub shards: u16,
-    /// Index of this device in the store, from 0.
-    pub device_index: u8,
-    /// Number of devices.
-    pub device_count: u8,
     /// How the store was last opened; informative only.
     pub durability: Durability,
     /// The label: up to 32 bytes.
     pub label: String,
+    /// Which change of the devices made the chart.
+    pub revision: Revision,
+    /// The store's devices, and what lies where on them.
+    pub chart: Chart,
 }
 
 /// Why there is no superblock.
@@ -107,20 +146,28 @@ impl Superblock {
     /// Encodes it.
     ///
     /// # Panics
-    /// If the label is too long.
+    /// If the label or the chart is too long.
     pub fn encode(&self, into: &mut [u8; SUPERBLOCK_BYTES]) {
         assert!(self.label.len() <= LABEL_BYTES_MAX, "label '{}'", self.label);
         into.fill(0);
         let mut writer = Writer::new(into);
         writer.put(&MAGIC).put(&FORMAT_VERSION.to_le_bytes()).put(&[0; 4]).put(&self.store);
-        let Superblock { sequence, epoch, device_units, .. } = *self;
-        for number in [sequence, epoch, device_units, self.journal_units, self.checkpoint_units] {
+        let Superblock { sequence, epoch, device_id, .. } = *self;
+        for number in [sequence, epoch, device_id, self.journal_units, self.checkpoint_units] {
             writer.put(&number.to_le_bytes());
         }
         writer.put(&self.objects_max.to_le_bytes()).put(&self.lba_bytes.to_le_bytes());
-        writer.put(&self.shards.to_le_bytes()).put(&[self.device_index, self.device_count]);
+        writer.put(&self.shards.to_le_bytes());
         writer.put(&[durability_number(self.durability), self.label.len() as u8]);
         writer.put(self.label.as_bytes());
+        assert!(writer.len() <= REVISION_AT, "the fields end before the revision");
+        assert!(self.chart.encoded_bytes() <= CHART_BYTES_MAX, "the chart fits");
+        let mut writer = Writer::new(&mut into[REVISION_AT..CRC_AT]);
+        let Revision { number, id, before } = self.revision;
+        for number in [number, id, before] {
+            writer.put(&number.to_le_bytes());
+        }
+        self.chart.encode(&mut writer);
         let crc = crc32c(&into[..CRC_AT]);
         into[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     }
@@ -142,28 +189,48 @@ impl Superblock {
         }
         let mut reader = Reader(&bytes[MAGIC.len()..CRC_AT]);
         match reader.u32() {
-            Some(FORMAT_VERSION) => parse(&mut reader).ok_or(Absent::Damaged)?.check(),
+            Some(FORMAT_VERSION) => {
+                let mut behind = Reader(&bytes[REVISION_AT..CRC_AT]);
+                parse(&mut reader, &mut behind).ok_or(Absent::Damaged)?.check()
+            }
             Some(other) => Err(Absent::Version(other)),
             None => Err(Absent::Damaged),
         }
     }
 
     fn check(self) -> Result<Superblock, Absent> {
-        let is_device = self.device_index < self.device_count;
+        let is_device = self.device_index().is_some();
         let is_lba = self.lba_bytes >= 512 && UNIT_BYTES.is_multiple_of(u64::from(self.lba_bytes));
-        let has_room = self.sequence < u64::MAX / 2 && self.epoch < u64::MAX / 2;
-        if is_device && is_lba && has_room { Ok(self) } else { Err(Absent::Damaged) }
+        let numbers = [self.sequence, self.epoch, self.revision.number];
+        let has_room =
+            numbers.iter().all(|number| *number < u64::MAX / 2) && self.revision.number > 0;
+        let is_possible = is_device && is_lba && has_room && self.geometry().is_ok();
+        if is_possible { Ok(self) } else { Err(Absent::Damaged) }
     }
 
-    /// Returns the format options for the geometry; `device_units` are those of all devices in order.
-    pub fn format_options(&self, device_units: Vec<u64>) -> FormatOptions {
-        FormatOptions {
-            shards: self.shards,
-            objects_max: self.objects_max,
-            journal_bytes: Some(self.journal_units.saturating_mul(UNIT_BYTES)),
-            checkpoint_bytes: Some(self.checkpoint_units.saturating_mul(UNIT_BYTES)),
-            device_units,
-        }
+    /// Returns the index of the device with this number, if it is in the chart.
+    pub fn index_of(&self, device_id: u64) -> Option<u8> {
+        let at = self.chart.members.iter().position(|member| member.id == device_id);
+        at.map(|at| at as u8)
+    }
+
+    /// Returns the index of this device; `None` if it is not in the chart.
+    pub fn device_index(&self) -> Option<u8> {
+        self.index_of(self.device_id)
+    }
+
+    /// Returns the number of devices.
+    pub fn device_count(&self) -> u8 {
+        self.chart.members.len() as u8
+    }
+
+    /// Returns where everything lies.
+    ///
+    /// # Errors
+    /// As [`Geometry::of`].
+    pub fn geometry(&self) -> Result<Geometry> {
+        let Superblock { shards, journal_units, checkpoint_units, .. } = *self;
+        Geometry::of(self.chart.clone(), shards, journal_units, checkpoint_units)
     }
 }
 
@@ -175,14 +242,15 @@ fn durability_number(durability: Durability) -> u8 {
     }
 }
 
-fn parse(reader: &mut Reader<'_>) -> Option<Superblock> {
+/// Parses the fields in `reader`, and the revision and the chart in `behind`.
+fn parse(reader: &mut Reader<'_>, behind: &mut Reader<'_>) -> Option<Superblock> {
     reader.take(4)?;
     let store = reader.array()?;
     let (sequence, epoch) = (reader.u64()?, reader.u64()?);
-    let (device_units, journal_units) = (reader.u64()?, reader.u64()?);
+    let (device_id, journal_units) = (reader.u64()?, reader.u64()?);
     let checkpoint_units = reader.u64()?;
     let (objects_max, lba_bytes) = (reader.u32()?, reader.u32()?);
-    let (shards, device_index, device_count) = (reader.u16()?, reader.u8()?, reader.u8()?);
+    let shards = reader.u16()?;
     let durability = match reader.u8()? {
         0 => Durability::Volatile,
         1 => Durability::Restart,
@@ -192,20 +260,21 @@ fn parse(reader: &mut Reader<'_>) -> Option<Superblock> {
     let label_bytes = usize::from(reader.u8()?);
     let label = reader.take(label_bytes).filter(|_| label_bytes <= LABEL_BYTES_MAX)?;
     let label = str::from_utf8(label).ok()?.to_owned();
+    let revision = Revision { number: behind.u64()?, id: behind.u64()?, before: behind.u64()? };
     Some(Superblock {
         store,
         sequence,
         epoch,
-        device_units,
+        device_id,
         journal_units,
         checkpoint_units,
         objects_max,
         lba_bytes,
         shards,
-        device_index,
-        device_count,
         durability,
         label,
+        revision,
+        chart: Chart::parse(behind)?,
     })
 }
 
@@ -239,7 +308,8 @@ pub struct Copies {
     pub bad: [Option<Absent>; 2],
 }
 
-/// Chooses the superblock of a device from both copies.
+/// Chooses the superblock of a device from both copies: the newer one. If they are of two stores, copy A: a format
+/// writes it last, and where a device grew there may be the copy B of a longer store that was there once.
 ///
 /// # Errors
 /// The reason if there is none; another version takes precedence over damage, and damage over foreign data.
@@ -247,7 +317,9 @@ pub fn choose(copy_a: &[u8], copy_b: &[u8]) -> Result<Copies, Absent> {
     let (a, b) = (Superblock::decode(copy_a), Superblock::decode(copy_b));
     let bad = [a.as_ref().err().copied(), b.as_ref().err().copied()];
     match (a, b) {
-        (Ok(a), Ok(b)) if b.sequence > a.sequence => Ok(Copies { superblock: b, bad }),
+        (Ok(a), Ok(b)) if a.store == b.store && b.sequence > a.sequence => {
+            Ok(Copies { superblock: b, bad })
+        }
         (Ok(superblock), _) | (_, Ok(superblock)) => Ok(Copies { superblock, bad }),
         (Err(a), Err(b)) => Err(graver(a, b)),
     }

@@ -31,11 +31,13 @@ pub use crate::media::superblock::{Absent, Copies};
 
 use crate::error::Result;
 use crate::media::block::{Lineage, Void};
-use crate::media::device_set::{Agreed, Given, check_set};
+use crate::media::device_set::{Agreed, Given, Lengths, check_set};
 use crate::media::geometry::{Geometry, superblock_units};
 use crate::media::recovery::{Areas, Recovered, recover};
 use crate::media::superblock::choose;
 use crate::model::layout::Layout;
+use crate::model::object::LayoutId;
+use crate::model::options::Quota;
 use crate::model::place::UNIT_BYTES;
 
 /// The current facts of a device.
@@ -66,6 +68,14 @@ pub struct Heads {
     pub geometry: Geometry,
 }
 
+impl Heads {
+    /// Returns how often the store's devices were changed.
+    pub fn changes(&self) -> u64 {
+        let numbers = self.copies.iter().map(|copies| copies.superblock.revision.number);
+        numbers.max().map_or(0, |number| number - 1)
+    }
+}
+
 /// Reads and compares the superblocks.
 ///
 /// # Errors
@@ -82,9 +92,8 @@ pub fn heads<M: Media>(media: &mut M, devices: &[DeviceFacts]) -> Result<Heads> 
         units: device.units(),
         lba_bytes: device.lba_bytes,
     });
-    let agreed = check_set(&given.collect::<Vec<_>>())?;
-    let units = copies.iter().map(|copies| copies.superblock.device_units).collect();
-    let geometry = Geometry::new(&copies[0].superblock.format_options(units))?;
+    let (agreed, newest) = check_set(&given.collect::<Vec<_>>(), Lengths::Same)?;
+    let geometry = newest.geometry()?;
     Ok(Heads { copies, agreed, geometry })
 }
 
@@ -147,14 +156,14 @@ impl fmt::Display for Fault {
 pub struct ShardSurvey {
     /// Where its metadata lies.
     pub areas: Areas,
-    /// The units of its data on each device.
-    pub data: Vec<Range<u64>>,
+    /// The ranges of units of its data on each device.
+    pub data: Vec<Vec<Range<u64>>>,
     /// The result of replaying its checkpoint and journal.
     pub recovered: Recovered,
     /// Its objects, by key.
     pub objects: Vec<SurveyedObject>,
-    /// Its tenants: id, name, and quota in units.
-    pub tenants: Vec<(u8, String, Option<u64>)>,
+    /// Its tenants: id, name, and quota. Only quotas of shard 0 count.
+    pub tenants: Vec<(u8, String, Option<Quota>)>,
     /// Its layouts by id.
     pub layouts: BTreeMap<u8, Layout>,
     /// How its room is used.
@@ -166,7 +175,13 @@ pub struct ShardSurvey {
 impl ShardSurvey {
     /// Returns the layout of an object; `None` if the object is plain, or its layout is missing.
     pub fn layout_of(&self, found: &SurveyedObject) -> Option<&Layout> {
-        self.layouts.get(&found.object.layout.0)
+        let is_plain = found.object.layout == LayoutId::PLAIN;
+        self.layouts.get(&found.object.layout.0).filter(|_| !is_plain)
+    }
+
+    /// Returns the units that an object takes, as one run, or one for each layer if its layout interleaves them.
+    pub(crate) fn runs_of(&self, found: &SurveyedObject) -> Vec<Range<u64>> {
+        space::runs(&found.object, self.layout_of(found))
     }
 
     /// Returns the name of an object's tenant; empty for the default tenant or a missing one.
@@ -184,15 +199,26 @@ impl ShardSurvey {
 /// # Panics
 /// If there is no such shard.
 pub fn shard<M: Media>(media: &mut M, heads: &Heads, shard: u16) -> Result<ShardSurvey> {
-    let areas = heads.geometry.areas(shard);
     let store = heads.copies[0].superblock.store;
-    let lineage = Lineage { store, epoch: heads.agreed.epoch, shard };
-    let mut objects = Objects::default();
-    let recovered = recover(media, &mut objects, &lineage, &areas)?;
+    shard_of(media, &heads.geometry, &Lineage { store, epoch: heads.agreed.epoch, shard })
+}
+
+/// Surveys the shard of a lineage.
+///
+/// # Errors
+/// As [`shard`].
+pub(crate) fn shard_of<M: Media>(
+    media: &mut M,
+    geometry: &Geometry,
+    lineage: &Lineage,
+) -> Result<ShardSurvey> {
+    let shard = lineage.shard;
+    let areas = geometry.areas(shard);
+    let data = geometry.data_of(shard);
+    let mut objects = Objects::new(data.clone());
+    let recovered = recover(media, &mut objects, lineage, &areas)?;
     let mut faults = of_recovery(shard, &recovered);
     faults.append(&mut objects.faults());
-    let data = |device| heads.geometry.data(shard, device);
-    let data: Vec<Range<u64>> = (0..heads.geometry.devices()).map(data).collect();
     let space = Space::of(&objects, &data, &mut faults);
     let (tenants, layouts) = (objects.tenants(), objects.layouts());
     let objects = objects.into_list();

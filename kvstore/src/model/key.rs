@@ -135,8 +135,19 @@ impl fmt::Display for Key {
 }
 
 impl fmt::Debug for Key {
+    /// Writes a key of printable ASCII as it is, any other as `hex:` with two digits for each byte, as `adit kv` reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({self})")
+        let bytes = self.as_bytes();
+        match str::from_utf8(bytes) {
+            Ok(text) if bytes.iter().all(|byte| matches!(byte, 0x20..0x7f)) => {
+                write!(f, "Key({text})")
+            }
+            _ => {
+                f.write_str("Key(hex:")?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+                f.write_str(")")
+            }
+        }
     }
 }
 
@@ -189,5 +200,15 @@ mod tests {
         let key = Key::new(b"a\\b\x00\xff").expect("a key");
         assert_eq!(key.to_string(), "a\\\\b\\x00\\xff");
         assert_ne!(Key::new(b"a").expect("a key"), Key::new(b"a\0").expect("a key"));
+    }
+
+    #[test]
+    fn a_key_is_debugged_as_text_or_in_hexadecimal() {
+        assert_eq!(
+            format!("{:?}", Key::new(b"model/block 17").expect("a key")),
+            "Key(model/block 17)"
+        );
+        assert_eq!(format!("{:?}", Key::new(b"a\xff\x00").expect("a key")), "Key(hex:61ff00)");
+        assert_eq!(format!("{:?}", Key::from(17u64)), "Key(hex:0000000000000011)");
     }
 }

@@ -28,8 +28,8 @@
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::model::object::{CHECKSUMS_MAX, Object};
-use crate::model::place::{Place, units};
+use crate::model::object::{CHECKSUMS_MAX, Object, piece_bytes};
+use crate::model::place::{Place, UNIT_BYTES, units};
 
 mod encoding;
 mod models;
@@ -44,6 +44,7 @@ const COMMANDS_PER_RUN: u64 = 5;
 
 /// The type of a number in a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Dtype {
     /// 32 bits.
     F32,
@@ -133,6 +134,21 @@ pub struct Layout {
     block: BlockShape,
     order: Order,
     tensor_bytes: u64,
+}
+
+/// A piece of an object, which has a checksum of its own: its offset from the object's place in units, and its length in
+/// bytes.
+pub(crate) type Piece = (u64, u64);
+
+/// Returns the pieces of an object in the order of their checksums; `layout` is that of a KV block.
+pub(crate) fn pieces(object: &Object, layout: Option<&Layout>) -> Vec<Piece> {
+    let Some(layout) = layout else {
+        let piece = piece_bytes(object.bytes);
+        let starts = (0..object.bytes).step_by(piece as usize);
+        return starts.map(|at| (at / UNIT_BYTES, piece.min(object.bytes - at))).collect();
+    };
+    let tensors = 0..layout.tensors();
+    tensors.map(|tensor| (layout.offset_units(tensor), layout.tensor_bytes())).collect()
 }
 
 impl Layout {
@@ -301,6 +317,13 @@ impl SlabShape {
     /// Returns the units of a slab.
     pub fn units(self) -> u64 {
         u64::from(self.runs) * u64::from(self.run_units) * u64::from(self.slots)
+    }
+
+    /// Returns the slot whose first run begins `offset_units` into a slab, if one does.
+    pub fn slot_at(self, offset_units: u64) -> Option<u32> {
+        let run_units = u64::from(self.run_units);
+        let slot = u32::try_from(offset_units.checked_div(run_units)?).ok()?;
+        (offset_units.is_multiple_of(run_units) && slot < self.slots).then_some(slot)
     }
 
     /// Returns the units from one run of a slot to the next.

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 
 /// What an acknowledgement promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Durability {
     /// Only data is written. The store is empty after it is opened.
     Volatile,
@@ -44,8 +45,29 @@ impl FromStr for Durability {
     }
 }
 
+/// How much of a store a tenant may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Bytes of all its objects, padding included; counts in whole units of 4 KiB.
+    pub bytes: u64,
+    /// What happens to a put beyond that.
+    pub when_reached: WhenReached,
+}
+
+/// What happens to a put for which a tenant's quota has no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenReached {
+    /// It fails with [`crate::shard::Failure::Quota`].
+    #[default]
+    Refuse,
+    /// It is stored, and the tenant's least recently used objects go. Until they have gone, what is being put may
+    /// exceed the quota.
+    EvictOwn,
+}
+
 /// Which objects are evicted first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum PolicyKind {
     /// The least recently used.
     #[default]
@@ -78,6 +100,7 @@ impl FromStr for PolicyKind {
 /// How full a store may be, in thousandths of the capacity: above `high`, objects are evicted until at most `low` is
 /// in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Watermarks {
     /// Where eviction begins.
     pub high: u16,

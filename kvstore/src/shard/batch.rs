@@ -11,7 +11,7 @@ use super::request::WriterId;
 use crate::error::Failure;
 use crate::media::record::record_bytes;
 use crate::model::key::Key;
-use crate::model::object::{Object, ObjectId};
+use crate::model::object::{Object, ObjectId, TenantId};
 use crate::model::place::Place;
 use crate::model::plan::{Plan, Run};
 
@@ -21,6 +21,8 @@ pub(super) struct NewObject {
     pub(super) key: Key,
     /// The index's hash of the key.
     pub(super) hash: u64,
+    /// Its turn among the changes of its key, once it has begun.
+    pub(super) turn: u32,
     pub(super) object: Object,
     pub(super) slab_base: Option<u64>,
     /// Unix time in seconds.
@@ -50,6 +52,7 @@ pub(super) enum Job {
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) id: ObjectId,
+    pub(super) tenant: TenantId,
     pub(super) place: Place,
     pub(super) extract: Extract,
     pub(super) checksums: Sums,

@@ -8,6 +8,8 @@ pub(super) struct Capacity {
     pub(super) objects_max: u32,
     /// Eviction begins above this number of live units.
     pub(super) live_units_max: u64,
+    /// Whether eviction goes on until the low watermark is reached.
+    pub(super) is_draining: bool,
     /// Bytes of the records of all objects.
     pub(super) record_bytes: u64,
     pub(super) record_bytes_max: u64,

@@ -18,6 +18,7 @@ use adit_driver::paths::CommandQueue;
 
 use super::Shard;
 use super::log::put_record;
+use crate::error::{Error, Result};
 use crate::io::lane::{Load, Purpose};
 use crate::io::schedule::Class;
 use crate::media::block::{BODY_BLOCK_BYTES, Lineage};
@@ -141,6 +142,28 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.checkpoints.as_ref().is_some_and(|checkpoints| !checkpoints.is_idle())
     }
 
+    /// Takes a checkpoint before anything else happens, waiting for the devices.
+    ///
+    /// # Errors
+    /// [`Error::Media`] if the journal's device fails.
+    pub(super) fn checkpoint_at_once(&mut self, clock: &mut dyn FnMut() -> Time) -> Result<()> {
+        let before = self.stats.checkpoints;
+        self.checkpoints.iter_mut().for_each(Checkpoints::hurry);
+        while self.stats.checkpoints == before {
+            let now = clock();
+            self.take_finished(now);
+            self.journal_step(now);
+            self.checkpoint_step(now);
+            self.send(now);
+            if let Some(why) = self.lanes[self.home].failure() {
+                let (device, why) = (self.lanes[self.home].info.device.clone(), why.to_owned());
+                let fix = "look at the drive's health and try again".to_owned();
+                return Err(Error::Media { device, why, fix });
+            }
+        }
+        Ok(())
+    }
+
     /// Continues the checkpoint in progress, or begins one if it is due.
     pub(super) fn checkpoint_step(&mut self, now: Time) {
         let is_idle = |checkpoints: &Checkpoints| {
@@ -240,11 +263,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         match cursor {
             Cursor::Tenant(number) => {
                 let id = TenantId(number);
-                let Some(tenant) = self.tenants.get(id) else {
+                let Some(name) = self.tenants.name(id) else {
                     return self.push_record(writer, Cursor::Layout(1));
                 };
-                let (name, quota_units) = (&*tenant.name, tenant.quota_units);
-                let pushed = writer.push(&Record::Tenant { id, name, quota_units });
+                let quota = self.tenants.quota(id);
+                let pushed = writer.push(&Record::Tenant { id, name, quota });
                 Some((pushed, number.checked_add(1).map_or(Cursor::Layout(1), Cursor::Tenant)))
             }
             Cursor::Layout(number) => {
@@ -269,7 +292,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let checksums = self.index.checksums(id);
         let (slab_base, expires_s) = (self.spaces.slab_base(&object), self.expiry.get(id));
         let key = self.index.key_bytes(id);
-        writer.push(&put_record(key, object, slab_base, expires_s, (&*checksums).into()))
+        let put = put_record(key, object, slab_base, expires_s, (&*checksums).into());
+        writer.push(&Record::Put(put))
     }
 
     /// Writes the full block. Returns false if there is no memory for it now.

@@ -1,22 +1,31 @@
 //! Removing objects: on request, for room, on expiry.
 
+use std::time::Duration;
+
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
 
 use super::Shard;
-use super::log::Event;
+use super::key_order::Ready;
+use super::log::SMALL_RECORD_BYTES;
 use super::request::{Done, Outcome};
 use super::stalled::{Begun, Change};
+use super::stats::Evictions;
 use crate::catalog::index::Index;
 use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::media::record::{Record, record_bytes};
 use crate::model::key::Key;
 use crate::model::object::ObjectId;
+use crate::model::place::UNIT_BYTES;
 
 /// Limit of expirations per turn, which bounds a turn.
 const EXPIRATIONS_PER_TURN: usize = 64;
+/// Limit of evictions per turn, for the same reason.
+pub(super) const EVICTIONS_PER_TURN: u32 = 512;
+/// Evictions for another reason than space are logged this often at most.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The result of an attempt to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +34,42 @@ pub(super) enum Evicted {
     One,
     /// Nothing may be evicted, but work in progress will end and may leave room.
     Wait,
-    /// The journal is full: a checkpoint must come first.
+    /// The journal is full, and a checkpoint must come first; or the turn has evicted or searched enough.
     NotYet,
     /// Nothing may be evicted, and nothing is about to become free.
     Nothing,
+}
+
+/// Why an object is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EvictReason {
+    /// There is too little space, or less than the watermarks leave free.
+    Space,
+    /// There are as many objects as the store was formatted for, or as many records as fit in a checkpoint.
+    Records,
+    /// There is enough free space, but not in one run.
+    Fragmentation,
+}
+
+/// Evictions for one reason that were not logged yet.
+#[derive(Debug, Default)]
+pub(super) struct Unlogged {
+    objects: u64,
+    /// When they may be logged.
+    from: Time,
+}
+
+impl Unlogged {
+    fn note(&mut self, now: Time, what: &str) {
+        self.objects += 1;
+        if now >= self.from {
+            tracing::info!(
+                "{} objects were evicted although there was space: {what}",
+                self.objects
+            );
+            *self = Unlogged { objects: 0, from: now + LOG_INTERVAL };
+        }
+    }
 }
 
 /// An object to be removed.
@@ -53,34 +94,69 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let sequence = self.log.append(now, &Record::Delete { key, place: object.place });
         self.capacity.record_bytes -= self.record_bytes_of(id);
         self.index.remove(id);
+        self.regions.remove(id, object.place);
         self.expiry.clear(id);
-        self.tenants.credit(object.tenant, self.spaces.units_of(&object));
-        self.spaces.bury(sequence, object);
+        self.forget_tenants(id, &object);
+        self.spaces.bury(sequence, object, self.leases.is_leased(object.place));
         sequence
     }
 
     /// Removes the policy's next victim.
-    fn evict(&mut self, now: Time) -> Evicted {
-        if !self.log.has_room_for_small() {
-            self.want_journal();
-            return Evicted::NotYet;
-        }
+    fn evict(&mut self, now: Time, why: EvictReason) -> Evicted {
         let (index, leases) = (&self.index, &self.leases);
         let victim = self.policy.victim(&mut |id| leases.is_leased(index.object(id).place));
         let Some(victim) = victim else { return self.what_else() };
         // The policy may be a custom one.
         assert!(index.contains(victim), "a policy names an object that is there");
-        let place = index.object(victim).place;
-        assert!(!leases.is_leased(place), "a policy names no object that is leased");
-        let hash = self.index.hash(self.index.key_bytes(victim));
-        self.policy.evicted(victim, hash);
-        self.take_out(now, victim);
-        self.stats.evictions += 1;
+        assert!(
+            !leases.is_leased(index.object(victim).place),
+            "a policy names none that is leased"
+        );
+        self.evict_object(now, victim, why)
+    }
+
+    /// Evicts an object that is not leased, unless the turn or the journal does not allow it.
+    pub(super) fn evict_object(&mut self, now: Time, id: ObjectId, why: EvictReason) -> Evicted {
+        if self.evictions_left == 0 {
+            return Evicted::NotYet;
+        }
+        if !self.log.has_room_for_small() {
+            self.want_journal();
+            return Evicted::NotYet;
+        }
+        self.evictions_left -= 1;
+        let object = self.index.object(id);
+        let units = self.spaces.units_of(&object);
+        let hash = self.index.hash(self.index.key_bytes(id));
+        self.policy.evicted(id, hash);
+        self.take_out(now, id);
+        self.tenants.counters(object.tenant).evictions += 1;
+        let Evictions { space, records, fragmentation, .. } = &mut self.stats.evictions;
+        let counted = match why {
+            EvictReason::Space => space,
+            EvictReason::Records => {
+                self.unlogged[0].note(
+                    now,
+                    "there are as many objects, or as long keys, as the store was formatted for. \
+                     Format it for more objects",
+                );
+                records
+            }
+            EvictReason::Fragmentation => {
+                self.unlogged[1].note(
+                    now,
+                    "it was not in one run. Objects of similar lengths, or lower watermarks, avoid that",
+                );
+                fragmentation
+            }
+        };
+        counted.objects += 1;
+        counted.bytes += units * UNIT_BYTES;
         Evicted::One
     }
 
     /// Decides, with nothing to evict, whether to wait. Never waits for a lease or a writer, which may not end.
-    fn what_else(&self) -> Evicted {
+    pub(super) fn what_else(&self) -> Evicted {
         let is_leased = |place| self.leases.is_leased(place);
         let is_something_under_way = self.capacity.coming > 0
             || self.spaces.discarding_units() > 0
@@ -97,10 +173,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    /// Evicts until `units` are on their way to be free. Units that only wait for a lease do not count.
+    /// Evicts until `units` more fit within the capacity when all that sinks is free.
     pub(super) fn evict_towards(&mut self, now: Time, units: u64) -> Evicted {
-        while self.spaces.sinking_units() < units {
-            match self.evict(now) {
+        while self.spaces.staying_units() + units > self.spaces.capacity_units() {
+            match self.evict(now, EvictReason::Space) {
                 Evicted::One => {}
                 Evicted::Nothing if self.spaces.sinking_units() > 0 => return Evicted::Wait,
                 other => return other,
@@ -131,7 +207,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 (needs, is_counted) = (fresh(&self.index), true);
                 continue;
             }
-            match self.evict(now) {
+            match self.evict(now, EvictReason::Records) {
                 Evicted::One => is_counted = false,
                 Evicted::Wait | Evicted::NotYet => return Ok(false),
                 Evicted::Nothing => return Err(Failure::Full),
@@ -142,11 +218,22 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Evicts down to the low watermark once the high one is exceeded.
     pub(super) fn keep_below_watermark(&mut self, now: Time) {
         let live = |shard: &Self| shard.spaces.used_units() - shard.spaces.buried_units();
-        if live(self) <= self.capacity.live_units_max {
+        self.capacity.is_draining |= live(self) > self.capacity.live_units_max;
+        if !self.capacity.is_draining {
             return;
         }
         let low = self.options.watermarks.low_units(self.spaces.capacity_units());
-        while live(self) > low && self.evict(now) == Evicted::One {}
+        self.capacity.is_draining = loop {
+            if live(self) <= low {
+                break false;
+            }
+            match self.evict(now, EvictReason::Space) {
+                Evicted::One => {}
+                // The next turn goes on.
+                Evicted::NotYet => break true,
+                Evicted::Wait | Evicted::Nothing => break false,
+            }
+        };
     }
 
     /// Removes expired objects.
@@ -170,7 +257,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    /// Removes an object on request. If its put is recorded but not durable yet, waits until it is visible.
+    /// Removes an object on request, behind the puts of its key that began before. If such a put is not visible
+    /// because it is not durable yet, waits for that.
     pub(super) fn begin_delete(&mut self, now: Time, deleting: Deleting<R>) -> Begun<R> {
         if let Err(failure) = self.check_home() {
             self.answer(deleting.reply, Err(failure), AnyBuffer::None);
@@ -180,28 +268,37 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             self.want_journal();
             return Begun::Later(Change::Delete(deleting));
         }
-        let key = deleting.key.as_bytes();
-        if self.log.is_strict() && (self.held.has(key) || self.log.is_pending(key)) {
+        let (hash, key) = (deleting.hash, deleting.key.as_bytes());
+        let is_invisible =
+            || self.order.is_busy(hash) || self.held.has(key) || self.log.is_pending(key);
+        if self.log.is_strict() && is_invisible() {
             return Begun::Later(Change::Delete(deleting));
         }
-        let Some(id) = self.index.find_hashed(deleting.hash, key) else {
-            // Its removal may not be durable yet: answer only when it is.
-            self.answer_removal(deleting.reply, Outcome::Miss, self.log.newest());
-            return Begun::Yes;
-        };
-        let sequence = self.remove(now, id);
-        self.stats.deletes += 1;
-        self.answer_removal(deleting.reply, Outcome::Deleted, sequence);
+        self.log.reserve(SMALL_RECORD_BYTES);
+        let turn = self.order.take_turn(hash);
+        self.take_effect(now, hash, turn, Ready::Delete(deleting));
         Begun::Yes
     }
 
-    /// Answers a removal; with `durable`, when block `sequence` of the journal is durable.
-    fn answer_removal(&mut self, reply: R, outcome: Outcome, sequence: u64) {
-        let answer = Done { reply, result: Ok(outcome), memory: AnyBuffer::None };
-        if self.log.is_strict() {
-            self.log.wait(sequence, Event::Answer(answer));
-        } else {
-            self.answers.push_back(answer);
+    /// Removes an object in its turn, using the room reserved for the record.
+    pub(super) fn delete_in_turn(&mut self, now: Time, deleting: Deleting<R>) {
+        let Deleting { reply, hash, key } = deleting;
+        self.log.unreserve(SMALL_RECORD_BYTES);
+        if let Err(failure) = self.check_home() {
+            return self.answer(reply, Err(failure), AnyBuffer::None);
         }
+        let Some(id) = self.index.find_hashed(hash, key.as_bytes()) else {
+            // Its removal may not be durable yet: answer only when it is.
+            return self.answer_removal(now, reply, Outcome::Miss, self.log.newest());
+        };
+        let sequence = self.remove(now, id);
+        self.stats.deletes += 1;
+        self.answer_removal(now, reply, Outcome::Deleted, sequence);
+    }
+
+    /// Answers a removal that block `sequence` of the journal records.
+    pub(super) fn answer_removal(&mut self, now: Time, reply: R, outcome: Outcome, sequence: u64) {
+        let answer = Done { reply, result: Ok(outcome), memory: AnyBuffer::None };
+        self.acknowledge(now, sequence, answer);
     }
 }

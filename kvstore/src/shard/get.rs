@@ -97,10 +97,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let checksums = Sums::from_slice(sums);
         self.spaces.pin(object.place);
         self.policy.touched(id);
+        self.own.used(id, object.tenant);
+        self.tenants.counters(object.tenant).gets += 1;
         if let Some(admission) = &mut self.admission {
             admission.touched(hash);
         }
-        Ok(Reading { id, place: object.place, extract, checksums })
+        Ok(Reading { id, tenant: object.tenant, place: object.place, extract, checksums })
     }
 
     /// Returns the object of a key, if it has not expired and its device works.
@@ -123,6 +125,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 .is_intact(&reading.extract.pieces, reading.checksums.iter().copied()) =>
             {
                 self.stats.hits += 1;
+                self.tenants.counters(reading.tenant).hits += 1;
                 self.stats.bytes_read += reading.extract.bytes;
                 Ok(Outcome::Hit { bytes: reading.extract.bytes })
             }

@@ -65,11 +65,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         self.record_flushed(now);
         let is_pressed = self.is_pressed();
-        // Events share a block: begin another only when the previous one is on its way to be durable.
-        let is_quiet = self.log.is_quiet();
-        if is_quiet || is_pressed {
-            self.log.seal(now, is_pressed && is_quiet);
-        }
+        self.log.seal(now, is_pressed);
         self.write_blocks(now);
         if self.log.can_flush() && self.is_flush_wanted(now, is_pressed) {
             self.flush(now);
@@ -101,16 +97,35 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     fn write_blocks(&mut self, now: Time) {
         while self.log.has_sealed() {
-            let Some(mut memory) = self.lanes[self.home].memory.pop() else { break };
+            let lane = &mut self.lanes[self.home];
+            let Some(mut memory) = lane.take_memory(self.log.sealed_bytes()) else { break };
             let fits = memory.len().min(self.limits.command_bytes_max as usize);
             let Some(write) = self.log.take(&mut memory[..fits]) else {
-                self.lanes[self.home].memory.push(memory);
+                lane.keep(memory);
                 break;
             };
             let bytes = write.bytes();
             self.stats.journal_bytes += bytes as u64;
             let purpose = Purpose::Journal { end: write.sequences.end };
             self.write_home(now, purpose, Class::Metadata, write.unit, memory, bytes);
+        }
+    }
+
+    /// Counts how late blocks were sent, once none waits in the lane.
+    pub(super) fn note_sent(&mut self, now: Time) {
+        if !self.lanes[self.home].has_waiting_metadata() {
+            let delay = self.log.sent(now).map_or(0, |delay| delay.as_nanos() as u64);
+            self.stats.journal_delay_max_ns = self.stats.journal_delay_max_ns.max(delay);
+        }
+    }
+
+    /// Answers a change that block `sequence` of the journal records: at once if that block is sent soon, otherwise when
+    /// it is durable.
+    pub(super) fn acknowledge(&mut self, now: Time, sequence: u64, answer: Done<R>) {
+        if self.log.may_promise(now) {
+            self.answers.push_back(answer);
+        } else {
+            self.log.wait(sequence, Event::Answer(answer));
         }
     }
 

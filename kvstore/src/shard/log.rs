@@ -9,6 +9,10 @@
 //! that leaves room for all reservations. With no reservations it can always be sealed, so a checkpoint, which needs
 //! a block of its own and makes room, can always begin eventually.
 //!
+//! Time: in `restart`, the block of a record is sent at most `seal_interval` after the acknowledgement, whatever else is
+//! in flight. An acknowledgement is given before the record is durable only if its block may be sealed then. That stays
+//! so: further reservations leave room for it, and only sealing that very block takes room away.
+//!
 //! A volatile store has no journal, and everything is as durable as it will get.
 
 use std::collections::VecDeque;
@@ -20,13 +24,19 @@ use super::batch::NewObject;
 use super::request::Done;
 use crate::media::block::{BLOCK_HEADER_BYTES, JOURNAL_BLOCK_BYTES};
 use crate::media::journal::{Journal, JournalWrite, Mark};
-use crate::media::record::{LAYOUT_BYTES_MAX, Record, TENANT_NAME_BYTES_MAX, record_bytes};
+use crate::media::record::{
+    Checksums, LAYOUT_BYTES_MAX, Put, Record, TENANT_NAME_BYTES_MAX, record_bytes,
+};
 use crate::model::key::KEY_BYTES_MAX;
 use crate::model::object::Object;
 use crate::model::options::Durability;
 
 /// Undurable blocks that make a flush due, because they are kept in memory.
 const UNDURABLE_BLOCKS_MAX: usize = 1024;
+/// Objects replaced since the last flush that make a flush due, and their bytes: after a power cut, an opening reads
+/// as much, at most twice, besides what was replaced during the last flush.
+const REPLACED_MAX: u64 = 4096;
+const REPLACED_BYTES_MAX: u64 = 64 << 20;
 /// In a shorter ring, one `UNDURABLE_PARTS`th of it makes a flush due.
 const UNDURABLE_PARTS: u64 = 4;
 /// Work that begins together has records of at most one `SHARE_PARTS`th of the journal.
@@ -35,7 +45,7 @@ const SHARE_PARTS: u64 = 16;
 const SPARE_BLOCKS: u64 = 2;
 const PAYLOAD_BYTES: u64 = (JOURNAL_BLOCK_BYTES - BLOCK_HEADER_BYTES) as u64;
 /// Maximum bytes of any record other than an object's.
-const SMALL_RECORD_BYTES: u64 = record_bytes(KEY_BYTES_MAX, 0) as u64;
+pub(super) const SMALL_RECORD_BYTES: u64 = record_bytes(KEY_BYTES_MAX, 0) as u64;
 const _: () =
     assert!(record_bytes(KEY_BYTES_MAX, 0) > 16 + TENANT_NAME_BYTES_MAX + LAYOUT_BYTES_MAX);
 
@@ -84,6 +94,12 @@ pub(super) struct Log<R> {
     due: VecDeque<Due<R>>,
     /// When the open block got its first record.
     opened_at: Time,
+    /// When the first record of the open block was acknowledged, if one was.
+    promised_at: Option<Time>,
+    /// Sealed blocks with acknowledged records that were not sent, and when the first was acknowledged.
+    unsent: VecDeque<(u64, Time)>,
+    /// Objects that were replaced since the last flush began, and their bytes.
+    replaced: (u64, u64),
     flushed_at: Time,
     seal_interval: Duration,
     flush_interval: Duration,
@@ -106,6 +122,9 @@ impl<R> Log<R> {
             flushes_ended: 0,
             due: VecDeque::new(),
             opened_at: now,
+            promised_at: None,
+            unsent: VecDeque::new(),
+            replaced: (0, 0),
             flushed_at: now,
             seal_interval,
             flush_interval,
@@ -164,10 +183,50 @@ impl<R> Log<R> {
     /// Appends a record, which must have room, and returns its sequence.
     pub(super) fn append(&mut self, now: Time, record: &Record<'_>) -> u64 {
         let Some(journal) = &mut self.journal else { return 0 };
-        if !journal.has_unsealed() {
+        let (was_open, open) = (journal.has_unsealed(), journal.mark().sequence);
+        let sequence = journal.append(record).expect("there was room for the record");
+        if sequence > open {
+            self.note_sealed(open);
+        }
+        if sequence > open || !was_open {
             self.opened_at = now;
         }
-        journal.append(record).expect("there was room for the record")
+        sequence
+    }
+
+    /// Counts an object of `bytes` that replaced another before its data was flushed.
+    pub(super) fn note_replaced(&mut self, bytes: u64) {
+        self.replaced = (self.replaced.0 + 1, self.replaced.1 + bytes);
+    }
+
+    /// Records that block `sequence` was sealed.
+    fn note_sealed(&mut self, sequence: u64) {
+        self.unsent.extend(self.promised_at.take().map(|at| (sequence, at)));
+    }
+
+    /// Returns whether the newest records may be acknowledged before they are durable. The block that is open is then
+    /// sent within `seal_interval`.
+    pub(super) fn may_promise(&mut self, now: Time) -> bool {
+        let Some(journal) = &self.journal else { return true };
+        if self.is_strict() || !self.may_seal() {
+            return false;
+        }
+        if journal.has_unsealed() {
+            self.promised_at.get_or_insert(now);
+        }
+        true
+    }
+
+    /// Records that all writes of blocks so far have reached the device's queue. Returns the longest time that one of
+    /// them took since its first record was acknowledged.
+    pub(super) fn sent(&mut self, now: Time) -> Option<Duration> {
+        let journal = self.journal.as_ref()?;
+        let end = journal.mark().sequence - journal.sealed_blocks() as u64;
+        let mut longest = None;
+        while let Some((_, at)) = self.unsent.pop_front_if(|(sequence, _)| *sequence < end) {
+            longest = longest.max(Some(now.since(at)));
+        }
+        longest
     }
 
     /// Returns whether objects become visible and puts are answered only when their records are durable.
@@ -208,7 +267,7 @@ impl<R> Log<R> {
     }
 
     /// Returns whether no write or flush is in progress.
-    pub(super) fn is_quiet(&self) -> bool {
+    fn is_quiet(&self) -> bool {
         self.writes.is_empty() && self.flush.is_none()
     }
 
@@ -248,11 +307,14 @@ impl<R> Log<R> {
         }
     }
 
-    /// Seals the open block if it is old enough or events wait for it; returns the mark behind it.
-    pub(super) fn seal(&mut self, now: Time, at_once: bool) -> Option<Mark> {
-        let is_awaited = !self.due.is_empty();
-        let is_due = at_once || is_awaited || now.since(self.opened_at) >= self.seal_interval;
-        if is_due { self.mark() } else { None }
+    /// Seals the open block if it is old enough. Seals it earlier if events wait for it, or room does (`is_pressed`), but
+    /// only once the previous one is on its way to be durable, so that many share a block.
+    pub(super) fn seal(&mut self, now: Time, is_pressed: bool) {
+        let is_wanted = is_pressed || !self.due.is_empty();
+        let is_old = now.since(self.opened_at) >= self.seal_interval;
+        if is_old || (is_wanted && self.is_quiet()) {
+            self.mark();
+        }
     }
 
     /// Copies sealed blocks into `memory` to be written.
@@ -263,7 +325,12 @@ impl<R> Log<R> {
     }
 
     pub(super) fn has_sealed(&self) -> bool {
-        self.journal.as_ref().is_some_and(|journal| journal.sealed_blocks() > 0)
+        self.sealed_bytes() > 0
+    }
+
+    /// Returns the bytes of the sealed blocks that wait to be written.
+    pub(super) fn sealed_bytes(&self) -> usize {
+        self.journal.as_ref().map_or(0, |journal| journal.sealed_blocks() * JOURNAL_BLOCK_BYTES)
     }
 
     /// Records that the write ending before block `end` is done.
@@ -292,6 +359,8 @@ impl<R> Log<R> {
             journal.undurable_blocks() >= most
         };
         now.since(self.flushed_at) >= self.flush_interval
+            || self.replaced.0 >= REPLACED_MAX
+            || self.replaced.1 >= REPLACED_BYTES_MAX
             || self.journal.as_ref().is_some_and(is_much)
     }
 
@@ -302,8 +371,8 @@ impl<R> Log<R> {
         if self.due.front().is_some_and(|due| due.sequence < journal.durable_end()) {
             return Time::ZERO;
         }
-        let seal =
-            if journal.has_unsealed() { self.opened_at + self.seal_interval } else { Time::NEVER };
+        let is_waiting = journal.has_unsealed() && self.may_seal();
+        let seal = if is_waiting { self.opened_at + self.seal_interval } else { Time::NEVER };
         let flush = if self.has_written() && self.flush.is_none() {
             self.flushed_at + self.flush_interval
         } else {
@@ -317,6 +386,7 @@ impl<R> Log<R> {
         let end = self.journal.as_ref().map_or(0, Journal::written_end);
         self.flushes += 1;
         self.flushed_at = now;
+        self.replaced = (0, 0);
         self.flush = Some(Flush { number: self.flushes, end, left: devices });
         if devices == 0 {
             self.end_flush();
@@ -365,8 +435,14 @@ impl<R> Log<R> {
 
     /// Returns where a checkpoint may begin, after sealing the open block; `None` if that is not possible now.
     pub(super) fn mark(&mut self) -> Option<Mark> {
-        let may = self.may_seal();
-        self.journal.as_mut().filter(|_| may).map(Journal::seal)
+        if !self.may_seal() {
+            return None;
+        }
+        let journal = self.journal.as_mut()?;
+        let open = journal.mark().sequence;
+        let mark = journal.seal();
+        self.note_sealed(open);
+        Some(mark)
     }
 
     /// Releases blocks before `tail`, which two checkpoints cover.
@@ -388,7 +464,7 @@ pub(super) fn put_record<'a>(
     object: Object,
     slab_base: Option<u64>,
     expires_s: Option<u64>,
-    checksums: crate::media::record::Checksums<'a>,
-) -> Record<'a> {
-    Record::Put(crate::media::record::Put { key, object, slab_base, expires_s, checksums })
+    checksums: Checksums<'a>,
+) -> Put<'a> {
+    Put { key, object, slab_base, expires_s, is_provisional: false, checksums }
 }

@@ -11,7 +11,9 @@
 //! | `turn` | the loop: sending commands and handling their completions |
 //! | `batch`, `parts` | a request in progress: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
-//! | `stalled`, `capacity` | changes that wait for room; how many objects there may be |
+//! | `stalled`, `room`, `capacity` | changes that wait for room; what goes for them; how many objects there may be |
+//! | `key_order` | in which order changes of one key take effect |
+//! | `tenants`, `sweeping` | tenants' quotas; removing all objects of a tenant or a prefix |
 //! | `space` | what is free, and what may not be overwritten yet |
 //! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
 //! | `planning` | reads that another executor carries out |
@@ -21,6 +23,7 @@
 //! Invariants:
 //!
 //! - An object is invisible until its data is written, and its bytes are verified before they are delivered.
+//! - Changes of one key take effect in the order in which they were submitted.
 //! - An extent is reused only when the record that supersedes its object is durable and no reader is left.
 //! - Every item is answered once and gets its memory back.
 
@@ -30,26 +33,31 @@ mod checkpointing;
 mod evicting;
 mod get;
 mod journaling;
+mod key_order;
 mod log;
 mod opening;
 mod parts;
 mod planning;
 mod put;
 mod request;
+mod room;
 mod space;
 mod stalled;
 mod stats;
+mod sweeping;
+mod tenants;
 #[cfg(test)]
 pub(crate) mod tests;
 mod turn;
 mod writers;
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use adit_driver::Time;
 use adit_driver::memory::{AnyBuffer, Buffer};
-use adit_driver::paths::CommandQueue;
+use adit_driver::paths::{CommandQueue, DeviceQueue};
 
 pub use crate::error::{Decline, Failure};
 pub use crate::io::lane::{
@@ -62,33 +70,42 @@ pub use request::{
     WriterId,
 };
 pub(crate) use request::{Arriving, Found, Hashed};
-pub use stats::Stats;
+pub use stats::{Evicted, Evictions, Stats};
+pub use sweeping::Selection;
 
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::capacity::Capacity;
 use self::checkpointing::Checkpoints;
-use self::evicting::Deleting;
+use self::evicting::{Deleting, Unlogged};
 use self::journaling::HeldObjects;
+use self::key_order::KeyOrder;
 use self::log::Log;
+use self::room::Making;
 use self::space::Spaces;
 use self::stalled::{Change, Line, Stalled};
+use self::sweeping::{Sweep, Sweeping};
+use self::tenants::Shrinking;
 use self::writers::{Sealing, Writers};
 use crate::catalog::expiry::Expiry;
 use crate::catalog::index::Index;
 pub use crate::catalog::lease::LeaseId;
 use crate::catalog::lease::Leases;
-use crate::catalog::tenant::{Tenant, Tenants};
+use crate::catalog::regions::Regions;
+use crate::catalog::tenant::Tenants;
+pub use crate::catalog::tenant::{Ledger, TenantStats};
+pub(crate) use crate::io::figures::DeviceFigures;
 use crate::io::lane::Finished;
 use crate::media::record::Record;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, ObjectId, TenantId};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
-use crate::model::place::{Place, UNIT_BYTES};
+use crate::model::place::Place;
 use crate::model::plan;
 use crate::policy::admission::Admission;
 use crate::policy::budget::Budget;
-use crate::policy::evict::{Policy, PolicyMaker};
+use crate::policy::evict::{OwnOrder, PolicyMaker};
+use crate::policy::order::Order;
 
 /// Options of a shard. The defaults are those of a store.
 #[derive(Clone, Debug)]
@@ -117,6 +134,8 @@ pub struct ShardOptions {
     pub discard_after: Duration,
     /// Unix time in seconds at the origin of the clock that `now` uses.
     pub wall_s_at_zero: u64,
+    /// What tenants use of their quotas; shards of one store have clones of one ledger.
+    pub ledger: Ledger,
 }
 
 impl Default for ShardOptions {
@@ -134,17 +153,19 @@ impl Default for ShardOptions {
             flush_interval: Duration::from_secs(1),
             discard_after: Duration::from_secs(10),
             wall_s_at_zero: 0,
+            ledger: Ledger::default(),
         }
     }
 }
 
 impl ShardOptions {
     /// Builds an empty policy for objects with ids below `entries`.
-    fn build_policy(&self, entries: u32) -> Box<dyn Policy> {
-        match &self.custom_policy {
+    fn build_policy(&self, entries: u32) -> Order {
+        let policy = match &self.custom_policy {
             Some(custom) => custom.build(entries),
             None => self.policy.build(entries),
-        }
+        };
+        Order::new(policy, entries)
     }
 }
 
@@ -190,9 +211,13 @@ pub struct Shard<Q, R = u64> {
     limits: plan::Limits,
     lanes: Vec<Lane<Q>>,
     index: Index,
-    policy: Box<dyn Policy>,
+    regions: Regions,
+    policy: Order,
     expiry: Expiry,
     tenants: Tenants,
+    /// The objects of tenants that evict their own.
+    own: OwnOrder,
+    shrinking: Shrinking,
     spaces: Spaces,
     leases: Leases,
     admission: Option<Admission>,
@@ -206,6 +231,14 @@ pub struct Shard<Q, R = u64> {
     rests_until: Time,
     batches: Batches<R>,
     stalled: Line<R>,
+    /// Room for the first of them.
+    making: Making,
+    /// Evictions that this turn may still make.
+    evictions_left: u32,
+    /// For records, and against fragmentation.
+    unlogged: [Unlogged; 2],
+    order: KeyOrder<R>,
+    sweeps: VecDeque<Sweep<R>>,
     writers: Writers,
     answers: VecDeque<Done<R>>,
     stats: Stats,
@@ -222,6 +255,19 @@ struct Scratch {
     finished: Vec<Finished>,
     readings: Boxes<Reading>,
     news: Boxes<NewObject>,
+}
+
+impl<R> Shard<DeviceQueue<Load>, R> {
+    /// Has the queues raise an eventfd whenever a command ends, if their path can.
+    ///
+    /// # Errors
+    /// As [`DeviceQueue::notify`].
+    pub(crate) fn notify(&mut self, event: BorrowedFd<'_>) -> adit_driver::Result<()> {
+        for lane in &mut self.lanes {
+            lane.notifies = lane.queue.notify(event)?;
+        }
+        Ok(())
+    }
 }
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
@@ -255,7 +301,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 Action::Get(_) => self.get(now, deadline, &mut requests, &mut choose),
                 Action::Reserve(_) => self.reserve(now, deadline, &mut requests),
                 Action::Fill(_) => self.fill(now, deadline, &mut requests),
-                Action::Seal(_) | Action::Delete(_) | Action::Commit => {
+                Action::Seal(_) | Action::Delete(_) | Action::DeleteWhere(_) | Action::Commit => {
                     requests.next.take().into_iter().for_each(|one| self.accept_one(now, one));
                     requests.advance();
                 }
@@ -269,9 +315,24 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Action::Seal(writer) => Change::Seal(Sealing { reply, writer }),
             Action::Delete(key) => Change::Delete(Deleting { reply, hash, key }),
             Action::Commit => return self.commit(reply),
+            Action::DeleteWhere(selection) => {
+                return self.sweep(Sweeping { reply, deadline, selection });
+            }
             _ => unreachable!("the other actions are accepted in lists"),
         };
         self.enter(now, Stalled { deadline, change });
+    }
+
+    /// Returns whether every command in flight raises the eventfd that [`Shard::notify`] was given once it ends.
+    pub(crate) fn notifies(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.notifies)
+    }
+
+    /// Prepares memory of the caller's for requests, on each device that can use it ([`CommandQueue::register`]).
+    pub fn register(&mut self, memory: &Buffer) {
+        for lane in self.lanes.iter_mut().filter(|lane| (lane.info.accepts)(memory)) {
+            lane.queue.register(memory);
+        }
     }
 
     /// Returns how many requests have not begun yet, as back-pressure for the caller.
@@ -375,42 +436,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    /// Returns the tenant of this name, creating it if it is new, and sets a given quota.
-    ///
-    /// # Errors
-    /// [`Failure::Undefined`] if there are 255 already, or the name is empty or longer than 64 bytes;
-    /// [`Failure::Device`] if it cannot be written to the journal; [`Failure::Full`] while the journal has no room,
-    /// which polling makes.
-    pub fn tenant(
-        &mut self,
-        now: Time,
-        name: &str,
-        quota_bytes: Option<u64>,
-    ) -> Result<TenantId, Failure> {
-        let quota_units = quota_bytes.map(|bytes| bytes / UNIT_BYTES);
-        let known = self.tenants.find(name);
-        let is_as_told = |id: &TenantId| {
-            let has = self.tenants.get(*id).and_then(|tenant| tenant.quota_units);
-            quota_units.is_none() || has == quota_units
-        };
-        if let Some(id) = known.filter(is_as_told) {
-            return Ok(id);
-        }
-        self.check_definable()?;
-        let id = match known {
-            Some(id) => {
-                self.tenants.set_quota(id, quota_units);
-                id
-            }
-            None => {
-                let added = self.tenants.add(name, quota_units);
-                added.map_err(|_| Failure::Undefined("tenant"))?
-            }
-        };
-        self.log.append(now, &Record::Tenant { id, name, quota_units });
-        Ok(id)
-    }
-
     /// Returns the id of this layout, defining it if it is new. In a small store its slabs are made smaller;
     /// [`Shard::layout_of`] returns the result.
     ///
@@ -433,7 +458,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Checks that a definition can be written to the journal.
-    fn check_definable(&mut self) -> Result<(), Failure> {
+    pub(super) fn check_definable(&mut self) -> Result<(), Failure> {
         self.wake();
         self.check_home()?;
         if self.log.has_room_for_small() {
@@ -448,11 +473,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.spaces.layout(id)
     }
 
-    /// Returns the tenant with this id.
-    pub fn tenant_of(&self, id: TenantId) -> Option<&Tenant> {
-        self.tenants.get(id)
-    }
-
     /// Returns whether there is no work, so that before the next request [`Shard::poll`] is needed only for the
     /// clock.
     pub fn is_idle(&self) -> bool {
@@ -462,6 +482,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         is_written
             && self.batches.open_count() == 0
             && self.stalled.is_empty()
+            && self.sweeps.is_empty()
             && self.answers.is_empty()
             && self.lanes.iter().all(Lane::is_idle)
     }
@@ -474,7 +495,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns the counters and the current sizes.
     pub fn stats(&self) -> Stats {
         let (free_runs, largest_free_units) = self.spaces.runs();
-        let memory = self.index.memory_bytes() + self.policy.memory_bytes();
+        let order = self.policy.memory_bytes() + self.own.memory_bytes();
+        let memory = self.index.memory_bytes() + order + self.regions.memory_bytes();
         Stats {
             objects: u64::from(self.index.len()),
             used_units: self.spaces.used_units() - self.spaces.buried_units(),
@@ -485,6 +507,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             memory_bytes: memory as u64,
             ..self.stats
         }
+    }
+
+    /// Returns what each device did for this shard, and how busy it is.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceFigures> + '_ {
+        self.lanes.iter().map(Lane::figures)
     }
 
     /// Returns the Unix time in seconds.

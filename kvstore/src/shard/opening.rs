@@ -8,16 +8,21 @@ use adit_driver::paths::CommandQueue;
 use super::batch::Batches;
 use super::capacity::Capacity;
 use super::checkpointing::Checkpoints;
+use super::evicting::EVICTIONS_PER_TURN;
 use super::journaling::HeldObjects;
+use super::key_order::KeyOrder;
 use super::log::Log;
+use super::room::Making;
 use super::space::Spaces;
 use super::stalled::Line;
+use super::tenants::Shrinking;
 use super::writers::Writers;
 use super::{Scratch, Shard, ShardOptions, Stats};
 use crate::catalog::expiry::Expiry;
 use crate::catalog::hash::NumberMap;
 use crate::catalog::index::{Index, Loading, NewObject};
 use crate::catalog::lease::Leases;
+use crate::catalog::regions::Regions;
 use crate::catalog::tenant::Tenants;
 use crate::error::{Error, Result};
 use crate::io::lane::{Lane, Load};
@@ -26,16 +31,18 @@ use crate::media::format::{Set, Waiting, begin_session};
 use crate::media::geometry::Geometry;
 use crate::media::journal::{FIRST_SEQUENCE, Journal, Mark};
 use crate::media::record::{Put, Record, record_bytes};
-use crate::media::recovery::{Areas, Rebuild, Recovered, recover};
+use crate::media::recovery::{Rebuild, Recovered, recover};
 use crate::model::key::KeyHasher;
-use crate::model::layout::{ENCODED_BYTES, Layout};
+use crate::model::layout::{ENCODED_BYTES, Layout, Piece, pieces};
 use crate::model::object::{LayoutId, Object, ObjectId, TenantId};
 use crate::model::options::Durability;
+use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES};
 use crate::model::plan;
 use crate::policy::admission::Admission;
 use crate::policy::budget::Budget;
-use crate::policy::evict::Policy;
+use crate::policy::evict::OwnOrder;
+use crate::policy::order::Order;
 use crate::space::extent::Extents;
 use crate::space::slab::Slabs;
 
@@ -95,7 +102,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             begin_session(&mut lanes, set, options.durability, clock)?;
         }
         if let Some(recovered) = &recovered {
-            void_slots(&mut Waiting { lanes: &mut lanes, clock }, &areas, recovered)?;
+            Waiting { lanes: &mut lanes, clock }.void_slots(&areas, recovered)?;
         }
         let now = clock();
         let wall_s = options.wall_s_at_zero + now.since(Time::ZERO).as_secs();
@@ -112,6 +119,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             }
             checkpoints
         });
+        if let Some(reverted) = recovery.recovered.as_ref().map(|recovered| recovered.reverted)
+            && reverted > 0
+        {
+            tracing::warn!(
+                "shard {shard}: a power cut took the newest version of {reverted} objects; what they replaced is back"
+            );
+            opened.checkpoint_at_once(clock)?;
+        }
         for (key, place) in lost {
             if opened.log.has_room_for_small() {
                 opened.log.append(now, &Record::Delete { key: &key, place });
@@ -129,7 +144,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         settled: Settled,
         now: Time,
     ) -> Shard<Q, R> {
-        let Settled { index, policy, expiry, tenants, spaces, objects_max, record_bytes } = settled;
+        let Settled { index, regions, policy, expiry, tenants, spaces, objects_max, record_bytes } =
+            settled;
         let limits = lanes.iter().map(|lane| &lane.info);
         let command_bytes_max =
             limits.clone().map(|info| info.command_bytes_max / UNIT_BYTES * UNIT_BYTES).min();
@@ -138,6 +154,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let capacity = Capacity {
             objects_max,
             live_units_max: options.watermarks.high_units(spaces.capacity_units()),
+            is_draining: false,
             record_bytes,
             record_bytes_max: geometry.record_bytes_max(),
             coming: 0,
@@ -151,7 +168,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 slices_max: SLICES_MAX,
             },
             lanes,
+            own: OwnOrder::new(index.capacity()),
+            shrinking: Shrinking::default(),
             index,
+            regions,
             policy,
             expiry,
             tenants,
@@ -164,6 +184,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             checkpoints: None,
             batches: Batches::default(),
             stalled: Line::default(),
+            making: Making::default(),
+            evictions_left: EVICTIONS_PER_TURN,
+            unlogged: Default::default(),
+            order: KeyOrder::default(),
+            sweeps: Default::default(),
             writers: Writers::default(),
             held: HeldObjects::default(),
             rests_until: Time::ZERO,
@@ -224,19 +249,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 }
 
-/// Zeroes void checkpoint slots, so that they stay void even if they were only unreadable today.
-fn void_slots<Q: CommandQueue<Load>>(
-    waiting: &mut Waiting<'_, Q>,
-    areas: &Areas,
-    recovered: &Recovered,
-) -> Result<()> {
-    let slots = areas.slots.iter().zip(recovered.void_slots);
-    for (slot, _) in slots.filter(|(_, is_void)| *is_void) {
-        waiting.zero(areas.device, slot.start)?;
-    }
-    waiting.flush()
-}
-
 fn new_log<R>(
     shard: u16,
     geometry: &Geometry,
@@ -258,9 +270,13 @@ fn new_log<R>(
 struct Tables {
     index: Loading,
     expiry: Expiry,
-    tenants: Tenants,
+    /// Names and quotas, by number from 1.
+    tenants: Vec<(Box<str>, Option<Quota>)>,
+    /// Whether this is shard 0, whose journal holds the quotas.
+    is_first: bool,
     spaces: Spaces,
-    ranges: Vec<Range<u64>>,
+    /// The ranges of each device.
+    ranges: Vec<Vec<Range<u64>>>,
     /// Maximum number of objects that the store was formatted for.
     entries: u32,
     hasher: KeyHasher,
@@ -274,7 +290,8 @@ struct Tables {
 /// The tables without impossible objects.
 struct Settled {
     index: Index,
-    policy: Box<dyn Policy>,
+    regions: Regions,
+    policy: Order,
     expiry: Expiry,
     tenants: Tenants,
     spaces: Spaces,
@@ -292,16 +309,15 @@ fn new_index(entries: u32, hasher: KeyHasher) -> Result<Loading> {
 
 impl Tables {
     fn new(shard: u16, set: &Set, options: &ShardOptions) -> Result<Tables> {
-        let geometry = set.geometry();
-        let ranges: Vec<Range<u64>> =
-            (0..geometry.devices()).map(|device| geometry.data(shard, device)).collect();
+        let ranges = set.geometry().data_of(shard);
         let capacity_units =
             options.capacity_bytes.map_or(u64::MAX, |bytes| (bytes / UNIT_BYTES).max(1));
         Ok(Tables {
             index: new_index(set.objects_max(), set.hasher())?,
             expiry: Expiry::new(),
-            tenants: Tenants::new(),
-            spaces: Spaces::new(ranges.clone(), capacity_units, options.discard_after),
+            tenants: Vec::new(),
+            is_first: shard == 0,
+            spaces: Spaces::new(&ranges, capacity_units, options.discard_after),
             ranges,
             entries: set.objects_max(),
             hasher: set.hasher(),
@@ -326,11 +342,11 @@ impl Tables {
         };
         is_known
             && bytes > 0
-            && self.tenants.get(tenant).is_some()
+            && usize::from(tenant.0) <= self.tenants.len()
             && self
                 .ranges
                 .get(usize::from(place.device))
-                .is_some_and(|range| inside(range) && slab_fits(range))
+                .is_some_and(|ranges| ranges.iter().any(|range| inside(range) && slab_fits(range)))
             && put.checksums.len() == self.spaces.checksums_of(&put.object)
     }
 
@@ -353,7 +369,8 @@ impl Tables {
 
     /// Counts the objects and enters them into the policy.
     fn counted(self) -> Settled {
-        let Tables { index, mut expiry, mut tenants, mut spaces, entries, options, .. } = self;
+        let mut tenants = self.tenants();
+        let Tables { index, ranges, mut expiry, mut spaces, entries, options, .. } = self;
         let mut index = index.into_index();
         index.shed_spare(&mut |from, to| {
             if let Some(at_s) = expiry.get(from) {
@@ -362,12 +379,14 @@ impl Tables {
             }
         });
         let mut policy = options.build_policy(index.capacity());
+        let mut regions = Regions::new(&ranges, index.capacity());
         let (mut next, mut all_record_bytes) = (index.next_live(0), 0);
         while let Some(id) = next {
             let object = index.object(id);
             let units = spaces.units_of(&object);
             tenants.count(object.tenant, units);
             spaces.count(units);
+            regions.insert(id, object.place);
             let (key_bytes, checksums) = (index.key_bytes(id).len(), index.checksums(id).len());
             all_record_bytes += record_bytes(key_bytes, checksums) as u64;
             // A new policy has no remembered hash to compare with, so 0 will do.
@@ -376,7 +395,19 @@ impl Tables {
         }
         let objects_max = options.capacity_objects.map_or(entries, |most| most.clamp(1, entries));
         let record_bytes = all_record_bytes;
-        Settled { index, policy, expiry, tenants, spaces, objects_max, record_bytes }
+        Settled { index, regions, policy, expiry, tenants, spaces, objects_max, record_bytes }
+    }
+
+    /// Enters the tenants into the ledger of all shards.
+    fn tenants(&self) -> Tenants {
+        let mut tenants = Tenants::new(&self.options.ledger);
+        for (name, quota) in &self.tenants {
+            let id = tenants.add(name).expect("each was checked");
+            if self.is_first {
+                tenants.set_quota(id, *quota);
+            }
+        }
+        tenants
     }
 
     fn remove(&mut self, id: ObjectId) -> (Box<[u8]>, Place) {
@@ -404,8 +435,7 @@ impl Tables {
         let slab_ranges: Vec<Range<u64>> = slabs.ranges().collect();
         let count = slab_ranges.len();
         let used = slab_ranges.into_iter().chain(self.plain(device).map(|(_, units)| units));
-        let range = self.ranges[usize::from(device)].clone();
-        let (extents, overlapping) = Extents::from_used(range, used);
+        let (extents, overlapping) = Extents::from_used(&self.ranges[usize::from(device)], used);
         // Positions in order, in the same walk.
         let mut overlapping = overlapping.into_iter().filter_map(|at| at.checked_sub(count));
         let mut next = overlapping.next();
@@ -468,7 +498,7 @@ impl Rebuild for Tables {
     fn clear(&mut self) {
         self.index = new_index(self.entries, self.hasher).expect("one was made before");
         self.expiry = Expiry::new();
-        self.tenants = Tenants::new();
+        self.tenants.clear();
         self.spaces.forget_layouts();
         self.slab_bases.clear();
         self.dropped = 0;
@@ -507,11 +537,24 @@ impl Rebuild for Tables {
         Ok(())
     }
 
-    fn tenant(&mut self, id: TenantId, name: &str, quota_units: Option<u64>) -> Result<()> {
-        match self.tenants.get(id).map(|tenant| &*tenant.name == name) {
-            Some(true) => self.tenants.set_quota(id, quota_units),
-            Some(false) => {}
-            None => drop(self.tenants.add(name, quota_units)),
+    fn drop_superseded(&mut self, key: &[u8]) {
+        if let Some(id) = self.find(key) {
+            self.remove(id);
+        }
+    }
+
+    fn pieces(&self, put: &Put<'_>) -> Option<Vec<Piece>> {
+        let layout = self.spaces.layout(put.object.layout);
+        self.is_possible(put).then(|| pieces(&put.object, layout))
+    }
+
+    fn tenant(&mut self, id: TenantId, name: &str, quota: Option<Quota>) -> Result<()> {
+        let known = self.tenants.iter().position(|(known, _)| &**known == name);
+        let Some(at) = usize::from(id.0).checked_sub(1) else { return Ok(()) };
+        if known == Some(at) {
+            self.tenants[at].1 = quota;
+        } else if known.is_none() && at == self.tenants.len() {
+            self.tenants.push((name.into(), quota));
         }
         Ok(())
     }

@@ -135,6 +135,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             items.push(Some(PlannedItem { extract, checksums: sums.to_vec(), verification }));
             places.push(object.place);
             self.policy.touched(id);
+            self.own.used(id, object.tenant);
         }
         let lease = self.hold(&places, until)?;
         let lba_bytes = self.lanes.iter().map(|lane| lane.info.lba_bytes).collect();

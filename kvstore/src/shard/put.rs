@@ -11,14 +11,17 @@ use smallvec::SmallVec;
 use super::Shard;
 use super::batch::{Item, Items, Job, NewObject, Sums, Trouble};
 use super::evicting::Evicted;
+use super::key_order::Ready;
 use super::log::{Event, put_record};
 use super::parts::{Memory, extract};
 use super::request::{Action, Arriving, Done, Hashed, Outcome, Part, PutItem, PutOptions, Request};
+use super::room::SomeRooms;
 use super::space::Room;
 use super::stalled::{Begun, Change, Stalled};
 use crate::catalog::index::{self, Index};
 use crate::error::{Decline, Failure};
 use crate::io::lane::Load;
+use crate::media::record::{Put, Record};
 use crate::model::key::Key;
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, Object};
@@ -131,12 +134,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         let devices =
             memory.map_or(Ok(u64::MAX), |memory| self.devices_for(memory, needs)).map_err(Err)?;
-        self.tenants.charge(options.tenant, needs).map_err(|over| {
-            let quota_bytes = over.quota_units * UNIT_BYTES;
-            Err(Failure::Quota { tenant: over.tenant, quota_bytes })
-        })?;
+        self.charge((key, hash), options.tenant, needs).map_err(Err)?;
         if let Some(decline) = self.declines(now, (key, hash), needs * UNIT_BYTES) {
-            self.tenants.credit(options.tenant, needs);
+            self.uncharge((key, hash), &object);
             self.stats.declined += 1;
             return Err(Ok(Outcome::Declined(decline)));
         }
@@ -145,7 +145,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Returns an object of this length and layout, without a place.
     fn shape(&self, bytes: u64, options: &PutOptions) -> Result<Object, Failure> {
-        if self.tenants.get(options.tenant).is_none() {
+        if self.tenants.name(options.tenant).is_none() {
             return Err(Failure::Undefined("tenant"));
         }
         let bytes = match self.spaces.layout(options.layout) {
@@ -203,6 +203,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.scratch.news.fill(NewObject {
             key,
             hash,
+            turn: 0,
             object,
             slab_base: None,
             expires_s,
@@ -245,6 +246,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         for (index, (mut put, room)) in puts.into_iter().zip(rooms).enumerate() {
             put.new.object.place = room.place;
             put.new.slab_base = room.slab_base;
+            put.new.turn = self.order.take_turn(put.new.hash);
             let object = &put.new.object;
             let all =
                 extract(&self.spaces, object, &Part::All, index as u32, &mut self.scratch.parts);
@@ -307,27 +309,27 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         if !self.make_entries(now, fresh, record_bytes)? {
             return Ok(None);
         }
-        let needs: u64 = wanted.iter().map(|(object, ..)| self.spaces.units_of(object)).sum();
         let rooms = self.allocate_all(wanted);
-        if rooms.len() == wanted.len() {
+        if let Some(all) = rooms.iter().copied().collect() {
+            let needs = wanted.iter().map(|(object, ..)| self.spaces.units_of(object)).sum();
+            self.making.end();
+            self.making.pay(needs, self.spaces.slack_units());
             self.keep_below_watermark(now);
-            return Ok(Some(rooms));
+            return Ok(Some(all));
         }
-        for (room, (object, ..)) in rooms.iter().zip(wanted) {
-            self.spaces.give_back(&Object { place: room.place, ..*object });
+        self.claim_again(wanted, &rooms);
+        if self.make_rooms(now, wanted) == Evicted::Nothing {
+            self.making.end();
+            return Err(Failure::Full);
         }
-        if self.spaces.discarding_units() >= needs && self.spaces.has_capacity(needs) {
-            return Ok(None);
-        }
-        match self.evict_towards(now, needs) {
-            Evicted::Nothing => Err(Failure::Full),
-            _ => Ok(None),
-        }
+        Ok(None)
     }
 
-    /// Allocates room for as many as possible, in order.
-    fn allocate_all(&mut self, wanted: &[Wanted<'_>]) -> Rooms {
-        let mut rooms = SmallVec::new();
+    /// Allocates room for as many as possible, in order; for none while claims are not free.
+    fn allocate_all(&mut self, wanted: &[Wanted<'_>]) -> SomeRooms {
+        let Some(mut rooms) = self.take_claimed(wanted) else {
+            return SomeRooms::from_elem(None, wanted.len());
+        };
         let mut near: SmallVec<[Option<Object>; 4]> = SmallVec::from_elem(None, self.lanes.len());
         for (at, (shape, devices, after)) in wanted.iter().enumerate() {
             let before = after.as_ref().and_then(|key| self.index.find(key.as_bytes()));
@@ -339,19 +341,18 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let usable = |device: u8| {
                 devices & 1 << device != 0 && lanes[usize::from(device)].failure().is_none()
             };
-            let Some(room) = self.spaces.allocate(shape, &near, (wanted.len() - at) as u32, usable)
-            else {
-                break;
-            };
-            near[usize::from(room.place.device)] = Some(Object { place: room.place, ..*shape });
-            rooms.push(room);
+            let ahead = (wanted.len() - at) as u32;
+            rooms[at] = rooms[at].or_else(|| self.spaces.allocate(shape, &near, ahead, usable));
+            if let Some(Room { place, .. }) = rooms[at] {
+                near[usize::from(place.device)] = Some(Object { place, ..*shape });
+            }
         }
         rooms
     }
 
     /// Fails a put that never got room.
     pub(super) fn fail_put(&mut self, put: Putting<R>, failure: Failure) {
-        self.tenants.credit(put.new.object.tenant, self.spaces.units_of(&put.new.object));
+        self.uncharge((&put.new.key, put.new.hash), &put.new.object);
         self.scratch.news.keep(put.new);
         self.answer(put.reply, Err(failure), put.memory.into_any());
     }
@@ -365,26 +366,42 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         memory: Memory,
         trouble: Option<Trouble>,
     ) {
+        let (hash, turn) = (new.hash, new.turn);
         let memory = memory.into_any();
         if let Some(trouble) = trouble {
             self.log.unreserve(new.record_bytes());
             self.capacity.settle(&new);
             self.drop_new(&new);
             self.scratch.news.keep(new);
-            return self.answer(reply, Err(trouble.into_failure()), memory);
+            self.answer(reply, Err(trouble.into_failure()), memory);
+            return self.take_effect(now, hash, turn, Ready::Nothing);
         }
-        self.record(now, new, Done { reply, result: Ok(Outcome::Stored), memory });
+        let answer = Done { reply, result: Ok(Outcome::Stored), memory };
+        self.take_effect(now, hash, turn, Ready::Put(new, answer));
+    }
+
+    /// Lets a change take effect once those of its key that began before it have, and those that waited for it.
+    pub(super) fn take_effect(&mut self, now: Time, hash: u64, turn: u32, ready: Ready<R>) {
+        let mut next = self.order.arrive(hash, turn, ready);
+        while let Some(ready) = next {
+            match ready {
+                Ready::Put(new, answer) => self.record(now, new, answer),
+                Ready::Delete(deleting) => self.delete_in_turn(now, deleting),
+                Ready::Nothing => {}
+            }
+            next = self.order.use_turn(hash);
+        }
     }
 
     /// Gives up an object that was never visible.
     pub(super) fn drop_new(&mut self, new: &NewObject) {
-        self.tenants.credit(new.object.tenant, self.spaces.units_of(&new.object));
+        self.uncharge((&new.key, new.hash), &new.object);
         self.spaces.give_back(&new.object);
     }
 
     /// Records an object whose data is written: at once or, in a `durable` store, when the data is flushed. Its
     /// record has room reserved.
-    pub(super) fn record(&mut self, now: Time, new: Box<NewObject>, answer: Done<R>) {
+    fn record(&mut self, now: Time, new: Box<NewObject>, answer: Done<R>) {
         if self.log.is_strict() {
             return self.hold_back(new, answer);
         }
@@ -396,14 +413,19 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.log.unreserve(new.record_bytes());
         let NewObject { key, object, slab_base, expires_s, checksums, .. } = &*new;
         let checksums = checksums.as_slice().into();
-        let record = put_record(key.as_bytes(), *object, *slab_base, *expires_s, checksums);
-        let sequence = self.log.append(now, &record);
+        let put = put_record(key.as_bytes(), *object, *slab_base, *expires_s, checksums);
         if self.log.is_strict() {
+            let sequence = self.log.append(now, &Record::Put(put));
             return self.log.wait(sequence, Event::Put(new, Some(answer)));
         }
+        let is_provisional = self.index.find_hashed(new.hash, key.as_bytes()).is_some();
+        if is_provisional {
+            self.log.note_replaced(object.bytes);
+        }
+        let sequence = self.log.append(now, &Record::Put(Put { is_provisional, ..put }));
         self.apply(sequence, &new);
         self.scratch.news.keep(new);
-        self.answers.push_back(answer);
+        self.acknowledge(now, sequence, answer);
     }
 
     /// Makes an object visible that block `sequence` of the journal records, replacing one with the same key.
@@ -414,8 +436,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Some(id) => {
                 self.capacity.record_bytes -= self.record_bytes_of(id);
                 let old = self.index.replace(id, new.object, &new.checksums);
-                self.tenants.credit(old.tenant, self.spaces.units_of(&old));
-                self.spaces.bury(sequence, old);
+                self.forget_tenants(id, &old);
+                self.spaces.bury(sequence, old, self.leases.is_leased(old.place));
+                self.regions.remove(id, old.place);
+                self.regions.insert(id, new.object.place);
                 self.policy.touched(id);
                 id
             }
@@ -424,6 +448,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 let object = index::NewObject { key, object: new.object, checksums };
                 let inserted = self.index.insert_hashed(hash, object);
                 let id = inserted.expect("there was an entry for each put under way");
+                self.regions.insert(id, new.object.place);
                 self.policy.inserted(id, hash);
                 id
             }
@@ -434,6 +459,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             None => self.expiry.clear(id),
         }
         self.stats.bytes_written += new.object.bytes;
+        self.note_stored(id, new.object.tenant);
     }
 }
 

@@ -9,6 +9,7 @@ use std::{fmt, iter};
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
+use super::sweeping::Selection;
 use crate::error::{Decline, Failure};
 use crate::model::key::{Key, KeyHasher};
 use crate::model::object::{LayoutId, TenantId};
@@ -41,6 +42,9 @@ pub enum Action {
     Seal(WriterId),
     /// Removes an object.
     Delete(Key),
+    /// Removes the selected objects that exist when it begins, some in each turn; also any that are stored meanwhile
+    /// and met.
+    DeleteWhere(Selection),
     /// Completes when everything acknowledged before survives a power cut.
     Commit,
 }
@@ -53,7 +57,7 @@ impl Action {
             | Action::Get(GetItem { key, .. })
             | Action::Reserve(ReserveItem { key, .. })
             | Action::Delete(key) => Some(key),
-            Action::Fill(_) | Action::Seal(_) | Action::Commit => None,
+            Action::Fill(_) | Action::Seal(_) | Action::DeleteWhere(_) | Action::Commit => None,
         }
     }
 
@@ -219,11 +223,21 @@ pub enum Outcome {
     /// The object does not exist, or no longer does.
     Miss,
     /// Room is reserved.
-    Reserved(WriterId),
+    Reserved {
+        /// Names the room.
+        writer: WriterId,
+        /// The index of its device among the targets.
+        device: u8,
+    },
     /// The part is written.
     Filled,
     /// The object is removed.
     Deleted,
+    /// The selected objects are removed.
+    Swept {
+        /// Their number.
+        objects: u64,
+    },
     /// Everything before it is durable.
     Committed,
 }

@@ -15,7 +15,9 @@ use crate::model::object::{LayoutId, Object, piece_bytes};
 use crate::model::place::{Place, units};
 use crate::space::discard::Discards;
 use crate::space::extent::Extents;
-use crate::space::slab::Slabs;
+use crate::space::runs::Runs;
+use crate::space::slab::{SlabView, Slabs, Slots};
+use crate::space::window::Piece;
 
 /// Limit of runs that wait to be deallocated; beyond it they would be short.
 const DISCARD_RUNS_MAX: usize = 4096;
@@ -25,6 +27,14 @@ const DISCARD_RUNS_MAX: usize = 4096;
 struct Space {
     extents: Extents,
     slabs: Slabs,
+    /// Runs outside slabs that soon will be free by themselves.
+    sinking: Runs,
+}
+
+impl Space {
+    fn new(extents: Extents, slabs: Slabs) -> Space {
+        Space { extents, slabs, sinking: Runs::default() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +50,8 @@ struct Grave {
     /// The journal block that records the removal.
     sequence: u64,
     object: Object,
+    /// Whether its space soon will be free. No lease holds it, which may last.
+    sinks: bool,
 }
 
 /// The readers of a place.
@@ -47,7 +59,7 @@ struct Grave {
 struct Pin {
     count: u32,
     /// The object, if it was removed and is kept only for its readers.
-    gone: Option<Object>,
+    gone: Option<Grave>,
 }
 
 /// The shard's shares of all devices.
@@ -66,20 +78,22 @@ pub(super) struct Spaces {
     /// Buried units that wait only for readers or leases.
     held_units: u64,
     capacity_units: u64,
+    /// Units of the longest object there was.
+    longest_units: u64,
     next_device: usize,
 }
 
 impl Spaces {
-    /// Creates spaces with all units free, of which at most `capacity_units` will be used.
+    /// Creates spaces with all units of each device's ranges free, of which at most `capacity_units` will be used.
     pub(super) fn new(
-        ranges: Vec<Range<u64>>,
+        ranges: &[Vec<Range<u64>>],
         capacity_units: u64,
         discard_after: Duration,
     ) -> Spaces {
-        let all: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-        let space = |range| Space { extents: Extents::new(range), slabs: Slabs::new() };
+        let all: u64 = ranges.iter().flatten().map(|range| range.end - range.start).sum();
+        let space = |ranges: &Vec<_>| Space::new(Extents::over(ranges), Slabs::new());
         Spaces {
-            devices: ranges.into_iter().map(space).collect(),
+            devices: ranges.iter().map(space).collect(),
             layouts: Vec::new(),
             discards: Discards::new(DISCARD_RUNS_MAX, discard_after),
             graves: VecDeque::new(),
@@ -89,6 +103,7 @@ impl Spaces {
             discarding_units: 0,
             held_units: 0,
             capacity_units: capacity_units.min(all),
+            longest_units: 0,
             next_device: 0,
         }
     }
@@ -158,11 +173,31 @@ impl Spaces {
             let after = near.get(device).copied().flatten().filter(|o| o.layout == shape.layout);
             if let Some(room) = self.allocate_on(device as u8, shape, after, ahead) {
                 self.next_device = (device + 1) % count;
-                self.used_units += needs;
+                self.count(needs);
                 return Some(room);
             }
         }
         None
+    }
+
+    /// Allocates room for an object of this shape at `unit`, in a new slab if its layout has slabs.
+    pub(super) fn allocate_at(&mut self, shape: &Object, device: u8, unit: u64) -> Option<Room> {
+        let needs = self.units_of(shape);
+        if !self.has_capacity(needs) {
+            return None;
+        }
+        let slab = self.layout(shape.layout).and_then(Layout::slab);
+        let space = &mut self.devices[usize::from(device)];
+        let taken = match slab {
+            None => space.extents.take(unit..unit + needs).then_some(needs),
+            Some(slab) => {
+                let slot = space.slabs.allocate_at(&mut space.extents, shape.layout, slab, unit);
+                slot.map(|_| slab.units())
+            }
+        };
+        self.discards.taken(device, unit..unit + taken?);
+        self.count(needs);
+        Some(Room { place: Place { device, unit }, slab_base: slab.map(|_| unit) })
     }
 
     /// Directs the next object to the device after that of `object`, so that a sequence is spread over all devices.
@@ -210,20 +245,19 @@ impl Spaces {
     pub(super) fn restore(&self, slabs: &mut Slabs, object: &Object, base: u64) -> bool {
         let Some(shape) = self.layout(object.layout).and_then(Layout::slab) else { return false };
         let Some(offset) = object.place.unit.checked_sub(base) else { return false };
-        let run_units = u64::from(shape.run_units);
-        let slot = u32::try_from(offset / run_units).ok();
-        let slot = slot.filter(|_| offset.is_multiple_of(run_units));
+        let slot = shape.slot_at(offset);
         slot.is_some_and(|slot| slabs.restore(base, object.layout, shape, slot))
     }
 
     /// Installs a device's free space as found on the media.
     pub(super) fn install(&mut self, device: u8, extents: Extents, slabs: Slabs) {
-        self.devices[usize::from(device)] = Space { extents, slabs };
+        self.devices[usize::from(device)] = Space::new(extents, slabs);
     }
 
-    /// Counts an object found on the media.
+    /// Counts an object that takes `units`.
     pub(super) fn count(&mut self, units: u64) {
         self.used_units += units;
+        self.longest_units = self.longest_units.max(units);
     }
 
     /// Forgets all layouts, because their source was damaged.
@@ -236,7 +270,7 @@ impl Spaces {
         let freed = self.units_of(object);
         self.used_units -= freed;
         let Place { device, unit } = object.place;
-        let is_in_slab = self.layout(object.layout).and_then(Layout::slab).is_some();
+        let is_in_slab = self.is_in_slab(object);
         let space = &mut self.devices[usize::from(device)];
         if is_in_slab {
             if let Some(slab) = space.slabs.free(&mut space.extents, unit) {
@@ -249,9 +283,18 @@ impl Spaces {
     }
 
     /// Buries an object whose removal is recorded in block `sequence` of the journal.
-    pub(super) fn bury(&mut self, sequence: u64, object: Object) {
-        self.buried_units += self.units_of(&object);
-        self.graves.push_back(Grave { sequence, object });
+    pub(super) fn bury(&mut self, sequence: u64, object: Object, is_leased: bool) {
+        let units = self.units_of(&object);
+        self.buried_units += units;
+        let is_in_slab = self.is_in_slab(&object);
+        let (Place { device, unit }, sinks) = (object.place, !is_leased);
+        let space = &mut self.devices[usize::from(device)];
+        if sinks && is_in_slab {
+            space.slabs.sink(unit);
+        } else if sinks {
+            assert!(space.sinking.insert(unit..unit + units), "an object is buried once");
+        }
+        self.graves.push_back(Grave { sequence, object, sinks });
     }
 
     /// Returns whether any buried object waits for the journal.
@@ -269,18 +312,32 @@ impl Spaces {
             moved = true;
             match self.pins.get_mut(&grave.object.place.pack()) {
                 Some(pin) => {
-                    pin.gone = Some(grave.object);
+                    pin.gone = Some(grave);
                     self.held_units += self.units_of(&grave.object);
                 }
-                None => self.unearth(&grave.object),
+                None => self.unearth(&grave),
             }
         }
         moved
     }
 
-    fn unearth(&mut self, object: &Object) {
-        self.buried_units -= self.units_of(object);
+    fn unearth(&mut self, Grave { object, sinks, .. }: &Grave) {
+        let units = self.units_of(object);
+        self.buried_units -= units;
+        let is_in_slab = self.is_in_slab(object);
+        let Place { device, unit } = object.place;
+        let space = &mut self.devices[usize::from(device)];
+        if *sinks && is_in_slab {
+            space.slabs.unsink(unit);
+        } else if *sinks {
+            assert!(space.sinking.remove(unit..unit + units), "what sinks was buried");
+        }
         self.give_back(object);
+    }
+
+    /// Returns whether an object lies in a slab.
+    pub(super) fn is_in_slab(&self, object: &Object) -> bool {
+        self.layout(object.layout).and_then(Layout::slab).is_some()
     }
 
     /// Protects the data at a place from being overwritten.
@@ -297,9 +354,9 @@ impl Spaces {
             return false;
         }
         let gone = self.pins.remove(&bits).and_then(|pin| pin.gone);
-        if let Some(object) = &gone {
-            self.held_units -= self.units_of(object);
-            self.unearth(object);
+        if let Some(grave) = &gone {
+            self.held_units -= self.units_of(&grave.object);
+            self.unearth(grave);
         }
         gone.is_some()
     }
@@ -325,8 +382,7 @@ impl Spaces {
 
     /// Returns the most units of one extent on a device.
     pub(super) fn extent_units_on(&self, device: usize) -> u64 {
-        let range = self.devices[device].extents.range();
-        (range.end - range.start).min(self.capacity_units)
+        self.devices[device].extents.longest_range().min(self.capacity_units)
     }
 
     /// Releases space for deallocation that has been free for long enough.
@@ -347,7 +403,8 @@ impl Spaces {
             self.discards.put_back(device, units.start + at_most..units.end);
             units.end = units.start + at_most;
         }
-        let is_free = self.devices[usize::from(device)].extents.take(units.clone());
+        let space = &mut self.devices[usize::from(device)];
+        let is_free = space.extents.take(units.clone()) && space.sinking.insert(units.clone());
         assert!(is_free, "what is to be discarded is free");
         self.discarding_units = units.end - units.start;
         Some((device, units))
@@ -355,8 +412,75 @@ impl Spaces {
 
     /// Frees a run after its deallocation succeeded or failed.
     pub(super) fn discarded(&mut self, device: u8, units: Range<u64>) {
-        self.devices[usize::from(device)].extents.free(units);
+        let space = &mut self.devices[usize::from(device)];
+        assert!(space.sinking.remove(units.clone()), "a run is discarded once");
+        space.extents.free(units);
         self.discarding_units = 0;
+    }
+
+    /// Adds the space that is free or soon will be to `pieces`, as far as it shares a unit with `units`.
+    pub(super) fn free_pieces(&self, device: u8, units: &Range<u64>, pieces: &mut Vec<Piece>) {
+        let space = &self.devices[usize::from(device)];
+        let free = space.extents.free_runs().all_overlapping(units.clone());
+        pieces.extend(free.chain(space.sinking.all_overlapping(units.clone())).map(Piece::free));
+    }
+
+    /// Returns where to look for a run of `needs` units that is free or soon will be.
+    pub(super) fn promising_runs(
+        &self,
+        device: u8,
+        needs: u64,
+    ) -> impl Iterator<Item = Range<u64>> + use<> {
+        let space = &self.devices[usize::from(device)];
+        let best = |runs: &Runs| [runs.best_fit(needs), runs.longest()];
+        let runs = [best(space.extents.free_runs()), best(&space.sinking)];
+        runs.into_iter().flatten().flatten()
+    }
+
+    /// Iterates over the slabs of a device that share a unit with `units`.
+    pub(super) fn slabs_in(
+        &self,
+        device: u8,
+        units: &Range<u64>,
+    ) -> impl Iterator<Item = SlabView> {
+        self.devices[usize::from(device)].slabs.all_overlapping(units.clone())
+    }
+
+    /// Iterates over the slabs of a layout on a device, fullest first.
+    pub(super) fn slabs_of(&self, device: u8, layout: LayoutId) -> impl Iterator<Item = SlabView> {
+        self.devices[usize::from(device)].slabs.all_of(layout)
+    }
+
+    /// Returns the slots of a layout's slabs on a device.
+    pub(super) fn slots(&self, device: u8, layout: LayoutId) -> Slots {
+        self.devices[usize::from(device)].slabs.slots(layout)
+    }
+
+    /// Returns whether a run is free.
+    pub(super) fn is_free(&self, device: u8, units: &Range<u64>) -> bool {
+        self.devices[usize::from(device)].extents.free_runs().contains(units)
+    }
+
+    /// Returns whether no block is in the slot that started at `unit`.
+    pub(super) fn is_slot_free(&self, device: u8, unit: u64) -> bool {
+        self.devices[usize::from(device)].slabs.is_slot_free(unit)
+    }
+
+    /// Returns the first range of a device's share that ends behind `unit`.
+    pub(super) fn range_from(&self, device: u8, unit: u64) -> Option<Range<u64>> {
+        let ranges = self.devices[usize::from(device)].extents.ranges();
+        ranges.iter().find(|range| range.end > unit).cloned()
+    }
+
+    /// Returns how many units more than were asked for may go at most: a slab of each layout, and the longest object.
+    pub(super) fn slack_units(&self) -> u64 {
+        let slabs = self.layouts.iter().filter_map(|layout| layout.slab());
+        self.longest_units + slabs.map(|slab| slab.units()).sum::<u64>()
+    }
+
+    /// Returns the units that will be in use when everything that sinks is free.
+    pub(super) fn staying_units(&self) -> u64 {
+        self.used_units - self.sinking_units()
     }
 
     /// Returns the units being deallocated, of which there is one run at a time.

@@ -86,6 +86,17 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
+    /// Refuses all changes that wait for room, because the store is being closed.
+    pub fn refuse_stalled(&mut self) {
+        if self.stalled.is_empty() {
+            return;
+        }
+        self.wake();
+        for stalled in std::mem::take(&mut self.stalled).changes {
+            self.refuse(stalled.change, &Failure::Closed);
+        }
+    }
+
     /// Refuses overdue changes, wherever they wait.
     fn refuse_overdue(&mut self, now: Time) {
         for stalled in std::mem::take(&mut self.stalled).changes {
@@ -133,8 +144,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 puts.into_iter().for_each(|put| self.fail_put(put, failure.clone()));
             }
             Change::Reserve(items) => {
-                for Reserving { reply, object, .. } in items {
-                    self.tenants.credit(object.tenant, self.spaces.units_of(&object));
+                for Reserving { reply, object, key, hash, .. } in items {
+                    self.uncharge((&key, hash), &object);
                     self.answer(reply, Err(failure.clone()), AnyBuffer::None);
                 }
             }

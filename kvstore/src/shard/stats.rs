@@ -1,6 +1,54 @@
 //! The counters of a shard.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Sub};
+
+/// Objects evicted for one reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Number of objects.
+    pub objects: u64,
+    /// Their bytes, padding included.
+    pub bytes: u64,
+}
+
+/// Objects evicted, by reason. Expired objects are not among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evictions {
+    /// There was too little space, or less than the watermarks leave free.
+    pub space: Evicted,
+    /// There were as many objects as the store was formatted for, or as many records as fit in a checkpoint.
+    pub records: Evicted,
+    /// There was enough free space, but not in one run.
+    pub fragmentation: Evicted,
+    /// Their tenant had more than its quota.
+    pub quota: Evicted,
+}
+
+impl Evictions {
+    /// Returns the objects evicted for any reason.
+    pub fn objects(&self) -> u64 {
+        let Evictions { space, records, fragmentation, quota } = self;
+        space.objects + records.objects + fragmentation.objects + quota.objects
+    }
+}
+
+impl Sub for Evictions {
+    type Output = Evictions;
+
+    /// Returns what was counted since `before`.
+    fn sub(self, before: Evictions) -> Evictions {
+        let since = |now: Evicted, before: Evicted| Evicted {
+            objects: now.objects - before.objects,
+            bytes: now.bytes - before.bytes,
+        };
+        Evictions {
+            space: since(self.space, before.space),
+            records: since(self.records, before.records),
+            fragmentation: since(self.fragmentation, before.fragmentation),
+            quota: since(self.quota, before.quota),
+        }
+    }
+}
 
 /// Counters and sizes of a shard, or their sums over several. Counters only grow while a store is open; the fields
 /// from `objects` on are current sizes.
@@ -20,8 +68,8 @@ pub struct Stats {
     pub declined: u64,
     /// Objects removed on request.
     pub deletes: u64,
-    /// Objects evicted for room.
-    pub evictions: u64,
+    /// Objects evicted, by reason.
+    pub evictions: Evictions,
     /// Objects removed because they expired.
     pub expirations: u64,
     /// Bytes delivered by hits.
@@ -44,10 +92,17 @@ pub struct Stats {
     pub commands_write: u64,
     /// Bytes copied between callers' slices and registered memory.
     pub copied_bytes: u64,
+    /// Requests of a handle that were given memory beyond its pools, because callers held all of those.
+    pub spills: u64,
+    /// Bytes of that memory.
+    pub spilled_bytes: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
     /// Devices that failed.
     pub device_failures: u64,
+    /// The longest time, in nanoseconds, from an acknowledgement before its record was durable until the record was
+    /// sent to the journal's device. A kill of the process in between loses the change.
+    pub journal_delay_max_ns: u64,
     /// Number of objects.
     pub objects: u64,
     /// Units of 4 KiB in use.
@@ -65,7 +120,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    const FIELDS: usize = 28;
+    const FIELDS: usize = 38;
 
     fn fields(self) -> [u64; Stats::FIELDS] {
         let mut copy = self;
@@ -81,7 +136,14 @@ impl Stats {
             &mut self.puts,
             &mut self.declined,
             &mut self.deletes,
-            &mut self.evictions,
+            &mut self.evictions.space.objects,
+            &mut self.evictions.space.bytes,
+            &mut self.evictions.records.objects,
+            &mut self.evictions.records.bytes,
+            &mut self.evictions.fragmentation.objects,
+            &mut self.evictions.fragmentation.bytes,
+            &mut self.evictions.quota.objects,
+            &mut self.evictions.quota.bytes,
             &mut self.expirations,
             &mut self.bytes_read,
             &mut self.bytes_written,
@@ -93,8 +155,11 @@ impl Stats {
             &mut self.commands_read,
             &mut self.commands_write,
             &mut self.copied_bytes,
+            &mut self.spills,
+            &mut self.spilled_bytes,
             &mut self.checkpoints,
             &mut self.device_failures,
+            &mut self.journal_delay_max_ns,
             &mut self.objects,
             &mut self.used_units,
             &mut self.capacity_units,
@@ -107,13 +172,15 @@ impl Stats {
 }
 
 impl AddAssign for Stats {
-    /// Adds the fields, but keeps the larger of the largest free runs.
+    /// Adds the fields, but keeps the larger of maxima.
     fn add_assign(&mut self, other: Stats) {
         let largest = self.largest_free_units.max(other.largest_free_units);
+        let delay = self.journal_delay_max_ns.max(other.journal_delay_max_ns);
         for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {
             *mine += theirs;
         }
         self.largest_free_units = largest;
+        self.journal_delay_max_ns = delay;
     }
 }
 
@@ -122,13 +189,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_take_every_field_once_and_the_largest_run_is_no_sum() {
+    fn sums_take_every_field_once_and_maxima_are_no_sums() {
         let mut ones = Stats::default();
         ones.fields_mut().into_iter().for_each(|field| *field = 1);
         let mut sum = ones;
         sum += ones;
-        assert_eq!(sum.largest_free_units, 1);
-        sum.largest_free_units = 2;
+        assert_eq!((sum.largest_free_units, sum.journal_delay_max_ns), (1, 1));
+        (sum.largest_free_units, sum.journal_delay_max_ns) = (2, 2);
         assert_eq!(sum.fields(), [2; Stats::FIELDS]);
     }
 }

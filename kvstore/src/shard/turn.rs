@@ -7,6 +7,7 @@ use adit_driver::transfer::Direction;
 use adit_driver::{CommandError, Time};
 
 use super::batch::{Item, Items, Job, Trouble};
+use super::evicting::EVICTIONS_PER_TURN;
 use super::request::Done;
 use super::{Shard, Turn};
 use crate::error::Failure;
@@ -29,18 +30,26 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Does the pending work without waiting, and passes each answer to `done`.
     pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done<R>)) -> Turn {
         let mut moved = self.take_finished(now);
-        if moved == 0 && now < self.rests_until && !self.lanes.iter().any(Lane::has_news) {
+        let has_news = self.lanes.iter().any(Lane::has_news) || self.tenants.has_news();
+        if moved == 0 && now < self.rests_until && !has_news {
             return Turn { moved, in_flight: self.in_flight(), next: self.rests_until };
         }
+        self.evictions_left = EVICTIONS_PER_TURN;
         self.note_failures();
         self.expire(now);
+        self.tenant_step(now);
+        self.sweep_step(now);
         self.journal_step(now);
         if !self.stalled.is_empty() {
             self.retry_stalled(now);
         }
+        if self.capacity.is_draining {
+            self.keep_below_watermark(now);
+        }
         self.checkpoint_step(now);
         self.discard_step(now);
         moved += self.send(now);
+        self.note_sent(now);
         while let Some(answer) = self.answers.pop_front() {
             moved += 1;
             done(answer);
@@ -69,7 +78,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         if self.check_home().is_err() {
             return by_clock;
         }
-        let is_busy = self.is_checkpointing() || self.is_pressed() || self.has_flush_to_begin(now);
+        let is_making_room =
+            self.evictions_left == 0 || (self.making.is_searching() && !self.stalled.is_empty());
+        let is_busy = self.is_checkpointing()
+            || self.is_pressed()
+            || self.has_flush_to_begin(now)
+            || self.has_objects_to_remove()
+            || is_making_room;
         if is_busy { now } else { by_clock.min(self.log.next_due_at()) }
     }
 
@@ -84,7 +99,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    fn send(&mut self, now: Time) -> usize {
+    pub(super) fn send(&mut self, now: Time) -> usize {
         let mut sent = 0;
         for device in 0..self.lanes.len() {
             sent += self.lanes[device].send(now, &mut self.scratch.finished);
@@ -93,7 +108,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         sent
     }
 
-    fn take_finished(&mut self, now: Time) -> usize {
+    pub(super) fn take_finished(&mut self, now: Time) -> usize {
         let mut taken = 0;
         for device in 0..self.lanes.len() {
             self.lanes[device].poll(now, &mut self.scratch.finished);
@@ -130,7 +145,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Purpose::Journal { .. } => {
                 // It is written again when the device is back.
                 if let Err(fault) = &result {
-                    self.lanes[device].fail(&format!("its journal cannot be written: {fault}"));
+                    let is_full = matches!(fault, Fault::Command(error) if error.is_no_space());
+                    let fix = if is_full { "; free space on its file system first" } else { "" };
+                    self.lanes[device]
+                        .fail(&format!("its journal cannot be written: {fault}{fix}"));
                 }
                 self.keep(device, memory);
             }
@@ -158,6 +176,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let failure = Failure::Device { device: device as u8, why };
         match fault {
             Fault::Expired => Trouble::Expired,
+            Fault::Command(error) if lane.failure().is_none() && error.is_no_space() => {
+                Trouble::Unreadable(Failure::NoSpace { device: lane.info.device.clone() })
+            }
             Fault::Command(error) if lane.failure().is_none() && is_of_medium(&error) => {
                 Trouble::Unreadable(failure)
             }
@@ -233,15 +254,15 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// run is not free while it is being deallocated.
     fn discard_step(&mut self, now: Time) {
         self.spaces.age_discards(now);
+        let able = || self.lanes.iter().filter(|lane| lane.info.deallocates);
         let is_busy = self.spaces.discarding_units() > 0 || !self.stalled.is_empty();
-        let can = |lane: &Lane<Q>| lane.info.deallocates && !lane.memory.is_empty();
-        if is_busy || !self.lanes.iter().all(can) {
+        if is_busy || able().any(|lane| lane.memory.is_empty()) {
             return;
         }
         let units = |lane: &Lane<Q>| {
             lane.info.deallocate_lbas_max / (UNIT_BYTES / u64::from(lane.info.lba_bytes))
         };
-        let most = self.lanes.iter().map(units).min().unwrap_or(0).min(DISCARD_UNITS_MAX);
+        let most = able().map(units).min().unwrap_or(0).min(DISCARD_UNITS_MAX);
         if most == 0 {
             return;
         }
@@ -249,7 +270,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             return;
         };
         let lane = &mut self.lanes[usize::from(device)];
-        if lane.failure().is_some() {
+        if lane.failure().is_some() || !lane.info.deallocates {
             return self.spaces.discarded(device, run);
         }
         let memory = lane.memory.pop().expect("each lane has memory");

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::Shard;
 use super::batch::{Filling, Item, Items, Job, NewObject, Sums, Trouble};
+use super::key_order::Ready;
 use super::parts::{Memory, extract};
 use super::put::{Share, Wanted};
 use super::request::{
@@ -62,8 +63,8 @@ impl Writers {
 #[derive(Debug)]
 pub(super) struct Reserving<R> {
     pub(super) reply: R,
-    key: Key,
-    hash: u64,
+    pub(super) key: Key,
+    pub(super) hash: u64,
     pub(super) object: Object,
     expires_s: Option<u64>,
     after: Option<Key>,
@@ -127,7 +128,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 for (item, room) in items.into_iter().zip(rooms) {
                     let object = Object { place: room.place, ..item.object };
                     let id = self.add_writer(&item, object, room.slab_base);
-                    self.answer(item.reply, Ok(Outcome::Reserved(id)), AnyBuffer::None);
+                    let reserved = Outcome::Reserved { writer: id, device: room.place.device };
+                    self.answer(item.reply, Ok(reserved), AnyBuffer::None);
                 }
             }
         }
@@ -145,7 +147,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let count = all.expect("an object has all of its parts").pieces.count as usize;
         let Reserving { hash, expires_s, .. } = *item;
         let (key, checksums) = (item.key.clone(), Sums::from_elem(0, count));
-        let new = NewObject { key, hash, object, slab_base, expires_s, checksums };
+        let new = NewObject { key, hash, turn: 0, object, slab_base, expires_s, checksums };
         let new = self.scratch.news.fill(new);
         let (filled, claimed) = (vec![false; count], vec![false; count]);
         self.writers.add(Writer { new, filled, claimed, in_flight: 0, is_abandoned: false })
@@ -269,12 +271,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     fn seal_now(&mut self, now: Time, Sealing { reply, writer }: Sealing<R>) {
-        let writer = self.writers.open.remove(&writer).expect("it was checked");
+        let new = self.writers.open.remove(&writer).expect("it was checked").new;
         let (result, memory) = (Ok(Outcome::Stored), AnyBuffer::None);
         self.stats.puts += 1;
-        self.capacity.promise(&writer.new);
-        self.log.reserve(writer.new.record_bytes());
-        self.record(now, writer.new, Done { reply, result, memory });
+        self.capacity.promise(&new);
+        self.log.reserve(new.record_bytes());
+        let (hash, turn) = (new.hash, self.order.take_turn(new.hash));
+        self.take_effect(now, hash, turn, Ready::Put(new, Done { reply, result, memory }));
     }
 
     /// Checks that everything was filled, and returns the length of the object's record.
@@ -287,11 +290,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         let each = writer.new.object.bytes.div_ceil(writer.filled.len() as u64);
         Err(Failure::Unfilled { missing_bytes: (missing * each).min(writer.new.object.bytes) })
-    }
-
-    /// Returns the device of a writer's object, which must be able to use the memory of its parts.
-    pub fn writer_device(&self, writer: WriterId) -> Option<u8> {
-        self.writers.open.get(&writer).map(|writer| writer.new.object.place.device)
     }
 
     /// Gives up a writer's object and its room. Ignores an unknown writer.

@@ -1,6 +1,8 @@
-//! Extents: the free space of one device's range for one shard.
+//! Extents: the free space of one device's ranges for one shard.
 //!
-//! Invariants: free runs are disjoint, lie in the range and never touch (they are joined). Every operation except
+//! A shard has one range on a device, or several after the store's devices were changed.
+//!
+//! Invariants: free runs are disjoint, each lies in a range, and they never touch (they are joined). Every operation except
 //! rebuilding after a restart is O(log n) in the number of free runs.
 //!
 //! An extent goes right behind its predecessor in the sequence if there is room; otherwise into the shortest run with
@@ -19,60 +21,98 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use crate::space::runs::Runs;
 
-/// The free space of a range of units.
+/// The free space of ranges of units.
 #[derive(Clone, Debug)]
 pub(crate) struct Extents {
-    range: Range<u64>,
+    /// In order; they are disjoint and do not touch.
+    ranges: SmallVec<[Range<u64>; 1]>,
     free: Runs,
 }
 
 impl Extents {
+    /// Creates extents with all units of one range free.
     pub(crate) fn new(range: Range<u64>) -> Extents {
-        let all = if range.is_empty() { Vec::new() } else { vec![range.clone()] };
-        let extents = Extents { range, free: Runs::from_sorted(all) };
+        Extents::over(&[range])
+    }
+
+    /// Creates extents with all units of `ranges` free.
+    ///
+    /// # Panics
+    /// If the ranges are out of order, or overlap or touch.
+    pub(crate) fn over(ranges: &[Range<u64>]) -> Extents {
+        let there = ranges.iter().filter(|range| !range.is_empty());
+        let ranges: SmallVec<[Range<u64>; 1]> = there.cloned().collect();
+        assert!(ranges.windows(2).all(|two| two[0].end < two[1].start), "ranges are in order");
+        let extents = Extents { free: Runs::from_sorted(ranges.to_vec()), ranges };
         extents.assert_inside();
         extents
     }
 
-    /// Asserts that the free space is a part of the range.
+    /// Asserts that the free space is a part of the ranges.
     fn assert_inside(&self) {
-        let units = self.range.end.saturating_sub(self.range.start);
-        assert!(self.free.units() <= units, "no more is free than the range has");
+        assert!(
+            self.free.units() <= self.ranges.iter().map(|range| range.end - range.start).sum(),
+            "no more is free than the ranges have"
+        );
         debug_assert!(
-            self.free.overlapping(&(0..self.range.start)).is_none()
-                && self.free.overlapping(&(self.range.end..u64::MAX)).is_none(),
-            "every free run lies in the range"
+            self.gaps().all(|gap| self.free.overlapping(&gap).is_none()),
+            "every free run lies in a range"
         );
     }
 
+    /// Iterates over the units that are in no range.
+    fn gaps(&self) -> impl Iterator<Item = Range<u64>> {
+        let starts = [0].into_iter().chain(self.ranges.iter().map(|range| range.end));
+        let ends = self.ranges.iter().map(|range| range.start).chain([u64::MAX]);
+        starts.zip(ends).map(|(start, end)| start..end)
+    }
+
     /// Rebuilds the free space around the extents in `used`. Also returns the positions of extents that were refused:
-    /// those that are empty, leave the range, or overlap an earlier accepted one.
+    /// those that are empty, lie in no range, or overlap an earlier accepted one.
     ///
-    /// While running, it needs one bit of memory per unit of the range: 32 MiB per TiB.
+    /// While running, it needs one bit of memory per unit of the ranges: 32 MiB per TiB.
     pub(crate) fn from_used(
-        range: Range<u64>,
+        ranges: &[Range<u64>],
         used: impl Iterator<Item = Range<u64>>,
     ) -> (Extents, Vec<usize>) {
-        let mut map = Map::new(range.end.saturating_sub(range.start));
+        let mut extents = Extents::over(ranges);
+        let mut maps: Vec<Map> =
+            extents.ranges.iter().map(|range| Map::new(range.end - range.start)).collect();
+        assert_eq!(maps.len(), extents.ranges.len(), "a map for each range");
         let (mut refused, mut used_units) = (Vec::new(), 0);
         for (position, extent) in used.enumerate() {
-            let inside = range.start <= extent.start && extent.end <= range.end;
-            let taken = inside
-                && !extent.is_empty()
-                && map.take(extent.start - range.start..extent.end - range.start);
+            let taken = extents.range_of(&extent).is_some_and(|at| {
+                let base = extents.ranges[at].start;
+                maps[at].take(extent.start - base..extent.end - base)
+            });
             if taken {
                 used_units += extent.end - extent.start;
             } else {
                 refused.push(position);
             }
         }
-        let free = Runs::from_sorted(map.free_runs(range.start));
-        assert_eq!(free.units() + used_units, map.units, "a unit is either free or used");
-        let extents = Extents { range, free };
+        let units = extents.free.units();
+        let each = extents.ranges.iter().zip(&maps);
+        let free = each.flat_map(|(range, map)| map.free_runs(range.start));
+        extents.free = Runs::from_sorted(free.collect());
+        assert_eq!(extents.free.units() + used_units, units, "a unit is either free or used");
         extents.assert_inside();
         (extents, refused)
+    }
+
+    /// Returns the position of the range that an extent lies in.
+    fn range_of(&self, extent: &Range<u64>) -> Option<usize> {
+        let at = self.ranges.partition_point(|range| range.start <= extent.start).checked_sub(1)?;
+        let is_inside = extent.start < extent.end && extent.end <= self.ranges[at].end;
+        debug_assert!(
+            self.ranges[at + 1..].iter().all(|later| extent.start < later.start),
+            "no later range holds it"
+        );
+        is_inside.then_some(at)
     }
 
     /// Returns the first unit of a new extent, or `None` if no free run holds it.
@@ -102,8 +142,8 @@ impl Extents {
     pub(crate) fn fit(&self, units: u64) -> Option<u64> {
         let start = self.free.best_fit(units).or_else(|| self.free.longest()).map(|run| run.start);
         assert!(
-            start.is_none_or(|start| self.range.contains(&start)),
-            "a free run is in the range"
+            start.is_none_or(|start| self.range_of(&(start..start + 1)).is_some()),
+            "a free run is in a range"
         );
         start
     }
@@ -113,36 +153,49 @@ impl Extents {
     /// The shard takes a run while its device deallocates it, so that nothing is written to it.
     pub(crate) fn take(&mut self, extent: Range<u64>) -> bool {
         let before = self.free.units();
-        let (inside, units) = (self.holds(&extent), extent.end.saturating_sub(extent.start));
+        let inside = self.range_of(&extent).is_some();
+        let units = extent.end.saturating_sub(extent.start);
         let taken = self.free.remove(extent);
-        assert!(!taken || inside, "only units of the range are free");
+        assert!(!taken || inside, "only units of the ranges are free");
         let gone = if taken { units } else { 0 };
         assert_eq!(self.free.units() + gone, before, "an extent is taken whole or not at all");
         taken
     }
 
-    /// Whether an extent lies in the range.
-    fn holds(&self, extent: &Range<u64>) -> bool {
-        self.range.start <= extent.start && extent.end <= self.range.end
-    }
-
     /// Frees an extent: a whole allocated one, part of one, or several in a row.
     ///
     /// # Panics
-    /// If it is empty, leaves the range, or is partly free already: a double free is a bug of the store.
+    /// If it is empty, lies in no range, or is partly free already: a double free is a bug of the store.
     pub(crate) fn free(&mut self, extent: Range<u64>) {
-        assert!(self.holds(&extent), "extent {extent:?} is not in {:?}", self.range);
+        assert!(self.range_of(&extent).is_some(), "{extent:?} is not in {:?}", self.ranges);
         assert!(self.free.insert(extent.clone()), "extent {extent:?} is free already");
         self.assert_inside();
     }
 
-    pub(crate) fn range(&self) -> Range<u64> {
-        self.range.clone()
+    /// Returns the length of the longest range, which an extent cannot exceed.
+    pub(crate) fn longest_range(&self) -> u64 {
+        let longest = self.ranges.iter().map(|range| range.end - range.start).max().unwrap_or(0);
+        assert_eq!(longest == 0, self.ranges.is_empty(), "a range has a unit");
+        debug_assert!(self.largest() <= longest, "a free run lies in a range");
+        longest
+    }
+
+    /// Returns the ranges, in order.
+    pub(crate) fn ranges(&self) -> &[Range<u64>] {
+        &self.ranges
+    }
+
+    /// Returns the free runs.
+    pub(crate) fn free_runs(&self) -> &Runs {
+        &self.free
     }
 
     pub(crate) fn is_free(&self, unit: u64) -> bool {
         let is_free = self.free.around(unit).is_some();
-        assert!(!is_free || self.range.contains(&unit), "only units of the range are free");
+        debug_assert!(
+            !is_free || self.range_of(&(unit..unit + 1)).is_some(),
+            "only units of the ranges are free"
+        );
         is_free
     }
 

@@ -1,4 +1,4 @@
-//! Free space: runs, extents, slabs for KV blocks interleaved layer by layer, and discards.
+//! Free space: runs, extents, slabs for KV blocks interleaved layer by layer, windows, and discards.
 //!
 //! Pure bookkeeping of units: nothing here does I/O, or knows keys or records.
 
@@ -6,3 +6,4 @@ pub(crate) mod discard;
 pub(crate) mod extent;
 pub(crate) mod runs;
 pub(crate) mod slab;
+pub(crate) mod window;

@@ -61,6 +61,17 @@ impl Runs {
         (end > range.start && !range.is_empty()).then_some(start..end)
     }
 
+    /// Returns whether a run holds all of a range.
+    pub(crate) fn contains(&self, range: &Range<u64>) -> bool {
+        self.around(range.start).is_some_and(|run| range.end <= run.end)
+    }
+
+    /// Iterates over the runs that share a unit with `range`, last first.
+    pub(crate) fn all_overlapping(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let before = self.ends.range(..range.end).rev();
+        before.map(|(&start, &end)| start..end).take_while(move |run| run.end > range.start)
+    }
+
     /// Iterates over the runs in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.ends.iter().map(|(&start, &end)| start..end)

@@ -30,11 +30,13 @@ struct Slab {
     layout: LayoutId,
     shape: SlabShape,
     free: Extents,
+    /// Used slots that soon will be free.
+    sinking: u32,
 }
 
 impl Slab {
     fn new(layout: LayoutId, shape: SlabShape) -> Slab {
-        Slab { layout, shape, free: Extents::new(0..u64::from(shape.slots)) }
+        Slab { layout, shape, free: Extents::new(0..u64::from(shape.slots)), sinking: 0 }
     }
 
     /// Returns its entry for finding room for a new sequence.
@@ -43,7 +45,20 @@ impl Slab {
     }
 
     fn is_empty(&self) -> bool {
-        self.free.free_units() == u64::from(self.shape.slots)
+        self.used() == 0
+    }
+
+    fn used(&self) -> u64 {
+        u64::from(self.shape.slots) - self.free.free_units()
+    }
+
+    fn view(&self, base: u64) -> SlabView {
+        SlabView {
+            layout: self.layout,
+            units: base..base + self.shape.units(),
+            heads: base..base + self.shape.stride_units(),
+            staying: self.used() - u64::from(self.sinking),
+        }
     }
 }
 
@@ -61,6 +76,19 @@ pub(crate) struct Slots {
     pub used: u64,
     /// Free slots.
     pub free: u64,
+    /// Used slots that soon will be free.
+    pub sinking: u64,
+}
+
+/// A slab as others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SlabView {
+    pub(crate) layout: LayoutId,
+    pub(crate) units: Range<u64>,
+    /// Where its slots begin: their first runs.
+    pub(crate) heads: Range<u64>,
+    /// Used slots, those that soon will be free left out.
+    pub(crate) staying: u64,
 }
 
 /// The slabs of one device's range for one shard.
@@ -100,6 +128,63 @@ impl Slabs {
         };
         assert!(self.take(base, shape, slot), "the slot is free");
         Some(shape.slot_unit(base, slot))
+    }
+
+    /// Makes a slab at `base`, if that run is free, and takes its first slot. Returns the unit of its first run.
+    pub(crate) fn allocate_at(
+        &mut self,
+        extents: &mut Extents,
+        layout: LayoutId,
+        shape: SlabShape,
+        base: u64,
+    ) -> Option<u64> {
+        if !extents.take(base..base + shape.units()) {
+            return None;
+        }
+        self.add(base, layout, shape);
+        assert!(self.take(base, shape, 0), "a new slab is empty");
+        Some(base)
+    }
+
+    /// Records that a used slot soon will be free.
+    ///
+    /// # Panics
+    /// If no slot starts there.
+    pub(crate) fn sink(&mut self, unit: u64) {
+        let slab = self.at_slot(unit);
+        slab.sinking += 1;
+        assert!(u64::from(slab.sinking) <= slab.used(), "a slot sinks once");
+        let layout = slab.layout;
+        self.slots.entry(layout).or_default().sinking += 1;
+    }
+
+    /// Undoes [`Slabs::sink`].
+    pub(crate) fn unsink(&mut self, unit: u64) {
+        let slab = self.at_slot(unit);
+        slab.sinking = slab.sinking.checked_sub(1).expect("the slot was sinking");
+        let layout = slab.layout;
+        self.slots.entry(layout).or_default().sinking -= 1;
+    }
+
+    fn at_slot(&mut self, unit: u64) -> &mut Slab {
+        let (base, _) = self.find(unit).expect("a slot starts at the unit");
+        self.slabs.get_mut(&base).expect("the slab was just found")
+    }
+
+    /// Returns whether no block is in the slot that started at `unit`. Its slab may be gone.
+    pub(crate) fn is_slot_free(&self, unit: u64) -> bool {
+        self.find(unit).is_none_or(|(base, slot)| self.slabs[&base].free.is_free(slot.into()))
+    }
+
+    /// Iterates over the slabs that share a unit with `range`, last first.
+    pub(crate) fn all_overlapping(&self, range: Range<u64>) -> impl Iterator<Item = SlabView> {
+        let before = self.slabs.range(..range.end).rev().map(|(&base, slab)| slab.view(base));
+        before.take_while(move |slab| slab.units.end > range.start)
+    }
+
+    /// Iterates over the slabs of a layout, fullest first.
+    pub(crate) fn all_of(&self, layout: LayoutId) -> impl Iterator<Item = SlabView> {
+        self.with_row(layout, 0).map(|base| self.slabs[&base].view(base))
     }
 
     /// Frees a slot. If its slab is then empty, returns the slab to the extents, and as the result.
@@ -169,10 +254,7 @@ impl Slabs {
     /// Returns the slab and slot that start at `unit`.
     fn find(&self, unit: u64) -> Option<(u64, u32)> {
         let (&base, slab) = self.slabs.range(..=unit).next_back()?;
-        let run_units = u64::from(slab.shape.run_units);
-        let slot = u32::try_from((unit - base) / run_units).ok()?;
-        let starts = (unit - base).is_multiple_of(run_units) && slot < slab.shape.slots;
-        starts.then_some((base, slot))
+        Some((base, slab.shape.slot_at(unit - base)?))
     }
 
     /// Returns the slot behind the one at `unit`, if it is free and of the layout.

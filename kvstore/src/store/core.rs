@@ -1,20 +1,25 @@
 //! State shared by a handle, its writers and its leases: the mailboxes of the threads, and registered memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use adit_driver::runtime::{Refusal, block_until, try_or_want};
+use adit_driver::runtime::Refusal;
 use adit_driver::{Device, Time};
 use smallvec::smallvec;
 
 use super::devices::Devices;
+use super::figures::Figures;
+use super::gather::Gather;
 use super::inbox::Inbox;
+use super::lent::{Origin, Reach};
 use super::open::OpenOptions;
 use super::payload::{Form, Payload};
 use super::pending::{Answer, Pending, Reply, Unfinished, pair};
-use super::pool::{Pool, PoolBuffer, Pools};
-use super::request::{Ask, Job, Requests, ThreadShard, Waiter, Work};
+use super::pool::{PoolBuffer, Pools};
+use super::request::{
+    Ask, Caller, Heap, Job, Kept, Lend, Requests, Source, ThreadShard, Waiter, Work,
+};
+use super::route;
 use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::{Key, KeyHasher};
@@ -25,6 +30,8 @@ use adit_driver::memory::AnyBuffer;
 pub(super) struct Core {
     /// One per thread; shard n belongs to thread n modulo their number.
     pub(super) mailboxes: Vec<Arc<Inbox>>,
+    /// One per thread.
+    pub(super) figures: Vec<Arc<Figures>>,
     pub(super) set: Set,
     /// Routes keys among `shards`.
     pub(super) hasher: KeyHasher,
@@ -35,18 +42,18 @@ pub(super) struct Core {
     pub(super) pools: Arc<Pools>,
     /// Options for new lanes.
     pub(super) options: OpenOptions,
-    /// How long a call may wait to begin.
+    /// How long a request may wait to begin.
     pub(super) timeout: Duration,
     /// How long to wait for an answer, device deadlines included.
     pub(super) patience: Duration,
-    pub(super) copied_bytes: AtomicU64,
+    pub(super) reach: Arc<Reach>,
 }
 
-/// Data in registered memory, with the pool it returns to if it is the store's.
+/// Data for a request: in registered memory, or on the heap until there is some.
 pub(super) struct Registered {
     pub(super) memory: AnyBuffer,
     pub(super) bytes: u64,
-    pub(super) home: Option<Arc<Pool>>,
+    pub(super) source: Source,
 }
 
 impl Core {
@@ -61,8 +68,13 @@ impl Core {
 
     /// Returns an answer that has already failed.
     pub(super) fn refused<T>(&self, error: impl Into<Error>) -> Pending<T> {
+        self.failed(Unfinished::new(error))
+    }
+
+    /// Like [`Core::refused`], with the caller's memory.
+    pub(super) fn failed<T>(&self, unfinished: Unfinished) -> Pending<T> {
         let (reply, pending) = self.pair();
-        reply.send(Err(Unfinished::new(error)));
+        reply.send(Err(unfinished));
         pending
     }
 
@@ -70,35 +82,19 @@ impl Core {
         &self.mailboxes[usize::from(shard) % self.mailboxes.len()]
     }
 
-    /// Returns how long a call that begins now may wait for room.
-    pub(super) fn until(&self) -> Instant {
-        Instant::now() + self.timeout
-    }
-
-    /// Sends a request to the shard of its key, waiting for room. One that cannot be sent is answered with the failure.
+    /// Sends a request to the shard of its key. If the store is closed, answers it with that.
     pub(super) fn send(&self, request: Hashed<Waiter>) {
-        let shard = self.shard(request.hash);
-        self.send_work(|| self.until(), Job { shard, work: Work::Requests(smallvec![request]) });
+        self.send_to(self.shard(request.hash), request);
     }
 
-    /// Like [`Core::send`], to a given shard and waiting until `until`.
-    pub(super) fn send_by(&self, until: Instant, shard: u16, request: Hashed<Waiter>) {
-        self.send_work(|| until, Job { shard, work: Work::Requests(smallvec![request]) });
+    /// Like [`Core::send`], to a given shard.
+    pub(super) fn send_to(&self, shard: u16, request: Hashed<Waiter>) {
+        self.send_work(Job { shard, work: Work::Requests(smallvec![request]) });
     }
 
-    /// Sends a job; if the mailbox is full, waits for room until `until`.
-    fn send_work(&self, until: impl FnOnce() -> Instant, job: Job) {
-        let mailbox = self.mailbox(job.shard);
-        let sent = match mailbox.send(job) {
-            Err((job, Refusal::Full)) => mailbox.send_by(until(), job),
-            other => other,
-        };
-        if let Err((job, why)) = sent {
-            let failure = match why {
-                Refusal::Full => Failure::Deadline,
-                Refusal::Closed => Failure::Closed,
-            };
-            job.work.refuse(&failure);
+    fn send_work(&self, job: Job) {
+        if let Err(job) = self.mailbox(job.shard).send_behind(job) {
+            job.work.refuse(&Failure::Closed);
         }
     }
 
@@ -113,9 +109,9 @@ impl Core {
     }
 
     /// Sends each shard its list and empties the lists.
-    pub(super) fn send_lists(&self, until: Instant, lists: &mut [Requests]) {
+    pub(super) fn send_lists(&self, lists: &mut [Requests]) {
         for (list, shard) in lists.iter_mut().zip(0..).filter(|(list, _)| !list.is_empty()) {
-            self.send_work(|| until, Job { shard, work: Work::Requests(std::mem::take(list)) });
+            self.send_work(Job { shard, work: Work::Requests(std::mem::take(list)) });
         }
     }
 
@@ -138,13 +134,59 @@ impl Core {
         ask: impl FnOnce(&mut ThreadShard, Time) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let (reply, pending) = self.pair();
-        self.ask_by(self.until(), shard, asking(ask, |answer| reply.send(answer)));
+        self.ask_for(shard, asking(ask, |answer| reply.send(answer)));
         pending
     }
 
-    /// Like [`Core::ask`], but waits until `until` and leaves the answer to `ask`.
-    pub(super) fn ask_by(&self, until: Instant, shard: u16, ask: Ask) {
-        self.send_work(|| until, Job { shard, work: Work::Ask(self.deadline(), ask) });
+    /// Like [`Core::ask`], but leaves the answer to `ask`.
+    pub(super) fn ask_for(&self, shard: u16, ask: Ask) {
+        self.send_work(Job { shard, work: Work::Ask(self.deadline(), ask) });
+    }
+
+    /// Runs `ask` on a shard's thread and adds its answer to `gather`.
+    pub(super) fn gather<P: Send + 'static>(
+        &self,
+        shard: u16,
+        gather: &Arc<Gather<P>>,
+        ask: impl FnOnce(&mut ThreadShard, Time) -> Result<P, Failure> + Send + 'static,
+    ) {
+        let gather = Arc::clone(gather);
+        self.ask_for(shard, asking(ask, move |answer| gather.add(shard, answer)));
+    }
+
+    /// Runs `ask` for each shard and combines the answers, which are in the order of the shards.
+    pub(super) fn ask_each<P: Send + 'static, T: Send + 'static>(
+        &self,
+        ask: impl Fn(&mut ThreadShard, Time) -> Result<P, Failure> + Clone + Send + 'static,
+        combine: impl FnOnce(&mut dyn Iterator<Item = P>) -> T + Send + 'static,
+    ) -> Pending<T> {
+        let shards = self.set.shards();
+        let (reply, pending) = self.pair();
+        let gather = Gather::new(usize::from(shards), |parts: Answer<Vec<(u16, P)>>| {
+            let combined = |parts: Vec<(u16, P)>| combine(&mut parts.into_iter().map(|(_, p)| p));
+            reply.send(parts.map(combined));
+        });
+        (0..shards).for_each(|shard| self.gather(shard, &gather, ask.clone()));
+        pending
+    }
+
+    /// Passes the number of `keys` that exist before the first miss to `hear`.
+    pub(super) fn find_prefix(
+        &self,
+        keys: &[Key],
+        hear: impl FnOnce(Answer<usize>) + Send + 'static,
+    ) {
+        let end = keys.len();
+        let asked = route::deal(keys, self.set.shards(), |key| self.route(key));
+        let least = move |misses: Vec<(u16, usize)>| {
+            misses.into_iter().map(|(_, miss)| miss).min().unwrap_or(end)
+        };
+        let gather = Gather::new(asked.len(), move |misses| hear(misses.map(least)));
+        for (shard, share) in asked {
+            self.gather(shard, &gather, move |shard, now| {
+                Ok(share.first_miss(shard.lookup_prefix(now, &share.items), end))
+            });
+        }
     }
 
     /// Runs `end` on a shard's thread, unless the store has stopped.
@@ -174,8 +216,10 @@ impl Core {
     }
 
     /// Makes a request to be sent now, given the hash of its key (0 without one).
-    pub(super) fn request(&self, hash: u64, action: Action, reply: Waiter) -> Hashed<Waiter> {
-        Hashed { hash, request: Request { reply, deadline: self.deadline(), action } }
+    pub(super) fn request(&self, hash: u64, action: Action, caller: Caller) -> Hashed<Waiter> {
+        let since = self.clock.now();
+        let (reply, deadline) = (Waiter { since, caller }, since + self.timeout);
+        Hashed { hash, request: Request { reply, deadline, action } }
     }
 
     /// Returns registered memory with the data of `payload`, if there is room now: memory for `device`, or for any
@@ -194,100 +238,136 @@ impl Core {
             return Err((payload, Some(why)));
         }
         match payload.0 {
-            Form::Lent { memory, bytes } => Ok(Registered { memory, bytes, home: None }),
+            Form::Lent { memory, bytes } => self.try_lend(memory, bytes, device),
             Form::Pooled(buffer) => Ok(Registered::pooled(buffer)),
             Form::Bytes(bytes) => {
-                if let Err(never) = self.pools.check(bytes.len() as u64) {
+                let len = bytes.len();
+                if let Err(never) = self.pools.check(len as u64) {
                     return Err((Payload(Form::Bytes(bytes)), Some(never)));
                 }
-                let Some(mut buffer) = self.pools.take(bytes.len(), device) else {
+                let Some(mut buffer) = self.pools.take(len, device) else {
                     return Err((Payload(Form::Bytes(bytes)), None));
                 };
-                buffer.copy_from_slice(&bytes);
-                self.copied_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                bytes.copy_to(&mut buffer);
+                self.pools.counts.count_copy(len);
                 Ok(Registered::pooled(buffer))
             }
         }
     }
 
-    /// Like [`Core::try_register`], but waits for room until `until`.
+    /// Like [`Core::try_register`], but plain bytes that find no room stay on the heap until there is some.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if no room came in time; [`Error::Invalid`] if there never will be enough.
+    /// [`Error::Invalid`] if there never will be enough, with the caller's memory.
     pub(super) fn register(
         &self,
-        until: Instant,
         payload: Payload<'_>,
         device: Option<u8>,
-    ) -> Result<Registered> {
-        let mut waiting = Some(payload);
-        let mut try_to = || {
-            let payload = waiting.take().expect("what is not copied is given back");
-            match self.try_register(payload, device) {
-                Ok(registered) => Some(Ok(registered)),
-                Err((_, Some(never))) => Some(Err(never)),
-                Err((payload, None)) => {
-                    waiting = Some(payload);
-                    None
-                }
-            }
-        };
-        let registered = block_until(Some(until), |context| {
-            try_or_want(context, |waker| self.pools.want(waker), &mut try_to)
-        });
-        registered.unwrap_or_else(|| Err(self.no_memory()))
+    ) -> Result<Registered, Unfinished> {
+        match self.try_register(payload, device) {
+            Ok(registered) => Ok(registered),
+            Err((payload, Some(never))) => Err(payload.refused(never)),
+            Err((payload, None)) => Ok(self.heap(payload, device)),
+        }
     }
 
-    /// Like [`Core::register`], but sends the gathered lists first if memory is short, because they may hold all of
+    /// Like [`Core::register`], for one of several that keep their order: once one is on the heap, so are those after
     /// it.
     ///
     /// # Errors
     /// As [`Core::register`].
-    pub(super) fn register_for(
+    pub(super) fn register_next(
         &self,
-        until: Instant,
-        lists: &mut [Requests],
-        data: Payload<'_>,
-        device: Option<u8>,
-    ) -> Result<Registered> {
-        match self.try_register(data, device) {
-            Ok(registered) => Ok(registered),
-            Err((_, Some(never))) => Err(never),
-            Err((data, None)) => {
-                self.send_lists(until, lists);
-                self.register(until, data, device)
+        payload: Payload<'_>,
+        is_short: &mut bool,
+    ) -> Result<Registered, Unfinished> {
+        let is_plain = matches!(payload.0, Form::Bytes(_));
+        let registered = if *is_short && is_plain && payload.bytes() > 0 {
+            match self.pools.check(payload.bytes()) {
+                Ok(()) => self.heap(payload, None),
+                Err(never) => return Err(payload.refused(never)),
             }
-        }
+        } else {
+            self.register(payload, None)?
+        };
+        *is_short |= matches!(registered.source, Source::Waiting(_));
+        Ok(registered)
     }
 
-    /// Returns `len` bytes of pool memory, waiting for it.
+    /// Takes registered memory of the caller's. Copies what a device cannot use.
     ///
     /// # Errors
-    /// As [`Core::register`].
-    pub(super) fn buffer(&self, len: usize, device: Option<u8>) -> Result<PoolBuffer> {
-        self.pools.check(len as u64)?;
-        let until = Some(self.until());
-        let taken = block_until(until, |context| self.pools.poll_take(context, len, device));
-        taken.ok_or_else(|| self.no_memory())
+    /// As [`Core::try_register`].
+    #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
+    fn try_lend<'a>(
+        &self,
+        memory: AnyBuffer,
+        bytes: u64,
+        device: Option<u8>,
+    ) -> Result<Registered, (Payload<'a>, Option<Error>)> {
+        let Some(way) = self.reach.way(&memory, bytes, device) else {
+            let source = Source::Registered(Origin::default());
+            return Ok(Registered { memory, bytes, source });
+        };
+        if let Err(never) = self.pools.check(way.through as u64) {
+            return Err((Payload::lent(memory, bytes), Some(never)));
+        }
+        let run = match way.through {
+            0 => None,
+            through => {
+                let Some(run) = self.pools.take(through, way.device) else {
+                    return Err((Payload::lent(memory, bytes), None));
+                };
+                Some(run)
+            }
+        };
+        let (memory, origin) = way.carry(memory, run, &self.pools.counts);
+        Ok(Registered { memory, bytes, source: Source::Registered(origin) })
     }
 
-    /// The error for registered memory that did not become free in time.
-    fn no_memory(&self) -> Error {
-        Error::Timeout {
-            waited_for: "registered memory",
-            after: self.timeout,
-            fix: "drop values and buffers sooner, or raise pool_bytes",
+    /// Keeps data that found no room until there is some.
+    fn heap(&self, payload: Payload<'_>, device: Option<u8>) -> Registered {
+        let bytes = payload.bytes();
+        let kept = match payload.0 {
+            Form::Bytes(plain) => {
+                let (bytes, copied) = plain.into_owned();
+                self.pools.counts.count_copy(copied);
+                Kept::Bytes(bytes)
+            }
+            Form::Lent { memory, bytes } => {
+                let way = self.reach.way(&memory, bytes, device);
+                Kept::Lent(memory, way.expect("only what is copied needs room"))
+            }
+            Form::Pooled(_) => unreachable!("the store's memory needs no room"),
+        };
+        let source = Source::Waiting(Box::new(Heap { kept, device }));
+        Registered { memory: AnyBuffer::None, bytes, source }
+    }
+
+    /// Lends `len` bytes of pool memory that `device`, or any, can use, once there are as many.
+    pub(super) fn buffer(&self, len: usize, device: Option<u8>) -> Pending<PoolBuffer> {
+        if let Err(never) = self.pools.check(len as u64) {
+            return self.refused(never);
         }
+        let (reply, pending) = self.pair();
+        match self.pools.take(len, device) {
+            Some(buffer) => reply.send(Ok(buffer)),
+            None => {
+                // Any thread can wait for it.
+                let lend = Lend { len, device, deadline: self.deadline(), reply };
+                self.send_work(Job { shard: 0, work: Work::Lend(lend) });
+            }
+        }
+        pending
     }
 }
 
 impl Registered {
     fn pooled(buffer: PoolBuffer) -> Registered {
         let bytes = buffer.len() as u64;
-        let (mut run, home) = buffer.into_parts();
-        // Clear what the memory held before: it may be another caller's data.
-        run[bytes as usize..].fill(0);
-        Registered { memory: AnyBuffer::One(run), bytes, home: Some(home) }
+        let (run, pool) = buffer.into_cleared_parts();
+        let source = Source::Registered(Origin::pooled(pool));
+        Registered { memory: AnyBuffer::One(run), bytes, source }
     }
 }
 

@@ -7,9 +7,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use adit_driver::paths::{DeviceQueue, QueueOptions};
 use adit_driver::{Buffer, Device, DeviceOptions, Target, Time};
 
+use super::exit;
 use super::open::OpenOptions;
 use crate::error::{Error, Result};
 use crate::media::format::{self, Set};
+use crate::model::place::UNIT_BYTES;
 use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Shard};
 
 /// A shard of the store; `R` is what its requests carry.
@@ -25,12 +27,14 @@ const QUEUES: u16 = 64;
 pub(super) struct Devices(Vec<Device>);
 
 impl Devices {
-    /// Uses `devices` if given, otherwise opens `targets` exclusively.
+    /// Uses `devices` if given, otherwise opens `targets` exclusively. Waits for a store of this process that is being
+    /// closed.
     pub(super) fn open(
         targets: &[Target],
         devices: &[Device],
         file_bytes: Option<u64>,
     ) -> Result<Devices> {
+        exit::wait_for_release(targets, devices);
         if !devices.is_empty() {
             return Ok(Devices(devices.to_vec()));
         }
@@ -41,10 +45,32 @@ impl Devices {
             queue_count: QUEUES,
             exclusive: true,
             file_bytes,
+            fills_holes: file_bytes.is_some(),
             ..DeviceOptions::default()
         };
         let open = |target| Device::open(target, &options);
         Ok(Devices(targets.iter().map(open).collect::<Result<_, _>>()?))
+    }
+
+    /// Checks that the files among `targets` hold no data, before any of them is made longer.
+    ///
+    /// # Errors
+    /// As [`Device::open`]; [`Error::Media`] with the data that may not be overwritten.
+    pub(super) fn check_files(targets: &[Target]) -> Result<()> {
+        let is_there = |target: &&Target| match target {
+            Target::Kernel(kernel) => kernel
+                .file
+                .metadata()
+                .is_ok_and(|about| about.is_file() && about.len() >= UNIT_BYTES),
+            _ => false,
+        };
+        let there: Vec<Target> = targets.iter().filter(is_there).cloned().collect();
+        if there.is_empty() {
+            return Ok(());
+        }
+        let devices = Devices::open(&there, &[], None)?;
+        let mut lanes = devices.lanes(&OpenOptions::default(), &[])?;
+        format::check_blank(&mut lanes, &mut devices.clock())
     }
 
     pub(super) fn as_slice(&self) -> &[Device] {
@@ -134,7 +160,8 @@ fn lane(device: &Device, options: &OpenOptions, memory: &[Buffer]) -> Result<Dev
         command_bytes_max: about.command_bytes_max,
         boundary_bytes: about.boundary_bytes,
         depth,
-        deallocates: about.deallocates,
+        // The blocks that a file was given stay its own.
+        deallocates: about.deallocates && !about.is_preallocated,
         deallocate_lbas_max: about.deallocate_lbas_max,
         protection: about.protection,
         accepts: Box::new(move |buffer| accepting.accepts(buffer)),

@@ -2,36 +2,31 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::pending::{Answer, Reply, Unfinished};
+use super::pending::{Answer, Unfinished};
 
-/// Collects one answer per shard and replies after the last. If one never arrives, dropping the last reference drops
-/// the reply, which reports the store as closed.
-pub(super) struct Gather<P, T> {
-    state: Mutex<State<P, T>>,
+/// Collects one answer per shard and passes them on after the last, or the first failure. If one never arrives,
+/// dropping the last reference drops whom it would pass them to, and with it a reply, which reports the store as
+/// closed.
+pub(super) struct Gather<P> {
+    state: Mutex<State<P>>,
 }
 
-struct State<P, T> {
+struct State<P> {
     parts: Vec<(u16, P)>,
     left: usize,
-    end: Option<End<P, T>>,
+    hear: Option<Hear<P>>,
 }
 
-struct End<P, T> {
-    reply: Reply<T>,
-    combine: Combine<P, T>,
-}
+type Hear<P> = Box<dyn FnOnce(Answer<Vec<(u16, P)>>) + Send>;
 
-type Combine<P, T> = Box<dyn FnOnce(Vec<(u16, P)>) -> T + Send>;
-
-impl<P, T> Gather<P, T> {
-    /// Waits for `count` parts, each with its shard, and replies with what `combine` makes of them.
+impl<P> Gather<P> {
+    /// Waits for `count` parts, each with its shard, and passes them to `hear` in the order of the shards.
     pub(super) fn new(
         count: usize,
-        reply: Reply<T>,
-        combine: impl FnOnce(Vec<(u16, P)>) -> T + Send + 'static,
-    ) -> Arc<Gather<P, T>> {
-        let end = Some(End { reply, combine: Box::new(combine) });
-        let gather = Gather { state: Mutex::new(State { parts: Vec::new(), left: count, end }) };
+        hear: impl FnOnce(Answer<Vec<(u16, P)>>) + Send + 'static,
+    ) -> Arc<Gather<P>> {
+        let hear: Option<Hear<P>> = Some(Box::new(hear));
+        let gather = Gather { state: Mutex::new(State { parts: Vec::new(), left: count, hear }) };
         if count == 0 {
             gather.finish();
         }
@@ -57,26 +52,26 @@ impl<P, T> Gather<P, T> {
 
     fn finish(&self) {
         let mut state = self.lock();
-        let (end, mut parts) = (state.end.take(), std::mem::take(&mut state.parts));
+        let (hear, mut parts) = (state.hear.take(), std::mem::take(&mut state.parts));
         drop(state);
-        if let Some(End { reply, combine }) = end {
+        if let Some(hear) = hear {
             parts.sort_by_key(|(shard, _)| *shard);
-            reply.send(Ok(combine(parts)));
+            hear(Ok(parts));
         }
     }
 
     fn fail(&self, unfinished: Unfinished) {
         let mut state = self.lock();
         state.left -= 1;
-        let (end, parts) = (state.end.take(), std::mem::take(&mut state.parts));
+        let (hear, parts) = (state.hear.take(), std::mem::take(&mut state.parts));
         drop(state);
         drop(parts);
-        if let Some(end) = end {
-            end.reply.send(Err(unfinished));
+        if let Some(hear) = hear {
+            hear(Err(unfinished));
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State<P, T>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,7 +86,7 @@ mod tests {
     #[test]
     fn the_last_part_makes_the_answer_in_the_order_of_shards() {
         let (reply, pending) = pair(Duration::from_secs(60));
-        let gather = Gather::new(2, reply, |parts| parts);
+        let gather = Gather::new(2, |parts| reply.send(parts));
         gather.add(1, Ok('b'));
         let pending = pending.try_wait().expect_err("one is missing");
         gather.add(0, Ok('a'));
@@ -100,8 +95,8 @@ mod tests {
 
     #[test]
     fn a_failure_is_the_answer_whatever_comes_later() {
-        let (reply, pending) = pair::<usize>(Duration::from_secs(60));
-        let gather = Gather::new(3, reply, |parts: Vec<(u16, ())>| parts.len());
+        let (reply, pending) = pair(Duration::from_secs(60));
+        let gather = Gather::new(3, |parts| reply.send(parts));
         gather.add(0, Ok(()));
         gather.add(1, Err(Unfinished::new(Failure::Full)));
         gather.add(2, Ok(()));
@@ -111,10 +106,10 @@ mod tests {
     #[test]
     fn of_no_parts_the_answer_is_there_at_once_and_a_lost_part_ends_the_wait() {
         let (reply, pending) = pair(Duration::from_secs(60));
-        let _gather = Gather::new(0, reply, |parts: Vec<(u16, ())>| parts.len());
-        assert_eq!(pending.wait().expect("an answer"), 0);
-        let (reply, pending) = pair::<usize>(Duration::from_secs(60));
-        drop(Gather::new(1, reply, |parts: Vec<(u16, ())>| parts.len()));
+        let _gather = Gather::new(0, |parts| reply.send(parts));
+        assert_eq!(pending.wait().expect("an answer"), [(0, ())][..0]);
+        let (reply, pending) = pair(Duration::from_secs(60));
+        drop(Gather::<()>::new(1, |parts| reply.send(parts)));
         assert_eq!(pending.wait().expect_err("lost").failure(), Some(&Failure::Closed));
     }
 }

@@ -3,43 +3,55 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_driver::memory::AnyBuffer;
 use adit_driver::runtime::Refusal;
-use adit_driver::{Buffer, Device, Time};
+use adit_driver::{Buffer, Device};
 
-use super::batch::{self, Batch, Together};
-use super::core::{Core, Registered, asking};
+use super::batch::Batch;
+use super::change::ChangeStore;
+use super::core::{Core, Registered};
 use super::devices;
 use super::gather::Gather;
-use super::lease::Lease;
+use super::lease::{Lease, ShardLease};
+use super::lent::Bounced;
 use super::local::Local;
 use super::open::{FormatStore, OpenOptions};
 use super::payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
-use super::pending::Pending;
+use super::pending::{Answer, Pending, Reply, pair};
 use super::plans::{ShardTransfers, Transfers};
 use super::pool::PoolBuffer;
-use super::request::{Fetch, ThreadShard, Waiter, Work};
-use super::route::{self, Share};
+use super::prometheus::{self, Sample, Sampled};
+use super::request::{Caller, Fetch, Waiter, Work};
+use super::route;
 use super::threads::{self, Threads};
-use super::value::{ObjectInfo, Put, Read, Value};
+use super::value::{ObjectInfo, Put, Read, Value, merged};
 use super::writer::{Reserving, Writer};
 use crate::error::{Error, Result};
+use crate::media::change::Changed;
 use crate::media::format::Set;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
+use crate::model::options::Quota;
 use crate::shard::{
-    Action, Failure, GetItem, Hashed, LeaseId, Part, PutItem, PutOptions, Recovery, Request,
-    ReserveItem, Stats,
+    Action, Failure, GetItem, Hashed, Part, PutItem, PutOptions, Recovery, Request, ReserveItem,
+    Selection, Stats, TenantStats,
 };
 
-/// A handle to a store, usable from any thread. Clones refer to the same store. Dropping the last one closes the
-/// store and blocks until it is closed; [`Store::close`] also returns the result.
+/// How long to wait at least for the end of a sweep.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(600);
+
+/// A handle to a store, usable from any thread. Clones refer to the same store.
 ///
-/// Calls that take keys or data wait for room while the store is busy, at most for its timeout. It is busy when
-/// [`OpenOptions::mailbox_depth`] requests wait or all registered memory is in use. [`Store::try_put`] and
-/// [`Store::try_get`] never wait.
+/// No call that takes keys or data waits: a request begins at once, or waits in the store for memory or for room until
+/// its [`Pending`] is dropped or its deadline passes, which counts from the call. `docs/kv.md` says how servers use
+/// that. [`Store::try_put`] and [`Store::try_get`] refuse a request that would wait. The calls that block the thread are
+/// [`Store::format`], [`Store::open`], [`Store::open_local`] and [`Store::recover`], which wait for devices, and those
+/// named `wait`.
+///
+/// Dropping the last handle closes the store without waiting for it. A process that is about to end awaits
+/// [`Store::close`]: otherwise the store's end is that of a crash.
 #[derive(Clone)]
 pub struct Store {
     pub(super) core: Arc<Core>,
@@ -47,7 +59,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Formats the devices as a store. Their previous contents are lost.
+    /// Formats the devices as a store, and waits for them. Their previous contents are lost.
     ///
     /// # Errors
     /// As [`Device::open`]; [`Error::Invalid`] for an invalid option; [`Error::Media`] if a device holds data that
@@ -56,7 +68,17 @@ impl Store {
         options.run()
     }
 
-    /// Opens a store and starts its threads.
+    /// Changes the devices of a store that is not open: adds some, removes one, or takes in what they have grown by.
+    ///
+    /// # Errors
+    /// As [`Device::open`]; [`Error::Invalid`] for an invalid option; [`Error::Media`] if the devices hold no store, if
+    /// a new one holds data that may not be overwritten, or if objects or metadata have no room on the other devices.
+    pub fn change(options: &ChangeStore) -> Result<Changed> {
+        options.run()
+    }
+
+    /// Opens a store and starts its threads. Waits for the devices, and while a store of this process that was on them
+    /// is being closed.
     ///
     /// # Errors
     /// As [`Device::open`], which refuses a device that another process or handle has open; [`Error::Invalid`] for an
@@ -66,7 +88,7 @@ impl Store {
         Ok(Store { core, threads })
     }
 
-    /// Opens a store for the calling thread to drive.
+    /// Opens a store for the calling thread to drive. Waits for the devices.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -74,7 +96,11 @@ impl Store {
         Local::open(options)
     }
 
-    /// Stores an object, replacing one with the same key. Plain bytes are copied before this returns.
+    /// Stores an object, replacing one with the same key.
+    ///
+    /// Plain bytes are copied to registered memory before this returns. If there is none, they are kept on the heap (a
+    /// vector is taken as it is, a slice is copied) until it is their turn, so that this never waits. A server that
+    /// wants to bound what it takes in fills a [`Store::buffer`] instead, which comes when there is memory.
     pub fn put<'a>(&self, key: Key, data: impl Into<Payload<'a>>) -> Pending<Put> {
         self.put_with(key, data, &PutWith::default())
     }
@@ -86,14 +112,13 @@ impl Store {
         data: impl Into<Payload<'a>>,
         with: &PutWith,
     ) -> Pending<Put> {
-        let until = self.core.until();
-        let registered = match self.core.register(until, data.into(), None) {
+        let registered = match self.core.register(data.into(), None) {
             Ok(registered) => registered,
-            Err(error) => return self.core.refused(error),
+            Err(unfinished) => return self.core.failed(unfinished),
         };
         let hash = self.core.hash(&key);
         let (request, pending) = self.put_request(hash, key, registered, with);
-        self.core.send_by(until, self.core.shard(hash), request);
+        self.core.send(request);
         pending
     }
 
@@ -112,7 +137,7 @@ impl Store {
         let hash = self.core.hash(&key);
         let mailbox = self.core.mailbox(self.core.shard(hash));
         // Check before copying. If another thread takes the room meanwhile, `try_send` below returns the memory.
-        if mailbox.is_full() {
+        if mailbox.is_busy_for_changes() {
             return Err(Refused { key, data, why: RefuseReason::Busy });
         }
         let registered = match self.core.try_register(data, None) {
@@ -130,24 +155,19 @@ impl Store {
     }
 
     /// Stores several objects, planned together: the objects of one shard are placed next to each other where there
-    /// is room.
+    /// is room. Takes all items at once; plain bytes beyond the free memory stay on the heap until their turn.
     pub fn put_many<'a, D: Into<Payload<'a>>>(
         &self,
         items: impl IntoIterator<Item = (Key, D)>,
         with: &PutWith,
     ) -> Batch<Put> {
         let mut lists = self.core.lists();
-        let mut pendings = Vec::new();
-        let mut until = self.core.until();
+        let (mut pendings, mut is_short) = (Vec::new(), false);
         for (key, data) in items {
-            let registered = match self.core.register_for(until, &mut lists, data.into(), None) {
-                Ok(registered) => {
-                    until = self.core.until();
-                    registered
-                }
-                // If no memory comes back in time, later items do not each wait for another timeout.
-                Err(error) => {
-                    pendings.push(self.core.refused(error));
+            let registered = match self.core.register_next(data.into(), &mut is_short) {
+                Ok(registered) => registered,
+                Err(unfinished) => {
+                    pendings.push(self.core.failed(unfinished));
                     continue;
                 }
             };
@@ -156,11 +176,11 @@ impl Store {
             self.core.add(&mut lists, request);
             pendings.push(pending);
         }
-        self.core.send_lists(until, &mut lists);
+        self.core.send_lists(&mut lists);
         Batch::new(pendings)
     }
 
-    /// Reads an object into the store's own memory, waiting for some to become free.
+    /// Reads an object into the store's own memory, once it is found and there is some.
     pub fn get(&self, key: Key) -> Pending<Option<Value>> {
         self.fetch(key, None)
     }
@@ -172,7 +192,7 @@ impl Store {
     }
 
     fn fetch(&self, key: Key, range: Option<Range<u64>>) -> Pending<Option<Value>> {
-        let (request, pending) = self.fetch_request(key, range, None);
+        let (request, pending) = self.fetch_request(key, range);
         self.core.send(request);
         pending
     }
@@ -182,7 +202,10 @@ impl Store {
     /// # Errors
     /// The reason for the refusal.
     pub fn try_get(&self, key: Key) -> Result<Pending<Option<Value>>, RefuseReason> {
-        let (request, pending) = self.fetch_request(key, None, None);
+        let (request, pending) = self.fetch_request(key, None);
+        if self.core.mailbox(self.core.shard(request.hash)).is_busy_for_reads() {
+            return Err(RefuseReason::Busy);
+        }
         match self.core.try_send(request) {
             Ok(()) => Ok(pending),
             Err((_, why)) => Err(why.into()),
@@ -190,25 +213,25 @@ impl Store {
     }
 
     /// Reads several objects, planned together. Values hold the store's memory: if a batch is larger than
-    /// [`OpenOptions::pool_bytes`], take values as they arrive ([`Batch::next`]) and drop them. Otherwise those that
-    /// do not fit fail at once with [`Error::Invalid`].
+    /// [`OpenOptions::pool_bytes`], take values as they arrive ([`Batch::next`]) and drop them, or the store allocates
+    /// more.
     pub fn get_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<Option<Value>> {
         let mut lists = self.core.lists();
         let mut pendings = Vec::new();
-        let together = Together::new(self.core.pools.count());
         for key in keys {
-            let share = Some(batch::Share::new(&together));
-            let (request, pending) = self.fetch_request(key, None, share);
+            let (request, pending) = self.fetch_request(key, None);
             self.core.add(&mut lists, request);
             pendings.push(pending);
         }
-        self.core.send_lists(self.core.until(), &mut lists);
-        Batch::of_reads(pendings, together)
+        self.core.send_lists(&mut lists);
+        Batch::new(pendings)
     }
 
-    /// Reads a part of an object into the caller's registered memory, which comes back with the answer.
-    pub fn get_into(&self, key: Key, part: Part, into: AnyBuffer) -> Pending<Read> {
-        let (request, pending) = self.get_request(key, part, into);
+    /// Reads a part of an object into the caller's registered memory ([`Store::register`], [`Store::allocate`]), which
+    /// comes back with the answer. What a device cannot use, because it does not begin at a multiple of an LBA or end at
+    /// one of 4 KiB, passes through the store's memory, for which the read may wait.
+    pub fn get_into(&self, key: Key, part: Part, into: impl Into<AnyBuffer>) -> Pending<Read> {
+        let (request, pending) = self.get_request(key, part, into.into());
         self.core.send(request);
         pending
     }
@@ -225,7 +248,7 @@ impl Store {
             self.core.add(&mut lists, request);
             pendings.push(pending);
         }
-        self.core.send_lists(self.core.until(), &mut lists);
+        self.core.send_lists(&mut lists);
         Batch::new(pendings)
     }
 
@@ -242,8 +265,25 @@ impl Store {
     pub fn delete(&self, key: Key) -> Pending<bool> {
         let hash = self.core.hash(&key);
         let (reply, pending) = self.core.pair();
-        let request = self.core.request(hash, Action::Delete(key), Waiter::Delete(reply));
+        let request = self.core.request(hash, Action::Delete(key), Caller::Delete(reply));
         self.core.send(request);
+        pending
+    }
+
+    /// Removes all objects of a tenant or with a prefix, and returns their number. Works in the background, beside
+    /// other requests; an object that is put meanwhile goes or stays. Waits for the answer for ten minutes at least.
+    pub fn delete_where(&self, selection: &Selection) -> Pending<u64> {
+        let (reply, pending) = pair(self.core.patience.max(SWEEP_PATIENCE));
+        let shards = self.core.set.shards();
+        let gather = Gather::new(usize::from(shards), |parts: Answer<Vec<(u16, u64)>>| {
+            reply.send(parts.map(|parts| parts.into_iter().map(|(_, objects)| objects).sum()));
+        });
+        for shard in 0..shards {
+            let gather = Arc::clone(&gather);
+            let caller = Caller::Sweep(Box::new(move |answer| gather.add(shard, answer)));
+            let action = Action::DeleteWhere(selection.clone());
+            self.core.send_to(shard, self.core.request(0, action, caller));
+        }
         pending
     }
 
@@ -252,12 +292,11 @@ impl Store {
     pub fn commit(&self) -> Pending<()> {
         let (reply, pending) = self.core.pair();
         let shards = self.core.set.shards();
-        let gather = Gather::new(usize::from(shards), reply, |_: Vec<(u16, ())>| ());
-        let until = self.core.until();
+        let gather = Gather::new(usize::from(shards), |parts| reply.send(parts.map(|_| ())));
         for shard in 0..shards {
             let gather = Arc::clone(&gather);
-            let waiter = Waiter::Commit(Box::new(move |answer| gather.add(shard, answer)));
-            self.core.send_by(until, shard, self.core.request(0, Action::Commit, waiter));
+            let waiter = Caller::Commit(Box::new(move |answer| gather.add(shard, answer)));
+            self.core.send_to(shard, self.core.request(0, Action::Commit, waiter));
         }
         pending
     }
@@ -299,154 +338,111 @@ impl Store {
 
     /// Returns how many of `keys` exist before the first miss.
     pub fn lookup_prefix(&self, keys: &[Key]) -> Pending<usize> {
-        let end = keys.len();
-        let asked = route::deal(keys, self.core.set.shards(), |key| self.core.route(key));
         let (reply, pending) = self.core.pair();
-        let gather = Gather::new(asked.len(), reply, move |misses: Vec<(u16, usize)>| {
-            misses.into_iter().map(|(_, miss)| miss).min().unwrap_or(0)
-        });
-        let until = self.core.until();
-        for (number, share) in asked {
-            self.gather(until, number, &gather, move |shard, now| {
-                Ok(share.first_miss(shard.lookup_prefix(now, &share.items), end))
-            });
-        }
+        self.core.find_prefix(keys, |prefix| reply.send(prefix));
         pending
     }
 
-    /// Keeps the objects of `keys` before the first miss readable for `time`, or until the lease is dropped.
-    ///
-    /// # Errors
+    /// Keeps the objects of `keys` before the first miss readable for `time`, or until the lease is dropped. Fails with
     /// [`Failure::Full`] if too many objects are leased.
-    pub fn lease(&self, keys: &[Key], time: Duration) -> Result<Lease> {
-        let prefix = self.lookup_prefix(keys).wait()?;
-        let keys = &keys[..prefix];
-        let shares = route::deal(keys, self.core.set.shards(), |key| self.core.route(key));
-        let mut parts: Vec<(u16, LeaseId)> = Vec::new();
-        let mut count = prefix;
-        for (number, share) in shares {
-            let leased = self.core.ask(number, move |shard, now| {
-                let (id, leased) = shard.lease(now, &share.items, now + time)?;
-                Ok((id, share.first_miss(leased, prefix)))
-            });
-            match leased.wait() {
-                Ok((id, miss)) => {
-                    parts.push((number, id));
-                    // An object may have gone since the lookup.
-                    count = count.min(miss);
-                }
-                Err(unfinished) => {
-                    drop(Lease::new(Arc::clone(&self.core), parts, 0));
-                    return Err(unfinished.into());
-                }
+    pub fn lease(&self, keys: &[Key], time: Duration) -> Pending<Lease> {
+        let (reply, pending) = self.core.pair();
+        let (core, mut keys) = (Arc::clone(&self.core), keys.to_vec());
+        self.core.find_prefix(&keys.clone(), move |prefix| match prefix {
+            Ok(prefix) => {
+                keys.truncate(prefix);
+                lease(&core, &keys, time, reply);
             }
-        }
-        Ok(Lease::new(Arc::clone(&self.core), parts, count))
+            Err(unfinished) => reply.send(Err(unfinished)),
+        });
+        pending
     }
 
     /// Plans reads of these parts for another executor, and holds the objects for `time` or until the plan's lease is
-    /// dropped.
-    ///
-    /// # Errors
-    /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] if too many objects are leased.
-    pub fn plan(&self, asked: &[(Key, Part)], time: Duration) -> Result<Transfers<Lease>> {
+    /// dropped. Fails with [`Failure::Part`] if an object has no such part; with [`Failure::Full`] if too many objects
+    /// are leased.
+    pub fn plan(&self, asked: &[(Key, Part)], time: Duration) -> Pending<Transfers<Lease>> {
         let dealt = route::deal(asked, self.core.set.shards(), |item| self.core.route(&item.0));
-        let ask = |(number, share): (u16, Share<(Key, Part)>)| {
-            self.core.ask(number, move |shard, now| {
-                let planned = shard.plan(now, &share.items, now + time)?;
-                Ok((number, ShardTransfers::new(share.positions, planned)))
-            })
-        };
-        let asked: Vec<_> = dealt.into_iter().map(ask).collect();
-        let (mut parts, mut leases, mut failed, mut count) = (Vec::new(), Vec::new(), None, 0);
-        for answer in asked.into_iter().map(Pending::wait) {
-            match answer {
-                Ok((number, (part, lease))) => {
-                    count += part.items.iter().flatten().count();
-                    parts.push(part);
-                    leases.push((number, lease));
-                }
-                Err(unfinished) => failed = failed.or(Some(unfinished)),
-            }
-        }
-        let lease = Lease::new(Arc::clone(&self.core), leases, count);
-        failed.map_or(Ok(Transfers { parts, lease }), |unfinished| Err(unfinished.into()))
-    }
-
-    /// Returns the tenant of this name, creating it if it is new. A given quota is set, divided equally among the
-    /// shards.
-    pub fn tenant(&self, name: &str, quota_bytes: Option<u64>) -> Pending<Tenant> {
-        let shards = self.core.set.shards();
-        let share = quota_bytes.map(|bytes| bytes.div_ceil(u64::from(shards)));
         let (reply, pending) = self.core.pair();
-        let gather = Gather::new(usize::from(shards), reply, |ids: Vec<(u16, _)>| {
-            Tenant::new(ids.into_iter().map(|(_, id)| id).collect())
+        let gather = Gather::new(dealt.len(), |parts: Answer<Vec<(u16, _)>>| {
+            reply.send(parts.map(|parts| {
+                let parts = parts.into_iter().map(|(_, part)| part);
+                let (parts, leases): (Vec<ShardTransfers>, Vec<ShardLease>) = parts.unzip();
+                let count = parts.iter().flat_map(|part| &part.items).flatten().count();
+                Transfers { parts, lease: Lease::new(leases, count) }
+            }));
         });
-        let until = self.core.until();
-        for number in 0..shards {
-            let name = name.to_owned();
-            self.gather(until, number, &gather, move |shard, now| shard.tenant(now, &name, share));
+        for (number, share) in dealt {
+            let core = Arc::clone(&self.core);
+            self.core.gather(number, &gather, move |shard, now| {
+                let planned = shard.plan(now, &share.items, now + time)?;
+                let (part, lease) = ShardTransfers::new(share.positions, planned);
+                Ok((part, ShardLease::new(core, number, lease)))
+            });
         }
         pending
+    }
+
+    /// Returns the tenant of this name, creating it without a quota if it is new. Fails with [`Failure::Tenant`] if
+    /// there are 255 already, or the name is longer than 64 bytes.
+    pub fn tenant(&self, name: &str) -> Pending<Tenant> {
+        let name = name.to_owned();
+        self.core
+            .ask_each(move |shard, now| shard.tenant(now, &name), |ids| Tenant::new(ids.collect()))
+    }
+
+    /// Sets a tenant's quota, or lifts it. It holds at once, for all of the tenant's objects wherever they lie, and
+    /// survives a power cut once a later [`Store::commit`] completes. A tenant that has more keeps it and gets no more,
+    /// or loses its least recently used objects, as [`Quota::when_reached`] says.
+    pub fn set_quota(&self, tenant: &Tenant, quota: Option<Quota>) -> Pending<()> {
+        let id = tenant.in_shard(0);
+        self.core.ask(0, move |shard, now| Ok(shard.set_quota(now, id, quota)?))
+    }
+
+    /// Returns what each tenant has and did, in the order of their names; the default tenant comes first.
+    pub fn tenants(&self) -> Pending<Vec<TenantStats>> {
+        self.core.ask_each(|shard, _| Ok(shard.tenant_stats()), |parts| merged(parts.flatten()))
     }
 
     /// Returns a model's layout of KV blocks for [`PutWith::layout`], defining it if it is new.
     pub fn layout(&self, layout: Layout) -> Pending<DefinedLayout> {
-        let shards = self.core.set.shards();
-        let (reply, pending) = self.core.pair();
-        let gather = Gather::new(usize::from(shards), reply, move |ids: Vec<(u16, _)>| {
-            DefinedLayout::new(ids.into_iter().map(|(_, id)| id).collect(), layout)
-        });
-        let until = self.core.until();
-        for number in 0..shards {
-            self.gather(until, number, &gather, move |shard, now| shard.layout(now, layout));
-        }
-        pending
+        self.core.ask_each(
+            move |shard, now| shard.layout(now, layout),
+            move |ids| DefinedLayout::new(ids.collect(), layout),
+        )
     }
 
     /// Returns the store's counters, summed over its shards.
     pub fn stats(&self) -> Pending<Stats> {
-        let shards = self.core.set.shards();
-        let (reply, pending) = self.core.pair();
+        let pools = Arc::clone(&self.core.pools);
+        self.core.ask_each(
+            |shard, _| Ok(shard.stats()),
+            move |parts| {
+                let mut sum = Stats::default();
+                parts.for_each(|part| sum += part);
+                pools.counts.add_to(&mut sum);
+                sum
+            },
+        )
+    }
+
+    /// Returns counters, latencies and occupancy in Prometheus' text format; `docs/kv.md` explains each metric.
+    pub fn prometheus(&self) -> Pending<String> {
         let core = Arc::clone(&self.core);
-        let gather = Gather::new(usize::from(shards), reply, move |parts: Vec<(u16, Stats)>| {
-            let mut sum = Stats::default();
-            parts.into_iter().for_each(|(_, part)| sum += part);
-            sum.copied_bytes += core.copied_bytes.load(std::sync::atomic::Ordering::Relaxed);
-            sum
-        });
-        let until = self.core.until();
-        for number in 0..shards {
-            self.gather(until, number, &gather, |shard, _| Ok(shard.stats()));
-        }
-        pending
+        self.core.ask_each(
+            |shard, _| Ok(Sampled::of(shard)),
+            move |parts| prometheus::text(&Sample::of(&core, parts)),
+        )
     }
 
-    /// Returns the store's counters in Prometheus' text format.
+    /// Lends `len` bytes of the store's registered memory, to be filled and put without a copy, once there are as many.
+    /// Memory lent so and values that are held make others wait: with a buffer for each object that a server takes in,
+    /// it takes in no more than [`OpenOptions::pool_bytes`] at a time.
     ///
-    /// # Errors
-    /// As [`Pending::wait`] of [`Store::stats`].
-    pub fn prometheus(&self) -> Result<String> {
-        Ok(crate::store::prometheus::text(&self.stats().wait()?))
-    }
-
-    /// Returns `len` bytes of the store's registered memory, to be filled and put without a copy. Blocks until some
-    /// is free.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] if none became free in time; [`Error::Invalid`] if there never will be enough.
-    pub fn buffer(&self, len: usize) -> Result<PoolBuffer> {
+    /// Fails with [`Error::Timeout`] if none became free in time; with [`Error::Invalid`] if there never will be
+    /// enough.
+    pub fn buffer(&self, len: usize) -> Pending<PoolBuffer> {
         self.core.buffer(len, None)
-    }
-
-    /// Async form of [`Store::buffer`], without a deadline.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if there never will be enough.
-    pub async fn buffer_async(&self, len: usize) -> Result<PoolBuffer> {
-        self.core.pools.check(len as u64)?;
-        let pools = &self.core.pools;
-        Ok(std::future::poll_fn(|context| pools.poll_take(context, len, None)).await)
     }
 
     /// Allocates registered memory of at least `len` bytes for the caller, usable for objects on the first device and
@@ -460,7 +456,8 @@ impl Store {
 
     /// Brings a failed device back, and with it its objects, which were misses meanwhile. Recovers its controller,
     /// checks that the device still holds this store, and reattaches it to each shard. Other failed devices stay as
-    /// they are.
+    /// they are. Waits for the device, for seconds if it has to be reset: in an async server call this on a thread that
+    /// may block.
     ///
     /// # Errors
     /// As [`adit_driver::Controller::recover`]; [`Error::Media`] if a different device answers; [`Error::Invalid`] if
@@ -502,26 +499,15 @@ impl Store {
         self.threads.recoveries()
     }
 
-    /// Finishes the requests already sent, makes acknowledged data durable, ends the threads and returns the
-    /// counters. Calls on other clones fail from now on.
+    /// Finishes the requests in progress, makes acknowledged data durable, ends the threads and returns the counters.
+    /// Requests that wait for memory or room fail with [`Failure::Closed`] at once, and so do calls on other clones. The
+    /// store closes whether the answer is awaited or not.
     ///
-    /// # Errors
-    /// [`Error::Failed`] if a device could not make data durable; [`Error::Timeout`] if the requests, or the commit
-    /// after them, took longer than the store's timeout; [`Failure::Closed`] if another clone has closed the store.
-    pub fn close(self) -> Result<Stats> {
+    /// Fails with [`Error::Failed`] if a device could not make data durable; with [`Error::Timeout`] if requests in
+    /// progress, or the commit after them, took longer than the store's timeout; with [`Failure::Closed`] if another
+    /// clone has closed the store.
+    pub fn close(self) -> Pending<Stats> {
         self.threads.close()
-    }
-
-    fn gather<P: Send + 'static, T: Send + 'static>(
-        &self,
-        until: Instant,
-        number: u16,
-        gather: &Arc<Gather<P, T>>,
-        ask: impl FnOnce(&mut ThreadShard, Time) -> Result<P, Failure> + Send + 'static,
-    ) {
-        let gather = Arc::clone(gather);
-        let ask = asking(ask, move |answer| gather.add(number, answer));
-        self.core.ask_by(until, number, ask);
     }
 
     /// Makes the request of a put, given its key's hash.
@@ -532,10 +518,10 @@ impl Store {
         registered: Registered,
         with: &PutWith,
     ) -> (Hashed<Waiter>, Pending<Put>) {
-        let (shard, Registered { memory, bytes, home }) = (self.core.shard(hash), registered);
+        let (shard, Registered { memory, bytes, source }) = (self.core.shard(hash), registered);
         let (reply, pending) = self.core.pair();
         let item = PutItem { key, bytes, data: memory, options: options(shard, with) };
-        let waiter = Waiter::Put { reply, home };
+        let waiter = Caller::Put { reply, source };
         (self.core.request(hash, Action::Put(item), waiter), pending)
     }
 
@@ -551,7 +537,7 @@ impl Store {
         let (reply, pending) = self.core.pair();
         let item = ReserveItem { key, bytes, options: options(shard, with) };
         let caller = Reserving { reply, core: Arc::clone(&self.core), shard, bytes };
-        let waiter = Waiter::Writer(Box::new(caller));
+        let waiter = Caller::Writer(Box::new(caller));
         (self.core.request(hash, Action::Reserve(item), waiter), pending)
     }
 
@@ -564,8 +550,14 @@ impl Store {
     ) -> (Hashed<Waiter>, Pending<Read>) {
         let hash = self.core.hash(&key);
         let (reply, pending) = self.core.pair();
+        let (into, waiter) = if self.core.reach.needs_no_copy(&into) {
+            (into, Caller::Get(reply))
+        } else {
+            let bounced = Bounced::new(reply, &self.core.reach, into);
+            (AnyBuffer::None, Caller::Bounced(Box::new(bounced)))
+        };
         let action = Action::Get(GetItem { key, part, into });
-        (self.core.request(hash, action, Waiter::Get(reply)), pending)
+        (self.core.request(hash, action, waiter), pending)
     }
 
     /// Makes the request of a read into the store's memory, which it gets when the object is found.
@@ -573,13 +565,33 @@ impl Store {
         &self,
         key: Key,
         range: Option<Range<u64>>,
-        share: Option<batch::Share>,
     ) -> (Hashed<Waiter>, Pending<Option<Value>>) {
         let hash = self.core.hash(&key);
         let (reply, pending) = self.core.pair();
         let action = Action::Get(GetItem { key, part: Part::All, into: AnyBuffer::None });
-        let waiter = Waiter::Fetch(Fetch::new(reply, range, share));
+        let waiter = Caller::Fetch(Fetch::new(reply, range));
         (self.core.request(hash, action, waiter), pending)
+    }
+}
+
+/// Leases the objects of `keys` in each shard and answers `reply`. On an error, dropping the parts ends them.
+fn lease(core: &Arc<Core>, keys: &[Key], time: Duration, reply: Reply<Lease>) {
+    let shares = route::deal(keys, core.set.shards(), |key| core.route(key));
+    let all = keys.len();
+    let gather = Gather::new(shares.len(), move |parts: Answer<Vec<(u16, _)>>| {
+        reply.send(parts.map(|parts| {
+            let parts = parts.into_iter().map(|(_, part)| part);
+            let (leases, misses): (Vec<ShardLease>, Vec<usize>) = parts.unzip();
+            // An object may have gone since the lookup.
+            Lease::new(leases, misses.into_iter().min().unwrap_or(all))
+        }));
+    });
+    for (number, share) in shares {
+        let owner = Arc::clone(core);
+        core.gather(number, &gather, move |shard, now| {
+            let (id, leased) = shard.lease(now, &share.items, now + time)?;
+            Ok((ShardLease::new(owner, number, id), share.first_miss(leased, all)))
+        });
     }
 }
 
@@ -595,19 +607,19 @@ fn options(shard: u16, with: &PutWith) -> PutOptions {
 fn refused_put<'a>(work: Work, why: Refusal) -> Refused<'a> {
     let request = match work {
         Work::Requests(mut requests) => requests.pop().map(|hashed| hashed.request),
-        Work::Ask(..) => None,
+        Work::Ask(..) | Work::Lend(_) => None,
     };
     let Some(Request {
         action: Action::Put(PutItem { key, bytes, data, .. }),
-        reply: Waiter::Put { home, .. },
+        reply: Waiter { caller: Caller::Put { source, .. }, .. },
         ..
     }) = request
     else {
         unreachable!("a put was sent")
     };
-    let data = match (data, home) {
-        (AnyBuffer::One(run), Some(home)) => PoolBuffer::of(run, bytes as usize, &home).into(),
-        (memory, _) => Payload::lent(memory, bytes),
+    let data = match (data, source.pool()) {
+        (AnyBuffer::One(run), Some(pool)) => PoolBuffer::of(run, bytes as usize, pool).into(),
+        (memory, _) => Payload::lent(source.restore(memory), bytes),
     };
     Refused { key, data, why: why.into() }
 }

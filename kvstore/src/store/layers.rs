@@ -5,15 +5,18 @@
 //! [`crate::model::layout::Layout::run_units`] in all.
 
 use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use adit_driver::memory::AnyBuffer;
 
-use super::batch::Batch;
+use super::batch::{Batch, Whole};
 use super::core::Core;
 use super::handle::Store;
 use super::payload::{DefinedLayout, Form, Payload, PutWith};
-use super::pending::{Answer, Pending, Unfinished};
+use super::pending::{Answer, Pending};
 use super::pool::PoolBuffer;
 use super::request::Requests;
 use super::value::{Put, Read};
@@ -35,25 +38,25 @@ impl Store {
     ) -> Batch<Put> {
         let mut lists = self.core.lists();
         let mut sequence = Sequence::new(layout, with, lists.len());
-        let mut pendings = Vec::new();
+        let (mut pendings, mut is_short) = (Vec::new(), false);
         for (key, data) in blocks {
-            let registered =
-                match self.core.register_for(self.core.until(), &mut lists, data.into(), None) {
-                    Ok(registered) => registered,
-                    Err(error) => {
-                        pendings.push(self.core.refused(error));
-                        continue;
-                    }
-                };
+            let registered = match self.core.register_next(data.into(), &mut is_short) {
+                Ok(registered) => registered,
+                Err(unfinished) => {
+                    pendings.push(self.core.failed(unfinished));
+                    continue;
+                }
+            };
             let hash = self.core.hash(&key);
             let shard = self.core.shard(hash);
             let list = &mut lists[usize::from(shard)];
-            let with = sequence.next(shard, &key, list.is_empty());
+            // What waits for memory is placed apart from its list.
+            let with = sequence.next(shard, &key, list.is_empty() || is_short);
             let (request, pending) = self.put_request(hash, key, registered, &with);
             list.push(request);
             pendings.push(pending);
         }
-        self.core.send_lists(self.core.until(), &mut lists);
+        self.core.send_lists(&mut lists);
         Batch::new(pendings)
     }
 
@@ -69,42 +72,16 @@ impl Store {
     }
 
     /// Reserves room for the KV blocks of one sequence, to be written layer by layer. Blocks are placed as by
-    /// [`Store::put_blocks`].
-    ///
-    /// # Errors
-    /// The error of the first block without room; then no room is kept for any block.
+    /// [`Store::put_blocks`]. Fails with the error of the first block without room; then no room is kept for any block.
     pub fn reserve_blocks(
         &self,
         layout: &DefinedLayout,
         keys: impl IntoIterator<Item = Key>,
         with: &PutWith,
-    ) -> Result<BlocksWriter> {
-        self.blocks_writer(layout, self.reserve_each(layout, keys, with).wait())
-    }
-
-    /// Async form of [`Store::reserve_blocks`].
-    ///
-    /// # Errors
-    /// As [`Store::reserve_blocks`].
-    pub async fn reserve_blocks_async(
-        &self,
-        layout: &DefinedLayout,
-        keys: impl IntoIterator<Item = Key>,
-        with: &PutWith,
-    ) -> Result<BlocksWriter> {
-        self.blocks_writer(layout, self.reserve_each(layout, keys, with).await)
-    }
-
-    /// Combines the writers; on an error, dropping the others gives their room back.
-    fn blocks_writer(
-        &self,
-        layout: &DefinedLayout,
-        writers: Vec<Answer<Writer>>,
-    ) -> Result<BlocksWriter> {
-        let writers = writers.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let (core, layer_bytes) =
-            (Arc::clone(&self.core), layout.layout().run_units() * UNIT_BYTES);
-        Ok(BlocksWriter { core, writers, layer_bytes })
+    ) -> ReservedBlocks {
+        let writers = self.reserve_each(layout, keys, with);
+        let layer_bytes = layout.layout().run_units() * UNIT_BYTES;
+        ReservedBlocks { core: Arc::clone(&self.core), writers: writers.into_future(), layer_bytes }
     }
 
     fn reserve_each(
@@ -126,8 +103,43 @@ impl Store {
             list.push(request);
             pendings.push(pending);
         }
-        self.core.send_lists(self.core.until(), &mut lists);
+        self.core.send_lists(&mut lists);
         Batch::new(pendings)
+    }
+}
+
+/// A future of a [`BlocksWriter`], or a blocking [`ReservedBlocks::wait`]. Dropping it gives the room back.
+#[must_use = "dropping it gives the room back"]
+pub struct ReservedBlocks {
+    core: Arc<Core>,
+    writers: Whole<Writer>,
+    layer_bytes: u64,
+}
+
+impl ReservedBlocks {
+    /// Blocks until there is room for all blocks.
+    ///
+    /// # Errors
+    /// The error of the first block without room.
+    pub fn wait(self) -> Result<BlocksWriter> {
+        let ReservedBlocks { core, writers, layer_bytes } = self;
+        BlocksWriter::new(core, writers.wait(), layer_bytes)
+    }
+}
+
+impl Future for ReservedBlocks {
+    type Output = Result<BlocksWriter>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<BlocksWriter>> {
+        let writers = Pin::new(&mut self.writers).poll(context);
+        let (core, layer_bytes) = (Arc::clone(&self.core), self.layer_bytes);
+        writers.map(|writers| BlocksWriter::new(core, writers, layer_bytes))
+    }
+}
+
+impl fmt::Debug for ReservedBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReservedBlocks({} bytes a layer)", self.layer_bytes)
     }
 }
 
@@ -164,6 +176,12 @@ pub struct BlocksWriter {
 }
 
 impl BlocksWriter {
+    /// Combines the writers; on an error, dropping the others gives their room back.
+    fn new(core: Arc<Core>, writers: Vec<Answer<Writer>>, layer_bytes: u64) -> Result<Self> {
+        let writers = writers.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(BlocksWriter { core, writers, layer_bytes })
+    }
+
     /// Returns the number of blocks.
     pub fn count(&self) -> usize {
         self.writers.len()
@@ -174,22 +192,20 @@ impl BlocksWriter {
         self.layer_bytes
     }
 
-    /// Returns the store's registered memory for one layer of block `block`, to be filled and passed to
-    /// [`BlocksWriter::put_layer`] without a copy. Blocks until some is free.
+    /// Lends the store's registered memory for one layer of block `block`, to be filled and passed to
+    /// [`BlocksWriter::put_layer`] without a copy.
     ///
-    /// # Errors
-    /// As [`Store::buffer`]; [`Error::Invalid`] if there is no such block.
-    pub fn buffer(&self, block: usize) -> Result<PoolBuffer> {
-        let writer = self.writers.get(block).ok_or_else(|| {
+    /// Fails as [`Store::buffer`], and with [`Error::Invalid`] if there is no such block.
+    pub fn buffer(&self, block: usize) -> Pending<PoolBuffer> {
+        let Some(writer) = self.writers.get(block) else {
             let fix = format!("there are {} blocks, counted from 0", self.writers.len());
-            Error::invalid("the block's number", block, fix)
-        })?;
+            return self.core.refused(Error::invalid("the block's number", block, fix));
+        };
         writer.buffer(self.layer_bytes as usize)
     }
 
     /// Writes one layer of all blocks, with the data in the order of the keys. Each layer is written once. Lent
-    /// memory comes back with the answers. Waits for registered memory if data is copied, and for room in the
-    /// mailboxes.
+    /// memory comes back with the answers. Plain bytes are copied, as by [`Store::put`].
     ///
     /// Refuses data that is not [`BlocksWriter::layer_bytes`] long (lent memory may be longer). Refuses everything if
     /// the numbers of data and blocks differ; there are then as many answers as the larger number.
@@ -206,13 +222,13 @@ impl BlocksWriter {
                 Error::invalid("the number of data for a layer", count, fix)
             };
             let lacking = (count..blocks).map(|_| self.core.refused(why()));
-            let refused = data.into_iter().map(|data| self.give_back(data, why()));
+            let refused = data.into_iter().map(|data| self.core.failed(data.refused(why())));
             return Batch::new(refused.chain(lacking).collect());
         }
         let mut lists = self.core.lists();
         let fill = |(writer, data)| self.fill(&mut lists, writer, layer, data);
         let pendings = self.writers.iter().zip(data).map(fill).collect();
-        self.core.send_lists(self.core.until(), &mut lists);
+        self.core.send_lists(&mut lists);
         Batch::new(pendings)
     }
 
@@ -228,27 +244,17 @@ impl BlocksWriter {
         let is_lent = matches!(data.0, Form::Lent { .. });
         if bytes < self.layer_bytes || (bytes > self.layer_bytes && !is_lent) {
             let fix = format!("a layer has {}, its padding included", self.layer_bytes);
-            return self.give_back(data, Error::invalid("the length of a layer", bytes, fix));
+            let why = Error::invalid("the length of a layer", bytes, fix);
+            return self.core.failed(data.refused(why));
         }
-        match self.core.register_for(self.core.until(), lists, data, writer.device()) {
+        match writer.register(data) {
             Ok(registered) => {
                 let (request, pending) = writer.fill_request(Part::Layer(layer), registered);
                 lists[usize::from(writer.shard())].push(request);
                 pending
             }
-            Err(error) => self.core.refused(error),
+            Err(unfinished) => self.core.failed(unfinished),
         }
-    }
-
-    /// Refuses data and returns the caller's memory.
-    fn give_back(&self, data: Payload<'_>, why: Error) -> Pending<AnyBuffer> {
-        let memory = match data.0 {
-            Form::Lent { memory, .. } => memory,
-            Form::Bytes(_) | Form::Pooled(_) => AnyBuffer::None,
-        };
-        let (reply, pending) = self.core.pair();
-        reply.send(Err(Unfinished { memory, ..Unfinished::new(why) }));
-        pending
     }
 
     /// Turns each block into an object, atomically, and answers for each in the order of the keys. Put every layer

@@ -9,15 +9,35 @@ use crate::shard::LeaseId;
 /// Keeps objects readable until it is dropped or expires.
 #[must_use = "dropping it ends the lease"]
 pub struct Lease {
-    core: Arc<Core>,
-    parts: Vec<(u16, LeaseId)>,
+    parts: Vec<ShardLease>,
     count: usize,
 }
 
+/// One shard's part of a lease.
+pub(super) struct ShardLease {
+    core: Arc<Core>,
+    shard: u16,
+    id: LeaseId,
+}
+
+impl ShardLease {
+    pub(super) fn new(core: Arc<Core>, shard: u16, id: LeaseId) -> ShardLease {
+        ShardLease { core, shard, id }
+    }
+}
+
+impl Drop for ShardLease {
+    fn drop(&mut self) {
+        // A lease ends with its shard.
+        let id = self.id;
+        self.core.end(self.shard, move |shard| shard.release(id));
+    }
+}
+
 impl Lease {
-    /// Creates a lease of `count` objects, made of each shard's lease.
-    pub(super) fn new(core: Arc<Core>, parts: Vec<(u16, LeaseId)>, count: usize) -> Lease {
-        Lease { core, parts, count }
+    /// Creates a lease of `count` objects, made of each shard's part.
+    pub(super) fn new(parts: Vec<ShardLease>, count: usize) -> Lease {
+        Lease { parts, count }
     }
 
     /// Returns how many objects are leased: the keys before the first miss.
@@ -26,17 +46,8 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
-    fn drop(&mut self) {
-        for (shard, id) in self.parts.drain(..) {
-            // A lease ends with its shard.
-            self.core.end(shard, move |shard| shard.release(id));
-        }
-    }
-}
-
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease({} objects)", self.count)
+        write!(f, "Lease({} objects of {} shards)", self.count, self.parts.len())
     }
 }

@@ -1,27 +1,29 @@
 //! All shards of a store on the caller's own thread: no mailbox, no other thread, no lock.
 //!
-//! The calls are those of a [`Shard`], for any number of shards. A commit concerns all of them and is answered by the
-//! last. Each shard numbers writers, tenants and layouts by itself: an external writer id carries its shard in the high
-//! bits, and external tenant and layout ids are mapped by table.
+//! The calls are those of a [`Shard`], for any number of shards. A commit and the removal of many objects
+//! concern all of them and are answered by the last. Each shard numbers writers, tenants and layouts by itself: an
+//! external writer id carries its shard in the high bits, and external tenant and layout ids are mapped by table.
 
 use std::mem;
 use std::time::Duration;
 
+use adit_driver::sys::HostMemory;
 use adit_driver::{Buffer, Device, Time};
 
 use super::devices::{self, DeviceShard, Devices};
 use super::open::{Found, OpenOptions};
 use super::plans::{ShardTransfers, Transfers};
 use super::route;
-use super::value::ObjectInfo;
+use super::value::{ObjectInfo, merged};
 use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::{Key, KeyHasher};
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, TenantId};
+use crate::model::options::Quota;
 use crate::shard::{
     Action, Arriving, Done, Failure, FillItem, Hashed, LeaseId, Outcome, Part, PutItem, Recovery,
-    Request, ReserveItem, Shard, Stats, Turn, WriterId,
+    Request, ReserveItem, Shard, Stats, TenantStats, Turn, WriterId,
 };
 
 /// Bits of a writer's number within its shard.
@@ -36,8 +38,8 @@ pub struct Local {
     shards: Vec<DeviceShard<Ticket>>,
     tenants: Names<TenantId>,
     layouts: Names<LayoutId>,
-    commits: Vec<Commit>,
-    commits_made: u64,
+    joints: Vec<Joint>,
+    joints_made: u64,
     /// Requests for each shard; kept to reuse the memory.
     lists: Vec<Vec<Hashed<Ticket>>>,
     devices: Devices,
@@ -51,16 +53,18 @@ pub struct Local {
 enum Ticket {
     /// What the caller's request carried.
     Request(u64),
-    /// One shard's part of commit `number`.
-    Commit { number: u64 },
+    /// One shard's part of joint request `number`.
+    Part { number: u64 },
 }
 
-/// A commit in progress.
-struct Commit {
+/// A request to all shards in progress: a commit, or the removal of many objects.
+struct Joint {
     number: u64,
     reply: u64,
     /// Shards that have not answered.
     left: usize,
+    /// Objects that the others have removed.
+    objects: u64,
     failure: Option<Failure>,
 }
 
@@ -111,8 +115,8 @@ impl Local {
             shards,
             tenants,
             layouts,
-            commits: Vec::new(),
-            commits_made: 0,
+            joints: Vec::new(),
+            joints_made: 0,
             lists: Vec::new(),
             devices,
             set,
@@ -163,6 +167,17 @@ impl Local {
         Ok(found.allocate(len)?)
     }
 
+    /// Registers memory of the caller's for requests, as [`super::Store::register`] does. Requests of a [`Local`] need
+    /// whole units that the object's device can use.
+    ///
+    /// # Errors
+    /// As [`Device::register`].
+    pub fn register(&mut self, memory: HostMemory) -> Result<Buffer> {
+        let buffer = self.devices()[0].register(memory)?;
+        self.shards.iter_mut().for_each(|shard| shard.register(&buffer));
+        Ok(buffer)
+    }
+
     /// Accepts a request, which [`Local::poll`] answers. The number of requests is unlimited; use [`Local::waiting`]
     /// to bound it.
     ///
@@ -178,27 +193,38 @@ impl Local {
     ///
     /// [`Local::submit_many`] takes requests together.
     pub fn submit(&mut self, now: Time, request: Request) {
-        let Request { action: Action::Commit, reply, deadline } = request else {
-            let (shard, request) = self.routed(request);
-            let shard = &mut self.shards[usize::from(shard)];
-            return shard.accept(now, Arriving::one(request), |_, _| ());
-        };
-        self.commits_made += 1;
-        let (number, left) = (self.commits_made, self.shards.len());
-        self.commits.push(Commit { number, reply, left, failure: None });
-        for shard in &mut self.shards {
-            let reply = Ticket::Commit { number };
-            shard.submit(now, Request { reply, deadline, action: Action::Commit });
+        match &request.action {
+            Action::Commit => self.submit_to_all(now, request, || Action::Commit),
+            Action::DeleteWhere(selection) => {
+                let selection = selection.clone();
+                self.submit_to_all(now, request, || Action::DeleteWhere(selection.clone()));
+            }
+            _ => {
+                let (shard, request) = self.routed(request);
+                let shard = &mut self.shards[usize::from(shard)];
+                shard.accept(now, Arriving::one(request), |_, _| ());
+            }
         }
     }
 
-    /// Accepts requests that are planned together in each shard. Commits come last.
+    fn submit_to_all(&mut self, now: Time, request: Request, action: impl Fn() -> Action) {
+        let Request { reply, deadline, .. } = request;
+        self.joints_made += 1;
+        let (number, left) = (self.joints_made, self.shards.len());
+        self.joints.push(Joint { number, reply, left, objects: 0, failure: None });
+        for shard in &mut self.shards {
+            let reply = Ticket::Part { number };
+            shard.submit(now, Request { reply, deadline, action: action() });
+        }
+    }
+
+    /// Accepts requests that are planned together in each shard. Requests to all shards come last.
     pub fn submit_many(&mut self, now: Time, requests: impl IntoIterator<Item = Request>) {
-        let (mut lists, mut commits) = (mem::take(&mut self.lists), Vec::new());
+        let (mut lists, mut joints) = (mem::take(&mut self.lists), Vec::new());
         lists.resize_with(self.shards.len(), Vec::new);
         for request in requests {
-            if matches!(request.action, Action::Commit) {
-                commits.push(request);
+            if matches!(request.action, Action::Commit | Action::DeleteWhere(_)) {
+                joints.push(request);
                 continue;
             }
             let (shard, request) = self.routed(request);
@@ -208,7 +234,7 @@ impl Local {
             shard.accept(now, Arriving::all(list.drain(..)), |_, _| ());
         }
         self.lists = lists;
-        commits.into_iter().for_each(|commit| self.submit(now, commit));
+        joints.into_iter().for_each(|joint| self.submit(now, joint));
     }
 
     /// Translates a request for the shard that it concerns.
@@ -246,10 +272,10 @@ impl Local {
 
     /// Does the pending work without waiting, and passes each answer to `done`.
     pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> Turn {
-        let Local { shards, commits, .. } = self;
+        let Local { shards, joints, .. } = self;
         let mut all = Turn { moved: 0, in_flight: 0, next: Time::NEVER };
         for (shard, number) in shards.iter_mut().zip(0..) {
-            let turn = shard.poll(now, &mut |answer| join(commits, number, answer, done));
+            let turn = shard.poll(now, &mut |answer| join(joints, number, answer, done));
             all.moved += turn.moved;
             all.in_flight += turn.in_flight;
             all.next = all.next.min(turn.next);
@@ -376,21 +402,35 @@ impl Local {
         self.shards[usize::from(shard)].abandon(writer);
     }
 
-    /// Returns the tenant of this name, creating it if it is new. A given quota is set, divided equally among the
-    /// shards.
+    /// Returns the tenant of this name, creating it without a quota if it is new.
     ///
     /// # Errors
-    /// [`Failure::Undefined`] if there are 255 already, or the name is empty or longer than 64 bytes.
-    pub fn tenant(
-        &mut self,
-        now: Time,
-        name: &str,
-        quota_bytes: Option<u64>,
-    ) -> Result<TenantId, Failure> {
-        let share = quota_bytes.map(|bytes| bytes.div_ceil(self.shards.len() as u64));
-        let of = |shard: &mut DeviceShard<Ticket>| shard.tenant(now, name, share);
+    /// As [`Shard::tenant`].
+    pub fn tenant(&mut self, now: Time, name: &str) -> Result<TenantId, Failure> {
+        let of = |shard: &mut DeviceShard<Ticket>| shard.tenant(now, name);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
         self.tenants.name(ids, TenantId).ok_or(Failure::Undefined("tenant"))
+    }
+
+    /// Sets a tenant's quota, or lifts it; as [`super::Store::set_quota`].
+    ///
+    /// # Errors
+    /// [`Failure::Undefined`] if there is no such tenant; [`Failure::Tenant`] for the default one;
+    /// [`Failure::Device`] if it cannot be written to the journal.
+    pub fn set_quota(
+        &mut self,
+        now: Time,
+        tenant: TenantId,
+        quota: Option<Quota>,
+    ) -> Result<(), Failure> {
+        let is_only = self.shards.len() == 1;
+        let id = if is_only { Some(tenant) } else { self.tenants.in_shard(0, tenant.0) };
+        self.shards[0].set_quota(now, id.ok_or(Failure::Undefined("tenant"))?, quota)
+    }
+
+    /// Returns what each tenant has and did, in the order of their names; the default tenant comes first.
+    pub fn tenants(&self) -> Vec<TenantStats> {
+        merged(self.shards.iter().flat_map(Shard::tenant_stats))
     }
 
     /// Returns the id of this layout, defining it if it is new.
@@ -457,7 +497,8 @@ impl Local {
                 return Err(Error::Timeout { waited_for, after: self.options.timeout, fix });
             }
             if turn.moved == 0 {
-                std::thread::sleep(self.options.idle.sleep_max.min(Duration::from_micros(50)));
+                let idle = self.options.idle.unwrap_or_default();
+                std::thread::sleep(idle.sleep_max.min(Duration::from_micros(50)));
             }
         }
     }
@@ -470,23 +511,32 @@ impl Local {
 }
 
 /// Passes the answer of shard `shard` to `done` as an answer to the caller's request.
-fn join(commits: &mut Vec<Commit>, shard: u16, answer: Done<Ticket>, done: &mut dyn FnMut(Done)) {
+fn join(joints: &mut Vec<Joint>, shard: u16, answer: Done<Ticket>, done: &mut dyn FnMut(Done)) {
     let Done { reply, result, memory } = answer;
     match reply {
         Ticket::Request(reply) => {
             let result = result.map(|outcome| known_outcome(shard, outcome));
             done(Done { reply, result, memory });
         }
-        Ticket::Commit { number } => {
-            let at = commits.iter().position(|commit| commit.number == number);
-            let at = at.expect("a commit is in progress until its last part is answered");
-            let commit = &mut commits[at];
-            commit.failure = commit.failure.take().or(result.err());
-            commit.left -= 1;
-            if commit.left == 0 {
-                let Commit { reply, failure, .. } = commits.swap_remove(at);
-                let result = failure.map_or(Ok(Outcome::Committed), Err);
-                done(Done { reply, result, memory });
+        Ticket::Part { number } => {
+            let at = joints.iter().position(|joint| joint.number == number);
+            let at = at.expect("a joint request is in progress until its last part is answered");
+            let joint = &mut joints[at];
+            joint.left -= 1;
+            let outcome = match result {
+                Ok(Outcome::Swept { objects }) => {
+                    joint.objects += objects;
+                    Outcome::Swept { objects: joint.objects }
+                }
+                Ok(other) => other,
+                Err(failure) => {
+                    joint.failure.get_or_insert(failure);
+                    Outcome::Miss
+                }
+            };
+            if joint.left == 0 {
+                let Joint { reply, failure, .. } = joints.swap_remove(at);
+                done(Done { reply, result: failure.map_or(Ok(outcome), Err), memory });
             }
         }
     }
@@ -494,9 +544,10 @@ fn join(commits: &mut Vec<Commit>, shard: u16, answer: Done<Ticket>, done: &mut 
 
 fn known_outcome(shard: u16, outcome: Outcome) -> Outcome {
     match outcome {
-        Outcome::Reserved(WriterId(number)) => {
+        Outcome::Reserved { writer: WriterId(number), device } => {
             assert!(number < 1 << WRITER_BITS, "a writer's number has 48 bits");
-            Outcome::Reserved(WriterId(u64::from(shard) << WRITER_BITS | number))
+            let writer = WriterId(u64::from(shard) << WRITER_BITS | number);
+            Outcome::Reserved { writer, device }
         }
         other => other,
     }

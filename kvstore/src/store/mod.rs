@@ -12,39 +12,52 @@
 //!
 //! Guarantees:
 //!
-//! - **Every request ends exactly once** and returns its memory, within the store's timeout or soon after it. A
-//!   request that has not begun by the timeout fails; one that has begun ends with the device's command, which has a
-//!   deadline of its own.
-//! - **Everything is bounded.** Mailboxes and memory have fixed sizes. Calls wait for room, at most for the timeout;
-//!   calls that begin with `try_` hand the request back at once.
-//! - **Dropping a [`Pending`] cancels it** unless the request has begun. Memory in flight stays in place until the
-//!   device is done.
+//! - **No call that makes a request waits.** What has to wait does so in the store: for memory in a fair line, for room
+//!   in its shard. It goes on whether its [`Pending`] is polled or not.
+//! - **Every request ends exactly once** and returns its memory, within the store's timeout after the call or soon after
+//!   it. A request that has not begun by the timeout fails; one that has begun ends with the device's command, which has
+//!   a deadline of its own.
+//! - **It is bounded by its callers.** The store has as many requests as callers hold pendings. It allocates memory
+//!   beyond its pools only for requests that would otherwise wait for callers. Calls that begin with `try_` hand the
+//!   request back instead of letting it wait.
+//! - **Dropping a [`Pending`] cancels it** unless the request has begun, and gives its place to the next. Memory in
+//!   flight stays in place until the device is done.
 //!
-//! This folder routes requests, lends memory and delivers answers. Apart from formatting, opening and recovering a
-//! device, only the shards touch the media; the index and the policies are theirs alone.
+//! This folder routes requests, lends memory and delivers answers. Apart from formatting, changing, opening and
+//! recovering a device, only the shards touch the media; the index and the policies are theirs alone.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `handle` | the handle itself: [`Store`] |
 //! | `layers` | its calls for KV blocks and their layers |
 //! | `plans` | reads that another executor carries out |
-//! | `open`, `devices` | formatting and opening a store |
+//! | `open`, `change`, `devices` | formatting, changing and opening a store |
+//! | `config` | its options in a configuration file (feature `serde`) |
 //! | `payload`, `value`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
-//! | `prometheus` | the counters as text |
-//! | `pool` | registered memory, reused |
+//! | `figures`, `prometheus` | latencies and counters, and both as text |
+//! | `pool`, `line` | registered memory, reused, and who waits for it |
+//! | `lent` | memory of the caller's: registering it, and what of it a device cannot use |
 //! | `core`, `request`, `inbox` | the way to the threads |
-//! | `threads`, `thread` | the threads, and the way back |
+//! | `threads`, `thread`, `exit` | the threads, the way back, and their end |
+//! | `short`, `ready` | requests that wait for memory, and which of them to look at |
 //! | `route`, `gather` | lists and calls that concern several shards |
 //! | `local` | all shards on the caller's thread |
 
 mod batch;
+mod change;
+#[cfg(feature = "serde")]
+mod config;
 mod core;
 mod devices;
+mod exit;
+mod figures;
 mod gather;
 mod handle;
 mod inbox;
 mod layers;
 mod lease;
+mod lent;
+mod line;
 mod local;
 mod open;
 mod payload;
@@ -52,16 +65,21 @@ mod pending;
 mod plans;
 mod pool;
 mod prometheus;
+mod ready;
 mod request;
 mod route;
+mod short;
 mod thread;
 mod threads;
 mod value;
 mod writer;
 
 pub use batch::{Batch, Whole};
+pub use change::{Change, ChangeStore};
+#[cfg(feature = "serde")]
+pub use config::{CoresConfig, FormatConfig, LayoutConfig, MovedConfig, StoreConfig};
 pub use handle::Store;
-pub use layers::BlocksWriter;
+pub use layers::{BlocksWriter, ReservedBlocks};
 pub use lease::Lease;
 pub use local::{Local, LocalLease};
 pub use open::{FormatStore, OpenOptions};
@@ -72,4 +90,6 @@ pub use pool::PoolBuffer;
 pub use value::{ObjectInfo, Put, Read, Value};
 pub use writer::Writer;
 
+pub use crate::media::change::{Changed, Leaving};
 pub use crate::media::format::Set;
+pub use crate::shard::{Selection, TenantStats};

@@ -13,7 +13,7 @@ use crate::media::format::{self, FormatOptions, Set};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
 use crate::policy::budget::Budget;
 use crate::policy::evict::PolicyMaker;
-use crate::shard::{Recovery, Shard, ShardOptions};
+use crate::shard::{Ledger, Recovery, Shard, ShardOptions};
 
 /// The longest allowed timeout: a year.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -48,17 +48,21 @@ pub struct OpenOptions {
     pub lifetime: Option<Duration>,
     /// Commands in flight per queue, fewer if the device supports fewer. Default 128.
     pub queue_depth: u32,
-    /// The cores for the threads of a [`super::Store`], one thread each and never more than there are shards. Default
-    /// one core of the store's choice.
-    pub cores: Cores,
-    /// When an idle thread pauses and sleeps.
-    pub idle: Idle,
-    /// Requests that may wait for each thread, 1 to 65536. Default 1024.
+    /// The threads of a [`super::Store`] and their cores, never more threads than there are shards. Default one thread:
+    /// pinned to a core if it polls a drive or another process ([`Device::wants_core`]), otherwise [`Cores::Unpinned`].
+    pub cores: Option<Cores>,
+    /// When an idle thread pauses and sleeps. Default at once if all devices are reached through the kernel, which wakes
+    /// it for each completion: a thread that spins would take turns from its neighbours and then miss its own. Otherwise
+    /// [`Idle::default`].
+    pub idle: Option<Idle>,
+    /// Requests on their way to each thread, 1 to 65536, before calls with `try_` are refused and others take a slower
+    /// way. Default 1024.
     pub mailbox_depth: usize,
     /// Bytes of registered memory per device (kernel paths share one region), for copied data and for reads by
-    /// [`super::Store`]. Also limits the size of an object that passes through it. Default 64 MiB.
+    /// [`super::Store`]. Also limits the size of an object that passes through it. While callers hold all of it, requests
+    /// get memory beyond it ([`Stats::spills`](crate::shard::Stats::spills)). Default 64 MiB.
     pub pool_bytes: usize,
-    /// How long a call may wait to begin, at most a year. Default 30 s.
+    /// How long a request may wait to begin, counted from the call; at most a year. Default 30 s.
     pub timeout: Duration,
     /// How long a command may take on a device before it is aborted, where the path can abort; at most a year.
     /// Default 10 s.
@@ -67,7 +71,8 @@ pub struct OpenOptions {
     pub seal_interval: Duration,
     /// The longest that `restart` leaves written data unflushed. Default 1 s.
     pub flush_interval: Duration,
-    /// How long space stays free before it is deallocated on its device. Default 10 s.
+    /// How long space stays free before it is deallocated on its device. Default 10 s. A file with all blocks
+    /// allocated when the store is opened keeps them: nothing of it is deallocated.
     pub discard_after: Duration,
 }
 
@@ -87,8 +92,8 @@ impl Default for OpenOptions {
             write_bytes_per_day: None,
             lifetime: None,
             queue_depth: 128,
-            cores: Cores::Count(1),
-            idle: Idle::default(),
+            cores: None,
+            idle: None,
             mailbox_depth: 1024,
             pool_bytes: 64 << 20,
             timeout: Duration::from_secs(30),
@@ -171,6 +176,7 @@ impl OpenOptions {
             flush_interval: self.flush_interval,
             discard_after: self.discard_after,
             wall_s_at_zero,
+            ledger: Ledger::default(),
         })
     }
 }
@@ -192,7 +198,8 @@ pub struct FormatStore {
     pub label: String,
     /// Whether to overwrite existing data, including a store. Default false.
     pub overwrite: bool,
-    /// Creates a missing regular file, and extends a shorter one to this many bytes.
+    /// Creates a missing regular file, and extends a shorter one to this many bytes. All of a file's blocks are
+    /// allocated then, so that a full disk shows now; the store never gives them back.
     pub file_bytes: Option<u64>,
 }
 
@@ -237,9 +244,21 @@ impl FormatStore {
         })
     }
 
+    /// Checks that files which exist may be overwritten, before they are made longer: a file that is refused keeps its
+    /// length. [`super::Store::format`] does so itself, unless it is given open devices.
+    ///
+    /// # Errors
+    /// As [`Device::open`]; [`Error::Media`] if one holds data that may not be overwritten.
+    pub fn check_files(&self) -> Result<()> {
+        if self.overwrite { Ok(()) } else { Devices::check_files(&self.targets) }
+    }
+
     pub(super) fn run(&self) -> Result<()> {
         if self.shards == 0 {
             return Err(Error::invalid("shards", 0, "use at least 1"));
+        }
+        if self.file_bytes.is_some() && self.devices.is_empty() {
+            self.check_files()?;
         }
         let devices = Devices::open(&self.targets, &self.devices, self.file_bytes)?;
         let options = FormatOptions {
@@ -277,6 +296,11 @@ impl Found {
         let budget = options.budget(&devices)?;
         let shard_options = options.shard(set.shards(), wall_s, budget)?;
         Ok(Found { devices, set, options: options.clone(), shard_options })
+    }
+
+    /// Returns what tenants use of their quotas in all shards.
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.shard_options.ledger
     }
 
     /// Opens a shard, whose requests will use `memory`. Open shard 0 first.

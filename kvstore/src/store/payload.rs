@@ -1,37 +1,91 @@
 //! The arguments of store calls: data, as bytes to copy or memory that the devices read directly, and options.
 
-use std::borrow::Cow;
 use std::fmt;
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use adit_driver::Buffer;
 use adit_driver::memory::{AnyBuffer, IoBuffer};
+use bytes::Bytes;
 
+use super::pending::Unfinished;
 use super::pool::PoolBuffer;
 use crate::error::Error;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, TenantId};
 
-/// The data of an object.
+/// The data of an object: bytes to copy, or memory that devices read directly ([`PoolBuffer`], [`Payload::lent`]).
 #[derive(Debug)]
 pub struct Payload<'a>(pub(super) Form<'a>);
 
 #[derive(Debug)]
 pub(super) enum Form<'a> {
     /// Copied to registered memory, and counted as copied.
-    Bytes(Cow<'a, [u8]>),
+    Bytes(Plain<'a>),
     /// The store's own memory, which returns to its pool.
     Pooled(PoolBuffer),
     /// The caller's registered memory, which comes back with the answer.
     Lent { memory: AnyBuffer, bytes: u64 },
 }
 
+/// Bytes in ordinary memory.
+#[derive(Debug)]
+pub(super) enum Plain<'a> {
+    Slice(&'a [u8]),
+    Owned(Bytes),
+    /// One after another.
+    Slices(&'a [IoSlice<'a>]),
+    /// One after another.
+    Shared(&'a [Bytes]),
+}
+
+impl Plain<'_> {
+    pub(super) fn len(&self) -> usize {
+        let mut len = 0;
+        self.each(|slice| len += slice.len());
+        len
+    }
+
+    /// Copies all bytes to `into`, which has as many.
+    pub(super) fn copy_to(&self, into: &mut [u8]) {
+        let mut rest = into;
+        self.each(|slice| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(slice.len());
+            now.copy_from_slice(slice);
+            rest = later;
+        });
+        assert!(rest.is_empty(), "there is room for the bytes and no more");
+    }
+
+    /// Returns the bytes for as long as they are needed, and how many were copied for that.
+    pub(super) fn into_owned(self) -> (Bytes, usize) {
+        let Plain::Owned(bytes) = self else {
+            let mut bytes = vec![0; self.len()];
+            self.copy_to(&mut bytes);
+            let copied = bytes.len();
+            return (bytes.into(), copied);
+        };
+        (bytes, 0)
+    }
+
+    fn each(&self, mut f: impl FnMut(&[u8])) {
+        match self {
+            Plain::Slice(slice) => f(slice),
+            Plain::Owned(bytes) => f(bytes),
+            Plain::Slices(slices) => slices.iter().for_each(|slice| f(slice)),
+            Plain::Shared(all) => all.iter().for_each(|bytes| f(bytes)),
+        }
+    }
+}
+
 impl Payload<'static> {
-    /// Lends the first `bytes` bytes of `memory`. The memory must be whole units: an object of 5000 bytes takes 8192.
-    pub fn lent(memory: AnyBuffer, bytes: u64) -> Payload<'static> {
-        Payload(Form::Lent { memory, bytes })
+    /// Lends the first `bytes` bytes of registered memory. A device reads them in place if the memory begins at a
+    /// multiple of its LBA and is whole units of 4 KiB, up to 4095 bytes of which are zeroed behind the object's end.
+    /// Otherwise what is not aligned is copied, and no byte of the memory changes.
+    pub fn lent(memory: impl Into<AnyBuffer>, bytes: u64) -> Payload<'static> {
+        Payload(Form::Lent { memory: memory.into(), bytes })
     }
 }
 
@@ -44,29 +98,59 @@ impl Payload<'_> {
             Form::Lent { bytes, .. } => *bytes,
         }
     }
+
+    /// Refuses it, with the memory that the caller lent.
+    pub(super) fn refused(self, why: Error) -> Unfinished {
+        let memory = match self.0 {
+            Form::Lent { memory, .. } => memory,
+            Form::Bytes(_) | Form::Pooled(_) => AnyBuffer::None,
+        };
+        Unfinished { memory, ..Unfinished::new(why) }
+    }
 }
 
 impl<'a> From<&'a [u8]> for Payload<'a> {
     fn from(bytes: &'a [u8]) -> Payload<'a> {
-        Payload(Form::Bytes(bytes.into()))
+        Payload(Form::Bytes(Plain::Slice(bytes)))
     }
 }
 
 impl<'a> From<&'a Vec<u8>> for Payload<'a> {
     fn from(bytes: &'a Vec<u8>) -> Payload<'a> {
-        Payload(Form::Bytes(bytes.as_slice().into()))
+        bytes.as_slice().into()
     }
 }
 
 impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
     fn from(bytes: &'a [u8; N]) -> Payload<'a> {
-        Payload(Form::Bytes(bytes.as_slice().into()))
+        bytes.as_slice().into()
     }
 }
 
+/// The only vector that is a payload, so that the type of an empty one is clear.
 impl From<Vec<u8>> for Payload<'_> {
     fn from(bytes: Vec<u8>) -> Self {
-        Payload(Form::Bytes(bytes.into()))
+        Bytes::from(bytes).into()
+    }
+}
+
+impl From<Bytes> for Payload<'_> {
+    fn from(bytes: Bytes) -> Self {
+        Payload(Form::Bytes(Plain::Owned(bytes)))
+    }
+}
+
+/// Slices that make up the object one after another.
+impl<'a> From<&'a [IoSlice<'a>]> for Payload<'a> {
+    fn from(slices: &'a [IoSlice<'a>]) -> Payload<'a> {
+        Payload(Form::Bytes(Plain::Slices(slices)))
+    }
+}
+
+/// Parts that make up the object one after another.
+impl<'a> From<&'a [Bytes]> for Payload<'a> {
+    fn from(parts: &'a [Bytes]) -> Payload<'a> {
+        Payload(Form::Bytes(Plain::Shared(parts)))
     }
 }
 
@@ -86,12 +170,6 @@ impl From<AnyBuffer> for Payload<'_> {
 impl From<Buffer> for Payload<'_> {
     fn from(buffer: Buffer) -> Self {
         AnyBuffer::One(buffer).into()
-    }
-}
-
-impl From<Vec<Buffer>> for Payload<'_> {
-    fn from(buffers: Vec<Buffer>) -> Self {
-        AnyBuffer::Many(buffers).into()
     }
 }
 

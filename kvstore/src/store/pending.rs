@@ -57,10 +57,11 @@ pub(super) fn pair<T>(patience: Duration) -> (Reply<T>, Pending<T>) {
     (reply, Pending { receipt, since: Instant::now(), patience })
 }
 
-/// A request that the store has accepted: a future for any runtime, or a blocking [`Pending::wait`].
+/// A request that the store has: a future for any runtime, or a blocking [`Pending::wait`]. The request goes on whether
+/// this is polled or not.
 ///
-/// Dropping it cancels the request if it has not begun. Otherwise the request is carried out and its answer
-/// discarded. Memory stays in place until the device is done with it.
+/// Dropping it cancels the request if it has not begun: its place in line and its memory go to the next. Otherwise the
+/// request is carried out and its answer discarded. Memory stays in place until the device is done with it.
 #[must_use = "dropping it cancels the request"]
 pub struct Pending<T> {
     receipt: Receipt<Answer<T>>,

@@ -1,68 +1,170 @@
 //! Reused registered memory: copied data passes through it, and gets read into it.
 //!
-//! A pool is one region, mapped for one device or for all devices reached through the kernel. It never grows: when it
-//! is used up, callers wait until memory returns, or are refused. A [`PoolBuffer`] returns to its pool when dropped,
-//! on any thread.
+//! A pool is one region, mapped for one device or for all devices reached through the kernel. When it is used up,
+//! requests wait in line until memory returns ([`super::line`]), or are refused. A [`PoolBuffer`] returns to its pool
+//! when dropped, on any thread.
+//!
+//! A request that would wait for memory that only callers can give back gets memory of its own ([`super::short`]),
+//! which is freed instead of returned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
-use adit_driver::runtime::{Waiters, try_or_want};
+use adit_driver::runtime::wake;
 use adit_driver::{Buffer, Device};
 
+use super::line::{Line, Served};
 use crate::error::{Error, Result};
 use crate::model::place::UNIT_BYTES;
+use crate::shard::Stats;
 
 /// A region of registered memory, lent out in runs.
 pub(super) struct Pool {
-    bytes: usize,
-    runs: Mutex<Runs>,
-    waiters: Waiters,
+    /// The region's addresses.
+    region: Range<u64>,
+    state: Mutex<State>,
+    /// How often memory came back.
+    returns: AtomicU64,
+    /// Bytes, extra memory included, in requests that are carried out.
+    in_requests: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    runs: Runs,
+    line: Line<Buffer>,
+}
+
+impl State {
+    fn serve(&mut self) -> Served {
+        let State { runs, line } = self;
+        line.serve(|bytes| runs.take(bytes))
+    }
 }
 
 impl Pool {
     pub(super) fn new(region: Buffer) -> Pool {
-        let bytes = region.len();
-        let mut runs = Runs::default();
-        runs.give(region);
-        Pool { bytes, runs: Mutex::new(runs), waiters: Waiters::default() }
+        let at = region.iova().0;
+        let addresses = at..at + region.len() as u64;
+        let mut state = State::default();
+        state.runs.give(region);
+        let (returns, in_requests) = Default::default();
+        Pool { region: addresses, state: Mutex::new(state), returns, in_requests }
     }
 
     /// Returns the pool's size in bytes, an upper bound for any buffer.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        (self.region.end - self.region.start) as usize
     }
 
-    /// Returns the free bytes, contiguous or not.
-    #[cfg(test)]
+    /// Returns the free bytes, contiguous or not. Looks at every run.
     pub(super) fn free_bytes(&self) -> usize {
-        self.lock().free_bytes()
+        self.lock().runs.free_bytes()
     }
 
-    /// Takes whole units for `len` bytes, if a contiguous run is free.
+    /// Takes whole units for `len` bytes, if a contiguous run is free and no request waits for one.
     pub(super) fn take(self: &Arc<Pool>, len: usize) -> Option<PoolBuffer> {
-        let run = self.lock().take(whole_units(len))?;
-        Some(PoolBuffer { run: Some(run), len, pool: Arc::clone(self) })
+        let mut state = self.lock();
+        let run = if state.line.is_empty() { state.runs.take(whole_units(len)) } else { None };
+        drop(state);
+        run.map(|run| PoolBuffer { run: Some(run), len, pool: Arc::clone(self) })
     }
 
-    /// Calls `waker` once some memory comes back. Try again after this call: memory that came back earlier wakes no
-    /// one.
-    pub(super) fn want(&self, waker: &Waker) {
-        self.waiters.want(waker);
+    /// Enters the line for memory; `waker` is called when it is there.
+    pub(super) fn enter(self: &Arc<Pool>, len: usize, waker: Waker) -> Turn {
+        let mut state = self.lock();
+        let number = state.line.enter(whole_units(len), waker);
+        let served = state.serve();
+        drop(state);
+        served.into_iter().for_each(wake);
+        Turn { pool: Arc::clone(self), number, len }
     }
 
-    /// Takes back a run of this pool.
-    pub(super) fn give(&self, run: Buffer) {
-        self.lock().give(run);
-        self.waiters.call();
+    /// Allocates memory beyond the pool for one request on `device`.
+    ///
+    /// # Errors
+    /// As [`Device::allocate`].
+    pub(super) fn allocate(self: &Arc<Pool>, device: &Device, len: usize) -> Result<PoolBuffer> {
+        let mut run = device.allocate(whole_units(len))?;
+        drop(run.split_off(whole_units(len)));
+        assert!(!self.owns(&run), "the pool's own memory is allocated once");
+        Ok(PoolBuffer { run: Some(run), len, pool: Arc::clone(self) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Runs> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns how often memory came back to the pool.
+    pub(super) fn returns(&self) -> u64 {
+        self.returns.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes in requests that are carried out, extra memory included.
+    pub(super) fn in_requests(&self) -> usize {
+        self.in_requests.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a run is of this pool's region.
+    fn owns(&self, run: &Buffer) -> bool {
+        self.region.contains(&run.iova().0)
+    }
+
+    /// Takes back a run, and hands what there is to those who wait. Frees extra memory.
+    fn give(&self, run: Buffer) {
+        if !self.owns(&run) {
+            return;
+        }
+        self.returns.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.runs.give(run);
+        let served = state.serve();
+        drop(state);
+        served.into_iter().for_each(wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place in the line for a pool's memory. Dropping it gives the place up.
+pub(super) struct Turn {
+    pool: Arc<Pool>,
+    number: u64,
+    len: usize,
+}
+
+impl Turn {
+    /// Returns the memory once it was granted.
+    pub(super) fn collect(&self) -> Option<PoolBuffer> {
+        let run = self.pool.lock().line.collect(self.number)?;
+        Some(PoolBuffer { run: Some(run), len: self.len, pool: Arc::clone(&self.pool) })
+    }
+
+    /// Returns the pool that it waits for.
+    pub(super) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Returns the bytes that it waits for, in whole units.
+    pub(super) fn bytes(&self) -> usize {
+        whole_units(self.len)
+    }
+
+    /// Returns the length in bytes that was asked for.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.pool.lock();
+        state.line.leave(self.number).into_iter().for_each(|run| state.runs.give(run));
+        let served = state.serve();
+        drop(state);
+        served.into_iter().for_each(wake);
     }
 }
 
@@ -120,7 +222,6 @@ impl Runs {
         joined_with(head, run)
     }
 
-    #[cfg(test)]
     fn free_bytes(&self) -> usize {
         self.runs.values().map(|run| run.len()).sum()
     }
@@ -155,16 +256,34 @@ pub struct PoolBuffer {
 }
 
 impl PoolBuffer {
-    /// Rebuilds the buffer from a run that a command returned.
+    /// Rebuilds the buffer from a run that a request returned.
     pub(super) fn of(run: Buffer, len: usize, pool: &Arc<Pool>) -> PoolBuffer {
         assert!(len <= run.len(), "a buffer lies in its run");
+        let before = pool.in_requests.fetch_sub(run.len(), Ordering::Relaxed);
+        assert!(before >= run.len(), "a request returns what it was given");
         PoolBuffer { run: Some(run), len, pool: Arc::clone(pool) }
     }
 
-    /// Splits the buffer into its run and its pool.
+    /// Like [`PoolBuffer::into_parts`], with the memory behind its bytes cleared: it may hold another caller's data.
+    pub(super) fn into_cleared_parts(self) -> (Buffer, Arc<Pool>) {
+        let len = self.len;
+        let (mut run, pool) = self.into_parts();
+        run[len..].fill(0);
+        (run, pool)
+    }
+
+    /// Splits the buffer into its run, for a request, and its pool.
     pub(super) fn into_parts(mut self) -> (Buffer, Arc<Pool>) {
         let run = self.run.take().expect("it has its run until it is dropped");
+        self.pool.in_requests.fetch_add(run.len(), Ordering::Relaxed);
         (run, Arc::clone(&self.pool))
+    }
+}
+
+impl PoolBuffer {
+    /// Returns whether it is memory for `len` bytes that `pool`'s devices can use.
+    pub(super) fn is_for(&self, len: usize, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool) && self.len == len
     }
 }
 
@@ -202,6 +321,32 @@ pub(super) struct Pools {
     /// The index of each device's pool.
     of_device: Vec<usize>,
     turn: AtomicUsize,
+    pub(super) counts: Arc<Counts>,
+}
+
+/// What the pools' use costs.
+#[derive(Default)]
+pub(super) struct Counts {
+    /// Bytes copied between callers' slices, the heap and registered memory.
+    pub(super) copied_bytes: AtomicU64,
+    /// Requests that were given memory beyond the pools.
+    pub(super) spills: AtomicU64,
+    /// Bytes of that memory.
+    pub(super) spilled_bytes: AtomicU64,
+}
+
+impl Counts {
+    /// Counts copied bytes.
+    pub(super) fn count_copy(&self, bytes: usize) {
+        self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Adds them to the counters of the shards.
+    pub(super) fn add_to(&self, stats: &mut Stats) {
+        stats.copied_bytes += self.copied_bytes.load(Ordering::Relaxed);
+        stats.spills += self.spills.load(Ordering::Relaxed);
+        stats.spilled_bytes += self.spilled_bytes.load(Ordering::Relaxed);
+    }
 }
 
 /// Allocates the memory of the pools: a region of `bytes` for each address space among `devices`.
@@ -228,17 +373,20 @@ impl Pools {
         };
         let of_device = devices.iter().map(of).collect();
         let pools = regions.into_iter().map(|region| Arc::new(Pool::new(region))).collect();
-        Pools { pools, of_device, turn: AtomicUsize::new(0) }
+        Pools { pools, of_device, turn: AtomicUsize::new(0), counts: Arc::default() }
+    }
+
+    /// Returns the pools, each with the index of a device that it is for.
+    pub(super) fn each(&self) -> impl Iterator<Item = (&Arc<Pool>, usize)> {
+        let device_of = |pool| self.of_device.iter().position(|of| *of == pool);
+        self.pools.iter().enumerate().map(move |(number, pool)| {
+            (pool, device_of(number).expect("each pool is for some device"))
+        })
     }
 
     /// Returns the pool whose memory a device can use.
     pub(super) fn of_device(&self, device: u8) -> &Arc<Pool> {
-        &self.pools[self.number(device)]
-    }
-
-    /// Returns the index of that pool.
-    pub(super) fn number(&self, device: u8) -> usize {
-        self.of_device[usize::from(device)]
+        &self.pools[self.of_device[usize::from(device)]]
     }
 
     /// Takes memory that `device` can use. Without a device, takes from the pools in turn: the store places data
@@ -251,23 +399,16 @@ impl Pools {
         (0..count).find_map(|next| self.pools[first.wrapping_add(next) % count].take(len))
     }
 
-    /// Like [`Pools::take`], or registers a waker for when there is more memory.
-    pub(super) fn poll_take(
-        &self,
-        context: &Context<'_>,
-        len: usize,
-        device: Option<u8>,
-    ) -> Poll<PoolBuffer> {
-        try_or_want(context, |waker| self.want(waker), || self.take(len, device))
+    /// Returns each pool's size and how much of it is lent, in bytes.
+    pub(super) fn usage(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.pools.iter().map(|pool| (pool.bytes(), pool.bytes() - pool.free_bytes()))
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.pools.len()
-    }
-
-    /// Calls `waker` once memory comes back to any pool.
-    pub(super) fn want(&self, waker: &Waker) {
-        self.pools.iter().for_each(|pool| pool.want(waker));
+    /// Enters the line for memory that `device` can use; without a device, for that of one pool.
+    pub(super) fn enter(&self, len: usize, device: Option<u8>, waker: Waker) -> Turn {
+        let number = || self.turn.fetch_add(1, Ordering::Relaxed) % self.pools.len();
+        let pool = device.map_or_else(|| &self.pools[number()], |device| self.of_device(device));
+        pool.enter(len, waker)
     }
 
     /// Checks that `len` bytes can ever be available.
@@ -314,19 +455,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_comes_back_and_calls_those_who_wait_once() {
+    fn what_is_dropped_goes_to_those_who_wait_in_order() {
         let pool = pool(16384);
         let (first, second) = (pool.take(5000).expect("room"), pool.take(8192).expect("room"));
         assert_eq!((first.len(), pool.free_bytes()), (5000, 0));
         assert!(pool.take(1).is_none(), "used up");
         let count = Arc::new(Count::default());
-        let waker = Waker::from(Arc::clone(&count));
-        pool.want(&waker);
-        pool.want(&waker);
+        let turns = [8000, 100].map(|len| pool.enter(len, Waker::from(Arc::clone(&count))));
         drop(first);
-        drop(second);
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        let third = turns[0].collect().expect("granted");
+        assert!(third.len() == 8000 && turns[1].collect().is_none() && pool.take(1).is_none());
+        drop((second, third));
+        assert_eq!(pool.free_bytes(), 12288, "granted, not collected");
+        drop(turns);
         assert_eq!(pool.take(16384).map(|all| all.len()), Some(16384));
+    }
+
+    #[test]
+    fn extra_memory_is_freed_and_never_becomes_the_pools() {
+        let device = open("null:");
+        let pool = pool(8192);
+        let extra = pool.allocate(&device, 5000).expect("memory");
+        assert!(extra.is_for(5000, &pool) && extra.len() == 5000);
+        let (run, home) = extra.into_parts();
+        assert_eq!((run.len(), pool.in_requests()), (8192, 8192));
+        drop(PoolBuffer::of(run, 5000, &home));
+        assert_eq!((pool.in_requests(), pool.returns(), pool.free_bytes()), (0, 0, 8192));
+        drop(pool.take(1));
+        assert_eq!(pool.returns(), 1);
     }
 
     #[test]
@@ -361,7 +518,7 @@ mod tests {
     proptest! {
         /// In any order of taking and giving back, no byte is lent twice, and all memory is one run again at the end.
         #[test]
-        fn what_is_taken_is_nobody_elses_and_joins_again(
+        fn memory_is_lent_once_at_a_time_and_joins_again(
             steps in proptest::collection::vec((any::<bool>(), 1usize..9, any::<usize>()), 1..200),
         ) {
             let mut runs = Runs::default();

@@ -1,24 +1,114 @@
-//! A store's counters in Prometheus' text format.
+//! A store's figures in Prometheus' text format, version 0.0.4.
+//!
+//! Each family has a type and a help text, then its samples. Labels: `reason` of evictions, `request` (its kind and
+//! result), `device` (by name) with `operation`, `thread` and `pool` (by number).
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
+use super::core::Core;
+use super::figures::{Figures, KINDS};
+use super::request::ThreadShard;
+use super::value::merged;
+use crate::io::latency::Latencies;
 use crate::model::place::UNIT_BYTES;
-use crate::shard::Stats;
+use crate::shard::{DeviceFigures, Evictions, Stats, TenantStats};
 
-/// A metric: its name, its kind, its help text and its value.
+/// The figures of a store at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Sample {
+    pub(super) stats: Stats,
+    /// From the call to the answer, for each of [`KINDS`].
+    pub(super) latencies: [Latencies; KINDS.len()],
+    /// Requests that failed.
+    pub(super) failures: u64,
+    /// Reads that wait for memory.
+    pub(super) waiting_for_memory: u64,
+    /// Requests that wait for room on the media.
+    pub(super) waiting_for_room: u64,
+    /// Jobs in each thread's mailbox, and how many it takes.
+    pub(super) mailboxes: Vec<(usize, usize)>,
+    /// Bytes of each pool, and how many are lent.
+    pub(super) pools: Vec<(usize, usize)>,
+    /// Each device by its name.
+    pub(super) devices: Vec<(String, DeviceFigures)>,
+    /// The tenants in the order of their names.
+    pub(super) tenants: Vec<TenantStats>,
+}
+
+/// What one shard adds to a sample.
+pub(super) struct Sampled {
+    stats: Stats,
+    waiting: u64,
+    devices: Vec<DeviceFigures>,
+    tenants: Vec<TenantStats>,
+}
+
+impl Sampled {
+    pub(super) fn of(shard: &ThreadShard) -> Sampled {
+        let (stats, waiting) = (shard.stats(), shard.waiting() as u64);
+        let (devices, tenants) = (shard.devices().collect(), shard.tenant_stats());
+        Sampled { stats, waiting, devices, tenants }
+    }
+}
+
+impl Sample {
+    /// Adds up the figures of all shards and threads.
+    pub(super) fn of(core: &Core, shards: impl Iterator<Item = Sampled>) -> Sample {
+        let names = core.devices.as_slice().iter().map(|device| device.info().device.clone());
+        let mailboxes = core.mailboxes.iter().map(|mailbox| (mailbox.len(), mailbox.depth()));
+        let mut sample = Sample {
+            mailboxes: mailboxes.collect(),
+            pools: core.pools.usage().collect(),
+            devices: names.map(|name| (name, DeviceFigures::default())).collect(),
+            ..Sample::default()
+        };
+        let mut tenants = Vec::new();
+        for mut shard in shards {
+            tenants.append(&mut shard.tenants);
+            sample.add_shard(shard);
+        }
+        sample.tenants = merged(tenants);
+        core.figures.iter().for_each(|figures| sample.add_thread(figures));
+        core.pools.counts.add_to(&mut sample.stats);
+        sample
+    }
+
+    fn add_shard(&mut self, shard: Sampled) {
+        self.stats += shard.stats;
+        self.waiting_for_room += shard.waiting;
+        for ((_, sum), device) in self.devices.iter_mut().zip(shard.devices) {
+            *sum += device;
+        }
+    }
+
+    fn add_thread(&mut self, figures: &Figures) {
+        self.failures += figures.failures();
+        self.waiting_for_memory += figures.waiting_for_memory();
+        self.latencies.iter_mut().zip(figures.latencies()).for_each(|(sum, its)| *sum += its);
+    }
+}
+
+/// A metric of the store as a whole: its name, its kind, its help text and its value.
 struct Metric {
     name: &'static str,
-    is_counter: bool,
+    kind: Kind,
     help: &'static str,
     value: fn(&Stats) -> u64,
 }
 
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
 const fn counter(name: &'static str, help: &'static str, value: fn(&Stats) -> u64) -> Metric {
-    Metric { name, is_counter: true, help, value }
+    Metric { name, kind: Kind::Counter, help, value }
 }
 
 const fn gauge(name: &'static str, help: &'static str, value: fn(&Stats) -> u64) -> Metric {
-    Metric { name, is_counter: false, help, value }
+    Metric { name, kind: Kind::Gauge, help, value }
 }
 
 const METRICS: &[Metric] = &[
@@ -37,17 +127,11 @@ const METRICS: &[Metric] = &[
         |s| s.declined,
     ),
     counter("adit_kv_deletes_total", "Objects removed on request.", |s| s.deletes),
-    counter("adit_kv_evictions_total", "Objects removed for room.", |s| s.evictions),
     counter("adit_kv_expirations_total", "Objects whose time was over.", |s| s.expirations),
     counter("adit_kv_read_bytes_total", "Bytes that hits gave to callers.", |s| s.bytes_read),
     counter("adit_kv_written_bytes_total", "Bytes of objects that were stored.", |s| {
         s.bytes_written
     }),
-    counter(
-        "adit_kv_device_written_bytes_total",
-        "Bytes written to the devices, whatever for.",
-        |s| s.bytes_to_device,
-    ),
     counter("adit_kv_journal_bytes_total", "Bytes of the journal written.", |s| s.journal_bytes),
     counter("adit_kv_checkpoint_bytes_total", "Bytes of checkpoints written.", |s| {
         s.checkpoint_bytes
@@ -57,14 +141,22 @@ const METRICS: &[Metric] = &[
         "Bytes copied between slices and registered memory.",
         |s| s.copied_bytes,
     ),
+    counter(
+        "adit_kv_spills_total",
+        "Requests given memory beyond the pools, because callers held all of those.",
+        |s| s.spills,
+    ),
+    counter("adit_kv_spilled_bytes_total", "Bytes of that memory.", |s| s.spilled_bytes),
     counter("adit_kv_deallocated_bytes_total", "Bytes that devices were told hold nothing.", |s| {
         s.discards_bytes
     }),
-    counter("adit_kv_device_reads_total", "Read commands sent.", |s| s.commands_read),
-    counter("adit_kv_device_writes_total", "Write commands sent.", |s| s.commands_write),
-    counter("adit_kv_device_flushes_total", "Flushes sent.", |s| s.flushes),
     counter("adit_kv_device_failures_total", "Devices that failed.", |s| s.device_failures),
     counter("adit_kv_checkpoints_total", "Checkpoints completed.", |s| s.checkpoints),
+    gauge(
+        "adit_kv_journal_delay_max_ns",
+        "Longest time from an acknowledgement until its record was sent to the journal's device.",
+        |s| s.journal_delay_max_ns,
+    ),
     gauge("adit_kv_objects", "Objects there are.", |s| s.objects),
     gauge("adit_kv_leased_objects", "Objects that are leased.", |s| s.leased),
     gauge("adit_kv_used_bytes", "Bytes in use, padding included.", |s| s.used_units * UNIT_BYTES),
@@ -78,47 +170,319 @@ const METRICS: &[Metric] = &[
     gauge("adit_kv_memory_bytes", "Bytes of memory that tables take.", |s| s.memory_bytes),
 ];
 
-/// Formats `stats` in Prometheus' text format, version 0.0.4.
-pub(crate) fn text(stats: &Stats) -> String {
-    let mut text = String::new();
-    for Metric { name, is_counter, help, value } in METRICS {
-        let kind = if *is_counter { "counter" } else { "gauge" };
-        let value = value(stats);
-        writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}")
-            .expect("a string takes all that is written");
+/// Formats a sample.
+pub(super) fn text(sample: &Sample) -> String {
+    let mut text = Text::default();
+    for Metric { name, kind, help, value } in METRICS {
+        text.family(name, *kind, help);
+        text.value(name, &[], value(&sample.stats));
     }
-    text
+    text.add_evictions(&sample.stats);
+    text.add_requests(sample);
+    text.add_pools(&sample.pools);
+    text.add_devices(&sample.devices);
+    text.add_tenants(&sample.tenants);
+    text.0
+}
+
+/// The text so far.
+#[derive(Default)]
+struct Text(String);
+
+/// A label: its name and its value.
+type Label<'a> = (&'static str, &'a str);
+
+impl Text {
+    fn add_evictions(&mut self, stats: &Stats) {
+        let Evictions { space, records, fragmentation, quota } = stats.evictions;
+        let by_reason = [
+            ("space", space),
+            ("records", records),
+            ("fragmentation", fragmentation),
+            ("quota", quota),
+        ];
+        let name = "adit_kv_evictions_total";
+        self.family(name, Kind::Counter, "Objects evicted.");
+        for (reason, evicted) in by_reason {
+            self.value(name, &[("reason", reason)], evicted.objects);
+        }
+        let name = "adit_kv_evicted_bytes_total";
+        self.family(name, Kind::Counter, "Bytes of objects evicted, padding included.");
+        for (reason, evicted) in by_reason {
+            self.value(name, &[("reason", reason)], evicted.bytes);
+        }
+    }
+
+    fn add_requests(&mut self, sample: &Sample) {
+        let (name, help) = ("adit_kv_request_seconds", "From a call to its answer, in seconds.");
+        self.family(name, Kind::Histogram, help);
+        for (kind, latencies) in KINDS.iter().zip(&sample.latencies) {
+            self.histogram(name, &[("request", kind)], latencies);
+        }
+        let help = "Requests that failed, misses not included.";
+        self.one("adit_kv_failures_total", Kind::Counter, help, sample.failures);
+        let help = "Reads that wait for registered memory.";
+        self.one("adit_kv_waiting_for_memory", Kind::Gauge, help, sample.waiting_for_memory);
+        let help = "Requests that wait for room on the media.";
+        self.one("adit_kv_waiting_for_room", Kind::Gauge, help, sample.waiting_for_room);
+        let (jobs, depths): (Vec<_>, Vec<_>) = sample.mailboxes.iter().copied().unzip();
+        self.numbered("adit_kv_mailbox_jobs", "Jobs that wait for a thread.", "thread", &jobs);
+        let help = "Jobs that may wait for a thread.";
+        self.numbered("adit_kv_mailbox_capacity", help, "thread", &depths);
+    }
+
+    fn add_pools(&mut self, pools: &[(usize, usize)]) {
+        let (bytes, lent): (Vec<_>, Vec<_>) = pools.iter().copied().unzip();
+        let help = "Bytes of registered memory.";
+        self.numbered("adit_kv_pool_bytes", help, "pool", &bytes);
+        let help = "Bytes of registered memory that requests and values hold.";
+        self.numbered("adit_kv_pool_used_bytes", help, "pool", &lent);
+    }
+
+    fn add_devices(&mut self, devices: &[(String, DeviceFigures)]) {
+        type Of = fn(&DeviceFigures) -> u64;
+        let metrics: [(&str, Kind, &str, Of); 6] = [
+            (
+                "adit_kv_device_read_bytes_total",
+                Kind::Counter,
+                "Bytes read from a device for any purpose.",
+                |device| device.read_bytes,
+            ),
+            (
+                "adit_kv_device_written_bytes_total",
+                Kind::Counter,
+                "Bytes written to a device for any purpose.",
+                |device| device.written_bytes,
+            ),
+            (
+                "adit_kv_device_errors_total",
+                Kind::Counter,
+                "Commands that a device failed, repetitions included.",
+                |device| device.errors,
+            ),
+            (
+                "adit_kv_device_in_flight",
+                Kind::Gauge,
+                "Commands that a device has now.",
+                |device| device.in_flight,
+            ),
+            (
+                "adit_kv_device_waiting",
+                Kind::Gauge,
+                "Commands that wait to be sent to a device.",
+                |device| device.waiting,
+            ),
+            (
+                "adit_kv_device_failed_shards",
+                Kind::Gauge,
+                "Shards for which a device is out of service.",
+                |device| device.failed,
+            ),
+        ];
+        for (name, kind, help, value) in metrics {
+            self.family(name, kind, help);
+            for (device, figures) in devices {
+                self.value(name, &[("device", device)], value(figures));
+            }
+        }
+        let name = "adit_kv_device_command_seconds";
+        let help = "From sending a command to its completion, in seconds.";
+        self.family(name, Kind::Histogram, help);
+        for (device, figures) in devices {
+            for (operation, latencies) in DeviceFigures::OPERATIONS.iter().zip(&figures.latencies) {
+                self.histogram(name, &[("device", device), ("operation", operation)], latencies);
+            }
+        }
+    }
+
+    fn add_tenants(&mut self, tenants: &[TenantStats]) {
+        type Of = fn(&TenantStats) -> Option<u64>;
+        let metrics: [(&str, Kind, &str, Of); 8] = [
+            ("adit_kv_tenant_objects", Kind::Gauge, "Objects of the tenant.", |t| Some(t.objects)),
+            (
+                "adit_kv_tenant_used_bytes",
+                Kind::Gauge,
+                "Bytes of its objects, padding included.",
+                |t| Some(t.used_bytes),
+            ),
+            (
+                "adit_kv_tenant_quota_bytes",
+                Kind::Gauge,
+                "Bytes that it may use, if there is a quota.",
+                |t| t.quota.map(|quota| quota.bytes),
+            ),
+            ("adit_kv_tenant_puts_total", Kind::Counter, "Objects stored for it.", |t| {
+                Some(t.puts)
+            }),
+            ("adit_kv_tenant_gets_total", Kind::Counter, "Gets that found an object of it.", |t| {
+                Some(t.gets)
+            }),
+            (
+                "adit_kv_tenant_get_hits_total",
+                Kind::Counter,
+                "Of these, those that returned it.",
+                |t| Some(t.hits),
+            ),
+            (
+                "adit_kv_tenant_evictions_total",
+                Kind::Counter,
+                "Objects of it that were evicted.",
+                |t| Some(t.evictions),
+            ),
+            (
+                "adit_kv_tenant_refusals_total",
+                Kind::Counter,
+                "Puts refused because of its quota.",
+                |t| Some(t.refusals),
+            ),
+        ];
+        for (name, kind, help, value) in metrics {
+            self.family(name, kind, help);
+            for tenant in tenants {
+                if let Some(value) = value(tenant) {
+                    self.value(name, &[("tenant", &*tenant.name)], value);
+                }
+            }
+        }
+    }
+
+    fn family(&mut self, name: &str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.0, "{line}").expect("a string takes all that is written");
+    }
+
+    fn value(&mut self, name: &str, labels: &[Label<'_>], value: impl Display) {
+        let labels: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        match labels.is_empty() {
+            true => self.line(format_args!("{name} {value}")),
+            false => self.line(format_args!("{name}{{{}}} {value}", labels.join(","))),
+        }
+    }
+
+    fn one(&mut self, name: &str, kind: Kind, help: &str, value: u64) {
+        self.family(name, kind, help);
+        self.value(name, &[], value);
+    }
+
+    /// Adds a gauge with a sample for each of `values`, numbered by `label`.
+    fn numbered(&mut self, name: &str, help: &str, label: &'static str, values: &[usize]) {
+        self.family(name, Kind::Gauge, help);
+        for (number, value) in values.iter().enumerate() {
+            self.value(name, &[(label, &number.to_string())], value);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, labels: &[Label<'_>], latencies: &Latencies) {
+        let bucket = format!("{name}_bucket");
+        for (bound, below) in latencies.cumulative() {
+            let bound = bound.as_secs_f64().to_string();
+            self.value(&bucket, &[labels, &[("le", &bound)]].concat(), below);
+        }
+        self.value(&bucket, &[labels, &[("le", "+Inf")]].concat(), latencies.count());
+        self.value(&format!("{name}_sum"), labels, latencies.sum().as_secs_f64());
+        self.value(&format!("{name}_count"), labels, latencies.count());
+    }
+}
+
+/// Escapes a label's value.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashMap;
+    use crate::model::options::{Quota, WhenReached};
+    use adit_driver::Time;
+    use std::collections::BTreeMap;
 
-    /// Parses the samples, as strictly as Prometheus' own parser: help, type, then the sample.
-    fn parse(text: &str) -> HashMap<String, u64> {
-        let lines: Vec<&str> = text.lines().collect();
-        assert!(text.ends_with('\n') && lines.len().is_multiple_of(3));
-        let metric = |three: &[&str]| {
-            let (name, value) = three[2].split_once(' ').expect("a name and a value");
-            let help = three[0].strip_prefix(&format!("# HELP {name} "));
-            assert!(help.is_some_and(|help| !help.contains('\\') && help.ends_with('.')));
-            let kind = three[1].strip_prefix(&format!("# TYPE {name} ")).expect("a type");
-            assert_eq!(kind == "counter", name.ends_with("_total"), "{name} is a {kind}");
-            assert!(["counter", "gauge"].contains(&kind));
-            assert!(name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()));
-            (name.to_owned(), value.parse().expect("a number"))
-        };
-        lines.chunks(3).map(metric).collect()
+    /// Parses the samples as strictly as Prometheus' own parser: help, type, then samples of that family.
+    fn parse(text: &str) -> BTreeMap<String, f64> {
+        assert!(text.ends_with('\n'));
+        let (mut samples, mut family, mut kind) = (BTreeMap::new(), "", "");
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                let (name, help) = help.split_once(' ').expect("a name and a text");
+                assert!(help.ends_with('.') && !help.contains('\\'), "{line}");
+                let of_type = lines.next().and_then(|line| line.strip_prefix("# TYPE "));
+                (family, kind) = of_type.and_then(|it| it.split_once(' ')).expect("a type");
+                assert_eq!(name, family);
+                assert!(family.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()));
+                assert_eq!(kind == "counter", family.ends_with("_total"), "{family} is a {kind}");
+                continue;
+            }
+            let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+            let bare = name.split('{').next().unwrap_or_default();
+            let suffix = bare.strip_prefix(family).expect("a sample of its family");
+            let is_of_histogram = ["_bucket", "_sum", "_count"].contains(&suffix);
+            assert_eq!(is_of_histogram, kind == "histogram", "{line}");
+            assert!(is_of_histogram || suffix.is_empty(), "{line}");
+            let is_new =
+                samples.insert(name.to_owned(), value.parse().expect("a number")).is_none();
+            assert!(is_new, "{name} is there twice");
+        }
+        samples
     }
 
     #[test]
     fn each_metric_is_there_once_with_its_value() {
         let stats = Stats { hits: 7, used_units: 3, misses_corrupt: 1, ..Stats::default() };
-        let parsed = parse(&text(&stats));
-        assert_eq!(parsed.len(), METRICS.len(), "no name twice");
-        assert_eq!(parsed["adit_kv_get_hits_total"], 7);
-        assert_eq!(parsed["adit_kv_used_bytes"], 3 * 4096);
-        assert_eq!(parsed["adit_kv_get_corrupt_total"], 1);
+        let sample = Sample { stats, failures: 9, mailboxes: vec![(2, 8)], ..Sample::default() };
+        let parsed = parse(&text(&sample));
+        assert_eq!(parsed["adit_kv_get_hits_total"], 7.0);
+        assert_eq!(parsed["adit_kv_used_bytes"], 3.0 * 4096.0);
+        assert_eq!(parsed["adit_kv_get_corrupt_total"], 1.0);
+        assert_eq!(parsed["adit_kv_failures_total"], 9.0);
+        assert_eq!(parsed["adit_kv_mailbox_jobs{thread=\"0\"}"], 2.0);
+    }
+
+    #[test]
+    fn a_histogram_counts_up_to_infinity() {
+        let mut sample = Sample::default();
+        for ns in [1, 4000, 4001, 1 << 40] {
+            sample.latencies[2].record(Time::ZERO, Time::from_ns(ns));
+        }
+        let parsed = parse(&text(&sample));
+        let put = |le: &str| {
+            parsed[&format!("adit_kv_request_seconds_bucket{{request=\"put\",le=\"{le}\"}}")]
+        };
+        assert_eq!(["0.000004", "0.000008", "8.388608", "+Inf"].map(put), [2.0, 3.0, 3.0, 4.0]);
+        assert_eq!(parsed["adit_kv_request_seconds_count{request=\"put\"}"], 4.0);
+        assert!(parsed["adit_kv_request_seconds_sum{request=\"put\"}"] > 1099.0);
+    }
+
+    #[test]
+    fn a_tenants_name_is_a_label_whatever_is_in_it() {
+        let quota = Some(Quota { bytes: 77, when_reached: WhenReached::Refuse });
+        let named = |name: &str, quota| TenantStats {
+            name: name.into(),
+            quota,
+            refusals: 5,
+            ..TenantStats::default()
+        };
+        let tenants = vec![named("", None), named("a\"\\\n", quota)];
+        let text = text(&Sample { tenants, ..Sample::default() });
+        let lines = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        assert_eq!(lines("adit_kv_tenant_quota_bytes{tenant=\"a\\\"\\\\\\n\"} 77"), 1, "{text}");
+        assert_eq!(lines("adit_kv_tenant_quota_bytes{"), 1, "one has a quota: {text}");
+        assert_eq!(lines("adit_kv_tenant_refusals_total{tenant=\"\"} 5"), 1, "{text}");
+    }
+
+    #[test]
+    fn a_device_has_its_name_whatever_it_is() {
+        let figures = DeviceFigures { errors: 3, ..DeviceFigures::default() };
+        let devices = vec![("uring:a \"b\\\n".to_owned(), figures)];
+        let parsed = parse(&text(&Sample { devices, ..Sample::default() }));
+        assert_eq!(parsed["adit_kv_device_errors_total{device=\"uring:a \\\"b\\\\\\n\"}"], 3.0);
     }
 }

@@ -7,18 +7,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 
+use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
-use adit_driver::{Buffer, Time};
+use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::batch::Share;
 use super::devices::DeviceShard;
+use super::lent::{Bounced, Origin, Way};
 use super::pending::{Answer, Reply, Unfinished};
-use super::pool::{self, Pool, PoolBuffer, Pools};
+use super::pool::{Pool, PoolBuffer, Pools};
 use super::value::{Put, Read, Value};
 use crate::error::{Error, Result};
 use crate::model::object::piece_bytes;
-use crate::shard::{Failure, Found, Hashed, Outcome, Part};
+use crate::shard::{Action, Failure, FillItem, Found, GetItem, Hashed, Outcome, Part, PutItem};
 
 /// A shard on one of the store's threads.
 pub(super) type ThreadShard = DeviceShard<Waiter>;
@@ -35,6 +36,17 @@ pub(super) enum Work {
     Requests(Requests),
     /// A call that runs on the thread, unless it is later than the deadline.
     Ask(Time, Ask),
+    /// A caller that waits for memory to fill.
+    Lend(Lend),
+}
+
+/// A caller's request for memory of the pools.
+pub(super) struct Lend {
+    pub(super) len: usize,
+    /// The device that it is for, or any.
+    pub(super) device: Option<u8>,
+    pub(super) deadline: Time,
+    pub(super) reply: Reply<PoolBuffer>,
 }
 
 /// Requests that are planned together; of one kind, if several.
@@ -43,18 +55,19 @@ pub(super) type Requests = SmallVec<[Hashed<Waiter>; 1]>;
 /// A callback that receives the shard, or the failure if it never reached the shard.
 pub(super) type Ask = Box<dyn FnOnce(Result<(&mut ThreadShard, Time), Failure>) + Send>;
 
-impl Work {
-    /// Returns whether the work is reads into the store's own memory.
-    pub(super) fn is_fetch(&self) -> bool {
-        let Work::Requests(requests) = self else { return false };
-        requests.first().is_some_and(|first| matches!(first.request.reply, Waiter::Fetch(_)))
+impl Lend {
+    pub(super) fn refuse(self, error: impl Into<Error>) {
+        self.reply.send(Err(Unfinished::new(error)));
     }
+}
 
+impl Work {
     /// Answers with a failure without having begun.
     pub(super) fn refuse(self, failure: &Failure) {
         match self {
             Work::Requests(all) => all.into_iter().for_each(|one| one.refuse(failure.clone())),
             Work::Ask(_, ask) => ask(Err(failure.clone())),
+            Work::Lend(lend) => lend.refuse(failure.clone()),
         }
     }
 }
@@ -62,13 +75,132 @@ impl Work {
 impl Hashed<Waiter> {
     /// Answers with a failure without having begun.
     pub(super) fn refuse(self, failure: Failure) {
-        self.request.reply.answer(Err(failure), self.request.action.into_memory());
+        self.request.reply.caller.answer(Err(failure), self.request.action.into_memory());
     }
 
-    /// Answers a read into the store's own memory with an error without having begun.
-    pub(super) fn refuse_with(self, error: Error) {
-        if let Waiter::Fetch(fetch) = self.request.reply {
-            fetch.refuse(error);
+    /// Like [`Hashed::refuse`], with any error, for a request that waits for memory.
+    pub(super) fn refuse_with(self, error: impl Into<Error>) {
+        let unfinished = Unfinished::new(error);
+        match self.request.reply.caller {
+            Caller::Fetch(fetch) => fetch.reply.send(Err(unfinished)),
+            Caller::Bounced(bounced) => bounced.refuse(unfinished),
+            Caller::Put { reply, source } => {
+                let memory = source.restore(AnyBuffer::None);
+                reply.send(Err(Unfinished { memory, ..unfinished }));
+            }
+            Caller::Fill { reply, source } => {
+                let memory = source.restore(AnyBuffer::None);
+                reply.send(Err(Unfinished { memory, ..unfinished }));
+            }
+            _ => unreachable!("only reads and copies wait for memory"),
+        }
+    }
+
+    /// Returns whether it changes which objects there are, and so may have to wait for room in its shard.
+    pub(super) fn is_change(&self) -> bool {
+        !matches!(self.request.action, Action::Get(_) | Action::Fill(_) | Action::Commit)
+    }
+
+    /// Returns the bytes that it lacks, and for which device, if its data wait for memory.
+    pub(super) fn lacks(&self) -> Option<(usize, Option<u8>)> {
+        match &self.request.reply.caller {
+            Caller::Put { source: Source::Waiting(heap), .. }
+            | Caller::Fill { source: Source::Waiting(heap), .. } => Some(heap.lacks()),
+            _ => None,
+        }
+    }
+
+    /// Gives it the memory that it waited for.
+    pub(super) fn equip(&mut self, buffer: PoolBuffer, pools: &Pools) {
+        let (source, data) = match (&mut self.request.reply.caller, &mut self.request.action) {
+            (Caller::Fetch(fetch), _) => {
+                fetch.holds = Holds::Granted(buffer);
+                return;
+            }
+            (Caller::Bounced(bounced), _) => return bounced.grant(buffer),
+            (Caller::Put { source, .. }, Action::Put(PutItem { data, .. }))
+            | (Caller::Fill { source, .. }, Action::Fill(FillItem { data, .. })) => (source, data),
+            _ => unreachable!("only reads and copies wait for memory"),
+        };
+        let waited = std::mem::replace(source, Source::Registered(Origin::default()));
+        let Source::Waiting(heap) = waited else { unreachable!("it is copied once") };
+        let (memory, origin) = heap.copied(buffer, pools);
+        (*source, *data) = (Source::Registered(origin), memory);
+    }
+
+    /// Calls `waker` if its caller gives it up.
+    pub(super) fn when_unwanted(&self, waker: Waker) {
+        match &self.request.reply.caller {
+            Caller::Fetch(fetch) => fetch.reply.when_unwanted(waker),
+            Caller::Bounced(bounced) => bounced.when_unwanted(waker),
+            Caller::Put { reply, .. } => reply.when_unwanted(waker),
+            Caller::Fill { reply, .. } => reply.when_unwanted(waker),
+            _ => unreachable!("only reads and copies wait for memory"),
+        }
+    }
+}
+
+/// Where the data of a put come from.
+pub(super) enum Source {
+    /// Registered memory, which is its owner's again with the answer.
+    Registered(Origin),
+    /// Data that are copied once there is memory.
+    Waiting(Box<Heap>),
+}
+
+impl Source {
+    /// Returns the pool if all of the memory is its.
+    pub(super) fn pool(&self) -> Option<&Arc<Pool>> {
+        match self {
+            Source::Registered(origin) => origin.pool(),
+            Source::Waiting(_) => None,
+        }
+    }
+
+    /// Returns the caller's memory as it was given; memory of a pool goes back to the pool.
+    pub(super) fn restore(self, memory: AnyBuffer) -> AnyBuffer {
+        match self {
+            Source::Registered(origin) => origin.restore(memory),
+            Source::Waiting(heap) => match heap.kept {
+                Kept::Bytes(_) => memory,
+                Kept::Lent(lent, _) => lent,
+            },
+        }
+    }
+}
+
+/// Data that wait for registered memory.
+pub(super) struct Heap {
+    pub(super) kept: Kept,
+    /// The device that the memory is for, or any.
+    pub(super) device: Option<u8>,
+}
+
+/// What waits.
+pub(super) enum Kept {
+    Bytes(Bytes),
+    /// The caller's memory, of which a part is copied.
+    Lent(AnyBuffer, Way),
+}
+
+impl Heap {
+    fn lacks(&self) -> (usize, Option<u8>) {
+        match &self.kept {
+            Kept::Bytes(bytes) => (bytes.len(), self.device),
+            Kept::Lent(_, way) => (way.through, way.device),
+        }
+    }
+
+    /// Copies what has to be copied to `buffer`.
+    fn copied(self, mut buffer: PoolBuffer, pools: &Pools) -> (AnyBuffer, Origin) {
+        match self.kept {
+            Kept::Bytes(bytes) => {
+                buffer.copy_from_slice(&bytes);
+                pools.counts.count_copy(bytes.len());
+                let (run, pool) = buffer.into_cleared_parts();
+                (AnyBuffer::One(run), Origin::pooled(pool))
+            }
+            Kept::Lent(memory, way) => way.carry(memory, Some(buffer), &pools.counts),
         }
     }
 }
@@ -82,69 +214,87 @@ pub(super) trait WriterCaller: Send {
     fn answer(self: Box<Self>, result: Result<Outcome, Failure>);
 }
 
-/// The caller that waits for an answer, with what the answer is made of.
-pub(super) enum Waiter {
-    /// The put's memory returns to the pool `home`, if it is the store's.
+/// The caller that waits for an answer, and since when.
+pub(super) struct Waiter {
+    pub(super) since: Time,
+    pub(super) caller: Caller,
+}
+
+/// A caller, with what its answer is made of.
+pub(super) enum Caller {
     Put {
         reply: Reply<Put>,
-        home: Option<Arc<Pool>>,
+        source: Source,
     },
     /// A read into the store's own memory.
     Fetch(Fetch),
     Get(Reply<Read>),
+    /// A read into memory of the caller's of which its device may not be able to use all.
+    Bounced(Box<Bounced>),
     Fill {
         reply: Reply<AnyBuffer>,
-        home: Option<Arc<Pool>>,
+        source: Source,
     },
     Writer(Box<dyn WriterCaller>),
     Delete(Reply<bool>),
     /// One shard's part of a commit.
     Commit(Box<dyn FnOnce(Answer<()>) + Send>),
+    /// One shard's part of a sweep.
+    Sweep(Box<dyn FnOnce(Answer<u64>) + Send>),
 }
 
-impl Waiter {
+impl Caller {
     /// Returns whether the answer is still wanted.
     pub(super) fn is_wanted(&self) -> bool {
         match self {
-            Waiter::Put { reply, .. } => reply.is_wanted(),
-            Waiter::Fetch(fetch) => fetch.reply.is_wanted(),
-            Waiter::Get(reply) => reply.is_wanted(),
-            Waiter::Fill { reply, .. } => reply.is_wanted(),
-            Waiter::Writer(caller) => caller.is_wanted(),
-            Waiter::Delete(reply) => reply.is_wanted(),
-            Waiter::Commit(_) => true,
+            Caller::Put { reply, .. } => reply.is_wanted(),
+            Caller::Fetch(fetch) => fetch.reply.is_wanted(),
+            Caller::Bounced(bounced) => bounced.is_wanted(),
+            Caller::Get(reply) => reply.is_wanted(),
+            Caller::Fill { reply, .. } => reply.is_wanted(),
+            Caller::Writer(caller) => caller.is_wanted(),
+            Caller::Delete(reply) => reply.is_wanted(),
+            Caller::Commit(_) | Caller::Sweep(_) => true,
         }
     }
 
     /// Delivers the answer.
     pub(super) fn answer(self, result: Result<Outcome, Failure>, memory: AnyBuffer) {
         match self {
-            Waiter::Put { reply, home } => {
-                let memory = callers(memory, home);
+            Caller::Put { reply, source } => {
+                let memory = source.restore(memory);
                 reply.send(match result {
                     Ok(outcome) => Ok(Put { outcome, memory }),
                     Err(failure) => Err(failed(failure, memory)),
                 });
             }
-            Waiter::Fetch(fetch) => fetch.answer(result, memory),
-            Waiter::Get(reply) => reply.send(match result {
+            Caller::Fetch(fetch) => fetch.answer(result, memory),
+            Caller::Bounced(bounced) => bounced.answer(result, memory),
+            Caller::Get(reply) => reply.send(match result {
                 Ok(Outcome::Hit { bytes }) => Ok(Read { bytes: Some(bytes), memory }),
                 Ok(_) => Ok(Read { bytes: None, memory }),
                 Err(failure) => Err(failed(failure, memory)),
             }),
-            Waiter::Fill { reply, home } => {
-                let memory = callers(memory, home);
+            Caller::Fill { reply, source } => {
+                let memory = source.restore(memory);
                 reply.send(match result {
                     Ok(_) => Ok(memory),
                     Err(failure) => Err(failed(failure, memory)),
                 });
             }
-            Waiter::Writer(caller) => caller.answer(result),
-            Waiter::Delete(reply) => {
+            Caller::Writer(caller) => caller.answer(result),
+            Caller::Delete(reply) => {
                 let deleted = result.map(|outcome| outcome == Outcome::Deleted);
                 reply.send(deleted.map_err(Unfinished::new));
             }
-            Waiter::Commit(send) => send(result.map(|_| ()).map_err(Unfinished::new)),
+            Caller::Commit(send) => send(result.map(|_| ()).map_err(Unfinished::new)),
+            Caller::Sweep(send) => {
+                let objects = |outcome| match outcome {
+                    Outcome::Swept { objects } => objects,
+                    other => unreachable!("a sweep ends with a number, not {other:?}"),
+                };
+                send(result.map(objects).map_err(Unfinished::new));
+            }
         }
     }
 }
@@ -154,23 +304,25 @@ pub(super) struct Fetch {
     reply: Reply<Option<Value>>,
     /// The byte range; all bytes if `None`.
     range: Option<Range<u64>>,
-    /// Its share of a batch's memory.
-    share: Option<Share>,
-    /// What it reads, and the pool of the memory that it has.
-    taken: Option<(Aim, Arc<Pool>)>,
+    holds: Holds,
+}
+
+/// The memory of a fetch.
+enum Holds {
+    Nothing,
+    /// Memory that it waited for; the object may have changed since.
+    Granted(PoolBuffer),
+    /// What it reads, and the pool of the memory that it reads into.
+    Taken(Aim, Arc<Pool>),
 }
 
 impl Fetch {
-    pub(super) fn new(
-        reply: Reply<Option<Value>>,
-        range: Option<Range<u64>>,
-        share: Option<Share>,
-    ) -> Fetch {
-        Fetch { reply, range, share, taken: None }
+    pub(super) fn new(reply: Reply<Option<Value>>, range: Option<Range<u64>>) -> Fetch {
+        Fetch { reply, range, holds: Holds::Nothing }
     }
 
-    /// Chooses the part to read and takes memory for it. Returns `None` if there is none now; `waker` is then called
-    /// once there may be some.
+    /// Chooses the part to read and takes memory for it, which `item` gets. Returns how many bytes it lacks if there
+    /// are none now.
     ///
     /// # Errors
     /// [`Failure::Part`] if the range begins beyond the object's end; [`Error::Invalid`] if there never will be enough
@@ -178,38 +330,28 @@ impl Fetch {
     pub(super) fn take(
         &mut self,
         found: Found,
+        item: &mut GetItem,
         pools: &Pools,
-        waker: &Waker,
-    ) -> Result<Option<(Part, Buffer)>> {
+    ) -> Result<Option<usize>> {
         let (part, aim) = Aim::of(found, self.range.as_ref())?;
         pools.check(aim.len as u64)?;
         let pool = pools.of_device(found.device);
-        if let Some(share) = &mut self.share {
-            share.ask(pools.number(found.device), pool::whole_units(aim.len) as u64);
-        }
-        let taken = pool.take(aim.len).or_else(|| {
-            pool.want(waker);
-            pool.take(aim.len)
-        });
-        let Some(buffer) = taken else {
-            let there_are = pool.bytes() as u64;
-            let too_many = self.share.as_ref().and_then(|share| share.too_many(there_are));
-            return too_many.map_or(Ok(None), |bytes| Err(never_together(bytes, there_are)));
+        let taken = match std::mem::replace(&mut self.holds, Holds::Nothing) {
+            Holds::Granted(buffer) if buffer.is_for(aim.len, pool) => Some(buffer),
+            _ => pool.take(aim.len),
         };
+        let Some(buffer) = taken else { return Ok(Some(aim.len)) };
         let (run, pool) = buffer.into_parts();
-        self.taken = Some((aim, pool));
-        Ok(Some((part, run)))
-    }
-
-    fn refuse(mut self, error: Error) {
-        if let Some(share) = &mut self.share {
-            share.take_back();
-        }
-        self.reply.send(Err(Unfinished::new(error)));
+        self.holds = Holds::Taken(aim, pool);
+        (item.part, item.into) = (part, AnyBuffer::One(run));
+        Ok(None)
     }
 
     fn answer(self, result: Result<Outcome, Failure>, memory: AnyBuffer) {
-        let taken = self.taken.map(|(aim, pool)| (pooled(memory, aim.len, &pool), aim));
+        let taken = match self.holds {
+            Holds::Taken(aim, pool) => Some((pooled(memory, aim.len, &pool), aim)),
+            Holds::Nothing | Holds::Granted(_) => None,
+        };
         self.reply.send(match (result, taken) {
             (Ok(Outcome::Hit { bytes }), Some((Some(buffer), aim))) => {
                 assert_eq!(bytes, aim.len as u64, "what was aimed at is read");
@@ -220,14 +362,6 @@ impl Fetch {
             (Err(failure), _) => Err(Unfinished::new(failure)),
         });
     }
-}
-
-fn never_together(bytes: u64, there_are: u64) -> Error {
-    let fix = format!(
-        "its values are held together, in memory of {there_are} bytes: take them as they come (Batch::next) and drop \
-         them, ask for fewer at once, or raise pool_bytes"
-    );
-    Error::invalid("the bytes of a batch", bytes, fix)
 }
 
 /// What a fetch reads of an object.
@@ -271,17 +405,6 @@ fn pooled(memory: AnyBuffer, len: usize, pool: &Arc<Pool>) -> Option<PoolBuffer>
     match memory {
         AnyBuffer::One(run) => Some(PoolBuffer::of(run, len, pool)),
         _ => None,
-    }
-}
-
-/// Returns the caller's memory; memory of a pool goes back to the pool.
-fn callers(memory: AnyBuffer, home: Option<Arc<Pool>>) -> AnyBuffer {
-    match home {
-        Some(pool) => {
-            drop(pooled(memory, 0, &pool));
-            AnyBuffer::None
-        }
-        None => memory,
     }
 }
 

@@ -1,48 +1,51 @@
 //! What a thread of the store does: it takes jobs from its mailbox and drives its shards.
 //!
-//! Reads into the store's own memory wait here, in order, for that memory; a read that is cancelled or too late
-//! meanwhile never reaches a shard. The thread takes no more jobs while as many requests wait in a shard as its queue
-//! is deep, so that waiting requests can be cancelled, and the mailbox fills up and pushes back.
+//! Requests wait here, not in the mailbox, so that none holds up others that could begin: those that need memory wait
+//! for it ([`super::short`]); changes wait while as many others wait for room in their shard as its queue is deep. A
+//! read is looked up before it waits for memory, so a miss never waits.
+//!
+//! Once the thread must end, a request that would have to wait is refused.
 
 use std::collections::VecDeque;
 use std::iter;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
-use adit_driver::memory::AnyBuffer;
 use adit_driver::runtime::{self, Alarm, Round};
 use adit_driver::{Device, Time};
 
+use super::exit::Leaving;
+use super::figures::Figures;
 use super::inbox::Inbox;
 use super::pending::Answer;
-use super::pool::Pools;
-use super::request::{Job, ThreadShard, Waiter, Work};
+use super::pool::{PoolBuffer, Pools};
+use super::request::{Caller, Job, Lend, Requests, ThreadShard, Waiter, Work};
+use super::short::{Short, Wanting};
 use crate::error::{Error, Result};
 use crate::shard::{Action, Arriving, Done, Failure, Hashed, Request, Shard, Stats, Turn};
+
+/// The longest sleep with commands in flight, though their completions end it.
+const IN_FLIGHT_SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// The parts of a thread.
 pub(super) struct Worker {
     pub(super) mailbox: Arc<Inbox>,
+    pub(super) figures: Arc<Figures>,
     /// Its shards are numbers `first`, `first + step`, and so on, of the store.
     pub(super) shards: Vec<ThreadShard>,
     pub(super) first: u16,
     pub(super) step: u16,
     pub(super) pools: Arc<Pools>,
-    /// The device whose clock all shards use.
-    pub(super) clock: Device,
-    /// Requests that may wait in a shard.
+    /// The store's devices; all shards use the first one's clock.
+    pub(super) devices: Vec<Device>,
+    /// Changes that may wait for room in a shard.
     pub(super) depth: usize,
     /// How long a call may wait to begin, for messages.
     pub(super) timeout: Duration,
     /// How long draining, and then the commit, may take.
     pub(super) drain_timeout: Duration,
-}
-
-/// A read waiting for memory.
-struct Waiting {
-    shard: usize,
-    asked: Hashed<Waiter>,
 }
 
 /// What the thread does. It ends with the counters of its shards, or [`Error::Timeout`] if it could not finish;
@@ -52,14 +55,25 @@ pub(super) struct Rounds {
     desk: Desk,
     waker: Waker,
     ending: Ending,
+    /// The last field: it reports the end when the devices are released.
+    leaving: Leaving,
 }
 
 /// The requests in progress.
 struct Desk {
     /// How many the shards have.
     open: usize,
-    waiting: VecDeque<Waiting>,
+    short: Short,
+    /// By shard: changes that wait until fewer wait for room there, in order.
+    behind: Vec<VecDeque<Requests>>,
+    /// How many lists those are.
+    behind_count: usize,
+    /// At this many, those that were given up are removed.
+    sweep_at: usize,
 }
+
+/// Lists of changes that are kept before the first look for some that were given up.
+const SWEEP_MIN: usize = 1024;
 
 /// How far the thread has got with ending.
 enum Ending {
@@ -78,20 +92,23 @@ enum Ending {
 }
 
 impl runtime::Worker for Rounds {
-    type End = Result<Stats>;
+    type End = ();
 
     fn round(&mut self) -> Round {
-        let now = self.worker.clock.now();
+        let now = self.worker.now();
         let turn = self.turn(now);
-        let first = self.desk.waiting.front();
-        let due = first.map_or(turn.next, |first| turn.next.min(first.asked.request.deadline));
-        // Neither a completion nor a cancelled read at the head of the queue wakes the thread.
-        let naps = turn.in_flight > 0 || first.is_some();
-        Round { moved: turn.moved, due_in: due.since(now), naps }
+        let due = turn.next.min(self.desk.next_due(now));
+        // The completions of some paths do not wake the thread.
+        let is_silent = || !self.worker.shards.iter().all(Shard::notifies);
+        let naps = turn.in_flight > 0 && is_silent();
+        let longest = if turn.in_flight > 0 { IN_FLIGHT_SLEEP_MAX } else { Duration::MAX };
+        Round { moved: turn.moved, due_in: due.since(now).min(longest), naps }
     }
 
-    fn end(&mut self) -> Option<Result<Stats>> {
-        self.go_on_ending(self.worker.clock.now())
+    fn end(&mut self) -> Option<()> {
+        let end = self.go_on_ending(self.worker.now())?;
+        self.leaving.with(end);
+        Some(())
     }
 }
 
@@ -104,23 +121,30 @@ impl Drop for Rounds {
 
 impl Rounds {
     /// Begins on the thread that `alarm` wakes.
-    pub(super) fn new(worker: Worker, alarm: Arc<Alarm>) -> Rounds {
-        let desk = Desk { open: 0, waiting: VecDeque::new() };
-        Rounds { worker, desk, waker: Waker::from(alarm), ending: Ending::No }
+    pub(super) fn new(worker: Worker, alarm: Arc<Alarm>, leaving: Leaving) -> Rounds {
+        let behind = worker.shards.iter().map(|_| VecDeque::new()).collect();
+        let short = Short::new(&worker.pools);
+        let desk = Desk { open: 0, short, behind, behind_count: 0, sweep_at: SWEEP_MIN };
+        Rounds { worker, desk, waker: Waker::from(alarm), ending: Ending::No, leaving }
     }
 
     /// Does one turn of all work.
     fn turn(&mut self, now: Time) -> Turn {
         let mut all = Turn { moved: 0, in_flight: 0, next: Time::NEVER };
         all.moved += self.take_jobs(now);
-        if all.moved > 0 {
-            self.worker.mailbox.made_room();
+        if self.desk.behind_count > 0 {
+            all.moved += self.begin_behind(now);
         }
-        all.moved += self.begin_waiting(now);
-        self.worker.mailbox.hold_fetches(self.desk.waiting.len() >= self.worker.depth);
-        let Rounds { worker, desk, .. } = self;
-        for shard in &mut worker.shards {
-            let turn = shard.poll(now, &mut |done| desk.answer(done));
+        if !self.desk.short.is_empty() {
+            all.moved += self.begin_short(now);
+        }
+        let Rounds { worker: Worker { mailbox, shards, figures, depth, .. }, desk, .. } = self;
+        let Inbox { lacks_memory, lacks_room, .. } = &**mailbox;
+        lacks_memory.store(desk.short.len() >= *depth, Ordering::Relaxed);
+        lacks_room.store(desk.behind_count > 0, Ordering::Relaxed);
+        figures.note_waiting(desk.short.len());
+        for shard in shards {
+            let turn = shard.poll(now, &mut |done| desk.answer(now, figures, done));
             all.moved += turn.moved;
             all.in_flight += turn.in_flight;
             all.next = all.next.min(turn.next);
@@ -128,16 +152,12 @@ impl Rounds {
         all
     }
 
-    /// Takes jobs while the shards have room.
+    /// Takes jobs, as many as a turn does.
     fn take_jobs(&mut self, now: Time) -> usize {
         let mut taken = 0;
-        // Never hold these up: waiting requests may need what they free.
-        while let Some(ending) = self.worker.mailbox.take_urgent() {
-            self.begin(now, ending);
-            taken += 1;
-        }
-        while taken < self.worker.depth && self.worker.has_room() {
-            let Some(job) = self.worker.mailbox.take() else { break };
+        while taken < self.worker.depth
+            && let Some(job) = self.worker.mailbox.take()
+        {
             self.begin(now, job);
             taken += 1;
         }
@@ -149,31 +169,75 @@ impl Rounds {
         match work {
             Work::Ask(deadline, ask) if now > deadline => ask(Err(Failure::Deadline)),
             Work::Ask(_, ask) => ask(Ok((&mut self.worker.shards[shard], now))),
+            Work::Lend(lend) => self.lend(now, lend),
             Work::Requests(requests) => {
-                let has_turn = self.desk.waiting.is_empty();
-                let wanted = requests.into_iter().filter_map(|asked| {
-                    let Request { reply, deadline, .. } = &asked.request;
-                    if reply.is_wanted() && now <= *deadline {
-                        return Some(asked);
-                    }
-                    asked.refuse(Failure::Deadline);
-                    None
-                });
-                self.submit(now, shard, wanted, has_turn);
+                let is_change = requests.first().is_some_and(Hashed::is_change);
+                if is_change && !self.has_room(shard) {
+                    self.desk.put_behind(shard, requests);
+                } else {
+                    self.begin_requests(now, shard, requests);
+                }
             }
         }
     }
 
-    /// Gives requests to a shard. Reads into the store's own memory wait for it if there is none, or if it is not their
-    /// turn.
-    fn submit(
+    /// Returns whether a shard takes another change.
+    fn has_room(&self, shard: usize) -> bool {
+        self.desk.behind[shard].is_empty()
+            && self.worker.shards[shard].waiting() < self.worker.depth
+    }
+
+    /// Lends memory to a caller, or lets it wait.
+    fn lend(&mut self, now: Time, lend: Lend) {
+        if !lend.reply.is_wanted() || now > lend.deadline {
+            return lend.refuse(Failure::Deadline);
+        }
+        let Rounds { worker: Worker { pools, .. }, desk, .. } = self;
+        let wanted = (lend.len, lend.device);
+        match pools.take(lend.len, lend.device) {
+            Some(memory) => lend.reply.send(Ok(memory)),
+            None => desk.short.push(now, pools, Wanting::Lend(lend), wanted),
+        }
+    }
+
+    /// Gives requests to a shard, except those that have to wait for memory.
+    fn begin_requests(&mut self, now: Time, shard: usize, requests: Requests) {
+        let begins = |asked: &Hashed<Waiter>| {
+            let Request { reply, deadline, .. } = &asked.request;
+            reply.caller.is_wanted() && now <= *deadline && asked.lacks().is_none()
+        };
+        if requests.iter().all(begins) {
+            return self.submit(now, shard, requests.into_iter());
+        }
+        let equipped = |asked| self.equipped(now, shard, asked);
+        let requests: Requests = requests.into_iter().filter_map(equipped).collect();
+        self.submit(now, shard, requests.into_iter());
+    }
+
+    /// Gives a request its memory if it lacks some. Returns `None` if it waits for memory, or was refused.
+    fn equipped(
         &mut self,
         now: Time,
         shard: usize,
-        requests: impl Iterator<Item = Hashed<Waiter>>,
-        mut has_turn: bool,
-    ) {
-        let Rounds { worker: Worker { shards, pools, .. }, desk, waker, .. } = self;
+        mut asked: Hashed<Waiter>,
+    ) -> Option<Hashed<Waiter>> {
+        if !asked.request.reply.caller.is_wanted() || now > asked.request.deadline {
+            asked.refuse(Failure::Deadline);
+            return None;
+        }
+        let Rounds { worker: Worker { pools, .. }, desk, .. } = self;
+        let Some((len, device)) = asked.lacks() else { return Some(asked) };
+        let Some(memory) = pools.take(len, device) else {
+            desk.short.push(now, pools, Wanting::Request { shard, asked }, (len, device));
+            return None;
+        };
+        asked.equip(memory, pools);
+        Some(asked)
+    }
+
+    /// Gives requests to a shard. Reads into the store's own memory wait for it if there is none.
+    fn submit(&mut self, now: Time, shard: usize, requests: impl Iterator<Item = Hashed<Waiter>>) {
+        let Rounds { worker: Worker { shards, pools, .. }, desk, .. } = self;
         let (mut begun, mut kept) = (0, 0);
         shards[shard].accept(
             now,
@@ -182,19 +246,23 @@ impl Rounds {
                 let Some(Hashed { request: Request { reply, action, .. }, .. }) = next else {
                     return;
                 };
-                let (Waiter::Fetch(fetch), Action::Get(item)) = (reply, action) else { return };
-                let taken = if has_turn { fetch.take(found, pools, waker) } else { Ok(None) };
-                if let Ok(Some((part, run))) = taken {
-                    (item.part, item.into) = (part, AnyBuffer::One(run));
+                let Action::Get(item) = action else { return };
+                let taken = match &mut reply.caller {
+                    Caller::Fetch(fetch) => fetch.take(found, item, pools),
+                    Caller::Bounced(bounced) => bounced.take(found, item, pools),
+                    _ => return,
+                };
+                if let Ok(None) = taken {
                     return;
                 }
                 kept += 1;
                 let Some(asked) = next.take() else { return };
                 match taken {
-                    Ok(_) => {
-                        has_turn = false;
-                        desk.waiting.push_back(Waiting { shard, asked });
+                    Ok(Some(len)) => {
+                        let wanting = Wanting::Request { shard, asked };
+                        desk.short.push(now, pools, wanting, (len, Some(found.device)));
                     }
+                    Ok(None) => unreachable!("it has begun"),
                     Err(error) => asked.refuse_with(error),
                 }
             },
@@ -202,29 +270,58 @@ impl Rounds {
         desk.open += begun - kept;
     }
 
-    /// Begins reads that waited for memory, in order, while there is some.
-    fn begin_waiting(&mut self, now: Time) -> usize {
+    /// Begins changes that waited for others, in order, and refuses those whose time is over.
+    fn begin_behind(&mut self, now: Time) -> usize {
         let mut begun = 0;
-        while let Some(Waiting { shard, asked }) = self.desk.waiting.pop_front() {
-            let Request { reply, deadline, .. } = &asked.request;
-            if now > *deadline {
-                asked.refuse_with(memory_timeout(self.worker.timeout));
-            } else if reply.is_wanted() {
-                let behind = self.desk.waiting.len();
-                self.submit(now, shard, iter::once(asked), true);
-                if self.desk.waiting.len() > behind {
-                    // There is still no memory: it keeps its place.
-                    self.desk.waiting.rotate_right(1);
+        for shard in 0..self.worker.shards.len() {
+            while let Some(front) = self.desk.behind[shard].front() {
+                let is_late = front.iter().all(|asked| asked.request.deadline < now);
+                if !is_late && self.worker.shards[shard].waiting() >= self.worker.depth {
                     break;
                 }
+                let requests = self.desk.behind[shard].pop_front().expect("it was there");
+                self.desk.behind_count -= 1;
+                self.begin_requests(now, shard, requests);
+                begun += 1;
             }
+        }
+        begun
+    }
+
+    /// Begins requests whose memory is there, and ends those whose time is over.
+    fn begin_short(&mut self, now: Time) -> usize {
+        let mut begun = 0;
+        while let Some((wanting, memory)) = self.desk.short.granted(&self.waker) {
+            self.begin_granted(now, wanting, memory);
+            begun += 1;
+        }
+        while let Some(wanting) = self.desk.short.overdue(now) {
+            wanting.refuse(memory_timeout(self.worker.timeout));
+            begun += 1;
+        }
+        let Rounds { worker: Worker { pools, devices, .. }, desk, .. } = self;
+        for (wanting, memory) in desk.short.spill(now, pools, devices) {
+            self.begin_granted(now, wanting, memory);
             begun += 1;
         }
         begun
     }
 
+    fn begin_granted(&mut self, now: Time, wanting: Wanting, memory: PoolBuffer) {
+        match wanting {
+            Wanting::Lend(lend) => lend.reply.send(Ok(memory)),
+            Wanting::Request { shard, mut asked } => {
+                asked.equip(memory, &self.worker.pools);
+                let shard_number = self.worker.number(shard);
+                let work = Work::Requests(iter::once(asked).collect());
+                self.begin(now, Job { shard: shard_number, work });
+            }
+        }
+    }
+
     /// Continues the ending. Returns the answer once it is complete.
     fn go_on_ending(&mut self, now: Time) -> Option<Result<Stats>> {
+        self.refuse_waiting();
         match &mut self.ending {
             Ending::No => {
                 self.ending = Ending::Draining { until: now + self.worker.drain_timeout };
@@ -256,6 +353,18 @@ impl Rounds {
         }
     }
 
+    /// Refuses requests that wait, for memory or for room: only those in progress end.
+    fn refuse_waiting(&mut self) {
+        while let Some(wanting) = self.desk.short.pop() {
+            wanting.refuse(Failure::Closed);
+        }
+        for requests in self.desk.behind.iter_mut().flat_map(|behind| behind.drain(..)) {
+            requests.into_iter().for_each(|one| one.refuse(Failure::Closed));
+        }
+        self.desk.behind_count = 0;
+        self.worker.shards.iter_mut().for_each(Shard::refuse_stalled);
+    }
+
     fn too_late(&self) -> Error {
         Error::Timeout {
             waited_for: "requests to end and a commit before the store closes",
@@ -264,12 +373,9 @@ impl Rounds {
         }
     }
 
-    /// Begins the commit, with a timeout of its own, because requests may have used up theirs. Gives up reads that
-    /// still wait for memory; leaves requests that devices did not end in time.
+    /// Begins the commit, with a timeout of its own, because requests may have used up theirs. Leaves requests that
+    /// devices did not end in time.
     fn commit(&mut self, now: Time) -> Ending {
-        for Waiting { asked, .. } in self.desk.waiting.drain(..) {
-            asked.refuse(Failure::Closed);
-        }
         let is_late = !self.worker.mailbox.is_empty() || !self.desk.is_empty();
         let failure = is_late.then(|| self.too_late());
         let until = now + self.worker.drain_timeout;
@@ -277,12 +383,13 @@ impl Rounds {
         let left = self.worker.shards.len();
         for shard in 0..left {
             let sender = sender.clone();
-            let reply = Waiter::Commit(Box::new(move |answer| {
+            let caller = Caller::Commit(Box::new(move |answer| {
                 // The receiver is gone if the thread gave up.
                 let _ = sender.send(answer);
             }));
+            let reply = Waiter { since: now, caller };
             let request = Request { reply, deadline: until, action: Action::Commit };
-            self.submit(now, shard, iter::once(Hashed { hash: 0, request }), true);
+            self.submit(now, shard, iter::once(Hashed { hash: 0, request }));
         }
         Ending::Committing { until, answers, left, failure }
     }
@@ -293,8 +400,13 @@ impl Worker {
         usize::from((shard - self.first) / self.step)
     }
 
-    fn has_room(&self) -> bool {
-        self.shards.iter().all(|shard| shard.waiting() < self.depth)
+    /// Returns the number in the store of shard `index` of this thread.
+    fn number(&self, index: usize) -> u16 {
+        self.first + index as u16 * self.step
+    }
+
+    fn now(&self) -> Time {
+        self.devices[0].now()
     }
 
     fn stats(&self) -> Stats {
@@ -305,14 +417,52 @@ impl Worker {
 }
 
 impl Desk {
-    /// Delivers an answer.
-    fn answer(&mut self, done: Done<Waiter>) {
+    /// Counts and delivers an answer.
+    fn answer(&mut self, now: Time, figures: &Figures, done: Done<Waiter>) {
         self.open -= 1;
-        done.reply.answer(done.result, done.memory);
+        let Done { reply: Waiter { since, caller }, result, memory } = done;
+        figures.answered((since, now), &caller, &result);
+        caller.answer(result, memory);
     }
 
     fn is_empty(&self) -> bool {
-        self.open == 0 && self.waiting.is_empty()
+        self.open == 0 && self.short.is_empty() && self.behind_count == 0
+    }
+
+    /// Returns when a request that waits has to be looked at.
+    fn next_due(&self, now: Time) -> Time {
+        if self.behind_count == 0 {
+            return self.short.next_due(now);
+        }
+        let fronts = self.behind.iter().filter_map(|behind| behind.front()?.first());
+        let deadlines = fronts.map(|asked| asked.request.deadline);
+        deadlines.fold(self.short.next_due(now), Time::min)
+    }
+
+    /// Lets changes wait until fewer wait for room in their shard.
+    fn put_behind(&mut self, shard: usize, requests: Requests) {
+        self.behind[shard].push_back(requests);
+        self.behind_count += 1;
+        if self.behind_count >= self.sweep_at {
+            self.sweep();
+        }
+    }
+
+    /// Removes changes that were given up, so that there are never many more than callers wait for.
+    fn sweep(&mut self) {
+        let is_wanted = |asked: &Hashed<Waiter>| asked.request.reply.caller.is_wanted();
+        self.behind_count = 0;
+        for behind in &mut self.behind {
+            for requests in std::mem::take(behind) {
+                if requests.iter().any(is_wanted) {
+                    behind.push_back(requests);
+                } else {
+                    requests.into_iter().for_each(|one| one.refuse(Failure::Deadline));
+                }
+            }
+            self.behind_count += behind.len();
+        }
+        self.sweep_at = SWEEP_MIN.max(2 * self.behind_count);
     }
 }
 
@@ -321,5 +471,50 @@ fn memory_timeout(after: Duration) -> Error {
         waited_for: "registered memory to read into",
         after,
         fix: "drop values sooner, or raise pool_bytes",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pending::{Pending, pair};
+    use super::super::pool::regions;
+    use super::*;
+    use crate::model::key::Key;
+    use adit_driver::DeviceOptions;
+
+    fn desk() -> Desk {
+        let target = "null:".parse().expect("a target");
+        let devices = [Device::open(&target, &DeviceOptions::default()).expect("a device")];
+        let pools = Pools::new(&devices, regions(&devices, 8192).expect("memory"));
+        let short = Short::new(&pools);
+        let behind = vec![VecDeque::new()];
+        Desk { open: 0, short, behind, behind_count: 0, sweep_at: SWEEP_MIN }
+    }
+
+    fn delete(number: u64) -> (Requests, Pending<bool>) {
+        let (reply, pending) = pair(Duration::from_secs(60));
+        let (action, caller) = (Action::Delete(Key::from(number)), Caller::Delete(reply));
+        let reply = Waiter { since: Time::ZERO, caller };
+        let request = Request { reply, deadline: Time::NEVER, action };
+        (iter::once(Hashed { hash: number, request }).collect(), pending)
+    }
+
+    #[test]
+    fn changes_that_were_given_up_do_not_pile_up_behind_a_shard() {
+        let mut desk = desk();
+        let mut wanted = Vec::new();
+        for number in 0..20_000 {
+            let (requests, pending) = delete(number);
+            desk.put_behind(0, requests);
+            if number % 100 == 0 {
+                wanted.push(pending);
+            }
+            assert!(desk.behind_count <= SWEEP_MIN, "{} at {number}", desk.behind_count);
+        }
+        let kept =
+            desk.behind[0].iter().filter(|requests| requests[0].request.reply.caller.is_wanted());
+        let kept: Vec<u64> = kept.map(|requests| requests[0].hash).collect();
+        assert!(kept.into_iter().eq((0..20_000).step_by(100)), "in order");
+        assert_eq!(wanted.len(), 200);
     }
 }

@@ -1,56 +1,78 @@
-//! The store's threads: started when it opens, ended when it closes.
+//! The store's threads: started when it opens, told to end when it closes.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
 
 use adit_driver::Buffer;
+use adit_driver::Device;
 use adit_driver::bus::Locality;
-use adit_driver::runtime::{Alarm, Poller, Seat};
+use adit_driver::runtime::{Alarm, Cores, Idle, Place, Poller, Seat};
 
 use super::core::Core;
 use super::devices::Devices;
+use super::exit::{self, Exit, Leaving};
+use super::figures::Figures;
 use super::inbox::Inbox;
+use super::lent::Reach;
 use super::open::{Found, OpenOptions};
+use super::pending::{Pending, Unfinished, pair};
 use super::pool::{self, Pools};
 use super::request::ThreadShard;
 use super::thread::{Rounds, Worker};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::shard::{Failure, Recovery, Stats};
 
-/// The threads of a store. Dropping this closes the store.
+/// The threads of a store. Dropping this closes the store, without waiting for it.
 pub(super) struct Threads {
     core: Arc<Core>,
     pollers: Mutex<Pollers>,
+    exit: Arc<Exit>,
     recoveries: Vec<Recovery>,
 }
 
-type Pollers = Vec<Poller<Result<Stats>>>;
+type Pollers = Vec<Poller<()>>;
 
-/// Opens the store and starts a thread per core, or per shard if there are fewer. Each thread opens its own shards.
+/// Opens the store and starts its threads, at most one for each shard. Each thread opens its own shards.
 /// The first thread begins, because shard 0 must be opened first.
 pub(super) fn start(options: &OpenOptions) -> Result<(Arc<Core>, Arc<Threads>)> {
     let found = Found::look(options)?;
     let shards = found.set.shards();
-    let mut cores = cores(options, &found.devices)?;
-    cores.truncate(usize::from(shards));
+    let mut places = places(options, &found.devices)?;
+    places.truncate(usize::from(shards));
     let regions = pool::regions(found.devices.as_slice(), options.pool_bytes)?;
-    let mut opening = Opening::new(found, regions, options, cores.len())?;
-    let recoveries = opening.run(&cores, shards);
-    let (core, pollers, recoveries) = opening.finish(recoveries)?;
-    let threads = Threads { core: Arc::clone(&core), pollers: Mutex::new(pollers), recoveries };
+    let mut opening = Opening::new(found, regions, options, places.len())?;
+    let recoveries = opening.run(places, shards);
+    let (core, threads) = opening.finish(recoveries)?;
     Ok((core, Arc::new(threads)))
 }
 
-/// Chooses the cores, near the first device with a controller.
-fn cores(options: &OpenOptions, devices: &Devices) -> Result<Vec<usize>> {
-    let controllers = devices.as_slice().iter().filter_map(|device| device.controller());
-    let near = controllers.map(|controller| controller.locality()).next();
-    Ok(options.cores.choose(&near.unwrap_or_else(Locality::default))?)
+/// Chooses where the threads run, near the first device whose location is known.
+fn places(options: &OpenOptions, devices: &Devices) -> Result<Vec<Place>> {
+    let devices = devices.as_slice();
+    let wants_core = devices.iter().any(Device::wants_core);
+    let usual = if wants_core { Cores::Count(1) } else { Cores::Unpinned(1) };
+    let near = devices.iter().map(Device::locality).find(|near| near.numa_node.is_some());
+    let cores = options.cores.as_ref().unwrap_or(&usual);
+    Ok(cores.choose(near.unwrap_or(&Locality::default()))?)
+}
+
+/// Returns how a thread rests that drives these devices.
+fn usual_idle(devices: &[Device]) -> Idle {
+    let by_kernel = devices.iter().all(|device| device.controller().is_none());
+    let usual = Idle::default();
+    let at_once = Idle { spin: Duration::ZERO, pause: Duration::ZERO, ..usual };
+    if by_kernel { at_once } else { usual }
 }
 
 /// A thread's report about one shard.
 type Said = Result<(u16, Recovery)>;
+
+/// What a thread needs to begin.
+type Begin = (Arc<Pools>, Leaving);
 
 /// Threads that are opening their shards.
 struct Opening {
@@ -59,9 +81,11 @@ struct Opening {
     options: OpenOptions,
     /// For each thread, its alarm and its mailbox.
     places: Vec<(Arc<Alarm>, Arc<Inbox>)>,
+    /// For each thread, what it counts.
+    figures: Vec<Arc<Figures>>,
     pollers: Pollers,
-    /// Sends each thread the pools once all shards are open.
-    pools: Vec<Sender<Arc<Pools>>>,
+    /// Sends each thread the pools and its part of the exit once all shards are open.
+    begins: Vec<Sender<Begin>>,
 }
 
 /// The inputs of one thread.
@@ -71,9 +95,10 @@ struct Inputs {
     options: OpenOptions,
     alarm: Arc<Alarm>,
     mailbox: Arc<Inbox>,
+    figures: Arc<Figures>,
     first: u16,
     step: u16,
-    pools: Receiver<Arc<Pools>>,
+    begins: Receiver<Begin>,
 }
 
 impl Opening {
@@ -90,16 +115,18 @@ impl Opening {
         };
         let places = (0..threads).map(|_| place()).collect::<Result<_>>()?;
         let (found, regions) = (Arc::new(found), Arc::new(regions));
-        let (pollers, pools) = (Vec::new(), Vec::new());
-        Ok(Opening { found, regions, options: options.clone(), places, pollers, pools })
+        let (pollers, begins) = (Vec::new(), Vec::new());
+        let (options, figures) =
+            (options.clone(), (0..threads).map(|_| Default::default()).collect());
+        Ok(Opening { found, regions, options, places, figures, pollers, begins })
     }
 
     /// Starts the threads and waits until each has reported its shards.
-    fn run(&mut self, cores: &[usize], shards: u16) -> Result<Vec<Recovery>> {
+    fn run(&mut self, places: Vec<Place>, shards: u16) -> Result<Vec<Recovery>> {
         let (said, hears) = mpsc::channel();
         let mut recoveries = BTreeMap::new();
-        for (cpu, number) in cores.iter().zip(0u16..) {
-            self.spawn(number, *cpu, said.clone())?;
+        for (place, number) in places.into_iter().zip(0u16..) {
+            self.spawn(number, place, said.clone())?;
             if number == 0 {
                 let (shard, recovery) = hears.recv().unwrap_or(Err(Failure::Closed.into()))?;
                 recoveries.insert(shard, recovery);
@@ -117,8 +144,8 @@ impl Opening {
         Ok(recoveries.into_values().collect())
     }
 
-    fn spawn(&mut self, number: u16, cpu: usize, said: Sender<Said>) -> Result<()> {
-        let (sender, pools) = mpsc::channel();
+    fn spawn(&mut self, number: u16, place: Place, said: Sender<Said>) -> Result<()> {
+        let (sender, begins) = mpsc::channel();
         let step = u16::try_from(self.places.len()).expect("no more threads than shards");
         let (alarm, mailbox) = self.places[usize::from(number)].clone();
         let inputs = Inputs {
@@ -127,28 +154,27 @@ impl Opening {
             options: self.options.clone(),
             alarm: Arc::clone(&alarm),
             mailbox,
+            figures: Arc::clone(&self.figures[usize::from(number)]),
             first: number,
             step,
-            pools,
+            begins,
         };
-        let seat =
-            Seat { name: format!("adit-kv-{number}"), core: Some(cpu), idle: self.options.idle };
+        let devices = self.found.devices.as_slice();
+        let idle = self.options.idle.unwrap_or_else(|| usual_idle(devices));
+        let seat = Seat { name: format!("adit-kv-{number}"), place, idle };
         let poller = Poller::spawn(seat, alarm, move || inputs.rounds(said))?;
         self.pollers.push(poller);
-        self.pools.push(sender);
+        self.begins.push(sender);
         Ok(())
     }
 
     /// Lets the threads begin. If a shard could not be opened, ends them instead, which frees the devices.
-    fn finish(
-        self,
-        recoveries: Result<Vec<Recovery>>,
-    ) -> Result<(Arc<Core>, Pollers, Vec<Recovery>)> {
-        let Opening { found, regions, options, places, pollers, pools } = self;
+    fn finish(self, recoveries: Result<Vec<Recovery>>) -> Result<(Arc<Core>, Threads)> {
+        let Opening { found, regions, options, places, figures, pollers, begins } = self;
         let recoveries = match recoveries {
             Ok(recoveries) => recoveries,
             Err(error) => {
-                drop(pools);
+                drop(begins);
                 for poller in pollers {
                     poller.join();
                 }
@@ -159,15 +185,19 @@ impl Opening {
         let regions = Arc::into_inner(regions).expect(gone);
         let Found { devices, set, .. } = Arc::into_inner(found).expect(gone);
         let shared = Arc::new(Pools::new(devices.as_slice(), regions));
-        for sender in pools {
+        let names = exit::names(&options.targets, &options.devices);
+        let (exit, leaving) = Exit::new(pollers.len(), Arc::clone(&shared), names);
+        for (sender, leaving) in begins.into_iter().zip(leaving) {
             // A thread that has ended meanwhile is noticed when the store is used.
-            let _ = sender.send(Arc::clone(&shared));
+            let _ = sender.send((Arc::clone(&shared), leaving));
         }
         // Time to begin, then for a command, its retries and the driver's handling of a hang.
         let patience = options.timeout + options.command_timeout * 4;
-        let (timeout, copied_bytes) = (options.timeout, Default::default());
+        let timeout = options.timeout;
+        let reach = Arc::new(Reach::new(devices.as_slice(), Arc::clone(&shared.counts)));
         let core = Core {
             mailboxes: places.into_iter().map(|(_, mailbox)| mailbox).collect(),
+            figures,
             hasher: set.hasher(),
             shards: set.shards(),
             set,
@@ -177,9 +207,11 @@ impl Opening {
             options,
             timeout,
             patience,
-            copied_bytes,
+            reach,
         };
-        Ok((Arc::new(core), pollers, recoveries))
+        let (core, pollers) = (Arc::new(core), Mutex::new(pollers));
+        let threads = Threads { core: Arc::clone(&core), pollers, exit, recoveries };
+        Ok((core, threads))
     }
 }
 
@@ -187,29 +219,34 @@ impl Inputs {
     /// Opens the thread's shards, and waits until all others are open. Returns `None` if one is not.
     fn rounds(self, said: Sender<Said>) -> Option<Rounds> {
         let shards = self.open(&said)?;
-        let Inputs { found, regions, options, alarm, mailbox, first, step, pools } = self;
-        let clock = found.devices.as_slice()[0].clone();
+        let Inputs { found, regions, options, alarm, mailbox, figures, first, step, begins } = self;
+        let devices = found.devices.as_slice().to_vec();
+        found.ledger().wake_on_news(Waker::from(Arc::clone(&alarm)));
         drop((found, regions));
         drop(said);
-        let pools = pools.recv().ok()?;
+        let (pools, leaving) = begins.recv().ok()?;
         let worker = Worker {
             mailbox,
+            figures,
             shards,
             first,
             step,
             pools,
-            clock,
+            devices,
             depth: 2 * options.queue_depth as usize,
             timeout: options.timeout,
             drain_timeout: options.timeout,
         };
-        Some(Rounds::new(worker, alarm))
+        Some(Rounds::new(worker, alarm, leaving))
     }
 
     fn open(&self, said: &Sender<Said>) -> Option<Vec<ThreadShard>> {
         let mut shards = Vec::new();
         for number in (self.first..self.found.set.shards()).step_by(usize::from(self.step)) {
-            let opened = self.found.open(number, &self.regions);
+            let opened = self.found.open(number, &self.regions).and_then(|mut opened| {
+                opened.0.notify(self.alarm.as_fd())?;
+                Ok(opened)
+            });
             let (shard, says) = match opened {
                 Ok((shard, recovery)) => (Some(shard), Ok((number, recovery))),
                 Err(error) => (None, Err(error)),
@@ -228,47 +265,32 @@ impl Threads {
         &self.recoveries
     }
 
-    /// Ends the threads and waits for them. Each gives up after the store's timeout, once for pending requests and
-    /// once for the commit.
-    pub(super) fn close(&self) -> Result<Stats> {
-        let pollers = self.stop();
-        if pollers.is_empty() {
-            return Err(Error::Failed(Failure::Closed));
+    /// Tells the threads to end. The answer comes when they have released the devices. Each gives up after the store's
+    /// timeout, once for requests in progress and once for the commit.
+    pub(super) fn close(&self) -> Pending<Stats> {
+        let (reply, pending) = pair(self.core.patience + 2 * self.core.timeout);
+        if self.stop() {
+            self.exit.tell(reply);
+        } else {
+            reply.send(Err(Unfinished::new(Failure::Closed)));
         }
-        let mut sum = Stats::default();
-        let mut first_error = None;
-        for poller in pollers {
-            match poller.join().unwrap_or(Err(Error::Failed(Failure::Closed))) {
-                Ok(stats) => sum += stats,
-                Err(error) => first_error = first_error.or(Some(error)),
-            }
-        }
-        sum.copied_bytes += self.core.copied_bytes.load(std::sync::atomic::Ordering::Relaxed);
-        first_error.map_or(Ok(sum), Err)
+        pending
     }
 
-    /// Refuses new requests and tells the threads to end. Returns the threads, once.
-    fn stop(&self) -> Pollers {
-        self.core.mailboxes.iter().for_each(|mailbox| mailbox.stop());
-        let mut pollers = self.pollers.lock().unwrap_or_else(PoisonError::into_inner);
-        let pollers = std::mem::take(&mut *pollers);
-        pollers.iter().for_each(Poller::stop);
-        pollers
+    /// Refuses new requests and tells the threads to end. Returns false if they were told before.
+    fn stop(&self) -> bool {
+        let is_first = self.exit.begin();
+        if is_first {
+            self.core.mailboxes.iter().for_each(|mailbox| mailbox.stop());
+            let mut pollers = self.pollers.lock().unwrap_or_else(PoisonError::into_inner);
+            pollers.drain(..).for_each(|poller| poller.stop());
+        }
+        is_first
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        let pollers = self.pollers.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if pollers.iter().any(Poller::is_own) {
-            // Dropped by a waker on one of the store's own threads, which cannot wait for itself: let all threads end
-            // by themselves.
-            self.stop();
-            return;
-        }
-        match self.close() {
-            Ok(_) | Err(Error::Failed(Failure::Closed)) => {}
-            Err(error) => tracing::error!("closing a store: {error}"),
-        }
+        self.stop();
     }
 }

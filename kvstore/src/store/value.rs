@@ -1,5 +1,6 @@
 //! The results of store calls.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, Range};
 
@@ -9,7 +10,7 @@ use super::devices::DeviceShard;
 use super::pool::PoolBuffer;
 use crate::model::key::Key;
 use crate::model::layout::BlockShape;
-use crate::shard::{Info, Outcome};
+use crate::shard::{Info, Outcome, TenantStats};
 
 /// An object's bytes, or a range of them, verified against their checksums. The memory is the store's and returns to
 /// it when this is dropped: holding many values makes other readers wait.
@@ -98,8 +99,20 @@ impl ObjectInfo {
     /// Translates a shard's information about one of its objects.
     pub(super) fn of<R>(shard: &DeviceShard<R>, info: Info) -> ObjectInfo {
         let Info { key, bytes, layout, tenant, ttl_s, device } = info;
-        let tenant = shard.tenant_of(tenant).map(|tenant| tenant.name.clone()).unwrap_or_default();
+        let tenant = shard.tenant_name(tenant).unwrap_or_default().into();
         let block = shard.layout_of(layout).map(|layout| *layout.block());
         ObjectInfo { key, bytes, tenant, block, ttl_s, device }
     }
+}
+
+/// Sums up what each tenant has in several shards, in the order of their names.
+pub(super) fn merged(parts: impl IntoIterator<Item = TenantStats>) -> Vec<TenantStats> {
+    let mut all: BTreeMap<Box<str>, TenantStats> = BTreeMap::new();
+    for part in parts {
+        match all.get_mut(&part.name) {
+            Some(known) => known.add(&part),
+            None => drop(all.insert(part.name.clone(), part)),
+        }
+    }
+    all.into_values().collect()
 }

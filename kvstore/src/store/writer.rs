@@ -1,16 +1,15 @@
 //! An object that is written in parts, in any order, and stays invisible until it is committed.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use adit_driver::memory::AnyBuffer;
 
 use super::core::{Core, Registered};
 use super::payload::Payload;
-use super::pending::{Pending, Reply, Unfinished};
+use super::pending::{Answer, Pending, Reply, Unfinished};
 use super::pool::PoolBuffer;
-use super::request::{Waiter, WriterCaller};
-use crate::error::Result;
+use super::request::{Caller, Waiter, WriterCaller};
 use crate::model::object::piece_bytes;
 use crate::shard::{Action, Failure, FillItem, Hashed, Outcome, Part, WriterId};
 
@@ -21,7 +20,8 @@ pub struct Writer {
     shard: u16,
     id: WriterId,
     bytes: u64,
-    device: OnceLock<Option<u8>>,
+    /// Where the object lies, and so which memory its parts need.
+    device: u8,
     is_over: bool,
 }
 
@@ -36,8 +36,8 @@ impl Writer {
         piece_bytes(self.bytes)
     }
 
-    /// Writes `data` at byte `offset`. Each part is written once. Lent memory comes back with the answer. Waits for
-    /// registered memory if `data` is copied, and for room in the mailbox.
+    /// Writes `data` at byte `offset`. Each part is written once. Lent memory comes back with the answer. Plain bytes
+    /// are copied, as by [`super::Store::put`].
     pub fn fill<'a>(&self, offset: u64, data: impl Into<Payload<'a>>) -> Pending<AnyBuffer> {
         let data = data.into();
         let end = offset.saturating_add(data.bytes());
@@ -49,36 +49,29 @@ impl Writer {
         self.fill_part(Part::Layer(layer), data.into())
     }
 
-    /// Returns `len` bytes of the store's registered memory, to be filled and passed to [`Writer::fill`] without a
-    /// copy. Blocks until some is free. In a store on several controllers use this instead of
-    /// [`super::Store::buffer`], whose memory may belong to another controller.
+    /// Lends `len` bytes of the store's registered memory, to be filled and passed to [`Writer::fill`] without a copy.
+    /// In a store on several controllers use this instead of [`super::Store::buffer`], whose memory may belong to
+    /// another controller.
     ///
-    /// # Errors
-    /// As [`super::Store::buffer`].
-    pub fn buffer(&self, len: usize) -> Result<PoolBuffer> {
-        self.core.buffer(len, self.device())
-    }
-
-    /// Returns the object's device, if memory depends on it.
-    pub(super) fn device(&self) -> Option<u8> {
-        if self.core.pools.count() == 1 {
-            return None;
-        }
-        let id = self.id;
-        let ask = || self.core.ask(self.shard, move |shard, _| Ok(shard.writer_device(id)));
-        // Without an answer the store is closed; the next write reports that.
-        *self.device.get_or_init(|| ask().wait().ok().flatten())
+    /// Fails as [`super::Store::buffer`].
+    pub fn buffer(&self, len: usize) -> Pending<PoolBuffer> {
+        self.core.buffer(len, Some(self.device))
     }
 
     fn fill_part(&self, part: Part, data: Payload<'_>) -> Pending<AnyBuffer> {
-        let (device, until) = (self.device(), self.core.until());
-        let registered = match self.core.register(until, data, device) {
-            Ok(registered) => registered,
-            Err(error) => return self.core.refused(error),
-        };
-        let (request, pending) = self.fill_request(part, registered);
-        self.core.send_by(until, self.shard, request);
-        pending
+        match self.register(data) {
+            Ok(registered) => {
+                let (request, pending) = self.fill_request(part, registered);
+                self.core.send_to(self.shard, request);
+                pending
+            }
+            Err(unfinished) => self.core.failed(unfinished),
+        }
+    }
+
+    /// Returns a part's data in registered memory, or on the heap until there is some.
+    pub(super) fn register(&self, data: Payload<'_>) -> Answer<Registered> {
+        self.core.register(data, Some(self.device))
     }
 
     /// Makes the request that writes a part.
@@ -87,10 +80,10 @@ impl Writer {
         part: Part,
         registered: Registered,
     ) -> (Hashed<Waiter>, Pending<AnyBuffer>) {
-        let Registered { memory, home, .. } = registered;
+        let Registered { memory, source, .. } = registered;
         let (reply, pending) = self.core.pair();
         let item = FillItem { writer: self.id, part, data: memory };
-        (self.core.request(0, Action::Fill(item), Waiter::Fill { reply, home }), pending)
+        (self.core.request(0, Action::Fill(item), Caller::Fill { reply, source }), pending)
     }
 
     /// Returns the shard that owns its object.
@@ -104,9 +97,9 @@ impl Writer {
         let (core, shard) = (Arc::clone(&self.core), self.shard);
         let (reply, pending) = core.pair();
         let action = Action::Seal(self.id);
-        let waiter = Waiter::Writer(Box::new(Sealing { reply, writer: self }));
+        let waiter = Caller::Writer(Box::new(Sealing { reply, writer: self }));
         let request = core.request(0, action, waiter);
-        core.send_by(core.until(), shard, request);
+        core.send_to(shard, request);
         pending
     }
 }
@@ -127,8 +120,8 @@ impl WriterCaller for Reserving {
     fn answer(self: Box<Self>, result: Result<Outcome, Failure>) {
         let Reserving { reply, core, shard, bytes } = *self;
         reply.send(match result {
-            Ok(Outcome::Reserved(id)) => {
-                Ok(Writer { core, shard, id, bytes, device: OnceLock::new(), is_over: false })
+            Ok(Outcome::Reserved { writer: id, device }) => {
+                Ok(Writer { core, shard, id, bytes, device, is_over: false })
             }
             Ok(Outcome::Declined(why)) => Err(Unfinished::new(Failure::Declined(why))),
             Ok(other) => unreachable!("a reservation ends with a writer, not {other:?}"),

@@ -23,8 +23,10 @@ on_each_path!(
     a_lease_counts_the_prefix_and_ends_when_it_is_dropped,
     a_scan_sees_every_object_once,
     what_was_committed_is_there_after_a_close_and_an_open,
+    a_put_that_was_dropped_never_overtakes_a_later_one,
+    the_put_that_each_thread_made_last_wins,
     futures_of_any_runtime_are_woken,
-    tenants_have_quotas_and_objects_expire,
+    objects_expire,
     a_volatile_store_is_empty_when_it_is_opened,
     tenants_and_blocks_are_told_alike_by_all_shards,
     what_is_put_after_a_format_stays_whatever_store_was_there_before,
@@ -74,6 +76,43 @@ fn what_is_put_comes_back_whole_and_in_ranges(rig: &Rig) {
     assert_eq!((info.bytes, info.key), (5000, key(3)));
     let empty = store.put(key(1), &[]).wait().expect_err("of nothing");
     assert!(empty.to_string().contains("an object has at least one"), "{empty}");
+}
+
+fn a_put_that_was_dropped_never_overtakes_a_later_one(rig: &Rig) {
+    let store = rig.format(1).open();
+    let long = data(1, 3 << 20);
+    for round in 0..20 {
+        // Long enough to be written after the second.
+        drop(store.put(key(1), &long));
+        put(&store, 1, 4096 + round);
+        // What is put behind them is written behind them.
+        store.put(key(2), &long).wait().expect("put");
+        assert!(is_there(&store, 1, 4096 + round), "round {round}");
+        drop(store.put(key(1), &long));
+        store.delete(key(1)).wait().expect("deleted");
+        store.put(key(2), &long).wait().expect("put");
+        assert!(!store.exists(key(1)).wait().expect("known"), "round {round}");
+    }
+}
+
+fn the_put_that_each_thread_made_last_wins(rig: &Rig) {
+    let store = rig.format(2).open();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let store = &store;
+            scope.spawn(move || {
+                for round in 0..30 {
+                    // A long one first, so that the last is written before it.
+                    let puts: Vec<_> = [1 << 20, 200_000, 5000 + round]
+                        .map(|len| store.put(key(thread), data(thread, len)))
+                        .into();
+                    let answers = puts.into_iter().map(|put| put.wait().expect("put").is_stored());
+                    assert_eq!(answers.collect::<Vec<_>>(), [true; 3]);
+                    assert!(is_there(store, thread, 5000 + round), "round {round} of {thread}");
+                }
+            });
+        }
+    });
 }
 
 fn lent_memory_comes_back_with_each_answer(rig: &Rig) {
@@ -168,7 +207,7 @@ fn a_lease_counts_the_prefix_and_ends_when_it_is_dropped(rig: &Rig) {
     (0..6).for_each(|number| put(&store, number, 100));
     let keys: Vec<Key> = (0..9).map(key).collect();
     let leased = || store.stats().wait().expect("counted").leased;
-    let lease = store.lease(&keys, Duration::from_secs(60)).expect("leased");
+    let lease = store.lease(&keys, Duration::from_secs(60)).wait().expect("leased");
     assert_eq!((lease.count(), leased()), (6, 6));
     drop(lease);
     assert_eq!(leased(), 0);
@@ -194,7 +233,7 @@ fn what_was_committed_is_there_after_a_close_and_an_open(rig: &Rig) {
     (0..40).for_each(|number| put(&store, number, 10_000));
     store.commit().wait().expect("committed");
     (40..50).for_each(|number| put(&store, number, 10_000));
-    let stats = store.close().expect("closed");
+    let stats = store.close().wait().expect("closed");
     assert_eq!((stats.puts, stats.objects), (50, 50));
     let store = rig.open();
     assert!((0..50).all(|number| is_there(&store, number, 10_000)));
@@ -224,7 +263,7 @@ fn futures_of_any_runtime_are_woken(rig: &Rig) {
     let store = rig.format(1).open();
     block_on(async {
         for number in 0..20 {
-            let mut buffer = store.buffer_async(9000).await.expect("memory");
+            let mut buffer = store.buffer(9000).await.expect("memory");
             buffer.copy_from_slice(&data(number, 9000));
             let put = store.put(key(number), buffer).await.expect("put");
             assert!(put.is_stored());
@@ -238,16 +277,8 @@ fn futures_of_any_runtime_are_woken(rig: &Rig) {
     });
 }
 
-fn tenants_have_quotas_and_objects_expire(rig: &Rig) {
+fn objects_expire(rig: &Rig) {
     let store = rig.format(1).open();
-    let tenant = store.tenant("a team", Some(64 << 10)).wait().expect("a tenant");
-    assert_eq!(store.tenant("a team", None).wait().expect("known"), tenant);
-    let with = PutWith { tenant: Some(tenant), ..PutWith::default() };
-    let puts = (0..9u64).map(|number| (key(number), data(number, 10_000)));
-    let puts = store.put_many(puts, &with).wait();
-    let refused = puts.into_iter().filter_map(Result::err);
-    let quotas = refused.filter(|u| matches!(u.failure(), Some(Failure::Quota { .. })));
-    assert!(quotas.count() > 0, "nine objects of three units are more than sixteen units");
     let ttl = Some(Duration::from_millis(1));
     let with = PutWith { ttl, ..PutWith::default() };
     store.put_with(key(50), data(50, 100), &with).wait().expect("put");
@@ -278,7 +309,7 @@ fn tenants_and_blocks_are_told_alike_by_all_shards(rig: &Rig) {
         let tenant = names[number as usize % 3];
         let is_block = number.is_multiple_of(2);
         let layout = is_block.then(|| store.layout(layout).wait().expect("defined"));
-        let whose = store.tenant(tenant, None).wait().expect("a tenant");
+        let whose = store.tenant(tenant).wait().expect("a tenant");
         let bytes = if is_block { 4 * 4096 } else { 5000 };
         let with = PutWith { tenant: Some(whose), layout, ..PutWith::default() };
         let put = store.put_with(key(number), data(number, bytes), &with).wait().expect("put");
@@ -300,7 +331,7 @@ fn tenants_and_blocks_are_told_alike_by_all_shards(rig: &Rig) {
     assert!(told(&scan(&store)) == expected, "while it is open");
     let info = store.info(key(3)).wait().expect("known").expect("there");
     assert_eq!((&*info.tenant, info.block), ("red", None));
-    store.close().expect("closed");
+    store.close().wait().expect("closed");
     // No tenant or layout has been named since the store was opened.
     let local = Store::open_local(&rig.options()).expect("a store");
     let (mut all, mut from) = (Vec::new(), Some(0));
@@ -321,7 +352,7 @@ fn what_is_put_after_a_format_stays_whatever_store_was_there_before(rig: &Rig) {
         for number in first..first + 5 {
             put(&store, number, 5000);
         }
-        store.close().expect("closed");
+        store.close().wait().expect("closed");
     };
     rig.format(1);
     (0..3).for_each(|number| session(number * 5));
@@ -343,7 +374,7 @@ fn a_volatile_store_is_empty_when_it_is_opened(rig: &Rig) {
     put(&store, 1, 5000);
     assert!(is_there(&store, 1, 5000));
     store.commit().wait().expect("nothing to commit");
-    store.close().expect("closed");
+    store.close().wait().expect("closed");
     assert!(!is_there(&open(), 1, 5000));
 }
 
@@ -357,7 +388,7 @@ fn the_store_counts_what_it_does(rig: &Rig) {
     assert_eq!(counted, (11, 10, 1, 10, 10));
     assert_eq!((stats.bytes_written, stats.bytes_read), (60_000, 60_000));
     assert_eq!(stats.copied_bytes, 60_000);
-    let text = store.prometheus().expect("text");
+    let text = store.prometheus().wait().expect("text");
     assert!(text.contains("\nadit_kv_get_hits_total 10\n"), "{text}");
 }
 

@@ -4,7 +4,7 @@ use adit_driver::memory::AnyBuffer;
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::{Failure, Outcome};
 use adit_kvstore::store::{DefinedLayout, Payload, PutWith};
-use adit_kvstore::{Error, Key, Store};
+use adit_kvstore::{Error, Key, Quota, Store, WhenReached};
 
 use crate::basics::block_on;
 use crate::on_each_path;
@@ -102,7 +102,8 @@ fn more_blocks_than_there_is_memory_for_are_stored(rig: &Rig) {
 fn blocks_that_are_written_layer_by_layer_appear_when_they_are_committed(rig: &Rig) {
     let store = rig.format(2).open();
     let layout = define(&store);
-    let writer = store.reserve_blocks(&layout, keys(0..12), &PutWith::default()).expect("room");
+    let writer =
+        store.reserve_blocks(&layout, keys(0..12), &PutWith::default()).wait().expect("room");
     assert_eq!((writer.count(), writer.layer_bytes()), (12, LAYER_BYTES as u64));
     let writes = || store.stats().wait().expect("counted").commands_write;
     let before = writes();
@@ -113,12 +114,12 @@ fn blocks_that_are_written_layer_by_layer_appear_when_they_are_committed(rig: &R
     assert!(writes() - before < 24, "neighbours share commands");
     // Without a copy: the store's memory, and the caller's, which comes back.
     let pooled = (0..12usize).map(|number| {
-        let mut buffer = writer.buffer(number).expect("memory");
+        let mut buffer = writer.buffer(number).wait().expect("memory");
         buffer.copy_from_slice(&layer(number as u64, 0));
         buffer
     });
     assert!(writer.put_layer(0, pooled).wait().into_iter().all(|memory| memory.is_ok()));
-    assert!(writer.buffer(12).is_err(), "there are twelve");
+    assert!(writer.buffer(12).wait().is_err(), "there are twelve");
     let own = (0..12).map(|number| lent(&store, &layer(number, 2)));
     let filled = writer.put_layer(2, own).wait();
     assert!(filled.into_iter().all(|memory| matches!(memory, Ok(AnyBuffer::One(_)))));
@@ -134,7 +135,7 @@ fn a_blocks_writer_that_does_not_end_well_gives_its_room_back(rig: &Rig) {
     let store = rig.format(1).open();
     let layout = define(&store);
     let reserve =
-        || store.reserve_blocks(&layout, keys(0..100), &PutWith::default()).expect("room");
+        || store.reserve_blocks(&layout, keys(0..100), &PutWith::default()).wait().expect("room");
     let used = || store.stats().wait().expect("counted").used_units;
     let before = used();
     let writer = reserve();
@@ -149,19 +150,22 @@ fn a_blocks_writer_that_does_not_end_well_gives_its_room_back(rig: &Rig) {
     }
     assert_eq!(used(), before, "not committed");
     // A refused block refuses all.
-    let tenant = store.tenant("small", Some(40 << 12)).wait().expect("a tenant");
+    let tenant = store.tenant("small").wait().expect("a tenant");
+    let quota = Quota { bytes: 40 << 12, when_reached: WhenReached::Refuse };
+    store.set_quota(&tenant, Some(quota)).wait().expect("a quota");
     let with = PutWith { tenant: Some(tenant), ..PutWith::default() };
-    let over = store.reserve_blocks(&layout, keys(0..9), &with).expect_err("over its quota");
+    let over = store.reserve_blocks(&layout, keys(0..9), &with).wait().expect_err("over its quota");
     assert!(matches!(over, Error::Failed(Failure::Quota { .. })), "{over}");
     assert_eq!(used(), before, "refused");
-    let reserved = store.reserve_blocks_async(&layout, keys(0..5), &with);
+    let reserved = store.reserve_blocks(&layout, keys(0..5), &with);
     assert_eq!(block_on(reserved).expect("all of its quota").count(), 5);
 }
 
 fn data_of_layers_that_do_not_add_up_are_refused_with_their_memory(rig: &Rig) {
     let store = rig.format(2).open();
     let layout = define(&store);
-    let writer = store.reserve_blocks(&layout, keys(0..2), &PutWith::default()).expect("room");
+    let writer =
+        store.reserve_blocks(&layout, keys(0..2), &PutWith::default()).wait().expect("room");
     let own = |count: usize, len: usize| -> Vec<Payload<'_>> {
         let memory = |_| Payload::lent(lent(&store, &vec![7; len]), len as u64);
         (0..count).map(memory).collect()

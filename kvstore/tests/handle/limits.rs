@@ -48,7 +48,7 @@ fn a_policy_of_the_users_own_says_what_goes() {
             let put = store.put(key(number), data(number, 16_000)).wait().expect("put");
             assert!(put.is_stored());
         }
-        assert!(store.stats().wait().expect("counted").evictions > 100);
+        assert!(store.stats().wait().expect("counted").evictions.objects() > 100);
         (0..200)
             .filter(|number| store.exists(key(*number)).wait().expect("known"))
             .collect::<Vec<_>>()

@@ -1,13 +1,22 @@
 //! The store's handle, on a software controller and on a file through the kernel.
 
 mod basics;
+mod changes;
+mod cores;
 mod devices;
+mod executor;
 mod layers;
+mod lent;
 mod limits;
+mod locked_memory;
+mod metrics;
+mod placement;
 mod plans;
 mod pressure;
 mod protected;
 mod rig;
+mod space;
+mod tenants;
 
 /// Runs the tests `$test(&Rig)` of a module on each path.
 #[macro_export]

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use adit_driver::memory::AnyBuffer;
 use adit_driver::runtime::Cores;
 use adit_kvstore::shard::{Failure, Part};
-use adit_kvstore::store::{Answer, OpenOptions, Payload, Pending, PutWith, RefuseReason, Value};
+use adit_kvstore::store::{
+    Answer, OpenOptions, Payload, Pending, PutWith, RefuseReason, Unfinished, Value,
+};
 use adit_kvstore::{Error, Key, Store};
 
 use crate::on_each_path;
@@ -19,11 +21,13 @@ use crate::rig::{Rig, data, key};
 on_each_path!(
     many_threads_see_only_what_was_put,
     memory_that_is_used_up_comes_back_when_a_value_is_dropped,
-    waiting_for_memory_ends_with_the_timeout,
-    a_read_that_is_given_up_does_not_hold_up_the_next,
-    reads_without_memory_fill_the_mailbox_and_no_more,
-    a_batch_that_never_fits_says_so_at_once,
-    a_store_closes_in_time_though_a_read_waits_for_memory,
+    only_a_buffer_waits_for_callers_and_until_the_timeout,
+    a_request_that_is_given_up_gives_its_place_to_the_next,
+    a_try_is_refused_while_many_reads_wait_for_memory,
+    a_batch_larger_than_the_pool_is_answered_whole,
+    closing_refuses_what_waits_for_memory_at_once,
+    a_store_can_be_opened_as_soon_as_its_last_handle_is_dropped,
+    puts_that_wait_are_carried_out_though_no_future_is_polled,
     a_task_that_owns_the_store_may_be_dropped_by_its_waker,
     times_of_any_length_are_taken_or_refused,
     a_writer_that_could_not_be_committed_gives_its_room_back,
@@ -34,7 +38,7 @@ on_each_path!(
 
 fn many_threads_see_only_what_was_put(rig: &Rig) {
     rig.format(2);
-    let options = OpenOptions { cores: Cores::Count(2), ..rig.options() };
+    let options = OpenOptions { cores: Some(Cores::Count(2)), ..rig.options() };
     let store = Store::open(&options).expect("a store");
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
@@ -51,7 +55,7 @@ fn many_threads_see_only_what_was_put(rig: &Rig) {
             });
         }
     });
-    assert_eq!(store.close().expect("closed").objects, 80);
+    assert_eq!(store.close().wait().expect("closed").objects, 80);
 }
 
 fn memory_that_is_used_up_comes_back_when_a_value_is_dropped(rig: &Rig) {
@@ -75,106 +79,130 @@ fn memory_that_is_used_up_comes_back_when_a_value_is_dropped(rig: &Rig) {
     assert!(never.to_string().contains("raise pool_bytes"), "{never}");
 }
 
-fn waiting_for_memory_ends_with_the_timeout(rig: &Rig) {
+fn only_a_buffer_waits_for_callers_and_until_the_timeout(rig: &Rig) {
     rig.format(1);
-    let options = OpenOptions { timeout: Duration::from_millis(200), ..rig.options() };
+    let options = OpenOptions { timeout: Duration::from_millis(2000), ..rig.options() };
     let store = Store::open(&options).expect("a store");
     store.put(key(1), data(1, 100_000)).wait().expect("put");
-    let all = store.buffer(8 << 20).expect("all of it");
-    let is_timeout = |error: &Error| matches!(error, Error::Timeout { .. });
-    let get = store.get(key(1)).wait().expect_err("no memory");
-    assert!(is_timeout(&get.error) && get.to_string().contains("200 ms"), "{get}");
-    let put = store.put(key(2), &[1; 5000]).wait().expect_err("no memory");
-    assert!(is_timeout(&put.error), "{put}");
-    assert!(is_timeout(&store.buffer(1).expect_err("no memory")));
+    let all = store.buffer(8 << 20).wait().expect("all of it");
+    let buffer = store.buffer(1);
+    // A caller has all memory, and might wait for these.
+    assert_eq!(store.get(key(1)).wait().expect("got").expect("there")[..], data(1, 100_000));
+    assert!(store.put(key(2), &[1; 5000]).wait().expect("put").is_stored());
+    let stats = store.stats().wait().expect("counted");
+    assert_eq!((stats.spills, stats.spilled_bytes), (2, 105_000));
+    let late = buffer.wait().expect_err("no memory");
+    assert!(matches!(*late.error, Error::Timeout { .. }), "{late}");
+    assert!(late.to_string().contains("waited 2000 ms for registered memory"), "{late}");
     drop(all);
     assert!(store.get(key(1)).wait().expect("got").is_some());
+    assert_eq!(store.stats().wait().expect("counted").spills, 2, "no more than it takes");
 }
 
-fn a_read_that_is_given_up_does_not_hold_up_the_next(rig: &Rig) {
+fn a_request_that_is_given_up_gives_its_place_to_the_next(rig: &Rig) {
     let store = rig.format(1).open();
-    store.put(key(1), data(1, 3 << 20)).wait().expect("put");
-    store.put(key(2), data(2, 5000)).wait().expect("put");
-    // Otherwise journal work would wake the thread.
-    store.commit().wait().expect("committed");
-    let held = store.buffer(6 << 20).expect("most of it");
-    let first = store.get(key(1));
-    let first = first.wait_timeout(Duration::from_millis(50)).expect_err("no memory");
-    let second = store.get(key(2));
-    let second = second.wait_timeout(Duration::from_millis(50)).expect_err("in order");
+    let all = || store.buffer(8 << 20);
+    let held = all().wait().expect("all of it");
+    let [first, second, third] = [all(), all(), all()];
     drop(first);
-    let value = second.wait_timeout(Duration::from_secs(10)).expect("there is memory for it");
-    assert_eq!(value.expect("got").expect("there")[..], data(2, 5000));
     drop(held);
+    let second = second.wait_timeout(Duration::from_secs(10)).expect("it is next");
+    let fourth = all();
+    drop(second.expect("memory"));
+    // The third has its memory by now, or will have it, and does not want it.
+    drop(third);
+    let fourth = fourth.wait_timeout(Duration::from_secs(10)).expect("it is next");
+    assert_eq!(fourth.expect("memory").len(), 8 << 20);
 }
 
-fn reads_without_memory_fill_the_mailbox_and_no_more(rig: &Rig) {
+fn a_try_is_refused_while_many_reads_wait_for_memory(rig: &Rig) {
     rig.format(1);
     let options = OpenOptions { mailbox_depth: 8, queue_depth: 8, ..rig.options() };
     let store = Store::open(&options).expect("a store");
     store.put(key(1), data(1, 5000)).wait().expect("put");
-    let all = store.buffer(8 << 20).expect("all of it");
+    let all = store.buffer(8 << 20).wait().expect("all of it");
     let mut waiting = Vec::new();
-    for _ in 0..1000 {
+    let refused = loop {
         match store.try_get(key(1)) {
             Ok(pending) => waiting.push(pending),
-            Err(why) => assert!(matches!(why, RefuseReason::Busy), "{why}"),
+            Err(why) => break why,
         }
-        std::thread::sleep(Duration::from_micros(100));
-    }
-    assert!((8..=64).contains(&waiting.len()), "{} wait", waiting.len());
+        assert!(waiting.len() < 10_000, "they are more than may wait");
+    };
+    assert!(matches!(refused, RefuseReason::Busy), "{refused}");
+    assert!(waiting.len() >= 8, "{} wait", waiting.len());
     assert!(store.exists(key(1)).wait().expect("known"), "what needs no memory goes on");
-    // A caller that may wait gets its turn.
-    let last = std::thread::spawn({
-        let store = store.clone();
-        move || store.get(key(1)).wait().map(|value| value.is_some())
-    });
+    // A caller that can wait does.
+    let last = store.get(key(1));
     drop(all);
     assert!(waiting.into_iter().all(|pending| pending.wait().expect("got").is_some()));
-    assert!(last.join().expect("no panic").expect("got"));
+    assert!(last.wait().expect("got").is_some());
 }
 
-fn a_batch_that_never_fits_says_so_at_once(rig: &Rig) {
-    rig.format(3);
-    // Longer than a test may take.
-    let options = OpenOptions { timeout: Duration::from_secs(3600), ..rig.options() };
-    let store = Store::open(&options).expect("a store");
+fn a_batch_larger_than_the_pool_is_answered_whole(rig: &Rig) {
+    let store = rig.format(3).open();
     let len = 1 << 20;
-    for number in 0..12 {
+    for number in 0..20 {
         store.put(key(number), data(number, len)).wait().expect("put");
     }
-    let count = |answers: Vec<Answer<Option<Value>>>| {
-        let (there, not): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
-        for unfinished in not {
-            let message = unfinished.err().map(|unfinished| unfinished.to_string());
-            let message = message.expect("an error");
-            assert!(message.contains("take them as they come"), "{message}");
-        }
-        there.len()
+    let batch = || store.get_many((0..20).map(key));
+    let is_right = |values: Vec<Answer<Option<Value>>>| {
+        (0..).zip(values).all(|(number, value)| {
+            value.expect("got").is_some_and(|value| value[..] == data(number, len))
+        })
     };
-    let batch = || store.get_many((0..12).map(key));
-    assert!((1..=8).contains(&count(batch().wait())), "as many as fit");
-    assert!((1..=12).contains(&count(batch().into_iter().map(Pending::wait).collect())));
+    assert!(is_right(batch().wait()));
+    assert!(is_right(batch().into_iter().map(Pending::wait).collect()));
+    assert!(store.stats().wait().expect("counted").spills > 0);
     let mut streamed = batch();
     let mut seen = 0;
     while let Some((number, value)) = streamed.next() {
         assert_eq!(value.expect("got").expect("there")[..], data(number as u64, len));
         seen += 1;
     }
-    assert_eq!(seen, 12);
-    assert_eq!(store.buffer(8 << 20).expect("all of it is back").len(), 8 << 20);
+    assert_eq!(seen, 20);
+    let all = store.buffer(8 << 20).wait().expect("all of it is back");
+    assert_eq!(all.len(), 8 << 20);
 }
 
-fn a_store_closes_in_time_though_a_read_waits_for_memory(rig: &Rig) {
+fn closing_refuses_what_waits_for_memory_at_once(rig: &Rig) {
     rig.format(1);
-    let options = OpenOptions { timeout: Duration::from_millis(500), ..rig.options() };
+    // Longer than a test may take.
+    let options = OpenOptions { timeout: Duration::from_secs(3600), ..rig.options() };
     let store = Store::open(&options).expect("a store");
     store.put(key(1), data(1, 5000)).wait().expect("put");
-    let all = store.buffer(8 << 20).expect("all of it");
-    let get = store.get(key(1));
-    assert_eq!(store.close().expect("what was acknowledged is durable").objects, 1);
-    assert!(get.wait().is_err(), "it never had memory");
+    let all = store.buffer(8 << 20).wait().expect("all of it");
+    let (get, put, buffer) = (store.get(key(1)), store.put(key(2), &[1; 5000]), store.buffer(1));
+    let closed = store.close().wait_timeout(Duration::from_secs(30)).expect("in time");
+    assert!((1..=2).contains(&closed.expect("what was acknowledged is durable").objects));
+    let is_closed = |unfinished: Unfinished| unfinished.failure() == Some(&Failure::Closed);
+    assert!(get.wait().err().is_some_and(is_closed), "it never had memory");
+    assert!(put.wait().err().is_some_and(is_closed), "nor did this");
+    assert!(buffer.wait().err().is_some_and(is_closed), "nor did this");
     drop(all);
+}
+
+fn a_store_can_be_opened_as_soon_as_its_last_handle_is_dropped(rig: &Rig) {
+    rig.format(2);
+    for round in 0..10 {
+        let store = rig.open();
+        for number in 0..round {
+            assert!(store.exists(key(number)).wait().expect("known"), "{number} of {round}");
+        }
+        store.put(key(round), data(round, 100_000)).wait().expect("put");
+    }
+}
+
+fn puts_that_wait_are_carried_out_though_no_future_is_polled(rig: &Rig) {
+    let store = rig.format(1).open();
+    let puts: Vec<_> =
+        (0..64).map(|number| store.put(key(number), data(number, 1 << 20))).collect();
+    // Eight fit in the memory. The last one is awaited first.
+    for put in puts.into_iter().rev() {
+        assert!(put.wait().expect("put").is_stored());
+    }
+    let stats = store.stats().wait().expect("counted");
+    assert_eq!((stats.objects, stats.copied_bytes), (64, 64 << 20), "a vector is not copied twice");
 }
 
 /// A waker whose task holds the last handle, as after its runtime ends: the store's own thread drops it.
@@ -202,16 +230,7 @@ fn a_task_that_owns_the_store_may_be_dropped_by_its_waker(rig: &Rig) {
     }
     commit.wait().expect("committed");
     // The threads end by themselves and release the devices.
-    let opened = std::iter::repeat_with(|| Store::open(&rig.options()));
-    let mut opened = opened.inspect(|_| std::thread::sleep(Duration::from_millis(10)));
-    let store = opened.find_map(|opened| match opened {
-        Err(error) => {
-            assert!(Instant::now() < deadline, "{error}");
-            None
-        }
-        Ok(store) => Some(store),
-    });
-    let recovered = store.expect("it was closed").recoveries()[0].clone();
+    let recovered = rig.open().recoveries()[0].clone();
     assert!(recovered.objects <= 1);
 }
 
@@ -236,7 +255,7 @@ fn times_of_any_length_are_taken_or_refused(rig: &Rig) {
     let store = rig.format(1).open();
     let with = PutWith { ttl: Some(Duration::MAX), ..PutWith::default() };
     assert!(store.put_with(key(1), &[1; 5000], &with).wait().expect("put").is_stored());
-    drop(store.lease(&[key(1)], Duration::MAX).expect("leased"));
+    drop(store.lease(&[key(1)], Duration::MAX).wait().expect("leased"));
     assert!(store.exists(key(1)).wait().expect("known"));
     drop(store);
     let options = OpenOptions { timeout: Duration::MAX, ..rig.options() };
@@ -253,7 +272,7 @@ fn what_is_cancelled_gives_its_memory_back(rig: &Rig) {
         drop(store.put(key(2), &object));
     }
     // All of it is back, in one piece.
-    assert_eq!(store.buffer(8 << 20).expect("all of it").len(), 8 << 20);
+    assert_eq!(store.buffer(8 << 20).wait().expect("all of it").len(), 8 << 20);
 }
 
 fn a_store_that_closes_under_load_answers_everybody(rig: &Rig) {
@@ -280,10 +299,10 @@ fn a_store_that_closes_under_load_answers_everybody(rig: &Rig) {
             std::thread::yield_now();
         }
         let other = store.clone();
-        let stats = store.close().expect("closed");
+        let stats = store.close().wait().expect("closed");
         assert!(stats.puts >= 50);
-        let again = other.close().expect_err("closed already");
-        assert!(matches!(again, Error::Failed(Failure::Closed)));
+        let again = other.close().wait().expect_err("closed already");
+        assert!(matches!(again.failure(), Some(Failure::Closed)));
     });
     assert_eq!(refused.into_inner(), 3);
     let found: u64 = rig.open().recoveries().iter().map(|recovery| recovery.objects).sum();
@@ -295,7 +314,7 @@ fn a_store_that_is_dropped_in_the_middle_comes_back(rig: &Rig) {
     let pendings: Vec<_> =
         (0..50).map(|number| store.put(key(number), data(number, 10_000))).collect();
     let writer = store.reserve(key(99), 100_000, &PutWith::default()).wait().expect("room");
-    let lease = store.lease(&[key(0)], Duration::from_secs(60)).expect("leased");
+    let lease = store.lease(&[key(0)], Duration::from_secs(60)).wait().expect("leased");
     drop(store);
     for pending in pendings {
         assert!(pending.wait().expect("it was sent before").is_stored());
@@ -321,7 +340,7 @@ fn a_store_in_which_everything_is_leased_is_full_and_goes_on_afterwards() {
     for number in 0..8 {
         store.put(key(number), data(number, 7 << 12)).wait().expect("put");
     }
-    let lease = store.lease(&keys, Duration::from_secs(1000)).expect("leased");
+    let lease = store.lease(&keys, Duration::from_secs(1000)).wait().expect("leased");
     assert_eq!(lease.count(), 8);
     let full = store.put(key(9), data(9, 20 << 12)).wait().expect_err("all is leased");
     assert_eq!(full.failure(), Some(&Failure::Full));
@@ -372,5 +391,7 @@ fn options_that_cannot_be_are_refused_with_what_to_do() {
     assert!(refused(|options| options.queue_depth = 0).contains("queue_depth"));
     assert!(refused(|options| options.timeout = Duration::ZERO).contains("timeout"));
     assert!(refused(|options| options.devices.clear()).contains("name at least one device"));
-    assert!(refused(|options| options.cores = Cores::List(vec![])).contains("none asked for"));
+    assert!(
+        refused(|options| options.cores = Some(Cores::List(vec![]))).contains("none asked for")
+    );
 }

@@ -69,7 +69,7 @@ fn a_plan_says_that_the_device_verifies_and_its_end_whether_it_did() {
         let (bus, store) = protected(kind);
         put(&store, 1);
         let transfers =
-            store.plan(&[(key(1), Part::All)], Duration::from_secs(60)).expect("planned");
+            store.plan(&[(key(1), Part::All)], Duration::from_secs(60)).wait().expect("planned");
         let (part, item) = (&transfers.parts[0], transfers.item(0).expect("it is there"));
         assert_eq!(item.verification(), Verification::Device(kind));
         let [transfer] = &part.transfers().collect::<Vec<_>>()[..] else { panic!("one command") };

@@ -19,7 +19,12 @@ pub(crate) enum Rig {
 
 impl Rig {
     pub(crate) fn soft() -> Rig {
-        let target: Target = "soft:mem=256M,queues=host".parse().expect("a target");
+        Rig::soft_of(256)
+    }
+
+    /// Creates a controller with this many MiB.
+    pub(crate) fn soft_of(mebibytes: u64) -> Rig {
+        let target = format!("soft:mem={mebibytes}M,queues=host").parse().expect("a target");
         let options = DeviceOptions { queue_count: 8, ..DeviceOptions::default() };
         Rig::Soft(Box::new(Device::open(&target, &options).expect("a controller")))
     }

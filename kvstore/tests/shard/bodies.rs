@@ -62,7 +62,7 @@ fn reserve(store: &mut Opened<'_>, key: &str, bytes: u64) -> WriterId {
     let key = Key::try_from(key).expect("a key");
     let item = ReserveItem { key, bytes, options: PutOptions::default() };
     match store.one(Action::Reserve(item)).0 {
-        Ok(Outcome::Reserved(writer)) => writer,
+        Ok(Outcome::Reserved { writer, .. }) => writer,
         other => panic!("{other:?}"),
     }
 }
@@ -76,7 +76,7 @@ pub(crate) fn what_is_written_in_parts_is_an_object_once_it_is_sealed(rig: &Rig)
     for start in [2 * PIECE, 0, PIECE] {
         let early = store.one(Action::Seal(writer)).0;
         assert!(matches!(early, Err(Failure::Unfilled { .. })), "{early:?}");
-        assert!(!store.has("parts", bytes), "nobody sees it");
+        assert!(!store.has("parts", bytes), "it is not visible");
         let end = bytes.min(start + PIECE);
         let mut data = rig.memory((end - start) as usize);
         data[..(end - start) as usize].copy_from_slice(&whole[start as usize..end as usize]);
@@ -104,7 +104,7 @@ pub(crate) fn a_full_store_evicts_and_leased_objects_stay(rig: &Rig) {
     for index in 0..100 {
         assert_eq!(store.put(&format!("{index}"), 200_000), Ok(Outcome::Stored));
     }
-    assert!(store.shard.stats().evictions > 70);
+    assert!(store.shard.stats().evictions.objects() > 70);
     assert!(store.has("leased", 100_000) && store.has("99", 200_000) && !store.has("0", 200_000));
     store.shard.release(lease);
     for index in 100..200 {
@@ -167,6 +167,28 @@ pub(crate) fn garbage_over_an_object_is_a_miss_that_is_counted(rig: &Rig) {
     assert_eq!((stats.misses_corrupt, stats.hits), (1, 1));
     assert_eq!(store.put("victim", 9000), Ok(Outcome::Stored));
     assert!(store.has("victim", 9000));
+}
+
+pub(crate) fn an_object_comes_back_if_a_cut_took_the_data_of_what_replaced_it(rig: &Rig) {
+    let mut store = rig.open(Durability::Restart);
+    assert_eq!(store.put("object", 5000), Ok(Outcome::Stored));
+    store.commit();
+    let before = store.shard.stats().journal_bytes;
+    let mut newer = store.put_item("newer", 9000);
+    newer.key = Key::try_from("object").expect("a key");
+    assert_eq!(store.one(Action::Put(newer)).0, Ok(Outcome::Stored));
+    let mut in_flight = 1;
+    while store.shard.stats().journal_bytes == before || in_flight > 0 {
+        in_flight = store.shard.poll(store.now(), &mut |_| ()).in_flight;
+    }
+    drop(store);
+    let mut pattern = vec![0; 4096];
+    fill(&mut pattern, "newer");
+    let found = rig.devices.iter().any(|device| overwrite(device, &pattern, &[0x5a; 4096]));
+    assert!(found, "its bytes lie somewhere");
+    for _ in 0..2 {
+        assert!(rig.open(Durability::Restart).has("object", 5000), "in its older version");
+    }
 }
 
 pub(crate) fn checkpoints_are_taken_while_objects_are_put(rig: &Rig) {

@@ -68,17 +68,20 @@ pub(crate) fn run(args: &FormatArgs) -> Result<()> {
         )));
     }
     let targets = &args.store.targets;
-    let devices = store::open_devices(targets, args.size)?;
-    store::guard(targets, &devices, args.force)?;
     let format = FormatStore {
         targets: targets.clone(),
-        devices: devices.clone(),
         shards: args.shards,
         objects_max: args.objects,
         label: args.label.clone(),
         overwrite: args.force,
         ..FormatStore::default()
     };
+    if args.size.is_some() {
+        format.check_files()?;
+    }
+    let devices = store::open_devices(targets, args.size)?;
+    store::guard(targets, &devices, args.force)?;
+    let format = FormatStore { devices: devices.clone(), ..format };
     Store::format(&format)?;
     Output::Standard.write(&told(args, &devices))
 }
@@ -108,6 +111,7 @@ fn told(args: &FormatArgs, devices: &[Device]) -> String {
     }
 }
 
-fn plural(count: u64) -> &'static str {
+/// Returns the ending of a noun.
+pub(super) fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }

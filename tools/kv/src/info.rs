@@ -78,12 +78,19 @@ pub(super) fn store_json(heads: &Heads, facts: &[DeviceFacts]) -> Value {
     let first = &heads.copies[0].superblock;
     let geometry = &heads.geometry;
     let id: String = first.store.iter().map(|byte| format!("{byte:02x}")).collect();
-    let devices = facts.iter().zip(&heads.copies).map(|(facts, copies)| {
+    let devices = (0..).zip(facts).zip(&heads.copies).map(|((index, facts), copies)| {
+        let segments = geometry.chart().segments.iter().filter(|segment| segment.device == index);
+        let bytes = segments.map(|segment| {
+            json!([segment.units.start * UNIT_BYTES, segment.units.end * UNIT_BYTES,])
+        });
+        let shards = 0..geometry.shards();
         json!({
             "device": facts.device,
             "bytes": facts.bytes,
             "lba_bytes": facts.lba_bytes,
             "superblock_sequence": copies.superblock.sequence,
+            "segments": bytes.collect::<Vec<_>>(),
+            "home_of_shards": shards.filter(|shard| geometry.home(*shard) == index).count(),
             "superblock_copies_bad": copies.bad.iter().flatten().count(),
         })
     });
@@ -96,6 +103,7 @@ pub(super) fn store_json(heads: &Heads, facts: &[DeviceFacts]) -> Value {
         "journal_bytes": geometry.journal_units() * UNIT_BYTES * u64::from(geometry.shards()),
         "checkpoint_bytes": geometry.checkpoint_units() * UNIT_BYTES * 2 * u64::from(geometry.shards()),
         "epoch": heads.agreed.epoch,
+        "changes_of_devices": heads.changes(),
         "opened_last_as": first.durability.to_string(),
         "devices": devices.collect::<Vec<_>>(),
     })
@@ -155,10 +163,14 @@ fn device_line(device: &Value) -> String {
         Some(0) | None => String::new(),
         Some(bad) => format!(", {bad} of 2 superblocks bad"),
     };
+    let segments = device["segments"].as_array().map_or(0, Vec::len);
+    let shards = device["home_of_shards"].as_u64().unwrap_or_default();
     format!(
-        "{}, {}, LBA of {} bytes{bad}",
+        "{}, {}, LBA of {} bytes, {segments} segment{} of data, home of {shards} shard{}{bad}",
         human::printable(device["device"].as_str().unwrap_or_default()),
         human::capacity(bytes),
-        device["lba_bytes"]
+        device["lba_bytes"],
+        if segments == 1 { "" } else { "s" },
+        if shards == 1 { "" } else { "s" },
     )
 }

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `store`, `session` | a store's devices, and the store itself, opened for one command |
 //! | `key` | keys on the command line |
-//! | `format`, `put`, `get`, `ls`, `rm`, `info`, `stat`, `check`, `scrub` | the commands |
+//! | `format`, `put`, `get`, `ls`, `rm`, `tenant`, `info`, `stat`, `top`, `check`, `scrub`, `change` | the commands |
+//! | `metrics` | a server's metrics, parsed |
 //! | `survey` | the media's contents, read without opening the store |
 //! | `bench` | the store under load |
 //! | `meter` | progress |
@@ -14,6 +15,7 @@
 //! `check` and `ls` with `--read-only`; their reports show the store at one moment.
 
 mod bench;
+mod change;
 mod check;
 mod format;
 mod get;
@@ -21,6 +23,7 @@ mod info;
 mod key;
 mod ls;
 mod meter;
+mod metrics;
 mod put;
 mod rm;
 mod scrub;
@@ -28,6 +31,8 @@ mod session;
 mod stat;
 mod store;
 mod survey;
+mod tenant;
+mod top;
 
 use clap::{Args, Subcommand};
 
@@ -63,12 +68,17 @@ pub struct KvCommand {
 #[derive(Debug, Subcommand)]
 enum Command {
     Format(format::FormatArgs),
+    AddDevice(change::AddArgs),
+    RemoveDevice(change::RemoveArgs),
+    Grow(change::GrowArgs),
     Put(put::PutArgs),
     Get(get::GetArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Tenant(tenant::TenantArgs),
     Info(info::InfoArgs),
     Stat(stat::StatArgs),
+    Top(top::TopArgs),
     Check(check::CheckArgs),
     Scrub(scrub::ScrubArgs),
     Bench(Box<bench::KvBenchArgs>),
@@ -81,12 +91,17 @@ enum Command {
 pub fn run(command: &KvCommand) -> Result<()> {
     match &command.command {
         Command::Format(args) => format::run(args),
+        Command::AddDevice(args) => change::add(args),
+        Command::RemoveDevice(args) => change::remove(args),
+        Command::Grow(args) => change::grow(args),
         Command::Put(args) => put::run(args),
         Command::Get(args) => get::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Rm(args) => rm::run(args),
+        Command::Tenant(args) => tenant::run(args),
         Command::Info(args) => info::run(args),
         Command::Stat(args) => stat::run(args),
+        Command::Top(args) => top::run(args),
         Command::Check(args) => check::run(args),
         Command::Scrub(args) => scrub::run(args),
         Command::Bench(args) => bench::run(args),

@@ -50,6 +50,10 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     ttl: Option<u64>,
 
+    /// The tenant that it belongs to; created if it is new
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -136,7 +140,9 @@ impl Source {
 }
 
 fn put(session: &mut Session, args: &PutArgs, source: &mut Source) -> Result<Outcome> {
-    let options = PutOptions { ttl_s: args.ttl, ..PutOptions::default() };
+    let tenant = args.tenant.as_deref().map(|name| session.tenant(name)).transpose()?;
+    let tenant = tenant.unwrap_or_default();
+    let options = PutOptions { tenant, ttl_s: args.ttl, ..PutOptions::default() };
     let bytes = source.bytes;
     let key = args.key.clone();
     if bytes > PART_BYTES {
@@ -152,7 +158,7 @@ fn put(session: &mut Session, args: &PutArgs, source: &mut Source) -> Result<Out
 fn in_parts(session: &mut Session, item: ReserveItem, source: &mut Source) -> Result<Outcome> {
     let bytes = item.bytes;
     let writer = match session.call(Action::Reserve(item))?.0 {
-        Outcome::Reserved(writer) => writer,
+        Outcome::Reserved { writer, .. } => writer,
         other => return Ok(other),
     };
     let filled = fill(session, writer, bytes, source);

@@ -1,21 +1,26 @@
 //! `adit kv rm`: removes objects.
 
 use adit_kvstore::Key;
-use adit_kvstore::shard::{Action, Outcome};
+use adit_kvstore::shard::{Action, Outcome, Selection};
 use clap::Args;
 use serde_json::json;
 
+use super::format::plural;
 use super::key;
 use super::session::Session;
 use super::store::{self, StoreArg};
+use super::tenant;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
-Example:
+Examples:
   adit kv rm uring:kv.img greeting 0x0123456789abcdef
+  adit kv rm uring:kv.img --prefix user/
+  adit kv rm uring:kv.img --tenant 'a team'
 
-Removes the objects that exist, and fails if any did not.";
+Removes the objects with these keys, and fails if any did not exist; or all objects of a tenant or with a prefix, and
+prints their number.";
 
 /// Removes objects
 #[derive(Args, Clone, Debug)]
@@ -25,19 +30,64 @@ pub(crate) struct RmArgs {
     store: StoreArg,
 
     /// The objects' keys: text, or 0x0123abcd for bytes
-    #[arg(value_name = "KEY", required = true, value_parser = key::key)]
+    #[arg(value_name = "KEY", required_unless_present_any = ["prefix", "tenant"], value_parser = key::key)]
     keys: Vec<Key>,
+
+    /// Removes all objects whose keys have this prefix: text, or 0x0123 for bytes
+    // The full path makes clap take the bytes as one value.
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["keys", "tenant"], value_parser = prefix)]
+    prefix: Option<std::vec::Vec<u8>>,
+
+    /// Removes all objects of this tenant
+    #[arg(long, value_name = "NAME", conflicts_with = "keys")]
+    tenant: Option<String>,
 
     /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
+/// Parses a prefix that does not select everything by mistake.
+fn prefix(text: &str) -> std::result::Result<Vec<u8>, String> {
+    match key::bytes(text)? {
+        bytes if bytes.is_empty() => {
+            Err("every key has it; to remove everything, format the store".to_owned())
+        }
+        bytes => Ok(bytes),
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
-/// When an object does not exist, and as [`Session::open`].
+/// When an object or the tenant does not exist, and as [`Session::open`].
 pub(crate) fn run(args: &RmArgs) -> Result<()> {
+    let of_tenant = || args.tenant.as_deref().map(|name| Selection::Tenant(name.into()));
+    let prefixed = args.prefix.as_deref().map(|prefix| Selection::Prefix(prefix.into()));
+    match prefixed.or_else(of_tenant) {
+        Some(selection) => remove_all(args, selection),
+        None => remove_each(args),
+    }
+}
+
+fn remove_all(args: &RmArgs, selection: Selection) -> Result<()> {
+    let targets = args.store.targets();
+    let mut session = Session::open(targets.clone())?;
+    if let Selection::Tenant(name) = &selection
+        && !session.local().tenants().iter().any(|tenant| tenant.name == *name)
+    {
+        return Err(tenant::unknown(&targets, name));
+    }
+    let swept = session.call(Action::DeleteWhere(selection))?.0;
+    session.close()?;
+    let Outcome::Swept { objects } = swept else { unreachable!("a sweep ends with a number") };
+    Output::Standard.write(&match args.json {
+        true => format!("{:#}\n", json!({ "removed_objects": objects })),
+        false => format!("{objects} object{} removed\n", plural(objects)),
+    })
+}
+
+fn remove_each(args: &RmArgs) -> Result<()> {
     let targets = args.store.targets();
     let mut session = Session::open(targets.clone())?;
     let (mut removed, mut missing) = (Vec::new(), Vec::new());

@@ -4,9 +4,9 @@ use std::thread;
 
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Target, Time};
-use adit_kvstore::shard::{Action, Done, Outcome, Request};
+use adit_kvstore::shard::{self, Action, Done, Outcome, Request};
 use adit_kvstore::store::ObjectInfo;
-use adit_kvstore::{Key, Local, OpenOptions, Store};
+use adit_kvstore::{Key, Local, OpenOptions, Quota, Store, TenantId};
 
 use super::store;
 use crate::failure::{Failure, Result};
@@ -70,6 +70,36 @@ impl Session {
         answers.sort_unstable_by_key(|done| done.reply);
         let each = answers.into_iter();
         each.map(|done| Ok((done.result.map_err(Failure::failed)?, done.memory))).collect()
+    }
+
+    /// Returns the tenant of this name, creating it if it is new.
+    ///
+    /// # Errors
+    /// When there cannot be a tenant of this name, or the store failed.
+    pub(crate) fn tenant(&mut self, name: &str) -> Result<TenantId> {
+        self.definition(|local, now| local.tenant(now, name))
+    }
+
+    /// Sets or lifts a tenant's quota.
+    ///
+    /// # Errors
+    /// As [`Local::set_quota`].
+    pub(crate) fn set_quota(&mut self, tenant: TenantId, quota: Option<Quota>) -> Result<()> {
+        self.definition(|local, now| local.set_quota(now, tenant, quota))
+    }
+
+    /// Makes a definition, once the journal has room for it.
+    fn definition<T>(
+        &mut self,
+        mut define: impl FnMut(&mut Local, Time) -> std::result::Result<T, shard::Failure>,
+    ) -> Result<T> {
+        loop {
+            let now = self.local.now();
+            match define(&mut self.local, now) {
+                Err(shard::Failure::Full) => self.commit()?,
+                other => return other.map_err(Failure::failed),
+            }
+        }
     }
 
     /// Waits until all acknowledged data survives a power cut.

@@ -17,7 +17,7 @@ pub(crate) struct StoreArg {
     /// The store's device, as in uring:kv.img, vfio:0000:01:00.0 or soft:file=kv.img,size=4G
     target: Target,
 
-    /// Another device of the store; in the order in which they were formatted
+    /// Another device of the store; in the order in which they were formatted or added
     #[arg(long, value_name = "TARGET")]
     with: Vec<Target>,
 }
@@ -32,7 +32,7 @@ impl StoreArg {
 /// The store argument of commands without other arguments.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreArgs {
-    /// The store's devices in the order in which they were formatted, as in uring:kv.img or vfio:0000:01:00.0
+    /// The store's devices in the order in which they were formatted or added, as in uring:kv.img or vfio:0000:01:00.0
     #[arg(value_name = "TARGET", required = true)]
     pub(crate) targets: Vec<Target>,
 }
@@ -46,7 +46,7 @@ pub(crate) fn name(targets: &[Target]) -> String {
 ///
 /// # Errors
 /// A usage failure that names the target.
-fn check_distinct(targets: &[Target]) -> Result<()> {
+pub(crate) fn check_distinct(targets: &[Target]) -> Result<()> {
     let is_known = |(index, target): &(usize, &Target)| targets[..*index].contains(target);
     match targets.iter().enumerate().find(is_known) {
         None => Ok(()),
@@ -92,6 +92,7 @@ pub(crate) fn open_devices(targets: &[Target], file_bytes: Option<u64>) -> Resul
         queue_count: QUEUES,
         exclusive: true,
         file_bytes,
+        fills_holes: file_bytes.is_some(),
         ..DeviceOptions::default()
     };
     targets.iter().map(|target| Ok(Device::open(target, &options)?)).collect()

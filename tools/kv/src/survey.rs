@@ -328,10 +328,10 @@ mod tests {
         Store::format(&FormatStore { file_bytes, shards: 3, ..format }).expect("formats");
         let store = Store::open(&OpenOptions::new(targets.clone())).expect("opens");
         for key in 0..30u8 {
-            let buffer = store.buffer(4096).expect("memory");
+            let buffer = store.buffer(4096).wait().expect("memory");
             store.put(Key::new(&[key]).expect("a key"), buffer).wait().expect("there is room");
         }
-        store.close().expect("closes");
+        store.close().wait().expect("closes");
         let mut image = fs::read(path).expect("there");
         let is_block = |unit: &&mut [u8]| unit[..64].windows(3).any(|part| part == b"AKV");
         let last = image.len() - UNIT_BYTES as usize;

@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn there_is_one_at_a_time_and_the_second_is_told_who() {
         let root = Root::recorded("/run/");
-        let first = Lock::take(&root).expect("nobody has it");
+        let first = Lock::take(&root).expect("it is free");
         let why = Lock::take(&root).expect_err("the first has it").to_string();
         let pid = std::process::id();
         assert_eq!(why, format!("another 'adit setup' (pid {pid}) is running; wait until it ends"));
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_lock_file_left_by_a_killed_process_is_no_lock() {
         let root = Root::recorded("/run/adit-setup.lock = 4711");
-        Lock::take(&root).expect("nobody has it");
+        Lock::take(&root).expect("it is free");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Adit's development commands, run as `cargo xtask …`.
 //!
 //! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `nightly`
-//! those that take longer, `sim` searches simulated schedules for broken laws, `repeat` finds tests that fail
+//! those that take longer, `sim` searches simulated schedules for broken laws, `soak`
+//! runs servers for hours, `repeat` finds tests that fail
 //! by chance, `mutants` finds code that no test covers, `bench-driver` counts and measures the driver's path of
 //! an I/O, `demo` shows the driver on the software controller, `device` tests the GPU's code and `gpu` runs
 //! `adit gpu`, both without a GPU. Each installs what it needs and says so; none touches a real NVMe device.
@@ -22,6 +23,7 @@ mod process;
 mod progress;
 mod repeat;
 mod sim;
+mod soak;
 mod tally;
 mod test;
 mod tidy;
@@ -48,6 +50,8 @@ enum Command {
     Nightly(nightly::NightlyArgs),
     /// Run the driver through simulated schedules full of faults, and check its laws
     Sim(sim::SimArgs),
+    /// Run servers under load for hours: killed each minute, on a disk that fills up, every byte checked
+    Soak(soak::SoakArgs),
     /// Run every test binary many times, alone and side by side, and list tests that did not always pass
     Repeat(repeat::RepeatArgs),
     /// Change critical code, and list the changes that no test notices
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Nightly(args) => nightly::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Repeat(args) => repeat::run(&args),
         Command::Mutants(args) => mutants::run(&args),
         Command::Tidy(args) => tidy::run(&args),

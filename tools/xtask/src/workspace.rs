@@ -70,6 +70,14 @@ pub(crate) fn build_release(package: &str, name: &str) -> Result<PathBuf> {
     build(name, &["build", "--release", "--package", package, "--bin", name])
 }
 
+/// Builds the example server for a long run and returns its path.
+pub(crate) fn build_server() -> Result<PathBuf> {
+    build(
+        "server",
+        &["build", "--profile", "demo", "--package", "adit-kvstore", "--example", "server"],
+    )
+}
+
 /// Builds an example and returns its path. Selects what the tests select, so that its dependencies are already
 /// built.
 pub(crate) fn build_example(name: &str) -> Result<PathBuf> {

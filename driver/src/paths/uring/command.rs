@@ -19,9 +19,9 @@ use zerocopy::FromBytes;
 use super::passthrough::{self, Passthrough};
 use super::pieces::{Cutter, Piece};
 use super::ring::{FILE, Ring, Shape};
-use super::{Encoding, KernelQueue, depth_max};
+use super::{Encoding, KernelQueue, Registration, depth_max};
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, IoBuffer};
+use crate::memory::{Buffer, IoBuffer, Region};
 use crate::namespace::{self, CommandLimits, Format};
 use crate::paths::exclusive::Lock;
 use crate::paths::extent::{Extent, Run};
@@ -50,7 +50,7 @@ pub(in crate::paths) struct UringCmdDevice {
     file: Arc<File>,
     namespace: Namespace,
     polled: bool,
-    fixed: bool,
+    registration: Registration,
     lock: Option<Lock>,
 }
 
@@ -100,7 +100,8 @@ pub(in crate::paths) fn open(
         return Err(Error::refused(device, "poll for completions", why, fix));
     }
     let polled = target.polled.unwrap_or(polls);
-    Ok(UringCmdDevice { file: Arc::new(file), namespace, polled, fixed: target.fixed, lock })
+    let registration = Registration::of(target.fixed);
+    Ok(UringCmdDevice { file: Arc::new(file), namespace, polled, registration, lock })
 }
 
 /// Queries the namespace's size and format, and the limits of controller and kernel.
@@ -175,6 +176,7 @@ impl UringCmdDevice {
             queue_count_max: u16::MAX,
             deallocates: self.namespace.deallocates,
             deallocate_lbas_max: self.namespace.limits.deallocate_lbas_max(),
+            is_preallocated: false,
             is_cached: false,
             protection: self.namespace.protection,
         }
@@ -194,11 +196,11 @@ impl UringCmdDevice {
             device,
             fd: self.file.as_raw_fd(),
             polled: self.polled,
-            memory: if self.fixed { memory } else { &[] },
+            memory,
             // Old kernels (6.1) count all pages of a registered piece behind a command's first, and refuse
             // more than one command could have.
             piece_bytes: Some(self.namespace.command_bytes_max),
-            learns: false,
+            registration: &self.registration,
         };
         let encoding = Commands {
             namespace: self.namespace,
@@ -264,10 +266,11 @@ impl Commands {
         ring: &mut Ring<squeue::Entry128, cqueue::Entry32>,
         sqe: &Sqe,
         (at, bytes): (*const u8, u64),
+        region: Option<&Arc<Region>>,
         user_data: u64,
     ) {
         let command = Passthrough::new(sqe, at, bytes as u32, self.timeout_ms);
-        let fixed = if bytes > 0 { ring.fixed(at, bytes) } else { None };
+        let fixed = if bytes > 0 { ring.fixed_in(at, bytes, region) } else { None };
         let entry = opcode::UringCmd80::new(FILE, passthrough::URING_CMD_IO)
             .cmd(command.to_bytes())
             .buf_index(fixed)
@@ -324,21 +327,22 @@ impl Encoding for Commands {
                 for piece in namespace.cutter().pieces(run.offset, buffer) {
                     let data = (piece.data(buffer).cast_const(), piece.bytes);
                     let sqe = namespace.sqe(piece, reads, self.fua, self.prinfo);
+                    let region = buffer.region_of(piece.segment());
                     // SAFETY: passed on to our caller; the data lies in the request's buffer.
-                    unsafe { self.push_one(ring, &sqe, data, user_data) };
+                    unsafe { self.push_one(ring, &sqe, data, region, user_data) };
                 }
             }
             Operation::Flush => {
                 let sqe = Sqe::flush(namespace.nsid);
                 // SAFETY: a flush has no data.
-                unsafe { self.push_one(ring, &sqe, (std::ptr::null(), 0), user_data) };
+                unsafe { self.push_one(ring, &sqe, (std::ptr::null(), 0), None, user_data) };
             }
             Operation::Deallocate(lba, lbas) => {
                 let ranges = namespace.limits.cut(lba, lbas).expect("checked");
                 let data = (buffer.pointer(0).as_ptr().cast_const(), ranges.bytes());
                 let sqe = Sqe::dataset_management(namespace.nsid, ranges.count(), true);
                 // SAFETY: the ranges lie in the request's buffer, since it was checked.
-                unsafe { self.push_one(ring, &sqe, data, user_data) };
+                unsafe { self.push_one(ring, &sqe, data, buffer.region_of(0), user_data) };
             }
         }
     }

@@ -1,23 +1,24 @@
 //! Tracks memory registered with a ring after its creation: which regions are pinned, in which table slots.
 //!
-//! A queue registers the memory known at its creation. A region allocated later is registered after some
-//! uses: pinning it costs about as much as one unpinned transfer. This does not keep the region alive. Once
-//! it is freed, nothing in flight uses it, since requests own their buffers; its slot is then emptied and
-//! reused.
+//! A queue registers the memory known at its creation. A region allocated later is registered on request, or after
+//! some uses: pinning it costs about as much as one unpinned transfer. A long region has several pieces, each in a
+//! slot. This does not keep the region alive. Once it is freed, nothing in flight uses it, since requests own their
+//! buffers; its slots are then emptied and reused.
 //!
 //! Invariants: an address is looked up together with its region, so that new memory at an old region's
 //! address is never mistaken for it; pieces are sorted by address, and live ones do not overlap. It does not
 //! call the kernel (`uring::ring` does).
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use crate::memory::Region;
 
-pub(super) const LATE_SLOTS: u32 = 1024;
-const SLOTS: usize = LATE_SLOTS as usize;
+/// Regions whose uses are counted at a time.
+const CANDIDATES_MAX: usize = 1024;
 /// Transfers of a region before it is pinned.
 const USES: u32 = 4;
-/// Largest region to register: the kernel's limit for one piece.
+/// Largest region to register unasked: pinning it delays a request.
 const REGION_BYTES_MAX: usize = 1 << 30;
 
 #[derive(Debug)]
@@ -47,15 +48,15 @@ pub(super) struct LateMemory {
 }
 
 impl LateMemory {
-    /// Starts empty, with free slots from `first`.
-    pub(super) fn new(first: u16) -> LateMemory {
-        let free = (first..first + LATE_SLOTS as u16).rev().collect();
+    /// Starts empty, with free slots.
+    pub(super) fn new(slots: Range<u16>) -> LateMemory {
         // Allocates nothing later, on the I/O path.
-        let (pieces, candidates) = (Vec::with_capacity(SLOTS), Vec::with_capacity(SLOTS));
+        let pieces = Vec::with_capacity(slots.len());
+        let (free, candidates) = (slots.rev().collect(), Vec::with_capacity(CANDIDATES_MAX));
         LateMemory { pieces, free, candidates, next: 0 }
     }
 
-    /// Returns the slot of `region`, if it has one that contains `len` bytes at `at`.
+    /// Returns the slot of `region` that contains `len` bytes at `at`, if there is one.
     #[inline]
     pub(super) fn find(&self, at: usize, len: usize, region: &Arc<Region>) -> Option<u16> {
         let behind = self.pieces.partition_point(|piece| piece.start <= at);
@@ -76,7 +77,7 @@ impl LateMemory {
                 candidate.uses = candidate.uses.saturating_add(1);
                 candidate.uses == USES
             }
-            Err(at) if self.candidates.len() < SLOTS => {
+            Err(at) if self.candidates.len() < CANDIDATES_MAX => {
                 let region = Arc::downgrade(region);
                 self.candidates.insert(at, Candidate { region, uses: 1 });
                 false
@@ -98,10 +99,18 @@ impl LateMemory {
         self.free.push(slot);
     }
 
-    /// Records a region in a slot. Freed regions must have been removed before.
-    pub(super) fn add(&mut self, region: &Arc<Region>, slot: u16) {
-        let start = region.start().as_ptr().addr();
-        let end = start + region.bytes();
+    /// Returns whether a piece of `region` has a slot.
+    pub(super) fn has(&self, region: &Arc<Region>) -> bool {
+        self.pieces.iter().any(|piece| std::ptr::eq(piece.region.as_ptr(), Arc::as_ptr(region)))
+    }
+
+    /// Records the piece of a region at these addresses in a slot. Freed regions must have been removed before.
+    pub(super) fn add(
+        &mut self,
+        region: &Arc<Region>,
+        Range { start, end }: Range<usize>,
+        slot: u16,
+    ) {
         let at = self.pieces.partition_point(|piece| piece.start < start);
         let is_clear = self.pieces.get(at).is_none_or(|next| end <= next.start);
         assert!(is_clear, "regions that are alive lie beside each other");
@@ -121,7 +130,16 @@ impl LateMemory {
 
     /// Removes freed regions and returns their slots, which are to be emptied.
     pub(super) fn remove_gone(&mut self) -> Vec<u16> {
-        let gone = |piece: &mut Piece| piece.region.strong_count() == 0;
+        self.remove(|region| region.strong_count() == 0)
+    }
+
+    /// Removes the pieces of `region` and returns their slots, which are to be emptied.
+    pub(super) fn remove_region(&mut self, region: &Arc<Region>) -> Vec<u16> {
+        self.remove(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(region)))
+    }
+
+    fn remove(&mut self, which: impl Fn(&Weak<Region>) -> bool) -> Vec<u16> {
+        let gone = |piece: &mut Piece| which(&piece.region);
         self.pieces.extract_if(.., gone).map(|piece| piece.slot).collect()
     }
 
@@ -141,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_region_is_worth_a_slot_once_after_some_uses() {
-        let mut late = LateMemory::new(7);
+        let mut late = LateMemory::new(7..99);
         let (one, other) = (allocate_for_host(8192), allocate_for_host(8192));
         let (one, other) = (one.expect("memory").region(), other.expect("memory").region());
         let worth: Vec<bool> = (0..6).map(|_| late.is_worth_it(&one)).collect();
@@ -151,12 +169,12 @@ mod tests {
 
     #[test]
     fn a_part_of_a_region_is_found_and_nothing_beyond_it() {
-        let mut late = LateMemory::new(7);
+        let mut late = LateMemory::new(7..99);
         let buffer = allocate_for_host(64 << 10).expect("memory");
         let ((at, len), region) = (place(&buffer), buffer.region());
         assert_eq!(late.find(at, len, &region), None);
         let slot = late.take_slot().expect("a slot");
-        late.add(&region, slot);
+        late.add(&region, at..at + region.bytes(), slot);
         assert_eq!((slot, late.find(at, len, &region)), (7, Some(7)));
         assert_eq!(late.find(at + 4096, 4096, &region), Some(7));
         assert_eq!(late.find(at, region.bytes() + 1, &region), None, "a byte past the end");
@@ -165,12 +183,30 @@ mod tests {
     }
 
     #[test]
+    fn pieces_of_a_region_are_found_each_for_itself_and_removed_together() {
+        let mut late = LateMemory::new(0..99);
+        let buffer = allocate_for_host(64 << 10).expect("memory");
+        let ((at, _), region) = (place(&buffer), buffer.region());
+        let (middle, end) = (at + (16 << 10), at + (64 << 10));
+        for piece in [middle..end, at..middle] {
+            let slot = late.take_slot().expect("a slot");
+            late.add(&region, piece, slot);
+        }
+        assert!(late.has(&region));
+        assert_eq!(late.find(at, 16 << 10, &region), Some(1));
+        assert_eq!(late.find(middle, 48 << 10, &region), Some(0));
+        assert_eq!(late.find(middle - 1, 2, &region), None, "two pieces");
+        assert_eq!(late.remove_region(&region), [1, 0]);
+        assert!(!late.has(&region) && late.is_empty());
+    }
+
+    #[test]
     fn a_region_that_is_gone_is_not_found_by_its_address_and_its_slot_is_emptied() {
-        let mut late = LateMemory::new(0);
+        let mut late = LateMemory::new(0..99);
         let buffer = allocate_for_host(64 << 10).expect("memory");
         let (at, len) = place(&buffer);
         let slot = late.take_slot().expect("a slot");
-        late.add(&buffer.region(), slot);
+        late.add(&buffer.region(), at..at + len, slot);
         assert!(!late.has_gone() && late.remove_gone().is_empty());
         drop(buffer);
         let stranger = allocate_for_host(64 << 10).expect("memory");
@@ -182,16 +218,16 @@ mod tests {
 
     #[test]
     fn regions_that_were_used_once_make_way_when_they_are_gone() {
-        let mut late = LateMemory::new(0);
+        let mut late = LateMemory::new(0..99);
         let mut alive = Vec::new();
-        for index in 0..3 * LATE_SLOTS {
+        for index in 0..3 * CANDIDATES_MAX {
             let buffer = allocate_for_host(4096).expect("memory");
             late.is_worth_it(&buffer.region());
             if index % 64 == 0 {
                 alive.push(buffer);
             }
         }
-        assert!(late.candidates.len() <= SLOTS);
+        assert!(late.candidates.len() <= CANDIDATES_MAX);
         let last = alive.pop().expect("one").region();
         assert!((0..=USES).any(|_| late.is_worth_it(&last)), "it is still counted");
     }

@@ -30,13 +30,13 @@ pub(super) use self::pieces::Cutter;
 pub use self::plain::UringQueue;
 
 use self::pieces::Join;
-use self::ring::{DEPTH_MAX, Ring, Shape};
+use self::ring::{DEPTH_MAX, Registration, Ring, Shape};
 use super::exclusive::Lock;
 use super::extent::Run;
 use super::{CommandQueue, Operation, QueueOptions, Request};
 use crate::Time;
 use crate::error::{Error, Result};
-use crate::memory::IoBuffer;
+use crate::memory::{Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, RejectReason, Rejected, Slots, Stats};
 use crate::spec::Cid;
 
@@ -256,6 +256,10 @@ impl<B: IoBuffer, E: Encoding> CommandQueue<B> for KernelQueue<B, E> {
 
     fn wait(&mut self, at_most: Duration) -> bool {
         self.ring.wait(at_most)
+    }
+
+    fn register(&mut self, memory: &Buffer) -> bool {
+        self.ring.register(memory, &self.device)
     }
 
     fn check(&self) -> Result<()> {

@@ -13,7 +13,7 @@ use io_uring::{cqueue, opcode, squeue};
 
 use super::pieces::Cutter;
 use super::ring::{FILE, Ring, Shape};
-use super::{Encoding, KernelQueue, depth_max};
+use super::{Encoding, KernelQueue, Registration, depth_max};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
 use crate::paths::extent::{Extent, Run};
@@ -32,7 +32,7 @@ pub(in crate::paths) struct UringDevice {
     file: OpenFile,
     /// Splits requests if completions are polled.
     polled: Option<Cutter>,
-    fixed: bool,
+    registration: Registration,
 }
 
 /// Opens the file and decides whether to poll for completions.
@@ -54,7 +54,7 @@ pub(in crate::paths) fn open(
         (None, cannot) => cannot.is_none(),
     };
     let polled = polled.then(|| file.polled_cutter());
-    Ok(UringDevice { file, polled, fixed: target.fixed })
+    Ok(UringDevice { file, polled, registration: Registration::of(target.fixed) })
 }
 
 impl UringDevice {
@@ -81,9 +81,9 @@ impl UringDevice {
             device,
             fd: self.file.fd(),
             polled: self.polled.is_some(),
-            memory: if self.fixed { memory } else { &[] },
+            memory,
             piece_bytes: None,
-            learns: self.fixed,
+            registration: &self.registration,
         };
         let encoding = Plain {
             extent: self.file.extent(),

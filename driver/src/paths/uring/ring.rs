@@ -1,7 +1,8 @@
 //! An io_uring with one file and memory registered.
 //!
 //! If requested, and if the kernel supports a table with empty slots (5.19), memory allocated later is
-//! registered after some uses ([`LateMemory`]) and forgotten when it is freed.
+//! registered on request or after some uses ([`LateMemory`]) and forgotten when it is freed. Registered memory counts
+//! against the limit on locked memory; what the limit does not allow is pinned by each request anew.
 //!
 //! The first call that enters the kernel enables the ring, which from then on belongs to that thread: the
 //! kernel then completes requests without locks and interrupts. Older kernels get a plainer ring. The queues
@@ -11,13 +12,14 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, cqueue, squeue};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
-use super::late_memory::{LATE_SLOTS, LateMemory};
+use super::late_memory::LateMemory;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer, Region};
 use crate::queue_pair::Errno;
@@ -29,11 +31,36 @@ pub(super) const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 const GETEVENTS: u32 = 1;
 const PIECE_BYTES_MAX: usize = 1 << 30;
 /// Most slots of the kernel's table of memory.
-const SLOTS_MAX: u32 = 16_384;
+const SLOTS_MAX: u16 = 16_384;
+/// Slots for memory allocated later, if a piece may be long, and if it may not.
+const LATE_SLOTS: u16 = 1024;
+const LATE_SLOTS_OF_SHORT_PIECES: u16 = SLOTS_MAX / 2;
 /// Time limit for requests in flight to end when a queue is dropped.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Interval between looks meanwhile.
 const NAP: Duration = Duration::from_micros(100);
+
+/// Whether the rings of a device register memory.
+#[derive(Clone, Debug)]
+pub(super) enum Registration {
+    /// Each request pins its pages.
+    Off,
+    /// All memory that is known when a ring is created, or the ring is refused.
+    Required,
+    /// What the limit on locked memory allows; the first ring that gets less logs it.
+    AsAllowed(Arc<Once>),
+}
+
+impl Registration {
+    /// Reads a target's `fixed=on|off`.
+    pub(super) fn of(fixed: Option<bool>) -> Registration {
+        match fixed {
+            Some(false) => Registration::Off,
+            Some(true) => Registration::Required,
+            None => Registration::AsAllowed(Arc::new(Once::new())),
+        }
+    }
+}
 
 /// Options for creating a ring.
 pub(super) struct Shape<'a> {
@@ -45,8 +72,7 @@ pub(super) struct Shape<'a> {
     pub(super) memory: &'a [&'a Buffer],
     /// Register each buffer by itself, in pieces of this many bytes, instead of with its neighbours.
     pub(super) piece_bytes: Option<u64>,
-    /// Register memory that is used later.
-    pub(super) learns: bool,
+    pub(super) registration: &'a Registration,
 }
 
 /// An io_uring and what is registered with it.
@@ -55,6 +81,9 @@ pub struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
     registered: Registered,
     /// `None` if unsupported or not requested.
     late: Option<LateMemory>,
+    /// Most bytes of a piece of late memory.
+    piece_bytes: usize,
+    registration: Registration,
     polled: bool,
     /// Whether the kernel supports a time limit for waits (5.11); without one, this ring does not wait.
     sleeps: bool,
@@ -77,9 +106,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let refused = |error| refusal(shape.device, error);
         let (uring, is_enabled) = build::<S, C>(entries, shape.polled).map_err(refused)?;
         uring.submitter().register_files(&[shape.fd]).map_err(refused)?;
-        let registered = Registered::of(shape.memory, shape.piece_bytes);
-        let late = register(&uring, &registered, shape.learns)
-            .map_err(|error| memory_refusal(shape.device, &registered, error))?;
+        let (registered, late) = register_allowed(&uring, shape)?;
+        let piece_bytes = shape.piece_bytes.map_or(PIECE_BYTES_MAX, |bytes| bytes as usize);
         let polled = shape.polled;
         let sleeps = !polled && uring.params().is_feature_ext_arg();
         let (pushed, in_kernel, owes, broken) = (0, 0, false, None);
@@ -87,6 +115,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             uring,
             registered,
             late,
+            piece_bytes,
+            registration: shape.registration.clone(),
             polled,
             sleeps,
             is_enabled,
@@ -117,46 +147,82 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let (late, region) = (self.late.as_mut()?, region?);
         let found = late.find(at.addr(), len as usize, region);
         if found.is_none() && late.is_worth_it(region) {
-            return self.learn(region);
+            if let Err(error) = self.learn(region) {
+                tracing::debug!("memory is not registered with io_uring: {error}");
+            }
+            return self.late.as_ref()?.find(at.addr(), len as usize, region);
         }
         found
     }
 
-    /// Registers a region and returns its slot; `None` if there is no slot or the kernel refuses.
-    #[cold]
-    fn learn(&mut self, region: &Arc<Region>) -> Option<u16> {
-        self.forget_gone();
-        let late = self.late.as_mut()?;
-        let slot = late.take_slot()?;
-        let (start, bytes) = (region.start().as_ptr(), region.bytes());
-        let vector = libc::iovec { iov_base: start.cast(), iov_len: bytes };
-        // SAFETY: the region is alive. When it is gone its slot is named by no request any more: it is found
-        // only together with the region, and requests own their buffers.
-        match unsafe {
-            self.uring.submitter().register_buffers_update(slot.into(), &[vector], None)
-        } {
-            Ok(()) => {
-                late.add(region, slot);
-                Some(slot)
-            }
+    /// Registers the region of `memory`; returns whether requests need not pin it. Memory beyond the limit is usable
+    /// all the same.
+    pub(super) fn register(&mut self, memory: &Buffer, device: &str) -> bool {
+        let region = memory.region();
+        if self.fixed(memory.pointer(0).as_ptr(), memory.len() as u64).is_some() {
+            return true;
+        }
+        match self.learn(&region) {
+            Ok(()) => true,
             Err(error) => {
-                tracing::debug!(
-                    "{bytes} bytes of memory are not registered with io_uring: {error}"
-                );
-                late.give_slot(slot);
-                None
+                if let Registration::AsAllowed(told) = &self.registration {
+                    told.call_once(|| warn_of_limit(device, region.bytes(), &error));
+                }
+                false
             }
         }
+    }
+
+    /// Registers a region, all of it or nothing.
+    ///
+    /// # Errors
+    /// The kernel's, or that there are too few slots, or that this ring registers nothing later.
+    #[cold]
+    fn learn(&mut self, region: &Arc<Region>) -> io::Result<()> {
+        self.forget_gone();
+        let Some(late) = &mut self.late else { return Err(io::ErrorKind::Unsupported.into()) };
+        if late.has(region) {
+            return Ok(());
+        }
+        let start = region.start().as_ptr().expose_provenance();
+        let all = Piece { start, end: start + region.bytes() };
+        let learned = cut(vec![all], self.piece_bytes).try_for_each(|piece| {
+            let slot = late.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
+            let vector = [piece.vector()];
+            // SAFETY: the region is alive. When it is gone its slot is named by no request any more: it is found
+            // only together with the region, and requests own their buffers.
+            let updated = unsafe {
+                self.uring.submitter().register_buffers_update(slot.into(), &vector, None)
+            };
+            match updated {
+                Ok(()) => late.add(region, piece.start..piece.end, slot),
+                Err(_) => late.give_slot(slot),
+            }
+            updated
+        });
+        if learned.is_err() {
+            let slots = late.remove_region(region);
+            self.empty(slots);
+        }
+        learned
     }
 
     #[cold]
     fn forget_gone(&mut self) {
         let Some(late) = &mut self.late else { return };
-        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        for slot in late.remove_gone() {
-            // SAFETY: an empty slot names no memory; nothing in flight names this one, whose region is gone.
+        let slots = late.remove_gone();
+        self.empty(slots);
+    }
+
+    /// Empties slots that no request names.
+    fn empty(&mut self, slots: Vec<u16>) {
+        let Some(late) = &mut self.late else { return };
+        let nothing = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }];
+        for slot in slots {
+            // SAFETY: an empty slot names no memory; nothing in flight names this one: its region is gone, or was not
+            // found yet.
             let emptied = unsafe {
-                self.uring.submitter().register_buffers_update(slot.into(), &[nothing], None)
+                self.uring.submitter().register_buffers_update(slot.into(), &nothing, None)
             };
             match emptied {
                 Ok(()) => late.give_slot(slot),
@@ -397,37 +463,81 @@ where
     }
 }
 
-/// Registers memory; if it `learns`, also reserves table slots for later memory.
+/// Registers the memory of `shape`, or none of it if the limit on locked memory does not allow that and the device
+/// may do without. Then each region that is used often is tried by itself.
+///
+/// # Errors
+/// [`Error::Refused`] with a remedy.
+fn register_allowed<S, C>(
+    uring: &IoUring<S, C>,
+    shape: &Shape<'_>,
+) -> Result<(Registered, Option<LateMemory>)>
+where
+    S: squeue::EntryMarker,
+    C: cqueue::EntryMarker,
+{
+    let late_slots = shape.piece_bytes.map_or(LATE_SLOTS, |_| LATE_SLOTS_OF_SHORT_PIECES);
+    let told = match shape.registration {
+        Registration::Off => return Ok(Default::default()),
+        Registration::Required => None,
+        Registration::AsAllowed(told) => Some(told),
+    };
+    let registered = Registered::of(shape.memory, shape.piece_bytes);
+    match (register(uring, &registered, late_slots), told) {
+        (Ok(late), _) => Ok((registered, late)),
+        (Err(error), Some(told)) if error.raw_os_error() == Some(libc::ENOMEM) => {
+            told.call_once(|| warn_of_limit(shape.device, registered.bytes(), &error));
+            // Some slots may be filled; there is no table if none was registered.
+            let _ = uring.submitter().unregister_buffers();
+            let nothing = Registered::default();
+            let late = register(uring, &nothing, late_slots);
+            late.map(|late| (nothing, late)).map_err(|error| refusal(shape.device, error))
+        }
+        (Err(error), _) => Err(memory_refusal(shape.device, &registered, error)),
+    }
+}
+
+/// Registers memory, and reserves `late_slots` slots of the table for later memory if the kernel supports that.
 fn register<S, C>(
     uring: &IoUring<S, C>,
     registered: &Registered,
-    learns: bool,
+    late_slots: u16,
 ) -> io::Result<Option<LateMemory>>
 where
     S: squeue::EntryMarker,
     C: cqueue::EntryMarker,
 {
     let pieces: Vec<_> = registered.pieces.iter().map(Piece::vector).collect();
-    let slots = pieces.len() as u32 + LATE_SLOTS;
-    let is_sparse =
-        learns && slots <= SLOTS_MAX && uring.submitter().register_buffers_sparse(slots).is_ok();
-    if pieces.is_empty() {
-        return Ok(is_sparse.then(|| LateMemory::new(0)));
-    }
+    let slots = u16::try_from(pieces.len()).ok().and_then(|first| {
+        let end = first.checked_add(late_slots).filter(|end| *end <= SLOTS_MAX)?;
+        let is_sparse = uring.submitter().register_buffers_sparse(end.into()).is_ok();
+        is_sparse.then_some(first..end)
+    });
     // SAFETY: the memory is a buffer's, whose region `registered` keeps for as long as the ring; it is
     // written only by requests, which own their buffers.
     unsafe {
-        if is_sparse {
+        if slots.is_some() {
             // One by one: of several the kernel may take only some, and the crate drops the number it
             // returns.
             for (slot, piece) in (0..).zip(&pieces) {
                 uring.submitter().register_buffers_update(slot, &[*piece], None)?;
             }
-        } else {
+        } else if !pieces.is_empty() {
             uring.submitter().register_buffers(&pieces)?;
         }
     }
-    Ok(is_sparse.then(|| LateMemory::new(pieces.len() as u16)))
+    Ok(slots.map(LateMemory::new))
+}
+
+/// Says what it costs that the limit does not allow to register memory.
+fn warn_of_limit(device: &str, bytes: usize, error: &io::Error) {
+    let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
+    tracing::warn!(
+        "{device}: {bytes} bytes of memory are not registered with io_uring ({error}; the limit on locked memory is \
+         {} KiB): requests pin their pages one by one, which costs processor time; raise the limit (ulimit -l, \
+         LimitMEMLOCK=), use less memory, or accept it with 'fixed=off'",
+        limit >> 10,
+    );
 }
 
 fn refusal(device: &str, error: io::Error) -> Error {
@@ -446,7 +556,7 @@ fn refusal(device: &str, error: io::Error) -> Error {
 }
 
 fn memory_refusal(device: &str, registered: &Registered, error: io::Error) -> Error {
-    let bytes: usize = registered.pieces.iter().map(|piece| piece.end - piece.start).sum();
+    let bytes = registered.bytes();
     let fix = match error.raw_os_error() {
         // Partly registered memory would distort measurements.
         Some(libc::EINVAL) => {
@@ -499,6 +609,10 @@ impl Registered {
             None => cut(merged(places), PIECE_BYTES_MAX).collect(),
         };
         Registered { pieces, keep: regions(buffers) }
+    }
+
+    fn bytes(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.end - piece.start).sum()
     }
 
     #[inline]

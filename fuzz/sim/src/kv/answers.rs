@@ -38,9 +38,10 @@ impl StoreWorld {
                 format_args!("a second answer to item {item} of request {tag}: {result:?}"),
             );
         };
-        let Pending { shard, begin, since, has_deadline, .. } = *pending;
+        let Pending { shard, begin, since, has_deadline, asked, .. } = *pending;
         if pending.items.iter().all(Option::is_none) {
             self.pending.remove(&tag);
+            self.check_evictions(usize::from(shard), asked);
         }
         self.note(&[tag, u64::from(item), code(&result)], format_args!("{tag}.{item}: {result:?}"));
         let answer = Answer { tag, shard, begin, since, has_deadline, result };
@@ -69,6 +70,7 @@ impl StoreWorld {
             }
             Item::Fill { writer, .. } => self.take_fill(&answer, writer),
             Item::Delete { key, begin } => self.take_delete(&answer, key, begin),
+            Item::Sweep { keys, is_of_tenant } => self.take_sweep(&answer, &keys, is_of_tenant),
             Item::Commit => self.take_commit(&answer),
         }
         self.pool.give(memory);
@@ -107,7 +109,7 @@ impl StoreWorld {
         let is_apt = match failure {
             Failure::Deadline => answer.has_deadline,
             Failure::Full | Failure::TooLarge { .. } => is_tight,
-            Failure::Quota { .. } => self.shape.has_quotas,
+            Failure::Quota { .. } => self.shape.quota.is_some(),
             // Its device is gone.
             Failure::Writer => self.model.is_excused(),
             _ => false,
@@ -196,7 +198,7 @@ impl StoreWorld {
 
     fn take_reserve(&mut self, answer: &Answer, key: usize, version: Version, ttl_s: Option<u64>) {
         match &answer.result {
-            Ok(Outcome::Reserved(id)) => {
+            Ok(Outcome::Reserved { writer: id, .. }) => {
                 let parts = parts(&version);
                 let (id, shard) = (*id, answer.shard);
                 let part_count = parts.len();
@@ -258,6 +260,22 @@ impl StoreWorld {
         self.model.end(key, begin, ended, None);
     }
 
+    fn take_sweep(&mut self, answer: &Answer, keys: &[(usize, Moment)], is_of_tenant: bool) {
+        let ended = match &answer.result {
+            Ok(Outcome::Swept { .. }) if is_of_tenant => Ended::Unknown,
+            Ok(Outcome::Swept { .. }) => Ended::Acknowledged,
+            Err(Failure::Device { .. }) => self.unknown(answer),
+            Err(failure) => {
+                self.check_refusal(answer, failure);
+                Ended::Void
+            }
+            other => unfit(answer, other),
+        };
+        for (key, begin) in keys {
+            self.model.end(*key, *begin, ended, None);
+        }
+    }
+
     fn take_commit(&mut self, answer: &Answer) {
         match &answer.result {
             Ok(Outcome::Committed) => self.model.committed(answer.shard, answer.begin),
@@ -289,10 +307,11 @@ fn code(result: &Result<Outcome, Failure>) -> u64 {
         Ok(Outcome::Declined(_)) => 2,
         Ok(Outcome::Hit { bytes }) => 1 << 32 | bytes,
         Ok(Outcome::Miss) => 3,
-        Ok(Outcome::Reserved(_)) => 4,
+        Ok(Outcome::Reserved { .. }) => 4,
         Ok(Outcome::Filled) => 5,
         Ok(Outcome::Deleted) => 6,
         Ok(Outcome::Committed) => 7,
+        Ok(Outcome::Swept { objects }) => 2 << 32 | objects,
         Err(Failure::Device { device, .. }) => 100 + u64::from(*device),
         Err(_) => 8,
     }

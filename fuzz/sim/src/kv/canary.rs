@@ -17,17 +17,20 @@ pub enum StoreCanary {
     EarlyCommit,
     /// An answer never comes.
     LostAnswer,
+    /// The store evicts most objects now and then.
+    GreedyEviction,
 }
 
 impl StoreCanary {
     /// All of them.
-    pub const ALL: [StoreCanary; 6] = [
+    pub const ALL: [StoreCanary; 7] = [
         StoreCanary::IgnoredFlush,
         StoreCanary::FlippedByte,
         StoreCanary::SwappedObject,
         StoreCanary::EarlyAcknowledgement,
         StoreCanary::EarlyCommit,
         StoreCanary::LostAnswer,
+        StoreCanary::GreedyEviction,
     ];
 
     /// Returns its name on the command line.
@@ -39,12 +42,17 @@ impl StoreCanary {
             StoreCanary::EarlyAcknowledgement => "early-acknowledgement",
             StoreCanary::EarlyCommit => "early-commit",
             StoreCanary::LostAnswer => "lost-answer",
+            StoreCanary::GreedyEviction => "greedy-eviction",
         }
     }
 
     /// Returns the law it breaks.
     pub fn law(self) -> u8 {
-        if self == StoreCanary::LostAnswer { 4 } else { 1 }
+        match self {
+            StoreCanary::LostAnswer => 4,
+            StoreCanary::GreedyEviction => 5,
+            _ => 1,
+        }
     }
 }
 

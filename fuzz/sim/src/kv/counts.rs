@@ -26,6 +26,7 @@ const NAMES: [&str; Sum::COUNT] = [
     "sealed",
     "leases",
     "evictions",
+    "evictions against fragmentation",
     "expirations",
     "corrupt",
     "checkpoints",
@@ -35,6 +36,8 @@ const NAMES: [&str; Sum::COUNT] = [
     "cuts while it was opened",
     "openings as something else",
     "devices attached again",
+    "sweeps",
+    "evictions for a quota",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +62,7 @@ pub(crate) enum Sum {
     Sealed,
     Leases,
     Evictions,
+    Unfragmented,
     Expirations,
     Corrupt,
     Checkpoints,
@@ -68,10 +72,12 @@ pub(crate) enum Sum {
     OpeningCuts,
     OtherDurabilities,
     Attached,
+    Sweeps,
+    QuotaEvictions,
 }
 
 impl Sum {
-    const COUNT: usize = Sum::Attached as usize + 1;
+    const COUNT: usize = Sum::QuotaEvictions as usize + 1;
 }
 
 /// Sums over runs.

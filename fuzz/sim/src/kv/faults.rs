@@ -157,6 +157,12 @@ impl Faults {
         &self.struck
     }
 
+    /// Returns whether a command took longer than the pace allows.
+    pub(crate) fn has_delayed(&self) -> bool {
+        let mut struck = Fault::ALL.iter().zip(&self.struck);
+        struck.any(|(fault, count)| *count > 0 && *fault == Fault::Late)
+    }
+
     /// Returns whether a fault struck that excuses missing objects.
     pub(crate) fn has_harmed(&self) -> bool {
         let mut struck = Fault::ALL.iter().zip(&self.struck);

@@ -1,10 +1,12 @@
 //! The model: what may be read of each key.
 //!
-//! A put or delete takes effect at some moment between its begin and its end. A read may return what was in effect at
-//! some moment between its own begin and end. A version is therefore wrong once another write lies wholly after it
-//! and wholly before the read. After a crash the same holds for the state that comes back, at a moment: for
-//! `durable`, that of the crash itself; for `restart`, that of the last commit or any later one; and one moment for
-//! all keys of a shard.
+//! A put or delete takes effect at some moment between its begin and its end, and those of one key in the order of
+//! their begins. A read may return what was in effect at some moment between its own begin and end. A version is
+//! therefore wrong once another write began after it and lies wholly before the read. After a crash the same holds for
+//! the state that comes back, at a moment: for `durable`, that of the crash itself; for `restart`, that of the last
+//! commit or any later one; and one moment for all keys of a shard. In `restart`, a power cut may also take the data of
+//! a newer version alone, and the version before it is there then: an object that a commit covers is never missing for
+//! that. A kill takes no data, and leaves what was acknowledged longer ago than a record waits.
 //!
 //! A miss is never wrong data, but misses are checked: if nothing was evicted or expired and no fault struck, an
 //! existing object must be found. After a fault, a crash may restore any version ever put under the key.
@@ -57,6 +59,20 @@ struct Write {
     end: Option<Moment>,
     /// For a version that a crash left: the moments whose states contain it.
     window: (Moment, Moment),
+    /// Whether it is part of a sweep, which takes effect whatever puts of the key began meanwhile.
+    is_sweep: bool,
+}
+
+impl Write {
+    fn over(version: Option<Version>, begin: Moment, end: Moment) -> Write {
+        Write { version, begin, end: Some(end), window: ALWAYS, is_sweep: false }
+    }
+
+    /// Returns whether `other` takes effect later in any case.
+    fn is_before(&self, other: &Write) -> bool {
+        let begin = if self.is_sweep || other.is_sweep { self.end } else { Some(self.begin) };
+        begin.is_some_and(|begin| other.begin > begin)
+    }
 }
 
 const ALWAYS: (Moment, Moment) = (0, Moment::MAX);
@@ -68,9 +84,18 @@ struct History {
     shard: u16,
     writes: Vec<Write>,
     ever: Vec<Version>,
-    /// Whether a cut may have lost the data of one of its objects, whose record may since have come back and been
-    /// committed.
+    /// Whether a cut may have lost the data of a version that replaced nothing, whose record may since have come back
+    /// and been committed.
     may_lack_data: bool,
+}
+
+/// How a life of the store ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crash {
+    /// By a power cut, which may take all that no flush covers.
+    Cut,
+    /// By a kill: the devices keep their data, and the records of what was acknowledged up to this moment.
+    Kill { recorded: Moment },
 }
 
 /// A part of an object that was read.
@@ -124,7 +149,7 @@ pub(crate) struct Model {
 
 impl Model {
     pub(crate) fn new(seed: u64, shards: u16, keys: Vec<(Key, u16)>, may_evict: bool) -> Model {
-        let absent = Write { version: None, begin: 0, end: Some(0), window: ALWAYS };
+        let absent = Write::over(None, 0, 0);
         let history = |(key, shard)| History {
             key,
             shard,
@@ -197,7 +222,14 @@ impl Model {
         let begin = self.tick();
         let history = &mut self.keys[key];
         history.ever.extend(version);
-        history.writes.push(Write { version, begin, end: None, window: ALWAYS });
+        history.writes.push(Write { end: None, ..Write::over(version, begin, begin) });
+        begin
+    }
+
+    /// Begins a delete that is part of a sweep, as [`Model::begin`] does one alone.
+    pub(crate) fn begin_swept(&mut self, key: usize) -> Moment {
+        let begin = self.begin(key, None);
+        self.keys[key].writes.last_mut().expect("it has just begun").is_sweep = true;
         begin
     }
 
@@ -267,7 +299,7 @@ impl Model {
             head.len() >= 8
                 && content::difference(head, self.content(**version), found.offset()).is_none()
         });
-        let whose = owner.map_or("nobody's".to_owned(), |(other, version)| {
+        let whose = owner.map_or("of no key".to_owned(), |(other, version)| {
             let at = content::difference(found.bytes, self.content(*version), found.offset());
             format!("version {} of {} up to {at:?}", version.number, other.key)
         });
@@ -312,26 +344,31 @@ impl Model {
     }
 
     /// Computes the state that may come back after a crash now.
-    pub(crate) fn crash(&mut self, durability: Durability) {
+    pub(crate) fn crash(&mut self, durability: Durability, crash: Crash) {
         let now = self.tick();
         let is_volatile = durability == Durability::Volatile;
-        if is_volatile || durability == Durability::Durable {
-            self.committed.fill(now);
+        for committed in &mut self.committed {
+            *committed = match (durability, crash) {
+                (Durability::Volatile | Durability::Durable, _) => now,
+                (Durability::Restart, Crash::Cut) => *committed,
+                (Durability::Restart, Crash::Kill { recorded }) => recorded.max(*committed),
+            };
         }
+        let may_lose_data = durability == Durability::Restart && crash == Crash::Cut;
         for history in &mut self.keys {
             let from = self.committed[usize::from(history.shard)];
             let writes = std::mem::take(&mut history.writes);
             let all = history.ever.iter().map(|version| Some(*version)).chain([None]);
             let is_kept = |version: &Option<Version>| match version {
                 Some(_) if is_volatile => false,
-                None if is_volatile || is_unsafe(&writes, from, now, durability) => true,
+                None if is_volatile => true,
                 _ => self.is_excused || may_be(&writes, version, from, now),
             };
             let kept: Vec<Option<Version>> = all.filter(is_kept).collect();
-            let lost = is_unsafe(&writes, from, now, durability);
+            let lost = may_lose_data && is_unsafe(&writes, from, now);
             let left = |version: Option<Version>| match version {
-                None if lost => Write { version, begin: now, end: Some(now), window: ALWAYS },
-                _ => left(&writes, version, now),
+                None if lost => Write::over(version, now, now),
+                _ => left(&writes, version, now, may_lose_data),
             };
             history.writes = kept.into_iter().map(left).collect();
             history.may_lack_data |= lost;
@@ -343,14 +380,14 @@ impl Model {
     /// `is_certain`, perhaps unchanged.
     pub(crate) fn emptied(&mut self, is_certain: bool) {
         let now = self.tick();
-        // Until it is certain, it lies before everything.
-        let begin = if is_certain { now } else { 0 };
-        let absent = Write { version: None, begin, end: Some(now), window: ALWAYS };
         for history in &mut self.keys {
+            // Until it is certain, neither this nor the newest version replaces the other.
+            let newest = history.writes.iter().map(|write| write.begin).max().unwrap_or(now);
+            let begin = if is_certain { now } else { newest };
             if is_certain {
                 history.writes.clear();
             }
-            history.writes.push(absent);
+            history.writes.push(Write::over(None, begin, now));
         }
     }
 
@@ -435,36 +472,31 @@ fn may_be(writes: &[Write], version: &Option<Version>, from: Moment, to: Moment)
     same.filter(|write| write.begin <= to).any(|write| !is_superseded(writes, write, from))
 }
 
-/// Returns whether a record may have reached the media without its data, which makes the object a miss (cases 6 and
-/// 11 of `docs/disk-format.md`). In a `durable` store no record is written before its data is flushed.
-fn is_unsafe(writes: &[Write], from: Moment, to: Moment, durability: Durability) -> bool {
-    if durability == Durability::Durable {
-        return false;
-    }
+/// Returns whether a record may have reached the media without its data (cases 6 and 11 of `docs/disk-format.md`).
+fn is_unsafe(writes: &[Write], from: Moment, to: Moment) -> bool {
     let mut puts = writes.iter().filter(|write| write.version.is_some() && write.begin <= to);
     puts.any(|write| write.end.is_none_or(|end| end >= from))
 }
 
 /// Returns a version, or none, as a crash now leaves it.
-fn left(writes: &[Write], version: Option<Version>, now: Moment) -> Write {
+fn left(writes: &[Write], version: Option<Version>, now: Moment, may_lose_data: bool) -> Write {
     let same: Vec<&Write> =
         writes.iter().filter(|write| is_same(&write.version, &version)).collect();
     let version = same.first().map_or(version, |write| write.version);
-    let window = if let [write] = same[..] { window(writes, write) } else { ALWAYS };
-    Write { version, begin: now, end: Some(now), window }
+    let window = if let [write] = same[..] { window(writes, write, may_lose_data) } else { ALWAYS };
+    Write { window, ..Write::over(version, now, now) }
 }
 
-/// Returns the moments whose states have this write in effect.
-fn window(writes: &[Write], write: &Write) -> (Moment, Moment) {
-    let Some(end) = write.end else { return (write.begin, Moment::MAX) };
-    let behind = writes.iter().filter(|other| other.begin > end);
+/// Returns the moments whose states have this write in effect. If data may be lost, it comes back from behind later puts.
+fn window(writes: &[Write], write: &Write, may_lose_data: bool) -> (Moment, Moment) {
+    let replaces = |other: &&Write| other.version.is_none() || !may_lose_data;
+    let behind = writes.iter().filter(|other| write.is_before(other)).filter(replaces);
     (write.begin, behind.filter_map(|other| other.end).min().unwrap_or(Moment::MAX))
 }
 
-/// Returns whether another write lies wholly after this one and wholly before `from`.
+/// Returns whether another write that takes effect after this one lies wholly before `from`.
 fn is_superseded(writes: &[Write], write: &Write, from: Moment) -> bool {
-    let Some(end) = write.end else { return false };
-    writes.iter().any(|other| other.begin > end && other.end.is_some_and(|end| end < from))
+    writes.iter().any(|other| write.is_before(other) && other.end.is_some_and(|end| end < from))
 }
 
 fn slack() -> std::time::Duration {
@@ -529,13 +561,35 @@ mod tests {
     }
 
     #[test]
+    fn a_put_that_is_not_answered_never_replaces_a_later_one_that_is() {
+        let mut model = model();
+        let slow = model.version(100, None);
+        let begin = model.begin(0, Some(slow));
+        let (_, new) = put(&mut model, 0);
+        let bytes = bytes_of(&model, slow);
+        assert!(hit(&mut model, 0, &bytes).is_err() && hit(&mut model, 0, &new).is_ok());
+        model.end(0, begin, Ended::Acknowledged, None);
+        assert!(hit(&mut model, 0, &bytes).is_err() && hit(&mut model, 0, &new).is_ok());
+    }
+
+    #[test]
+    fn a_put_during_a_sweep_goes_or_stays() {
+        let mut model = model();
+        let begin = model.begin_swept(0);
+        let (_, bytes) = put(&mut model, 0);
+        model.end(0, begin, Ended::Acknowledged, None);
+        assert!(hit(&mut model, 0, &bytes).is_ok());
+        assert!(model.miss(0, Moment::MAX, Time::ZERO, false).is_ok());
+    }
+
+    #[test]
     fn a_durable_crash_keeps_what_was_acknowledged_and_maybe_what_was_not() {
         let mut model = model();
         let (_, first) = put(&mut model, 0);
         let (_, second) = put(&mut model, 0);
         let third = model.version(100, None);
         model.begin(0, Some(third));
-        model.crash(Durability::Durable);
+        model.crash(Durability::Durable, Crash::Cut);
         assert!(hit(&mut model, 0, &first).is_err() && hit(&mut model, 0, &second).is_ok());
         let bytes = bytes_of(&model, third);
         assert_eq!(hit(&mut model, 0, &bytes), Ok(third));
@@ -552,12 +606,45 @@ mod tests {
         let (_, second) = put(&mut model, 0);
         let (other, _) = put(&mut model, 1);
         model.committed(0, commit);
-        model.crash(Durability::Restart);
+        model.crash(Durability::Restart, Crash::Kill { recorded: 0 });
         assert!(hit(&mut model, 0, &second).is_ok());
         let version = hit(&mut model, 0, &first).expect("it was there after the commit");
         model.settle(0, Some(version)).expect("one moment");
         let refused = model.settle(1, Some(other)).expect_err("that was later");
         assert!(refused.contains("others of its shard"), "{refused}");
+    }
+
+    #[test]
+    fn what_a_commit_covers_is_there_in_some_version_after_a_cut() {
+        let mut model = model();
+        let (_, first) = put(&mut model, 0);
+        let commit = model.tick();
+        let (_, second) = put(&mut model, 0);
+        let (other, _) = put(&mut model, 1);
+        model.committed(0, commit);
+        model.crash(Durability::Restart, Crash::Cut);
+        let begin = model.tick();
+        assert!(model.miss(0, begin, Time::ZERO, false).is_err());
+        assert!(model.miss(1, begin, Time::ZERO, false).is_ok(), "it replaced nothing");
+        assert!(hit(&mut model, 0, &second).is_ok());
+        // The cut may have taken the data of the second version alone.
+        model.settle(1, Some(other)).expect("one moment");
+        let version = hit(&mut model, 0, &first).expect("it was there at the commit");
+        model.settle(0, Some(version)).expect("it is also of a later moment");
+    }
+
+    #[test]
+    fn a_kill_leaves_what_was_acknowledged_longer_ago_than_a_record_waits() {
+        let mut model = model();
+        let (_, first) = put(&mut model, 0);
+        let (_, second) = put(&mut model, 0);
+        let recorded = model.tick();
+        let (_, third) = put(&mut model, 0);
+        model.crash(Durability::Restart, Crash::Kill { recorded });
+        assert!(hit(&mut model, 0, &first).is_err());
+        assert!(hit(&mut model, 0, &second).is_ok() && hit(&mut model, 0, &third).is_ok());
+        let begin = model.tick();
+        assert!(model.miss(0, begin, Time::ZERO, false).is_err(), "no data is lost");
     }
 
     #[test]
@@ -570,13 +657,13 @@ mod tests {
             let (old, _) = put(&mut model, 1);
             let commit = model.tick();
             model.committed(0, commit);
-            model.crash(Durability::Restart);
+            model.crash(Durability::Restart, Crash::Cut);
             let commit = model.tick();
             model.committed(0, commit);
             put(&mut model, 1);
             let begin = model.begin(0, None);
             model.end(0, begin, Ended::Acknowledged, None);
-            model.crash(Durability::Restart);
+            model.crash(Durability::Restart, Crash::Kill { recorded: 0 });
             model.settle(0, None).expect("the first");
             assert_eq!(model.settle(1, Some(old)).is_ok(), expires.is_some());
         }
@@ -586,7 +673,7 @@ mod tests {
     fn a_volatile_store_is_empty_and_an_expired_object_gone() {
         let mut model = model();
         let (_, bytes) = put(&mut model, 0);
-        model.crash(Durability::Volatile);
+        model.crash(Durability::Volatile, Crash::Cut);
         assert!(hit(&mut model, 0, &bytes).is_err());
         let version = model.version(100, Some(Time::from_ns(50)));
         let begin = model.begin(0, Some(version));

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
-use adit_kvstore::piece_bytes;
 use adit_kvstore::shard::{
-    Action, FillItem, GetItem, Part, PutItem, PutOptions, Request, ReserveItem,
+    Action, FillItem, GetItem, Part, PutItem, PutOptions, Request, ReserveItem, Selection,
 };
+use adit_kvstore::{piece_bytes, units};
 
 use super::canary::StoreCanary;
 use super::content;
 use super::counts::Sum;
 use super::model::{Ended, Version};
 use super::pool::{length, pieces_mut, scatter};
+use super::schedule::GUEST;
 use super::tensors::Tensors;
 use super::world::{Item, Pending, RequestTag, StoreWorld};
 
@@ -33,7 +34,8 @@ impl StoreWorld {
             73..80 => self.submit_reserve(),
             80..92 if !self.writers.is_empty() => self.submit_writer(),
             80..92 => self.submit_get(),
-            92..97 => self.submit_delete(),
+            92..96 => self.submit_delete(),
+            96 => self.submit_sweep(),
             _ => {
                 let shard = self.random.below(self.shards.len() as u64) as u16;
                 self.submit_commit(shard);
@@ -55,8 +57,10 @@ impl StoreWorld {
         let deadline = if has_deadline { self.now + within } else { Time::NEVER };
         let begin = self.model.tick();
         self.note(&[tag, u64::from(shard)], format_args!("{tag} to shard {shard}: {items:?}"));
+        let asked = items.iter().map(Item::asked_units).sum();
+        self.room[usize::from(shard)].open += asked;
         let items = items.into_iter().map(Some).collect();
-        let pending = Pending { shard, begin, since: self.now, has_deadline, items };
+        let pending = Pending { shard, begin, since: self.now, has_deadline, asked, items };
         self.pending.insert(tag, pending);
         let request =
             |(item, action)| Request { reply: RequestTag { tag, item }, deadline, action };
@@ -97,19 +101,24 @@ impl StoreWorld {
     fn draw_version(&mut self, shard: u16) -> (Version, Option<u64>) {
         let ttl_s = self.draw_ttl();
         let expires = ttl_s.map(|ttl_s| self.at_wall(self.wall_s() + ttl_s));
-        let layout = self.shape.layout.filter(|_| self.layouts[usize::from(shard)].is_some());
-        if let Some(layout) = layout
-            && self.random.one_in(3)
-        {
+        let layouts = self.layouts[usize::from(shard)].iter().zip(&self.shape.layouts).enumerate();
+        let there = layouts.filter(|(_, (id, _))| id.is_some());
+        let there: Vec<Tensors> =
+            there.map(|(number, (_, layout))| Tensors::of(number, layout)).collect();
+        let version = if !there.is_empty() && self.random.one_in(3) {
             self.counts.count(Sum::Blocks, 1);
-            return (self.model.block(Tensors::of(&layout), expires), ttl_s);
-        }
-        let bytes = self.draw_bytes();
-        (self.model.version(bytes, expires), ttl_s)
+            self.model.block(self.random.pick(&there), expires)
+        } else {
+            let bytes = self.draw_bytes();
+            self.model.version(bytes, expires)
+        };
+        self.longest = self.longest.max(units(version.bytes));
+        (version, ttl_s)
     }
 
     fn put_options(&mut self, shard: u16, version: &Version, ttl_s: Option<u64>) -> PutOptions {
-        let layout = version.tensors.and(self.layouts[usize::from(shard)]).unwrap_or_default();
+        let ids = &self.layouts[usize::from(shard)];
+        let layout = version.tensors.and_then(|tensors| ids[tensors.layout]).unwrap_or_default();
         let tenants = &self.tenants[usize::from(shard)];
         let tenant = if self.random.one_in(2) { self.random.pick(tenants) } else { tenants[0] };
         let after = self.random.one_in(3).then(|| self.any_key());
@@ -157,7 +166,8 @@ impl StoreWorld {
         }
         self.counts.count(Sum::Puts, 1);
         let options = self.put_options(shard, &version, ttl_s);
-        let item = Item::Put { key, begin, ttl_s, bytes: length(&data) };
+        let (bytes, asked) = (length(&data), units(version.bytes));
+        let item = Item::Put { key, begin, ttl_s, bytes, asked };
         (PutItem { key: self.model.key(key).clone(), bytes: version.bytes, data, options }, item)
     }
 
@@ -190,11 +200,12 @@ impl StoreWorld {
 
     /// Draws a part to read, and the most memory it takes.
     fn draw_part(&mut self, longest: u64) -> (Part, u64) {
-        if let Some(layout) = self.shape.layout
-            && self.random.one_in(3)
-        {
+        if !self.shape.layouts.is_empty() && self.random.one_in(3) {
+            let number = self.random.index(self.shape.layouts.len());
+            let layout = &self.shape.layouts[number];
             let layer = self.random.below(u64::from(layout.block().layers)) as u32;
-            return (Part::Layer(layer), Tensors::of(&layout).memory_bytes(layer..layer + 1));
+            let tensors = Tensors::of(number, layout);
+            return (Part::Layer(layer), tensors.memory_bytes(layer..layer + 1));
         }
         let piece = piece_bytes(longest);
         let pieces = longest.div_ceil(piece);
@@ -305,6 +316,29 @@ impl StoreWorld {
         self.counts.count(Sum::Deletes, 1);
         let action = Action::Delete(self.model.key(key).clone());
         self.submit(self.model.shard(key), [action], vec![Item::Delete { key, begin }]);
+    }
+
+    /// Removes all keys of a shard, those with a prefix, or, where misses need no reason, those of a tenant.
+    fn submit_sweep(&mut self) {
+        let first = self.any_key();
+        let shard = self.model.shard(first);
+        let is_of_tenant = !self.shape.is_roomy && self.random.one_in(2);
+        let prefix = &self.model.key(first).as_bytes()[..usize::from(!self.random.one_in(10))];
+        let selection = match is_of_tenant {
+            true => Selection::Tenant(GUEST.into()),
+            false => Selection::Prefix(prefix.into()),
+        };
+        let is_hit = |key: &usize| {
+            let is_prefixed = self.model.key(*key).as_bytes().starts_with(prefix);
+            self.model.shard(*key) == shard && (is_of_tenant || is_prefixed)
+        };
+        let keys: Vec<usize> = (0..self.model.len()).filter(is_hit).collect();
+        keys.iter().for_each(|key| self.unlease(*key));
+        let begun = keys.into_iter().map(|key| (key, self.model.begin_swept(key)));
+        let keys = begun.collect();
+        self.counts.count(Sum::Sweeps, 1);
+        let item = Item::Sweep { keys, is_of_tenant };
+        self.submit(shard, [Action::DeleteWhere(selection)], vec![item]);
     }
 
     pub(crate) fn submit_commit(&mut self, shard: u16) {

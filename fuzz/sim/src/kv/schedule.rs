@@ -5,14 +5,15 @@ use std::time::Duration;
 use adit_kvstore::internals::format::{self, FormatOptions};
 use adit_kvstore::internals::geometry::superblock_units;
 use adit_kvstore::internals::superblock::choose;
-use adit_kvstore::shard::{Failure, Shard};
-use adit_kvstore::{Durability, LayoutId, TenantId, UNIT_BYTES};
+use adit_kvstore::layout::Layout;
+use adit_kvstore::shard::{Failure, Ledger, Shard};
+use adit_kvstore::{Durability, LayoutId, Quota, TenantId, UNIT_BYTES, WhenReached};
 
 use super::counts::Sum;
 use super::frozen::Freezer;
 use super::machine::lock;
-use super::model::Model;
-use super::world::StoreWorld;
+use super::model::{Crash, Model};
+use super::world::{Room, StoreWorld};
 use crate::world::violated;
 
 /// Maximum attempts to open a store on healthy devices.
@@ -21,7 +22,9 @@ const ATTEMPTS_MAX: u32 = 8;
 const LAST_TURNS: u32 = 16;
 /// Steps until a journal has room.
 const STEPS_MAX: u32 = 10_000;
-const QUOTA_BYTES: u64 = 200 << 10;
+const QUOTA_BYTES: [u64; 3] = [24 << 10, 80 << 10, 200 << 10];
+/// The tenant with a quota.
+pub(crate) const GUEST: &str = "guest";
 
 /// How a life of the store ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +108,8 @@ impl StoreWorld {
     /// impossible.
     pub(crate) fn open(&mut self, may_be_cut: bool) -> bool {
         let mut last = String::new();
+        // A cut would take what a kill left in the devices' caches.
+        let may_be_cut = may_be_cut && self.crash == Crash::Cut;
         for attempt in 0..ATTEMPTS_MAX {
             if may_be_cut && attempt < 2 && self.random.one_in(5) {
                 let at = lock(&self.machine).commands() + self.random.between(1, 60);
@@ -117,7 +122,7 @@ impl StoreWorld {
             self.excuse_if_struck();
             if !was_excused && self.model.is_excused() && self.durability != Durability::Volatile {
                 // The journal may have been read stale, too.
-                self.model.crash(Durability::Durable);
+                self.model.crash(Durability::Durable, Crash::Cut);
             }
             if opened.is_ok() {
                 self.read_back();
@@ -185,6 +190,7 @@ impl StoreWorld {
         let mut lanes = self.lanes();
         let set = self.while_time_passes(|_, clock| format::read_set(&mut lanes, clock))?;
         let mut lanes = Some(lanes);
+        self.ledger = Ledger::default();
         for shard in 0..set.shards() {
             let lanes = lanes.take().unwrap_or_else(|| self.lanes());
             let (shard, recovery) = self.while_time_passes(|world, clock| {
@@ -198,26 +204,65 @@ impl StoreWorld {
         }
         self.counts.count(Sum::Lives, 1);
         self.is_open = true;
+        self.room = vec![Room::default(); self.shards.len()];
         self.define_tenants();
         self.define_layouts();
         Ok(())
     }
 
     fn define_tenants(&mut self) {
-        let quota = self.shape.has_quotas.then_some(QUOTA_BYTES);
         self.tenants.clear();
         for shard in 0..self.shards.len() {
             let mut tenants = vec![TenantId::default()];
-            for (name, quota) in [("guest", quota), ("a second tenant", None)] {
-                tenants.extend(self.define_tenant(shard, name, quota));
+            for name in [GUEST, "a second tenant"] {
+                tenants.extend(self.define_tenant(shard, name));
             }
             self.tenants.push(tenants);
         }
+        self.define_quota();
+    }
+
+    /// Sets the quota of this life, or sometimes lifts that of the life before.
+    fn define_quota(&mut self) {
+        self.quota = None;
+        let Some(when_reached) = self.shape.quota else { return };
+        let quota = Quota { bytes: self.random.pick(&QUOTA_BYTES), when_reached };
+        let quota = (!self.random.one_in(4)).then_some(quota);
+        let Some(guest) = self.tenants[0].get(1).copied() else { return };
+        let set = self.define(|world| world.shards[0].set_quota(world.now, guest, quota));
+        self.quota = quota.filter(|_| set.is_some());
+        self.quota_used_at_open = self.guest_bytes();
+    }
+
+    /// Returns what the tenant with the quota has in all shards.
+    fn guest_bytes(&self) -> u64 {
+        let stats = self.shards.iter().flat_map(Shard::tenant_stats);
+        stats.filter(|tenant| &*tenant.name == GUEST).map(|tenant| tenant.used_bytes).sum()
+    }
+
+    /// Checks at rest that the tenant has no more than its quota: where others are refused, no more than it had when
+    /// the store was opened; where its own objects go, after some turns. Objects that are leased or being written stay.
+    fn check_quota(&mut self) {
+        let Some(quota) = self.quota else { return };
+        let evicts = quota.when_reached == WhenReached::EvictOwn;
+        let most = if evicts { quota.bytes } else { quota.bytes.max(self.quota_used_at_open) };
+        for _ in 0..STEPS_MAX {
+            let is_excused = self.model.is_excused() || lock(&self.machine).is_off();
+            let stays = !self.writers.is_empty() || !self.leases.is_empty();
+            if is_excused || stays || self.guest_bytes() <= most {
+                return;
+            }
+            self.step();
+        }
+        violated(
+            2,
+            format_args!("{} bytes of a tenant whose quota is {quota:?}", self.guest_bytes()),
+        );
     }
 
     /// Defines a tenant; returns `None` if its device fails.
-    fn define_tenant(&mut self, shard: usize, name: &str, quota: Option<u64>) -> Option<TenantId> {
-        self.define(|world| world.shards[shard].tenant(world.now, name, quota))
+    fn define_tenant(&mut self, shard: usize, name: &str) -> Option<TenantId> {
+        self.define(|world| world.shards[shard].tenant(world.now, name))
     }
 
     /// Makes a definition as soon as the journal has room; returns `None` if its device fails.
@@ -246,13 +291,15 @@ impl StoreWorld {
     }
 
     fn define_layouts(&mut self) {
-        self.layouts = (0..self.shards.len()).map(|shard| self.define_layout(shard)).collect();
-    }
-
-    /// Defines the run's layout in the same way.
-    fn define_layout(&mut self, shard: usize) -> Option<LayoutId> {
-        let layout = self.shape.layout?;
-        self.define(|world| world.shards[shard].layout(world.now, layout))
+        let layouts = self.shape.layouts.clone();
+        self.layouts.clear();
+        for shard in 0..self.shards.len() {
+            let define = |layout: &Layout| {
+                self.define(|world| world.shards[shard].layout(world.now, *layout))
+            };
+            let ids: Vec<Option<LayoutId>> = layouts.iter().map(define).collect();
+            self.layouts.push(ids);
+        }
     }
 
     /// Reads every key, or sometimes only some, at rest.
@@ -283,6 +330,7 @@ impl StoreWorld {
     }
 
     fn live(&mut self, death: Death) {
+        self.crash = Crash::Cut;
         self.note(&[44], format_args!("a life that ends by {death:?}"));
         if let Death::Cut(at) = death {
             lock(&self.machine).cut_at(Some(at));
@@ -321,7 +369,16 @@ impl StoreWorld {
                 self.counts.count(Sum::Cuts, 1);
                 lock(&self.machine).cut_now();
             }
-            Death::Kill => self.counts.count(Sum::Kills, 1),
+            Death::Kill => {
+                self.counts.count(Sum::Kills, 1);
+                // The cut of an opening may strike later than the opening.
+                if self.random.one_in(2) && !lock(&self.machine).is_off() {
+                    // A late device writes late what it was sent in time.
+                    let is_late = lock(&self.machine).faults.has_delayed();
+                    let recorded = if is_late { 0 } else { self.recorded() };
+                    self.crash = Crash::Kill { recorded };
+                }
+            }
             Death::Stop => {
                 self.counts.count(Sum::Stops, 1);
                 self.stop();
@@ -337,6 +394,7 @@ impl StoreWorld {
             self.submit_commit(shard as u16);
         }
         self.drain();
+        self.check_quota();
     }
 
     /// Ends the store; the next one finds what the devices keep.
@@ -351,10 +409,11 @@ impl StoreWorld {
         lock(&self.machine).restart();
         // An unopened store has written nothing: the state is as before, except for what faults do.
         if std::mem::take(&mut self.is_open) {
-            self.model.crash(self.durability);
+            self.model.crash(self.durability, self.crash);
         } else if self.model.is_excused() {
-            self.model.crash(Durability::Durable);
+            self.model.crash(Durability::Durable, Crash::Cut);
         }
+        self.forget_turns();
     }
 
     /// Takes the shards' last turns, in which they return what is in flight, and their memory.
@@ -382,7 +441,9 @@ impl StoreWorld {
     fn count_shards(&mut self) {
         for shard in &self.shards {
             let stats = shard.stats();
-            self.counts.count(Sum::Evictions, stats.evictions);
+            self.counts.count(Sum::Evictions, stats.evictions.objects());
+            self.counts.count(Sum::Unfragmented, stats.evictions.fragmentation.objects);
+            self.counts.count(Sum::QuotaEvictions, stats.evictions.quota.objects);
             self.counts.count(Sum::Expirations, stats.expirations);
             self.counts.count(Sum::Corrupt, stats.misses_corrupt);
             self.counts.count(Sum::Checkpoints, stats.checkpoints);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_kvstore::layout::Layout;
 use adit_kvstore::shard::{LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES};
-use adit_kvstore::{Durability, PolicyKind, Watermarks};
+use adit_kvstore::{Durability, PolicyKind, Watermarks, WhenReached};
 
 use super::device::Rules;
 use super::faults::Faults;
@@ -52,16 +52,47 @@ pub(crate) struct Shape {
     pub(crate) bytes_max: u64,
     /// Whether the store never needs to evict.
     pub(crate) is_roomy: bool,
-    /// The layout of KV blocks, if the run has any.
-    pub(crate) layout: Option<Layout>,
+    /// The layouts of KV blocks, if the run has any.
+    pub(crate) layouts: Vec<Layout>,
     /// One in this many openings draws another durability; 0 for none.
     pub(crate) changes_durability: u64,
-    /// Whether keys share tenants with quotas.
-    pub(crate) has_quotas: bool,
+    /// Whether a tenant has a quota, and what happens when it is reached.
+    pub(crate) quota: Option<WhenReached>,
 }
 
 impl Shape {
     pub(crate) fn draw(random: &mut Random) -> Shape {
+        if random.one_in(8) {
+            return Shape::of_mixed_sizes(random);
+        }
+        Shape::of_any_kind(random)
+    }
+
+    /// Draws a full store of objects of many lengths and layouts, on healthy devices.
+    fn of_mixed_sizes(random: &mut Random) -> Shape {
+        let mut disks = vec![disk(random, false); random.pick(&[1, 1, 2])];
+        disks.iter_mut().for_each(|disk| disk.bytes = random.pick(&[6 << 20, 8 << 20]));
+        Shape {
+            disks,
+            objects_max: 500,
+            adaptive_admission: false,
+            capacity_bytes: None,
+            watermarks: Watermarks { high: 1000, low: 1000 },
+            write_bytes_per_day: None,
+            faults: Faults::none(),
+            keys: 150,
+            lives: random.between(1, 2),
+            actions: random.between(200, 500),
+            bytes_usual: random.pick(&[16 << 10, 64 << 10, 200 << 10]),
+            bytes_max: random.pick(&[400 << 10, 1 << 20]),
+            is_roomy: false,
+            layouts: (0..random.between(0, 2)).map(|_| tensors::draw(random)).collect(),
+            quota: None,
+            ..Shape::of_any_kind(random)
+        }
+    }
+
+    fn of_any_kind(random: &mut Random) -> Shape {
         let durability =
             random.pick(&[Durability::Volatile, Durability::Restart, Durability::Durable]);
         let is_roomy = random.one_in(2);
@@ -95,9 +126,10 @@ impl Shape {
             bytes_usual,
             bytes_max,
             is_roomy,
-            layout: random.one_in(2).then(|| tensors::draw(random)),
+            layouts: random.one_in(2).then(|| tensors::draw(random)).into_iter().collect(),
             changes_durability: random.pick(&[0, 0, 2]),
-            has_quotas: !is_roomy && random.one_in(4),
+            quota: (!is_roomy && random.one_in(3))
+                .then(|| random.pick(&[WhenReached::Refuse, WhenReached::EvictOwn])),
         }
     }
 
@@ -129,10 +161,10 @@ impl Shape {
             bytes_max: 300 << 10,
             is_roomy: true,
             changes_durability: 0,
-            has_quotas: false,
+            quota: None,
             seal_interval: Duration::from_millis(1),
             flush_interval: Duration::from_millis(20),
-            ..Shape::draw(random)
+            ..Shape::of_any_kind(random)
         }
     }
 }

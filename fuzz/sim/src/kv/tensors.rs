@@ -13,6 +13,8 @@ use crate::random::Random;
 /// The tensors of a KV block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tensors {
+    /// The number of the layout in the run.
+    pub(crate) layout: usize,
     pub(crate) layers: u32,
     per_layer: u32,
     /// Bytes of one tensor, without padding; a multiple of 8.
@@ -20,9 +22,10 @@ pub(crate) struct Tensors {
 }
 
 impl Tensors {
-    pub(crate) fn of(layout: &Layout) -> Tensors {
+    pub(crate) fn of(number: usize, layout: &Layout) -> Tensors {
         let block = layout.block();
         Tensors {
+            layout: number,
             layers: block.layers,
             per_layer: u32::from(block.tensors_per_layer),
             tensor_bytes: layout.tensor_bytes(),
@@ -87,7 +90,7 @@ mod tests {
     fn what_was_filled_is_recognised_and_nothing_else_is() {
         let mut random = Random::new(4);
         for _ in 0..100 {
-            let tensors = Tensors::of(&draw(&mut random));
+            let tensors = Tensors::of(0, &draw(&mut random));
             let all = 0..tensors.layers;
             let mut bytes = tensors.fill(all.clone(), 7);
             assert!(tensors.are(&bytes, all.clone(), 7) && !tensors.are(&bytes, all.clone(), 8));

@@ -1,14 +1,14 @@
 //! The state of a run: the machine, the store's shards, the pending requests and the model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Arguments;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adit_driver::Time;
 use adit_kvstore::internals::format::Set;
-use adit_kvstore::shard::{Lane, LeaseId, Part, Shard, ShardOptions, Tag, WriterId};
-use adit_kvstore::{Durability, Key, LayoutId, TenantId};
+use adit_kvstore::shard::{Lane, LeaseId, Ledger, Part, Shard, ShardOptions, Tag, WriterId};
+use adit_kvstore::{Durability, Key, LayoutId, Quota, TenantId, UNIT_BYTES, Watermarks, units};
 
 use super::canary::StoreCanary;
 use super::counts::StoreCounts;
@@ -16,7 +16,7 @@ use super::device::SimulatedQueue;
 use super::frozen::Frozen;
 use super::machine::{Machine, Shared, lock};
 use super::media::Media;
-use super::model::{Model, Moment, Version};
+use super::model::{Crash, Model, Moment, Version};
 use super::pool::Pool;
 use super::shape::Shape;
 use crate::random::Random;
@@ -30,19 +30,72 @@ const IDLE_STEPS_MAX: u32 = 10_000;
 const CLOCK_CALLS_MAX: u64 = 2_000_000;
 /// Maximum virtual time of a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(900);
+/// Commands in turn that a record waits for, at most: those that fill the queue, and blocks before its own.
+const COMMANDS_BEFORE: u64 = 8;
 /// The wall clock when the machine started, in seconds.
 const WALL_S: u64 = 1_700_000_000;
 
 /// An unanswered item of a request.
 #[derive(Debug)]
 pub(crate) enum Item {
-    Put { key: usize, begin: Moment, ttl_s: Option<u64>, bytes: usize },
-    Get { key: usize, part: Part, bytes: usize },
-    Reserve { key: usize, version: Version, ttl_s: Option<u64> },
-    Fill { writer: WriterId, bytes: usize },
-    Seal { key: usize, begin: Moment, ttl_s: Option<u64> },
-    Delete { key: usize, begin: Moment },
+    Put {
+        key: usize,
+        begin: Moment,
+        ttl_s: Option<u64>,
+        bytes: usize,
+        asked: u64,
+    },
+    Get {
+        key: usize,
+        part: Part,
+        bytes: usize,
+    },
+    Reserve {
+        key: usize,
+        version: Version,
+        ttl_s: Option<u64>,
+    },
+    Fill {
+        writer: WriterId,
+        bytes: usize,
+    },
+    Seal {
+        key: usize,
+        begin: Moment,
+        ttl_s: Option<u64>,
+    },
+    Delete {
+        key: usize,
+        begin: Moment,
+    },
+    /// The removal of these keys if they exist, or of those among them that are a tenant's.
+    Sweep {
+        keys: Vec<(usize, Moment)>,
+        is_of_tenant: bool,
+    },
     Commit,
+}
+
+impl Item {
+    /// Returns the units of room that it asks for.
+    pub(crate) fn asked_units(&self) -> u64 {
+        match self {
+            Item::Put { asked, .. } => *asked,
+            Item::Reserve { version, .. } => units(version.bytes),
+            _ => 0,
+        }
+    }
+}
+
+/// What was asked of a shard, and what went for it, in units.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    /// Asked for by requests that are not answered.
+    pub(crate) open: u64,
+    /// What went beyond twice what was asked for, since it last was nothing.
+    beyond: u64,
+    /// What went since the shard was opened.
+    gone: u64,
 }
 
 /// What a request to a shard carries: item `item` of what was submitted together as `tag`.
@@ -59,6 +112,8 @@ pub(crate) struct Pending {
     pub(crate) begin: Moment,
     pub(crate) since: Time,
     pub(crate) has_deadline: bool,
+    /// Units of room that its items ask for.
+    pub(crate) asked: u64,
     pub(crate) items: Vec<Option<Item>>,
 }
 
@@ -98,8 +153,13 @@ pub(crate) struct StoreWorld {
     pub(crate) counts: StoreCounts,
     pub(crate) shards: Vec<Shard<Queue, RequestTag>>,
     pub(crate) tenants: Vec<Vec<TenantId>>,
-    /// For each shard, the id of the run's layout, if it could be defined.
-    pub(crate) layouts: Vec<Option<LayoutId>>,
+    /// What tenants use in all shards of this life.
+    pub(crate) ledger: Ledger,
+    /// The quota of this life's tenant with a quota, and the bytes that it had when the store was opened.
+    pub(crate) quota: Option<Quota>,
+    pub(crate) quota_used_at_open: u64,
+    /// For each shard, the ids of the run's layouts, if they could be defined.
+    pub(crate) layouts: Vec<Vec<Option<LayoutId>>>,
     /// The durability of the last opening.
     pub(crate) durability: Durability,
     /// Whether it is open and may have written.
@@ -108,11 +168,21 @@ pub(crate) struct StoreWorld {
     pub(crate) writers: Vec<Writer>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) next_tag: u64,
+    /// For each shard, what was asked for since it was opened.
+    pub(crate) room: Vec<Room>,
+    /// Units of the longest object of the run.
+    pub(crate) longest: u64,
     /// Bytes put since the start.
     pub(crate) volume: u64,
     pub(crate) journal_bytes: u64,
     /// Whether reads establish the state that came back.
     pub(crate) is_settling: bool,
+    /// How the current life ends.
+    pub(crate) crash: Crash,
+    /// How long the store was awake: time in which its turns came when they were due.
+    awake: Duration,
+    /// The moments of its turns, by that time.
+    turns: VecDeque<(Duration, Moment)>,
     idle_steps: u32,
     /// States at which to try a cut.
     pub(crate) kept: Vec<KeptMoment>,
@@ -147,6 +217,9 @@ impl StoreWorld {
             counts: StoreCounts::default(),
             shards: Vec::new(),
             tenants: Vec::new(),
+            ledger: Ledger::default(),
+            quota: None,
+            quota_used_at_open: 0,
             layouts: Vec::new(),
             durability: shape.durability,
             is_open: false,
@@ -154,9 +227,14 @@ impl StoreWorld {
             writers: Vec::new(),
             leases: Vec::new(),
             next_tag: 0,
+            room: Vec::new(),
+            longest: 0,
             volume: 0,
             journal_bytes: 0,
             is_settling: false,
+            crash: Crash::Cut,
+            awake: Duration::ZERO,
+            turns: VecDeque::new(),
             idle_steps: 0,
             kept: Vec::new(),
             shape,
@@ -215,12 +293,16 @@ impl StoreWorld {
             adaptive_admission: shape.adaptive_admission,
             capacity_bytes: shape.capacity_bytes,
             capacity_objects: None,
-            watermarks: shape.watermarks,
+            watermarks: match self.canary {
+                Some(StoreCanary::GreedyEviction) => Watermarks { high: 600, low: 100 },
+                _ => shape.watermarks,
+            },
             write_bytes_per_day: shape.write_bytes_per_day,
             seal_interval: shape.seal_interval,
             flush_interval: shape.flush_interval,
             discard_after: shape.flush_interval / 4,
             wall_s_at_zero: WALL_S,
+            ledger: self.ledger.clone(),
         }
     }
 
@@ -247,14 +329,40 @@ impl StoreWorld {
             moved += turn.moved + done.len();
             next = next.min(turn.next);
             done.drain(..).for_each(|answer| self.answer(answer));
+            self.check_evictions(shard, 0);
             self.keep_moments();
         }
         self.excuse_if_struck();
+        self.note_turn();
         if moved > 0 || lock(&self.machine).is_off() {
             self.idle_steps = 0;
             return;
         }
         self.idle(next);
+    }
+
+    /// Checks how much went for what was asked for, now that requests for `answered` units were answered: over any
+    /// span of time twice as much at most, and once a slab of each layout and the longest object. Watermarks may free
+    /// more, but only down to the low one.
+    pub(crate) fn check_evictions(&mut self, shard: usize, answered: u64) {
+        let stats = self.shards[shard].stats();
+        let ids = self.layouts.get(shard).into_iter().flatten().flatten();
+        let slabs = ids.filter_map(|id| self.shards[shard].layout_of(*id)?.slab());
+        let Watermarks { high, low } = self.shape.watermarks;
+        let spared =
+            if high < 1000 { stats.capacity_units * u64::from(1000 - low) / 1000 } else { 0 };
+        let slack = self.longest + slabs.map(|slab| slab.units()).sum::<u64>() + spared;
+        let gone = (stats.evictions.space.bytes + stats.evictions.fragmentation.bytes) / UNIT_BYTES;
+        let room = &mut self.room[shard];
+        room.beyond += gone - std::mem::replace(&mut room.gone, gone);
+        if room.beyond > slack + 2 * room.open && !self.model.is_excused() {
+            violated(
+                5,
+                format_args!("{room:?} in shard {shard}: more went than twice that and {slack}"),
+            );
+        }
+        room.open -= answered;
+        room.beyond = room.beyond.saturating_sub(2 * answered);
     }
 
     /// Pairs frozen devices with the model after the shard's answers: a turn takes completions before it sends
@@ -298,8 +406,38 @@ impl StoreWorld {
         // Work due now but not done waits for a device.
         let clock = (next != Time::NEVER && (next > self.now || device.is_none())).then_some(next);
         if let Some(next) = device.into_iter().chain(clock).min() {
-            self.now = next.max(self.now + Duration::from_micros(1));
+            let next = next.max(self.now + Duration::from_micros(1));
+            self.awake += next.since(self.now);
+            self.now = next;
         }
+    }
+
+    /// Records a turn, and forgets those before the last whose records are written.
+    fn note_turn(&mut self) {
+        let moment = self.model.tick();
+        self.turns.push_back((self.awake, moment));
+        let old = self.awake.saturating_sub(self.record_bound());
+        while self.turns.get(1).is_some_and(|(awake, _)| *awake <= old) {
+            self.turns.pop_front();
+        }
+    }
+
+    /// Returns the longest time from an acknowledgement until the record is on its device: it is sent within the
+    /// interval, once the commands before it have left a place in the queue.
+    fn record_bound(&self) -> Duration {
+        let command_ns = 2 * self.shape.pace.most_ns;
+        self.shape.seal_interval + Duration::from_nanos(COMMANDS_BEFORE * command_ns)
+    }
+
+    /// Returns the last moment whose acknowledgements have their records on the devices.
+    pub(crate) fn recorded(&self) -> Moment {
+        let is_old = |(awake, _): &&(Duration, Moment)| self.awake >= *awake + self.record_bound();
+        self.turns.front().filter(is_old).map_or(0, |(_, moment)| *moment)
+    }
+
+    /// Forgets the turns of a life that is over.
+    pub(crate) fn forget_turns(&mut self) {
+        self.turns.clear();
     }
 
     /// Excuses misses once a fault struck.

@@ -1,7 +1,8 @@
 //! The index of objects: from keys to ids, and from ids to everything known about an object.
 //!
 //! - **Memory.** An object costs 50 bytes for its entry and 5 for its share of the hash table, for any key of up to
-//!   32 bytes; with the 8 bytes of an eviction policy that makes 63. Longer keys and further checksums are stored
+//!   32 bytes. An eviction policy takes 8, its age 1, and its place in a region (see `regions`) 4, which makes 68, and
+//!   the regions themselves 4 for each 256 KiB of space. Longer keys and further checksums are stored
 //!   separately, at their length. The arrays have their full length from the start (see `table`): unused entries cost
 //!   nothing, while the hash table, which is used at random, is soon fully resident. An index being loaded has spare
 //!   room, which is given back at the end.

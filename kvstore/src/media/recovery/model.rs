@@ -9,6 +9,7 @@ use super::*;
 use crate::media::checkpoint::{CheckpointWriter, Pushed};
 use crate::media::journal::{Full, Journal, JournalWrite};
 use crate::model::object::Object;
+use crate::model::options::Quota;
 
 pub(super) const LINEAGE: Lineage = Lineage { store: [3; 16], epoch: 1, shard: 0 };
 pub(super) const BLOCKS: u64 = 16;
@@ -85,7 +86,15 @@ impl Rebuild for State {
         Ok(())
     }
 
-    fn tenant(&mut self, id: TenantId, name: &str, _: Option<u64>) -> Result<()> {
+    fn drop_superseded(&mut self, key: &[u8]) {
+        self.objects.remove(key);
+    }
+
+    fn pieces(&self, put: &Put<'_>) -> Option<Vec<Piece>> {
+        Some(crate::model::layout::pieces(&put.object, None))
+    }
+
+    fn tenant(&mut self, id: TenantId, name: &str, _: Option<Quota>) -> Result<()> {
         self.tenants.insert(id.0, name.to_owned());
         Ok(())
     }
@@ -147,12 +156,13 @@ impl Said {
                     object,
                     slab_base: None,
                     expires_s: None,
+                    is_provisional: false,
                     checksums,
                 }))
             }
             Said::Delete(key, unit) => use_it(&Record::Delete { key, place: at(unit) }),
             Said::Tenant(id, name) => {
-                use_it(&Record::Tenant { id: TenantId(*id), name, quota_units: None })
+                use_it(&Record::Tenant { id: TenantId(*id), name, quota: None })
             }
             Said::Layout(id, bytes) => use_it(&Record::Layout { id: LayoutId(*id), bytes }),
         }

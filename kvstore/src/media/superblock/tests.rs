@@ -8,18 +8,24 @@ prop_compose! {
     fn superblocks()(
         store: [u8; 16],
         (sequence, epoch) in (0..1u64 << 62, 0..1u64 << 62),
-        sizes: [u64; 3],
+        (journal_units, checkpoint_units) in (16u64..1000, 200u64..1000),
         objects_max: u32,
-        shards: u16,
-        (device_index, more) in (0u8..100, 1u8..100),
+        shards in 1u16..50,
+        (devices, index) in (1usize..6).prop_flat_map(|devices| (Just(devices), 0..devices)),
         lba_bytes in prop_oneof![Just(512u32), Just(4096)],
         durability in prop_oneof![Just(Durability::Volatile), Just(Durability::Restart), Just(Durability::Durable)],
         label in "[a-zé]{0,16}",
+        (number, id, before) in (1..1u64 << 62, any::<u64>(), any::<u64>()),
+        grows: bool,
     ) -> Superblock {
-        let [device_units, journal_units, checkpoint_units] = sizes;
+        let metadata_units = journal_units + 2 * checkpoint_units;
+        let mut chart = Chart::new(&vec![200_000; devices], shards, metadata_units);
+        if grows {
+            chart = chart.with_length(index as u8, 300_000);
+        }
         Superblock {
-            store, sequence, epoch, device_units, journal_units, checkpoint_units, objects_max, lba_bytes, shards,
-            device_index, device_count: device_index + more, durability, label,
+            store, sequence, epoch, device_id: chart.members[index].id, journal_units, checkpoint_units, objects_max,
+            lba_bytes, shards, durability, label, revision: Revision { number, id, before }, chart,
         }
     }
 }
@@ -70,16 +76,16 @@ fn plain() -> Superblock {
         store: [1; 16],
         sequence: 4,
         epoch: 1,
-        device_units: 1 << 20,
+        device_id: 0,
         journal_units: 256,
         checkpoint_units: 256,
         objects_max: 1000,
         lba_bytes: 512,
         shards: 2,
-        device_index: 0,
-        device_count: 1,
         durability: Durability::Restart,
         label: "cache".into(),
+        revision: Revision::first(7),
+        chart: Chart::new(&[1 << 20], 2, 768),
     }
 }
 
@@ -109,10 +115,10 @@ fn a_protective_partition_table_is_named_by_what_it_protects() {
 #[test]
 fn another_version_is_told_from_damage() {
     let mut bytes = encoded(&plain());
-    bytes[8] = 2;
+    bytes[8] = 1;
     assert_eq!(choose(&bytes, &bytes), Err(Absent::Damaged), "a version is not believed unchecked");
     let bytes = resealed(bytes);
-    assert_eq!(choose(&bytes, &ZEROES), Err(Absent::Version(2)));
+    assert_eq!(choose(&bytes, &ZEROES), Err(Absent::Version(1)));
     assert_eq!(choose(&encoded(&plain()), &bytes).map(|found| found.superblock), Ok(plain()));
 }
 
@@ -127,14 +133,38 @@ fn both_copies_gone_is_damage_even_beside_a_blank_one() {
 
 #[test]
 fn what_cannot_be_is_refused_even_with_a_right_checksum() {
-    for (at, value) in [(80, 3), (82, 1), (83, 0), (84, 3), (85, 33), (76, 7)] {
-        let mut bytes = encoded(&Superblock { device_index: 0, device_count: 1, ..plain() });
+    // Another device number, LBA, durability, label, revision, count of devices, segments or homes.
+    for (at, value) in
+        [(48, 1), (76, 7), (82, 3), (83, 33), (255, 0x80), (272, 2), (274, 2), (276, 0)]
+    {
+        let mut bytes = encoded(&plain());
         bytes[at] = value;
-        let decoded = Superblock::decode(&resealed(bytes));
-        if at == 80 {
-            assert_eq!(decoded.map(|superblock| superblock.shards), Ok(3), "the offsets are right");
-        } else {
-            assert_eq!(decoded, Err(Absent::Damaged), "byte {at}");
-        }
+        assert_eq!(Superblock::decode(&resealed(bytes)), Err(Absent::Damaged), "byte {at}");
     }
+    let mut bytes = encoded(&plain());
+    bytes[84] = b'C';
+    let decoded = Superblock::decode(&resealed(bytes));
+    assert_eq!(
+        decoded.map(|superblock| superblock.label),
+        Ok("Cache".to_owned()),
+        "the offsets are right"
+    );
+}
+
+#[test]
+fn the_first_copy_counts_if_the_last_unit_has_another_store() {
+    // A device that grew may have the last unit of a longer store that was there once.
+    let other = Superblock { store: [2; 16], sequence: 90, ..plain() };
+    let found = choose(&encoded(&plain()), &encoded(&other)).expect("a store");
+    assert_eq!(found.superblock, plain());
+    assert_eq!(choose(&ZEROES, &encoded(&other)).map(|found| found.superblock), Ok(other));
+}
+
+#[test]
+fn a_revision_follows_itself_and_the_one_before_it() {
+    let first = Revision::first(3);
+    let (next, another) = (first.next(4), first.next(5));
+    assert!(first.follows(&first) && next.follows(&first) && next.follows(&next));
+    assert!(!first.follows(&next) && !next.follows(&another) && !next.next(6).follows(&first));
+    assert!(!another.next(6).follows(&next), "the numbers fit, the changes do not");
 }

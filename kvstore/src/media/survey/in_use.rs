@@ -103,6 +103,7 @@ fn staying(steady: Vec<Fault>, seen: &[Fault]) -> Vec<Fault> {
 /// Returns whether the superblocks are still the same, as far as journals and checkpoints depend on them. Returns
 /// false if they cannot be read now.
 fn is_still<M: Media>(media: &mut M, earlier: &Heads, devices: &[DeviceFacts]) -> bool {
-    let lineage = |heads: &Heads| (heads.copies[0].superblock.store, heads.agreed.epoch);
+    let lineage =
+        |heads: &Heads| (heads.copies[0].superblock.store, heads.agreed.epoch, heads.changes());
     heads(media, devices).is_ok_and(|now| lineage(&now) == lineage(earlier))
 }

@@ -1,14 +1,16 @@
 //! The objects of a shard according to its records.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use super::Fault;
 use crate::error::Result;
 use crate::media::record::Put;
 use crate::media::recovery::Rebuild;
 use crate::model::key::Key;
-use crate::model::layout::{ENCODED_BYTES, Layout};
+use crate::model::layout::{ENCODED_BYTES, Layout, Piece, pieces};
 use crate::model::object::{LayoutId, Object, TenantId, piece_bytes};
+use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES};
 
 /// An object as it was found.
@@ -24,20 +26,44 @@ pub struct SurveyedObject {
     pub expires_s: Option<u64>,
     /// The checksums of its pieces, in order.
     pub checksums: Box<[u32]>,
+    /// The position of its record among those read. Of two objects, the later one is the younger.
+    pub order: u64,
+}
+
+impl SurveyedObject {
+    /// Returns its record.
+    pub(crate) fn put(&self) -> Put<'_> {
+        let checksums = self.checksums.as_ref().into();
+        let SurveyedObject { object, slab_base, expires_s, .. } = *self;
+        let (key, is_provisional) = (self.key.as_bytes(), false);
+        Put { key, object, slab_base, expires_s, is_provisional, checksums }
+    }
 }
 
 /// Everything that the records contain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Objects {
+    /// The ranges of units of the data on each device.
+    data: Vec<Vec<Range<u64>>>,
     objects: HashMap<Key, SurveyedObject>,
-    tenants: BTreeMap<u8, (String, Option<u64>)>,
+    /// Objects read so far, with those that are gone again.
+    read: u64,
+    tenants: BTreeMap<u8, (String, Option<Quota>)>,
     /// `None` for a layout that cannot be decoded.
     layouts: BTreeMap<u8, Option<Layout>>,
 }
 
 impl Rebuild for Objects {
     fn clear(&mut self) {
-        *self = Objects::default();
+        *self = Objects::new(std::mem::take(&mut self.data));
+    }
+
+    fn pieces(&self, put: &Put<'_>) -> Option<Vec<Piece>> {
+        let layout = self.layout_of(&put.object);
+        let is_known = layout.is_some() || put.object.layout == LayoutId::PLAIN;
+        let pieces = is_known.then(|| pieces(&put.object, layout))?;
+        let is_whole = pieces.len() == put.checksums.len() && put.is_inside(&pieces, &self.data);
+        is_whole.then_some(pieces)
     }
 
     fn put(&mut self, put: &Put<'_>) -> Result<()> {
@@ -48,7 +74,9 @@ impl Rebuild for Objects {
             slab_base: put.slab_base,
             expires_s: put.expires_s,
             checksums: put.checksums.iter().collect(),
+            order: self.read,
         };
+        self.read += 1;
         self.objects.insert(key, found);
         Ok(())
     }
@@ -61,8 +89,12 @@ impl Rebuild for Objects {
         Ok(())
     }
 
-    fn tenant(&mut self, id: TenantId, name: &str, quota_units: Option<u64>) -> Result<()> {
-        self.tenants.insert(id.0, (name.to_owned(), quota_units));
+    fn drop_superseded(&mut self, key: &[u8]) {
+        self.objects.retain(|other, _| other.as_bytes() != key);
+    }
+
+    fn tenant(&mut self, id: TenantId, name: &str, quota: Option<Quota>) -> Result<()> {
+        self.tenants.insert(id.0, (name.to_owned(), quota));
         Ok(())
     }
 
@@ -74,6 +106,12 @@ impl Rebuild for Objects {
 }
 
 impl Objects {
+    /// Creates an empty list of objects in these ranges of units of each device.
+    pub(super) fn new(data: Vec<Vec<Range<u64>>>) -> Objects {
+        let (objects, tenants, layouts) = Default::default();
+        Objects { data, objects, read: 0, tenants, layouts }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &SurveyedObject> {
         self.objects.values()
     }
@@ -86,7 +124,7 @@ impl Objects {
     }
 
     /// Returns the tenants: id, name, quota.
-    pub(super) fn tenants(&self) -> Vec<(u8, String, Option<u64>)> {
+    pub(super) fn tenants(&self) -> Vec<(u8, String, Option<Quota>)> {
         let each = self.tenants.iter();
         each.map(|(id, (name, quota))| (*id, name.clone(), *quota)).collect()
     }

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::Fault;
 use super::objects::{Objects, SurveyedObject};
-use crate::model::object::LayoutId;
+use crate::model::layout::Layout;
+use crate::model::object::{LayoutId, Object};
 
 /// Limit of faults reported one by one per kind; the rest are counted.
 const TOLD_MAX: usize = 20;
@@ -30,14 +31,24 @@ struct Run<'a> {
 }
 
 impl Space {
-    /// Measures the space of all objects; `data` are the units of each device. Appends what is wrong to `faults`.
-    pub(super) fn of(objects: &Objects, data: &[Range<u64>], faults: &mut Vec<Fault>) -> Space {
-        let mut runs: Vec<Run<'_>> =
-            objects.iter().flat_map(|found| runs(objects, found)).collect();
+    /// Measures the space of all objects; `data` are the ranges of each device. Appends what is wrong to `faults`.
+    pub(super) fn of(
+        objects: &Objects,
+        data: &[Vec<Range<u64>>],
+        faults: &mut Vec<Fault>,
+    ) -> Space {
+        let mut runs: Vec<Run<'_>> = Vec::new();
+        for found in objects.iter() {
+            let object = &found.object;
+            let layout = objects.layout_of(object).filter(|_| object.layout != LayoutId::PLAIN);
+            let units = self::runs(object, layout).into_iter();
+            let device = object.place.device;
+            runs.extend(units.map(|units| Run { device, units, whose: found }));
+        }
         runs.sort_unstable_by_key(|run| (run.device, run.units.start, run.units.end));
         let (inside, outside): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| {
-            let data = data.get(usize::from(run.device));
-            data.is_some_and(|data| data.start <= run.units.start && run.units.end <= data.end)
+            let mut data = data.get(usize::from(run.device)).into_iter().flatten();
+            data.any(|data| data.start <= run.units.start && run.units.end <= data.end)
         });
         told(
             faults,
@@ -52,8 +63,11 @@ impl Space {
         let mut space = Space::default();
         let mut overlaps = Vec::new();
         for (device, data) in (0u8..).zip(data) {
-            let runs = inside.iter().filter(|run| run.device == device);
-            space.add(data.clone(), runs, &mut overlaps);
+            for data in data {
+                let is_here =
+                    |run: &&Run<'_>| run.device == device && data.contains(&run.units.start);
+                space.add(data.clone(), inside.iter().filter(is_here), &mut overlaps);
+            }
         }
         told(faults, "object-overlap", overlaps.into_iter());
         space
@@ -91,19 +105,13 @@ impl Space {
     }
 }
 
-/// Returns the runs that an object takes: one, or one per layer if its layout interleaves layers.
-fn runs<'a>(objects: &Objects, found: &'a SurveyedObject) -> Vec<Run<'a>> {
-    let object = &found.object;
-    let run = |units: Range<u64>| Run { device: object.place.device, units, whose: found };
+/// Returns the units that an object takes: one run, or one for each layer if its layout interleaves them.
+pub(super) fn runs(object: &Object, layout: Option<&Layout>) -> Vec<Range<u64>> {
     let at = object.place.unit;
-    match objects.layout_of(object) {
-        Some(layout) if object.layout != LayoutId::PLAIN => {
-            let layers = 0..layout.block().layers;
-            let of = |layer| layout.run(layer);
-            layers.map(of).map(|units| run(at + units.start..at + units.end)).collect()
-        }
-        _ => vec![run(at..at + object.units())],
-    }
+    let one = at..at + object.units();
+    let Some(layout) = layout else { return vec![one] };
+    let layers = (0..layout.block().layers).map(|layer| layout.run(layer));
+    layers.map(|units| at + units.start..at + units.end).collect()
 }
 
 fn told(faults: &mut Vec<Fault>, code: &'static str, texts: impl Iterator<Item = String>) {

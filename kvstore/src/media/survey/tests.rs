@@ -1,9 +1,10 @@
 //! A handmade store on one device, intact and with one fault at a time.
 
 use super::*;
+use crate::media::chart::Chart;
 use crate::media::journal::{Journal, Mark};
 use crate::media::record::{Put, Record};
-use crate::media::superblock::Superblock;
+use crate::media::superblock::{Revision, Superblock};
 use crate::model::key::Key;
 use crate::model::layout::{BlockShape, Dtype, Layout, Order};
 use crate::model::object::{LayoutId, Object, TenantId};
@@ -40,16 +41,16 @@ fn superblock() -> Superblock {
         store: STORE,
         sequence: 1,
         epoch: 1,
-        device_units: UNITS,
+        device_id: 0,
         journal_units: 256,
         checkpoint_units: 1024,
         objects_max: 4096,
         lba_bytes: 4096,
         shards: 1,
-        device_index: 0,
-        device_count: 1,
         durability: Durability::Restart,
         label: "by hand".to_owned(),
+        revision: Revision::first(1),
+        chart: Chart::new(&[UNITS], 1, 256 + 2 * 1024),
     }
 }
 
@@ -76,14 +77,15 @@ fn disk(records: &[Record<'_>]) -> (Disk, Heads) {
 }
 
 fn first_unit(heads: &Heads) -> u64 {
-    heads.geometry.data(0, 0).start
+    heads.geometry.data(0, 0)[0].start
 }
 
 fn put(key: &'static [u8], unit: u64, bytes: u64, checksums: &'static [u32]) -> Record<'static> {
     let place = Place { device: 0, unit };
     let object = Object { place, bytes, layout: LayoutId::PLAIN, tenant: TenantId(0) };
     let checksums = checksums.into();
-    Record::Put(Put { key, object, slab_base: None, expires_s: None, checksums })
+    let (slab_base, expires_s, is_provisional) = (None, None, false);
+    Record::Put(Put { key, object, slab_base, expires_s, is_provisional, checksums })
 }
 
 fn survey(records: impl FnOnce(u64) -> Vec<Record<'static>>) -> ShardSurvey {
@@ -116,7 +118,7 @@ fn a_store_that_is_whole_has_no_fault_and_all_its_objects() {
 }
 
 #[test]
-fn overlaps_are_found_with_whoever_reaches_in() {
+fn overlaps_are_found_with_both_that_overlap() {
     let found = survey(|at| {
         vec![
             put(b"long", at, 8 * 4096, &[1]),
@@ -201,7 +203,7 @@ fn an_object_is_right_where_its_checksums_are_those_of_its_bytes() {
         disk.0[byte] ^= 1;
     }
     disk.0[(at * UNIT_BYTES) as usize + 300_000] ^= 1;
-    assert!(is_right(&mut disk), "padding is nobody's");
+    assert!(is_right(&mut disk), "padding belongs to no file");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(super) struct Links {
 impl Links {
     /// Creates empty queues for objects with ids below `objects_max`.
     pub(super) fn new(objects_max: u32, queues: u32) -> Links {
-        assert!(objects_max <= Index::OBJECTS_MAX && queues < 8, "a node has {NODE_BITS} bits");
+        assert!(objects_max <= Index::OBJECTS_MAX && queues <= 256, "a node has {NODE_BITS} bits");
         let base = 1 + queues;
         let mut nodes = Table::new((base + objects_max) as usize);
         for sentinel in 1..base {

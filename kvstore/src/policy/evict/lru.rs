@@ -53,6 +53,10 @@ impl Policy for Lru {
         None
     }
 
+    fn follower(&self, id: ObjectId) -> Option<ObjectId> {
+        self.links.before(id)
+    }
+
     fn memory_bytes(&self) -> usize {
         self.links.memory_bytes()
     }

@@ -45,9 +45,11 @@
 
 mod links;
 mod lru;
+mod own;
 mod s3fifo;
 
 pub use lru::Lru;
+pub(crate) use own::OwnOrder;
 pub use s3fifo::S3Fifo;
 
 use std::fmt;
@@ -70,12 +72,18 @@ pub trait Policy: Send {
     /// An object was deleted, expired or lost.
     fn removed(&mut self, id: ObjectId);
 
-    /// The victim was removed. The policy may remember its hash.
+    /// An object was removed for room: the victim, or one that lay beside it. The policy may remember its hash.
     fn evicted(&mut self, id: ObjectId, key_hash: u64);
 
     /// Returns the object to evict next among those that are not leased; `None` if all are. It stays until
     /// [`Policy::evicted`] reports its removal.
     fn victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId>;
+
+    /// Returns an object that may go soon after `id`, which is an object of the policy's. Room for a large object is
+    /// looked for around the victim and those that follow it; without this call, around the victim alone.
+    fn follower(&self, _id: ObjectId) -> Option<ObjectId> {
+        None
+    }
 
     /// Returns the bytes of memory reserved.
     fn memory_bytes(&self) -> usize;

@@ -137,6 +137,10 @@ impl Policy for S3Fifo {
         self.small_victim(is_leased).or_else(|| self.main_victim(is_leased))
     }
 
+    fn follower(&self, id: ObjectId) -> Option<ObjectId> {
+        self.links.before(id)
+    }
+
     fn memory_bytes(&self) -> usize {
         self.links.memory_bytes() + self.ghosts.memory_bytes()
     }

@@ -4,6 +4,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::catalog::index::Index;
+use crate::catalog::regions::Regions;
+use crate::model::key::KeyHasher;
+use crate::policy::age::Ages;
 
 const OBJECTS: u32 = 16;
 
@@ -76,14 +80,15 @@ fn what_was_deleted_leaves_no_ghost() {
 }
 
 #[test]
-fn policies_and_index_together_take_64_bytes_an_object() {
+fn index_regions_ages_and_policy_together_take_72_bytes_an_object_of_128_kib() {
     let objects = 1 << 20;
-    let index =
-        crate::catalog::index::Index::new(objects, crate::model::key::KeyHasher::new([0; 16]))
-            .expect("a capacity");
+    let index = Index::new(objects, KeyHasher::new([0; 16])).expect("a capacity");
+    let (half, all) = (u64::from(objects) * 16, u64::from(objects) * 32);
+    let regions = Regions::new(&[vec![0..half, half..all]], objects);
+    let bytes = index.memory_bytes() + regions.memory_bytes() + Ages::new(objects).memory_bytes();
     for kind in [PolicyKind::Lru, PolicyKind::S3Fifo] {
-        let bytes = index.memory_bytes() + kind.build(objects).memory_bytes();
-        assert!(bytes <= 64 * objects as usize + 128, "{kind}: {bytes} bytes");
+        let bytes = bytes + kind.build(objects).memory_bytes();
+        assert!(bytes <= 72 * objects as usize + 128, "{kind}: {bytes} bytes");
     }
 }
 

@@ -154,10 +154,15 @@ impl TestDevice {
     /// Returns another device with what a power cut leaves of this one: all that was written, or only what was
     /// flushed.
     pub(crate) fn after_power_cut(&self, keeps_unflushed: bool) -> TestDevice {
+        self.after_loss(|_| !keeps_unflushed)
+    }
+
+    /// Returns another device with what a power cut leaves of this one that loses the unflushed writes to some units.
+    pub(crate) fn after_loss(&self, mut is_lost: impl FnMut(u64) -> bool) -> TestDevice {
         let medium = self.medium();
         let mut bytes = medium.bytes.clone();
-        if !keeps_unflushed {
-            for (at, before) in medium.unflushed.iter().rev() {
+        for (at, before) in medium.unflushed.iter().rev() {
+            if is_lost(*at as u64 / UNIT_BYTES) {
                 bytes[*at..at + before.len()].copy_from_slice(before);
             }
         }

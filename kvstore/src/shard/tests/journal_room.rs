@@ -9,7 +9,7 @@ use crate::media::record::Record;
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::Place;
-use crate::shard::{Action, FillItem, Outcome, Part, PutOptions, ReserveItem, WriterId};
+use crate::shard::{Action, Failure, FillItem, Outcome, Part, PutOptions, ReserveItem, WriterId};
 
 /// More turns than any unobstructed work of a small rig takes.
 const TURNS_MAX: u32 = 500;
@@ -38,7 +38,7 @@ impl Rig {
     fn filled_writer(&mut self, key: Key) -> WriterId {
         let options = PutOptions::default();
         let reserve = ReserveItem { key, bytes: 4096, options };
-        let Ok(Outcome::Reserved(writer)) = self.wait(Action::Reserve(reserve)) else {
+        let Ok(Outcome::Reserved { writer, .. }) = self.wait(Action::Reserve(reserve)) else {
             panic!("there is room")
         };
         let fill = FillItem { writer, part: Part::All, data: AnyBuffer::One(memory(4096)) };
@@ -47,7 +47,7 @@ impl Rig {
     }
 
     /// Fills the journal with blocks of one record each.
-    fn fill_journal(&mut self) {
+    pub(super) fn fill_journal(&mut self) {
         while self.shard.log.has_room_for_small() {
             let place = Place { device: 0, unit: 0 };
             self.shard.log.append(self.now, &Record::Delete { key: b"gone", place });
@@ -121,6 +121,25 @@ fn a_seal_that_waited_for_a_checkpoint_needs_no_other_request_to_go_on() {
         assert_eq!(rig.shard.waiting(), 1);
         rig.settle();
         assert_eq!(rig.taken(tag), [STORED], "{durability:?}");
+    }
+}
+
+#[test]
+fn changes_that_wait_for_room_are_refused_at_once_when_the_store_closes() {
+    let mut rig = Rig::new(1, 16, options(Durability::Restart));
+    let writer = rig.filled_writer(long_key(1));
+    rig.fill_journal();
+    let waiting = [
+        rig.submit(Time::NEVER, Action::Seal(writer)),
+        rig.submit(Time::NEVER, Action::Put(item(2, 1))),
+        rig.submit(Time::NEVER, Action::Delete(long_key(3))),
+    ];
+    assert_eq!(rig.shard.waiting(), 3);
+    rig.shard.refuse_stalled();
+    assert_eq!(rig.shard.waiting(), 0);
+    rig.settle();
+    for tag in waiting {
+        assert_eq!(rig.taken(tag), [Err(Failure::Closed)]);
     }
 }
 

@@ -3,7 +3,12 @@
 mod attaching;
 pub(crate) mod device;
 mod journal_room;
+mod order;
+mod overwriting;
+mod room;
+mod sealing;
 mod steady;
+mod tenants;
 
 use std::time::Duration;
 
@@ -152,7 +157,7 @@ fn get(key: u64, units: u64) -> Action {
 
 fn surveyed(device: &TestDevice) -> (usize, Vec<Fault>) {
     let (mut lanes, clock) = ([device.lane()], &mut || Time::ZERO);
-    let (bytes, name) = (UNITS * UNIT_BYTES, "memory:0".to_owned());
+    let (bytes, name) = (device.medium().bytes.len() as u64, "memory:0".to_owned());
     let facts = [DeviceFacts { device: name, bytes, lba_bytes: 4096 }];
     let mut waiting = Waiting { lanes: &mut lanes, clock };
     let heads = survey::heads(&mut waiting, &facts).expect("a store");
@@ -240,7 +245,7 @@ fn a_batch_has_entries_also_for_keys_of_its_own_that_went_for_it() {
     rig.turn(100);
     assert_eq!(rig.taken(tag), [STORED, STORED]);
     let stats = rig.shard.stats();
-    assert_eq!((stats.objects, stats.evictions), (most, 2));
+    assert_eq!((stats.objects, stats.evictions.objects()), (most, 2));
 }
 
 #[test]
@@ -563,7 +568,27 @@ fn room_that_a_device_is_told_to_forget_is_waited_for_and_nothing_goes_for_it() 
     assert_eq!(rig.taken(put), vec![]);
     rig.devices[0].medium().held.clear();
     rig.turn(20);
-    assert_eq!((rig.taken(put), rig.shard.stats().evictions), (vec![STORED], 0));
+    assert_eq!((rig.taken(put), rig.shard.stats().evictions.objects()), (vec![STORED], 0));
+}
+
+#[test]
+fn a_device_that_keeps_its_blocks_does_not_stop_the_discards_of_another() {
+    let name = |index| format!("memory:{index}");
+    let mut devices: Vec<_> = (0..2).map(|at| TestDevice::new(&name(at), 4 * UNITS)).collect();
+    devices[1].deallocates = true;
+    format(&devices, 64);
+    let at_once = Duration::ZERO;
+    let options = ShardOptions { discard_after: at_once, ..options(Durability::Restart) };
+    let mut rig = Rig::open(devices, options);
+    assert!((0..4).all(|key| rig.put(key, 300) == STORED));
+    for key in 0..4u64 {
+        assert_eq!(rig.wait(Action::Delete(key.into())), Ok(Outcome::Deleted));
+    }
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    rig.turn(300);
+    let discarded = rig.shard.stats().discards_bytes / UNIT_BYTES;
+    assert!((600..1000).contains(&discarded), "{discarded} units, of one device's objects");
+    assert_eq!((rig.put(9, 300), rig.put(10, 300)), (STORED, STORED), "all of it is free");
 }
 
 #[test]
@@ -577,7 +602,7 @@ fn writers_and_small_queues_do_not_stop_a_shard() {
     for key in 0..60u64 {
         let options = PutOptions::default();
         let reserve = ReserveItem { key: key.into(), bytes: 8192, options };
-        let Ok(Outcome::Reserved(writer)) = rig.wait(Action::Reserve(reserve)) else {
+        let Ok(Outcome::Reserved { writer, .. }) = rig.wait(Action::Reserve(reserve)) else {
             panic!("there is room")
         };
         let data = AnyBuffer::One(memory(8192));

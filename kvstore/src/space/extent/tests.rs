@@ -1,5 +1,7 @@
 //! Free space against a map of units, and the figures by which the fit was chosen.
 
+use std::slice::from_ref;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -112,7 +114,7 @@ proptest! {
             model.step(&mut extents, step);
             check(&extents, &model);
         }
-        let (rebuilt, refused) = Extents::from_used(RANGE, model.used.iter().cloned());
+        let (rebuilt, refused) = Extents::from_used(&[RANGE], model.used.iter().cloned());
         check(&rebuilt, &model);
         for unit in RANGE.start - 1..=RANGE.end {
             prop_assert_eq!(extents.is_free(unit), model.is_free(&(unit..unit + 1)), "unit {}", unit);
@@ -133,7 +135,7 @@ proptest! {
                 false => expected.push(position),
             }
         }
-        let (extents, refused) = Extents::from_used(RANGE, used.into_iter());
+        let (extents, refused) = Extents::from_used(&[RANGE], used.into_iter());
         prop_assert_eq!(refused, expected);
         check(&extents, &model);
     }
@@ -191,11 +193,32 @@ fn a_range_of_nothing_has_nothing_free() {
         (extents.allocate(1, None, 1), extents.free_units(), extents.largest()),
         (None, 0, 0)
     );
-    assert_eq!(Extents::from_used(7..7, std::iter::once(7..8)).1, [0]);
+    assert_eq!(Extents::from_used(from_ref(&(7..7)), std::iter::once(7..8)).1, [0]);
 }
 
 #[test]
 fn a_range_that_ends_before_it_starts_is_refused() {
     let backwards = Range { start: 10, end: 5 };
-    assert_eq!(Extents::from_used(7..20, std::iter::once(backwards)).1, [0]);
+    assert_eq!(Extents::from_used(from_ref(&(7..20)), std::iter::once(backwards)).1, [0]);
+}
+
+#[test]
+fn several_ranges_are_apart_and_nothing_lies_between_them() {
+    let ranges = [10..20, 30..50, 60..61];
+    let (mut extents, refused) =
+        Extents::from_used(&ranges, [12..15, 19..31, 48..50, 25..26, 60..61].into_iter());
+    assert_eq!(refused, [1, 3], "they are not in one range");
+    assert_eq!(extents.runs().collect::<Vec<_>>(), [10..12, 15..20, 30..48]);
+    assert_eq!((extents.longest_range(), extents.free_units()), (20, 25));
+    assert_eq!(extents.allocate(6, Some(15), 1), Some(30), "no extent reaches into a gap");
+    assert!(!extents.take(20..21) && !extents.is_free(20));
+    extents.free(60..61);
+    extents.free(48..50);
+    assert_eq!(extents.allocate(1, None, 1), Some(60), "the shortest run");
+}
+
+#[test]
+#[should_panic(expected = "is not in")]
+fn what_lies_in_a_gap_is_not_freed() {
+    Extents::over(&[10..20, 30..50]).free(20..21);
 }

@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(
             data.dump(&[9; 512], Identity { writer: None, ..HERE }).len(),
             1,
-            "nobody knows what it was"
+            "its writer is unknown"
         );
     }
 

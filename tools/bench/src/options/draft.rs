@@ -178,7 +178,7 @@ impl From<JobOptions> for Draft {
     }
 }
 
-const VERIFY: VerifyOptions = VerifyOptions {
+pub(crate) const VERIFY: VerifyOptions = VerifyOptions {
     kind: VerifyKind::Crc32c,
     do_verify: true,
     fatal: false,

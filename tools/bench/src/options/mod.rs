@@ -316,7 +316,7 @@ pub(crate) struct FailureOptions {
     pub(crate) io_timeout: Option<Duration>,
 }
 
-/// What is measured and reported.
+/// Options of measuring and reporting.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ReportOptions {
     pub(crate) percentile_list: Vec<f64>,

@@ -180,7 +180,7 @@ fn kernel(job: &JobOptions, file: &Path) -> KernelTarget {
             KernelPath::Uring | KernelPath::Psync => job.direct,
             _ => usual.direct,
         },
-        fixed: if is_uring { job.fixedbufs } else { usual.fixed },
+        fixed: is_uring.then_some(job.fixedbufs),
         polled: if is_uring { Some(job.hipri) } else { usual.polled },
         ..usual
     }
@@ -267,7 +267,7 @@ mod tests {
         let uring = of(Engine::Uring, true);
         assert_eq!(
             (uring.path, uring.direct, uring.fixed, uring.polled),
-            (KernelPath::Uring, true, false, Some(false))
+            (KernelPath::Uring, true, Some(false), Some(false))
         );
         assert_eq!(of(Engine::Mmap, true).path, KernelPath::Mmap);
         assert_eq!(of(Engine::Null, false).file, PathBuf::new());

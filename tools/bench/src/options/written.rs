@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fio_has_and_what_nobody_has_are_told_apart() {
+    fn fios_options_and_unknown_ones_are_told_apart() {
         let refusal =
             |text: &str| written(text).set(&mut Draft::default()).expect_err(text).to_string();
         assert_eq!(

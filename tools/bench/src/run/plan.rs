@@ -333,6 +333,7 @@ mod tests {
             queue_count_max: 4,
             deallocates: true,
             deallocate_lbas_max: u64::MAX,
+            is_preallocated: false,
             is_cached: false,
             protection: None,
         }

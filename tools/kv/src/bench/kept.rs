@@ -63,8 +63,8 @@ fn parts(reader: &mut Reader) -> Result<Option<String>> {
             Ok(found) => format!(
                 "{} is device {} of {} of a store {}",
                 device.device,
-                found.superblock.device_index,
-                found.superblock.device_count,
+                found.superblock.device_index().unwrap_or_default(),
+                found.superblock.device_count(),
                 called(&found.superblock.label)
             ),
             Err(absent) => format!("{}: {absent}", device.device),

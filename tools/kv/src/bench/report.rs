@@ -48,7 +48,7 @@ impl Outcome {
         });
         report["get"]["misses"] = self.counted.misses.into();
         report["put"]["declined"] = self.counted.declined.into();
-        report["evictions"] = self.store.evictions.into();
+        report["evictions"] = self.store.evictions.objects().into();
         if let Some(replayed) = &self.counted.replayed {
             report["requests"] = replayed.requests.into();
             report["references"] = replayed.references.into();
@@ -162,7 +162,7 @@ impl Outcome {
         if self.counted.declined > 0 {
             rows.push(("declined puts", self.counted.declined.to_string()));
         }
-        rows.push(("evictions", self.store.evictions.to_string()));
+        rows.push(("evictions", self.store.evictions.objects().to_string()));
         if let Some(amplification) = self.write_amplification() {
             rows.push(("write amplification", format!("{amplification:.4}")));
             rows.push(("commit at the end", human::latency(self.commit.as_nanos() as u64)));

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_whose_contents_nobody_looked_at_is_not_free() {
+    fn a_drive_with_unknown_contents_is_not_free() {
         let function = with("/sys/class/block/nvme0n1p1/dev = 259:1\n");
         assert!(function.obstacles.is_empty(), "a partition of another device");
         let partition = format!("{PLACE}/nvme/nvme0/nvme0n1/nvme0n1p1/partition = 1\n");

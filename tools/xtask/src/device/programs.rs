@@ -61,14 +61,14 @@ pub(super) fn run() -> Result<Tally> {
                 while let Some(job) = waiting.lock().ok().and_then(|mut jobs| jobs.pop()) {
                     let begun = Instant::now();
                     let outcome = carry_out(&job, &directory);
-                    let mut ended = ended.lock().expect("nobody panics while holding it");
+                    let mut ended = ended.lock().expect("no thread panics while holding it");
                     ended.push(tell(&job, &outcome, begun.elapsed().as_secs_f64()));
                 }
             });
         }
     });
     let mut tally = Tally::default();
-    for passed in ended.into_inner().expect("nobody panicked while holding it") {
+    for passed in ended.into_inner().expect("no thread panicked while holding it") {
         tally.count(passed);
     }
     if !has_canary {

@@ -41,7 +41,7 @@ load() {
 	modprobe -a $1 || fail "the guest's kernel refuses a module of $1"
 }
 
-# Sets BDF for a device that is given as its address, or as "next": the first NVMe function that nobody has claimed.
+# Sets BDF for a device that is given as its address, or as "next": the first NVMe function that is not claimed.
 CLAIMED=" $(echo "$VFIO_DEVICES $KERNEL_DEVICES" | tr ' ' '\n' | grep : | tr '\n' ' ')"
 resolve() {
 	BDF=$1

@@ -65,7 +65,7 @@ const OPERATOR: Case = Case {
              dd if=/dev/urandom of=/mnt/data bs=1M count=8 2>/dev/null\n\
              sha256sum /mnt/data | tee /root/sum\n\
              MDADM_NO_UDEV=1 mdadm --create /dev/md0 --run --metadata=1.2 --level=1 --raid-devices=2 {k1} missing || exit\n\
-             # Somebody works on the mounted drive and on the array for as long as this guest runs.\n\
+             # A process works on the mounted drive and on the array for as long as this guest runs.\n\
              while cp /mnt/data /mnt/copy && sync && echo 1 >/proc/sys/vm/drop_caches && cmp /mnt/data /mnt/copy &&\n\
                  dd if=/mnt/data of=/dev/md0 bs=1M conv=fsync 2>/dev/null && echo copied >>/tmp/copies; do sleep 0.5; done \
                  >/tmp/work 2>&1 &",

@@ -129,8 +129,8 @@ fn reading(
 }
 
 fn shape(fd: RawFd) -> Shape<'static> {
-    let (polled, learns) = (false, true);
-    Shape { device: "a test", fd, polled, memory: &[], piece_bytes: None, learns }
+    let registration = &Registration::Required;
+    Shape { device: "a test", fd, polled: false, memory: &[], piece_bytes: None, registration }
 }
 
 #[test]

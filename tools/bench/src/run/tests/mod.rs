@@ -301,7 +301,7 @@ fn a_steady_job_ends_early() {
 }
 
 #[test]
-fn reads_of_what_nobody_wrote_are_told() {
+fn reads_of_unwritten_blocks_are_reported() {
     let outcome = run(&["filename=soft:mem=4M rw=randread bs=4k iodepth=4"]);
     assert!(
         outcome.warnings.iter().any(|warning| warning.code == "never-written"),

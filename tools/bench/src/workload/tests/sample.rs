@@ -1,5 +1,6 @@
 //! Sample jobs for tests, with fio's defaults.
 
+use crate::options::draft::VERIFY;
 use crate::options::*;
 
 /// Returns fio's default job: sequential reads of 4 KiB.
@@ -22,17 +23,5 @@ pub(crate) fn workload(name: &str) -> Workload {
 
 /// Returns fio's default verification with `kind`.
 pub(crate) fn verify(kind: VerifyKind) -> VerifyOptions {
-    VerifyOptions {
-        kind,
-        do_verify: true,
-        fatal: false,
-        backlog: None,
-        backlog_batch: None,
-        interval: None,
-        pattern: None,
-        only: false,
-        state_save: None,
-        state_load: false,
-        dump: false,
-    }
+    VerifyOptions { kind, ..VERIFY }
 }

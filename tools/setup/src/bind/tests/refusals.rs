@@ -97,7 +97,7 @@ fn a_drive_that_does_not_show_what_it_holds() {
 }
 
 #[test]
-fn a_user_whom_nobody_knows() {
+fn an_unknown_user() {
     let mut world = World::new(&two_drives(), 0);
     let args = BindArgs { user: Some("alcie".into()), ..bind_args(&[A]) };
     let why = failure(bind_with(&mut world, &args, None));

@@ -64,7 +64,7 @@ fn what_another_tool_has_bound_since_the_boot_is_not_ours() {
 }
 
 #[test]
-fn a_driver_that_somebody_else_gave_it_is_left() {
+fn a_driver_that_another_program_bound_is_left() {
     let mut world = World::new(&two_drives(), 3);
     done(bind(&mut world, &[A], None));
     world.kernel.write(&format!("/sys/bus/pci/devices/{A}/driver_override"), "");
@@ -77,7 +77,7 @@ fn a_driver_that_somebody_else_gave_it_is_left() {
 }
 
 #[test]
-fn a_driver_override_that_somebody_else_has_set_is_told() {
+fn a_driver_override_that_another_program_set_is_reported() {
     let mut world = World::new(&two_drives(), 4);
     done(bind(&mut world, &[A], None));
     let path = format!("/sys/bus/pci/devices/{A}/driver_override");

@@ -1,0 +1,58 @@
+//! The order of eviction of a shard: its policy, and the age of each object whatever the policy.
+
+use super::age::Ages;
+use super::evict::Policy;
+use crate::model::object::ObjectId;
+
+/// A policy with the ages of its objects. The calls are those of [`Policy`], with the same meaning.
+pub(crate) struct Order {
+    policy: Box<dyn Policy>,
+    ages: Ages,
+}
+
+impl Order {
+    /// Joins a policy without objects and ages without objects.
+    pub(crate) fn new(policy: Box<dyn Policy>, objects_max: u32) -> Order {
+        Order { policy, ages: Ages::new(objects_max) }
+    }
+
+    pub(crate) fn inserted(&mut self, id: ObjectId, key_hash: u64) {
+        self.ages.insert(id);
+        self.policy.inserted(id, key_hash);
+    }
+
+    pub(crate) fn touched(&mut self, id: ObjectId) {
+        self.ages.touch(id);
+        self.policy.touched(id);
+    }
+
+    pub(crate) fn removed(&mut self, id: ObjectId) {
+        self.ages.remove(id);
+        self.policy.removed(id);
+    }
+
+    pub(crate) fn evicted(&mut self, id: ObjectId, key_hash: u64) {
+        self.ages.remove(id);
+        self.policy.evicted(id, key_hash);
+    }
+
+    pub(crate) fn victim(
+        &mut self,
+        is_leased: &mut dyn FnMut(ObjectId) -> bool,
+    ) -> Option<ObjectId> {
+        self.policy.victim(is_leased)
+    }
+
+    pub(crate) fn follower(&self, id: ObjectId) -> Option<ObjectId> {
+        self.policy.follower(id)
+    }
+
+    /// Returns how long ago an object was used: 0 to [`Ages::MAX`] ticks.
+    pub(crate) fn age(&self, id: ObjectId) -> u8 {
+        self.ages.age(id)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.policy.memory_bytes() + self.ages.memory_bytes()
+    }
+}

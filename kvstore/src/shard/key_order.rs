@@ -1,0 +1,124 @@
+//! The order of changes to one key: they take effect in the order in which they began, although their data are written
+//! in any order. Otherwise a put that nothing waits for any more could replace a newer one that was acknowledged.
+//!
+//! A change takes a turn of its key when it begins and uses it when it takes effect or fails. If an earlier turn is not
+//! used yet, the change waits here; it waits only for data in flight, never for the journal, because it may hold room
+//! in the journal. Turns are counted by the key's hash: two keys with one hash only wait for each other.
+
+use std::collections::BTreeMap;
+
+use super::batch::NewObject;
+use super::evicting::Deleting;
+use super::request::Done;
+use crate::catalog::hash::NumberMap;
+
+/// A change whose turn it may be to take effect.
+#[derive(Debug)]
+pub(super) enum Ready<R> {
+    /// An object whose data is written.
+    Put(Box<NewObject>, Done<R>),
+    /// A removal, with room reserved for its record.
+    Delete(Deleting<R>),
+    /// A put that failed.
+    Nothing,
+}
+
+/// The turns of one key.
+#[derive(Debug)]
+struct Turns {
+    /// The first that is not used.
+    first: u32,
+    /// The next to be taken.
+    next: u32,
+}
+
+/// The keys with changes that began and have not taken effect.
+#[derive(Debug)]
+pub(super) struct KeyOrder<R> {
+    keys: NumberMap<u64, Turns>,
+    /// Changes that wait for their turn, by hash and turn.
+    waiting: BTreeMap<(u64, u32), Ready<R>>,
+}
+
+impl<R> Default for KeyOrder<R> {
+    fn default() -> KeyOrder<R> {
+        KeyOrder { keys: NumberMap::default(), waiting: BTreeMap::new() }
+    }
+}
+
+impl<R> KeyOrder<R> {
+    /// Takes the next turn of the key with this hash.
+    pub(super) fn take_turn(&mut self, hash: u64) -> u32 {
+        let turns = self.keys.entry(hash).or_insert(Turns { first: 0, next: 0 });
+        let turn = turns.next;
+        turns.next = turn.wrapping_add(1);
+        assert_ne!(turns.next, turns.first, "fewer changes are under way than there are turns");
+        turn
+    }
+
+    /// Returns whether a change of the key with this hash has not taken effect.
+    pub(super) fn is_busy(&self, hash: u64) -> bool {
+        self.keys.contains_key(&hash)
+    }
+
+    /// Returns the change if it is its turn, which [`KeyOrder::use_turn`] then ends. Otherwise keeps it.
+    pub(super) fn arrive(&mut self, hash: u64, turn: u32, ready: Ready<R>) -> Option<Ready<R>> {
+        if self.keys[&hash].first == turn {
+            return Some(ready);
+        }
+        let earlier = self.waiting.insert((hash, turn), ready);
+        assert!(earlier.is_none(), "a turn is used once");
+        None
+    }
+
+    /// Ends the current turn, and returns the change whose turn is next if it waits.
+    pub(super) fn use_turn(&mut self, hash: u64) -> Option<Ready<R>> {
+        let turns = self.keys.get_mut(&hash).expect("a turn was taken");
+        turns.first = turns.first.wrapping_add(1);
+        if turns.first == turns.next {
+            self.keys.remove(&hash);
+            return None;
+        }
+        self.waiting.remove(&(hash, turns.first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Uses the turns of one key in the order given, and returns that in which they took effect.
+    fn effects(order: &mut KeyOrder<u64>, hash: u64, arriving: &[u32]) -> usize {
+        let mut effects = 0;
+        for turn in arriving {
+            let mut ready = order.arrive(hash, *turn, Ready::Nothing);
+            while ready.is_some() {
+                effects += 1;
+                ready = order.use_turn(hash);
+            }
+        }
+        effects
+    }
+
+    #[test]
+    fn what_is_ready_first_waits_for_what_began_first() {
+        let mut order = KeyOrder::<u64>::default();
+        let turns = [7, 7, 8, 7].map(|hash| order.take_turn(hash));
+        assert_eq!(turns, [0, 1, 0, 2]);
+        assert_eq!(effects(&mut order, 7, &[2]), 0);
+        assert_eq!(effects(&mut order, 8, &[0]), 1, "another key waits for nothing");
+        assert_eq!(effects(&mut order, 7, &[0]), 1, "the second is not ready");
+        assert!(order.is_busy(7) && !order.is_busy(8));
+        assert_eq!(effects(&mut order, 7, &[1]), 2);
+        assert!(order.keys.is_empty() && order.waiting.is_empty(), "nothing is kept");
+    }
+
+    #[test]
+    fn turns_go_around_the_end_of_their_numbers() {
+        let mut order = KeyOrder::<u64>::default();
+        order.keys.insert(1, Turns { first: u32::MAX, next: u32::MAX });
+        let turns = [order.take_turn(1), order.take_turn(1)];
+        assert_eq!(turns, [u32::MAX, 0]);
+        assert_eq!(effects(&mut order, 1, &[0, u32::MAX]), 2);
+    }
+}

@@ -1,0 +1,198 @@
+//! Tenants of a shard: who pays for an object, and who has to give some up.
+//!
+//! A tenant that evicts its own objects may have more than its quota for a moment: a put is stored, and then the shard
+//! removes the tenant's least recently used objects. If it has no other, it asks the other shards to do so, because the
+//! quota is the store's.
+
+use adit_driver::Time;
+use adit_driver::paths::CommandQueue;
+
+use super::Shard;
+use super::evicting::Evicted;
+use crate::catalog::tenant::{OverQuota, TenantStats};
+use crate::error::Failure;
+use crate::io::lane::Load;
+use crate::media::record::Record;
+use crate::model::key::Key;
+use crate::model::object::{Object, ObjectId, TenantId};
+use crate::model::options::Quota;
+use crate::model::place::UNIT_BYTES;
+
+/// Limit of evictions for quotas per turn, which bounds a turn.
+const EVICTIONS_PER_TURN: usize = 64;
+
+/// Whether tenants may have more than their quotas.
+#[derive(Debug, Default)]
+pub(super) struct Shrinking {
+    is_due: bool,
+    /// Whether this shard stored an object, which then stays: rather than that one, others' objects go.
+    asks: bool,
+}
+
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
+    /// Returns the tenant of this name, creating it without a quota if it is new.
+    ///
+    /// # Errors
+    /// [`Failure::Tenant`] if there are 255 already, or the name is longer than 64 bytes; [`Failure::Device`] if it
+    /// cannot be written to the journal; [`Failure::Full`] while the journal has no room, which polling makes.
+    pub fn tenant(&mut self, now: Time, name: &str) -> Result<TenantId, Failure> {
+        if let Some(id) = self.tenants.find(name) {
+            return Ok(id);
+        }
+        self.check_definable()?;
+        let id = self.tenants.add(name).map_err(Failure::Tenant)?;
+        self.log.append(now, &Record::Tenant { id, name, quota: None });
+        Ok(id)
+    }
+
+    /// Sets a tenant's quota in all shards that share the ledger, or lifts it. Call it on shard 0: the quotas in its
+    /// journal are those that come back.
+    ///
+    /// # Errors
+    /// [`Failure::Undefined`] if there is no such tenant; [`Failure::Tenant`] for the default one;
+    /// [`Failure::Device`] and [`Failure::Full`] as [`Shard::tenant`].
+    pub fn set_quota(
+        &mut self,
+        now: Time,
+        id: TenantId,
+        quota: Option<Quota>,
+    ) -> Result<(), Failure> {
+        match self.tenants.name(id) {
+            None => return Err(Failure::Undefined("tenant")),
+            Some(_) if id == TenantId::default() => {
+                let why = "the default tenant cannot have a quota: put the objects for another one";
+                return Err(Failure::Tenant(why));
+            }
+            Some(_) => self.check_definable()?,
+        }
+        self.tenants.set_quota(id, quota);
+        let (name, quota) = (self.tenants.name(id), self.tenants.quota(id));
+        let name = name.expect("it was there");
+        self.log.append(now, &Record::Tenant { id, name, quota });
+        Ok(())
+    }
+
+    /// Returns what each tenant has in this shard and did there, by number.
+    pub fn tenant_stats(&self) -> Vec<TenantStats> {
+        self.tenants.stats()
+    }
+
+    /// Returns the name of the tenant with this id.
+    pub fn tenant_name(&self, id: TenantId) -> Option<&str> {
+        self.tenants.name(id)
+    }
+
+    /// Charges a tenant for a new object.
+    pub(super) fn charge(
+        &mut self,
+        (key, hash): (&Key, u64),
+        tenant: TenantId,
+        units: u64,
+    ) -> Result<(), Failure> {
+        let old = || {
+            let id = self.index.find_hashed(hash, key.as_bytes())?;
+            let old = self.index.object(id);
+            (old.tenant == tenant).then(|| (id, self.spaces.units_of(&old)))
+        };
+        let charged = self.tenants.charge(tenant, units, old);
+        let over =
+            |OverQuota { tenant, quota }| Failure::Quota { tenant, quota_bytes: quota.bytes };
+        charged.map_err(over)?;
+        self.note_growth(tenant);
+        Ok(())
+    }
+
+    /// Takes an object that will not become visible off its tenant's account.
+    pub(super) fn uncharge(&mut self, (key, hash): (&Key, u64), object: &Object) {
+        if self.tenants.has_covers()
+            && let Some(old) = self.index.find_hashed(hash, key.as_bytes())
+        {
+            self.tenants.uncover(old);
+        }
+        self.tenants.credit(object.tenant, self.spaces.units_of(object));
+    }
+
+    /// Takes an object that is removed or replaced off its tenant's account and order.
+    pub(super) fn forget_tenants(&mut self, id: ObjectId, object: &Object) {
+        self.own.removed(id);
+        self.tenants.uncover(id);
+        self.tenants.credit(object.tenant, self.spaces.units_of(object));
+    }
+
+    /// Notes that an object became visible.
+    pub(super) fn note_stored(&mut self, id: ObjectId, tenant: TenantId) {
+        self.tenants.counters(tenant).puts += 1;
+        self.own.used(id, tenant);
+        self.note_growth(tenant);
+    }
+
+    fn note_growth(&mut self, tenant: TenantId) {
+        if tenant != TenantId::default() && self.tenants.is_to_shrink(tenant) {
+            self.shrinking = Shrinking { is_due: true, asks: true };
+        }
+    }
+
+    /// Follows changed quotas, and evicts objects of tenants that have too much.
+    pub(super) fn tenant_step(&mut self, now: Time) {
+        if self.tenants.read_news() {
+            for id in self.tenants.ids() {
+                self.own.keep(id, self.tenants.evicts_own(id));
+            }
+            self.shrinking.is_due = true;
+        }
+        self.own.link_some(&self.index);
+        if !self.shrinking.is_due || self.own.is_linking() || self.check_home().is_err() {
+            return;
+        }
+        let Some(is_enough) = self.shrink(now) else { return };
+        let Shrinking { asks, .. } = std::mem::take(&mut self.shrinking);
+        if asks && !is_enough {
+            self.tenants.ask_others();
+        }
+    }
+
+    /// Evicts objects of tenants that have too much. Returns whether that was enough, or `None` if some are left for
+    /// the next turn.
+    fn shrink(&mut self, now: Time) -> Option<bool> {
+        let (mut left, mut is_enough) = (EVICTIONS_PER_TURN, true);
+        for id in self.tenants.ids() {
+            while self.tenants.is_to_shrink(id) {
+                match self.evict_own(now, id, self.shrinking.asks) {
+                    Evicted::One if left > 0 => left -= 1,
+                    Evicted::Nothing => {
+                        is_enough = false;
+                        break;
+                    }
+                    _ => return None,
+                }
+            }
+        }
+        Some(is_enough)
+    }
+
+    /// Removes a tenant's least recently used object; with `spares_newest`, not the one just stored.
+    fn evict_own(&mut self, now: Time, tenant: TenantId, spares_newest: bool) -> Evicted {
+        if !self.log.has_room_for_small() {
+            self.want_journal();
+            return Evicted::NotYet;
+        }
+        let (index, leases) = (&self.index, &self.leases);
+        let is_leased = |id| leases.is_leased(index.object(id).place);
+        let Some(victim) = self.own.oldest(tenant, spares_newest, is_leased) else {
+            return Evicted::Nothing;
+        };
+        assert_eq!(index.object(victim).tenant, tenant, "its own object");
+        let bytes = self.spaces.units_of(&self.index.object(victim)) * UNIT_BYTES;
+        self.remove(now, victim);
+        self.stats.evictions.quota.objects += 1;
+        self.stats.evictions.quota.bytes += bytes;
+        self.tenants.counters(tenant).evictions += 1;
+        Evicted::One
+    }
+
+    /// Returns whether the next turn removes objects for a quota or a sweep.
+    pub(super) fn has_objects_to_remove(&self) -> bool {
+        let is_due = self.shrinking.is_due || !self.sweeps.is_empty();
+        self.own.is_linking() || is_due && self.log.has_room_for_small()
+    }
+}

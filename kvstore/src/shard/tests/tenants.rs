@@ -1,0 +1,108 @@
+//! Quotas and sweeps where devices fail and the journal is full.
+
+use adit_driver::Time;
+
+use super::device::Kind;
+use super::{Rig, STORED, device_failed, item, options};
+use crate::model::object::TenantId;
+use crate::model::options::{Durability, Quota, WhenReached};
+use crate::model::place::UNIT_BYTES;
+use crate::shard::{Action, Failure, Outcome, PutItem, PutOptions, Selection};
+
+fn tenant(rig: &mut Rig, units: u64, when_reached: WhenReached) -> TenantId {
+    let id = rig.shard.tenant(rig.now, "a").expect("a tenant");
+    let quota = Quota { bytes: units * UNIT_BYTES, when_reached };
+    rig.shard.set_quota(rig.now, id, Some(quota)).expect("a quota");
+    id
+}
+
+fn put(key: u64, units: u64, tenant: TenantId) -> Action {
+    let options = PutOptions { tenant, ..PutOptions::default() };
+    Action::Put(PutItem { options, ..item(key, units) })
+}
+
+fn used_units(rig: &Rig) -> u64 {
+    rig.shard.tenant_stats()[1].used_bytes / UNIT_BYTES
+}
+
+fn everything() -> Action {
+    Action::DeleteWhere(Selection::Prefix(Box::default()))
+}
+
+#[test]
+fn a_replacement_that_fails_leaves_the_quota_as_it_was() {
+    for durability in [Durability::Restart, Durability::Durable] {
+        let mut rig = Rig::new(1, 64, options(durability));
+        let id = tenant(&mut rig, 8, WhenReached::Refuse);
+        assert_eq!(rig.wait(put(1, 8, id)), STORED);
+        for _ in 0..3 {
+            // The next write is that of data.
+            rig.settle();
+            rig.devices[0].medium().failing = vec![(Kind::Write, 1)];
+            assert!(device_failed(0, &rig.wait(put(1, 8, id))));
+            let refused = rig.wait(put(2, 1, id));
+            assert!(matches!(refused, Err(Failure::Quota { .. })), "{refused:?}");
+            assert_eq!((used_units(&rig), rig.wait(put(1, 8, id))), (8, STORED));
+        }
+        assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
+        assert_eq!(rig.wait(put(2, 8, id)), STORED, "nothing is charged for what went");
+    }
+}
+
+#[test]
+fn an_object_that_goes_before_its_replacement_comes_is_charged_no_more() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let id = tenant(&mut rig, 8, WhenReached::Refuse);
+    assert_eq!(rig.wait(put(1, 8, id)), STORED);
+    rig.devices[0].medium().held = vec![Kind::Write];
+    let new = rig.submit(Time::NEVER, put(1, 8, id));
+    rig.turn(3);
+    assert_eq!(rig.wait(everything()), Ok(Outcome::Swept { objects: 1 }));
+    let refused = rig.wait(put(2, 1, id));
+    assert!(matches!(refused, Err(Failure::Quota { .. })), "the new one has it all: {refused:?}");
+    rig.devices[0].medium().held.clear();
+    rig.turn(20);
+    assert_eq!((rig.taken(new), used_units(&rig)), (vec![STORED], 8));
+}
+
+#[test]
+fn evictions_for_a_quota_wait_for_room_in_the_journal() {
+    for durability in [Durability::Restart, Durability::Durable] {
+        let mut rig = Rig::new(1, 16, options(durability));
+        let id = tenant(&mut rig, 8, WhenReached::EvictOwn);
+        for key in 0..40 {
+            rig.fill_journal();
+            assert_eq!(rig.wait(put(key, 2, id)), STORED);
+            rig.settle();
+            assert!(used_units(&rig) <= 8, "{} after {key}", used_units(&rig));
+        }
+        assert_eq!(rig.shard.stats().evictions.quota.objects, 36);
+    }
+}
+
+#[test]
+fn a_sweep_waits_for_room_in_the_journal_and_fails_with_its_device() {
+    for durability in [Durability::Restart, Durability::Durable] {
+        let mut rig = Rig::new(1, 16, options(durability));
+        assert!((0..60).all(|key| rig.put(key, 1) == STORED));
+        rig.fill_journal();
+        let tag = rig.submit(Time::NEVER, everything());
+        rig.settle();
+        assert_eq!(rig.taken(tag), [Ok(Outcome::Swept { objects: 60 })], "{durability:?}");
+        let late = rig.submit(rig.now, everything());
+        rig.settle();
+        assert_eq!(rig.taken(late), [Err(Failure::Deadline)]);
+        rig.devices[0].medium().is_dead = true;
+        assert!(device_failed(0, &rig.wait(everything())));
+    }
+}
+
+#[test]
+fn what_a_sweep_removed_stays_away_after_a_power_cut() {
+    let mut rig = Rig::new(1, 64, options(Durability::Durable));
+    assert!((0..20).all(|key| rig.put(key, 1) == STORED));
+    assert_eq!(rig.wait(everything()), Ok(Outcome::Swept { objects: 20 }));
+    assert_eq!(rig.put(1, 1), STORED);
+    let rig = rig.reopened(options(Durability::Durable));
+    assert_eq!(rig.shard.stats().objects, 1);
+}

@@ -1,0 +1,86 @@
+//! Changing the devices of a closed store.
+
+use adit_driver::{Device, Target};
+
+use super::devices::{self, Devices};
+use super::open::OpenOptions;
+use crate::error::Result;
+use crate::media::change::{self, Changed, Leaving};
+use crate::media::device_set::Lengths;
+use crate::media::format;
+
+/// Options for changing the devices of a store, which must not be open. The change is atomic: a crash at any time
+/// leaves the store as it was or as it is to be, with all objects that it then has.
+#[derive(Clone, Debug)]
+pub struct ChangeStore {
+    /// The store's devices before the change, in order.
+    pub targets: Vec<Target>,
+    /// Devices that are already open; if given, `targets` is ignored.
+    pub devices: Vec<Device>,
+    /// The change.
+    pub change: Change,
+}
+
+/// A change of a store's devices.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Adds devices behind those that there are.
+    Add {
+        /// The new devices.
+        targets: Vec<Target>,
+        /// New devices that are already open; if given, `targets` is ignored.
+        devices: Vec<Device>,
+        /// Creates missing regular files, and extends shorter ones to this many bytes.
+        file_bytes: Option<u64>,
+        /// Whether to overwrite existing data on the new devices.
+        overwrite: bool,
+    },
+    /// Removes a device; those behind it move up. It is blank afterwards.
+    Remove {
+        /// The device's index among the targets.
+        device: u8,
+        /// What happens to its objects.
+        objects: Leaving,
+    },
+    /// Takes in what devices have grown by since the last change or the format.
+    Grow {
+        /// First extends the store's regular files that are shorter to this many bytes. Ignored for devices that are
+        /// already open.
+        file_bytes: Option<u64>,
+    },
+}
+
+impl ChangeStore {
+    pub(super) fn run(&self) -> Result<Changed> {
+        let id = u64::from_le_bytes(devices::random()?);
+        match &self.change {
+            Change::Add { targets, devices, file_bytes, overwrite } => {
+                let known = Devices::open(&self.targets, &self.devices, None)?;
+                if file_bytes.is_some() && !overwrite && devices.is_empty() {
+                    Devices::check_files(targets)?;
+                }
+                let new = Devices::open(targets, devices, *file_bytes)?;
+                let mut lanes = known.lanes(&OpenOptions::default(), &[])?;
+                let count = lanes.len();
+                lanes.extend(new.lanes(&OpenOptions::default(), &[])?);
+                change::add(&mut lanes, count, (id, *overwrite), &mut known.clock())
+            }
+            Change::Remove { device, objects } => {
+                let devices = Devices::open(&self.targets, &self.devices, None)?;
+                let lanes = devices.lanes(&OpenOptions::default(), &[])?;
+                change::remove(lanes, *device, (id, *objects), &mut devices.clock())
+            }
+            Change::Grow { file_bytes } => {
+                if file_bytes.is_some() {
+                    // A file is extended only if it is a store's.
+                    let devices = Devices::open(&self.targets, &self.devices, None)?;
+                    let mut lanes = devices.lanes(&OpenOptions::default(), &[])?;
+                    format::read_set_of(&mut lanes, Lengths::Grown, &mut devices.clock())?;
+                }
+                let devices = Devices::open(&self.targets, &self.devices, *file_bytes)?;
+                let mut lanes = devices.lanes(&OpenOptions::default(), &[])?;
+                change::grow(&mut lanes, id, &mut devices.clock())
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The end of a store: its threads report to one place, which answers the caller of `close`.
+//!
+//! No caller waits for the threads to end unless it asks to. So that a store can be opened as soon as its last handle
+//! was dropped, the process knows which devices are being released, and opening them waits.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use adit_driver::{Device, Target};
+
+use super::pending::{Reply, Unfinished};
+use super::pool::Pools;
+use crate::error::{Error, Result};
+use crate::shard::{Failure, Stats};
+
+/// How long opening devices waits for them to be released.
+const RELEASE_MAX: Duration = Duration::from_secs(60);
+
+/// The names of devices that stores of this process release.
+static RELEASING: (Mutex<Vec<Arc<[String]>>>, Condvar) = (Mutex::new(Vec::new()), Condvar::new());
+
+/// The common end of a store's threads.
+pub(super) struct Exit {
+    state: Mutex<State>,
+    pools: Arc<Pools>,
+    /// The store's devices.
+    names: Arc<[String]>,
+}
+
+struct State {
+    /// Threads that have not ended.
+    left: usize,
+    stats: Stats,
+    /// The first failure.
+    failure: Option<Error>,
+    /// The caller that waits for the end.
+    reply: Option<Reply<Stats>>,
+    /// Whether the store is being closed.
+    is_closing: bool,
+}
+
+/// A thread's part of the exit, which it reports when this is dropped.
+pub(super) struct Leaving {
+    exit: Arc<Exit>,
+    end: Option<Result<Stats>>,
+}
+
+impl Leaving {
+    /// Sets the thread's result. Without one it has failed.
+    pub(super) fn with(&mut self, end: Result<Stats>) {
+        self.end = Some(end);
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let end = self.end.take().unwrap_or(Err(Error::Failed(Failure::Closed)));
+        self.exit.left(end);
+    }
+}
+
+impl Exit {
+    /// Creates the exit of a store's threads on devices of these names, with the part of each.
+    pub(super) fn new(
+        threads: usize,
+        pools: Arc<Pools>,
+        names: Vec<String>,
+    ) -> (Arc<Exit>, Vec<Leaving>) {
+        let state = State {
+            left: threads,
+            stats: Stats::default(),
+            failure: None,
+            reply: None,
+            is_closing: false,
+        };
+        let exit = Arc::new(Exit { state: Mutex::new(state), pools, names: names.into() });
+        let part = |_| Leaving { exit: Arc::clone(&exit), end: None };
+        let parts = (0..threads).map(part).collect();
+        (exit, parts)
+    }
+
+    /// Notes that the store is being closed, before its threads begin to end. Returns false if it was before.
+    pub(super) fn begin(&self) -> bool {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.is_closing, true) {
+            return false;
+        }
+        if state.left > 0 {
+            lock(&RELEASING.0).push(Arc::clone(&self.names));
+        }
+        true
+    }
+
+    /// Answers `reply` once all threads have ended.
+    pub(super) fn tell(&self, reply: Reply<Stats>) {
+        let mut state = self.lock();
+        state.reply = Some(reply);
+        self.finish(state);
+    }
+
+    fn left(&self, end: Result<Stats>) {
+        let mut state = self.lock();
+        state.left -= 1;
+        match end {
+            Ok(stats) => state.stats += stats,
+            Err(error) => state.failure = state.failure.take().or(Some(error)),
+        }
+        if state.left == 0 {
+            let mut releasing = lock(&RELEASING.0);
+            let of_this = releasing.iter().position(|names| Arc::ptr_eq(names, &self.names));
+            of_this.into_iter().for_each(|at| drop(releasing.swap_remove(at)));
+            RELEASING.1.notify_all();
+        }
+        self.finish(state);
+    }
+
+    /// Gives the result to whom it may concern, once it is there.
+    fn finish(&self, mut state: MutexGuard<'_, State>) {
+        if state.left > 0 {
+            return;
+        }
+        let (failure, mut stats, reply) = (state.failure.take(), state.stats, state.reply.take());
+        drop(state);
+        self.pools.counts.add_to(&mut stats);
+        match (reply, failure) {
+            (Some(reply), None) => reply.send(Ok(stats)),
+            (Some(reply), Some(failure)) => reply.send(Err(Unfinished::new(failure))),
+            (None, Some(failure)) => tracing::error!("closing a store: {failure}"),
+            (None, None) => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+/// Waits until no store of this process is releasing one of these devices. After [`RELEASE_MAX`], opening them says who
+/// has them.
+pub(super) fn wait_for_release(targets: &[Target], devices: &[Device]) {
+    let names = names(targets, devices);
+    let until = Instant::now() + RELEASE_MAX;
+    let is_releasing = |all: &[Arc<[String]>]| {
+        all.iter().flat_map(|of| of.iter()).any(|name| names.contains(name))
+    };
+    let mut releasing = lock(&RELEASING.0);
+    while is_releasing(&releasing) {
+        match until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => return,
+            left => {
+                let woken = RELEASING.1.wait_timeout(releasing, left);
+                releasing = woken.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+/// Returns the names of a store's devices: of those that are open, or else of the targets.
+pub(super) fn names(targets: &[Target], devices: &[Device]) -> Vec<String> {
+    if devices.is_empty() {
+        return targets.iter().map(ToString::to_string).collect();
+    }
+    devices.iter().map(|device| device.info().device.clone()).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,118 @@
+//! What a thread of the store counts while it answers requests.
+//!
+//! Handles read it at any time. Only the thread writes, so that it counts with plain loads and stores.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use adit_driver::Time;
+
+use super::request::Caller;
+use crate::io::latency::{BUCKETS, Latencies, bucket};
+use crate::shard::{Failure, Outcome};
+
+/// The kinds of requests whose latency is counted, by name.
+pub(super) const KINDS: [&str; 5] = ["get_hit", "get_miss", "put", "delete", "commit"];
+
+/// The figures of one thread.
+#[derive(Default)]
+pub(super) struct Figures {
+    /// From the call to the answer, for each of [`KINDS`].
+    latencies: [Counts; KINDS.len()],
+    failures: AtomicU64,
+    waiting_for_memory: AtomicU64,
+}
+
+/// A histogram that one thread fills and others read.
+#[derive(Default)]
+struct Counts {
+    counts: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl Counts {
+    fn record(&self, since: Time, now: Time) {
+        let ns = now.as_ns().saturating_sub(since.as_ns());
+        add(&self.counts[bucket(ns)], 1);
+        add(&self.sum_ns, ns);
+    }
+
+    fn load(&self) -> Latencies {
+        let counts = std::array::from_fn(|index| load(&self.counts[index]));
+        Latencies::of(counts, load(&self.sum_ns))
+    }
+}
+
+/// Adds to a counter that only this thread writes.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(load(counter).wrapping_add(more), Ordering::Relaxed);
+}
+
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+impl Figures {
+    /// Counts an answer that `caller` has waited for since `since`. Sweeps and calls about writers in parts have no
+    /// histogram.
+    pub(super) fn answered(
+        &self,
+        (since, now): (Time, Time),
+        caller: &Caller,
+        result: &Result<Outcome, Failure>,
+    ) {
+        let kind = match (caller, result) {
+            (_, Err(_)) => return add(&self.failures, 1),
+            (Caller::Fetch(_) | Caller::Bounced(_) | Caller::Get(_), Ok(outcome)) => {
+                usize::from(!matches!(outcome, Outcome::Hit { .. }))
+            }
+            (Caller::Put { .. }, Ok(_)) => 2,
+            (Caller::Delete(_), Ok(_)) => 3,
+            (Caller::Commit(_), Ok(_)) => 4,
+            (Caller::Fill { .. } | Caller::Writer(_) | Caller::Sweep(_), Ok(_)) => return,
+        };
+        self.latencies[kind].record(since, now);
+    }
+
+    /// Notes how many reads wait for memory now.
+    pub(super) fn note_waiting(&self, count: usize) {
+        self.waiting_for_memory.store(count as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the latencies of each of [`KINDS`].
+    pub(super) fn latencies(&self) -> [Latencies; KINDS.len()] {
+        std::array::from_fn(|kind| self.latencies[kind].load())
+    }
+
+    /// Returns how many requests failed.
+    pub(super) fn failures(&self) -> u64 {
+        load(&self.failures)
+    }
+
+    /// Returns how many reads wait for memory.
+    pub(super) fn waiting_for_memory(&self) -> u64 {
+        load(&self.waiting_for_memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pending::pair;
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn answers_count_by_their_kind_and_failures_apart() {
+        let figures = Figures::default();
+        let (reply, _pending) = pair(Duration::ZERO);
+        let get = Caller::Get(reply);
+        let (since, now) = (Time::from_ns(1000), Time::from_ns(6000));
+        figures.answered((since, now), &get, &Ok(Outcome::Hit { bytes: 1 }));
+        figures.answered((since, now), &get, &Ok(Outcome::Miss));
+        figures.answered((since, now), &get, &Ok(Outcome::Miss));
+        figures.answered((since, now), &get, &Err(Failure::Deadline));
+        let latencies = figures.latencies();
+        assert_eq!(latencies.map(|kind| kind.count()), [1, 2, 0, 0, 0]);
+        assert_eq!(latencies[1].sum(), Duration::from_micros(10));
+        assert_eq!(figures.failures(), 1);
+    }
+}

@@ -1,0 +1,346 @@
+//! Memory of the caller's: registering it, and requests in memory that a device cannot use as it is.
+//!
+//! A device moves whole units of 4 KiB, to and from memory that it knows. Of memory that begins or ends elsewhere, or
+//! is registered for another device, only what is aligned goes along; the rest, or all, passes through a pool and is
+//! copied, which is counted. Memory that no device of the store knows is left to the shard, which refuses it.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use adit_driver::memory::{AnyBuffer, IoBuffer};
+use adit_driver::sys::HostMemory;
+use adit_driver::{Buffer, Device};
+
+use super::handle::Store;
+use super::pending::{Reply, Unfinished};
+use super::pool::{Counts, Pool, PoolBuffer, Pools};
+use super::value::Read;
+use crate::error::Result;
+use crate::model::place::UNIT_BYTES;
+use crate::shard::{Failure, Found, GetItem, Outcome, Part};
+
+const UNIT: usize = UNIT_BYTES as usize;
+
+impl Store {
+    /// Registers memory of the caller's for requests, such as an engine's pinned pool of KV blocks, until the buffer and
+    /// all its parts are dropped ([`Buffer::split_off`]). [`HostMemory::adopt`] takes memory that this process has
+    /// mapped. Blocks while the memory is pinned, during which the store's threads serve no one: register before serving.
+    ///
+    /// The first device and every device reached through the kernel use it without a copy; data of another controller
+    /// passes through the store's memory. On the kernel's paths, memory beyond the limit on locked memory is usable but
+    /// not pinned, which the log says once.
+    ///
+    /// # Errors
+    /// As [`Device::register`]; [`Failure::Closed`] if the store is closed.
+    pub fn register(&self, memory: HostMemory) -> Result<Buffer> {
+        let mut buffer = self.core.devices.as_slice()[0].register(memory)?;
+        for shard in 0..self.core.set.shards() {
+            let registering = self.core.ask(shard, move |shard, _| {
+                shard.register(&buffer);
+                Ok(buffer)
+            });
+            buffer = registering.wait()?;
+        }
+        Ok(buffer)
+    }
+}
+
+/// What the devices of a store can use, and how much was copied because they could not.
+pub(super) struct Reach {
+    devices: Vec<Device>,
+    counts: Arc<Counts>,
+}
+
+impl Reach {
+    pub(super) fn new(devices: &[Device], counts: Arc<Counts>) -> Reach {
+        Reach { devices: devices.to_vec(), counts }
+    }
+
+    /// Returns whether a device can use the memory from its first byte on.
+    fn reaches(&self, device: usize, memory: &impl IoBuffer) -> bool {
+        let device = &self.devices[device];
+        let lba_bytes = device.info().lba_bytes as usize;
+        let begins = |index| memory.pointer(index).addr().get().is_multiple_of(lba_bytes);
+        device.accepts(memory) && (0..memory.segment_count()).all(begins)
+    }
+
+    /// Returns whether a device can use all of the memory.
+    fn uses(&self, device: usize, memory: &AnyBuffer) -> bool {
+        self.reaches(device, memory) && is_whole(memory)
+    }
+
+    /// Returns whether each device can use all of the memory, or none knows it.
+    pub(super) fn needs_no_copy(&self, memory: &AnyBuffer) -> bool {
+        let mut devices = 0..self.devices.len();
+        devices.clone().all(|device| self.uses(device, memory))
+            || !devices.any(|device| self.devices[device].accepts(memory))
+    }
+
+    /// Returns how the memory of a put of `bytes` goes to `device`, or to any; `None` if it goes as it is, or no device
+    /// knows it.
+    pub(super) fn way(&self, memory: &AnyBuffer, bytes: u64, device: Option<u8>) -> Option<Way> {
+        let devices = device
+            .map_or(0..self.devices.len(), |device| usize::from(device)..usize::from(device) + 1);
+        let is_short = bytes_of(memory) < bytes;
+        if is_short
+            || devices.clone().any(|device| self.uses(device, memory))
+            || !(0..self.devices.len()).any(|device| self.devices[device].accepts(memory))
+        {
+            return None;
+        }
+        let reaching = devices.clone().find(|device| self.reaches(*device, memory));
+        let head = match (memory, reaching) {
+            (AnyBuffer::One(_), Some(_)) => bytes as usize / UNIT * UNIT,
+            _ => 0,
+        };
+        let device = if head > 0 { reaching.map(|device| device as u8) } else { device };
+        Some(Way { head, through: bytes as usize - head, device })
+    }
+}
+
+/// How lent memory goes to a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    /// Bytes that go as they are.
+    head: usize,
+    /// Bytes behind them that pass through a pool.
+    pub(super) through: usize,
+    /// The device that the pool's memory is for, or any.
+    pub(super) device: Option<u8>,
+}
+
+impl Way {
+    /// Returns what goes to the device: a part of the memory, and a copy of the rest in `run`, if there is a rest.
+    pub(super) fn carry(
+        self,
+        memory: AnyBuffer,
+        run: Option<PoolBuffer>,
+        counts: &Counts,
+    ) -> (AnyBuffer, Origin) {
+        let has = run.as_ref().map_or(0, |run| run.len());
+        assert_eq!(has, self.through, "there is room for what is copied");
+        let (along, rest) = split(memory, self.head);
+        let run = run.map(|mut run| {
+            gather(&rest, &mut run);
+            counts.count_copy(self.through);
+            run.into_cleared_parts()
+        });
+        let (run, pool) = run.unzip();
+        (any(along.into_iter().chain(run).collect()), Origin { pool, rest })
+    }
+}
+
+/// What a request's memory is when it comes back.
+#[derive(Default)]
+pub(super) struct Origin {
+    /// The pool of its last run, unless all is the caller's.
+    pool: Option<Arc<Pool>>,
+    /// The caller's memory behind what went along.
+    rest: Vec<Buffer>,
+}
+
+impl Origin {
+    /// Returns the origin of memory that is all of a pool.
+    pub(super) fn pooled(pool: Arc<Pool>) -> Origin {
+        Origin { pool: Some(pool), rest: Vec::new() }
+    }
+
+    /// Returns the pool if all of the memory is its.
+    pub(super) fn pool(&self) -> Option<&Arc<Pool>> {
+        self.pool.as_ref().filter(|_| self.rest.is_empty())
+    }
+
+    /// Returns the caller's memory as it was given; the pool gets back its run.
+    pub(super) fn restore(self, memory: AnyBuffer) -> AnyBuffer {
+        if self.pool.is_none() && self.rest.is_empty() {
+            return memory;
+        }
+        let mut parts = list(memory);
+        if let Some(pool) = self.pool {
+            parts.pop().into_iter().for_each(|run| drop(PoolBuffer::of(run, 0, &pool)));
+        }
+        any(joined(parts, self.rest))
+    }
+}
+
+/// A read into the caller's memory that may pass through the store's.
+pub(super) struct Bounced {
+    reply: Reply<Read>,
+    reach: Arc<Reach>,
+    /// The caller's memory, or what of it does not go along.
+    into: Vec<Buffer>,
+    /// Bytes of the caller's memory that went along, and the pool of the run behind them, if there is one.
+    taken: Option<(usize, Option<Arc<Pool>>)>,
+    /// Memory that it waited for; the object may have changed since.
+    granted: Option<PoolBuffer>,
+}
+
+impl Bounced {
+    pub(super) fn new(reply: Reply<Read>, reach: &Arc<Reach>, into: AnyBuffer) -> Bounced {
+        Bounced { reply, reach: Arc::clone(reach), into: list(into), taken: None, granted: None }
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        self.reply.is_wanted()
+    }
+
+    /// Calls `waker` if its caller gives it up.
+    pub(super) fn when_unwanted(&self, waker: Waker) {
+        self.reply.when_unwanted(waker);
+    }
+
+    /// Gives it the memory that it waited for.
+    pub(super) fn grant(&mut self, buffer: PoolBuffer) {
+        self.granted = Some(buffer);
+    }
+
+    /// Gives `item` memory for the part of an object that was found. Returns how many bytes it lacks if there are none
+    /// now.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there never will be enough memory.
+    pub(super) fn take(
+        &mut self,
+        found: Found,
+        item: &mut GetItem,
+        pools: &Pools,
+    ) -> Result<Option<usize>> {
+        let has: usize = self.into.iter().map(|buffer| buffer.len()).sum();
+        let needs = needs(found, &item.part, has);
+        let reaches = |buffer| self.reach.reaches(usize::from(found.device), buffer);
+        let is_direct =
+            self.into.iter().all(|buffer| reaches(buffer) && buffer.len().is_multiple_of(UNIT));
+        if is_direct || needs == 0 || needs > has {
+            // The shard says what is wrong, if anything is.
+            self.taken = Some((has, None));
+            item.into = any(std::mem::take(&mut self.into));
+            return Ok(None);
+        }
+        let head =
+            if self.into.len() == 1 && reaches(&self.into[0]) { needs / UNIT * UNIT } else { 0 };
+        let through = needs - head;
+        let mut run = None;
+        if through > 0 {
+            pools.check(through as u64)?;
+            let pool = pools.of_device(found.device);
+            let granted = self.granted.take().filter(|granted| granted.is_for(through, pool));
+            let Some(taken) = granted.or_else(|| pool.take(through)) else {
+                return Ok(Some(through));
+            };
+            run = Some(taken.into_parts());
+        }
+        let (along, rest) = split(any(std::mem::take(&mut self.into)), head);
+        self.into = rest;
+        let (run, pool) = run.unzip();
+        self.taken = Some((head, pool));
+        item.into = any(along.into_iter().chain(run).collect());
+        Ok(None)
+    }
+
+    /// Ends without having begun, and returns the caller's memory.
+    pub(super) fn refuse(self, unfinished: Unfinished) {
+        self.reply.send(Err(Unfinished { memory: any(self.into), ..unfinished }));
+    }
+
+    /// Delivers the answer, and copies what passed through the pool.
+    pub(super) fn answer(mut self, result: Result<Outcome, Failure>, memory: AnyBuffer) {
+        let mut parts = list(memory);
+        if let Some((head, Some(pool))) = self.taken.take() {
+            let run = parts.pop().expect("the run comes back behind the caller's memory");
+            if let Ok(Outcome::Hit { bytes }) = result {
+                let through = bytes as usize - head;
+                copy(&run[..through], &mut self.into);
+                self.reach.counts.count_copy(through);
+            }
+            drop(PoolBuffer::of(run, 0, &pool));
+        }
+        let memory = any(joined(parts, self.into));
+        self.reply.send(match result {
+            Ok(Outcome::Hit { bytes }) => Ok(Read { bytes: Some(bytes), memory }),
+            Ok(_) => Ok(Read { bytes: None, memory }),
+            Err(failure) => Err(Unfinished { memory, ..Unfinished::new(failure) }),
+        });
+    }
+}
+
+/// Returns the bytes that a part of an object takes, of memory of `has` bytes; 0 if there is no such part. A layer is
+/// whole units, so that it fits in as many as there are.
+fn needs(found: Found, part: &Part, has: usize) -> usize {
+    let all = found.bytes as usize;
+    match part {
+        Part::All => all,
+        Part::Layer(_) if found.is_block => all.min(has / UNIT * UNIT),
+        Part::Bytes(range) if !found.is_block => {
+            (range.end.min(found.bytes).saturating_sub(range.start)) as usize
+        }
+        _ => 0,
+    }
+}
+
+/// Fills `into` with the first bytes of the caller's memory.
+fn gather(from: &[Buffer], into: &mut [u8]) {
+    let mut filled = 0;
+    for part in from {
+        let len = part.len().min(into.len() - filled);
+        into[filled..filled + len].copy_from_slice(&part[..len]);
+        filled += len;
+    }
+    assert_eq!(filled, into.len(), "the caller's memory has all of the object");
+}
+
+/// Copies `bytes` to the beginning of the caller's memory.
+fn copy(mut bytes: &[u8], into: &mut [Buffer]) {
+    for buffer in into {
+        let (now, later) = bytes.split_at(bytes.len().min(buffer.len()));
+        buffer[..now.len()].copy_from_slice(now);
+        bytes = later;
+    }
+    assert!(bytes.is_empty(), "what is read fits in the caller's memory");
+}
+
+fn bytes_of(memory: &AnyBuffer) -> u64 {
+    (0..memory.segment_count()).map(|index| memory.segment(index).len).sum()
+}
+
+fn is_whole(memory: &AnyBuffer) -> bool {
+    (0..memory.segment_count()).all(|index| memory.segment(index).len.is_multiple_of(UNIT_BYTES))
+}
+
+/// Splits memory behind `head` bytes of its first buffer, or before all of it.
+fn split(memory: AnyBuffer, head: usize) -> (Option<Buffer>, Vec<Buffer>) {
+    let mut parts = list(memory);
+    if head == 0 {
+        return (None, parts);
+    }
+    let rest = parts[0].split_off(head);
+    let along = std::mem::replace(&mut parts[0], rest);
+    (Some(along), parts)
+}
+
+/// Appends `rest` to `parts`, with what was split in one piece again.
+fn joined(mut parts: Vec<Buffer>, rest: Vec<Buffer>) -> Vec<Buffer> {
+    for next in rest {
+        let left = match parts.last_mut() {
+            Some(last) => last.join(next),
+            None => Err(next),
+        };
+        parts.extend(left.err());
+    }
+    parts
+}
+
+fn list(memory: AnyBuffer) -> Vec<Buffer> {
+    match memory {
+        AnyBuffer::None => Vec::new(),
+        AnyBuffer::One(buffer) => vec![buffer],
+        AnyBuffer::Many(buffers) => buffers,
+    }
+}
+
+fn any(mut parts: Vec<Buffer>) -> AnyBuffer {
+    match parts.len() {
+        0 => AnyBuffer::None,
+        1 => AnyBuffer::One(parts.remove(0)),
+        _ => AnyBuffer::Many(parts),
+    }
+}

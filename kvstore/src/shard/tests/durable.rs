@@ -113,10 +113,8 @@ fn a_put_of_a_key_whose_first_put_is_not_durable_yet_counts_as_one_of_a_key_that
     rig.hold_flushes();
     rig.turn(20);
     let after_cut = |device: &TestDevice| device.after_loss(|_| true);
-    let mut cut = Rig::open(
-        rig.devices.iter().map(after_cut).collect(),
-        options(Durability::Durable),
-    );
+    let mut cut =
+        Rig::open(rig.devices.iter().map(after_cut).collect(), options(Durability::Durable));
     assert!(matches!(cut.get(1, 4), Ok(Outcome::Hit { .. })), "the first was acknowledged");
     rig.let_go();
     rig.turn(50);

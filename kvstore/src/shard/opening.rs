@@ -188,6 +188,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             sweeps: Default::default(),
             writers: Writers::default(),
             held: HeldObjects::default(),
+            unsent_bytes: 0,
             rests_until: Time::ZERO,
             answers: Default::default(),
             stats: Stats::default(),

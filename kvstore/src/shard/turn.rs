@@ -99,7 +99,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
+    /// Sends the commands that wait, as many as the devices take. Returns their number.
     pub(super) fn send(&mut self, now: Time) -> usize {
+        self.unsent_bytes = 0;
         let mut sent = 0;
         for device in 0..self.lanes.len() {
             sent += self.lanes[device].send(now, &mut self.scratch.finished);
@@ -213,6 +215,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 Direction::Write => {
                     self.stats.commands_write += 1;
                     self.stats.bytes_to_device += run.bytes;
+                    self.unsent_bytes += run.bytes;
                 }
             }
             let purpose = Purpose::Batch { batch: number, command: command as u32 };

@@ -160,13 +160,14 @@ fn areas_are_as_documented() {
     let options = FormatOptions {
         shards: 3,
         objects_max,
+        key_bytes: 64,
         journal_bytes: None,
         checkpoint_bytes: None,
-        device_units: vec![20_000, 30_000],
+        device_units: vec![30_000, 40_000],
     };
     let geometry = Geometry::new(&options).expect("room");
     let journal = (24 * u64::from(objects_max)).div_ceil(4096);
-    let records = (68 * u64::from(objects_max) + 36_720) * 5 / 4;
+    let records = (100 * u64::from(objects_max) + 36_720) * 5 / 4;
     let slot = 1 + 16 * records.div_ceil(62_889);
     let each = journal + 2 * slot;
     assert_eq!(geometry.journal(0), (0, 1..1 + journal));
@@ -175,6 +176,6 @@ fn areas_are_as_documented() {
     assert_eq!(geometry.journal(1), (1, 1..1 + journal));
     assert_eq!(geometry.journal(2), (0, 1 + each..1 + each + journal));
     assert_eq!(geometry.data(0, 0)[0].start, 1 + 2 * each);
-    assert_eq!((geometry.data(2, 0)[0].end, geometry.superblocks(0)), (19_999, [0, 19_999]));
+    assert_eq!((geometry.data(2, 0)[0].end, geometry.superblocks(0)), (29_999, [0, 29_999]));
     assert_eq!(geometry.record_bytes_max(), (slot - 1) / 16 * 62_889 / 5 * 4);
 }

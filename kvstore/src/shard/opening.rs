@@ -448,14 +448,7 @@ impl Tables {
 
     /// Iterates over a device's objects outside slabs, by id, with their units.
     fn plain(&self, device: u8) -> impl Iterator<Item = (ObjectId, Range<u64>)> {
-        let (index, mut from) = (self.index.index(), 0);
-        let ids = std::iter::from_fn(move || {
-            let id = index.next_live(from)?;
-            from = id.0 + 1;
-            Some(id)
-        });
-        ids.filter_map(move |id| {
-            let object = index.object(id);
+        self.index.index().live().filter_map(move |(id, object)| {
             let is_one = object.place.device == device && !self.slab_bases.contains_key(&id);
             let unit = object.place.unit;
             is_one.then(|| (id, unit..unit + self.spaces.units_of(&object)))

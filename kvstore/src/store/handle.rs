@@ -17,7 +17,7 @@ use super::gather::Gather;
 use super::lease::{Lease, ShardLease};
 use super::lent::Bounced;
 use super::local::Local;
-use super::open::{FormatStore, OpenOptions};
+use super::open::{FormatStore, Formatted, OpenOptions};
 use super::payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
 use super::pending::{Answer, Pending, Reply, pair};
 use super::plans::{ShardTransfers, Transfers};
@@ -59,12 +59,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Formats the devices as a store, and waits for them. Their previous contents are lost.
+    /// Formats the devices as a store, and waits for them. Their previous contents are lost. Returns what the store has
+    /// room for.
     ///
     /// # Errors
     /// As [`Device::open`]; [`Error::Invalid`] for an invalid option; [`Error::Media`] if a device holds data that
     /// may not be overwritten, or is too small.
-    pub fn format(options: &FormatStore) -> Result<()> {
+    pub fn format(options: &FormatStore) -> Result<Formatted> {
         options.run()
     }
 

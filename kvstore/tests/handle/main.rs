@@ -15,6 +15,7 @@ mod plans;
 mod pressure;
 mod protected;
 mod rig;
+mod sized;
 mod space;
 mod tenants;
 

@@ -83,6 +83,7 @@ impl StoreWorld {
         let options = FormatOptions {
             shards: self.shape.shards,
             objects_max: self.shape.objects_max,
+            key_bytes: 64,
             journal_bytes: self.shape.journal_bytes,
             label: "simulated".to_owned(),
             store_id: [self.random.below(256) as u8; 16],
@@ -92,7 +93,7 @@ impl StoreWorld {
         let formatted =
             self.while_time_passes(|_, clock| format::format(&mut lanes, &options, clock));
         self.give_lanes(lanes);
-        formatted
+        formatted.map(drop)
     }
 
     /// Formats the store and cuts the power meanwhile.

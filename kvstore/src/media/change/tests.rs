@@ -42,6 +42,7 @@ fn formatted_as(store_id: [u8; 16], count: usize, shards: u16) -> Vec<TestDevice
     let options = FormatOptions {
         shards,
         objects_max: 100,
+        key_bytes: 32,
         journal_bytes: Some(64 << 10),
         label: "changing".to_owned(),
         store_id,

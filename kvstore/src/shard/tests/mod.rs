@@ -54,6 +54,7 @@ fn format(devices: &[TestDevice], journal_units: u64) {
     let options = FormatOptions {
         shards: 1,
         objects_max: 300,
+        key_bytes: 32,
         journal_bytes: Some(journal_units * UNIT_BYTES),
         label: String::new(),
         store_id: [3; 16],

@@ -5,6 +5,7 @@ pub(crate) mod device;
 mod journal_room;
 mod order;
 mod overwriting;
+mod recency;
 mod room;
 mod sealing;
 mod steady;

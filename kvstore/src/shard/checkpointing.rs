@@ -206,7 +206,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Begins a last checkpoint, because the store is being closed, if objects were used since the last one and it is
     /// short. It is abandoned if it takes long, and so is one in progress.
-    pub(crate) fn keep_ages(&mut self, now: Time) {
+    pub fn keep_ages(&mut self, now: Time) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         let has_ticked = self.policy.ticks() > checkpoints.kept_ages.ticks;
         let is_short = self.capacity.record_bytes <= checkpoints.closing_bytes_max;

@@ -104,7 +104,7 @@ use crate::model::place::Place;
 use crate::model::plan;
 use crate::policy::admission::Admission;
 use crate::policy::budget::Budget;
-use crate::policy::evict::{OwnOrder, PolicyMaker};
+use crate::policy::evict::{OwnOrder, Policy, PolicyMaker};
 use crate::policy::order::Order;
 
 /// Options of a shard. The defaults are those of a store.
@@ -160,12 +160,11 @@ impl Default for ShardOptions {
 
 impl ShardOptions {
     /// Builds an empty policy for objects with ids below `entries`.
-    fn build_policy(&self, entries: u32) -> Order {
-        let policy = match &self.custom_policy {
+    fn build_policy(&self, entries: u32) -> Box<dyn Policy> {
+        match &self.custom_policy {
             Some(custom) => custom.build(entries),
             None => self.policy.build(entries),
-        };
-        Order::new(policy, entries)
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use adit_driver::paths::CommandQueue;
 
 use super::batch::Batches;
 use super::capacity::Capacity;
-use super::checkpointing::Checkpoints;
+use super::checkpointing::{Checkpoints, KeptAges};
 use super::evicting::EVICTIONS_PER_TURN;
 use super::journaling::HeldObjects;
 use super::key_order::KeyOrder;
@@ -40,6 +40,7 @@ use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES};
 use crate::model::plan;
 use crate::policy::admission::Admission;
+use crate::policy::age::Ages;
 use crate::policy::budget::Budget;
 use crate::policy::evict::OwnOrder;
 use crate::policy::order::Order;
@@ -110,7 +111,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
             let next = (recovered.next_number, recovered.next_slot);
             let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
-            let mut checkpoints = Checkpoints::new(areas, lineage, agreed.sequence, next, begin);
+            let ages = KeptAges { ticks: opened.policy.ticks(), at: now };
+            let (session, shards) = (agreed.sequence, geometry.shards());
+            let mut checkpoints =
+                Checkpoints::new(areas, lineage, session, next, begin, ages, shards);
             if recovered.is_inconsistent || recovered.is_flushed_lost {
                 checkpoints.hurry();
             }
@@ -268,6 +272,8 @@ fn new_log<R>(
 struct Tables {
     index: Loading,
     expiry: Expiry,
+    /// How long ago each object was used: by the checkpoint, and by its place in the journal.
+    ages: Ages,
     /// Names and quotas, by number from 1.
     tenants: Vec<(Box<str>, Option<Quota>)>,
     /// Whether this is shard 0, whose journal holds the quotas.
@@ -310,8 +316,10 @@ impl Tables {
         let ranges = set.geometry().data_of(shard);
         let capacity_units =
             options.capacity_bytes.map_or(u64::MAX, |bytes| (bytes / UNIT_BYTES).max(1));
+        let index = new_index(set.objects_max(), set.hasher())?;
         Ok(Tables {
-            index: new_index(set.objects_max(), set.hasher())?,
+            ages: Ages::new(index.index().capacity()),
+            index,
             expiry: Expiry::new(),
             tenants: Vec::new(),
             is_first: shard == 0,
@@ -363,21 +371,24 @@ impl Tables {
         (self.counted(), lost)
     }
 
-    /// Counts the objects and enters them into the policy.
+    /// Counts the objects and enters them into the policy by their ages.
     fn counted(self) -> Settled {
         let mut tenants = self.tenants();
-        let Tables { index, ranges, mut expiry, mut spaces, entries, options, .. } = self;
+        let Tables { index, ranges, mut expiry, mut ages, mut spaces, entries, options, .. } = self;
         let mut index = index.into_index();
         index.shed_spare(&mut |from, to| {
             if let Some(at_s) = expiry.get(from) {
                 expiry.clear(from);
                 expiry.set(to, at_s);
             }
+            ages.rename(from, to);
         });
-        let mut policy = options.build_policy(index.capacity());
+        ages.shed(index.capacity());
         let mut regions = Regions::new(&ranges, index.capacity());
-        let (mut next, mut all_record_bytes) = (index.next_live(0), 0);
-        while let Some(id) = next {
+        let (mut from, mut all_record_bytes) = (0, 0);
+        let ids = std::iter::from_fn(|| {
+            let id = index.next_live(from)?;
+            from = id.0 + 1;
             let object = index.object(id);
             let units = spaces.units_of(&object);
             tenants.count(object.tenant, units);
@@ -385,10 +396,9 @@ impl Tables {
             regions.insert(id, object.place);
             let (key_bytes, checksums) = (index.key_bytes(id).len(), index.checksums(id).len());
             all_record_bytes += record_bytes(key_bytes, checksums) as u64;
-            // A new policy has no remembered hash to compare with, so 0 will do.
-            policy.inserted(id, 0);
-            next = index.next_live(id.0 + 1);
-        }
+            Some(id)
+        });
+        let policy = Order::new(options.build_policy(index.capacity()), ages, ids);
         let objects_max = options.capacity_objects.map_or(entries, |most| most.clamp(1, entries));
         let record_bytes = all_record_bytes;
         Settled { index, regions, policy, expiry, tenants, spaces, objects_max, record_bytes }
@@ -410,8 +420,7 @@ impl Tables {
         let index = self.index.index_mut();
         let key = index.key_bytes(id).into();
         let place = index.remove(id).place;
-        self.expiry.clear(id);
-        self.slab_bases.remove(&id);
+        forget(&mut self.expiry, &mut self.slab_bases, &mut self.ages, id);
         (key, place)
     }
 
@@ -458,35 +467,47 @@ impl Tables {
 
 impl Tables {
     fn find(&mut self, key: &[u8]) -> Option<ObjectId> {
-        let Tables { index, expiry, slab_bases, .. } = self;
-        index.find(key, &mut |id| forget(expiry, slab_bases, id))
+        let Tables { index, expiry, slab_bases, ages, .. } = self;
+        index.find(key, &mut |id| forget(expiry, slab_bases, ages, id))
     }
 
     /// Enters all objects into the index's table.
     fn link(&mut self) {
-        let Tables { index, expiry, slab_bases, .. } = self;
-        index.linked(&mut |id| forget(expiry, slab_bases, id));
+        let Tables { index, expiry, slab_bases, ages, .. } = self;
+        index.linked(&mut |id| forget(expiry, slab_bases, ages, id));
     }
 
     /// Adds an object, replacing one with the same key. Returns `None` if there is no room.
     fn insert(&mut self, put: &Put<'_>) -> Option<ObjectId> {
-        let Tables { index, expiry, slab_bases, checksums, .. } = self;
+        let Tables { index, expiry, slab_bases, ages, checksums, .. } = self;
         put.checksums.copy_into(checksums);
         let new = NewObject { key: put.key, object: put.object, checksums };
-        index.put(new, &mut |id| forget(expiry, slab_bases, id))
+        let id = index.put(new, &mut |id| forget(expiry, slab_bases, ages, id))?;
+        match put.age {
+            Some(age) => ages.restore(id, age),
+            None => ages.insert(id),
+        }
+        Some(id)
     }
 }
 
 /// Removes the data kept outside the index about an object.
-fn forget(expiry: &mut Expiry, slab_bases: &mut NumberMap<ObjectId, u64>, id: ObjectId) {
+fn forget(
+    expiry: &mut Expiry,
+    slab_bases: &mut NumberMap<ObjectId, u64>,
+    ages: &mut Ages,
+    id: ObjectId,
+) {
     expiry.clear(id);
     slab_bases.remove(&id);
+    ages.remove(id);
 }
 
 impl Rebuild for Tables {
     fn clear(&mut self) {
         self.index = new_index(self.entries, self.hasher).expect("one was made before");
         self.expiry = Expiry::new();
+        self.ages = Ages::new(self.index.index().capacity());
         self.tenants.clear();
         self.spaces.forget_layouts();
         self.slab_bases.clear();

@@ -14,6 +14,7 @@ mod placement;
 mod plans;
 mod pressure;
 mod protected;
+mod restart;
 mod rig;
 mod sized;
 mod space;

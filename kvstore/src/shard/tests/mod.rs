@@ -6,6 +6,7 @@ mod durable;
 mod journal_room;
 mod order;
 mod overwriting;
+mod recency;
 mod room;
 mod sealing;
 mod steady;

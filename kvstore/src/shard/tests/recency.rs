@@ -41,6 +41,7 @@ fn rig(units: u64, policy: PolicyKind) -> Rig {
     let form = FormatOptions {
         shards: 1,
         objects_max: 300,
+        key_bytes: 32,
         journal_bytes: Some(64 * UNIT_BYTES),
         label: String::new(),
         store_id: [3; 16],

@@ -45,6 +45,7 @@ fn the_superblock_is_as_documented() {
         shards: 1,
         durability: Durability::Durable,
         label: "name".into(),
+        stop: None,
         revision: Revision { number: 20, id: 21, before: 22 },
         chart,
     };

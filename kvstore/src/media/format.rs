@@ -12,8 +12,10 @@ use crate::io::lane::{Command, Fault, Finished, LANE_BUFFER_BYTES, Lane, Load, P
 use crate::io::schedule::Class;
 use crate::media::device_set::{Agreed, Given, Lengths, check_set};
 use crate::media::geometry::{self, Geometry, superblock_units};
-use crate::media::recovery::{Areas, Media, Recovered};
-use crate::media::superblock::{Absent, Copies, Revision, SUPERBLOCK_BYTES, Superblock, choose};
+use crate::media::recovery::{Areas, Media, Recovered, Witness};
+use crate::media::superblock::{
+    Absent, Copies, Revision, SUPERBLOCK_BYTES, Stop, Superblock, choose,
+};
 use crate::model::key::{Key, KeyHasher};
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES, units};
@@ -43,6 +45,8 @@ pub struct FormatOptions {
 pub struct Set {
     superblocks: Vec<Superblock>,
     agreed: Agreed,
+    /// What the last clean stop left.
+    stop: Option<Stop>,
     geometry: Geometry,
     /// Damaged superblock copies: the device, copy A or B, and the reason.
     bad: Vec<(u8, char, Absent)>,
@@ -82,6 +86,16 @@ impl Set {
     /// Returns what the devices agree on.
     pub fn agreed(&self) -> Agreed {
         self.agreed
+    }
+
+    /// Returns what the last clean stop left.
+    pub(crate) fn last_stop(&self) -> Option<&Stop> {
+        self.stop.as_ref()
+    }
+
+    /// Returns what the last clean stop left about a shard.
+    pub fn witness(&self, shard: u16) -> Option<Witness> {
+        self.stop.as_ref().map(|stop| stop.witness(shard))
     }
 
     /// Returns the damaged superblock copies, which the next opening repairs: the device, copy A or B, and the
@@ -136,6 +150,7 @@ pub fn format<Q: CommandQueue<Load>>(
         shards: options.shards,
         durability: Durability::default(),
         label: options.label.clone(),
+        stop: None,
         revision: Revision::first(epoch),
         chart: geometry.chart().clone(),
     };
@@ -209,11 +224,22 @@ pub(crate) fn read_set_of<Q: CommandQueue<Load>>(
         .collect();
     let (agreed, newest) = check_set(&given, lengths)?;
     let (geometry, newest) = (newest.geometry()?, newest.clone());
+    let stop = last_stop(&superblocks, agreed).cloned();
     // A change that was cut short has not reached all devices.
     for superblock in &mut superblocks {
         (superblock.revision, superblock.chart) = (newest.revision, newest.chart.clone());
     }
-    Ok(Set { superblocks, agreed, geometry, bad })
+    Ok(Set { superblocks, agreed, stop, geometry, bad })
+}
+
+/// Returns what the last clean stop left on any device of a store: a cut may leave some devices behind, and what was
+/// flushed in an epoch stays so.
+pub(crate) fn last_stop<'a>(
+    superblocks: impl IntoIterator<Item = &'a Superblock>,
+    agreed: Agreed,
+) -> Option<&'a Stop> {
+    let of_epoch = superblocks.into_iter().filter(|superblock| superblock.epoch == agreed.epoch);
+    of_epoch.filter_map(|superblock| superblock.stop.as_ref()).max_by_key(|stop| stop.session)
 }
 
 /// Reads the superblock of one device, and checks that it is device `index` of a store found earlier, as it was then
@@ -236,6 +262,7 @@ pub(crate) fn check_same<Q: CommandQueue<Load>>(
     let is = |found: &Superblock| Superblock {
         sequence: 0,
         epoch: 0,
+        stop: None,
         durability: Durability::default(),
         ..found.clone()
     };
@@ -268,11 +295,40 @@ pub(crate) fn begin_session<Q: CommandQueue<Load>>(
         sequence: agreed.sequence,
         epoch: agreed.epoch,
         durability,
+        stop: set.stop.clone().filter(|_| agreed.epoch == set.agreed.epoch),
         ..superblock.clone()
     };
     let superblocks: Vec<Superblock> = set.superblocks.iter().map(next).collect();
     let all = 0..superblocks.len();
     Waiting { lanes, clock }.write_superblocks(&superblocks, all, |device| set.lacks_copy_a(device))
+}
+
+/// Writes superblocks that end the session begun with `set`: blocks below `ends`, one for each shard, were flushed. The
+/// shards have stopped.
+///
+/// # Errors
+/// [`Error::Media`] if a device does not answer.
+///
+/// # Panics
+/// If a shard has no end.
+pub fn end_session<Q: CommandQueue<Load>>(
+    lanes: &mut [Lane<Q>],
+    set: &Set,
+    durability: Durability,
+    ends: &[u64],
+    clock: &mut dyn FnMut() -> Time,
+) -> Result<()> {
+    assert_eq!(ends.len(), usize::from(set.shards()), "each shard has an end");
+    let Agreed { epoch, sequence: session } = set.next_session(durability);
+    let next = |superblock: &Superblock| Superblock {
+        sequence: session + 1,
+        epoch,
+        durability,
+        stop: Some(Stop { session, ends: ends.to_vec() }),
+        ..superblock.clone()
+    };
+    let superblocks: Vec<Superblock> = set.superblocks.iter().map(next).collect();
+    Waiting { lanes, clock }.write_superblocks(&superblocks, 0..superblocks.len(), |_| false)
 }
 
 impl Set {

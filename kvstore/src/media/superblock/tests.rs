@@ -17,15 +17,17 @@ prop_compose! {
         label in "[a-zé]{0,16}",
         (number, id, before) in (1..1u64 << 62, any::<u64>(), any::<u64>()),
         grows: bool,
+        stopped in proptest::option::of((1..u64::MAX, 1..1u64 << 62)),
     ) -> Superblock {
         let metadata_units = journal_units + 2 * checkpoint_units;
         let mut chart = Chart::new(&vec![200_000; devices], shards, metadata_units);
         if grows {
             chart = chart.with_length(index as u8, 300_000);
         }
+        let stop = stopped.map(|(session, end)| Stop { session, ends: (end..).take(shards.into()).collect() });
         Superblock {
             store, sequence, epoch, device_id: chart.members[index].id, journal_units, checkpoint_units, objects_max,
-            lba_bytes, shards, durability, label, revision: Revision { number, id, before }, chart,
+            lba_bytes, shards, durability, label, stop, revision: Revision { number, id, before }, chart,
         }
     }
 }
@@ -84,6 +86,7 @@ fn plain() -> Superblock {
         shards: 2,
         durability: Durability::Restart,
         label: "cache".into(),
+        stop: None,
         revision: Revision::first(7),
         chart: Chart::new(&[1 << 20], 2, 768),
     }

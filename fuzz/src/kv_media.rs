@@ -314,7 +314,8 @@ mod tests {
     #[test]
     fn the_media_are_whole_before_they_are_patched() {
         let mut media = whole_media();
-        let found = recover(&mut media, &mut Nothing, &LINEAGE, &areas(), None).expect("it answers");
+        let found =
+            recover(&mut media, &mut Nothing, &LINEAGE, &areas(), None).expect("it answers");
         assert_eq!((found.journal_blocks, found.checkpoint_records), (3, 1));
         assert_eq!(found.passed_over, []);
         assert!(Superblock::decode(&whole_superblock()).is_ok());

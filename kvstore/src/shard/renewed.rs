@@ -100,7 +100,8 @@ struct Claimed {
 impl Claimed {
     fn allows(&self, claim: &Claim) -> bool {
         let Claim { device, unit, units, slab } = claim;
-        let Some(((of, start), (end, layout))) = self.runs.range(..(*device, units.end)).next_back()
+        let Some(((of, start), (end, layout))) =
+            self.runs.range(..(*device, units.end)).next_back()
         else {
             return true;
         };

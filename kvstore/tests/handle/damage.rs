@@ -12,7 +12,7 @@ use adit_kvstore::{Key, Store, UNIT_BYTES};
 use super::rig::{Rig, data, key};
 
 /// Objects of the first round; each second one is put again in the second.
-const OBJECTS: u64 = 3_000;
+const OBJECTS: u64 = 2_000;
 const BYTES: usize = 100;
 
 /// A block of the journal on the media: its unit, its sequence, and the keys that it names.

@@ -191,12 +191,14 @@ impl StoreWorld {
         let set = self.while_time_passes(|_, clock| format::read_set(&mut lanes, clock))?;
         let mut lanes = Some(lanes);
         self.ledger = Ledger::default();
+        self.set = Some(set.clone());
         for shard in 0..set.shards() {
             let lanes = lanes.take().unwrap_or_else(|| self.lanes());
             let (shard, recovery) = self.while_time_passes(|world, clock| {
                 Shard::open(shard, lanes, &set, world.options(), clock)
             })?;
             self.note(&[43], format_args!("opened: {recovery:?}"));
+            self.check_losses(&recovery);
             self.shards.push(shard);
         }
         if is_volatile {
@@ -385,7 +387,14 @@ impl StoreWorld {
             }
         }
         self.note(&[46], format_args!("{death:?}"));
+        let stopped = if death == Death::Stop { self.record_stop() } else { None };
         self.fall();
+        if let Some(ends) = stopped
+            && self.shape.faults.kinds().next().is_none()
+            && self.random.one_in(2)
+        {
+            self.damage_journal(&ends);
+        }
     }
 
     fn stop(&mut self) {

@@ -457,11 +457,7 @@ pub(super) fn sequence_at(device: &Device, unit: u64) -> Option<u64> {
 }
 
 /// Asserts that the state is that before the cut, except for what only records of the `lost` blocks tell.
-pub(super) fn assert_costs_only(
-    lost: &[u64],
-    shard: &Shard,
-    (state, found): &(State, Recovered),
-) {
+pub(super) fn assert_costs_only(lost: &[u64], shard: &Shard, (state, found): &(State, Recovered)) {
     let (end, mut expected, mut rest) = (found.next.sequence, State::default(), state.clone());
     shard.model(end).clone_into(&mut expected);
     for (_, said) in shard.told.iter().filter(|(block, _)| *block < end && lost.contains(block)) {

@@ -136,8 +136,8 @@ impl Replay {
     fn next_block<'a>(&self, bytes: &'a [u8]) -> Result<BlockReader<'a>, Void> {
         assert!(self.cut.is_none(), "what lies behind a cut is void");
         let block = BlockReader::open(BlockKind::Journal, bytes)?;
-        let is_behind_flushed = self.next.sequence < self.flushed_end
-            || durable_end(&block) == self.next.sequence;
+        let is_behind_flushed =
+            self.next.sequence < self.flushed_end || durable_end(&block) == self.next.sequence;
         let is_behind_lost =
             !self.is_chained && is_behind_flushed && block.stamp.session >= self.session;
         let chain = if is_behind_lost { block.stamp.chain } else { self.next.chain };

@@ -459,7 +459,8 @@ impl Media for Counting<'_> {
 fn all_bytes_read_are_counted() {
     let mut shard = checkpointed_under_load();
     let mut media = Counting(&mut shard.device, 0);
-    let found = recover(&mut media, &mut State::default(), &LINEAGE, &areas(), None).expect("answers");
+    let found =
+        recover(&mut media, &mut State::default(), &LINEAGE, &areas(), None).expect("answers");
     assert!(found.checkpoint_records > 0 && found.journal_blocks > 0);
     assert_eq!(found.bytes_read, media.1);
 }
@@ -559,8 +560,8 @@ fn a_cut_is_looked_behind_for_while_blocks_come_and_then_no_more_is_read() {
         let mut state = State::default();
         let found = recover(&mut short, &mut state, &LINEAGE, &areas, None).expect("answers");
         assert_eq!((found.journal_blocks, found.blocks_behind), (cut - 1, 2 * cut));
-        let read = (found.bytes_read - 2 * CHECKPOINT_HEADER_BYTES as u64)
-            / JOURNAL_BLOCK_BYTES as u64;
+        let read =
+            (found.bytes_read - 2 * CHECKPOINT_HEADER_BYTES as u64) / JOURNAL_BLOCK_BYTES as u64;
         assert!((last + 64..=last + 64 + chunk_blocks).contains(&read), "{read}: {found:?}");
     }
     device.units.remove(&(areas.journal.start + 1));

@@ -85,9 +85,8 @@ impl Rebuild for Objects {
 
     fn delete(&mut self, key: &[u8], place: Place) -> Result<()> {
         let key = Key::new(key)?;
-        let goes = |found: &SurveyedObject| {
-            found.object.place == place || found.order < self.read_at_loss
-        };
+        let goes =
+            |found: &SurveyedObject| found.object.place == place || found.order < self.read_at_loss;
         if self.objects.get(&key).is_some_and(goes) {
             self.objects.remove(&key);
         }

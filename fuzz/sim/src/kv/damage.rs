@@ -19,11 +19,13 @@ struct Flushed {
 }
 
 impl StoreWorld {
-    /// Records on the media that the store has stopped. Returns below which sequence each journal was flushed, unless the
+    /// Ends the shards, and records on the media that the store has stopped. Returns below which sequence each journal was flushed, unless the
     /// store has none or the power is off.
     pub(crate) fn record_stop(&mut self) -> Option<Vec<u64>> {
         let ends = self.shards.iter().map(Shard::flushed_end).collect::<Option<Vec<u64>>>()?;
         let set = self.set.clone().filter(|_| !ends.is_empty())?;
+        self.count_shards();
+        self.end_shards();
         let (mut lanes, durability) = (self.lanes(), self.durability);
         let recorded = self.while_time_passes(|_, clock| {
             format::end_session(&mut lanes, &set, durability, &ends, clock)

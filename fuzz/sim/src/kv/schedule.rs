@@ -426,7 +426,7 @@ impl StoreWorld {
     }
 
     /// Takes the shards' last turns, in which they return what is in flight, and their memory.
-    fn end_shards(&mut self) {
+    pub(crate) fn end_shards(&mut self) {
         for mut shard in std::mem::take(&mut self.shards) {
             let (now, pool) = (self.now, &mut self.pool);
             for _ in 0..LAST_TURNS {
@@ -447,7 +447,7 @@ impl StoreWorld {
         self.fall();
     }
 
-    fn count_shards(&mut self) {
+    pub(crate) fn count_shards(&mut self) {
         for shard in &self.shards {
             let stats = shard.stats();
             self.counts.count(Sum::Evictions, stats.evictions.objects());

@@ -63,8 +63,6 @@ pub struct Recovery {
     pub recovered: Option<Recovered>,
     /// Number of objects.
     pub objects: u64,
-    /// Objects dropped because they had expired.
-    pub expired: u64,
     /// Objects dropped because their records are impossible: outside the store or overlapping another object.
     pub dropped: u64,
 }
@@ -105,9 +103,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Waiting { lanes: &mut lanes, clock }.void_slots(&areas, recovered)?;
         }
         let now = clock();
-        let wall_s = options.wall_s_at_zero + now.since(Time::ZERO).as_secs();
-        let mut recovery = Recovery { recovered, objects: 0, expired: 0, dropped: tables.dropped };
-        let (settled, lost) = tables.settle(wall_s, &mut recovery);
+        let mut recovery = Recovery { recovered, objects: 0, dropped: tables.dropped };
+        let (settled, lost) = tables.settle(&mut recovery);
         let log = new_log(shard, geometry, &options, &recovery, agreed, now);
         let mut opened = Shard { log, ..Shard::new(shard, lanes, geometry, options, settled, now) };
         opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
@@ -361,16 +358,14 @@ impl Tables {
             && put.checksums.len() == self.spaces.checksums_of(&put.object)
     }
 
-    /// Removes objects that have expired or overlap another.
-    fn settle(mut self, wall_s: u64, recovery: &mut Recovery) -> (Settled, Lost) {
+    /// Removes objects that overlap another. Those that have expired stay for the shard's turns, which keep their space
+    /// until a record of the removal is durable: one of them may have replaced an object that comes back once its
+    /// data are overwritten.
+    fn settle(mut self, recovery: &mut Recovery) -> (Settled, Lost) {
         let mut lost = Lost::new();
         self.link();
         for id in self.overwritten() {
             recovery.dropped += 1;
-            lost.push(self.remove(id));
-        }
-        while let Some(id) = self.expiry.due(wall_s) {
-            recovery.expired += 1;
             lost.push(self.remove(id));
         }
         for device in 0..self.ranges.len() {

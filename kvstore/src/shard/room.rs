@@ -259,7 +259,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         for (at, (shape, devices, _)) in wanted.iter().enumerate() {
             let devices = self.in_service(*devices);
             let has_room = match self.slab_of(shape) {
-                Some(_) => self.has_slot(at, shape, devices, &mut slots),
+                Some(_) => self.has_slot(at, wanted, devices, &mut slots),
                 None => self.making.claims[at].is_some(),
             };
             if !has_room {
@@ -290,10 +290,17 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Returns whether there will be a slot for an object without a claim of its own, and counts it.
-    fn has_slot(&self, at: usize, shape: &Object, devices: u64, slots: &mut SpareSlots) -> bool {
+    fn has_slot(
+        &self,
+        at: usize,
+        wanted: &[Wanted<'_>],
+        devices: u64,
+        slots: &mut SpareSlots,
+    ) -> bool {
+        let shape = &wanted[at].0;
         let known = slots.iter().position(|(layout, _)| *layout == shape.layout);
         let known = known.unwrap_or_else(|| {
-            slots.push((shape.layout, self.spare_slots(shape, devices)));
+            slots.push((shape.layout, self.spare_slots(shape, wanted, devices)));
             slots.len() - 1
         });
         let spare = &mut slots[known].1;
@@ -307,15 +314,19 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    /// Returns the slots of a layout that are free or soon will be, and that no object has claimed for itself.
-    fn spare_slots(&self, shape: &Object, devices: u64) -> i64 {
+    /// Returns the slots of the layout of `shape` that are free or soon will be, and that no object of `wanted` has
+    /// claimed for itself.
+    fn spare_slots(&self, shape: &Object, wanted: &[Wanted<'_>], devices: u64) -> i64 {
+        assert_eq!(self.making.claims.len(), wanted.len(), "each object may have a claim");
         let slab = self.slab_of(shape).map_or(0, |slab| i64::from(slab.slots));
         let there = (0..self.lanes.len() as u8).filter(|device| has_device(devices, *device));
         let there: u64 = there
             .map(|device| self.spaces.slots(device, shape.layout))
             .map(|slots| slots.free + slots.sinking)
             .sum();
-        let claimed = self.making.claims.iter().flatten().map(|claim| match claim.kind {
+        let alike = self.making.claims.iter().zip(wanted);
+        let alike = alike.filter(|(_, (other, ..))| other.layout == shape.layout);
+        let claimed = alike.filter_map(|(claim, _)| claim.as_ref()).map(|claim| match claim.kind {
             Kind::Run => 0,
             Kind::Slab => slab,
             Kind::Slot => -i64::from(claim.is_empty),

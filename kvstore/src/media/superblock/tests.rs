@@ -171,3 +171,18 @@ fn a_revision_follows_itself_and_the_one_before_it() {
     assert!(!first.follows(&next) && !next.follows(&another) && !next.next(6).follows(&first));
     assert!(!another.next(6).follows(&next), "the numbers fit, the changes do not");
 }
+
+#[test]
+fn a_stop_is_left_out_where_the_chart_leaves_no_room() {
+    let of = |shards: u16| {
+        let chart = Chart::new(&[1 << 40], shards, 768);
+        let stop = Some(Stop { session: 3, ends: vec![9; shards.into()] });
+        Superblock { shards, stop, chart, ..plain() }
+    };
+    for (shards, fits) in [(1, true), (471, true), (472, false), (1024, false)] {
+        let superblock = of(shards);
+        let found = Superblock::decode(&encoded(&superblock)).expect("whole");
+        assert_eq!(found.stop.is_some(), fits, "{shards} shards");
+        assert_eq!(Superblock { stop: superblock.stop.clone(), ..found }, superblock);
+    }
+}

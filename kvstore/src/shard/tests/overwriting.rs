@@ -8,7 +8,7 @@ use crate::model::layout::{BlockShape, Dtype, Layout, Order};
 use crate::model::object::LayoutId;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
-use crate::shard::{Action, Outcome, PutItem, PutOptions};
+use crate::shard::{Action, Outcome, PutItem, PutOptions, ShardOptions};
 
 /// Keys from 1 on: the data of key 0 is that of a blank device.
 const KEYS: u64 = 6;
@@ -153,6 +153,26 @@ fn an_overwritten_kv_block_survives_a_cut() {
         let adit_driver::memory::AnyBuffer::One(memory) = done.memory else { panic!("one buffer") };
         assert_eq!(memory[0], first);
     }
+}
+
+#[test]
+fn what_an_expired_object_replaced_never_comes_back() {
+    let mut rig = roomy();
+    let start = data_start(&rig);
+    assert_eq!((rig.put(1, 2), rig.put(2, 1)), (STORED, STORED));
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    let short = PutOptions { ttl_s: Some(1), ..PutOptions::default() };
+    let put = PutItem { options: short, ..item(1, 3) };
+    assert_eq!(rig.wait(Action::Put(put)), STORED);
+    rig.turn(20);
+    let later = ShardOptions { wall_s_at_zero: 10, ..options(Durability::Restart) };
+    let mut rig = Rig::open(vec![rig.devices[0].after_power_cut(true)], later.clone());
+    assert_eq!(rig.get(1, 3), Ok(Outcome::Miss));
+    // As long as the expired object, whose place is the run that fits best.
+    assert_eq!(rig.put(3, 3), STORED);
+    // The cut takes the records of this session, and none of its data.
+    let mut rig = Rig::open(vec![rig.devices[0].after_loss(|unit| unit < start)], later);
+    assert_eq!((rig.get(1, 3), rig.get(3, 3)), (Ok(Outcome::Miss), Ok(Outcome::Miss)));
 }
 
 #[test]

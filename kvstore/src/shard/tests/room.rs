@@ -5,9 +5,10 @@ use adit_driver::Time;
 use super::device::{Kind, TestDevice};
 use super::{Rig, STORED, UNITS, item, options};
 use crate::media::format::{self, FormatOptions};
+use crate::model::layout::{BlockShape, Dtype, Layout, Order};
 use crate::model::options::Durability;
 use crate::shard::evicting::EVICTIONS_PER_TURN;
-use crate::shard::{Action, Evictions, Failure};
+use crate::shard::{Action, Evictions, Failure, PutItem, PutOptions};
 
 /// Opens a shard on a device with room for `factor` times as many objects as others in these tests.
 fn large_rig(factor: u64) -> Rig {
@@ -136,4 +137,30 @@ fn a_batch_of_many_lengths_gets_the_places_that_it_emptied() {
     rig.turn(200);
     assert_eq!(rig.taken(tag), vec![STORED; lengths.len()]);
     assert_eq!(evictions(&rig).objects(), asked);
+}
+
+#[test]
+fn a_batch_of_blocks_of_two_layouts_gets_slabs_of_both() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    fill(&mut rig);
+    let shape = BlockShape {
+        layers: 2,
+        tensors_per_layer: 1,
+        kv_heads: 1,
+        head_dim: 64,
+        dtype: Dtype::F16,
+        tokens: 20,
+    };
+    let mut layout = |slots| {
+        let layout = Layout::new(shape, Order::LayerMajor { slots }).expect("a layout");
+        rig.shard.layout(rig.now, layout).expect("room")
+    };
+    let layouts = [layout(1), layout(1), layout(4), layout(4)];
+    let puts = layouts.iter().zip(1000..).map(|(layout, key)| PutItem {
+        options: PutOptions { layout: *layout, ..PutOptions::default() },
+        ..item(key, 2)
+    });
+    let tag = rig.submit_puts(puts);
+    rig.turn(200);
+    assert_eq!(rig.taken(tag), vec![STORED; layouts.len()]);
 }

@@ -87,7 +87,7 @@ fn found(rig: &Rig) -> (u64, Vec<Option<Vec<u8>>>) {
 }
 
 fn newest(number: u64) -> Vec<u8> {
-    let is_again = number < OBJECTS && number % 2 == 0;
+    let is_again = number < OBJECTS && number.is_multiple_of(2);
     data(if is_again { number + OBJECTS } else { number }, BYTES)
 }
 

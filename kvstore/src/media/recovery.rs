@@ -396,6 +396,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         let stopped_end = stopped.map_or(FIRST_SEQUENCE, |witness| witness.end);
         // A checkpoint is written when its journal is flushed.
         let flushed_end = self.headed_end.max(stopped_end);
+        assert!(end.sequence <= flushed_end, "what a checkpoint needs was flushed");
         let mut replay = Replay::new(self.lineage.epoch, session, begin..end, flushed_end, blocks);
         self.read_on(&mut replay)?;
         // A look behind the cut may tell that it is none.
@@ -420,6 +421,8 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         let left = replay.ring_end - replay.next.sequence;
         let straight = at..ring.end.min(at + left);
         let around = ring.start..ring.start + left - (straight.end - straight.start);
+        assert!(around.end <= at || around.is_empty(), "no block is read twice");
+        assert!(straight.end <= ring.end && around.end <= ring.end, "blocks lie in the ring");
         for units in [straight, around] {
             let (rebuild, bytes_read) = (&mut *self.rebuild, &mut self.bytes_read);
             self.media.read_stream(self.areas.device, units, CHUNK_BYTES, &mut |chunk| {

@@ -148,6 +148,7 @@ impl Replay {
 
     /// Returns whether the next block, which cannot be read, was flushed, so that the journal goes on behind it.
     fn is_lost(&self, void: Void) -> bool {
+        assert!(self.next.sequence <= self.ring_end, "the ring is read once");
         let is_flushed = self.next.sequence < self.flushed_end;
         is_flushed && self.flushed_end <= self.ring_end && self.later_lap(void).is_none()
     }
@@ -246,6 +247,7 @@ impl Replay {
     /// Returns whether the cut turned out to be a lost block, and prepares to read on from it.
     pub(super) fn resumes(&mut self) -> bool {
         let is_lost = self.cut.is_some_and(|void| self.is_lost(void));
+        assert!(self.blocks_behind == 0 || self.cut.is_some(), "only a cut has blocks behind it");
         if is_lost {
             (self.cut, self.behind, self.blocks_behind) = (None, Behind::default(), 0);
         }

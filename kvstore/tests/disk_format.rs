@@ -8,7 +8,7 @@ use adit_kvstore::internals::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointHea
 use adit_kvstore::internals::geometry::{FormatOptions, Geometry};
 use adit_kvstore::internals::journal::Mark;
 use adit_kvstore::internals::record::{Put, RECORD_BYTES_MAX, Record};
-use adit_kvstore::internals::superblock::{Revision, SUPERBLOCK_BYTES, Superblock};
+use adit_kvstore::internals::superblock::{Revision, SUPERBLOCK_BYTES, Stop, Superblock};
 use adit_kvstore::{Durability, LayoutId, Object, Place, Quota, TenantId, WhenReached};
 use crc_fast::{CrcAlgorithm, checksum};
 
@@ -45,6 +45,7 @@ fn the_superblock_is_as_documented() {
         shards: 1,
         durability: Durability::Durable,
         label: "name".into(),
+        stop: Some(Stop { session: 10, ends: vec![0x1234_5678_9abc] }),
         revision: Revision { number: 20, id: 21, before: 22 },
         chart,
     };
@@ -55,7 +56,8 @@ fn the_superblock_is_as_documented() {
     let fields = [8..12, 12..16, 32..40, 40..48, 48..56, 56..64, 64..72, 72..76, 76..80, 80..82];
     assert_eq!(fields.map(|range| number(&bytes, range)), [2, 0, 11, 12, 13, 16, 300, 16, 512, 1]);
     assert_eq!(&bytes[82..88], b"\x02\x04name");
-    assert!(bytes[88..248].iter().all(|byte| *byte == 0));
+    assert!(bytes[88..240].iter().all(|byte| *byte == 0));
+    assert_eq!([240..248, 4084..4092].map(|at| number(&bytes, at)), [10, 0x1234_5678_9abc]);
     let fields = [248..256, 256..264, 264..272, 272..274, 274..276, 276..278];
     assert_eq!(fields.map(|range| number(&bytes, range)), [20, 21, 22, 2, 2, 1]);
     let members = [278..286, 286..294, 294..302, 302..310];
@@ -65,7 +67,7 @@ fn the_superblock_is_as_documented() {
     assert_eq!(segments.map(|range| number(&bytes, range)), numbers);
     let homes = [332..333, 333..338, 338..340, 340..342, 342..344];
     assert_eq!(homes.map(|range| number(&bytes, range)), [1, 2, 0, 3, 1]);
-    assert!(bytes[344..4092].iter().all(|byte| *byte == 0));
+    assert!(bytes[344..4084].iter().all(|byte| *byte == 0));
     assert_eq!(number(&bytes, 4092..4096), checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..4092]));
     assert_eq!(Superblock::decode(&bytes), Ok(superblock));
 }

@@ -12,6 +12,7 @@ use super::evicting::EVICTIONS_PER_TURN;
 use super::journaling::HeldObjects;
 use super::key_order::KeyOrder;
 use super::log::Log;
+use super::renewed::{Claim, Renewed};
 use super::room::Making;
 use super::space::Spaces;
 use super::stalled::Line;
@@ -89,12 +90,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let mut waiting = Waiting { lanes: &mut lanes, clock };
         let recovered = match options.durability {
             Durability::Volatile => None,
-            _ => Some(recover(&mut waiting, &mut tables, &lineage, &areas)?),
+            _ => {
+                let witness = set.witness(shard);
+                Some(recover(&mut waiting, &mut tables, &lineage, &areas, witness)?)
+            }
         };
-        if recovered.as_ref().is_some_and(|recovered| recovered.is_flushed_lost) {
-            // Older objects may have come back in place of newer ones: start empty rather than stale.
-            tables.clear();
-        }
         // Data just read may exist only in a drive's volatile cache.
         waiting.flush()?;
         if shard == 0 {
@@ -115,11 +115,20 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let (session, shards) = (agreed.sequence, geometry.shards());
             let mut checkpoints =
                 Checkpoints::new(areas, lineage, session, next, begin, ages, shards);
-            if recovered.is_inconsistent || recovered.is_flushed_lost {
+            if recovered.is_damaged() {
                 checkpoints.hurry();
             }
             checkpoints
         });
+        if let Some(recovered) =
+            recovery.recovered.as_ref().filter(|recovered| recovered.is_damaged())
+        {
+            opened.stats.journal_lost_blocks = recovered.lost_blocks;
+            tracing::warn!(
+                "shard {shard}: {} flushed blocks of the journal cannot be read: objects that only they name are missing or back in an older version; check the drive",
+                recovered.lost_blocks
+            );
+        }
         if let Some(reverted) = recovery.recovered.as_ref().map(|recovered| recovered.reverted)
             && reverted > 0
         {
@@ -285,6 +294,7 @@ struct Tables {
     entries: u32,
     hasher: KeyHasher,
     slab_bases: NumberMap<ObjectId, u64>,
+    renewed: Renewed,
     dropped: u64,
     /// Checksums of the last object; kept to reuse its memory.
     checksums: Vec<u32>,
@@ -328,6 +338,7 @@ impl Tables {
             entries: set.objects_max(),
             hasher: set.hasher(),
             slab_bases: NumberMap::default(),
+            renewed: Renewed::default(),
             dropped: 0,
             checksums: Vec::new(),
             options: options.clone(),
@@ -362,6 +373,10 @@ impl Tables {
     fn settle(mut self, recovery: &mut Recovery) -> (Settled, Lost) {
         let mut lost = Lost::new();
         self.link();
+        for id in self.overwritten() {
+            recovery.dropped += 1;
+            lost.push(self.remove(id));
+        }
         for device in 0..self.ranges.len() {
             for id in self.place_all(device as u8) {
                 recovery.dropped += 1;
@@ -420,8 +435,28 @@ impl Tables {
         let index = self.index.index_mut();
         let key = index.key_bytes(id).into();
         let place = index.remove(id).place;
-        forget(&mut self.expiry, &mut self.slab_bases, &mut self.ages, id);
+        let Tables { expiry, slab_bases, ages, renewed, .. } = self;
+        forget(expiry, slab_bases, ages, renewed, id);
         (key, place)
+    }
+
+    /// Returns the objects whose units later objects took, because the records of their ends are lost.
+    fn overwritten(&self) -> Vec<ObjectId> {
+        let index = self.index.index();
+        let ids = std::iter::successors(index.next_live(0), |id| index.next_live(id.0 + 1));
+        self.renewed.overwritten(ids.map(|id| (id, self.claim(id))))
+    }
+
+    fn claim(&self, id: ObjectId) -> Claim {
+        let object = self.index.index().object(id);
+        let Place { device, unit } = object.place;
+        let slab = self.spaces.layout(object.layout).and_then(Layout::slab);
+        let slab = slab.zip(self.slab_bases.get(&id));
+        let units = match slab {
+            Some((shape, base)) => *base..*base + shape.units(),
+            None => unit..unit + self.spaces.units_of(&object),
+        };
+        Claim { device, unit, units, slab: slab.map(|_| object.layout) }
     }
 
     /// Allocates the space of all objects of a device. Returns those that do not fit.
@@ -467,26 +502,27 @@ impl Tables {
 
 impl Tables {
     fn find(&mut self, key: &[u8]) -> Option<ObjectId> {
-        let Tables { index, expiry, slab_bases, ages, .. } = self;
-        index.find(key, &mut |id| forget(expiry, slab_bases, ages, id))
+        let Tables { index, expiry, slab_bases, ages, renewed, .. } = self;
+        index.find(key, &mut |id| forget(expiry, slab_bases, ages, renewed, id))
     }
 
     /// Enters all objects into the index's table.
     fn link(&mut self) {
-        let Tables { index, expiry, slab_bases, ages, .. } = self;
-        index.linked(&mut |id| forget(expiry, slab_bases, ages, id));
+        let Tables { index, expiry, slab_bases, ages, renewed, .. } = self;
+        index.linked(&mut |id| forget(expiry, slab_bases, ages, renewed, id));
     }
 
     /// Adds an object, replacing one with the same key. Returns `None` if there is no room.
     fn insert(&mut self, put: &Put<'_>) -> Option<ObjectId> {
-        let Tables { index, expiry, slab_bases, ages, checksums, .. } = self;
+        let Tables { index, expiry, slab_bases, ages, renewed, checksums, .. } = self;
         put.checksums.copy_into(checksums);
         let new = NewObject { key: put.key, object: put.object, checksums };
-        let id = index.put(new, &mut |id| forget(expiry, slab_bases, ages, id))?;
+        let id = index.put(new, &mut |id| forget(expiry, slab_bases, ages, renewed, id))?;
         match put.age {
             Some(age) => ages.restore(id, age),
             None => ages.insert(id),
         }
+        renewed.put(id);
         Some(id)
     }
 }
@@ -496,11 +532,13 @@ fn forget(
     expiry: &mut Expiry,
     slab_bases: &mut NumberMap<ObjectId, u64>,
     ages: &mut Ages,
+    renewed: &mut Renewed,
     id: ObjectId,
 ) {
     expiry.clear(id);
     slab_bases.remove(&id);
     ages.remove(id);
+    renewed.forget(id);
 }
 
 impl Rebuild for Tables {
@@ -511,6 +549,7 @@ impl Rebuild for Tables {
         self.tenants.clear();
         self.spaces.forget_layouts();
         self.slab_bases.clear();
+        self.renewed = Renewed::default();
         self.dropped = 0;
     }
 
@@ -541,10 +580,19 @@ impl Rebuild for Tables {
 
     fn delete(&mut self, key: &[u8], place: Place) -> Result<()> {
         let found = self.find(key);
-        if let Some(id) = found.filter(|id| self.index.index().object(*id).place == place) {
+        let goes = |tables: &Tables, id: ObjectId| {
+            tables.index.index().object(id).place == place || tables.renewed.is_outdated(id)
+        };
+        if let Some(id) = found.filter(|id| goes(self, *id)) {
             self.remove(id);
         }
         Ok(())
+    }
+
+    fn lose_block(&mut self) {
+        // Which objects were put since is known by their ids, and those that wait may still be replaced.
+        self.link();
+        self.renewed.lose_block();
     }
 
     fn drop_superseded(&mut self, key: &[u8]) {

@@ -3,6 +3,7 @@
 mod basics;
 mod changes;
 mod cores;
+mod damage;
 mod devices;
 mod executor;
 mod layers;

@@ -194,12 +194,14 @@ impl StoreWorld {
         let set = self.while_time_passes(|_, clock| format::read_set(&mut lanes, clock))?;
         let mut lanes = Some(lanes);
         self.ledger = Ledger::default();
+        self.set = Some(set.clone());
         for shard in 0..set.shards() {
             let lanes = lanes.take().unwrap_or_else(|| self.lanes());
             let (shard, recovery) = self.while_time_passes(|world, clock| {
                 Shard::open(shard, lanes, &set, world.options(), clock)
             })?;
             self.note(&[43], format_args!("opened: {recovery:?}"));
+            self.check_losses(&recovery);
             self.shards.push(shard);
         }
         if is_volatile {
@@ -392,7 +394,14 @@ impl StoreWorld {
             }
         }
         self.note(&[46], format_args!("{death:?}"));
+        let stopped = if death == Death::Stop { self.record_stop() } else { None };
         self.fall();
+        if let Some(ends) = stopped
+            && self.shape.faults.kinds().next().is_none()
+            && self.random.one_in(2)
+        {
+            self.damage_journal(&ends);
+        }
     }
 
     fn stop(&mut self) {
@@ -443,7 +452,7 @@ impl StoreWorld {
     }
 
     /// Takes the shards' last turns, in which they return what is in flight, and their memory.
-    fn end_shards(&mut self) {
+    pub(crate) fn end_shards(&mut self) {
         for mut shard in std::mem::take(&mut self.shards) {
             let (now, pool) = (self.now, &mut self.pool);
             for _ in 0..LAST_TURNS {
@@ -464,7 +473,7 @@ impl StoreWorld {
         self.fall();
     }
 
-    fn count_shards(&mut self) {
+    pub(crate) fn count_shards(&mut self) {
         for shard in &self.shards {
             let stats = shard.stats();
             self.counts.count(Sum::Evictions, stats.evictions.objects());

@@ -50,6 +50,8 @@ pub(super) struct Objects {
     objects: HashMap<Key, SurveyedObject>,
     /// Objects read so far, with those that are gone again.
     read: u64,
+    /// How many there were when records were last missing.
+    read_at_loss: u64,
     tenants: BTreeMap<u8, (String, Option<Quota>)>,
     /// `None` for a layout that cannot be decoded.
     layouts: BTreeMap<u8, Option<Layout>>,
@@ -86,10 +88,16 @@ impl Rebuild for Objects {
 
     fn delete(&mut self, key: &[u8], place: Place) -> Result<()> {
         let key = Key::new(key)?;
-        if self.objects.get(&key).is_some_and(|found| found.object.place == place) {
+        let goes =
+            |found: &SurveyedObject| found.object.place == place || found.order < self.read_at_loss;
+        if self.objects.get(&key).is_some_and(goes) {
             self.objects.remove(&key);
         }
         Ok(())
+    }
+
+    fn lose_block(&mut self) {
+        self.read_at_loss = self.read;
     }
 
     fn drop_superseded(&mut self, key: &[u8]) {
@@ -112,7 +120,7 @@ impl Objects {
     /// Creates an empty list of objects in these ranges of units of each device.
     pub(super) fn new(data: Vec<Vec<Range<u64>>>) -> Objects {
         let (objects, tenants, layouts) = Default::default();
-        Objects { data, objects, read: 0, tenants, layouts }
+        Objects { data, objects, read: 0, read_at_loss: 0, tenants, layouts }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &SurveyedObject> {

@@ -49,6 +49,7 @@ fn superblock() -> Superblock {
         shards: 1,
         durability: Durability::Restart,
         label: "by hand".to_owned(),
+        stop: None,
         revision: Revision::first(1),
         chart: Chart::new(&[UNITS], 1, 256 + 2 * 1024),
     }

@@ -1,6 +1,7 @@
 //! A shard on devices under a test's control: what waits, what fails, and with what result.
 
 mod attaching;
+mod damage;
 pub(crate) mod device;
 mod durable;
 mod journal_room;

@@ -33,6 +33,8 @@ pub struct FormatOptions {
     pub shards: u16,
     /// Maximum objects per shard.
     pub objects_max: u32,
+    /// Length in bytes, 1 to 512, of the longest keys with which a shard holds that many objects.
+    pub key_bytes: u16,
     /// Bytes of each journal; by the number of objects if not given.
     pub journal_bytes: Option<u64>,
     /// A human-readable name of at most 32 bytes.
@@ -119,19 +121,20 @@ impl Set {
 }
 
 /// Writes superblocks to all devices: copy B of each, then copy A. Existing journals and checkpoints belong to other
-/// stores, and are void.
+/// stores, and are void. Returns where everything lies.
 ///
 /// # Errors
-/// [`Error::Media`] if a device holds data that may not be overwritten, or is too small; [`Error::Driver`] if one
+/// As [`Geometry::new`]; [`Error::Media`] if a device holds data that may not be overwritten; [`Error::Driver`] if one
 /// does not answer.
 pub fn format<Q: CommandQueue<Load>>(
     lanes: &mut [Lane<Q>],
     options: &FormatOptions,
     clock: &mut dyn FnMut() -> Time,
-) -> Result<()> {
+) -> Result<Geometry> {
     let geometry = Geometry::new(&geometry::FormatOptions {
         shards: options.shards,
         objects_max: options.objects_max,
+        key_bytes: options.key_bytes,
         journal_bytes: options.journal_bytes,
         checkpoint_bytes: None,
         device_units: lanes.iter().map(Lane::units).collect(),
@@ -159,7 +162,8 @@ pub fn format<Q: CommandQueue<Load>>(
     };
     let superblocks: Vec<Superblock> =
         waiting.lanes.iter().enumerate().map(|(index, lane)| superblock(index, lane)).collect();
-    waiting.write_superblocks(&superblocks, 0..superblocks.len(), |_| false)
+    waiting.write_superblocks(&superblocks, 0..superblocks.len(), |_| false)?;
+    Ok(geometry)
 }
 
 /// Checks that no device holds data.

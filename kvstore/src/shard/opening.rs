@@ -7,7 +7,7 @@ use adit_driver::paths::CommandQueue;
 
 use super::batch::Batches;
 use super::capacity::Capacity;
-use super::checkpointing::Checkpoints;
+use super::checkpointing::{Checkpoints, KeptAges};
 use super::evicting::EVICTIONS_PER_TURN;
 use super::journaling::HeldObjects;
 use super::key_order::KeyOrder;
@@ -41,6 +41,7 @@ use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES};
 use crate::model::plan;
 use crate::policy::admission::Admission;
+use crate::policy::age::Ages;
 use crate::policy::budget::Budget;
 use crate::policy::evict::OwnOrder;
 use crate::policy::order::Order;
@@ -110,7 +111,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
             let next = (recovered.next_number, recovered.next_slot);
             let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
-            let mut checkpoints = Checkpoints::new(areas, lineage, agreed.sequence, next, begin);
+            let ages = KeptAges { ticks: opened.policy.ticks(), at: now };
+            let (session, shards) = (agreed.sequence, geometry.shards());
+            let mut checkpoints =
+                Checkpoints::new(areas, lineage, session, next, begin, ages, shards);
             if recovered.is_damaged() {
                 checkpoints.hurry();
             }
@@ -197,6 +201,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             sweeps: Default::default(),
             writers: Writers::default(),
             held: HeldObjects::default(),
+            unsent_bytes: 0,
             rests_until: Time::ZERO,
             answers: Default::default(),
             stats: Stats::default(),
@@ -276,6 +281,8 @@ fn new_log<R>(
 struct Tables {
     index: Loading,
     expiry: Expiry,
+    /// How long ago each object was used: by the checkpoint, and by its place in the journal.
+    ages: Ages,
     /// Names and quotas, by number from 1.
     tenants: Vec<(Box<str>, Option<Quota>)>,
     /// Whether this is shard 0, whose journal holds the quotas.
@@ -319,8 +326,10 @@ impl Tables {
         let ranges = set.geometry().data_of(shard);
         let capacity_units =
             options.capacity_bytes.map_or(u64::MAX, |bytes| (bytes / UNIT_BYTES).max(1));
+        let index = new_index(set.objects_max(), set.hasher())?;
         Ok(Tables {
-            index: new_index(set.objects_max(), set.hasher())?,
+            ages: Ages::new(index.index().capacity()),
+            index,
             expiry: Expiry::new(),
             tenants: Vec::new(),
             is_first: shard == 0,
@@ -377,21 +386,24 @@ impl Tables {
         (self.counted(), lost)
     }
 
-    /// Counts the objects and enters them into the policy.
+    /// Counts the objects and enters them into the policy by their ages.
     fn counted(self) -> Settled {
         let mut tenants = self.tenants();
-        let Tables { index, ranges, mut expiry, mut spaces, entries, options, .. } = self;
+        let Tables { index, ranges, mut expiry, mut ages, mut spaces, entries, options, .. } = self;
         let mut index = index.into_index();
         index.shed_spare(&mut |from, to| {
             if let Some(at_s) = expiry.get(from) {
                 expiry.clear(from);
                 expiry.set(to, at_s);
             }
+            ages.rename(from, to);
         });
-        let mut policy = options.build_policy(index.capacity());
+        ages.shed(index.capacity());
         let mut regions = Regions::new(&ranges, index.capacity());
-        let (mut next, mut all_record_bytes) = (index.next_live(0), 0);
-        while let Some(id) = next {
+        let (mut from, mut all_record_bytes) = (0, 0);
+        let ids = std::iter::from_fn(|| {
+            let id = index.next_live(from)?;
+            from = id.0 + 1;
             let object = index.object(id);
             let units = spaces.units_of(&object);
             tenants.count(object.tenant, units);
@@ -399,10 +411,9 @@ impl Tables {
             regions.insert(id, object.place);
             let (key_bytes, checksums) = (index.key_bytes(id).len(), index.checksums(id).len());
             all_record_bytes += record_bytes(key_bytes, checksums) as u64;
-            // A new policy has no remembered hash to compare with, so 0 will do.
-            policy.inserted(id, 0);
-            next = index.next_live(id.0 + 1);
-        }
+            Some(id)
+        });
+        let policy = Order::new(options.build_policy(index.capacity()), ages, ids);
         let objects_max = options.capacity_objects.map_or(entries, |most| most.clamp(1, entries));
         let record_bytes = all_record_bytes;
         Settled { index, regions, policy, expiry, tenants, spaces, objects_max, record_bytes }
@@ -424,7 +435,7 @@ impl Tables {
         let index = self.index.index_mut();
         let key = index.key_bytes(id).into();
         let place = index.remove(id).place;
-        forget(&mut self.expiry, &mut self.slab_bases, &mut self.renewed, id);
+        forget(&mut self.expiry, &mut self.slab_bases, &mut self.ages, &mut self.renewed, id);
         (key, place)
     }
 
@@ -480,14 +491,7 @@ impl Tables {
 
     /// Iterates over a device's objects outside slabs, by id, with their units.
     fn plain(&self, device: u8) -> impl Iterator<Item = (ObjectId, Range<u64>)> {
-        let (index, mut from) = (self.index.index(), 0);
-        let ids = std::iter::from_fn(move || {
-            let id = index.next_live(from)?;
-            from = id.0 + 1;
-            Some(id)
-        });
-        ids.filter_map(move |id| {
-            let object = index.object(id);
+        self.index.index().live().filter_map(move |(id, object)| {
             let is_one = object.place.device == device && !self.slab_bases.contains_key(&id);
             let unit = object.place.unit;
             is_one.then(|| (id, unit..unit + self.spaces.units_of(&object)))
@@ -497,23 +501,27 @@ impl Tables {
 
 impl Tables {
     fn find(&mut self, key: &[u8]) -> Option<ObjectId> {
-        let Tables { index, expiry, slab_bases, renewed, .. } = self;
-        index.find(key, &mut |id| forget(expiry, slab_bases, renewed, id))
+        let Tables { index, expiry, slab_bases, ages, renewed, .. } = self;
+        index.find(key, &mut |id| forget(expiry, slab_bases, ages, renewed, id))
     }
 
     /// Enters all objects into the index's table.
     fn link(&mut self) {
-        let Tables { index, expiry, slab_bases, renewed, .. } = self;
-        index.linked(&mut |id| forget(expiry, slab_bases, renewed, id));
+        let Tables { index, expiry, slab_bases, ages, renewed, .. } = self;
+        index.linked(&mut |id| forget(expiry, slab_bases, ages, renewed, id));
     }
 
     /// Adds an object, replacing one with the same key. Returns `None` if there is no room.
     fn insert(&mut self, put: &Put<'_>) -> Option<ObjectId> {
-        let Tables { index, expiry, slab_bases, renewed, checksums, .. } = self;
+        let Tables { index, expiry, slab_bases, ages, renewed, checksums, .. } = self;
         put.checksums.copy_into(checksums);
         let new = NewObject { key: put.key, object: put.object, checksums };
-        let id = index.put(new, &mut |id| forget(expiry, slab_bases, renewed, id))?;
+        let id = index.put(new, &mut |id| forget(expiry, slab_bases, ages, renewed, id))?;
         renewed.put(id);
+        match put.age {
+            Some(age) => ages.restore(id, age),
+            None => ages.insert(id),
+        }
         Some(id)
     }
 }
@@ -522,11 +530,13 @@ impl Tables {
 fn forget(
     expiry: &mut Expiry,
     slab_bases: &mut NumberMap<ObjectId, u64>,
+    ages: &mut Ages,
     renewed: &mut Renewed,
     id: ObjectId,
 ) {
     expiry.clear(id);
     slab_bases.remove(&id);
+    ages.remove(id);
     renewed.forget(id);
 }
 
@@ -534,6 +544,7 @@ impl Rebuild for Tables {
     fn clear(&mut self) {
         self.index = new_index(self.entries, self.hasher).expect("one was made before");
         self.expiry = Expiry::new();
+        self.ages = Ages::new(self.index.index().capacity());
         self.tenants.clear();
         self.spaces.forget_layouts();
         self.slab_bases.clear();

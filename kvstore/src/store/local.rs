@@ -479,6 +479,7 @@ impl Local {
         const COMMIT: u64 = u64::MAX;
         let (begun, deadline) = (self.now(), self.now() + self.options.timeout);
         self.submit(begun, Request { reply: COMMIT, deadline, action: Action::Commit });
+        self.shards.iter_mut().for_each(|shard| shard.keep_ages(begun));
         let mut committed = None;
         loop {
             let now = self.now();

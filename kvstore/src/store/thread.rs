@@ -390,6 +390,7 @@ impl Rounds {
             let reply = Waiter { since: now, caller };
             let request = Request { reply, deadline: until, action: Action::Commit };
             self.submit(now, shard, iter::once(Hashed { hash: 0, request }));
+            self.worker.shards[shard].keep_ages(now);
         }
         Ending::Committing { until, answers, left, failure }
     }

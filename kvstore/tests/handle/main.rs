@@ -15,7 +15,9 @@ mod placement;
 mod plans;
 mod pressure;
 mod protected;
+mod restart;
 mod rig;
+mod sized;
 mod space;
 mod tenants;
 

@@ -4,9 +4,11 @@
 //! their begins. A read may return what was in effect at some moment between its own begin and end. A version is
 //! therefore wrong once another write began after it and lies wholly before the read. After a crash the same holds for
 //! the state that comes back, at a moment: for `durable`, that of the crash itself; for `restart`, that of the last
-//! commit or any later one; and one moment for all keys of a shard. In `restart`, a power cut may also take the data of
-//! a newer version alone, and the version before it is there then: an object that a commit covers is never missing for
-//! that. A kill takes no data, and leaves what was acknowledged longer ago than a record waits.
+//! commit or any later one; and one moment for all keys of a shard. A power cut may also take the data alone of a version
+//! that replaced nothing, which is then listed and missing: in `durable` only if its put was not acknowledged. In
+//! `restart`, it may take the data of any newer version alone, and the version before it is there then: an object that a
+//! commit covers is never missing for that. A kill takes no data, and leaves what was acknowledged longer ago than a
+//! record waits.
 //!
 //! A miss is never wrong data, but misses are checked: if nothing was evicted or expired and no fault struck, an
 //! existing object must be found. After a fault, a crash may restore any version ever put under the key. Damage to a
@@ -355,7 +357,8 @@ impl Model {
                 (Durability::Restart, Crash::Kill { recorded }) => recorded.max(*committed),
             };
         }
-        let may_lose_data = durability == Durability::Restart && crash == Crash::Cut;
+        let may_lose_data = !is_volatile && crash == Crash::Cut;
+        let may_revert = may_lose_data && durability == Durability::Restart;
         for history in &mut self.keys {
             let from = self.committed[usize::from(history.shard)];
             let writes = std::mem::take(&mut history.writes);
@@ -369,7 +372,7 @@ impl Model {
             let lost = may_lose_data && is_unsafe(&writes, from, now);
             let left = |version: Option<Version>| match version {
                 None if lost => Write::over(version, now, now),
-                _ => left(&writes, version, now, may_lose_data),
+                _ => left(&writes, version, now, may_revert),
             };
             history.writes = kept.into_iter().map(left).collect();
             history.may_lack_data |= lost;
@@ -488,17 +491,18 @@ fn is_unsafe(writes: &[Write], from: Moment, to: Moment) -> bool {
 }
 
 /// Returns a version, or none, as a crash now leaves it.
-fn left(writes: &[Write], version: Option<Version>, now: Moment, may_lose_data: bool) -> Write {
+fn left(writes: &[Write], version: Option<Version>, now: Moment, may_revert: bool) -> Write {
     let same: Vec<&Write> =
         writes.iter().filter(|write| is_same(&write.version, &version)).collect();
     let version = same.first().map_or(version, |write| write.version);
-    let window = if let [write] = same[..] { window(writes, write, may_lose_data) } else { ALWAYS };
+    let window = if let [write] = same[..] { window(writes, write, may_revert) } else { ALWAYS };
     Write { window, ..Write::over(version, now, now) }
 }
 
-/// Returns the moments whose states have this write in effect. If data may be lost, it comes back from behind later puts.
-fn window(writes: &[Write], write: &Write, may_lose_data: bool) -> (Moment, Moment) {
-    let replaces = |other: &&Write| other.version.is_none() || !may_lose_data;
+/// Returns the moments whose states have this write in effect. If it may revert, it comes back from behind later puts
+/// whose data are lost.
+fn window(writes: &[Write], write: &Write, may_revert: bool) -> (Moment, Moment) {
+    let replaces = |other: &&Write| other.version.is_none() || !may_revert;
     let behind = writes.iter().filter(|other| write.is_before(other)).filter(replaces);
     (write.begin, behind.filter_map(|other| other.end).min().unwrap_or(Moment::MAX))
 }
@@ -512,5 +516,7 @@ fn slack() -> std::time::Duration {
     std::time::Duration::from_nanos(EXPIRY_SLACK_NS)
 }
 
+#[cfg(test)]
+mod cuts;
 #[cfg(test)]
 mod tests;

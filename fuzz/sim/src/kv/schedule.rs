@@ -13,7 +13,7 @@ use super::counts::Sum;
 use super::frozen::Freezer;
 use super::machine::lock;
 use super::model::{Crash, Model};
-use super::world::{Room, StoreWorld};
+use super::world::{PATIENCE, Room, StoreWorld};
 use crate::world::violated;
 
 /// Maximum attempts to open a store on healthy devices.
@@ -22,6 +22,8 @@ const ATTEMPTS_MAX: u32 = 8;
 const LAST_TURNS: u32 = 16;
 /// Steps until a journal has room.
 const STEPS_MAX: u32 = 10_000;
+/// After this time checkpoints are due for the ages of objects, however small a shard is.
+const QUIET: Duration = Duration::from_secs(24 * 60 * 60);
 const QUOTA_BYTES: [u64; 3] = [24 << 10, 80 << 10, 200 << 10];
 /// The tenant with a quota.
 pub(crate) const GUEST: &str = "guest";
@@ -83,6 +85,7 @@ impl StoreWorld {
         let options = FormatOptions {
             shards: self.shape.shards,
             objects_max: self.shape.objects_max,
+            key_bytes: 64,
             journal_bytes: self.shape.journal_bytes,
             label: "simulated".to_owned(),
             store_id: [self.random.below(256) as u8; 16],
@@ -92,7 +95,7 @@ impl StoreWorld {
         let formatted =
             self.while_time_passes(|_, clock| format::format(&mut lanes, &options, clock));
         self.give_lanes(lanes);
-        formatted
+        formatted.map(drop)
     }
 
     /// Formats the store and cuts the power meanwhile.
@@ -360,7 +363,11 @@ impl StoreWorld {
 
     fn pass(&mut self) {
         let most_ns = self.random.pick(&[100_000, 20_000_000, 4_000_000_000]);
-        let time = Duration::from_nanos(self.random.below(most_ns));
+        let mut time = Duration::from_nanos(self.random.below(most_ns));
+        if self.pending.is_empty() && self.random.one_in(16) {
+            // Checkpoints become due for the ages.
+            time += QUIET;
+        }
         self.note(&[45], format_args!("{time:?} pass"));
         self.now = self.now + time;
     }
@@ -404,6 +411,25 @@ impl StoreWorld {
         }
         self.drain();
         self.check_quota();
+        self.keep_ages();
+    }
+
+    /// Has the shards take their last checkpoints. Sometimes the process does not wait for them.
+    fn keep_ages(&mut self) {
+        let now = self.now;
+        self.shards.iter_mut().for_each(|shard| shard.keep_ages(now));
+        let until = now + PATIENCE;
+        let steps_max = if self.random.one_in(4) { self.random.below(60) } else { u64::MAX };
+        for _ in 0..steps_max {
+            let is_off = lock(&self.machine).is_off();
+            if is_off || self.model.is_excused() || self.shards.iter().all(Shard::is_idle) {
+                return;
+            }
+            if self.now > until {
+                violated(4, "a store that is closed takes checkpoints for long");
+            }
+            self.step();
+        }
     }
 
     /// Ends the store; the next one finds what the devices keep.

@@ -372,8 +372,8 @@ impl StoreWorld {
     }
 
     /// Pairs frozen devices with the model after the shard's answers: a turn takes completions before it sends
-    /// anything.
-    fn keep_moments(&mut self) {
+    /// anything, and what it sends as it takes requests in it answers later.
+    pub(crate) fn keep_moments(&mut self) {
         for frozen in std::mem::take(&mut lock(&self.machine).freezer.frozen) {
             let (now, model) = (self.now, self.model.clone());
             self.kept.push(KeptMoment { frozen, model, now });

@@ -24,12 +24,13 @@ fn format_as(devices: &[TestDevice], number: u8, overwrite: bool) -> Result<()> 
     let options = FormatOptions {
         shards: 2,
         objects_max: 10,
+        key_bytes: 32,
         journal_bytes: Some(64 << 10),
         label: format!("store {number}"),
         store_id: [number; 16],
         overwrite,
     };
-    format(&mut lanes(devices), &options, &mut || Time::ZERO)
+    format(&mut lanes(devices), &options, &mut || Time::ZERO).map(drop)
 }
 
 fn set_of(devices: &[TestDevice]) -> Result<Set> {

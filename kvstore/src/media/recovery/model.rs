@@ -172,6 +172,7 @@ impl Said {
                     object,
                     slab_base: None,
                     expires_s: None,
+                    age: None,
                     is_provisional: false,
                     checksums,
                 }))

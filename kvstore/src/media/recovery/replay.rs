@@ -31,7 +31,7 @@ fn hand_over_all<R: Rebuild>(bytes: &[u8], rebuild: &mut R) -> Result<u64> {
     Ok(count)
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn hand_over<R: Rebuild>(record: &Record<'_>, rebuild: &mut R) -> Result<()> {
     match record {
         Record::Put(put) => rebuild.put(put),

@@ -24,6 +24,8 @@ pub struct SurveyedObject {
     pub slab_base: Option<u64>,
     /// When it expires, in seconds of Unix time.
     pub expires_s: Option<u64>,
+    /// How long ago it was used, as its record says it ([`Put::age`]).
+    pub age: Option<u8>,
     /// The checksums of its pieces, in order.
     pub checksums: Box<[u32]>,
     /// The position of its record among those read. Of two objects, the later one is the younger.
@@ -34,9 +36,9 @@ impl SurveyedObject {
     /// Returns its record.
     pub(crate) fn put(&self) -> Put<'_> {
         let checksums = self.checksums.as_ref().into();
-        let SurveyedObject { object, slab_base, expires_s, .. } = *self;
+        let SurveyedObject { object, slab_base, expires_s, age, .. } = *self;
         let (key, is_provisional) = (self.key.as_bytes(), false);
-        Put { key, object, slab_base, expires_s, is_provisional, checksums }
+        Put { key, object, slab_base, expires_s, age, is_provisional, checksums }
     }
 }
 
@@ -75,6 +77,7 @@ impl Rebuild for Objects {
             object: put.object,
             slab_base: put.slab_base,
             expires_s: put.expires_s,
+            age: put.age,
             checksums: put.checksums.iter().collect(),
             order: self.read,
         };

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn model() -> Model {
+pub(super) fn model() -> Model {
     Model::new(9, 1, vec![(Key::from(1u64), 0), (Key::from(2u64), 0)], false)
 }
 
 /// Puts a version of 100 bytes; returns it and its bytes.
-fn put(model: &mut Model, key: usize) -> (Version, Vec<u8>) {
+pub(super) fn put(model: &mut Model, key: usize) -> (Version, Vec<u8>) {
     let version = model.version(100, None);
     let begin = model.begin(key, Some(version));
     model.end(key, begin, Ended::Acknowledged, None);
@@ -21,7 +21,7 @@ fn bytes_of(model: &Model, version: Version) -> Vec<u8> {
     bytes
 }
 
-fn hit(model: &mut Model, key: usize, bytes: &[u8]) -> Result<Version, String> {
+pub(super) fn hit(model: &mut Model, key: usize, bytes: &[u8]) -> Result<Version, String> {
     let begin = model.tick();
     model.hit(key, &Found { bytes, part: &Part::All }, begin, Time::ZERO)
 }
@@ -107,25 +107,6 @@ fn a_restart_goes_back_to_one_moment_after_the_last_commit() {
     model.settle(0, Some(version)).expect("one moment");
     let refused = model.settle(1, Some(other)).expect_err("that was later");
     assert!(refused.contains("others of its shard"), "{refused}");
-}
-
-#[test]
-fn what_a_commit_covers_is_there_in_some_version_after_a_cut() {
-    let mut model = model();
-    let (_, first) = put(&mut model, 0);
-    let commit = model.tick();
-    let (_, second) = put(&mut model, 0);
-    let (other, _) = put(&mut model, 1);
-    model.committed(0, commit);
-    model.crash(Durability::Restart, Crash::Cut);
-    let begin = model.tick();
-    assert!(model.miss(0, begin, Time::ZERO, false).is_err());
-    assert!(model.miss(1, begin, Time::ZERO, false).is_ok(), "it replaced nothing");
-    assert!(hit(&mut model, 0, &second).is_ok());
-    // The cut may have taken the data of the second version alone.
-    model.settle(1, Some(other)).expect("one moment");
-    let version = hit(&mut model, 0, &first).expect("it was there at the commit");
-    model.settle(0, Some(version)).expect("it is also of a later moment");
 }
 
 #[test]

@@ -120,15 +120,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             }
             checkpoints
         });
-        if let Some(recovered) =
-            recovery.recovered.as_ref().filter(|recovered| recovered.is_damaged())
-        {
-            opened.stats.journal_lost_blocks = recovered.lost_blocks;
-            tracing::warn!(
-                "shard {shard}: {} flushed blocks of the journal cannot be read: objects that only they name are missing or back in an older version; check the drive",
-                recovered.lost_blocks
-            );
-        }
+        opened.tell_damage(shard, &recovery);
         if let Some(reverted) = recovery.recovered.as_ref().map(|recovered| recovered.reverted)
             && reverted > 0
         {
@@ -144,6 +136,16 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         recovery.objects = u64::from(opened.index.len());
         Ok((opened, recovery))
+    }
+
+    /// Counts the blocks of the journal that damage took, and warns.
+    fn tell_damage(&mut self, shard: u16, recovery: &Recovery) {
+        let damaged = recovery.recovered.as_ref().filter(|recovered| recovered.is_damaged());
+        let Some(Recovered { lost_blocks, .. }) = damaged else { return };
+        self.stats.journal_lost_blocks = *lost_blocks;
+        tracing::warn!(
+            "shard {shard}: {lost_blocks} flushed blocks of the journal cannot be read: objects that only they name are missing or back in an older version; check the drive"
+        );
     }
 
     fn new(

@@ -144,7 +144,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             }
             self.shrinking.is_due = true;
         }
-        self.own.link_some(&self.index);
+        self.own.link_some(&self.index, |id| self.policy.age(id));
         if !self.shrinking.is_due || self.own.is_linking() || self.check_home().is_err() {
             return;
         }

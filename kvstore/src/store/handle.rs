@@ -500,8 +500,8 @@ impl Store {
         self.threads.recoveries()
     }
 
-    /// Finishes the requests in progress, makes acknowledged data durable, ends the threads and returns the counters.
-    /// Requests that wait for memory or room fail with [`Failure::Closed`] at once, and so do calls on other clones. The
+    /// Finishes the requests in progress, makes acknowledged data durable, ends the threads and returns the counters. Also
+    /// takes checkpoints, for the order of eviction, if they are short and take less than 250 ms. Requests that wait for memory or room fail with [`Failure::Closed`] at once, and so do calls on other clones. The
     /// store closes whether the answer is awaited or not.
     ///
     /// Fails with [`Error::Failed`] if a device could not make data durable; with [`Error::Timeout`] if requests in

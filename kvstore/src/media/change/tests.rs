@@ -353,6 +353,33 @@ fn a_store_of_one_shard_loses_its_first_device_and_goes_on() {
 }
 
 #[test]
+fn a_removal_keeps_the_ages_of_objects() {
+    let old = formatted(2, 1);
+    put_all(&old, &objects(0..40));
+    with_shards(&old, |_, _, shard| {
+        wait(shard, put_as(40, 1, PutOptions::default()));
+        let mut now = Time::ZERO;
+        shard.keep_ages(now);
+        while !shard.is_idle() {
+            now = now + std::time::Duration::from_millis(1);
+            shard.poll(now, &mut |_| ());
+        }
+        assert_eq!(shard.stats().checkpoints, 1);
+    });
+    let ages = |devices: &[TestDevice]| {
+        let mut lanes = lanes(devices);
+        let set = read_set(&mut lanes, &mut clock()).expect("a store");
+        let mut waiting = Waiting { lanes: &mut lanes, clock: &mut clock() };
+        let survey = carry::survey_of(&mut waiting, &set, 0).expect("whole");
+        survey.objects.into_iter().map(|found| (found.key, found.age)).collect::<BTreeMap<_, _>>()
+    };
+    let before = ages(&old);
+    assert!(before.values().flatten().max() > Some(&1), "{before:?}");
+    removed(&old, 0, Leaving::Move).expect("there is room");
+    assert_eq!(ages(&without(&old, 0)), before);
+}
+
+#[test]
 fn what_does_not_fit_is_refused_unless_the_oldest_or_those_of_the_device_may_go() {
     let held: Contents = (0..44).map(|key| (key, 14)).collect();
     let fresh = || {

@@ -458,5 +458,5 @@ pub(super) fn put_record<'a>(
     expires_s: Option<u64>,
     checksums: Checksums<'a>,
 ) -> Put<'a> {
-    Put { key, object, slab_base, expires_s, is_provisional: false, checksums }
+    Put { key, object, slab_base, expires_s, age: None, is_provisional: false, checksums }
 }

@@ -18,7 +18,7 @@
 //! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
 //! | `planning` | reads that another executor carries out |
 //! | `stats` | counters |
-//! | `opening` | recovery at opening, and of a device that was lost |
+//! | `opening`, `renewed` | recovery at opening, with records lost by damage; and of a device that was lost |
 //!
 //! Invariants:
 //!
@@ -39,6 +39,7 @@ mod opening;
 mod parts;
 mod planning;
 mod put;
+mod renewed;
 mod request;
 mod room;
 mod space;
@@ -104,7 +105,7 @@ use crate::model::place::Place;
 use crate::model::plan;
 use crate::policy::admission::Admission;
 use crate::policy::budget::Budget;
-use crate::policy::evict::{OwnOrder, PolicyMaker};
+use crate::policy::evict::{OwnOrder, Policy, PolicyMaker};
 use crate::policy::order::Order;
 
 /// Options of a shard. The defaults are those of a store.
@@ -160,12 +161,11 @@ impl Default for ShardOptions {
 
 impl ShardOptions {
     /// Builds an empty policy for objects with ids below `entries`.
-    fn build_policy(&self, entries: u32) -> Order {
-        let policy = match &self.custom_policy {
+    fn build_policy(&self, entries: u32) -> Box<dyn Policy> {
+        match &self.custom_policy {
             Some(custom) => custom.build(entries),
             None => self.policy.build(entries),
-        };
-        Order::new(policy, entries)
+        }
     }
 }
 
@@ -479,6 +479,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns the layout with this id.
     pub fn layout_of(&self, id: LayoutId) -> Option<&Layout> {
         self.spaces.layout(id)
+    }
+
+    /// Returns the sequence of the journal below which all blocks were flushed; `None` without a journal.
+    pub fn flushed_end(&self) -> Option<u64> {
+        self.log.journal().map(|_| self.log.durable_end())
     }
 
     /// Returns whether there is no work, so that before the next request [`Shard::poll`] is needed only for the

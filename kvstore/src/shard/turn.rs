@@ -85,7 +85,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             || self.has_flush_to_begin(now)
             || self.has_objects_to_remove()
             || is_making_room;
-        if is_busy { now } else { by_clock.min(self.log.next_due_at()) }
+        if is_busy {
+            now
+        } else {
+            by_clock.min(self.log.next_due_at()).min(self.next_checkpoint_at())
+        }
     }
 
     /// Handles devices that failed since the last turn.

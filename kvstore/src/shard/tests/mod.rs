@@ -1,11 +1,13 @@
 //! A shard on devices under a test's control: what waits, what fails, and with what result.
 
 mod attaching;
+mod damage;
 pub(crate) mod device;
 mod durable;
 mod journal_room;
 mod order;
 mod overwriting;
+mod recency;
 mod room;
 mod sealing;
 mod steady;
@@ -54,6 +56,7 @@ fn format(devices: &[TestDevice], journal_units: u64) {
     let options = FormatOptions {
         shards: 1,
         objects_max: 300,
+        key_bytes: 32,
         journal_bytes: Some(journal_units * UNIT_BYTES),
         label: String::new(),
         store_id: [3; 16],

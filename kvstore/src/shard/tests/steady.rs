@@ -25,6 +25,7 @@ fn rig() -> Rig {
     let by_default = FormatOptions {
         shards: 1,
         objects_max: 8000,
+        key_bytes: 32,
         journal_bytes: None,
         label: String::new(),
         store_id: [3; 16],

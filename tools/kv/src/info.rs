@@ -151,7 +151,7 @@ fn lines(report: &Value, title: &str) -> String {
 fn told(member: &str, value: &Value) -> String {
     match (value.as_str(), value.as_u64()) {
         (Some(text), _) => human::printable(text),
-        (_, Some(bytes)) if member.ends_with("bytes") => {
+        (_, Some(bytes)) if member.ends_with("bytes") && bytes >= 1024 => {
             format!("{} ({bytes} bytes)", human::capacity(bytes))
         }
         _ => value.to_string(),

@@ -2,13 +2,19 @@
 
 mod attaching;
 pub(crate) mod device;
+mod evicting;
 mod journal_room;
+mod journaling;
+mod log;
 mod order;
 mod overwriting;
+mod refusals;
 mod room;
 mod sealing;
+mod shares;
 mod steady;
 mod tenants;
+mod turn;
 
 use std::time::Duration;
 

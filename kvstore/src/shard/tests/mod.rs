@@ -12,6 +12,7 @@ mod refusals;
 mod room;
 mod sealing;
 mod shares;
+mod slabs;
 mod steady;
 mod tenants;
 mod turn;

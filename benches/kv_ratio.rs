@@ -176,7 +176,8 @@ impl Bench {
             overwrite: true,
             ..FormatStore::default()
         };
-        Ok(self.run.waiting(|| Store::format(&format))?)
+        self.run.waiting(|| Store::format(&format))?;
+        Ok(())
     }
 
     fn open(&self, durability: Durability, depth: u64) -> Result<Local> {

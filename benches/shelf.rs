@@ -78,6 +78,7 @@ impl Shelf {
         let options = FormatOptions {
             shards: 1,
             objects_max,
+            key_bytes: 64,
             journal_bytes: None,
             label: String::new(),
             store_id: [1; 16],

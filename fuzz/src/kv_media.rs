@@ -66,6 +66,7 @@ fn whole_superblock() -> [u8; SUPERBLOCK_BYTES] {
         shards: 2,
         durability: Durability::Restart,
         label: "label".into(),
+        stop: None,
         revision: Revision::first(2),
         chart: Chart::new(&[1 << 16], 2, 768).with_length(0, 1 << 17),
     };
@@ -152,7 +153,7 @@ pub fn recovery(data: &[u8]) {
         let unit = media.units.values_mut().nth(at).expect("a unit");
         patch_once(input, unit, reseal_any);
     }
-    let found = recover(&mut media, &mut Nothing, &LINEAGE, &areas()).expect("it answers");
+    let found = recover(&mut media, &mut Nothing, &LINEAGE, &areas(), None).expect("it answers");
     assert!(found.bytes_read <= 8 * 220 * UNIT as u64, "{found:?}");
     assert_eq!(found.bytes_read, media.bytes_read, "what is read is counted");
     assert!(found.blocks_behind <= 64 && found.next_slot < 2 && found.next_number > 0, "{found:?}");
@@ -260,6 +261,8 @@ impl Rebuild for Nothing {
         Ok(())
     }
 
+    fn lose_block(&mut self) {}
+
     fn drop_superseded(&mut self, key: &[u8]) {
         assert!((1..=512).contains(&key.len()));
     }
@@ -311,7 +314,8 @@ mod tests {
     #[test]
     fn the_media_are_whole_before_they_are_patched() {
         let mut media = whole_media();
-        let found = recover(&mut media, &mut Nothing, &LINEAGE, &areas()).expect("it answers");
+        let found =
+            recover(&mut media, &mut Nothing, &LINEAGE, &areas(), None).expect("it answers");
         assert_eq!((found.journal_blocks, found.checkpoint_records), (3, 1));
         assert_eq!(found.passed_over, []);
         assert!(Superblock::decode(&whole_superblock()).is_ok());

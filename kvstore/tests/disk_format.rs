@@ -8,7 +8,7 @@ use adit_kvstore::internals::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointHea
 use adit_kvstore::internals::geometry::{FormatOptions, Geometry};
 use adit_kvstore::internals::journal::Mark;
 use adit_kvstore::internals::record::{Put, RECORD_BYTES_MAX, Record};
-use adit_kvstore::internals::superblock::{Revision, SUPERBLOCK_BYTES, Superblock};
+use adit_kvstore::internals::superblock::{Revision, SUPERBLOCK_BYTES, Stop, Superblock};
 use adit_kvstore::{Durability, LayoutId, Object, Place, Quota, TenantId, WhenReached};
 use crc_fast::{CrcAlgorithm, checksum};
 
@@ -45,6 +45,7 @@ fn the_superblock_is_as_documented() {
         shards: 1,
         durability: Durability::Durable,
         label: "name".into(),
+        stop: Some(Stop { session: 10, ends: vec![0x1234_5678_9abc] }),
         revision: Revision { number: 20, id: 21, before: 22 },
         chart,
     };
@@ -55,7 +56,8 @@ fn the_superblock_is_as_documented() {
     let fields = [8..12, 12..16, 32..40, 40..48, 48..56, 56..64, 64..72, 72..76, 76..80, 80..82];
     assert_eq!(fields.map(|range| number(&bytes, range)), [2, 0, 11, 12, 13, 16, 300, 16, 512, 1]);
     assert_eq!(&bytes[82..88], b"\x02\x04name");
-    assert!(bytes[88..248].iter().all(|byte| *byte == 0));
+    assert!(bytes[88..240].iter().all(|byte| *byte == 0));
+    assert_eq!([240..248, 4084..4092].map(|at| number(&bytes, at)), [10, 0x1234_5678_9abc]);
     let fields = [248..256, 256..264, 264..272, 272..274, 274..276, 276..278];
     assert_eq!(fields.map(|range| number(&bytes, range)), [20, 21, 22, 2, 2, 1]);
     let members = [278..286, 286..294, 294..302, 302..310];
@@ -65,7 +67,7 @@ fn the_superblock_is_as_documented() {
     assert_eq!(segments.map(|range| number(&bytes, range)), numbers);
     let homes = [332..333, 333..338, 338..340, 340..342, 342..344];
     assert_eq!(homes.map(|range| number(&bytes, range)), [1, 2, 0, 3, 1]);
-    assert!(bytes[344..4092].iter().all(|byte| *byte == 0));
+    assert!(bytes[344..4084].iter().all(|byte| *byte == 0));
     assert_eq!(number(&bytes, 4092..4096), checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..4092]));
     assert_eq!(Superblock::decode(&bytes), Ok(superblock));
 }
@@ -81,6 +83,7 @@ fn records_are_as_documented() {
         object,
         slab_base: None,
         expires_s: None,
+        age: None,
         is_provisional: false,
         checksums,
     };
@@ -91,8 +94,9 @@ fn records_are_as_documented() {
     let bytes = encoded(&Record::Put(put));
     assert_eq!((bytes[1], &bytes[19..32]), (3, &b"\x06\0\0\0\0\x07\0\0\0\0\0\0\0"[..]));
     assert_eq!(&bytes[32..], end);
-    put.is_provisional = true;
-    assert_eq!(encoded(&Record::Put(put))[1], 11);
+    (put.is_provisional, put.age) = (true, Some(191));
+    let bytes = encoded(&Record::Put(put));
+    assert_eq!((bytes[1], bytes[32], &bytes[33..]), (15, 191, &end[..]));
     let delete = Record::Delete { key: b"key", place };
     assert_eq!(encoded(&delete), b"\x02\0\x03\0\x0e\x0d\x0c\x0b\x0a\x03key");
     for (flags, when_reached) in [(1, WhenReached::Refuse), (3, WhenReached::EvictOwn)] {
@@ -103,7 +107,7 @@ fn records_are_as_documented() {
     }
     let layout = Record::Layout { id: LayoutId(7), bytes: b"abc" };
     assert_eq!(encoded(&layout), b"\x04\0\x07\x03abc");
-    assert_eq!(RECORD_BYTES_MAX, 2592);
+    assert_eq!(RECORD_BYTES_MAX, 2593);
 }
 
 const LINEAGE: Lineage = Lineage { store: *b"0123456789abcdef", epoch: 2, shard: 3 };
@@ -160,14 +164,15 @@ fn areas_are_as_documented() {
     let options = FormatOptions {
         shards: 3,
         objects_max,
+        key_bytes: 64,
         journal_bytes: None,
         checkpoint_bytes: None,
-        device_units: vec![20_000, 30_000],
+        device_units: vec![30_000, 40_000],
     };
     let geometry = Geometry::new(&options).expect("room");
     let journal = (24 * u64::from(objects_max)).div_ceil(4096);
-    let records = (68 * u64::from(objects_max) + 36_720) * 5 / 4;
-    let slot = 1 + 16 * records.div_ceil(62_889);
+    let records = (101 * u64::from(objects_max) + 36_720) * 5 / 4;
+    let slot = 1 + 16 * records.div_ceil(62_888);
     let each = journal + 2 * slot;
     assert_eq!(geometry.journal(0), (0, 1..1 + journal));
     assert_eq!(geometry.checkpoint(0, 0), (0, 1 + journal..1 + journal + slot));
@@ -175,6 +180,6 @@ fn areas_are_as_documented() {
     assert_eq!(geometry.journal(1), (1, 1..1 + journal));
     assert_eq!(geometry.journal(2), (0, 1 + each..1 + each + journal));
     assert_eq!(geometry.data(0, 0)[0].start, 1 + 2 * each);
-    assert_eq!((geometry.data(2, 0)[0].end, geometry.superblocks(0)), (19_999, [0, 19_999]));
-    assert_eq!(geometry.record_bytes_max(), (slot - 1) / 16 * 62_889 / 5 * 4);
+    assert_eq!((geometry.data(2, 0)[0].end, geometry.superblocks(0)), (29_999, [0, 29_999]));
+    assert_eq!(geometry.record_bytes_max(), (slot - 1) / 16 * 62_888 / 5 * 4);
 }

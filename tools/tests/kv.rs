@@ -164,13 +164,20 @@ fn info_and_stat_tell_what_a_store_is() {
         "2",
         "--objects",
         "10000",
+        "--key-bytes",
+        "100",
         "--label",
         "mine",
     ]);
     put(&target, "k", &noise(5000));
     let store = json(&["kv", "info", &target]);
     assert_eq!((&store["label"], &store["shards"]), (&"mine".into(), &2.into()));
-    assert_eq!((&store["objects_max"], &store["in_use"]), (&10_000.into(), &false.into()));
+    let (objects, key_bytes) = (store["objects_max"].as_u64(), store["key_bytes"].as_u64());
+    assert!((10_000..11_000).contains(&objects.expect("a number")), "{store}");
+    assert!((100..110).contains(&key_bytes.expect("a number")), "{store}");
+    let lines = text(&succeed(&["kv", "info", &target]));
+    assert!(lines.contains("objects max") && lines.contains("key bytes"), "{lines}");
+    assert_eq!(store["in_use"], false);
     assert_eq!(store["devices"][0]["bytes"], 64 << 20);
     let object = json(&["kv", "info", &target, "k"]);
     assert_eq!((&object["bytes"], &object["checksums"]), (&5000.into(), &1.into()));
@@ -252,6 +259,10 @@ fn keys_and_options_that_cannot_be_are_usage_errors() {
     fail(&["kv", "get", &target, "k", "--range", "9-1"], 2, "no range");
     fail(&["kv", "format", &target, "--label", &long], 2, "at most 32");
     fail(&["kv", "format", &target, "--force", "--shards", "0"], 2, "shards");
+    for key_bytes in ["0", "513"] {
+        let format = ["kv", "format", &target, "--force", "--key-bytes", key_bytes];
+        fail(&format, 2, "use 1 to 512 bytes: as many as your longest keys have");
+    }
     fail(&["kv", "bench", "--store", &target, "--workload", "walk"], 2, "ycsb-a to ycsb-f");
     fail(&["kv", "get", "uring:/nonexistent/x", "k"], 1, "/nonexistent/x");
     fail(&["kv", "put", &target, "k", "/nonexistent/x"], 1, "/nonexistent/x");

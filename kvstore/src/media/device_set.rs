@@ -182,6 +182,7 @@ mod tests {
             shards: 2,
             durability: Durability::Restart,
             label: "cache".into(),
+            stop: None,
             revision: Revision::first(70),
             chart: Chart::new(&[1000; 3], 2, 768),
         }

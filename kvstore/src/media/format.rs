@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+pub use self::session::end_session;
+pub(crate) use self::session::{begin_session, last_stop};
+
 use adit_driver::Time;
 use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::paths::{CommandQueue, Operation};
@@ -12,8 +15,10 @@ use crate::io::lane::{Command, Fault, Finished, LANE_BUFFER_BYTES, Lane, Load, P
 use crate::io::schedule::Class;
 use crate::media::device_set::{Agreed, Given, Lengths, check_set};
 use crate::media::geometry::{self, Geometry, superblock_units};
-use crate::media::recovery::{Areas, Media, Recovered};
-use crate::media::superblock::{Absent, Copies, Revision, SUPERBLOCK_BYTES, Superblock, choose};
+use crate::media::recovery::{Areas, Media, Recovered, Witness};
+use crate::media::superblock::{
+    Absent, Copies, Revision, SUPERBLOCK_BYTES, Stop, Superblock, choose,
+};
 use crate::model::key::{Key, KeyHasher};
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES, units};
@@ -28,6 +33,8 @@ pub struct FormatOptions {
     pub shards: u16,
     /// Maximum objects per shard.
     pub objects_max: u32,
+    /// Length in bytes, 1 to 512, of the longest keys with which a shard holds that many objects.
+    pub key_bytes: u16,
     /// Bytes of each journal; by the number of objects if not given.
     pub journal_bytes: Option<u64>,
     /// A human-readable name of at most 32 bytes.
@@ -43,6 +50,8 @@ pub struct FormatOptions {
 pub struct Set {
     superblocks: Vec<Superblock>,
     agreed: Agreed,
+    /// What the last clean stop left.
+    stop: Option<Stop>,
     geometry: Geometry,
     /// Damaged superblock copies: the device, copy A or B, and the reason.
     bad: Vec<(u8, char, Absent)>,
@@ -84,6 +93,16 @@ impl Set {
         self.agreed
     }
 
+    /// Returns what the last clean stop left.
+    pub(crate) fn last_stop(&self) -> Option<&Stop> {
+        self.stop.as_ref()
+    }
+
+    /// Returns what the last clean stop left about a shard.
+    pub fn witness(&self, shard: u16) -> Option<Witness> {
+        self.stop.as_ref().map(|stop| stop.witness(shard))
+    }
+
     /// Returns the damaged superblock copies, which the next opening repairs: the device, copy A or B, and the
     /// reason.
     pub fn bad(&self) -> &[(u8, char, Absent)] {
@@ -102,19 +121,20 @@ impl Set {
 }
 
 /// Writes superblocks to all devices: copy B of each, then copy A. Existing journals and checkpoints belong to other
-/// stores, and are void.
+/// stores, and are void. Returns where everything lies.
 ///
 /// # Errors
-/// [`Error::Media`] if a device holds data that may not be overwritten, or is too small; [`Error::Driver`] if one
+/// As [`Geometry::new`]; [`Error::Media`] if a device holds data that may not be overwritten; [`Error::Driver`] if one
 /// does not answer.
 pub fn format<Q: CommandQueue<Load>>(
     lanes: &mut [Lane<Q>],
     options: &FormatOptions,
     clock: &mut dyn FnMut() -> Time,
-) -> Result<()> {
+) -> Result<Geometry> {
     let geometry = Geometry::new(&geometry::FormatOptions {
         shards: options.shards,
         objects_max: options.objects_max,
+        key_bytes: options.key_bytes,
         journal_bytes: options.journal_bytes,
         checkpoint_bytes: None,
         device_units: lanes.iter().map(Lane::units).collect(),
@@ -136,12 +156,14 @@ pub fn format<Q: CommandQueue<Load>>(
         shards: options.shards,
         durability: Durability::default(),
         label: options.label.clone(),
+        stop: None,
         revision: Revision::first(epoch),
         chart: geometry.chart().clone(),
     };
     let superblocks: Vec<Superblock> =
         waiting.lanes.iter().enumerate().map(|(index, lane)| superblock(index, lane)).collect();
-    waiting.write_superblocks(&superblocks, 0..superblocks.len(), |_| false)
+    waiting.write_superblocks(&superblocks, 0..superblocks.len(), |_| false)?;
+    Ok(geometry)
 }
 
 /// Checks that no device holds data.
@@ -209,11 +231,12 @@ pub(crate) fn read_set_of<Q: CommandQueue<Load>>(
         .collect();
     let (agreed, newest) = check_set(&given, lengths)?;
     let (geometry, newest) = (newest.geometry()?, newest.clone());
+    let stop = last_stop(&superblocks, agreed).cloned();
     // A change that was cut short has not reached all devices.
     for superblock in &mut superblocks {
         (superblock.revision, superblock.chart) = (newest.revision, newest.chart.clone());
     }
-    Ok(Set { superblocks, agreed, geometry, bad })
+    Ok(Set { superblocks, agreed, stop, geometry, bad })
 }
 
 /// Reads the superblock of one device, and checks that it is device `index` of a store found earlier, as it was then
@@ -236,6 +259,7 @@ pub(crate) fn check_same<Q: CommandQueue<Load>>(
     let is = |found: &Superblock| Superblock {
         sequence: 0,
         epoch: 0,
+        stop: None,
         durability: Durability::default(),
         ..found.clone()
     };
@@ -251,42 +275,6 @@ pub(crate) fn check_same<Q: CommandQueue<Load>>(
         return Ok(());
     };
     Err(Error::Media { device, why, fix: "attach the one that failed".to_owned() })
-}
-
-/// Writes superblocks that begin a session: a sequence that no earlier opening had, and the epoch.
-///
-/// # Errors
-/// [`Error::Driver`] if a device does not answer.
-pub(crate) fn begin_session<Q: CommandQueue<Load>>(
-    lanes: &mut [Lane<Q>],
-    set: &Set,
-    durability: Durability,
-    clock: &mut dyn FnMut() -> Time,
-) -> Result<()> {
-    let agreed = set.next_session(durability);
-    let next = |superblock: &Superblock| Superblock {
-        sequence: agreed.sequence,
-        epoch: agreed.epoch,
-        durability,
-        ..superblock.clone()
-    };
-    let superblocks: Vec<Superblock> = set.superblocks.iter().map(next).collect();
-    let all = 0..superblocks.len();
-    Waiting { lanes, clock }.write_superblocks(&superblocks, all, |device| set.lacks_copy_a(device))
-}
-
-impl Set {
-    /// Returns whether a device's copy A is damaged, so that copy B is the only one.
-    pub(crate) fn lacks_copy_a(&self, device: usize) -> bool {
-        self.bad.iter().any(|(index, copy, _)| usize::from(*index) == device && *copy == 'A')
-    }
-
-    /// Returns the epoch and the sequence after the next opening.
-    pub(crate) fn next_session(&self, durability: Durability) -> Agreed {
-        let is_volatile = durability == Durability::Volatile;
-        let Agreed { epoch, sequence } = self.agreed;
-        Agreed { epoch: epoch + u64::from(is_volatile), sequence: sequence + 1 }
-    }
 }
 
 /// Limit of attempts to write a superblock until it reads back as written.
@@ -664,5 +652,6 @@ impl Chunks {
     }
 }
 
+mod session;
 #[cfg(test)]
 mod tests;

@@ -11,9 +11,9 @@
 //! and add segments of data: the chart in the superblocks says which areas there are ([`crate::media::chart`]). All
 //! areas are disjoint.
 //!
-//! By default a journal has 24 bytes per object that a shard may have, and at least 1 MiB. A slot has room for 85
-//! bytes per object: a key of 32 bytes, one checksum, a slab, an expiry, and a quarter more for puts made while the
-//! checkpoint is taken; and for all tenants and layouts.
+//! By default a journal has 24 bytes per object that a shard may have, and at least 1 MiB. A slot has room for each
+//! object's record, with a key of the length asked for, one checksum, a slab and an expiry; for all tenants and layouts;
+//! and for a quarter more, because objects are put while the checkpoint is taken.
 
 use std::ops::Range;
 
@@ -23,6 +23,7 @@ use crate::media::checkpoint::{slot_record_bytes, slot_units};
 use crate::media::journal::JOURNAL_UNITS_MIN;
 use crate::media::record::{LAYOUT_BYTES_MAX, TENANT_NAME_BYTES_MAX, record_bytes};
 use crate::media::recovery::Areas;
+use crate::model::key::KEY_BYTES_MAX;
 use crate::model::place::{Place, UNIT_BYTES, units};
 
 /// Maximum shards of a store.
@@ -30,8 +31,6 @@ pub const SHARDS_MAX: u16 = 1024;
 
 const JOURNAL_BYTES_MIN: u64 = 1 << 20;
 const JOURNAL_BYTES_PER_OBJECT: u64 = 24;
-/// The record of a one-piece object whose key is a long hash.
-const USUAL_RECORD_BYTES: u64 = record_bytes(32, 1) as u64;
 /// The records of the maximum number of tenants and layouts.
 const NAMES_BYTES: u64 = 255 * (12 + TENANT_NAME_BYTES_MAX + 4 + LAYOUT_BYTES_MAX) as u64;
 
@@ -42,6 +41,8 @@ pub struct FormatOptions {
     pub shards: u16,
     /// Maximum objects per shard.
     pub objects_max: u32,
+    /// Length in bytes, 1 to 512, of the longest keys with which a shard holds that many objects.
+    pub key_bytes: u16,
     /// Length of each journal in bytes; by the number of objects if `None`.
     pub journal_bytes: Option<u64>,
     /// Length of each of the two checkpoint slots in bytes; by the number of objects if `None`.
@@ -65,8 +66,8 @@ impl Geometry {
     /// Computes the geometry of a new store.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there are no shards, objects or devices, or too many; or if a journal, slot or device is
-    /// too short, with the minimum.
+    /// [`Error::Invalid`] if there are no shards, objects or devices, or too many; if no key has that length; or if a
+    /// journal, slot or device is too short, with the minimum.
     pub fn new(options: &FormatOptions) -> Result<Geometry> {
         check_counts(options)?;
         let (journal_units, checkpoint_units) =
@@ -149,6 +150,13 @@ impl Geometry {
     /// refused, so that a checkpoint fits. A fifth of the slot is left for puts made while the checkpoint is taken.
     pub fn record_bytes_max(&self) -> u64 {
         slot_record_bytes(self.checkpoint_units) / 5 * 4
+    }
+
+    /// Returns the length in bytes, at most 512, of the longest keys with which a shard holds `objects_max` objects of
+    /// one checksum each: what was asked for, or more, because a slot is whole blocks.
+    pub fn key_bytes(&self, objects_max: u32) -> u16 {
+        let each = self.record_bytes_max() / u64::from(objects_max.max(1));
+        each.saturating_sub(record_bytes(0, 1) as u64).min(KEY_BYTES_MAX as u64) as u16
     }
 
     /// Returns the device with the metadata of a shard.
@@ -269,6 +277,10 @@ fn check_counts(options: &FormatOptions) -> Result<()> {
     if options.objects_max == 0 {
         return Err(Error::invalid("the number of objects", 0, "a shard has room for one or more"));
     }
+    if !(1..=KEY_BYTES_MAX).contains(&usize::from(options.key_bytes)) {
+        let fix = format!("use 1 to {KEY_BYTES_MAX} bytes: as many as your longest keys have");
+        return Err(Error::invalid("the length of keys", options.key_bytes, fix));
+    }
     Ok(())
 }
 
@@ -289,7 +301,8 @@ fn journal_units(options: &FormatOptions) -> Result<u64> {
 }
 
 fn checkpoint_units(options: &FormatOptions) -> Result<u64> {
-    let usual = u64::from(options.objects_max) * USUAL_RECORD_BYTES + NAMES_BYTES;
+    let each = record_bytes(options.key_bytes.into(), 1) as u64;
+    let usual = u64::from(options.objects_max) * each + NAMES_BYTES;
     let usual = slot_units(usual + usual.div_ceil(4));
     let bytes = options.checkpoint_bytes.unwrap_or(usual * UNIT_BYTES);
     chosen_units("the size of a checkpoint", bytes, slot_units(NAMES_BYTES))
@@ -305,7 +318,15 @@ mod tests {
 
     fn options(shards: u16, objects_max: u32, device_units: Vec<u64>) -> FormatOptions {
         let (journal_bytes, checkpoint_bytes) = (None, None);
-        FormatOptions { shards, objects_max, journal_bytes, checkpoint_bytes, device_units }
+        let key_bytes = 32;
+        FormatOptions {
+            shards,
+            objects_max,
+            key_bytes,
+            journal_bytes,
+            checkpoint_bytes,
+            device_units,
+        }
     }
 
     fn areas(geometry: &Geometry, device: u8) -> Vec<Range<u64>> {
@@ -411,14 +432,39 @@ mod tests {
         assert!(geometry.chart().segments.len() > 300);
     }
 
+    proptest! {
+        #[test]
+        fn all_objects_have_room_with_keys_of_the_length_asked_for(
+            objects_max in 1u32..50_000_000,
+            key_bytes in 1u16..=512,
+        ) {
+            let options = FormatOptions { key_bytes, ..options(1, objects_max, vec![1 << 36]) };
+            let geometry = Geometry::new(&options).expect("room");
+            prop_assert!((key_bytes..=512).contains(&geometry.key_bytes(objects_max)));
+            let all = u64::from(objects_max) * record_bytes(key_bytes.into(), 1) as u64;
+            prop_assert!(all <= geometry.record_bytes_max());
+        }
+    }
+
+    #[test]
+    fn keys_that_cannot_be_are_refused_with_the_lengths_that_can() {
+        for key_bytes in [0, 513] {
+            let options = FormatOptions { key_bytes, ..options(1, 100, vec![20_000]) };
+            let refused = Geometry::new(&options).expect_err("no key is so long").to_string();
+            assert!(refused.contains("use 1 to 512 bytes"), "{refused}");
+        }
+    }
+
     #[test]
     fn sizes_follow_from_the_number_of_objects() {
         let geometry = Geometry::new(&options(1, 10_000_000, vec![1 << 30])).expect("room");
         assert_eq!(geometry.journal_units(), units(240_000_000));
-        assert!(geometry.record_bytes_max() >= 10_000_000 * 68 + NAMES_BYTES);
+        assert!(geometry.record_bytes_max() >= 10_000_000 * 69 + NAMES_BYTES);
         let slot_bytes = geometry.checkpoint_units() * UNIT_BYTES;
         assert!((850_000_000..900_000_000).contains(&slot_bytes), "{slot_bytes} bytes");
+        assert_eq!(geometry.key_bytes(10_000_000), 32);
         let small = Geometry::new(&options(1, 1, vec![1 << 20])).expect("room");
+        assert_eq!(small.key_bytes(1), 512, "the longest that there are");
         assert_eq!(small.journal_units(), 256);
     }
 

@@ -3,11 +3,15 @@
 //! 1. Read both headers. Candidates are the whole ones, newer first, then the empty store in which the journal's
 //!    first block was written.
 //! 2. Load a candidate's body block by block; damage rules it out.
-//! 3. Replay the journal from the candidate's begin until a block does not follow the previous one. That is the cut,
-//!    where appending continues. Blocks behind the cut are void for ever, whatever is written before them.
-//! 4. If the replay passed the checkpoint's end, the state is exactly that after the last block before the cut.
-//!    Otherwise try the next candidate. If none is left, take the newest whole one; the result is *inconsistent*:
-//!    records of objects may then contradict each other about space.
+//! 3. Replay the journal from the candidate's begin until a block does not follow the previous one and is not known to
+//!    have been flushed. That is the cut, where appending continues. Blocks behind the cut are void for ever, whatever
+//!    is written before them.
+//! 4. A block that was flushed and cannot be read is *lost*, by damage: its records are missing, and the replay goes on
+//!    behind it ([`Rebuild::lose_block`]). Blocks below an end are known to be flushed by a later block, by a checkpoint
+//!    that ends there, or by the clean stop of the store ([`Witness`]).
+//! 5. If the replay passed the checkpoint's end and lost no block, the state is exactly that after the last block before
+//!    the cut. If it did not pass the end, try the next candidate. If none is left, take the newest whole one; the result
+//!    is *inconsistent*: records of objects may then contradict each other about space.
 //!
 //! Records are passed on in order, and the last one for a key counts. In between there may be more objects than the
 //! shard ever held at one time, and extents may overlap, so compute free space at the end.
@@ -19,13 +23,12 @@
 //!
 //! Recovery writes nothing, and trusts nothing that it reads.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
+use self::replay::{Replay, UNFLUSHED_BLOCKS_MAX, hand_over};
 use crate::error::Result;
-use crate::media::block::{
-    BODY_BLOCK_BYTES, BlockKind, BlockReader, JOURNAL_BLOCK_BYTES, Lineage, Records, Void,
-};
+use crate::media::block::{BODY_BLOCK_BYTES, JOURNAL_BLOCK_BYTES, Lineage, Records, Void};
 use crate::media::checkpoint::{
     BODY_BLOCK_UNITS, CHECKPOINT_HEADER_BYTES, CheckpointHeader, CheckpointReader,
 };
@@ -39,15 +42,10 @@ use crate::model::place::{Place, UNIT_BYTES, units};
 
 /// Bytes of the journal per read.
 const CHUNK_BYTES: usize = 64 << 10;
-/// How many blocks behind a cut to inspect, to report its cost.
-const BEHIND_BLOCKS: u64 = 64;
 /// The number of the first checkpoint.
 const FIRST_NUMBER: u64 = 1;
-/// Limit of blocks held back until it is known whether a flush covered them. A shard flushes long before.
-const UNFLUSHED_BLOCKS_MAX: usize = 8192;
 
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(JOURNAL_BLOCK_BYTES));
-const _: () = assert!(BEHIND_BLOCKS > 0, "a later block tells damage from a power cut");
 
 /// The source of the bytes.
 ///
@@ -120,6 +118,11 @@ pub trait Rebuild {
     /// An error ends the recovery.
     fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()>;
 
+    /// Notes that records are missing here: a block that was flushed cannot be read. The objects so far may have been
+    /// superseded in it. A delete that follows removes its key if it lies elsewhere, too, unless it was put since; and
+    /// of objects that overlap, those put since are right.
+    fn lose_block(&mut self);
+
     /// Removes the object with this key, wherever it lies: a record that does not count names it.
     fn drop_superseded(&mut self, key: &[u8]);
 
@@ -155,6 +158,15 @@ pub struct Areas {
     pub journal: Range<u64>,
     /// The units of the two checkpoint slots.
     pub slots: [Range<u64>; 2],
+}
+
+/// What a clean stop of the store left in its superblocks about one shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Witness {
+    /// The session that stopped.
+    pub session: u64,
+    /// Blocks of the journal below this one were flushed then.
+    pub end: u64,
 }
 
 /// The checkpoint chosen.
@@ -195,26 +207,25 @@ pub struct Recovered {
     /// What lies at the cut in place of the next block; `None` if the whole ring was replayed. [`Void::Damaged`] is a
     /// torn or damaged block.
     pub cut: Option<Void>,
-    /// Blocks lost behind the cut: of the next 64, and those read along with them, the ones that are whole and no
-    /// older than the blocks before the cut.
+    /// Blocks behind the cut that are whole and continue the journal, up to 64 others in turn. They were never flushed.
     pub blocks_behind: u64,
+    /// Flushed blocks that cannot be read, of those that had to be: damage, not a cut. Keys that they name may have come
+    /// back in an older state, unless a later block names them.
+    pub lost_blocks: u64,
     /// Numbers of the checkpoints passed over, with the reason. [`Void::Chain`] means that the journal ends before
     /// the checkpoint's end.
     pub passed_over: Vec<(u64, Void)>,
     /// For each slot, whether its header is damaged.
     pub damaged_headers: [bool; 2],
-    /// Whether no checkpoint was consistent (step 4 of the module's documentation). Take a checkpoint at once.
+    /// Whether no checkpoint was consistent (step 5 of the module's documentation). Take a checkpoint at
+    /// once.
     pub is_inconsistent: bool,
-    /// Whether flushed blocks or checkpoints are known to be lost, by damage rather than by a cut. Keys may then have
-    /// come back in an older state. A shard that must never return superseded data starts empty from `next`, and
-    /// takes a checkpoint of that at once.
-    pub is_flushed_lost: bool,
     /// Slots whose header must be zeroed and flushed before the journal continues: a void checkpoint must stay void,
     /// even if the medium only failed to read it today.
     pub void_slots: [bool; 2],
 }
 
-/// Finds everything that a shard had and passes it to `rebuild`.
+/// Finds everything that a shard had and passes it to `rebuild`. `witness` is what the last clean stop left.
 ///
 /// # Errors
 /// Only errors of `media` and `rebuild`; damage is in the result.
@@ -223,11 +234,22 @@ pub fn recover<M: Media, R: Rebuild>(
     rebuild: &mut R,
     lineage: &Lineage,
     areas: &Areas,
+    witness: Option<Witness>,
 ) -> Result<Recovered> {
-    let passed_over = Vec::new();
-    let lost = BTreeMap::new();
-    let mut search = Search { media, rebuild, lineage, areas, bytes_read: 0, lost, passed_over };
+    let mut search = Search {
+        media,
+        rebuild,
+        lineage,
+        areas,
+        witness,
+        headed_end: FIRST_SEQUENCE,
+        bytes_read: 0,
+        lost: BTreeMap::new(),
+        passed_over: Vec::new(),
+    };
     let headers = search.headers()?;
+    let ends = headers.iter().flatten().map(|header| header.end.sequence);
+    search.headed_end = ends.max().unwrap_or(FIRST_SEQUENCE);
     let found = search.first_consistent(&candidates(&headers))?;
     let recovered = search.result(&headers, found);
     recovered.assert_sound(areas);
@@ -235,6 +257,11 @@ pub fn recover<M: Media, R: Rebuild>(
 }
 
 impl Recovered {
+    /// Returns whether damage cost records.
+    pub fn is_damaged(&self) -> bool {
+        self.lost_blocks > 0 || self.is_inconsistent
+    }
+
     /// Asserts what a journal and checkpoints that go on from here rely on, whatever was read.
     fn assert_sound(&self, areas: &Areas) {
         let blocks = areas.journal.end - areas.journal.start;
@@ -270,6 +297,9 @@ struct Search<'a, M, R> {
     rebuild: &'a mut R,
     lineage: &'a Lineage,
     areas: &'a Areas,
+    witness: Option<Witness>,
+    /// The highest end of a whole header: the journal was flushed up to there.
+    headed_end: u64,
     bytes_read: u64,
     /// The place of each put that does not count, by its key.
     lost: BTreeMap<Box<[u8]>, Place>,
@@ -318,7 +348,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         self.rebuild.clear();
         let found = match self.load(*slot, header)? {
             Ok(checkpoint_records) => {
-                let replay = self.replay(header.begin, header.end)?;
+                let replay = self.replay(header.begin, header.end, header.session)?;
                 let is_inconsistent = !replay.has_reached_end;
                 let checkpoint = Some((*slot, *header));
                 Ok(Found { checkpoint, checkpoint_records, replay, is_inconsistent })
@@ -337,7 +367,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
     fn empty(&mut self) -> Result<Found> {
         self.rebuild.clear();
         let start = Mark::start(self.lineage);
-        let replay = self.replay(start, start)?;
+        let replay = self.replay(start, start, 0)?;
         assert!(replay.has_reached_end, "a replay that starts at its end has reached it");
         Ok(Found { checkpoint: None, checkpoint_records: 0, replay, is_inconsistent: false })
     }
@@ -358,14 +388,42 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         Ok(damage.map_or_else(|| body.finish().map(|()| header.records), Err))
     }
 
-    /// Passes on the records of the journal from `begin`.
-    fn replay(&mut self, begin: Mark, end: Mark) -> Result<Replay> {
-        let ring = &self.areas.journal;
-        let at = ring.start + begin.sequence % (ring.end - ring.start);
-        assert!(ring.contains(&at), "a block lies in the ring");
+    /// Passes on the records of the journal from `begin`, which `session` or a later one wrote.
+    fn replay(&mut self, begin: Mark, end: Mark, session: u64) -> Result<Replay> {
         assert!(begin.sequence <= end.sequence, "a header is void unless it ends after it begins");
-        let mut replay = Replay::new(self.lineage.epoch, begin, end);
-        for units in [at..ring.end, ring.start..at] {
+        let blocks = self.areas.journal.end - self.areas.journal.start;
+        let stopped = self.witness.filter(|witness| witness.session >= session);
+        let stopped_end = stopped.map_or(FIRST_SEQUENCE, |witness| witness.end);
+        // A checkpoint is written when its journal is flushed.
+        let flushed_end = self.headed_end.max(stopped_end);
+        assert!(end.sequence <= flushed_end, "what a checkpoint needs was flushed");
+        let mut replay = Replay::new(self.lineage.epoch, session, begin..end, flushed_end, blocks);
+        self.read_on(&mut replay)?;
+        // A look behind the cut may tell that it is none.
+        while replay.resumes() {
+            self.read_on(&mut replay)?;
+        }
+        self.hand_over_unflushed(&mut replay)?;
+        assert!(replay.blocks + replay.lost_blocks <= blocks, "the ring is read once");
+        assert_eq!(
+            replay.next.sequence - begin.sequence,
+            replay.blocks + replay.lost_blocks,
+            "no block is left out of a replay"
+        );
+        Ok(replay)
+    }
+
+    /// Reads the journal from the replay's next block, at most once around the ring from where the replay began.
+    fn read_on(&mut self, replay: &mut Replay) -> Result<()> {
+        let ring = &self.areas.journal;
+        let at = ring.start + replay.next.sequence % (ring.end - ring.start);
+        assert!(ring.contains(&at), "a block lies in the ring");
+        let left = replay.ring_end - replay.next.sequence;
+        let straight = at..ring.end.min(at + left);
+        let around = ring.start..ring.start + left - (straight.end - straight.start);
+        assert!(around.end <= at || around.is_empty(), "no block is read twice");
+        assert!(straight.end <= ring.end && around.end <= ring.end, "blocks lie in the ring");
+        for units in [straight, around] {
             let (rebuild, bytes_read) = (&mut *self.rebuild, &mut self.bytes_read);
             self.media.read_stream(self.areas.device, units, CHUNK_BYTES, &mut |chunk| {
                 *bytes_read += chunk.len() as u64;
@@ -375,14 +433,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
                 break;
             }
         }
-        self.hand_over_unflushed(&mut replay)?;
-        assert!(replay.blocks <= ring.end - ring.start, "the ring is read once");
-        assert_eq!(
-            replay.next.sequence - begin.sequence,
-            replay.blocks,
-            "no block is left out of a replay"
-        );
-        Ok(replay)
+        Ok(())
     }
 
     /// Passes on the records of the blocks that no flush is known to have covered.
@@ -429,10 +480,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         let damaged_headers = [0, 1].map(|slot| headers[slot] == Err(Void::Damaged));
         let Found { checkpoint, checkpoint_records, replay, is_inconsistent } = found;
         assert!(checkpoint.is_some() || !is_inconsistent, "an empty store is consistent");
-        let is_gone = checkpoint.is_none() && replay.lacks_its_start();
-        let mut whole = headers.iter().flatten();
-        let is_short =
-            is_inconsistent || whole.any(|header| header.end.sequence > replay.next.sequence);
+        let overwritten = if checkpoint.is_none() { replay.overwritten_blocks() } else { 0 };
         Recovered {
             next: replay.next,
             tail: self.tail(headers, checkpoint.as_ref(), replay.next.sequence),
@@ -450,9 +498,9 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
             reverted: self.lost.len() as u64,
             cut: replay.cut,
             blocks_behind: replay.blocks_behind,
+            lost_blocks: replay.lost_blocks_in_all().max(overwritten),
             damaged_headers,
             is_inconsistent,
-            is_flushed_lost: replay.is_flushed_lost || is_gone || is_short,
             void_slots: [0, 1].map(|slot| {
                 checkpoint.is_none_or(|(chosen, _)| chosen != slot) && !self.is_kept(&headers[slot])
             }),
@@ -519,158 +567,7 @@ fn load_block<R: Rebuild>(
     Ok(Ok(()))
 }
 
-/// Passes on the records in the bytes of a block, which were checked. Returns their number.
-fn hand_over_all<R: Rebuild>(bytes: &[u8], rebuild: &mut R) -> Result<u64> {
-    let mut count = 0;
-    for record in Records::of(bytes) {
-        hand_over(&record.expect("each was checked"), rebuild)?;
-        count += 1;
-    }
-    debug_assert!(count <= bytes.len() as u64, "a record has a byte");
-    Ok(count)
-}
-
-#[inline]
-fn hand_over<R: Rebuild>(record: &Record<'_>, rebuild: &mut R) -> Result<()> {
-    match record {
-        Record::Put(put) => rebuild.put(put),
-        Record::Delete { key, place } => rebuild.delete(key, *place),
-        Record::Tenant { id, name, quota } => rebuild.tenant(*id, name, *quota),
-        Record::Layout { id, bytes } => rebuild.layout(*id, bytes),
-    }
-}
-
-/// The state of reading the journal.
-struct Replay {
-    epoch: u64,
-    next: Mark,
-    end: Mark,
-    session: u64,
-    has_reached_end: bool,
-    records: u64,
-    blocks: u64,
-    cut: Option<Void>,
-    looked_behind: u64,
-    blocks_behind: u64,
-    is_flushed_lost: bool,
-    /// Blocks below this one were flushed.
-    flushed_end: u64,
-    /// The records of the last blocks, of which that is not known. They are passed on when it is, or at the end.
-    unflushed: VecDeque<Vec<u8>>,
-}
-
-impl Replay {
-    fn new(epoch: u64, begin: Mark, end: Mark) -> Replay {
-        assert!(begin.sequence >= FIRST_SEQUENCE, "blocks are numbered from 1");
-        Replay {
-            epoch,
-            next: begin,
-            end,
-            session: 0,
-            has_reached_end: begin == end,
-            records: 0,
-            blocks: 0,
-            cut: None,
-            looked_behind: 0,
-            blocks_behind: 0,
-            is_flushed_lost: false,
-            // A checkpoint is written when its journal is flushed.
-            flushed_end: end.sequence,
-            unflushed: VecDeque::new(),
-        }
-    }
-
-    /// Returns whether reading is finished.
-    fn is_over(&self) -> bool {
-        assert!(self.looked_behind == 0 || self.cut.is_some(), "only a cut has blocks behind it");
-        self.looked_behind > BEHIND_BLOCKS
-    }
-
-    /// Processes a chunk of the ring. Returns false when no more is needed.
-    fn chunk<R: Rebuild>(&mut self, chunk: &[u8], rebuild: &mut R) -> Result<bool> {
-        assert!(chunk.len().is_multiple_of(JOURNAL_BLOCK_BYTES), "a chunk is whole blocks");
-        for bytes in chunk.chunks(JOURNAL_BLOCK_BYTES) {
-            if self.cut.is_none() {
-                match self.next_block(bytes) {
-                    Ok(block) => self.take(&block, rebuild)?,
-                    Err(void) => self.cut = Some(void),
-                }
-            }
-            if self.cut.is_some() {
-                self.look_behind(bytes);
-            }
-        }
-        Ok(!self.is_over())
-    }
-
-    /// Returns the block if it is the next one and all its records are valid: a block is never replayed in part.
-    fn next_block<'a>(&self, bytes: &'a [u8]) -> Result<BlockReader<'a>, Void> {
-        assert!(self.cut.is_none(), "what lies behind a cut is void");
-        let block = BlockReader::open(BlockKind::Journal, bytes)?;
-        block.check(self.epoch, self.next.sequence, self.next.chain)?;
-        block.records().try_for_each(|record| record.map(|_| ()))?;
-        Ok(block)
-    }
-
-    fn take<R: Rebuild>(&mut self, block: &BlockReader<'_>, rebuild: &mut R) -> Result<()> {
-        assert_eq!(block.stamp.sequence, self.next.sequence, "blocks are replayed in order");
-        assert_eq!(block.stamp.chain, self.next.chain, "blocks of one history are replayed");
-        self.blocks += 1;
-        self.session = block.stamp.session;
-        self.next = Mark { sequence: self.next.sequence + 1, chain: block.seal };
-        self.has_reached_end |= self.next == self.end;
-        self.flushed_end = self.flushed_end.max(block.stamp.durable_end);
-        self.hold_back(block.record_bytes(), rebuild)?;
-        assert!(self.unflushed.len() <= UNFLUSHED_BLOCKS_MAX, "what is held back has a limit");
-        assert!(self.unflushed.len() as u64 <= self.blocks, "only blocks read are held back");
-        Ok(())
-    }
-
-    /// Holds back the records of a block, and passes on those of the blocks before it that were flushed.
-    fn hold_back<R: Rebuild>(&mut self, records: &[u8], rebuild: &mut R) -> Result<()> {
-        let mut room = Vec::new();
-        assert!(self.next.sequence > self.unflushed.len() as u64, "blocks are numbered from 1");
-        loop {
-            let oldest = self.next.sequence - 1 - self.unflushed.len() as u64;
-            let is_full = self.unflushed.len() == UNFLUSHED_BLOCKS_MAX;
-            if oldest >= self.flushed_end && !is_full {
-                break;
-            }
-            let Some(flushed) = self.unflushed.pop_front() else {
-                self.records += hand_over_all(records, rebuild)?;
-                return Ok(());
-            };
-            self.records += hand_over_all(&flushed, rebuild)?;
-            room = flushed;
-        }
-        room.clear();
-        room.extend_from_slice(records);
-        self.unflushed.push_back(room);
-        Ok(())
-    }
-
-    /// Returns whether a block of a later lap lies where the journal's first was, which means that there once were
-    /// checkpoints.
-    fn lacks_its_start(&self) -> bool {
-        self.blocks == 0 && matches!(self.cut, Some(Void::Sequence(_)))
-    }
-
-    /// Counts lost blocks behind the cut. The first call is for the cut itself.
-    fn look_behind(&mut self, bytes: &[u8]) {
-        let sequence = self.next.sequence + self.looked_behind;
-        assert!(self.cut.is_some(), "only a cut has blocks behind it");
-        let block = BlockReader::open(BlockKind::Journal, bytes).ok();
-        let lost = block.map(|block| block.stamp).filter(|stamp| {
-            (stamp.epoch, stamp.sequence) == (self.epoch, sequence)
-                && stamp.session >= self.session
-                && self.looked_behind > 0
-        });
-        self.blocks_behind += u64::from(lost.is_some());
-        self.is_flushed_lost |= lost.is_some_and(|stamp| stamp.durable_end > self.next.sequence);
-        self.looked_behind += 1;
-        assert!(self.blocks_behind < self.looked_behind, "the cut itself is not behind it");
-    }
-}
+mod replay;
 
 #[cfg(test)]
 mod model;

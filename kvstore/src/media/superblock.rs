@@ -9,6 +9,9 @@
 //! so that the newest of several devices' charts counts only if the others are of that change or of the one before
 //! ([`crate::media::device_set`]).
 //!
+//! A clean stop leaves where each shard's journal ends ([`Stop`]), which later sessions keep: the journal never ends
+//! before that again, unless damage takes its end.
+//!
 //! The checksum and the version stay in their places in all future versions, so that another version is not taken for
 //! damage. This module does not do I/O.
 
@@ -18,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::media::bytes::{Reader, Writer, crc32c};
 use crate::media::chart::{CHART_BYTES_MAX, Chart};
 use crate::media::geometry::Geometry;
+use crate::media::recovery::Witness;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
 
@@ -33,6 +37,9 @@ const CRC_AT: usize = SUPERBLOCK_BYTES - 4;
 /// Where the revision is, which the chart follows.
 const REVISION_AT: usize = 248;
 const REVISION_BYTES: usize = 24;
+/// Where the session of the last clean stop is. The ends of its journals lie before the checksum.
+const STOP_AT: usize = 240;
+const END_BYTES: usize = 8;
 
 const _: () = assert!(REVISION_AT + REVISION_BYTES + CHART_BYTES_MAX <= CRC_AT);
 
@@ -65,6 +72,25 @@ impl Revision {
     }
 }
 
+/// What a clean stop of the store leaves: how much of each shard's journal was flushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// The session that stopped.
+    pub session: u64,
+    /// For each shard, the sequence below which its blocks were flushed.
+    pub ends: Vec<u64>,
+}
+
+impl Stop {
+    /// Returns what it says about a shard.
+    ///
+    /// # Panics
+    /// If there is no such shard.
+    pub fn witness(&self, shard: u16) -> Witness {
+        Witness { session: self.session, end: self.ends[usize::from(shard)] }
+    }
+}
+
 /// The contents of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
@@ -90,6 +116,8 @@ pub struct Superblock {
     pub durability: Durability,
     /// The label: up to 32 bytes.
     pub label: String,
+    /// What the last clean stop left; `None` if there was none in this epoch, or if the chart leaves no room for it.
+    pub stop: Option<Stop>,
     /// Which change of the devices made the chart.
     pub revision: Revision,
     /// The store's devices, and what lies where on them.
@@ -143,10 +171,10 @@ impl Absent {
 }
 
 impl Superblock {
-    /// Encodes it.
+    /// Encodes it. Leaves out a clean stop for which the chart leaves no room.
     ///
     /// # Panics
-    /// If the label or the chart is too long.
+    /// If the label or the chart is too long, or if a stop has not an end for each shard.
     pub fn encode(&self, into: &mut [u8; SUPERBLOCK_BYTES]) {
         assert!(self.label.len() <= LABEL_BYTES_MAX, "label '{}'", self.label);
         into.fill(0);
@@ -160,7 +188,7 @@ impl Superblock {
         writer.put(&self.shards.to_le_bytes());
         writer.put(&[durability_number(self.durability), self.label.len() as u8]);
         writer.put(self.label.as_bytes());
-        assert!(writer.len() <= REVISION_AT, "the fields end before the revision");
+        assert!(writer.len() <= STOP_AT, "the fields end before the stop");
         assert!(self.chart.encoded_bytes() <= CHART_BYTES_MAX, "the chart fits");
         let mut writer = Writer::new(&mut into[REVISION_AT..CRC_AT]);
         let Revision { number, id, before } = self.revision;
@@ -168,6 +196,14 @@ impl Superblock {
             writer.put(&number.to_le_bytes());
         }
         self.chart.encode(&mut writer);
+        if let Some(stop) = self.stop.as_ref().filter(|_| self.has_room_for_stop()) {
+            assert_eq!(stop.ends.len(), usize::from(self.shards), "each journal has an end");
+            into[STOP_AT..REVISION_AT].copy_from_slice(&stop.session.to_le_bytes());
+            let mut writer = Writer::new(&mut into[ends_at(self.shards)..CRC_AT]);
+            for end in &stop.ends {
+                writer.put(&end.to_le_bytes());
+            }
+        }
         let crc = crc32c(&into[..CRC_AT]);
         into[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     }
@@ -191,7 +227,9 @@ impl Superblock {
         match reader.u32() {
             Some(FORMAT_VERSION) => {
                 let mut behind = Reader(&bytes[REVISION_AT..CRC_AT]);
-                parse(&mut reader, &mut behind).ok_or(Absent::Damaged)?.check()
+                let found = parse(&mut reader, &mut behind).ok_or(Absent::Damaged)?.check()?;
+                let stop = parse_stop(bytes, &found);
+                Ok(Superblock { stop, ..found })
             }
             Some(other) => Err(Absent::Version(other)),
             None => Err(Absent::Damaged),
@@ -206,6 +244,12 @@ impl Superblock {
             numbers.iter().all(|number| *number < u64::MAX / 2) && self.revision.number > 0;
         let is_possible = is_device && is_lba && has_room && self.geometry().is_ok();
         if is_possible { Ok(self) } else { Err(Absent::Damaged) }
+    }
+
+    /// Returns whether the chart leaves room for what a clean stop leaves.
+    fn has_room_for_stop(&self) -> bool {
+        let end = REVISION_AT + REVISION_BYTES + self.chart.encoded_bytes();
+        end + END_BYTES * usize::from(self.shards) <= CRC_AT
     }
 
     /// Returns the index of the device with this number, if it is in the chart.
@@ -242,6 +286,22 @@ fn durability_number(durability: Durability) -> u8 {
     }
 }
 
+/// Returns where the ends of the journals of so many shards are, for which there is room.
+fn ends_at(shards: u16) -> usize {
+    CRC_AT - END_BYTES * usize::from(shards)
+}
+
+/// Returns what a clean stop left in the bytes of this superblock.
+fn parse_stop(bytes: &[u8], found: &Superblock) -> Option<Stop> {
+    let session = Reader(&bytes[STOP_AT..REVISION_AT]).u64()?;
+    if session == 0 || !found.has_room_for_stop() {
+        return None;
+    }
+    let mut reader = Reader(&bytes[ends_at(found.shards)..CRC_AT]);
+    let ends = (0..found.shards).map(|_| reader.u64()).collect::<Option<Vec<u64>>>()?;
+    Some(Stop { session, ends })
+}
+
 /// Parses the fields in `reader`, and the revision and the chart in `behind`.
 fn parse(reader: &mut Reader<'_>, behind: &mut Reader<'_>) -> Option<Superblock> {
     reader.take(4)?;
@@ -273,6 +333,7 @@ fn parse(reader: &mut Reader<'_>, behind: &mut Reader<'_>) -> Option<Superblock>
         shards,
         durability,
         label,
+        stop: None,
         revision,
         chart: Chart::parse(behind)?,
     })

@@ -32,8 +32,9 @@ pub use crate::media::superblock::{Absent, Copies};
 use crate::error::Result;
 use crate::media::block::{Lineage, Void};
 use crate::media::device_set::{Agreed, Given, Lengths, check_set};
+use crate::media::format::last_stop;
 use crate::media::geometry::{Geometry, superblock_units};
-use crate::media::recovery::{Areas, Recovered, recover};
+use crate::media::recovery::{Areas, Recovered, Witness, recover};
 use crate::media::superblock::choose;
 use crate::model::layout::Layout;
 use crate::model::object::LayoutId;
@@ -199,8 +200,11 @@ impl ShardSurvey {
 /// # Panics
 /// If there is no such shard.
 pub fn shard<M: Media>(media: &mut M, heads: &Heads, shard: u16) -> Result<ShardSurvey> {
+    let superblocks = heads.copies.iter().map(|copies| &copies.superblock);
+    let witness = last_stop(superblocks, heads.agreed).map(|stop| stop.witness(shard));
     let store = heads.copies[0].superblock.store;
-    shard_of(media, &heads.geometry, &Lineage { store, epoch: heads.agreed.epoch, shard })
+    let lineage = Lineage { store, epoch: heads.agreed.epoch, shard };
+    shard_of(media, &heads.geometry, &lineage, witness)
 }
 
 /// Surveys the shard of a lineage.
@@ -211,12 +215,13 @@ pub(crate) fn shard_of<M: Media>(
     media: &mut M,
     geometry: &Geometry,
     lineage: &Lineage,
+    witness: Option<Witness>,
 ) -> Result<ShardSurvey> {
     let shard = lineage.shard;
     let areas = geometry.areas(shard);
     let data = geometry.data_of(shard);
     let mut objects = Objects::new(data.clone());
-    let recovered = recover(media, &mut objects, lineage, &areas)?;
+    let recovered = recover(media, &mut objects, lineage, &areas, witness)?;
     let mut faults = of_recovery(shard, &recovered);
     faults.append(&mut objects.faults());
     let space = Space::of(&objects, &data, &mut faults);
@@ -267,6 +272,14 @@ fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
             recovered.next.sequence, recovered.blocks_behind
         );
         faults.push(Fault::new("journal-cut", 0, text).at(recovered.next.sequence));
+    }
+    if recovered.lost_blocks > 0 {
+        let text = format!(
+            "shard {shard}: {} flushed blocks of the journal cannot be read: objects that only they name are missing, or \
+             are there in an older version",
+            recovered.lost_blocks
+        );
+        faults.push(Fault::new("journal-lost", 0, text));
     }
     if recovered.is_inconsistent {
         let text = format!(

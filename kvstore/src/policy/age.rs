@@ -5,6 +5,9 @@
 //!
 //! A byte holds the low bits of the clock at the last use. Each tick visits a part of the bytes and moves those that
 //! are too old forward, before the clock comes around to them.
+//!
+//! A checkpoint keeps the ages. A clock that starts anew shows the same ages for the objects that are
+//! [restored](Ages::restore).
 
 use crate::catalog::table::Table;
 use crate::model::object::ObjectId;
@@ -25,7 +28,8 @@ const _: () = assert!(Ages::MAX as u32 + VISIT_TICKS as u32 <= u8::MAX as u32);
 pub(crate) struct Ages {
     /// The clock at the last use of each object.
     stamps: Table<u8>,
-    clock: u8,
+    /// Ticks so far.
+    clock: u64,
     /// Uses that counted since the last tick.
     uses: u32,
     /// Number of objects.
@@ -52,7 +56,7 @@ impl Ages {
 
     /// Returns how long ago an object was used: 0 to [`Ages::MAX`] ticks.
     pub(crate) fn age(&self, id: ObjectId) -> u8 {
-        self.clock.wrapping_sub(self.stamps[id.0 as usize]).min(Ages::MAX)
+        self.stamp().wrapping_sub(self.stamps[id.0 as usize]).min(Ages::MAX)
     }
 
     /// Adds an object that is used now.
@@ -61,18 +65,47 @@ impl Ages {
         self.count_use();
     }
 
-    /// Adds an object that was used `age` ticks ago.
-    #[cfg(test)]
+    /// Adds an object that was used `age` ticks ago, at most [`Ages::MAX`].
     pub(crate) fn restore(&mut self, id: ObjectId, age: u8) {
-        self.add(id, age.min(Ages::MAX));
+        assert!(age <= Ages::MAX, "an age of {age} ticks is saturated");
+        self.add(id, age);
+    }
+
+    /// Returns the ticks of the clock so far.
+    pub(crate) fn ticks(&self) -> u64 {
+        self.clock
+    }
+
+    /// Gives an object's age to a free id, which the object has from now on.
+    pub(crate) fn rename(&mut self, from: ObjectId, to: ObjectId) {
+        assert!(from.0 < self.fresh, "object {} was never added", from.0);
+        self.stamps[to.0 as usize] = self.stamps[from.0 as usize];
+        self.fresh = self.fresh.max(to.0 + 1);
+    }
+
+    /// Drops the room for ids from `objects_max` on, which no object has.
+    pub(crate) fn shed(&mut self, objects_max: u32) {
+        assert!(objects_max as usize <= self.stamps.len(), "ids go, and none come");
+        assert!(self.len <= objects_max, "each object keeps its id");
+        self.fresh = self.fresh.min(objects_max);
+        let mut stamps = Table::new(objects_max as usize);
+        let used = self.fresh as usize;
+        stamps[..used].copy_from_slice(&self.stamps[..used]);
+        self.stamps = stamps;
+    }
+
+    /// Returns what the byte of an object used now holds.
+    #[inline]
+    fn stamp(&self) -> u8 {
+        self.clock as u8
     }
 
     /// Records a use of an object.
     #[inline]
     pub(crate) fn touch(&mut self, id: ObjectId) {
         debug_assert!(id.0 < self.fresh, "object {} was never added", id.0);
-        let clock = self.clock;
-        if std::mem::replace(&mut self.stamps[id.0 as usize], clock) != clock {
+        let stamp = self.stamp();
+        if std::mem::replace(&mut self.stamps[id.0 as usize], stamp) != stamp {
             self.count_use();
         }
     }
@@ -84,7 +117,7 @@ impl Ages {
     }
 
     fn add(&mut self, id: ObjectId, age: u8) {
-        self.stamps[id.0 as usize] = self.clock.wrapping_sub(age);
+        self.stamps[id.0 as usize] = self.stamp().wrapping_sub(age);
         self.len += 1;
         self.fresh = self.fresh.max(id.0 + 1);
         assert!(self.len <= self.fresh, "an id is added once");
@@ -99,8 +132,8 @@ impl Ages {
     }
 
     fn tick(&mut self) {
-        self.clock = self.clock.wrapping_add(1);
-        let (clock, start) = (self.clock, self.visit.min(self.fresh));
+        self.clock += 1;
+        let (clock, start) = (self.stamp(), self.visit.min(self.fresh));
         let count = (self.fresh / VISIT_PARTS + 1).max(VISIT_MIN);
         let end = (start + count).min(self.fresh);
         for stamp in &mut self.stamps[start as usize..end as usize] {
@@ -161,12 +194,29 @@ mod tests {
     #[test]
     fn ages_come_back_as_they_were() {
         let mut ages = Ages::new(256);
-        (0..256).for_each(|id| ages.restore(ObjectId(id), id as u8));
+        (0..256).for_each(|id| ages.restore(ObjectId(id), (id as u8).min(Ages::MAX)));
         for id in 0..256 {
             assert_eq!(ages.age(ObjectId(id)), (id as u8).min(Ages::MAX));
         }
         ages.touch(ObjectId(200));
         assert!(ages.age(ObjectId(200)) <= 1 && ages.age(ObjectId(3)) >= 3);
+    }
+
+    #[test]
+    fn an_object_keeps_its_age_under_another_id_and_in_less_room() {
+        let mut ages = Ages::new(300);
+        (0..290).for_each(|id| ages.restore(ObjectId(id), (id / 2) as u8));
+        (10..100).for_each(|id| ages.remove(ObjectId(id)));
+        (200..290).for_each(|id| ages.rename(ObjectId(id), ObjectId(id - 190)));
+        ages.shed(200);
+        assert_eq!(ages.memory_bytes(), 200);
+        for id in 0..200 {
+            let before = if (10..100).contains(&id) { id + 190 } else { id };
+            assert_eq!(ages.age(ObjectId(id)), (before / 2) as u8, "object {id}");
+        }
+        let ticks = ages.ticks();
+        (0..200).for_each(|id| ages.touch(ObjectId(id)));
+        assert!(ages.ticks() > ticks && ages.age(ObjectId(0)) > 0);
     }
 
     /// Exact clocks: the model's ages never wrap.

@@ -11,9 +11,17 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Joins a policy without objects and ages without objects.
-    pub(crate) fn new(policy: Box<dyn Policy>, objects_max: u32) -> Order {
-        Order { policy, ages: Ages::new(objects_max) }
+    /// Joins a policy without objects and the ages of the objects, which are passed on in the order of their ids.
+    pub(crate) fn new(
+        mut policy: Box<dyn Policy>,
+        ages: Ages,
+        ids: impl Iterator<Item = ObjectId>,
+    ) -> Order {
+        let mut aged = ids.map(|id| (id, ages.age(id)));
+        policy.restore(&mut aged);
+        assert!(aged.next().is_none(), "a policy takes all objects over");
+        drop(aged);
+        Order { policy, ages }
     }
 
     pub(crate) fn inserted(&mut self, id: ObjectId, key_hash: u64) {
@@ -50,6 +58,11 @@ impl Order {
     /// Returns how long ago an object was used: 0 to [`Ages::MAX`] ticks.
     pub(crate) fn age(&self, id: ObjectId) -> u8 {
         self.ages.age(id)
+    }
+
+    /// Returns the ticks of the clock of the ages so far.
+    pub(crate) fn ticks(&self) -> u64 {
+        self.ages.ticks()
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

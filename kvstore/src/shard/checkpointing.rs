@@ -11,6 +11,11 @@
 //! 3. *Ending*: wait for a flush that began after the last block was written, and that covers the journal up to now.
 //! 4. *Heading*: write and flush the header. Only now does the new checkpoint exist. The journal's tail moves to the
 //!    begin of the previous checkpoint, so that the older one still serves if the newer is damaged.
+//!
+//! A checkpoint is due when the journal has grown, and when objects were used that only a checkpoint tells: the ages of
+//! objects are in no journal.
+
+use std::time::Duration;
 
 use adit_driver::Time;
 use adit_driver::memory::Buffer;
@@ -24,9 +29,10 @@ use crate::io::schedule::Class;
 use crate::media::block::{BODY_BLOCK_BYTES, Lineage};
 use crate::media::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointWriter, Pushed};
 use crate::media::journal::Mark;
-use crate::media::record::Record;
+use crate::media::record::{Put, Record};
 use crate::media::recovery::Areas;
 use crate::model::object::{LayoutId, ObjectId, TenantId};
+use crate::model::place::UNIT_BYTES;
 
 /// A checkpoint begins when the journal since the last one exceeds one `JOURNAL_PARTS`th of the ring.
 const JOURNAL_PARTS: u64 = 3;
@@ -40,6 +46,18 @@ const SHORT_PARTS: u64 = 2;
 const PRESSING_PARTS: u64 = 4;
 /// Failed checkpoints in a row before the device counts as out of service.
 const FAILURES_MAX: u32 = 3;
+/// Ticks of the clock of the ages, of 128 in a turnover, after which a checkpoint begins for them.
+const AGES_TICKS: u64 = 16;
+/// The least time between two checkpoints for the ages. Each writes all records, about 70 bytes for each object.
+const AGES_INTERVAL: Duration = Duration::from_secs(600);
+/// Checkpoints for the ages write at most one `AGES_PARTS`th of the shard's capacity in a day, so that stores of small
+/// objects do not wear their drives out.
+const AGES_PARTS: u64 = 10;
+const DAY_S: u64 = 24 * 60 * 60;
+/// A store that is being closed takes checkpoints for the ages if all its shards' records take no more than this.
+const CLOSING_BYTES_MAX: u64 = 32 << 20;
+/// Checkpoints of a store that is being closed are abandoned after this time, so that closing is not held up.
+const CLOSING_TIME_MAX: Duration = Duration::from_millis(250);
 /// Limit of records taken per turn, which bounds a turn.
 const RECORDS_PER_TURN: usize = 512;
 
@@ -62,6 +80,15 @@ enum State {
     Heading { begin: Mark, flush: Option<u64> },
 }
 
+/// What the newest checkpoint keeps of the ages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeptAges {
+    /// The clock of the ages when it began.
+    pub(super) ticks: u64,
+    /// When that was.
+    pub(super) at: Time,
+}
+
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     state: State,
@@ -76,6 +103,13 @@ pub(super) struct Checkpoints {
     since: u64,
     /// Whether the next one begins as soon as it makes room in the journal.
     pub(super) is_wanted: bool,
+    kept_ages: KeptAges,
+    /// Whether the last one of a shard that is being closed is to begin.
+    is_last_due: bool,
+    /// Limit of the records that it may have to write.
+    closing_bytes_max: u64,
+    /// From then on there are none, because the store is being closed.
+    ends_at: Time,
     writes: u32,
     is_broken: bool,
     /// Failures in a row.
@@ -89,6 +123,8 @@ impl Checkpoints {
         session: u64,
         (next_number, next_slot): (u64, usize),
         newest_begin: u64,
+        kept_ages: KeptAges,
+        shards: u16,
     ) -> Checkpoints {
         Checkpoints {
             state: State::Idle,
@@ -100,6 +136,10 @@ impl Checkpoints {
             newest_begin,
             since: newest_begin,
             is_wanted: false,
+            kept_ages,
+            is_last_due: false,
+            closing_bytes_max: CLOSING_BYTES_MAX / u64::from(shards),
+            ends_at: Time::NEVER,
             writes: 0,
             is_broken: false,
             failures: 0,
@@ -118,7 +158,7 @@ impl Checkpoints {
     }
 
     fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle)
+        matches!(self.state, State::Idle) && !self.is_last_due
     }
 }
 
@@ -164,16 +204,46 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Ok(())
     }
 
+    /// Begins a last checkpoint, because the store is being closed, if objects were used since the last one and it is
+    /// short. It is abandoned if it takes long, and so is one in progress.
+    pub fn keep_ages(&mut self, now: Time) {
+        let Some(checkpoints) = &mut self.checkpoints else { return };
+        let has_ticked = self.policy.ticks() > checkpoints.kept_ages.ticks;
+        let is_short = self.capacity.record_bytes <= checkpoints.closing_bytes_max;
+        checkpoints.ends_at = now + CLOSING_TIME_MAX;
+        checkpoints.is_last_due = has_ticked && is_short && checkpoints.is_idle();
+        self.wake();
+    }
+
+    /// Returns when the clock requires a checkpoint.
+    pub(super) fn next_checkpoint_at(&self) -> Time {
+        self.checkpoints.as_ref().map_or(Time::NEVER, |checkpoints| self.ages_due_at(checkpoints))
+    }
+
+    /// Returns when a checkpoint is due for the ages.
+    fn ages_due_at(&self, checkpoints: &Checkpoints) -> Time {
+        let KeptAges { ticks, at } = checkpoints.kept_ages;
+        if self.policy.ticks() - ticks < AGES_TICKS {
+            return Time::NEVER;
+        }
+        let capacity_bytes = self.spaces.capacity_units().max(1) * UNIT_BYTES;
+        let body = u128::from(self.capacity.record_bytes);
+        let least_s = body * u128::from(DAY_S * AGES_PARTS) / u128::from(capacity_bytes);
+        at + AGES_INTERVAL.max(Duration::from_secs(least_s as u64))
+    }
+
     /// Continues the checkpoint in progress, or begins one if it is due.
     pub(super) fn checkpoint_step(&mut self, now: Time) {
         let is_idle = |checkpoints: &Checkpoints| {
-            checkpoints.is_idle() && !self.is_checkpoint_due(checkpoints)
+            checkpoints.is_idle() && !self.is_checkpoint_due(now, checkpoints)
         };
         if self.checkpoints.as_ref().is_none_or(is_idle) {
             return;
         }
         let Some(mut checkpoints) = self.checkpoints.take() else { return };
-        if self.lanes[self.home].failure().is_none() {
+        if now >= checkpoints.ends_at {
+            (checkpoints.state, checkpoints.is_last_due) = (State::Idle, false);
+        } else if self.lanes[self.home].failure().is_none() {
             self.advance(now, &mut checkpoints);
         }
         self.checkpoints = Some(checkpoints);
@@ -183,9 +253,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let state = std::mem::replace(&mut checkpoints.state, State::Idle);
         checkpoints.state = match state {
             // Late writes of an abandoned checkpoint must not land on the next one.
-            State::Idle if checkpoints.writes == 0 && self.is_checkpoint_due(checkpoints) => {
+            State::Idle if checkpoints.writes == 0 && self.is_checkpoint_due(now, checkpoints) => {
                 let Some(begin) = self.log.mark() else { return };
-                checkpoints.is_wanted = false;
+                (checkpoints.is_wanted, checkpoints.is_last_due) = (false, false);
+                checkpoints.kept_ages = KeptAges { ticks: self.policy.ticks(), at: now };
                 State::Settling { begin }
             }
             State::Settling { begin } if self.log.has_settled(begin.sequence) => {
@@ -203,12 +274,18 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         };
     }
 
-    fn is_checkpoint_due(&self, checkpoints: &Checkpoints) -> bool {
+    fn is_checkpoint_due(&self, now: Time, checkpoints: &Checkpoints) -> bool {
         let Some(journal) = self.log.journal() else { return false };
+        if now >= checkpoints.ends_at {
+            return false;
+        }
         let since = journal.mark().sequence - checkpoints.since;
         // Only another checkpoint moves the tail to where the newest one begins.
         let brings_room = since > 0 || journal.tail() < checkpoints.newest_begin;
-        since > journal.blocks() / JOURNAL_PARTS || (checkpoints.is_wanted && brings_room)
+        since > journal.blocks() / JOURNAL_PARTS
+            || (checkpoints.is_wanted && brings_room)
+            || checkpoints.is_last_due
+            || now >= self.ages_due_at(checkpoints)
     }
 
     /// Returns how a body is written now: the limit of writes in flight, and their class.
@@ -293,7 +370,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let (slab_base, expires_s) = (self.spaces.slab_base(&object), self.expiry.get(id));
         let key = self.index.key_bytes(id);
         let put = put_record(key, object, slab_base, expires_s, (&*checksums).into());
-        writer.push(&Record::Put(put))
+        writer.push(&Record::Put(Put { age: Some(self.policy.age(id)), ..put }))
     }
 
     /// Writes the full block. Returns false if there is no memory for it now.

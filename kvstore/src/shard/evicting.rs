@@ -268,10 +268,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             self.want_journal();
             return Begun::Later(Change::Delete(deleting));
         }
-        let (hash, key) = (deleting.hash, deleting.key.as_bytes());
-        let is_invisible =
-            || self.order.is_busy(hash) || self.held.has(key) || self.log.is_pending(key);
-        if self.log.is_strict() && is_invisible() {
+        let hash = deleting.hash;
+        if self.log.is_strict() && (self.order.is_busy(hash) || self.order.is_hidden(hash)) {
             return Begun::Later(Change::Delete(deleting));
         }
         self.log.reserve(SMALL_RECORD_BYTES);

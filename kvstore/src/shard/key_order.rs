@@ -4,6 +4,9 @@
 //! A change takes a turn of its key when it begins and uses it when it takes effect or fails. If an earlier turn is not
 //! used yet, the change waits here; it waits only for data in flight, never for the journal, because it may hold room
 //! in the journal. Turns are counted by the key's hash: two keys with one hash only wait for each other.
+//!
+//! A put of a `durable` store takes effect when its data are written, and is *hidden* from then until it is durable. That
+//! is counted by hash, too: two keys with one hash only take the slower way.
 
 use std::collections::BTreeMap;
 
@@ -38,11 +41,17 @@ pub(super) struct KeyOrder<R> {
     keys: NumberMap<u64, Turns>,
     /// Changes that wait for their turn, by hash and turn.
     waiting: BTreeMap<(u64, u32), Ready<R>>,
+    /// How many puts of a key are hidden, if any.
+    hidden: NumberMap<u64, u32>,
 }
 
 impl<R> Default for KeyOrder<R> {
     fn default() -> KeyOrder<R> {
-        KeyOrder { keys: NumberMap::default(), waiting: BTreeMap::new() }
+        KeyOrder {
+            keys: NumberMap::default(),
+            waiting: BTreeMap::new(),
+            hidden: NumberMap::default(),
+        }
     }
 }
 
@@ -59,6 +68,25 @@ impl<R> KeyOrder<R> {
     /// Returns whether a change of the key with this hash has not taken effect.
     pub(super) fn is_busy(&self, hash: u64) -> bool {
         self.keys.contains_key(&hash)
+    }
+
+    /// Returns whether a put of the key with this hash has taken effect and is not visible.
+    pub(super) fn is_hidden(&self, hash: u64) -> bool {
+        self.hidden.contains_key(&hash)
+    }
+
+    /// Counts a put that has taken effect and is not visible.
+    pub(super) fn hide(&mut self, hash: u64) {
+        *self.hidden.entry(hash).or_insert(0) += 1;
+    }
+
+    /// Records that a hidden put became visible, or never will.
+    pub(super) fn unhide(&mut self, hash: u64) {
+        let count = self.hidden.get_mut(&hash).expect("it was hidden");
+        *count -= 1;
+        if *count == 0 {
+            self.hidden.remove(&hash);
+        }
     }
 
     /// Returns the change if it is its turn, which [`KeyOrder::use_turn`] then ends. Otherwise keeps it.
@@ -111,6 +139,18 @@ mod tests {
         assert!(order.is_busy(7) && !order.is_busy(8));
         assert_eq!(effects(&mut order, 7, &[1]), 2);
         assert!(order.keys.is_empty() && order.waiting.is_empty(), "nothing is kept");
+    }
+
+    #[test]
+    fn a_key_is_hidden_until_none_of_its_puts_is() {
+        let mut order = KeyOrder::<u64>::default();
+        [7, 7, 8].into_iter().for_each(|hash| order.hide(hash));
+        order.unhide(7);
+        assert!(order.is_hidden(7) && order.is_hidden(8) && !order.is_hidden(9));
+        order.unhide(7);
+        assert!(!order.is_hidden(7) && order.is_hidden(8));
+        order.unhide(8);
+        assert!(order.hidden.is_empty(), "nothing is kept");
     }
 
     #[test]

@@ -276,14 +276,6 @@ impl<R> Log<R> {
         self.writes.is_empty() && !self.has_sealed()
     }
 
-    /// Returns whether a put of this key waits to become visible.
-    pub(super) fn is_pending(&self, key: &[u8]) -> bool {
-        self.due.iter().any(|due| match &due.event {
-            Event::Put(new, _) => new.key.as_bytes() == key,
-            Event::Answer(_) => false,
-        })
-    }
-
     /// Takes the answers whose events will not become durable for now. Their puts still become visible if that
     /// happens later.
     pub(super) fn take_answers(
@@ -466,5 +458,5 @@ pub(super) fn put_record<'a>(
     expires_s: Option<u64>,
     checksums: Checksums<'a>,
 ) -> Put<'a> {
-    Put { key, object, slab_base, expires_s, is_provisional: false, checksums }
+    Put { key, object, slab_base, expires_s, age: None, is_provisional: false, checksums }
 }

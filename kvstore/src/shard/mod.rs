@@ -18,7 +18,7 @@
 //! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
 //! | `planning` | reads that another executor carries out |
 //! | `stats` | counters |
-//! | `opening` | recovery at opening, and of a device that was lost |
+//! | `opening`, `renewed` | recovery at opening, with records lost by damage; and of a device that was lost |
 //!
 //! Invariants:
 //!
@@ -39,6 +39,7 @@ mod opening;
 mod parts;
 mod planning;
 mod put;
+mod renewed;
 mod request;
 mod room;
 mod space;
@@ -104,7 +105,7 @@ use crate::model::place::Place;
 use crate::model::plan;
 use crate::policy::admission::Admission;
 use crate::policy::budget::Budget;
-use crate::policy::evict::{OwnOrder, PolicyMaker};
+use crate::policy::evict::{OwnOrder, Policy, PolicyMaker};
 use crate::policy::order::Order;
 
 /// Options of a shard. The defaults are those of a store.
@@ -160,15 +161,17 @@ impl Default for ShardOptions {
 
 impl ShardOptions {
     /// Builds an empty policy for objects with ids below `entries`.
-    fn build_policy(&self, entries: u32) -> Order {
-        let policy = match &self.custom_policy {
+    fn build_policy(&self, entries: u32) -> Box<dyn Policy> {
+        match &self.custom_policy {
             Some(custom) => custom.build(entries),
             None => self.policy.build(entries),
-        };
-        Order::new(policy, entries)
+        }
     }
 }
 
+/// Bytes of writes that are sent without waiting for the next turn: the device works on them while the checksums of the
+/// next ones are computed.
+const SEND_BYTES: u64 = 512 << 10;
 /// Number of keys looked up together.
 const LOOKUP_GROUP: usize = 64;
 /// A slab of a layout takes at most one `SLAB_PARTS`th of the shard's share of a device.
@@ -227,6 +230,8 @@ pub struct Shard<Q, R = u64> {
     /// Objects whose records wait for their data to be flushed.
     held: HeldObjects<R>,
     checkpoints: Option<Checkpoints>,
+    /// Bytes of the writes that began since commands were last sent.
+    unsent_bytes: u64,
     /// Until then, without completions or requests, there is nothing to do.
     rests_until: Time,
     batches: Batches<R>,
@@ -271,8 +276,8 @@ impl<R> Shard<DeviceQueue<Load>, R> {
 }
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
-    /// Accepts a request, which [`Shard::poll`] answers. The number of requests is unlimited; use [`Shard::waiting`]
-    /// to bound it.
+    /// Accepts a request, which [`Shard::poll`] answers. Large writes may be sent at once, all else is sent by the next
+    /// poll. The number of requests is unlimited; use [`Shard::waiting`] to bound it.
     pub fn submit(&mut self, now: Time, request: Request<R>) {
         let request = Hashed::new(self.index.hasher(), request);
         self.accept(now, Arriving::one(request), |_, _| ());
@@ -305,6 +310,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                     requests.next.take().into_iter().for_each(|one| self.accept_one(now, one));
                     requests.advance();
                 }
+            }
+            if self.unsent_bytes >= SEND_BYTES {
+                self.send(now);
             }
         }
     }
@@ -471,6 +479,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns the layout with this id.
     pub fn layout_of(&self, id: LayoutId) -> Option<&Layout> {
         self.spaces.layout(id)
+    }
+
+    /// Returns the sequence of the journal below which all blocks were flushed; `None` without a journal.
+    pub fn flushed_end(&self) -> Option<u64> {
+        self.log.journal().map(|_| self.log.durable_end())
     }
 
     /// Returns whether there is no work, so that before the next request [`Shard::poll`] is needed only for the

@@ -7,11 +7,12 @@ use adit_driver::paths::CommandQueue;
 
 use super::batch::Batches;
 use super::capacity::Capacity;
-use super::checkpointing::Checkpoints;
+use super::checkpointing::{Checkpoints, KeptAges};
 use super::evicting::EVICTIONS_PER_TURN;
 use super::journaling::HeldObjects;
 use super::key_order::KeyOrder;
 use super::log::Log;
+use super::renewed::{Claim, Renewed};
 use super::room::Making;
 use super::space::Spaces;
 use super::stalled::Line;
@@ -40,6 +41,7 @@ use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES};
 use crate::model::plan;
 use crate::policy::admission::Admission;
+use crate::policy::age::Ages;
 use crate::policy::budget::Budget;
 use crate::policy::evict::OwnOrder;
 use crate::policy::order::Order;
@@ -88,12 +90,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let mut waiting = Waiting { lanes: &mut lanes, clock };
         let recovered = match options.durability {
             Durability::Volatile => None,
-            _ => Some(recover(&mut waiting, &mut tables, &lineage, &areas)?),
+            _ => {
+                let witness = set.witness(shard);
+                Some(recover(&mut waiting, &mut tables, &lineage, &areas, witness)?)
+            }
         };
-        if recovered.as_ref().is_some_and(|recovered| recovered.is_flushed_lost) {
-            // Older objects may have come back in place of newer ones: start empty rather than stale.
-            tables.clear();
-        }
         // Data just read may exist only in a drive's volatile cache.
         waiting.flush()?;
         if shard == 0 {
@@ -110,12 +111,24 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
             let next = (recovered.next_number, recovered.next_slot);
             let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
-            let mut checkpoints = Checkpoints::new(areas, lineage, agreed.sequence, next, begin);
-            if recovered.is_inconsistent || recovered.is_flushed_lost {
+            let ages = KeptAges { ticks: opened.policy.ticks(), at: now };
+            let (session, shards) = (agreed.sequence, geometry.shards());
+            let mut checkpoints =
+                Checkpoints::new(areas, lineage, session, next, begin, ages, shards);
+            if recovered.is_damaged() {
                 checkpoints.hurry();
             }
             checkpoints
         });
+        if let Some(recovered) =
+            recovery.recovered.as_ref().filter(|recovered| recovered.is_damaged())
+        {
+            opened.stats.journal_lost_blocks = recovered.lost_blocks;
+            tracing::warn!(
+                "shard {shard}: {} flushed blocks of the journal cannot be read: objects that only they name are missing or back in an older version; check the drive",
+                recovered.lost_blocks
+            );
+        }
         if let Some(reverted) = recovery.recovered.as_ref().map(|recovered| recovered.reverted)
             && reverted > 0
         {
@@ -188,6 +201,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             sweeps: Default::default(),
             writers: Writers::default(),
             held: HeldObjects::default(),
+            unsent_bytes: 0,
             rests_until: Time::ZERO,
             answers: Default::default(),
             stats: Stats::default(),
@@ -267,6 +281,8 @@ fn new_log<R>(
 struct Tables {
     index: Loading,
     expiry: Expiry,
+    /// How long ago each object was used: by the checkpoint, and by its place in the journal.
+    ages: Ages,
     /// Names and quotas, by number from 1.
     tenants: Vec<(Box<str>, Option<Quota>)>,
     /// Whether this is shard 0, whose journal holds the quotas.
@@ -278,6 +294,7 @@ struct Tables {
     entries: u32,
     hasher: KeyHasher,
     slab_bases: NumberMap<ObjectId, u64>,
+    renewed: Renewed,
     dropped: u64,
     /// Checksums of the last object; kept to reuse its memory.
     checksums: Vec<u32>,
@@ -309,8 +326,10 @@ impl Tables {
         let ranges = set.geometry().data_of(shard);
         let capacity_units =
             options.capacity_bytes.map_or(u64::MAX, |bytes| (bytes / UNIT_BYTES).max(1));
+        let index = new_index(set.objects_max(), set.hasher())?;
         Ok(Tables {
-            index: new_index(set.objects_max(), set.hasher())?,
+            ages: Ages::new(index.index().capacity()),
+            index,
             expiry: Expiry::new(),
             tenants: Vec::new(),
             is_first: shard == 0,
@@ -319,6 +338,7 @@ impl Tables {
             entries: set.objects_max(),
             hasher: set.hasher(),
             slab_bases: NumberMap::default(),
+            renewed: Renewed::default(),
             dropped: 0,
             checksums: Vec::new(),
             options: options.clone(),
@@ -353,6 +373,10 @@ impl Tables {
     fn settle(mut self, recovery: &mut Recovery) -> (Settled, Lost) {
         let mut lost = Lost::new();
         self.link();
+        for id in self.overwritten() {
+            recovery.dropped += 1;
+            lost.push(self.remove(id));
+        }
         for device in 0..self.ranges.len() {
             for id in self.place_all(device as u8) {
                 recovery.dropped += 1;
@@ -362,21 +386,24 @@ impl Tables {
         (self.counted(), lost)
     }
 
-    /// Counts the objects and enters them into the policy.
+    /// Counts the objects and enters them into the policy by their ages.
     fn counted(self) -> Settled {
         let mut tenants = self.tenants();
-        let Tables { index, ranges, mut expiry, mut spaces, entries, options, .. } = self;
+        let Tables { index, ranges, mut expiry, mut ages, mut spaces, entries, options, .. } = self;
         let mut index = index.into_index();
         index.shed_spare(&mut |from, to| {
             if let Some(at_s) = expiry.get(from) {
                 expiry.clear(from);
                 expiry.set(to, at_s);
             }
+            ages.rename(from, to);
         });
-        let mut policy = options.build_policy(index.capacity());
+        ages.shed(index.capacity());
         let mut regions = Regions::new(&ranges, index.capacity());
-        let (mut next, mut all_record_bytes) = (index.next_live(0), 0);
-        while let Some(id) = next {
+        let (mut from, mut all_record_bytes) = (0, 0);
+        let ids = std::iter::from_fn(|| {
+            let id = index.next_live(from)?;
+            from = id.0 + 1;
             let object = index.object(id);
             let units = spaces.units_of(&object);
             tenants.count(object.tenant, units);
@@ -384,10 +411,9 @@ impl Tables {
             regions.insert(id, object.place);
             let (key_bytes, checksums) = (index.key_bytes(id).len(), index.checksums(id).len());
             all_record_bytes += record_bytes(key_bytes, checksums) as u64;
-            // A new policy has no remembered hash to compare with, so 0 will do.
-            policy.inserted(id, 0);
-            next = index.next_live(id.0 + 1);
-        }
+            Some(id)
+        });
+        let policy = Order::new(options.build_policy(index.capacity()), ages, ids);
         let objects_max = options.capacity_objects.map_or(entries, |most| most.clamp(1, entries));
         let record_bytes = all_record_bytes;
         Settled { index, regions, policy, expiry, tenants, spaces, objects_max, record_bytes }
@@ -409,9 +435,28 @@ impl Tables {
         let index = self.index.index_mut();
         let key = index.key_bytes(id).into();
         let place = index.remove(id).place;
-        self.expiry.clear(id);
-        self.slab_bases.remove(&id);
+        let Tables { expiry, slab_bases, ages, renewed, .. } = self;
+        forget(expiry, slab_bases, ages, renewed, id);
         (key, place)
+    }
+
+    /// Returns the objects whose units later objects took, because the records of their ends are lost.
+    fn overwritten(&self) -> Vec<ObjectId> {
+        let index = self.index.index();
+        let ids = std::iter::successors(index.next_live(0), |id| index.next_live(id.0 + 1));
+        self.renewed.overwritten(ids.map(|id| (id, self.claim(id))))
+    }
+
+    fn claim(&self, id: ObjectId) -> Claim {
+        let object = self.index.index().object(id);
+        let Place { device, unit } = object.place;
+        let slab = self.spaces.layout(object.layout).and_then(Layout::slab);
+        let slab = slab.zip(self.slab_bases.get(&id));
+        let units = match slab {
+            Some((shape, base)) => *base..*base + shape.units(),
+            None => unit..unit + self.spaces.units_of(&object),
+        };
+        Claim { device, unit, units, slab: slab.map(|_| object.layout) }
     }
 
     /// Allocates the space of all objects of a device. Returns those that do not fit.
@@ -447,14 +492,7 @@ impl Tables {
 
     /// Iterates over a device's objects outside slabs, by id, with their units.
     fn plain(&self, device: u8) -> impl Iterator<Item = (ObjectId, Range<u64>)> {
-        let (index, mut from) = (self.index.index(), 0);
-        let ids = std::iter::from_fn(move || {
-            let id = index.next_live(from)?;
-            from = id.0 + 1;
-            Some(id)
-        });
-        ids.filter_map(move |id| {
-            let object = index.object(id);
+        self.index.index().live().filter_map(move |(id, object)| {
             let is_one = object.place.device == device && !self.slab_bases.contains_key(&id);
             let unit = object.place.unit;
             is_one.then(|| (id, unit..unit + self.spaces.units_of(&object)))
@@ -464,38 +502,54 @@ impl Tables {
 
 impl Tables {
     fn find(&mut self, key: &[u8]) -> Option<ObjectId> {
-        let Tables { index, expiry, slab_bases, .. } = self;
-        index.find(key, &mut |id| forget(expiry, slab_bases, id))
+        let Tables { index, expiry, slab_bases, ages, renewed, .. } = self;
+        index.find(key, &mut |id| forget(expiry, slab_bases, ages, renewed, id))
     }
 
     /// Enters all objects into the index's table.
     fn link(&mut self) {
-        let Tables { index, expiry, slab_bases, .. } = self;
-        index.linked(&mut |id| forget(expiry, slab_bases, id));
+        let Tables { index, expiry, slab_bases, ages, renewed, .. } = self;
+        index.linked(&mut |id| forget(expiry, slab_bases, ages, renewed, id));
     }
 
     /// Adds an object, replacing one with the same key. Returns `None` if there is no room.
     fn insert(&mut self, put: &Put<'_>) -> Option<ObjectId> {
-        let Tables { index, expiry, slab_bases, checksums, .. } = self;
+        let Tables { index, expiry, slab_bases, ages, renewed, checksums, .. } = self;
         put.checksums.copy_into(checksums);
         let new = NewObject { key: put.key, object: put.object, checksums };
-        index.put(new, &mut |id| forget(expiry, slab_bases, id))
+        let id = index.put(new, &mut |id| forget(expiry, slab_bases, ages, renewed, id))?;
+        match put.age {
+            Some(age) => ages.restore(id, age),
+            None => ages.insert(id),
+        }
+        renewed.put(id);
+        Some(id)
     }
 }
 
 /// Removes the data kept outside the index about an object.
-fn forget(expiry: &mut Expiry, slab_bases: &mut NumberMap<ObjectId, u64>, id: ObjectId) {
+fn forget(
+    expiry: &mut Expiry,
+    slab_bases: &mut NumberMap<ObjectId, u64>,
+    ages: &mut Ages,
+    renewed: &mut Renewed,
+    id: ObjectId,
+) {
     expiry.clear(id);
     slab_bases.remove(&id);
+    ages.remove(id);
+    renewed.forget(id);
 }
 
 impl Rebuild for Tables {
     fn clear(&mut self) {
         self.index = new_index(self.entries, self.hasher).expect("one was made before");
         self.expiry = Expiry::new();
+        self.ages = Ages::new(self.index.index().capacity());
         self.tenants.clear();
         self.spaces.forget_layouts();
         self.slab_bases.clear();
+        self.renewed = Renewed::default();
         self.dropped = 0;
     }
 
@@ -526,10 +580,19 @@ impl Rebuild for Tables {
 
     fn delete(&mut self, key: &[u8], place: Place) -> Result<()> {
         let found = self.find(key);
-        if let Some(id) = found.filter(|id| self.index.index().object(*id).place == place) {
+        let goes = |tables: &Tables, id: ObjectId| {
+            tables.index.index().object(id).place == place || tables.renewed.is_outdated(id)
+        };
+        if let Some(id) = found.filter(|id| goes(self, *id)) {
             self.remove(id);
         }
         Ok(())
+    }
+
+    fn lose_block(&mut self) {
+        // Which objects were put since is known by their ids, and those that wait may still be replaced.
+        self.link();
+        self.renewed.lose_block();
     }
 
     fn drop_superseded(&mut self, key: &[u8]) {

@@ -399,13 +399,22 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.spaces.give_back(&new.object);
     }
 
-    /// Records an object whose data is written: at once or, in a `durable` store, when the data is flushed. Its
-    /// record has room reserved.
+    /// Records an object whose data is written: at once or, in a `durable` store with an object or put of its key, when
+    /// the data is flushed. Its record has room reserved.
     fn record(&mut self, now: Time, new: Box<NewObject>, answer: Done<R>) {
-        if self.log.is_strict() {
+        let replaces = self.log.is_strict() && self.hide(&new);
+        if replaces {
             return self.hold_back(new, answer);
         }
         self.append_put(now, new, answer);
+    }
+
+    /// Hides a put until it is durable. Returns whether its record will supersede another object.
+    fn hide(&mut self, new: &NewObject) -> bool {
+        let is_there = || self.index.find_hashed(new.hash, new.key.as_bytes()).is_some();
+        let replaces = self.order.is_hidden(new.hash) || is_there();
+        self.order.hide(new.hash);
+        replaces
     }
 
     /// Appends the record of an object, using its reservation.

@@ -103,6 +103,8 @@ pub struct Stats {
     /// The longest time, in nanoseconds, from an acknowledgement before its record was durable until the record was
     /// sent to the journal's device. A kill of the process in between loses the change.
     pub journal_delay_max_ns: u64,
+    /// Flushed blocks of journals that the opening could not read.
+    pub journal_lost_blocks: u64,
     /// Number of objects.
     pub objects: u64,
     /// Units of 4 KiB in use.
@@ -120,7 +122,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    const FIELDS: usize = 38;
+    const FIELDS: usize = 39;
 
     fn fields(self) -> [u64; Stats::FIELDS] {
         let mut copy = self;
@@ -160,6 +162,7 @@ impl Stats {
             &mut self.checkpoints,
             &mut self.device_failures,
             &mut self.journal_delay_max_ns,
+            &mut self.journal_lost_blocks,
             &mut self.objects,
             &mut self.used_units,
             &mut self.capacity_units,

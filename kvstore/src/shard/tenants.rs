@@ -41,7 +41,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         self.check_definable()?;
         let id = self.tenants.add(name).map_err(Failure::Tenant)?;
-        self.log.append(now, &Record::Tenant { id, name, quota: None });
+        self.record_tenant(now, id);
         Ok(id)
     }
 
@@ -66,10 +66,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Some(_) => self.check_definable()?,
         }
         self.tenants.set_quota(id, quota);
-        let (name, quota) = (self.tenants.name(id), self.tenants.quota(id));
-        let name = name.expect("it was there");
-        self.log.append(now, &Record::Tenant { id, name, quota });
+        self.record_tenant(now, id);
         Ok(())
+    }
+
+    /// Records a tenant as it is now.
+    fn record_tenant(&mut self, now: Time, id: TenantId) {
+        let name = self.tenants.name(id).expect("a tenant has a name");
+        self.log.append(now, &Record::Tenant { id, name, quota: self.tenants.quota(id) });
     }
 
     /// Returns what each tenant has in this shard and did there, by number.
@@ -140,7 +144,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             }
             self.shrinking.is_due = true;
         }
-        self.own.link_some(&self.index);
+        self.own.link_some(&self.index, |id| self.policy.age(id));
         if !self.shrinking.is_due || self.own.is_linking() || self.check_home().is_err() {
             return;
         }

@@ -85,7 +85,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             || self.has_flush_to_begin(now)
             || self.has_objects_to_remove()
             || is_making_room;
-        if is_busy { now } else { by_clock.min(self.log.next_due_at()) }
+        if is_busy {
+            now
+        } else {
+            by_clock.min(self.log.next_due_at()).min(self.next_checkpoint_at())
+        }
     }
 
     /// Handles devices that failed since the last turn.
@@ -99,7 +103,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
+    /// Sends the commands that wait, as many as the devices take. Returns their number.
     pub(super) fn send(&mut self, now: Time) -> usize {
+        self.unsent_bytes = 0;
         let mut sent = 0;
         for device in 0..self.lanes.len() {
             sent += self.lanes[device].send(now, &mut self.scratch.finished);
@@ -213,6 +219,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 Direction::Write => {
                     self.stats.commands_write += 1;
                     self.stats.bytes_to_device += run.bytes;
+                    self.unsent_bytes += run.bytes;
                 }
             }
             let purpose = Purpose::Batch { batch: number, command: command as u32 };

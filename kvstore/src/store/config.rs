@@ -86,8 +86,10 @@ pub struct StoreConfig {
 pub struct FormatConfig {
     /// Number of shards.
     pub shards: Option<u16>,
-    /// Maximum number of objects.
+    /// Number of objects that it holds.
     pub objects_max: Option<u64>,
+    /// Length of its longest keys.
+    pub key_bytes: Option<u16>,
     /// Bytes of each shard's journal.
     pub journal_bytes: Option<u64>,
     /// A name of at most 32 bytes.
@@ -172,9 +174,10 @@ impl StoreConfig {
     /// Returns the options to format its devices with.
     pub fn format_options(&self) -> FormatStore {
         let mut options = FormatStore::new(self.targets.clone());
-        let FormatConfig { shards, objects_max, journal_bytes, label, file_bytes } =
+        let FormatConfig { shards, objects_max, key_bytes, journal_bytes, label, file_bytes } =
             self.format.clone();
         set(&mut options.shards, shards);
+        set(&mut options.key_bytes, key_bytes);
         set(&mut options.label, label);
         FormatStore { objects_max, journal_bytes, file_bytes, ..options }
     }
@@ -257,7 +260,7 @@ mod tests {
              adaptive_admission = true\nwrite_bytes_per_day = 3\nlifetime_days = 4\nqueue_depth = 5\n\
              cores = [1, 0]\nmailbox_depth = 6\npool_bytes = 7\ntimeout_ms = 8\ncommand_timeout_ms = 9\n\
              seal_interval_ms = 10\nflush_interval_ms = 11\ndiscard_after_ms = 12\n\
-             [format]\nshards = 2\nobjects_max = 13\njournal_bytes = 14\nlabel = 'x'\nfile_bytes = 15\n",
+             [format]\nshards = 2\nobjects_max = 13\nkey_bytes = 16\njournal_bytes = 14\nlabel = 'x'\nfile_bytes = 15\n",
         )
         .expect("a store");
         let options = config.open_options();
@@ -281,8 +284,8 @@ mod tests {
         let format = config.format_options();
         assert_eq!((format.targets.len(), format.shards, format.label.as_str()), (2, 2, "x"));
         assert_eq!(
-            (format.objects_max, format.journal_bytes, format.file_bytes),
-            (Some(13), Some(14), Some(15))
+            (format.objects_max, format.key_bytes, format.journal_bytes, format.file_bytes),
+            (Some(13), 16, Some(14), Some(15))
         );
     }
 

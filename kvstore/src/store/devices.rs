@@ -73,6 +73,11 @@ impl Devices {
         format::check_blank(&mut lanes, &mut devices.clock())
     }
 
+    /// Returns the same devices once more.
+    pub(super) fn share(&self) -> Devices {
+        Devices(self.0.clone())
+    }
+
     pub(super) fn as_slice(&self) -> &[Device] {
         &self.0
     }

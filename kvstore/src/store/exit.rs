@@ -1,4 +1,5 @@
-//! The end of a store: its threads report to one place, which answers the caller of `close`.
+//! The end of a store: its threads report to one place, which answers the caller of `close`. The last thread records on
+//! the media that the store has stopped, if all did so in order.
 //!
 //! No caller waits for the threads to end unless it asks to. So that a store can be opened as soon as its last handle
 //! was dropped, the process knows which devices are being released, and opening them waits.
@@ -8,9 +9,12 @@ use std::time::{Duration, Instant};
 
 use adit_driver::{Device, Target};
 
+use super::devices::Devices;
+use super::open::OpenOptions;
 use super::pending::{Reply, Unfinished};
 use super::pool::Pools;
 use crate::error::{Error, Result};
+use crate::media::format::{self, Set};
 use crate::shard::{Failure, Stats};
 
 /// How long opening devices waits for them to be released.
@@ -23,7 +27,7 @@ static RELEASING: (Mutex<Vec<Arc<[String]>>>, Condvar) = (Mutex::new(Vec::new())
 pub(super) struct Exit {
     state: Mutex<State>,
     pools: Arc<Pools>,
-    /// The store's devices.
+    /// The names of the store's devices.
     names: Arc<[String]>,
 }
 
@@ -31,6 +35,10 @@ struct State {
     /// Threads that have not ended.
     left: usize,
     stats: Stats,
+    /// Shards whose threads have ended, and below which sequence their journals were flushed.
+    ends: Vec<(u16, u64)>,
+    /// What the last thread needs to record them.
+    open: Option<Open>,
     /// The first failure.
     failure: Option<Error>,
     /// The caller that waits for the end.
@@ -39,15 +47,53 @@ struct State {
     is_closing: bool,
 }
 
+/// An open store's devices.
+pub(super) struct Open {
+    pub(super) devices: Devices,
+    pub(super) set: Set,
+    pub(super) options: OpenOptions,
+}
+
+impl Open {
+    /// Records on the media that all shards have stopped: the journal of shard n was flushed below `ends[n]`. Without
+    /// that, damage to the last blocks looks like the end of the journal, so failing is no error.
+    pub(super) fn record_stop(&self, ends: &[u64]) {
+        let Open { devices, set, options } = self;
+        let lanes = devices.lanes(options, &[]);
+        let recorded = lanes.and_then(|mut lanes| {
+            format::end_session(&mut lanes, set, options.durability, ends, &mut devices.clock())
+        });
+        if let Err(error) = recorded {
+            tracing::warn!("{error}: the store is closed, and the superblocks do not say so");
+        }
+    }
+
+    /// Like [`Open::record_stop`], for shards in any order; does nothing unless each has a journal.
+    fn record_stop_of(&self, mut ends: Vec<(u16, u64)>) {
+        ends.sort_unstable();
+        let ends: Vec<u64> = ends.into_iter().map(|(_, end)| end).collect();
+        if ends.len() == usize::from(self.set.shards()) {
+            self.record_stop(&ends);
+        }
+    }
+}
+
+/// How a thread ended.
+pub(super) struct End {
+    pub(super) stats: Stats,
+    /// Its shards, and below which sequence their journals were flushed.
+    pub(super) ends: Vec<(u16, u64)>,
+}
+
 /// A thread's part of the exit, which it reports when this is dropped.
 pub(super) struct Leaving {
     exit: Arc<Exit>,
-    end: Option<Result<Stats>>,
+    end: Option<Result<End>>,
 }
 
 impl Leaving {
     /// Sets the thread's result. Without one it has failed.
-    pub(super) fn with(&mut self, end: Result<Stats>) {
+    pub(super) fn with(&mut self, end: Result<End>) {
         self.end = Some(end);
     }
 }
@@ -65,10 +111,13 @@ impl Exit {
         threads: usize,
         pools: Arc<Pools>,
         names: Vec<String>,
+        open: Open,
     ) -> (Arc<Exit>, Vec<Leaving>) {
         let state = State {
             left: threads,
             stats: Stats::default(),
+            ends: Vec::new(),
+            open: Some(open),
             failure: None,
             reply: None,
             is_closing: false,
@@ -98,13 +147,24 @@ impl Exit {
         self.finish(state);
     }
 
-    fn left(&self, end: Result<Stats>) {
+    fn left(&self, end: Result<End>) {
         let mut state = self.lock();
-        state.left -= 1;
         match end {
-            Ok(stats) => state.stats += stats,
+            Ok(End { stats, ends }) => {
+                state.stats += stats;
+                state.ends.extend(ends);
+            }
             Err(error) => state.failure = state.failure.take().or(Some(error)),
         }
+        if state.left == 1 {
+            let open = state.open.take();
+            let ends = state.failure.is_none().then(|| std::mem::take(&mut state.ends));
+            // All others have ended, and the caller of `close` waits for this one.
+            drop(state);
+            open.zip(ends).into_iter().for_each(|(open, ends)| open.record_stop_of(ends));
+            state = self.lock();
+        }
+        state.left -= 1;
         if state.left == 0 {
             let mut releasing = lock(&RELEASING.0);
             let of_this = releasing.iter().position(|names| Arc::ptr_eq(names, &self.names));

@@ -17,7 +17,7 @@ use super::gather::Gather;
 use super::lease::{Lease, ShardLease};
 use super::lent::Bounced;
 use super::local::Local;
-use super::open::{FormatStore, OpenOptions};
+use super::open::{FormatStore, Formatted, OpenOptions};
 use super::payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
 use super::pending::{Answer, Pending, Reply, pair};
 use super::plans::{ShardTransfers, Transfers};
@@ -59,12 +59,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Formats the devices as a store, and waits for them. Their previous contents are lost.
+    /// Formats the devices as a store, and waits for them. Their previous contents are lost. Returns what the store has
+    /// room for.
     ///
     /// # Errors
     /// As [`Device::open`]; [`Error::Invalid`] for an invalid option; [`Error::Media`] if a device holds data that
     /// may not be overwritten, or is too small.
-    pub fn format(options: &FormatStore) -> Result<()> {
+    pub fn format(options: &FormatStore) -> Result<Formatted> {
         options.run()
     }
 
@@ -499,8 +500,8 @@ impl Store {
         self.threads.recoveries()
     }
 
-    /// Finishes the requests in progress, makes acknowledged data durable, ends the threads and returns the counters.
-    /// Requests that wait for memory or room fail with [`Failure::Closed`] at once, and so do calls on other clones. The
+    /// Finishes the requests in progress, makes acknowledged data durable, ends the threads and returns the counters. Also
+    /// takes checkpoints, for the order of eviction, if they are short and take less than 250 ms. Requests that wait for memory or room fail with [`Failure::Closed`] at once, and so do calls on other clones. The
     /// store closes whether the answer is awaited or not.
     ///
     /// Fails with [`Error::Failed`] if a device could not make data durable; with [`Error::Timeout`] if requests in

@@ -11,6 +11,7 @@ use adit_driver::sys::HostMemory;
 use adit_driver::{Buffer, Device, Time};
 
 use super::devices::{self, DeviceShard, Devices};
+use super::exit::Open;
 use super::open::{Found, OpenOptions};
 use super::plans::{ShardTransfers, Transfers};
 use super::route;
@@ -478,6 +479,7 @@ impl Local {
         const COMMIT: u64 = u64::MAX;
         let (begun, deadline) = (self.now(), self.now() + self.options.timeout);
         self.submit(begun, Request { reply: COMMIT, deadline, action: Action::Commit });
+        self.shards.iter_mut().for_each(|shard| shard.keep_ages(begun));
         let mut committed = None;
         loop {
             let now = self.now();
@@ -489,7 +491,9 @@ impl Local {
                 _ => done(answer),
             });
             if let Some(result) = committed.take_if(|_| self.is_idle()) {
-                return Ok(result?);
+                result?;
+                self.record_stop();
+                return Ok(());
             }
             if now >= deadline {
                 let waited_for = "requests to end and a commit before the store closes";
@@ -501,6 +505,15 @@ impl Local {
                 std::thread::sleep(idle.sleep_max.min(Duration::from_micros(50)));
             }
         }
+    }
+
+    /// Releases the shards' queues, and records on the media how much of their journals was flushed.
+    fn record_stop(self) {
+        let Local { shards, devices, set, options, .. } = self;
+        let ends: Option<Vec<u64>> = shards.iter().map(Shard::flushed_end).collect();
+        drop(shards);
+        let open = Open { devices, set, options };
+        ends.into_iter().for_each(|ends| open.record_stop(&ends));
     }
 
     /// Returns the shard that owns a key, and the key's hash.

@@ -82,7 +82,7 @@ pub use handle::Store;
 pub use layers::{BlocksWriter, ReservedBlocks};
 pub use lease::Lease;
 pub use local::{Local, LocalLease};
-pub use open::{FormatStore, OpenOptions};
+pub use open::{FormatStore, Formatted, OpenOptions};
 pub use payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
 pub use pending::{Answer, Pending, Unfinished};
 pub use plans::{ShardTransfers, Transfers};

@@ -190,8 +190,14 @@ pub struct FormatStore {
     pub devices: Vec<Device>,
     /// Number of shards, each driven by one thread: the most cores the store can use. Default 1.
     pub shards: u16,
-    /// Maximum number of objects. Default one per 64 KiB of the devices, within 4096 to 2^26 - 1 per shard.
+    /// Number of objects that the store holds, if their keys are no longer than `key_bytes` and they have one checksum
+    /// each (128 KiB). Several shards hold a little more, because keys are not spread quite evenly. Default one per 64
+    /// KiB of the devices, within 4096 to 2^26 - 1 per shard.
     pub objects_max: Option<u64>,
+    /// Length in bytes, 1 to 512, of the longest keys with which the store holds `objects_max` objects. A longer key
+    /// takes more of the room for metadata. Default 64, a SHA-256 in hexadecimal. Costs 2.5 bytes on the media for each
+    /// byte and object.
+    pub key_bytes: u16,
     /// Bytes of each shard's journal. Default by the number of objects.
     pub journal_bytes: Option<u64>,
     /// A human-readable name of at most 32 bytes. Default none.
@@ -210,6 +216,7 @@ impl Default for FormatStore {
             devices: Vec::new(),
             shards: 1,
             objects_max: None,
+            key_bytes: 64,
             journal_bytes: None,
             label: String::new(),
             overwrite: false,
@@ -224,6 +231,15 @@ const BYTES_PER_OBJECT: u64 = 64 << 10;
 const OBJECTS_MIN: u64 = 4096;
 const OBJECTS_MAX: u64 = (1 << 26) - 1;
 
+/// What a formatted store has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Formatted {
+    /// Number of objects, over all shards.
+    pub objects_max: u64,
+    /// Length in bytes of the longest keys with which it holds so many: [`FormatStore::key_bytes`], or a little more.
+    pub key_bytes: u16,
+}
+
 impl FormatStore {
     /// Returns the defaults for a store on these targets.
     pub fn new(targets: impl IntoIterator<Item = Target>) -> FormatStore {
@@ -233,15 +249,17 @@ impl FormatStore {
     /// Returns the maximum objects per shard, for devices of `bytes` in total.
     fn objects(&self, bytes: u64) -> Result<u32> {
         let shards = u64::from(self.shards);
-        let all = match self.objects_max {
+        let share = match self.objects_max {
             Some(all) => all.div_ceil(shards),
             None => (bytes / BYTES_PER_OBJECT / shards).clamp(OBJECTS_MIN, OBJECTS_MAX),
         };
-        let objects = u32::try_from(all).ok().filter(|_| (1..=OBJECTS_MAX).contains(&all));
-        objects.ok_or_else(|| {
+        if !(1..=OBJECTS_MAX).contains(&share) {
             let fix = format!("use 1 to {OBJECTS_MAX} for each shard, or more shards");
-            Error::invalid("objects_max", all, fix)
-        })
+            return Err(Error::invalid("objects_max", share, fix));
+        }
+        let is_spread = self.objects_max.is_some() && shards > 1;
+        let objects = if is_spread { (share + spread(share)).min(OBJECTS_MAX) } else { share };
+        Ok(u32::try_from(objects).expect("2^26 - 1 at most"))
     }
 
     /// Checks that files which exist may be overwritten, before they are made longer: a file that is refused keeps its
@@ -253,7 +271,7 @@ impl FormatStore {
         if self.overwrite { Ok(()) } else { Devices::check_files(&self.targets) }
     }
 
-    pub(super) fn run(&self) -> Result<()> {
+    pub(super) fn run(&self) -> Result<Formatted> {
         if self.shards == 0 {
             return Err(Error::invalid("shards", 0, "use at least 1"));
         }
@@ -264,14 +282,25 @@ impl FormatStore {
         let options = FormatOptions {
             shards: self.shards,
             objects_max: self.objects(devices.bytes())?,
+            key_bytes: self.key_bytes,
             journal_bytes: self.journal_bytes,
             label: self.label.clone(),
             store_id: devices::random()?,
             overwrite: self.overwrite,
         };
         let mut lanes = devices.lanes(&OpenOptions::default(), &[])?;
-        format::format(&mut lanes, &options, &mut devices.clock())
+        let geometry = format::format(&mut lanes, &options, &mut devices.clock())?;
+        Ok(Formatted {
+            objects_max: u64::from(options.objects_max) * u64::from(options.shards),
+            key_bytes: geometry.key_bytes(options.objects_max),
+        })
     }
+}
+
+/// Returns how many objects more than its share, `share` on average, a shard may get: six standard deviations, because
+/// hashes spread the keys.
+fn spread(share: u64) -> u64 {
+    6 * (share.isqrt() + 1)
 }
 
 /// A store found on its devices. Each thread opens the shards that it will drive, because a queue may belong to the

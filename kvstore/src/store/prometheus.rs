@@ -157,6 +157,11 @@ const METRICS: &[Metric] = &[
         "Longest time from an acknowledgement until its record was sent to the journal's device.",
         |s| s.journal_delay_max_ns,
     ),
+    counter(
+        "adit_kv_journal_lost_blocks_total",
+        "Flushed blocks of journals that the opening could not read.",
+        |s| s.journal_lost_blocks,
+    ),
     gauge("adit_kv_objects", "Objects there are.", |s| s.objects),
     gauge("adit_kv_leased_objects", "Objects that are leased.", |s| s.leased),
     gauge("adit_kv_used_bytes", "Bytes in use, padding included.", |s| s.used_units * UNIT_BYTES),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use adit_driver::runtime::{self, Alarm, Round};
 use adit_driver::{Device, Time};
 
-use super::exit::Leaving;
+use super::exit::{End, Leaving};
 use super::figures::Figures;
 use super::inbox::Inbox;
 use super::pending::Answer;
@@ -107,7 +107,7 @@ impl runtime::Worker for Rounds {
 
     fn end(&mut self) -> Option<()> {
         let end = self.go_on_ending(self.worker.now())?;
-        self.leaving.with(end);
+        self.leaving.with(end.map(|stats| End { stats, ends: self.worker.ends() }));
         Some(())
     }
 }
@@ -390,6 +390,7 @@ impl Rounds {
             let reply = Waiter { since: now, caller };
             let request = Request { reply, deadline: until, action: Action::Commit };
             self.submit(now, shard, iter::once(Hashed { hash: 0, request }));
+            self.worker.shards[shard].keep_ages(now);
         }
         Ending::Committing { until, answers, left, failure }
     }
@@ -407,6 +408,14 @@ impl Worker {
 
     fn now(&self) -> Time {
         self.devices[0].now()
+    }
+
+    /// Returns below which sequence the journal of each shard was flushed; nothing for shards without one.
+    fn ends(&self) -> Vec<(u16, u64)> {
+        let end = |(index, shard): (usize, &ThreadShard)| {
+            Some((self.number(index), shard.flushed_end()?))
+        };
+        self.shards.iter().enumerate().filter_map(end).collect()
     }
 
     fn stats(&self) -> Stats {

@@ -14,7 +14,7 @@ use adit_driver::runtime::{Alarm, Cores, Idle, Place, Poller, Seat};
 
 use super::core::Core;
 use super::devices::Devices;
-use super::exit::{self, Exit, Leaving};
+use super::exit::{self, Exit, Leaving, Open};
 use super::figures::Figures;
 use super::inbox::Inbox;
 use super::lent::Reach;
@@ -186,7 +186,8 @@ impl Opening {
         let Found { devices, set, .. } = Arc::into_inner(found).expect(gone);
         let shared = Arc::new(Pools::new(devices.as_slice(), regions));
         let names = exit::names(&options.targets, &options.devices);
-        let (exit, leaving) = Exit::new(pollers.len(), Arc::clone(&shared), names);
+        let open = Open { devices: devices.share(), set: set.clone(), options: options.clone() };
+        let (exit, leaving) = Exit::new(pollers.len(), Arc::clone(&shared), names, open);
         for (sender, leaving) in begins.into_iter().zip(leaving) {
             // A thread that has ended meanwhile is noticed when the store is used.
             let _ = sender.send((Arc::clone(&shared), leaving));

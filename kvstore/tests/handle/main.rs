@@ -3,6 +3,7 @@
 mod basics;
 mod changes;
 mod cores;
+mod damage;
 mod devices;
 mod executor;
 mod layers;
@@ -14,7 +15,9 @@ mod placement;
 mod plans;
 mod pressure;
 mod protected;
+mod restart;
 mod rig;
+mod sized;
 mod space;
 mod tenants;
 

@@ -36,6 +36,21 @@ impl Rig {
         Rig::File(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name))
     }
 
+    /// Returns the path of a store's file.
+    pub(crate) fn path(&self) -> &std::path::Path {
+        match self {
+            Rig::Soft(_) => panic!("it has no file"),
+            Rig::File(path) => path,
+        }
+    }
+
+    /// Copies a store's file as it is now.
+    pub(crate) fn copy(&self) -> Rig {
+        let copy = Rig::file();
+        std::fs::copy(self.path(), copy.path()).expect("copied");
+        copy
+    }
+
     fn target(&self) -> Option<Target> {
         match self {
             Rig::Soft(_) => None,

@@ -80,6 +80,7 @@ impl Rig {
         let options = FormatOptions {
             shards: 1,
             objects_max: 4096,
+            key_bytes: 64,
             journal_bytes: Some(256 << 10),
             label: "tests".to_owned(),
             store_id: [7; 16],

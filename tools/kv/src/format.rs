@@ -1,6 +1,7 @@
 //! `adit kv format`: creates a store.
 
 use adit_driver::Device;
+use adit_kvstore::store::Formatted;
 use adit_kvstore::{FormatStore, Store};
 use clap::Args;
 use serde_json::json;
@@ -17,6 +18,8 @@ Examples:
     adit kv format uring:kv.img --size 4G
   On two drives, for two threads:
     adit kv format vfio:0000:01:00.0 vfio:0000:02:00.0 --shards 2
+  For a million objects of 32 KiB, whose keys have up to 100 bytes:
+    adit kv format uring:/dev/nvme1n1 --objects 1000000 --key-bytes 100
 
 Refuses devices that contain a file system, a partition table, a store or other data that is not zero, and names what it
 found, unless --force is given.";
@@ -35,9 +38,13 @@ pub(crate) struct FormatArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     shards: u16,
 
-    /// Maximum number of objects in the store; by default one for each 64 KiB
+    /// Number of objects that the store holds; by default one for each 64 KiB
     #[arg(long, value_name = "N", value_parser = units::count)]
     objects: Option<u64>,
+
+    /// Length of the longest keys with which it holds so many, 1 to 512; longer ones take the room of others
+    #[arg(long, value_name = "N", default_value_t = FormatStore::default().key_bytes)]
+    key_bytes: u16,
 
     /// Creates or extends files to this size
     #[arg(long, value_name = "SIZE", value_parser = units::block_bytes)]
@@ -72,6 +79,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<()> {
         targets: targets.clone(),
         shards: args.shards,
         objects_max: args.objects,
+        key_bytes: args.key_bytes,
         label: args.label.clone(),
         overwrite: args.force,
         ..FormatStore::default()
@@ -82,11 +90,11 @@ pub(crate) fn run(args: &FormatArgs) -> Result<()> {
     let devices = store::open_devices(targets, args.size)?;
     store::guard(targets, &devices, args.force)?;
     let format = FormatStore { devices: devices.clone(), ..format };
-    Store::format(&format)?;
-    Output::Standard.write(&told(args, &devices))
+    let formatted = Store::format(&format)?;
+    Output::Standard.write(&told(args, &devices, &formatted))
 }
 
-fn told(args: &FormatArgs, devices: &[Device]) -> String {
+fn told(args: &FormatArgs, devices: &[Device], formatted: &Formatted) -> String {
     let bytes: u64 = devices.iter().map(|device| device.info().bytes).sum();
     let names: Vec<String> = args.store.targets.iter().map(ToString::to_string).collect();
     match args.json {
@@ -95,18 +103,22 @@ fn told(args: &FormatArgs, devices: &[Device]) -> String {
                 "store": names,
                 "bytes": bytes,
                 "shards": args.shards,
+                "objects_max": formatted.objects_max,
+                "key_bytes": formatted.key_bytes,
                 "label": args.label,
             });
             format!("{report:#}\n")
         }
         false => format!(
-            "{}: a store of {} on {} device{}, {} shard{}\n",
+            "{}: a store of {} on {} device{}, {} shard{}, for {} objects with keys of up to {} bytes\n",
             names.join(" "),
             human::capacity(bytes),
             devices.len(),
             plural(devices.len() as u64),
             args.shards,
-            plural(args.shards.into())
+            plural(args.shards.into()),
+            formatted.objects_max,
+            formatted.key_bytes,
         ),
     }
 }

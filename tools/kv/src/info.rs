@@ -99,6 +99,7 @@ pub(super) fn store_json(heads: &Heads, facts: &[DeviceFacts]) -> Value {
         "label": first.label,
         "shards": geometry.shards(),
         "objects_max": u64::from(first.objects_max) * u64::from(geometry.shards()),
+        "key_bytes": geometry.key_bytes(first.objects_max),
         "data_bytes": geometry.data_units() * UNIT_BYTES,
         "journal_bytes": geometry.journal_units() * UNIT_BYTES * u64::from(geometry.shards()),
         "checkpoint_bytes": geometry.checkpoint_units() * UNIT_BYTES * 2 * u64::from(geometry.shards()),

@@ -21,7 +21,7 @@ const REASON_LINES_MAX: usize = 4;
 
 /// The least assertions per function, in hundredths, where invariants matter most. Raise a figure when a file
 /// exceeds it.
-const ASSERTIONS_MIN: [(&str, usize); 16] = [
+const ASSERTIONS_MIN: [(&str, usize); 17] = [
     ("driver/src/queue_pair/command.rs", 109),
     ("driver/src/queue_pair/core.rs", 100),
     ("driver/src/queue_pair/lists.rs", 123),
@@ -37,6 +37,7 @@ const ASSERTIONS_MIN: [(&str, usize); 16] = [
     ("kvstore/src/media/checkpoint.rs", 105),
     ("kvstore/src/media/journal.rs", 133),
     ("kvstore/src/media/recovery.rs", 134),
+    ("kvstore/src/media/recovery/replay.rs", 100),
     ("kvstore/src/space/extent.rs", 110),
 ];
 

@@ -38,6 +38,8 @@ const NAMES: [&str; Sum::COUNT] = [
     "devices attached again",
     "sweeps",
     "evictions for a quota",
+    "journals damaged",
+    "lost blocks",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,10 +76,12 @@ pub(crate) enum Sum {
     Attached,
     Sweeps,
     QuotaEvictions,
+    Damaged,
+    LostBlocks,
 }
 
 impl Sum {
-    const COUNT: usize = Sum::QuotaEvictions as usize + 1;
+    const COUNT: usize = Sum::LostBlocks as usize + 1;
 }
 
 /// Sums over runs.

@@ -20,6 +20,7 @@ mod attaching;
 mod canary;
 mod content;
 mod counts;
+mod damage;
 mod device;
 mod faults;
 mod frozen;

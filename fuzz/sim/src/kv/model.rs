@@ -4,12 +4,15 @@
 //! their begins. A read may return what was in effect at some moment between its own begin and end. A version is
 //! therefore wrong once another write began after it and lies wholly before the read. After a crash the same holds for
 //! the state that comes back, at a moment: for `durable`, that of the crash itself; for `restart`, that of the last
-//! commit or any later one; and one moment for all keys of a shard. In `restart`, a power cut may also take the data of
-//! a newer version alone, and the version before it is there then: an object that a commit covers is never missing for
-//! that. A kill takes no data, and leaves what was acknowledged longer ago than a record waits.
+//! commit or any later one; and one moment for all keys of a shard. A power cut may also take the data alone of a version
+//! that replaced nothing, which is then listed and missing: in `durable` only if its put was not acknowledged. In
+//! `restart`, it may take the data of any newer version alone, and the version before it is there then: an object that a
+//! commit covers is never missing for that. A kill takes no data, and leaves what was acknowledged longer ago than a
+//! record waits.
 //!
 //! A miss is never wrong data, but misses are checked: if nothing was evicted or expired and no fault struck, an
-//! existing object must be found. After a fault, a crash may restore any version ever put under the key.
+//! existing object must be found. After a fault, a crash may restore any version ever put under the key. Damage to a
+//! flushed block of a journal does so for the keys that the block names, and for no others.
 
 use std::ops::Range;
 
@@ -354,7 +357,8 @@ impl Model {
                 (Durability::Restart, Crash::Kill { recorded }) => recorded.max(*committed),
             };
         }
-        let may_lose_data = durability == Durability::Restart && crash == Crash::Cut;
+        let may_lose_data = !is_volatile && crash == Crash::Cut;
+        let may_revert = may_lose_data && durability == Durability::Restart;
         for history in &mut self.keys {
             let from = self.committed[usize::from(history.shard)];
             let writes = std::mem::take(&mut history.writes);
@@ -368,12 +372,20 @@ impl Model {
             let lost = may_lose_data && is_unsafe(&writes, from, now);
             let left = |version: Option<Version>| match version {
                 None if lost => Write::over(version, now, now),
-                _ => left(&writes, version, now, may_lose_data),
+                _ => left(&writes, version, now, may_revert),
             };
             history.writes = kept.into_iter().map(left).collect();
             history.may_lack_data |= lost;
         }
         self.windows.fill(ALWAYS);
+    }
+
+    /// Records that the block of a record about this key was damaged at rest: any version, or none, is there now.
+    pub(crate) fn damaged(&mut self, key: usize) {
+        let now = self.tick();
+        let history = &mut self.keys[key];
+        let all = history.ever.iter().map(|version| Some(*version)).chain([None]);
+        history.writes = all.map(|version| Write::over(version, now, now)).collect();
     }
 
     /// Records that the store was opened as volatile, or that this had begun: it is empty or, unless that
@@ -479,17 +491,18 @@ fn is_unsafe(writes: &[Write], from: Moment, to: Moment) -> bool {
 }
 
 /// Returns a version, or none, as a crash now leaves it.
-fn left(writes: &[Write], version: Option<Version>, now: Moment, may_lose_data: bool) -> Write {
+fn left(writes: &[Write], version: Option<Version>, now: Moment, may_revert: bool) -> Write {
     let same: Vec<&Write> =
         writes.iter().filter(|write| is_same(&write.version, &version)).collect();
     let version = same.first().map_or(version, |write| write.version);
-    let window = if let [write] = same[..] { window(writes, write, may_lose_data) } else { ALWAYS };
+    let window = if let [write] = same[..] { window(writes, write, may_revert) } else { ALWAYS };
     Write { window, ..Write::over(version, now, now) }
 }
 
-/// Returns the moments whose states have this write in effect. If data may be lost, it comes back from behind later puts.
-fn window(writes: &[Write], write: &Write, may_lose_data: bool) -> (Moment, Moment) {
-    let replaces = |other: &&Write| other.version.is_none() || !may_lose_data;
+/// Returns the moments whose states have this write in effect. If it may revert, it comes back from behind later puts
+/// whose data are lost.
+fn window(writes: &[Write], write: &Write, may_revert: bool) -> (Moment, Moment) {
+    let replaces = |other: &&Write| other.version.is_none() || !may_revert;
     let behind = writes.iter().filter(|other| write.is_before(other)).filter(replaces);
     (write.begin, behind.filter_map(|other| other.end).min().unwrap_or(Moment::MAX))
 }
@@ -504,197 +517,4 @@ fn slack() -> std::time::Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn model() -> Model {
-        Model::new(9, 1, vec![(Key::from(1u64), 0), (Key::from(2u64), 0)], false)
-    }
-
-    /// Puts a version of 100 bytes; returns it and its bytes.
-    fn put(model: &mut Model, key: usize) -> (Version, Vec<u8>) {
-        let version = model.version(100, None);
-        let begin = model.begin(key, Some(version));
-        model.end(key, begin, Ended::Acknowledged, None);
-        let bytes = bytes_of(model, version);
-        (version, bytes)
-    }
-
-    fn bytes_of(model: &Model, version: Version) -> Vec<u8> {
-        let mut bytes = vec![0; 100];
-        content::fill(&mut bytes, model.content(version), 0);
-        bytes
-    }
-
-    fn hit(model: &mut Model, key: usize, bytes: &[u8]) -> Result<Version, String> {
-        let begin = model.tick();
-        model.hit(key, &Found { bytes, part: &Part::All }, begin, Time::ZERO)
-    }
-
-    #[test]
-    fn only_the_last_version_may_be_read_and_a_miss_is_noticed() {
-        let mut model = model();
-        let (_, old) = put(&mut model, 0);
-        let (new, bytes) = put(&mut model, 0);
-        assert_eq!(hit(&mut model, 0, &bytes), Ok(new));
-        assert!(hit(&mut model, 0, &old).expect_err("it is over").contains("which is over"));
-        assert!(hit(&mut model, 1, &bytes).expect_err("another key").contains("version 2 of"));
-        let begin = model.tick();
-        assert!(
-            model.miss(0, begin, Time::ZERO, false).is_err()
-                && model.miss(1, begin, Time::ZERO, false).is_ok()
-        );
-        model.excuse();
-        assert!(model.miss(0, begin, Time::ZERO, false).is_ok());
-    }
-
-    #[test]
-    fn what_overlaps_may_be_read_either_way() {
-        let mut model = model();
-        let (_, old) = put(&mut model, 0);
-        let read = model.tick();
-        let (_, new) = put(&mut model, 0);
-        for bytes in [&old, &new] {
-            let found = Found { bytes, part: &Part::All };
-            assert!(model.hit(0, &found, read, Time::ZERO).is_ok());
-        }
-    }
-
-    #[test]
-    fn a_put_that_is_not_answered_never_replaces_a_later_one_that_is() {
-        let mut model = model();
-        let slow = model.version(100, None);
-        let begin = model.begin(0, Some(slow));
-        let (_, new) = put(&mut model, 0);
-        let bytes = bytes_of(&model, slow);
-        assert!(hit(&mut model, 0, &bytes).is_err() && hit(&mut model, 0, &new).is_ok());
-        model.end(0, begin, Ended::Acknowledged, None);
-        assert!(hit(&mut model, 0, &bytes).is_err() && hit(&mut model, 0, &new).is_ok());
-    }
-
-    #[test]
-    fn a_put_during_a_sweep_goes_or_stays() {
-        let mut model = model();
-        let begin = model.begin_swept(0);
-        let (_, bytes) = put(&mut model, 0);
-        model.end(0, begin, Ended::Acknowledged, None);
-        assert!(hit(&mut model, 0, &bytes).is_ok());
-        assert!(model.miss(0, Moment::MAX, Time::ZERO, false).is_ok());
-    }
-
-    #[test]
-    fn a_durable_crash_keeps_what_was_acknowledged_and_maybe_what_was_not() {
-        let mut model = model();
-        let (_, first) = put(&mut model, 0);
-        let (_, second) = put(&mut model, 0);
-        let third = model.version(100, None);
-        model.begin(0, Some(third));
-        model.crash(Durability::Durable, Crash::Cut);
-        assert!(hit(&mut model, 0, &first).is_err() && hit(&mut model, 0, &second).is_ok());
-        let bytes = bytes_of(&model, third);
-        assert_eq!(hit(&mut model, 0, &bytes), Ok(third));
-        model.settle(0, Some(third)).expect("one moment");
-        assert!(hit(&mut model, 0, &second).is_err());
-        assert!(model.miss(0, Moment::MAX, Time::ZERO, false).is_err());
-    }
-
-    #[test]
-    fn a_restart_goes_back_to_one_moment_after_the_last_commit() {
-        let mut model = model();
-        let (_, first) = put(&mut model, 0);
-        let commit = model.tick();
-        let (_, second) = put(&mut model, 0);
-        let (other, _) = put(&mut model, 1);
-        model.committed(0, commit);
-        model.crash(Durability::Restart, Crash::Kill { recorded: 0 });
-        assert!(hit(&mut model, 0, &second).is_ok());
-        let version = hit(&mut model, 0, &first).expect("it was there after the commit");
-        model.settle(0, Some(version)).expect("one moment");
-        let refused = model.settle(1, Some(other)).expect_err("that was later");
-        assert!(refused.contains("others of its shard"), "{refused}");
-    }
-
-    #[test]
-    fn what_a_commit_covers_is_there_in_some_version_after_a_cut() {
-        let mut model = model();
-        let (_, first) = put(&mut model, 0);
-        let commit = model.tick();
-        let (_, second) = put(&mut model, 0);
-        let (other, _) = put(&mut model, 1);
-        model.committed(0, commit);
-        model.crash(Durability::Restart, Crash::Cut);
-        let begin = model.tick();
-        assert!(model.miss(0, begin, Time::ZERO, false).is_err());
-        assert!(model.miss(1, begin, Time::ZERO, false).is_ok(), "it replaced nothing");
-        assert!(hit(&mut model, 0, &second).is_ok());
-        // The cut may have taken the data of the second version alone.
-        model.settle(1, Some(other)).expect("one moment");
-        let version = hit(&mut model, 0, &first).expect("it was there at the commit");
-        model.settle(0, Some(version)).expect("it is also of a later moment");
-    }
-
-    #[test]
-    fn a_kill_leaves_what_was_acknowledged_longer_ago_than_a_record_waits() {
-        let mut model = model();
-        let (_, first) = put(&mut model, 0);
-        let (_, second) = put(&mut model, 0);
-        let recorded = model.tick();
-        let (_, third) = put(&mut model, 0);
-        model.crash(Durability::Restart, Crash::Kill { recorded });
-        assert!(hit(&mut model, 0, &first).is_err());
-        assert!(hit(&mut model, 0, &second).is_ok() && hit(&mut model, 0, &third).is_ok());
-        let begin = model.tick();
-        assert!(model.miss(0, begin, Time::ZERO, false).is_err(), "no data is lost");
-    }
-
-    #[test]
-    fn an_object_that_may_have_expired_says_nothing_of_the_moment_of_its_delete() {
-        for expires in [None, Some(Time::from_ns(50))] {
-            let mut model = model();
-            let version = model.version(100, expires);
-            let begin = model.begin(0, Some(version));
-            model.end(0, begin, Ended::Acknowledged, expires);
-            let (old, _) = put(&mut model, 1);
-            let commit = model.tick();
-            model.committed(0, commit);
-            model.crash(Durability::Restart, Crash::Cut);
-            let commit = model.tick();
-            model.committed(0, commit);
-            put(&mut model, 1);
-            let begin = model.begin(0, None);
-            model.end(0, begin, Ended::Acknowledged, None);
-            model.crash(Durability::Restart, Crash::Kill { recorded: 0 });
-            model.settle(0, None).expect("the first");
-            assert_eq!(model.settle(1, Some(old)).is_ok(), expires.is_some());
-        }
-    }
-
-    #[test]
-    fn a_volatile_store_is_empty_and_an_expired_object_gone() {
-        let mut model = model();
-        let (_, bytes) = put(&mut model, 0);
-        model.crash(Durability::Volatile, Crash::Cut);
-        assert!(hit(&mut model, 0, &bytes).is_err());
-        let version = model.version(100, Some(Time::from_ns(50)));
-        let begin = model.begin(0, Some(version));
-        model.end(0, begin, Ended::Acknowledged, Some(Time::from_ns(60)));
-        let begin = model.tick();
-        assert!(model.miss(0, begin, Time::from_ns(49), false).is_err());
-        assert!(model.miss(0, begin, Time::from_ns(50), false).is_ok());
-        let bytes = bytes_of(&model, version);
-        let found = Found { bytes: &bytes, part: &Part::All };
-        assert!(model.hit(0, &found, begin, Time::from_ns(70)).is_ok(), "a little late");
-        assert!(model.hit(0, &found, begin, Time::from_ns(3_000_000_000)).is_err());
-    }
-
-    #[test]
-    fn a_write_that_failed_without_effect_never_shows() {
-        let mut model = model();
-        let (_, old) = put(&mut model, 0);
-        let version = model.version(100, None);
-        let begin = model.begin(0, Some(version));
-        model.end(0, begin, Ended::Void, None);
-        let bytes = bytes_of(&model, version);
-        assert!(hit(&mut model, 0, &bytes).is_err() && hit(&mut model, 0, &old).is_ok());
-    }
-}
+mod tests;

@@ -66,6 +66,7 @@ impl StoreWorld {
             |(item, action)| Request { reply: RequestTag { tag, item }, deadline, action };
         let requests = (0..).zip(actions).map(request);
         self.shards[usize::from(shard)].submit_many(self.now, requests);
+        self.keep_moments();
     }
 
     fn any_key(&mut self) -> usize {

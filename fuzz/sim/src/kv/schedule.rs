@@ -13,7 +13,7 @@ use super::counts::Sum;
 use super::frozen::Freezer;
 use super::machine::lock;
 use super::model::{Crash, Model};
-use super::world::{Room, StoreWorld};
+use super::world::{PATIENCE, Room, StoreWorld};
 use crate::world::violated;
 
 /// Maximum attempts to open a store on healthy devices.
@@ -22,6 +22,8 @@ const ATTEMPTS_MAX: u32 = 8;
 const LAST_TURNS: u32 = 16;
 /// Steps until a journal has room.
 const STEPS_MAX: u32 = 10_000;
+/// After this time checkpoints are due for the ages of objects, however small a shard is.
+const QUIET: Duration = Duration::from_secs(24 * 60 * 60);
 const QUOTA_BYTES: [u64; 3] = [24 << 10, 80 << 10, 200 << 10];
 /// The tenant with a quota.
 pub(crate) const GUEST: &str = "guest";
@@ -83,6 +85,7 @@ impl StoreWorld {
         let options = FormatOptions {
             shards: self.shape.shards,
             objects_max: self.shape.objects_max,
+            key_bytes: 64,
             journal_bytes: self.shape.journal_bytes,
             label: "simulated".to_owned(),
             store_id: [self.random.below(256) as u8; 16],
@@ -92,7 +95,7 @@ impl StoreWorld {
         let formatted =
             self.while_time_passes(|_, clock| format::format(&mut lanes, &options, clock));
         self.give_lanes(lanes);
-        formatted
+        formatted.map(drop)
     }
 
     /// Formats the store and cuts the power meanwhile.
@@ -191,12 +194,14 @@ impl StoreWorld {
         let set = self.while_time_passes(|_, clock| format::read_set(&mut lanes, clock))?;
         let mut lanes = Some(lanes);
         self.ledger = Ledger::default();
+        self.set = Some(set.clone());
         for shard in 0..set.shards() {
             let lanes = lanes.take().unwrap_or_else(|| self.lanes());
             let (shard, recovery) = self.while_time_passes(|world, clock| {
                 Shard::open(shard, lanes, &set, world.options(), clock)
             })?;
             self.note(&[43], format_args!("opened: {recovery:?}"));
+            self.check_losses(&recovery);
             self.shards.push(shard);
         }
         if is_volatile {
@@ -358,7 +363,11 @@ impl StoreWorld {
 
     fn pass(&mut self) {
         let most_ns = self.random.pick(&[100_000, 20_000_000, 4_000_000_000]);
-        let time = Duration::from_nanos(self.random.below(most_ns));
+        let mut time = Duration::from_nanos(self.random.below(most_ns));
+        if self.pending.is_empty() && self.random.one_in(16) {
+            // Checkpoints become due for the ages.
+            time += QUIET;
+        }
         self.note(&[45], format_args!("{time:?} pass"));
         self.now = self.now + time;
     }
@@ -385,7 +394,14 @@ impl StoreWorld {
             }
         }
         self.note(&[46], format_args!("{death:?}"));
+        let stopped = if death == Death::Stop { self.record_stop() } else { None };
         self.fall();
+        if let Some(ends) = stopped
+            && self.shape.faults.kinds().next().is_none()
+            && self.random.one_in(2)
+        {
+            self.damage_journal(&ends);
+        }
     }
 
     fn stop(&mut self) {
@@ -395,6 +411,25 @@ impl StoreWorld {
         }
         self.drain();
         self.check_quota();
+        self.keep_ages();
+    }
+
+    /// Has the shards take their last checkpoints. Sometimes the process does not wait for them.
+    fn keep_ages(&mut self) {
+        let now = self.now;
+        self.shards.iter_mut().for_each(|shard| shard.keep_ages(now));
+        let until = now + PATIENCE;
+        let steps_max = if self.random.one_in(4) { self.random.below(60) } else { u64::MAX };
+        for _ in 0..steps_max {
+            let is_off = lock(&self.machine).is_off();
+            if is_off || self.model.is_excused() || self.shards.iter().all(Shard::is_idle) {
+                return;
+            }
+            if self.now > until {
+                violated(4, "a store that is closed takes checkpoints for long");
+            }
+            self.step();
+        }
     }
 
     /// Ends the store; the next one finds what the devices keep.
@@ -417,7 +452,7 @@ impl StoreWorld {
     }
 
     /// Takes the shards' last turns, in which they return what is in flight, and their memory.
-    fn end_shards(&mut self) {
+    pub(crate) fn end_shards(&mut self) {
         for mut shard in std::mem::take(&mut self.shards) {
             let (now, pool) = (self.now, &mut self.pool);
             for _ in 0..LAST_TURNS {
@@ -438,7 +473,7 @@ impl StoreWorld {
         self.fall();
     }
 
-    fn count_shards(&mut self) {
+    pub(crate) fn count_shards(&mut self) {
         for shard in &self.shards {
             let stats = shard.stats();
             self.counts.count(Sum::Evictions, stats.evictions.objects());

@@ -162,6 +162,10 @@ pub(crate) struct StoreWorld {
     pub(crate) layouts: Vec<Vec<Option<LayoutId>>>,
     /// The durability of the last opening.
     pub(crate) durability: Durability,
+    /// The superblocks as the last opening found them.
+    pub(crate) set: Option<Set>,
+    /// Blocks of journals damaged at rest.
+    pub(crate) damaged_blocks: u64,
     /// Whether it is open and may have written.
     pub(crate) is_open: bool,
     pub(crate) pending: BTreeMap<u64, Pending>,
@@ -222,6 +226,8 @@ impl StoreWorld {
             quota_used_at_open: 0,
             layouts: Vec::new(),
             durability: shape.durability,
+            set: None,
+            damaged_blocks: 0,
             is_open: false,
             pending: BTreeMap::new(),
             writers: Vec::new(),
@@ -366,8 +372,8 @@ impl StoreWorld {
     }
 
     /// Pairs frozen devices with the model after the shard's answers: a turn takes completions before it sends
-    /// anything.
-    fn keep_moments(&mut self) {
+    /// anything, and what it sends as it takes requests in it answers later.
+    pub(crate) fn keep_moments(&mut self) {
         for frozen in std::mem::take(&mut lock(&self.machine).freezer.frozen) {
             let (now, model) = (self.now, self.model.clone());
             self.kept.push(KeptMoment { frozen, model, now });

@@ -135,16 +135,24 @@ pub(super) struct Entries {
     kept: Table<Entry>,
     /// Spare entries, with the ids after the regular ones.
     spare: Option<Table<Entry>>,
+    /// The number of both.
+    count: u32,
 }
 
 impl Entries {
     pub(super) fn new(kept: u32, spare: u32) -> Entries {
+        let count = kept + spare;
         let spare = (spare > 0).then(|| Table::new(spare as usize));
-        Entries { kept: Table::new(kept as usize), spare }
+        Entries { kept: Table::new(kept as usize), spare, count }
     }
 
     pub(super) fn len(&self) -> u32 {
-        (self.kept.len() + self.spare.as_ref().map_or(0, |spare| spare.len())) as u32
+        self.count
+    }
+
+    /// Iterates over the entries by id.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.kept.iter().chain(self.spare.iter().flat_map(|spare| spare.iter()))
     }
 
     #[inline]
@@ -176,6 +184,7 @@ impl Entries {
     /// Drops the spare entries with their contents.
     pub(super) fn shed_spare(&mut self) {
         self.spare = None;
+        self.count = self.kept.len() as u32;
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

@@ -26,7 +26,7 @@ struct Waiting {
 
 /// An index that is being filled.
 ///
-/// Calls that link objects take a callback `gone`, which receives each id that is freed because a later object has
+/// Calls that link objects take a callback `gone`, which receives each id whose object is gone because a later one has
 /// its key.
 #[derive(Debug)]
 pub struct Loading {
@@ -75,6 +75,7 @@ impl Loading {
         match self.linked(gone).insert_hashed(hash, new) {
             Ok(id) => Some(id),
             Err(Refused::Present(id)) => {
+                gone(id);
                 self.index.replace(id, new.object, new.checksums);
                 Some(id)
             }

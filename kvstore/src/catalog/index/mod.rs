@@ -201,6 +201,13 @@ impl Index {
         (from..self.fresh).map(ObjectId).find(|id| self.contains(*id))
     }
 
+    /// Iterates over all objects by id. Faster than a walk by [`Index::next_live`], which lets the index change.
+    pub fn live(&self) -> impl Iterator<Item = (ObjectId, Object)> {
+        let entries = self.entries.iter().zip(0..self.fresh);
+        let live = entries.filter(|(entry, _)| entry::is_live(entry));
+        live.map(|(entry, id)| (ObjectId(id), entry::object(entry)))
+    }
+
     /// Returns an object's place, length, layout and tenant.
     ///
     /// # Panics

@@ -21,6 +21,8 @@ const SPAN_SLOTS: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Slots {
     words: Table<u32>,
+    /// Number of slots.
+    count: usize,
     /// Bits of a slot for an id plus one.
     id_bits: u32,
 }
@@ -39,11 +41,12 @@ impl Slots {
         assert!(ids > 0 && ids + spare <= IDS_MAX, "an id has {ID_BITS_MAX} bits");
         let most = (ids + spare) as usize;
         let words = Table::new((ids as usize / 4 * 5).max(most + most / 16) + 8);
-        Slots { words, id_bits: u32::BITS - (ids + spare).leading_zeros() }
+        let count = words.len();
+        Slots { words, count, id_bits: u32::BITS - (ids + spare).leading_zeros() }
     }
 
     pub(super) fn spans(&self) -> usize {
-        self.words.len().div_ceil(SPAN_SLOTS)
+        self.count.div_ceil(SPAN_SLOTS)
     }
 
     /// Returns the span where the walk for a hash begins.
@@ -65,17 +68,17 @@ impl Slots {
     /// Returns the slot where the walk for a hash begins: its high bits, scaled.
     #[inline]
     fn home(&self, hash: u64) -> usize {
-        ((u128::from(hash) * self.words.len() as u128) >> 64) as usize
+        ((u128::from(hash) * self.count as u128) >> 64) as usize
     }
 
     #[inline]
     fn after(&self, position: usize) -> usize {
-        if position + 1 == self.words.len() { 0 } else { position + 1 }
+        if position + 1 == self.count { 0 } else { position + 1 }
     }
 
     /// Returns the distance from `from` to `to`, wrapping around.
     fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.words.len() - from }
+        if to >= from { to - from } else { to + self.count - from }
     }
 
     /// Returns the tag as stored in a slot: the hash's low bits, because its high bits select the slot.
@@ -93,10 +96,10 @@ impl Slots {
     /// Walks to the id for which `is_it` holds, among those with the tag of this hash.
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Walk {
-        let tag = self.tag(hash);
+        let (words, tag): (&[u32], u32) = (&self.words, self.tag(hash));
         let mut position = self.home(hash);
         loop {
-            let word = self.words[position];
+            let word = words[position];
             if word == 0 {
                 return Walk::Empty { position };
             }

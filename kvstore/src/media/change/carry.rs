@@ -29,11 +29,10 @@ pub(super) fn survey_of<Q: CommandQueue<Load>>(
     shard: u16,
 ) -> Result<ShardSurvey> {
     let lineage = Lineage { store: set.store_id(), epoch: set.agreed().epoch, shard };
-    let survey = survey::shard_of(waiting, set.geometry(), &lineage)?;
+    let survey = survey::shard_of(waiting, set.geometry(), &lineage, set.witness(shard))?;
     let mut faults = survey.faults.iter();
     let damage = match faults.find(|fault| !HARMLESS.contains(&fault.code)) {
         Some(fault) => fault.to_string(),
-        None if survey.recovered.is_flushed_lost => "flushed data are lost".to_owned(),
         None => match plan::misplaced(&survey) {
             Some(found) => format!("object '{}' cannot be where it is", found.key),
             None => return Ok(survey),

@@ -179,6 +179,7 @@ impl Set {
         let next = |superblock: &Superblock| Superblock {
             sequence: self.agreed().sequence + 1,
             epoch: self.agreed().epoch,
+            stop: self.last_stop().cloned(),
             revision: superblock.revision.next(id),
             chart: geometry.chart().clone(),
             ..superblock.clone()
@@ -229,7 +230,9 @@ pub(crate) fn remove<Q: CommandQueue<Load>>(
 
     let mut superblocks = set.changed(&next, id);
     superblocks.remove(usize::from(device));
-    superblocks.iter_mut().for_each(|superblock| superblock.epoch = epoch);
+    for superblock in &mut superblocks {
+        (superblock.epoch, superblock.stop) = (epoch, None);
+    }
     let removed = lanes.remove(usize::from(device));
     let all = 0..superblocks.len();
     Waiting { lanes: &mut lanes, clock }.write_superblocks(&superblocks, all, |_| false)?;

@@ -42,6 +42,7 @@ fn formatted_as(store_id: [u8; 16], count: usize, shards: u16) -> Vec<TestDevice
     let options = FormatOptions {
         shards,
         objects_max: 100,
+        key_bytes: 32,
         journal_bytes: Some(64 << 10),
         label: "changing".to_owned(),
         store_id,
@@ -349,6 +350,33 @@ fn a_store_of_one_shard_loses_its_first_device_and_goes_on() {
     assert_eq!(contents(&again).expect("a store"), found);
     removed(&again, 0, Leaving::Move).expect("there is room");
     assert_eq!(contents(&without(&again, 0)).expect("a store"), found);
+}
+
+#[test]
+fn a_removal_keeps_the_ages_of_objects() {
+    let old = formatted(2, 1);
+    put_all(&old, &objects(0..40));
+    with_shards(&old, |_, _, shard| {
+        wait(shard, put_as(40, 1, PutOptions::default()));
+        let mut now = Time::ZERO;
+        shard.keep_ages(now);
+        while !shard.is_idle() {
+            now = now + std::time::Duration::from_millis(1);
+            shard.poll(now, &mut |_| ());
+        }
+        assert_eq!(shard.stats().checkpoints, 1);
+    });
+    let ages = |devices: &[TestDevice]| {
+        let mut lanes = lanes(devices);
+        let set = read_set(&mut lanes, &mut clock()).expect("a store");
+        let mut waiting = Waiting { lanes: &mut lanes, clock: &mut clock() };
+        let survey = carry::survey_of(&mut waiting, &set, 0).expect("whole");
+        survey.objects.into_iter().map(|found| (found.key, found.age)).collect::<BTreeMap<_, _>>()
+    };
+    let before = ages(&old);
+    assert!(before.values().flatten().max() > Some(&1), "{before:?}");
+    removed(&old, 0, Leaving::Move).expect("there is room");
+    assert_eq!(ages(&without(&old, 0)), before);
 }
 
 #[test]

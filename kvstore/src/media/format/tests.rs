@@ -24,12 +24,13 @@ fn format_as(devices: &[TestDevice], number: u8, overwrite: bool) -> Result<()> 
     let options = FormatOptions {
         shards: 2,
         objects_max: 10,
+        key_bytes: 32,
         journal_bytes: Some(64 << 10),
         label: format!("store {number}"),
         store_id: [number; 16],
         overwrite,
     };
-    format(&mut lanes(devices), &options, &mut || Time::ZERO)
+    format(&mut lanes(devices), &options, &mut || Time::ZERO).map(drop)
 }
 
 fn set_of(devices: &[TestDevice]) -> Result<Set> {
@@ -232,4 +233,30 @@ fn a_superblock_that_goes_wrong_on_its_way_is_written_again_before_the_other_cop
     devices[1].medium().flips_left = 0;
     assert_eq!(set_of(&devices).expect("copy A is as it was").store_id(), [1; 16]);
     open(&devices, Durability::Restart).expect("it opens");
+}
+
+#[test]
+fn a_stop_that_is_cut_short_is_told_or_not_and_later_sessions_keep_it_until_a_new_epoch() {
+    let before = blank_devices();
+    format_as(&before, 1, false).expect("formatted");
+    let set = set_of(&before).expect("a store");
+    assert_eq!(set.witness(0), None);
+    open(&before, Durability::Restart).expect("opened");
+    let stop = |devices: &[TestDevice]| {
+        let mut lanes = lanes(devices);
+        _ = end_session(&mut lanes, &set, Durability::Restart, &[5, 9], &mut || Time::ZERO);
+    };
+    let mut told = [0; 2];
+    for (changes, left) in cuts(&before, stop) {
+        let found = set_of(&left).expect("the store").witness(1);
+        assert!(found.is_none_or(|found| found == Witness { session: 2, end: 9 }));
+        assert!(found.is_some() || changes < CHANGES, "all of it is written");
+        told[usize::from(found.is_some())] += 1;
+        open(&left, Durability::Restart).expect("opened");
+        let again = set_of(&left).expect("the store");
+        assert!(again.witness(1) == found && again.agreed().sequence > 2, "cut behind {changes}");
+        open(&left, Durability::Volatile).expect("opened");
+        assert_eq!(set_of(&left).expect("the store").witness(1), None, "its journal is void");
+    }
+    assert!(told.iter().all(|count| *count > 2), "{told:?}");
 }

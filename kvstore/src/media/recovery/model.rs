@@ -1,11 +1,12 @@
 //! A small shard on in-memory media, for tests of recovery: the records it was given, and the contents of its device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::media::block::{BlockKind, BlockReader};
 use crate::media::checkpoint::{CheckpointWriter, Pushed};
 use crate::media::journal::{Full, Journal, JournalWrite};
 use crate::model::object::Object;
@@ -62,11 +63,20 @@ impl Media for Device {
 }
 
 /// The tables of a shard.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct State {
     pub(super) objects: BTreeMap<Vec<u8>, u64>,
     pub(super) tenants: BTreeMap<u8, String>,
     pub(super) layouts: BTreeMap<u8, Vec<u8>>,
+    /// The keys put since records were last missing; `None` if none were.
+    pub(super) put_since: Option<BTreeSet<Vec<u8>>>,
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &State) -> bool {
+        (&self.objects, &self.tenants, &self.layouts)
+            == (&other.objects, &other.tenants, &other.layouts)
+    }
 }
 
 impl Rebuild for State {
@@ -76,14 +86,20 @@ impl Rebuild for State {
 
     fn put(&mut self, put: &Put<'_>) -> Result<()> {
         self.objects.insert(put.key.to_vec(), put.object.place.unit);
+        self.put_since.iter_mut().for_each(|since| _ = since.insert(put.key.to_vec()));
         Ok(())
     }
 
     fn delete(&mut self, key: &[u8], place: Place) -> Result<()> {
-        if self.objects.get(key) == Some(&place.unit) {
+        let is_old = self.put_since.as_ref().is_some_and(|since| !since.contains(key));
+        if is_old || self.objects.get(key) == Some(&place.unit) {
             self.objects.remove(key);
         }
         Ok(())
+    }
+
+    fn lose_block(&mut self) {
+        self.put_since = Some(BTreeSet::new());
     }
 
     fn drop_superseded(&mut self, key: &[u8]) {
@@ -156,6 +172,7 @@ impl Said {
                     object,
                     slab_base: None,
                     expires_s: None,
+                    age: None,
                     is_provisional: false,
                     checksums,
                 }))
@@ -187,6 +204,8 @@ pub(super) struct Shard {
     pub(super) journal: Journal,
     pub(super) session: u64,
     pub(super) state: State,
+    /// What there was before all that it was told.
+    pub(super) base: State,
     pub(super) told: Vec<(u64, Said)>,
     pub(super) in_flight: Vec<(JournalWrite, Vec<u8>)>,
     pub(super) taking: Option<Taking>,
@@ -194,6 +213,8 @@ pub(super) struct Shard {
     pub(super) newest_begin: u64,
     pub(super) completed: usize,
     pub(super) is_damaged: bool,
+    /// What its last clean stop left.
+    pub(super) stopped: Option<Witness>,
 }
 
 impl Shard {
@@ -203,6 +224,7 @@ impl Shard {
             journal: Journal::new(areas().journal, 1, 1, Mark::start(&LINEAGE), FIRST_SEQUENCE),
             session: 1,
             state: State::default(),
+            base: State::default(),
             told: Vec::new(),
             in_flight: Vec::new(),
             taking: None,
@@ -210,6 +232,7 @@ impl Shard {
             newest_begin: FIRST_SEQUENCE,
             completed: 0,
             is_damaged: false,
+            stopped: None,
         }
     }
 
@@ -331,7 +354,7 @@ impl Shard {
 
     /// Returns the state after the records in blocks below `end`.
     pub(super) fn model(&self, end: u64) -> State {
-        let mut state = State::default();
+        let mut state = self.base.clone();
         for (_, said) in self.told.iter().filter(|(block, _)| *block < end) {
             said.with(|record| hand_over(record, &mut state)).expect("no error");
         }
@@ -353,10 +376,10 @@ impl Shard {
         }
         self.device.cut(dice);
         let durable_end = self.journal.durable_end();
-        let (state, found) = open(&mut self.device);
+        let (state, found) = open_after(&mut self.device, self.stopped);
         assert!(found.next.sequence >= durable_end, "nothing durable is lost: {found:?}");
         assert!(!found.is_inconsistent, "{found:?}");
-        let is_lost = !found.passed_over.is_empty() || found.is_flushed_lost;
+        let is_lost = !found.passed_over.is_empty() || found.lost_blocks > 0;
         assert!(self.is_damaged || !is_lost, "{found:?}");
         assert_eq!(state, self.model(found.next.sequence), "{found:?}");
         self.resume(state, &found);
@@ -400,9 +423,14 @@ impl Shard {
 }
 
 pub(super) fn open(device: &mut Device) -> (State, Recovered) {
+    open_after(device, None)
+}
+
+/// Opens the shard after a clean stop that left this witness.
+pub(super) fn open_after(device: &mut Device, witness: Option<Witness>) -> (State, Recovered) {
     let mut state = State::default();
-    let found = recover(device, &mut state, &LINEAGE, &areas()).expect("the device answers");
-    (state, found)
+    let found = recover(device, &mut state, &LINEAGE, &areas(), witness);
+    (state, found.expect("the device answers"))
 }
 
 /// Returns a shard after fixed steps, with all of it on the media.
@@ -423,7 +451,29 @@ pub(super) fn busy() -> Shard {
     shard
 }
 
-/// Returns whether the state is that after some prefix of the blocks.
-pub(super) fn is_a_prefix(shard: &Shard, state: &State) -> bool {
-    (0..=shard.journal.mark().sequence).any(|end| shard.model(end) == *state)
+/// Returns the sequence of the journal's block in this unit of a device.
+pub(super) fn sequence_at(device: &Device, unit: u64) -> Option<u64> {
+    let bytes = device.units.get(&unit).filter(|_| areas().journal.contains(&unit))?;
+    BlockReader::open(BlockKind::Journal, bytes).ok().map(|block| block.stamp.sequence)
+}
+
+/// Asserts that the state is that before the cut, except for what only records of the `lost` blocks tell.
+pub(super) fn assert_costs_only(lost: &[u64], shard: &Shard, (state, found): &(State, Recovered)) {
+    let (end, mut expected, mut rest) = (found.next.sequence, State::default(), state.clone());
+    shard.model(end).clone_into(&mut expected);
+    for (_, said) in shard.told.iter().filter(|(block, _)| *block < end && lost.contains(block)) {
+        for state in [&mut expected, &mut rest] {
+            match said {
+                Said::Put(key, _) | Said::Delete(key, _) => _ = state.objects.remove(key),
+                Said::Tenant(id, _) => _ = state.tenants.remove(id),
+                Said::Layout(id, _) => _ = state.layouts.remove(id),
+            }
+        }
+    }
+    assert_eq!(rest, expected, "{lost:?} were lost: {found:?}");
+    for (key, unit) in &state.objects {
+        let mut ever = shard.told.iter().map(|(_, said)| said);
+        let is_it = |said: &Said| matches!(said, Said::Put(one, at) if one == key && at == unit);
+        assert!(ever.any(is_it), "what is there was put there once");
+    }
 }

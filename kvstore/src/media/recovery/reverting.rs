@@ -41,12 +41,13 @@ impl Told {
         let object = Object { place, bytes: UNIT_BYTES, layout, tenant };
         let checksums = [checksum::of(&data)];
         let checksums = checksums.as_slice().into();
-        let (slab_base, expires_s) = (None, None);
+        let (slab_base, expires_s, age) = (None, None, None);
         self.tell(&Record::Put(Put {
             key,
             object,
             slab_base,
             expires_s,
+            age,
             is_provisional,
             checksums,
         }));

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::model::*;
 use super::*;
+use crate::media::block::{BlockKind, BlockWriter, Stamp};
 use crate::media::journal::Journal;
 
 proptest! {
@@ -22,30 +23,48 @@ proptest! {
     }
 
     #[test]
-    fn damage_costs_the_end_and_never_more(steps in steps(300), hits in vec((0u64..220, 0usize..4096), 1..4)) {
+    fn damage_costs_what_the_damaged_blocks_name_and_never_more(
+        steps in steps(300),
+        hits in vec((0u64..220, 0usize..4096), 1..4),
+        has_witness: bool,
+    ) {
         let mut shard = Shard::new();
         for step in &steps {
             shard.step(step);
         }
+        shard.journal.seal();
         shard.write_all_and_flush();
+        let stopped = Witness { session: shard.session, end: shard.journal.mark().sequence };
+        let lost: Vec<u64> =
+            hits.iter().filter_map(|(unit, _)| sequence_at(&shard.device, *unit)).collect();
         for (unit, at) in hits {
             shard.device.units.entry(unit).or_insert_with(|| vec![0; 4096])[at] ^= 0x10;
         }
-        let (state, found) = open(&mut shard.device);
-        prop_assert!(found.is_inconsistent || is_a_prefix(&shard, &state), "{:?}", found);
-        // The store continues from what was found.
-        if !found.is_inconsistent {
-            shard.is_damaged = true;
-            shard.resume(state, &found);
-            steps.iter().for_each(|step| shard.step(step));
+        shard.stopped = has_witness.then_some(stopped);
+        let opened = open_after(&mut shard.device, shard.stopped);
+        let is_whole = opened.1.checkpoint.is_some() || !opened.1.damaged_headers.contains(&true);
+        if is_whole && opened.1.passed_over.is_empty() {
+            assert_costs_only(&lost, &shard, &opened);
+            prop_assert!(!has_witness || opened.1.next.sequence == stopped.end);
         }
+        let (state, found) = opened;
+        prop_assert!(found.lost_blocks > 0 || !found.is_inconsistent, "{:?}", found);
+        // The store continues from what was found, and finds it again.
+        shard.is_damaged = true;
+        shard.base = state.clone();
+        shard.resume(state, &found);
+        shard.told.clear();
+        steps.iter().for_each(|step| shard.step(step));
     }
 }
 
 #[test]
-fn every_unit_lost_or_flipped_leaves_a_prefix() {
-    let shard = busy();
+fn every_unit_lost_or_flipped_costs_only_what_its_block_names() {
+    let mut shard = busy();
+    let end = shard.journal.mark().sequence;
+    let begin = open(&mut shard.device).1.checkpoint.expect("a checkpoint").begin.sequence;
     for unit in shard.device.units.keys() {
+        let sequence = sequence_at(&shard.device, *unit);
         for damage in 0..3 {
             let mut device = shard.device.clone();
             let bytes = device.units.get_mut(unit).expect("a unit");
@@ -54,27 +73,35 @@ fn every_unit_lost_or_flipped_leaves_a_prefix() {
                 1 => bytes[4095] ^= 1,
                 _ => bytes[20] ^= 0x80,
             }
-            let (state, found) = open(&mut device);
-            assert!(!found.is_inconsistent, "unit {unit}: {found:?}");
-            assert!(is_a_prefix(&shard, &state), "unit {unit}: {found:?}");
+            for witness in [None, Some(Witness { session: 1, end })] {
+                let opened = open_after(&mut device, witness);
+                assert!(!opened.1.is_inconsistent, "unit {unit}: {opened:?}");
+                assert_costs_only(sequence.as_slice(), &shard, &opened);
+                let needs = sequence.is_some_and(|sequence| sequence >= begin);
+                if witness.is_some() {
+                    assert_eq!(opened.1.next.sequence, end, "unit {unit}");
+                    assert_eq!(opened.1.lost_blocks, u64::from(needs), "unit {unit}");
+                }
+            }
         }
     }
 }
 
 #[test]
-fn blocks_exchanged_or_repeated_leave_a_prefix() {
+fn blocks_exchanged_or_repeated_cost_only_what_they_name() {
     let shard = busy();
     for from in areas().journal {
         for to in areas().journal.filter(|to| *to != from) {
             for is_exchange in [false, true] {
                 let mut device = shard.device.clone();
+                let lost = [from, to].map(|unit| sequence_at(&device, unit).expect("a block"));
                 let old = device.units.insert(to, shard.device.units[&from].clone());
                 if is_exchange {
                     device.units.insert(from, old.expect("a block"));
                 }
-                let (state, found) = open(&mut device);
-                assert!(!found.is_inconsistent, "{from} to {to}: {found:?}");
-                assert!(is_a_prefix(&shard, &state), "{from} to {to}: {found:?}");
+                let opened = open(&mut device);
+                assert!(!opened.1.is_inconsistent, "{from} to {to}: {opened:?}");
+                assert_costs_only(&lost, &shard, &opened);
             }
         }
     }
@@ -92,7 +119,7 @@ fn a_damaged_newest_checkpoint_is_replaced_by_the_older_and_costs_nothing() {
     assert_eq!(state, whole);
     assert_eq!(found.passed_over, [(newest.number, Void::Damaged)]);
     assert_eq!(found.void_slots, [0, 1].map(|slot| slot == newest.slot));
-    assert!(!found.is_flushed_lost, "all of it is in the journal");
+    assert_eq!(found.lost_blocks, 0, "all of it is in the journal");
     let older = found.checkpoint.expect("the older");
     assert_eq!((older.number, older.slot), (newest.number - 1, 1 - newest.slot));
     assert_eq!((found.next_slot, found.next_number), (newest.slot, newest.number + 1));
@@ -111,7 +138,7 @@ fn without_any_checkpoint_the_store_is_empty_and_goes_on() {
         (State::default(), Mark::start(&LINEAGE), [true; 2])
     );
     shard.told.clear();
-    assert_eq!((found.cut, found.is_flushed_lost), (Some(Void::Sequence(33)), true));
+    assert_eq!((found.cut, found.lost_blocks), (Some(Void::Sequence(33)), 17), "1 to 17 at least");
     shard.resume(State::default(), &found);
     (0..60).for_each(|key| shard.step(&Step::Put(key % 24, 1)));
     shard.write_all_and_flush();
@@ -125,7 +152,9 @@ fn a_block_written_again_with_the_same_records_revives_nothing_behind_it() {
         for key in 0..3 {
             shard.step(&Step::Put(key, 0));
             shard.step(&Step::Commit);
-            shard.write_all_and_flush();
+            if key != 1 {
+                shard.write_all_and_flush();
+            }
         }
         shard.device.units.remove(&(areas().journal.start + 2));
         let (state, found) = open(&mut shard.device);
@@ -146,7 +175,7 @@ fn another_epoch_finds_nothing() {
     let mut shard = busy();
     let mut state = State::default();
     let later = Lineage { epoch: 2, ..LINEAGE };
-    let found = recover(&mut shard.device, &mut state, &later, &areas()).expect("answers");
+    let found = recover(&mut shard.device, &mut state, &later, &areas(), None).expect("answers");
     assert_eq!((state, found.next, found.tail), (State::default(), Mark::start(&later), 1));
     assert_eq!((found.checkpoint, found.next_number), (None, 1));
 }
@@ -164,42 +193,53 @@ fn checkpointed_under_load() -> Shard {
 }
 
 #[test]
-fn a_journal_cut_before_a_checkpoints_end_rules_the_checkpoint_out() {
+fn a_checkpoint_whose_journal_is_damaged_is_kept_and_told() {
     let mut shard = checkpointed_under_load();
     let (_, found) = open(&mut shard.device);
     let newest = found.checkpoint.expect("a checkpoint");
     let at = areas().journal.start + newest.begin.sequence % BLOCKS;
     shard.device.units.get_mut(&at).expect("a block").fill(0);
-    let (state, found) = open(&mut shard.device);
-    assert_eq!(found.passed_over, [(newest.number, Void::Chain)]);
-    assert!(!found.is_inconsistent && is_a_prefix(&shard, &state), "{found:?}");
-    assert_eq!((found.cut, found.is_flushed_lost), (Some(Void::Blank), true));
-    // A new history begins there. The newest checkpoint belongs to the old one for ever, even if its header comes
-    // back.
-    let header = areas().slots[newest.slot].start;
-    let hidden = shard.device.units[&header].clone();
+    let opened = open(&mut shard.device);
+    assert_eq!(opened.1.checkpoint, Some(newest));
+    assert_eq!((opened.1.lost_blocks, opened.1.is_inconsistent), (1, false));
+    assert_costs_only(&[newest.begin.sequence], &shard, &opened);
+    // The journal goes on, and what was found is found again, with what was added.
+    let (state, found) = opened;
+    shard.base = state.clone();
     shard.resume(state, &found);
-    shard.device.units.insert(header, hidden);
-    for key in 0..20 {
-        shard.step(&Step::Put(key, 3));
-    }
+    shard.told.clear();
+    (0..3).for_each(|key| shard.step(&Step::Put(key, 3)));
     shard.journal.seal();
     shard.write_all_and_flush();
     let (state, found) = open(&mut shard.device);
-    assert_eq!(found.passed_over, [(newest.number, Void::Chain)]);
-    assert_eq!(state, shard.model(u64::MAX));
+    assert_eq!(state, shard.model(u64::MAX), "{found:?}");
 }
 
 #[test]
-fn what_contradicts_itself_is_said_to_be_inconsistent() {
+fn without_its_journal_a_checkpoint_is_all_there_is() {
     let mut shard = checkpointed_under_load();
     let kept: BTreeSet<u64> = areas().slots.into_iter().flatten().collect();
     shard.device.units.retain(|unit, _| kept.contains(unit));
     let (state, found) = open(&mut shard.device);
-    assert!(found.is_inconsistent && !state.objects.is_empty(), "{found:?}");
-    assert!(found.is_flushed_lost);
+    assert!(!state.objects.is_empty(), "{found:?}");
     let newest = found.checkpoint.expect("the newest");
-    assert_eq!((found.next, found.next_slot), (newest.begin, 1 - newest.slot));
+    assert_eq!(found.next.sequence, newest.begin.sequence + found.lost_blocks);
+    assert!(found.lost_blocks > 0 && found.next_slot == 1 - newest.slot, "{found:?}");
+}
+
+#[test]
+fn a_checkpoint_of_another_history_is_passed_over() {
+    let mut shard = checkpointed_under_load();
+    let (whole, found) = open(&mut shard.device);
+    let newest = found.checkpoint.expect("a checkpoint");
+    let header = areas().slots[newest.slot].start;
+    let bytes = shard.device.units.get_mut(&header).expect("a header");
+    let mut other = CheckpointHeader::decode(bytes, &LINEAGE, 100).expect("a header");
+    other.end.chain ^= 1;
+    other.encode(bytes.as_mut_slice().try_into().expect("a unit"));
+    let (state, found) = open(&mut shard.device);
+    assert_eq!((found.passed_over, found.lost_blocks), (vec![(newest.number, Void::Chain)], 0));
+    assert_eq!(state, whole, "the older one and its journal have it all");
 }
 
 #[test]
@@ -248,16 +288,15 @@ fn blocks_of_another_shard_never_follow() {
     }
 }
 
-/// Returns a device with the journal of a fresh shard: one delete per block, written by these sessions.
+/// Returns a device with the journal of a fresh shard: one delete per block, written by these sessions and never flushed.
 fn journal_of_sessions(sessions: &[u64]) -> Device {
-    let (mut device, mut next) = (Device::default(), Mark::start(&LINEAGE));
-    for session in sessions {
-        let mut journal = Journal::new(areas().journal, 1, *session, next, FIRST_SEQUENCE);
-        let said = Said::Delete(b"key".to_vec(), 1);
-        said.with(|record| journal.append(record)).expect("room");
-        next = journal.seal();
-        let mut memory = vec![0; JOURNAL_BLOCK_BYTES];
-        device.write(journal.take(&mut memory).expect("a block").unit, &memory);
+    let (mut device, mut chain) = (Device::default(), Mark::start(&LINEAGE).chain);
+    for (session, sequence) in sessions.iter().zip(FIRST_SEQUENCE..) {
+        let mut block = BlockWriter::new(BlockKind::Journal);
+        Said::Delete(b"key".to_vec(), 1).with(|record| assert!(block.push(record)));
+        let stamp = Stamp { epoch: 1, session: *session, sequence, chain, durable_end: 1 };
+        chain = block.seal(&stamp);
+        device.write(areas().journal.start + sequence, block.bytes());
     }
     device.flush();
     device
@@ -298,9 +337,74 @@ fn damage_before_what_was_flushed_is_told_from_a_cut() {
     let lost = |block: u64| {
         let mut device = shard.device.clone();
         device.units.remove(&(areas().journal.start + block));
-        open(&mut device).1.is_flushed_lost
+        let found = open(&mut device).1;
+        (found.lost_blocks, found.next.sequence)
     };
-    assert_eq!([1, 2, 3, 4].map(lost), [true, true, true, false]);
+    assert_eq!([1, 2, 3, 4].map(lost), [(1, 5), (1, 5), (1, 5), (0, 4)]);
+}
+
+#[test]
+fn a_clean_stop_tells_damage_to_the_last_blocks_from_a_cut() {
+    let mut shard = Shard::new();
+    for key in 0..4 {
+        shard.step(&Step::Put(key, 0));
+        shard.step(&Step::Commit);
+    }
+    shard.write_all_and_flush();
+    let stopped = Witness { session: 1, end: 5 };
+    for first in 1..=5 {
+        let mut device = shard.device.clone();
+        let lost: Vec<u64> = (first..=4).collect();
+        lost.iter().for_each(|block| drop(device.units.remove(&(areas().journal.start + block))));
+        let (state, found) = open(&mut device);
+        assert_eq!((found.next.sequence, found.lost_blocks), (first, 0), "it looks like a cut");
+        assert_eq!(state, shard.model(first));
+        let (state, found) = open_after(&mut device, Some(stopped));
+        assert_eq!((found.next.sequence, found.lost_blocks), (5, lost.len() as u64));
+        assert_eq!(state, shard.model(first));
+        // The next session goes on behind them, and a cut takes nothing of what it told.
+        let mut next = Shard { device, base: state.clone(), is_damaged: true, ..Shard::new() };
+        next.resume(state, &found);
+        next.step(&Step::Put(9, 0));
+        next.journal.seal();
+        next.take_writes();
+        next.write(0);
+        next.device.flush();
+        let (state, found) = open_after(&mut next.device, Some(stopped));
+        assert_eq!((found.next.sequence, found.lost_blocks), (6, lost.len() as u64));
+        assert_eq!(state, next.model(6));
+    }
+}
+
+#[test]
+fn a_clean_stop_before_the_checkpoint_tells_nothing() {
+    let mut shard = busy();
+    let (whole, found) = open(&mut shard.device);
+    let beyond = Witness { session: 0, end: found.next.sequence + 3 };
+    let (state, found) = open_after(&mut shard.device, Some(beyond));
+    assert_eq!((state, found.lost_blocks), (whole, 0));
+}
+
+#[test]
+fn a_delete_behind_a_lost_block_removes_what_was_put_before() {
+    let mut shard = Shard::new();
+    for (at, said) in [
+        Said::Put(vec![1; 8], 1),
+        Said::Put(vec![1; 8], 2),
+        Said::Delete(vec![1; 8], 2),
+        Said::Put(vec![2; 8], 3),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        shard.tell(said);
+        shard.step(&Step::Commit);
+        shard.write_all_and_flush();
+        assert_eq!(shard.journal.mark().sequence, at as u64 + 2);
+    }
+    shard.device.units.remove(&(areas().journal.start + 2));
+    let (state, found) = open(&mut shard.device);
+    assert_eq!((state, found.lost_blocks), (shard.model(u64::MAX), 1));
 }
 
 #[test]
@@ -355,7 +459,8 @@ impl Media for Counting<'_> {
 fn all_bytes_read_are_counted() {
     let mut shard = checkpointed_under_load();
     let mut media = Counting(&mut shard.device, 0);
-    let found = recover(&mut media, &mut State::default(), &LINEAGE, &areas()).expect("answers");
+    let found =
+        recover(&mut media, &mut State::default(), &LINEAGE, &areas(), None).expect("answers");
     assert!(found.checkpoint_records > 0 && found.journal_blocks > 0);
     assert_eq!(found.bytes_read, media.1);
 }
@@ -367,13 +472,13 @@ fn a_checkpoint_that_its_slot_does_not_hold_is_damaged() {
     let mut short = areas();
     short.slots[newest.slot].end = short.slots[newest.slot].start + BODY_BLOCK_UNITS;
     let found =
-        recover(&mut shard.device, &mut State::default(), &LINEAGE, &short).expect("answers");
+        recover(&mut shard.device, &mut State::default(), &LINEAGE, &short, None).expect("answers");
     assert_eq!(found.checkpoint.map(|older| older.slot), Some(1 - newest.slot));
     assert_eq!(found.damaged_headers, [0, 1].map(|slot| slot == newest.slot));
 }
 
 #[test]
-fn a_journal_that_still_has_its_start_is_better_than_an_inconsistent_checkpoint() {
+fn a_lost_block_under_a_checkpoint_in_progress_leaves_the_rest() {
     let mut shard = Shard::new();
     for key in 0..6 {
         shard.step(&Step::Put(key, 0));
@@ -385,9 +490,10 @@ fn a_journal_that_still_has_its_start_is_better_than_an_inconsistent_checkpoint(
     let begin = shard.newest_begin;
     assert!(begin > FIRST_SEQUENCE);
     shard.device.units.remove(&(areas().journal.start + begin)).expect("a block");
-    let (state, found) = open(&mut shard.device);
-    assert_eq!((found.checkpoint, found.is_inconsistent), (None, false));
-    assert_eq!((found.next.sequence, state), (begin, shard.model(begin)));
+    let opened = open(&mut shard.device);
+    assert_eq!((opened.1.lost_blocks, opened.1.is_inconsistent), (1, false));
+    assert!((0..6).all(|key| opened.0.objects.contains_key(&vec![key; 300])));
+    assert_costs_only(&[begin], &shard, &opened);
 }
 
 #[test]
@@ -425,8 +531,8 @@ fn the_journal_is_kept_from_where_the_loaded_checkpoint_begins_whatever_the_othe
     assert_eq!((chosen.slot, found.tail), (1, chosen.begin.sequence));
 }
 
-#[test]
-fn a_cut_is_looked_behind_for_so_many_blocks_and_then_no_more_is_read() {
+/// Returns a device with a ring of 300 blocks, of which 290 are written in one session without a flush, and its areas.
+fn long_journal() -> (Device, Areas) {
     let areas = Areas { journal: 300..600, ..areas() };
     let (mut device, start) = (Device::default(), Mark::start(&LINEAGE));
     let mut journal = Journal::new(areas.journal.clone(), 1, 1, start, FIRST_SEQUENCE);
@@ -438,17 +544,40 @@ fn a_cut_is_looked_behind_for_so_many_blocks_and_then_no_more_is_read() {
         device.write(journal.take(&mut memory).expect("a block").unit, &memory);
     }
     device.flush();
+    (device, areas)
+}
+
+#[test]
+fn a_cut_is_looked_behind_for_while_blocks_come_and_then_no_more_is_read() {
+    let (mut device, areas) = long_journal();
+    let chunk_blocks = (CHUNK_BYTES / JOURNAL_BLOCK_BYTES) as u64;
     for cut in 1..40 {
-        let block = device.units.remove(&(areas.journal.start + cut)).expect("a block");
+        // Whole blocks up to this one lie behind the cut.
+        let last = cut + 2 * cut;
+        let mut short = device.clone();
+        short.units.retain(|unit, _| *unit <= areas.journal.start + last);
+        short.units.remove(&(areas.journal.start + cut)).expect("a block");
         let mut state = State::default();
-        let found = recover(&mut device, &mut state, &LINEAGE, &areas).expect("answers");
-        device.units.insert(areas.journal.start + cut, block);
-        assert_eq!(found.journal_blocks, cut - 1);
-        // Blocks read along with the last of them are inspected, too.
-        let chunk_blocks = (CHUNK_BYTES / JOURNAL_BLOCK_BYTES) as u64;
-        let behind = BEHIND_BLOCKS..BEHIND_BLOCKS + chunk_blocks;
-        assert!(behind.contains(&found.blocks_behind), "{found:?}");
-        let journal_bytes = found.bytes_read - 2 * CHECKPOINT_HEADER_BYTES as u64;
-        assert_eq!(journal_bytes / JOURNAL_BLOCK_BYTES as u64, cut + found.blocks_behind);
+        let found = recover(&mut short, &mut state, &LINEAGE, &areas, None).expect("answers");
+        assert_eq!((found.journal_blocks, found.blocks_behind), (cut - 1, 2 * cut));
+        let read =
+            (found.bytes_read - 2 * CHECKPOINT_HEADER_BYTES as u64) / JOURNAL_BLOCK_BYTES as u64;
+        assert!((last + 64..=last + 64 + chunk_blocks).contains(&read), "{read}: {found:?}");
     }
+    device.units.remove(&(areas.journal.start + 1));
+    let found = recover(&mut device, &mut State::default(), &LINEAGE, &areas, None);
+    assert_eq!(found.expect("answers").blocks_behind, 289, "none of them was flushed");
+}
+
+#[test]
+fn a_witness_far_behind_a_cut_is_found() {
+    let (mut device, areas) = long_journal();
+    let last = device.units.get_mut(&(areas.journal.start + 290)).expect("a block");
+    last[48..56].copy_from_slice(&250u64.to_le_bytes());
+    let seal = crate::media::bytes::crc64(&last[8..]);
+    last[..8].copy_from_slice(&seal.to_le_bytes());
+    device.units.remove(&(areas.journal.start + 2));
+    let found = recover(&mut device, &mut State::default(), &LINEAGE, &areas, None);
+    let found = found.expect("answers");
+    assert_eq!((found.lost_blocks, found.journal_blocks, found.next.sequence), (1, 289, 291));
 }

@@ -17,15 +17,17 @@ prop_compose! {
         label in "[a-zé]{0,16}",
         (number, id, before) in (1..1u64 << 62, any::<u64>(), any::<u64>()),
         grows: bool,
+        stopped in proptest::option::of((1..u64::MAX, 1..1u64 << 62)),
     ) -> Superblock {
         let metadata_units = journal_units + 2 * checkpoint_units;
         let mut chart = Chart::new(&vec![200_000; devices], shards, metadata_units);
         if grows {
             chart = chart.with_length(index as u8, 300_000);
         }
+        let stop = stopped.map(|(session, end)| Stop { session, ends: (end..).take(shards.into()).collect() });
         Superblock {
             store, sequence, epoch, device_id: chart.members[index].id, journal_units, checkpoint_units, objects_max,
-            lba_bytes, shards, durability, label, revision: Revision { number, id, before }, chart,
+            lba_bytes, shards, durability, label, stop, revision: Revision { number, id, before }, chart,
         }
     }
 }
@@ -84,6 +86,7 @@ fn plain() -> Superblock {
         shards: 2,
         durability: Durability::Restart,
         label: "cache".into(),
+        stop: None,
         revision: Revision::first(7),
         chart: Chart::new(&[1 << 20], 2, 768),
     }
@@ -167,4 +170,19 @@ fn a_revision_follows_itself_and_the_one_before_it() {
     assert!(first.follows(&first) && next.follows(&first) && next.follows(&next));
     assert!(!first.follows(&next) && !next.follows(&another) && !next.next(6).follows(&first));
     assert!(!another.next(6).follows(&next), "the numbers fit, the changes do not");
+}
+
+#[test]
+fn a_stop_is_left_out_where_the_chart_leaves_no_room() {
+    let of = |shards: u16| {
+        let chart = Chart::new(&[1 << 40], shards, 768);
+        let stop = Some(Stop { session: 3, ends: vec![9; shards.into()] });
+        Superblock { shards, stop, chart, ..plain() }
+    };
+    for (shards, fits) in [(1, true), (471, true), (472, false), (1024, false)] {
+        let superblock = of(shards);
+        let found = Superblock::decode(&encoded(&superblock)).expect("whole");
+        assert_eq!(found.stop.is_some(), fits, "{shards} shards");
+        assert_eq!(Superblock { stop: superblock.stop.clone(), ..found }, superblock);
+    }
 }

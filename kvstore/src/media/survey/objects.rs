@@ -24,6 +24,8 @@ pub struct SurveyedObject {
     pub slab_base: Option<u64>,
     /// When it expires, in seconds of Unix time.
     pub expires_s: Option<u64>,
+    /// How long ago it was used, as its record says it ([`Put::age`]).
+    pub age: Option<u8>,
     /// The checksums of its pieces, in order.
     pub checksums: Box<[u32]>,
     /// The position of its record among those read. Of two objects, the later one is the younger.
@@ -34,9 +36,9 @@ impl SurveyedObject {
     /// Returns its record.
     pub(crate) fn put(&self) -> Put<'_> {
         let checksums = self.checksums.as_ref().into();
-        let SurveyedObject { object, slab_base, expires_s, .. } = *self;
+        let SurveyedObject { object, slab_base, expires_s, age, .. } = *self;
         let (key, is_provisional) = (self.key.as_bytes(), false);
-        Put { key, object, slab_base, expires_s, is_provisional, checksums }
+        Put { key, object, slab_base, expires_s, age, is_provisional, checksums }
     }
 }
 
@@ -48,6 +50,8 @@ pub(super) struct Objects {
     objects: HashMap<Key, SurveyedObject>,
     /// Objects read so far, with those that are gone again.
     read: u64,
+    /// How many there were when records were last missing.
+    read_at_loss: u64,
     tenants: BTreeMap<u8, (String, Option<Quota>)>,
     /// `None` for a layout that cannot be decoded.
     layouts: BTreeMap<u8, Option<Layout>>,
@@ -73,6 +77,7 @@ impl Rebuild for Objects {
             object: put.object,
             slab_base: put.slab_base,
             expires_s: put.expires_s,
+            age: put.age,
             checksums: put.checksums.iter().collect(),
             order: self.read,
         };
@@ -83,10 +88,16 @@ impl Rebuild for Objects {
 
     fn delete(&mut self, key: &[u8], place: Place) -> Result<()> {
         let key = Key::new(key)?;
-        if self.objects.get(&key).is_some_and(|found| found.object.place == place) {
+        let goes =
+            |found: &SurveyedObject| found.object.place == place || found.order < self.read_at_loss;
+        if self.objects.get(&key).is_some_and(goes) {
             self.objects.remove(&key);
         }
         Ok(())
+    }
+
+    fn lose_block(&mut self) {
+        self.read_at_loss = self.read;
     }
 
     fn drop_superseded(&mut self, key: &[u8]) {
@@ -109,7 +120,7 @@ impl Objects {
     /// Creates an empty list of objects in these ranges of units of each device.
     pub(super) fn new(data: Vec<Vec<Range<u64>>>) -> Objects {
         let (objects, tenants, layouts) = Default::default();
-        Objects { data, objects, read: 0, tenants, layouts }
+        Objects { data, objects, read: 0, read_at_loss: 0, tenants, layouts }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &SurveyedObject> {

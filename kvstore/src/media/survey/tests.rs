@@ -49,6 +49,7 @@ fn superblock() -> Superblock {
         shards: 1,
         durability: Durability::Restart,
         label: "by hand".to_owned(),
+        stop: None,
         revision: Revision::first(1),
         chart: Chart::new(&[UNITS], 1, 256 + 2 * 1024),
     }
@@ -84,8 +85,8 @@ fn put(key: &'static [u8], unit: u64, bytes: u64, checksums: &'static [u32]) -> 
     let place = Place { device: 0, unit };
     let object = Object { place, bytes, layout: LayoutId::PLAIN, tenant: TenantId(0) };
     let checksums = checksums.into();
-    let (slab_base, expires_s, is_provisional) = (None, None, false);
-    Record::Put(Put { key, object, slab_base, expires_s, is_provisional, checksums })
+    let (slab_base, expires_s, age, is_provisional) = (None, None, None, false);
+    Record::Put(Put { key, object, slab_base, expires_s, age, is_provisional, checksums })
 }
 
 fn survey(records: impl FnOnce(u64) -> Vec<Record<'static>>) -> ShardSurvey {

@@ -29,6 +29,10 @@ impl Policy for Lru {
         self.links.push_front(USED, id);
     }
 
+    fn restore(&mut self, objects: &mut dyn Iterator<Item = (ObjectId, u8)>) {
+        self.links.fill_by_age(USED, objects);
+    }
+
     fn touched(&mut self, id: ObjectId) {
         self.links.unlink(id);
         self.links.push_front(USED, id);

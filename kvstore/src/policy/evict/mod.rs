@@ -52,6 +52,7 @@ pub use lru::Lru;
 pub(crate) use own::OwnOrder;
 pub use s3fifo::S3Fifo;
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 
@@ -61,10 +62,21 @@ use crate::model::options::PolicyKind;
 /// An eviction order over the objects of a shard.
 ///
 /// Inserting an id twice, or touching or removing an absent one, is a bug of the store, and panics. Ids are small
-/// numbers that are reused after a removal. After a recovery the objects found are inserted, in no order of use.
+/// numbers that are reused after a removal.
 pub trait Policy: Send {
     /// An object was inserted; `key_hash` is a hash of its key under the store's id.
     fn inserted(&mut self, id: ObjectId, key_hash: u64);
+
+    /// Takes over the objects that an opening found, all of them, before any other call. They come in no order of use;
+    /// beside each is its age at the last checkpoint, or later: 0 if it was used since the latest of 128 parts of a
+    /// turnover, up to 191, one and a half turnovers ago or before.
+    ///
+    /// By default they are inserted by age, the least recently used first, with a hash of 0.
+    fn restore(&mut self, objects: &mut dyn Iterator<Item = (ObjectId, u8)>) {
+        let mut objects: Vec<(ObjectId, u8)> = objects.collect();
+        objects.sort_by_key(|(_, age)| Reverse(*age));
+        objects.into_iter().for_each(|(id, _)| self.inserted(id, 0));
+    }
 
     /// An object was read, looked up or replaced.
     fn touched(&mut self, id: ObjectId);

@@ -2,9 +2,9 @@
 //!
 //! It is exact LRU for each such tenant, beside the policy, and so takes 8 bytes for each of their objects; a store
 //! without such tenants has none of it. Objects that were there before their tenant got its order are linked a few at a
-//! time, in no order of use.
+//! time: first to a queue of their age, and in the end all of these, oldest last, behind what was used meanwhile.
 
-use super::links::Links;
+use super::links::{AGES, Links, Queue};
 use crate::catalog::index::Index;
 use crate::model::object::{ObjectId, TenantId};
 
@@ -24,6 +24,17 @@ pub(crate) struct OwnOrder {
     linking: Option<u32>,
 }
 
+/// Returns the queue of a tenant's objects.
+fn queue(tenant: TenantId) -> Queue {
+    tenant.0.into()
+}
+
+/// Returns the queue of a tenant's older objects of an age, while they are being linked.
+fn queue_of_age(tenant: TenantId, age: u8) -> Queue {
+    assert!(usize::from(age) < AGES, "an age saturates");
+    (TENANTS + usize::from(tenant.0) * AGES + usize::from(age)) as Queue
+}
+
 impl OwnOrder {
     /// Creates an order of no tenants, for ids below `objects_max`.
     pub(crate) fn new(objects_max: u32) -> OwnOrder {
@@ -34,7 +45,7 @@ impl OwnOrder {
     pub(crate) fn keep(&mut self, tenant: TenantId, is_ordered: bool) {
         let before = std::mem::replace(&mut self.is_ordered[usize::from(tenant.0)], is_ordered);
         if is_ordered && !before {
-            let make = || Links::new(self.objects_max, TENANTS as u32);
+            let make = || Links::new(self.objects_max, (TENANTS * (1 + AGES)) as u32);
             self.links.get_or_insert_with(make);
             self.linking = Some(0);
         }
@@ -45,18 +56,29 @@ impl OwnOrder {
         self.linking.is_some()
     }
 
-    /// Links some older objects of ordered tenants.
-    pub(crate) fn link_some(&mut self, index: &Index) {
-        let (Some(links), Some(from)) = (&mut self.links, self.linking) else { return };
-        self.linking = index.next_live(from).map(|id| id.0);
+    /// Links some older objects of ordered tenants, by their ages.
+    pub(crate) fn link_some(&mut self, index: &Index, age: impl Fn(ObjectId) -> u8) {
+        let (Some(links), Some(mut from)) = (&mut self.links, self.linking) else { return };
         for _ in 0..LINKED_PER_CALL {
-            let Some(id) = self.linking.map(ObjectId) else { return };
+            let Some(id) = index.next_live(from) else { return self.end_linking() };
             let tenant = index.object(id).tenant;
             if self.is_ordered[usize::from(tenant.0)] && !links.is_linked(id) {
-                links.push_front(tenant.0.into(), id);
+                links.push_front(queue_of_age(tenant, age(id)), id);
             }
-            self.linking = index.next_live(id.0 + 1).map(|id| id.0);
+            from = id.0 + 1;
         }
+        self.linking = Some(from);
+    }
+
+    /// Moves the older objects behind those that were used since the linking began.
+    fn end_linking(&mut self) {
+        let Some(links) = &mut self.links else { return };
+        for tenant in (0..=u8::MAX).map(TenantId).filter(|id| self.is_ordered[usize::from(id.0)]) {
+            for age in 0..AGES as u8 {
+                links.append(queue(tenant), queue_of_age(tenant, age));
+            }
+        }
+        self.linking = None;
     }
 
     /// An object of a tenant was inserted or used.
@@ -67,7 +89,7 @@ impl OwnOrder {
             if links.is_linked(id) {
                 links.unlink(id);
             }
-            links.push_front(tenant.0.into(), id);
+            links.push_front(queue(tenant), id);
         }
     }
 
@@ -90,7 +112,7 @@ impl OwnOrder {
         is_leased: impl Fn(ObjectId) -> bool,
     ) -> Option<ObjectId> {
         let links = self.links.as_ref()?;
-        let mut at = links.back(tenant.0.into());
+        let mut at = links.back(queue(tenant));
         while let Some(id) = at.filter(|id| is_leased(*id)) {
             at = links.before(id);
         }
@@ -105,9 +127,53 @@ impl OwnOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::key::KeyHasher;
+    use crate::model::object::{LayoutId, Object};
+    use crate::model::place::Place;
 
     const ONE: TenantId = TenantId(1);
     const LAST: TenantId = TenantId(255);
+
+    #[test]
+    fn older_objects_go_by_age_before_those_used_since() {
+        let (count, key) = (2 * LINKED_PER_CALL as u32, |number: u32| number.to_le_bytes());
+        let mut index = Index::new(count, KeyHasher::new([0; 16])).expect("a capacity");
+        let place = Place { device: 0, unit: 0 };
+        for number in 0..count {
+            let tenant = if number % 3 == 0 { LAST } else { ONE };
+            let object = Object { place, bytes: 1, layout: LayoutId::PLAIN, tenant };
+            let id = index.insert(&key(number), object, &[0]).expect("room");
+            assert_eq!(id, ObjectId(number));
+        }
+        let age = |id: ObjectId| (id.0 * 7 % AGES as u32) as u8;
+        let mut order = OwnOrder::new(count);
+        order.keep(ONE, true);
+        order.keep(LAST, true);
+        order.link_some(&index, age);
+        // One that is linked, one that is not, and one that goes.
+        let used = [ObjectId(1), ObjectId(count - 1)];
+        used.iter().for_each(|id| order.used(*id, ONE));
+        order.removed(ObjectId(2));
+        index.remove(ObjectId(2));
+        assert!(order.is_linking());
+        while order.is_linking() {
+            order.link_some(&index, age);
+        }
+        for tenant in [ONE, LAST] {
+            let older = (0..count).map(ObjectId).filter(|id| *id != ObjectId(2));
+            let mut model: Vec<_> = older
+                .filter(|id| index.object(*id).tenant == tenant && !used.contains(id))
+                .map(|id| (std::cmp::Reverse(age(id)), id.0))
+                .collect();
+            model.sort_unstable();
+            let used = used.into_iter().filter(|id| index.object(*id).tenant == tenant);
+            for id in model.into_iter().map(|(_, id)| ObjectId(id)).chain(used) {
+                assert_eq!(order.oldest(tenant, false, |_| false), Some(id));
+                order.removed(id);
+            }
+            assert_eq!(order.oldest(tenant, false, |_| false), None);
+        }
+    }
 
     #[test]
     fn each_tenant_has_an_order_of_its_own_and_leased_objects_are_passed_over() {

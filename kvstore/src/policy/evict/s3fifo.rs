@@ -108,6 +108,11 @@ impl Policy for S3Fifo {
         self.push(queue, id, 0);
     }
 
+    /// Which queue they were in, and their hits, are not known: they enter the small queue in the order of their use.
+    fn restore(&mut self, objects: &mut dyn Iterator<Item = (ObjectId, u8)>) {
+        self.lens[SMALL as usize] += self.links.fill_by_age(SMALL, objects);
+    }
+
     fn touched(&mut self, id: ObjectId) {
         assert!(self.links.is_linked(id), "object {} is in no queue", id.0);
         let mark = self.links.mark(id);

@@ -79,6 +79,33 @@ fn what_was_deleted_leaves_no_ghost() {
     assert_eq!(drain(&mut policy), [0, 1, 2]);
 }
 
+/// Evicts in the order of insertion, and restores by default.
+struct Fifo(VecDeque<ObjectId>);
+
+impl Policy for Fifo {
+    fn inserted(&mut self, id: ObjectId, _key_hash: u64) {
+        self.0.push_back(id);
+    }
+
+    fn touched(&mut self, _id: ObjectId) {}
+
+    fn removed(&mut self, id: ObjectId) {
+        self.0.retain(|other| *other != id);
+    }
+
+    fn evicted(&mut self, id: ObjectId, _key_hash: u64) {
+        self.removed(id);
+    }
+
+    fn victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
+        self.0.iter().copied().find(|id| !is_leased(*id))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
 #[test]
 fn index_regions_ages_and_policy_together_take_72_bytes_an_object_of_128_kib() {
     let objects = 1 << 20;
@@ -263,6 +290,26 @@ fn follow(mut policy: Box<dyn Policy>, mut model: impl Model, steps: Vec<Step>) 
 }
 
 proptest! {
+    #[test]
+    fn what_is_restored_goes_by_age_before_what_comes(
+        ages in vec(0..=Ages::MAX, 0..OBJECTS as usize),
+    ) {
+        let policies: [Box<dyn Policy>; 3] = [
+            PolicyKind::Lru.build(OBJECTS + 1),
+            PolicyKind::S3Fifo.build(OBJECTS + 1),
+            Box::new(Fifo(VecDeque::new())),
+        ];
+        let mut model: Vec<u32> = (0..ages.len() as u32).collect();
+        model.sort_by_key(|number| std::cmp::Reverse(ages[*number as usize]));
+        model.push(OBJECTS);
+        for mut policy in policies {
+            let mut aged = (0u32..).zip(&ages).map(|(number, age)| (id(number), *age));
+            policy.restore(&mut aged);
+            policy.inserted(id(OBJECTS), hash(OBJECTS));
+            prop_assert_eq!(drain(&mut *policy), &model[..]);
+        }
+    }
+
     #[test]
     fn lru_is_exact(steps in vec(step(), 1..300)) {
         follow(PolicyKind::Lru.build(OBJECTS), LruModel::default(), steps);

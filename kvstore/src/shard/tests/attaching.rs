@@ -14,7 +14,7 @@ const HIT: Result<Outcome, crate::shard::Failure> = Ok(Outcome::Hit { bytes: UNI
 
 impl Rig {
     /// Fails the device, drops its unflushed data, and reattaches it.
-    fn lose_cache(&mut self, device: usize) {
+    pub(super) fn lose_cache(&mut self, device: usize) {
         self.devices[device].medium().is_dead = true;
         self.turn(3);
         self.devices[device].medium().lose_cache();

@@ -419,25 +419,6 @@ fn the_clock_flushes_what_is_written_unless_a_flush_is_in_progress() {
 }
 
 #[test]
-fn a_put_is_pending_until_it_is_visible_and_an_answer_is_of_no_key() {
-    let mut log = log();
-    let sequence = log.append_at(0);
-    assert!(!log.is_pending(b"a"));
-    log.wait(sequence, Event::Answer(done(1)));
-    assert!(!log.is_pending(b"a"));
-    log.wait(sequence, put(b"a", Some(2)));
-    log.wait(sequence, put(b"b", Some(3)));
-    assert!(log.is_pending(b"a") && log.is_pending(b"b") && !log.is_pending(b"c"));
-    log.mark().expect("there is room");
-    log.write_all();
-    log.flush_at(1);
-    (0..2).for_each(|_| drop(log.next_due().expect("it is durable")));
-    assert!(!log.is_pending(b"a") && log.is_pending(b"b"), "one is visible, the other is next");
-    log.next_due().expect("it is durable");
-    assert!(!log.is_pending(b"b"));
-}
-
-#[test]
 fn answers_in_vain_are_taken_and_their_puts_wait_on_in_order() {
     let mut log = log();
     let sequence = log.append_at(0);
@@ -451,7 +432,6 @@ fn answers_in_vain_are_taken_and_their_puts_wait_on_in_order() {
     let mut taken = Vec::new();
     log.take_answers(is_in_vain, |done| taken.push(done.reply));
     assert_eq!(taken, [1, 2]);
-    assert!(log.is_pending(b"a") && log.is_pending(b"b") && log.is_pending(b"c"));
     log.mark().expect("there is room");
     log.write_all();
     log.flush_at(1);

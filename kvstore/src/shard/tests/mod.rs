@@ -1,13 +1,16 @@
 //! A shard on devices under a test's control: what waits, what fails, and with what result.
 
 mod attaching;
+mod damage;
 pub(crate) mod device;
+mod durable;
 mod evicting;
 mod journal_room;
 mod journaling;
 mod log;
 mod order;
 mod overwriting;
+mod recency;
 mod refusals;
 mod room;
 mod sealing;
@@ -60,6 +63,7 @@ fn format(devices: &[TestDevice], journal_units: u64) {
     let options = FormatOptions {
         shards: 1,
         objects_max: 300,
+        key_bytes: 32,
         journal_bytes: Some(journal_units * UNIT_BYTES),
         label: String::new(),
         store_id: [3; 16],
@@ -363,42 +367,6 @@ fn what_a_device_did_not_flush_is_not_said_to_be_durable() {
     assert!(device_failed(1, &rig.wait(Action::Commit)));
     rig.shard.attach(1, rig.devices[1].lane()).expect("it failed and is idle");
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
-}
-
-#[test]
-fn a_durable_record_is_written_only_when_its_data_are_flushed() {
-    let mut rig = Rig::new(1, 64, options(Durability::Durable));
-    assert_eq!(rig.put(1, 4), STORED);
-    let before = rig.shard.stats().journal_bytes;
-    rig.devices[0].medium().held = vec![Kind::Flush];
-    let tag = rig.submit(Time::NEVER, Action::Put(item(1, 4)));
-    rig.turn(50);
-    assert_eq!(rig.shard.stats().journal_bytes, before, "a cut could take the data and leave it");
-    assert!(!rig.shard.is_idle());
-    rig.devices[0].medium().held.clear();
-    rig.turn(50);
-    assert_eq!(rig.taken(tag), [STORED]);
-    assert!(rig.shard.stats().journal_bytes > before);
-}
-
-#[test]
-fn what_waits_for_its_flush_is_given_back_when_the_device_is_lost() {
-    let mut rig = Rig::new(1, 64, options(Durability::Durable));
-    assert_eq!(rig.put(1, 4), STORED);
-    let used = rig.shard.stats().used_units;
-    rig.devices[0].medium().held = vec![Kind::Flush];
-    let tag = rig.submit(Time::NEVER, Action::Put(item(2, 4)));
-    rig.turn(50);
-    rig.devices[0].medium().is_dead = true;
-    rig.turn(50);
-    let answers = rig.taken(tag);
-    assert!(answers.len() == 1 && device_failed(0, &answers[0]), "{answers:?}");
-    rig.devices[0].medium().is_dead = false;
-    rig.devices[0].medium().held.clear();
-    rig.shard.attach(0, rig.devices[0].lane()).expect("it failed and is idle");
-    assert_eq!(rig.shard.stats().used_units, used, "it never was an object");
-    assert_eq!(rig.get(1, 4), Ok(Outcome::Hit { bytes: 4 * UNIT_BYTES }));
-    assert_eq!(rig.put(2, 4), STORED);
 }
 
 #[test]

@@ -38,8 +38,8 @@ fn overwritten() -> Rig {
     rig
 }
 
-/// Returns the first unit of data.
-fn data_start(rig: &Rig) -> u64 {
+/// Returns the first unit of data on the first device.
+pub(super) fn data_start(rig: &Rig) -> u64 {
     let mut lanes = [rig.devices[0].lane()];
     let set = crate::media::format::read_set(&mut lanes, &mut || Time::ZERO).expect("a store");
     set.geometry().areas(0).slots[1].end

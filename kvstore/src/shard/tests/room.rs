@@ -16,6 +16,7 @@ fn large_rig(factor: u64) -> Rig {
     let large = FormatOptions {
         shards: 1,
         objects_max: factor as u32 * 300,
+        key_bytes: 32,
         journal_bytes: None,
         label: String::new(),
         store_id: [3; 16],

@@ -1,10 +1,11 @@
-//! A load that never pauses: checkpoints keep up, so that no put waits for room in the journal.
+//! A load that never pauses: checkpoints keep up, so that no put waits for room in the journal, and the device works
+//! while requests are taken in.
 
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use super::device::{TestDevice, memory};
-use super::{Rig, STORED, options};
+use super::{Rig, STORED, item, options};
 use crate::media::format::{self, FormatOptions};
 use crate::model::key::Key;
 use crate::model::options::Durability;
@@ -24,6 +25,7 @@ fn rig() -> Rig {
     let by_default = FormatOptions {
         shards: 1,
         objects_max: 8000,
+        key_bytes: 32,
         journal_bytes: None,
         label: String::new(),
         store_id: [3; 16],
@@ -62,4 +64,28 @@ fn no_put_waits_for_the_journal_while_the_device_has_more_to_write_than_it_can()
     let stats = rig.shard.stats();
     assert!(stats.checkpoints > 6, "the journal was filled more than twice");
     assert_eq!((stalled, stats.evictions.objects()), (0, 0), "of {number} puts");
+}
+
+#[test]
+fn writes_are_sent_while_more_requests_are_taken_in() {
+    // Objects of 256 KiB.
+    let units = 64;
+    for each in [1, 3] {
+        let mut rig = rig();
+        rig.devices[0].medium().commands_per_poll = None;
+        let mut in_flight = Vec::new();
+        let tags: Vec<u64> = (0..6)
+            .map(|put| {
+                let items = (0..each).map(|one| item(put * each + one, units));
+                let tag = rig.submit_puts(items);
+                in_flight.push(rig.shard.lanes[0].in_flight());
+                tag
+            })
+            .collect();
+        // Those submitted together are one command.
+        let expected = if each == 1 { [0, 2, 2, 4, 4, 6] } else { [1, 2, 3, 4, 5, 6] };
+        assert_eq!(in_flight, expected, "{each} at a time");
+        rig.turn(5);
+        tags.into_iter().for_each(|tag| assert_eq!(rig.taken(tag), vec![STORED; each as usize]));
+    }
 }

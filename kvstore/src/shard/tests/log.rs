@@ -261,10 +261,10 @@ fn the_delay_of_a_block_counts_from_its_first_acknowledgement_until_it_is_sent()
     }
     log.take_blocks(3).expect("all of them");
     assert_eq!(log.sent(at(70)), Some(Duration::from_millis(27)));
-    // A block that the next record seals.
-    let sequence = log.append_at(80);
+    // A full block, which the next record seals.
+    (0..7).for_each(|_| assert_eq!(log.append_at(80), 6));
     assert!(log.may_promise(at(80)));
-    while log.append_at(81) == sequence {}
+    assert_eq!(log.append_at(81), 7);
     log.take_blocks(1).expect("the full one");
     assert_eq!(log.sent(at(90)), Some(Duration::from_millis(10)));
     assert_eq!(volatile().sent(at(90)), None);
@@ -284,6 +284,7 @@ fn an_event_is_due_when_a_flush_that_began_after_its_block_was_written_ends_on_a
     let sequence = log.append_at(1);
     log.wait(sequence, Event::Answer(done(1)));
     assert!(log.has_settled(sequence) && !log.has_settled(sequence + 1));
+    assert_eq!(log.next_due_at(), at(1 + SEAL_MS), "it is not durable yet");
     log.mark().expect("there is room");
     assert!(!log.is_awaited() && !log.is_written() && !log.has_written());
     let write = log.take_blocks(1).expect("a block");

@@ -4,7 +4,7 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use super::device::{TestDevice, memory};
-use super::{Rig, STORED, UNITS, format, get, item, options};
+use super::{Rig, STORED, UNITS, device_failed, format, get, item, options};
 use crate::model::key::Key;
 use crate::model::layout::{BlockShape, Dtype, Layout, Order};
 use crate::model::object::{LayoutId, Object, TenantId};
@@ -84,6 +84,25 @@ fn an_object_goes_to_a_device_whose_queue_can_use_its_memory() {
         lane.info.accepts = Box::new(|_| false);
     }
     assert_eq!(rig.put(9, 1), Err(Failure::Foreign { device: 0 }));
+}
+
+#[test]
+fn an_object_is_too_large_for_the_devices_that_can_use_its_memory() {
+    let name = |index| format!("memory:{index}");
+    let devices: Vec<_> =
+        (0u64..3).map(|at| TestDevice::new(&name(at), (3 - at) * UNITS)).collect();
+    format(&devices, 64);
+    let mut rig = Rig::open(devices, options(Durability::Restart));
+    let most = [0, 1, 2].map(|device| rig.shard.spaces.extent_units_on(device));
+    assert!(most[2] < most[1] && most[1] < most[0], "{most:?}");
+    rig.shard.lanes[0].info.accepts = Box::new(|_| false);
+    let (needs, has) = ((most[1] + 1) * UNIT_BYTES, most[1] * UNIT_BYTES);
+    assert_eq!(rig.put(1, most[1] + 1), Err(Failure::TooLarge { needs, has }));
+    assert_eq!(rig.put(1, most[1]), STORED);
+    rig.devices[1].medium().is_dead = true;
+    rig.turn(3);
+    assert!(device_failed(1, &rig.put(2, most[1])), "the only one that could hold it");
+    assert_eq!(rig.put(2, most[2]), STORED);
 }
 
 #[test]

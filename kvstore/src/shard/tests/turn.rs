@@ -140,3 +140,26 @@ fn runs_are_deallocated_one_at_a_time_and_no_longer_than_the_device_takes() {
     rig.turn(50);
     assert_eq!(rig.devices[0].medium().deallocated.len(), 2, "40 units are not worth one");
 }
+
+#[test]
+fn a_deallocation_is_in_the_lbas_of_its_device() {
+    let mut devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
+    devices[0].deallocates = true;
+    format(&devices, 64);
+    let late = Duration::from_millis(500);
+    let options = ShardOptions { discard_after: late, ..options(Durability::Restart) };
+    let mut rig = Rig::open(devices, options);
+    assert_eq!(rig.put(1, 600), STORED);
+    let start = rig.place_of(1);
+    assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    rig.turn(20);
+    assert_eq!(rig.devices[0].medium().deallocated, []);
+    // Nothing else is sent from here on.
+    let info = &mut rig.shard.lanes[0].info;
+    (info.lba_bytes, info.deallocate_lbas_max) = (512, 8 * 400);
+    rig.turn(1500);
+    let runs = [8 * start..8 * (start + 400)];
+    assert_eq!(rig.devices[0].medium().deallocated, runs, "the rest is too short");
+    assert_eq!(rig.shard.stats().discards_bytes, 400 * UNIT_BYTES);
+}

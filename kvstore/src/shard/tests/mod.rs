@@ -10,6 +10,7 @@ mod journaling;
 mod log;
 mod order;
 mod overwriting;
+mod reading;
 mod recency;
 mod refusals;
 mod room;
@@ -19,6 +20,7 @@ mod slabs;
 mod steady;
 mod tenants;
 mod turn;
+mod writers;
 
 use std::time::Duration;
 

@@ -20,6 +20,15 @@ fn batch(lengths: impl IntoIterator<Item = u64>) -> Vec<PutItem> {
     lengths.into_iter().zip(100..).map(|(units, key)| item(key, units)).collect()
 }
 
+/// A batch of objects of one unit each, with keys of 500 bytes.
+fn long_batch(count: usize) -> Vec<PutItem> {
+    let long = |(number, put): (usize, PutItem)| {
+        let key = Key::new(&[number as u8; 500]).expect("a key");
+        PutItem { key, ..put }
+    };
+    batch(vec![1; count]).into_iter().enumerate().map(long).collect()
+}
+
 #[test]
 fn a_share_has_half_of_the_space() {
     let half = Rig::new(1, 64, options(Durability::Restart)).capacity() / 2;
@@ -51,11 +60,17 @@ fn a_share_has_records_of_a_sixteenth_of_the_journal() {
     let each = 4040 / record_bytes(500, 1);
     for (count, shares) in [(each, 1), (each + 1, 2), (2 * each, 2), (2 * each + 1, 3)] {
         let mut rig = Rig::new(1, 16, options(Durability::Restart));
-        let long = |(number, put): (usize, PutItem)| {
-            let key = Key::new(&[number as u8; 500]).expect("a key");
-            PutItem { key, ..put }
-        };
-        let puts = batch(vec![1; count]).into_iter().enumerate().map(long).collect();
-        assert_eq!(commands(&mut rig, puts), shares, "{count} objects");
+        assert_eq!(commands(&mut rig, long_batch(count)), shares, "{count} objects");
+    }
+}
+
+#[test]
+fn a_share_has_half_of_the_records_of_a_checkpoint() {
+    let rig = || Rig::new(1, 96, options(Durability::Restart));
+    let half = rig().shard.capacity.record_bytes_max / 2;
+    assert!(half < rig().shard.log.share_bytes_max());
+    let most = half as usize / record_bytes(500, 1);
+    for (count, shares) in [(most, 1), (most + 1, 2)] {
+        assert_eq!(commands(&mut rig(), long_batch(count)), shares, "{count} objects");
     }
 }

@@ -69,10 +69,10 @@ fn damage_of_a_store_that_is_in_use_is_found_nevertheless() {
     file.write_all_at(&[!image[100]], 100).expect("written");
     let out = fail(&["kv", "check", &target, "--read-only"], 1, "1 fault");
     assert!(out.contains("first unit") && out.contains("at one moment"), "{out}");
-    // The first block of the journal.
-    let block = image.chunks(4096).position(|unit| unit.windows(4).take(16).any(|m| m == b"AKVJ"));
-    let at = block.expect("a journal") as u64 * 4096 + 100;
+    // The first block of the checkpoint that the clean stop took.
+    let block = image.chunks(4096).position(|unit| unit.windows(4).take(16).any(|m| m == b"AKVC"));
+    let at = block.expect("a checkpoint") as u64 * 4096 + 100;
     file.write_all_at(&[!image[at as usize]], at).expect("written");
     let out = fail(&["kv", "check", &target, "--read-only"], 1, "2 faults");
-    assert!(out.contains("the journal is cut"), "{out}");
+    assert!(out.contains("checkpoint 1 cannot be used"), "{out}");
 }

@@ -120,15 +120,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             }
             checkpoints
         });
-        if let Some(recovered) =
-            recovery.recovered.as_ref().filter(|recovered| recovered.is_damaged())
-        {
-            opened.stats.journal_lost_blocks = recovered.lost_blocks;
-            tracing::warn!(
-                "shard {shard}: {} flushed blocks of the journal cannot be read: objects that only they name are missing or back in an older version; check the drive",
-                recovered.lost_blocks
-            );
-        }
+        opened.tell_damage(shard, &recovery);
         if let Some(reverted) = recovery.recovered.as_ref().map(|recovered| recovered.reverted)
             && reverted > 0
         {
@@ -144,6 +136,16 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         recovery.objects = u64::from(opened.index.len());
         Ok((opened, recovery))
+    }
+
+    /// Counts the blocks of the journal that damage took, and warns.
+    fn tell_damage(&mut self, shard: u16, recovery: &Recovery) {
+        let damaged = recovery.recovered.as_ref().filter(|recovered| recovered.is_damaged());
+        let Some(Recovered { lost_blocks, .. }) = damaged else { return };
+        self.stats.journal_lost_blocks = *lost_blocks;
+        tracing::warn!(
+            "shard {shard}: {lost_blocks} flushed blocks of the journal cannot be read: objects that only they name are missing or back in an older version; check the drive"
+        );
     }
 
     fn new(
@@ -435,8 +437,7 @@ impl Tables {
         let index = self.index.index_mut();
         let key = index.key_bytes(id).into();
         let place = index.remove(id).place;
-        let Tables { expiry, slab_bases, ages, renewed, .. } = self;
-        forget(expiry, slab_bases, ages, renewed, id);
+        forget(&mut self.expiry, &mut self.slab_bases, &mut self.ages, &mut self.renewed, id);
         (key, place)
     }
 
@@ -518,11 +519,11 @@ impl Tables {
         put.checksums.copy_into(checksums);
         let new = NewObject { key: put.key, object: put.object, checksums };
         let id = index.put(new, &mut |id| forget(expiry, slab_bases, ages, renewed, id))?;
+        renewed.put(id);
         match put.age {
             Some(age) => ages.restore(id, age),
             None => ages.insert(id),
         }
-        renewed.put(id);
         Some(id)
     }
 }

@@ -14,6 +14,8 @@ use super::rig::{Rig, data, key};
 /// Objects of the first round; each second one is put again in the second.
 const OBJECTS: u64 = 2_000;
 const BYTES: usize = 100;
+/// Objects that come last.
+const LAST: u64 = 20;
 
 /// A block of the journal on the media: its unit, its sequence, and the keys that it names.
 struct Block {
@@ -57,18 +59,26 @@ fn put(store: &Store, numbers: impl Iterator<Item = u64>, round: u64) {
     puts.into_iter().for_each(|put| drop(put.wait().expect("stored")));
 }
 
-/// Makes a store with a journal of many flushed blocks, and returns its geometry.
-fn filled(rig: &Rig) -> Geometry {
+/// Makes a store with a journal of many flushed blocks, and returns its geometry, and a copy of it before it is closed.
+fn filled(rig: &Rig) -> (Geometry, Rig) {
     rig.format(1);
     let store = rig.open();
     put(&store, 0..OBJECTS, 0);
     store.commit().wait().expect("flushed");
     put(&store, (0..OBJECTS).step_by(2), OBJECTS);
-    store.commit().wait().expect("flushed");
-    put(&store, OBJECTS..OBJECTS + 200, 0);
-    let geometry = store.set().geometry().clone();
+    put_last(&store);
+    let (geometry, copy) = (store.set().geometry().clone(), rig.copy());
     store.close().wait().expect("closed");
-    geometry
+    (geometry, copy)
+}
+
+/// Puts the last objects, in two blocks: too few for another checkpoint when the store is closed.
+fn put_last(store: &Store) {
+    for first in [OBJECTS, OBJECTS + LAST / 2] {
+        store.commit().wait().expect("flushed");
+        put(store, first..first + LAST / 2, 0);
+    }
+    store.commit().wait().expect("flushed");
 }
 
 /// Opens the store, and returns how many blocks were lost, and what each key has.
@@ -81,7 +91,7 @@ fn found(rig: &Rig) -> (u64, Vec<Option<Vec<u8>>>) {
     assert_eq!(counted, lost, "the figures tell what the opening found");
     assert!(text.contains(&format!("adit_kv_journal_lost_blocks_total {lost}\n")), "{text}");
     let get = |number| store.get(key(number)).wait().expect("answered").map(|v| v.to_vec());
-    let values = (0..OBJECTS + 200).map(get).collect();
+    let values = (0..OBJECTS + LAST).map(get).collect();
     store.close().wait().expect("closed");
     (lost, values)
 }
@@ -109,8 +119,7 @@ fn assert_costs_only(keys: &[Key], values: &[Option<Vec<u8>>]) {
 
 #[test]
 fn a_flipped_bit_in_the_journal_costs_one_block() {
-    let rig = Rig::file();
-    let geometry = filled(&rig);
+    let (geometry, rig) = filled(&Rig::file());
     let blocks = blocks(&rig, &geometry);
     let hit = &blocks[blocks.len() / 2];
     assert!(blocks.len() > 20 && !hit.keys.is_empty());
@@ -125,7 +134,10 @@ fn a_flipped_bit_in_the_journal_costs_one_block() {
 #[test]
 fn damage_to_the_end_of_the_journal_after_a_clean_stop_is_told() {
     let rig = Rig::file();
-    let geometry = filled(&rig);
+    let (geometry, _) = filled(&rig);
+    let store = rig.open();
+    put_last(&store);
+    store.close().wait().expect("closed");
     let blocks = blocks(&rig, &geometry);
     let [.., hit, last] = &blocks[..] else { panic!("there are blocks") };
     [hit, last].into_iter().for_each(|block| flip(&rig, block.unit));
@@ -148,7 +160,7 @@ fn without_damage_nothing_is_lost() {
 #[test]
 fn a_torn_end_of_a_store_that_was_not_closed_is_a_cut() {
     let rig = Rig::file();
-    let geometry = filled(&rig);
+    let (geometry, _) = filled(&rig);
     // Its last changes are written and never called flushed, as if the process was killed.
     let store = rig.open();
     put(&store, 0..200, 7 * OBJECTS);

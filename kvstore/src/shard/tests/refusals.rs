@@ -147,12 +147,19 @@ fn a_kv_block_has_the_length_of_its_layout_with_or_without_padding() {
 fn what_is_behind_the_end_of_an_object_is_written_as_zeroes_and_nothing_else_is() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
     let put = PutItem { key: 1u64.into(), bytes: 5000, ..item(0xee, 3) };
-    assert_eq!(rig.wait(Action::Put(put)), STORED);
+    rig.submit(Time::NEVER, Action::Put(put));
+    rig.turn(5);
+    let done = rig.answers.pop().expect("an answer");
+    assert_eq!(done.result, STORED);
+    let AnyBuffer::One(given) = done.memory else { panic!("one buffer") };
+    let end = 2 * UNIT_BYTES as usize;
+    assert!(given[5000..end].iter().all(|byte| *byte == 0), "zeroed up to its last unit's end");
+    assert!(given[end..].iter().all(|byte| *byte == 0xee), "the rest is not the object's");
     let id = rig.shard.index.find(Key::from(1u64).as_bytes()).expect("it is there");
     let start = (rig.shard.index.object(id).place.unit * UNIT_BYTES) as usize;
     let medium = rig.devices[0].medium();
     assert!(medium.bytes[start..start + 5000].iter().all(|byte| *byte == 0xee));
-    assert!(medium.bytes[start + 5000..start + 12288].iter().all(|byte| *byte == 0));
+    assert!(medium.bytes[start + 5000..start + end].iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -66,6 +66,18 @@ fn full() -> (Rig, LayoutId, u64) {
 }
 
 #[test]
+fn a_layout_is_defined_once_and_its_slabs_are_small_beside_the_store() {
+    let mut rig = large();
+    let ids = [4, 2, 4, 2].map(|slots| layout(&mut rig, slots));
+    assert_eq!(ids, [LayoutId(1), LayoutId(2), LayoutId(1), LayoutId(2)]);
+    // A slab takes at most a sixteenth of the device's share.
+    let most = rig.shard.spaces.extent_units_on(0) / 16;
+    let huge = layout(&mut rig, 1024);
+    let slab = rig.shard.layout_of(huge).and_then(Layout::slab).expect("it has slabs");
+    assert!(slab.units() <= most && 2 * slab.units() > most, "{} of {most}", slab.units());
+}
+
+#[test]
 fn a_block_takes_the_slot_of_the_oldest_of_its_layout() {
     let (mut rig, id, count) = full();
     for round in 0..6 {

@@ -164,18 +164,18 @@ fn what_is_behind_the_end_of_an_object_is_written_as_zeroes_and_nothing_else_is(
 
 #[test]
 fn the_write_budget_counts_whole_units_and_a_declined_put_charges_nothing() {
-    // An hour's worth is two units.
-    let bytes = Some(24 * 2 * UNIT_BYTES);
+    // An hour's worth is three units.
+    let bytes = Some(24 * 3 * UNIT_BYTES);
     let frugal = ShardOptions { write_bytes_per_day: bytes, ..options(Durability::Restart) };
     let mut rig = Rig::new(1, 64, frugal);
-    assert_eq!(rig.wait(sized(UNIT_BYTES + 1, 2)), STORED);
+    assert_eq!(rig.wait(sized(2 * UNIT_BYTES + 1, 3)), STORED);
     let used = tenant_used(&rig);
     for count in 1..3 {
         assert_eq!(rig.wait(sized(1, 1)), Ok(Outcome::Declined(Decline::Budget)));
         assert_eq!((rig.shard.stats().declined, tenant_used(&rig)), (count, used));
     }
-    rig.now = rig.now + std::time::Duration::from_secs(1801);
-    assert_eq!(rig.wait(sized(1, 1)), STORED, "half an hour's worth");
+    rig.now = rig.now + std::time::Duration::from_secs(1201);
+    assert_eq!(rig.wait(sized(1, 1)), STORED, "a third of an hour's worth");
 }
 
 #[test]

@@ -188,6 +188,36 @@ fn a_neighbour_lies_behind_its_predecessor_though_another_run_fits_better() {
 }
 
 #[test]
+fn a_batch_lies_in_one_run_on_each_device_or_where_it_fits_best() {
+    for count in [1u64, 2] {
+        let mut rig = Rig::new(count as usize, 64, options(Durability::Restart));
+        assert!((0..3 * count).all(|key| rig.put(key, 2) == STORED));
+        let unit = |rig: &Rig, key: u64| {
+            let id = rig.shard.index.find(crate::model::key::Key::from(key).as_bytes());
+            let place = rig.shard.index.object(id.expect("it is there")).place;
+            (place.device, place.unit)
+        };
+        // A hole of two units on each device.
+        let holes: Vec<_> = (count..2 * count).map(|key| unit(&rig, key)).collect();
+        for key in count..2 * count {
+            assert_eq!(rig.wait(Action::Delete(key.into())), Ok(Outcome::Deleted));
+        }
+        assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+        rig.turn(50);
+        let tag = rig.submit_puts([item(10, 2), item(11, 2)]);
+        rig.turn(10);
+        assert_eq!(rig.taken(tag), [STORED; 2]);
+        let (first, second) = (unit(&rig, 10), unit(&rig, 11));
+        assert!(!holes.contains(&first), "the run that it begins is longer");
+        if count == 1 {
+            assert_eq!(second, (first.0, first.1 + 2), "behind the first");
+        } else {
+            assert!(holes.contains(&second) && second.0 != first.0, "nothing follows there");
+        }
+    }
+}
+
+#[test]
 fn room_that_only_reads_hold_is_waited_for_and_room_that_leases_hold_is_not() {
     for is_leased in [false, true] {
         let mut rig = large();

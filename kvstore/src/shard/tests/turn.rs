@@ -163,3 +163,16 @@ fn a_deallocation_is_in_the_lbas_of_its_device() {
     assert_eq!(rig.devices[0].medium().deallocated, runs, "the rest is too short");
     assert_eq!(rig.shard.stats().discards_bytes, 400 * UNIT_BYTES);
 }
+
+#[test]
+fn a_shard_whose_changes_wait_for_its_device_rests_until_their_deadline() {
+    let mut rig = Rig::new(1, 64, options(Durability::Volatile));
+    let all = rig.capacity();
+    rig.devices[0].medium().held = vec![Kind::Write];
+    rig.submit(Time::NEVER, Action::Put(super::item(1, all)));
+    let until = rig.now + Duration::from_secs(3);
+    rig.submit(until, Action::Put(super::item(2, all)));
+    rig.once();
+    assert_eq!(rig.once(), Turn { moved: 0, in_flight: 1, next: until });
+    assert_eq!(rig.shard.waiting(), 1);
+}

@@ -366,14 +366,17 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Err(Error::Media { device, why, fix })
     }
 
-    /// Zeroes void checkpoint slots, so that they stay void even if they were only unreadable today.
+    /// Zeroes void checkpoint slots and journals, so that they stay void even if they were only unreadable today.
     ///
     /// # Errors
     /// [`Error::Media`] if the device does not answer.
-    pub(crate) fn void_slots(&mut self, areas: &Areas, recovered: &Recovered) -> Result<()> {
+    pub(crate) fn void(&mut self, areas: &Areas, recovered: &Recovered) -> Result<()> {
         let slots = areas.slots.iter().zip(recovered.void_slots);
         for (slot, _) in slots.filter(|(_, is_void)| *is_void) {
             self.zero(areas.device, slot.start..slot.start + 1)?;
+        }
+        if recovered.is_journal_void {
+            self.zero(areas.device, areas.journal.clone())?;
         }
         self.flush()
     }

@@ -223,6 +223,9 @@ pub struct Recovered {
     /// Slots whose header must be zeroed and flushed before the journal continues: a void checkpoint must stay void,
     /// even if the medium only failed to read it today.
     pub void_slots: [bool; 2],
+    /// Whether the journal must be zeroed with them: nothing was found though there were checkpoints, and the remains of
+    /// its blocks would pass for the continuation of the next ones.
+    pub is_journal_void: bool,
 }
 
 /// Finds everything that a shard had and passes it to `rebuild`. `witness` is what the last clean stop left.
@@ -271,6 +274,10 @@ impl Recovered {
         assert!(self.journal_blocks <= blocks, "the ring is read once");
         assert!(self.blocks_behind <= blocks, "what lies behind the cut is in the ring");
         assert!(self.next_number >= FIRST_NUMBER, "checkpoints are numbered from 1");
+        assert!(
+            !self.is_journal_void || (self.journal_records == 0 && self.void_slots == [true; 2]),
+            "only what holds nothing is void"
+        );
         if let Some(Chosen { number, slot, begin }) = self.checkpoint {
             assert!(number < self.next_number, "numbers of checkpoints only grow");
             assert!(slot == 1 - self.next_slot, "the next checkpoint spares the one loaded");
@@ -481,9 +488,13 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         let Found { checkpoint, checkpoint_records, replay, is_inconsistent } = found;
         assert!(checkpoint.is_some() || !is_inconsistent, "an empty store is consistent");
         let overwritten = if checkpoint.is_none() { replay.overwritten_blocks() } else { 0 };
+        let had_checkpoints =
+            overwritten > 0 || damaged_headers.contains(&true) || !self.passed_over.is_empty();
+        let is_journal_void = checkpoint.is_none() && replay.blocks == 0 && had_checkpoints;
+        let next = if is_journal_void { Mark::start(self.lineage) } else { replay.next };
         Recovered {
-            next: replay.next,
-            tail: self.tail(headers, checkpoint.as_ref(), replay.next.sequence),
+            next,
+            tail: self.tail(headers, checkpoint.as_ref(), next.sequence),
             checkpoint: checkpoint.map(|(slot, header)| Chosen {
                 number: header.number,
                 slot,
@@ -504,6 +515,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
             void_slots: [0, 1].map(|slot| {
                 checkpoint.is_none_or(|(chosen, _)| chosen != slot) && !self.is_kept(&headers[slot])
             }),
+            is_journal_void,
             passed_over: self.passed_over,
         }
     }

@@ -101,7 +101,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             begin_session(&mut lanes, set, options.durability, clock)?;
         }
         if let Some(recovered) = &recovered {
-            Waiting { lanes: &mut lanes, clock }.void_slots(&areas, recovered)?;
+            Waiting { lanes: &mut lanes, clock }.void(&areas, recovered)?;
         }
         let now = clock();
         let mut recovery = Recovery { recovered, objects: 0, dropped: tables.dropped };

@@ -78,7 +78,7 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
         if moves.is_empty() && lost.is_empty() {
             return Ok(());
         }
-        self.waiting.void_slots(&survey.areas, &survey.recovered)?;
+        self.waiting.void(&survey.areas, &survey.recovered)?;
         let mut target = Target {
             areas: survey.areas.clone(),
             slot: survey.recovered.next_slot,

@@ -389,6 +389,10 @@ impl Shard {
         for (slot, _) in areas().slots.iter().zip(found.void_slots).filter(|(_, void)| *void) {
             self.device.write(slot.start, &[0; CHECKPOINT_HEADER_BYTES]);
         }
+        if found.is_journal_void {
+            areas().journal.for_each(|unit| self.device.write(unit, &[0; JOURNAL_BLOCK_BYTES]));
+            self.stopped = None;
+        }
         self.device.flush();
         self.told.retain(|(block, _)| *block < found.next.sequence);
         self.session += 1;

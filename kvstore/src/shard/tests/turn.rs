@@ -159,8 +159,8 @@ fn a_deallocation_is_in_the_lbas_of_its_device() {
     let info = &mut rig.shard.lanes[0].info;
     (info.lba_bytes, info.deallocate_lbas_max) = (512, 8 * 400);
     rig.turn(1500);
-    let runs = [8 * start..8 * (start + 400)];
-    assert_eq!(rig.devices[0].medium().deallocated, runs, "the rest is too short");
+    let run = 8 * start..8 * (start + 400);
+    assert_eq!(rig.devices[0].medium().deallocated, [run], "the rest is too short");
     assert_eq!(rig.shard.stats().discards_bytes, 400 * UNIT_BYTES);
 }
 

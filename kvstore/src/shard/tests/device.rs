@@ -48,6 +48,8 @@ pub(crate) struct Medium {
     pub(crate) failing: Vec<(Kind, u32)>,
     /// Failures are retryable.
     pub(crate) failures_pass: bool,
+    /// Their status; by default a write fault.
+    pub(crate) failing_with: Option<Status>,
     /// Restricts failing writes to those that begin in these units.
     pub(crate) failing_at: Option<Range<u64>>,
     /// Limit of commands carried out per poll.
@@ -56,6 +58,8 @@ pub(crate) struct Medium {
     pub(crate) flips_left: u32,
     /// Every command fails.
     pub(crate) is_dead: bool,
+    /// The units that were deallocated.
+    pub(crate) deallocated: Vec<Range<u64>>,
     /// Changes left until the power is cut, shared with other devices.
     pub(crate) changes_left: Option<Arc<AtomicU64>>,
 }
@@ -77,6 +81,9 @@ impl Medium {
 
     fn carry_out(&mut self, request: &mut Request<Load>) -> std::result::Result<u32, CommandError> {
         let kind = kind(request.operation);
+        if let Operation::Deallocate(lba, lbas) = request.operation {
+            self.deallocated.push(lba.0..lba.0 + u64::from(lbas));
+        }
         let is_there = match (request.operation, &self.failing_at) {
             (Operation::Write(lba), Some(units)) => units.contains(&lba.0),
             _ => true,
@@ -85,7 +92,8 @@ impl Medium {
         let failing = failing.find(|(which, left)| *which == kind && *left > 0);
         if let Some((_, left)) = failing {
             *left -= 1;
-            return Err(CommandError::Status(Status::WRITE_FAULT.with_dnr(!self.failures_pass)));
+            let fault = Status::WRITE_FAULT.with_dnr(!self.failures_pass);
+            return Err(CommandError::Status(self.failing_with.unwrap_or(fault)));
         }
         let AnyBuffer::One(only) = &mut request.buffer.0 else {
             match &mut request.buffer.0 {

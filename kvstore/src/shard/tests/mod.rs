@@ -4,14 +4,23 @@ mod attaching;
 mod damage;
 pub(crate) mod device;
 mod durable;
+mod evicting;
 mod journal_room;
+mod journaling;
+mod log;
 mod order;
 mod overwriting;
+mod reading;
 mod recency;
+mod refusals;
 mod room;
 mod sealing;
+mod shares;
+mod slabs;
 mod steady;
 mod tenants;
+mod turn;
+mod writers;
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 
 use adit_driver::Time;
 
-use super::device::Kind;
-use super::{Rig, STORED, device_failed, item, options};
+use super::device::{Kind, TestDevice};
+use super::{Rig, STORED, UNITS, device_failed, format, item, options};
 use crate::model::object::TenantId;
 use crate::model::options::{Durability, Quota, WhenReached};
 use crate::model::place::UNIT_BYTES;
@@ -105,4 +105,65 @@ fn what_a_sweep_removed_stays_away_after_a_power_cut() {
     assert_eq!(rig.put(1, 1), STORED);
     let rig = rig.reopened(options(Durability::Durable));
     assert_eq!(rig.shard.stats().objects, 1);
+}
+
+#[test]
+fn a_sweep_removes_what_is_selected_and_nothing_else() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let id = rig.shard.tenant(rig.now, "a").expect("a tenant");
+    let default = TenantId::default();
+    for key in 0..12 {
+        let tenant = if key % 3 == 0 { id } else { default };
+        assert_eq!(rig.wait(put(key, 1, tenant)), STORED);
+    }
+    let by_name = |name: &str| Action::DeleteWhere(Selection::Tenant(name.into()));
+    assert_eq!(rig.wait(by_name("b")), Ok(Outcome::Swept { objects: 0 }));
+    assert_eq!(rig.wait(by_name("a")), Ok(Outcome::Swept { objects: 4 }));
+    assert_eq!((rig.shard.stats().objects, rig.shard.stats().deletes), (8, 4));
+    let one = Selection::Prefix(crate::model::key::Key::from(5u64).as_bytes().into());
+    assert_eq!(rig.wait(Action::DeleteWhere(one)), Ok(Outcome::Swept { objects: 1 }));
+    assert_eq!((rig.shard.stats().objects, rig.shard.stats().deletes), (7, 5));
+    assert!(!rig.shard.exists(rig.now, &5u64.into()) && rig.shard.exists(rig.now, &4u64.into()));
+    assert_eq!(rig.wait(by_name("")), Ok(Outcome::Swept { objects: 7 }));
+}
+
+#[test]
+fn tenants_have_names_and_the_default_one_has_no_quota() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let id = rig.shard.tenant(rig.now, "a").expect("a tenant");
+    let default = TenantId::default();
+    let names = [default, id, TenantId(2)].map(|id| rig.shard.tenant_name(id));
+    assert_eq!(names, [Some(""), Some("a"), None]);
+    let quota = Some(Quota { bytes: UNIT_BYTES, when_reached: WhenReached::Refuse });
+    assert!(matches!(rig.shard.set_quota(rig.now, default, quota), Err(Failure::Tenant(_))));
+    let undefined = Err(Failure::Undefined("tenant"));
+    assert_eq!(rig.shard.set_quota(rig.now, TenantId(2), quota), undefined);
+    assert_eq!(rig.shard.set_quota(rig.now, id, quota), Ok(()));
+}
+
+#[test]
+fn a_lowered_quota_takes_a_bounded_part_of_a_tenants_objects_in_each_turn() {
+    let devices = vec![TestDevice::new("memory:0", 2 * UNITS)];
+    format(&devices, 64);
+    let mut rig = Rig::open(devices, options(Durability::Restart));
+    let id = tenant(&mut rig, 1000, WhenReached::EvictOwn);
+    let most = rig.capacity() / 2;
+    assert!(most > 75);
+    assert!((0..most).all(|key| rig.wait(put(key, 2, id)) == STORED));
+    rig.turn(3);
+    tenant(&mut rig, 10, WhenReached::EvictOwn);
+    let gone = |rig: &Rig| rig.shard.stats().evictions.quota;
+    let mut turns = 0;
+    while used_units(&rig) > 10 {
+        let before = gone(&rig).objects;
+        rig.turn(1);
+        assert!(gone(&rig).objects - before <= 65, "{} in a turn", gone(&rig).objects - before);
+        turns += 1;
+    }
+    assert!(turns <= 5, "{turns} turns for {most} objects");
+    let objects = most - 5;
+    let bytes = objects * 2 * UNIT_BYTES;
+    assert_eq!(gone(&rig), crate::shard::Evicted { objects, bytes });
+    assert_eq!(rig.shard.tenant_stats()[1].evictions, objects);
+    assert!((most - 5..most).all(|key| rig.shard.exists(rig.now, &key.into())), "the newest stay");
 }

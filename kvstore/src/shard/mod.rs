@@ -16,7 +16,6 @@
 //! | `tenants`, `sweeping` | tenants' quotas; removing all objects of a tenant or a prefix |
 //! | `space` | what is free, and what may not be overwritten yet |
 //! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
-//! | `opening`, `renewed` | rebuilding the tables from the media, also where damage took records |
 //! | `planning` | reads that another executor carries out |
 //! | `stats` | counters |
 //! | `opening`, `renewed` | recovery at opening, with records lost by damage; and of a device that was lost |

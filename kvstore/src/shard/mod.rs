@@ -11,7 +11,7 @@
 //! | `turn` | the loop: sending commands and handling their completions |
 //! | `batch`, `parts` | a request in progress: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
-//! | `stalled`, `room`, `capacity` | changes that wait for room; what goes for them; how many objects there may be |
+//! | `stalled`, `room`, `claim`, `capacity` | changes that wait for room; what goes for them; how many objects there may be |
 //! | `key_order` | in which order changes of one key take effect |
 //! | `tenants`, `sweeping` | tenants' quotas; removing all objects of a tenant or a prefix |
 //! | `space` | what is free, and what may not be overwritten yet |
@@ -30,6 +30,7 @@
 mod batch;
 mod capacity;
 mod checkpointing;
+mod claim;
 mod evicting;
 mod get;
 mod journaling;

@@ -18,6 +18,7 @@ use adit_driver::paths::CommandQueue;
 use smallvec::SmallVec;
 
 use super::Shard;
+use super::claim::{Claim, Kind, spare_of, takes_slot};
 use super::evicting::{EvictReason, Evicted};
 use super::put::Wanted;
 use super::space::Room;
@@ -46,47 +47,6 @@ pub(super) type SomeRooms = SmallVec<[Option<Room>; 1]>;
 type Seeds = SmallVec<[ObjectId; SEEDS]>;
 /// For each layout of a change, the slots that are left for its objects.
 type SpareSlots = SmallVec<[(LayoutId, i64); 2]>;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// An extent.
-    Run,
-    /// A slab, of which the object gets the first slot.
-    Slab,
-    /// A slot of a slab; the object gets any.
-    Slot,
-}
-
-/// Space that an object will get.
-#[derive(Clone, Debug)]
-struct Claim {
-    device: u8,
-    units: Range<u64>,
-    kind: Kind,
-    /// The object that lies there, if it is known to be the only one.
-    only: Option<ObjectId>,
-    /// Whether nothing in it is left to be evicted.
-    is_empty: bool,
-}
-
-impl Claim {
-    fn run(device: u8, units: Range<u64>) -> Claim {
-        Claim { device, units, kind: Kind::Run, only: None, is_empty: true }
-    }
-
-    fn slot(place: Place, only: ObjectId) -> Claim {
-        let (device, units) = (place.device, place.unit..place.unit + 1);
-        Claim { device, units, kind: Kind::Slot, only: Some(only), is_empty: false }
-    }
-
-    fn window(window: Window, kind: Kind, only: Option<ObjectId>) -> Claim {
-        Claim { device: window.device, units: window.units, kind, only, is_empty: false }
-    }
-
-    fn has(&self, place: Place) -> bool {
-        self.device == place.device && self.units.contains(&place.unit)
-    }
-}
 
 /// A search for a window through the whole share, over several turns.
 #[derive(Debug)]
@@ -303,15 +263,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             slots.push((shape.layout, self.spare_slots(shape, wanted, devices)));
             slots.len() - 1
         });
-        let spare = &mut slots[known].1;
-        match &self.making.claims[at] {
-            Some(claim) if claim.kind == Kind::Slot => true,
-            claim => {
-                let is_there = *spare > 0 || claim.is_some();
-                *spare -= i64::from(is_there);
-                is_there
-            }
-        }
+        takes_slot(self.making.claims[at].as_ref(), &mut slots[known].1)
     }
 
     /// Returns the slots of the layout of `shape` that are free or soon will be, and that no object of `wanted` has
@@ -326,12 +278,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             .sum();
         let alike = self.making.claims.iter().zip(wanted);
         let alike = alike.filter(|(_, (other, ..))| other.layout == shape.layout);
-        let claimed = alike.filter_map(|(claim, _)| claim.as_ref()).map(|claim| match claim.kind {
-            Kind::Run => 0,
-            Kind::Slab => slab,
-            Kind::Slot => -i64::from(claim.is_empty),
-        });
-        there as i64 + claimed.sum::<i64>()
+        let claims = alike.filter_map(|(claim, _)| claim.as_ref());
+        there as i64 + claims.map(|claim| spare_of(claim, slab)).sum::<i64>()
     }
 
     /// Evicts what lies in a claim, as far as this turn goes.

@@ -500,9 +500,10 @@ impl Store {
         self.threads.recoveries()
     }
 
-    /// Finishes the requests in progress, makes acknowledged data durable, ends the threads and returns the counters. Also
-    /// takes checkpoints, for the order of eviction, if they are short and take less than 250 ms. Requests that wait for memory or room fail with [`Failure::Closed`] at once, and so do calls on other clones. The
-    /// store closes whether the answer is awaited or not.
+    /// Finishes the requests in progress, makes acknowledged data durable, ends the threads and returns the counters.
+    /// Also takes checkpoints, for the order of eviction, if they are short and take less than 250 ms. Requests that wait
+    /// for memory or room fail with [`Failure::Closed`] at once, and so do calls on other clones. The store closes
+    /// whether the answer is awaited or not.
     ///
     /// Fails with [`Error::Failed`] if a device could not make data durable; with [`Error::Timeout`] if requests in
     /// progress, or the commit after them, took longer than the store's timeout; with [`Failure::Closed`] if another

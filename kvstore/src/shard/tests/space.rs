@@ -72,7 +72,8 @@ fn a_free_run_is_deallocated_although_the_place_of_another_object_was_claimed() 
     assert_eq!(rig.put(3, large), STORED);
     assert_eq!((rig.place_of(3), rig.shard.stats().evictions.objects()), (claimed, 1));
     rig.turn(1500);
-    assert_eq!(rig.devices[0].medium().deallocated, [start..start + 280]);
+    let run = start..start + 280;
+    assert_eq!(rig.devices[0].medium().deallocated, [run]);
 }
 
 #[test]
@@ -87,14 +88,13 @@ fn a_place_is_free_when_the_last_of_its_reads_ends() {
     let put = rig.submit(Time::NEVER, Action::Put(item(2, all)));
     rig.turn(20);
     assert_eq!(rig.taken(put), [], "it is being read");
-    let hit = Ok(Outcome::Hit { bytes: all * UNIT_BYTES });
     for (ended, read) in reads.into_iter().enumerate() {
         assert_eq!(rig.shard.spaces.buried_units(), all, "{ended} reads ended");
         rig.devices[0].medium().commands_per_poll = Some(1);
         rig.devices[0].medium().held.clear();
         rig.turn(1);
         rig.devices[0].medium().held = vec![Kind::Read];
-        assert_eq!(rig.taken(read), [hit.clone()]);
+        assert_eq!(rig.taken(read), [Ok(Outcome::Hit { bytes: all * UNIT_BYTES })]);
     }
     rig.devices[0].medium().commands_per_poll = None;
     rig.turn(20);

@@ -206,6 +206,7 @@ fn other_shards_are_asked_when_the_object_just_stored_is_the_only_one() {
     let mut second = Rig::new(1, 64, ShardOptions { ledger, ..options(Durability::Volatile) });
     let id = tenant(&mut first, 4, WhenReached::EvictOwn);
     assert!(second.shard.tenants.has_news(), "the quota");
+    assert_eq!(second.shard.tenant(second.now, "a"), Ok(id));
     second.turn(2);
     for (key, units, used) in [(1, 2, 2), (2, 2, 4), (3, 1, 3)] {
         assert_eq!(first.wait(put(key, units, id)), STORED);

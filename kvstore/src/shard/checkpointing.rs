@@ -103,7 +103,7 @@ pub(super) struct Checkpoints {
     since: u64,
     /// Whether the next one begins as soon as it makes room in the journal.
     pub(super) is_wanted: bool,
-    kept_ages: KeptAges,
+    pub(super) kept_ages: KeptAges,
     /// Whether the last one of a shard that is being closed is to begin.
     is_last_due: bool,
     /// Limit of the records that it may have to write.
@@ -289,7 +289,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Returns how a body is written now: the limit of writes in flight, and their class.
-    fn body_pace(&self) -> (u32, Class) {
+    pub(super) fn body_pace(&self) -> (u32, Class) {
         let is_below = |parts| {
             let journal = self.log.journal();
             journal.is_some_and(|journal| journal.free_blocks() < journal.blocks() / parts)

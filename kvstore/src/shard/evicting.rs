@@ -178,7 +178,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         while self.spaces.staying_units() + units > self.spaces.capacity_units() {
             match self.evict(now, EvictReason::Space) {
                 Evicted::One => {}
-                Evicted::Nothing if self.spaces.sinking_units() > 0 => return Evicted::Wait,
                 other => return other,
             }
         }
@@ -298,5 +297,24 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub(super) fn answer_removal(&mut self, now: Time, reply: R, outcome: Outcome, sequence: u64) {
         let answer = Done { reply, result: Ok(outcome), memory: AnyBuffer::None };
         self.acknowledge(now, sequence, answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evictions_despite_space_are_logged_at_once_and_then_counted_for_a_minute() {
+        let mut unlogged = Unlogged::default();
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        let after = |unlogged: &mut Unlogged, seconds| {
+            unlogged.note(at(seconds), "a test");
+            (unlogged.objects, unlogged.from)
+        };
+        assert_eq!(after(&mut unlogged, 5), (0, at(65)));
+        assert_eq!(after(&mut unlogged, 5), (1, at(65)));
+        assert_eq!(after(&mut unlogged, 64), (2, at(65)));
+        assert_eq!(after(&mut unlogged, 65), (0, at(125)));
     }
 }

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use adit_driver::Time;
 
-use super::{Rig, STORED, get, item, options};
+use super::device::{Kind, TestDevice};
+use super::{Rig, STORED, UNITS, format, get, item, options};
 use crate::media::record::record_bytes;
 use crate::model::key::Key;
 use crate::model::options::{Durability, Watermarks};
 use crate::model::place::UNIT_BYTES;
+use crate::shard::evicting::Evicted as Attempt;
 use crate::shard::{Action, Evicted, Failure, Outcome, PutItem, PutOptions, ShardOptions};
 
 const DELETED: Result<Outcome, Failure> = Ok(Outcome::Deleted);
@@ -109,6 +111,30 @@ fn expired_objects_go_in_turn_and_are_no_evictions() {
     rig.turn(1);
     let stats = rig.shard.stats();
     assert_eq!((stats.expirations, stats.objects, stats.evictions.objects()), (90, 10, 0));
+}
+
+#[test]
+fn with_nothing_to_evict_what_sinks_or_is_discarded_is_waited_for() {
+    let mut devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
+    devices[0].deallocates = true;
+    format(&devices, 64);
+    let at_once = Duration::ZERO;
+    let options = ShardOptions { discard_after: at_once, ..options(Durability::Restart) };
+    let mut rig = Rig::open(devices, options);
+    let all = rig.capacity();
+    assert_eq!((rig.shard.what_else(), rig.put(1, all)), (Attempt::Nothing, STORED));
+    assert_eq!(rig.shard.what_else(), Attempt::Nothing);
+    rig.devices[0].medium().held = vec![Kind::Flush, Kind::Deallocate];
+    assert_eq!(rig.wait(Action::Delete(1u64.into())), DELETED);
+    assert_eq!((rig.shard.spaces.sinking_units(), rig.shard.what_else()), (all, Attempt::Wait));
+    rig.devices[0].medium().held = vec![Kind::Deallocate];
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    rig.turn(10);
+    assert_eq!((rig.shard.spaces.sinking_units(), rig.shard.what_else()), (0, Attempt::Wait));
+    assert!(rig.shard.spaces.discarding_units() > 0);
+    rig.devices[0].medium().held.clear();
+    rig.turn(10);
+    assert_eq!((rig.shard.spaces.discarding_units(), rig.shard.what_else()), (0, Attempt::Nothing));
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn long_key(number: u64) -> Key {
     Key::new(&[&[9; 500][..], &number.to_le_bytes()].concat()).expect("a key")
 }
 
-fn long_item(number: u64, units: u64) -> crate::shard::PutItem {
+pub(super) fn long_item(number: u64, units: u64) -> crate::shard::PutItem {
     crate::shard::PutItem { key: long_key(number), ..item(number, units) }
 }
 

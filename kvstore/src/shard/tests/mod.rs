@@ -1,6 +1,7 @@
 //! A shard on devices under a test's control: what waits, what fails, and with what result.
 
 mod attaching;
+mod checkpointing;
 mod damage;
 pub(crate) mod device;
 mod durable;
@@ -17,6 +18,7 @@ mod room;
 mod sealing;
 mod shares;
 mod slabs;
+mod space;
 mod steady;
 mod tenants;
 mod turn;

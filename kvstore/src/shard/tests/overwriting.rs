@@ -71,6 +71,7 @@ fn what_came_back_in_an_older_version_stays_so_at_the_next_opening() {
     let start = data_start(&rig);
     let mut rig = opened_without(&rig, |unit| unit >= start);
     assert_eq!(rig.recovery.recovered.as_ref().map(|found| found.reverted), Some(KEYS));
+    assert_eq!(rig.shard.stats().checkpoints, 1, "the opening ends with a checkpoint");
     for round in 0..3 {
         for key in 1..=KEYS {
             assert_eq!(rig.get(key, 3), hit(2), "round {round}");
@@ -81,6 +82,7 @@ fn what_came_back_in_an_older_version_stays_so_at_the_next_opening() {
         rig.turn(20);
         rig = rig.reopened_after_kill();
         assert_eq!(rig.recovery.recovered.as_ref().map(|found| found.reverted), Some(0));
+        assert_eq!(rig.shard.stats().checkpoints, 0, "it needs none");
     }
 }
 

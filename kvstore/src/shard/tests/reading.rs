@@ -1,13 +1,18 @@
-//! What a shard says of its objects: prefixes, scans, and when it next has to look at its clock.
+//! What a shard says of its objects: prefixes, scans, lengths, misses, and when it next has to look at its clock.
 
 use std::time::Duration;
 
 use adit_driver::Time;
 
-use super::{Rig, STORED, item, options};
+use super::device::Kind;
+use super::slabs::{block, layout};
+use super::{Rig, STORED, get, item, options};
 use crate::model::key::Key;
 use crate::model::options::Durability;
-use crate::shard::{Action, Outcome, PutItem, PutOptions};
+use crate::model::place::UNIT_BYTES;
+use crate::shard::{
+    Action, Arriving, Failure, Found, Hashed, Outcome, PutItem, PutOptions, Request,
+};
 
 #[test]
 fn a_prefix_ends_at_the_first_miss_in_whichever_group_it_is() {
@@ -65,4 +70,61 @@ fn the_clock_is_looked_at_when_the_next_object_expires() {
     rig.turn(3);
     assert_eq!(rig.shard.stats().expirations, 2);
     assert!(next(&mut rig) > rig.now, "nothing is left that expires");
+}
+
+#[test]
+fn a_get_is_told_the_length_of_an_object_and_of_a_block_with_its_padding() {
+    let mut rig = Rig::new(1, 64, options(Durability::Volatile));
+    let id = layout(&mut rig, 1);
+    let bytes = 2 * UNIT_BYTES - 96;
+    let object = PutItem { bytes, ..item(1, 2) };
+    assert_eq!(rig.wait(Action::Put(object)), STORED);
+    assert_eq!(rig.wait(Action::Put(block(2, id))), STORED);
+    let mut found = Vec::new();
+    for key in 1..4 {
+        let (reply, deadline) = (key, Time::NEVER);
+        let request = Request { reply, deadline, action: get(key, 2) };
+        let request = Arriving::one(Hashed::new(rig.shard.index.hasher(), request));
+        rig.shard.accept(rig.now, request, |_, each| found.push(each));
+    }
+    let device = 0;
+    let block = Found { device, bytes: 2 * UNIT_BYTES, is_block: true };
+    assert_eq!(found, [Found { device, bytes, is_block: false }, block]);
+    assert_eq!(rig.shard.stats().misses, 1, "nothing is found of the third");
+}
+
+#[test]
+fn a_get_into_too_little_memory_is_refused() {
+    let mut rig = Rig::new(1, 64, options(Durability::Volatile));
+    assert_eq!(rig.put(1, 3), STORED);
+    let (needs, has) = (3 * UNIT_BYTES, 2 * UNIT_BYTES);
+    assert_eq!(rig.get(1, 2), Err(Failure::Memory { needs, has }));
+    assert_eq!(rig.get(1, 3), Ok(Outcome::Hit { bytes: needs }));
+}
+
+#[test]
+fn a_version_that_cannot_be_read_any_more_does_not_cost_the_one_that_replaced_it() {
+    for is_replaced in [true, false] {
+        let mut rig = Rig::new(1, 64, options(Durability::Restart));
+        assert_eq!((rig.put(1, 1), rig.put(2, 1)), (STORED, STORED));
+        rig.devices[0].medium().held = vec![Kind::Read];
+        let read = rig.submit(Time::NEVER, get(1, 1));
+        rig.turn(2);
+        if is_replaced {
+            assert_eq!(rig.put(1, 2), STORED);
+        } else {
+            assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
+        }
+        // More often than a command is tried.
+        rig.devices[0].medium().failing = vec![(Kind::Read, 9)];
+        rig.devices[0].medium().held.clear();
+        rig.turn(5);
+        rig.devices[0].medium().failing.clear();
+        assert_eq!(rig.taken(read), [Ok(Outcome::Miss)]);
+        assert_eq!(rig.shard.stats().misses_corrupt, 1);
+        let (objects, bytes) = (1 + u64::from(is_replaced), 2 * UNIT_BYTES);
+        assert_eq!(rig.shard.stats().objects, objects);
+        let left = if is_replaced { Outcome::Hit { bytes } } else { Outcome::Miss };
+        assert_eq!(rig.get(1, 2), Ok(left));
+    }
 }

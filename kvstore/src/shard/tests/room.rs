@@ -11,7 +11,7 @@ use crate::shard::evicting::EVICTIONS_PER_TURN;
 use crate::shard::{Action, Evictions, Failure, PutItem, PutOptions};
 
 /// Opens a shard on a device with room for `factor` times as many objects as others in these tests.
-fn large_rig(factor: u64, durability: Durability) -> Rig {
+pub(super) fn large_rig(factor: u64, durability: Durability) -> Rig {
     let devices = vec![TestDevice::new("memory:0", factor * UNITS)];
     let large = FormatOptions {
         shards: 1,
@@ -115,6 +115,23 @@ fn a_place_among_many_objects_is_emptied_over_several_turns() {
         }
         assert_eq!(before, large, "{durability:?}");
     }
+}
+
+#[test]
+fn an_object_that_is_leased_while_its_place_is_being_emptied_stays() {
+    let mut rig = large_rig(8, Durability::Volatile);
+    let count = fill(&mut rig);
+    let places: Vec<u64> = (0..count).map(|key| rig.place_of(key)).collect();
+    let tag = rig.submit(Time::NEVER, Action::Put(item(5000, u64::from(EVICTIONS_PER_TURN) + 100)));
+    assert_eq!(evictions(&rig).objects(), u64::from(EVICTIONS_PER_TURN), "more in later turns");
+    let is_gone = |rig: &Rig, key: u64| !rig.shard.exists(rig.now, &key.into());
+    let gone = (0..count).filter(|key| is_gone(&rig, *key)).map(|key| places[key as usize]);
+    let next = gone.max().expect("some went") + 1;
+    let key = places.iter().position(|place| *place == next).expect("there are more") as u64;
+    rig.shard.lease(rig.now, &[key.into()], Time::NEVER).expect("a lease");
+    rig.settle();
+    assert_eq!(rig.taken(tag), [STORED], "elsewhere");
+    assert!(!is_gone(&rig, key) && rig.place_of(key) == next);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::model::options::Durability;
 use crate::shard::{Action, Failure, Outcome, PutItem, PutOptions};
 
 /// Defines a layout with blocks of two units, and this many in a slab.
-fn layout(rig: &mut Rig, slots: u16) -> LayoutId {
+pub(super) fn layout(rig: &mut Rig, slots: u16) -> LayoutId {
     let shape = BlockShape {
         layers: 2,
         tensors_per_layer: 1,
@@ -23,7 +23,7 @@ fn layout(rig: &mut Rig, slots: u16) -> LayoutId {
     rig.shard.layout(rig.now, layout).expect("room")
 }
 
-fn block(key: u64, layout: LayoutId) -> PutItem {
+pub(super) fn block(key: u64, layout: LayoutId) -> PutItem {
     PutItem { options: PutOptions { layout, ..PutOptions::default() }, ..item(key, 2) }
 }
 

@@ -3,11 +3,12 @@
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
+use super::room::large_rig;
 use super::{Rig, STORED, UNITS, device_failed, format, item, options};
 use crate::model::object::TenantId;
 use crate::model::options::{Durability, Quota, WhenReached};
 use crate::model::place::UNIT_BYTES;
-use crate::shard::{Action, Failure, Outcome, PutItem, PutOptions, Selection};
+use crate::shard::{Action, Failure, Outcome, PutItem, PutOptions, Selection, ShardOptions};
 
 fn tenant(rig: &mut Rig, units: u64, when_reached: WhenReached) -> TenantId {
     let id = rig.shard.tenant(rig.now, "a").expect("a tenant");
@@ -166,4 +167,89 @@ fn a_lowered_quota_takes_a_bounded_part_of_a_tenants_objects_in_each_turn() {
     assert_eq!(gone(&rig), crate::shard::Evicted { objects, bytes });
     assert_eq!(rig.shard.tenant_stats()[1].evictions, objects);
     assert!((most - 5..most).all(|key| rig.shard.exists(rig.now, &key.into())), "the newest stay");
+}
+
+#[test]
+fn a_tenant_and_its_quota_come_back_from_the_journal() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let id = tenant(&mut rig, 2, WhenReached::Refuse);
+    assert_eq!(rig.wait(put(1, 2, id)), STORED);
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    let mut rig = rig.reopened(options(Durability::Restart));
+    assert_eq!(rig.shard.tenant(rig.now, "a"), Ok(id));
+    assert_eq!(rig.shard.tenant_name(id), Some("a"));
+    assert_eq!(used_units(&rig), 2);
+    let refused = rig.wait(put(2, 1, id));
+    assert!(matches!(refused, Err(Failure::Quota { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_tenant_has_objects_to_remove_while_it_has_more_than_its_quota() {
+    let mut rig = Rig::new(1, 64, options(Durability::Volatile));
+    let id = tenant(&mut rig, 4, WhenReached::EvictOwn);
+    rig.turn(5);
+    for key in 0..2 {
+        rig.submit(Time::NEVER, put(key, 2, id));
+        assert!(!rig.shard.has_objects_to_remove(), "all of its quota is not more");
+        rig.turn(5);
+    }
+    rig.submit(Time::NEVER, put(2, 1, id));
+    assert!(rig.shard.has_objects_to_remove());
+    rig.turn(5);
+    assert_eq!((rig.shard.has_objects_to_remove(), used_units(&rig)), (false, 3));
+}
+
+#[test]
+fn other_shards_are_asked_when_the_object_just_stored_is_the_only_one() {
+    let mut first = Rig::new(1, 64, options(Durability::Volatile));
+    let ledger = first.shard.options.ledger.clone();
+    let mut second = Rig::new(1, 64, ShardOptions { ledger, ..options(Durability::Volatile) });
+    let id = tenant(&mut first, 4, WhenReached::EvictOwn);
+    assert!(second.shard.tenants.has_news(), "the quota");
+    assert_eq!(second.shard.tenant(second.now, "a"), Ok(id));
+    second.turn(2);
+    for (key, units, used) in [(1, 2, 2), (2, 2, 4), (3, 1, 3)] {
+        assert_eq!(first.wait(put(key, units, id)), STORED);
+        first.turn(5);
+        assert_eq!((used_units(&first), second.shard.tenants.has_news()), (used, false));
+    }
+    assert_eq!(first.wait(everything()), Ok(Outcome::Swept { objects: 2 }));
+    assert_eq!((second.wait(put(4, 3, id)), first.wait(put(5, 2, id))), (STORED, STORED));
+    first.turn(5);
+    assert!(second.shard.tenants.has_news() && !first.shard.tenants.has_news());
+    second.turn(5);
+    assert_eq!((used_units(&first), used_units(&second)), (2, 0));
+}
+
+#[test]
+fn nothing_goes_for_a_quota_while_the_journal_is_out_of_service() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let id = tenant(&mut rig, 100, WhenReached::EvictOwn);
+    assert!((0..4).all(|key| rig.wait(put(key, 2, id)) == STORED));
+    rig.turn(3);
+    tenant(&mut rig, 2, WhenReached::EvictOwn);
+    rig.shard.lanes[0].fail("a test");
+    rig.turn(3);
+    assert_eq!(used_units(&rig), 8);
+}
+
+#[test]
+fn a_tenants_oldest_objects_are_known_before_any_of_them_goes() {
+    let mut rig = large_rig(8, Durability::Volatile);
+    let id = tenant(&mut rig, 1 << 20, WhenReached::Refuse);
+    let (count, used) = (rig.capacity(), 1200);
+    assert!(count > used + 200);
+    let owned = |key| PutItem {
+        options: PutOptions { tenant: id, ..PutOptions::default() },
+        ..item(key, 1)
+    };
+    let tag = rig.submit_puts((0..count).map(owned));
+    rig.settle();
+    assert_eq!(rig.taken(tag).len() as u64, count);
+    // More than are put in order in a turn.
+    (0..used).for_each(|key| assert!(matches!(rig.get(key, 1), Ok(Outcome::Hit { .. }))));
+    tenant(&mut rig, count - 100, WhenReached::EvictOwn);
+    rig.turn(10);
+    assert_eq!(used_units(&rig), count - 100);
+    assert!((0..used).all(|key| rig.shard.exists(rig.now, &key.into())), "they were used");
 }

@@ -23,7 +23,7 @@ impl Rig {
         self.shard.poll(self.now, &mut |done| answers.push(done))
     }
 
-    fn place_of(&self, key: u64) -> u64 {
+    pub(super) fn place_of(&self, key: u64) -> u64 {
         let id = self.shard.index.find(Key::from(key).as_bytes()).expect("it is there");
         self.shard.index.object(id).place.unit
     }

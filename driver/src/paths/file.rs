@@ -248,7 +248,7 @@ fn allocate(file: &File, about: &Metadata, bytes: u64, fills_holes: bool) -> io:
     let len = about.len();
     let fills_holes = fills_holes && has_holes(about);
     if fills_holes {
-        // What is allocated inside the file cannot be told from what was there before, and so not taken back.
+        // Blocks allocated inside the file look like those that it had before, so they stay.
         check_free(file, bytes.max(len) - about.blocks() * SECTOR_BYTES)?;
     }
     let from = if fills_holes { 0 } else { len };

@@ -153,7 +153,7 @@ pub struct Lane<Q> {
     /// Commands to send again.
     again: VecDeque<Load>,
     in_flight: usize,
-    /// What it did; without the sizes of the moment, which [`Lane::figures`] adds.
+    /// Counters; [`Lane::figures`] adds the current sizes.
     done: DeviceFigures,
     /// Why it is out of service.
     failure: Option<String>,

@@ -134,7 +134,7 @@ impl Choice {
         let before =
             neighbour(range.start.checked_sub(1), &|piece| piece.units.end == total.units.start);
         let behind = neighbour(Some(range.end), &|piece| piece.units.start == total.units.end);
-        // What is left over of a free piece stays with it.
+        // The rest of a free piece stays free.
         let first = &pieces[range.start];
         let start = if first.goes_units == 0 {
             (total.units.end - self.needs).min(first.units.end)

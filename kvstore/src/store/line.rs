@@ -1,4 +1,4 @@
-//! Who waits for something scarce, in order of arrival.
+//! Waiters for a scarce resource, in order of arrival.
 //!
 //! What comes back is handed to those who wait, so that a newcomer cannot take it first. A smaller request may overtake
 //! larger ones that what there is does not suffice for, but the first in line only [`OVERTAKES_MAX`] times.

@@ -312,7 +312,7 @@ enum Holds {
     Nothing,
     /// Memory that it waited for; the object may have changed since.
     Granted(PoolBuffer),
-    /// What it reads, and the pool of the memory that it reads into.
+    /// The range that it reads, and the pool of the memory that it reads into.
     Taken(Aim, Arc<Pool>),
 }
 

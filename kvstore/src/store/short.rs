@@ -79,7 +79,7 @@ struct Waiting {
     turn: Turn,
 }
 
-/// What is known of a pool's memory.
+/// The state of a pool's memory.
 #[derive(Clone)]
 struct Still {
     /// How often memory had come back.

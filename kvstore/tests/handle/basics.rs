@@ -85,7 +85,7 @@ fn a_put_that_was_dropped_never_overtakes_a_later_one(rig: &Rig) {
         // Long enough to be written after the second.
         drop(store.put(key(1), &long));
         put(&store, 1, 4096 + round);
-        // What is put behind them is written behind them.
+        // Later puts are written behind them.
         store.put(key(2), &long).wait().expect("put");
         assert!(is_there(&store, 1, 4096 + round), "round {round}");
         drop(store.put(key(1), &long));

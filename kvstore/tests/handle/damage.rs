@@ -1,4 +1,4 @@
-//! Damage to the journal of a store that is closed: what is there when it is opened again, and what is told.
+//! Damage to the journal of a closed store: the objects found at the next opening, and the blocks counted as lost.
 
 use std::os::unix::fs::FileExt;
 

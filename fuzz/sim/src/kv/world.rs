@@ -88,7 +88,7 @@ impl Item {
     }
 }
 
-/// What was asked of a shard, and what went for it, in units.
+/// Units asked of a shard, and units evicted for them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Room {
     /// Asked for by requests that are not answered.

@@ -189,7 +189,7 @@ pub(super) fn is_in_the_way(
     device == removed || home.is_some_and(is_met)
 }
 
-/// What is the same for each attempt at a plan.
+/// Facts common to all attempts at a plan.
 struct Task<'a> {
     survey: &'a ShardSurvey,
     removed: u8,

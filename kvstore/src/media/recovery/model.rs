@@ -213,7 +213,7 @@ pub(super) struct Shard {
     pub(super) newest_begin: u64,
     pub(super) completed: usize,
     pub(super) is_damaged: bool,
-    /// What its last clean stop left.
+    /// The witness of its last clean stop.
     pub(super) stopped: Option<Witness>,
 }
 

@@ -6,11 +6,11 @@ use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
 use super::journal_room::long_item;
-use super::{Rig, STORED, item, options};
+use super::{Rig, STORED, form, format, item, options};
 use crate::io::schedule::Class;
 use crate::media::block::BODY_BLOCK_BYTES;
 use crate::media::checkpoint::CHECKPOINT_HEADER_BYTES;
-use crate::media::format::{self, FormatOptions};
+use crate::media::format::FormatOptions;
 use crate::media::record::Record;
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES};
@@ -36,17 +36,7 @@ fn quiet() -> Rig {
 /// too few of the journal to matter.
 fn long_rig(key_bytes: u16) -> Rig {
     let devices = vec![TestDevice::new("memory:0", 2048)];
-    let form = FormatOptions {
-        shards: 1,
-        objects_max: LONG_OBJECTS,
-        key_bytes,
-        journal_bytes: Some(512 * UNIT_BYTES),
-        label: String::new(),
-        store_id: [3; 16],
-        overwrite: false,
-    };
-    let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
-    format::format(&mut lanes, &form, &mut || Time::ZERO).expect("a blank device");
+    format(&devices, &FormatOptions { objects_max: LONG_OBJECTS, key_bytes, ..form(512) });
     Rig::open(devices, options(Durability::Restart))
 }
 

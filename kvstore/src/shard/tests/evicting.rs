@@ -1,11 +1,11 @@
-//! What is counted of objects that go, and how many go for the watermarks, on expiry and for records.
+//! Evictions: their counters, and their number for the watermarks, on expiry and for records.
 
 use std::time::Duration;
 
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, UNITS, format, get, item, options};
+use super::{Rig, STORED, UNITS, form, format, get, item, options};
 use crate::media::record::record_bytes;
 use crate::model::key::Key;
 use crate::model::options::{Durability, Watermarks};
@@ -117,7 +117,7 @@ fn expired_objects_go_in_turn_and_are_no_evictions() {
 fn with_nothing_to_evict_what_sinks_or_is_discarded_is_waited_for() {
     let mut devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
     devices[0].deallocates = true;
-    format(&devices, 64);
+    format(&devices, &form(64));
     let at_once = Duration::ZERO;
     let options = ShardOptions { discard_after: at_once, ..options(Durability::Restart) };
     let mut rig = Rig::open(devices, options);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, UNITS, device_failed, format, item, options};
+use super::{Rig, STORED, UNITS, device_failed, form, format, item, options};
 use crate::model::options::Durability;
 use crate::shard::{Action, Failure, Outcome, ShardOptions};
 
@@ -15,7 +15,7 @@ const COMMITTED: Result<Outcome, Failure> = Ok(Outcome::Committed);
 /// Returns a store of one device with `keys` objects of one unit, all of it durable. Its clock never flushes.
 fn committed(keys: u64) -> Rig {
     let devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
-    format(&devices, 64);
+    format(&devices, &form(64));
     let never = Duration::from_secs(1 << 20);
     let options = ShardOptions { flush_interval: never, ..options(Durability::Restart) };
     let mut rig = Rig::open(devices, options);

@@ -63,8 +63,9 @@ fn options(durability: Durability) -> ShardOptions {
     ShardOptions { durability, watermarks, ..ShardOptions::default() }
 }
 
-fn format(devices: &[TestDevice], journal_units: u64) {
-    let options = FormatOptions {
+/// Returns a format for 300 objects.
+fn form(journal_units: u64) -> FormatOptions {
+    FormatOptions {
         shards: 1,
         objects_max: 300,
         key_bytes: 32,
@@ -72,9 +73,28 @@ fn format(devices: &[TestDevice], journal_units: u64) {
         label: String::new(),
         store_id: [3; 16],
         overwrite: false,
-    };
+    }
+}
+
+fn format(devices: &[TestDevice], form: &FormatOptions) {
     let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
-    format::format(&mut lanes, &options, &mut || Time::ZERO).expect("blank devices");
+    format::format(&mut lanes, form, &mut || Time::ZERO).expect("blank devices");
+}
+
+/// The shape of a KV block of two tensors, a unit each.
+const SHAPE: BlockShape = BlockShape {
+    layers: 2,
+    tensors_per_layer: 1,
+    kv_heads: 1,
+    head_dim: 64,
+    dtype: Dtype::F16,
+    tokens: 20,
+};
+
+/// Defines a layout with blocks of this shape, and this many in a slab.
+fn layout(rig: &mut Rig, shape: BlockShape, slots: u32) -> LayoutId {
+    let layout = Layout::new(shape, Order::LayerMajor { slots }).expect("a layout");
+    rig.shard.layout(rig.now, layout).expect("room")
 }
 
 impl Rig {
@@ -82,7 +102,7 @@ impl Rig {
         let name = |index| format!("memory:{index}");
         let devices: Vec<_> =
             (0..count).map(|index| TestDevice::new(&name(index), UNITS)).collect();
-        format(&devices, journal_units);
+        format(&devices, &form(journal_units));
         Rig::open(devices, options)
     }
 
@@ -249,7 +269,7 @@ fn no_more_objects_are_coming_than_there_are_entries() {
 #[test]
 fn a_batch_has_entries_also_for_keys_of_its_own_that_went_for_it() {
     let devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
-    format(&devices, 64);
+    format(&devices, &form(64));
     let mut rig = Rig::open(devices, options(Durability::Restart));
     let most = u64::from(rig.shard.capacity.objects_max);
     for key in 0..most {
@@ -464,16 +484,7 @@ fn a_checkpoint_is_begun_anew_and_a_device_that_never_takes_one_is_out_of_servic
 #[test]
 fn kv_blocks_of_a_checkpoint_and_of_the_journal_behind_it_are_not_in_each_others_way() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
-    let shape = BlockShape {
-        layers: 2,
-        tensors_per_layer: 2,
-        kv_heads: 1,
-        head_dim: 64,
-        dtype: Dtype::F16,
-        tokens: 20,
-    };
-    let layout = Layout::new(shape, Order::LayerMajor { slots: 4 }).expect("a layout");
-    let id = rig.shard.layout(rig.now, layout).expect("room");
+    let id = layout(&mut rig, BlockShape { tensors_per_layer: 2, ..SHAPE }, 4);
     let blocks = |keys: std::ops::Range<u64>| -> Vec<PutItem> {
         let each = |key| PutItem {
             options: PutOptions { layout: id, ..PutOptions::default() },
@@ -531,7 +542,7 @@ fn a_miss_of_a_delete_is_as_durable_as_the_delete_before_it() {
 fn room_that_a_device_is_told_to_forget_is_waited_for_and_nothing_goes_for_it() {
     let mut devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
     devices[0].deallocates = true;
-    format(&devices, 64);
+    format(&devices, &form(64));
     let at_once = Duration::ZERO;
     let options = ShardOptions { discard_after: at_once, ..options(Durability::Restart) };
     let mut rig = Rig::open(devices, options);
@@ -555,7 +566,7 @@ fn a_device_that_keeps_its_blocks_does_not_stop_the_discards_of_another() {
     let name = |index| format!("memory:{index}");
     let mut devices: Vec<_> = (0..2).map(|at| TestDevice::new(&name(at), 4 * UNITS)).collect();
     devices[1].deallocates = true;
-    format(&devices, 64);
+    format(&devices, &form(64));
     let at_once = Duration::ZERO;
     let options = ShardOptions { discard_after: at_once, ..options(Durability::Restart) };
     let mut rig = Rig::open(devices, options);
@@ -575,7 +586,7 @@ fn writers_and_small_queues_do_not_stop_a_shard() {
     let mut device = TestDevice::new("memory:0", UNITS);
     (device.depth, device.command_bytes_max) = (1, 4096);
     let devices = vec![device];
-    format(&devices, 16);
+    format(&devices, &form(16));
     let few = ShardOptions { capacity_objects: Some(1), ..options(Durability::Durable) };
     let mut rig = Rig::open(devices, few);
     for key in 0..60u64 {

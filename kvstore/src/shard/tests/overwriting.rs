@@ -3,9 +3,8 @@
 use adit_driver::Time;
 
 use super::device::TestDevice;
-use super::{Rig, STORED, UNITS, format, get, item, options, surveyed};
-use crate::model::layout::{BlockShape, Dtype, Layout, Order};
-use crate::model::object::LayoutId;
+use super::{Rig, SHAPE, STORED, UNITS, form, format, get, item, layout, options, surveyed};
+use crate::model::layout::BlockShape;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
 use crate::shard::{Action, Outcome, PutItem, PutOptions, ShardOptions};
@@ -20,7 +19,7 @@ fn hit(units: u64) -> Result<Outcome, crate::shard::Failure> {
 /// Returns a store with so much room that replaced objects are no reason to flush.
 fn roomy() -> Rig {
     let devices = vec![TestDevice::new("memory:0", 16 * UNITS)];
-    format(&devices, 64);
+    format(&devices, &form(64));
     Rig::open(devices, options(Durability::Restart))
 }
 
@@ -127,16 +126,7 @@ fn a_delete_of_a_version_that_a_cut_took_does_not_bring_back_the_older_one() {
 #[test]
 fn an_overwritten_kv_block_survives_a_cut() {
     let mut rig = roomy();
-    let shape = BlockShape {
-        layers: 2,
-        tensors_per_layer: 2,
-        kv_heads: 1,
-        head_dim: 64,
-        dtype: Dtype::F16,
-        tokens: 20,
-    };
-    let layout = Layout::new(shape, Order::LayerMajor { slots: 4 }).expect("a layout");
-    let layout: LayoutId = rig.shard.layout(rig.now, layout).expect("room");
+    let layout = layout(&mut rig, BlockShape { tensors_per_layer: 2, ..SHAPE }, 4);
     let block = |fill: u64| {
         let put = PutItem { key: 1u64.into(), ..item(fill, 4) };
         Action::Put(PutItem { options: PutOptions { layout, ..PutOptions::default() }, ..put })

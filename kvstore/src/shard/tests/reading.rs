@@ -5,8 +5,8 @@ use std::time::Duration;
 use adit_driver::Time;
 
 use super::device::Kind;
-use super::slabs::{block, layout};
-use super::{Rig, STORED, get, item, options};
+use super::slabs::block;
+use super::{Rig, SHAPE, STORED, get, item, layout, options};
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
@@ -75,7 +75,7 @@ fn the_clock_is_looked_at_when_the_next_object_expires() {
 #[test]
 fn a_get_is_told_the_length_of_an_object_and_of_a_block_with_its_padding() {
     let mut rig = Rig::new(1, 64, options(Durability::Volatile));
-    let id = layout(&mut rig, 1);
+    let id = layout(&mut rig, SHAPE, 1);
     let bytes = 2 * UNIT_BYTES - 96;
     let object = PutItem { bytes, ..item(1, 2) };
     assert_eq!(rig.wait(Action::Put(object)), STORED);

@@ -1,12 +1,11 @@
-//! What is known of the use of objects after an opening: by checkpoints, the journal, and a last checkpoint.
+//! Ages of objects after an opening: from checkpoints, from the journal, and from the last checkpoint of a clean stop.
 
 use std::time::Duration;
 
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, UNITS, options};
-use crate::media::format::{self, FormatOptions};
+use super::{Rig, STORED, UNITS, form, format, options};
 use crate::model::key::Key;
 use crate::model::object::ObjectId;
 use crate::model::options::{Durability, PolicyKind};
@@ -38,17 +37,7 @@ fn checkpoints(rig: &Rig) -> u64 {
 /// Opens a shard that has to evict when it has about 230 objects of `units`.
 fn rig(units: u64, policy: PolicyKind) -> Rig {
     let devices = vec![TestDevice::new("memory:0", 240 * units + UNITS)];
-    let form = FormatOptions {
-        shards: 1,
-        objects_max: 300,
-        key_bytes: 32,
-        journal_bytes: Some(64 * UNIT_BYTES),
-        label: String::new(),
-        store_id: [3; 16],
-        overwrite: false,
-    };
-    let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
-    format::format(&mut lanes, &form, &mut || Time::ZERO).expect("a blank device");
+    format(&devices, &form(64));
     Rig::open(devices, with(policy))
 }
 

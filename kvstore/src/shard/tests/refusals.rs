@@ -4,9 +4,9 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use super::device::{TestDevice, memory};
-use super::{Rig, STORED, UNITS, device_failed, format, get, item, options};
+use super::{Rig, SHAPE, STORED, UNITS, device_failed, form, format, get, item, options};
 use crate::model::key::Key;
-use crate::model::layout::{BlockShape, Dtype, Layout, Order};
+use crate::model::layout::{BlockShape, Layout, Order};
 use crate::model::object::{LayoutId, Object, TenantId};
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
@@ -91,7 +91,7 @@ fn an_object_is_too_large_for_the_devices_that_can_use_its_memory() {
     let name = |index| format!("memory:{index}");
     let devices: Vec<_> =
         (0u64..3).map(|at| TestDevice::new(&name(at), (3 - at) * UNITS)).collect();
-    format(&devices, 64);
+    format(&devices, &form(64));
     let mut rig = Rig::open(devices, options(Durability::Restart));
     let most = [0, 1, 2].map(|device| rig.shard.spaces.extent_units_on(device));
     assert!(most[2] < most[1] && most[1] < most[0], "{most:?}");
@@ -120,14 +120,7 @@ fn tenants_and_layouts_are_defined_before_they_are_used() {
 fn a_kv_block_has_the_length_of_its_layout_with_or_without_padding() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
     // Two tensors of 3 KiB, each in a unit of its own.
-    let shape = BlockShape {
-        layers: 2,
-        tensors_per_layer: 1,
-        kv_heads: 1,
-        head_dim: 64,
-        dtype: Dtype::F16,
-        tokens: 24,
-    };
+    let shape = BlockShape { tokens: 24, ..SHAPE };
     let layout = Layout::new(shape, Order::LayerMajor { slots: 4 }).expect("a layout");
     let (bytes, padded) = (layout.block_bytes(), layout.block_units() * UNIT_BYTES);
     assert!(bytes < padded);
@@ -181,7 +174,7 @@ fn the_write_budget_counts_whole_units_and_a_declined_put_charges_nothing() {
 #[test]
 fn admission_declines_new_keys_where_it_helps_and_never_the_replacement_of_an_object() {
     let devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
-    format(&devices, 64);
+    format(&devices, &form(64));
     let adaptive = ShardOptions { adaptive_admission: true, ..options(Durability::Volatile) };
     let mut rig = Rig::open(devices, adaptive);
     // Some keys come again and again, and twice as many come once.

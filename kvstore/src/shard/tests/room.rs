@@ -3,9 +3,8 @@
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, UNITS, item, options};
-use crate::media::format::{self, FormatOptions};
-use crate::model::layout::{BlockShape, Dtype, Layout, Order};
+use super::{Rig, SHAPE, STORED, UNITS, form, format, item, layout, options};
+use crate::media::format::FormatOptions;
 use crate::model::options::Durability;
 use crate::shard::evicting::EVICTIONS_PER_TURN;
 use crate::shard::{Action, Evictions, Failure, PutItem, PutOptions};
@@ -13,17 +12,8 @@ use crate::shard::{Action, Evictions, Failure, PutItem, PutOptions};
 /// Opens a shard on a device with room for `factor` times as many objects as others in these tests.
 pub(super) fn large_rig(factor: u64, durability: Durability) -> Rig {
     let devices = vec![TestDevice::new("memory:0", factor * UNITS)];
-    let large = FormatOptions {
-        shards: 1,
-        objects_max: factor as u32 * 300,
-        key_bytes: 32,
-        journal_bytes: None,
-        label: String::new(),
-        store_id: [3; 16],
-        overwrite: false,
-    };
-    let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
-    format::format(&mut lanes, &large, &mut || Time::ZERO).expect("a blank device");
+    let objects_max = factor as u32 * 300;
+    format(&devices, &FormatOptions { objects_max, journal_bytes: None, ..form(0) });
     Rig::open(devices, options(durability))
 }
 
@@ -166,19 +156,7 @@ fn a_batch_of_many_lengths_gets_the_places_that_it_emptied() {
 fn a_batch_of_blocks_of_two_layouts_gets_slabs_of_both() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
     fill(&mut rig);
-    let shape = BlockShape {
-        layers: 2,
-        tensors_per_layer: 1,
-        kv_heads: 1,
-        head_dim: 64,
-        dtype: Dtype::F16,
-        tokens: 20,
-    };
-    let mut layout = |slots| {
-        let layout = Layout::new(shape, Order::LayerMajor { slots }).expect("a layout");
-        rig.shard.layout(rig.now, layout).expect("room")
-    };
-    let layouts = [layout(1), layout(1), layout(4), layout(4)];
+    let layouts = [1, 1, 4, 4].map(|slots| layout(&mut rig, SHAPE, slots));
     let puts = layouts.iter().zip(1000..).map(|(layout, key)| PutItem {
         options: PutOptions { layout: *layout, ..PutOptions::default() },
         ..item(key, 2)

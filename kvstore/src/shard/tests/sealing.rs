@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, UNITS, format, item, options};
+use super::{Rig, STORED, UNITS, form, format, item, options};
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
@@ -29,7 +29,7 @@ impl Rig {
 /// Returns a store with some objects, all of it committed, and no block open.
 fn committed(journal_units: u64, keys: u64) -> Rig {
     let devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
-    format(&devices, journal_units);
+    format(&devices, &form(journal_units));
     let mut rig = Rig::open(devices, options(Durability::Restart));
     for key in 0..keys {
         assert_eq!(rig.put(key, 1), STORED);

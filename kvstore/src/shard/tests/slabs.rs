@@ -3,25 +3,11 @@
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, UNITS, format, item, options};
-use crate::model::layout::{BlockShape, Dtype, Layout, Order};
+use super::{Rig, SHAPE, STORED, UNITS, form, format, item, layout, options};
+use crate::model::layout::Layout;
 use crate::model::object::LayoutId;
 use crate::model::options::Durability;
 use crate::shard::{Action, Failure, Outcome, PutItem, PutOptions};
-
-/// Defines a layout with blocks of two units, and this many in a slab.
-pub(super) fn layout(rig: &mut Rig, slots: u16) -> LayoutId {
-    let shape = BlockShape {
-        layers: 2,
-        tensors_per_layer: 1,
-        kv_heads: 1,
-        head_dim: 64,
-        dtype: Dtype::F16,
-        tokens: 20,
-    };
-    let layout = Layout::new(shape, Order::LayerMajor { slots: slots.into() }).expect("a layout");
-    rig.shard.layout(rig.now, layout).expect("room")
-}
 
 pub(super) fn block(key: u64, layout: LayoutId) -> PutItem {
     PutItem { options: PutOptions { layout, ..PutOptions::default() }, ..item(key, 2) }
@@ -30,7 +16,7 @@ pub(super) fn block(key: u64, layout: LayoutId) -> PutItem {
 /// Returns a store that is large enough for slabs of four blocks.
 fn large() -> Rig {
     let devices = vec![TestDevice::new("memory:0", 2 * UNITS)];
-    format(&devices, 64);
+    format(&devices, &form(64));
     Rig::open(devices, options(Durability::Restart))
 }
 
@@ -53,7 +39,7 @@ impl Rig {
 /// left is less than a slab.
 fn full() -> (Rig, LayoutId, u64) {
     let mut rig = large();
-    let id = layout(&mut rig, 4);
+    let id = layout(&mut rig, SHAPE, 4);
     let count = rig.capacity() / 8 * 4;
     assert!(count >= 16, "{count} blocks");
     for key in 0..count {
@@ -68,11 +54,11 @@ fn full() -> (Rig, LayoutId, u64) {
 #[test]
 fn a_layout_is_defined_once_and_its_slabs_are_small_beside_the_store() {
     let mut rig = large();
-    let ids = [4, 2, 4, 2].map(|slots| layout(&mut rig, slots));
+    let ids = [4, 2, 4, 2].map(|slots| layout(&mut rig, SHAPE, slots));
     assert_eq!(ids, [LayoutId(1), LayoutId(2), LayoutId(1), LayoutId(2)]);
     // A slab takes at most a sixteenth of the device's share.
     let most = rig.shard.spaces.extent_units_on(0) / 16;
-    let huge = layout(&mut rig, 1024);
+    let huge = layout(&mut rig, SHAPE, 1024);
     let slab = rig.shard.layout_of(huge).and_then(Layout::slab).expect("it has slabs");
     assert!(slab.units() <= most && 2 * slab.units() > most, "{} of {most}", slab.units());
 }
@@ -109,7 +95,7 @@ fn an_object_outside_slabs_takes_a_whole_slab_and_none_with_a_leased_block() {
 #[test]
 fn a_block_of_another_layout_takes_a_slab_that_others_of_it_share() {
     let (mut rig, _, count) = full();
-    let other = layout(&mut rig, 2);
+    let other = layout(&mut rig, SHAPE, 2);
     // What a slab of another layout leaves behind may be as long as one of this.
     let spare = (rig.capacity() - 2 * count) / 4 * 2;
     for key in 0..spare + 4 {
@@ -123,7 +109,7 @@ fn a_block_of_another_layout_takes_a_slab_that_others_of_it_share() {
 fn blocks_of_a_batch_share_the_slabs_that_are_made_for_them() {
     for (blocks, slabs) in [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3)] {
         let mut rig = large();
-        let id = layout(&mut rig, 4);
+        let id = layout(&mut rig, SHAPE, 4);
         let count = rig.capacity() / 2;
         for key in 0..count {
             assert_eq!(rig.put(key, 2), STORED);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
-use super::slabs::{block, layout};
-use super::{Rig, STORED, UNITS, format, get, item, options};
+use super::slabs::block;
+use super::{Rig, SHAPE, STORED, UNITS, form, format, get, item, layout, options};
 use crate::model::layout::Layout;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
@@ -16,7 +16,7 @@ use crate::shard::{Action, Outcome, ShardOptions};
 fn discarding() -> Rig {
     let mut devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
     devices[0].deallocates = true;
-    format(&devices, 64);
+    format(&devices, &form(64));
     let discard_after = Duration::from_millis(500);
     Rig::open(devices, ShardOptions { discard_after, ..options(Durability::Restart) })
 }
@@ -46,7 +46,7 @@ fn free_runs_are_counted_and_the_longest_is_known() {
 fn what_an_object_or_a_slab_left_of_a_free_run_is_deallocated() {
     for is_block in [false, true] {
         let mut rig = discarding();
-        let id = layout(&mut rig, 4);
+        let id = layout(&mut rig, SHAPE, 4);
         let slab = rig.shard.layout_of(id).and_then(Layout::slab).expect("it has slabs");
         assert_eq!(rig.put(1, 600), STORED);
         assert_eq!(rig.put(2, rig.capacity() - 600), STORED);

@@ -5,8 +5,8 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use super::device::{TestDevice, memory};
-use super::{Rig, STORED, item, options};
-use crate::media::format::{self, FormatOptions};
+use super::{Rig, STORED, form, format, item, options};
+use crate::media::format::FormatOptions;
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::shard::{Action, PutItem, PutOptions};
@@ -22,17 +22,7 @@ const KEY_BYTES: usize = 128;
 /// Opens a shard with the default format options.
 fn rig() -> Rig {
     let devices = vec![TestDevice::new("memory:0", 8192)];
-    let by_default = FormatOptions {
-        shards: 1,
-        objects_max: 8000,
-        key_bytes: 32,
-        journal_bytes: None,
-        label: String::new(),
-        store_id: [3; 16],
-        overwrite: false,
-    };
-    let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
-    format::format(&mut lanes, &by_default, &mut || Time::ZERO).expect("a blank device");
+    format(&devices, &FormatOptions { objects_max: 8000, journal_bytes: None, ..form(0) });
     let rig = Rig::open(devices, options(Durability::Restart));
     rig.devices[0].medium().commands_per_poll = Some(COMMANDS_PER_TURN);
     rig

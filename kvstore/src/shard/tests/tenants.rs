@@ -4,7 +4,7 @@ use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
 use super::room::large_rig;
-use super::{Rig, STORED, UNITS, device_failed, format, item, options};
+use super::{Rig, STORED, UNITS, device_failed, form, format, item, options};
 use crate::model::object::TenantId;
 use crate::model::options::{Durability, Quota, WhenReached};
 use crate::model::place::UNIT_BYTES;
@@ -145,7 +145,7 @@ fn tenants_have_names_and_the_default_one_has_no_quota() {
 #[test]
 fn a_lowered_quota_takes_a_bounded_part_of_a_tenants_objects_in_each_turn() {
     let devices = vec![TestDevice::new("memory:0", 2 * UNITS)];
-    format(&devices, 64);
+    format(&devices, &form(64));
     let mut rig = Rig::open(devices, options(Durability::Restart));
     let id = tenant(&mut rig, 1000, WhenReached::EvictOwn);
     let most = rig.capacity() / 2;

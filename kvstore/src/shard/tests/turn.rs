@@ -6,7 +6,7 @@ use adit_driver::Time;
 use adit_driver::spec::Status;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, UNITS, device_failed, format, get, options};
+use super::{Rig, STORED, UNITS, device_failed, form, format, get, options};
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
@@ -95,7 +95,7 @@ fn a_full_device_refuses_a_put_and_goes_on() {
     assert_eq!(rig.put(1, 1), STORED);
     rig.devices[0].medium().failing = vec![(Kind::Write, 1)];
     rig.devices[0].medium().failing_with = None;
-    assert!(device_failed(0, &rig.put(1, 1)), "another failure is told as it is");
+    assert!(device_failed(0, &rig.put(1, 1)), "another failure keeps its reason");
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn a_journal_without_space_is_told_with_what_to_do() {
 fn runs_are_deallocated_one_at_a_time_and_no_longer_than_the_device_takes() {
     let mut devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
     (devices[0].deallocates, devices[0].deallocate_lbas_max) = (true, 300);
-    format(&devices, 64);
+    format(&devices, &form(64));
     let at_once = Duration::ZERO;
     let options = ShardOptions { discard_after: at_once, ..options(Durability::Restart) };
     let mut rig = Rig::open(devices, options);
-    // What is not shorter than 256 units is worth a command.
+    // A run of 256 units or more is worth a command.
     assert_eq!((rig.put(1, 556), rig.put(2, 40)), (STORED, STORED));
     let start = rig.place_of(1);
     rig.devices[0].medium().held = vec![Kind::Deallocate];
@@ -145,7 +145,7 @@ fn runs_are_deallocated_one_at_a_time_and_no_longer_than_the_device_takes() {
 fn a_deallocation_is_in_the_lbas_of_its_device() {
     let mut devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
     devices[0].deallocates = true;
-    format(&devices, 64);
+    format(&devices, &form(64));
     let late = Duration::from_millis(500);
     let options = ShardOptions { discard_after: late, ..options(Durability::Restart) };
     let mut rig = Rig::open(devices, options);

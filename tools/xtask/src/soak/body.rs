@@ -60,7 +60,7 @@ impl Bodies {
     /// Returns which version of `key` these contents are.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A description of the fault.
     pub(super) fn version(&self, key: u64, bytes: usize, got: &[u8]) -> Result<Version, String> {
         if got.len() != bytes {
             return Err(format!("{} bytes instead of {bytes}", got.len()));

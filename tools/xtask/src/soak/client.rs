@@ -164,7 +164,7 @@ impl<'a> Client<'a> {
     }
 
     /// # Errors
-    /// What is wrong with an answer.
+    /// A fault in an answer.
     fn step(&mut self) -> Result<(), String> {
         if self.role == Role::Ledger {
             return self.keep_ledger();

@@ -104,7 +104,7 @@ impl Entry {
     /// still bring it back.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the fault.
     pub(super) fn read(
         &mut self,
         now: Instant,

@@ -24,8 +24,8 @@ use crate::trace::Trace;
 use crate::world::violated;
 
 pub(crate) type Queue = SimulatedQueue<Tag>;
-/// Steps without progress after which the run counts as stuck. A lost command takes seconds, in which a shard with a
-/// change that waits takes thousands of turns a second.
+/// Steps without progress after which the run counts as stuck. A lost command takes seconds, and free space ages every
+/// `discard_after`, which is as short as 250 us here.
 const IDLE_STEPS_MAX: u32 = 100_000;
 /// Limit of clock readings while a store is opened.
 const CLOCK_CALLS_MAX: u64 = 2_000_000;

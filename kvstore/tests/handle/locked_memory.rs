@@ -83,10 +83,15 @@ fn memory_of_the_callers_is_pinned_once_for_each_shard() {
     let options = OpenOptions { pool_bytes: 1 << 20, ..OpenOptions::new(targets) };
     let store = Store::open(&options).expect("a store");
     let before = pinned_kib();
-    let memory = HostMemory::allocate(3 << 20, Backing::Any, &|_, _| ()).expect("memory");
+    let memory = HostMemory::allocate(6 << 20, Backing::Any, &|_, _| ()).expect("memory");
     let pool = store.register(memory).expect("registered");
-    // As little as the limit on locked memory allows, if there is one.
     let pinned = pinned_kib() - before;
-    assert!(pinned == 2 * (3 << 10) || before < 2 * (5 << 10), "{pinned} KiB after {before} KiB");
+    // The kernel counts whole huge pages, of which the memory uses only a part at either end. As little as the limit on
+    // locked memory allows, if there is one.
+    let (once, twice) = (2 * (6 << 10), 4 * (6 << 10));
+    assert!(
+        (once..twice).contains(&pinned) || before < 2 * (5 << 10),
+        "{pinned} KiB after {before} KiB"
+    );
     drop(pool);
 }

@@ -351,7 +351,7 @@ impl Tables {
         let Object { place, layout, tenant, bytes } = put.object;
         let units = self.spaces.units_of(&put.object);
         let inside =
-            |range: &Range<u64>| range.contains(&place.unit) && units <= range.end - range.start;
+            |range: &Range<u64>| range.contains(&place.unit) && units <= range.end - place.unit;
         let is_known = layout == LayoutId::PLAIN || self.spaces.layout(layout).is_some();
         let slab = self.spaces.layout(layout).and_then(Layout::slab);
         let slab_fits = |range: &Range<u64>| match (slab, put.slab_base) {

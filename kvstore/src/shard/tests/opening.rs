@@ -111,6 +111,20 @@ fn an_impossible_object_is_dropped_together_with_what_it_replaced() {
 }
 
 #[test]
+fn an_object_outside_the_share_is_dropped_unread() {
+    let share = Rig::new(1, 64, options(RESTART)).share();
+    for (unit, units) in [(UNITS + 8, 1), (share.start, UNITS), (share.end - 1, 3)] {
+        let mut rig = Rig::new(1, 64, options(RESTART));
+        // Whether the data of a provisional put is there decides what counts.
+        let sums = vec![1; units.div_ceil(32) as usize];
+        let (is_provisional, checksums) = (true, sums[..].into());
+        rig.record_puts(&[Put { is_provisional, checksums, ..put("key", object(unit, units)) }]);
+        let (_, found) = rig.reopen();
+        assert_eq!(found, (1, 0), "{units} units from {unit} on");
+    }
+}
+
+#[test]
 fn of_objects_that_overlap_the_later_one_is_dropped_for_good() {
     let mut rig = Rig::new(1, 64, options(RESTART));
     let start = rig.share().start;

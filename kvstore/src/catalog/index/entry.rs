@@ -150,11 +150,6 @@ impl Entries {
         self.count
     }
 
-    /// Iterates over the entries by id.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.kept.iter().chain(self.spare.iter().flat_map(|spare| spare.iter()))
-    }
-
     #[inline]
     pub(super) fn get(&self, id: u32) -> Option<&Entry> {
         let id = id as usize;

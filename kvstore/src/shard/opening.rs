@@ -552,6 +552,10 @@ impl Rebuild for Tables {
         self.dropped = 0;
     }
 
+    fn expect(&mut self, objects: u64) {
+        self.index.expect(objects);
+    }
+
     fn put(&mut self, put: &Put<'_>) -> Result<()> {
         if !self.is_possible(put) {
             self.dropped += 1;

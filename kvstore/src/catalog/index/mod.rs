@@ -12,6 +12,7 @@
 //!
 //! The index does not know the contents of extents, free space, or the order of eviction.
 
+mod ahead;
 mod arena;
 mod entry;
 mod loading;

@@ -351,7 +351,7 @@ impl Tables {
         let Object { place, layout, tenant, bytes } = put.object;
         let units = self.spaces.units_of(&put.object);
         let inside =
-            |range: &Range<u64>| range.contains(&place.unit) && units <= range.end - range.start;
+            |range: &Range<u64>| range.contains(&place.unit) && units <= range.end - place.unit;
         let known = self.spaces.layout(layout);
         let is_known = layout == LayoutId::PLAIN || known.is_some();
         let slab = known.and_then(Layout::slab);

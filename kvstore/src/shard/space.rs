@@ -234,6 +234,15 @@ impl Spaces {
         Some(self.devices[usize::from(object.place.device)].slabs.base_of(object.place.unit))
     }
 
+    /// Returns the units that an object takes, or those of the slab that it lies in.
+    pub(super) fn extent_of(&self, object: &Object) -> Range<u64> {
+        let slab = self.layout(object.layout).and_then(Layout::slab);
+        match self.slab_base(object).zip(slab) {
+            Some((base, slab)) => base..base + slab.units(),
+            None => object.place.unit..object.place.unit + self.units_of(object),
+        }
+    }
+
     pub(super) fn checksums_of(&self, object: &Object) -> usize {
         match self.layout(object.layout) {
             Some(layout) => layout.tensors() as usize,

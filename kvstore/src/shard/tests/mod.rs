@@ -24,6 +24,7 @@ mod space;
 mod steady;
 mod tenants;
 mod turn;
+mod windows;
 mod writers;
 
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::model::layout::SlabShape;
 use crate::model::object::ObjectId;
 use crate::model::place::Place;
 use crate::space::window::Window;
@@ -45,6 +46,17 @@ impl Claim {
     pub(super) fn has(&self, place: Place) -> bool {
         self.device == place.device && self.units.contains(&place.unit)
     }
+
+    /// Returns whether it is a claim for an object of `units`, in a slab of this shape if its layout has slabs.
+    pub(super) fn fits(&self, units: u64, slab: Option<SlabShape>) -> bool {
+        let has = self.units.end - self.units.start;
+        match (self.kind, slab) {
+            (Kind::Run, None) => has == units,
+            (Kind::Slab, Some(slab)) => has == slab.units(),
+            (Kind::Slot, Some(_)) => true,
+            _ => false,
+        }
+    }
 }
 
 /// Returns how many slots more than those that are free or sink a claim leaves for other objects, where a slab has
@@ -67,6 +79,32 @@ pub(super) fn takes_slot(claim: Option<&Claim>, spare: &mut i64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_claim_has_the_places_in_its_units_of_its_device() {
+        let claim = Claim::run(1, 8..12);
+        let has = |device, unit| claim.has(Place { device, unit });
+        assert!(has(1, 8) && has(1, 11) && !has(1, 7) && !has(1, 12));
+        assert!(!has(0, 8) && !has(0, 12));
+    }
+
+    #[test]
+    fn a_claim_fits_what_needs_all_of_its_units_and_lies_alike() {
+        let slab = |slots| Some(SlabShape { runs: 2, run_units: 1, slots });
+        let run = Claim::run(0, 24..32);
+        let of_slab = Claim { kind: Kind::Slab, ..run.clone() };
+        let slot = Claim::slot(Place { device: 0, unit: 24 }, ObjectId(7));
+        for (units, shape, fits) in [
+            (8, None, [true, false, false]),
+            (7, None, [false, false, false]),
+            (1, None, [false, false, false]),
+            (2, slab(4), [false, true, true]),
+            (8, slab(3), [false, false, true]),
+        ] {
+            let found = [&run, &of_slab, &slot].map(|claim| claim.fits(units, shape));
+            assert_eq!(found, fits, "{units} units, {shape:?}");
+        }
+    }
 
     #[test]
     fn no_object_takes_the_slot_that_another_has_claimed() {

@@ -155,7 +155,9 @@ mod tests {
         assert_eq!(overwritten(&[(0, low.clone()), (1, plain(20..21))]), [0u32; 0]);
         assert_eq!(overwritten(&[(0, Claim { device: 1, ..low.clone() }), (1, high)]), [0u32; 0]);
         assert_eq!(overwritten(&[(0, plain(12..13)), (1, low.clone())]), [0], "inside");
-        assert_eq!(overwritten(&[(0, plain(5..50)), (1, low)]), [0], "around");
+        assert_eq!(overwritten(&[(0, plain(5..50)), (1, low.clone())]), [0], "around");
+        let unknown = [(0, plain(12..13)), (0, low), (1, plain(40..50))];
+        assert_eq!(overwritten(&unknown), [0u32; 0], "both were put before");
     }
 
     #[test]

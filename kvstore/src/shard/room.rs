@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 use super::Shard;
 use super::claim::{Claim, Kind, spare_of, takes_slot};
 use super::evicting::{EvictReason, Evicted};
+use super::making::{Search, is_covered, join_free};
 use super::put::Wanted;
 use super::space::Room;
 use crate::io::lane::Load;
@@ -28,7 +29,7 @@ use crate::model::object::{LayoutId, Object, ObjectId};
 use crate::model::place::Place;
 use crate::policy::age::Ages;
 use crate::space::slab::SlabView;
-use crate::space::window::{Choice, Piece, Window};
+use crate::space::window::{Choice, Piece};
 
 /// Victims around which a window is looked for.
 const SEEDS: usize = 16;
@@ -48,113 +49,6 @@ type Seeds = SmallVec<[ObjectId; SEEDS]>;
 /// For each layout of a change, the slots that are left for its objects.
 type SpareSlots = SmallVec<[(LayoutId, i64); 2]>;
 
-/// A search for a window through the whole share, over several turns.
-#[derive(Debug)]
-struct Search {
-    needs: u64,
-    device: u8,
-    unit: u64,
-    least: Option<Window>,
-}
-
-/// What the first change in line waits for.
-#[derive(Debug)]
-pub(super) struct Making {
-    /// By the change's objects. A change has as many as it is given room at one time.
-    claims: Vec<Option<Claim>>,
-    /// Units of all of its objects.
-    needs: u64,
-    search: Option<Search>,
-    /// Twice the units of what got room, less the units of what went for it; above the slack it does not count.
-    credit: i64,
-    pieces: Vec<Piece>,
-    victims: Vec<ObjectId>,
-}
-
-impl Default for Making {
-    fn default() -> Making {
-        Making {
-            claims: Vec::new(),
-            needs: 0,
-            search: None,
-            credit: i64::MAX,
-            pieces: Vec::new(),
-            victims: Vec::new(),
-        }
-    }
-}
-
-impl Making {
-    /// Returns whether the next turn goes on with a search.
-    pub(super) fn is_searching(&self) -> bool {
-        self.search.is_some()
-    }
-
-    /// Ends the wait of a change, which got its room or never will.
-    pub(super) fn end(&mut self) {
-        self.claims.clear();
-        self.search = None;
-    }
-
-    /// Credits the units of objects that got room.
-    pub(super) fn pay(&mut self, units: u64, slack: u64) {
-        self.credit = (self.credit.min(slack as i64) + 2 * units as i64).min(slack as i64);
-    }
-
-    /// Debits units that went.
-    fn spend(&mut self, units: u64) {
-        self.credit = self.credit.saturating_sub(units as i64);
-    }
-
-    /// Returns how many units may go for an object of `units`.
-    fn limit(&self, units: u64, slack: u64) -> u64 {
-        (self.credit.min(slack as i64) + 2 * units as i64).max(0) as u64
-    }
-
-    /// Takes what others have claimed out of `pieces`, which are in order.
-    fn leave_claimed(&self, device: u8, pieces: &mut Vec<Piece>) {
-        for claim in self.claims.iter().flatten().filter(|claim| claim.device == device) {
-            let first = pieces.partition_point(|piece| piece.units.end <= claim.units.start);
-            let behind = pieces.partition_point(|piece| piece.units.start < claim.units.end);
-            if first >= behind {
-                continue;
-            }
-            let (start, end) = (&pieces[first], &pieces[behind - 1]);
-            let before = start.units.start..claim.units.start;
-            let after = claim.units.end..end.units.end;
-            let is_left =
-                |piece: &Piece, left: &Range<u64>| piece.goes_units == 0 && !left.is_empty();
-            let before = is_left(start, &before).then(|| Piece::free(before));
-            let after = is_left(end, &after).then(|| Piece::free(after));
-            pieces.splice(first..behind, before.into_iter().chain(after));
-        }
-    }
-}
-
-/// Joins neighbours for which nothing goes. The pieces are in order.
-fn join_free(pieces: &mut Vec<Piece>) {
-    pieces.dedup_by(|next, last| {
-        let is_joined =
-            last.goes_units == 0 && next.goes_units == 0 && last.units.end == next.units.start;
-        if is_joined {
-            last.units.end = next.units.end;
-        }
-        is_joined
-    });
-}
-
-/// Returns whether `pieces`, which are in order, hold all of `units`.
-fn is_covered(pieces: &[Piece], units: &Range<u64>) -> bool {
-    let mut at = units.start;
-    for piece in pieces.iter().filter(|piece| piece.units.end > units.start) {
-        if piece.units.start > at {
-            break;
-        }
-        at = at.max(piece.units.end);
-    }
-    at >= units.end
-}
-
 /// A bit for each device.
 fn has_device(devices: u64, device: u8) -> bool {
     devices & 1 << device != 0
@@ -164,8 +58,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns the devices among `devices` that are in service.
     fn in_service(&self, devices: u64) -> u64 {
         let works = |device: &usize| self.lanes[*device].failure().is_none();
-        let bits = (0..self.lanes.len()).filter(works).fold(0, |bits, device| bits | 1 << device);
-        devices & bits
+        let working: u64 = (0..self.lanes.len()).filter(works).map(|device| 1 << device).sum();
+        devices & working
     }
 
     fn slab_of(&self, shape: &Object) -> Option<SlabShape> {
@@ -240,11 +134,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     fn claim_room(&mut self, at: usize, shape: &Object, claim: Claim, slots: &mut SpareSlots) {
         self.making.search = None;
-        if claim.kind == Kind::Slab
-            && let Some((_, spare)) = slots.iter_mut().find(|(layout, _)| *layout == shape.layout)
+        if let Some((_, spare)) = slots.iter_mut().find(|(layout, _)| *layout == shape.layout)
             && let Some(slab) = self.slab_of(shape)
         {
-            *spare += i64::from(slab.slots) - 1;
+            *spare += spare_of(&claim, slab.slots.into());
         }
         self.making.claims[at] = Some(claim);
     }
@@ -347,21 +240,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         for (at, (shape, devices, _)) in wanted.iter().enumerate() {
             let is_broken = |claim: &Claim| {
                 let is_usable = has_device(self.in_service(*devices), claim.device);
-                !is_usable || !self.fits(claim, shape) || !self.is_going(claim)
+                let fits = claim.fits(self.spaces.units_of(shape), self.slab_of(shape));
+                !is_usable || !fits || !self.is_going(claim)
             };
             if self.making.claims[at].as_ref().is_some_and(is_broken) {
                 self.making.claims[at] = None;
             }
-        }
-    }
-
-    fn fits(&self, claim: &Claim, shape: &Object) -> bool {
-        let units = claim.units.end - claim.units.start;
-        match (claim.kind, self.slab_of(shape)) {
-            (Kind::Run, None) => units == self.spaces.units_of(shape),
-            (Kind::Slab, Some(slab)) => units == slab.units(),
-            (Kind::Slot, Some(_)) => true,
-            _ => false,
         }
     }
 
@@ -488,25 +372,25 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns at most `most` objects that would go next and lie on one of `devices`, without those in claims.
     fn seeds(&mut self, devices: u64, most: usize) -> Seeds {
         let (index, leases) = (&self.index, &self.leases);
-        let mut at = self.policy.victim(&mut |id| leases.is_leased(index.object(id).place));
-        let mut seeds = Seeds::new();
-        for _ in 0..SEED_STEPS + self.making.claims.len() {
-            let Some(id) = at.filter(|_| seeds.len() < most) else { break };
+        let first = self.policy.victim(&mut |id| leases.is_leased(index.object(id).place));
+        let there = |id: ObjectId| {
             // The policy may be a custom one.
             assert!(index.contains(id), "a policy names an object that is there");
-            let Object { place, .. } = index.object(id);
-            let is_claimed = self
-                .making
-                .claims
-                .iter()
-                .flatten()
-                .any(|claim| claim.device == place.device && claim.units.contains(&place.unit));
-            if has_device(devices, place.device) && !leases.is_leased(place) && !is_claimed {
-                seeds.push(id);
-            }
-            at = self.policy.follower(id);
-        }
-        seeds
+            id
+        };
+        let follower = |id: &ObjectId| self.policy.follower(*id).map(there);
+        let is_seed = |id: &ObjectId| {
+            let Object { place, .. } = index.object(*id);
+            let mut claims = self.making.claims.iter().flatten();
+            let is_claimed = claims.any(|claim| claim.has(place));
+            has_device(devices, place.device) && !leases.is_leased(place) && !is_claimed
+        };
+        let steps = SEED_STEPS + self.making.claims.len();
+        std::iter::successors(first.map(there), follower)
+            .take(steps)
+            .filter(is_seed)
+            .take(most)
+            .collect()
     }
 
     /// Claims the place of the first victim, if that is enough together with free space beside it.
@@ -539,19 +423,19 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Offers windows around the objects that would go next.
     fn offer_seeds(&mut self, choice: &mut Choice, seeds: &Seeds, needs: u64) {
-        let (mut seen, mut looked) = (SmallVec::<[(u8, Range<u64>); SEEDS]>::new(), 0);
+        let (mut seen, mut left) = (SmallVec::<[(u8, Range<u64>); SEEDS]>::new(), PIECES_PER_TURN);
         for id in seeds {
             let object = self.index.object(*id);
             let Place { device, unit } = object.place;
             let is_seen = |(on, units): &(u8, Range<u64>)| *on == device && units.contains(&unit);
-            if looked > PIECES_PER_TURN || seen.iter().any(is_seen) {
+            if seen.iter().any(is_seen) {
                 continue;
             }
-            let units = match self.spaces.slab_base(&object).zip(self.slab_of(&object)) {
-                Some((base, slab)) => base..base + slab.units(),
-                None => unit..unit + self.spaces.units_of(&object),
-            };
-            looked += self.offer(choice, device, &around(&units, needs));
+            if left == 0 {
+                break;
+            }
+            let units = self.spaces.extent_of(&object);
+            left = left.saturating_sub(self.offer(choice, device, &around(&units, needs)));
             seen.push((device, around(&units, needs / 2)));
         }
     }
@@ -628,4 +512,18 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 /// Returns the units that windows of `needs` units around `run` may lie in.
 fn around(run: &Range<u64>, needs: u64) -> Range<u64> {
     run.start.saturating_sub(needs)..run.end.saturating_add(needs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_device_has_its_bit() {
+        for device in 0..64 {
+            let others = (0..64).filter(|other| *other != device);
+            assert!(has_device(1 << device, device) && has_device(u64::MAX, device));
+            assert!(others.clone().all(|other| !has_device(1 << device, other)));
+        }
+    }
 }

@@ -11,7 +11,7 @@ use adit_driver::Time;
 
 use crate::catalog::hash::NumberMap;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, Object, piece_bytes};
+use crate::model::object::{LayoutId, Object, piece_count};
 use crate::model::place::{Place, units};
 use crate::space::discard::Discards;
 use crate::space::extent::Extents;
@@ -234,10 +234,19 @@ impl Spaces {
         Some(self.devices[usize::from(object.place.device)].slabs.base_of(object.place.unit))
     }
 
+    /// Returns the units that an object takes, or those of the slab that it lies in.
+    pub(super) fn extent_of(&self, object: &Object) -> Range<u64> {
+        let slab = self.layout(object.layout).and_then(Layout::slab);
+        match self.slab_base(object).zip(slab) {
+            Some((base, slab)) => base..base + slab.units(),
+            None => object.place.unit..object.place.unit + self.units_of(object),
+        }
+    }
+
     pub(super) fn checksums_of(&self, object: &Object) -> usize {
         match self.layout(object.layout) {
             Some(layout) => layout.tensors() as usize,
-            None => object.bytes.div_ceil(piece_bytes(object.bytes)) as usize,
+            None => piece_count(object.bytes) as usize,
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_driver::Time;
 
 use super::device::Kind;
-use super::{Rig, STORED, get, item, options};
+use super::{Rig, STORED, UNITS, get, item, options};
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
 use crate::shard::{Action, Outcome};
@@ -27,6 +27,21 @@ impl Rig {
     fn hits(&mut self, keys: std::ops::Range<u64>) -> usize {
         keys.filter(|key| self.wait(get(*key, 1)) == HIT).count()
     }
+}
+
+#[test]
+fn a_device_that_failed_is_replaced_by_one_of_its_size() {
+    let mut rig = Rig::new(2, 64, options(Durability::Restart));
+    rig.devices[1].medium().is_dead = true;
+    rig.turn(3);
+    let failed = |rig: &Rig| [0, 1, 2].map(|device| rig.shard.has_failed(device));
+    assert_eq!(failed(&rig), [false, true, false], "there are two");
+    let larger = rig.devices[1].resized(UNITS + 1);
+    assert!(rig.shard.attach(1, larger.lane()).is_err());
+    assert_eq!(failed(&rig), [false, true, false]);
+    rig.devices[1].medium().is_dead = false;
+    rig.shard.attach(1, rig.devices[1].lane()).expect("it failed and is idle");
+    assert_eq!(failed(&rig), [false; 3]);
 }
 
 #[test]

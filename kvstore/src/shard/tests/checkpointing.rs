@@ -34,7 +34,7 @@ fn quiet() -> Rig {
 
 /// Opens a shard for as many objects as [`Rig::put_long`] puts. Their records take several blocks of a checkpoint, and
 /// too few of the journal to matter.
-fn long_rig(key_bytes: u16) -> Rig {
+pub(super) fn long_rig(key_bytes: u16) -> Rig {
     let devices = vec![TestDevice::new("memory:0", 2048)];
     format(&devices, &FormatOptions { objects_max: LONG_OBJECTS, key_bytes, ..form(512) });
     Rig::open(devices, options(Durability::Restart))
@@ -48,7 +48,7 @@ impl Rig {
     }
 
     /// Takes a checkpoint.
-    fn checkpoint(&mut self) {
+    pub(super) fn checkpoint(&mut self) {
         self.hurry();
         self.turn(1);
         assert!(self.shard.is_checkpointing());
@@ -66,7 +66,7 @@ impl Rig {
     }
 
     /// Puts objects with long keys.
-    fn put_long(&mut self) {
+    pub(super) fn put_long(&mut self) {
         let tag = self.submit_puts((0..LONG_OBJECTS.into()).map(|key| long_item(key, 1)));
         self.settle();
         assert_eq!(self.taken(tag), vec![STORED; LONG_OBJECTS as usize]);

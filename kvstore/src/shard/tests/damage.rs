@@ -1,6 +1,8 @@
 //! A journal of which a flushed block is damaged: what later records say about the objects that it ended.
 
+use super::opening::{block, object, put};
 use super::{Rig, STORED, get, options};
+use crate::media::record::Record;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
 use crate::shard::{Action, Outcome};
@@ -54,4 +56,24 @@ fn a_delete_of_a_version_whose_put_is_lost_removes_the_version_before() {
     let mut rig = damaged(rig, 2);
     assert_eq!(rig.wait(get(1, 3)), Ok(Outcome::Miss));
     assert_eq!(rig.get(2, 1), Ok(Outcome::Hit { bytes: UNIT_BYTES }));
+}
+
+#[test]
+fn objects_beside_one_that_was_put_since_stay_also_in_slabs() {
+    let mut rig = rig();
+    let (id, slab) = rig.slab();
+    let start = rig.share().start;
+    let under = block("under", id, start, 0);
+    let before = block("before", id, start + slab, 0);
+    let short = put("short", object(start + 2 * slab, 2));
+    rig.record_puts(&[under, before, short]);
+    let end = Record::Delete { key: under.key, place: under.object.place };
+    let lost = rig.record([end]);
+    let over = put("over", object(start, slab));
+    let behind = put("behind", object(start + 2 * slab + 2, 1));
+    rig.record_puts(&[over, behind]);
+    let rig = damaged(rig, lost);
+    let keys = ["under", "before", "short", "over", "behind"];
+    assert_eq!(keys.map(|key| rig.holds(key)), [false, true, true, true, true]);
+    assert_eq!(rig.recovery.dropped, 1);
 }

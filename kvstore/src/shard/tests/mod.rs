@@ -10,8 +10,10 @@ mod journal_room;
 mod journaling;
 mod layers;
 mod log;
+mod opening;
 mod order;
 mod overwriting;
+mod planning;
 mod reading;
 mod recency;
 mod refusals;
@@ -24,6 +26,7 @@ mod space;
 mod steady;
 mod tenants;
 mod turn;
+mod windows;
 mod writers;
 
 use std::time::Duration;

@@ -229,3 +229,23 @@ fn room_that_only_reads_hold_is_waited_for_and_room_that_leases_hold_is_not() {
         assert_eq!(rig.shard.spaces.sinking_units(), 0);
     }
 }
+
+#[test]
+fn a_block_takes_the_slot_of_one_of_its_layout_where_no_slab_is_near_what_goes_next() {
+    let mut rig = large();
+    let id = layout(&mut rig, SHAPE, 4);
+    // Every other one of the oldest objects is leased: no slab has room among them.
+    for key in 0..40 {
+        assert_eq!(rig.put(key, 1), STORED);
+    }
+    let between = rig.capacity() - 40 - 4 * 8;
+    assert_eq!(rig.put(40, between), STORED);
+    for key in 100..116 {
+        assert_eq!(rig.wait(Action::Put(block(key, id))), STORED);
+    }
+    assert_eq!((rig.evicted(), rig.shard.spaces.runs()), (0, (0, 0)));
+    (1..40).step_by(2).chain([40]).for_each(|key| rig.lease_of(key..key + 1));
+    assert_eq!(rig.wait(Action::Put(block(200, id))), STORED);
+    assert_eq!(rig.evicted(), 1);
+    assert_eq!((100..116).filter(|key| rig.has(*key)).count(), 15);
+}

@@ -100,3 +100,36 @@ fn a_place_is_free_when_the_last_of_its_reads_ends() {
     rig.turn(20);
     assert_eq!(rig.taken(put), [STORED]);
 }
+
+#[test]
+fn what_sinks_counts_against_the_capacity_also_where_the_device_has_room() {
+    let few =
+        ShardOptions { capacity_bytes: Some(10 * UNIT_BYTES), ..options(Durability::Restart) };
+    let mut rig = Rig::new(1, 64, few);
+    assert_eq!(rig.put(1, 10), STORED);
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    rig.devices[0].medium().held = vec![Kind::Flush];
+    assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
+    let put = rig.submit(Time::NEVER, Action::Put(item(2, 10)));
+    rig.turn(20);
+    assert!(rig.shard.spaces.runs().1 > 10);
+    assert_eq!((rig.taken(put), rig.shard.spaces.used_units()), (vec![], 10));
+    rig.devices[0].medium().held.clear();
+    rig.turn(100);
+    assert_eq!((rig.taken(put), rig.shard.spaces.used_units()), (vec![STORED], 10));
+}
+
+#[test]
+fn a_free_run_that_is_almost_long_enough_costs_one_neighbour() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    for key in 0..rig.capacity() {
+        assert_eq!(rig.put(key, 1), STORED);
+    }
+    // Far from what goes next.
+    let places: Vec<u64> = (99..108).map(|key| rig.place_of(key)).collect();
+    assert!(places.windows(2).all(|two| two[0] + 1 == two[1]), "{places:?}");
+    (100..107).for_each(|key| rig.free(key));
+    assert_eq!(rig.put(1000, 8), STORED);
+    assert_eq!(rig.shard.stats().evictions.objects(), 1);
+    assert!([places[0], places[1]].contains(&rig.place_of(1000)));
+}

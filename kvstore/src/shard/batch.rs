@@ -216,11 +216,6 @@ impl<R> Batch<R> {
     pub(super) fn is_over(&self) -> bool {
         self.items_left == 0
     }
-
-    /// Empties it and keeps its memory for reuse.
-    fn clear(&mut self) {
-        self.items.clear();
-    }
 }
 
 /// The buffers of a command, in order.
@@ -277,11 +272,75 @@ impl<R> Batches<R> {
     }
 
     pub(super) fn close(&mut self, number: u32) {
-        self.batches[number as usize].clear();
+        debug_assert!(self.get(number).is_over(), "all items were answered");
         self.idle.push(number);
     }
+}
 
-    pub(super) fn open_count(&self) -> usize {
-        self.batches.len() - self.idle.len()
+#[cfg(test)]
+mod tests {
+    use super::super::parts::Pieces;
+    use super::super::tests::device::memory;
+    use super::*;
+    use crate::model::place::UNIT_BYTES;
+    use crate::model::plan::{Limits, Part};
+
+    fn item(units: u64) -> Item<u64> {
+        let bytes = units * UNIT_BYTES;
+        let pieces =
+            Pieces { count: 1, stride_bytes: bytes, piece_bytes: bytes, last_bytes: bytes };
+        let extract = Extract { bytes, padded_bytes: bytes, first_checksum: 0, pieces };
+        let job = Job::Fill(Filling { writer: WriterId(1), extract, checksums: Sums::new() });
+        Item::new(7, job, Memory::of(AnyBuffer::One(memory(bytes as usize))))
+    }
+
+    /// Begins a batch of items of one unit, with `parts` of them as the item's number and its unit on the device.
+    fn begun(items: u64, parts: &[(u32, u64)]) -> Batch<u64> {
+        let limits =
+            Limits { command_bytes_max: 64 * UNIT_BYTES, boundary_bytes: 0, slices_max: 64 };
+        let part = |&(item, unit): &(u32, u64)| Part {
+            place: Place { device: 0, unit },
+            item,
+            offset: 0,
+            bytes: UNIT_BYTES,
+        };
+        let mut parts: Vec<Part> = parts.iter().map(part).collect();
+        let items = (0..items).map(|_| Some(item(1))).collect();
+        let mut batch = Batch { items, ..Batch::default() };
+        batch.plan.remake(&mut parts, &limits);
+        batch.begin();
+        batch
+    }
+
+    #[test]
+    fn a_command_takes_one_buffer_or_the_list_of_its_buffers() {
+        let mut batch = begun(3, &[(0, 10), (1, 11), (2, 50)]);
+        let (mut scratch, mut whole) = (Vec::new(), Vec::new());
+        let runs = batch.plan.runs().to_vec();
+        let loads: Vec<_> = runs.iter().map(|run| batch.load(run, &mut scratch)).collect();
+        assert!(matches!(&loads[0], AnyBuffer::Many(buffers) if buffers.len() == 2));
+        assert!(matches!(&loads[1], AnyBuffer::One(_)));
+        assert_eq!((loads.len(), scratch.len()), (2, 0));
+        for (command, memory) in (0..).zip(loads) {
+            assert!(!batch.is_over());
+            batch.unload(command, memory, None, &mut whole);
+            whole.drain(..).for_each(|index| drop(batch.finish(index)));
+        }
+        assert!(batch.is_over());
+    }
+
+    #[test]
+    #[should_panic(expected = "each item has data")]
+    fn a_batch_does_not_begin_with_an_item_that_no_command_serves() {
+        begun(2, &[(0, 10)]);
+    }
+
+    #[test]
+    fn a_box_is_used_again() {
+        let mut boxes = Boxes::default();
+        let first = boxes.fill(1);
+        boxes.keep(first);
+        assert_eq!(boxes.0.len(), 1);
+        assert_eq!((*boxes.fill(2), boxes.0.len()), (2, 0));
     }
 }

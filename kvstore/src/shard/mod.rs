@@ -494,8 +494,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         // While the journal's device is out of service, nothing can be written.
         let is_written = self.check_home().is_err()
             || (self.held.is_empty() && self.log.is_idle() && !self.is_checkpointing());
+        // A batch in progress has commands in its lanes.
         is_written
-            && self.batches.open_count() == 0
             && self.stalled.is_empty()
             && self.sweeps.is_empty()
             && self.answers.is_empty()

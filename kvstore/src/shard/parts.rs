@@ -250,10 +250,9 @@ impl Memory {
         }
     }
 
+    /// Returns the checksum of `bytes` at `offset`, all of which must be idle.
     fn checksum(&self, offset: u64, bytes: u64) -> u32 {
-        if let [(0, buffer)] = &*self.parts
-            && offset + bytes <= buffer.len() as u64
-        {
+        if let [(0, buffer)] = &*self.parts {
             return checksum::of(&buffer[offset as usize..(offset + bytes) as usize]);
         }
         let mut running = checksum::Running::new();
@@ -342,6 +341,20 @@ mod tests {
             item.take(offset, 1, &mut taken);
             taken[0][0] ^= 1;
             item.put(offset, taken.pop().expect("a byte"));
+        }
+    }
+
+    #[test]
+    fn zeroes_go_where_they_are_asked_for_in_whichever_buffer() {
+        let mut item = Memory::of(memory(&[4096, 8192, 4096]));
+        for (offset, bytes) in [(5000, 3000), (12_000, 1000), (4095, 2), (0, 16_384)] {
+            item.parts.iter_mut().for_each(|(_, buffer)| buffer.fill(7));
+            item.zero(offset, bytes);
+            let all = item.parts.iter().flat_map(|(_, buffer)| buffer.iter().copied());
+            for (at, byte) in (0..).zip(all) {
+                let is_zeroed = (offset..offset + bytes).contains(&at);
+                assert_eq!(byte == 0, is_zeroed, "at {at} of {bytes} bytes at {offset}");
+            }
         }
     }
 

@@ -247,3 +247,32 @@ impl fmt::Display for TenantId {
         write!(f, "{}", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::device::memory;
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_given_up_returns_its_memory() {
+        let key = || Key::from(1u64);
+        let buffer = || AnyBuffer::One(memory(4096));
+        let (part, options) = (Part::All, PutOptions::default());
+        let writer = WriterId(1);
+        let put = PutItem { key: key(), bytes: 4096, data: buffer(), options: options.clone() };
+        let get = GetItem { key: key(), part: part.clone(), into: buffer() };
+        let fill = FillItem { writer, part, data: buffer() };
+        for with in [Action::Put(put), Action::Get(get), Action::Fill(fill)] {
+            assert!(matches!(with.into_memory(), AnyBuffer::One(back) if back.len() == 4096));
+        }
+        let reserve = ReserveItem { key: key(), bytes: 4096, options };
+        for without in [Action::Reserve(reserve), Action::Delete(key()), Action::Commit] {
+            assert!(matches!(without.into_memory(), AnyBuffer::None));
+        }
+    }
+
+    #[test]
+    fn a_tenant_is_written_as_its_number() {
+        assert_eq!(TenantId(42).to_string(), "42");
+    }
+}

@@ -192,6 +192,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn evictions_are_counted_over_all_reasons_and_since_an_earlier_count() {
+        let evicted = |objects| Evicted { objects, bytes: 100 * objects };
+        let evictions = |numbers: [u64; 4]| {
+            let [space, records, fragmentation, quota] = numbers.map(evicted);
+            Evictions { space, records, fragmentation, quota }
+        };
+        let (before, now) = (evictions([1, 2, 3, 5]), evictions([8, 18, 35, 69]));
+        assert_eq!((before.objects(), now.objects()), (11, 130));
+        assert_eq!(now - before, evictions([7, 16, 32, 64]));
+    }
+
+    #[test]
     fn sums_take_every_field_once_and_maxima_are_no_sums() {
         let mut ones = Stats::default();
         ones.fields_mut().into_iter().for_each(|field| *field = 1);

@@ -30,6 +30,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Does the pending work without waiting, and passes each answer to `done`.
     pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done<R>)) -> Turn {
         let mut moved = self.take_finished(now);
+        // A command that waits in a lane may become due by the clock.
         let has_news = self.lanes.iter().any(Lane::has_news) || self.tenants.has_news();
         if moved == 0 && now < self.rests_until && !has_news {
             return Turn { moved, in_flight: self.in_flight(), next: self.rests_until };
@@ -55,9 +56,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             done(answer);
         }
         let next = self.next_due_at(now);
-        // A command waiting in a lane's schedule may become due by the clock.
-        let may_rest = moved == 0 && !self.lanes.iter().any(Lane::has_news);
-        self.rests_until = if may_rest { next } else { Time::ZERO };
+        self.rests_until = if moved == 0 { next } else { Time::ZERO };
         Turn { moved, in_flight: self.in_flight(), next }
     }
 

@@ -11,7 +11,7 @@ use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::spec::Status;
 use adit_driver::{
-    CommandError, Completion, Device, DeviceOptions, Error, Rejected, Result, Stats, Time,
+    Buffer, CommandError, Completion, Device, DeviceOptions, Error, Rejected, Result, Stats, Time,
 };
 
 use crate::model::place::UNIT_BYTES;
@@ -58,6 +58,8 @@ pub(crate) struct Medium {
     pub(crate) flips_left: u32,
     /// Every command fails.
     pub(crate) is_dead: bool,
+    /// The lengths of the memory that was registered.
+    pub(crate) registered: Vec<usize>,
     /// The units that were deallocated.
     pub(crate) deallocated: Vec<Range<u64>>,
     /// Changes left until the power is cut, shared with other devices.
@@ -108,7 +110,7 @@ impl Medium {
         Ok(0)
     }
 
-    fn scatter(&mut self, operation: Operation, pieces: &mut [adit_driver::Buffer]) {
+    fn scatter(&mut self, operation: Operation, pieces: &mut [Buffer]) {
         let (mut at, writes) = match operation {
             Operation::Read(lba) => ((lba.0 * LBA_BYTES) as usize, false),
             Operation::Write(lba) if self.takes_change() => ((lba.0 * LBA_BYTES) as usize, true),
@@ -212,7 +214,7 @@ impl TestDevice {
 }
 
 /// Allocates memory of whole units.
-pub(crate) fn memory(bytes: usize) -> adit_driver::Buffer {
+pub(crate) fn memory(bytes: usize) -> Buffer {
     let target = "null:".parse().expect("a target");
     let device = Device::open(&target, &DeviceOptions::default()).expect("nothing");
     device.allocate(bytes.next_multiple_of(UNIT_BYTES as usize)).expect("memory")
@@ -261,6 +263,11 @@ impl CommandQueue<Load> for TestQueue {
         }
         self.flights = kept;
         count
+    }
+
+    fn register(&mut self, memory: &Buffer) -> bool {
+        self.medium.lock().expect("no test thread panicked with it").registered.push(memory.len());
+        true
     }
 
     fn check(&self) -> Result<()> {

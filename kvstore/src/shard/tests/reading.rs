@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
 
-use super::device::Kind;
+use super::device::{Kind, memory};
 use super::slabs::block;
 use super::{Rig, SHAPE, STORED, get, item, layout, options};
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
 use crate::shard::{
-    Action, Arriving, Failure, Found, Hashed, Outcome, PutItem, PutOptions, Request,
+    Action, Arriving, Failure, Found, GetItem, Hashed, Outcome, Part, PutItem, PutOptions, Request,
 };
 
 #[test]
@@ -91,6 +92,43 @@ fn a_get_is_told_the_length_of_an_object_and_of_a_block_with_its_padding() {
     let block = Found { device, bytes: 2 * UNIT_BYTES, is_block: true };
     assert_eq!(found, [Found { device, bytes, is_block: false }, block]);
     assert_eq!(rig.shard.stats().misses, 1, "nothing is found of the third");
+}
+
+#[test]
+fn a_range_of_an_object_is_whole_pieces() {
+    let mut rig = Rig::new(1, 64, options(Durability::Volatile));
+    let piece: u64 = 128 << 10;
+    let bytes = 2 * piece + 5000;
+    let units = bytes.div_ceil(UNIT_BYTES);
+    assert_eq!(rig.wait(Action::Put(PutItem { bytes, ..item(1, units) })), STORED);
+    let mut range = |start: u64, end: u64| {
+        let into = AnyBuffer::One(memory((units * UNIT_BYTES) as usize));
+        rig.wait(Action::Get(GetItem { key: 1u64.into(), part: Part::Bytes(start..end), into }))
+    };
+    let refused =
+        Err(Failure::Part("a range begins and ends where pieces of the object do, or at its end"));
+    for (start, end) in [(1, piece), (UNIT_BYTES, bytes), (0, piece + 1), (piece, bytes - 1)] {
+        assert_eq!(range(start, end), refused, "{start} to {end}");
+    }
+    for (start, end) in [(0, piece), (piece, bytes), (piece, 2 * piece), (2 * piece, u64::MAX)] {
+        let bytes = end.min(bytes) - start;
+        assert_eq!(range(start, end), Ok(Outcome::Hit { bytes }), "{start} to {end}");
+    }
+    assert_eq!(range(bytes, u64::MAX), Err(Failure::Part("the range has no bytes of the object")));
+}
+
+#[test]
+fn an_object_that_cannot_be_removed_yet_does_not_keep_its_thread_awake() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let options = PutOptions { ttl_s: Some(5), ..PutOptions::default() };
+    assert_eq!(rig.wait(Action::Put(PutItem { options, ..item(1, 1) })), STORED);
+    rig.fill_journal();
+    rig.devices[0].medium().is_dead = true;
+    rig.now = Time::ZERO + Duration::from_secs(5);
+    rig.turn(3);
+    rig.now = Time::ZERO + Duration::from_secs(5);
+    assert_eq!(rig.shard.poll(rig.now, &mut |_| ()).next, Time::NEVER);
+    assert_eq!(rig.shard.stats().expirations, 0, "its record has no room");
 }
 
 #[test]

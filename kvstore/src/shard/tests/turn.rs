@@ -6,7 +6,8 @@ use adit_driver::Time;
 use adit_driver::spec::Status;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, UNITS, device_failed, form, format, get, options};
+use super::{Rig, STORED, UNITS, device_failed, form, format, get, item, options};
+use crate::media::format::FormatOptions;
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
@@ -45,6 +46,66 @@ fn a_turn_counts_what_it_sent_finished_and_answered() {
     assert_eq!(reads.map(|tag| rig.taken(tag)), [[hit(1)], [hit(1)]]);
     rig.submit(Time::NEVER, get(9, 1));
     assert_eq!(rig.once(), Turn { moved: 1, in_flight: 0, next }, "a miss is answered at once");
+}
+
+#[test]
+fn a_turn_of_a_shard_that_rests_does_no_work() {
+    let mut rig = Rig::new(1, 64, options(Durability::Volatile));
+    assert_eq!(rig.put(1, 1), STORED);
+    rig.turn(3);
+    rig.devices[0].medium().held = vec![Kind::Read];
+    let read = rig.submit(Time::NEVER, get(1, 1));
+    assert_eq!(rig.once().moved, 1, "the read is sent");
+    // Each turn that does its work begins with all of its evictions.
+    let works = |rig: &mut Rig| {
+        rig.shard.evictions_left = 1;
+        rig.once();
+        rig.shard.evictions_left != 1
+    };
+    assert!(works(&mut rig), "a turn that moved something is followed by another");
+    assert!((0..3).all(|_| !works(&mut rig)), "the read is in flight");
+    rig.devices[0].medium().held.clear();
+    assert!(works(&mut rig));
+    assert_eq!(rig.taken(read), [hit(1)]);
+    assert!(works(&mut rig));
+    assert!(!works(&mut rig));
+    rig.submit(Time::NEVER, get(9, 1));
+    assert!(works(&mut rig), "a request came");
+}
+
+/// Returns a shard with an object in each unit and no place for one of `units`: among so many, one is leased.
+fn crowded(units: u64) -> Rig {
+    let sizes = [4200, 400, 280];
+    let name = |index| format!("memory:{index}");
+    let devices: Vec<_> =
+        (0..).zip(sizes).map(|(at, size)| TestDevice::new(&name(at), size)).collect();
+    format(&devices, &FormatOptions { objects_max: 5000, ..form(64) });
+    let mut rig = Rig::open(devices, options(Durability::Volatile));
+    let count = rig.capacity();
+    let tag = rig.submit_puts((0..count).map(|key| item(key, 1)));
+    rig.turn(100);
+    assert_eq!(rig.taken(tag), vec![STORED; count as usize]);
+    let leased: Vec<Key> =
+        (0..count).filter(|key| rig.place_of(*key).is_multiple_of(units)).map(Key::from).collect();
+    let lease = rig.shard.lease(rig.now, &leased, Time::NEVER).expect("a lease");
+    assert_eq!(lease.1, leased.len());
+    rig
+}
+
+#[test]
+fn a_search_for_room_goes_on_at_once_while_its_change_waits() {
+    let mut rig = crowded(32);
+    let put = |key| Action::Put(item(key, 32));
+    let tags = [9000, 9001].map(|key| rig.submit(Time::NEVER, put(key)));
+    // The first search begins with the request, and the second once the first is over.
+    assert_eq!(rig.once().next, rig.now, "there is more to search than in a turn");
+    assert_eq!(tags.map(|tag| rig.taken(tag)), [vec![Err(Failure::Full)], vec![]]);
+    assert!(rig.once().next > rig.now);
+    assert_eq!(rig.taken(tags[1]), [Err(Failure::Full)]);
+    let late = rig.submit(rig.now + Duration::from_millis(1), put(9002));
+    rig.now = rig.now + Duration::from_millis(1);
+    assert!(rig.once().next > rig.now, "no change waits for the rest of its search");
+    assert_eq!(rig.taken(late), [Err(Failure::Deadline)]);
 }
 
 #[test]
@@ -169,9 +230,9 @@ fn a_shard_whose_changes_wait_for_its_device_rests_until_their_deadline() {
     let mut rig = Rig::new(1, 64, options(Durability::Volatile));
     let all = rig.capacity();
     rig.devices[0].medium().held = vec![Kind::Write];
-    rig.submit(Time::NEVER, Action::Put(super::item(1, all)));
+    rig.submit(Time::NEVER, Action::Put(item(1, all)));
     let until = rig.now + Duration::from_secs(3);
-    rig.submit(until, Action::Put(super::item(2, all)));
+    rig.submit(until, Action::Put(item(2, all)));
     rig.once();
     assert_eq!(rig.once(), Turn { moved: 0, in_flight: 1, next: until });
     assert_eq!(rig.shard.waiting(), 1);

@@ -8,7 +8,9 @@ use super::{Rig, STORED, device_failed, item, options};
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
-use crate::shard::{Action, Failure, FillItem, Outcome, Part, PutOptions, ReserveItem, WriterId};
+use crate::shard::{
+    Action, Failure, FillItem, Outcome, Part, PutOptions, Request, ReserveItem, WriterId,
+};
 
 const FILLED: Result<Outcome, Failure> = Ok(Outcome::Filled);
 /// A piece, which has a checksum, and its units.
@@ -81,6 +83,39 @@ fn a_part_takes_memory_of_whole_units_that_its_device_can_use() {
     rig.shard.lanes[0].info.accepts = Box::new(|_| true);
     assert_eq!(rig.wait(fill(writer, Part::All, 3)), FILLED, "more than it needs");
     assert_eq!(rig.wait(Action::Seal(writer)), STORED);
+}
+
+#[test]
+fn memory_behind_the_units_of_a_part_is_left_alone() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let writer = reserve(&mut rig, 5000);
+    rig.submit(Time::NEVER, fill(writer, Part::All, 4));
+    rig.turn(5);
+    let done = rig.answers.pop().expect("an answer");
+    assert_eq!(done.result, FILLED);
+    let AnyBuffer::One(given) = done.memory else { panic!("one buffer") };
+    let end = 2 * UNIT_BYTES as usize;
+    assert!(given[..5000].iter().all(|byte| *byte == 0xee));
+    assert!(given[5000..end].iter().all(|byte| *byte == 0), "zeroed up to its last unit's end");
+    assert!(given[end..].iter().all(|byte| *byte == 0xee), "the rest is not the part's");
+}
+
+#[test]
+fn reservations_submitted_together_get_room_as_far_as_there_is_any() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let (half, deadline) = (rig.capacity() / 2, Time::NEVER);
+    let requests = (1..4u64).map(|key| {
+        let (bytes, options) = (half * UNIT_BYTES, PutOptions::default());
+        let action = Action::Reserve(ReserveItem { key: key.into(), bytes, options });
+        Request { reply: 100 + key, deadline, action }
+    });
+    rig.shard.submit_many(rig.now, requests);
+    rig.turn(20);
+    for tag in [101, 102] {
+        let answer = rig.taken(tag);
+        assert!(matches!(answer[..], [Ok(Outcome::Reserved { .. })]), "{answer:?}");
+    }
+    assert_eq!(rig.taken(103), [Err(Failure::Full)], "two halves are taken");
 }
 
 #[test]

@@ -568,15 +568,12 @@ impl Rebuild for Tables {
             self.dropped += 1;
             return Ok(());
         };
-        match put.expires_s {
-            Some(at_s) => self.expiry.set(id, at_s),
-            None if self.expiry.is_empty() => {}
-            None => self.expiry.clear(id),
+        // What an id had before was forgotten with its object.
+        if let Some(at_s) = put.expires_s {
+            self.expiry.set(id, at_s);
         }
-        match put.slab_base {
-            Some(base) => drop(self.slab_bases.insert(id, base)),
-            None if self.slab_bases.is_empty() => {}
-            None => drop(self.slab_bases.remove(&id)),
+        if let Some(base) = put.slab_base {
+            self.slab_bases.insert(id, base);
         }
         Ok(())
     }

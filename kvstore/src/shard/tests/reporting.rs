@@ -101,6 +101,11 @@ fn a_layout_is_defined_where_the_journal_takes_its_record() {
     rig.fill_journal();
     assert_eq!(define(&mut rig, 2), Err(Failure::Full));
     assert_eq!(define(&mut rig, 4), Ok(LayoutId(1)), "it is known");
+    let mut is_refused = |_: &u32| {
+        rig.turn(1);
+        define(&mut rig, 2) == Err(Failure::Full)
+    };
+    assert!((0..100).take_while(&mut is_refused).count() < 100, "polling makes room");
     rig.devices[0].medium().is_dead = true;
     rig.turn(3);
     let refused = define(&mut rig, 1);

@@ -115,6 +115,13 @@ pub struct BenchReport {
     pub missing: Vec<(&'static str, String)>,
 }
 
+impl BenchReport {
+    /// Whether the GPU is emulated: its counts are a GPU's, its times those of threads of the CPU.
+    pub fn is_emulated(&self) -> bool {
+        crate::is_emulated(&self.gpu)
+    }
+}
+
 /// Returns `a / b`, or 0 if `b` is 0.
 fn ratio(a: f64, b: f64) -> f64 {
     if b == 0.0 { 0.0 } else { a / b }

@@ -160,16 +160,26 @@ functions! {
 ///
 /// [`Error::Unavailable`]: no library, a function missing, a driver too old, no GPU; the next call tries again.
 pub(crate) fn cuda() -> Result<&'static Cuda> {
-    static CUDA: OnceLock<Cuda> = OnceLock::new();
-    let cuda = match CUDA.get() {
-        Some(cuda) => cuda,
-        None => {
-            let found = find()?;
-            CUDA.get_or_init(|| found)
-        }
-    };
+    let cuda = loaded()?;
     cuda.initialise()?;
     Ok(cuda)
+}
+
+/// Returns the major version of the newest CUDA that the driver supports, without a need for a GPU; `None` if there is
+/// no driver.
+pub(crate) fn driver_major() -> Option<u32> {
+    let version = loaded().and_then(Cuda::driver_version).ok()?;
+    Some(version / 1000)
+}
+
+/// Returns the driver's functions, looked up by the first caller that finds them all.
+fn loaded() -> Result<&'static Cuda> {
+    static CUDA: OnceLock<Cuda> = OnceLock::new();
+    if let Some(cuda) = CUDA.get() {
+        return Ok(cuda);
+    }
+    let found = find()?;
+    Ok(CUDA.get_or_init(|| found))
 }
 
 fn find() -> Result<Cuda> {

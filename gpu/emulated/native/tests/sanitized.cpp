@@ -97,7 +97,7 @@ int main() {
     Handle context, module, function;
     need(cuInit(0) == SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == SUCCESS, "there is a GPU");
     need(cuCtxSetCurrent(context) == SUCCESS, "it has a context");
-    const std::string image = std::string(IMAGE_CUBIN) + " sm_90\nadit_poke\n";
+    const std::string image = std::string(IMAGE_CUBIN) + " sm_90 13\nadit_poke\n";
     need(cuModuleLoadData(&module, image.c_str()) == SUCCESS, "a module is loaded");
     need(cuModuleGetFunction(&function, module, "adit_poke") == SUCCESS, "it has the kernel");
     std::vector<std::thread> threads;

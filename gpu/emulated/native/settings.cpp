@@ -87,7 +87,7 @@ bool choose(const std::string& value, const std::vector<std::string>& choices, s
 bool parse_choice(const std::string& key, const std::string& value, Settings& into) {
     if (key == "host-register") { return choose(value, {"ok", "refused"}, into.host_register); }
     if (key == "io-register") {
-        return choose(value, {"ok", "needs-touch", "not-permitted", "lost"}, into.io_register);
+        return choose(value, {"ok", "needs-touch", "not-permitted", "lost", "lost-elsewhere"}, into.io_register);
     }
     if (key == "nvrtc") { return choose(value, {"ok", "error"}, into.nvrtc); }
     if (key == "gdr") { return choose(value, {"ok", "absent", "refused"}, into.gdr); }

@@ -3,7 +3,8 @@
 //
 // gpus=N driver=N sms=N memory=BYTES bar1=BYTES ordering=N    numbers; the defaults are below
 // no-green no-dma-buf no-rdma no-vmm coherent free-waits      features it lacks or has
-// dma-buf-mmap=on|off   host-register=ok|refused   io-register=ok|needs-touch|not-permitted|lost
+// dma-buf-mmap=on|off   host-register=ok|refused
+// io-register=ok|needs-touch|not-permitted|lost|lost-elsewhere     the last: stores of GPUs that did not register it
 // nvrtc=ok|error   gdr=ok|absent|refused   patience=MS   exit=MS
 // fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now: the documented name,
 //                             or the symbol's; `kernel` is a launched kernel, whose context is then broken

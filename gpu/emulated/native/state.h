@@ -105,6 +105,8 @@ struct Range {
     bool rdma = true;
     bool sync_memops = false;
     bool is_io = false;
+    bool is_portable = false;           // host memory: for every GPU
+    Address elsewhere = 0;              // registered memory: its address for other GPUs
     bool has_access = true;             // virtual ranges: after cuMemSetAccess
     Handle context = 0;
     Handle physical = 0;                // virtual ranges: the mapped memory

@@ -7,8 +7,8 @@ use adit_driver::bus::Doorbell;
 use adit_driver::bus::soft::SoftBus;
 
 use super::*;
-use crate::cuda::Registration;
 use crate::cuda::program::Program;
+use crate::cuda::{Endless, Registration, Runner};
 use crate::options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place, ProxyOptions};
 use crate::reach::device::Device;
 use crate::reach::paths::tests::Rig;
@@ -17,11 +17,20 @@ use crate::reach::self_test::{Chosen, or_proxy};
 use crate::rings::uring::GioUring;
 
 fn choose(rig: &Rig, choice: DoorbellChoice, is_device: fn(usize) -> bool) -> Result<Chosen> {
-    let program = Program::load(&rig.gpu)?;
-    let proxy = || ProxyThread::start(&rig.gpu, &ProxyOptions::default());
+    choose_on(&rig.gpu, rig, choice, is_device)
+}
+
+fn choose_on(
+    gpu: &Arc<Gpu>,
+    rig: &Rig,
+    choice: DoorbellChoice,
+    is_device: fn(usize) -> bool,
+) -> Result<Chosen> {
+    let program = Program::load(gpu)?;
+    let proxy = || ProxyThread::start(gpu, &ProxyOptions::default());
     let subject = (&rig.controllers[0], &rig.namespace);
-    let mapped = Doorbells::mapped_where(&rig.gpu, is_device);
-    or_proxy(mapped, &rig.gpu, &program, subject, choice, proxy)
+    let mapped = Doorbells::mapped_where(gpu, is_device);
+    or_proxy(mapped, gpu, &program, subject, choice, proxy)
 }
 
 #[test]
@@ -155,7 +164,11 @@ fn doorbells_that_are_messages_are_rung_by_proxy_alone() {
 
 /// Creates one-shot rings over the rig's one controller.
 fn rings(rig: &Rig, doorbells: DoorbellChoice) -> GioUring {
-    let pool = Pool::allocate(&rig.gpu, &rig.controllers, &[1 << 20], Some(Place::Host));
+    rings_on(&rig.gpu, rig, doorbells)
+}
+
+fn rings_on(gpu: &Arc<Gpu>, rig: &Rig, doorbells: DoorbellChoice) -> GioUring {
+    let pool = Pool::allocate(gpu, &rig.controllers, &[1 << 20], Some(Place::Host));
     let (controller, namespace) = (Arc::clone(&rig.controllers[0]), rig.namespace.clone());
     let options = Options {
         engine: EngineChoice::Rings,
@@ -167,7 +180,7 @@ fn rings(rig: &Rig, doorbells: DoorbellChoice) -> GioUring {
         ..Options::default()
     };
     let devices = vec![Device { controller, namespace }];
-    GioUring::init_queue(&rig.gpu, devices, pool.expect("a pool"), &options).expect("rings")
+    GioUring::init_queue(gpu, devices, pool.expect("a pool"), &options).expect("rings")
 }
 
 #[test]
@@ -190,6 +203,66 @@ fn rings_that_share_a_controller_share_its_pages() {
         rig.finish();
         let after = adit_gpu_emulated::report();
         assert_eq!((after.registrations, after.misuses), (0, 0), "{after:?}");
+    });
+}
+
+#[test]
+fn two_gpus_share_the_pages_of_a_controller() {
+    let name = concat!(module_path!(), "::two_gpus_share_the_pages_of_a_controller");
+    adit_gpu_emulated::alone("gpus=2", name, || {
+        let rig = Rig::new(1);
+        let other = Gpu::open(1).expect("the second GPU");
+        let way = |rings: &GioUring| rings.description().doorbells.clone();
+        let first = rings(&rig, DoorbellChoice::Auto);
+        let second = rings_on(&other, &rig, DoorbellChoice::Auto);
+        assert_eq!((way(&first), way(&second)), (Some(("mapped", None)), Some(("mapped", None))));
+        // The GPU that registered the page leaves first.
+        drop(first);
+        let third = rings_on(&other, &rig, DoorbellChoice::Mapped);
+        assert_eq!(way(&third), Some(("mapped", None)));
+        drop((second, third, other));
+        rig.finish();
+        let after = adit_gpu_emulated::report();
+        assert_eq!((after.registrations, after.misuses, after.leaks), (0, 0, 0), "{after:?}");
+    });
+}
+
+#[test]
+fn a_gpu_that_does_not_reach_the_pages_of_another_rings_by_proxy() {
+    let name =
+        concat!(module_path!(), "::a_gpu_that_does_not_reach_the_pages_of_another_rings_by_proxy");
+    adit_gpu_emulated::alone("gpus=2,io-register=lost-elsewhere", name, || {
+        let rig = Rig::new(1);
+        let other = Gpu::open(1).expect("the second GPU");
+        let queue = rig.queue(16, &Doorbells::mapped_where(&rig.gpu, |_| true));
+        for (gpu, way) in [(&rig.gpu, "mapped"), (&other, "proxy")] {
+            let chosen = choose_on(gpu, &rig, DoorbellChoice::Auto, |_| true).expect("chosen");
+            assert_eq!(chosen.doorbells.name(), way, "{:?}", chosen.why_not_mapped);
+        }
+        let error = choose_on(&other, &rig, DoorbellChoice::Mapped, |_| true).expect_err("lost");
+        assert!(error.to_string().contains("took no notice until the CPU rang"), "{error}");
+        drop((queue, other));
+        rig.finish();
+        assert_eq!(adit_gpu_emulated::report().misuses, 0);
+    });
+}
+
+#[test]
+fn a_page_stays_while_a_kernel_runs_on_any_gpu_that_reaches_it() {
+    let name =
+        concat!(module_path!(), "::a_page_stays_while_a_kernel_runs_on_any_gpu_that_reaches_it");
+    adit_gpu_emulated::alone("gpus=2", name, || {
+        let rig = Rig::new(1);
+        let other = Gpu::open(1).expect("the second GPU");
+        let doorbell = doorbell(&rig);
+        let map = |gpu| MappedPages::new(gpu, |_| false).map(&doorbell).expect("a page");
+        let (first, second) = (map(&rig.gpu), map(&other));
+        assert!(Arc::ptr_eq(&first.1, &second.1), "one page for both");
+        let before = adit_gpu_emulated::report().registrations;
+        let kernel = Endless::begin(&other, Runner::Controller).expect("nothing is made");
+        drop((first, second));
+        assert_eq!(adit_gpu_emulated::report().registrations, before, "the page is left");
+        drop(kernel);
     });
 }
 

@@ -1,4 +1,4 @@
-//! Builds the emulated libraries from `native/` and `../device/` with the machine's C++ compiler.
+//! Builds the emulated libraries from `native/`, `../device/` and an example's kernels with the machine's C++ compiler.
 //!
 //! Each library goes to a directory of `OUT_DIR` under every name that programs look for: `all` has the driver, NVRTC
 //! and gdrcopy, `driver` the driver alone, `old` a driver without green contexts, `both` the driver and NVRTC of CUDA 12
@@ -25,6 +25,7 @@ fn main() {
     let output = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     println!("cargo:rerun-if-changed=native");
     println!("cargo:rerun-if-changed=../device");
+    println!("cargo:rerun-if-changed=../examples/beside/kernels.cu");
     println!("cargo:rerun-if-env-changed=CXX");
     for directory in ["objects", "all", "driver", "old", "both"] {
         std::fs::create_dir_all(output.join(directory)).expect("OUT_DIR can be written");
@@ -78,6 +79,7 @@ fn compile(output: &Path, name: &str) {
     run(compiler()
         .args(FLAGS)
         .args(more)
+        .arg("-I../device")
         .arg("-c")
         .arg(source)
         .arg("-o")

@@ -4,6 +4,7 @@
 use super::gpu::Gpu;
 use super::library::code;
 use crate::Result;
+use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUevent;
 use std::ffi::c_void;
 use std::ptr;
@@ -14,7 +15,14 @@ use std::sync::Arc;
 pub struct Event {
     gpu: Arc<Gpu>,
     raw: CUevent,
-    is_owned: bool,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Owned,
+    Borrowed,
+    Cudarc { _event: Arc<CudaEvent> },
 }
 
 // SAFETY: an event is a handle that any thread may use.
@@ -31,16 +39,34 @@ impl Event {
         // SAFETY: it writes one handle, which is given back when the event is dropped.
         let result = unsafe { (gpu.cuda().cuEventCreate)(&mut raw, DEFAULT) };
         gpu.cuda().check("make an event", "cuEventCreate", result)?;
-        Ok(Event { gpu: gpu.clone(), raw, is_owned: true })
+        Ok(Event { gpu: gpu.clone(), raw, kind: Kind::Owned })
     }
 
     /// Wraps another library's event (`CUevent`, `cudaEvent_t`), which outlives this.
     ///
     /// # Safety
     ///
-    /// It is an event of this GPU's primary context, and lives longer than this.
+    /// It is an event of this GPU's primary context or of a green context of it, and lives longer than this.
     pub unsafe fn borrowed(gpu: &Arc<Gpu>, raw: *mut c_void) -> Event {
-        Event { gpu: gpu.clone(), raw: raw.cast(), is_owned: false }
+        Event { gpu: gpu.clone(), raw: raw.cast(), kind: Kind::Borrowed }
+    }
+
+    /// Wraps an event of cudarc's, and keeps it.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Invalid`] for an event of another GPU, or of another context than the GPU's primary one.
+    pub fn from_cudarc(gpu: &Arc<Gpu>, event: impl Into<Arc<CudaEvent>>) -> Result<Event> {
+        let event = event.into();
+        gpu.check_cudarc("an event", event.context())?;
+        let raw = event.cu_event();
+        Ok(Event { gpu: gpu.clone(), raw, kind: Kind::Cudarc { _event: event } })
+    }
+
+    /// Returns its handle (`CUevent`, `cudaEvent_t`) for other code, which may wait for it or record it again, and does
+    /// not destroy it. Valid as long as this.
+    pub fn raw(&self) -> *mut c_void {
+        self.raw.cast()
     }
 
     /// Whether everything enqueued before it is done.
@@ -73,15 +99,11 @@ impl Event {
         self.gpu.cuda().check("measure the time between events", "cuEventElapsedTime", result)?;
         Ok(elapsed_ms)
     }
-
-    pub(super) fn raw(&self) -> CUevent {
-        self.raw
-    }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if !self.is_owned {
+        if !matches!(self.kind, Kind::Owned) {
             return;
         }
         let Ok(_bound) = self.gpu.bind() else { return };

@@ -8,6 +8,7 @@
 use super::copier::Copier;
 use super::library::{self, Cuda, code};
 use crate::{Error, Result};
+use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute as Attribute};
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
@@ -159,6 +160,15 @@ impl Gpu {
 
     pub(crate) fn device(&self) -> CUdevice {
         self.device
+    }
+
+    /// Checks that an object of cudarc's is of this GPU's primary context.
+    pub(super) fn check_cudarc(&self, what: &str, context: &CudaContext) -> Result<()> {
+        if context.cu_ctx() == self.context {
+            return Ok(());
+        }
+        let what = format!("{what} of cudarc's context of GPU {}", context.ordinal());
+        Err(Error::invalid(what, format!("use one of GPU {}'s primary context", self.info.ordinal)))
     }
 
     /// Makes its context current on this thread for the lifetime of the result.

@@ -3,7 +3,7 @@
 // From the repository's root, once with SANITIZE=address,undefined and once with SANITIZE=thread:
 //   FLAGS="-std=c++17 -g -O1 -pthread -fsanitize=$SANITIZE -fno-sanitize-recover=all"
 //   cd gpu/emulated/native
-//   g++ $FLAGS -shared -fPIC {codes,context,copy,device,event,kernels,memory,module}.cpp
+//   g++ $FLAGS -I../../device -shared -fPIC {codes,context,copy,device,event,kernels,memory,module}.cpp
 //       {register,settings,state,stream,virtual}.cpp -ldl -o /tmp/libcuda.so
 //   g++ $FLAGS tests/sanitized.cpp /tmp/libcuda.so -o /tmp/sanitized && /tmp/sanitized
 #include <cstdio>

@@ -35,3 +35,11 @@ fn kernels_of_ones_own_run_beside_the_persistent_one() {
     assert!(output.status.success(), "{said}{complained}");
     assert!(said.contains("on 2 SMs beside the kernels; 0 of 65536 words differ"), "{said}");
 }
+
+#[test]
+fn kernels_that_would_wait_behind_the_persistent_one_are_not_begun() {
+    let output = run("queues=1");
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{complained}");
+    assert!(complained.contains("CUDA_DEVICE_MAX_CONNECTIONS=32"), "{complained}");
+}

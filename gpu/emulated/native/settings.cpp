@@ -65,6 +65,7 @@ bool parse_number(const std::string& key, const std::string& text, Settings& int
     if (key == "gpus") { into.gpus = static_cast<u32>(value); }
     else if (key == "driver") { into.driver = static_cast<u32>(value); }
     else if (key == "sms") { into.sms = static_cast<u32>(value); }
+    else if (key == "queues") { into.queues = static_cast<u32>(value); }
     else if (key == "memory") { into.memory_bytes = value; }
     else if (key == "bar1") { into.bar1_bytes = value; }
     else if (key == "ordering") { into.ordering = static_cast<int>(value); }

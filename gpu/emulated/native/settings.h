@@ -2,6 +2,7 @@
 // at run time.
 //
 // gpus=N driver=N sms=N memory=BYTES bar1=BYTES ordering=N    numbers; the defaults are below
+// queues=N                    hardware queues that streams share in turn; 0: each stream has its own
 // no-green no-dma-buf no-rdma no-vmm coherent free-waits      features it lacks or has
 // dma-buf-mmap=on|off   host-register=ok|refused
 // io-register=ok|needs-touch|not-permitted|lost|lost-elsewhere     the last: stores of GPUs that did not register it
@@ -29,6 +30,7 @@ struct Settings {
     u32 gpus = 1;
     u32 driver = 13000;                 // 1000 * major + 10 * minor
     u32 sms = 132;
+    u32 queues = 0;
     u64 memory_bytes = 16ull << 30;
     u64 bar1_bytes = 32ull << 30;
     int ordering = 0;                   // attribute 118: 0 none, 100 owner, 200 all devices

@@ -51,6 +51,16 @@ Before legacy_order(const std::shared_ptr<Stream>& stream) {
     return before;
 }
 
+// Adds the streams of the same hardware queue.
+void add_shared(Before& before, const std::shared_ptr<Stream>& stream) {
+    if (stream->hardware_queue == 0) { return; }
+    std::lock_guard<std::mutex> held(state().lock);
+    for (const auto& entry : state().streams.items()) {
+        const auto& other = entry.second;
+        if (other != stream && other->hardware_queue == stream->hardware_queue) { add_before(before, other); }
+    }
+}
+
 }  // namespace
 
 bool Stream::is_idle() {
@@ -74,6 +84,9 @@ std::shared_ptr<Stream> start_stream(Handle context, u32 flags, int priority, bo
     stream->flags = flags;
     stream->priority = priority;
     stream->is_legacy = is_legacy;
+    static std::atomic<u32> streams{0};
+    const u32 queues = settings().queues;
+    if (queues != 0) { stream->hardware_queue = streams++ % queues + 1; }
     std::thread([stream] { work(stream); }).detach();
     return stream;
 }
@@ -98,6 +111,7 @@ std::shared_ptr<Stream> stream_of(Handle handle) {
 
 u64 append(const std::shared_ptr<Stream>& stream, Operation operation) {
     Before before = legacy_order(stream);
+    add_shared(before, stream);
     auto ordered = [before = std::move(before), operation = std::move(operation)] {
         for (const auto& [other, position] : before) { other->wait(position); }
         operation();

@@ -1,7 +1,8 @@
 // A stream: a queue of operations and the thread that executes them in order.
 //
 // Operations on the default stream wait for those of other blocking streams, and vice versa, as with CUDA's legacy
-// default stream. A destroyed stream finishes its operations; its thread then ends.
+// default stream. Streams that share a hardware queue wait for each other's earlier operations (`queues=N`). A destroyed
+// stream finishes its operations; its thread then ends.
 #pragma once
 #include "state.h"
 
@@ -20,6 +21,7 @@ struct Stream {
     u32 flags = 0;
     int priority = 0;
     bool is_legacy = false;
+    u32 hardware_queue = 0;     // 0: its own
 
     bool is_idle();
     // Waits until the first `position` operations are done; returns false once the patience, if any, is over.

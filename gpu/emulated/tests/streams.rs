@@ -268,3 +268,23 @@ fn a_green_context_has_whole_groups_of_multiprocessors_and_streams_of_its_own() 
     }
     drop(gpu);
 }
+
+#[test]
+fn streams_of_one_hardware_queue_wait_for_each_other() {
+    let gpu = Gpu::with("queues=2");
+    let (first, second, third) = (gpu.stream(), gpu.stream(), gpu.stream());
+    let word = gpu.allocate(8).unwrap();
+    // SAFETY: the word is live until all streams are idle.
+    unsafe {
+        assert_eq!(sys::cuStreamWaitValue32_v2(first, word, 1, 0), SUCCESS);
+        assert_eq!(sys::cuStreamWriteValue32_v2(third, word + 4, 1, 0), SUCCESS);
+        assert_eq!(sys::cuStreamQuery(third), CUresult::CUDA_ERROR_NOT_READY);
+        // The second stream has the other queue.
+        assert_eq!(sys::cuStreamWriteValue32_v2(second, word, 1, 0), SUCCESS);
+    }
+    assert_eq!((synchronize(second), synchronize(third)), (SUCCESS, SUCCESS));
+    assert_eq!((gpu.word(word), gpu.word(word + 4)), (1, 1));
+    for stream in [first, second, third] {
+        assert_eq!((synchronize(stream), destroy(stream)), (SUCCESS, SUCCESS));
+    }
+}

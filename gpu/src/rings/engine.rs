@@ -21,6 +21,7 @@ use crate::cuda::{Busy, Endless, Gpu, PartitionKind, Partitions, Priority, Runne
 use crate::error::{Error, Result};
 use crate::options::{KernelChoice, Options};
 use crate::reach::queue::Queue;
+use crate::rings::beside::Beside;
 use crate::rings::iocb::{Blocks, Iocbs, Way};
 use crate::rings::ring_set::{Counters, Rings, abort};
 
@@ -90,6 +91,8 @@ impl RingEngine {
         let control = partitions.io.stream(Priority::High)?;
         let queues = (0..tables.len()).map(&make_queues).collect::<Result<Vec<_>>>()?;
         let rings = Rings::new(gpu, queues, tables, (blocks.iocbs(), blocks.count()))?;
+        let is_endless = options.kernel == KernelChoice::Persistent;
+        let beside = is_endless.then(|| Beside::new(gpu, &partitions)).transpose()?;
         let engine = RingEngine {
             running: RwLock::new(Running { rings, out_of_service: None }),
             name: controllers
@@ -109,7 +112,7 @@ impl RingEngine {
             make_queues,
         };
         drop(making);
-        engine.start(&engine.read().rings)?;
+        engine.start(&engine.read().rings, beside.as_ref())?;
         Ok(engine)
     }
 
@@ -121,27 +124,41 @@ impl RingEngine {
         self.running.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the persistent kernel, if chosen. After an error none runs.
-    fn start(&self, rings: &Rings) -> Result<()> {
+    /// Starts the persistent kernel, if chosen, and checks that other streams make progress `beside` it. After an error
+    /// none runs.
+    fn start(&self, rings: &Rings, beside: Option<&Beside>) -> Result<()> {
         rings.set_stop(false);
         match self.kernel {
             KernelChoice::OneShot => Ok(()),
             KernelChoice::Persistent => {
                 let endless = Endless::begin(&self.gpu, Runner::Rings)?;
                 let launched = self.launch_persistent(rings, self.partitions.io.sms());
-                if launched.is_err() {
+                let started = launched.and_then(|()| self.check_beside(rings, beside));
+                if started.is_err() {
                     // A refused launch may have begun.
                     rings.set_stop(true);
-                    if let Err(error) = self.control.synchronize(STOP_WITHIN) {
+                    if let Err(error) = self.await_end(beside) {
                         tracing::error!("a kernel does not stop: what it reaches is leaked");
                         endless.give_up();
                         return Err(error);
                     }
                 }
-                self.set_endless(launched.is_ok().then_some(endless));
-                launched
+                self.set_endless(started.is_ok().then_some(endless));
+                started
             }
         }
+    }
+
+    fn check_beside(&self, rings: &Rings, beside: Option<&Beside>) -> Result<()> {
+        let Some(beside) = beside else { return Ok(()) };
+        let kernel = self.program.function(Kernel::Poke);
+        beside.check(&self.streams, kernel, rings.prepare_marker())
+    }
+
+    /// Waits until a kernel that was told to stop has ended, and what was launched beside it.
+    fn await_end(&self, beside: Option<&Beside>) -> Result<()> {
+        self.control.synchronize(STOP_WITHIN)?;
+        beside.map_or(Ok(()), |beside| beside.await_end(&self.streams, STOP_WITHIN))
     }
 
     fn set_endless(&self, endless: Option<Endless>) {
@@ -318,7 +335,8 @@ impl RingEngine {
         if self.needs_queues(&running.rings)? {
             self.make_queues_anew(&mut running.rings, tables)?;
         }
-        self.start(&running.rings)?;
+        // The streams are as they were when the first kernel began.
+        self.start(&running.rings, None)?;
         running.out_of_service = None;
         Ok(())
     }

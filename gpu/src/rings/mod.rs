@@ -1,5 +1,6 @@
 //! gio_uring: control blocks filled by the CPU, and the rings in GPU memory through which the GPU carries them out.
 
+mod beside;
 mod engine;
 mod gates;
 pub(crate) mod iocb;

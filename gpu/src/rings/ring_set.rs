@@ -27,6 +27,9 @@ use crate::reach::queue::Queue;
 const STOP: usize = 0;
 const ALIVE: usize = 128;
 const ABANDON: usize = 256;
+const MARKER: usize = 384;
+/// Bytes of a marker kernel's argument, before the word that it stores.
+const MARKER_BYTES: usize = 16;
 const BLOCKS: usize = 512;
 /// Offset of the rings behind their `Uring`.
 const RINGS: u64 = 512;
@@ -34,7 +37,8 @@ const RINGS: u64 = 512;
 const LINE: u64 = 128;
 
 const _: () = assert!(STOP < ALIVE && ALIVE < ABANDON && ABANDON < BLOCKS);
-const _: () = assert!(ABANDON + size_of::<AbandonArguments>() <= BLOCKS);
+const _: () = assert!(ABANDON + size_of::<AbandonArguments>() <= MARKER);
+const _: () = assert!(MARKER + MARKER_BYTES + size_of::<u32>() <= BLOCKS);
 const _: () = assert!(size_of::<Uring>() as u64 <= RINGS && RINGS.is_multiple_of(LINE));
 
 /// Views pinned memory as 64-bit words that CPU and GPU share.
@@ -92,6 +96,14 @@ impl Plan {
         assert_eq!(tables.len(), depths.len(), "each ring has tables");
         Plan { tables, regions, bytes }
     }
+}
+
+/// Memory of work that shows whether a stream makes progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marker {
+    /// Of a kernel that stores the word.
+    pub(crate) argument: u64,
+    pub(crate) word: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -295,6 +307,17 @@ impl Rings {
             word.store(u32::from_le_bytes(*bytes), Ordering::Relaxed);
         }
         self.control.address() + ABANDON as u64
+    }
+
+    /// Prepares a word for markers, and the argument of a kernel that stores it.
+    pub(crate) fn prepare_marker(&self) -> Marker {
+        let argument = self.control.address() + MARKER as u64;
+        let word = argument + MARKER_BYTES as u64;
+        let words = &self.control.words()[MARKER / 4..BLOCKS / 4];
+        for (place, value) in words.iter().zip([word as u32, (word >> 32) as u32, 1, 0]) {
+            place.store(value, Ordering::Release);
+        }
+        Marker { argument, word }
     }
 
     fn read(&self) -> Result<Vec<Ring>> {

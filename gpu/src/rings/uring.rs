@@ -131,7 +131,7 @@ impl GioUring {
     /// # Errors
     /// [`Error::Invalid`] for options, a pool or namespaces that do not fit; with [`EngineChoice::Rings`], why the GPU
     /// cannot drive the queues; failures of the staged engine; [`Error::Refused`] while the persistent kernel of other
-    /// rings runs on the GPU.
+    /// rings runs on the GPU, and if other streams would wait behind these rings' own.
     pub fn init_queue(
         gpu: &Arc<Gpu>,
         devices: Vec<Device>,

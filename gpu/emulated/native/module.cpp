@@ -93,6 +93,10 @@ Result launch(const Function& function, u32 blocks, u32 threads, Handle handle, 
     if (warps > WARPS_MAX) { return LAUNCH_OUT_OF_RESOURCES; }
     const auto context = context_of(stream->context);
     if (context == nullptr) { return misuse(CONTEXT_IS_DESTROYED); }
+    if (stream->captured() != nullptr) {
+        append(stream, [] {});
+        return SUCCESS;
+    }
     context->kernels_running += 1;
     state().launches += 1;
     append(stream, [=] {

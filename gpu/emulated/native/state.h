@@ -22,7 +22,7 @@
 namespace emulated {
 
 // A handle's kind: its upper bits, which no address has.
-enum class Kind : u64 { CONTEXT = 1, GREEN, STREAM, EVENT, MODULE, FUNCTION, PHYSICAL, DESCRIPTION };
+enum class Kind : u64 { CONTEXT = 1, GREEN, STREAM, EVENT, MODULE, FUNCTION, PHYSICAL, DESCRIPTION, GRAPH };
 
 template <class T> class Table {
 public:
@@ -60,6 +60,18 @@ struct Mark {
 
 struct Stream;
 
+// Work that streams collect for a graph.
+struct Capture {
+    Handle origin = 0;                  // the stream where it began, and has to end
+    std::atomic<u64> nodes{0};
+    std::atomic<bool> is_invalid{false};
+};
+
+// A captured graph: its size alone, as nothing launches it.
+struct Graph {
+    u64 nodes = 0;
+};
+
 struct Context {
     int ordinal = 0;
     u32 sms = 0;
@@ -76,6 +88,7 @@ struct Event {
     u32 flags = 0;
     Handle context = 0;
     std::shared_ptr<Mark> recorded;     // null until recorded
+    std::shared_ptr<Capture> capture;   // set if it was last recorded in a stream that was captured
 };
 
 // A compiled program: its architecture and kernels.
@@ -162,6 +175,7 @@ struct State {
     Table<Function> functions{Kind::FUNCTION};
     Table<Physical> physicals{Kind::PHYSICAL};
     Table<Description> descriptions{Kind::DESCRIPTION};
+    Table<Graph> graphs{Kind::GRAPH};
     std::map<int, Handle> primaries;
     std::map<Handle, Handle> green_views;       // a green context viewed as a context: CUcontext -> CUgreenCtx
     std::map<Address, Range> ranges;

@@ -288,3 +288,60 @@ fn streams_of_one_hardware_queue_wait_for_each_other() {
         assert_eq!((synchronize(stream), destroy(stream)), (SUCCESS, SUCCESS));
     }
 }
+
+fn begin_capture(stream: CUstream) {
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: a handle.
+    assert_eq!(unsafe { sys::cuStreamBeginCapture_v2(stream, mode) }, SUCCESS);
+}
+
+fn is_capturing(stream: CUstream) -> bool {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: a handle; it writes one number.
+    assert_eq!(unsafe { sys::cuStreamIsCapturing(stream, &mut status) }, SUCCESS);
+    status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE
+}
+
+#[test]
+fn a_captured_stream_collects_its_work_and_does_none_of_it() {
+    let gpu = Gpu::with("");
+    let stream = gpu.stream();
+    let word = gpu.allocate(4).unwrap();
+    gpu.write(word, &[0; 4]);
+    begin_capture(stream);
+    assert!(is_capturing(stream));
+    let (mut graph, mut nodes) = (ptr::null_mut(), 0);
+    // SAFETY: handles and memory are live; the graph is destroyed once.
+    unsafe {
+        assert_eq!(sys::cuStreamWriteValue32_v2(stream, word, 1, 0), SUCCESS);
+        assert_eq!(sys::cuStreamEndCapture(stream, &mut graph), SUCCESS);
+        assert_eq!(sys::cuGraphGetNodes(graph, ptr::null_mut(), &mut nodes), SUCCESS);
+        assert_eq!(sys::cuGraphDestroy(graph), SUCCESS);
+    }
+    assert_eq!((synchronize(stream), nodes, gpu.word(word)), (SUCCESS, 1, 0));
+    assert!(!is_capturing(stream));
+    assert_eq!(destroy(stream), SUCCESS);
+}
+
+#[test]
+fn a_stream_that_waits_for_a_captured_event_joins_the_capture() {
+    let gpu = Gpu::with("");
+    let (origin, other) = (gpu.stream(), gpu.stream());
+    let event = gpu.event();
+    begin_capture(origin);
+    let mut graph = ptr::null_mut();
+    // SAFETY: handles are live.
+    unsafe {
+        assert_eq!(sys::cuEventRecord(event, origin), SUCCESS);
+        assert_eq!(sys::cuStreamWaitEvent(other, event, 0), SUCCESS);
+        assert!(is_capturing(other));
+        let unjoined = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        assert_eq!(sys::cuStreamEndCapture(origin, &mut graph), unjoined);
+        assert!(!is_capturing(other));
+        assert_eq!(sys::cuEventQuery(event), CUresult::CUDA_ERROR_CAPTURED_EVENT);
+        assert_eq!(sys::cuEventRecord(event, origin), SUCCESS);
+        assert_eq!(sys::cuEventSynchronize(event), SUCCESS);
+        assert_eq!(sys::cuEventDestroy_v2(event), SUCCESS);
+    }
+    assert_eq!((destroy(origin), destroy(other)), (SUCCESS, SUCCESS));
+}

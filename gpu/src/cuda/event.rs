@@ -3,7 +3,7 @@
 
 use super::gpu::Gpu;
 use super::library::code;
-use crate::Result;
+use crate::{Error, Result};
 use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUevent;
 use std::ffi::c_void;
@@ -55,7 +55,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Invalid`] for an event of another GPU, or of another context than the GPU's primary one.
+    /// [`Error::Invalid`] for an event of another GPU, or of another context than the GPU's primary one.
     pub fn from_cudarc(gpu: &Arc<Gpu>, event: impl Into<Arc<CudaEvent>>) -> Result<Event> {
         let event = event.into();
         gpu.check_cudarc("an event", event.context())?;
@@ -73,7 +73,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Cuda`] if work in the GPU's context failed.
+    /// [`Error::Cuda`] if work in the GPU's context failed.
     pub fn is_over(&self) -> Result<bool> {
         let _bound = self.gpu.bind()?;
         // SAFETY: the event is live.
@@ -85,11 +85,24 @@ impl Event {
         Ok(true)
     }
 
+    /// Whether it was last recorded in a captured stream, and so belongs to a graph. Spoils the capture if so.
+    ///
+    /// # Errors
+    ///
+    /// As [`Event::is_over`].
+    pub(crate) fn is_captured(&self) -> Result<bool> {
+        match self.is_over() {
+            Err(Error::Cuda { code: code::CAPTURED_EVENT, .. }) => Ok(true),
+            Err(error) => Err(error),
+            Ok(_) => Ok(false),
+        }
+    }
+
     /// Returns the milliseconds from this to a later event, both over.
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Cuda`] if either is not over or has no time.
+    /// [`Error::Cuda`] if either is not over or has no time.
     pub fn elapsed_ms(&self, later: &Event) -> Result<f32> {
         let _bound = self.gpu.bind()?;
         let mut elapsed_ms = 0.0;

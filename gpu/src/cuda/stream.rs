@@ -253,6 +253,21 @@ impl Stream {
         self.gpu.cuda().check(format_args!("copy {bytes} bytes"), "cuMemcpyAsync", result)
     }
 
+    /// Whether work enqueued now is captured into a graph instead of done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`], for the default stream also while another is captured.
+    pub(crate) fn is_captured(&self) -> Result<bool> {
+        const NONE: u32 = 0;
+        let _bound = self.gpu.bind()?;
+        let mut status = NONE;
+        // SAFETY: the stream is live; it writes one number.
+        let result = unsafe { (self.gpu.cuda().cuStreamIsCapturing)(self.raw, &mut status) };
+        self.gpu.cuda().check("ask whether a stream is captured", "cuStreamIsCapturing", result)?;
+        Ok(status != NONE)
+    }
+
     /// Whether all enqueued work is done.
     ///
     /// # Errors

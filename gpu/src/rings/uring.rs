@@ -34,7 +34,7 @@ use crate::reach::paths::no_way;
 use crate::reach::pool::Pool;
 use crate::reach::queues::QueueMaker;
 use crate::rings::engine::{Parts, RingEngine};
-use crate::rings::gates::Gates;
+use crate::rings::gates::{self, Gates};
 use crate::rings::iocb::{Blocks, Filling, Iocbs, Use, Way};
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
@@ -195,7 +195,8 @@ impl GioUring {
     /// is one of the pool. Once issued, they begin when `after`, as last recorded, is over.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the position of an invalid transfer and the limit it exceeds; [`Error::Refused`] while
+    /// [`Error::Invalid`] with the position of an invalid transfer and the limit it exceeds, or for an event of a stream
+    /// that is captured into a graph; [`Error::Refused`] while
     /// too few blocks are free: wait for earlier ones. Nothing is taken then.
     pub fn get_iocb<S>(
         &self,
@@ -240,15 +241,18 @@ impl GioUring {
     }
 
     /// Makes later work in `stream` wait until all commands of the blocks have ended, successful or not, without the
-    /// CPU. For blocks that are never issued, it waits until they or the rings are dropped.
+    /// CPU. For blocks that are never issued, it waits until they or the rings are dropped. A stream that is captured
+    /// into a graph is refused: each replay would wait for this use of the blocks, which is over. Wait in the stream
+    /// that launches the graph, before the launch.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for blocks of other rings and streams of other GPUs; [`Error::Unavailable`] if the data would
+    /// [`Error::Invalid`] for blocks of other rings, streams of other GPUs and captured ones; [`Error::Unavailable`] if the data would
     /// need a flush that the stream cannot do; [`Error::Cuda`].
     pub fn wait_cqe(&self, iocbs: &Iocbs, stream: &Stream) -> Result<()> {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
         check_stream(&core.gpu, stream)?;
+        gates::check_not_captured(stream)?;
         for held in iocbs.uses() {
             debug_assert!(held.generation != 0, "unused memory holds 0");
             core.blocks.note_wait(held);

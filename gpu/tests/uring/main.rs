@@ -6,6 +6,7 @@
 mod beside;
 mod data;
 mod faults;
+mod graphs;
 mod life;
 mod misuse;
 mod rig;

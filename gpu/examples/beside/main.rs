@@ -135,7 +135,8 @@ impl Kernels {
         let (major, minor) = gpu.info().compute_capability;
         let source = include_str!("kernels.cu");
         let compiled = compile_kernels(source, &format!("sm_{major}{minor}"))?;
-        let module = context.load_module(Ptx::from_src(compiled.ptx))?;
+        // Machine code: a driver may refuse the PTX of a newer minor version.
+        let module = context.load_module(Ptx::from_binary(compiled.cubin))?;
         let (fill, check) =
             (module.load_function("beside_fill")?, module.load_function("beside_check")?);
         Ok(Kernels { fill, check, arguments: pool.address(ARGUMENTS) })

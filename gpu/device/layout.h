@@ -64,7 +64,12 @@ inline u32 generation_of(u64 request) { return static_cast<u32>(request >> 32) &
 inline u32 block_of(u64 request) { return static_cast<u32>(request >> 16) & 0xffff; }
 inline u32 context_of(u64 request) { return static_cast<u32>(request) & 0xffff; }
 
-// One queue pair. Positions count entries since its creation and never wrap: entry `position % depth`.
+// One queue pair. Positions count entries since its creation and never wrap: entry `position % depth` of the submission
+// ring, `position % cq_depth` of the completion ring.
+//
+// The host chooses slots + cq_interval <= cq_depth, so that the device never finds the completion ring full: a command
+// that waits for it holds an identifier, and fewer than cq_interval identifiers are free again whose completions the
+// device was not told of.
 struct alignas(128) Ring {
     // Written by the host before the ring is used.
     u64 sq;                   // submission entries, 64 bytes each
@@ -72,7 +77,7 @@ struct alignas(128) Ring {
     u64 sq_doorbell;          // u32: a register of the device, or memory that the doorbell proxy reads
     u64 cq_doorbell;
     u64 published;            // u32[depth]: low word of position + 1 once the entry is written
-    u64 requests;             // u64[depth - 1]: the request of each command identifier's slot
+    u64 requests;             // u64[slots]: the request of each command identifier's slot
     u64 free_slots;           // u32[]: a bit for each free slot
     u64 reciprocal;           // 2^64 / depth, rounded down
     u64 regions;              // Region[]: with Form::PRP
@@ -84,7 +89,10 @@ struct alignas(128) Ring {
     u32 lba_shift;
     u32 protection;           // PRINFO, in place in dword 12
     Form form;
-    u64 reserved[2];
+    u64 cq_reciprocal;        // 2^64 / cq_depth, rounded down
+    u32 cq_depth;
+    u32 slots;                // command identifiers: at most depth - 1
+    u64 reserved[1];
 
     // Written by posting warps, atomically.
     alignas(128) u64 ticket;  // positions handed out

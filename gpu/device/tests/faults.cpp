@@ -17,7 +17,7 @@ u32 ended_as(const World& world, u32 block, u32 status) {
 // Counts the identifiers that are not free; each must belong to an abandoned command.
 u32 taken_slots(const World& world, u32 index) {
     u32 taken = 0;
-    for (u32 slot = 0; slot < world.shape.depth - 1; ++slot) {
+    for (u32 slot = 0; slot < world.ring(index).slots; ++slot) {
         const bool is_free = reinterpret_cast<u32*>(world.ring(index).free_slots)[slot / 32] >> slot % 32 & 1;
         const State state = state_of(reinterpret_cast<u64*>(world.ring(index).requests)[slot]);
         CHECK(state == (is_free ? State::FREE : State::ABANDONED), "slot %u is in state %u", slot, static_cast<u32>(state));

@@ -92,6 +92,7 @@ private:
 struct Shape {
     u32 rings = 1;
     u32 depth = 64;
+    u32 cq_depth = 0;         // 0: twice `depth`
     u32 warps = 2;
     u32 blocks = 1;
     u32 contexts = 256;       // per block

@@ -215,6 +215,21 @@ void a_busy_ring_rings_once_for_many() {
     world.check_counts();
 }
 
+void the_controller_never_finds_its_completion_ring_full() {
+    for (u32 depth : {2u, 5u, 256u, 1024u}) {
+        // As many completion entries as submission entries, and twice as many.
+        for (u32 cq_depth : {depth, 2 * depth}) {
+            Shape shape;
+            shape.depth = depth;
+            shape.cq_depth = cq_depth;
+            shape.contexts = depth < 8 ? 100 : 2048;
+            shape.blocks = 4;
+            shape.media = false;
+            run_shape(shape, 2);
+        }
+    }
+}
+
 void generations_of_an_identifier_advance() {
     Shape shape;
     shape.depth = 2;
@@ -232,12 +247,15 @@ void a_position_has_one_entry() {
     for (u32 depth = 2; depth <= DEPTH_MAX; depth += 1 + depth / 3) {
         RingView view{};
         view.depth = depth;
-        view.reciprocal = static_cast<u64>((static_cast<unsigned __int128>(1) << 64) / depth);
+        view.reciprocal = reciprocal_of(depth);
+        view.cq_depth = depth + 1;
+        view.cq_reciprocal = reciprocal_of(depth + 1);
         for (u32 round = 0; round < 1000; ++round) {
             const u64 lap = random.next() >> random.below(64);
             const u64 position = lap / depth * depth + (round % 3 == 0 ? depth - 1 : round % 3 == 1 ? 0 : random.below(depth));
-            CHECK(laps_before(view, position) == position / depth, "%llu of %u", position, depth);
             CHECK(entry_of(view, position) == position % depth, "%llu of %u", position, depth);
+            CHECK(cq_laps_before(view, position) == position / (depth + 1), "%llu of %u", position, depth + 1);
+            CHECK(cq_entry_of(view, position) == position % (depth + 1), "%llu of %u", position, depth + 1);
         }
     }
 }
@@ -257,5 +275,6 @@ int main() {
     RUN(a_block_goes_round_until_its_total);
     RUN(one_command_at_a_time_has_a_doorbell_each);
     RUN(a_busy_ring_rings_once_for_many);
+    RUN(the_controller_never_finds_its_completion_ring_full);
     RUN(generations_of_an_identifier_advance);
 }

@@ -68,7 +68,7 @@ impl Doorbells {
         let (sq, cq) = raw.doorbells();
         match self {
             Doorbells::Proxy(proxy) => {
-                let slot = proxy.add([sq.clone(), cq.clone()], raw.entries())?;
+                let slot = proxy.add([sq.clone(), cq.clone()], raw.depths())?;
                 let [sq, cq] = slot.addresses();
                 Ok(Bells { sq, cq, _held: Held::Slot(slot) })
             }

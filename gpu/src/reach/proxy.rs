@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_driver::bus::Doorbell;
+use adit_driver::controller::RingDepths;
 use adit_driver::runtime::{
     Alarm, Dropped, Mailbox, Place, Poller, Reply, Round, Seat, Worker, pair,
 };
@@ -76,7 +77,7 @@ struct Served {
     index: usize,
     /// Tail and head.
     doorbells: [Doorbell; 2],
-    depth: u32,
+    depths: RingDepths,
     /// The values last rung.
     last: [u32; 2],
 }
@@ -108,12 +109,16 @@ impl ProxyThread {
         Ok(Arc::new(ProxyThread { shared, free, poller }))
     }
 
-    /// Serves a queue of `depth` entries from now on, by its tail and head doorbells. Only the proxy rings these until
-    /// the slot is dropped.
+    /// Serves a queue with rings of `depths` entries from now on, by its tail and head doorbells. Only the proxy rings
+    /// these until the slot is dropped.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when it is full or has failed.
-    pub fn add(self: &Arc<Self>, doorbells: [Doorbell; 2], depth: u32) -> Result<Slot> {
+    pub fn add(
+        self: &Arc<Self>,
+        doorbells: [Doorbell; 2],
+        depths: impl Into<RingDepths>,
+    ) -> Result<Slot> {
         self.check()?;
         let index = self.free().pop().ok_or_else(|| {
             let why = format!("it serves {SLOTS} queues already");
@@ -122,7 +127,7 @@ impl ProxyThread {
         let slot = Slot { proxy: Arc::clone(self), index };
         // The initial values of its doorbells.
         self.shared.words_of(index).iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        let served = Served { index, doorbells, depth, last: [0; 2] };
+        let served = Served { index, doorbells, depths: depths.into(), last: [0; 2] };
         self.carry_out(|reply| Order::Serve(served, reply))?;
         Ok(slot)
     }
@@ -214,13 +219,14 @@ impl Shared {
     fn turn(&self, queue: &mut Served) -> u64 {
         let mut rung = 0;
         let words = self.words_of(queue.index);
+        let entries = [queue.depths.submission, queue.depths.completion];
         for (which, doorbell) in queue.doorbells.iter().enumerate() {
             let value = words[which].load(Ordering::Acquire);
             if value == queue.last[which] {
                 continue;
             }
             queue.last[which] = value;
-            if value < queue.depth {
+            if value < entries[which] {
                 // Counted first, so that an observer of the ring sees it counted.
                 self.rung.fetch_add(1, Ordering::Relaxed);
                 doorbell.ring(value);

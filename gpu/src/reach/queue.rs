@@ -9,7 +9,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use adit_driver::controller::{RawQueuePair, RingSpace, SuppliedRings};
+use adit_driver::controller::{RawQueuePair, RingDepths, RingSpace, SuppliedRings};
 use adit_driver::sys::Atomics;
 use adit_driver::{Controller, Namespace, Placement};
 
@@ -37,7 +37,7 @@ pub struct Queue {
     pub sq_doorbell: u64,
     /// Address of the completion queue's head.
     pub cq_doorbell: u64,
-    pub depth: u32,
+    pub depths: RingDepths,
     pub qid: u16,
     pub nsid: u32,
     /// Binary logarithm of the bytes of an LBA.
@@ -50,7 +50,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Creates a queue pair of `depth` entries, with its submission and completion rings in the given places.
+    /// Creates a queue pair of `depth` submission entries, with its submission and completion rings in the given
+    /// places.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when no path leads to GPU memory, with each path's reason; [`Error::Invalid`] for
@@ -63,9 +64,10 @@ impl Queue {
         (submission, completion): (Place, Place),
         doorbells: &Doorbells,
     ) -> Result<Queue> {
+        let depths = depths(controller, depth);
         let rings = match (submission, completion) {
             (Place::Cmb, Place::Host) => {
-                return in_cmb(gpu, controller, namespace, depth, doorbells);
+                return in_cmb(gpu, controller, namespace, depths, doorbells);
             }
             (Place::Cmb, _) => {
                 let why = "with the submission ring in the controller memory buffer, the completion ring lies in host memory";
@@ -75,11 +77,11 @@ impl Queue {
                 let why = "a completion ring lies in the GPU's or the host's memory";
                 return Err(Error::invalid("the places of a queue's rings", why));
             }
-            places => Rings::allocate(gpu, controller, depth, places)?,
+            places => Rings::allocate(gpu, controller, depths, places)?,
         };
         let addresses = (rings.submission.address(), rings.completion.address());
         // SAFETY: the rings are fresh; device code puts commands there that name the pool's memory.
-        let raw = unsafe { controller.create_raw_queue_pair(depth, rings.placement())? };
+        let raw = unsafe { controller.create_raw_queue_pair(depths, rings.placement())? };
         let keeps: Vec<Keeper> = vec![Arc::new(rings)];
         finish(namespace, raw, addresses, doorbells, keeps)
     }
@@ -106,6 +108,13 @@ impl Drop for Queue {
     }
 }
 
+/// Returns the entries of both rings for `depth` submission entries: twice as many for completions, where the
+/// controller takes that many. With fewer, the rings have fewer identifiers (`slots` in rings/ring_set.rs).
+fn depths(controller: &Controller, depth: u32) -> RingDepths {
+    let most = controller.info().queue_entries_max;
+    RingDepths { submission: depth, completion: depth.saturating_mul(2).min(most) }
+}
+
 #[derive(Debug)]
 struct Rings {
     submission: Ring,
@@ -124,14 +133,17 @@ impl Rings {
     fn allocate(
         gpu: &Arc<Gpu>,
         controller: &Arc<Controller>,
-        depth: u32,
+        depths: RingDepths,
         (submission, completion): (Place, Place),
     ) -> Result<Rings> {
-        let bytes =
-            |entry_bytes: u64| (u64::from(depth) * entry_bytes).next_multiple_of(PAGE_BYTES);
+        let bytes = |depth: u32, entry_bytes: u64| {
+            (u64::from(depth) * entry_bytes).next_multiple_of(PAGE_BYTES)
+        };
+        let sq_bytes = bytes(depths.submission, SQE_BYTES);
+        let cq_bytes = bytes(depths.completion, CQE_BYTES);
         Ok(Rings {
-            submission: Ring::allocate(gpu, controller, bytes(SQE_BYTES), submission)?,
-            completion: Ring::allocate(gpu, controller, bytes(CQE_BYTES), completion)?,
+            submission: Ring::allocate(gpu, controller, sq_bytes, submission)?,
+            completion: Ring::allocate(gpu, controller, cq_bytes, completion)?,
         })
     }
 
@@ -190,11 +202,11 @@ fn in_cmb(
     gpu: &Arc<Gpu>,
     controller: &Arc<Controller>,
     namespace: &Namespace,
-    depth: u32,
+    depths: RingDepths,
     doorbells: &Doorbells,
 ) -> Result<Queue> {
     // SAFETY: device code puts commands there that name the pool's memory.
-    let raw = unsafe { controller.create_raw_queue_pair(depth, Placement::Cmb)? };
+    let raw = unsafe { controller.create_raw_queue_pair(depths, Placement::Cmb)? };
     let register = |ring: &RingSpace, what| {
         let memory =
             ring.memory().ok_or_else(|| Error::invalid(what, "the CPU does not reach it"))?;
@@ -234,7 +246,7 @@ fn finish(
         cq,
         sq_doorbell: 0,
         cq_doorbell: 0,
-        depth: raw.entries(),
+        depths: raw.depths(),
         qid: raw.qid().0,
         nsid: namespace.nsid().0,
         lba_shift: namespace.limits().lba_shift,

@@ -126,6 +126,20 @@ fn a_word_that_changes_is_rung_once_and_one_out_of_range_never() {
 }
 
 #[test]
+fn each_word_has_the_range_of_its_own_ring() {
+    let (proxy, bus) = (proxy(), Arc::new(Recorder::default()));
+    let depths = RingDepths { submission: 16, completion: 32 };
+    let slot = proxy.add(bus.doorbells(1), depths).expect("room");
+    slot.words()[1].store(31, Ordering::Release);
+    soon(|| bus.rung() == [(3, 31)]);
+    slot.words()[0].store(16, Ordering::Release);
+    soon(|| proxy.stats().refused == 1);
+    slot.words()[1].store(32, Ordering::Release);
+    soon(|| proxy.stats().refused == 2);
+    assert_eq!(bus.rung(), [(3, 31)]);
+}
+
+#[test]
 fn a_slot_that_is_used_again_starts_at_zero_and_rings_the_new_queue_alone() {
     let (proxy, bus) = (proxy(), Arc::new(Recorder::default()));
     let (first, second) = (proxy.add(bus.doorbells(1), 16), proxy.add(bus.doorbells(2), 16));

@@ -159,6 +159,7 @@ fn json(report: &BenchReport) -> Value {
             "commands_per_sq_doorbell": part.commands_per_ring(),
             "cq_doorbells": part.cq_rings,
             "cq_doorbells_per_lap": part.cq_rings_per_lap(),
+            "cq_full": part.full,
         })),
         "single": report.single.map(|part| json!({
             "commands": part.commands,
@@ -229,7 +230,9 @@ fn write_saturated(out: &mut String, report: &BenchReport) -> std::fmt::Result {
     let checked = format!("{} checked, {} refused", part.checked, part.refused);
     line(out, "commands", &format!("{} ({checked})", part.commands))?;
     line(out, "commands per SQ doorbell, saturated", &format!("{:.1}", part.commands_per_ring()))?;
-    line(out, "CQ doorbells per lap", &format!("{:.2}", part.cq_rings_per_lap()))
+    line(out, "CQ doorbells per lap", &format!("{:.2}", part.cq_rings_per_lap()))?;
+    let Some(full) = part.full else { return Ok(()) };
+    line(out, "looks of the controller at a full CQ", &full.to_string())
 }
 
 fn write_single(out: &mut String, report: &BenchReport) -> std::fmt::Result {
@@ -278,6 +281,7 @@ mod tests {
                 sq_rings: 50_000,
                 cq_rings: 7_000,
                 laps: 1_950.0,
+                full: Some(0),
             }),
             single: Some(Single { commands: 100, sq_rings: 100, p50_ns: 3_400, p99_ns: 5_100 }),
             beside: None,
@@ -297,6 +301,7 @@ mod tests {
         assert_eq!(json["measured_against"], "software controller, no PCIe");
         assert_eq!(json["saturated"]["commands_per_second"], 1e8);
         assert_eq!(json["saturated"]["commands_per_sq_doorbell"], 40.0);
+        assert_eq!(json["saturated"]["cq_full"], 0);
         assert_eq!(json["single"]["p50_ns"], 3_400);
         assert_eq!(json["beside_compute"], Value::Null);
         assert_eq!(json["missing"][0]["why"], "the driver has no partitions");

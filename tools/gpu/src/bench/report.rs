@@ -22,6 +22,9 @@ pub struct Saturated {
     pub cq_rings: u64,
     /// Laps of the completion rings.
     pub laps: f64,
+    /// Looks at which the controller in device code found a completion ring full with a command waiting; `None` for
+    /// a controller that does not count them.
+    pub full: Option<u64>,
 }
 
 impl Saturated {

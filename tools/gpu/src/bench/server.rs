@@ -153,7 +153,7 @@ pub(crate) fn device_queues(controller: &GpuController, shape: &Shape) -> Vec<Qu
         cq: pair.cq,
         sq_doorbell: pair.sq_doorbell,
         cq_doorbell: pair.cq_doorbell,
-        depth: shape.depth,
+        depths: shape.depths(),
         qid: pair.qid,
         nsid: 1,
         lba_shift: shape.lba_shift,

@@ -92,7 +92,8 @@ struct alignas(128) Ring {
     u64 cq_reciprocal;        // 2^64 / cq_depth, rounded down
     u32 cq_depth;
     u32 slots;                // command identifiers: at most depth - 1
-    u64 reserved[1];
+    u32 cq_in_host;           // 1: completion entries lie in host memory, a round trip over PCIe away
+    u32 reserved;
 
     // Written by posting warps, atomically.
     alignas(128) u64 ticket;  // positions handed out

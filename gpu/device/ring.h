@@ -30,6 +30,7 @@ struct RingView {
     u64 sq, cq, sq_doorbell, cq_doorbell, published, requests, free_slots, reciprocal, cq_reciprocal, regions;
     u32 depth, cq_depth, slots, qid, nsid, slot_bits, cq_interval, lba_shift, protection;
     Form form;
+    bool cq_in_host;
 };
 
 inline RingView ring_view(u64 at) {
@@ -37,7 +38,7 @@ inline RingView ring_view(u64 at) {
     return {at, ring->sq, ring->cq, ring->sq_doorbell, ring->cq_doorbell, ring->published, ring->requests,
             ring->free_slots, ring->reciprocal, ring->cq_reciprocal, ring->regions, ring->depth, ring->cq_depth,
             ring->slots, ring->qid, ring->nsid, ring->slot_bits, ring->cq_interval, ring->lba_shift, ring->protection,
-            ring->form};
+            ring->form, ring->cq_in_host != 0};
 }
 
 // Returns the whole laps of a ring of `depth` entries before a position: exact for every 64-bit position, with one

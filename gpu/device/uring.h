@@ -6,7 +6,7 @@
 //   one that abandons it) writes how it ended and then counts it off; the warp that counts off the last one completes
 //   the block.
 // - The warp that sets a ring's `harvesting` is its harvester: 32 lanes read 32 completions at once. Abandoning
-//   commands of a ring takes the same word.
+//   commands of a ring takes the same word. Of completions in host memory, no other warp looks at any.
 // - A block is not complete while a warp has something to count off for it: a warp that abandons it counts as a
 //   command.
 // - Nothing here waits for another warp, and only `wait_blocks` waits at all: callers loop until everything is over.
@@ -273,9 +273,19 @@ inline u32 harvest_once(u64 iocbs, const RingView& ring, Harvest& harvest) {
     return good;
 }
 
+// Makes this warp the harvester of a ring with completions; returns false if there are none or another warp is.
+inline bool begin_harvest(const RingView& ring) {
+    // A look at GPU memory costs less than the exchange; one over PCIe costs a round trip.
+    if (!ring.cq_in_host) { return has_completion(ring) && try_harvesting(ring); }
+    if (!try_harvesting(ring)) { return false; }
+    if (has_completion(ring)) { return true; }
+    end_harvesting(ring);
+    return false;
+}
+
 // Harvests a ring unless it is empty or another warp does. Returns the number of completions.
 inline u32 harvest(u64 iocbs, const RingView& ring) {
-    if (!has_completion(ring) || !try_harvesting(ring)) { return 0; }
+    if (!begin_harvest(ring)) { return 0; }
     const u64 head = load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, head));
     const u64 told = load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, told));
     Harvest harvest{agree(head), agree(told), 0, 0};

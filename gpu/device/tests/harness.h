@@ -105,6 +105,7 @@ struct Shape {
     u32 fault_first = 0;
     u64 delay_ns = 0;
     bool writes = false;
+    bool cq_in_host = false;
     bool media = true;
     u32 rings_of_block = 0;   // 0: all; otherwise blocks take turns
     u64 seed = 1;

@@ -230,6 +230,24 @@ void the_controller_never_finds_its_completion_ring_full() {
     }
 }
 
+void one_warp_at_a_time_looks_at_completions_in_host_memory() {
+    Shape shape;
+    shape.cq_in_host = true;
+    shape.contexts = 500;
+    World world(shape);
+    const Uring uring = *reinterpret_cast<const Uring*>(world.uring_address());
+    world.ring(0).harvesting = 1;
+    RingView ring = ring_view(uring.rings);
+    // A look would end the program.
+    ring.cq = 0;
+    CHECK(harvest(uring.iocbs, ring) == 0, "another warp harvests");
+    CHECK(world.ring(0).harvesting == 1, "and goes on");
+    world.ring(0).harvesting = 0;
+    CHECK(harvest(uring.iocbs, ring_view(uring.rings)) == 0, "there are none");
+    CHECK(world.ring(0).harvesting == 0, "the next warp may look");
+    run_shape(shape, 2);
+}
+
 void generations_of_an_identifier_advance() {
     Shape shape;
     shape.depth = 2;
@@ -276,5 +294,6 @@ int main() {
     RUN(one_command_at_a_time_has_a_doorbell_each);
     RUN(a_busy_ring_rings_once_for_many);
     RUN(the_controller_never_finds_its_completion_ring_full);
+    RUN(one_warp_at_a_time_looks_at_completions_in_host_memory);
     RUN(generations_of_an_identifier_advance);
 }

@@ -148,6 +148,7 @@ inline void World::make_ring(u32 index) {
     made.cq_interval = cq_interval_of(shape);
     made.lba_shift = LBA_SHIFT;
     made.form = shape.form;
+    made.cq_in_host = shape.cq_in_host;
     made.ticket = made.rung = made.head = made.told = shape.start;
     ControllerQueue& served = queue(index);
     served.sq = sq.address();

@@ -108,7 +108,8 @@ pub struct Ring {
     pub cq_reciprocal: u64,
     pub cq_depth: u32,
     pub slots: u32,
-    pub padding_of_constants: [u64; 1],
+    pub cq_in_host: u32,
+    pub reserved_constants: u32,
 
     pub ticket: u64,
     pub padding_of_ticket: [u64; 15],
@@ -247,6 +248,7 @@ mod tests {
             cq_reciprocal,
             cq_depth,
             slots,
+            cq_in_host,
             ticket,
             pending,
             rung,

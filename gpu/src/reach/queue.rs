@@ -38,6 +38,8 @@ pub struct Queue {
     /// Address of the completion queue's head.
     pub cq_doorbell: u64,
     pub depths: RingDepths,
+    /// Whether the GPU reads completions over PCIe.
+    pub completions_in_host: bool,
     pub qid: u16,
     pub nsid: u32,
     /// Binary logarithm of the bytes of an LBA.
@@ -247,6 +249,7 @@ fn finish(
         sq_doorbell: 0,
         cq_doorbell: 0,
         depths: raw.depths(),
+        completions_in_host: raw.completion().memory().is_some(),
         qid: raw.qid().0,
         nsid: namespace.nsid().0,
         lba_shift: namespace.limits().lba_shift,

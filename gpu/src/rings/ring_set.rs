@@ -259,6 +259,7 @@ impl Rings {
             cq_reciprocal: reciprocal(completion),
             cq_depth: completion,
             slots,
+            cq_in_host: u32::from(queue.completions_in_host),
             ..Ring::new_zeroed()
         };
         (ring, free_map(slots))

@@ -24,6 +24,7 @@ fn rings_lie_where_they_are_asked_to_and_leave_nothing_behind() {
             let queue = rig.queue_in(300, &proxy, places).expect("a queue");
             assert_eq!(queue.depths, RingDepths { submission: 300, completion: 600 });
             assert_eq!((queue.lba_shift, queue.protection), (9, 0));
+            assert_eq!(queue.completions_in_host, places.1 == Place::Host);
             let raw = queue.raw.as_ref().expect("a controller's");
             let here = |space: &RingSpace| space.memory().is_some();
             assert_eq!(here(raw.submission()), places.0 == Place::Host);
@@ -47,6 +48,7 @@ fn a_submission_ring_can_lie_in_the_controller_memory_buffer() {
     let proxy = rig.proxy();
     let queue = rig.queue_in(64, &proxy, (Place::Cmb, Place::Host)).expect("a queue");
     assert_ne!(queue.sq, queue.cq);
+    assert!(queue.completions_in_host);
     for (submission, completion) in
         [(Place::Cmb, Place::Gpu), (Place::Host, Place::Cmb), (Place::Cmb, Place::Cmb)]
     {

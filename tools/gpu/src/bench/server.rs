@@ -154,6 +154,7 @@ pub(crate) fn device_queues(controller: &GpuController, shape: &Shape) -> Vec<Qu
         sq_doorbell: pair.sq_doorbell,
         cq_doorbell: pair.cq_doorbell,
         depths: shape.depths(),
+        completions_in_host: shape.place == Place::Host,
         qid: pair.qid,
         nsid: 1,
         lba_shift: shape.lba_shift,

@@ -16,11 +16,18 @@ constexpr u32 CONTEXTS_MAX = 2048;
 // device.
 //
 // place: bits 39:0 first LBA, 51:40 LBAs less one, 62:52 the region of the pool, 63 a write.
-struct Context {
+struct alignas(16) Context {
     u64 address;
     u64 place;
 };
 static_assert(sizeof(Context) == 16, "as gpu/src/layout.rs has it");
+
+// Reads a context with one load: it lies in host memory, where each load is a read over PCIe.
+inline Context load_context(u64 contexts, u32 index) {
+    u32 words[4];
+    load128(contexts + sizeof(Context) * index, words);
+    return {static_cast<u64>(words[1]) << 32 | words[0], static_cast<u64>(words[3]) << 32 | words[2]};
+}
 
 inline u64 lba_of(const Context& context) { return context.place & ((1ull << 40) - 1); }
 inline u32 lbas_z_of(const Context& context) { return static_cast<u32>(context.place >> 40) & 0xfff; }

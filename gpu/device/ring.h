@@ -225,7 +225,7 @@ inline void post(const RingView& ring, const Taken& taken, u64 contexts, u32 blo
         if ((taken.lanes >> lane & 1) == 0) { continue; }
         const u32 rank = population(taken.lanes & lanes_below(lane));
         const u32 slot = taken.word * 32 + lane;
-        const Context context = reinterpret_cast<const Context*>(contexts)[first + rank];
+        const Context context = load_context(contexts, first + rank);
         const u64 request = ring.requests + 8ull * slot;
         const u32 generation = (generation_of(load64_relaxed_gpu(request)) + 1) & (0xffffu >> ring.slot_bits);
         const u64 position = ticket + rank;

@@ -18,7 +18,7 @@ pub const PAGE_BYTES: u64 = 4096;
 
 /// A command to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
+#[repr(C, align(16))]
 pub struct Context {
     /// Address of the data: the device's, or an offset in the region for the staged engine.
     pub address: u64,
@@ -205,7 +205,8 @@ pub struct AbandonArguments {
     pub ended: u32,
 }
 
-const _: () = assert!(size_of::<Context>() == 16 && size_of::<Region>() == 32);
+const _: () = assert!(size_of::<Context>() == 16 && align_of::<Context>() == 16);
+const _: () = assert!(size_of::<Region>() == 32);
 const _: () =
     assert!(size_of::<Ring>() == 512 && size_of::<Iocb>() == 512 && size_of::<Uring>() == 128);
 const _: () = assert!(size_of::<IssueArguments>() == 32 && size_of::<AbandonArguments>() == 24);
@@ -219,7 +220,8 @@ mod tests {
     macro_rules! offsets {
         ($structure:ident { $($field:ident),* $(,)? }) => {
             [$((concat!(stringify!($structure), ".", stringify!($field)), std::mem::offset_of!($structure, $field))),*,
-             (stringify!($structure), size_of::<$structure>())]
+             (stringify!($structure), size_of::<$structure>()),
+             (concat!("alignof ", stringify!($structure)), align_of::<$structure>())]
         };
     }
 
@@ -287,7 +289,10 @@ mod tests {
     fn program(names: &[(&str, usize)]) -> String {
         let print = |name: &str| match name.split_once('.') {
             Some((structure, field)) => format!("offsetof(adit::{structure}, {field})"),
-            None => format!("sizeof(adit::{name})"),
+            None => match name.strip_prefix("alignof ") {
+                Some(structure) => format!("alignof(adit::{structure})"),
+                None => format!("sizeof(adit::{name})"),
+            },
         };
         let lines = names
             .iter()

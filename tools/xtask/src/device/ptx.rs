@@ -6,14 +6,16 @@
 /// The doorbell's store, and the fence required before each.
 const DOORBELL: &str = "st.mmio.relaxed.sys.global.u32";
 const FENCE: &str = "fence.acq_rel.sys";
-/// Kernels that drive rings, and the instructions each needs: the doorbell, the phase, release and acquire.
+/// Kernels that drive rings, and the instructions each needs: the doorbell, the phase, release and acquire, and a whole
+/// context in one load.
 const RING_KERNELS: [&str; 2] = ["adit_issue", "adit_persist"];
-const NEEDED: [&str; 5] = [
+const NEEDED: [&str; 6] = [
     DOORBELL,
     FENCE,
     "ld.acquire.sys.global.u32",
     "st.release.gpu.global.u32",
     "ld.acquire.gpu.global.u32",
+    "ld.global.v4.u32",
 ];
 /// Memory other than registers, and unordered accesses.
 const FORBIDDEN: [(&str, &str); 4] = [
@@ -135,6 +137,7 @@ $L__BB0_1:
 // begin inline asm
 ld.acquire.sys.global.u32 %r1, [%rd1];
 ld.acquire.gpu.global.u32 %r2, [%rd2];
+ld.global.v4.u32 {%r5, %r6, %r7, %r8}, [%rd5];
 @%p1 bra $L__BB0_1;
 st.release.gpu.global.u32 [%rd3], %r3;
 fence.acq_rel.sys;

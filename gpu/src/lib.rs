@@ -45,7 +45,7 @@ pub mod internals;
 
 pub use adit_driver::transfer::{Direction, Slice, Transfer};
 pub use commands::outcome::{Ended, Outcome};
-pub use cuda::program::{Compiled, SOURCES, compile, compiler_version};
+pub use cuda::program::{Compiled, SOURCES, compile, compile_kernels, compiler_version};
 pub use cuda::{Attributes, Event, Gpu, GpuInfo, Priority, Stream};
 pub use error::{Error, Result};
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place, ProxyOptions};

@@ -41,8 +41,18 @@ pub struct Compiled {
 ///
 /// [`Error::Unavailable`] without NVRTC; [`Error::Cuda`] with the compiler's output.
 pub fn compile(architecture: &str) -> Result<Compiled> {
-    let (cubin, log) = compiler::compile(KERNELS, SOURCES, architecture, Form::Cubin)?;
-    let (ptx, _) = compiler::compile(KERNELS, SOURCES, architecture, Form::Ptx)?;
+    compile_kernels(KERNELS, architecture)
+}
+
+/// Compiles kernels of one's own for an architecture such as `sm_90`, which may include [`SOURCES`], in C++17, where
+/// functions without an execution space are device code. Needs no GPU.
+///
+/// # Errors
+///
+/// As [`compile`].
+pub fn compile_kernels(source: &str, architecture: &str) -> Result<Compiled> {
+    let (cubin, log) = compiler::compile(source, SOURCES, architecture, Form::Cubin)?;
+    let (ptx, _) = compiler::compile(source, SOURCES, architecture, Form::Ptx)?;
     Ok(Compiled {
         ptx: String::from_utf8_lossy(&ptx).trim_end_matches('\0').to_owned(),
         cubin,

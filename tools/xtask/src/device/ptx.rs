@@ -43,6 +43,17 @@ pub(super) fn offences(text: &str) -> Vec<String> {
     offences
 }
 
+/// Returns what is missing in a kernel that waits and then copies by TMA: its instructions in their order.
+pub(super) fn offences_of_waiting(text: &str) -> Vec<String> {
+    const WAITING: [&str; 3] =
+        ["ld.acquire.gpu.global.u32", "bar.sync", "fence.proxy.async.global"];
+    let mut rest = instructions(text);
+    let missing = WAITING
+        .iter()
+        .filter(|needed| !rest.any(|(_, instruction)| instruction.starts_with(**needed)));
+    missing.map(|needed| format!("it has no {needed} where it belongs")).collect()
+}
+
 /// Returns texts with one error each, all of which the check must detect.
 pub(super) fn canary(text: &str) -> Vec<String> {
     let mut changes: Vec<(String, String)> = NEEDED
@@ -176,6 +187,17 @@ ret;
         assert_eq!(offences("").len(), RING_KERNELS.len());
         let spilled = module(&KERNEL.replace("ret;", "ld.local.u32 %r9, [%rd9];\nret;"));
         assert_eq!(offences(&spilled).len(), RING_KERNELS.len());
+    }
+
+    #[test]
+    fn a_kernel_that_waits_has_its_fence_behind_the_barrier() {
+        let [load, barrier, fence] =
+            ["ld.acquire.gpu.global.u32 %r1, [%rd1];", "bar.sync 0;", "fence.proxy.async.global;"];
+        let text = |lines: [&str; 3]| lines.join("\n");
+        assert_eq!(offences_of_waiting(&text([load, barrier, fence])), Vec::<String>::new());
+        assert_eq!(offences_of_waiting(&text([load, fence, barrier])).len(), 1);
+        assert_eq!(offences_of_waiting(&text([load, barrier, "ret;"])).len(), 1);
+        assert!(!offences_of_waiting(&text([barrier, fence, load])).is_empty());
     }
 
     #[test]

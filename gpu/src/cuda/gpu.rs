@@ -91,6 +91,17 @@ pub struct Attributes {
     pub connections: u32,
 }
 
+/// The GPU that PCIe devices write to sees their writes in order (`rdma_writes_ordering`).
+const ORDERED_FOR_OWNER: i32 = 100;
+
+impl Attributes {
+    /// Whether the GPU sees PCIe devices' writes to its memory in order. Otherwise it may see a completion before the
+    /// data, wherever the completion lies.
+    pub fn orders_writes(&self) -> bool {
+        self.rdma_writes_ordering >= ORDERED_FOR_OWNER
+    }
+}
+
 /// Keeps our context current on this thread; dropping it restores the previous one.
 pub(crate) struct Bound<'a> {
     gpu: &'a Gpu,

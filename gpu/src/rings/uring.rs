@@ -38,8 +38,6 @@ use crate::rings::gates::Gates;
 use crate::rings::iocb::{Blocks, Filling, Iocbs, Use, Way};
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
-/// The GPU that PCIe devices write to sees their writes in order (`rdma_writes_ordering`).
-const ORDERED_FOR_OWNER: i32 = 100;
 /// Polls of a block before the thread sleeps between them.
 const QUICK_LOOKS: u32 = 256;
 const LOOK_EVERY: Duration = Duration::from_micros(50);
@@ -269,8 +267,8 @@ impl GioUring {
         if core.needs_flush {
             return Err(Error::unavailable(
                 "waiting for transfers in a kernel",
-                "completions lie in host memory and data in the GPU's, which may arrive later (rdma_writes_ordering)",
-                "put completion rings into the GPU's memory, or let the stream wait (wait_cqe), which flushes",
+                "this GPU does not see devices' writes to its memory in order (rdma_writes_ordering), so data may arrive after the completion",
+                "let the stream wait (wait_cqe), which flushes, or put the pool into host memory",
             ));
         }
         let (iocbs_at, uses) = (core.blocks.iocbs(), iocbs.uses());
@@ -616,9 +614,8 @@ fn with_rings(
         queues: engine.queue_count(),
         table_bytes: tables.iter().map(|table| table.bytes()).sum(),
     };
-    let needs_flush = pool.place() == Place::Gpu
-        && maker.places().1 == Place::Host
-        && gpu.info().attributes.rdma_writes_ordering < ORDERED_FOR_OWNER;
+    // Wherever the completion rings lie: without ordering, writes to one memory may be seen in either order too.
+    let needs_flush = pool.place() == Place::Gpu && !gpu.info().attributes.orders_writes();
     let engine = Engine::Rings(Box::new(engine));
     let gpu = Arc::clone(gpu);
     let core = Core { engine, members, blocks, pool, gpu, gates, needs_flush, description };

@@ -13,13 +13,14 @@ use crate::reach::device::Device;
 use crate::reach::doorbell::Doorbells;
 use crate::reach::pool::Pool;
 use crate::reach::proxy::ProxyThread;
-use crate::reach::queue::Queue;
+use crate::reach::queue::{Queue, RingMemory};
 use crate::reach::self_test;
 
 /// Creates queues on devices in the way that works there.
 pub(crate) struct QueueMaker {
-    gpu: Arc<Gpu>,
     devices: Vec<Device>,
+    /// What each device's rings are taken from.
+    memory: Vec<RingMemory>,
     doorbells: Vec<Doorbells>,
     why_not_mapped: Option<String>,
     places: (Place, Place),
@@ -41,8 +42,9 @@ impl QueueMaker {
         options: &Options,
     ) -> Result<QueueMaker> {
         let proxy = Mutex::new(None);
+        let memory = |device: &Device| RingMemory::new(gpu, &device.controller, pool.path());
         let mut maker = QueueMaker {
-            gpu: Arc::clone(gpu),
+            memory: devices.iter().map(memory).collect(),
             devices: devices.to_vec(),
             doorbells: Vec::new(),
             why_not_mapped: None,
@@ -86,10 +88,9 @@ impl QueueMaker {
     }
 
     fn queue(&self, device: usize, places: (Place, Place)) -> Result<Queue> {
-        let Device { controller, namespace } = &self.devices[device];
-        let doorbells = &self.doorbells[device];
+        let (namespace, doorbells) = (&self.devices[device].namespace, &self.doorbells[device]);
         let mut queue =
-            Queue::attach(&self.gpu, controller, namespace, self.depth, places, doorbells)?;
+            Queue::attach_in(&self.memory[device], namespace, self.depth, places, doorbells)?;
         // Its commands name the pool's memory.
         queue.keep(self.pool.keeper());
         Ok(queue)

@@ -58,7 +58,7 @@ pub fn choose(
     proxy: impl FnOnce() -> Result<Arc<ProxyThread>>,
 ) -> Result<Chosen> {
     let subject = (controller, namespace);
-    or_proxy(Doorbells::mapped(gpu), gpu, program, subject, choice, proxy)
+    or_proxy(Doorbells::mapped(gpu, controller), gpu, program, subject, choice, proxy)
 }
 
 /// Returns `mapped` if these are wanted and pass the self-test, else the proxy's, if those pass.

@@ -414,3 +414,20 @@ fn kernels_may_not_wait_where_data_arrive_later_than_completions() {
     }
     assert_eq!(ordered(Place::Host, Place::Host, 0).expect("all in host memory").count, 1);
 }
+
+#[test]
+fn rings_of_one_controller_share_a_granule() {
+    let _alone = alone("");
+    let gpu = Gpu::open(0).expect("a GPU");
+    let device = device(SOFT);
+    let controllers = [Arc::clone(&device.controller)];
+    let pool = Pool::allocate(&gpu, &controllers, &[1 << 20], Some(Place::Gpu)).expect("a pool");
+    let before = adit_gpu_emulated::report().physicals;
+    let options = Options { queues: 8, ..options() };
+    let uring = GioUring::init_queue(&gpu, vec![device], pool, &options).expect("rings");
+    assert_eq!(uring.description().places, Some((Place::Gpu, Place::Gpu)));
+    assert_eq!(adit_gpu_emulated::report().physicals - before, 1);
+    let iocbs = uring.get_iocb([read(0, 0)], None).expect("a block");
+    uring.issue_io(&iocbs, 0).expect("issued");
+    assert!(uring.wait(iocbs, LONG).expect("ended").is_success());
+}

@@ -30,8 +30,8 @@ static PAGES: Mutex<BTreeMap<Key, Weak<Page>>> = Mutex::new(BTreeMap::new());
 #[derive(Debug)]
 pub struct MappedPages {
     gpu: Arc<Gpu>,
-    /// Whether a page is a device's registers, or memory shared with a software controller.
-    is_device: fn(usize) -> bool,
+    /// Whether pages are a device's registers, or memory shared with a software controller.
+    is_device: bool,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) struct Page {
 }
 
 impl MappedPages {
-    pub(super) fn new(gpu: &Arc<Gpu>, is_device: fn(usize) -> bool) -> MappedPages {
+    pub(super) fn new(gpu: &Arc<Gpu>, is_device: bool) -> MappedPages {
         MappedPages { gpu: Arc::clone(gpu), is_device }
     }
 
@@ -87,7 +87,7 @@ impl MappedPages {
         };
         let first = NonNull::new(page.as_ptr()).expect("a mapping is not at address zero");
         let owner = Box::new(page);
-        let registered = if (self.is_device)(at) {
+        let registered = if self.is_device {
             // SAFETY: `owner` keeps the mapping; reading a doorbell has no effect (NVMe Base 2.0 section 3.1.3).
             unsafe { Registration::io(&self.gpu, first, PAGE_BYTES, owner) }
         } else {

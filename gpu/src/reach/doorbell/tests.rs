@@ -16,11 +16,11 @@ use crate::reach::pool::Pool;
 use crate::reach::self_test::{Chosen, or_proxy};
 use crate::rings::uring::GioUring;
 
-fn choose(rig: &Rig, choice: DoorbellChoice, is_device: fn(usize) -> bool) -> Result<Chosen> {
+fn choose(rig: &Rig, choice: DoorbellChoice, is_device: bool) -> Result<Chosen> {
     let program = Program::load(&rig.gpu)?;
     let proxy = || ProxyThread::start(&rig.gpu, &ProxyOptions::default());
     let subject = (&rig.controllers[0], &rig.namespace);
-    let mapped = Doorbells::mapped_where(&rig.gpu, is_device);
+    let mapped = Doorbells::mapped_as(&rig.gpu, is_device);
     or_proxy(mapped, &rig.gpu, &program, subject, choice, proxy)
 }
 
@@ -28,7 +28,8 @@ fn choose(rig: &Rig, choice: DoorbellChoice, is_device: fn(usize) -> bool) -> Re
 fn doorbells_that_work_are_mapped() {
     adit_gpu_emulated::load();
     let rig = Rig::new(1);
-    let chosen = choose(&rig, DoorbellChoice::Auto, is_device_memory).expect("chosen");
+    assert!(!has_registers(&rig.controllers[0]), "its doorbells are memory");
+    let chosen = choose(&rig, DoorbellChoice::Auto, false).expect("chosen");
     assert_eq!((chosen.doorbells.name(), chosen.why_not_mapped.is_none()), ("mapped", true));
     drop(chosen.doorbells);
     rig.finish();
@@ -41,7 +42,7 @@ fn registers_have_to_be_touched_before_they_are_registered() {
         concat!(module_path!(), "::registers_have_to_be_touched_before_they_are_registered"),
         || {
             let rig = Rig::new(1);
-            let chosen = choose(&rig, DoorbellChoice::Mapped, |_| true).expect("chosen");
+            let chosen = choose(&rig, DoorbellChoice::Mapped, true).expect("chosen");
             assert_eq!(chosen.doorbells.name(), "mapped");
         },
     );
@@ -54,11 +55,11 @@ fn a_store_that_does_not_arrive_is_found_and_the_proxy_rings() {
         concat!(module_path!(), "::a_store_that_does_not_arrive_is_found_and_the_proxy_rings"),
         || {
             let rig = Rig::new(1);
-            let chosen = choose(&rig, DoorbellChoice::Auto, |_| true).expect("chosen");
+            let chosen = choose(&rig, DoorbellChoice::Auto, true).expect("chosen");
             assert_eq!(chosen.doorbells.name(), "proxy");
             let why = chosen.why_not_mapped.expect("a reason").to_string();
             assert!(why.contains("took no notice until the CPU rang"), "{why}");
-            let error = choose(&rig, DoorbellChoice::Mapped, |_| true).expect_err("as asked");
+            let error = choose(&rig, DoorbellChoice::Mapped, true).expect_err("as asked");
             assert!(error.is_unavailable(), "{error}");
             drop(chosen.doorbells);
             rig.finish();
@@ -73,7 +74,7 @@ fn a_gpu_that_is_not_let_at_registers_says_what_would_let_it() {
         concat!(module_path!(), "::a_gpu_that_is_not_let_at_registers_says_what_would_let_it"),
         || {
             let rig = Rig::new(1);
-            let chosen = choose(&rig, DoorbellChoice::Auto, |_| true).expect("chosen");
+            let chosen = choose(&rig, DoorbellChoice::Auto, true).expect("chosen");
             let why = chosen.why_not_mapped.expect("a reason").to_string();
             assert!(why.contains("CAP_SYS_ADMIN") && why.contains("PeerMappingOverride"), "{why}");
         },
@@ -89,7 +90,7 @@ fn a_queue_whose_doorbell_the_gpu_may_still_ring_stays() {
             let rig = Rig::new(1);
             let before = adit_gpu_emulated::report().registrations;
             adit_gpu_emulated::set("fail=cuStreamQuery:1");
-            choose(&rig, DoorbellChoice::Mapped, is_device_memory).expect_err("it is not known");
+            choose(&rig, DoorbellChoice::Mapped, false).expect_err("it is not known");
             adit_gpu_emulated::set("");
             // Its two rings and its doorbells, and the block that its command reads into.
             let kept = adit_gpu_emulated::report().registrations - before;
@@ -102,7 +103,7 @@ fn a_queue_whose_doorbell_the_gpu_may_still_ring_stays() {
 fn a_controller_that_is_silent_to_the_cpu_too_is_an_error() {
     adit_gpu_emulated::load();
     let rig = Rig::with(&["mem=16M,dbbuf=off,faults=lose@op=2"]);
-    let error = choose(&rig, DoorbellChoice::Mapped, is_device_memory).expect_err("silence");
+    let error = choose(&rig, DoorbellChoice::Mapped, false).expect_err("silence");
     assert!(error.to_string().contains("rung by the CPU"), "{error}");
 }
 
@@ -110,7 +111,7 @@ fn a_controller_that_is_silent_to_the_cpu_too_is_an_error() {
 fn a_machine_that_stalls_once_keeps_its_mapped_doorbells() {
     adit_gpu_emulated::load();
     let rig = Rig::with(&["mem=16M,dbbuf=off,faults=delay(2500ms)@op=2:times=1"]);
-    let chosen = choose(&rig, DoorbellChoice::Mapped, is_device_memory).expect("chosen");
+    let chosen = choose(&rig, DoorbellChoice::Mapped, false).expect("chosen");
     assert_eq!(chosen.doorbells.name(), "mapped");
     drop(chosen.doorbells);
     rig.finish();
@@ -123,7 +124,7 @@ fn queues_share_the_page_of_their_doorbells_and_give_it_back() {
         concat!(module_path!(), "::queues_share_the_page_of_their_doorbells_and_give_it_back"),
         || {
             let rig = Rig::new(1);
-            let doorbells = Doorbells::mapped(&rig.gpu);
+            let doorbells = Doorbells::mapped(&rig.gpu, &rig.controllers[0]);
             let before = adit_gpu_emulated::report().registrations;
             let queues: Vec<_> = (0..4).map(|_| rig.queue(16, &doorbells)).collect();
             // Two rings each, and one page of registers for all.
@@ -145,7 +146,9 @@ fn doorbells_that_are_messages_are_rung_by_proxy_alone() {
     let bus: Arc<dyn adit_driver::bus::Bus> = Arc::<SoftBus>::clone(&rig.buses[0]);
     // SAFETY: it rings the head of a queue that does not exist.
     let message = unsafe { Doorbell::message(bus, 0x1008) };
-    let Doorbells::Mapped(pages) = Doorbells::mapped(&rig.gpu) else { panic!("mapped") };
+    let Doorbells::Mapped(pages) = Doorbells::mapped(&rig.gpu, &rig.controllers[0]) else {
+        panic!("mapped")
+    };
     let error = pages.map(&message).expect_err("no store reaches it");
     assert!(error.is_unavailable() && error.to_string().contains("messages"), "{error}");
     let Doorbells::Proxy(proxy) = rig.proxy() else { panic!("a proxy") };
@@ -183,7 +186,7 @@ fn rings_that_share_a_controller_share_its_pages() {
             assert_eq!(way(rings), Some(("mapped", None)));
         }
         drop((first, third));
-        let chosen = choose(&rig, DoorbellChoice::Auto, is_device_memory).expect("chosen");
+        let chosen = choose(&rig, DoorbellChoice::Auto, false).expect("chosen");
         assert_eq!(chosen.doorbells.name(), "mapped");
         drop(chosen);
         drop(second);
@@ -208,7 +211,7 @@ fn a_page_whose_last_user_goes_is_there_for_the_next() {
         for _ in 0..4 {
             let (doorbell, gpu) = (doorbell.clone(), &rig.gpu);
             scope.spawn(move || {
-                let pages = MappedPages::new(gpu, |_| false);
+                let pages = MappedPages::new(gpu, false);
                 (0..5000).for_each(|_| drop(pages.map(&doorbell).expect("a page")));
             });
         }
@@ -222,7 +225,7 @@ fn a_page_that_others_registered_is_said_to_be() {
     let Doorbell::Mapped(register) = doorbell(&rig) else { panic!("mapped") };
     let page = register.as_ptr().addr() & !4095;
     let at = NonNull::new(register.window().as_ptr().with_addr(page)).expect("mapped");
-    for is_device in [|_: usize| false, |_: usize| true] {
+    for is_device in [false, true] {
         // SAFETY: the controller's registers, which are mapped for as long as the rig is there.
         let others = unsafe { Registration::memory(&rig.gpu, at, 4096, Box::new(())) };
         let error = choose(&rig, DoorbellChoice::Mapped, is_device).expect_err("it is taken");

@@ -1,6 +1,5 @@
 //! A block of memory for the GPU, and its mapping for one device.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use adit_driver::spec::Iova;
@@ -50,11 +49,6 @@ impl Block {
     /// The first refusal, which undoes the earlier mappings.
     pub(crate) fn map_for(&self, controllers: &[Arc<Controller>]) -> Result<Vec<Mapped>> {
         controllers.iter().map(|controller| self.map(controller)).collect()
-    }
-
-    /// Keeps the block alive for as long as a device uses it.
-    pub(crate) fn keeper(&self) -> Arc<dyn Any + Send + Sync> {
-        Arc::new(self.clone())
     }
 }
 

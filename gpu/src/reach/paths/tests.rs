@@ -312,3 +312,27 @@ fn memory_of_the_callers_is_a_pool_and_stays_theirs() {
         rig.finish();
     });
 }
+    });
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn registered_memory_whose_copies_cannot_be_ordered_is_reached_by_no_way() {
+    let name = concat!(
+        module_path!(),
+        "::registered_memory_whose_copies_cannot_be_ordered_is_reached_by_no_way"
+    );
+    adit_gpu_emulated::alone("coherent", name, || {
+        let rig = Rig::new(1);
+        let memory = DeviceMemory::allocate(&rig.gpu, 2 << 20).expect("memory");
+        let region = (memory.address(), memory.bytes());
+        // The first is set when the path is tried, with memory of its own.
+        adit_gpu_emulated::set("coherent,fail=cuPointerSetAttribute:1:2");
+        // SAFETY: the memory outlives the pool.
+        let pool = unsafe { Pool::register(&rig.gpu, &rig.controllers, &[region]) };
+        let pool = pool.expect("a pool");
+        let why = pool.reports()[0].outcome.clone().expect_err("not ordered");
+        assert!(why.contains("cuPointerSetAttribute"), "{why}");
+        drop(pool);
+        drop(memory);
+        rig.finish();

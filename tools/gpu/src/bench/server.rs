@@ -72,7 +72,7 @@ impl Server {
         match self {
             Server::Gpu(controller, _) => Ok(vec![device_queues(controller, shape)]),
             Server::Cpu(controllers, _) => {
-                let doorbells = Doorbells::mapped(gpu);
+                let doorbells = Doorbells::mapped(gpu, &controllers[0]);
                 let mut all: Vec<Vec<Queue>> = controllers.iter().map(|_| Vec::new()).collect();
                 for index in 0..shape.queues {
                     let device = self.device_of(index);

@@ -6,7 +6,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "memory.h"
 
@@ -53,7 +55,30 @@ Address substitute(State& all, u64 bytes) {
     return made == MAP_FAILED ? 0 : at;
 }
 
-Result add_registration(Address host, u64 bytes, bool is_io, bool is_lost) {
+// Passes stores to tails on from substituted pages of doorbells, but none to heads, while they are registered.
+void pass_tails_on(Address address, u64 identity) {
+    std::vector<u32> last;
+    for (;;) {
+        {
+            State& all = state();
+            std::lock_guard<std::mutex> held(all.lock);
+            const auto found = all.ranges.find(address);
+            if (found == all.ranges.end() || found->second.identity != identity) { return; }
+            last.resize(found->second.bytes / sizeof(u32));
+            auto* from = reinterpret_cast<std::atomic<u32>*>(address);
+            auto* to = reinterpret_cast<std::atomic<u32>*>(found->second.host);
+            for (std::size_t word = 0; word < last.size(); word += 2) {
+                const u32 value = from[word].load(std::memory_order_acquire);
+                if (value == last[word]) { continue; }
+                last[word] = value;
+                to[word].store(value, std::memory_order_release);
+            }
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+}
+
+Result add_registration(Address host, u64 bytes, bool is_io, const std::string& how) {
     Range range;
     range.sort = Range::Sort::REGISTERED;
     range.bytes = bytes;
@@ -64,10 +89,12 @@ Result add_registration(Address host, u64 bytes, bool is_io, bool is_lost) {
     State& all = state();
     std::lock_guard<std::mutex> held(all.lock);
     if (overlaps(all, host, bytes)) { return HOST_MEMORY_ALREADY_REGISTERED; }
-    const Address address = is_lost ? substitute(all, bytes) : host;
+    const bool is_substituted = is_io && (how == "lost" || how == "no-heads");
+    const Address address = is_substituted ? substitute(all, bytes) : host;
     if (address == 0) { return OUT_OF_MEMORY; }
     range.identity = ++all.identities;
     all.ranges[address] = range;
+    if (is_io && how == "no-heads") { std::thread(pass_tails_on, address, range.identity).detach(); }
     return SUCCESS;
 }
 
@@ -95,7 +122,7 @@ ADIT_CUDA cuMemHostRegister_v2(void* pointer, std::size_t bytes, u32 flags) {
     if (is_io) {
         if (Result why = check_io(host, bytes, now.io_register)) { return why; }
     }
-    return add_registration(host, bytes, is_io, is_io && now.io_register == "lost");
+    return add_registration(host, bytes, is_io, now.io_register);
 }
 
 ADIT_CUDA cuMemHostUnregister(void* pointer) {

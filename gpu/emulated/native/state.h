@@ -91,6 +91,22 @@ struct Function {
     Kernel kernel = nullptr;
 };
 
+// A device's own copy of GPU memory, where PCIe does not keep the two the same: `peer` of the settings.
+class View {
+public:
+    View(int file, bool arrives) : file_(file), arrives_(arrives) {}
+    View(const View&) = delete;
+    ~View();
+    // After the GPU has written so many bytes from `offset` of the memory, which are at `from`: the device sees them.
+    void to_device(u64 offset, Address from, u64 bytes) const;
+    // After the GPU has read them: from now on it sees what the device has written there, unless that was dropped.
+    void to_gpu(u64 offset, Address to, u64 bytes) const;
+
+private:
+    int file_;
+    bool arrives_;
+};
+
 // A range that the GPU can access, by its first GPU address.
 struct Range {
     enum class Sort { DEVICE, PINNED, REGISTERED, VIRTUAL };
@@ -108,6 +124,7 @@ struct Range {
     bool has_access = true;             // virtual ranges: after cuMemSetAccess
     Handle context = 0;
     Handle physical = 0;                // virtual ranges: the mapped memory
+    std::shared_ptr<View> view;         // null: devices share the memory
     // Copies queued or under way.
     std::shared_ptr<std::atomic<u32>> uses = std::make_shared<std::atomic<u32>>(0);
 };

@@ -199,12 +199,7 @@ impl RingEngine {
 
     fn enqueue(&self, rings: &Rings, blocks: &Blocks, iocbs: &Iocbs, sms: u32) -> Result<()> {
         let stream = &self.streams[self.next_stream.fetch_add(1, Ordering::Relaxed) % STREAMS];
-        for held in iocbs.uses() {
-            let (first, count) = rings.of_device(held.device);
-            blocks.prepare(held, first, count);
-            blocks.note_issue(held);
-        }
-        let argument = blocks.prepare_issue(rings.uring(), iocbs.uses());
+        let argument = prepare(rings, blocks, iocbs);
         let way = self.begin(stream, blocks, iocbs, sms, argument);
         for held in iocbs.uses() {
             held.set_way(way.as_ref().map_or(Way::Lost, Way::clone));
@@ -224,19 +219,14 @@ impl RingEngine {
         if let Some(event) = iocbs.after() {
             stream.wait_event(event)?;
         }
-        for held in iocbs.uses() {
-            let (pinned, range) = blocks.prepared_header(held.index);
-            stream.copy_to_gpu(blocks.header_address(held.index), pinned, range)?;
-        }
+        copy_headers(stream, blocks, iocbs)?;
         if self.kernel == KernelChoice::Persistent {
             for held in iocbs.uses() {
                 stream.write32(blocks.issued_address(held.index), held.generation)?;
             }
             return Ok(Way::Persistent);
         }
-        let (grid, threads) = shape(iocbs.commands(), sms.min(self.partitions.io.sms()));
-        stream.launch(self.program.function(Kernel::Issue), grid, threads, argument)?;
-        Ok(Way::Kernel(Arc::new(stream.record()?)))
+        launch(stream, &self.program, iocbs, sms.min(self.partitions.io.sms()), argument)
     }
 
     /// Refuses further blocks until a recovery. The first reason stays.
@@ -384,6 +374,37 @@ impl Running {
         self.out_of_service.get_or_insert_with(|| reason.to_owned());
         is_first
     }
+}
+
+/// Writes the headers of blocks, and the argument of a kernel for them; returns its address.
+pub(crate) fn prepare(rings: &Rings, blocks: &Blocks, iocbs: &Iocbs) -> u64 {
+    for held in iocbs.uses() {
+        let (first, count) = rings.of_device(held.device);
+        blocks.prepare(held, first, count);
+        blocks.note_issue(held);
+    }
+    blocks.prepare_issue(rings.uring(), iocbs.uses())
+}
+
+pub(crate) fn copy_headers(stream: &Stream, blocks: &Blocks, iocbs: &Iocbs) -> Result<()> {
+    for held in iocbs.uses() {
+        let (pinned, range) = blocks.prepared_header(held.index);
+        stream.copy_to_gpu(blocks.header_address(held.index), pinned, range)?;
+    }
+    Ok(())
+}
+
+/// Launches a kernel for blocks.
+pub(crate) fn launch(
+    stream: &Stream,
+    program: &Program,
+    iocbs: &Iocbs,
+    sms: u32,
+    argument: u64,
+) -> Result<Way> {
+    let (grid, threads) = shape(iocbs.commands(), sms);
+    stream.launch(program.function(Kernel::Issue), grid, threads, argument)?;
+    Ok(Way::Kernel(Arc::new(stream.record()?)))
 }
 
 fn await_outstanding(rings: &Rings) -> Result<()> {

@@ -3,5 +3,7 @@
 mod engine;
 mod gates;
 pub(crate) mod iocb;
+mod member;
+mod proof;
 pub(crate) mod ring_set;
 pub(crate) mod uring;

@@ -18,11 +18,9 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_driver::Namespace;
-use adit_driver::transfer::{SglSupport, Slice, Transfer};
+use adit_driver::transfer::{Slice, Transfer};
 
-use crate::commands::cut::{Shape, Span};
-use crate::commands::layout::Form;
+use crate::commands::cut::Span;
 use crate::commands::outcome::{Ended, Outcome};
 use crate::commands::table::MappingTable;
 use crate::cuda::program::Program;
@@ -30,23 +28,19 @@ use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
 use crate::error::{Error, Result};
 use crate::options::{EngineChoice, Options, Place};
 use crate::reach::device::Device;
-use crate::reach::paths::no_way;
+use crate::reach::paths::Carried;
 use crate::reach::pool::Pool;
 use crate::reach::queues::QueueMaker;
 use crate::rings::engine::{Parts, RingEngine};
 use crate::rings::gates::Gates;
 use crate::rings::iocb::{Blocks, Filling, Iocbs, Use, Way};
+use crate::rings::member::{Member, ring_member, shape};
+use crate::rings::proof::Prover;
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
 /// Polls of a block before the thread sleeps between them.
 const QUICK_LOOKS: u32 = 256;
 const LOOK_EVERY: Duration = Duration::from_micros(50);
-
-/// A device, and how its commands address the pool.
-struct Member {
-    table: MappingTable,
-    device: Device,
-}
 
 /// Counters since creation, or since queues were last recreated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +70,11 @@ pub struct Description {
     pub sms: u32,
     /// Places of submission and completion rings; none with the staged engine.
     pub places: Option<(Place, Place)>,
+    /// Places that were tried before those, with the reasons against them.
+    pub passed_over: Vec<String>,
+    /// What real commands carried before the rings were given to the caller, in both directions with
+    /// [`Options::scratch`]; none with the staged engine.
+    pub carried: Option<Carried>,
     /// How doorbells are rung, and why not mapped if that was tried.
     pub doorbells: Option<(&'static str, Option<String>)>,
     /// Queues of all devices.
@@ -537,41 +536,6 @@ fn shadowed(devices: &[Device]) -> Option<String> {
     ))
 }
 
-fn shape(namespace: &Namespace, address_mask: u64) -> Shape {
-    let limits = namespace.limits();
-    assert_eq!(1 << limits.lba_shift, namespace.lba_bytes(), "one LBA size");
-    Shape {
-        lba_shift: limits.lba_shift,
-        lba_count: namespace.lba_count(),
-        max_bytes: limits.max_bytes,
-        boundary_lbas: limits.boundary_lbas,
-        address_mask,
-    }
-}
-
-/// Prepares a device whose queues the GPU drives.
-fn ring_member(index: usize, device: &Device, pool: &Pool) -> Result<Member> {
-    let span =
-        |region| Some(Span { address: pool.iova(index, region)?.0, bytes: pool.bytes(region) });
-    let spans = (0..pool.region_count()).map(span).collect::<Option<Vec<_>>>();
-    let spans = spans.ok_or_else(|| no_way(pool.reports()))?;
-    assert_eq!(spans.len(), pool.region_count(), "each region has an address");
-    let form = match device.controller.info().sgl {
-        SglSupport::None => Form::Prp,
-        SglSupport::Byte | SglSupport::Dword => Form::Sgl,
-    };
-    let mask = if device.controller.info().sgl == SglSupport::Dword { 3 } else { 0 };
-    let shape = shape(&device.namespace, mask);
-    let table = match form {
-        Form::Sgl => MappingTable::sgl(shape, spans)?,
-        Form::Prp => MappingTable::prp(shape, spans, |region| {
-            pool.prp_lists(index, region).map(|lists| lists.lists)
-        })?,
-    };
-    assert_eq!(table.form(), form, "the table is as the controller takes it");
-    Ok(Member { table, device: device.clone() })
-}
-
 /// Builds everything for the GPU to drive the devices' queues.
 fn with_rings(
     gpu: &Arc<Gpu>,
@@ -585,7 +549,8 @@ fn with_rings(
     assert_eq!(members.len(), pool.device_count(), "checked in init_queue");
     let program = Program::load(gpu)?;
     let gates = Gates::new(gpu)?;
-    let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options)?);
+    let prover = Prover { gpu, program: &program, pool: &pool, scratch: options.scratch };
+    let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options, &prover)?);
     let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
     let tables = members.iter().map(|member| &member.table).collect::<Vec<_>>();
     let maker_of = Arc::clone(&maker);
@@ -610,6 +575,8 @@ fn with_rings(
         no_partition: engine.no_partition().map(str::to_owned),
         sms: engine.partitions().io.sms(),
         places: Some(maker.places()),
+        passed_over: maker.passed_over().to_vec(),
+        carried: Some(maker.carried()),
         doorbells: Some(maker.doorbells()),
         queues: engine.queue_count(),
         table_bytes: tables.iter().map(|table| table.bytes()).sum(),
@@ -666,6 +633,8 @@ fn staged(
         no_partition: None,
         sms: 0,
         places: None,
+        passed_over: Vec::new(),
+        carried: None,
         doorbells: None,
         queues: 0,
         table_bytes: members.iter().map(|member| member.table.bytes()).sum(),

@@ -8,4 +8,5 @@ mod data;
 mod faults;
 mod life;
 mod misuse;
+mod proof;
 mod rig;

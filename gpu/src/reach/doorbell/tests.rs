@@ -68,6 +68,23 @@ fn a_store_that_does_not_arrive_is_found_and_the_proxy_rings() {
 }
 
 #[test]
+fn a_head_that_does_not_arrive_is_found_as_well() {
+    adit_gpu_emulated::alone(
+        "io-register=no-heads",
+        concat!(module_path!(), "::a_head_that_does_not_arrive_is_found_as_well"),
+        || {
+            let rig = Rig::new(1);
+            let chosen = choose(&rig, DoorbellChoice::Auto, true).expect("chosen");
+            assert_eq!(chosen.doorbells.name(), "proxy");
+            let why = chosen.why_not_mapped.expect("a reason").to_string();
+            assert!(why.contains("took no notice until the CPU rang"), "{why}");
+            drop(chosen.doorbells);
+            rig.finish();
+        },
+    );
+}
+
+#[test]
 fn a_gpu_that_is_not_let_at_registers_says_what_would_let_it() {
     adit_gpu_emulated::alone(
         "io-register=not-permitted",

@@ -50,6 +50,28 @@ impl Block {
     pub(crate) fn map_for(&self, controllers: &[Arc<Controller>]) -> Result<Vec<Mapped>> {
         controllers.iter().map(|controller| self.map(controller)).collect()
     }
+
+    /// Copies from `offset`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] outside the block; CUDA's.
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        match self {
+            Block::Gpu(exposed) => exposed.memory().read(offset, bytes),
+            Block::Host(host) => host.read(offset, bytes),
+        }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// As [`Block::read`].
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        match self {
+            Block::Gpu(exposed) => exposed.memory().write(offset, bytes),
+            Block::Host(host) => host.write(offset, bytes),
+        }
+    }
 }
 
 impl Mapped {

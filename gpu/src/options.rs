@@ -126,7 +126,8 @@ impl Default for Options {
 pub struct ProxyOptions {
     /// The core to pin its thread to; if refused, it runs unpinned and the log says so. Default none.
     pub core: Option<usize>,
-    /// When it goes from polling to yielding to napping. Default 200 us, 200 us, and naps of at most 50 us.
+    /// When it goes from polling to yielding, and on to sleeping once no commands are in flight. Default 200 us and
+    /// 200 us. It naps, for at most 50 us, only where rings are being tested.
     pub idle: Idle,
 }
 

@@ -162,6 +162,14 @@ impl QueueMaker {
         &self.passed_over
     }
 
+    /// Returns the thread that rings for the GPU, if there is one.
+    pub(crate) fn proxy(&self) -> Option<&Arc<ProxyThread>> {
+        self.doorbells.iter().find_map(|doorbells| match doorbells {
+            Doorbells::Proxy(proxy) => Some(proxy),
+            Doorbells::Mapped(_) => None,
+        })
+    }
+
     /// Returns how doorbells are rung, and why not mapped if that was tried.
     pub(crate) fn doorbells(&self) -> (&'static str, Option<String>) {
         (self.doorbells[0].name(), self.why_not_mapped.clone())

@@ -20,6 +20,7 @@ use crate::cuda::program::{Kernel, Program};
 use crate::cuda::{Busy, Endless, Gpu, PartitionKind, Partitions, Priority, Runner, Stream};
 use crate::error::{Error, Result};
 use crate::options::{KernelChoice, Options};
+use crate::reach::proxy::{ProxyThread, Ringing};
 use crate::reach::queue::Queue;
 use crate::rings::iocb::{Blocks, Iocbs, Way};
 use crate::rings::ring_set::{Counters, Rings, abort};
@@ -55,6 +56,8 @@ pub(crate) struct RingEngine {
     gpu: Arc<Gpu>,
     controllers: Vec<Arc<Controller>>,
     make_queues: MakeQueues,
+    /// What rings the doorbells, if the GPU does not, and what it asks whether commands are in flight.
+    proxy: Option<(Arc<ProxyThread>, Arc<Ringing>)>,
 }
 
 /// The state that a recovery replaces.
@@ -73,6 +76,7 @@ pub(crate) struct Parts<'a> {
     /// The controllers of the devices that are reset with their queues.
     pub(crate) controllers: Vec<Arc<Controller>>,
     pub(crate) make_queues: MakeQueues,
+    pub(crate) proxy: Option<(Arc<ProxyThread>, Arc<Ringing>)>,
     /// Released when everything is created, before the persistent kernel begins.
     pub(crate) making: Busy,
 }
@@ -83,7 +87,7 @@ impl RingEngine {
     /// # Errors
     /// Failures to compile the device code or to create queues, and CUDA's errors.
     pub(crate) fn new(parts: Parts<'_>, options: &Options) -> Result<RingEngine> {
-        let Parts { gpu, program, blocks, tables, controllers, make_queues, making } = parts;
+        let Parts { gpu, program, blocks, tables, controllers, make_queues, proxy, making } = parts;
         let partitions = gpu.partition(options.sms);
         let stream = |_| partitions.io.stream(Priority::High);
         let streams = (0..STREAMS).map(stream).collect::<Result<Vec<_>>>()?;
@@ -107,6 +111,7 @@ impl RingEngine {
             gpu: Arc::clone(gpu),
             controllers,
             make_queues,
+            proxy,
         };
         drop(making);
         engine.start(&engine.read().rings)?;
@@ -200,6 +205,9 @@ impl RingEngine {
     fn enqueue(&self, rings: &Rings, blocks: &Blocks, iocbs: &Iocbs, sms: u32) -> Result<()> {
         let stream = &self.streams[self.next_stream.fetch_add(1, Ordering::Relaxed) % STREAMS];
         let argument = prepare(rings, blocks, iocbs);
+        if let Some((proxy, _)) = &self.proxy {
+            proxy.wake();
+        }
         let way = self.begin(stream, blocks, iocbs, sms, argument);
         for held in iocbs.uses() {
             held.set_way(way.as_ref().map_or(Way::Lost, Way::clone));
@@ -338,6 +346,8 @@ impl RingEngine {
         if rings.outstanding()?.is_empty() {
             return Ok(());
         }
+        // Completions of commands whose blocks have ended are told of as well.
+        let _awake = self.proxy.as_ref().map(|(proxy, _)| proxy.keep_awake());
         rings.set_stop(false);
         let harvested = self.launch_persistent(rings, 1).and_then(|()| await_outstanding(rings));
         // A refused launch may have begun too, and must not be left running.

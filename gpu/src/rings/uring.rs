@@ -30,6 +30,7 @@ use crate::options::{EngineChoice, Options, Place};
 use crate::reach::device::Device;
 use crate::reach::paths::Carried;
 use crate::reach::pool::Pool;
+use crate::reach::proxy::{ProxyThread, Ringing};
 use crate::reach::queues::QueueMaker;
 use crate::rings::engine::{Parts, RingEngine};
 use crate::rings::gates::Gates;
@@ -536,6 +537,15 @@ fn shadowed(devices: &[Device]) -> Option<String> {
     ))
 }
 
+/// Keeps the thread that rings for the GPU awake while commands of the blocks are in flight.
+fn watched(proxy: &Arc<ProxyThread>, blocks: &Arc<Blocks>) -> (Arc<ProxyThread>, Arc<Ringing>) {
+    let blocks = Arc::downgrade(blocks);
+    let is_busy = move || blocks.upgrade().is_some_and(|blocks| blocks.is_under_way());
+    let work: Arc<Ringing> = Arc::new(is_busy);
+    proxy.watch(&work);
+    (Arc::clone(proxy), work)
+}
+
 /// Builds everything for the GPU to drive the devices' queues.
 fn with_rings(
     gpu: &Arc<Gpu>,
@@ -561,6 +571,7 @@ fn with_rings(
         tables: &tables,
         controllers: devices.iter().map(|device| Arc::clone(&device.controller)).collect(),
         make_queues: Box::new(move |device| maker_of.make(device)),
+        proxy: maker.proxy().map(|proxy| watched(proxy, &blocks)),
         making,
     };
     // The last step that can fail: from here on a kernel may run, which only dropping the whole stops.

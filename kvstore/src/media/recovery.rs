@@ -94,6 +94,9 @@ pub trait Rebuild {
     /// Forgets all records so far: their checkpoint turned out to be damaged.
     fn clear(&mut self);
 
+    /// Announces about how many objects come from a checkpoint. The number may be wrong.
+    fn expect(&mut self, _objects: u64) {}
+
     /// Adds an object, replacing any other with its key.
     ///
     /// # Errors
@@ -386,6 +389,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         let units = first..first + header.blocks * BODY_BLOCK_UNITS;
         assert!(units.end <= self.areas.slots[slot].end, "a header is void unless its body fits");
         let (rebuild, bytes_read) = (&mut *self.rebuild, &mut self.bytes_read);
+        rebuild.expect(header.records);
         let mut damage = None;
         self.media.read_stream(self.areas.device, units, BODY_BLOCK_BYTES, &mut |chunk| {
             *bytes_read += chunk.len() as u64;

@@ -58,6 +58,13 @@ pub const fn piece_bytes(bytes: u64) -> u64 {
     if least > PIECE_BYTES { least } else { PIECE_BYTES }
 }
 
+/// Returns the number of pieces of a plain object. By a shift: an opening counts them for millions of objects, and
+/// a division by a variable is slow.
+pub(crate) const fn piece_count(bytes: u64) -> u64 {
+    let piece = piece_bytes(bytes);
+    (bytes + piece - 1) >> piece.trailing_zeros()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +77,7 @@ mod tests {
             let piece = piece_bytes(bytes);
             assert!(piece.is_multiple_of(crate::UNIT_BYTES) && piece >= PIECE_BYTES);
             assert!(bytes.div_ceil(piece) <= CHECKSUMS_MAX as u64, "{bytes} bytes");
+            assert_eq!(piece_count(bytes), bytes.div_ceil(piece), "{bytes} bytes");
         }
         assert_eq!((piece_bytes(64 << 20), piece_bytes((64 << 20) + 1)), (128 << 10, 256 << 10));
     }

@@ -352,8 +352,9 @@ impl Tables {
         let units = self.spaces.units_of(&put.object);
         let inside =
             |range: &Range<u64>| range.contains(&place.unit) && units <= range.end - range.start;
-        let is_known = layout == LayoutId::PLAIN || self.spaces.layout(layout).is_some();
-        let slab = self.spaces.layout(layout).and_then(Layout::slab);
+        let known = self.spaces.layout(layout);
+        let is_known = layout == LayoutId::PLAIN || known.is_some();
+        let slab = known.and_then(Layout::slab);
         let slab_fits = |range: &Range<u64>| match (slab, put.slab_base) {
             (None, None) => true,
             (Some(slab), Some(base)) => range.contains(&base) && slab.units() <= range.end - base,
@@ -402,18 +403,15 @@ impl Tables {
         });
         ages.shed(index.capacity());
         let mut regions = Regions::new(&ranges, index.capacity());
-        let (mut from, mut all_record_bytes) = (0, 0);
-        let ids = std::iter::from_fn(|| {
-            let id = index.next_live(from)?;
-            from = id.0 + 1;
-            let object = index.object(id);
+        let mut all_record_bytes = 0;
+        let ids = index.live().map(|live| {
+            let object = live.object();
             let units = spaces.units_of(&object);
             tenants.count(object.tenant, units);
             spaces.count(units);
-            regions.insert(id, object.place);
-            let (key_bytes, checksums) = (index.key_bytes(id).len(), index.checksums(id).len());
-            all_record_bytes += record_bytes(key_bytes, checksums) as u64;
-            Some(id)
+            regions.insert(live.id, object.place);
+            all_record_bytes += record_bytes(live.key_bytes(), live.checksums()) as u64;
+            live.id
         });
         let policy = Order::new(options.build_policy(index.capacity()), ages, ids);
         let objects_max = options.capacity_objects.map_or(entries, |most| most.clamp(1, entries));
@@ -443,8 +441,7 @@ impl Tables {
 
     /// Returns the objects whose units later objects took, because the records of their ends are lost.
     fn overwritten(&self) -> Vec<ObjectId> {
-        let index = self.index.index();
-        let ids = std::iter::successors(index.next_live(0), |id| index.next_live(id.0 + 1));
+        let ids = self.index.index().live().map(|live| live.id);
         self.renewed.overwritten(ids.map(|id| (id, self.claim(id))))
     }
 
@@ -493,10 +490,11 @@ impl Tables {
 
     /// Iterates over a device's objects outside slabs, by id, with their units.
     fn plain(&self, device: u8) -> impl Iterator<Item = (ObjectId, Range<u64>)> {
-        self.index.index().live().filter_map(move |(id, object)| {
-            let is_one = object.place.device == device && !self.slab_bases.contains_key(&id);
+        self.index.index().live().filter_map(move |live| {
+            let object = live.object();
+            let is_one = object.place.device == device && !self.slab_bases.contains_key(&live.id);
             let unit = object.place.unit;
-            is_one.then(|| (id, unit..unit + self.spaces.units_of(&object)))
+            is_one.then(|| (live.id, unit..unit + self.spaces.units_of(&object)))
         })
     }
 }
@@ -552,6 +550,10 @@ impl Rebuild for Tables {
         self.slab_bases.clear();
         self.renewed = Renewed::default();
         self.dropped = 0;
+    }
+
+    fn expect(&mut self, objects: u64) {
+        self.index.expect(objects);
     }
 
     fn put(&mut self, put: &Put<'_>) -> Result<()> {

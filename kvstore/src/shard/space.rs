@@ -11,7 +11,7 @@ use adit_driver::Time;
 
 use crate::catalog::hash::NumberMap;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, Object, piece_bytes};
+use crate::model::object::{LayoutId, Object, piece_count};
 use crate::model::place::{Place, units};
 use crate::space::discard::Discards;
 use crate::space::extent::Extents;
@@ -237,7 +237,7 @@ impl Spaces {
     pub(super) fn checksums_of(&self, object: &Object) -> usize {
         match self.layout(object.layout) {
             Some(layout) => layout.tensors() as usize,
-            None => object.bytes.div_ceil(piece_bytes(object.bytes)) as usize,
+            None => piece_count(object.bytes) as usize,
         }
     }
 

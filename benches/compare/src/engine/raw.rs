@@ -1,4 +1,4 @@
-//! No engine: the device's own performance at that depth, to determine whether it is saturated.
+//! No engine: the disk's own performance at that depth, which bounds what the store can reach.
 //!
 //! One queue of the driver's io_uring path on a file with allocated blocks, direct I/O, registered memory, one
 //! thread. The object's number is its place. There are no keys and no guarantees; each read is checked like every

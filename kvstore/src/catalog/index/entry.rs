@@ -129,10 +129,20 @@ pub(super) fn checksums(entry: &Entry) -> SumForm {
     if entry[0] & LISTED == 0 { SumForm::One(bits) } else { SumForm::List(bits) }
 }
 
+/// Bits of an id that name an entry of a segment. Segments of 50 MiB are whole large pages.
+const SEGMENT_BITS: u32 = if cfg!(test) { 10 } else { 20 };
+/// Entries of a segment.
+pub(super) const SEGMENT_ENTRIES: u32 = 1 << SEGMENT_BITS;
+
 /// The entries by id: the regular ones, and spare ones that exist only while the index is loaded.
+///
+/// The regular ones are in segments, so that the memory of those to come can be cleared apart from those in use.
 #[derive(Debug)]
 pub(super) struct Entries {
-    kept: Table<Entry>,
+    /// Of [`SEGMENT_ENTRIES`] each; the last may be shorter.
+    segments: Vec<Table<Entry>>,
+    /// The number of regular entries.
+    kept: u32,
     /// Spare entries, with the ids after the regular ones.
     spare: Option<Table<Entry>>,
     /// The number of both.
@@ -141,26 +151,25 @@ pub(super) struct Entries {
 
 impl Entries {
     pub(super) fn new(kept: u32, spare: u32) -> Entries {
-        let count = kept + spare;
-        let spare = (spare > 0).then(|| Table::new(spare as usize));
-        Entries { kept: Table::new(kept as usize), spare, count }
+        let starts = (0..kept).step_by(SEGMENT_ENTRIES as usize);
+        let lens = starts.map(|start| (kept - start).min(SEGMENT_ENTRIES));
+        Entries {
+            segments: lens.map(|len| Table::new(len as usize)).collect(),
+            kept,
+            spare: (spare > 0).then(|| Table::new(spare as usize)),
+            count: kept + spare,
+        }
     }
 
     pub(super) fn len(&self) -> u32 {
         self.count
     }
 
-    /// Iterates over the entries by id.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.kept.iter().chain(self.spare.iter().flat_map(|spare| spare.iter()))
-    }
-
     #[inline]
     pub(super) fn get(&self, id: u32) -> Option<&Entry> {
-        let id = id as usize;
-        let kept: &[Entry] = &self.kept;
-        match kept.get(id) {
-            None => self.spare.as_ref()?.get(id - kept.len()),
+        let segment = self.segments.get((id >> SEGMENT_BITS) as usize);
+        match segment.and_then(|segment| segment.get(id % SEGMENT_ENTRIES)) {
+            None => self.spare.as_ref()?.get(id - self.kept),
             entry => entry,
         }
     }
@@ -172,23 +181,35 @@ impl Entries {
 
     #[inline]
     pub(super) fn at_mut(&mut self, id: u32) -> &mut Entry {
-        let id = id as usize;
-        let kept: &mut [Entry] = &mut self.kept;
-        let count = kept.len();
-        match kept.get_mut(id) {
-            Some(entry) => entry,
-            None => &mut self.spare.as_mut().expect("an id is below the capacity")[id - count],
-        }
+        let segment = self.segments.get_mut((id >> SEGMENT_BITS) as usize);
+        let entry = match segment.and_then(|segment| segment.get_mut(id % SEGMENT_ENTRIES)) {
+            None => self.spare.as_mut().and_then(|spare| spare.get_mut(id - self.kept)),
+            entry => entry,
+        };
+        entry.expect("an id is below the capacity")
+    }
+
+    /// Returns the length of a segment, if there is one of this number.
+    pub(super) fn segment_len(&self, number: u32) -> Option<usize> {
+        self.segments.get(number as usize).map(|segment| segment.len())
+    }
+
+    /// Replaces a segment in which no entry was written.
+    pub(super) fn renew(&mut self, number: u32, segment: Table<Entry>) {
+        let unused = &mut self.segments[number as usize];
+        assert_eq!(segment.len(), unused.len(), "it holds the same ids");
+        debug_assert!(unused.iter().all(|entry| *entry == [0; ENTRY_BYTES]), "it is unused");
+        *unused = segment;
     }
 
     /// Drops the spare entries with their contents.
     pub(super) fn shed_spare(&mut self) {
         self.spare = None;
-        self.count = self.kept.len() as u32;
+        self.count = self.kept;
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.kept.memory_bytes() + self.spare.as_ref().map_or(0, Table::memory_bytes)
+        self.segments.iter().chain(&self.spare).map(Table::memory_bytes).sum()
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! This module does not know what the objects are, nor which of them will stay.
 
+use super::ahead::Ahead;
 use super::{GROUP, Index, NewObject, Refused, Walk};
 use crate::error::Result;
 use crate::model::key::KeyHasher;
@@ -33,6 +34,7 @@ pub struct Loading {
     index: Index,
     /// Indexed by the span of the table where they belong.
     waiting: Vec<Vec<Waiting>>,
+    ahead: Ahead,
 }
 
 impl Loading {
@@ -44,7 +46,12 @@ impl Loading {
     pub fn new(objects_max: u32, spare: u32, hasher: KeyHasher) -> Result<Loading> {
         let index = Index::with_spare(objects_max, spare, hasher)?;
         let waiting = vec![Vec::new(); index.slots.spans()];
-        Ok(Loading { index, waiting })
+        Ok(Loading { index, waiting, ahead: Ahead::new() })
+    }
+
+    /// Prepares for about this many objects.
+    pub fn expect(&mut self, objects: u64) {
+        self.ahead.expect(objects);
     }
 
     /// Adds an object, replacing any other with its key. Returns `None` if there is no room.
@@ -55,9 +62,11 @@ impl Loading {
     pub fn put(&mut self, new: NewObject<'_>, gone: &mut impl FnMut(ObjectId)) -> Option<ObjectId> {
         let hash = self.index.hash(new.key);
         let Some(id) = self.index.keep(new) else { return self.put_full(hash, new, gone) };
-        let span = self.index.slots.span(hash);
-        self.waiting[span].push(Waiting { hash, id });
-        if self.waiting[span].len() == WAITING_MAX {
+        self.ahead.taken(id.0, &mut self.index.entries);
+        let waiting = &mut self.waiting[self.index.slots.span(hash)];
+        waiting.push(Waiting { hash, id });
+        if waiting.len() == WAITING_MAX {
+            let span = self.index.slots.span(hash);
             self.link(span, gone);
         }
         Some(id)
@@ -118,7 +127,7 @@ impl Loading {
     }
 
     fn link(&mut self, span: usize, gone: &mut impl FnMut(ObjectId)) {
-        let Loading { index, waiting } = self;
+        let Loading { index, waiting, .. } = self;
         for group in waiting[span].chunks(GROUP) {
             index.touch_slots(group.iter().map(|one| one.hash));
             for one in group {

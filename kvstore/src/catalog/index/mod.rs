@@ -12,6 +12,7 @@
 //!
 //! The index does not know the contents of extents, free space, or the order of eviction.
 
+mod ahead;
 mod arena;
 mod entry;
 mod loading;
@@ -68,6 +69,38 @@ impl Deref for Checksums<'_> {
         match &self.0 {
             SumsHeld::One(one) => one,
             SumsHeld::List(list) => list,
+        }
+    }
+}
+
+/// An object met on a walk over all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Live<'a> {
+    /// Its id.
+    pub id: ObjectId,
+    entry: &'a Entry,
+    index: &'a Index,
+}
+
+impl Live<'_> {
+    /// Returns its place, length, layout and tenant.
+    #[inline]
+    pub fn object(&self) -> Object {
+        entry::object(self.entry)
+    }
+
+    /// Returns the length of its key in bytes.
+    #[inline]
+    pub fn key_bytes(&self) -> usize {
+        key_of(self.entry, &self.index.long_keys).len()
+    }
+
+    /// Returns the number of its checksums.
+    #[inline]
+    pub fn checksums(&self) -> usize {
+        match entry::checksums(self.entry) {
+            SumForm::One(_) => 1,
+            SumForm::List(number) => self.index.sums.get(number).len(),
         }
     }
 }
@@ -202,10 +235,13 @@ impl Index {
     }
 
     /// Iterates over all objects by id. Faster than a walk by [`Index::next_live`], which lets the index change.
-    pub fn live(&self) -> impl Iterator<Item = (ObjectId, Object)> {
-        let entries = self.entries.iter().zip(0..self.fresh);
-        let live = entries.filter(|(entry, _)| entry::is_live(entry));
-        live.map(|(entry, id)| (ObjectId(id), entry::object(entry)))
+    pub fn live(&self) -> impl Iterator<Item = Live<'_>> {
+        let entries = (0..self.fresh).map(|id| Live {
+            id: ObjectId(id),
+            entry: self.entries.at(id),
+            index: self,
+        });
+        entries.filter(|live| entry::is_live(live.entry))
     }
 
     /// Returns an object's place, length, layout and tenant.

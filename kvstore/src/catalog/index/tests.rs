@@ -126,6 +126,7 @@ fn another_hash_key_hashes_otherwise() {
 fn objects_that_wait_are_linked_when_they_are_many() {
     const OBJECTS: u64 = 3000;
     let mut loading = Loading::new(OBJECTS as u32, 1100, hasher()).expect("a capacity");
+    loading.expect(OBJECTS);
     let mut gone = 0;
     for number in 0..2 * OBJECTS {
         let key = (number % OBJECTS).to_le_bytes();

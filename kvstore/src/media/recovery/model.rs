@@ -70,6 +70,8 @@ pub(super) struct State {
     pub(super) layouts: BTreeMap<u8, Vec<u8>>,
     /// The keys put since records were last missing; `None` if none were.
     pub(super) put_since: Option<BTreeSet<Vec<u8>>>,
+    /// The number of objects that were announced.
+    pub(super) expected: u64,
 }
 
 impl PartialEq for State {
@@ -82,6 +84,11 @@ impl PartialEq for State {
 impl Rebuild for State {
     fn clear(&mut self) {
         *self = State::default();
+    }
+
+    fn expect(&mut self, objects: u64) {
+        assert!(self.objects.is_empty(), "objects are announced before the first comes");
+        self.expected = objects;
     }
 
     fn put(&mut self, put: &Put<'_>) -> Result<()> {

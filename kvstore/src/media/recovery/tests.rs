@@ -456,13 +456,12 @@ impl Media for Counting<'_> {
 }
 
 #[test]
-fn all_bytes_read_are_counted() {
+fn all_bytes_read_are_counted_and_a_checkpoints_records_announced() {
     let mut shard = checkpointed_under_load();
-    let mut media = Counting(&mut shard.device, 0);
-    let found =
-        recover(&mut media, &mut State::default(), &LINEAGE, &areas(), None).expect("answers");
+    let (mut media, mut state) = (Counting(&mut shard.device, 0), State::default());
+    let found = recover(&mut media, &mut state, &LINEAGE, &areas(), None).expect("answers");
     assert!(found.checkpoint_records > 0 && found.journal_blocks > 0);
-    assert_eq!(found.bytes_read, media.1);
+    assert_eq!((found.bytes_read, found.checkpoint_records), (media.1, state.expected));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::media::record::Put;
 use crate::media::recovery::Rebuild;
 use crate::model::key::Key;
 use crate::model::layout::{ENCODED_BYTES, Layout, Piece, pieces};
-use crate::model::object::{LayoutId, Object, TenantId, piece_bytes};
+use crate::model::object::{LayoutId, Object, TenantId, piece_count};
 use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES};
 
@@ -168,7 +168,7 @@ impl Objects {
         let object = &found.object;
         let lost = |code, text: String| Some(Fault::new(code, 1, text));
         let pieces = if object.layout == LayoutId::PLAIN {
-            object.bytes.div_ceil(piece_bytes(object.bytes))
+            piece_count(object.bytes)
         } else {
             let Some(layout) = self.layout_of(object) else {
                 let text = format!(

@@ -56,17 +56,17 @@ struct alignas(128) ControllerQueue {
     u64 sq_doorbell;          // u32: the submission tail
     u64 cq_doorbell;          // u32: the completion head
     u64 in_flight;            // u32[2048]: a bit for each unanswered command identifier; initially zero
-    u32 depth;                // 2 to 65535; of both queues
+    u32 depth;                // of the submission queue: 2 to 65535
+    u32 cq_depth;             // of the completion queue: 2 to 65535
     u32 qid;
+    u32 tail;                 // the last submission tail inside the queue
     // Positions count entries since the queue was created; they and the doorbells start at 0.
     u64 sq_head;              // position of the next command
     u64 cq_tail;              // position of the next completion
     u64 cq_head;              // position up to which the host has read
     u32 sq_seen;              // the submission doorbell as last read
     u32 cq_seen;
-    u32 tail;                 // the last submission tail inside the queue
-    u32 reserved_tail;
-    u64 reserved[4];
+    u64 reserved[5];
 
     // Written by the queue's warp: counts since the host zeroed them.
     alignas(128) u64 commands;
@@ -75,7 +75,9 @@ struct alignas(128) ControllerQueue {
     u64 cq_rings;
     u64 faults;
     u64 delayed_count;        // commands with a late answer pending
-    u64 reserved_counts[10];
+    u64 looks;                // at the queue with a command waiting
+    u64 full;                 // of those, while the completion queue was full
+    u64 reserved_counts[8];
     u64 bad[BAD_KINDS];       // bad commands by kind, an index of `Bad`
     u64 delayed_ns[DELAYED_MAX];
     u32 delayed[DELAYED_MAX]; // identifier, status << 16
@@ -120,11 +122,11 @@ constexpr u64 LIST_PAGE = 4096;
 struct QueueState {
     u64 at;
     u64 sq, cq, sq_doorbell, cq_doorbell, in_flight;
-    u64 commands, completions, sq_rings, cq_rings, faults;
+    u64 commands, completions, sq_rings, cq_rings, faults, looks, full;
     u64 sq_head, cq_tail, cq_head;
-    u32 depth, qid;
+    u32 depth, cq_depth, qid;
     u32 sq_entry;             // sq_head % depth
-    u32 cq_entry;             // cq_tail % depth
+    u32 cq_entry;             // cq_tail % cq_depth
     u32 phase;                // of the entry at cq_entry
     u32 delayed;              // commands with a late answer pending
     u32 sq_seen, cq_seen;     // the doorbells as last read
@@ -134,11 +136,11 @@ struct QueueState {
 inline QueueState load_state(u64 at) {
     const ControllerQueue& queue = *reinterpret_cast<const ControllerQueue*>(at);
     const u32 sq_entry = static_cast<u32>(queue.sq_head % queue.depth);
-    const u64 laps = queue.cq_tail / queue.depth;
+    const u64 laps = queue.cq_tail / queue.cq_depth;
     return {at, queue.sq, queue.cq, queue.sq_doorbell, queue.cq_doorbell, queue.in_flight,
-            queue.commands, queue.completions, queue.sq_rings, queue.cq_rings, queue.faults,
-            queue.sq_head, queue.cq_tail, queue.cq_head, queue.depth, queue.qid,
-            sq_entry, static_cast<u32>(queue.cq_tail - laps * queue.depth), static_cast<u32>(~laps & 1),
+            queue.commands, queue.completions, queue.sq_rings, queue.cq_rings, queue.faults, queue.looks, queue.full,
+            queue.sq_head, queue.cq_tail, queue.cq_head, queue.depth, queue.cq_depth, queue.qid,
+            sq_entry, static_cast<u32>(queue.cq_tail - laps * queue.cq_depth), static_cast<u32>(~laps & 1),
             static_cast<u32>(queue.delayed_count), queue.sq_seen, queue.cq_seen, queue.tail};
 }
 
@@ -149,6 +151,8 @@ inline void store_state(const QueueState& state) {
         store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, sq_rings), state.sq_rings);
         store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, cq_rings), state.cq_rings);
         store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, faults), state.faults);
+        store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, looks), state.looks);
+        store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, full), state.full);
         store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, sq_head), state.sq_head);
         store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, cq_tail), state.cq_tail);
         store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, cq_head), state.cq_head);
@@ -179,9 +183,9 @@ inline void read_doorbells(QueueState& state) {
     if (head != state.cq_seen) {
         state.cq_seen = head;
         ++state.cq_rings;
-        const u32 before = static_cast<u32>(state.cq_head % state.depth);
-        const u32 read = head >= before ? head - before : head + state.depth - before;
-        if (head < state.depth && read <= state.cq_tail - state.cq_head) { state.cq_head += read; } else { ++wrong; }
+        const u32 before = static_cast<u32>(state.cq_head % state.cq_depth);
+        const u32 read = head >= before ? head - before : head + state.cq_depth - before;
+        if (head < state.cq_depth && read <= state.cq_tail - state.cq_head) { state.cq_head += read; } else { ++wrong; }
     }
     if (wrong != 0) {
         once([&] {
@@ -193,7 +197,7 @@ inline void read_doorbells(QueueState& state) {
 
 // Returns how many answers fit.
 inline u32 answer_room(const QueueState& state) {
-    return state.depth - 1 - static_cast<u32>(state.cq_tail - state.cq_head);
+    return state.cq_depth - 1 - static_cast<u32>(state.cq_tail - state.cq_head);
 }
 
 // -------------------------------------------------------------------------------------------- checking
@@ -365,8 +369,8 @@ struct Answer {
 
 inline void write_answer(const QueueState& state, u32 rank, const Answer& answer) {
     const u32 entry = state.cq_entry + rank;
-    const bool wrapped = entry >= state.depth;
-    const u64 at = state.cq + static_cast<u64>(wrapped ? entry - state.depth : entry) * ANSWER_BYTES;
+    const bool wrapped = entry >= state.cq_depth;
+    const u64 at = state.cq + static_cast<u64>(wrapped ? entry - state.cq_depth : entry) * ANSWER_BYTES;
     store64_relaxed_system(at, 0);
     store32_relaxed_system(at + 8, answer.head_and_queue);
     store32_release_system(at + 12, answer.cid_and_status | (wrapped ? 1 - state.phase : state.phase) << 16);
@@ -387,8 +391,8 @@ inline void write_answers(QueueState& state, const PerLane<Answer>& answers, u32
     state.completions += count;
     state.cq_tail += count;
     state.cq_entry += count;
-    if (state.cq_entry >= state.depth) {
-        state.cq_entry -= state.depth;
+    if (state.cq_entry >= state.cq_depth) {
+        state.cq_entry -= state.cq_depth;
         state.phase = 1 - state.phase;
     }
     warp_sync();
@@ -478,7 +482,10 @@ inline void answer_batch(const ControllerArguments& arguments, QueueState& state
 inline u32 serve_batch(const ControllerArguments& arguments, QueueState& state) {
     const Fault fault = static_cast<Fault>(arguments.fault);
     const u32 there = state.tail >= state.sq_entry ? state.tail - state.sq_entry : state.tail + state.depth - state.sq_entry;
+    if (there == 0) { return 0; }
     const u32 room = fault == Fault::TWICE ? answer_room(state) / 2 : answer_room(state);
+    ++state.looks;
+    state.full += room == 0;
     u32 count = there < room ? there : room;
     count = count < LANES ? count : LANES;
     if (count == 0) { return 0; }

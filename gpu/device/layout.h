@@ -16,11 +16,18 @@ constexpr u32 CONTEXTS_MAX = 2048;
 // device.
 //
 // place: bits 39:0 first LBA, 51:40 LBAs less one, 62:52 the region of the pool, 63 a write.
-struct Context {
+struct alignas(16) Context {
     u64 address;
     u64 place;
 };
 static_assert(sizeof(Context) == 16, "as gpu/src/layout.rs has it");
+
+// Reads a context with one load: it lies in host memory, where each load is a read over PCIe.
+inline Context load_context(u64 contexts, u32 index) {
+    u32 words[4];
+    load128(contexts + sizeof(Context) * index, words);
+    return {static_cast<u64>(words[1]) << 32 | words[0], static_cast<u64>(words[3]) << 32 | words[2]};
+}
 
 inline u64 lba_of(const Context& context) { return context.place & ((1ull << 40) - 1); }
 inline u32 lbas_z_of(const Context& context) { return static_cast<u32>(context.place >> 40) & 0xfff; }
@@ -64,7 +71,12 @@ inline u32 generation_of(u64 request) { return static_cast<u32>(request >> 32) &
 inline u32 block_of(u64 request) { return static_cast<u32>(request >> 16) & 0xffff; }
 inline u32 context_of(u64 request) { return static_cast<u32>(request) & 0xffff; }
 
-// One queue pair. Positions count entries since its creation and never wrap: entry `position % depth`.
+// One queue pair. Positions count entries since its creation and never wrap: entry `position % depth` of the submission
+// ring, `position % cq_depth` of the completion ring.
+//
+// The host chooses slots + cq_interval <= cq_depth, so that the device never finds the completion ring full: a command
+// that waits for it holds an identifier, and fewer than cq_interval identifiers are free again whose completions the
+// device was not told of.
 struct alignas(128) Ring {
     // Written by the host before the ring is used.
     u64 sq;                   // submission entries, 64 bytes each
@@ -72,7 +84,7 @@ struct alignas(128) Ring {
     u64 sq_doorbell;          // u32: a register of the device, or memory that the doorbell proxy reads
     u64 cq_doorbell;
     u64 published;            // u32[depth]: low word of position + 1 once the entry is written
-    u64 requests;             // u64[depth - 1]: the request of each command identifier's slot
+    u64 requests;             // u64[slots]: the request of each command identifier's slot
     u64 free_slots;           // u32[]: a bit for each free slot
     u64 reciprocal;           // 2^64 / depth, rounded down
     u64 regions;              // Region[]: with Form::PRP
@@ -84,7 +96,11 @@ struct alignas(128) Ring {
     u32 lba_shift;
     u32 protection;           // PRINFO, in place in dword 12
     Form form;
-    u64 reserved[2];
+    u64 cq_reciprocal;        // 2^64 / cq_depth, rounded down
+    u32 cq_depth;
+    u32 slots;                // command identifiers: at most depth - 1
+    u32 cq_in_host;           // 1: completion entries lie in host memory, a round trip over PCIe away
+    u32 reserved;
 
     // Written by posting warps, atomically.
     alignas(128) u64 ticket;  // positions handed out

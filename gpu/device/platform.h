@@ -100,6 +100,11 @@ inline u64 compare_exchange64_acq_rel_gpu(u64 at, u64 expected, u64 desired) {
 // Keeps later writes from being visible to the CPU or a device before what this thread wrote, or saw written, earlier.
 inline void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
+// Keeps this thread's later copies by TMA (`cp.async.bulk`) from reading global memory as it was before what the thread
+// has seen written: they go through the async proxy, which no acquire orders. For kernels that wait (`wait_blocks`), in
+// the thread that copies; sm_90 and newer.
+inline void fence_async() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
 // Four words at a 16-byte boundary; unordered.
 inline void store128(u64 at, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");

@@ -1,7 +1,7 @@
 // A queue pair that any number of warps fill and one at a time harvests.
 //
-// - A command identifier is a credit: there are depth - 1 of them, so the submission ring cannot overrun, and the
-//   device's head is not needed. They are bits of a map; a warp takes up to 32 with one instruction.
+// - A command identifier is a credit: there are at most depth - 1 of them, so the submission ring cannot overrun, and
+//   the device's head is not needed. They are bits of a map; a warp takes up to 32 with one instruction.
 // - A position (`ticket`) is an entry's place in the ring; `published` says that the entry is written. Positions are
 //   taken after identifiers, so an entry's place is free.
 // - The warp that raises `pending` from zero is the combiner, and rings for all consecutive published entries, its own
@@ -27,27 +27,40 @@ constexpr u64 PAGE = 4096;
 // A ring's constants, in registers.
 struct RingView {
     u64 at;
-    u64 sq, cq, sq_doorbell, cq_doorbell, published, requests, free_slots, reciprocal, regions;
-    u32 depth, qid, nsid, slot_bits, cq_interval, lba_shift, protection;
+    u64 sq, cq, sq_doorbell, cq_doorbell, published, requests, free_slots, reciprocal, cq_reciprocal, regions;
+    u32 depth, cq_depth, slots, qid, nsid, slot_bits, cq_interval, lba_shift, protection;
     Form form;
+    bool cq_in_host;
 };
 
 inline RingView ring_view(u64 at) {
     const Ring* ring = reinterpret_cast<const Ring*>(at);
     return {at, ring->sq, ring->cq, ring->sq_doorbell, ring->cq_doorbell, ring->published, ring->requests,
-            ring->free_slots, ring->reciprocal, ring->regions, ring->depth, ring->qid, ring->nsid, ring->slot_bits,
-            ring->cq_interval, ring->lba_shift, ring->protection, ring->form};
+            ring->free_slots, ring->reciprocal, ring->cq_reciprocal, ring->regions, ring->depth, ring->cq_depth,
+            ring->slots, ring->qid, ring->nsid, ring->slot_bits, ring->cq_interval, ring->lba_shift, ring->protection,
+            ring->form, ring->cq_in_host != 0};
 }
 
-// Returns the whole laps before a position: exact for every 64-bit position, with one multiplication.
-inline u64 laps_before(const RingView& ring, u64 position) {
-    u64 laps = multiply_high(position, ring.reciprocal);
+// Returns the whole laps of a ring of `depth` entries before a position: exact for every 64-bit position, with one
+// multiplication.
+inline u64 laps_before(u64 position, u32 depth, u64 reciprocal) {
+    u64 laps = multiply_high(position, reciprocal);
     // The reciprocal is rounded down, so this is the quotient or one less.
-    return position - laps * ring.depth >= ring.depth ? laps + 1 : laps;
+    return position - laps * depth >= depth ? laps + 1 : laps;
 }
 
+// Returns the entry of a position in the submission ring.
 inline u32 entry_of(const RingView& ring, u64 position) {
-    return static_cast<u32>(position - laps_before(ring, position) * ring.depth);
+    return static_cast<u32>(position - laps_before(position, ring.depth, ring.reciprocal) * ring.depth);
+}
+
+// Returns the laps of the completion ring before a position.
+inline u64 cq_laps_before(const RingView& ring, u64 position) {
+    return laps_before(position, ring.cq_depth, ring.cq_reciprocal);
+}
+
+inline u32 cq_entry_of(const RingView& ring, u64 position) {
+    return static_cast<u32>(position - cq_laps_before(ring, position) * ring.cq_depth);
 }
 
 inline bool is_poisoned(const RingView& ring) {
@@ -94,7 +107,7 @@ inline Taken choose_word(const RingView& ring, u32 first, u32 words, u32 wanted,
 // Takes up to `wanted` identifiers from a word of the map that has at least `least`, or none if there is no such word.
 // `hint` spreads warps over the map. `least` is at least 1 and at most `wanted`.
 inline Taken take_slots(const RingView& ring, u32 wanted, u32 least, u32 hint) {
-    const u32 words = (ring.depth - 1 + 31) / 32;
+    const u32 words = (ring.slots + 31) / 32;
     for (u32 looked = 0; looked < words; looked += LANES) {
         const Taken there = choose_word(ring, (hint + looked) % words, words, wanted, least);
         if (there.lanes == 0) { continue; }
@@ -212,7 +225,7 @@ inline void post(const RingView& ring, const Taken& taken, u64 contexts, u32 blo
         if ((taken.lanes >> lane & 1) == 0) { continue; }
         const u32 rank = population(taken.lanes & lanes_below(lane));
         const u32 slot = taken.word * 32 + lane;
-        const Context context = reinterpret_cast<const Context*>(contexts)[first + rank];
+        const Context context = load_context(contexts, first + rank);
         const u64 request = ring.requests + 8ull * slot;
         const u32 generation = (generation_of(load64_relaxed_gpu(request)) + 1) & (0xffffu >> ring.slot_bits);
         const u64 position = ticket + rank;

@@ -6,7 +6,7 @@
 //   one that abandons it) writes how it ended and then counts it off; the warp that counts off the last one completes
 //   the block.
 // - The warp that sets a ring's `harvesting` is its harvester: 32 lanes read 32 completions at once. Abandoning
-//   commands of a ring takes the same word.
+//   commands of a ring takes the same word. Of completions in host memory, no other warp looks at any.
 // - A block is not complete while a warp has something to count off for it: a warp that abandons it counts as a
 //   command.
 // - Nothing here waits for another warp, and only `wait_blocks` waits at all: callers loop until everything is over.
@@ -137,13 +137,13 @@ struct Completion {
 };
 
 inline u64 entry_address(const RingView& ring, u64 position) {
-    return ring.cq + static_cast<u64>(entry_of(ring, position)) * CQE_BYTES;
+    return ring.cq + static_cast<u64>(cq_entry_of(ring, position)) * CQE_BYTES;
 }
 
 // Whether dword 3 of the entry at a position belongs to this lap: the first lap's phase is 1, the second's 0, and so
 // on.
 inline bool is_fresh(const RingView& ring, u64 position, u32 dword3) {
-    return (dword3 >> 16 & 1) != (laps_before(ring, position) & 1);
+    return (dword3 >> 16 & 1) != (cq_laps_before(ring, position) & 1);
 }
 
 // A cheap, unordered check for a completion.
@@ -178,7 +178,7 @@ inline u32 read_completions(const RingView& ring, u64 head, PerLane<Completion>&
         Completion& completion = completions[lane];
         const u32 slot = completion.cid_and_status & ((1u << ring.slot_bits) - 1);
         completion.head_and_queue = load32_relaxed_system(entry_address(ring, head + lane) + 8);
-        completion.request = slot < ring.depth - 1 ? load64_relaxed_gpu(ring.requests + 8ull * slot) : 0;
+        completion.request = slot < ring.slots ? load64_relaxed_gpu(ring.requests + 8ull * slot) : 0;
     }
     return count;
 }
@@ -253,7 +253,7 @@ inline void tell(const RingView& ring, Harvest& harvest) {
     once([&] {
         // Keeps the device from overwriting entries before they were read.
         fence_system();
-        store32_mmio(ring.cq_doorbell, entry_of(ring, harvest.head));
+        store32_mmio(ring.cq_doorbell, cq_entry_of(ring, harvest.head));
         return 0u;
     });
 }
@@ -265,16 +265,27 @@ inline u32 harvest_once(u64 iocbs, const RingView& ring, Harvest& harvest) {
     const u32 count = read_completions(ring, harvest.head, completions);
     const u32 good = check_completions(ring, completions, count);
     if (good == 0) { return 0; }
-    harvest.late += finish(ring, completions, good, endings);
     harvest.head += good;
-    end_commands(iocbs, endings);
+    // Before identifiers are freed: a command that takes one finds room for its completion.
     tell(ring, harvest);
+    harvest.late += finish(ring, completions, good, endings);
+    end_commands(iocbs, endings);
     return good;
+}
+
+// Makes this warp the harvester of a ring with completions; returns false if there are none or another warp is.
+inline bool begin_harvest(const RingView& ring) {
+    // A look at GPU memory costs less than the exchange; one over PCIe costs a round trip.
+    if (!ring.cq_in_host) { return has_completion(ring) && try_harvesting(ring); }
+    if (!try_harvesting(ring)) { return false; }
+    if (has_completion(ring)) { return true; }
+    end_harvesting(ring);
+    return false;
 }
 
 // Harvests a ring unless it is empty or another warp does. Returns the number of completions.
 inline u32 harvest(u64 iocbs, const RingView& ring) {
-    if (!has_completion(ring) || !try_harvesting(ring)) { return 0; }
+    if (!begin_harvest(ring)) { return 0; }
     const u64 head = load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, head));
     const u64 told = load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, told));
     Harvest harvest{agree(head), agree(told), 0, 0};
@@ -309,12 +320,12 @@ inline void harvest_all(u64 iocbs, const RingView& ring) {
 // completions arrive. Does nothing while another warp harvests the ring.
 inline void give_up_in_flight(u64 iocbs, const RingView& ring, u32 block, u32 ended) {
     if (!try_harvesting(ring)) { return; }
-    for (u32 first = 0; first < ring.depth - 1; first += LANES) {
+    for (u32 first = 0; first < ring.slots; first += LANES) {
         PerLane<Ending> endings;
         ADIT_EACH_LANE(lane) {
             const u32 slot = first + lane;
             const u64 at = ring.requests + 8ull * slot;
-            const u64 now = slot < ring.depth - 1 ? load64_relaxed_gpu(at) : 0;
+            const u64 now = slot < ring.slots ? load64_relaxed_gpu(at) : 0;
             if (state_of(now) != State::IN_FLIGHT || (block != ANY_BLOCK && block_of(now) != block)) { continue; }
             const u64 given_up = request_of(State::ABANDONED, generation_of(now), block_of(now), context_of(now));
             const bool ours = compare_exchange64_acq_rel_gpu(at, now, given_up) == now;

@@ -1,8 +1,9 @@
-//! Builds the emulated libraries from `native/` and `../device/` with the machine's C++ compiler.
+//! Builds the emulated libraries from `native/`, `../device/` and an example's kernels with the machine's C++ compiler.
 //!
 //! Each library goes to a directory of `OUT_DIR` under every name that programs look for: `all` has the driver, NVRTC
-//! and gdrcopy, `driver` the driver alone, `old` a driver without green contexts. All names are the same file. Its
-//! soname is the name that a program tries first, so that the name finds a library already loaded.
+//! and gdrcopy, `driver` the driver alone, `old` a driver without green contexts, `both` the driver and NVRTC of CUDA 12
+//! and of CUDA 13. All names are the same file, but for NVRTC in `both`. Its soname is the name that a program tries
+//! first, so that the name finds a library already loaded.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,13 +25,14 @@ fn main() {
     let output = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     println!("cargo:rerun-if-changed=native");
     println!("cargo:rerun-if-changed=../device");
+    println!("cargo:rerun-if-changed=../examples/beside/kernels.cu");
     println!("cargo:rerun-if-env-changed=CXX");
-    for directory in ["objects", "all", "driver", "old"] {
+    for directory in ["objects", "all", "driver", "old", "both"] {
         std::fs::create_dir_all(output.join(directory)).expect("OUT_DIR can be written");
     }
     compile_all(&output);
     let driver: Vec<PathBuf> = DRIVER.iter().map(|name| object(&output, name)).collect();
-    for directory in ["all", "driver"] {
+    for directory in ["all", "driver", "both"] {
         link(&output.join(directory), &["libcuda.so", "libcuda.so.1"], &driver, &[]);
     }
     let hidden = output.join("old.map");
@@ -40,6 +42,10 @@ fn main() {
     link(&output.join("old"), &["libcuda.so", "libcuda.so.1"], &driver, &[&script]);
     let nvrtc = [object(&output, "nvrtc"), object(&output, "settings")];
     link(&output.join("all"), &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"], &nvrtc, &[]);
+    for (name, compiler) in [("libnvrtc.so.13", "nvrtc"), ("libnvrtc.so.12", "nvrtc12")] {
+        let objects = [object(&output, compiler), object(&output, "settings")];
+        link(&output.join("both"), &[name], &objects, &[]);
+    }
     let search = format!("-L{}", output.join("all").display());
     let gdrapi = [object(&output, "gdrapi")];
     let beside = [search.as_str(), "-lcuda", "-Wl,-rpath,$ORIGIN"];
@@ -52,7 +58,7 @@ fn object(output: &Path, name: &str) -> PathBuf {
 
 /// Compiles every source, a few at a time.
 fn compile_all(output: &Path) {
-    let names: Vec<&str> = DRIVER.into_iter().chain(["nvrtc", "gdrapi"]).collect();
+    let names: Vec<&str> = DRIVER.into_iter().chain(["nvrtc", "nvrtc12", "gdrapi"]).collect();
     std::thread::scope(|scope| {
         let halves = names.chunks(names.len().div_ceil(2));
         let workers: Vec<_> = halves
@@ -65,8 +71,19 @@ fn compile_all(output: &Path) {
 }
 
 fn compile(output: &Path, name: &str) {
-    let source = format!("native/{name}.cpp");
-    run(compiler().args(FLAGS).arg("-c").arg(source).arg("-o").arg(object(output, name)));
+    let (source, more) = match name {
+        "nvrtc12" => ("nvrtc", &["-DADIT_NVRTC_MAJOR=12"][..]),
+        name => (name, &[][..]),
+    };
+    let source = format!("native/{source}.cpp");
+    run(compiler()
+        .args(FLAGS)
+        .args(more)
+        .arg("-I../device")
+        .arg("-c")
+        .arg(source)
+        .arg("-o")
+        .arg(object(output, name)));
 }
 
 /// Links a library under its first name, its soname, and makes the other names links to it.

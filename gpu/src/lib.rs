@@ -44,14 +44,17 @@ mod staged;
 pub mod internals;
 
 pub use adit_driver::transfer::{Direction, Slice, Transfer};
+/// The version whose streams and events [`Stream::from_cudarc`] and [`Event::from_cudarc`] take.
+pub use cudarc;
+
 pub use commands::outcome::{Ended, Outcome};
-pub use cuda::program::{Compiled, SOURCES, compile, compiler_version};
+pub use cuda::program::{Compiled, SOURCES, compile, compile_kernels, compiler_version};
 pub use cuda::{Attributes, Event, Gpu, GpuInfo, Priority, Stream};
 pub use error::{Error, Result};
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place, ProxyOptions};
 pub use reach::device::Device;
 pub use reach::pages::Pages;
-pub use reach::paths::{MemoryPath, PathReport, probe};
+pub use reach::paths::{Carried, MemoryPath, PathReport, probe};
 pub use reach::pool::{Pool, REGIONS_MAX};
 pub use rings::iocb::Iocbs;
 pub use rings::uring::{Description, GioUring, Stats, WaitAddresses};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use adit_driver::runtime::Idle;
+use adit_driver::spec::Lba;
 
 /// Where a ring or a pool lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +81,9 @@ pub struct Options {
     /// Place of completion rings; `None` as for submission rings, but host memory if those are in the controller memory
     /// buffer. Never [`Place::Cmb`].
     pub completion: Option<Place>,
+    /// An LBA of every device that may be overwritten, to prove the way of writes when rings are made. Default none:
+    /// only reads are proven.
+    pub scratch: Option<Lba>,
     /// How doorbells are rung.
     pub doorbells: DoorbellChoice,
     /// The proxy thread's options.
@@ -105,6 +109,7 @@ impl Default for Options {
             sms: 8,
             submission: None,
             completion: None,
+            scratch: None,
             doorbells: DoorbellChoice::default(),
             proxy: ProxyOptions::default(),
             engine: EngineChoice::default(),
@@ -121,7 +126,8 @@ impl Default for Options {
 pub struct ProxyOptions {
     /// The core to pin its thread to; if refused, it runs unpinned and the log says so. Default none.
     pub core: Option<usize>,
-    /// When it goes from polling to yielding to napping. Default 200 us, 200 us, and naps of at most 50 us.
+    /// When it goes from polling to yielding, and on to sleeping once no commands are in flight. Default 200 us and
+    /// 200 us. It naps, for at most 50 us, only where rings are being tested.
     pub idle: Idle,
 }
 

@@ -40,7 +40,7 @@ use zerocopy::FromBytes;
 
 pub use events::Event;
 pub use queue_pair::{QueuePair, QueuePairOptions};
-pub use queues::{Placement, RawQueuePair, RingSpace, SuppliedRings};
+pub use queues::{Placement, RawQueuePair, RingDepths, RingSpace, SuppliedRings};
 
 use crate::Time;
 use crate::bus::soft::{Drive, SoftBus};
@@ -480,11 +480,11 @@ impl Controller {
             let what = format!("{}: a queue pair for this process to drive", self.info().device);
             return Err(Error::invalid(what, "this process cannot access its rings"));
         }
-        QueuePair::new(self.create_rings(options.depth, placement)?, &options)
+        QueuePair::new(self.create_rings(options.depth.into(), placement)?, &options)
     }
 
-    /// Creates an I/O queue pair of `depth` entries for another agent, such as a GPU, to drive. The agent
-    /// rings doorbell registers, which a controller with shadow doorbells ignores: open it without them.
+    /// Creates an I/O queue pair for another agent, such as a GPU, to drive; its rings may differ in depth. The
+    /// agent rings doorbell registers, which a controller with shadow doorbells ignores: open it without them.
     ///
     /// # Safety
     /// The driver does not examine what the agent writes into the rings: its commands must reach only memory
@@ -495,7 +495,7 @@ impl Controller {
     #[allow(unsafe_code)]
     pub unsafe fn create_raw_queue_pair(
         &self,
-        depth: u32,
+        depths: impl Into<RingDepths>,
         placement: Placement,
     ) -> Result<RawQueuePair> {
         if self.info().shadow_doorbells {
@@ -504,14 +504,15 @@ impl Controller {
                 "shadow doorbells are in use, and such an agent rings registers; open the controller with shadow_doorbells off (dbbuf=off)",
             ));
         }
-        self.create_rings(depth, placement)
+        self.create_rings(depths.into(), placement)
     }
 
-    fn create_rings(&self, depth: u32, placement: Placement) -> Result<RawQueuePair> {
+    fn create_rings(&self, depths: RingDepths, placement: Placement) -> Result<RawQueuePair> {
         let device = self.shared.bus().device();
+        let depth = depths.submission;
         let _span = tracing::info_span!("create_queue_pair", device, depth).entered();
         self.shared.check()?;
-        RawQueuePair::create(&self.shared, depth, placement)
+        RawQueuePair::create(&self.shared, depths, placement)
     }
 
     /// Returns the current time on the device's clock.

@@ -93,7 +93,7 @@ impl<B: IoBuffer> QueuePair<B> {
         let (list_bytes, bounce_bytes) = pool_bytes(options)?;
         let pages = Mapping::allocate(shared.bus(), list_bytes + bounce_bytes)?;
         let (sq, cq) = raw.take_rings();
-        let slots = raw.entries() as usize - 1;
+        let slots = raw.depths().submission as usize - 1;
         let core = Core::new(Parts {
             qid: raw.qid(),
             domain: DomainId::of(shared.bus()),
@@ -382,7 +382,7 @@ impl<B: IoBuffer> QueuePair<B> {
 
     /// Returns the most commands that can be in flight.
     pub fn capacity(&self) -> usize {
-        self.raw.entries() as usize - 1
+        self.raw.depths().submission as usize - 1
     }
 
     /// Returns the queue's identifier.

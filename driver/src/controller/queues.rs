@@ -113,6 +113,24 @@ impl RingSpace {
     }
 }
 
+/// Entries of each ring of a queue pair: 2 to CAP.MQES. A number stands for two rings of that many.
+///
+/// A completion ring with more entries than commands in flight lets an agent tell the controller its head rarely,
+/// without the controller ever finding the ring full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingDepths {
+    /// Entries of the submission ring.
+    pub submission: u32,
+    /// Entries of the completion ring.
+    pub completion: u32,
+}
+
+impl From<u32> for RingDepths {
+    fn from(depth: u32) -> RingDepths {
+        RingDepths { submission: depth, completion: depth }
+    }
+}
+
 /// Location of a queue pair's rings.
 #[derive(Debug, Default)]
 pub enum Placement {
@@ -154,10 +172,17 @@ pub struct RawQueuePair {
     qid: Qid,
     /// The controller's life in which the queues were created.
     life: Life,
-    entries: QueueEntries,
+    entries: Entries,
     rings: Rings,
     doorbells: Option<(Doorbell, Doorbell)>,
     closed: bool,
+}
+
+/// The entries of each ring, checked.
+#[derive(Clone, Copy, Debug)]
+struct Entries {
+    submission: QueueEntries,
+    completion: QueueEntries,
 }
 
 /// The memory of both rings and its owners.
@@ -172,10 +197,13 @@ struct Rings {
 impl RawQueuePair {
     pub(super) fn create(
         shared: &Arc<Shared>,
-        depth: u32,
+        depths: RingDepths,
         placement: Placement,
     ) -> Result<RawQueuePair> {
-        let entries = checked_entries(shared, depth)?;
+        let entries = Entries {
+            submission: checked_entries(shared, depths.submission)?,
+            completion: checked_entries(shared, depths.completion)?,
+        };
         let life = shared.running_life()?;
         let qid = lock(&shared.ids).take(shared.bus().device())?;
         let mut pair = match Self::prepare(shared, life, qid, entries, placement) {
@@ -193,7 +221,7 @@ impl RawQueuePair {
         shared: &Arc<Shared>,
         life: Life,
         qid: Qid,
-        entries: QueueEntries,
+        entries: Entries,
         placement: Placement,
     ) -> Result<RawQueuePair> {
         // Before memory is taken: only a complete pair returns pages of the controller memory buffer.
@@ -223,10 +251,11 @@ impl RawQueuePair {
         }
         let at = |ring: &RingSpace| DataPointer::Prp { prp1: ring.iova, prp2: Iova(0) };
         let vector = self.vector();
-        let cq = Sqe::create_io_cq(self.qid, self.entries, vector, true)
+        let cq = Sqe::create_io_cq(self.qid, self.entries.completion, vector, true)
             .with_dptr(at(&self.rings.completion));
         self.call("Create I/O Completion Queue", cq)?;
-        let sq = Sqe::create_io_sq(self.qid, self.qid, self.entries, QueuePriority::Medium);
+        let entries = self.entries.submission;
+        let sq = Sqe::create_io_sq(self.qid, self.qid, entries, QueuePriority::Medium);
         let sq = sq.with_dptr(at(&self.rings.submission));
         self.call("Create I/O Submission Queue", sq).inspect_err(|_| self.undo_completion())
     }
@@ -285,8 +314,9 @@ impl RawQueuePair {
     }
 
     /// Returns the entries of each ring.
-    pub fn entries(&self) -> u32 {
-        self.entries.get()
+    pub fn depths(&self) -> RingDepths {
+        let Entries { submission, completion } = self.entries;
+        RingDepths { submission: submission.get(), completion: completion.get() }
     }
 
     /// Returns the submission ring: 64 bytes for each entry.
@@ -324,9 +354,9 @@ impl RawQueuePair {
     pub(crate) fn take_rings(&mut self) -> (SubmissionRing, CompletionRing) {
         let registers = self.doorbells.take().expect("rings are taken once");
         let (sq_bell, cq_bell) = self.shared.doorbells.bells(self.qid, registers);
-        let depth = self.entries.get();
-        let sq = SubmissionRing::new(self.rings.submission.ours(), depth, sq_bell);
-        (sq, CompletionRing::new(self.rings.completion.ours(), depth, cq_bell))
+        let depths = self.depths();
+        let sq = SubmissionRing::new(self.rings.submission.ours(), depths.submission, sq_bell);
+        (sq, CompletionRing::new(self.rings.completion.ours(), depths.completion, cq_bell))
     }
 
     /// Deletes both queues. Returns `true` once the device can no longer access memory in flight.
@@ -374,12 +404,12 @@ fn checked_entries(shared: &Shared, depth: u32) -> Result<QueueEntries> {
 /// Allocates or checks the memory of both rings.
 fn place(
     shared: &Arc<Shared>,
-    entries: QueueEntries,
+    entries: Entries,
     placement: Placement,
 ) -> Result<(Rings, Option<(Doorbell, Doorbell)>)> {
     let page = PAGE_BYTES as usize;
-    let sq_bytes = (entries.get() as usize * SQE_BYTES).next_multiple_of(page);
-    let cq_bytes = (entries.get() as usize * CQE_BYTES).next_multiple_of(page);
+    let sq_bytes = (entries.submission.get() as usize * SQE_BYTES).next_multiple_of(page);
+    let cq_bytes = (entries.completion.get() as usize * CQE_BYTES).next_multiple_of(page);
     match placement {
         Placement::Host => {
             let host = Mapping::allocate(shared.bus(), sq_bytes + cq_bytes)?;
@@ -417,12 +447,12 @@ fn ring_space(host: &Mapping, offset: usize, bytes: usize) -> RingSpace {
     }
 }
 
-fn check_supplied(shared: &Shared, supplied: &SuppliedRings, entries: QueueEntries) -> Result<()> {
+fn check_supplied(shared: &Shared, supplied: &SuppliedRings, entries: Entries) -> Result<()> {
     let rings = [
-        ("submission", &supplied.submission, SQE_BYTES),
-        ("completion", &supplied.completion, CQE_BYTES),
+        ("submission", &supplied.submission, entries.submission, SQE_BYTES),
+        ("completion", &supplied.completion, entries.completion, CQE_BYTES),
     ];
-    for (name, ring, entry_bytes) in rings {
+    for (name, ring, entries, entry_bytes) in rings {
         let needed = entries.get() as usize * entry_bytes;
         if ring.bytes() < needed || !ring.iova.is_aligned(PAGE_BYTES) {
             return Err(Error::invalid(

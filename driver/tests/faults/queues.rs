@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use adit_driver::controller::{RawQueuePair, RingSpace, SuppliedRings};
+use adit_driver::controller::{RawQueuePair, RingDepths, RingSpace, SuppliedRings};
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{
     AdminOpcode, Cid, DataPointer, Iova, Lba, LbaCount, Nsid, Qid, Sqe, Status,
@@ -154,7 +154,7 @@ fn post_by_hand(raw: &RawQueuePair, at: u32, sqe: Sqe) {
     for (index, value) in sqe.to_dwords().into_iter().enumerate() {
         words[at as usize * 16 + index].store(value, Ordering::Relaxed);
     }
-    raw.doorbells().0.ring((at + 1) % raw.entries());
+    raw.doorbells().0.ring((at + 1) % raw.depths().submission);
 }
 
 #[test]
@@ -180,6 +180,67 @@ fn a_raw_queue_pair_can_be_driven_by_hand() {
     }
     drop(raw);
     drop((rings, data));
+    rig.finish();
+}
+
+/// Reads the completion at entry `at`: its identifier and phase.
+fn completed(raw: &RawQueuePair, at: u32) -> (u32, u32) {
+    let words = raw.completion().memory().expect("host memory").dwords();
+    let dw3 = words[at as usize * 4 + 3].load(Ordering::Acquire);
+    (dw3 & 0xffff, dw3 >> 16 & 1)
+}
+
+#[test]
+fn a_deeper_completion_ring_takes_completions_that_the_controller_was_not_told_of() {
+    let options = ControllerOptions { shadow_doorbells: false, ..Default::default() };
+    let rig = Rig::open(Watch::new("mem=16M"), &options);
+    let rings = ring_memory(&rig.controller);
+    let depths = RingDepths { submission: 4, completion: 8 };
+    // SAFETY: the commands below name no memory.
+    let raw = unsafe { rig.controller.create_raw_queue_pair(depths, placement(&rings)) };
+    let raw = raw.expect("raw");
+    assert_eq!(raw.depths(), depths);
+    // With four completion entries, the fourth command would wait for the doorbell.
+    for turn in 0..7u32 {
+        post_by_hand(&raw, turn % 4, Sqe::flush(Nsid(1)).with_cid(Cid(turn as u16)));
+        rig.settle();
+        assert_eq!(completed(&raw, turn), (turn, 1));
+    }
+    post_by_hand(&raw, 3, Sqe::flush(Nsid(1)).with_cid(Cid(7)));
+    rig.settle();
+    assert_eq!(completed(&raw, 7), (0, 0), "the ring is full");
+    raw.doorbells().1.ring(7);
+    rig.settle();
+    assert_eq!(completed(&raw, 7), (7, 1));
+    post_by_hand(&raw, 0, Sqe::flush(Nsid(1)).with_cid(Cid(8)));
+    rig.settle();
+    assert_eq!(completed(&raw, 0), (8, 0), "the second lap has the other phase");
+    drop(raw);
+    drop(rings);
+    rig.finish();
+}
+
+#[test]
+fn ring_depths_that_the_controller_or_the_memory_does_not_take_are_refused() {
+    let options = ControllerOptions { shadow_doorbells: false, ..Default::default() };
+    let rig = Rig::open(Watch::new("mem=16M,mqes=512"), &options);
+    let rings = ring_memory(&rig.controller);
+    let refusal = |submission, completion| {
+        let depths = RingDepths { submission, completion };
+        // SAFETY: refused before anything could be written into it.
+        let raw = unsafe { rig.controller.create_raw_queue_pair(depths, placement(&rings)) };
+        raw.expect_err("refused").to_string()
+    };
+    for completion in [0, 1, 513] {
+        let why = refusal(4, completion);
+        assert!(
+            why.contains(&format!("{completion} entries")) && why.contains("2 to 512"),
+            "{why}"
+        );
+    }
+    assert!(refusal(4, 257).contains("hold 4112 bytes"));
+    assert!(refusal(65, 256).contains("hold 4160 bytes"));
+    drop(rings);
     rig.finish();
 }
 

@@ -22,7 +22,7 @@ public:
         made.sq_doorbell = words_.address();
         made.cq_doorbell = words_.address() + 4;
         made.in_flight = in_flight_.address();
-        made.depth = DEPTH;
+        made.depth = made.cq_depth = DEPTH;
         made.qid = 3;
         arguments.queues = queue_.address();
         arguments.ranges = range_.address();
@@ -203,6 +203,7 @@ void answers_wait_for_room() {
     CHECK(device.queue().commands == DEPTH - 1, "%llu were served with the answers not read", device.queue().commands);
     while (device.answer(cid, status)) { CHECK(cid == answered++ && status == 0, "%u: %x", cid, status); }
     CHECK(answered == DEPTH - 1, "%u answers", answered);
+    CHECK(device.queue().looks == 2 && device.queue().full == 1, "%llu looks, %llu full", device.queue().looks, device.queue().full);
     device.tell_head();
     device.serve();
     while (device.answer(cid, status)) { CHECK(cid == answered++ && status == 0, "%u: %x", cid, status); }

@@ -17,7 +17,7 @@ u32 ended_as(const World& world, u32 block, u32 status) {
 // Counts the identifiers that are not free; each must belong to an abandoned command.
 u32 taken_slots(const World& world, u32 index) {
     u32 taken = 0;
-    for (u32 slot = 0; slot < world.shape.depth - 1; ++slot) {
+    for (u32 slot = 0; slot < world.ring(index).slots; ++slot) {
         const bool is_free = reinterpret_cast<u32*>(world.ring(index).free_slots)[slot / 32] >> slot % 32 & 1;
         const State state = state_of(reinterpret_cast<u64*>(world.ring(index).requests)[slot]);
         CHECK(state == (is_free ? State::FREE : State::ABANDONED), "slot %u is in state %u", slot, static_cast<u32>(state));
@@ -29,6 +29,7 @@ u32 taken_slots(const World& world, u32 index) {
 void a_failed_command_says_its_status() {
     for (u32 every : {1u, 2u, 7u, 300u}) {
         Shape shape;
+        shape.cq_in_host = every == 7;
         shape.rings = 2;
         shape.fault = Fault::STATUS;
         shape.fault_every = every;
@@ -66,6 +67,7 @@ void a_lost_command_times_out_and_keeps_its_identifier() {
 void a_dead_device_ends_a_block_at_its_deadline() {
     for (u32 rounds : {1u, 3u}) {
         Shape shape;
+        shape.cq_in_host = rounds == 3;
         shape.depth = 32;
         shape.rings = 2;
         shape.timeout_ns = 5 * MS;

@@ -92,6 +92,7 @@ private:
 struct Shape {
     u32 rings = 1;
     u32 depth = 64;
+    u32 cq_depth = 0;         // 0: twice `depth`
     u32 warps = 2;
     u32 blocks = 1;
     u32 contexts = 256;       // per block
@@ -104,6 +105,7 @@ struct Shape {
     u32 fault_first = 0;
     u64 delay_ns = 0;
     bool writes = false;
+    bool cq_in_host = false;
     bool media = true;
     u32 rings_of_block = 0;   // 0: all; otherwise blocks take turns
     u64 seed = 1;

@@ -31,6 +31,7 @@ void blocks_are_issued_while_it_runs() {
     for (u32 warps : {1u, 2u, 5u}) {
         for (u32 rings : {1u, 3u}) {
             Shape shape;
+            shape.cq_in_host = warps == 5;
             shape.rings = rings;
             shape.depth = 20;
             shape.blocks = 35;

@@ -215,6 +215,39 @@ void a_busy_ring_rings_once_for_many() {
     world.check_counts();
 }
 
+void the_controller_never_finds_its_completion_ring_full() {
+    for (u32 depth : {2u, 5u, 256u, 1024u}) {
+        // As many completion entries as submission entries, and twice as many.
+        for (u32 cq_depth : {depth, 2 * depth}) {
+            Shape shape;
+            shape.depth = depth;
+            shape.cq_depth = cq_depth;
+            shape.contexts = depth < 8 ? 100 : 2048;
+            shape.blocks = 4;
+            shape.media = false;
+            run_shape(shape, 2);
+        }
+    }
+}
+
+void one_warp_at_a_time_looks_at_completions_in_host_memory() {
+    Shape shape;
+    shape.cq_in_host = true;
+    shape.contexts = 500;
+    World world(shape);
+    const Uring uring = *reinterpret_cast<const Uring*>(world.uring_address());
+    world.ring(0).harvesting = 1;
+    RingView ring = ring_view(uring.rings);
+    // A look would end the program.
+    ring.cq = 0;
+    CHECK(harvest(uring.iocbs, ring) == 0, "another warp harvests");
+    CHECK(world.ring(0).harvesting == 1, "and goes on");
+    world.ring(0).harvesting = 0;
+    CHECK(harvest(uring.iocbs, ring_view(uring.rings)) == 0, "there are none");
+    CHECK(world.ring(0).harvesting == 0, "the next warp may look");
+    run_shape(shape, 2);
+}
+
 void generations_of_an_identifier_advance() {
     Shape shape;
     shape.depth = 2;
@@ -232,12 +265,15 @@ void a_position_has_one_entry() {
     for (u32 depth = 2; depth <= DEPTH_MAX; depth += 1 + depth / 3) {
         RingView view{};
         view.depth = depth;
-        view.reciprocal = static_cast<u64>((static_cast<unsigned __int128>(1) << 64) / depth);
+        view.reciprocal = reciprocal_of(depth);
+        view.cq_depth = depth + 1;
+        view.cq_reciprocal = reciprocal_of(depth + 1);
         for (u32 round = 0; round < 1000; ++round) {
             const u64 lap = random.next() >> random.below(64);
             const u64 position = lap / depth * depth + (round % 3 == 0 ? depth - 1 : round % 3 == 1 ? 0 : random.below(depth));
-            CHECK(laps_before(view, position) == position / depth, "%llu of %u", position, depth);
             CHECK(entry_of(view, position) == position % depth, "%llu of %u", position, depth);
+            CHECK(cq_laps_before(view, position) == position / (depth + 1), "%llu of %u", position, depth + 1);
+            CHECK(cq_entry_of(view, position) == position % (depth + 1), "%llu of %u", position, depth + 1);
         }
     }
 }
@@ -257,5 +293,7 @@ int main() {
     RUN(a_block_goes_round_until_its_total);
     RUN(one_command_at_a_time_has_a_doorbell_each);
     RUN(a_busy_ring_rings_once_for_many);
+    RUN(the_controller_never_finds_its_completion_ring_full);
+    RUN(one_warp_at_a_time_looks_at_completions_in_host_memory);
     RUN(generations_of_an_identifier_advance);
 }

@@ -28,6 +28,15 @@ private:
     Memory lists_[2];
 };
 
+// The sizes that the host gives a ring of a shape (gpu/src/rings/ring_set.rs).
+inline u32 cq_depth_of(const Shape& shape) { return shape.cq_depth == 0 ? 2 * shape.depth : shape.cq_depth; }
+inline u32 cq_interval_of(const Shape& shape) { return (cq_depth_of(shape) + 3) / 4; }
+inline u32 slots_of(const Shape& shape) {
+    const u32 most = cq_depth_of(shape) - cq_interval_of(shape);
+    return shape.depth - 1 < most ? shape.depth - 1 : most;
+}
+inline u64 reciprocal_of(u32 depth) { return static_cast<u64>((static_cast<unsigned __int128>(1) << 64) / depth); }
+
 class World {
 public:
     explicit World(const Shape& shape);
@@ -98,24 +107,27 @@ inline World::World(const Shape& given)
 }
 
 inline void World::make_ring(u32 index) {
-    const u32 depth = shape.depth;
+    const u32 depth = shape.depth, cq_depth = cq_depth_of(shape), slots = slots_of(shape);
     u32 slot_bits = 0;
-    while ((1u << slot_bits) < depth - 1) { ++slot_bits; }
+    while ((1u << slot_bits) < slots) { ++slot_bits; }
     Memory& sq = keep(depth * 64ull);
-    Memory& cq = keep(depth * 16ull);
+    Memory& cq = keep(cq_depth * 16ull);
     Memory& published = keep(depth * 4ull);
-    Memory& requests = keep(depth * 8ull);
-    Memory& free_slots = keep((depth + 31) / 32 * 4ull);
+    Memory& requests = keep(slots * 8ull);
+    Memory& free_slots = keep((slots + 31) / 32 * 4ull);
     Memory& in_flight = keep(65536 / 8);
     const u64 doorbells = words_.address() + 128 + index * 8;
-    for (u32 slot = 0; slot < depth - 1; ++slot) { free_slots.as<u32>()[slot / 32] |= 1u << slot % 32; }
+    for (u32 slot = 0; slot < slots; ++slot) { free_slots.as<u32>()[slot / 32] |= 1u << slot % 32; }
+    // Entries as the previous lap would have left them.
     for (u64 position = shape.start; position < shape.start + depth; ++position) {
-        // As the previous lap would have left it.
         published.as<u32>()[position % depth] = shape.start == 0 ? 0 : static_cast<u32>(position + 1 - depth);
-        cq.as<u32>()[position % depth * 4 + 3] = static_cast<u32>(position / depth & 1) << 16;
     }
-    const u32 entry = static_cast<u32>(shape.start % depth);
-    *reinterpret_cast<u32*>(doorbells) = *reinterpret_cast<u32*>(doorbells + 4) = entry;
+    for (u64 position = shape.start; position < shape.start + cq_depth; ++position) {
+        cq.as<u32>()[position % cq_depth * 4 + 3] = static_cast<u32>(position / cq_depth & 1) << 16;
+    }
+    const u32 entry = static_cast<u32>(shape.start % depth), cq_entry = static_cast<u32>(shape.start % cq_depth);
+    *reinterpret_cast<u32*>(doorbells) = entry;
+    *reinterpret_cast<u32*>(doorbells + 4) = cq_entry;
     Ring& made = ring(index);
     made.sq = sq.address();
     made.cq = cq.address();
@@ -124,15 +136,19 @@ inline void World::make_ring(u32 index) {
     made.published = published.address();
     made.requests = requests.address();
     made.free_slots = free_slots.address();
-    made.reciprocal = static_cast<u64>((static_cast<unsigned __int128>(1) << 64) / depth);
+    made.reciprocal = reciprocal_of(depth);
+    made.cq_reciprocal = reciprocal_of(cq_depth);
     made.regions = regions_.address();
     made.depth = depth;
+    made.cq_depth = cq_depth;
+    made.slots = slots;
     made.qid = index + 1;
     made.nsid = 7;
     made.slot_bits = slot_bits;
-    made.cq_interval = (depth + 3) / 4;
+    made.cq_interval = cq_interval_of(shape);
     made.lba_shift = LBA_SHIFT;
     made.form = shape.form;
+    made.cq_in_host = shape.cq_in_host;
     made.ticket = made.rung = made.head = made.told = shape.start;
     ControllerQueue& served = queue(index);
     served.sq = sq.address();
@@ -141,8 +157,10 @@ inline void World::make_ring(u32 index) {
     served.cq_doorbell = doorbells + 4;
     served.in_flight = in_flight.address();
     served.depth = depth;
+    served.cq_depth = cq_depth;
     served.qid = index + 1;
-    served.sq_seen = served.cq_seen = served.tail = entry;
+    served.sq_seen = served.tail = entry;
+    served.cq_seen = cq_entry;
     served.sq_head = served.cq_tail = served.cq_head = shape.start;
 }
 
@@ -281,7 +299,7 @@ inline void World::check_data(u32 block) const {
 inline void World::check_quiet() const {
     for (u32 index = 0; index < shape.rings; ++index) {
         const Ring& quiet = ring(index);
-        for (u32 slot = 0; slot < shape.depth - 1; ++slot) {
+        for (u32 slot = 0; slot < quiet.slots; ++slot) {
             CHECK(reinterpret_cast<u32*>(quiet.free_slots)[slot / 32] >> slot % 32 & 1, "ring %u slot %u is taken", index, slot);
             CHECK(state_of(reinterpret_cast<u64*>(quiet.requests)[slot]) == State::FREE, "ring %u slot %u", index, slot);
         }
@@ -301,8 +319,9 @@ inline void World::check_counts() const {
     for (u32 index = 0; index < shape.rings; ++index) {
         const Ring& counted = ring(index);
         const u64 commands = counted.head - shape.start;
-        CHECK(counted.cq_rings * shape.depth <= commands * 4, "ring %u: %llu completion doorbells for %llu", index, counted.cq_rings, commands);
+        CHECK(counted.cq_rings * counted.cq_depth <= commands * 4, "ring %u: %llu completion doorbells for %llu", index, counted.cq_rings, commands);
         CHECK(counted.sq_rings <= commands, "ring %u: %llu submission doorbells for %llu", index, counted.sq_rings, commands);
+        CHECK(queue(index).full == 0, "queue %u: its completion ring was full at %llu looks of %llu", index, queue(index).full, queue(index).looks);
         CHECK(queue(index).sq_rings <= counted.sq_rings, "queue %u saw more doorbells than were rung", index);
     }
 }

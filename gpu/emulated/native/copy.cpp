@@ -25,6 +25,18 @@ struct Copy {
     bool to_gpu, from_gpu;      // what must be the GPU's by the function's name
 };
 
+// The part of a copy that devices see late, or never. Empty for memory that they share.
+struct Seen {
+    Seen(State& all, Address at) {
+        const Range* range = find_range(all, at);
+        if (range == nullptr || range->view == nullptr) { return; }
+        view = range->view;
+        offset = at - range->host;
+    }
+    std::shared_ptr<View> view;
+    u64 offset = 0;
+};
+
 Result copy(const Copy& what, const std::shared_ptr<Stream>& stream, bool waits) {
     if (stream == nullptr) { return misuse(INVALID_HANDLE); }
     if (what.bytes == 0) { return SUCCESS; }
@@ -33,6 +45,7 @@ Result copy(const Copy& what, const std::shared_ptr<Stream>& stream, bool waits)
     const bool is_known = (to == Side::GPU || !what.to_gpu) && (from == Side::GPU || !what.from_gpu);
     if (to == Side::MISSING || from == Side::MISSING || !is_known) { return misuse(INVALID_VALUE); }
     const Use uses_to(state(), what.to), uses_from(state(), what.from);
+    const Seen seen_to(state(), what.to), seen_from(state(), what.from);
     held.unlock();
     std::shared_ptr<std::vector<u8>> staged;
     const u8* source = reinterpret_cast<const u8*>(what.from);
@@ -40,6 +53,8 @@ Result copy(const Copy& what, const std::shared_ptr<Stream>& stream, bool waits)
     auto operation = [=] {
         (void)uses_to, (void)uses_from;
         std::memmove(reinterpret_cast<void*>(what.to), staged ? staged->data() : source, what.bytes);
+        if (seen_to.view != nullptr) { seen_to.view->to_device(seen_to.offset, what.to, what.bytes); }
+        if (seen_from.view != nullptr) { seen_from.view->to_gpu(seen_from.offset, what.from, what.bytes); }
     };
     if (waits || to == Side::PAGEABLE) { return run(stream, operation); }
     append(stream, operation);

@@ -1,5 +1,5 @@
 // Events: a record is a mark that the stream sets when it gets there; a wait applies to the latest record at that
-// moment.
+// moment. An event that was recorded in a captured stream is part of the capture: a stream that waits for it joins.
 #include "stream.h"
 
 namespace emulated {
@@ -11,6 +11,19 @@ std::shared_ptr<Event> find_event(Handle handle, std::shared_ptr<Mark>& recorded
     auto event = state().events.find(handle);
     if (event != nullptr) { recorded = event->recorded; }
     return event;
+}
+
+std::shared_ptr<Capture> capture_of(const Event& event) {
+    std::lock_guard<std::mutex> held(state().lock);
+    return event.capture;
+}
+
+// Refuses to wait for or to query what is captured, which spoils the capture.
+Result refuse_captured(const Event& event) {
+    const auto capture = capture_of(event);
+    if (capture == nullptr) { return SUCCESS; }
+    capture->is_invalid = true;
+    return CAPTURED_EVENT;
 }
 
 Result elapsed(float* milliseconds, Handle start, Handle end) {
@@ -54,10 +67,12 @@ ADIT_CUDA cuEventRecord(Handle handle, Handle stream_handle) {
     const auto event = find_event(handle, before);
     const auto stream = stream_of(stream_handle);
     if (event == nullptr || stream == nullptr) { return misuse(INVALID_HANDLE); }
+    const auto capture = stream->captured();
     auto mark = std::make_shared<Mark>();
     append(stream, [mark] { mark->set(); });
     std::lock_guard<std::mutex> held(state().lock);
-    event->recorded = mark;
+    event->capture = capture;
+    event->recorded = capture == nullptr ? mark : nullptr;
     return SUCCESS;
 }
 
@@ -66,6 +81,7 @@ ADIT_CUDA cuEventQuery(Handle handle) {
     std::shared_ptr<Mark> mark;
     const auto event = find_event(handle, mark);
     if (event == nullptr) { return misuse(INVALID_HANDLE); }
+    if (Result why = refuse_captured(*event)) { return why; }
     if (mark != nullptr && !mark->is_set()) { return NOT_READY; }
     const auto context = context_of(event->context);
     return context == nullptr ? SUCCESS : static_cast<Result>(context->error.load());
@@ -74,7 +90,9 @@ ADIT_CUDA cuEventQuery(Handle handle) {
 ADIT_CUDA cuEventSynchronize(Handle handle) {
     ADIT_ENTER();
     std::shared_ptr<Mark> mark;
-    if (find_event(handle, mark) == nullptr) { return misuse(INVALID_HANDLE); }
+    const auto event = find_event(handle, mark);
+    if (event == nullptr) { return misuse(INVALID_HANDLE); }
+    if (Result why = refuse_captured(*event)) { return why; }
     if (mark == nullptr || mark->wait(settings().patience_ms)) { return SUCCESS; }
     state().stalls += 1;
     return LAUNCH_TIMEOUT;
@@ -97,6 +115,11 @@ ADIT_CUDA cuStreamWaitEvent(Handle stream_handle, Handle handle, u32 flags) {
     const auto stream = stream_of(stream_handle);
     if (event == nullptr || stream == nullptr) { return misuse(INVALID_HANDLE); }
     if (flags > 1) { return misuse(INVALID_VALUE); }
+    if (const auto capture = capture_of(*event)) {
+        std::lock_guard<std::mutex> held(stream->lock);
+        stream->capture = capture;
+        return SUCCESS;
+    }
     if (mark == nullptr) { return SUCCESS; }
     append(stream, [mark] {
         std::unique_lock<std::mutex> held(mark->lock);

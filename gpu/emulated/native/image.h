@@ -1,4 +1,5 @@
-// The first line of a program compiled by the emulated NVRTC; module.cpp reads it, nvrtc.cpp writes it.
+// The first line of a program compiled by the emulated NVRTC: one of these words, the architecture, and the compiler's
+// major version. module.cpp reads it, nvrtc.cpp writes it.
 #pragma once
 
 namespace emulated {

@@ -1,6 +1,7 @@
-// The kernels, built for the CPU from the same source as for a GPU.
+// The kernels, and those of the crate's example, built for the CPU from the same source as for a GPU.
 #pragma GCC visibility push(default)
 #include "../../device/kernels.cu"
+#include "../../examples/beside/kernels.cu"
 #pragma GCC visibility pop
 
 namespace emulated {

@@ -222,6 +222,7 @@ ADIT_CUDA cuMemHostAlloc(void** host, std::size_t bytes, u32 flags) {
     range.sort = Range::Sort::PINNED;
     range.bytes = bytes;
     range.host = reinterpret_cast<Address>(at);
+    range.is_portable = (flags & HOST_ALLOC_PORTABLE) != 0;
     range.context = current_handle();
     range.ordinal = current_context()->ordinal;
     std::lock_guard<std::mutex> held(state().lock);

@@ -1,9 +1,9 @@
 // Modules and kernels: an image is the text that the emulated NVRTC makes of a program, and a kernel is the C++ build
 // of the function of that name.
 //
-// The first line of an image names the format and the architecture; each further line is a kernel of the program. So a
-// module knows only its program's kernels, and only those built into this library can run. A grid is one thread per
-// warp, all at once: device code waits for other warps, so each needs its thread.
+// The first line of an image names the format, the architecture and the compiler's major version; each further line is a
+// kernel of the program. So a module knows only its program's kernels, and only those built into this library can run.
+// A grid is one thread per warp, all at once: device code waits for other warps, so each needs its thread.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -33,9 +33,11 @@ Result load(Handle* handle, const char* image) {
     if (handle == nullptr || image == nullptr) { return misuse(INVALID_VALUE); }
     std::istringstream text{image};
     std::string format, architecture, kernel;
-    text >> format >> architecture;
+    u32 compiler = 0;
+    text >> format >> architecture >> compiler;
     const bool is_binary = format == IMAGE_CUBIN;
     if (!is_binary && format != IMAGE_PTX) { return INVALID_IMAGE; }
+    if (compiler > settings().driver / 1000) { return is_binary ? INVALID_IMAGE : UNSUPPORTED_PTX_VERSION; }
     // PTX is for any GPU of its architecture or a later one; a CUBIN for its own.
     const std::string own = "sm_90";
     if (is_binary ? architecture.substr(0, 5) != own : architecture > "sm_90a") { return NO_BINARY_FOR_GPU; }
@@ -91,6 +93,10 @@ Result launch(const Function& function, u32 blocks, u32 threads, Handle handle, 
     if (warps > WARPS_MAX) { return LAUNCH_OUT_OF_RESOURCES; }
     const auto context = context_of(stream->context);
     if (context == nullptr) { return misuse(CONTEXT_IS_DESTROYED); }
+    if (stream->captured() != nullptr) {
+        append(stream, [] {});
+        return SUCCESS;
+    }
     context->kernels_running += 1;
     state().launches += 1;
     append(stream, [=] {

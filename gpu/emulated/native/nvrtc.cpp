@@ -12,6 +12,10 @@
 #include "image.h"
 #include "settings.h"
 
+#ifndef ADIT_NVRTC_MAJOR
+#define ADIT_NVRTC_MAJOR 13
+#endif
+
 namespace emulated {
 namespace {
 
@@ -132,8 +136,9 @@ NvrtcResult compile(Program& program, int count, const char* const* options) {
     for (const std::string& name : between(whole, "ADIT_KERNEL void ", "( \n")) { kernels += name + "\n"; }
     for (const std::string& name : between(whole, "extern \"C\" __global__ void ", "( \n")) { kernels += name + "\n"; }
     const bool is_real = has_prefix(architecture, "sm_");
-    program.cubin = is_real ? std::string(IMAGE_CUBIN) + " " + architecture + "\n" + kernels : "";
-    program.ptx = std::string(IMAGE_PTX) + " " + architecture + "\n" + kernels;
+    const std::string made = " " + architecture + " " + std::to_string(ADIT_NVRTC_MAJOR) + "\n" + kernels;
+    program.cubin = is_real ? IMAGE_CUBIN + made : "";
+    program.ptx = IMAGE_PTX + made;
     return NVRTC_SUCCESS;
 }
 
@@ -162,7 +167,7 @@ using namespace emulated;
 
 ADIT_EXPORT NvrtcResult nvrtcVersion(int* major, int* minor) {
     if (major == nullptr || minor == nullptr) { return NVRTC_INVALID_INPUT; }
-    *major = 13;
+    *major = ADIT_NVRTC_MAJOR;
     *minor = 0;
     return NVRTC_SUCCESS;
 }

@@ -1,6 +1,7 @@
 // Parses and stores the settings; settings.h lists the words.
 #include "settings.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -65,6 +66,7 @@ bool parse_number(const std::string& key, const std::string& text, Settings& int
     if (key == "gpus") { into.gpus = static_cast<u32>(value); }
     else if (key == "driver") { into.driver = static_cast<u32>(value); }
     else if (key == "sms") { into.sms = static_cast<u32>(value); }
+    else if (key == "queues") { into.queues = static_cast<u32>(value); }
     else if (key == "memory") { into.memory_bytes = value; }
     else if (key == "bar1") { into.bar1_bytes = value; }
     else if (key == "ordering") { into.ordering = static_cast<int>(value); }
@@ -84,13 +86,29 @@ bool choose(const std::string& value, const std::vector<std::string>& choices, s
     return false;
 }
 
+bool parse_peer(const std::string& value, Settings& into) {
+    std::size_t at = value.find(':');
+    const std::string what = value.substr(0, at);
+    into.peer_nths.clear();
+    while (at != std::string::npos) {
+        const std::size_t end = value.find('+', at + 1);
+        u64 nth = 0;
+        const std::size_t length = end == std::string::npos ? std::string::npos : end - at - 1;
+        if (!number(value.substr(at + 1, length), nth) || nth == 0) { return false; }
+        into.peer_nths.push_back(static_cast<u32>(nth));
+        at = end;
+    }
+    return choose(what, {"ok", "dropped", "late"}, into.peer);
+}
+
 bool parse_choice(const std::string& key, const std::string& value, Settings& into) {
     if (key == "host-register") { return choose(value, {"ok", "refused"}, into.host_register); }
     if (key == "io-register") {
-        return choose(value, {"ok", "needs-touch", "not-permitted", "lost"}, into.io_register);
+        return choose(value, {"ok", "needs-touch", "not-permitted", "lost", "lost-elsewhere", "no-heads"}, into.io_register);
     }
     if (key == "nvrtc") { return choose(value, {"ok", "error"}, into.nvrtc); }
     if (key == "gdr") { return choose(value, {"ok", "absent", "refused"}, into.gdr); }
+    if (key == "peer") { return parse_peer(value, into); }
     if (key == "fail") { return parse_failure(value, into); }
     if (key == "dma-buf-mmap") {
         into.dma_buf_mmap = value == "on";
@@ -133,6 +151,15 @@ bool is_named(const std::string& name, const std::string& function) {
 }
 
 }  // namespace
+
+std::string peer_of_export() {
+    Kept& all = kept();
+    std::lock_guard<std::mutex> held(all.lock);
+    all.now.peer_exports += 1;
+    const std::vector<u32>& nths = all.now.peer_nths;
+    const bool is_listed = std::find(nths.begin(), nths.end(), all.now.peer_exports) != nths.end();
+    return nths.empty() || is_listed ? all.now.peer : "ok";
+}
 
 u32 injected_failure(const char* function) {
     Kept& all = kept();

@@ -2,9 +2,14 @@
 // at run time.
 //
 // gpus=N driver=N sms=N memory=BYTES bar1=BYTES ordering=N    numbers; the defaults are below
+// queues=N                    hardware queues that streams share in turn; 0: each stream has its own
 // no-green no-dma-buf no-rdma no-vmm coherent free-waits      features it lacks or has
-// dma-buf-mmap=on|off   host-register=ok|refused   io-register=ok|needs-touch|not-permitted|lost
+// dma-buf-mmap=on|off   host-register=ok|refused
+// io-register=ok|needs-touch|not-permitted|lost|lost-elsewhere|no-heads     elsewhere: stores of GPUs that did not register
+//                             it; no-heads: stores to completion doorbells
 // nvrtc=ok|error   gdr=ok|absent|refused   patience=MS   exit=MS
+// peer=ok|dropped|late[:NTH[+NTH...]]     what devices write through a dma-buf, or only through the NTH exported from
+//                             now, is dropped, or is seen by the GPU after its first look at it
 // fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now: the documented name,
 //                             or the symbol's; `kernel` is a launched kernel, whose context is then broken
 //
@@ -28,6 +33,7 @@ struct Settings {
     u32 gpus = 1;
     u32 driver = 13000;                 // 1000 * major + 10 * minor
     u32 sms = 132;
+    u32 queues = 0;
     u64 memory_bytes = 16ull << 30;
     u64 bar1_bytes = 32ull << 30;
     int ordering = 0;                   // attribute 118: 0 none, 100 owner, 200 all devices
@@ -44,10 +50,16 @@ struct Settings {
     std::string io_register = "ok";
     std::string nvrtc = "ok";
     std::string gdr = "ok";
+    std::string peer = "ok";
+    std::vector<u32> peer_nths;         // none: each dma-buf
+    u32 peer_exports = 0;
     std::vector<Failure> failures;
 };
 
 Settings settings();
+
+// Returns what happens to devices' writes through the dma-buf that is being exported.
+std::string peer_of_export();
 
 // Returns the code that this call of a function must fail with, or 0.
 u32 injected_failure(const char* function);

@@ -22,7 +22,7 @@
 namespace emulated {
 
 // A handle's kind: its upper bits, which no address has.
-enum class Kind : u64 { CONTEXT = 1, GREEN, STREAM, EVENT, MODULE, FUNCTION, PHYSICAL, DESCRIPTION };
+enum class Kind : u64 { CONTEXT = 1, GREEN, STREAM, EVENT, MODULE, FUNCTION, PHYSICAL, DESCRIPTION, GRAPH };
 
 template <class T> class Table {
 public:
@@ -60,6 +60,18 @@ struct Mark {
 
 struct Stream;
 
+// Work that streams collect for a graph.
+struct Capture {
+    Handle origin = 0;                  // the stream where it began, and has to end
+    std::atomic<u64> nodes{0};
+    std::atomic<bool> is_invalid{false};
+};
+
+// A captured graph: its size alone, as nothing launches it.
+struct Graph {
+    u64 nodes = 0;
+};
+
 struct Context {
     int ordinal = 0;
     u32 sms = 0;
@@ -76,6 +88,7 @@ struct Event {
     u32 flags = 0;
     Handle context = 0;
     std::shared_ptr<Mark> recorded;     // null until recorded
+    std::shared_ptr<Capture> capture;   // set if it was last recorded in a stream that was captured
 };
 
 // A compiled program: its architecture and kernels.
@@ -89,6 +102,22 @@ using Kernel = void (*)(unsigned long long);
 
 struct Function {
     Kernel kernel = nullptr;
+};
+
+// A device's own copy of GPU memory, where PCIe does not keep the two the same: `peer` of the settings.
+class View {
+public:
+    View(int file, bool arrives) : file_(file), arrives_(arrives) {}
+    View(const View&) = delete;
+    ~View();
+    // After the GPU has written so many bytes from `offset` of the memory, which are at `from`: the device sees them.
+    void to_device(u64 offset, Address from, u64 bytes) const;
+    // After the GPU has read them: from now on it sees what the device has written there, unless that was dropped.
+    void to_gpu(u64 offset, Address to, u64 bytes) const;
+
+private:
+    int file_;
+    bool arrives_;
 };
 
 // A range that the GPU can access, by its first GPU address.
@@ -105,9 +134,12 @@ struct Range {
     bool rdma = true;
     bool sync_memops = false;
     bool is_io = false;
+    bool is_portable = false;           // host memory: for every GPU
+    Address elsewhere = 0;              // registered memory: its address for other GPUs
     bool has_access = true;             // virtual ranges: after cuMemSetAccess
     Handle context = 0;
     Handle physical = 0;                // virtual ranges: the mapped memory
+    std::shared_ptr<View> view;         // null: devices share the memory
     // Copies queued or under way.
     std::shared_ptr<std::atomic<u32>> uses = std::make_shared<std::atomic<u32>>(0);
 };
@@ -160,6 +192,7 @@ struct State {
     Table<Function> functions{Kind::FUNCTION};
     Table<Physical> physicals{Kind::PHYSICAL};
     Table<Description> descriptions{Kind::DESCRIPTION};
+    Table<Graph> graphs{Kind::GRAPH};
     std::map<int, Handle> primaries;
     std::map<Handle, Handle> green_views;       // a green context viewed as a context: CUcontext -> CUgreenCtx
     std::map<Address, Range> ranges;

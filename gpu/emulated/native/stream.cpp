@@ -51,6 +51,16 @@ Before legacy_order(const std::shared_ptr<Stream>& stream) {
     return before;
 }
 
+// Adds the streams of the same hardware queue.
+void add_shared(Before& before, const std::shared_ptr<Stream>& stream) {
+    if (stream->hardware_queue == 0) { return; }
+    std::lock_guard<std::mutex> held(state().lock);
+    for (const auto& entry : state().streams.items()) {
+        const auto& other = entry.second;
+        if (other != stream && other->hardware_queue == stream->hardware_queue) { add_before(before, other); }
+    }
+}
+
 }  // namespace
 
 bool Stream::is_idle() {
@@ -61,6 +71,11 @@ bool Stream::is_idle() {
 bool Stream::wait(u64 position, u32 timeout_ms) {
     std::unique_lock<std::mutex> held(lock);
     return changed.wait_for(held, std::chrono::milliseconds(timeout_ms), [&] { return finished >= position; });
+}
+
+std::shared_ptr<Capture> Stream::captured() {
+    std::lock_guard<std::mutex> held(lock);
+    return capture;
 }
 
 void Stream::wait(u64 position) {
@@ -74,6 +89,9 @@ std::shared_ptr<Stream> start_stream(Handle context, u32 flags, int priority, bo
     stream->flags = flags;
     stream->priority = priority;
     stream->is_legacy = is_legacy;
+    static std::atomic<u32> streams{0};
+    const u32 queues = settings().queues;
+    if (queues != 0) { stream->hardware_queue = streams++ % queues + 1; }
     std::thread([stream] { work(stream); }).detach();
     return stream;
 }
@@ -97,7 +115,12 @@ std::shared_ptr<Stream> stream_of(Handle handle) {
 }
 
 u64 append(const std::shared_ptr<Stream>& stream, Operation operation) {
+    if (const auto capture = stream->captured()) {
+        capture->nodes += 1;
+        return 0;
+    }
     Before before = legacy_order(stream);
+    add_shared(before, stream);
     auto ordered = [before = std::move(before), operation = std::move(operation)] {
         for (const auto& [other, position] : before) { other->wait(position); }
         operation();
@@ -168,6 +191,26 @@ Result synchronize(Handle context) {
 }
 
 namespace {
+
+// Refuses to wait for or to query what is captured, which spoils the capture.
+Result refuse_captured(const std::shared_ptr<Stream>& stream) {
+    const auto capture = stream->captured();
+    if (capture == nullptr) { return SUCCESS; }
+    capture->is_invalid = true;
+    return STREAM_CAPTURE_UNSUPPORTED;
+}
+
+// Ends a stream's part in a capture, and that of all others; returns their number.
+u64 end_capture(State& all, const std::shared_ptr<Capture>& capture) {
+    u64 ended = 0;
+    for (const auto& entry : all.streams.items()) {
+        std::lock_guard<std::mutex> held(entry.second->lock);
+        if (entry.second->capture != capture) { continue; }
+        entry.second->capture = nullptr;
+        ended += 1;
+    }
+    return ended;
+}
 
 Result make_stream(Handle* handle, Handle context, u32 flags, int priority) {
     if (handle == nullptr || (flags & ~STREAM_NON_BLOCKING) != 0) { return misuse(INVALID_VALUE); }
@@ -262,6 +305,7 @@ ADIT_CUDA cuStreamQuery(Handle handle) {
     ADIT_ENTER();
     const auto stream = stream_of(handle);
     if (stream == nullptr) { return misuse(INVALID_HANDLE); }
+    if (Result why = refuse_captured(stream)) { return why; }
     if (!stream->is_idle()) { return NOT_READY; }
     return sticky(stream->context);
 }
@@ -270,8 +314,64 @@ ADIT_CUDA cuStreamSynchronize(Handle handle) {
     ADIT_ENTER();
     const auto stream = stream_of(handle);
     if (stream == nullptr) { return misuse(INVALID_HANDLE); }
+    if (Result why = refuse_captured(stream)) { return why; }
     if (Result why = wait_for(stream, tail(stream))) { return why; }
     return sticky(stream->context);
+}
+
+ADIT_CUDA cuStreamBeginCapture_v2(Handle handle, u32 mode) {
+    ADIT_ENTER();
+    const auto stream = stream_of(handle);
+    if (stream == nullptr) { return misuse(INVALID_HANDLE); }
+    if (stream->is_legacy) { return STREAM_CAPTURE_UNSUPPORTED; }
+    std::lock_guard<std::mutex> held(stream->lock);
+    if (mode > 2 || stream->capture != nullptr) { return misuse(INVALID_VALUE); }
+    stream->capture = std::make_shared<Capture>();
+    stream->capture->origin = handle;
+    return SUCCESS;
+}
+
+ADIT_CUDA cuStreamEndCapture(Handle handle, Handle* graph) {
+    ADIT_ENTER();
+    const auto stream = stream_of(handle);
+    if (stream == nullptr || graph == nullptr) { return misuse(INVALID_HANDLE); }
+    const auto capture = stream->captured();
+    if (capture == nullptr || capture->origin != handle) { return misuse(STREAM_CAPTURE_UNMATCHED); }
+    State& all = state();
+    std::lock_guard<std::mutex> held(all.lock);
+    const u64 streams = end_capture(all, capture);
+    *graph = 0;
+    if (capture->is_invalid) { return STREAM_CAPTURE_INVALIDATED; }
+    // A stream that joined by an event has to be joined again before the end; no caller of this driver does so.
+    if (streams > 1) { return STREAM_CAPTURE_UNJOINED; }
+    auto made = std::make_shared<Graph>();
+    made->nodes = capture->nodes;
+    *graph = all.graphs.add(made);
+    return SUCCESS;
+}
+
+ADIT_CUDA cuStreamIsCapturing(Handle handle, u32* status) {
+    ADIT_ENTER();
+    const auto stream = stream_of(handle);
+    if (stream == nullptr || status == nullptr) { return misuse(INVALID_HANDLE); }
+    const auto capture = stream->captured();
+    *status = capture == nullptr ? CAPTURE_NONE : capture->is_invalid ? CAPTURE_INVALIDATED : CAPTURE_ACTIVE;
+    return SUCCESS;
+}
+
+ADIT_CUDA cuGraphGetNodes(Handle handle, Handle* nodes, std::size_t* count) {
+    ADIT_ENTER();
+    std::lock_guard<std::mutex> held(state().lock);
+    const auto graph = state().graphs.find(handle);
+    if (graph == nullptr || nodes != nullptr || count == nullptr) { return misuse(INVALID_VALUE); }
+    *count = graph->nodes;
+    return SUCCESS;
+}
+
+ADIT_CUDA cuGraphDestroy(Handle handle) {
+    ADIT_ENTER();
+    std::lock_guard<std::mutex> held(state().lock);
+    return state().graphs.remove(handle) ? SUCCESS : misuse(INVALID_VALUE);
 }
 
 ADIT_CUDA cuStreamGetPriority(Handle handle, int* priority) {

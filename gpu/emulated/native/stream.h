@@ -1,7 +1,8 @@
 // A stream: a queue of operations and the thread that executes them in order.
 //
 // Operations on the default stream wait for those of other blocking streams, and vice versa, as with CUDA's legacy
-// default stream. A destroyed stream finishes its operations; its thread then ends.
+// default stream. Streams that share a hardware queue wait for each other's earlier operations (`queues=N`). A destroyed
+// stream finishes its operations; its thread then ends. What is appended to a captured stream is counted, not done.
 #pragma once
 #include "state.h"
 
@@ -20,8 +21,12 @@ struct Stream {
     u32 flags = 0;
     int priority = 0;
     bool is_legacy = false;
+    u32 hardware_queue = 0;     // 0: its own
+    std::shared_ptr<Capture> capture;
 
     bool is_idle();
+    // Returns the capture that the stream takes part in, or null.
+    std::shared_ptr<Capture> captured();
     // Waits until the first `position` operations are done; returns false once the patience, if any, is over.
     bool wait(u64 position, u32 timeout_ms);
     void wait(u64 position);
@@ -34,7 +39,7 @@ void close_stream(const std::shared_ptr<Stream>& stream);
 // none.
 std::shared_ptr<Stream> stream_of(Handle handle);
 
-// Appends an operation; returns the number of operations in all, to wait for.
+// Appends an operation; returns the number of operations in all, to wait for. Counts it if the stream is captured.
 u64 append(const std::shared_ptr<Stream>& stream, Operation operation);
 
 // Appends and waits; LAUNCH_TIMEOUT if the patience is over first, and then the operation is never done.

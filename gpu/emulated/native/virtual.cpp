@@ -1,11 +1,13 @@
 // Virtual memory management: reserving addresses, creating memory, mapping it, granting access. And dma-bufs.
 //
 // A dma-buf is the memfd itself, so that mapping it shares the memory; if the settings forbid mapping, it is a file of
-// another kind.
+// another kind. If devices' writes are dropped or late, it is a file of zeros (`View`).
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include <cstdlib>
 
 #include "gdr.h"
 #include "memory.h"
@@ -30,6 +32,16 @@ void drop_physical(State& all, Handle handle) {
     all.physicals.remove(handle);
 }
 
+// Makes the file of a dma-buf; -1 on failure. Call with the lock held.
+int make_dma_buf(Range& range, u64 bytes, bool can_be_mapped) {
+    if (!can_be_mapped) { return eventfd(0, EFD_CLOEXEC); }
+    const std::string peer = peer_of_export();
+    if (peer == "ok") { return fcntl(range.file, F_DUPFD_CLOEXEC, 3); }
+    const int theirs = make_backing(bytes);
+    if (theirs >= 0) { range.view = std::make_shared<View>(fcntl(theirs, F_DUPFD_CLOEXEC, 3), peer == "late"); }
+    return theirs;
+}
+
 bool is_reserved(const State& all, Address at, u64 bytes) {
     auto after = all.reservations.upper_bound(at);
     if (after == all.reservations.begin()) { return false; }
@@ -44,6 +56,20 @@ bool has_mapping(const State& all, Address at, u64 bytes) {
 }
 
 }  // namespace
+
+View::~View() { close(file_); }
+
+void View::to_device(u64 offset, Address from, u64 bytes) const {
+    const auto* at = reinterpret_cast<const void*>(from);
+    if (pwrite(file_, at, bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes)) { std::abort(); }
+}
+
+void View::to_gpu(u64 offset, Address to, u64 bytes) const {
+    auto* at = reinterpret_cast<void*>(to);
+    if (!arrives_) { return; }
+    if (pread(file_, at, bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes)) { std::abort(); }
+}
+
 }  // namespace emulated
 
 using namespace emulated;
@@ -174,13 +200,13 @@ ADIT_CUDA cuMemGetHandleForAddressRange(void* handle, Address address, std::size
     if (handle == nullptr || type != RANGE_HANDLE_DMA_BUF || flags > 1 || !is_aligned) { return misuse(INVALID_VALUE); }
     State& all = state();
     std::lock_guard<std::mutex> held(all.lock);
-    const Range* range = find_range(all, address);
+    Range* range = find_range(all, address);
     const bool is_device = range != nullptr && range->file >= 0 && is_reachable_locked(all, address, bytes);
     if (!is_device) { return misuse(INVALID_VALUE); }
     // A memfd cannot start in its middle.
     const bool is_start = all.ranges.count(address) != 0;
     if (!range->rdma || !is_start || bytes > range->bytes) { return NOT_SUPPORTED; }
-    const int file = now.dma_buf_mmap ? fcntl(range->file, F_DUPFD_CLOEXEC, 3) : eventfd(0, EFD_CLOEXEC);
+    const int file = make_dma_buf(*range, bytes, now.dma_buf_mmap);
     if (file < 0) { return OUT_OF_MEMORY; }
     *static_cast<int*>(handle) = file;
     return SUCCESS;

@@ -31,6 +31,8 @@ pub enum Installation {
     DriverAlone,
     /// A driver without green contexts, alone.
     OldDriver,
+    /// The driver, and NVRTC of CUDA 12 and of CUDA 13.
+    BothCompilers,
 }
 
 /// Live objects of the emulated driver, and errors so far.
@@ -88,6 +90,7 @@ pub fn directory_of(installation: Installation) -> &'static Path {
         Installation::All => concat!(env!("OUT_DIR"), "/all"),
         Installation::DriverAlone => concat!(env!("OUT_DIR"), "/driver"),
         Installation::OldDriver => concat!(env!("OUT_DIR"), "/old"),
+        Installation::BothCompilers => concat!(env!("OUT_DIR"), "/both"),
     })
 }
 
@@ -154,10 +157,17 @@ impl Loaded {
         let mut set = vec![symbol::<Set>(&driver, b"adit_emulated_set\0")];
         let report = symbol::<Fill>(&driver, b"adit_emulated_report\0");
         std::mem::forget(driver);
-        if installation == Installation::All {
-            let nvrtc = open(installation, "libnvrtc.so");
+        let compilers: &[&str] = match installation {
+            Installation::All => &["libnvrtc.so"],
+            Installation::BothCompilers => &["libnvrtc.so.13", "libnvrtc.so.12"],
+            Installation::DriverAlone | Installation::OldDriver => &[],
+        };
+        for name in compilers {
+            let nvrtc = open(installation, name);
             set.push(symbol::<Set>(&nvrtc, b"adit_emulated_set\0"));
             std::mem::forget(nvrtc);
+        }
+        if installation == Installation::All {
             std::mem::forget(open(installation, "libgdrapi.so.2"));
         }
         Self { installation, set, report }

@@ -192,6 +192,38 @@ fn stores_through_a_lost_registration_go_nowhere() {
     drop(gpu);
 }
 
+/// Returns the address that the second GPU has for registered memory.
+fn address_elsewhere(at: *mut c_void) -> Result<u64, CUresult> {
+    let mut context = ptr::null_mut();
+    // SAFETY: they write one handle, which is given back.
+    unsafe {
+        assert_eq!(sys::cuDevicePrimaryCtxRetain(&mut context, 1), SUCCESS);
+        assert_eq!(sys::cuCtxPushCurrent_v2(context), SUCCESS);
+        let address = device_address(at);
+        assert_eq!(sys::cuCtxPopCurrent_v2(&mut context), SUCCESS);
+        assert_eq!(sys::cuDevicePrimaryCtxRelease_v2(1), SUCCESS);
+        address
+    }
+}
+
+#[test]
+fn another_gpu_has_an_address_for_portable_memory_alone() {
+    const IO: u32 = 7;
+    let gpu = Gpu::with("gpus=2");
+    let at = pages(1);
+    assert_eq!(register(at, 4096, 2), SUCCESS);
+    assert_eq!(address_elsewhere(at), Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+    assert_eq!((unregister(at), register(at, 4096, 3)), (SUCCESS, SUCCESS));
+    assert_eq!(address_elsewhere(at), device_address(at));
+    assert_eq!(unregister(at), SUCCESS);
+    set("gpus=2,io-register=lost-elsewhere");
+    assert_eq!(register(at, 4096, IO), SUCCESS);
+    assert_eq!(device_address(at), Ok(at as u64));
+    assert_ne!(address_elsewhere(at), Ok(at as u64), "a page of its own, not the registers");
+    assert_eq!(unregister(at), SUCCESS);
+    drop(gpu);
+}
+
 fn properties() -> sys::CUmemAllocationProp {
     // SAFETY: all its fields are numbers, enums that have a zero, or a pointer.
     let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };

@@ -268,3 +268,80 @@ fn a_green_context_has_whole_groups_of_multiprocessors_and_streams_of_its_own() 
     }
     drop(gpu);
 }
+
+#[test]
+fn streams_of_one_hardware_queue_wait_for_each_other() {
+    let gpu = Gpu::with("queues=2");
+    let (first, second, third) = (gpu.stream(), gpu.stream(), gpu.stream());
+    let word = gpu.allocate(8).unwrap();
+    // SAFETY: the word is live until all streams are idle.
+    unsafe {
+        assert_eq!(sys::cuStreamWaitValue32_v2(first, word, 1, 0), SUCCESS);
+        assert_eq!(sys::cuStreamWriteValue32_v2(third, word + 4, 1, 0), SUCCESS);
+        assert_eq!(sys::cuStreamQuery(third), CUresult::CUDA_ERROR_NOT_READY);
+        // The second stream has the other queue.
+        assert_eq!(sys::cuStreamWriteValue32_v2(second, word, 1, 0), SUCCESS);
+    }
+    assert_eq!((synchronize(second), synchronize(third)), (SUCCESS, SUCCESS));
+    assert_eq!((gpu.word(word), gpu.word(word + 4)), (1, 1));
+    for stream in [first, second, third] {
+        assert_eq!((synchronize(stream), destroy(stream)), (SUCCESS, SUCCESS));
+    }
+}
+
+fn begin_capture(stream: CUstream) {
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: a handle.
+    assert_eq!(unsafe { sys::cuStreamBeginCapture_v2(stream, mode) }, SUCCESS);
+}
+
+fn is_capturing(stream: CUstream) -> bool {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: a handle; it writes one number.
+    assert_eq!(unsafe { sys::cuStreamIsCapturing(stream, &mut status) }, SUCCESS);
+    status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE
+}
+
+#[test]
+fn a_captured_stream_collects_its_work_and_does_none_of_it() {
+    let gpu = Gpu::with("");
+    let stream = gpu.stream();
+    let word = gpu.allocate(4).unwrap();
+    gpu.write(word, &[0; 4]);
+    begin_capture(stream);
+    assert!(is_capturing(stream));
+    let (mut graph, mut nodes) = (ptr::null_mut(), 0);
+    // SAFETY: handles and memory are live; the graph is destroyed once.
+    unsafe {
+        assert_eq!(sys::cuStreamWriteValue32_v2(stream, word, 1, 0), SUCCESS);
+        assert_eq!(sys::cuStreamEndCapture(stream, &mut graph), SUCCESS);
+        assert_eq!(sys::cuGraphGetNodes(graph, ptr::null_mut(), &mut nodes), SUCCESS);
+        assert_eq!(sys::cuGraphDestroy(graph), SUCCESS);
+    }
+    assert_eq!((synchronize(stream), nodes, gpu.word(word)), (SUCCESS, 1, 0));
+    assert!(!is_capturing(stream));
+    assert_eq!(destroy(stream), SUCCESS);
+}
+
+#[test]
+fn a_stream_that_waits_for_a_captured_event_joins_the_capture() {
+    let gpu = Gpu::with("");
+    let (origin, other) = (gpu.stream(), gpu.stream());
+    let event = gpu.event();
+    begin_capture(origin);
+    let mut graph = ptr::null_mut();
+    // SAFETY: handles are live.
+    unsafe {
+        assert_eq!(sys::cuEventRecord(event, origin), SUCCESS);
+        assert_eq!(sys::cuStreamWaitEvent(other, event, 0), SUCCESS);
+        assert!(is_capturing(other));
+        let unjoined = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        assert_eq!(sys::cuStreamEndCapture(origin, &mut graph), unjoined);
+        assert!(!is_capturing(other));
+        assert_eq!(sys::cuEventQuery(event), CUresult::CUDA_ERROR_CAPTURED_EVENT);
+        assert_eq!(sys::cuEventRecord(event, origin), SUCCESS);
+        assert_eq!(sys::cuEventSynchronize(event), SUCCESS);
+        assert_eq!(sys::cuEventDestroy_v2(event), SUCCESS);
+    }
+    assert_eq!((destroy(origin), destroy(other)), (SUCCESS, SUCCESS));
+}

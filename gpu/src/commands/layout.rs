@@ -18,7 +18,7 @@ pub const PAGE_BYTES: u64 = 4096;
 
 /// A command to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
+#[repr(C, align(16))]
 pub struct Context {
     /// Address of the data: the device's, or an offset in the region for the staged engine.
     pub address: u64,
@@ -105,7 +105,11 @@ pub struct Ring {
     pub lba_shift: u32,
     pub protection: u32,
     pub form: u32,
-    pub padding_of_constants: [u64; 3],
+    pub cq_reciprocal: u64,
+    pub cq_depth: u32,
+    pub slots: u32,
+    pub cq_in_host: u32,
+    pub reserved_constants: u32,
 
     pub ticket: u64,
     pub padding_of_ticket: [u64; 15],
@@ -201,7 +205,8 @@ pub struct AbandonArguments {
     pub ended: u32,
 }
 
-const _: () = assert!(size_of::<Context>() == 16 && size_of::<Region>() == 32);
+const _: () = assert!(size_of::<Context>() == 16 && align_of::<Context>() == 16);
+const _: () = assert!(size_of::<Region>() == 32);
 const _: () =
     assert!(size_of::<Ring>() == 512 && size_of::<Iocb>() == 512 && size_of::<Uring>() == 128);
 const _: () = assert!(size_of::<IssueArguments>() == 32 && size_of::<AbandonArguments>() == 24);
@@ -215,7 +220,8 @@ mod tests {
     macro_rules! offsets {
         ($structure:ident { $($field:ident),* $(,)? }) => {
             [$((concat!(stringify!($structure), ".", stringify!($field)), std::mem::offset_of!($structure, $field))),*,
-             (stringify!($structure), size_of::<$structure>())]
+             (stringify!($structure), size_of::<$structure>()),
+             (concat!("alignof ", stringify!($structure)), align_of::<$structure>())]
         };
     }
 
@@ -241,6 +247,10 @@ mod tests {
             lba_shift,
             protection,
             form,
+            cq_reciprocal,
+            cq_depth,
+            slots,
+            cq_in_host,
             ticket,
             pending,
             rung,
@@ -279,7 +289,10 @@ mod tests {
     fn program(names: &[(&str, usize)]) -> String {
         let print = |name: &str| match name.split_once('.') {
             Some((structure, field)) => format!("offsetof(adit::{structure}, {field})"),
-            None => format!("sizeof(adit::{name})"),
+            None => match name.strip_prefix("alignof ") {
+                Some(structure) => format!("alignof(adit::{structure})"),
+                None => format!("sizeof(adit::{name})"),
+            },
         };
         let lines = names
             .iter()

@@ -3,7 +3,8 @@
 
 use super::gpu::Gpu;
 use super::library::code;
-use crate::Result;
+use crate::{Error, Result};
+use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUevent;
 use std::ffi::c_void;
 use std::ptr;
@@ -14,7 +15,14 @@ use std::sync::Arc;
 pub struct Event {
     gpu: Arc<Gpu>,
     raw: CUevent,
-    is_owned: bool,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Owned,
+    Borrowed,
+    Cudarc { _event: Arc<CudaEvent> },
 }
 
 // SAFETY: an event is a handle that any thread may use.
@@ -31,23 +39,41 @@ impl Event {
         // SAFETY: it writes one handle, which is given back when the event is dropped.
         let result = unsafe { (gpu.cuda().cuEventCreate)(&mut raw, DEFAULT) };
         gpu.cuda().check("make an event", "cuEventCreate", result)?;
-        Ok(Event { gpu: gpu.clone(), raw, is_owned: true })
+        Ok(Event { gpu: gpu.clone(), raw, kind: Kind::Owned })
     }
 
     /// Wraps another library's event (`CUevent`, `cudaEvent_t`), which outlives this.
     ///
     /// # Safety
     ///
-    /// It is an event of this GPU's primary context, and lives longer than this.
+    /// It is an event of this GPU's primary context or of a green context of it, and lives longer than this.
     pub unsafe fn borrowed(gpu: &Arc<Gpu>, raw: *mut c_void) -> Event {
-        Event { gpu: gpu.clone(), raw: raw.cast(), is_owned: false }
+        Event { gpu: gpu.clone(), raw: raw.cast(), kind: Kind::Borrowed }
+    }
+
+    /// Wraps an event of cudarc's, and keeps it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an event of another GPU, or of another context than the GPU's primary one.
+    pub fn from_cudarc(gpu: &Arc<Gpu>, event: impl Into<Arc<CudaEvent>>) -> Result<Event> {
+        let event = event.into();
+        gpu.check_cudarc("an event", event.context())?;
+        let raw = event.cu_event();
+        Ok(Event { gpu: gpu.clone(), raw, kind: Kind::Cudarc { _event: event } })
+    }
+
+    /// Returns its handle (`CUevent`, `cudaEvent_t`) for other code, which may wait for it or record it again, and does
+    /// not destroy it. Valid as long as this.
+    pub fn raw(&self) -> *mut c_void {
+        self.raw.cast()
     }
 
     /// Whether everything enqueued before it is done.
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Cuda`] if work in the GPU's context failed.
+    /// [`Error::Cuda`] if work in the GPU's context failed.
     pub fn is_over(&self) -> Result<bool> {
         let _bound = self.gpu.bind()?;
         // SAFETY: the event is live.
@@ -59,11 +85,24 @@ impl Event {
         Ok(true)
     }
 
+    /// Whether it was last recorded in a captured stream, and so belongs to a graph. Spoils the capture if so.
+    ///
+    /// # Errors
+    ///
+    /// As [`Event::is_over`].
+    pub(crate) fn is_captured(&self) -> Result<bool> {
+        match self.is_over() {
+            Err(Error::Cuda { code: code::CAPTURED_EVENT, .. }) => Ok(true),
+            Err(error) => Err(error),
+            Ok(_) => Ok(false),
+        }
+    }
+
     /// Returns the milliseconds from this to a later event, both over.
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Cuda`] if either is not over or has no time.
+    /// [`Error::Cuda`] if either is not over or has no time.
     pub fn elapsed_ms(&self, later: &Event) -> Result<f32> {
         let _bound = self.gpu.bind()?;
         let mut elapsed_ms = 0.0;
@@ -73,15 +112,11 @@ impl Event {
         self.gpu.cuda().check("measure the time between events", "cuEventElapsedTime", result)?;
         Ok(elapsed_ms)
     }
-
-    pub(super) fn raw(&self) -> CUevent {
-        self.raw
-    }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if !self.is_owned {
+        if !matches!(self.kind, Kind::Owned) {
             return;
         }
         let Ok(_bound) = self.gpu.bind() else { return };

@@ -8,6 +8,7 @@
 use super::copier::Copier;
 use super::library::{self, Cuda, code};
 use crate::{Error, Result};
+use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute as Attribute};
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
@@ -91,6 +92,17 @@ pub struct Attributes {
     pub connections: u32,
 }
 
+/// The GPU that PCIe devices write to sees their writes in order (`rdma_writes_ordering`).
+const ORDERED_FOR_OWNER: i32 = 100;
+
+impl Attributes {
+    /// Whether the GPU sees PCIe devices' writes to its memory in order. Otherwise it may see a completion before the
+    /// data, wherever the completion lies.
+    pub fn orders_writes(&self) -> bool {
+        self.rdma_writes_ordering >= ORDERED_FOR_OWNER
+    }
+}
+
 /// Keeps our context current on this thread; dropping it restores the previous one.
 pub(crate) struct Bound<'a> {
     gpu: &'a Gpu,
@@ -159,6 +171,15 @@ impl Gpu {
 
     pub(crate) fn device(&self) -> CUdevice {
         self.device
+    }
+
+    /// Checks that an object of cudarc's is of this GPU's primary context.
+    pub(super) fn check_cudarc(&self, what: &str, context: &CudaContext) -> Result<()> {
+        if context.cu_ctx() == self.context {
+            return Ok(());
+        }
+        let what = format!("{what} of cudarc's context of GPU {}", context.ordinal());
+        Err(Error::invalid(what, format!("use one of GPU {}'s primary context", self.info.ordinal)))
     }
 
     /// Makes its context current on this thread for the lifetime of the result.

@@ -41,6 +41,9 @@ pub(crate) mod code {
     pub(crate) const SYSTEM_NOT_READY: u32 = 802;
     pub(crate) const SYSTEM_DRIVER_MISMATCH: u32 = 803;
     pub(crate) const COMPAT_NOT_SUPPORTED_ON_DEVICE: u32 = 804;
+    /// The first and the last of the results about streams that are captured into graphs.
+    pub(crate) const STREAM_CAPTURE_UNSUPPORTED: u32 = 900;
+    pub(crate) const CAPTURED_EVENT: u32 = 907;
     pub(crate) const UNKNOWN: u32 = 999;
 }
 
@@ -123,6 +126,7 @@ functions! {
         fn cuStreamCreateWithPriority(*mut CUstream, c_uint, c_int);
         fn cuStreamDestroy_v2(CUstream);
         fn cuStreamQuery(CUstream);
+        fn cuStreamIsCapturing(CUstream, *mut u32);
         fn cuStreamWaitEvent(CUstream, CUevent, c_uint);
         fn cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
         fn cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
@@ -160,16 +164,26 @@ functions! {
 ///
 /// [`Error::Unavailable`]: no library, a function missing, a driver too old, no GPU; the next call tries again.
 pub(crate) fn cuda() -> Result<&'static Cuda> {
-    static CUDA: OnceLock<Cuda> = OnceLock::new();
-    let cuda = match CUDA.get() {
-        Some(cuda) => cuda,
-        None => {
-            let found = find()?;
-            CUDA.get_or_init(|| found)
-        }
-    };
+    let cuda = loaded()?;
     cuda.initialise()?;
     Ok(cuda)
+}
+
+/// Returns the major version of the newest CUDA that the driver supports, without a need for a GPU; `None` if there is
+/// no driver.
+pub(crate) fn driver_major() -> Option<u32> {
+    let version = loaded().and_then(Cuda::driver_version).ok()?;
+    Some(version / 1000)
+}
+
+/// Returns the driver's functions, looked up by the first caller that finds them all.
+fn loaded() -> Result<&'static Cuda> {
+    static CUDA: OnceLock<Cuda> = OnceLock::new();
+    if let Some(cuda) = CUDA.get() {
+        return Ok(cuda);
+    }
+    let found = find()?;
+    Ok(CUDA.get_or_init(|| found))
 }
 
 fn find() -> Result<Cuda> {
@@ -300,6 +314,9 @@ fn fix(result: u32) -> &'static str {
         code::NOT_PERMITTED => "run with the capability that this needs (CAP_SYS_ADMIN)",
         code::NOT_SUPPORTED => "this GPU or its driver has no such thing",
         code::LAUNCH_OUT_OF_RESOURCES => "launch fewer warps",
+        code::STREAM_CAPTURE_UNSUPPORTED..=code::CAPTURED_EVENT => {
+            "a stream is being captured into a graph: do this before the capture, or after it"
+        }
         code::LAUNCH_TIMEOUT => {
             "use a GPU that drives no display: those have a limit on a kernel's time"
         }

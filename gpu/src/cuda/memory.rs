@@ -60,12 +60,7 @@ impl DeviceMemory {
         let result = unsafe { (gpu.cuda().cuMemAlloc_v2)(&mut address, bytes as usize) };
         gpu.cuda().check(allocating(bytes), "cuMemAlloc", result)?;
         let memory = DeviceMemory { gpu: gpu.clone(), address, bytes, kind: Kind::Plain };
-        let yes: u32 = 1;
-        // SAFETY: the attribute is an unsigned int, which it reads.
-        let result = unsafe {
-            (gpu.cuda().cuPointerSetAttribute)((&raw const yes).cast(), SYNC_MEMOPS, address)
-        };
-        gpu.cuda().check("order copies of the GPU's memory", "cuPointerSetAttribute", result)?;
+        memory.order_copies()?;
         Ok(memory)
     }
 
@@ -101,7 +96,10 @@ impl DeviceMemory {
             // SAFETY: nothing is mapped from it.
             unsafe { (gpu.cuda().cuMemRelease)(handle) };
         }
-        Ok(DeviceMemory { gpu: gpu.clone(), address: mapped?, bytes, kind: Kind::Granules(handle) })
+        let kind = Kind::Granules(handle);
+        let memory = DeviceMemory { gpu: gpu.clone(), address: mapped?, bytes, kind };
+        memory.order_copies()?;
+        Ok(memory)
     }
 
     /// Wraps memory that another owner allocated and frees.
@@ -111,6 +109,20 @@ impl DeviceMemory {
     /// `bytes` at `address` are memory of this GPU's for as long as this lives.
     pub unsafe fn borrowed(gpu: &Arc<Gpu>, address: u64, bytes: u64) -> DeviceMemory {
         DeviceMemory { gpu: gpu.clone(), address, bytes, kind: Kind::Borrowed }
+    }
+
+    /// Makes synchronous copies of the memory end before their call returns, also as PCIe devices see it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`] for memory without this attribute, such as that of a stream-ordered pool.
+    pub(crate) fn order_copies(&self) -> Result<()> {
+        let (cuda, yes, _bound) = (self.gpu.cuda(), 1u32, self.gpu.bind()?);
+        // SAFETY: the attribute is an unsigned int, which it reads.
+        let result = unsafe {
+            (cuda.cuPointerSetAttribute)((&raw const yes).cast(), SYNC_MEMOPS, self.address)
+        };
+        cuda.check("order copies of the GPU's memory", "cuPointerSetAttribute", result)
     }
 
     pub fn address(&self) -> u64 {

@@ -1,7 +1,8 @@
 //! The device code: its source, compiled by NVRTC for the present GPU, and loaded.
 //!
 //! The source is part of the program. NVRTC is located on first use: by the dynamic linker, or in the directory that
-//! `ADIT_NVRTC` names, whose libraries need not be anywhere else. NVRTC needs no GPU.
+//! `ADIT_NVRTC` names, whose libraries need not be anywhere else. Of several versions, the one for the driver is taken.
+//! NVRTC needs no GPU.
 
 mod compiler;
 
@@ -41,8 +42,18 @@ pub struct Compiled {
 ///
 /// [`Error::Unavailable`] without NVRTC; [`Error::Cuda`] with the compiler's output.
 pub fn compile(architecture: &str) -> Result<Compiled> {
-    let (cubin, log) = compiler::compile(KERNELS, SOURCES, architecture, Form::Cubin)?;
-    let (ptx, _) = compiler::compile(KERNELS, SOURCES, architecture, Form::Ptx)?;
+    compile_kernels(KERNELS, architecture)
+}
+
+/// Compiles kernels of one's own for an architecture such as `sm_90`, which may include [`SOURCES`], in C++17, where
+/// functions without an execution space are device code. Needs no GPU.
+///
+/// # Errors
+///
+/// As [`compile`].
+pub fn compile_kernels(source: &str, architecture: &str) -> Result<Compiled> {
+    let (cubin, log) = compiler::compile(source, SOURCES, architecture, Form::Cubin)?;
+    let (ptx, _) = compiler::compile(source, SOURCES, architecture, Form::Ptx)?;
     Ok(Compiled {
         ptx: String::from_utf8_lossy(&ptx).trim_end_matches('\0').to_owned(),
         cubin,

@@ -1,19 +1,20 @@
 //! Foreign memory made accessible to the GPU: host memory, and the registers of a device.
 //!
 //! Registering registers does not pin them: their mapping must last as long as the registration, which therefore keeps
-//! its owner.
+//! its owner. A process registers memory once, for all its GPUs; each has an address of its own for it.
 #![allow(unsafe_code)]
 
 use super::gpu::Gpu;
 use super::library::code;
 use super::memory::{DEVICE_MAP, PORTABLE, device_pointer};
+use super::running::Busy;
 use crate::{Error, Result};
 use cudarc::driver::sys::CUdeviceptr;
 use std::any::Any;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 const IO_MEMORY: u32 = 4;
 /// The driver refuses addresses that are not multiples of this.
@@ -26,6 +27,8 @@ pub(crate) struct Registration {
     host: NonNull<u8>,
     address: CUdeviceptr,
     bytes: usize,
+    /// The other GPUs that reach the memory, and where.
+    others: Mutex<Vec<(Arc<Gpu>, CUdeviceptr)>>,
     /// Dropped only in `drop`, once the memory is unregistered.
     owner: ManuallyDrop<Box<dyn Any + Send + Sync>>,
 }
@@ -113,6 +116,34 @@ impl Registration {
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
+
+    /// Returns the address at which a GPU, which need not be the one that registered it, sees the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`] if the driver has not mapped the memory for that GPU.
+    pub(crate) fn address_for(&self, gpu: &Arc<Gpu>) -> Result<u64> {
+        if gpu.device() == self.gpu.device() {
+            return Ok(self.address);
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = others.iter().filter(|(other, _)| other.device() == gpu.device());
+        if let Some((_, address)) = known.next() {
+            return Ok(*address);
+        }
+        let _bound = gpu.bind()?;
+        let address = device_pointer(gpu, self.host)?;
+        others.push((Arc::clone(gpu), address));
+        Ok(address)
+    }
+
+    /// Permits unregistering the memory; returns `None` while an endless kernel runs on a GPU that reaches it.
+    fn may_unregister(&mut self) -> Option<Vec<Busy>> {
+        let what = format!("{} registered bytes", self.bytes);
+        let others = self.others.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let gpus = std::iter::once(&self.gpu).chain(others.iter().map(|(gpu, _)| gpu));
+        gpus.map(|gpu| gpu.may_free(&what)).collect()
+    }
 }
 
 impl Drop for Registration {
@@ -121,8 +152,7 @@ impl Drop for Registration {
         let result = {
             // If it must not be unregistered now, the GPU keeps the memory, which must not be reused. Release the
             // permit before the owner, which may need one itself.
-            let what = format_args!("{} registered bytes", self.bytes);
-            let Some(_nothing) = self.gpu.may_free(what) else { return };
+            let Some(_nothing) = self.may_unregister() else { return };
             self.gpu.bind().and_then(|_bound| {
                 // SAFETY: it was registered, and its memory is still mapped: the owner lives.
                 let result = unsafe { (self.gpu.cuda().cuMemHostUnregister)(at) };
@@ -169,6 +199,7 @@ fn finish(
         host: at,
         address: 0,
         bytes,
+        others: Mutex::new(Vec::new()),
         owner: ManuallyDrop::new(owner),
     };
     registration.address = device_pointer(gpu, at)?;

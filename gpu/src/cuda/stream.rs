@@ -10,6 +10,7 @@ use super::memory::{PinnedMemory, inside};
 use super::module::Function;
 use super::partition::GreenContext;
 use crate::{Error, Result};
+use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUstream;
 use std::ffi::c_void;
 use std::ops::Range;
@@ -51,6 +52,9 @@ enum Kind {
         _context: Arc<GreenContext>,
     },
     Borrowed,
+    Cudarc {
+        _stream: Arc<CudaStream>,
+    },
 }
 
 // SAFETY: a stream is a handle that any thread may use.
@@ -80,11 +84,30 @@ impl Stream {
         Ok(Stream { gpu: gpu.clone(), raw, kind: Kind::Owned })
     }
 
+    /// Returns its handle (`CUstream`, `cudaStream_t`) for other code: a kernel launched in a stream of
+    /// [`crate::GioUring::compute_stream`] runs on the multiprocessors that I/O leaves. Valid as long as this. Other code
+    /// does not destroy the stream.
+    pub fn raw(&self) -> *mut c_void {
+        self.raw.cast()
+    }
+
+    /// Wraps a stream of cudarc's, and keeps it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a stream of another GPU, or of another context than the GPU's primary one.
+    pub fn from_cudarc(gpu: &Arc<Gpu>, stream: &Arc<CudaStream>) -> Result<Stream> {
+        gpu.check_cudarc("a stream", stream.context())?;
+        let kind = Kind::Cudarc { _stream: Arc::clone(stream) };
+        Ok(Stream { gpu: gpu.clone(), raw: stream.cu_stream(), kind })
+    }
+
     /// Wraps another library's stream (`CUstream`, `cudaStream_t`; null is the default one), which outlives this.
     ///
     /// # Safety
     ///
-    /// It is a stream of this GPU's primary context, and lives longer than this.
+    /// It is a stream of this GPU's primary context or of a green context of it, and lives longer than this. Its owner
+    /// may go on to use it; what this crate enqueues there takes its turn.
     pub unsafe fn borrowed(gpu: &Arc<Gpu>, raw: *mut c_void) -> Stream {
         Stream { gpu: gpu.clone(), raw: raw.cast(), kind: Kind::Borrowed }
     }
@@ -101,8 +124,9 @@ impl Stream {
     /// [`Error::Cuda`].
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         let _bound = self.gpu.bind()?;
+        let raw = event.raw().cast();
         // SAFETY: stream and event are live.
-        let result = unsafe { (self.gpu.cuda().cuStreamWaitEvent)(self.raw, event.raw(), 0) };
+        let result = unsafe { (self.gpu.cuda().cuStreamWaitEvent)(self.raw, raw, 0) };
         self.gpu.cuda().check("let a stream wait for an event", "cuStreamWaitEvent", result)
     }
 
@@ -115,7 +139,7 @@ impl Stream {
         let event = Event::new(&self.gpu)?;
         let _bound = self.gpu.bind()?;
         // SAFETY: stream and event are live.
-        let result = unsafe { (self.gpu.cuda().cuEventRecord)(event.raw(), self.raw) };
+        let result = unsafe { (self.gpu.cuda().cuEventRecord)(event.raw().cast(), self.raw) };
         self.gpu.cuda().check("record an event", "cuEventRecord", result)?;
         Ok(event)
     }
@@ -229,6 +253,21 @@ impl Stream {
         self.gpu.cuda().check(format_args!("copy {bytes} bytes"), "cuMemcpyAsync", result)
     }
 
+    /// Whether work enqueued now is captured into a graph instead of done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`], for the default stream also while another is captured.
+    pub(crate) fn is_captured(&self) -> Result<bool> {
+        const NONE: u32 = 0;
+        let _bound = self.gpu.bind()?;
+        let mut status = NONE;
+        // SAFETY: the stream is live; it writes one number.
+        let result = unsafe { (self.gpu.cuda().cuStreamIsCapturing)(self.raw, &mut status) };
+        self.gpu.cuda().check("ask whether a stream is captured", "cuStreamIsCapturing", result)?;
+        Ok(status != NONE)
+    }
+
     /// Whether all enqueued work is done.
     ///
     /// # Errors
@@ -260,7 +299,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if matches!(self.kind, Kind::Borrowed) {
+        if matches!(self.kind, Kind::Borrowed | Kind::Cudarc { .. }) {
             return;
         }
         let Ok(_bound) = self.gpu.bind() else { return };

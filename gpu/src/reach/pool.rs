@@ -144,6 +144,18 @@ impl Pool {
         Pool { inner: Arc::new(Inner { regions, gpu, controllers, place, path, reports }) }
     }
 
+    /// Allocates a region of its own for one of the controllers, reached as this pool's are.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if devices do not reach this pool; those of [`Pool::allocate`].
+    pub(crate) fn another(&self, controller: &Arc<Controller>, bytes: u64) -> Result<Pool> {
+        let Inner { gpu, place, path, reports, .. } = &*self.inner;
+        let path = path.ok_or_else(|| paths::no_way(reports))?;
+        let controllers = std::slice::from_ref(controller);
+        let regions = allocate_by(path, gpu, controllers, &[bytes])?;
+        Ok(Pool::new(gpu, regions, controllers, *place, (Some(path), Vec::new())))
+    }
+
     /// Number of regions.
     pub fn region_count(&self) -> usize {
         self.inner.regions.len()
@@ -220,8 +232,7 @@ impl Pool {
     pub fn read(&self, region: usize, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.check(region, offset, bytes.len())?;
         match &self.inner.regions[region].memory {
-            Memory::Block(Block::Host(host)) => host.read(offset, bytes),
-            Memory::Block(Block::Gpu(exposed)) => exposed.memory().read(offset, bytes),
+            Memory::Block(block) => block.read(offset, bytes),
             Memory::Apart(memory) => memory.read(offset, bytes),
         }
     }
@@ -233,8 +244,7 @@ impl Pool {
     pub fn write(&self, region: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check(region, offset, bytes.len())?;
         match &self.inner.regions[region].memory {
-            Memory::Block(Block::Host(host)) => host.write(offset, bytes),
-            Memory::Block(Block::Gpu(exposed)) => exposed.memory().write(offset, bytes),
+            Memory::Block(block) => block.write(offset, bytes),
             Memory::Apart(memory) => memory.write(offset, bytes),
         }
     }

@@ -6,17 +6,22 @@
 //! has been told, and a completion queue's head follows the device. So one thread serves all queues of all controllers,
 //! and changes made while it is busy are merged into one ring.
 //!
-//! The thread polls, then yields, then naps for at most [`ProxyOptions::idle`]'s limit, which bounds a doorbell's
-//! delay. Stopping it and removing queues have deadlines; if it does not answer, what it uses is leaked. A panic ends
-//! the thread, and [`ProxyThread::check`] reports it.
+//! The GPU cannot wake the thread, so it does not sleep while commands may be in flight: the sender wakes it before they
+//! begin, and it asks whether they are over ([`ProxyThread::watch`]). Then it polls and yields for the times of
+//! [`ProxyOptions::idle`], and sleeps without a wake-up of its own. Unless it has something to ask, it naps instead.
+//!
+//! Stopping it and removing queues have deadlines; if it does not answer, what it uses is leaked. A panic ends the
+//! thread, and [`ProxyThread::check`] reports it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use adit_driver::Time;
 use adit_driver::bus::Doorbell;
+use adit_driver::controller::RingDepths;
 use adit_driver::runtime::{
-    Alarm, Dropped, Mailbox, Place, Poller, Reply, Round, Seat, Worker, pair,
+    Alarm, Dropped, Idling, Mailbox, Place, Poller, Reply, Rest, Round, Seat, Worker, pair,
 };
 
 use crate::cuda::{Gpu, PinnedMemory};
@@ -29,6 +34,8 @@ const SLOTS: usize = 1024;
 const SLOT_WORDS: usize = 16;
 /// How long the thread may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the thread asks whether work is over, while it is not.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
 const WHAT: &str = "the doorbell proxy";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +45,9 @@ pub struct ProxyStats {
     pub refused: u64,
     pub queues: u32,
 }
+
+/// Answers whether doorbells may be rung at any time; asked by the proxy's thread, now and then.
+pub(crate) type Ringing = dyn Fn() -> bool + Send + Sync;
 
 /// A running proxy; stops when the last handle and the last queue are gone.
 #[derive(Debug)]
@@ -59,6 +69,8 @@ pub struct Slot {
 struct Shared {
     words: PinnedMemory,
     orders: Mailbox<Order>,
+    /// While one of them exists, the thread does not nap; while one says so, it does not sleep.
+    watched: Mutex<Vec<Weak<Ringing>>>,
     rung: AtomicU64,
     refused: AtomicU64,
 }
@@ -76,7 +88,7 @@ struct Served {
     index: usize,
     /// Tail and head.
     doorbells: [Doorbell; 2],
-    depth: u32,
+    depths: RingDepths,
     /// The values last rung.
     last: [u32; 2],
 }
@@ -85,6 +97,11 @@ struct Served {
 struct Ringer {
     shared: Arc<Shared>,
     served: Vec<Served>,
+    /// How it rests while it must not sleep.
+    idling: Idling,
+    origin: Instant,
+    /// When work is looked for next, after some was there.
+    next_look: Time,
 }
 
 impl ProxyThread {
@@ -98,9 +115,16 @@ impl ProxyThread {
         // All orders are urgent: each is waited for.
         let orders = Mailbox::new(1, Arc::clone(&alarm), drop);
         let (rung, refused) = Default::default();
-        let shared = Arc::new(Shared { words, orders, rung, refused });
-        let ringer = Ringer { shared: Arc::clone(&shared), served: Vec::new() };
+        let watched = Mutex::new(Vec::new());
+        let shared = Arc::new(Shared { words, orders, watched, rung, refused });
         let ProxyOptions { core, idle } = *options;
+        let ringer = Ringer {
+            shared: Arc::clone(&shared),
+            served: Vec::new(),
+            idling: Idling::new(idle),
+            origin: Instant::now(),
+            next_look: Time::ZERO,
+        };
         let place = core.map(Place::on).unwrap_or_default();
         let seat = Seat { name: "adit-doorbells".to_owned(), place, idle };
         let poller = Poller::spawn(seat, alarm, || Some(ringer))?;
@@ -108,12 +132,16 @@ impl ProxyThread {
         Ok(Arc::new(ProxyThread { shared, free, poller }))
     }
 
-    /// Serves a queue of `depth` entries from now on, by its tail and head doorbells. Only the proxy rings these until
-    /// the slot is dropped.
+    /// Serves a queue with rings of `depths` entries from now on, by its tail and head doorbells. Only the proxy rings
+    /// these until the slot is dropped.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when it is full or has failed.
-    pub fn add(self: &Arc<Self>, doorbells: [Doorbell; 2], depth: u32) -> Result<Slot> {
+    pub fn add(
+        self: &Arc<Self>,
+        doorbells: [Doorbell; 2],
+        depths: impl Into<RingDepths>,
+    ) -> Result<Slot> {
         self.check()?;
         let index = self.free().pop().ok_or_else(|| {
             let why = format!("it serves {SLOTS} queues already");
@@ -122,9 +150,28 @@ impl ProxyThread {
         let slot = Slot { proxy: Arc::clone(self), index };
         // The initial values of its doorbells.
         self.shared.words_of(index).iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        let served = Served { index, doorbells, depth, last: [0; 2] };
+        let served = Served { index, doorbells, depths: depths.into(), last: [0; 2] };
         self.carry_out(|reply| Order::Serve(served, reply))?;
         Ok(slot)
+    }
+
+    /// Lets the thread sleep only while `work` says that none is under way, for as long as it exists. Call
+    /// [`ProxyThread::wake`] when some begins.
+    pub(crate) fn watch(&self, work: &Arc<Ringing>) {
+        self.shared.watched().push(Arc::downgrade(work));
+        self.wake();
+    }
+
+    /// Keeps the thread awake until the result is dropped.
+    pub(crate) fn keep_awake(&self) -> Arc<Ringing> {
+        let always: Arc<Ringing> = Arc::new(|| true);
+        self.watch(&always);
+        always
+    }
+
+    /// Tells the thread that work begins, before any of its doorbells is rung.
+    pub(crate) fn wake(&self) {
+        self.poller.alarm().tell();
     }
 
     /// Checks that the thread still runs.
@@ -206,6 +253,20 @@ impl Drop for Slot {
 }
 
 impl Shared {
+    fn watched(&self) -> MutexGuard<'_, Vec<Weak<Ringing>>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether doorbells may be rung at any time; `None` if nothing tells.
+    fn is_busy(&self) -> Option<bool> {
+        let mut watched = self.watched();
+        watched.retain(|work| work.strong_count() > 0);
+        let all: Vec<Arc<Ringing>> = watched.iter().filter_map(Weak::upgrade).collect();
+        // Asked without the lock: the last of its owners may be here.
+        drop(watched);
+        (!all.is_empty()).then(|| all.iter().any(|work| work()))
+    }
+
     fn words_of(&self, index: usize) -> &[AtomicU32] {
         &self.words.words()[index * SLOT_WORDS..][..SLOT_WORDS]
     }
@@ -214,13 +275,14 @@ impl Shared {
     fn turn(&self, queue: &mut Served) -> u64 {
         let mut rung = 0;
         let words = self.words_of(queue.index);
+        let entries = [queue.depths.submission, queue.depths.completion];
         for (which, doorbell) in queue.doorbells.iter().enumerate() {
             let value = words[which].load(Ordering::Acquire);
             if value == queue.last[which] {
                 continue;
             }
             queue.last[which] = value;
-            if value < queue.depth {
+            if value < entries[which] {
                 // Counted first, so that an observer of the ring sees it counted.
                 self.rung.fetch_add(1, Ordering::Relaxed);
                 doorbell.ring(value);
@@ -230,6 +292,28 @@ impl Shared {
             }
         }
         rung
+    }
+}
+
+impl Ringer {
+    /// Decides what the thread does after a round, in which `moved` doorbells were rung.
+    fn rest(&mut self, moved: usize) -> Round {
+        let round = |moved, naps| Round { moved, due_in: Duration::MAX, naps };
+        let now = Time::ZERO + self.origin.elapsed();
+        if moved > 0 || !matches!(self.idling.rest(now), Rest::Sleep(_)) {
+            return round(moved, true);
+        }
+        if now >= self.next_look {
+            match self.shared.is_busy() {
+                Some(true) => self.next_look = now + LOOK_EVERY,
+                Some(false) => return round(0, false),
+                // No word of the GPU's ends a sleep, and nothing else does.
+                None => return round(0, !self.served.is_empty()),
+            }
+        }
+        std::thread::yield_now();
+        // As if something had moved: the thread goes on.
+        round(1, true)
     }
 }
 
@@ -250,8 +334,10 @@ impl Worker for Ringer {
             }
         }
         let rung: u64 = self.served.iter_mut().map(|queue| self.shared.turn(queue)).sum();
-        // No word of the GPU's ends a sleep.
-        Round { moved: rung as usize, due_in: Duration::MAX, naps: !self.served.is_empty() }
+        if rung > 0 {
+            self.idling.busy();
+        }
+        self.rest(rung as usize)
     }
 
     fn end(&mut self) -> Option<()> {

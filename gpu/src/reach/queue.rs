@@ -1,27 +1,31 @@
 //! A controller's queue pair whose rings and doorbells the GPU reaches.
 //!
-//! Rings lie in the GPU's memory, in pinned host memory, or (submission rings) in the controller memory buffer.
+//! Rings lie in the GPU's memory, in pinned host memory, or (submission rings) in the controller memory buffer. The rings
+//! of one controller share granules of GPU memory ([`RingMemory`]).
 //! Dropping a queue removes its doorbells from the proxy, deletes it on the controller, and only then releases its
 //! memory. Memory that a controller may still write is leaked, both the rings' and that given to [`Queue::keep`] (law
 //! 3). Stop the kernels that ring a queue before dropping it.
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use adit_driver::controller::{RawQueuePair, RingSpace, SuppliedRings};
+use adit_driver::controller::{RawQueuePair, RingDepths, RingSpace, SuppliedRings};
+use adit_driver::spec::Iova;
 use adit_driver::sys::Atomics;
 use adit_driver::{Controller, Namespace, Placement};
 
 use crate::cuda::{Gpu, Registration};
 use crate::error::{Error, Result};
 use crate::options::Place;
-use crate::reach::doorbell::{Bells, Doorbells};
-use crate::reach::paths::{self, Block, HostBlock, Mapped};
+use crate::reach::doorbell::{Bells, Doorbells, has_registers};
+use crate::reach::paths::{self, Block, HostBlock, Mapped, MemoryPath};
 
 const SQE_BYTES: u64 = 64;
 const CQE_BYTES: u64 = 16;
 const PAGE_BYTES: u64 = 4096;
+/// The smallest piece of exportable GPU memory.
+const GRANULE_BYTES: u64 = 2 << 20;
 
 /// Keeps the memory of a queue and of its transfers alive.
 pub(crate) type Keeper = Arc<dyn Any + Send + Sync>;
@@ -37,7 +41,9 @@ pub struct Queue {
     pub sq_doorbell: u64,
     /// Address of the completion queue's head.
     pub cq_doorbell: u64,
-    pub depth: u32,
+    pub depths: RingDepths,
+    /// Whether the GPU reads completions over PCIe.
+    pub completions_in_host: bool,
     pub qid: u16,
     pub nsid: u32,
     /// Binary logarithm of the bytes of an LBA.
@@ -50,22 +56,40 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Creates a queue pair of `depth` entries, with its submission and completion rings in the given places.
+    /// Creates a queue pair of `depth` submission entries, with its submission and completion rings in the given
+    /// places. Those in the GPU's memory have a granule of their own.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when no path leads to GPU memory, with each path's reason; [`Error::Invalid`] for
-    /// incompatible places; the driver's and CUDA's.
+    /// As [`Queue::attach_in`].
     pub fn attach(
         gpu: &Arc<Gpu>,
         controller: &Arc<Controller>,
         namespace: &Namespace,
         depth: u32,
+        places: (Place, Place),
+        doorbells: &Doorbells,
+    ) -> Result<Queue> {
+        let memory = RingMemory::new(gpu, controller, None);
+        Queue::attach_in(&memory, namespace, depth, places, doorbells)
+    }
+
+    /// Creates a queue pair on the controller of `memory`, which its rings share with others.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when no path leads to GPU memory, with each path's reason; [`Error::Invalid`] for
+    /// incompatible places; the driver's and CUDA's.
+    pub(crate) fn attach_in(
+        memory: &RingMemory,
+        namespace: &Namespace,
+        depth: u32,
         (submission, completion): (Place, Place),
         doorbells: &Doorbells,
     ) -> Result<Queue> {
+        let (gpu, controller) = (&memory.gpu, &memory.controller);
+        let depths = depths(controller, depth);
         let rings = match (submission, completion) {
             (Place::Cmb, Place::Host) => {
-                return in_cmb(gpu, controller, namespace, depth, doorbells);
+                return in_cmb(gpu, controller, namespace, depths, doorbells);
             }
             (Place::Cmb, _) => {
                 let why = "with the submission ring in the controller memory buffer, the completion ring lies in host memory";
@@ -75,11 +99,11 @@ impl Queue {
                 let why = "a completion ring lies in the GPU's or the host's memory";
                 return Err(Error::invalid("the places of a queue's rings", why));
             }
-            places => Rings::allocate(gpu, controller, depth, places)?,
+            places => Rings::allocate(memory, depths, places)?,
         };
         let addresses = (rings.submission.address(), rings.completion.address());
         // SAFETY: the rings are fresh; device code puts commands there that name the pool's memory.
-        let raw = unsafe { controller.create_raw_queue_pair(depth, rings.placement())? };
+        let raw = unsafe { controller.create_raw_queue_pair(depths, rings.placement())? };
         let keeps: Vec<Keeper> = vec![Arc::new(rings)];
         finish(namespace, raw, addresses, doorbells, keeps)
     }
@@ -106,32 +130,128 @@ impl Drop for Queue {
     }
 }
 
+/// Returns the entries of both rings for `depth` submission entries: twice as many for completions, where the
+/// controller takes that many. With fewer, the rings have fewer identifiers (`slots` in rings/ring_set.rs).
+fn depths(controller: &Controller, depth: u32) -> RingDepths {
+    let most = controller.info().queue_entries_max;
+    RingDepths { submission: depth, completion: depth.saturating_mul(2).min(most) }
+}
+
 #[derive(Debug)]
 struct Rings {
     submission: Ring,
     completion: Ring,
 }
 
-/// The memory of one ring; unmapped from the device before its release.
+/// The memory of one ring: a part of a block, which stays as long as one of its rings.
 #[derive(Debug)]
 struct Ring {
+    granule: Arc<Granule>,
+    offset: u64,
+    bytes: usize,
+}
+
+/// A block mapped for one controller, from which it is unmapped before the block's release.
+#[derive(Debug)]
+struct Granule {
     mapped: Mapped,
     block: Block,
-    bytes: usize,
+}
+
+/// Where the rings of a controller's queues come from. In GPU memory they share granules: exportable memory has no
+/// smaller pieces, and each takes a mapping of BAR1 and of the IOMMU. A granule is zeroed once, and no part of it is used
+/// twice.
+#[derive(Debug)]
+pub(crate) struct RingMemory {
+    gpu: Arc<Gpu>,
+    controller: Arc<Controller>,
+    /// How the controller reaches GPU memory, once known.
+    path: OnceLock<MemoryPath>,
+    /// The granule that rings are being taken from, and the bytes taken. Its rings keep it.
+    last: Mutex<(Weak<Granule>, u64)>,
+}
+
+impl RingMemory {
+    /// Creates an empty one; `path` is the known path to GPU memory.
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        controller: &Arc<Controller>,
+        path: Option<MemoryPath>,
+    ) -> RingMemory {
+        let is_to_gpu = |path: &MemoryPath| MemoryPath::TO_GPU.contains(path);
+        RingMemory {
+            gpu: Arc::clone(gpu),
+            controller: Arc::clone(controller),
+            path: path.filter(is_to_gpu).map_or_else(OnceLock::new, OnceLock::from),
+            last: Mutex::new((Weak::new(), 0)),
+        }
+    }
+
+    /// Takes zeroed memory of whole pages for a ring.
+    fn ring(&self, bytes: u64, place: Place) -> Result<Ring> {
+        assert!(bytes.is_multiple_of(PAGE_BYTES) && place != Place::Cmb, "pages of memory");
+        let len = usize::try_from(bytes).map_err(|why| Error::invalid("a ring", why))?;
+        if place == Place::Host {
+            let controllers = std::slice::from_ref(&self.controller);
+            let block = Block::Host(HostBlock::allocate(&self.gpu, controllers, bytes)?);
+            let granule = Arc::new(Granule { mapped: block.map(&self.controller)?, block });
+            return Ok(Ring { granule, offset: 0, bytes: len });
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (granule, taken) = &mut *last;
+        let has_room = |granule: &Arc<Granule>| *taken + bytes <= granule.bytes();
+        let (granule, offset) = match granule.upgrade().filter(has_room) {
+            Some(granule) => (granule, *taken),
+            None => (Arc::new(self.granule(bytes)?), 0),
+        };
+        *last = (Arc::downgrade(&granule), offset + bytes);
+        Ok(Ring { granule, offset, bytes: len })
+    }
+
+    /// Allocates GPU memory for at least one ring.
+    fn granule(&self, bytes: u64) -> Result<Granule> {
+        let make = |path| {
+            let controllers = std::slice::from_ref(&self.controller);
+            let block = paths::block(path, &self.gpu, controllers, bytes.max(GRANULE_BYTES))?;
+            if let Block::Gpu(exposed) = &block {
+                exposed.memory().zero()?;
+            }
+            Ok(Granule { mapped: block.map(&self.controller)?, block })
+        };
+        if let Some(path) = self.path.get() {
+            return make(*path);
+        }
+        let controllers = std::slice::from_ref(&self.controller);
+        let (found, reports) = paths::first_to_gpu(&self.gpu, controllers, make);
+        let (path, granule) = found.ok_or_else(|| paths::no_way(&reports))?;
+        self.path.get_or_init(|| path);
+        Ok(granule)
+    }
+}
+
+impl Granule {
+    fn bytes(&self) -> u64 {
+        match &self.block {
+            Block::Gpu(exposed) => exposed.memory().bytes(),
+            Block::Host(host) => host.bytes() as u64,
+        }
+    }
 }
 
 impl Rings {
     fn allocate(
-        gpu: &Arc<Gpu>,
-        controller: &Arc<Controller>,
-        depth: u32,
+        memory: &RingMemory,
+        depths: RingDepths,
         (submission, completion): (Place, Place),
     ) -> Result<Rings> {
-        let bytes =
-            |entry_bytes: u64| (u64::from(depth) * entry_bytes).next_multiple_of(PAGE_BYTES);
+        let bytes = |depth: u32, entry_bytes: u64| {
+            (u64::from(depth) * entry_bytes).next_multiple_of(PAGE_BYTES)
+        };
+        let sq_bytes = bytes(depths.submission, SQE_BYTES);
+        let cq_bytes = bytes(depths.completion, CQE_BYTES);
         Ok(Rings {
-            submission: Ring::allocate(gpu, controller, bytes(SQE_BYTES), submission)?,
-            completion: Ring::allocate(gpu, controller, bytes(CQE_BYTES), completion)?,
+            submission: memory.ring(sq_bytes, submission)?,
+            completion: memory.ring(cq_bytes, completion)?,
         })
     }
 
@@ -142,43 +262,22 @@ impl Rings {
 }
 
 impl Ring {
-    /// Allocates zeroed memory, mapped for the device.
-    fn allocate(
-        gpu: &Arc<Gpu>,
-        controller: &Arc<Controller>,
-        bytes: u64,
-        place: Place,
-    ) -> Result<Ring> {
-        let controllers = std::slice::from_ref(controller);
-        let len = usize::try_from(bytes).map_err(|why| Error::invalid("a ring", why))?;
-        if place == Place::Host {
-            let block = Block::Host(HostBlock::allocate(gpu, controllers, bytes)?);
-            return Ok(Ring { mapped: block.map(controller)?, block, bytes: len });
-        }
-        let (found, reports) = paths::first_to_gpu(gpu, controllers, |path| {
-            let block = paths::block(path, gpu, controllers, bytes)?;
-            if let Block::Gpu(exposed) = &block {
-                exposed.memory().zero()?;
-            }
-            Ok(Ring { mapped: block.map(controller)?, block, bytes: len })
-        });
-        found.map(|(_, ring)| ring).ok_or_else(|| paths::no_way(&reports))
-    }
-
     fn address(&self) -> u64 {
-        self.block.address()
+        self.granule.block.address() + self.offset
     }
 
     fn space(&self) -> RingSpace {
-        match &self.block {
+        let iova = Iova(self.granule.mapped.iova().0 + self.offset);
+        match &self.granule.block {
             Block::Host(host) => {
                 let memory = host.atomics().slice(0, self.bytes);
                 // SAFETY: mapped at that address until after the queue's end (`Queue::keeps`).
-                unsafe { RingSpace::new(memory, self.mapped.iova()) }
+                unsafe { RingSpace::new(memory, iova) }
             }
             Block::Gpu(_) => {
-                // SAFETY: as above, and it was zeroed when it was allocated, for this queue alone.
-                unsafe { RingSpace::remote(self.bytes, self.mapped.iova(), self.block.keeper()) }
+                let owner = Arc::<Granule>::clone(&self.granule);
+                // SAFETY: as above, and it was zeroed when it was allocated; this part is this queue's alone.
+                unsafe { RingSpace::remote(self.bytes, iova, owner) }
             }
         }
     }
@@ -190,29 +289,30 @@ fn in_cmb(
     gpu: &Arc<Gpu>,
     controller: &Arc<Controller>,
     namespace: &Namespace,
-    depth: u32,
+    depths: RingDepths,
     doorbells: &Doorbells,
 ) -> Result<Queue> {
     // SAFETY: device code puts commands there that name the pool's memory.
-    let raw = unsafe { controller.create_raw_queue_pair(depth, Placement::Cmb)? };
-    let register = |ring: &RingSpace, what| {
+    let raw = unsafe { controller.create_raw_queue_pair(depths, Placement::Cmb)? };
+    let register = |ring: &RingSpace, is_device, what| {
         let memory =
             ring.memory().ok_or_else(|| Error::invalid(what, "the CPU does not reach it"))?;
-        register_ring(gpu, memory)
+        register_ring(gpu, memory, is_device)
     };
-    let submission =
-        register(raw.submission(), "a submission ring in the controller memory buffer")?;
-    let completion = register(raw.completion(), "a completion ring beside it")?;
+    let is_device = has_registers(controller);
+    let what = "a submission ring in the controller memory buffer";
+    let submission = register(raw.submission(), is_device, what)?;
+    let completion = register(raw.completion(), false, "a completion ring beside it")?;
     let addresses = (submission.address(), completion.address());
     let keeps: Vec<Keeper> = vec![Arc::new(submission), Arc::new(completion)];
     finish(namespace, raw, addresses, doorbells, keeps)
 }
 
 /// Makes a ring of the driver's accessible to the GPU.
-fn register_ring(gpu: &Arc<Gpu>, memory: &Atomics) -> Result<Registration> {
+fn register_ring(gpu: &Arc<Gpu>, memory: &Atomics, is_device: bool) -> Result<Registration> {
     let at = std::ptr::NonNull::new(memory.as_ptr()).expect("a ring is not at address zero");
     let owner = Box::new(memory.clone());
-    if crate::reach::doorbell::is_device_memory(at.addr().get()) {
+    if is_device {
         // SAFETY: `owner` keeps the mapping of the controller memory buffer, whose words may be read.
         unsafe { Registration::io(gpu, at, memory.len(), owner) }
     } else {
@@ -234,7 +334,8 @@ fn finish(
         cq,
         sq_doorbell: 0,
         cq_doorbell: 0,
-        depth: raw.entries(),
+        depths: raw.depths(),
+        completions_in_host: raw.completion().memory().is_some(),
         qid: raw.qid().0,
         nsid: namespace.nsid().0,
         lba_shift: namespace.limits().lba_shift,

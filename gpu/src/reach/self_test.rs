@@ -1,9 +1,10 @@
 //! Chooses how the GPU rings a controller's doorbells, by a test.
 //!
-//! The test finds out whether the GPU's stores to a doorbell arrive, with one command through its own queue, which the GPU rings.
+//! The test finds out whether the GPU's stores to both doorbells of a queue arrive, with commands through a queue of its
+//! own, more than the completion ring has entries: without its head the controller stops.
 //!
-//! The rings are in host memory and the CPU polls for the completion, so that only the doorbell is under test. Without
-//! a completion, the CPU rings the same tail: an answer then means that the doorbell's mapping is at fault, and silence
+//! The rings are in host memory and the CPU polls for completions, so that only the doorbells are under test. Without
+//! a completion, the CPU rings the same values: an answer then means that the doorbells' mapping is at fault, and silence
 //! that the controller is. If mapped doorbells fail the test, the proxy rings, and the reason is kept.
 
 use std::rc::Rc;
@@ -33,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 /// Silences of the controller before stores count as lost: a stalled machine can cause one.
 const SILENCES: u32 = 2;
-/// DW3 bit 16 of a completion in the first lap.
+/// DW3 bit 16 of a completion, set in the first lap.
 const PHASE: u32 = 1 << 16;
 
 /// The choice of [`choose`].
@@ -58,7 +59,7 @@ pub fn choose(
     proxy: impl FnOnce() -> Result<Arc<ProxyThread>>,
 ) -> Result<Chosen> {
     let subject = (controller, namespace);
-    or_proxy(Doorbells::mapped(gpu), gpu, program, subject, choice, proxy)
+    or_proxy(Doorbells::mapped(gpu, controller), gpu, program, subject, choice, proxy)
 }
 
 /// Returns `mapped` if these are wanted and pass the self-test, else the proxy's, if those pass.
@@ -104,7 +105,7 @@ fn run(
     Err(lost(doorbells))
 }
 
-/// Sends one read through a new queue; returns whether the controller answered the GPU, and not only the CPU.
+/// Sends reads through a new queue; returns whether the controller answered the GPU, and not only the CPU.
 fn answers(
     gpu: &Arc<Gpu>,
     program: &Program,
@@ -118,22 +119,41 @@ fn answers(
     let block = crate::reach::paths::Block::Host(data);
     let mapped = Arc::new(block.map(controller)?);
     queue.keep(Arc::<crate::reach::paths::Mapped>::clone(&mapped));
-    post_read(&queue, namespace, mapped.iova());
-    let queue = Rc::new(queue);
-    let poked = poke(gpu, program, &queue, 1);
-    if poked.is_ok() && is_answered(&queue, controller, ANSWERED_WITHIN) {
-        return Ok(true);
+    let poker = Poker::new(gpu, Rc::new(queue))?;
+    let queue = &poker.queue;
+    let completions = queue.depths.completion;
+    // One after the other, for two laps: each doorbell has to arrive.
+    for sent in 0..=2 * completions {
+        let next = (sent + 1) % DEPTH;
+        post_read(queue, namespace, mapped.iova(), sent % DEPTH);
+        let poked = poker.poke(program, queue.sq_doorbell, next);
+        if poked.is_err() || !is_answered(queue, sent, controller, ANSWERED_WITHIN) {
+            let (tail, head) = queue.raw.as_ref().expect("a controller's has one").doorbells();
+            if sent > 0 {
+                head.ring(sent % completions);
+            }
+            tail.ring(next);
+            check_answered(queue, sent, controller)?;
+            return poked.map(|()| false);
+        }
+        poker.poke(program, queue.cq_doorbell, (sent + 1) % completions)?;
     }
-    let raw = queue.raw.as_ref().expect("a queue of a controller's has one");
-    raw.doorbells().0.ring(1);
-    if !is_answered(&queue, controller, PATIENCE) {
-        return Err(Error::TimedOut {
-            waited_for: format!("{} to read one LBA, rung by the CPU", controller.info().device),
-            after: PATIENCE,
-            fix: "reset the controller, or use another one".to_owned(),
-        });
+    Ok(true)
+}
+
+/// Waits for a completion of a command that the CPU rang for.
+///
+/// # Errors
+/// [`Error::TimedOut`] if there is none.
+fn check_answered(queue: &Queue, sent: u32, controller: &Controller) -> Result<()> {
+    if is_answered(queue, sent, controller, PATIENCE) {
+        return Ok(());
     }
-    poked.map(|()| false)
+    Err(Error::TimedOut {
+        waited_for: format!("{} to read one LBA, rung by the CPU", controller.info().device),
+        after: PATIENCE,
+        fix: "reset the controller, or use another one".to_owned(),
+    })
 }
 
 /// Explains that the controller answered the CPU's ring but not the GPU's.
@@ -150,13 +170,14 @@ fn lost(doorbells: &Doorbells) -> Error {
     }
 }
 
-/// Writes a read of the first LBA to the first entry.
-fn post_read(queue: &Queue, namespace: &Namespace, data: Iova) {
+/// Writes a read of the first LBA to an entry.
+fn post_read(queue: &Queue, namespace: &Namespace, data: Iova, place: u32) {
     let dptr = DataPointer::Prp { prp1: data, prp2: Iova(0) };
-    let sqe = Sqe::read(namespace.nsid(), Lba(0), LbaCount::ONE).with_dptr(dptr).with_cid(Cid(1));
+    let cid = Cid(place as u16 + 1);
+    let sqe = Sqe::read(namespace.nsid(), Lba(0), LbaCount::ONE).with_dptr(dptr).with_cid(cid);
     let mut dwords = sqe.to_dwords();
     dwords[12] |= namespace.protection_control();
-    for (word, value) in ring(queue, 0).dwords().iter().zip(dwords) {
+    for (word, value) in ring(queue, 0).dwords()[place as usize * 16..].iter().zip(dwords) {
         word.store(value.to_le(), Ordering::Relaxed);
     }
     std::sync::atomic::fence(Ordering::Release);
@@ -169,32 +190,47 @@ fn ring(queue: &Queue, which: usize) -> &Atomics {
     space.memory().expect("rings in host memory are reached")
 }
 
-/// Makes the GPU ring a queue's submission doorbell, and waits until it has. If that cannot be known, the queue is
-/// leaked.
-fn poke(gpu: &Arc<Gpu>, program: &Program, queue: &Rc<Queue>, value: u32) -> Result<()> {
-    let address = queue.sq_doorbell;
-    let arguments = PinnedMemory::allocate(gpu, 16)?;
-    let [low, high, third, fourth] = [address as u32, (address >> 32) as u32, value, 0];
-    for (word, value) in arguments.words().iter().zip([low, high, third, fourth]) {
-        AtomicU32::store(word, value, Ordering::Relaxed);
-    }
-    let stream = Stream::new(gpu, Priority::High)?;
-    stream.launch(program.function(Kernel::Poke), 1, 32, arguments.address())?;
-    let done = stream.synchronize(PATIENCE);
-    if done.is_err() {
-        // The kernel may still read them, and write the doorbell.
-        tracing::error!("leaking a queue whose doorbell the GPU may still ring");
-        std::mem::forget((arguments, Rc::clone(queue)));
-    }
-    done
+/// Makes the GPU ring the doorbells of a queue. If it may still do so in the end, the queue is leaked.
+struct Poker {
+    stream: Stream,
+    arguments: Rc<PinnedMemory>,
+    queue: Rc<Queue>,
 }
 
-/// Whether the command's completion arrives in time, whatever its status.
-fn is_answered(queue: &Queue, controller: &Controller, within: Duration) -> bool {
+impl Poker {
+    fn new(gpu: &Arc<Gpu>, queue: Rc<Queue>) -> Result<Poker> {
+        let arguments = Rc::new(PinnedMemory::allocate(gpu, 16)?);
+        Ok(Poker { stream: Stream::new(gpu, Priority::High)?, arguments, queue })
+    }
+
+    /// Makes the GPU ring, and waits until it has.
+    fn poke(&self, program: &Program, address: u64, value: u32) -> Result<()> {
+        let words = [address as u32, (address >> 32) as u32, value, 0];
+        for (word, value) in self.arguments.words().iter().zip(words) {
+            AtomicU32::store(word, value, Ordering::Relaxed);
+        }
+        self.stream.launch(program.function(Kernel::Poke), 1, 32, self.arguments.address())?;
+        self.stream.synchronize(PATIENCE)
+    }
+}
+
+impl Drop for Poker {
+    fn drop(&mut self) {
+        if !matches!(self.stream.is_idle(), Ok(true)) {
+            tracing::error!("leaking a queue whose doorbells the GPU may still ring");
+            std::mem::forget((Rc::clone(&self.arguments), Rc::clone(&self.queue)));
+        }
+    }
+}
+
+/// Whether the completion of the command sent as this one, from 0, arrives in time, whatever its status.
+fn is_answered(queue: &Queue, sent: u32, controller: &Controller, within: Duration) -> bool {
     let deadline = Instant::now() + within;
-    let status = &ring(queue, 1).dwords()[3];
+    let completions = queue.depths.completion;
+    let status = &ring(queue, 1).dwords()[(sent % completions) as usize * 4 + 3];
+    let phase = if (sent / completions).is_multiple_of(2) { PHASE } else { 0 };
     loop {
-        if u32::from_le(status.load(Ordering::Acquire)) & PHASE != 0 {
+        if u32::from_le(status.load(Ordering::Acquire)) & PHASE == phase {
             return true;
         }
         if Instant::now() >= deadline || controller.check().is_err() {

@@ -20,7 +20,9 @@ use crate::cuda::program::{Kernel, Program};
 use crate::cuda::{Busy, Endless, Gpu, PartitionKind, Partitions, Priority, Runner, Stream};
 use crate::error::{Error, Result};
 use crate::options::{KernelChoice, Options};
+use crate::reach::proxy::{ProxyThread, Ringing};
 use crate::reach::queue::Queue;
+use crate::rings::beside::Beside;
 use crate::rings::iocb::{Blocks, Iocbs, Way};
 use crate::rings::ring_set::{Counters, Rings, abort};
 
@@ -55,6 +57,8 @@ pub(crate) struct RingEngine {
     gpu: Arc<Gpu>,
     controllers: Vec<Arc<Controller>>,
     make_queues: MakeQueues,
+    /// What rings the doorbells, if the GPU does not, and what it asks whether commands are in flight.
+    proxy: Option<(Arc<ProxyThread>, Arc<Ringing>)>,
 }
 
 /// The state that a recovery replaces.
@@ -73,6 +77,7 @@ pub(crate) struct Parts<'a> {
     /// The controllers of the devices that are reset with their queues.
     pub(crate) controllers: Vec<Arc<Controller>>,
     pub(crate) make_queues: MakeQueues,
+    pub(crate) proxy: Option<(Arc<ProxyThread>, Arc<Ringing>)>,
     /// Released when everything is created, before the persistent kernel begins.
     pub(crate) making: Busy,
 }
@@ -83,13 +88,15 @@ impl RingEngine {
     /// # Errors
     /// Failures to compile the device code or to create queues, and CUDA's errors.
     pub(crate) fn new(parts: Parts<'_>, options: &Options) -> Result<RingEngine> {
-        let Parts { gpu, program, blocks, tables, controllers, make_queues, making } = parts;
+        let Parts { gpu, program, blocks, tables, controllers, make_queues, proxy, making } = parts;
         let partitions = gpu.partition(options.sms);
         let stream = |_| partitions.io.stream(Priority::High);
         let streams = (0..STREAMS).map(stream).collect::<Result<Vec<_>>>()?;
         let control = partitions.io.stream(Priority::High)?;
         let queues = (0..tables.len()).map(&make_queues).collect::<Result<Vec<_>>>()?;
         let rings = Rings::new(gpu, queues, tables, (blocks.iocbs(), blocks.count()))?;
+        let is_endless = options.kernel == KernelChoice::Persistent;
+        let beside = is_endless.then(|| Beside::new(gpu, &partitions)).transpose()?;
         let engine = RingEngine {
             running: RwLock::new(Running { rings, out_of_service: None }),
             name: controllers
@@ -107,9 +114,10 @@ impl RingEngine {
             gpu: Arc::clone(gpu),
             controllers,
             make_queues,
+            proxy,
         };
         drop(making);
-        engine.start(&engine.read().rings)?;
+        engine.start(&engine.read().rings, beside.as_ref())?;
         Ok(engine)
     }
 
@@ -121,27 +129,41 @@ impl RingEngine {
         self.running.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the persistent kernel, if chosen. After an error none runs.
-    fn start(&self, rings: &Rings) -> Result<()> {
+    /// Starts the persistent kernel, if chosen, and checks that other streams make progress `beside` it. After an error
+    /// none runs.
+    fn start(&self, rings: &Rings, beside: Option<&Beside>) -> Result<()> {
         rings.set_stop(false);
         match self.kernel {
             KernelChoice::OneShot => Ok(()),
             KernelChoice::Persistent => {
                 let endless = Endless::begin(&self.gpu, Runner::Rings)?;
                 let launched = self.launch_persistent(rings, self.partitions.io.sms());
-                if launched.is_err() {
+                let started = launched.and_then(|()| self.check_beside(rings, beside));
+                if started.is_err() {
                     // A refused launch may have begun.
                     rings.set_stop(true);
-                    if let Err(error) = self.control.synchronize(STOP_WITHIN) {
+                    if let Err(error) = self.await_end(beside) {
                         tracing::error!("a kernel does not stop: what it reaches is leaked");
                         endless.give_up();
                         return Err(error);
                     }
                 }
-                self.set_endless(launched.is_ok().then_some(endless));
-                launched
+                self.set_endless(started.is_ok().then_some(endless));
+                started
             }
         }
+    }
+
+    fn check_beside(&self, rings: &Rings, beside: Option<&Beside>) -> Result<()> {
+        let Some(beside) = beside else { return Ok(()) };
+        let kernel = self.program.function(Kernel::Poke);
+        beside.check(&self.streams, kernel, rings.prepare_marker())
+    }
+
+    /// Waits until a kernel that was told to stop has ended, and what was launched beside it.
+    fn await_end(&self, beside: Option<&Beside>) -> Result<()> {
+        self.control.synchronize(STOP_WITHIN)?;
+        beside.map_or(Ok(()), |beside| beside.await_end(&self.streams, STOP_WITHIN))
     }
 
     fn set_endless(&self, endless: Option<Endless>) {
@@ -199,12 +221,10 @@ impl RingEngine {
 
     fn enqueue(&self, rings: &Rings, blocks: &Blocks, iocbs: &Iocbs, sms: u32) -> Result<()> {
         let stream = &self.streams[self.next_stream.fetch_add(1, Ordering::Relaxed) % STREAMS];
-        for held in iocbs.uses() {
-            let (first, count) = rings.of_device(held.device);
-            blocks.prepare(held, first, count);
-            blocks.note_issue(held);
+        let argument = prepare(rings, blocks, iocbs);
+        if let Some((proxy, _)) = &self.proxy {
+            proxy.wake();
         }
-        let argument = blocks.prepare_issue(rings.uring(), iocbs.uses());
         let way = self.begin(stream, blocks, iocbs, sms, argument);
         for held in iocbs.uses() {
             held.set_way(way.as_ref().map_or(Way::Lost, Way::clone));
@@ -224,19 +244,14 @@ impl RingEngine {
         if let Some(event) = iocbs.after() {
             stream.wait_event(event)?;
         }
-        for held in iocbs.uses() {
-            let (pinned, range) = blocks.prepared_header(held.index);
-            stream.copy_to_gpu(blocks.header_address(held.index), pinned, range)?;
-        }
+        copy_headers(stream, blocks, iocbs)?;
         if self.kernel == KernelChoice::Persistent {
             for held in iocbs.uses() {
                 stream.write32(blocks.issued_address(held.index), held.generation)?;
             }
             return Ok(Way::Persistent);
         }
-        let (grid, threads) = shape(iocbs.commands(), sms.min(self.partitions.io.sms()));
-        stream.launch(self.program.function(Kernel::Issue), grid, threads, argument)?;
-        Ok(Way::Kernel(Arc::new(stream.record()?)))
+        launch(stream, &self.program, iocbs, sms.min(self.partitions.io.sms()), argument)
     }
 
     /// Refuses further blocks until a recovery. The first reason stays.
@@ -318,7 +333,8 @@ impl RingEngine {
         if self.needs_queues(&running.rings)? {
             self.make_queues_anew(&mut running.rings, tables)?;
         }
-        self.start(&running.rings)?;
+        // The streams are as they were when the first kernel began.
+        self.start(&running.rings, None)?;
         running.out_of_service = None;
         Ok(())
     }
@@ -348,6 +364,8 @@ impl RingEngine {
         if rings.outstanding()?.is_empty() {
             return Ok(());
         }
+        // Completions of commands whose blocks have ended are told of as well.
+        let _awake = self.proxy.as_ref().map(|(proxy, _)| proxy.keep_awake());
         rings.set_stop(false);
         let harvested = self.launch_persistent(rings, 1).and_then(|()| await_outstanding(rings));
         // A refused launch may have begun too, and must not be left running.
@@ -384,6 +402,37 @@ impl Running {
         self.out_of_service.get_or_insert_with(|| reason.to_owned());
         is_first
     }
+}
+
+/// Writes the headers of blocks, and the argument of a kernel for them; returns its address.
+pub(crate) fn prepare(rings: &Rings, blocks: &Blocks, iocbs: &Iocbs) -> u64 {
+    for held in iocbs.uses() {
+        let (first, count) = rings.of_device(held.device);
+        blocks.prepare(held, first, count);
+        blocks.note_issue(held);
+    }
+    blocks.prepare_issue(rings.uring(), iocbs.uses())
+}
+
+pub(crate) fn copy_headers(stream: &Stream, blocks: &Blocks, iocbs: &Iocbs) -> Result<()> {
+    for held in iocbs.uses() {
+        let (pinned, range) = blocks.prepared_header(held.index);
+        stream.copy_to_gpu(blocks.header_address(held.index), pinned, range)?;
+    }
+    Ok(())
+}
+
+/// Launches a kernel for blocks.
+pub(crate) fn launch(
+    stream: &Stream,
+    program: &Program,
+    iocbs: &Iocbs,
+    sms: u32,
+    argument: u64,
+) -> Result<Way> {
+    let (grid, threads) = shape(iocbs.commands(), sms);
+    stream.launch(program.function(Kernel::Issue), grid, threads, argument)?;
+    Ok(Way::Kernel(Arc::new(stream.record()?)))
 }
 
 fn await_outstanding(rings: &Rings) -> Result<()> {

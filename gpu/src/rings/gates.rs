@@ -2,12 +2,13 @@
 //!
 //! A user may record an event again at any time; an event of ours, recorded behind a wait for it, stays unaffected.
 //! Streams are serial, so each wait takes an idle one: a slow event delays no other. There are as many gates as events
-//! were under way at once.
+//! were under way at once. A gate that waited for an event of a captured stream would join the capture, and nothing
+//! behind it would begin: such events are refused.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cuda::{Event, Gpu, Priority, Stream};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Streams that turn users' events into our own.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(crate) struct Gates {
 
 impl Gates {
     /// # Errors
-    /// [`crate::Error::Cuda`].
+    /// [`Error::Cuda`].
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Gates> {
         let first = Stream::new(gpu, Priority::High)?;
         Ok(Gates { gpu: Arc::clone(gpu), streams: Mutex::new(vec![first]) })
@@ -32,8 +33,12 @@ impl Gates {
     /// Returns an event of ours that completes with the user's, as last recorded.
     ///
     /// # Errors
-    /// [`crate::Error::Cuda`].
+    /// [`Error::Invalid`] for an event that was recorded in a captured stream; [`Error::Cuda`].
     pub(crate) fn own(&self, event: &Event) -> Result<Arc<Event>> {
+        if event.is_captured()? {
+            let why = "it is a part of a CUDA graph, which has not run; record it in a stream that is not captured";
+            return Err(Error::invalid("an event recorded in a captured stream", why));
+        }
         // The lock keeps other threads from taking the same idle stream.
         let mut streams = self.lock();
         let index = match first_idle(&streams)? {
@@ -51,10 +56,23 @@ impl Gates {
     /// Checks that the GPU still works: a failed kernel ends no block, and every later call reports it.
     ///
     /// # Errors
-    /// [`crate::Error::Cuda`] if a kernel failed.
+    /// [`Error::Cuda`] if a kernel failed.
     pub(crate) fn check(&self) -> Result<()> {
         self.lock()[0].is_idle().map(drop)
     }
+}
+
+/// Refuses a stream that is captured: a graph would repeat the wait for the same use of the blocks.
+///
+/// # Errors
+/// [`Error::Invalid`]; [`Error::Cuda`].
+pub(crate) fn check_not_captured(stream: &Stream) -> Result<()> {
+    if !stream.is_captured()? {
+        return Ok(());
+    }
+    let why = "each launch of the graph would wait for the same use of the control blocks, which is over after the \
+               first; call wait_cqe in the stream that launches the graph, before the launch";
+    Err(Error::invalid("wait_cqe in a stream that is captured into a CUDA graph", why))
 }
 
 fn first_idle(streams: &[Stream]) -> Result<Option<usize>> {

@@ -467,6 +467,13 @@ impl Blocks {
             .collect()
     }
 
+    /// Whether commands of any block may be in flight.
+    pub fn is_under_way(&self) -> bool {
+        let slots = self.lock();
+        assert_eq!(slots.len(), self.count as usize, "a block has a slot");
+        (0..self.count).zip(slots.iter()).any(|(index, slot)| self.done(index) != slot.generation)
+    }
+
     /// Marks every block under way as ended, as no kernel is left to do so. Statuses stay as they are.
     ///
     /// # Errors

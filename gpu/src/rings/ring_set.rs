@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_driver::Controller;
+use adit_driver::controller::RingDepths;
 use adit_driver::spec::{Cid, Qid, Sqe};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -27,6 +28,9 @@ use crate::reach::queue::Queue;
 const STOP: usize = 0;
 const ALIVE: usize = 128;
 const ABANDON: usize = 256;
+const MARKER: usize = 384;
+/// Bytes of a marker kernel's argument, before the word that it stores.
+const MARKER_BYTES: usize = 16;
 const BLOCKS: usize = 512;
 /// Offset of the rings behind their `Uring`.
 const RINGS: u64 = 512;
@@ -34,7 +38,8 @@ const RINGS: u64 = 512;
 const LINE: u64 = 128;
 
 const _: () = assert!(STOP < ALIVE && ALIVE < ABANDON && ABANDON < BLOCKS);
-const _: () = assert!(ABANDON + size_of::<AbandonArguments>() <= BLOCKS);
+const _: () = assert!(ABANDON + size_of::<AbandonArguments>() <= MARKER);
+const _: () = assert!(MARKER + MARKER_BYTES + size_of::<u32>() <= BLOCKS);
 const _: () = assert!(size_of::<Uring>() as u64 <= RINGS && RINGS.is_multiple_of(LINE));
 
 /// Views pinned memory as 64-bit words that CPU and GPU share.
@@ -73,7 +78,7 @@ struct Tables {
 }
 
 impl Plan {
-    fn new(depths: &[u32], regions: impl Iterator<Item = usize>) -> Plan {
+    fn new(depths: &[RingDepths], regions: impl Iterator<Item = usize>) -> Plan {
         let mut bytes = RINGS + (depths.len() * size_of::<Ring>()) as u64;
         let mut take = |count: u64| {
             let at = bytes;
@@ -82,16 +87,24 @@ impl Plan {
             at
         };
         let mut tables = Vec::new();
-        for depth in depths.iter().map(|depth| u64::from(*depth)) {
-            assert!(depth >= 2, "a queue of one entry is always full");
-            let slots = depth - 1;
-            let (published, requests) = (take(depth * 4), take(slots * 8));
+        for depths in depths {
+            let slots = u64::from(slots(*depths));
+            let published = take(u64::from(depths.submission) * 4);
+            let requests = take(slots * 8);
             tables.push(Tables { published, requests, free_slots: take(slots.div_ceil(32) * 4) });
         }
         let regions = regions.map(|count| take((count * size_of::<Region>()) as u64)).collect();
         assert_eq!(tables.len(), depths.len(), "each ring has tables");
         Plan { tables, regions, bytes }
     }
+}
+
+/// Memory of work that shows whether a stream makes progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marker {
+    /// Of a kernel that stores the word.
+    pub(crate) argument: u64,
+    pub(crate) word: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,7 +135,7 @@ impl Rings {
             ranges.push(first..all.len() as u32);
         }
         all.iter().try_for_each(check)?;
-        let depths = all.iter().map(|queue| queue.depth).collect::<Vec<_>>();
+        let depths = all.iter().map(|queue| queue.depths).collect::<Vec<_>>();
         let plan = Plan::new(&depths, tables.iter().map(|table| table.regions().len()));
         let rings = Rings {
             queues: Mutex::new(all),
@@ -174,7 +187,7 @@ impl Rings {
         let as_before = queues.iter().map(Vec::len).eq(self.ranges.iter().map(|range| range.len()));
         let queues = queues.into_iter().flatten().collect::<Vec<_>>();
         queues.iter().try_for_each(check)?;
-        let depths = queues.iter().map(|queue| queue.depth).collect::<Vec<_>>();
+        let depths = queues.iter().map(|queue| queue.depths).collect::<Vec<_>>();
         let plan = Plan::new(&depths, tables.iter().map(|table| table.regions().len()));
         if !as_before || plan.bytes != self.plan.bytes {
             return Err(Error::invalid(
@@ -235,6 +248,8 @@ impl Rings {
         let (tables, base) = (self.plan.tables[index], self.memory.address());
         assert!(self.ranges[device].contains(&(index as u32)), "a ring is of its device");
         assert!(base.is_multiple_of(LINE), "tables share no cache line");
+        let RingDepths { submission, completion } = queue.depths;
+        let slots = slots(queue.depths);
         let ring = Ring {
             sq: queue.sq,
             cq: queue.cq,
@@ -243,19 +258,23 @@ impl Rings {
             published: base + tables.published,
             requests: base + tables.requests,
             free_slots: base + tables.free_slots,
-            reciprocal: reciprocal(queue.depth),
+            reciprocal: reciprocal(submission),
             regions: base + self.plan.regions[device],
-            depth: queue.depth,
+            depth: submission,
             qid: u32::from(queue.qid),
             nsid: queue.nsid,
-            slot_bits: slot_bits(queue.depth),
-            cq_interval: queue.depth.div_ceil(4),
+            slot_bits: slot_bits(slots),
+            cq_interval: cq_interval(completion),
             lba_shift: queue.lba_shift,
             protection: queue.protection,
             form: table.form() as u32,
+            cq_reciprocal: reciprocal(completion),
+            cq_depth: completion,
+            slots,
+            cq_in_host: u32::from(queue.completions_in_host),
             ..Ring::new_zeroed()
         };
-        (ring, free_map(queue.depth))
+        (ring, free_map(slots))
     }
 
     fn device_of(&self, ring: usize) -> usize {
@@ -297,6 +316,18 @@ impl Rings {
         self.control.address() + ABANDON as u64
     }
 
+    /// Prepares a word for markers, and the argument of a kernel that stores it.
+    pub(crate) fn prepare_marker(&self) -> Marker {
+        let argument = self.control.address() + MARKER as u64;
+        let word = argument + MARKER_BYTES as u64;
+        assert!(argument.is_multiple_of(8), "a kernel's argument is an address");
+        let words = &self.control.words()[MARKER / 4..BLOCKS / 4];
+        for (place, value) in words.iter().zip([word as u32, (word >> 32) as u32, 1, 0]) {
+            place.store(value, Ordering::Release);
+        }
+        Marker { argument, word }
+    }
+
     fn read(&self) -> Result<Vec<Ring>> {
         let mut rings = vec![Ring::new_zeroed(); self.plan.tables.len()];
         self.memory.read(RINGS, rings.as_mut_bytes())?;
@@ -333,12 +364,13 @@ impl Rings {
     pub fn outstanding(&self) -> Result<Vec<(usize, Qid, Cid)>> {
         let mut all = Vec::new();
         for (index, queue) in self.lock().iter().enumerate() {
-            let mut requests = vec![0u64; queue.depth as usize - 1];
-            assert!(requests.len() < 1 << slot_bits(queue.depth), "identifiers hold each slot");
+            let slots = slots(queue.depths);
+            let mut requests = vec![0u64; slots as usize];
+            assert!(slots < 1 << slot_bits(slots), "identifiers hold each slot");
             self.memory.read(self.plan.tables[index].requests, requests.as_mut_bytes())?;
             for (slot, request) in requests.into_iter().enumerate() {
                 if state_of(request) != state::FREE {
-                    let cid = generation_of(request) << slot_bits(queue.depth) | slot as u16;
+                    let cid = generation_of(request) << slot_bits(slots) | slot as u16;
                     all.push((self.device_of(index), Qid(queue.qid), Cid(cid)));
                 }
             }
@@ -358,19 +390,35 @@ pub(crate) fn abort(controller: &Controller, qid: Qid, cid: Cid) -> Result<()> {
 }
 
 fn check(queue: &Queue) -> Result<()> {
-    if (2..=DEPTH_MAX).contains(&queue.depth) {
+    let RingDepths { submission, completion } = queue.depths;
+    if (2..=DEPTH_MAX).contains(&submission) {
+        assert!(completion >= 2, "no controller takes a ring of one entry");
         return Ok(());
     }
-    let what = format!("a queue of {} entries", queue.depth);
+    let what = format!("a queue of {submission} entries");
     Err(Error::invalid(what, format!("rings have 2 to {DEPTH_MAX}; choose another Options::depth")))
+}
+
+/// Returns the completions after which the device is told: four times a lap.
+fn cq_interval(completion: u32) -> u32 {
+    completion.div_ceil(4)
+}
+
+/// Returns the identifiers of a ring: an entry each, less one, but no more than the completion ring has room for beside
+/// completions that were read and not told of. The device then never finds it full.
+fn slots(depths: RingDepths) -> u32 {
+    let RingDepths { submission, completion } = depths;
+    let slots = (submission - 1).min(completion - cq_interval(completion));
+    assert!((1..DEPTH_MAX).contains(&slots), "checked when the rings were made");
+    assert!(slots + cq_interval(completion) <= completion, "the controller never finds it full");
+    slots
 }
 
 /// Returns the bits of a command identifier that hold its slot. One value stays unused, so that no identifier is FFFFh,
 /// which the specification reserves (Base 2.0 section 3.3.3.1).
-fn slot_bits(depth: u32) -> u32 {
-    assert!((2..=DEPTH_MAX).contains(&depth), "checked when the rings were made");
-    let bits = u32::BITS - (depth - 1).leading_zeros();
-    assert!(depth - 1 < 1 << bits, "one value stays unused");
+fn slot_bits(slots: u32) -> u32 {
+    let bits = u32::BITS - slots.leading_zeros();
+    assert!(slots < 1 << bits, "one value stays unused");
     bits
 }
 
@@ -379,9 +427,8 @@ fn reciprocal(depth: u32) -> u64 {
     ((1u128 << 64) / u128::from(depth)) as u64
 }
 
-/// Returns a bit map of depth - 1 free identifiers.
-fn free_map(depth: u32) -> Vec<u32> {
-    let slots = depth - 1;
+/// Returns a bit map of free identifiers.
+fn free_map(slots: u32) -> Vec<u32> {
     let words = 0..slots.div_ceil(32);
     let map: Vec<u32> = words.map(|word| u32::MAX >> (32 - (slots - word * 32).min(32))).collect();
     let free: u32 = map.iter().map(|word| word.count_ones()).sum();
@@ -407,15 +454,25 @@ mod tests {
     #[test]
     fn identifiers_are_as_many_as_entries_less_one_and_never_all_ones() {
         for depth in [2, 3, 4, 5, 32, 33, 34, 64, 65, 100, 1000, 1024, 1025, 4096] {
-            let free = free_map(depth);
-            assert_eq!(
-                free.iter().map(|word| word.count_ones()).sum::<u32>(),
-                depth - 1,
-                "depth {depth}"
-            );
-            let last = depth - 2;
+            let slots = slots(RingDepths { submission: depth, completion: 2 * depth });
+            assert_eq!(slots, depth - 1);
+            let free = free_map(slots);
+            let bits = free.iter().map(|word| word.count_ones()).sum::<u32>();
+            assert_eq!(bits, slots, "depth {depth}");
+            let last = slots - 1;
             assert_eq!(free[last as usize / 32] >> (last % 32), 1, "depth {depth}");
-            assert!(last < (1 << slot_bits(depth)) - 1 && slot_bits(depth) <= 12, "depth {depth}");
+            assert!(last < (1 << slot_bits(slots)) - 1 && slot_bits(slots) <= 12, "depth {depth}");
+        }
+    }
+
+    #[test]
+    fn a_short_completion_ring_has_room_for_all_identifiers_and_what_was_not_told() {
+        for (submission, completion, expected) in
+            [(2, 2, 1), (3, 3, 2), (5, 5, 3), (256, 256, 192), (4096, 4096, 3072), (200, 256, 192)]
+        {
+            let depths = RingDepths { submission, completion };
+            assert_eq!(slots(depths), expected, "{depths:?}");
+            assert!(slots(depths) + cq_interval(completion) <= completion, "{depths:?}");
         }
     }
 
@@ -432,12 +489,13 @@ mod tests {
 
     #[test]
     fn tables_do_not_overlap() {
-        let depths = [2, 33, 100, 4096];
+        let depths =
+            [2, 33, 100, 4096].map(|depth| RingDepths { submission: depth, completion: 2 * depth });
         let plan = Plan::new(&depths, [3, 0].into_iter());
         let mut runs = vec![(0, RINGS + 4 * 512)];
         for (tables, depth) in plan.tables.iter().zip(depths) {
-            let slots = u64::from(depth) - 1;
-            runs.push((tables.published, u64::from(depth) * 4));
+            let slots = u64::from(slots(depth));
+            runs.push((tables.published, u64::from(depth.submission) * 4));
             runs.push((tables.requests, slots * 8));
             runs.push((tables.free_slots, slots.div_ceil(32) * 4));
         }

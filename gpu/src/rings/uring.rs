@@ -18,11 +18,9 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_driver::Namespace;
-use adit_driver::transfer::{SglSupport, Slice, Transfer};
+use adit_driver::transfer::{Slice, Transfer};
 
-use crate::commands::cut::{Shape, Span};
-use crate::commands::layout::Form;
+use crate::commands::cut::Span;
 use crate::commands::outcome::{Ended, Outcome};
 use crate::commands::table::MappingTable;
 use crate::cuda::program::Program;
@@ -30,25 +28,20 @@ use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
 use crate::error::{Error, Result};
 use crate::options::{EngineChoice, Options, Place};
 use crate::reach::device::Device;
-use crate::reach::paths::no_way;
+use crate::reach::paths::Carried;
 use crate::reach::pool::Pool;
+use crate::reach::proxy::{ProxyThread, Ringing};
 use crate::reach::queues::QueueMaker;
 use crate::rings::engine::{Parts, RingEngine};
-use crate::rings::gates::Gates;
+use crate::rings::gates::{self, Gates};
 use crate::rings::iocb::{Blocks, Filling, Iocbs, Use, Way};
+use crate::rings::member::{Member, ring_member, shape};
+use crate::rings::proof::Prover;
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
-/// The GPU that PCIe devices write to sees their writes in order (`rdma_writes_ordering`).
-const ORDERED_FOR_OWNER: i32 = 100;
 /// Polls of a block before the thread sleeps between them.
 const QUICK_LOOKS: u32 = 256;
 const LOOK_EVERY: Duration = Duration::from_micros(50);
-
-/// A device, and how its commands address the pool.
-struct Member {
-    table: MappingTable,
-    device: Device,
-}
 
 /// Counters since creation, or since queues were last recreated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +71,11 @@ pub struct Description {
     pub sms: u32,
     /// Places of submission and completion rings; none with the staged engine.
     pub places: Option<(Place, Place)>,
+    /// Places that were tried before those, with the reasons against them.
+    pub passed_over: Vec<String>,
+    /// What real commands carried before the rings were given to the caller, in both directions with
+    /// [`Options::scratch`]; none with the staged engine.
+    pub carried: Option<Carried>,
     /// How doorbells are rung, and why not mapped if that was tried.
     pub doorbells: Option<(&'static str, Option<String>)>,
     /// Queues of all devices.
@@ -131,7 +129,7 @@ impl GioUring {
     /// # Errors
     /// [`Error::Invalid`] for options, a pool or namespaces that do not fit; with [`EngineChoice::Rings`], why the GPU
     /// cannot drive the queues; failures of the staged engine; [`Error::Refused`] while the persistent kernel of other
-    /// rings runs on the GPU.
+    /// rings runs on the GPU, and if other streams would wait behind these rings' own.
     pub fn init_queue(
         gpu: &Arc<Gpu>,
         devices: Vec<Device>,
@@ -195,7 +193,8 @@ impl GioUring {
     /// is one of the pool. Once issued, they begin when `after`, as last recorded, is over.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the position of an invalid transfer and the limit it exceeds; [`Error::Refused`] while
+    /// [`Error::Invalid`] with the position of an invalid transfer and the limit it exceeds, or for an event of a stream
+    /// that is captured into a graph; [`Error::Refused`] while
     /// too few blocks are free: wait for earlier ones. Nothing is taken then.
     pub fn get_iocb<S>(
         &self,
@@ -240,15 +239,18 @@ impl GioUring {
     }
 
     /// Makes later work in `stream` wait until all commands of the blocks have ended, successful or not, without the
-    /// CPU. For blocks that are never issued, it waits until they or the rings are dropped.
+    /// CPU. For blocks that are never issued, it waits until they or the rings are dropped. A stream that is captured
+    /// into a graph is refused: each replay would wait for this use of the blocks, which is over. Wait in the stream
+    /// that launches the graph, before the launch.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for blocks of other rings and streams of other GPUs; [`Error::Unavailable`] if the data would
+    /// [`Error::Invalid`] for blocks of other rings, streams of other GPUs and captured ones; [`Error::Unavailable`] if the data would
     /// need a flush that the stream cannot do; [`Error::Cuda`].
     pub fn wait_cqe(&self, iocbs: &Iocbs, stream: &Stream) -> Result<()> {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
         check_stream(&core.gpu, stream)?;
+        gates::check_not_captured(stream)?;
         for held in iocbs.uses() {
             debug_assert!(held.generation != 0, "unused memory holds 0");
             core.blocks.note_wait(held);
@@ -269,8 +271,8 @@ impl GioUring {
         if core.needs_flush {
             return Err(Error::unavailable(
                 "waiting for transfers in a kernel",
-                "completions lie in host memory and data in the GPU's, which may arrive later (rdma_writes_ordering)",
-                "put completion rings into the GPU's memory, or let the stream wait (wait_cqe), which flushes",
+                "this GPU does not see devices' writes to its memory in order (rdma_writes_ordering), so data may arrive after the completion",
+                "let the stream wait (wait_cqe), which flushes, or put the pool into host memory",
             ));
         }
         let (iocbs_at, uses) = (core.blocks.iocbs(), iocbs.uses());
@@ -539,39 +541,13 @@ fn shadowed(devices: &[Device]) -> Option<String> {
     ))
 }
 
-fn shape(namespace: &Namespace, address_mask: u64) -> Shape {
-    let limits = namespace.limits();
-    assert_eq!(1 << limits.lba_shift, namespace.lba_bytes(), "one LBA size");
-    Shape {
-        lba_shift: limits.lba_shift,
-        lba_count: namespace.lba_count(),
-        max_bytes: limits.max_bytes,
-        boundary_lbas: limits.boundary_lbas,
-        address_mask,
-    }
-}
-
-/// Prepares a device whose queues the GPU drives.
-fn ring_member(index: usize, device: &Device, pool: &Pool) -> Result<Member> {
-    let span =
-        |region| Some(Span { address: pool.iova(index, region)?.0, bytes: pool.bytes(region) });
-    let spans = (0..pool.region_count()).map(span).collect::<Option<Vec<_>>>();
-    let spans = spans.ok_or_else(|| no_way(pool.reports()))?;
-    assert_eq!(spans.len(), pool.region_count(), "each region has an address");
-    let form = match device.controller.info().sgl {
-        SglSupport::None => Form::Prp,
-        SglSupport::Byte | SglSupport::Dword => Form::Sgl,
-    };
-    let mask = if device.controller.info().sgl == SglSupport::Dword { 3 } else { 0 };
-    let shape = shape(&device.namespace, mask);
-    let table = match form {
-        Form::Sgl => MappingTable::sgl(shape, spans)?,
-        Form::Prp => MappingTable::prp(shape, spans, |region| {
-            pool.prp_lists(index, region).map(|lists| lists.lists)
-        })?,
-    };
-    assert_eq!(table.form(), form, "the table is as the controller takes it");
-    Ok(Member { table, device: device.clone() })
+/// Keeps the thread that rings for the GPU awake while commands of the blocks are in flight.
+fn watched(proxy: &Arc<ProxyThread>, blocks: &Arc<Blocks>) -> (Arc<ProxyThread>, Arc<Ringing>) {
+    let blocks = Arc::downgrade(blocks);
+    let is_busy = move || blocks.upgrade().is_some_and(|blocks| blocks.is_under_way());
+    let work: Arc<Ringing> = Arc::new(is_busy);
+    proxy.watch(&work);
+    (Arc::clone(proxy), work)
 }
 
 /// Builds everything for the GPU to drive the devices' queues.
@@ -587,7 +563,8 @@ fn with_rings(
     assert_eq!(members.len(), pool.device_count(), "checked in init_queue");
     let program = Program::load(gpu)?;
     let gates = Gates::new(gpu)?;
-    let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options)?);
+    let prover = Prover { gpu, program: &program, pool: &pool, scratch: options.scratch };
+    let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options, &prover)?);
     let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
     let tables = members.iter().map(|member| &member.table).collect::<Vec<_>>();
     let maker_of = Arc::clone(&maker);
@@ -598,12 +575,14 @@ fn with_rings(
         tables: &tables,
         controllers: devices.iter().map(|device| Arc::clone(&device.controller)).collect(),
         make_queues: Box::new(move |device| maker_of.make(device)),
+        proxy: maker.proxy().map(|proxy| watched(proxy, &blocks)),
         making,
     };
     // The last step that can fail: from here on a kernel may run, which only dropping the whole stops.
     let engine = RingEngine::new(parts, options)?;
     assert_eq!(engine.queue_count(), devices.len() * options.queues as usize, "all were made");
     assert_eq!(blocks.count(), options.blocks, "each is there");
+    assert!(!blocks.is_under_way(), "no command was issued yet");
     assert!(maker.places().1 != Place::Cmb, "a completion ring is in memory");
     assert!(engine.partitions().io.sms() > 0, "kernels have multiprocessors");
     let description = Description {
@@ -612,13 +591,14 @@ fn with_rings(
         no_partition: engine.no_partition().map(str::to_owned),
         sms: engine.partitions().io.sms(),
         places: Some(maker.places()),
+        passed_over: maker.passed_over().to_vec(),
+        carried: Some(maker.carried()),
         doorbells: Some(maker.doorbells()),
         queues: engine.queue_count(),
         table_bytes: tables.iter().map(|table| table.bytes()).sum(),
     };
-    let needs_flush = pool.place() == Place::Gpu
-        && maker.places().1 == Place::Host
-        && gpu.info().attributes.rdma_writes_ordering < ORDERED_FOR_OWNER;
+    // Wherever the completion rings lie: without ordering, writes to one memory may be seen in either order too.
+    let needs_flush = pool.place() == Place::Gpu && !gpu.info().attributes.orders_writes();
     let engine = Engine::Rings(Box::new(engine));
     let gpu = Arc::clone(gpu);
     let core = Core { engine, members, blocks, pool, gpu, gates, needs_flush, description };
@@ -663,12 +643,15 @@ fn staged(
     let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::new((pool.clone(), Arc::clone(&blocks)));
     let gates = Gates::new(gpu)?;
     let staged = Staged::new(gpu, &pairs, &areas, &keep, &staged_options)?;
+    assert!(!blocks.is_under_way(), "no command was issued yet");
     let description = Description {
         engine: EngineChoice::Staged,
         why_staged,
         no_partition: None,
         sms: 0,
         places: None,
+        passed_over: Vec::new(),
+        carried: None,
         doorbells: None,
         queues: 0,
         table_bytes: members.iter().map(|member| member.table.bytes()).sum(),

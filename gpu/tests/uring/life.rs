@@ -393,9 +393,9 @@ fn a_controller_without_a_memory_buffer_says_so_wherever_the_pool_lies() {
 
 #[test]
 fn kernels_may_not_wait_where_data_arrive_later_than_completions() {
-    let ordered = |place, ordering: u32| {
+    let ordered = |place, completion, ordering: u32| {
         let _alone = alone(&format!("coherent,ordering={ordering}"));
-        let options = Options { completion: Some(Place::Host), ..one_by_one() };
+        let options = Options { completion: Some(completion), ..one_by_one() };
         let rig = Rig::new(&[SOFT], place, &options);
         let iocbs = rig.uring.get_iocb([read(3, 0)], None).expect("a block");
         let stream = rig.uring.compute_stream(Priority::Normal).expect("a stream");
@@ -406,8 +406,28 @@ fn kernels_may_not_wait_where_data_arrive_later_than_completions() {
         assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
         addresses
     };
-    assert_eq!(ordered(Place::Gpu, 100).expect("ordered for the owner").count, 1);
-    assert_eq!(ordered(Place::Host, 0).expect("data and completions lie together").count, 1);
-    let error = ordered(Place::Gpu, 0).expect_err("not ordered").to_string();
-    assert!(error.contains("rdma_writes_ordering") && error.contains("wait_cqe"), "{error}");
+    for completion in [Place::Gpu, Place::Host] {
+        assert_eq!(ordered(Place::Gpu, completion, 100).expect("ordered for the owner").count, 1);
+        // Two writes to one memory are not ordered either.
+        let error = ordered(Place::Gpu, completion, 0).expect_err("not ordered").to_string();
+        assert!(error.contains("rdma_writes_ordering") && error.contains("wait_cqe"), "{error}");
+    }
+    assert_eq!(ordered(Place::Host, Place::Host, 0).expect("all in host memory").count, 1);
+}
+
+#[test]
+fn rings_of_one_controller_share_a_granule() {
+    let _alone = alone("");
+    let gpu = Gpu::open(0).expect("a GPU");
+    let device = device(SOFT);
+    let controllers = [Arc::clone(&device.controller)];
+    let pool = Pool::allocate(&gpu, &controllers, &[1 << 20], Some(Place::Gpu)).expect("a pool");
+    let before = adit_gpu_emulated::report().physicals;
+    let options = Options { queues: 8, ..options() };
+    let uring = GioUring::init_queue(&gpu, vec![device], pool, &options).expect("rings");
+    assert_eq!(uring.description().places, Some((Place::Gpu, Place::Gpu)));
+    assert_eq!(adit_gpu_emulated::report().physicals - before, 1);
+    let iocbs = uring.get_iocb([read(0, 0)], None).expect("a block");
+    uring.issue_io(&iocbs, 0).expect("issued");
+    assert!(uring.wait(iocbs, LONG).expect("ended").is_success());
 }

@@ -6,6 +6,8 @@
 mod beside;
 mod data;
 mod faults;
+mod graphs;
 mod life;
 mod misuse;
+mod proof;
 mod rig;

@@ -213,8 +213,8 @@ fn a_stream_of_another_gpu_is_refused() {
 fn what_is_said_to_be_done_was_flushed_once() {
     const FAILS: &str = "coherent,ordering=0,fail=cuFlushGPUDirectRDMAWrites:1";
     let _alone = alone("coherent,ordering=0");
-    let options = Options { completion: Some(Place::Host), ..options() };
-    let rig = Rig::new(&[SOFT], Place::Gpu, &options);
+    let rig = Rig::new(&[SOFT], Place::Gpu, &options());
+    assert_eq!(rig.uring.description().places, Some((Place::Gpu, Place::Gpu)));
     let iocbs = rig.uring.get_iocb([read(3, 0)], None).expect("a block");
     rig.uring.issue_io(&iocbs, 0).expect("issued");
     set(FAILS);

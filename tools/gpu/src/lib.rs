@@ -90,6 +90,12 @@ impl Placement {
     }
 }
 
+/// Returns whether a GPU of this name is the emulated driver's (`gpu/emulated`): its counts are a GPU's, its times are
+/// those of threads of the CPU and not told.
+fn is_emulated(name: &str) -> bool {
+    name.starts_with("Emulated GPU")
+}
+
 /// Refuses the number of a GPU that does not exist. Without any GPU, the commands report that themselves.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Directories the loader searches before the system's.
-const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// The package whose build script builds the libraries.
 const EMULATED: &str = "adit-gpu-emulated";
 
@@ -30,14 +30,19 @@ pub(crate) struct GpuArgs {
 /// Builds adit and the emulated driver, runs `adit gpu` and returns its exit code.
 pub(crate) fn run(arguments: &GpuArgs) -> Result<u8> {
     deps::ensure(&deps::TO_BUILD)?;
-    let libraries = build_libraries()?;
+    let libraries = library_path()?;
     let adit = workspace::build_checked("adit")?;
     eprintln!(
         "xtask: no GPU is used: its code runs as C++ on threads of this machine, and figures of time say nothing of a GPU"
     );
     let mut command = Command::new(adit);
-    command.arg("gpu").args(&arguments.words).env(LIBRARY_PATH, before_others(libraries)?);
+    command.arg("gpu").args(&arguments.words).env(LIBRARY_PATH, libraries);
     process::exit_code(&mut command)
+}
+
+/// Builds the emulated libraries and returns the loader's path with them in front.
+pub(crate) fn library_path() -> Result<OsString> {
+    before_others(build_libraries()?)
 }
 
 /// Builds the emulated libraries and returns the directory with all of them.

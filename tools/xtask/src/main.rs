@@ -5,7 +5,7 @@
 //! runs servers for hours, `repeat` finds tests that fail
 //! by chance, `mutants` finds code that no test covers, `bench-driver` counts and measures the driver's path of
 //! an I/O, `demo` shows the driver on the software controller, `device` tests the GPU's code and `gpu` runs
-//! `adit gpu`, both without a GPU. Each installs what it needs and says so; none touches a real NVMe device.
+//! `adit gpu`, both without a GPU; `gpu-lab` measures a GPU. Each installs what it needs and says so; none touches a real NVMe device.
 //! This crate knows nothing about the driver's internals: it only builds and runs the `adit` binary.
 
 mod bench_driver;
@@ -14,6 +14,7 @@ mod deps;
 mod device;
 mod failure;
 mod gpu;
+mod gpu_lab;
 mod guest;
 mod interrupt;
 mod matrix;
@@ -66,6 +67,8 @@ enum Command {
     Demo,
     /// Run `adit gpu` with the GPU's code on threads of this machine, which needs no GPU
     Gpu(gpu::GpuArgs),
+    /// Run and measure, on a machine with a GPU, what no other can show, into one file
+    GpuLab(gpu_lab::GpuLabArgs),
 }
 
 fn main() -> ExitCode {
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::BenchDriver(args) => bench_driver::run(&args),
         Command::Demo => demo::run(),
         Command::Gpu(args) => gpu::run(&args),
+        Command::GpuLab(args) => gpu_lab::run(&args),
     });
     match result {
         Ok(code) => ExitCode::from(code),

@@ -3,7 +3,7 @@
 // From the repository's root, once with SANITIZE=address,undefined and once with SANITIZE=thread:
 //   FLAGS="-std=c++17 -g -O1 -pthread -fsanitize=$SANITIZE -fno-sanitize-recover=all"
 //   cd gpu/emulated/native
-//   g++ $FLAGS -shared -fPIC {codes,context,copy,device,event,kernels,memory,module}.cpp
+//   g++ $FLAGS -I../../device -shared -fPIC {codes,context,copy,device,event,kernels,memory,module}.cpp
 //       {register,settings,state,stream,virtual}.cpp -ldl -o /tmp/libcuda.so
 //   g++ $FLAGS tests/sanitized.cpp /tmp/libcuda.so -o /tmp/sanitized && /tmp/sanitized
 #include <cstdio>
@@ -97,7 +97,7 @@ int main() {
     Handle context, module, function;
     need(cuInit(0) == SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == SUCCESS, "there is a GPU");
     need(cuCtxSetCurrent(context) == SUCCESS, "it has a context");
-    const std::string image = std::string(IMAGE_CUBIN) + " sm_90\nadit_poke\n";
+    const std::string image = std::string(IMAGE_CUBIN) + " sm_90 13\nadit_poke\n";
     need(cuModuleLoadData(&module, image.c_str()) == SUCCESS, "a module is loaded");
     need(cuModuleGetFunction(&function, module, "adit_poke") == SUCCESS, "it has the kernel");
     std::vector<std::thread> threads;

@@ -1,19 +1,26 @@
-//! NVRTC, the CUDA compiler as a library.
+//! NVRTC, the CUDA compiler as a library: the one of the driver's major version where there are several, because a
+//! driver refuses what a newer one compiles.
 #![allow(unsafe_code)]
 
-use crate::cuda::library::functions;
+use crate::cuda::library::{driver_major, functions};
 use crate::error::with_causes;
 use crate::{Error, Result};
-use cudarc::nvrtc::sys::{self, nvrtcProgram};
+use cudarc::nvrtc::sys::nvrtcProgram;
+use libloading::Library;
 use std::ffi::{CString, c_char, c_int};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
 
 /// Environment variable that names the directory of NVRTC's libraries.
 const DIRECTORY_VARIABLE: &str = "ADIT_NVRTC";
+const LIBRARY: &str = "libnvrtc.so";
+const BUILTINS: &str = "libnvrtc-builtins.so";
+/// Major versions to look for by name; a newer driver adds its own.
+const MAJOR_MIN: u32 = 12;
+const MAJOR_KNOWN: u32 = 13;
 const WHAT: &str = "the device code's compiler";
-const FIX: &str = "pip install nvidia-cuda-nvrtc, and set ADIT_NVRTC or LD_LIBRARY_PATH to the directory of its libnvrtc.so";
+const FIX: &str = "pip install nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for a driver of CUDA 12), and set ADIT_NVRTC or LD_LIBRARY_PATH to the directory of its libnvrtc.so";
 const SUCCESS: u32 = 0;
 const COMPILATION: u32 = 6;
 
@@ -100,11 +107,17 @@ pub(super) fn architectures() -> Result<Vec<u32>> {
 ///
 /// [`Error::Unavailable`] without NVRTC; [`Error::Cuda`].
 pub fn compiler_version() -> Result<(u32, u32)> {
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: it writes two ints.
-    let result = unsafe { (nvrtc()?.nvrtcVersion)(&mut major, &mut minor) };
-    check("nvrtcVersion", result)?;
-    Ok((u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0)))
+    nvrtc()?.version()
+}
+
+impl Nvrtc {
+    fn version(&self) -> Result<(u32, u32)> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: it writes two ints.
+        let result = unsafe { (self.nvrtcVersion)(&mut major, &mut minor) };
+        check("nvrtcVersion", result)?;
+        Ok((u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0)))
+    }
 }
 
 impl Source {
@@ -215,50 +228,150 @@ fn nvrtc() -> Result<&'static Nvrtc> {
     if let Some(nvrtc) = NVRTC.get() {
         return Ok(nvrtc);
     }
-    let library = match std::env::var_os(DIRECTORY_VARIABLE) {
-        Some(directory) => load_from(Path::new(&directory))?,
-        None => load_by_name()?,
+    let driver = driver_major();
+    let found = match std::env::var_os(DIRECTORY_VARIABLE) {
+        Some(directory) => find_in(Path::new(&directory), driver)?,
+        None => find_by_name(driver)?,
     };
-    let nvrtc = Nvrtc::of(library)
-        .map_err(|name| Error::unavailable(WHAT, format!("this NVRTC has no {name}"), FIX))?;
-    Ok(NVRTC.get_or_init(|| nvrtc))
+    Ok(NVRTC.get_or_init(|| found))
 }
 
-fn load_by_name() -> Result<&'static libloading::Library> {
+fn find_by_name(driver: Option<u32>) -> Result<Nvrtc> {
+    let newest = driver.unwrap_or(0).max(MAJOR_KNOWN);
+    let versioned = (MAJOR_MIN..=newest).map(|major| format!("{LIBRARY}.{major}"));
+    let names = preferred(versioned.chain([LIBRARY.to_owned()]).collect(), driver);
+    // The message for a machine that has none; the linker's names the last file that it tried.
+    let absent = || Error::unavailable(WHAT, format!("{LIBRARY} is not found"), FIX);
+    first_for(driver, names, |name| open(Path::new(name)).map_err(|_| absent()))
+}
+
+/// Finds NVRTC and its own dependency in a directory, so that neither needs the dynamic linker's search path.
+fn find_in(directory: &Path, driver: Option<u32>) -> Result<Nvrtc> {
+    let missing = |start: &str| {
+        let shown = directory.display();
+        let why = format!("there is no {start} in {shown}, which {DIRECTORY_VARIABLE} names");
+        Error::unavailable(WHAT, why, FIX)
+    };
+    let names = preferred(files_in(directory, LIBRARY), driver);
+    if names.is_empty() {
+        return Err(missing(LIBRARY));
+    }
+    let builtins = files_in(directory, BUILTINS);
+    first_for(driver, names, |name| {
+        let builtins = builtins_of(&builtins, name).ok_or_else(|| missing(BUILTINS))?;
+        open(&directory.join(builtins))?;
+        open(&directory.join(name))
+    })
+}
+
+/// Loads libraries in turn, until one is NVRTC of a version that the driver takes; of none, keeps the first.
+fn first_for(
+    driver: Option<u32>,
+    names: Vec<String>,
+    load: impl Fn(&str) -> Result<&'static Library>,
+) -> Result<Nvrtc> {
+    let mut other = None;
+    for name in names {
+        let found = load(&name).and_then(functions_of).and_then(|nvrtc| {
+            let (major, _) = nvrtc.version()?;
+            Ok((nvrtc, major))
+        });
+        match found {
+            Ok((nvrtc, major)) if driver.is_none_or(|driver| major <= driver) => return Ok(nvrtc),
+            Ok((nvrtc, _)) => other = other.filter(Result::is_ok).or(Some(Ok(nvrtc))),
+            Err(error) => other = other.or(Some(Err(error))),
+        }
+    }
+    other.expect("there is a name")
+}
+
+fn functions_of(library: &'static Library) -> Result<Nvrtc> {
+    Nvrtc::of(library)
+        .map_err(|name| Error::unavailable(WHAT, format!("this NVRTC has no {name}"), FIX))
+}
+
+/// Loads a library for the process's life: NVRTC finds its dependency by name when needed.
+fn open(file: &Path) -> Result<&'static Library> {
     // SAFETY: loading NVRTC runs its initialisers, which is what any program that uses it does.
-    if unsafe { sys::is_culib_present() } {
-        // SAFETY: as above; it is there.
-        return Ok(unsafe { sys::culib() });
-    }
-    Err(Error::unavailable(WHAT, "libnvrtc.so is not found", FIX))
+    let library = unsafe { Library::new(file) }.map_err(|why| {
+        let why = format!("{}: {}", file.display(), with_causes(&why));
+        Error::unavailable(WHAT, why, FIX)
+    })?;
+    Ok(Box::leak(Box::new(library)))
 }
 
-/// Loads NVRTC and its own dependency by path, so that neither needs the dynamic linker's search path.
-fn load_from(directory: &Path) -> Result<&'static libloading::Library> {
-    let unavailable = |why: String| Error::unavailable(WHAT, why, FIX);
-    let shown = directory.display();
-    let find = |start: &str| {
-        library_in(directory, start).ok_or_else(|| {
-            unavailable(format!("there is no {start} in {shown}, which {DIRECTORY_VARIABLE} names"))
-        })
+/// Sorts files of NVRTC: the driver's own major version, whose machine code it takes whatever the minor versions; a name
+/// without a version; older ones, the newest first; newer ones, which it takes least likely. Without a driver, the name
+/// without a version, then the newest.
+fn preferred(mut names: Vec<String>, driver: Option<u32>) -> Vec<String> {
+    let rank = |name: &str| match (major_of(name), driver) {
+        (None, None) => (0, 0),
+        (Some(major), None) => (1, u32::MAX - major),
+        (Some(major), Some(driver)) if major == driver => (0, 0),
+        (None, Some(_)) => (1, 0),
+        (Some(major), Some(driver)) if major < driver => (2, driver - major),
+        (Some(major), Some(driver)) => (3, major - driver),
     };
-    let mut last = None;
-    for file in [find("libnvrtc-builtins.so")?, find("libnvrtc.so")?] {
-        // SAFETY: as above, of the libraries that the user names.
-        let library = unsafe { libloading::Library::new(&file) };
-        let library = library
-            .map_err(|why| unavailable(format!("{}: {}", file.display(), with_causes(&why))))?;
-        // It stays for the process's life: NVRTC finds its dependency by name when needed.
-        last = Some(&*Box::leak(Box::new(library)));
-    }
-    last.ok_or_else(|| unavailable("nothing was loaded".to_owned()))
+    // Of one major version, the last by name has the highest minor version.
+    names.sort_by(|one, other| rank(one).cmp(&rank(other)).then_with(|| other.cmp(one)));
+    names
 }
 
-/// Returns the file of a directory whose name begins with `start`; of several the last by name, which has the highest
-/// version.
-fn library_in(directory: &Path, start: &str) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(directory).ok()?;
+/// Parses the major version of a library: 13 of `libnvrtc.so.13.0.88`.
+fn major_of(name: &str) -> Option<u32> {
+    let (_, version) = name.split_once(".so.")?;
+    version.split('.').next()?.parse().ok()
+}
+
+/// Chooses the dependency of the same major version; without a version, the highest.
+fn builtins_of<'a>(builtins: &'a [String], name: &str) -> Option<&'a String> {
+    let is_same = |file: &&String| match (major_of(name), major_of(file)) {
+        (Some(major), Some(other)) => major == other,
+        _ => true,
+    };
+    builtins.iter().filter(is_same).max()
+}
+
+/// Returns the files of a directory whose names begin with `start`.
+fn files_in(directory: &Path, start: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let name = names.filter(|name| name.starts_with(start)).max()?;
-    Some(directory.join(name))
+    names.filter(|name| name.starts_with(start)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sorted(names: &[&str], driver: Option<u32>) -> Vec<String> {
+        preferred(names.iter().map(|name| (*name).to_owned()).collect(), driver)
+    }
+
+    #[test]
+    fn the_drivers_own_version_comes_first_and_newer_ones_last() {
+        let names = ["libnvrtc.so", "libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so.14"];
+        let order = |driver| sorted(&names, driver).join(" ").replace("libnvrtc.so", "");
+        assert_eq!(order(Some(13)), ".13  .12 .14");
+        assert_eq!(order(Some(12)), ".12  .13 .14");
+        assert_eq!(order(Some(15)), " .14 .13 .12");
+        assert_eq!(order(None), " .14 .13 .12");
+    }
+
+    #[test]
+    fn of_one_version_the_newest_file_comes_first() {
+        let names = ["libnvrtc.so.12", "libnvrtc.so.12.8.93", "libnvrtc.so.13.0.88"];
+        assert_eq!(sorted(&names, Some(12))[0], "libnvrtc.so.12.8.93");
+        assert_eq!(major_of("libnvrtc.so.12.8.93"), Some(12));
+        assert_eq!((major_of("libnvrtc.so"), major_of("libnvrtc.so.alt")), (None, None));
+    }
+
+    #[test]
+    fn the_dependency_is_of_the_same_version() {
+        let builtins = ["libnvrtc-builtins.so.13.0", "libnvrtc-builtins.so.12.8"].map(String::from);
+        let of = |name| builtins_of(&builtins, name).map(String::as_str);
+        assert_eq!(of("libnvrtc.so.12"), Some("libnvrtc-builtins.so.12.8"));
+        assert_eq!(of("libnvrtc.so.13.0.88"), Some("libnvrtc-builtins.so.13.0"));
+        assert_eq!(of("libnvrtc.so"), Some("libnvrtc-builtins.so.13.0"));
+        assert_eq!(of("libnvrtc.so.14"), None);
+    }
 }

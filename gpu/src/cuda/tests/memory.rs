@@ -148,3 +148,12 @@ fn pinned_memory_is_zeroed_and_shared_word_by_word() {
         assert_ne!(memory.address(), 0);
     });
 }
+
+#[test]
+fn copies_of_memory_that_devices_reach_are_ordered() {
+    alone("fail=cuPointerSetAttribute:1", || {
+        let error = DeviceMemory::exportable(&open(), 4096).expect_err("as arranged").to_string();
+        assert!(error.contains("cuPointerSetAttribute"), "{error}");
+        assert_eq!(adit_gpu_emulated::report().physicals, 0);
+    });
+}

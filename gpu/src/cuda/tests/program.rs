@@ -2,7 +2,7 @@
 
 use super::{alone, alone_with, open};
 use crate::Error;
-use crate::cuda::program::{Kernel, Program, SOURCES, compile};
+use crate::cuda::program::{Kernel, Program, SOURCES, compile, compiler_version};
 use adit_gpu_emulated::Installation;
 
 #[test]
@@ -68,6 +68,30 @@ fn code_that_the_driver_does_not_take_names_the_versions() {
     alone("fail=cuModuleLoadData:209", || {
         let error = Program::load(&open()).expect_err("the driver does not take it");
         assert!(error.to_string().contains("NVRTC is newer than the driver"), "{error}");
+    });
+}
+
+fn compiles_with(major: u32) {
+    Program::load(&open()).expect("the driver takes what it compiles");
+    assert_eq!(compiler_version().expect("there is a compiler").0, major);
+}
+
+#[test]
+fn of_two_compilers_the_one_of_the_drivers_version_is_taken() {
+    alone_with(Some(Installation::BothCompilers), "driver=12080", || compiles_with(12));
+}
+
+#[test]
+fn a_newer_driver_takes_the_newest_compiler_that_is_there() {
+    alone_with(Some(Installation::BothCompilers), "driver=14000", || compiles_with(13));
+}
+
+#[test]
+fn a_compiler_newer_than_the_driver_is_the_last_resort() {
+    alone("driver=12080", || {
+        let error = Program::load(&open()).expect_err("the driver does not take it");
+        assert!(error.to_string().contains("NVRTC is newer than the driver"), "{error}");
+        assert_eq!(compiler_version().expect("there is a compiler").0, 13);
     });
 }
 

@@ -5,6 +5,7 @@ use super::{alone, alone_without_a_report, open};
 use crate::Error;
 use crate::cuda::program::{Kernel, Program};
 use crate::cuda::{DeviceMemory, Event, Gpu, PinnedMemory, Priority, Stream};
+use cudarc::driver::CudaContext;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -70,12 +71,46 @@ fn streams_and_events_of_others_are_used_and_left_alone() {
         borrowed.write32(words.address(), 5).expect("it is enqueued");
         let event = borrowed.record().expect("it is enqueued");
         // SAFETY: the event lives as long.
-        let same = unsafe { Event::borrowed(&gpu, event.raw().cast()) };
+        let same = unsafe { Event::borrowed(&gpu, event.raw()) };
         borrowed.synchronize(LONG).expect("it is done");
         assert!(same.is_over().expect("nothing failed"));
         drop(same);
         assert!(event.is_over().expect("it is still there"));
         assert_eq!(words.words()[0].load(Ordering::Acquire), 5);
+    });
+}
+
+#[test]
+fn streams_and_events_go_to_cudarc_and_come_from_it() {
+    alone("gpus=2", || {
+        let gpu = open();
+        let words = PinnedMemory::allocate(&gpu, 64).expect("there is memory");
+        let context = CudaContext::new(0).expect("cudarc opens the same GPU");
+        let theirs = context.new_stream().expect("a stream can be made");
+        let ours = Stream::from_cudarc(&gpu, &theirs).expect("it is of the primary context");
+        assert_eq!(ours.raw(), theirs.cu_stream().cast());
+        ours.wait32_at_least(words.address(), 1, false).expect("it is enqueued");
+        let recorded = theirs.record_event(None).expect("it is enqueued");
+        let event = Event::from_cudarc(&gpu, recorded).expect("it is of the primary context");
+        drop(theirs);
+        assert!(!event.is_over().expect("nothing failed"), "the stream is kept, and waits");
+
+        let second = stream(&gpu);
+        second.wait_event(&event).expect("it is enqueued");
+        // SAFETY: the stream lives longer than what cudarc makes of it.
+        let lent = unsafe { context.wrap_borrowed_stream(second.raw().cast()) };
+        let after = lent.record_event(None).expect("it is enqueued");
+        assert!(!after.is_complete(), "it is behind the event");
+        words.words()[0].store(1, Ordering::Release);
+        second.synchronize(LONG).expect("the event is over");
+        assert!(after.is_complete() && event.is_over().expect("nothing failed"));
+
+        let other = CudaContext::new(1).expect("cudarc opens the second GPU");
+        let foreign = other.new_stream().expect("a stream can be made");
+        let error = Stream::from_cudarc(&gpu, &foreign).expect_err("it is of GPU 1");
+        assert!(error.is_usage() && error.to_string().contains("GPU 1"), "{error}");
+        let foreign = foreign.record_event(None).expect("it is enqueued");
+        assert!(Event::from_cudarc(&gpu, foreign).expect_err("it is of GPU 1").is_usage());
     });
 }
 

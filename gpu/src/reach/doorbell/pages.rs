@@ -1,7 +1,8 @@
-//! Pages of registers that the GPU can access, each shared by all its users.
+//! Pages of registers that GPUs can access, each shared by all its users.
 //!
-//! CUDA registers a page once per process, and queues of several rings have doorbells in the same page. So one table
-//! holds the pages by GPU and address, each for as long as a queue uses it.
+//! CUDA registers a page once per process, and queues of several rings, also of several GPUs, have doorbells in the same
+//! page. So one table holds the pages by address, each for as long as a queue uses it, registered for every GPU
+//! (`PORTABLE`); each GPU has its own address of it.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -20,29 +21,26 @@ use crate::error::{Error, Result};
 /// How long CUDA may take to unregister a page whose last user is gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A GPU's number, and a page's address in this process.
-type Key = (u32, usize);
-
-/// The registered pages, and those that CUDA is about to unregister.
-static PAGES: Mutex<BTreeMap<Key, Weak<Page>>> = Mutex::new(BTreeMap::new());
+/// The registered pages by their addresses in this process, and those that CUDA is about to unregister.
+static PAGES: Mutex<BTreeMap<usize, Weak<Page>>> = Mutex::new(BTreeMap::new());
 
 /// Makes pages of registers accessible to a GPU.
 #[derive(Debug)]
 pub struct MappedPages {
     gpu: Arc<Gpu>,
-    /// Whether a page is a device's registers, or memory shared with a software controller.
-    is_device: fn(usize) -> bool,
+    /// Whether pages are a device's registers, or memory shared with a software controller.
+    is_device: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Page {
-    key: Key,
+    at: usize,
     /// None while being dropped.
     registration: Option<Registration>,
 }
 
 impl MappedPages {
-    pub(super) fn new(gpu: &Arc<Gpu>, is_device: fn(usize) -> bool) -> MappedPages {
+    pub(super) fn new(gpu: &Arc<Gpu>, is_device: bool) -> MappedPages {
         MappedPages { gpu: Arc::clone(gpu), is_device }
     }
 
@@ -54,22 +52,21 @@ impl MappedPages {
         };
         let at = register.as_ptr().addr();
         let page = self.page(at & !(PAGE_BYTES - 1), register)?;
-        Ok((page.address() + (at - page.key.1) as u64, page))
+        Ok((page.address_for(&self.gpu)? + (at - page.at) as u64, page))
     }
 
     fn page(&self, at: usize, register: &Register32) -> Result<Arc<Page>> {
-        let key = (self.gpu.info().ordinal, at);
         let end = Instant::now() + PATIENCE;
         loop {
             let mut pages = pages();
-            match pages.get(&key).map(Weak::upgrade) {
+            match pages.get(&at).map(Weak::upgrade) {
                 Some(Some(page)) => return Ok(page),
                 // Its last user is unregistering it, and then removes it from the table.
                 Some(None) if Instant::now() < end => {}
                 _ => {
                     let registration = Some(self.register(at, register.window())?);
-                    let page = Arc::new(Page { key, registration });
-                    pages.insert(key, Arc::downgrade(&page));
+                    let page = Arc::new(Page { at, registration });
+                    pages.insert(at, Arc::downgrade(&page));
                     return Ok(page);
                 }
             }
@@ -87,7 +84,7 @@ impl MappedPages {
         };
         let first = NonNull::new(page.as_ptr()).expect("a mapping is not at address zero");
         let owner = Box::new(page);
-        let registered = if (self.is_device)(at) {
+        let registered = if self.is_device {
             // SAFETY: `owner` keeps the mapping; reading a doorbell has no effect (NVMe Base 2.0 section 3.1.3).
             unsafe { Registration::io(&self.gpu, first, PAGE_BYTES, owner) }
         } else {
@@ -100,8 +97,8 @@ impl MappedPages {
 }
 
 impl Page {
-    fn address(&self) -> u64 {
-        self.registration.as_ref().expect("there until it is dropped").address()
+    fn address_for(&self, gpu: &Arc<Gpu>) -> Result<u64> {
+        self.registration.as_ref().expect("there until it is dropped").address_for(gpu)
     }
 }
 
@@ -111,13 +108,13 @@ impl Drop for Page {
         drop(self.registration.take());
         let mut pages = pages();
         // A user that ran out of patience may have put another there.
-        if pages.get(&self.key).is_some_and(|page| page.strong_count() == 0) {
-            pages.remove(&self.key);
+        if pages.get(&self.at).is_some_and(|page| page.strong_count() == 0) {
+            pages.remove(&self.at);
         }
     }
 }
 
-fn pages() -> MutexGuard<'static, BTreeMap<Key, Weak<Page>>> {
+fn pages() -> MutexGuard<'static, BTreeMap<usize, Weak<Page>>> {
     PAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -125,8 +122,8 @@ fn pages() -> MutexGuard<'static, BTreeMap<Key, Weak<Page>>> {
 fn taken(error: Error) -> Error {
     match error {
         Error::Cuda { code: code::HOST_MEMORY_ALREADY_REGISTERED, .. } => {
-            let why = "CUDA has their page already: for another GPU, for other code of this process, or for queues that \
-                       were left behind because a kernel may still ring them";
+            let why = "CUDA has their page already: for other code of this process, or for queues that were left behind \
+                       because a kernel may still ring them";
             let fix = "let the proxy ring them, or use the controller in a process of its own";
             Error::unavailable(WHAT, why, fix)
         }

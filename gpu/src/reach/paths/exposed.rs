@@ -63,13 +63,14 @@ impl Exposed {
     /// Exposes memory that the caller allocated.
     ///
     /// # Errors
-    /// As [`Exposed::allocate`].
+    /// As [`Exposed::allocate`]; [`Error::Cuda`] for memory whose copies cannot be ordered with devices' accesses.
     pub(crate) fn adopt(
         gpu: &Arc<Gpu>,
         memory: DeviceMemory,
         path: MemoryPath,
     ) -> Result<Arc<Exposed>> {
         check(path, gpu)?;
+        memory.order_copies()?;
         Exposed::new(memory, path)
     }
 

@@ -1,6 +1,5 @@
 //! A block of memory for the GPU, and its mapping for one device.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use adit_driver::spec::Iova;
@@ -52,9 +51,26 @@ impl Block {
         controllers.iter().map(|controller| self.map(controller)).collect()
     }
 
-    /// Keeps the block alive for as long as a device uses it.
-    pub(crate) fn keeper(&self) -> Arc<dyn Any + Send + Sync> {
-        Arc::new(self.clone())
+    /// Copies from `offset`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] outside the block; CUDA's.
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        match self {
+            Block::Gpu(exposed) => exposed.memory().read(offset, bytes),
+            Block::Host(host) => host.read(offset, bytes),
+        }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// As [`Block::read`].
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        match self {
+            Block::Gpu(exposed) => exposed.memory().write(offset, bytes),
+            Block::Host(host) => host.write(offset, bytes),
+        }
     }
 }
 

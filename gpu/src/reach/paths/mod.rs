@@ -1,8 +1,9 @@
 //! The paths by which a controller's DMA reaches memory that the GPU works on.
 //!
 //! Each path has its own conditions, and no machine says beforehand which of them it meets. So each is tried for real,
-//! best first, with a small piece of memory that is exposed, mapped for the controller and released. The first that
-//! works is used; the reasons against earlier ones are kept, for [`crate::doctor`] and for errors.
+//! best first, with a small piece of memory that is exposed, mapped for the controller, filled by it with an LBA
+//! ([`carry`]) and released. The first that works is used; the reasons against earlier ones are kept, for
+//! `adit gpu doctor` and for errors.
 //!
 //! | path | what is mapped | needs |
 //! |---|---|---|
@@ -16,6 +17,7 @@
 //! The order of ownership implements law 3: a mapping for a device ([`Mapped`]) owns what it maps ([`Block`]), which
 //! owns the mapping in this process, which owns the memory. If unmapping fails, the driver leaks all of that.
 
+mod carry;
 mod coherent;
 mod dma_buf;
 mod exposed;
@@ -32,6 +34,8 @@ use adit_driver::Controller;
 use crate::cuda::Gpu;
 use crate::error::{Error, Result};
 
+pub use carry::Carried;
+pub(crate) use carry::{check_arrival, flush_if_needed, host_copy, other_than};
 pub(crate) use exposed::Exposed;
 #[cfg(feature = "internals")]
 pub use gdr::is_present as gdr_is_present;
@@ -95,22 +99,23 @@ impl MemoryPath {
 pub struct PathReport {
     /// The path.
     pub path: MemoryPath,
-    /// Success, or why it does not work here and how to change that.
-    pub outcome: Result<(), String>,
+    /// What it carried, or why it does not work here and how to change that.
+    pub outcome: Result<Carried, String>,
 }
 
 impl std::fmt::Display for PathReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.outcome {
-            Ok(()) => write!(f, "{} works", self.path.name()),
+            Ok(Carried::Nothing) => write!(f, "{} maps, not tried", self.path.name()),
+            Ok(_) => write!(f, "{} carried data", self.path.name()),
             Err(why) => write!(f, "{}: {why}", self.path.name()),
         }
     }
 }
 
 impl PathReport {
-    pub(crate) fn new<T>(path: MemoryPath, outcome: &Result<T>) -> PathReport {
-        let outcome = outcome.as_ref().map(|_| ()).map_err(Error::to_string);
+    fn new(path: MemoryPath, outcome: &Result<Carried>) -> PathReport {
+        let outcome = outcome.as_ref().copied().map_err(Error::to_string);
         PathReport { path, outcome }
     }
 }
@@ -123,14 +128,25 @@ pub fn probe(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> Vec<PathReport> {
     MemoryPath::ALL.into_iter().map(report).collect()
 }
 
-/// Tries one path with a small piece of memory, for all of the controllers.
-pub fn try_path(path: MemoryPath, gpu: &Arc<Gpu>, controllers: &[Arc<Controller>]) -> Result<()> {
+/// Tries one path with a small piece of memory, for all of the controllers. Returns what each of them carried.
+///
+/// # Errors
+/// What the path lacks here, or why data did not arrive.
+pub fn try_path(
+    path: MemoryPath,
+    gpu: &Arc<Gpu>,
+    controllers: &[Arc<Controller>],
+) -> Result<Carried> {
     if path == MemoryPath::CpuOnly {
-        return Ok(());
+        return Ok(Carried::Nothing);
     }
     let _making = gpu.may_make("try a way to the GPU's memory")?;
     let block = block(path, gpu, controllers, PROBE_BYTES)?;
-    block.map_for(controllers).map(drop)
+    let mut least = Carried::BothWays;
+    for controller in controllers {
+        least = least.min(carry::prove(gpu, controller, &block, block.map(controller)?)?);
+    }
+    Ok(least)
 }
 
 /// Allocates `bytes` for a path: in the GPU, or in the host for [`MemoryPath::PinnedHost`].
@@ -159,10 +175,14 @@ pub(crate) fn first_to_gpu<T>(
     let mut reports = Vec::new();
     let ways: &[MemoryPath] = if controllers.is_empty() { &[] } else { &MemoryPath::TO_GPU };
     for &path in ways {
-        let made = try_path(path, gpu, controllers).and_then(|()| make(path));
-        reports.push(PathReport::new(path, &made));
-        if let Ok(made) = made {
-            return (Some((path, made)), reports);
+        let made = try_path(path, gpu, controllers).and_then(|carried| Ok((carried, make(path)?)));
+        let (outcome, made) = match made {
+            Ok((carried, made)) => (Ok(carried), Some((path, made))),
+            Err(error) => (Err(error), None),
+        };
+        reports.push(PathReport::new(path, &outcome));
+        if made.is_some() {
+            return (made, reports);
         }
     }
     (None, reports)

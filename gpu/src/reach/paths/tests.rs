@@ -208,6 +208,106 @@ fn without_a_way_a_pool_is_the_gpus_alone_and_says_why() {
     });
 }
 
+/// Allocates a pool in GPU memory over one controller; returns its path, and why the paths before do not carry data.
+fn a_pool_on(settings: &str, drive: &str) -> (Option<MemoryPath>, Vec<(MemoryPath, String)>) {
+    adit_gpu_emulated::set(settings);
+    let rig = Rig::with(&[drive]);
+    let pool = Pool::allocate(&rig.gpu, &rig.controllers, &[1 << 20], None).expect("a pool");
+    let why = |report: &PathReport| Some((report.path, report.outcome.clone().err()?));
+    let found = (pool.path(), pool.reports().iter().filter_map(why).collect());
+    drop(pool);
+    rig.finish();
+    found
+}
+
+const SOFT: &str = "mem=16M,dbbuf=off";
+
+#[test]
+fn a_way_whose_writes_are_dropped_is_passed_over() {
+    let name = concat!(module_path!(), "::a_way_whose_writes_are_dropped_is_passed_over");
+    adit_gpu_emulated::alone("", name, || {
+        // The LBA is all zeros, as the memory was.
+        let (path, whys) = a_pool_on("driver=13030,peer=dropped", SOFT);
+        assert_eq!(path, Some(MemoryPath::Gdrdrv), "{whys:?}");
+        let dropped: Vec<_> =
+            whys.iter().filter(|(_, why)| why.contains("is dropped on the way")).collect();
+        let paths: Vec<MemoryPath> = dropped.iter().map(|(path, _)| *path).collect();
+        assert_eq!(paths, [MemoryPath::DmaBufIommufd, MemoryPath::DmaBufMmap], "{whys:?}");
+        let (path, whys) = a_pool_on("gdr=absent,peer=dropped", SOFT);
+        assert_eq!((path, whys.len()), (None, 4), "{whys:?}");
+    });
+}
+
+#[test]
+fn a_way_whose_data_come_after_the_completion_is_passed_over() {
+    let name =
+        concat!(module_path!(), "::a_way_whose_data_come_after_the_completion_is_passed_over");
+    adit_gpu_emulated::alone("", name, || {
+        let (path, whys) = a_pool_on("peer=late", SOFT);
+        assert_eq!(path, Some(MemoryPath::Gdrdrv), "{whys:?}");
+        assert!(whys.iter().any(|(_, why)| why.contains("after the completion")), "{whys:?}");
+    });
+}
+
+#[test]
+fn a_way_by_which_the_drive_reads_nothing_is_passed_over() {
+    let name = concat!(module_path!(), "::a_way_by_which_the_drive_reads_nothing_is_passed_over");
+    adit_gpu_emulated::alone("", name, || {
+        // Data Transfer Error, as of a read that PCIe answers with an error; and no end at all.
+        let cases = [("status(0:4)", "ended with"), ("lose", "did not answer within 2000 ms")];
+        for (fault, said) in cases {
+            let drive = format!("{SOFT},faults={fault}@compare:times=2");
+            let (path, whys) = a_pool_on("", &drive);
+            assert_eq!(path, Some(MemoryPath::Gdrdrv), "{whys:?}");
+            let of_it = whys.iter().find(|(path, _)| *path == MemoryPath::DmaBufIommufd);
+            let why = &of_it.expect("a reason").1;
+            assert!(why.contains(said) && why.contains("ACSCtl"), "{why}");
+        }
+    });
+}
+
+#[test]
+fn data_that_the_drive_only_claims_to_have_read_are_not_believed() {
+    let name =
+        concat!(module_path!(), "::data_that_the_drive_only_claims_to_have_read_are_not_believed");
+    adit_gpu_emulated::alone("gdr=absent", name, || {
+        let rig = Rig::with(&["mem=16M,dbbuf=off,faults=status(0:0)@read:n=2"]);
+        // The first read is the host's.
+        let error = carried(&rig).expect_err("nothing was read");
+        assert!(error.to_string().contains("memory is as it was"), "{error}");
+        assert_eq!(carried(&rig).expect("the fault is over"), Carried::BothWays);
+        rig.finish();
+    });
+}
+
+/// Tries a dma-buf once, without another attempt.
+fn carried(rig: &Rig) -> Result<Carried> {
+    let path = MemoryPath::DmaBufIommufd;
+    let block = block(path, &rig.gpu, &rig.controllers, PROBE_BYTES).expect("a block");
+    let controller = &rig.controllers[0];
+    carry::once(&rig.gpu, controller, &block, &Arc::new(block.map(controller)?))
+}
+
+#[test]
+fn what_cannot_be_read_back_is_carried_one_way_and_what_cannot_be_read_is_not_tried() {
+    let name = concat!(
+        module_path!(),
+        "::what_cannot_be_read_back_is_carried_one_way_and_what_cannot_be_read_is_not_tried"
+    );
+    adit_gpu_emulated::alone("gdr=absent", name, || {
+        let drives = [
+            ("mem=16M,dbbuf=off,pi=1", Carried::FromDrive),
+            ("mem=16M,dbbuf=off,faults=status(2:81)@read", Carried::Nothing),
+        ];
+        for (drive, expected) in drives {
+            let rig = Rig::with(&[drive]);
+            let reports = probe(&rig.gpu, &rig.controllers[0]);
+            assert_eq!(reports[1].outcome, Ok(expected), "{drive}: {reports:?}");
+            rig.finish();
+        }
+    });
+}
+
 #[test]
 fn each_way_reports_how_it_fares() {
     let name = concat!(module_path!(), "::each_way_reports_how_it_fares");
@@ -220,6 +320,30 @@ fn each_way_reports_how_it_fares() {
         assert_eq!(works, [false, false, false, false, true, true], "{reports:?}");
         let refused = reports[3].outcome.as_ref().expect_err("refused");
         assert!(refused.contains("gdr_pin_buffer"), "{refused}");
+        rig.finish();
+    });
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn registered_memory_whose_copies_cannot_be_ordered_is_reached_by_no_way() {
+    let name = concat!(
+        module_path!(),
+        "::registered_memory_whose_copies_cannot_be_ordered_is_reached_by_no_way"
+    );
+    adit_gpu_emulated::alone("coherent", name, || {
+        let rig = Rig::new(1);
+        let memory = DeviceMemory::allocate(&rig.gpu, 2 << 20).expect("memory");
+        let region = (memory.address(), memory.bytes());
+        // The first is set when the path is tried, with memory of its own.
+        adit_gpu_emulated::set("coherent,fail=cuPointerSetAttribute:1:2");
+        // SAFETY: the memory outlives the pool.
+        let pool = unsafe { Pool::register(&rig.gpu, &rig.controllers, &[region]) };
+        let pool = pool.expect("a pool");
+        let why = pool.reports()[0].outcome.clone().expect_err("not ordered");
+        assert!(why.contains("cuPointerSetAttribute"), "{why}");
+        drop(pool);
+        drop(memory);
         rig.finish();
     });
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
 
 use adit_driver::Time;
 use adit_driver::bus::{Bus, BusEvent, Locality};
@@ -16,6 +17,8 @@ struct Recorder {
     rung: Mutex<Vec<(u32, u32)>>,
     /// How long a write takes after recording.
     lingers: Duration,
+    /// The last value, for measurements.
+    last: AtomicU32,
 }
 
 impl Recorder {
@@ -42,6 +45,7 @@ unsafe impl Bus for Recorder {
     }
     unsafe fn write32(&self, offset: u32, value: u32) {
         assert!((offset, value) != (0, 13), "a test's panic");
+        self.last.store(value, Ordering::Release);
         self.rung.lock().expect("no panic holds it").push((offset, value));
         if !self.lingers.is_zero() {
             std::thread::sleep(self.lingers);
@@ -123,6 +127,20 @@ fn a_word_that_changes_is_rung_once_and_one_out_of_range_never() {
     slot.words()[0].store(0, Ordering::Release);
     soon(|| bus.rung() == [(2, 5), (3, 4), (2, 0)]);
     assert_eq!(proxy.stats(), ProxyStats { rung: 3, refused: 1, queues: 1 });
+}
+
+#[test]
+fn each_word_has_the_range_of_its_own_ring() {
+    let (proxy, bus) = (proxy(), Arc::new(Recorder::default()));
+    let depths = RingDepths { submission: 16, completion: 32 };
+    let slot = proxy.add(bus.doorbells(1), depths).expect("room");
+    slot.words()[1].store(31, Ordering::Release);
+    soon(|| bus.rung() == [(3, 31)]);
+    slot.words()[0].store(16, Ordering::Release);
+    soon(|| proxy.stats().refused == 1);
+    slot.words()[1].store(32, Ordering::Release);
+    soon(|| proxy.stats().refused == 2);
+    assert_eq!(bus.rung(), [(3, 31)]);
 }
 
 #[test]
@@ -222,4 +240,91 @@ fn allowed_of(thread: &str) -> Option<String> {
     let status = tasks.flatten().filter_map(status).find(ours)?;
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     Some(line.trim().to_owned())
+}
+
+#[test]
+fn the_thread_sleeps_neither_while_work_is_under_way_nor_wakes_without_any() {
+    let (proxy, bus) = (proxy(), Arc::new(Recorder::default()));
+    let slot = proxy.add(bus.doorbells(1), 16).expect("room");
+    let is_busy = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&is_busy);
+    let work: Arc<Ringing> = Arc::new(move || asked.load(Ordering::Acquire));
+    proxy.watch(&work);
+    let sleeps = || proxy.poller.alarm().counts().0;
+    let pause = || std::thread::sleep(Duration::from_millis(20));
+    pause();
+    let before = sleeps();
+    pause();
+    assert_eq!(sleeps(), before, "work is under way");
+    is_busy.store(false, Ordering::Release);
+    soon(|| sleeps() == before + 1);
+    pause();
+    assert_eq!(sleeps(), before + 1, "and it does not nap");
+    // As work that begins again does.
+    is_busy.store(true, Ordering::Release);
+    proxy.wake();
+    slot.words()[0].store(5, Ordering::Release);
+    soon(|| bus.rung() == [(2, 5)]);
+    drop(work);
+    soon(|| sleeps() > before + 2);
+}
+
+/// Writes a word as the GPU does, and returns how long the ring took.
+fn ring_ns(slot: &Slot, bus: &Recorder, value: u32) -> u64 {
+    let started = Instant::now();
+    slot.words()[0].store(value, Ordering::Release);
+    while bus.last.load(Ordering::Acquire) != value {
+        std::hint::spin_loop();
+    }
+    started.elapsed().as_nanos() as u64
+}
+
+/// Returns how long a thread of this process was on a processor.
+fn time_on_cpu(thread: &str) -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("threads").flatten();
+    let named = |task: &std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == thread)
+    };
+    let task = tasks.into_iter().find(named).expect("it runs");
+    let stat = std::fs::read_to_string(task.path().join("schedstat")).expect("its times");
+    Duration::from_nanos(stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("a number"))
+}
+
+/// For docs/perf.md: `cargo test --release -p adit-gpu --lib doorbells_by_proxy -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures, and so needs an idle machine of two cores"]
+fn doorbells_by_proxy_are_rung_within_microseconds_and_idling_costs_nothing() {
+    let (proxy, bus) = (proxy(), Arc::new(Recorder::default()));
+    let slot = proxy.add(bus.doorbells(1), 4096).expect("room");
+    let is_busy = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&is_busy);
+    let work: Arc<Ringing> = Arc::new(move || asked.load(Ordering::Acquire));
+    proxy.watch(&work);
+    let percentile = |mut all: Vec<u64>, percent: usize| {
+        all.sort_unstable();
+        all[all.len() * percent / 100]
+    };
+    let awake: Vec<u64> = (0..20_000).map(|at| ring_ns(&slot, &bus, 1 + at % 4000)).collect();
+    let mut first = Vec::new();
+    for at in 0..500 {
+        is_busy.store(false, Ordering::Release);
+        std::thread::sleep(Duration::from_millis(3));
+        is_busy.store(true, Ordering::Release);
+        proxy.wake();
+        // As long as it takes to launch a kernel, and the kernel to ring.
+        let woken = Instant::now();
+        while woken.elapsed() < Duration::from_micros(50) {
+            std::hint::spin_loop();
+        }
+        first.push(ring_ns(&slot, &bus, 1 + at % 4000));
+    }
+    is_busy.store(false, Ordering::Release);
+    std::thread::sleep(Duration::from_millis(10));
+    let before = time_on_cpu("adit-doorbells");
+    std::thread::sleep(Duration::from_secs(2));
+    let idle = (time_on_cpu("adit-doorbells") - before).as_secs_f64() / 2.0 * 100.0;
+    let told = |all: &Vec<u64>| [50, 99].map(|percent| percentile(all.clone(), percent));
+    println!("awake, p50 and p99 ns: {:?}; first after idling: {:?}", told(&awake), told(&first));
+    println!("idling: {idle:.3} % of a core");
+    assert!(told(&first)[1] <= 5_000 && idle < 1.0);
 }

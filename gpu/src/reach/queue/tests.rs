@@ -22,7 +22,9 @@ fn rings_lie_where_they_are_asked_to_and_leave_nothing_behind() {
         let before = adit_gpu_emulated::report();
         for places in PLACES {
             let queue = rig.queue_in(300, &proxy, places).expect("a queue");
-            assert_eq!((queue.depth, queue.lba_shift, queue.protection), (300, 9, 0));
+            assert_eq!(queue.depths, RingDepths { submission: 300, completion: 600 });
+            assert_eq!((queue.lba_shift, queue.protection), (9, 0));
+            assert_eq!(queue.completions_in_host, places.1 == Place::Host);
             let raw = queue.raw.as_ref().expect("a controller's");
             let here = |space: &RingSpace| space.memory().is_some();
             assert_eq!(here(raw.submission()), places.0 == Place::Host);
@@ -46,6 +48,7 @@ fn a_submission_ring_can_lie_in_the_controller_memory_buffer() {
     let proxy = rig.proxy();
     let queue = rig.queue_in(64, &proxy, (Place::Cmb, Place::Host)).expect("a queue");
     assert_ne!(queue.sq, queue.cq);
+    assert!(queue.completions_in_host);
     for (submission, completion) in
         [(Place::Cmb, Place::Gpu), (Place::Host, Place::Cmb), (Place::Cmb, Place::Cmb)]
     {
@@ -53,6 +56,20 @@ fn a_submission_ring_can_lie_in_the_controller_memory_buffer() {
         assert!(refused.expect_err("refused").is_usage());
     }
     drop((queue, proxy));
+    rig.finish();
+}
+
+#[test]
+fn a_completion_ring_is_as_deep_as_the_controller_allows() {
+    adit_gpu_emulated::load();
+    let rig = Rig::with(&["mem=16M,dbbuf=off,mqes=64"]);
+    let proxy = rig.proxy();
+    for (submission, completion) in [(16, 32), (32, 64), (40, 64), (64, 64)] {
+        let queue = rig.queue(submission, &proxy);
+        assert_eq!(queue.depths, RingDepths { submission, completion });
+    }
+    assert!(rig.queue_in(65, &proxy, (Place::Host, Place::Host)).is_err());
+    drop(proxy);
     rig.finish();
 }
 

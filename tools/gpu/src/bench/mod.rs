@@ -26,4 +26,4 @@ mod single;
 
 pub use options::{BenchOptions, COMPUTE_MAX, ControllerChoice, QUEUES_MAX, WARPS_MAX, Watch};
 pub use report::{BenchReport, Beside, LABEL, Preparation, Saturated, Single};
-pub use run::run;
+pub use run::{curve, run};

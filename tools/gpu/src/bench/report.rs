@@ -22,6 +22,9 @@ pub struct Saturated {
     pub cq_rings: u64,
     /// Laps of the completion rings.
     pub laps: f64,
+    /// Looks at which the controller in device code found a completion ring full with a command waiting; `None` for
+    /// a controller that does not count them.
+    pub full: Option<u64>,
 }
 
 impl Saturated {
@@ -113,6 +116,13 @@ pub struct BenchReport {
     pub preparation: Option<Preparation>,
     /// Parts that were not measured: name and reason.
     pub missing: Vec<(&'static str, String)>,
+}
+
+impl BenchReport {
+    /// Whether the GPU is emulated: its counts are a GPU's, its times those of threads of the CPU.
+    pub fn is_emulated(&self) -> bool {
+        crate::is_emulated(&self.gpu)
+    }
 }
 
 /// Returns `a / b`, or 0 if `b` is 0.

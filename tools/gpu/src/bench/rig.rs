@@ -39,6 +39,8 @@ pub(crate) struct Parts {
     spans: Vec<Span>,
     /// The first ring of each device, and their number.
     ranges: Vec<(u32, u32)>,
+    /// Entries of each completion ring.
+    pub(crate) completion_depth: u32,
 }
 
 impl Rig {
@@ -65,12 +67,14 @@ impl Rig {
         let table = |span: &Span| MappingTable::without_lists(limits, vec![*span], shape.form);
         let tables = spans.iter().map(table).collect::<Result<Vec<_>>>()?;
         let queues = server.queues(gpu, shape)?;
+        let completion_depths = queues.iter().flatten().map(|queue| queue.depths.completion);
+        let completion_depth = completion_depths.min().expect("a shape has queues");
         let tables: Vec<&MappingTable> = tables.iter().collect();
         let rings = Rings::new(gpu, queues, &tables, load.iocbs())?;
         let ranges = (0..spans.len()).map(|device| rings.of_device(device as u16)).collect();
         let stream = partition.stream(Priority::High)?;
         let program = Arc::clone(program);
-        let parts = Parts { server, rings, load, stream, program, spans, ranges };
+        let parts = Parts { server, rings, load, stream, program, spans, ranges, completion_depth };
         Ok(Rig { parts: Some(parts) })
     }
 }

@@ -28,28 +28,30 @@ const EMULATED_WARPS: u32 = 256;
 /// [`adit_gpu::Error::OutOfService`] when a command failed or the controller found a bad one; [`adit_gpu::Error::TimedOut`]
 /// if a kernel does not end in time; [`adit_gpu::Error::Cuda`] when a call failed, and the driver's with its controllers.
 pub fn run(options: &BenchOptions, watch: &Watch<'_>) -> Result<BenchReport> {
-    options.check()?;
+    curve(options, &[options.sms], watch).map(|mut reports| reports.remove(0))
+}
+
+/// As [`run`], once for each number of multiprocessors in `sms`, which has one or more. Ends after the first if
+/// interrupted.
+///
+/// # Errors
+/// As [`run`], before anything is measured if an option is invalid.
+pub fn curve(options: &BenchOptions, sms: &[u32], watch: &Watch<'_>) -> Result<Vec<BenchReport>> {
+    assert!(!sms.is_empty(), "a curve has a point");
+    let points: Vec<_> =
+        sms.iter().map(|sms| BenchOptions { sms: *sms, ..options.clone() }).collect();
+    points.iter().try_for_each(BenchOptions::check)?;
     let gpu = Gpu::open(options.gpu)?;
-    options.check_on(gpu.info().sm_count)?;
+    points.iter().try_for_each(|point| point.check_on(gpu.info().sm_count))?;
     watch.tell("compiling the device code");
     let program = Program::load(&gpu)?;
-    let bench = Bench { gpu: &gpu, program: &program, options, watch };
-    let mut report = BenchReport {
-        options: options.clone(),
-        gpu: gpu.info().name.clone(),
-        saturated: None,
-        single: None,
-        beside: None,
-        preparation: Some(preparation::measure(&gpu)?),
-        missing: Vec::new(),
-    };
-    bench.rings(&mut report).map_err(|error| bench.explain(error))?;
-    let per_second = report.saturated.map_or(0.0, |part| part.per_second());
-    match bench.beside(per_second).map_err(|error| bench.explain(error))? {
-        Ok(part) => report.beside = Some(part),
-        Err(why) => report.missing.push(("beside compute", why)),
+    let mut reports = Vec::new();
+    for point in &points {
+        if reports.is_empty() || !watch.is_stopped() {
+            reports.push(Bench { gpu: &gpu, program: &program, options: point, watch }.run()?);
+        }
     }
-    Ok(report)
+    Ok(reports)
 }
 
 struct Bench<'a> {
@@ -60,6 +62,25 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    fn run(&self) -> Result<BenchReport> {
+        let mut report = BenchReport {
+            options: self.options.clone(),
+            gpu: self.gpu.info().name.clone(),
+            saturated: None,
+            single: None,
+            beside: None,
+            preparation: Some(preparation::measure(self.gpu)?),
+            missing: Vec::new(),
+        };
+        self.rings(&mut report).map_err(|error| self.explain(error))?;
+        let per_second = report.saturated.map_or(0.0, |part| part.per_second());
+        match self.beside(per_second).map_err(|error| self.explain(error))? {
+            Ok(part) => report.beside = Some(part),
+            Err(why) => report.missing.push(("beside compute", why)),
+        }
+        Ok(report)
+    }
+
     fn shape(&self) -> Shape {
         Shape {
             queues: self.options.queues,

@@ -69,7 +69,7 @@ pub(super) fn measure(
     let after = rig.rings.counters()?;
     sum.sq_rings = after.sq_rings - before.sq_rings;
     sum.cq_rings = after.cq_rings - before.cq_rings;
-    sum.laps = sum.commands as f64 / f64::from(options.depth);
+    sum.laps = sum.commands as f64 / f64::from(rig.completion_depth);
     checked(&mut sum, seen_before.zip(rig.server.counters()?))?;
     Ok(sum)
 }
@@ -81,6 +81,7 @@ fn checked(sum: &mut Saturated, seen: Option<(Counters, Counters)>) -> Result<()
     let Some((before, after)) = seen else { return Ok(()) };
     sum.checked = after.commands - before.commands;
     sum.refused = after.bad - before.bad;
+    sum.full = Some(after.full - before.full);
     if sum.checked == sum.commands && sum.refused == 0 {
         return Ok(());
     }

@@ -72,7 +72,7 @@ impl Server {
         match self {
             Server::Gpu(controller, _) => Ok(vec![device_queues(controller, shape)]),
             Server::Cpu(controllers, _) => {
-                let doorbells = Doorbells::mapped(gpu);
+                let doorbells = Doorbells::mapped(gpu, &controllers[0]);
                 let mut all: Vec<Vec<Queue>> = controllers.iter().map(|_| Vec::new()).collect();
                 for index in 0..shape.queues {
                     let device = self.device_of(index);
@@ -153,7 +153,8 @@ pub(crate) fn device_queues(controller: &GpuController, shape: &Shape) -> Vec<Qu
         cq: pair.cq,
         sq_doorbell: pair.sq_doorbell,
         cq_doorbell: pair.cq_doorbell,
-        depth: shape.depth,
+        depths: shape.depths(),
+        completions_in_host: shape.place == Place::Host,
         qid: pair.qid,
         nsid: 1,
         lba_shift: shape.lba_shift,

@@ -27,11 +27,13 @@ pub(super) struct ControllerQueue {
     pub(super) cq_doorbell: u64,
     pub(super) in_flight: u64,
     pub(super) depth: u32,
+    pub(super) cq_depth: u32,
     pub(super) qid: u32,
+    pub(super) tail: u32,
     pub(super) sq_head: u64,
     pub(super) cq_tail: u64,
     pub(super) cq_head: u64,
-    pub(super) padding_of_constants: [u64; 7],
+    pub(super) padding_of_constants: [u64; 6],
 
     pub(super) commands: u64,
     pub(super) completions: u64,
@@ -39,7 +41,9 @@ pub(super) struct ControllerQueue {
     pub(super) cq_rings: u64,
     pub(super) faults: u64,
     pub(super) delayed_count: u64,
-    pub(super) reserved_counts: [u64; 10],
+    pub(super) looks: u64,
+    pub(super) full: u64,
+    pub(super) reserved_counts: [u64; 8],
     pub(super) bad: [u64; BAD_KINDS],
     pub(super) delayed_ns: [u64; DELAYED_MAX],
     pub(super) delayed: [u32; DELAYED_MAX],
@@ -92,9 +96,9 @@ mod tests {
         [
             "#include <cstddef>\n#include \"controller.h\"\n".to_owned(),
             assertions!(ControllerRange: address bytes),
-            assertions!(ControllerQueue: sq cq sq_doorbell cq_doorbell in_flight depth qid sq_head
-                cq_tail cq_head commands completions sq_rings cq_rings faults delayed_count bad
-                delayed_ns delayed),
+            assertions!(ControllerQueue: sq cq sq_doorbell cq_doorbell in_flight depth cq_depth qid
+                tail sq_head cq_tail cq_head commands completions sq_rings cq_rings faults
+                delayed_count looks full bad delayed_ns delayed),
             assertions!(ControllerArguments: queues ranges stop alive media lbas delay_ns
                 queue_count range_count nsid lba_shift lbas_max form fault fault_every
                 fault_first),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use adit_driver::controller::RingDepths;
 use adit_gpu::internals::layout::{Form, LBAS_MAX};
 use adit_gpu::internals::{
     self, DeviceMemory, Endless, Kernel, Partition, PinnedMemory, Program, Runner,
@@ -22,6 +23,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use layout::{ControllerArguments, ControllerQueue, ControllerRange, IN_FLIGHT_BYTES};
 
 pub(crate) const QUEUES_MAX: u32 = 256;
+/// Most entries of a queue.
+const DEPTH_MAX: u32 = 65535;
 /// Most ranges that commands may point to.
 const RANGES_MAX: usize = 16;
 /// How long the kernel may take to start or to stop.
@@ -33,6 +36,7 @@ const PAGE_BYTES: u64 = 4096;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) queues: u32,
+    /// Entries of a submission queue; a completion queue has [`Shape::depths`]'.
     pub(crate) depth: u32,
     /// Where rings and doorbells lie: [`Place::Gpu`] or [`Place::Host`].
     pub(crate) place: Place,
@@ -43,6 +47,13 @@ pub(crate) struct Shape {
     /// Whether data are kept, in GPU memory the size of the namespace.
     pub(crate) media: bool,
     pub(crate) faults: Faults,
+}
+
+impl Shape {
+    /// Returns the entries of both rings: twice as many for completions, as rings on a drive have.
+    pub(crate) fn depths(&self) -> RingDepths {
+        RingDepths { submission: self.depth, completion: (2 * self.depth).min(DEPTH_MAX) }
+    }
 }
 
 /// The controller's faults, and the commands of each queue that they hit.
@@ -95,6 +106,10 @@ pub(crate) struct Counters {
     pub(crate) sq_rings: u64,
     pub(crate) cq_rings: u64,
     pub(crate) faults: u64,
+    /// Looks at a queue with a command waiting.
+    pub(crate) looks: u64,
+    /// Of these, at a full completion queue.
+    pub(crate) full: u64,
     /// Invalid commands and doorbell values.
     pub(crate) bad: u64,
 }
@@ -175,7 +190,7 @@ impl GpuController {
             Ok(memory)
         };
         let memory = Memory {
-            rings: RingMemory::allocate(gpu, shape.place, count * pair_bytes(shape.depth))?,
+            rings: RingMemory::allocate(gpu, shape.place, count * pair_bytes(shape.depths()))?,
             queues: zeroed(count * size_of::<ControllerQueue>() as u64)?,
             in_flight: zeroed(count * IN_FLIGHT_BYTES)?,
             arguments: zeroed(PAGE_BYTES)?,
@@ -280,7 +295,8 @@ impl GpuController {
             queue.sq_doorbell = pair.sq_doorbell;
             queue.cq_doorbell = pair.cq_doorbell;
             queue.in_flight = memory.in_flight.address() + index as u64 * IN_FLIGHT_BYTES;
-            queue.depth = self.shape.depth;
+            let depths = self.shape.depths();
+            (queue.depth, queue.cq_depth) = (depths.submission, depths.completion);
             queue.qid = u32::from(pair.qid);
             let at = index * size_of::<ControllerQueue>();
             memory.queues.write(at as u64, queue.as_bytes())?;
@@ -304,6 +320,8 @@ impl GpuController {
             all.sq_rings += queue.sq_rings;
             all.cq_rings += queue.cq_rings;
             all.faults += queue.faults;
+            all.looks += queue.looks;
+            all.full += queue.full;
             all.bad += queue.bad.iter().sum::<u64>();
         }
         Ok(all)
@@ -357,8 +375,8 @@ fn check(shape: &Shape) -> Result<()> {
         let why = format!("{} queues; it has 1 to {QUEUES_MAX}", shape.queues);
         return Err(Error::invalid(what, why));
     }
-    if !(2..=65535).contains(&shape.depth) {
-        return Err(Error::invalid(what, format!("{} entries; 2 to 65535", shape.depth)));
+    if !(2..=DEPTH_MAX).contains(&shape.depth) {
+        return Err(Error::invalid(what, format!("{} entries; 2 to {DEPTH_MAX}", shape.depth)));
     }
     if !(9..=16).contains(&shape.lba_shift) || shape.lbas == 0 || shape.lbas >> 40 != 0 {
         let why = format!("{} LBAs of 2^{} bytes", shape.lbas, shape.lba_shift);
@@ -369,18 +387,21 @@ fn check(shape: &Shape) -> Result<()> {
 }
 
 /// Returns the bytes of a queue pair: both rings in whole pages, and the doorbells.
-fn pair_bytes(depth: u32) -> u64 {
-    let depth = u64::from(depth);
-    (depth * 64).next_multiple_of(PAGE_BYTES)
-        + (depth * 16 + 2 * DOORBELL_BYTES).next_multiple_of(PAGE_BYTES)
+fn pair_bytes(depths: RingDepths) -> u64 {
+    let cq_bytes = u64::from(depths.completion) * 16;
+    sq_bytes(depths) + (cq_bytes + 2 * DOORBELL_BYTES).next_multiple_of(PAGE_BYTES)
+}
+
+fn sq_bytes(depths: RingDepths) -> u64 {
+    (u64::from(depths.submission) * 64).next_multiple_of(PAGE_BYTES)
 }
 
 fn pair(base: u64, shape: &Shape, index: u32) -> Pair {
-    let depth = u64::from(shape.depth);
-    let sq = base + u64::from(index) * pair_bytes(shape.depth);
-    let cq = sq + (depth * 64).next_multiple_of(PAGE_BYTES);
+    let depths = shape.depths();
+    let sq = base + u64::from(index) * pair_bytes(depths);
+    let cq = sq + sq_bytes(depths);
     // The doorbells lie at the end of the last page, each on its own cache lines.
-    let end = sq + pair_bytes(shape.depth);
+    let end = sq + pair_bytes(depths);
     Pair {
         sq,
         cq,
@@ -404,7 +425,10 @@ mod tests {
                 let pair = pair(1 << 20, &shape, index);
                 assert!(pair.sq >= from && pair.sq.is_multiple_of(PAGE_BYTES), "{depth}: {pair:?}");
                 assert!(pair.cq >= pair.sq + u64::from(depth) * 64, "{depth}: {pair:?}");
-                assert!(pair.sq_doorbell >= pair.cq + u64::from(depth) * 16, "{depth}: {pair:?}");
+                assert!(
+                    pair.sq_doorbell >= pair.cq + u64::from(shape.depths().completion) * 16,
+                    "{depth}: {pair:?}"
+                );
                 assert!(pair.cq_doorbell >= pair.sq_doorbell + DOORBELL_BYTES, "{depth}: {pair:?}");
                 assert_eq!(u32::from(pair.qid), index + 1);
                 from = pair.cq_doorbell + DOORBELL_BYTES;

@@ -11,8 +11,6 @@ use adit_gpu::{Device, DoorbellChoice, Gpu, GpuInfo, ProxyOptions, Result, compi
 
 use super::{Row, Verdict};
 
-/// From this value of the attribute on (`OWNER`), the GPU sees devices' writes in order.
-const ORDERED: i32 = 100;
 /// The number of hardware queues for streams in a GPU.
 const STREAM_QUEUES_MAX: u32 = 32;
 const IOMMUFD: &str = "/dev/iommu";
@@ -137,11 +135,12 @@ fn host_register(info: &GpuInfo) -> Row {
 /// Whether the GPU sees a device's data before the completion that announces it.
 fn ordering(info: &GpuInfo) -> Row {
     let value = info.attributes.rdma_writes_ordering;
-    if value >= ORDERED {
+    if info.attributes.orders_writes() {
         return Row::good("write ordering", "devices' writes are seen in order");
     }
-    let why = "a completion in host memory may be seen before the data in the GPU's";
-    let fix = "completion rings in the GPU's memory, beside the data, avoid it";
+    let why =
+        "a completion may be seen before the data in the GPU's memory, wherever its ring lies";
+    let fix = "let streams wait (wait_cqe), which flush; kernels that wait themselves need the pool in host memory";
     Row::warning("write ordering", format!("none ({value})"), why, fix)
 }
 
@@ -167,13 +166,11 @@ fn flushing(info: &GpuInfo) -> Row {
     let (name, attributes) = ("flushing", &info.attributes);
     let how = ["none", "call", "stream", "call and stream"][attributes.flush_writes as usize & 3];
     let value = format!("stream_flush {}, flush_writes {how}", yes(attributes.stream_flush));
-    let is_needed = attributes.rdma_writes_ordering < ORDERED;
-    if !is_needed || (attributes.stream_flush && attributes.flush_writes & 1 != 0) {
+    if attributes.orders_writes() || (attributes.stream_flush && attributes.flush_writes & 1 != 0) {
         return Row::good(name, value);
     }
-    let why = "data in the GPU's memory cannot be flushed behind completions in host memory";
-    let fix =
-        "keep completion rings in the GPU's memory, beside the data, or the pool in host memory";
+    let why = "data in the GPU's memory cannot be flushed behind their completions";
+    let fix = "keep the pool in host memory";
     Row::warning(name, value, why, fix)
 }
 

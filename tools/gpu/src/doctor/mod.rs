@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use adit_gpu::internals::try_path;
-use adit_gpu::{Device, Error, Gpu, MemoryPath};
+use adit_gpu::{Carried, Device, Error, Gpu, MemoryPath};
 
 /// State of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,10 +196,33 @@ fn ways(gpu: &Arc<Gpu>, controller: &Arc<adit_driver::Controller>) -> (Vec<Row>,
         if tried.is_ok() {
             best.get_or_insert(path);
         }
-        let is_translated = facts::is_vfio(controller) || path == MemoryPath::CpuOnly;
-        let works = if is_translated { "works" } else { "works; no IOMMU takes part" };
-        Row::of(path.name(), &tried, |()| works.to_owned())
+        way(path, &tried, facts::is_vfio(controller))
     };
     let rows = MemoryPath::ALL.into_iter().map(try_one).collect();
     (rows, best.unwrap_or(MemoryPath::CpuOnly))
+}
+
+/// Describes what a path carried.
+fn way(path: MemoryPath, tried: &Result<Carried, Error>, is_translated: bool) -> Row {
+    let name = path.name();
+    if path == MemoryPath::CpuOnly {
+        return Row::good(name, "works");
+    }
+    let iommu = if is_translated { "" } else { "; no IOMMU takes part" };
+    match tried {
+        Ok(Carried::BothWays) => Row::good(name, format!("carried data{iommu}")),
+        Ok(Carried::FromDrive) => {
+            Row::good(name, format!("carried data from the drive, none to it{iommu}"))
+        }
+        Ok(Carried::Nothing) => {
+            let why = "the drive has no LBA that the host can read, or no queue for it";
+            Row::warning(
+                name,
+                format!("maps, not tried{iommu}"),
+                why,
+                "open it with dbbuf=off, and see that it has a namespace",
+            )
+        }
+        Err(error) => Row::missing(name, error),
+    }
 }

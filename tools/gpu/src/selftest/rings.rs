@@ -60,8 +60,12 @@ fn carry_out(rig: &mut Rig, shape: &Shape) -> Result<u64, Objection> {
     expect((seen.commands, seen.completions) == (sent, sent), || {
         format!("{sent} commands were sent, the controller saw {seen:?}")
     })?;
+    expect(seen.looks > 0 && seen.full == 0, || {
+        format!("the controller found its completion rings full: {seen:?}")
+    })?;
     let counted = rig.rings.counters()?;
-    let laps = u64::from(shape.queues) * (TOTAL / u64::from(shape.depth) + 1);
+    let entries = u64::from(shape.depths().completion);
+    let laps = u64::from(shape.queues) * (TOTAL / entries + 1);
     expect(counted.commands == sent && counted.cq_rings <= 4 * laps, || {
         format!("{sent} commands in {laps} laps, but {counted:?}")
     })?;

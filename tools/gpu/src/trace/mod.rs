@@ -258,7 +258,8 @@ impl Journey<'_> {
         self.check(&outcome)?;
         timeline
             .step("intact", format!("{} KV blocks, by the store's checksums", self.args.blocks));
-        Ok(Told { scene: self.scene(shelf), timeline, counts: self.counts(&outcome)? })
+        let has_times = !crate::is_emulated(&self.gpu.info().name);
+        Ok(Told { scene: self.scene(shelf), timeline, has_times, counts: self.counts(&outcome)? })
     }
 
     /// Stops the rings if the user interrupts.
@@ -393,6 +394,7 @@ fn filled(iocbs: &Iocbs) -> String {
 struct Told {
     scene: Vec<(&'static str, String)>,
     timeline: Timeline,
+    has_times: bool,
     counts: Vec<(&'static str, u64)>,
 }
 
@@ -401,7 +403,7 @@ impl Told {
         let scene = self.scene.iter().map(|(name, what)| format!("{name:<8}{what}\n"));
         let counts = self.counts.iter().map(|(name, count)| format!("  {count:>13}  {name}\n"));
         let (scene, counts): (String, String) = (scene.collect(), counts.collect());
-        let steps = self.timeline.lines();
+        let steps = self.timeline.lines(self.has_times);
         format!("{scene}\n{steps}\n{counts}")
     }
 
@@ -411,7 +413,7 @@ impl Told {
             self.scene.iter().map(|(name, what)| (key(name), json!(what))).collect();
         let counts: Map<String, Value> =
             self.counts.iter().map(|(name, count)| (key(name), json!(count))).collect();
-        json!({ "scene": scene, "steps": self.timeline.json(), "counts": counts })
+        json!({ "scene": scene, "steps": self.timeline.json(self.has_times), "counts": counts })
     }
 }
 

@@ -45,18 +45,21 @@ impl Timeline {
         )))
     }
 
-    /// Formats a line for each step.
-    pub(super) fn lines(&self) -> String {
+    /// Formats a line for each step, with its time if that means anything.
+    pub(super) fn lines(&self, has_times: bool) -> String {
         let line = |step: &Step| {
             let at_us = step.at.as_nanos() as f64 / 1e3;
-            format!("  {at_us:>10.1} us  {:<10}  {}\n", step.what, step.detail)
+            let at = if has_times { format!("{at_us:>10.1} us  ") } else { String::new() };
+            format!("  {at}{:<10}  {}\n", step.what, step.detail)
         };
         self.steps.iter().map(line).collect()
     }
 
-    /// Formats the steps for programs.
-    pub(super) fn json(&self) -> Value {
-        let one = |step: &Step| json!({ "at_ns": step.at.as_nanos() as u64, "step": step.what, "detail": step.detail });
+    /// Formats the steps for programs; times that mean nothing are null.
+    pub(super) fn json(&self, has_times: bool) -> Value {
+        let at_ns = |step: &Step| has_times.then_some(step.at.as_nanos() as u64);
+        let one =
+            |step: &Step| json!({ "at_ns": at_ns(step), "step": step.what, "detail": step.detail });
         self.steps.iter().map(one).collect()
     }
 }

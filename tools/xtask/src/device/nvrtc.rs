@@ -12,11 +12,16 @@ use std::process::Command;
 
 /// The first architecture with the required instructions, the most common one, and the newest.
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
+/// The page with a kernel of a user's own, and the architectures of which it uses instructions.
+const PAGE: &str = "docs/gpu.md";
+const ASYNC_ARCHITECTURES: [&str; 2] = ["sm_90", "sm_100"];
+/// The name of its file.
+const DOCUMENTED: &str = "documented";
 const PACKAGE: &str = "nvidia-cuda-nvrtc==13.0.*";
 /// The beginning of a CUBIN, which is an ELF file.
 const ELF: &[u8] = b"\x7fELF";
 
-/// Compiles the kernels and checks the result.
+/// Compiles the kernels and the documented one, and checks the result.
 pub(super) fn run() -> Result<Tally> {
     let target = workspace::target_directory()?;
     let libraries = libraries(&target.join("nvrtc"))?;
@@ -25,23 +30,46 @@ pub(super) fn run() -> Result<Tally> {
     let mut tally = Tally::default();
     for architecture in ARCHITECTURES {
         let offences = look(&output, architecture)?;
-        println!(
-            "{} PTX and CUBIN for {architecture}",
-            if offences.is_empty() { "PASS" } else { "FAIL" }
-        );
-        offences.iter().for_each(|offence| println!("    {offence}"));
-        tally.count(offences.is_empty());
+        tell(&mut tally, &format!("PTX and CUBIN for {architecture}"), &offences);
+    }
+    for architecture in ASYNC_ARCHITECTURES {
+        let file = output.join(format!("{DOCUMENTED}.{architecture}.ptx"));
+        let text = fs::read_to_string(&file).context(file.display())?;
+        let what = format!("the kernel of {PAGE} for {architecture}");
+        tell(&mut tally, &what, &ptx::offences_of_waiting(&text));
     }
     Ok(tally)
+}
+
+fn tell(tally: &mut Tally, what: &str, offences: &[String]) {
+    println!("{} {what}", if offences.is_empty() { "PASS" } else { "FAIL" });
+    offences.iter().for_each(|offence| println!("    {offence}"));
+    tally.count(offences.is_empty());
 }
 
 fn compile(libraries: &Path, output: &Path) -> Result<()> {
     let program = workspace::build_example("compile")?;
     let _progress = Progress::start("compiling the device code with NVRTC");
     fs::create_dir_all(output).context(output.display())?;
-    let mut command = Command::new(program);
-    command.arg(output).args(ARCHITECTURES).env("ADIT_NVRTC", libraries);
-    process::run_quietly(&mut command).map(drop)
+    let documented = output.join(format!("{DOCUMENTED}.cu"));
+    fs::write(&documented, documented_kernel()?).context(documented.display())?;
+    let compiler = || {
+        let mut command = Command::new(&program);
+        command.arg(output).env("ADIT_NVRTC", libraries);
+        command
+    };
+    process::run_quietly(compiler().args(ARCHITECTURES))?;
+    process::run_quietly(compiler().arg(&documented).args(ASYNC_ARCHITECTURES)).map(drop)
+}
+
+/// Returns the kernel in C++ that the page shows.
+fn documented_kernel() -> Result<String> {
+    let page = workspace::root().join(PAGE);
+    let text = fs::read_to_string(&page).context(page.display())?;
+    let block = text.split_once("```cpp\n").and_then(|(_, rest)| rest.split_once("```"));
+    let (kernel, _) =
+        block.ok_or_else(|| Failure::new(format!("{PAGE} shows no kernel in C++")))?;
+    Ok(kernel.to_owned())
 }
 
 fn look(output: &Path, architecture: &str) -> Result<Vec<String>> {

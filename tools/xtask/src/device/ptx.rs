@@ -6,14 +6,16 @@
 /// The doorbell's store, and the fence required before each.
 const DOORBELL: &str = "st.mmio.relaxed.sys.global.u32";
 const FENCE: &str = "fence.acq_rel.sys";
-/// Kernels that drive rings, and the instructions each needs: the doorbell, the phase, release and acquire.
+/// Kernels that drive rings, and the instructions each needs: the doorbell, the phase, release and acquire, and a whole
+/// context in one load.
 const RING_KERNELS: [&str; 2] = ["adit_issue", "adit_persist"];
-const NEEDED: [&str; 5] = [
+const NEEDED: [&str; 6] = [
     DOORBELL,
     FENCE,
     "ld.acquire.sys.global.u32",
     "st.release.gpu.global.u32",
     "ld.acquire.gpu.global.u32",
+    "ld.global.v4.u32",
 ];
 /// Memory other than registers, and unordered accesses.
 const FORBIDDEN: [(&str, &str); 4] = [
@@ -39,6 +41,17 @@ pub(super) fn offences(text: &str) -> Vec<String> {
         offences.extend(missing.map(|needed| format!("{kernel} has no {needed}")));
     }
     offences
+}
+
+/// Returns what is missing in a kernel that waits and then copies by TMA: its instructions in their order.
+pub(super) fn offences_of_waiting(text: &str) -> Vec<String> {
+    const WAITING: [&str; 3] =
+        ["ld.acquire.gpu.global.u32", "bar.sync", "fence.proxy.async.global"];
+    let mut rest = instructions(text);
+    let missing = WAITING
+        .iter()
+        .filter(|needed| !rest.any(|(_, instruction)| instruction.starts_with(**needed)));
+    missing.map(|needed| format!("it has no {needed} where it belongs")).collect()
 }
 
 /// Returns texts with one error each, all of which the check must detect.
@@ -135,6 +148,7 @@ $L__BB0_1:
 // begin inline asm
 ld.acquire.sys.global.u32 %r1, [%rd1];
 ld.acquire.gpu.global.u32 %r2, [%rd2];
+ld.global.v4.u32 {%r5, %r6, %r7, %r8}, [%rd5];
 @%p1 bra $L__BB0_1;
 st.release.gpu.global.u32 [%rd3], %r3;
 fence.acq_rel.sys;
@@ -173,6 +187,17 @@ ret;
         assert_eq!(offences("").len(), RING_KERNELS.len());
         let spilled = module(&KERNEL.replace("ret;", "ld.local.u32 %r9, [%rd9];\nret;"));
         assert_eq!(offences(&spilled).len(), RING_KERNELS.len());
+    }
+
+    #[test]
+    fn a_kernel_that_waits_has_its_fence_behind_the_barrier() {
+        let [load, barrier, fence] =
+            ["ld.acquire.gpu.global.u32 %r1, [%rd1];", "bar.sync 0;", "fence.proxy.async.global;"];
+        let text = |lines: [&str; 3]| lines.join("\n");
+        assert_eq!(offences_of_waiting(&text([load, barrier, fence])), Vec::<String>::new());
+        assert_eq!(offences_of_waiting(&text([load, fence, barrier])).len(), 1);
+        assert_eq!(offences_of_waiting(&text([load, barrier, "ret;"])).len(), 1);
+        assert!(!offences_of_waiting(&text([barrier, fence, load])).is_empty());
     }
 
     #[test]

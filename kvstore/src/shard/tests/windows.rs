@@ -10,7 +10,7 @@ use super::slabs::block;
 use super::{Rig, SHAPE, STORED, UNITS, form, get, item, layout, options};
 use crate::media::format::FormatOptions;
 use crate::model::key::Key;
-use crate::model::object::ObjectId;
+use crate::model::object::{LayoutId, ObjectId};
 use crate::model::options::Durability;
 use crate::policy::age::Ages;
 use crate::shard::{Action, Outcome};
@@ -298,8 +298,8 @@ fn an_object_that_was_numbered_like_a_claimed_one_stays() {
     assert_eq!(rig.went(), 0);
 }
 
-#[test]
-fn a_slab_is_worth_what_all_units_of_its_blocks_are() {
+/// Returns a full shard of objects of one unit, 0 to 11, and blocks of a layout that are newer.
+fn blocks_behind_units() -> (Rig, LayoutId) {
     let mut rig = large_rig(2, Durability::Restart);
     let id = layout(&mut rig, SHAPE, 4);
     rig.lay_out(&[1; 12]);
@@ -308,6 +308,12 @@ fn a_slab_is_worth_what_all_units_of_its_blocks_are() {
         assert_eq!(rig.wait(Action::Put(block(key, id))), STORED);
     }
     rig.fill_up(1000);
+    (rig, id)
+}
+
+#[test]
+fn a_slab_is_worth_what_all_units_of_its_blocks_are() {
+    let (mut rig, _) = blocks_behind_units();
     assert_eq!(rig.put(5000, 8), STORED);
     assert_eq!(rig.gone_of(0..12), (0..8).collect::<Vec<_>>(), "they are older than any block");
     assert_eq!(rig.went(), 8);
@@ -315,14 +321,7 @@ fn a_slab_is_worth_what_all_units_of_its_blocks_are() {
 
 #[test]
 fn a_block_gets_a_new_slab_where_that_is_worth_less_than_the_oldest_block() {
-    let mut rig = large_rig(2, Durability::Restart);
-    let id = layout(&mut rig, SHAPE, 4);
-    rig.lay_out(&[1; 12]);
-    let blocks = (rig.capacity() - 12) / 8 * 4;
-    for key in 100..100 + blocks {
-        assert_eq!(rig.wait(Action::Put(block(key, id))), STORED);
-    }
-    rig.fill_up(1000);
+    let (mut rig, id) = blocks_behind_units();
     assert_eq!(rig.wait(Action::Put(block(5000, id))), STORED);
     assert_eq!((rig.gone_of(0..12), rig.went()), ((0..8).collect(), 8));
 }

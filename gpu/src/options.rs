@@ -124,7 +124,8 @@ impl Default for Options {
 /// Options of the thread that rings doorbells for the GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyOptions {
-    /// The core to pin its thread to; if refused, it runs unpinned and the log says so. Default none.
+    /// The core to pin its thread to; if refused, it runs unpinned and the log says so. Default none: then Linux may wake it on
+    /// the core of `issue_io`'s caller, and a caller that goes on computing delays its first doorbell by milliseconds.
     pub core: Option<usize>,
     /// When it goes from polling to yielding, and on to sleeping once no commands are in flight. Default 200 us and
     /// 200 us. It naps, for at most 50 us, only where rings are being tested.

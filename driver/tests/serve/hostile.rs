@@ -88,8 +88,8 @@ fn lingering() -> (TcpListener, File) {
     (listener, File::from(OwnedFd::from(stream)))
 }
 
-/// Closes on a thread of its own: whoever closes such a connection last waits, and that may be this side. The wait ends
-/// with the listener.
+/// Closes on a thread of its own: the last close of such a connection waits, and it may be this side's. The wait ends with
+/// the listener.
 fn close(what: impl Send + 'static) {
     std::thread::spawn(move || drop(what));
 }

@@ -3,7 +3,7 @@
 //!
 //! The memory is not the pool's own, whose content stays. It holds other bytes than the LBA before a read, and what the
 //! GPU has there afterwards is compared with what the host reads. More commands are sent than the rings have entries, so
-//! completions must be told of as well. Reads are always proven, writes where the options give an LBA to overwrite.
+//! completion doorbells must arrive as well. Reads are always proven, writes where the options give an LBA to overwrite.
 
 use std::sync::Arc;
 use std::time::Duration;

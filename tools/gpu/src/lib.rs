@@ -91,7 +91,7 @@ impl Placement {
 }
 
 /// Returns whether a GPU of this name is the emulated driver's (`gpu/emulated`): its counts are a GPU's, its times are
-/// those of threads of the CPU and not told.
+/// those of threads of the CPU and are not printed.
 fn is_emulated(name: &str) -> bool {
     name.starts_with("Emulated GPU")
 }

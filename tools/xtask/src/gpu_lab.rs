@@ -226,7 +226,7 @@ fn run_step(step: Step, libraries: Option<&OsString>) -> Result<Ended> {
 fn text_of(from: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(mut from) = from {
-        // What came before an error is told all the same.
+        // What came before an error is reported all the same.
         let _ = from.read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

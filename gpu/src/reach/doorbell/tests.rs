@@ -52,6 +52,14 @@ fn registers_have_to_be_touched_before_they_are_registered() {
     );
 }
 
+/// Checks that stores to mapped registers are found not to arrive, and that the proxy rings instead.
+fn rings_by_proxy(rig: &Rig) {
+    let chosen = choose(rig, DoorbellChoice::Auto, true).expect("chosen");
+    assert_eq!(chosen.doorbells.name(), "proxy");
+    let why = chosen.why_not_mapped.expect("a reason").to_string();
+    assert!(why.contains("took no notice until the CPU rang"), "{why}");
+}
+
 #[test]
 fn a_store_that_does_not_arrive_is_found_and_the_proxy_rings() {
     adit_gpu_emulated::alone(
@@ -59,13 +67,9 @@ fn a_store_that_does_not_arrive_is_found_and_the_proxy_rings() {
         concat!(module_path!(), "::a_store_that_does_not_arrive_is_found_and_the_proxy_rings"),
         || {
             let rig = Rig::new(1);
-            let chosen = choose(&rig, DoorbellChoice::Auto, true).expect("chosen");
-            assert_eq!(chosen.doorbells.name(), "proxy");
-            let why = chosen.why_not_mapped.expect("a reason").to_string();
-            assert!(why.contains("took no notice until the CPU rang"), "{why}");
+            rings_by_proxy(&rig);
             let error = choose(&rig, DoorbellChoice::Mapped, true).expect_err("as asked");
             assert!(error.is_unavailable(), "{error}");
-            drop(chosen.doorbells);
             rig.finish();
         },
     );
@@ -78,11 +82,7 @@ fn a_head_that_does_not_arrive_is_found_as_well() {
         concat!(module_path!(), "::a_head_that_does_not_arrive_is_found_as_well"),
         || {
             let rig = Rig::new(1);
-            let chosen = choose(&rig, DoorbellChoice::Auto, true).expect("chosen");
-            assert_eq!(chosen.doorbells.name(), "proxy");
-            let why = chosen.why_not_mapped.expect("a reason").to_string();
-            assert!(why.contains("took no notice until the CPU rang"), "{why}");
-            drop(chosen.doorbells);
+            rings_by_proxy(&rig);
             rig.finish();
         },
     );

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_an_emulated_gpu_are_not_told() {
+    fn times_of_an_emulated_gpu_are_not_printed() {
         let emulated = BenchReport { gpu: "Emulated GPU 0".to_owned(), ..report() };
         let json = json(&emulated);
         assert_eq!(json["saturated"]["commands_per_second"], Value::Null);

@@ -230,7 +230,7 @@ impl Pool {
     /// # Errors
     /// [`Error::Invalid`] outside the region; CUDA's.
     pub fn read(&self, region: usize, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        self.check(region, offset, bytes.len())?;
+        self.check(region, offset, bytes.len() as u64)?;
         match &self.inner.regions[region].memory {
             Memory::Block(block) => block.read(offset, bytes),
             Memory::Apart(memory) => memory.read(offset, bytes),
@@ -242,7 +242,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::read`].
     pub fn write(&self, region: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check(region, offset, bytes.len())?;
+        self.check(region, offset, bytes.len() as u64)?;
         match &self.inner.regions[region].memory {
             Memory::Block(block) => block.write(offset, bytes),
             Memory::Apart(memory) => memory.write(offset, bytes),
@@ -261,9 +261,13 @@ impl Pool {
         Arc::<Inner>::clone(&self.inner)
     }
 
-    fn check(&self, region: usize, offset: u64, len: usize) -> Result<()> {
+    /// Checks that `len` bytes at `offset` lie inside a region.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they do not.
+    pub(crate) fn check(&self, region: usize, offset: u64, len: u64) -> Result<()> {
         let bytes = self.inner.regions.get(region).map(|region| region.bytes);
-        let end = offset.checked_add(len as u64);
+        let end = offset.checked_add(len);
         if bytes.zip(end).is_some_and(|(bytes, end)| end <= bytes) {
             return Ok(());
         }

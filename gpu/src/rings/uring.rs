@@ -15,7 +15,7 @@
 //! still reach is leaked, and logged.
 
 use std::borrow::Borrow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_driver::transfer::{Slice, Transfer};
@@ -37,11 +37,16 @@ use crate::rings::gates::{self, Gates};
 use crate::rings::iocb::{Blocks, Filling, Iocbs, Use, Way};
 use crate::rings::member::{Member, ring_member, shape};
 use crate::rings::proof::Prover;
+use crate::rings::verify::Verifier;
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
 /// Polls of a block before the thread sleeps between them.
 const QUICK_LOOKS: u32 = 256;
 const LOOK_EVERY: Duration = Duration::from_micros(50);
+/// How long checks that were begun may take when the rings are dropped.
+const VERIFIED_WITHIN: Duration = Duration::from_secs(20);
+const WHY_NOT_CAPTURED: &str = "each launch of the graph would wait for the same use of the control blocks, which is \
+    over after the first; call wait_cqe in the stream that launches the graph, before the launch";
 
 /// Counters since creation, or since queues were last recreated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,6 +117,8 @@ struct Core {
     pool: Pool,
     gpu: Arc<Gpu>,
     gates: Gates,
+    /// Made with rings, and by the first checks with the staged engine, which needs no device code itself.
+    verifier: Mutex<Option<Arc<Verifier>>>,
     /// Whether the end of a transfer does not yet make its data visible to the GPU.
     needs_flush: bool,
     description: Description,
@@ -166,6 +173,20 @@ impl GioUring {
         debug_assert!(description.engine != EngineChoice::Auto, "one was chosen");
         debug_assert_eq!(description.places.is_some(), description.queues > 0, "rings have both");
         description
+    }
+
+    /// Returns what compares checksums.
+    ///
+    /// # Errors
+    /// With the staged engine, for the first call, failures to make it.
+    pub(super) fn verifier(&self) -> Result<Arc<Verifier>> {
+        let core = self.core();
+        let mut verifier = core.verifier.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = &*verifier {
+            return Ok(Arc::clone(made));
+        }
+        let made = Verifier::new(&core.gpu, &Program::load(&core.gpu)?, core.blocks.count())?;
+        Ok(Arc::clone(verifier.insert(made)))
     }
 
     pub(crate) fn partitions(&self) -> Option<&Partitions> {
@@ -250,7 +271,7 @@ impl GioUring {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
         check_stream(&core.gpu, stream)?;
-        gates::check_not_captured(stream)?;
+        gates::check_not_captured(stream, "wait_cqe", WHY_NOT_CAPTURED)?;
         for held in iocbs.uses() {
             debug_assert!(held.generation != 0, "unused memory holds 0");
             core.blocks.note_wait(held);
@@ -399,6 +420,12 @@ impl GioUring {
 }
 
 impl Core {
+    /// Waits until no kernel that compares checksums reads the pool.
+    fn await_checks(&self) -> Result<()> {
+        let verifier = self.verifier.lock().unwrap_or_else(PoisonError::into_inner);
+        verifier.as_ref().map_or(Ok(()), |verifier| verifier.await_end(VERIFIED_WITHIN))
+    }
+
     /// Makes the data of ended blocks visible to the GPU, if their end does not imply that.
     fn flush(&self, iocbs: &Iocbs) -> Result<()> {
         let is_rings = matches!(self.engine, Engine::Rings(_));
@@ -459,7 +486,7 @@ impl Drop for GioUring {
             Engine::Rings(engine) => engine.stop(&core.blocks),
             Engine::Staged(_) => Ok(()),
         };
-        if let Err(error) = ended.and(stopped) {
+        if let Err(error) = ended.and(stopped).and_then(|()| core.await_checks()) {
             tracing::error!(
                 "leaking the rings, their queues and the pool, which a kernel may still use: {error}"
             );
@@ -522,7 +549,7 @@ fn check_pool(gpu: &Gpu, devices: &[Device], pool: &Pool) -> Result<()> {
 }
 
 /// Refuses another GPU's stream, for which this GPU's words mean nothing.
-fn check_stream(gpu: &Gpu, stream: &Stream) -> Result<()> {
+pub(super) fn check_stream(gpu: &Gpu, stream: &Stream) -> Result<()> {
     let (ordinal, streams) = (gpu.info().ordinal, stream.gpu().info().ordinal);
     if ordinal == streams {
         return Ok(());
@@ -567,6 +594,7 @@ fn with_rings(
     let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options, &prover)?);
     let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
     let tables = members.iter().map(|member| &member.table).collect::<Vec<_>>();
+    let verifier = Verifier::new(gpu, &program, options.blocks)?;
     let maker_of = Arc::clone(&maker);
     let parts = Parts {
         gpu,
@@ -601,7 +629,9 @@ fn with_rings(
     let needs_flush = pool.place() == Place::Gpu && !gpu.info().attributes.orders_writes();
     let engine = Engine::Rings(Box::new(engine));
     let gpu = Arc::clone(gpu);
-    let core = Core { engine, members, blocks, pool, gpu, gates, needs_flush, description };
+    let verifier = Mutex::new(Some(verifier));
+    let core =
+        Core { engine, members, blocks, pool, gpu, gates, verifier, needs_flush, description };
     Ok(GioUring { core: Some(core) })
 }
 
@@ -657,6 +687,8 @@ fn staged(
         table_bytes: members.iter().map(|member| member.table.bytes()).sum(),
     };
     let (gpu, engine) = (Arc::clone(gpu), Engine::Staged(staged));
-    let core = Core { engine, members, blocks, pool, gpu, gates, needs_flush: false, description };
+    let (verifier, needs_flush) = (Mutex::new(None), false);
+    let core =
+        Core { engine, members, blocks, pool, gpu, gates, verifier, needs_flush, description };
     Ok(GioUring { core: Some(core) })
 }

@@ -1,9 +1,10 @@
 //! `adit gpu trace`: moves one layer of a model's KV blocks from a store to the GPU's memory, step by step.
 //!
 //! Creates and fills a store, which plans the reads of a layer. The GPU carries them out through its own rings
-//! into the pages of a paged cache; if it cannot, CPU threads stage them. The CPU's actions are steps with
-//! times; what is sent to the device is counted. At the end each block is compared with the store's checksums.
+//! into the pages of a paged cache; if it cannot, CPU threads stage them. Behind the data the GPU compares them with the
+//! store's checksums. The CPU's actions are steps with times; what is sent to the device is counted.
 
+mod checking;
 mod shelf;
 mod timeline;
 
@@ -23,6 +24,7 @@ use adit_kvstore::store::{LocalLease, ShardTransfers, Transfers};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
+use self::checking::{Arriving, Checked, Checking};
 use self::shelf::{Room, Shelf, Wanted};
 use self::timeline::Timeline;
 use super::{GpuArg, Placement};
@@ -244,6 +246,7 @@ impl Journey<'_> {
             "wait_cqe",
             format!("the compute stream waits for the data; {}", carrier.meanwhile),
         );
+        let checking = Checking::begin(self.arriving(), &stream)?;
         while !arrived.is_over()? {
             self.heed()?;
             timeline.check(TIMEOUT)?;
@@ -255,11 +258,17 @@ impl Journey<'_> {
             "outcome",
             format!("{} commands ended, {} failed", outcome.commands, outcome.failed.len()),
         );
-        self.check(&outcome)?;
-        timeline
-            .step("intact", format!("{} KV blocks, by the store's checksums", self.args.blocks));
+        refuse_failures(&outcome)?;
+        let checked = checking.end(self.arriving(), TIMEOUT)?;
+        timeline.step("intact", checked.text());
         let has_times = !crate::is_emulated(&self.gpu.info().name);
-        Ok(Told { scene: self.scene(shelf), timeline, has_times, counts: self.counts(&outcome)? })
+        let (scene, counts) = (self.scene(shelf), self.counts(&outcome)?);
+        Ok(Told { scene, timeline, has_times, counts, checked })
+    }
+
+    fn arriving(&self) -> Arriving<'_> {
+        let (uring, plan) = (&self.uring, &self.plan);
+        Arriving { uring, pages: self.pages, plan, blocks: self.args.blocks }
     }
 
     /// Stops the rings if the user interrupts.
@@ -274,27 +283,6 @@ impl Journey<'_> {
             Ok(()) => "interrupted before the layer was there".to_owned(),
             Err(error) => format!("interrupted; {error}"),
         }))
-    }
-
-    /// # Errors
-    /// A failed transfer, or a block that differs from what was put.
-    fn check(&self, outcome: &Outcome) -> Result<()> {
-        if let Some((position, ended)) = outcome.failed.first() {
-            return Err(Failure::failed(format!(
-                "{} transfers failed, the first that of position {position}: {ended}",
-                outcome.failed.len()
-            )));
-        }
-        for block in 0..self.args.blocks {
-            let item = self.plan.item(block).expect("the plan has every block");
-            let bytes = self.pages.read(self.uring.pool(), block)?;
-            if !item.is_intact(&bytes) {
-                return Err(Failure::failed(format!(
-                    "KV block {block} is not what was put: its checksums differ"
-                )));
-            }
-        }
-        Ok(())
     }
 
     /// Describes the setup of the trace.
@@ -356,6 +344,16 @@ impl Journey<'_> {
     }
 }
 
+/// # Errors
+/// The first failed transfer.
+fn refuse_failures(outcome: &Outcome) -> Result<()> {
+    let Some((position, ended)) = outcome.failed.first() else { return Ok(()) };
+    Err(Failure::failed(format!(
+        "{} transfers failed, the first that of position {position}: {ended}",
+        outcome.failed.len()
+    )))
+}
+
 /// Describes where the pages are, and how the device reaches them.
 fn where_it_lies(pool: &Pool) -> String {
     let place = pool.place().name();
@@ -396,6 +394,7 @@ struct Told {
     timeline: Timeline,
     has_times: bool,
     counts: Vec<(&'static str, u64)>,
+    checked: Checked,
 }
 
 impl Told {
@@ -413,7 +412,12 @@ impl Told {
             self.scene.iter().map(|(name, what)| (key(name), json!(what))).collect();
         let counts: Map<String, Value> =
             self.counts.iter().map(|(name, count)| (key(name), json!(count))).collect();
-        json!({ "scene": scene, "steps": self.timeline.json(self.has_times), "counts": counts })
+        json!({
+            "scene": scene,
+            "steps": self.timeline.json(self.has_times),
+            "counts": counts,
+            "verified": self.checked.json(),
+        })
     }
 }
 

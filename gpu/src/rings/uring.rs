@@ -15,7 +15,7 @@
 //! still reach is leaked, and logged.
 
 use std::borrow::Borrow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_driver::transfer::{Slice, Transfer};
@@ -37,7 +37,7 @@ use crate::rings::gates::{self, Gates};
 use crate::rings::iocb::{Blocks, Filling, Iocbs, Use, Way};
 use crate::rings::member::{Member, ring_member, shape};
 use crate::rings::proof::Prover;
-use crate::rings::verify::Verifier;
+use crate::rings::verify::{LazyVerifier, Verifier};
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
 /// Polls of a block before the thread sleeps between them.
@@ -117,8 +117,7 @@ struct Core {
     pool: Pool,
     gpu: Arc<Gpu>,
     gates: Gates,
-    /// Made with rings, and by the first checks with the staged engine, which needs no device code itself.
-    verifier: Mutex<Option<Arc<Verifier>>>,
+    verifier: LazyVerifier,
     /// Whether the end of a transfer does not yet make its data visible to the GPU.
     needs_flush: bool,
     description: Description,
@@ -180,13 +179,11 @@ impl GioUring {
     /// # Errors
     /// With the staged engine, for the first call, failures to make it.
     pub(super) fn verifier(&self) -> Result<Arc<Verifier>> {
-        let core = self.core();
-        let mut verifier = core.verifier.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = &*verifier {
-            return Ok(Arc::clone(made));
-        }
-        let made = Verifier::new(&core.gpu, &Program::load(&core.gpu)?, core.blocks.count())?;
-        Ok(Arc::clone(verifier.insert(made)))
+        let Core { gpu, blocks, engine, verifier, .. } = self.core();
+        verifier.get(|| {
+            assert!(matches!(engine, Engine::Staged(_)), "rings come with one");
+            Verifier::new(gpu, &Program::load(gpu)?, blocks.count())
+        })
     }
 
     pub(crate) fn partitions(&self) -> Option<&Partitions> {
@@ -420,12 +417,6 @@ impl GioUring {
 }
 
 impl Core {
-    /// Waits until no kernel that compares checksums reads the pool.
-    fn await_checks(&self) -> Result<()> {
-        let verifier = self.verifier.lock().unwrap_or_else(PoisonError::into_inner);
-        verifier.as_ref().map_or(Ok(()), |verifier| verifier.await_end(VERIFIED_WITHIN))
-    }
-
     /// Makes the data of ended blocks visible to the GPU, if their end does not imply that.
     fn flush(&self, iocbs: &Iocbs) -> Result<()> {
         let is_rings = matches!(self.engine, Engine::Rings(_));
@@ -486,7 +477,9 @@ impl Drop for GioUring {
             Engine::Rings(engine) => engine.stop(&core.blocks),
             Engine::Staged(_) => Ok(()),
         };
-        if let Err(error) = ended.and(stopped).and_then(|()| core.await_checks()) {
+        if let Err(error) =
+            ended.and(stopped).and_then(|()| core.verifier.await_end(VERIFIED_WITHIN))
+        {
             tracing::error!(
                 "leaking the rings, their queues and the pool, which a kernel may still use: {error}"
             );
@@ -629,7 +622,7 @@ fn with_rings(
     let needs_flush = pool.place() == Place::Gpu && !gpu.info().attributes.orders_writes();
     let engine = Engine::Rings(Box::new(engine));
     let gpu = Arc::clone(gpu);
-    let verifier = Mutex::new(Some(verifier));
+    let verifier = LazyVerifier::from(verifier);
     let core =
         Core { engine, members, blocks, pool, gpu, gates, verifier, needs_flush, description };
     Ok(GioUring { core: Some(core) })
@@ -687,7 +680,7 @@ fn staged(
         table_bytes: members.iter().map(|member| member.table.bytes()).sum(),
     };
     let (gpu, engine) = (Arc::clone(gpu), Engine::Staged(staged));
-    let (verifier, needs_flush) = (Mutex::new(None), false);
+    let (verifier, needs_flush) = (LazyVerifier::default(), false);
     let core =
         Core { engine, members, blocks, pool, gpu, gates, verifier, needs_flush, description };
     Ok(GioUring { core: Some(core) })

@@ -110,6 +110,45 @@ impl Lease {
     }
 }
 
+/// A verifier, made with rings, or by the first checks of the staged engine, which itself needs no device code.
+#[derive(Debug, Default)]
+pub(super) struct LazyVerifier(Mutex<Option<Arc<Verifier>>>);
+
+impl From<Arc<Verifier>> for LazyVerifier {
+    fn from(verifier: Arc<Verifier>) -> LazyVerifier {
+        LazyVerifier(Mutex::new(Some(verifier)))
+    }
+}
+
+impl LazyVerifier {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Verifier>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the verifier, which `make` makes if there is none.
+    ///
+    /// # Errors
+    /// Those of `make`; the next call tries again.
+    pub(super) fn get(
+        &self,
+        make: impl FnOnce() -> Result<Arc<Verifier>>,
+    ) -> Result<Arc<Verifier>> {
+        let mut made = self.lock();
+        if let Some(verifier) = &*made {
+            return Ok(Arc::clone(verifier));
+        }
+        Ok(Arc::clone(made.insert(make()?)))
+    }
+
+    /// Waits until no kernel is left that reads the pool.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if one does not end by then; [`Error::Cuda`].
+    pub(super) fn await_end(&self, within: Duration) -> Result<()> {
+        self.lock().as_ref().map_or(Ok(()), |verifier| verifier.await_end(within))
+    }
+}
+
 /// Lists for one slot.
 #[derive(Debug, Default)]
 struct Batch {
@@ -252,11 +291,7 @@ impl Verifier {
         words.iter().map(|word| word.load(Ordering::Acquire))
     }
 
-    /// Waits until no kernel is left that reads the pool.
-    ///
-    /// # Errors
-    /// [`Error::TimedOut`] if one does not end by then; [`Error::Cuda`].
-    pub(crate) fn await_end(&self, within: Duration) -> Result<()> {
+    fn await_end(&self, within: Duration) -> Result<()> {
         let leases = std::mem::take(&mut self.lock().leases);
         let begun = Instant::now();
         let ended = leases.iter().try_for_each(|lease| await_lease(lease, begun, within));

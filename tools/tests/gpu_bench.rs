@@ -151,7 +151,7 @@ fn a_selftest_lists_every_check_for_programs() {
     assert_eq!(keys(&report), ["gpu", "verdict", "checks"]);
     assert_eq!(report["verdict"], "passed");
     let checks = report["checks"].as_array().expect("a list");
-    assert_eq!(checks.len(), 19);
+    assert_eq!(checks.len(), 20);
     for check in checks {
         assert_eq!(keys(check), ["name", "outcome", "detail", "took_ms"]);
         // A GPU of 8 multiprocessors cannot reserve 8.
@@ -167,5 +167,5 @@ fn a_failed_check_ends_a_selftest_with_1() {
     assert_eq!(ended.status.code(), Some(1));
     let out = String::from_utf8(ended.stdout).expect("UTF-8");
     assert!(out.contains("failed  device code"), "{out}");
-    assert_eq!(String::from_utf8(ended.stderr).expect("UTF-8"), "adit: 1 of 19 checks failed\n");
+    assert_eq!(String::from_utf8(ended.stderr).expect("UTF-8"), "adit: 1 of 20 checks failed\n");
 }

@@ -366,7 +366,6 @@ fn rings_that_cannot_be_are_refused_with_the_limit() {
         (&soft[..], 1, Options { blocks: 0, ..auto() }, "1 to 4096"),
         (&soft[..], 1, Options { depth: 1, ..auto() }, "2 to 4096"),
         (&soft[..], 1, Options { depth: 5000, ..auto() }, "2 to 4096"),
-        (&soft[..], 1, Options { completion: Some(Place::Cmb), ..auto() }, "completion ring"),
     ] {
         let error = make(devices, pool_for, &options).err().expect(named);
         assert!(error.is_usage() && error.to_string().contains(named), "{named}: {error:?}");
@@ -374,21 +373,6 @@ fn rings_that_cannot_be_are_refused_with_the_limit() {
     let many = Options { queues: 65, ..options() };
     let error = make(&soft, 1, &many).err().expect("it has 64 queues").to_string();
     assert!(error.contains("64 I/O queues"), "{error}");
-}
-
-#[test]
-fn a_controller_without_a_memory_buffer_says_so_wherever_the_pool_lies() {
-    for place in [Place::Gpu, Place::Host] {
-        let _alone = alone("coherent");
-        let gpu = Gpu::open(0).expect("a GPU");
-        let device = device(SOFT);
-        let controllers = [Arc::clone(&device.controller)];
-        let pool = Pool::allocate(&gpu, &controllers, &REGIONS, Some(place)).expect("a pool");
-        let options = Options { submission: Some(Place::Cmb), ..options() };
-        let made = GioUring::init_queue(&gpu, vec![device], pool, &options);
-        let error = made.err().expect("it has none").to_string();
-        assert!(error.contains("memory buffer") && !error.contains("completion"), "{error}");
-    }
 }
 
 #[test]

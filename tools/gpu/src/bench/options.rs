@@ -125,7 +125,6 @@ impl BenchOptions {
 
     fn check_placement(&self) -> Result<()> {
         let why = match (self.placement, self.controller) {
-            (Place::Cmb, _) => "a software controller has no controller memory buffer on a GPU",
             (Place::Gpu, ControllerChoice::Cpu) => {
                 "threads of the CPU do not reach rings in GPU memory; take host"
             }

@@ -130,10 +130,6 @@ impl RingMemory {
                 Ok(RingMemory::Gpu(memory))
             }
             Place::Host => PinnedMemory::allocate(gpu, bytes).map(RingMemory::Host),
-            Place::Cmb => {
-                let why = "a controller in device code has no controller memory buffer";
-                Err(Error::invalid("rings of a controller in device code", why))
-            }
         }
     }
 

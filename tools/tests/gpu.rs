@@ -227,10 +227,7 @@ fn help_has_examples() {
 #[test]
 fn help_has_limits_and_exit_codes() {
     let limits: [(&str, &[&str]); 3] = [
-        (
-            "bench",
-            &["1 to 256", "2 to 4096", "1 to 16", "multiple of 512, up to 1M", "2s", "up to 10s"],
-        ),
+        ("bench", &["1 to 256", "2 to 4096", "1 to 16", "2s", "each of 512 bytes"]),
         ("trace", &["1 to 65536", "1 to 512", "1 to 63", "2 to 4096"]),
         ("selftest", &["3 no GPU, or none that rings can use"]),
     ];

@@ -139,7 +139,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
 ///
 /// # Errors
 /// A usage failure with their number.
-fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
+pub(crate) fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
     let there = gpu.info().sm_count;
     if asked <= there {
         return Ok(());

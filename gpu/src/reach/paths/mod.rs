@@ -190,13 +190,13 @@ pub(crate) fn first_to_gpu<T>(
 
 /// Combines the reasons against all paths to GPU memory into one error.
 pub(crate) fn no_way(reports: &[PathReport]) -> Error {
-    let whys: Vec<String> = reports
-        .iter()
-        .filter_map(|report| {
-            Some(format!("{}: {}", report.path.name(), report.outcome.as_ref().err()?))
-        })
-        .collect();
     let what = "the device's way into GPU memory";
     let fix = "place it in host memory, or let CPU threads stage the transfers; 'adit gpu doctor' says what each way needs";
-    Error::unavailable(what, whys.join("; "), fix)
+    Error::unavailable(what, failures(reports).join("; "), fix)
+}
+
+/// Returns why each path that failed did.
+pub(crate) fn failures(reports: &[PathReport]) -> Vec<String> {
+    let failed = reports.iter().filter(|report| report.outcome.is_err());
+    failed.map(ToString::to_string).collect()
 }

@@ -259,7 +259,9 @@ impl Journey<'_> {
         timeline
             .step("intact", format!("{} KV blocks, by the store's checksums", self.args.blocks));
         let has_times = !crate::is_emulated(&self.gpu.info().name);
-        Ok(Told { scene: self.scene(shelf), timeline, has_times, counts: self.counts(&outcome)? })
+        let why_staged = self.uring.description().why_staged.clone();
+        let (scene, counts) = (self.scene(shelf), self.counts(&outcome)?);
+        Ok(Told { scene, why_staged, timeline, has_times, counts })
     }
 
     /// Stops the rings if the user interrupts.
@@ -322,11 +324,8 @@ impl Journey<'_> {
     /// Describes what carries the layer out.
     fn rings(&self) -> String {
         let about = self.uring.description();
-        if let Some(why) = &about.why_staged {
-            return format!(
-                "none: CPU threads stage the transfers, since {}",
-                human::printable(why)
-            );
+        if about.engine == EngineChoice::Staged {
+            return "none: CPU threads stage the transfers, since".to_owned();
         }
         let places = about.places.map(|(submission, completion)| {
             format!(", entries in {}, completions in {}", submission.name(), completion.name())
@@ -393,6 +392,7 @@ fn filled(iocbs: &Iocbs) -> String {
 /// The report of a layer.
 struct Told {
     scene: Vec<(&'static str, String)>,
+    why_staged: Vec<String>,
     timeline: Timeline,
     has_times: bool,
     counts: Vec<(&'static str, u64)>,
@@ -403,8 +403,10 @@ impl Told {
         let scene = self.scene.iter().map(|(name, what)| format!("{name:<8}{what}\n"));
         let counts = self.counts.iter().map(|(name, count)| format!("  {count:>13}  {name}\n"));
         let (scene, counts): (String, String) = (scene.collect(), counts.collect());
-        let steps = self.timeline.lines(self.has_times);
-        format!("{scene}\n{steps}\n{counts}")
+        let whys =
+            self.why_staged.iter().map(|why| format!("          {}\n", human::printable(why)));
+        let (whys, steps): (String, String) = (whys.collect(), self.timeline.lines(self.has_times));
+        format!("{scene}{whys}\n{steps}\n{counts}")
     }
 
     fn json(&self) -> Value {
@@ -413,7 +415,8 @@ impl Told {
             self.scene.iter().map(|(name, what)| (key(name), json!(what))).collect();
         let counts: Map<String, Value> =
             self.counts.iter().map(|(name, count)| (key(name), json!(count))).collect();
-        json!({ "scene": scene, "steps": self.timeline.json(self.has_times), "counts": counts })
+        let steps = self.timeline.json(self.has_times);
+        json!({ "scene": scene, "why_staged": self.why_staged, "steps": steps, "counts": counts })
     }
 }
 

@@ -98,7 +98,7 @@ fn options_that_cannot_be_are_refused_before_anything_runs() {
     ] {
         let (code, out, err) = output(line);
         assert_eq!((code, out.as_str()), (Some(2), ""), "adit gpu {line}: {err}");
-        assert!(err.contains(part), "adit gpu {line}: {err}");
+        assert!(err.contains(part) && err.lines().count() == 1, "adit gpu {line}: {err}");
     }
 }
 

@@ -120,18 +120,12 @@ impl PathReport {
     }
 }
 
-/// Tries every path between a GPU and a controller, and leaves nothing behind. None works while the persistent kernel
-/// of rings runs on the GPU.
-pub fn probe(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> Vec<PathReport> {
-    let controllers = [Arc::clone(controller)];
-    let report = |path| PathReport::new(path, &try_path(path, gpu, &controllers));
-    MemoryPath::ALL.into_iter().map(report).collect()
-}
-
-/// Tries one path with a small piece of memory, for all of the controllers. Returns what each of them carried.
+/// Tries one path with a small piece of memory, for all of the controllers, and leaves nothing behind. Returns what each
+/// of them carried.
 ///
 /// # Errors
-/// What the path lacks here, or why data did not arrive.
+/// What the path lacks here, or why data did not arrive; [`Error::Refused`] while the persistent kernel of rings runs on
+/// the GPU.
 pub fn try_path(
     path: MemoryPath,
     gpu: &Arc<Gpu>,

@@ -152,8 +152,7 @@ fn a_machine_whose_gpu_cannot_drive_rings_says_so_and_stages_the_layer() {
     let without_a_compiler = |line: &str| run(emulated(line).env(SETTINGS, "nvrtc=error"));
     let traced = without_a_compiler("trace --blocks 4");
     assert_eq!((traced.code, traced.err.as_str()), (Some(0), ""), "{}", traced.out);
-    let staged =
-        "none: CPU threads stage the transfers, since\n          compile the device code";
+    let staged = "none: CPU threads stage the transfers, since\n          compile the device code";
     assert!(traced.out.contains(staged) && traced.out.contains("checksums"), "{}", traced.out);
     let examined = without_a_compiler("doctor --json");
     assert_eq!(examined.code, Some(3), "rings cannot be made: {}", examined.err);

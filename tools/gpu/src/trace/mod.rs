@@ -84,9 +84,9 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..=4096))]
     depth: u32,
 
-    /// Streaming multiprocessors for I/O, 1 to the GPU's
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    sms: u32,
+    /// Streaming multiprocessors for I/O, 1 to the GPU's; by default as many as the drive can keep busy
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    sms: Option<u32>,
 
     /// A kernel for this layer only, or one that runs as long as the rings exist
     #[arg(long, value_enum, default_value_t = Kernel::OneShot)]
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     let target = args.target.clone().map_or_else(|| memory(args, &layout), Ok)?;
     shelf::check(&target)?;
     let gpu = Gpu::open(args.gpu.ordinal)?;
-    check_sms(args.sms, &gpu)?;
+    args.sms.map_or(Ok(()), |sms| check_sms(sms, &gpu))?;
     let interrupt = Interrupt::install()?;
     let wanted = Wanted { target: &target, force: args.force, layout, blocks: args.blocks };
     let mut shelf = Shelf::fill(&wanted, &interrupt)?;
@@ -235,7 +235,7 @@ impl Journey<'_> {
         let placed = planned.map(|transfer| self.pages.place(transfer));
         let iocbs = self.uring.get_iocb(placed, Some(&event))?;
         timeline.step("get_iocb", filled(&iocbs));
-        self.uring.issue_io(&iocbs, self.args.sms)?;
+        self.uring.issue_io(&iocbs, self.args.sms.unwrap_or(0))?;
         let carrier = Carrier::of(self.uring.description().engine);
         timeline.step("issue_io", format!("{} them, behind the event", carrier.has));
         self.uring.wait_cqe(&iocbs, &stream)?;

@@ -178,9 +178,7 @@ impl Parts {
             Some(reason) => Err(broken(reason)),
         }
     }
-}
 
-impl Parts {
     /// Stops the controller, and checks that it saw `commands` good ones. Returns its counters; `None` for the CPU's,
     /// which counts nothing and completes only good commands.
     ///

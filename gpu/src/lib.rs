@@ -55,7 +55,7 @@ pub use error::{Error, Result};
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place, ProxyOptions};
 pub use reach::device::Device;
 pub use reach::pages::Pages;
-pub use reach::paths::{Carried, MemoryPath, PathReport, probe};
+pub use reach::paths::{Carried, MemoryPath, PathReport};
 pub use reach::pool::{Pool, REGIONS_MAX};
 pub use rings::iocb::Iocbs;
 pub use rings::uring::{Description, GioUring, Stats, WaitAddresses};

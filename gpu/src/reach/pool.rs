@@ -69,9 +69,9 @@ impl Pool {
     /// memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no or too many regions and for [`Place::Cmb`]; CUDA's or the driver's when memory runs
-    /// out; [`Error::Refused`] while the persistent kernel of rings runs on the GPU. Unreachable GPU memory is no
-    /// error: [`Pool::path`] is `None` then.
+    /// [`Error::Invalid`] for no or too many regions; CUDA's or the driver's when memory runs out; [`Error::Refused`]
+    /// while the persistent kernel of rings runs on the GPU. Unreachable GPU memory is no error: [`Pool::path`] is
+    /// `None` then.
     pub fn allocate(
         gpu: &Arc<Gpu>,
         controllers: &[Arc<Controller>],
@@ -81,10 +81,6 @@ impl Pool {
         check_regions(region_bytes.iter().copied())?;
         let _making = gpu.may_make("allocate a pool")?;
         match place.unwrap_or(Place::Gpu) {
-            Place::Cmb => {
-                let why = "a pool lies in the GPU's or the host's memory; only rings fit a controller memory buffer";
-                Err(Error::invalid("a pool in the controller memory buffer", why))
-            }
             Place::Host => {
                 let path = MemoryPath::PinnedHost;
                 let regions = allocate_by(path, gpu, controllers, region_bytes)?;

@@ -28,7 +28,7 @@ use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
 use crate::error::{Error, Result};
 use crate::options::{EngineChoice, Options, Place};
 use crate::reach::device::Device;
-use crate::reach::paths::Carried;
+use crate::reach::paths::{Carried, failures};
 use crate::reach::pool::Pool;
 use crate::reach::proxy::{ProxyThread, Ringing};
 use crate::reach::queues::QueueMaker;
@@ -68,8 +68,9 @@ pub struct Stats {
 pub struct Description {
     /// How transfers are executed: never [`EngineChoice::Auto`].
     pub engine: EngineChoice,
-    /// Why rings were not chosen, if the options allowed them.
-    pub why_staged: Option<String>,
+    /// Why rings were not chosen, if the options allowed them: for a pool that devices do not reach, a reason for each
+    /// path.
+    pub why_staged: Vec<String>,
     /// Why the I/O kernels have no multiprocessors of their own, if they have none.
     pub no_partition: Option<String>,
     /// Multiprocessors for I/O; 0 with the staged engine.
@@ -144,16 +145,18 @@ impl GioUring {
     ) -> Result<GioUring> {
         check(gpu, &devices, &pool, options)?;
         let why = match options.engine {
-            EngineChoice::Staged => None,
+            EngineChoice::Staged => Vec::new(),
             EngineChoice::Rings => return with_rings(gpu, &devices, pool, options),
             EngineChoice::Auto => match shadowed(&devices) {
-                Some(why) => Some(why),
+                Some(why) => vec![why],
+                None if !pool.is_reached() => failures(pool.reports()),
                 None => match with_rings(gpu, &devices, pool.clone(), options) {
-                    Err(error) if !error.is_usage() => Some(error.to_string()),
+                    Err(error) if !error.is_usage() => vec![error.to_string()],
                     decided => return decided,
                 },
             },
         };
+        assert_eq!(why.is_empty(), options.engine == EngineChoice::Staged, "a choice has reasons");
         staged(gpu, &devices, pool, options, why)
     }
 
@@ -604,11 +607,10 @@ fn with_rings(
     assert_eq!(engine.queue_count(), devices.len() * options.queues as usize, "all were made");
     assert_eq!(blocks.count(), options.blocks, "each is there");
     assert!(!blocks.is_under_way(), "no command was issued yet");
-    assert!(maker.places().1 != Place::Cmb, "a completion ring is in memory");
     assert!(engine.partitions().io.sms() > 0, "kernels have multiprocessors");
     let description = Description {
         engine: EngineChoice::Rings,
-        why_staged: None,
+        why_staged: Vec::new(),
         no_partition: engine.no_partition().map(str::to_owned),
         sms: engine.partitions().io.sms(),
         places: Some(maker.places()),
@@ -633,7 +635,7 @@ fn staged(
     devices: &[Device],
     pool: Pool,
     options: &Options,
-    why_staged: Option<String>,
+    why_staged: Vec<String>,
 ) -> Result<GioUring> {
     let _making = gpu.may_make("make rings")?;
     // Contexts name offsets in regions, which chunks of pinned memory are copied to and from.

@@ -141,7 +141,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
 ///
 /// # Errors
 /// A usage failure with their number.
-fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
+pub(crate) fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
     let there = gpu.info().sm_count;
     if asked <= there {
         return Ok(());
@@ -262,8 +262,9 @@ impl Journey<'_> {
         let checked = checking.end(self.arriving(), TIMEOUT)?;
         timeline.step("intact", checked.text());
         let has_times = !crate::is_emulated(&self.gpu.info().name);
+        let why_staged = self.uring.description().why_staged.clone();
         let (scene, counts) = (self.scene(shelf), self.counts(&outcome)?);
-        Ok(Told { scene, timeline, has_times, counts, checked })
+        Ok(Told { scene, why_staged, timeline, has_times, counts, checked })
     }
 
     fn arriving(&self) -> Arriving<'_> {
@@ -310,11 +311,8 @@ impl Journey<'_> {
     /// Describes what carries the layer out.
     fn rings(&self) -> String {
         let about = self.uring.description();
-        if let Some(why) = &about.why_staged {
-            return format!(
-                "none: CPU threads stage the transfers, since {}",
-                human::printable(why)
-            );
+        if about.engine == EngineChoice::Staged {
+            return "none: CPU threads stage the transfers, since".to_owned();
         }
         let places = about.places.map(|(submission, completion)| {
             format!(", entries in {}, completions in {}", submission.name(), completion.name())
@@ -391,6 +389,7 @@ fn filled(iocbs: &Iocbs) -> String {
 /// The report of a layer.
 struct Told {
     scene: Vec<(&'static str, String)>,
+    why_staged: Vec<String>,
     timeline: Timeline,
     has_times: bool,
     counts: Vec<(&'static str, u64)>,
@@ -402,8 +401,10 @@ impl Told {
         let scene = self.scene.iter().map(|(name, what)| format!("{name:<8}{what}\n"));
         let counts = self.counts.iter().map(|(name, count)| format!("  {count:>13}  {name}\n"));
         let (scene, counts): (String, String) = (scene.collect(), counts.collect());
-        let steps = self.timeline.lines(self.has_times);
-        format!("{scene}\n{steps}\n{counts}")
+        let whys =
+            self.why_staged.iter().map(|why| format!("          {}\n", human::printable(why)));
+        let (whys, steps): (String, String) = (whys.collect(), self.timeline.lines(self.has_times));
+        format!("{scene}{whys}\n{steps}\n{counts}")
     }
 
     fn json(&self) -> Value {
@@ -414,6 +415,7 @@ impl Told {
             self.counts.iter().map(|(name, count)| (key(name), json!(count))).collect();
         json!({
             "scene": scene,
+            "why_staged": self.why_staged,
             "steps": self.timeline.json(self.has_times),
             "counts": counts,
             "verified": self.checked.json(),

@@ -48,7 +48,7 @@ fn every_check_passes_on_the_emulated_gpu_and_leaves_nothing_behind() {
 fn without_a_gpu_every_check_is_skipped_with_a_reason() {
     let _alone = emulated("gpus=0");
     let checks = checks(0);
-    assert_eq!(checks.len(), 19);
+    assert_eq!(checks.len(), 20);
     for check in &checks {
         assert!(matches!(check.outcome, Outcome::Skipped(_)), "{check:?}");
         assert!(check.outcome.detail().contains("GPU"), "{check:?}");
@@ -88,7 +88,7 @@ fn memory_that_runs_out_is_named_and_the_other_checks_go_on() {
     let checks = checks(0);
     let shapes = outcome(&checks, "rings of several shapes in GPU memory");
     assert!(shapes.detail().contains("OUT_OF_MEMORY"), "{shapes:?}");
-    assert_eq!(checks.len(), 19);
+    assert_eq!(checks.len(), 20);
     assert_eq!(verdict(&checks), Verdict::Failed);
     assert_nothing_is_left();
 }

@@ -19,6 +19,8 @@ enum Probe {
     Program(&'static str),
     /// A library known to pkg-config.
     Library(&'static str),
+    /// A shared library known to the loader, by how its file's name begins.
+    Shared(&'static str),
 }
 
 pub(crate) const QEMU: Need =
@@ -32,6 +34,14 @@ pub(crate) const C_COMPILER: Need = Need { package: "gcc", probe: Probe::Program
 pub(crate) const CPP_COMPILER: Need = Need { package: "g++", probe: Probe::Program("c++") };
 /// Fetches NVRTC.
 pub(crate) const PIP: Need = Need { package: "python3-pip", probe: Probe::Program("pip3") };
+/// Reads the interfaces of Dynamo's crates.
+pub(crate) const PROTOC: Need =
+    Need { package: "protobuf-compiler", probe: Probe::Program("protoc") };
+/// Builds llama.cpp.
+pub(crate) const CMAKE: Need = Need { package: "cmake", probe: Probe::Program("cmake") };
+/// Reads llama.cpp's headers.
+pub(crate) const LIBCLANG: Need =
+    Need { package: "libclang-dev", probe: Probe::Shared("libclang-") };
 pub(crate) const C_LIBRARY: Need = Need { package: "libc6-dev", probe: Probe::Program("ldd") };
 pub(crate) const VALGRIND: Need = Need { package: "valgrind", probe: Probe::Program("valgrind") };
 /// Compared with our benchmark and its reports.
@@ -54,8 +64,20 @@ impl Need {
         match self.probe {
             Probe::Program(name) => process::find(name).is_some(),
             Probe::Library(name) => has_library(name),
+            Probe::Shared(name) => is_loadable(name),
         }
     }
+}
+
+fn is_loadable(name: &str) -> bool {
+    // Not in the path of every user.
+    let known = ["ldconfig", "/sbin/ldconfig"]
+        .iter()
+        .find_map(|program| process::run_quietly(Command::new(program).arg("-p")).ok());
+    known.is_some_and(|known| {
+        let list = String::from_utf8_lossy(&known.stdout).into_owned();
+        list.lines().any(|line| line.trim_start().starts_with(name))
+    })
 }
 
 fn has_library(name: &str) -> bool {
@@ -137,6 +159,11 @@ mod tests {
     fn a_met_need_is_not_installed() {
         let shell = Need { package: "dash", probe: Probe::Program("sh") };
         assert!(ensure([&shell]).is_ok());
+    }
+
+    #[test]
+    fn the_loader_knows_the_c_library_and_nothing_made_up() {
+        assert!(is_loadable("libc.so") && !is_loadable("libadit-is-no-library"));
     }
 
     #[test]

@@ -5,13 +5,15 @@
 //! runs servers for hours, `repeat` finds tests that fail
 //! by chance, `mutants` finds code that no test covers, `bench-driver` counts and measures the driver's path of
 //! an I/O, `demo` shows the driver on the software controller, `device` tests the GPU's code and `gpu` runs
-//! `adit gpu`, both without a GPU; `gpu-lab` measures a GPU. Each installs what it needs and says so; none touches a real NVMe device.
+//! `adit gpu`, both without a GPU; `gpu-lab` measures a GPU, and `engines` runs
+//! inference engines on the store. Each installs what it needs and says so; none touches a real NVMe device.
 //! This crate knows nothing about the driver's internals: it only builds and runs the `adit` binary.
 
 mod bench_driver;
 mod demo;
 mod deps;
 mod device;
+mod engines;
 mod failure;
 mod gpu;
 mod gpu_lab;
@@ -69,6 +71,8 @@ enum Command {
     Gpu(gpu::GpuArgs),
     /// Run and measure, on a machine with a GPU, what no other can show, into one file
     GpuLab(gpu_lab::GpuLabArgs),
+    /// Build real inference engines, and run them on the store
+    Engines(engines::EnginesArgs),
 }
 
 fn main() -> ExitCode {
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Command::Demo => demo::run(),
         Command::Gpu(args) => gpu::run(&args),
         Command::GpuLab(args) => gpu_lab::run(&args),
+        Command::Engines(args) => engines::run(&args),
     });
     match result {
         Ok(code) => ExitCode::from(code),

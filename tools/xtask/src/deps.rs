@@ -19,6 +19,8 @@ enum Probe {
     Program(&'static str),
     /// A library known to pkg-config.
     Library(&'static str),
+    /// A module that Python can import.
+    Module(&'static str),
 }
 
 pub(crate) const QEMU: Need =
@@ -32,6 +34,8 @@ pub(crate) const C_COMPILER: Need = Need { package: "gcc", probe: Probe::Program
 pub(crate) const CPP_COMPILER: Need = Need { package: "g++", probe: Probe::Program("c++") };
 /// Fetches NVRTC.
 pub(crate) const PIP: Need = Need { package: "python3-pip", probe: Probe::Program("pip3") };
+/// Makes environments with pip; Debian leaves it out of Python.
+pub(crate) const VENV: Need = Need { package: "python3-venv", probe: Probe::Module("ensurepip") };
 pub(crate) const C_LIBRARY: Need = Need { package: "libc6-dev", probe: Probe::Program("ldd") };
 pub(crate) const VALGRIND: Need = Need { package: "valgrind", probe: Probe::Program("valgrind") };
 /// Compared with our benchmark and its reports.
@@ -54,6 +58,7 @@ impl Need {
         match self.probe {
             Probe::Program(name) => process::find(name).is_some(),
             Probe::Library(name) => has_library(name),
+            Probe::Module(name) => has_module(name),
         }
     }
 }
@@ -61,6 +66,12 @@ impl Need {
 fn has_library(name: &str) -> bool {
     let mut command = Command::new("pkg-config");
     command.args(["--exists", name]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn has_module(name: &str) -> bool {
+    let mut command = Command::new("python3");
+    command.args(["-c", &format!("import {name}")]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 

@@ -16,14 +16,21 @@ def run(*arguments: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+SETTINGS = Path(__file__).parents[1] / "pyproject.toml"
+
+
 def test_the_stubs_and_the_module_agree(tmp_path: Path) -> None:
-    run("mypy.stubtest", "adit", cwd=tmp_path)
+    # Adapters import their engines, which are not installed.
+    engines = tmp_path / "engines"
+    engines.write_text("adit\\.(sglang|vllm)\n")
+    stubtest = ("mypy.stubtest", "adit", f"--mypy-config-file={SETTINGS}")
+    run(*stubtest, f"--allowlist={engines}", "--ignore-unused-allowlist", cwd=tmp_path)
 
 
 def test_the_package_and_its_tests_are_typed(tmp_path: Path) -> None:
-    run("mypy", "--strict", "--package", "adit", cwd=tmp_path)
-    tests = Path(__file__).parent
-    run("mypy", "--strict", f"--cache-dir={tmp_path}", str(tests), cwd=tmp_path)
+    check = ("mypy", f"--config-file={SETTINGS}", f"--cache-dir={tmp_path}")
+    run(*check, "--package", "adit", cwd=tmp_path)
+    run(*check, str(Path(__file__).parent), cwd=tmp_path)
 
 
 def test_the_module_needs_no_library_beyond_libc(tmp_path: Path) -> None:

@@ -96,6 +96,19 @@ def test_only_whole_pages_are_registered(store: adit.Store) -> None:
         store.register(bytes(8192))
 
 
+def test_no_memory_is_registered_twice(store: adit.Store) -> None:
+    rows = pool(8, 64 << 10)
+    with store.register(rows[2:4]):
+        for again in (rows, rows[2:4], rows[3:], rows[:3], rows[2, :4096]):
+            with pytest.raises(adit.BadBufferError, match="registered already"):
+                store.register(again)
+        with store.register(rows[:2]), store.register(rows[4:]):
+            assert store.put_many(KEYS[:8], rows) == [True] * 8
+    with store.register(rows):
+        assert store.get_many_into(KEYS[:8], rows) == [64 << 10] * 8
+    assert store.stats()["copied_bytes"] == 0
+
+
 def test_the_owner_lives_as_long_as_its_memory_is_registered(store: adit.Store) -> None:
     memory = mmap.mmap(-1, 1 << 20)
     alive = weakref.ref(memory)

@@ -114,6 +114,20 @@ def test_registered_memory_is_not_copied(config: dict[str, object]) -> None:
     connector.close()
 
 
+def test_only_mappings_of_their_own_are_registered() -> None:
+    from adit import _engine
+
+    rows = pool(4, 4096)
+    found = _engine.mapping_of(rows.ctypes.data)
+    assert found is not None and found[0] <= rows.ctypes.data < found[0] + found[1]
+    assert _engine.mapping_of(0) is None
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        special = [line.split()[0] for line in maps if line.rstrip().endswith(("[heap]", "[stack]"))]
+    assert special
+    for bounds in special:
+        assert _engine.mapping_of(int(bounds.split("-")[0], 16)) is None
+
+
 def test_a_corrupt_block_is_a_miss(config: dict[str, object]) -> None:
     rows = noise(2, 64 << 10)
     connector = Connector(**config)  # type: ignore[arg-type]

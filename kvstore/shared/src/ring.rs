@@ -5,9 +5,10 @@
 //! entry once, and only then believes or refuses what it says. The other side may write any word at any time: a counter
 //! that is further away than the ring is deep ends the connection ([`Broken`]).
 //!
-//! **A side that sleeps says so.** It stores 1 in its word, passes a SeqCst fence and looks once more; the other side
-//! publishes, passes a SeqCst fence and looks at the word. At least one of them sees the other, so that no wake-up is
-//! lost, and nothing is rung for a side that is awake.
+//! **A side that sleeps says so, and for what.** It stores [`ANYTHING`] or the tag of one answer in its word, passes a
+//! SeqCst fence and looks once more; the other side publishes, passes a SeqCst fence and looks at the word. At least one
+//! of them sees the other, so that no wake-up is lost, and nothing is rung for a side that is awake or waits for something
+//! else.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -29,6 +30,9 @@ const ANSWERS_HEAD: usize = 24;
 const SERVER_SLEEPS: usize = 32;
 /// and whether the client does.
 const CLIENT_SLEEPS: usize = 40;
+
+/// Sleeping until anything comes.
+pub(crate) const ANYTHING: u64 = u64::MAX;
 
 /// The other side's counter cannot be right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,9 +100,19 @@ impl Sleep {
         Sleep { rings: rings.clone(), own: CLIENT_SLEEPS, other: SERVER_SLEEPS }
     }
 
-    /// Says that this side is about to sleep. Look for work once more afterwards.
-    pub(crate) fn announce(&self) {
-        self.rings.word(self.own).store(1, Ordering::Relaxed);
+    /// Says that this side is about to sleep, until [`ANYTHING`] comes or the answer with this tag. Look for work once
+    /// more afterwards.
+    pub(crate) fn announce(&self, until: u64) {
+        let word = if until == ANYTHING { ANYTHING } else { until + 1 };
+        self.rings.word(self.own).store(word, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Has a sleep of this side end with anything. Look for work once more afterwards.
+    pub(crate) fn widen(&self) {
+        let own = self.rings.word(self.own);
+        let widened = |word| (word != 0).then_some(ANYTHING);
+        let _ = own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, widened);
         fence(Ordering::SeqCst);
     }
 
@@ -107,12 +121,14 @@ impl Sleep {
         self.rings.word(self.own).store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether the other side has to be woken, after work for it was published. Of several callers one is told
-    /// so.
-    pub(crate) fn must_ring(&self) -> bool {
+    /// Returns whether the other side has to be woken, after the request or the answer with this tag was published. Of
+    /// several callers one is told so.
+    pub(crate) fn must_ring(&self, tag: u64) -> bool {
         fence(Ordering::SeqCst);
         let other = self.rings.word(self.other);
-        other.load(Ordering::Relaxed) != 0 && other.swap(0, Ordering::Relaxed) != 0
+        let until = other.load(Ordering::Relaxed);
+        let is_due = until == ANYTHING || until == tag.wrapping_add(1);
+        until != 0 && is_due && other.swap(0, Ordering::Relaxed) != 0
     }
 }
 

@@ -131,7 +131,7 @@ pub struct Read {
 }
 
 /// A connection to the server of a store, usable from any thread. Clones refer to the same connection, which ends with
-/// the last of them and of their requests, values and leases.
+/// the last of them and of their requests, spans, values and leases.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,

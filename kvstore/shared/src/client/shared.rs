@@ -14,12 +14,14 @@ use nix::sys::eventfd::EventFd;
 use super::ClientOptions;
 use super::state::{Ended, State};
 use crate::error::{Error, Result};
-use crate::ring::Sleep;
+use crate::ring::{ANYTHING, Sleep};
 use crate::socket;
 use crate::wire::{Code, Matter, Message};
 
 /// How soon to look again for what is not signalled.
 const LOOK: Duration = Duration::from_millis(1);
+/// How soon a thread looks again that waits for one that sleeps on the doorbell.
+const REST: Duration = Duration::from_millis(50);
 /// How soon a thread looks again that waits beside an event loop.
 const GLANCE: Duration = Duration::from_micros(100);
 
@@ -84,6 +86,8 @@ struct Guarded {
     has_sleeper: bool,
     /// An event loop watches the doorbell.
     is_watched: bool,
+    /// Threads that wait for another one.
+    waiters: usize,
 }
 
 impl Shared {
@@ -94,7 +98,8 @@ impl Shared {
         (bell, server_bell): (EventFd, EventFd),
         options: ClientOptions,
     ) -> Arc<Shared> {
-        let state = Mutex::new(Guarded { state, has_sleeper: false, is_watched: false });
+        let state =
+            Mutex::new(Guarded { state, has_sleeper: false, is_watched: false, waiters: 0 });
         let arrived = Condvar::new();
         Arc::new(Shared { state, arrived, control, stream, sleep, bell, server_bell, options })
     }
@@ -124,7 +129,7 @@ impl Shared {
     fn unlock(&self, mut guarded: MutexGuard<'_, Guarded>, tells_loop: bool) {
         let afterwards = guarded.state.afterwards();
         drop(guarded);
-        if afterwards.has_asked && self.sleep.must_ring() {
+        if afterwards.has_asked && self.sleep.must_ring(0) {
             // Fails only with a full counter: then the server has been woken already.
             let _ = self.server_bell.write(1);
         }
@@ -153,21 +158,45 @@ impl Shared {
                 continue;
             }
             if guarded.is_watched || guarded.has_sleeper {
-                let at_most = if guarded.is_watched { GLANCE } else { LOOK };
-                drop(self.arrived.wait_timeout(guarded, left.min(at_most)));
-                continue;
+                // The sleeper may wait for its own answer only.
+                self.sleep.widen();
+                if guarded.state.has_news() {
+                    continue;
+                }
+                self.rest(guarded, left);
+            } else {
+                guarded.has_sleeper = true;
+                let is_alone = guarded.waiters == 0 && !guarded.state.has_line();
+                let until = if is_alone { u64::from(slot) } else { ANYTHING };
+                let looks = guarded.state.waits_for_room();
+                drop(guarded);
+                self.sleep(slot, until, if looks { LOOK.min(left) } else { left });
             }
-            guarded.has_sleeper = true;
-            let at_most = if guarded.state.waits_for_room() { LOOK.min(left) } else { left };
-            drop(guarded);
-            self.sleep(at_most);
         }
     }
 
-    /// Sleeps on the doorbell, as the only thread that does.
-    fn sleep(&self, at_most: Duration) {
-        self.sleep.announce();
-        if !self.lock().state.has_news() {
+    /// Waits for the thread that sleeps on the doorbell, or looks again beside an event loop.
+    fn rest(&self, mut guarded: MutexGuard<'_, Guarded>, left: Duration) {
+        let rest = match (guarded.is_watched, guarded.state.has_line()) {
+            (true, _) => GLANCE,
+            (false, true) => LOOK,
+            (false, false) => REST,
+        };
+        guarded.waiters += 1;
+        let rested = self.arrived.wait_timeout(guarded, left.min(rest));
+        rested.unwrap_or_else(PoisonError::into_inner).0.waiters -= 1;
+    }
+
+    /// Sleeps on the doorbell, as the only thread that does, until the request in a slot has ended or the server rings
+    /// for `until`.
+    fn sleep(&self, slot: u32, until: u64, at_most: Duration) {
+        self.sleep.announce(until);
+        let is_over = {
+            let guarded = self.lock();
+            // Another thread may have taken the answer.
+            guarded.state.has_ended(slot) || guarded.state.has_news()
+        };
+        if !is_over {
             let mut files = [
                 PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.stream.as_fd(), PollFlags::POLLHUP),
@@ -196,7 +225,7 @@ impl Shared {
     /// Takes all answers that are there, for an event loop that watches the doorbell, and has the next one ring it.
     pub(super) fn reap(&self) {
         let _ = self.bell.read();
-        self.sleep.announce();
+        self.sleep.announce(ANYTHING);
         let mut guarded = self.lock();
         guarded.is_watched = true;
         guarded.state.turn();

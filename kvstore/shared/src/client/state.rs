@@ -201,6 +201,11 @@ impl State {
         !self.line.is_empty() && self.outstanding < self.depth
     }
 
+    /// Returns whether requests wait in line.
+    pub(super) fn has_line(&self) -> bool {
+        !self.line.is_empty()
+    }
+
     /// Returns whether the request in a slot has ended.
     pub(super) fn has_ended(&self, number: u32) -> bool {
         matches!(self.slots[number as usize], Slot::Ended(_))

@@ -70,15 +70,22 @@ fn a_key_that_is_longer_than_its_place_is_cut_and_means_nothing() {
 fn a_side_that_is_awake_is_not_rung_for_and_one_that_sleeps_once() {
     let rings = rings();
     let (server, client) = (Sleep::of_server(&rings), Sleep::of_client(&rings));
-    assert!(!server.must_ring() && !client.must_ring());
-    client.announce();
-    assert!(!client.must_ring(), "the server is awake");
-    assert!(server.must_ring() && !server.must_ring(), "once");
-    client.announce();
+    assert!(!server.must_ring(0) && !client.must_ring(0));
+    client.announce(ANYTHING);
+    assert!(!client.must_ring(0), "the server is awake");
+    assert!(server.must_ring(5) && !server.must_ring(5), "once");
+    client.announce(ANYTHING);
     client.end();
-    assert!(!server.must_ring());
-    server.announce();
-    assert!(client.must_ring());
+    assert!(!server.must_ring(0));
+    server.announce(ANYTHING);
+    assert!(client.must_ring(0));
+    client.announce(7);
+    assert!(!server.must_ring(6) && server.must_ring(7), "for what it waits for");
+    client.announce(7);
+    client.widen();
+    assert!(server.must_ring(6));
+    client.widen();
+    assert!(!server.must_ring(6), "a side that is awake stays so");
 }
 
 /// One thread asks and sleeps until the answer comes; the other answers and sleeps until it is asked. A lost wake-up
@@ -98,7 +105,7 @@ fn no_wake_up_is_lost() {
             let mut done = 0;
             while done < ROUNDS {
                 if asked.count() == Ok(0) {
-                    sleep.announce();
+                    sleep.announce(ANYTHING);
                     if asked.count() == Ok(0) {
                         server_woken.recv_timeout(long).expect("woken");
                     }
@@ -109,7 +116,7 @@ fn no_wake_up_is_lost() {
                 asked.publish();
                 answering.push(&Done::new(tag, Code::Done, 0, 0));
                 done += 1;
-                if sleep.must_ring() {
+                if sleep.must_ring(tag) {
                     // At the end the client may be gone.
                     let _ = wake_client.send(());
                 }
@@ -120,11 +127,11 @@ fn no_wake_up_is_lost() {
     let sleep = Sleep::of_client(&rings);
     for round in 0..ROUNDS {
         asking.push(&entry(round));
-        if sleep.must_ring() {
+        if sleep.must_ring(round) {
             let _ = wake_server.send(());
         }
         while !answered.has_news() {
-            sleep.announce();
+            sleep.announce(round);
             if !answered.has_news() {
                 client_woken.recv_timeout(long).expect("woken");
             }

@@ -158,17 +158,18 @@ impl Desk {
         self.counts.requests_now.fetch_sub(1, Ordering::Relaxed);
         state.answers.push(&done);
         drop(state);
-        self.ring();
+        self.ring(done.tag);
     }
 
     /// Answers a request that the store does not get.
     pub(super) fn answer(&self, done: &Done) {
         self.lock().answers.push(done);
-        self.ring();
+        self.ring(done.tag);
     }
 
-    fn ring(&self) {
-        if self.sleep.must_ring() {
+    /// Rings if the client sleeps until this answer comes.
+    fn ring(&self, tag: u64) {
+        if self.sleep.must_ring(tag) {
             // What fails here is the client's file; its thread notices a client that is gone.
             if let Err(why) = self.signaller.signal(&self.bell) {
                 tracing::warn!("cannot ring a client's doorbell: {why}");

@@ -24,7 +24,7 @@ use super::desk::Desk;
 use super::taking::Taking;
 use super::{Event, Options};
 use crate::memory;
-use crate::ring::{self, Asked, Rings, Sleep};
+use crate::ring::{self, ANYTHING, Asked, Rings, Sleep};
 use crate::socket::{Incoming, Peer};
 use crate::wire::{Code, GREETING_FILES, Matter, Message, VERSION, layout_of};
 
@@ -154,7 +154,7 @@ impl<'a> Session<'a> {
     /// Sleeps until there is something to do, and handles what came over the socket.
     fn sleep(&mut self) -> Result<(), End> {
         if let Some(Greeted { taking, sleep, .. }) = &self.greeted {
-            sleep.announce();
+            sleep.announce(ANYTHING);
             if taking.has_news().map_err(End::Expelled)? {
                 sleep.end();
                 return Ok(());

@@ -220,6 +220,11 @@ impl Taking {
     fn send(&self, together: Together) {
         match together {
             Together::None => {}
+            Together::Gets(mut items) if items.len() == 1 => {
+                let (tag, key, part, run, buffer) = items.remove(0);
+                let pending = self.store.get_into(key, part, buffer);
+                self.desk.begin(tag, Flight::Get(pending), Some(run));
+            }
             Together::Gets(items) => {
                 let mut tags = Vec::with_capacity(items.len());
                 let gets = items.into_iter().map(|(tag, key, part, run, buffer)| {

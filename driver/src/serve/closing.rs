@@ -26,7 +26,7 @@ fn pile() -> MutexGuard<'static, Pile> {
 }
 
 /// Drops `what` in another thread.
-pub(super) fn close_elsewhere(what: impl Any + Send) {
+pub fn close_elsewhere(what: impl Any + Send) {
     let mut pile = pile();
     pile.waiting.push(Box::new(what));
     if pile.threads == THREADS_MAX {

@@ -46,6 +46,15 @@ mod system;
 pub use pace::Pace;
 pub use server::{Event, Server};
 
+/// Parts for servers of other kinds whose clients are not trusted either.
+pub mod parts {
+    pub use super::closing::close_elsewhere;
+    pub use super::signaller::Signaller;
+    pub use super::socket::Socket;
+    pub use super::system::{is_eventfd, receive};
+    pub use crate::sys::memory_file::{page_bytes, seal_length};
+}
+
 /// How clients reach the doorbells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DoorbellAccess {

@@ -23,15 +23,17 @@ const SIGNAL_EVENTFD: u32 = 1 << 0;
 
 /// A context of the kernel's asynchronous I/O, and the file it reads.
 #[derive(Debug)]
-pub(super) struct Signaller {
+pub struct Signaller {
     context: libc::c_ulong,
     null: File,
 }
 
 impl Signaller {
+    /// Creates a context.
+    ///
     /// # Errors
     /// The system's error; contexts are limited (`fs.aio-max-nr`).
-    pub(super) fn new() -> io::Result<Signaller> {
+    pub fn new() -> io::Result<Signaller> {
         let null = File::open("/dev/null")?;
         let mut context: libc::c_ulong = 0;
         // SAFETY: writes the context's name, for which there is room.
@@ -43,7 +45,7 @@ impl Signaller {
     ///
     /// # Errors
     /// The system's error, for example if the file is not an eventfd.
-    pub(super) fn signal(&self, eventfd: &File) -> io::Result<()> {
+    pub fn signal(&self, eventfd: &File) -> io::Result<()> {
         match self.submit(eventfd.as_raw_fd()) {
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
                 self.take_completions();

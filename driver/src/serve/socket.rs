@@ -21,7 +21,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 
 /// A listening socket; dropping it removes its path.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
     /// Identity of its file, so that another's is not removed.
@@ -30,7 +30,10 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Listens at `path`; replaces a dead server's socket.
-    pub(super) fn bind(path: &Path) -> Result<Socket> {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a path that is too long; [`Error::Refused`] if another server or file is there.
+    pub fn bind(path: &Path) -> Result<Socket> {
         let len = path.as_os_str().as_bytes().len();
         if len > PATH_BYTES_MAX {
             let what = format!("socket '{}'", path.display());
@@ -53,16 +56,21 @@ impl Socket {
         Ok(Socket { listener, path: path.to_owned(), inode: (about.dev(), about.ino()) })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// Returns where it listens.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+    /// Returns its descriptor, to wait on.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
     /// Accepts the next waiting client, if any.
-    pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn accept(&self) -> io::Result<Option<UnixStream>> {
         match self.listener.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
             Err(why) if matches!(why.kind(), io::ErrorKind::WouldBlock) => Ok(None),

@@ -29,11 +29,10 @@ pub(super) fn wait(on: &[(BorrowedFd<'_>, bool)], at_most: Duration) -> bool {
 const FILES_SENT_MAX: usize = 253;
 
 /// Receives at most `into.len()` bytes and their attached files.
-pub(super) fn receive(
-    stream: &UnixStream,
-    into: &mut [u8],
-    files: &mut Vec<File>,
-) -> io::Result<usize> {
+///
+/// # Errors
+/// The system's error.
+pub fn receive(stream: &UnixStream, into: &mut [u8], files: &mut Vec<File>) -> io::Result<usize> {
     let mut fds = [0; FILES_SENT_MAX];
     let mut parts = [libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() }];
     // SAFETY: the one part is the caller's slice, which any bytes may be written to.
@@ -47,7 +46,7 @@ pub(super) fn receive(
 }
 
 /// Whether `file` is an eventfd. The kernel names only eventfds so; the name of a file with a path starts with a slash.
-pub(super) fn is_eventfd(file: &File) -> bool {
+pub fn is_eventfd(file: &File) -> bool {
     let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
 }

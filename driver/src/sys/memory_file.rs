@@ -11,14 +11,14 @@ use nix::sys::statfs::fstatfs;
 ///
 /// Queries seals first: only memory files have them, and the kernel answers by itself. Any other query goes to the file
 /// system, which may be a process that does not answer (FUSE).
-pub(crate) fn page_bytes(file: &File) -> Option<u64> {
+pub fn page_bytes(file: &File) -> Option<u64> {
     fcntl(file, FcntlArg::F_GET_SEALS).ok()?;
     u64::try_from(fstatfs(file).ok()?.block_size()).ok().filter(|bytes| bytes.is_power_of_two())
 }
 
 /// Seals `file` against shortening; returns false if it is unsealed and cannot be sealed.
 #[cfg(feature = "serve")]
-pub(crate) fn seal_length(file: &File) -> bool {
+pub fn seal_length(file: &File) -> bool {
     use nix::fcntl::SealFlag;
     let shrink = SealFlag::F_SEAL_SHRINK;
     let seals = fcntl(file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);

@@ -122,11 +122,21 @@ pub struct Stats {
 }
 
 impl Stats {
-    const FIELDS: usize = 39;
+    /// The number of counters and sizes.
+    pub const FIELDS: usize = 39;
 
-    fn fields(self) -> [u64; Stats::FIELDS] {
+    /// Returns all counters and sizes in the order of [`Stats::of_fields`], to hand them to another process of this
+    /// version.
+    pub fn fields(self) -> [u64; Stats::FIELDS] {
         let mut copy = self;
         copy.fields_mut().map(|field| *field)
+    }
+
+    /// Undoes [`Stats::fields`].
+    pub fn of_fields(fields: [u64; Stats::FIELDS]) -> Stats {
+        let mut stats = Stats::default();
+        stats.fields_mut().into_iter().zip(fields).for_each(|(field, value)| *field = value);
+        stats
     }
 
     fn fields_mut(&mut self) -> [&mut u64; Stats::FIELDS] {
@@ -212,5 +222,7 @@ mod tests {
         assert_eq!((sum.largest_free_units, sum.journal_delay_max_ns), (1, 1));
         (sum.largest_free_units, sum.journal_delay_max_ns) = (2, 2);
         assert_eq!(sum.fields(), [2; Stats::FIELDS]);
+        let numbers = std::array::from_fn(|index| index as u64);
+        assert_eq!(Stats::of_fields(numbers).fields(), numbers);
     }
 }

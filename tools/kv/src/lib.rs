@@ -5,6 +5,7 @@
 //! | `store`, `session` | a store's devices, and the store itself, opened for one command |
 //! | `key` | keys on the command line |
 //! | `format`, `put`, `get`, `ls`, `rm`, `tenant`, `info`, `stat`, `top`, `check`, `scrub`, `change` | the commands |
+//! | `serve` | the store, for other processes |
 //! | `metrics` | a server's metrics, parsed |
 //! | `survey` | the media's contents, read without opening the store |
 //! | `bench` | the store under load |
@@ -27,6 +28,7 @@ mod metrics;
 mod put;
 mod rm;
 mod scrub;
+mod serve;
 mod session;
 mod stat;
 mod store;
@@ -55,7 +57,8 @@ Examples:
   adit kv put uring:kv.img greeting hello.txt
   adit kv get uring:kv.img greeting
   adit kv ls uring:kv.img
-  adit kv bench --store uring:bench.img --size 4G --workload fill";
+  adit kv bench --store uring:bench.img --size 4G --workload fill
+  adit kv serve --store uring:kv.img --socket /run/adit/kv.sock";
 
 /// `adit kv`.
 #[derive(Args, Debug)]
@@ -81,6 +84,7 @@ enum Command {
     Top(top::TopArgs),
     Check(check::CheckArgs),
     Scrub(scrub::ScrubArgs),
+    Serve(serve::ServeArgs),
     Bench(Box<bench::KvBenchArgs>),
 }
 
@@ -104,6 +108,7 @@ pub fn run(command: &KvCommand) -> Result<()> {
         Command::Top(args) => top::run(args),
         Command::Check(args) => check::run(args),
         Command::Scrub(args) => scrub::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Bench(args) => bench::run(args),
     }
 }

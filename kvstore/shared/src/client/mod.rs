@@ -1,0 +1,558 @@
+//! A client of a store that another process has.
+//!
+//! The calls are those of [`adit_kvstore::Store`]. None waits: a request goes to the server at once, or waits in the
+//! client for room in the ring or for memory of the pool, until [`Pending::wait`] or any other call finds some.
+//!
+//! **Memory.** [`Client::allocate`] makes memory that the server registers with the store; [`Span`]s of it go to the
+//! drive and come back without a copy. Plain bytes pass through a pool of such memory, one copy in this process; values
+//! of [`Client::get`] lie in the pool until they are dropped.
+//!
+//! **Waiting.** Any number of threads may wait for requests. An event loop watches the client's one descriptor
+//! ([`AsFd`]) and calls [`Client::reap`] when it is readable, and once after it has made requests; then it looks at its
+//! requests ([`Pending::try_wait`]) or has been woken as their future. While an event loop does so, threads that wait
+//! look again every 100 microseconds.
+//!
+//! A process that forks must not use the client in the child.
+
+mod pending;
+mod shared;
+mod state;
+
+use std::fmt;
+use std::fs::File;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_kvstore::Key;
+use adit_kvstore::layout::Layout;
+use adit_kvstore::shard::{Part, Stats};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use zerocopy::FromBytes;
+
+pub use pending::{Answer, Pending};
+
+use crate::error::{Error, Result, Unfinished};
+use crate::memory::{self, PAGE, Region, Span};
+use crate::ring::{self, Rings, Sleep};
+use crate::wire::{Ask, Code, Matter, Message, Serving, VERSION, layout_numbers};
+use pending::Meaning;
+use shared::{Control, Registration, Shared};
+use state::{Ended, Memory, State, Wish};
+
+/// How long the server may take to answer a message.
+const MESSAGE_MAX: Duration = Duration::from_secs(60);
+
+/// Settings of a client.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// The tenant that owns the objects that it puts. Default none.
+    pub tenant: Option<String>,
+    /// Requests that the server has at a time: a power of two from 2 to 4096. Others wait in line. Default 256.
+    pub depth: u64,
+    /// Bytes of the pool for plain bytes and values, made when it is first needed. Default 64 MiB.
+    pub pool_bytes: usize,
+    /// How long [`Pending::wait`] waits. Default 60 s.
+    pub timeout: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> ClientOptions {
+        let timeout = Duration::from_secs(60);
+        ClientOptions { tenant: None, depth: 256, pool_bytes: 64 << 20, timeout }
+    }
+}
+
+/// Options for storing an object.
+#[derive(Clone, Debug, Default)]
+pub struct PutWith {
+    /// Its maximum lifetime, rounded up to whole seconds.
+    pub ttl: Option<Duration>,
+    /// Its layout, if it is a KV block.
+    pub layout: Option<SharedLayout>,
+}
+
+/// A layout of KV blocks that a client has defined, for [`PutWith`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedLayout {
+    number: u32,
+    layout: Layout,
+}
+
+impl SharedLayout {
+    /// Returns the layout itself.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}
+
+/// The data of an object.
+#[derive(Debug)]
+pub enum Data<'a> {
+    /// Bytes to copy to the pool.
+    Bytes(&'a [u8]),
+    /// The first bytes of shared memory, which comes back with the answer. Up to 4095 bytes of it are zeroed behind the
+    /// object's end.
+    Span(Span, u64),
+}
+
+impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Data<'a> {
+    fn from(bytes: &'a T) -> Data<'a> {
+        Data::Bytes(bytes.as_ref())
+    }
+}
+
+impl From<Span> for Data<'_> {
+    fn from(span: Span) -> Self {
+        let bytes = span.len() as u64;
+        Data::Span(span, bytes)
+    }
+}
+
+/// The result of a put.
+#[derive(Debug)]
+pub struct Put {
+    /// Whether the object was stored; otherwise admission or the write budget rejected it.
+    pub is_stored: bool,
+    /// The memory that was lent.
+    pub memory: Option<Span>,
+}
+
+/// The result of a read into the caller's memory.
+#[derive(Debug)]
+pub struct Read {
+    /// Bytes of the part; `None` if there is no such object.
+    pub bytes: Option<u64>,
+    /// The caller's memory.
+    pub memory: Span,
+}
+
+/// A connection to the server of a store, usable from any thread. Clones refer to the same connection, which ends with
+/// the last of them and of their requests, spans, values and leases.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+impl Client {
+    /// Connects to the server at `path`.
+    ///
+    /// # Errors
+    /// [`Error::System`] if no server listens there; [`Error::Refused`] if it does not take this client;
+    /// [`Error::Invalid`] for an invalid option.
+    pub fn connect(path: &Path, options: &ClientOptions) -> Result<Client> {
+        if !ring::is_depth(options.depth) {
+            let fix = "use a power of two from 2 to 4096";
+            return Err(Error::Invalid { what: format!("depth {}", options.depth), fix });
+        }
+        let connect = |why| Error::system(format!("connect to {}", path.display()), why);
+        let stream = UnixStream::connect(path).map_err(connect)?;
+        stream.set_read_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
+        let watched = stream.try_clone().map_err(connect)?;
+        let bytes = ring::bytes(options.depth);
+        let make = |why| Error::system("make the rings", why);
+        let file = memory::make(c"adit-rings", bytes as u64).map_err(make)?;
+        let rings = Rings::new(memory::own_rings(&file, bytes).map_err(make)?, options.depth);
+        let (bell, bell_file) = doorbell()?;
+        let (server_bell, server_bell_file) = doorbell()?;
+        let process = std::process::id().into();
+        let greeting = Message::new(Matter::Greet, [VERSION, options.depth, process, 0])
+            .with_body(options.tenant.as_deref().unwrap_or_default().as_bytes());
+        let control = Control::new(stream);
+        control.ask(&greeting, &[&file, &server_bell_file, &bell_file])?;
+        let state = State::new(&rings, options.depth);
+        let (sleep, bells) = (Sleep::of_client(&rings), (bell, server_bell));
+        let shared = Shared::new(state, (control, watched), sleep, bells, options.clone());
+        Ok(Client { shared })
+    }
+
+    /// Makes shared memory of at least `len` bytes, which the server registers with the store until all spans of it are
+    /// dropped. Waits for that: make one piece for all of an engine's pool and split it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`Code::Limit`] if that is more than a client may share; [`Error::System`] if there is no
+    /// memory.
+    pub fn allocate(&self, len: usize) -> Result<Span> {
+        let bytes = (len.max(1) as u64).next_multiple_of(PAGE);
+        let make = |why| Error::system(format!("make {bytes} bytes of shared memory"), why);
+        let file = memory::make(c"adit-pool", bytes).map_err(make)?;
+        let control = &self.shared.control;
+        let answer = control.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[&file])?;
+        let number = answer.numbers[0];
+        let registration = Registration { control: Arc::clone(control), number };
+        Region::map(&file, number as u32, Box::new(registration)).map_err(make)
+    }
+
+    /// Stores an object, replacing one with the same key.
+    pub fn put<'a>(&self, key: Key, data: impl Into<Data<'a>>) -> Pending<Put> {
+        self.put_with(key, data, &PutWith::default())
+    }
+
+    /// Like [`Client::put`], with options.
+    pub fn put_with<'a>(
+        &self,
+        key: Key,
+        data: impl Into<Data<'a>>,
+        with: &PutWith,
+    ) -> Pending<Put> {
+        let made = self.make_put(key, data.into(), with);
+        self.submit(made, meaning::put)
+    }
+
+    /// Stores several objects, which go to the server together.
+    pub fn put_many<'a, D: Into<Data<'a>>>(
+        &self,
+        items: impl IntoIterator<Item = (Key, D)>,
+        with: &PutWith,
+    ) -> Vec<Pending<Put>> {
+        let made = items.into_iter().map(|(key, data)| self.make_put(key, data.into(), with));
+        self.submit_all(made.collect(), meaning::put)
+    }
+
+    fn make_put(&self, key: Key, data: Data<'_>, with: &PutWith) -> Made {
+        let layout = with.layout.map_or(0, |layout| layout.number);
+        let ttl = with.ttl.map_or(0, |ttl| ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0));
+        let ttl_s = u32::try_from(ttl).unwrap_or(u32::MAX);
+        match data {
+            Data::Span(span, bytes) => {
+                Ok((Wish::Put { key, bytes, layout, ttl_s }, Memory::Lent(span)))
+            }
+            Data::Bytes(bytes) => {
+                self.check_pool(bytes.len())?;
+                let found = self.shared.with(|state| state.take_pooled(bytes.len()));
+                let Some(mut span) = found else {
+                    let data = bytes.to_vec();
+                    return Ok((Wish::PutBytes { key, data, layout, ttl_s }, Memory::None));
+                };
+                span[..bytes.len()].copy_from_slice(bytes);
+                let bytes = bytes.len() as u64;
+                Ok((Wish::Put { key, bytes, layout, ttl_s }, Memory::Pooled(span)))
+            }
+        }
+    }
+
+    /// Reads an object into memory of the pool.
+    pub fn get(&self, key: Key) -> Pending<Option<Value>> {
+        self.submit(self.make_fetch(key), meaning::value)
+    }
+
+    /// Reads several objects, which are asked for together. Values hold memory of the pool: take no more at a time than
+    /// fit in it.
+    pub fn get_many(&self, keys: impl IntoIterator<Item = Key>) -> Vec<Pending<Option<Value>>> {
+        let made = keys.into_iter().map(|key| self.make_fetch(key));
+        self.submit_all(made.collect(), meaning::value)
+    }
+
+    fn make_fetch(&self, key: Key) -> Made {
+        self.check_pool(0)?;
+        Ok((Wish::Fetch { key, room: 0 }, Memory::None))
+    }
+
+    /// Reads a part of an object into shared memory, which comes back with the answer.
+    pub fn get_into(&self, key: Key, part: Part, into: Span) -> Pending<Read> {
+        self.submit(Ok((Wish::Get { key, part }, Memory::Lent(into))), meaning::read)
+    }
+
+    /// Like [`Client::get_into`] for parts of several objects, which are asked for together, such as one layer of many KV
+    /// blocks.
+    pub fn get_many_into(
+        &self,
+        items: impl IntoIterator<Item = (Key, Part, Span)>,
+    ) -> Vec<Pending<Read>> {
+        let made = items.into_iter();
+        let made = made.map(|(key, part, into)| Ok((Wish::Get { key, part }, Memory::Lent(into))));
+        self.submit_all(made.collect(), meaning::read)
+    }
+
+    /// Returns whether the object exists.
+    pub fn exists(&self, key: Key) -> Pending<bool> {
+        self.submit(plain(Ask::Exists(key)), meaning::yes)
+    }
+
+    /// Returns for each key whether the object exists.
+    pub fn exists_many(&self, keys: impl IntoIterator<Item = Key>) -> Vec<Pending<bool>> {
+        let made = keys.into_iter().map(|key| plain(Ask::Exists(key)));
+        self.submit_all(made.collect(), meaning::yes)
+    }
+
+    /// Returns an object's length in bytes.
+    pub fn length(&self, key: Key) -> Pending<Option<u64>> {
+        self.submit(plain(Ask::Length(key)), meaning::length)
+    }
+
+    /// Removes an object; returns false if there is none.
+    pub fn delete(&self, key: Key) -> Pending<bool> {
+        self.submit(plain(Ask::Delete(key)), meaning::yes)
+    }
+
+    /// Returns how many of `keys` exist before the first miss.
+    pub fn lookup_prefix(&self, keys: &[Key]) -> Pending<usize> {
+        if keys.is_empty() {
+            return Pending::made(&self.shared, Ok(0));
+        }
+        let made = several(keys, Ask::LookupPrefix);
+        self.submit(made, meaning::count)
+    }
+
+    /// Keeps the objects of `keys` before the first miss readable for `time`, at most a day, or until the lease is
+    /// dropped or this process ends.
+    pub fn lease(&self, keys: &[Key], time: Duration) -> Pending<Lease> {
+        if keys.is_empty() {
+            let lease = Lease { shared: Arc::clone(&self.shared), number: 0, count: 0 };
+            return Pending::made(&self.shared, Ok(lease));
+        }
+        let made = several(keys, |key| Ask::Lease { key, time });
+        self.submit(made, meaning::lease)
+    }
+
+    /// Completes when everything acknowledged before survives a power cut.
+    pub fn commit(&self) -> Pending<()> {
+        self.submit(plain(Ask::Commit), meaning::nothing)
+    }
+
+    /// Defines a model's layout of KV blocks, and waits for that.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the store has no room for another.
+    pub fn layout(&self, layout: Layout) -> Result<SharedLayout> {
+        let message = Message::new(Matter::Layout, layout_numbers(&layout));
+        let answer = self.shared.control.ask(&message, &[])?;
+        Ok(SharedLayout { number: answer.numbers[0] as u32, layout })
+    }
+
+    /// Returns the counters of the store and of the server, and waits for them.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the server is gone.
+    pub fn stats(&self) -> Result<(Stats, Serving)> {
+        let answer = self.shared.control.ask(&Message::new(Matter::Stats, [0; 4]), &[])?;
+        let read = <[u64; Stats::FIELDS]>::read_from_prefix(answer.body()).ok();
+        let read =
+            read.and_then(|(fields, rest)| Some((fields, Serving::read_from_bytes(rest).ok()?)));
+        let lost = || Error::Lost { why: "it counts what this version does not".to_owned() };
+        read.map(|(fields, serving)| (Stats::of_fields(fields), serving)).ok_or_else(lost)
+    }
+
+    /// Takes the answers that have arrived, for an event loop; see the module's documentation. Wakes their futures.
+    pub fn reap(&self) {
+        self.shared.reap();
+    }
+
+    /// Makes the pool if there is none, and checks that it can hold `bytes`.
+    fn check_pool(&self, bytes: usize) -> Result<(), Unfinished> {
+        let pool_bytes = self.shared.options().pool_bytes;
+        if bytes > pool_bytes {
+            let what = format!("an object of {bytes} bytes, with a pool of {pool_bytes}");
+            let fix = "raise pool_bytes, or put it from shared memory";
+            return Err(Unfinished::new(Error::Invalid { what, fix }));
+        }
+        if !self.shared.with(|state| state.has_pool()) {
+            let memory = self.allocate(pool_bytes).map_err(Unfinished::new)?;
+            self.shared.with(|state| state.set_pool(memory));
+        }
+        Ok(())
+    }
+
+    fn submit<T>(&self, made: Made, meaning: Meaning<T>) -> Pending<T> {
+        self.submit_all(vec![made], meaning).pop().expect("one request, one answer")
+    }
+
+    /// Makes requests that go to the server together.
+    fn submit_all<T>(&self, made: Vec<Made>, meaning: Meaning<T>) -> Vec<Pending<T>> {
+        let slots = self.shared.with(|state| {
+            let add = |made: Made| made.map(|(wish, memory)| state.add(wish, memory));
+            let slots: Vec<Result<u32, Unfinished>> = made.into_iter().map(add).collect();
+            state.turn();
+            slots
+        });
+        let pending = |slot| match slot {
+            Ok(slot) => Pending::new(&self.shared, slot, meaning),
+            Err(why) => Pending::made(&self.shared, Err(why)),
+        };
+        slots.into_iter().map(pending).collect()
+    }
+}
+
+/// A request to make, or why there is none.
+type Made = Result<(Wish, Memory), Unfinished>;
+
+fn plain(ask: Ask) -> Made {
+    Ok((Wish::Plain { ask, keys: Vec::new(), sent: 0 }, Memory::None))
+}
+
+/// Makes a request that names several keys, the last of them in `ask`.
+fn several(keys: &[Key], ask: impl FnOnce(Key) -> Ask) -> Made {
+    let (last, before) = keys.split_last().expect("an empty list was answered before");
+    if keys.len() > crate::wire::KEYS_MAX {
+        let (what, fix) = (format!("a list of {} keys", keys.len()), "name at most 16384");
+        return Err(Unfinished::new(Error::Invalid { what, fix }));
+    }
+    let (ask, keys) = (ask(last.clone()), before.to_vec());
+    Ok((Wish::Plain { ask, keys, sent: 0 }, Memory::None))
+}
+
+/// Makes an eventfd and a second descriptor of it.
+fn doorbell() -> Result<(EventFd, File)> {
+    let make = |why| Error::system("make a doorbell", why);
+    let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+    let bell = EventFd::from_flags(flags).map_err(|why| make(why.into()))?;
+    let file = bell.as_fd().try_clone_to_owned().map_err(make)?;
+    Ok((bell, File::from(file)))
+}
+
+/// A descriptor that becomes readable when answers arrive after [`Client::reap`].
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.bell().as_fd()
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("options", self.shared.options()).finish_non_exhaustive()
+    }
+}
+
+/// An object's bytes, verified against their checksums. The memory is the pool's and returns to it when this is dropped.
+pub struct Value {
+    shared: Arc<Shared>,
+    /// Present until the drop.
+    span: Option<Span>,
+    bytes: usize,
+}
+
+impl Deref for Value {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.span.as_ref().expect("there until the drop")[..self.bytes]
+    }
+}
+
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        let span = self.span.take().expect("there until the drop");
+        self.shared.with(|state| {
+            state.give_pooled(span);
+            state.turn();
+        });
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Value({} bytes)", self.bytes)
+    }
+}
+
+/// Keeps objects readable until it is dropped or expires, or the client's process ends.
+#[must_use = "dropping it ends the lease"]
+pub struct Lease {
+    shared: Arc<Shared>,
+    number: u64,
+    count: usize,
+}
+
+impl Lease {
+    /// Returns how many objects are leased: the keys before the first miss.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.shared.with(|state| {
+            state.release(self.number);
+            state.turn();
+        });
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({} objects)", self.count)
+    }
+}
+
+/// What answers mean to callers.
+mod meaning {
+    use super::*;
+
+    fn failed(ended: Ended) -> Unfinished {
+        let Ended { done, memory, is_lost } = ended;
+        let (code, text, value) = (Code::of(done.code), done.text(), done.value);
+        let error = match is_lost {
+            true => Error::Lost { why: text },
+            false => Error::Refused { code, text, value },
+        };
+        Unfinished { memory: lent(memory), ..Unfinished::new(error) }
+    }
+
+    fn lent(memory: Memory) -> Option<Span> {
+        match memory {
+            Memory::Lent(span) => Some(span),
+            Memory::None => None,
+            Memory::Pooled(_) => {
+                unreachable!("the pool has its memory back, unless it is a value's")
+            }
+        }
+    }
+
+    /// Passes on what did not fail.
+    fn checked(ended: Ended) -> Answer<(Code, Ended)> {
+        let code = Code::of(ended.done.code);
+        if code.is_failure() || ended.is_lost { Err(failed(ended)) } else { Ok((code, ended)) }
+    }
+
+    pub(super) fn put(_: &Arc<Shared>, ended: Ended) -> Answer<Put> {
+        let (code, ended) = checked(ended)?;
+        Ok(Put { is_stored: code == Code::Done, memory: lent(ended.memory) })
+    }
+
+    pub(super) fn read(_: &Arc<Shared>, ended: Ended) -> Answer<Read> {
+        let (code, ended) = checked(ended)?;
+        let bytes = (code == Code::Done).then_some(ended.done.value);
+        let memory = lent(ended.memory).expect("a read that ends gives its memory back");
+        Ok(Read { bytes, memory })
+    }
+
+    pub(super) fn value(shared: &Arc<Shared>, ended: Ended) -> Answer<Option<Value>> {
+        let (_, ended) = checked(ended)?;
+        let Memory::Pooled(span) = ended.memory else { return Ok(None) };
+        let bytes = usize::try_from(ended.done.value).unwrap_or(usize::MAX).min(span.len());
+        Ok(Some(Value { shared: Arc::clone(shared), span: Some(span), bytes }))
+    }
+
+    pub(super) fn yes(_: &Arc<Shared>, ended: Ended) -> Answer<bool> {
+        Ok(checked(ended)?.1.done.value != 0)
+    }
+
+    pub(super) fn count(_: &Arc<Shared>, ended: Ended) -> Answer<usize> {
+        Ok(usize::try_from(checked(ended)?.1.done.value).unwrap_or(usize::MAX))
+    }
+
+    pub(super) fn length(_: &Arc<Shared>, ended: Ended) -> Answer<Option<u64>> {
+        let (code, ended) = checked(ended)?;
+        Ok((code == Code::Done).then_some(ended.done.value))
+    }
+
+    pub(super) fn nothing(_: &Arc<Shared>, ended: Ended) -> Answer<()> {
+        checked(ended).map(|_| ())
+    }
+
+    pub(super) fn lease(shared: &Arc<Shared>, ended: Ended) -> Answer<Lease> {
+        let done = checked(ended)?.1.done;
+        let (shared, number, count) = (Arc::clone(shared), done.value, done.extra as usize);
+        Ok(Lease { shared, number, count })
+    }
+}

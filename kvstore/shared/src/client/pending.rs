@@ -1,0 +1,140 @@
+//! A request's answer, to wait for.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::shared::Shared;
+use super::state::Ended;
+use crate::error::{Error, Unfinished};
+
+/// The result of a request.
+pub type Answer<T> = Result<T, Unfinished>;
+
+/// Makes a caller's answer of the server's.
+pub(super) type Meaning<T> = fn(&Arc<Shared>, Ended) -> Answer<T>;
+
+/// A request that was made: wait for it, or poll it. As a future it ends when [`Client::reap`](super::Client::reap) or
+/// another wait of the same client takes its answer.
+///
+/// Dropping it cancels the request if it has not been sent. Otherwise it is carried out and its answer dropped; its memory
+/// stays in place until then.
+#[must_use = "dropping it cancels the request"]
+pub struct Pending<T> {
+    shared: Arc<Shared>,
+    /// Its slot, or its answer if the server is not asked for it.
+    place: Place<T>,
+    since: Instant,
+}
+
+enum Place<T> {
+    Slot(u32, Meaning<T>),
+    Made(Answer<T>),
+    Taken,
+}
+
+// Nothing in it is pinned: what an answer is made of moves.
+impl<T> Unpin for Pending<T> {}
+
+impl<T> Pending<T> {
+    pub(super) fn new(shared: &Arc<Shared>, slot: u32, meaning: Meaning<T>) -> Pending<T> {
+        let (place, since) = (Place::Slot(slot, meaning), Instant::now());
+        Pending { shared: Arc::clone(shared), place, since }
+    }
+
+    /// Creates one whose answer is there.
+    pub(super) fn made(shared: &Arc<Shared>, answer: Answer<T>) -> Pending<T> {
+        let (place, since) = (Place::Made(answer), Instant::now());
+        Pending { shared: Arc::clone(shared), place, since }
+    }
+
+    /// Blocks until the answer arrives.
+    ///
+    /// # Errors
+    /// [`Unfinished`] with the reason, and the memory that was lent. [`Error::Timeout`] after
+    /// [`ClientOptions::timeout`](super::ClientOptions::timeout).
+    pub fn wait(self) -> Answer<T> {
+        let timeout = self.shared.options().timeout;
+        let left = timeout.saturating_sub(self.since.elapsed());
+        self.wait_timeout(left).unwrap_or_else(|_pending| {
+            Err(Unfinished::new(Error::Timeout { ms: timeout.as_millis() }))
+        })
+    }
+
+    /// Blocks for at most `at_most`; the inner result is that of [`Pending::wait`].
+    ///
+    /// # Errors
+    /// Itself, to be waited for again, if the answer has not arrived by then.
+    pub fn wait_timeout(mut self, at_most: Duration) -> Result<Answer<T>, Pending<T>> {
+        let until = Instant::now() + at_most;
+        self.take(|shared, slot| shared.wait(slot, until)).ok_or(self)
+    }
+
+    /// Returns the answer if it has arrived, without waiting.
+    ///
+    /// # Errors
+    /// Itself if the answer has not arrived.
+    pub fn try_wait(mut self) -> Result<Answer<T>, Pending<T>> {
+        self.take(|shared, slot| {
+            shared.with(|state| {
+                state.turn();
+                state.take_ended(slot)
+            })
+        })
+        .ok_or(self)
+    }
+
+    fn take(&mut self, from: impl FnOnce(&Shared, u32) -> Option<Ended>) -> Option<Answer<T>> {
+        match std::mem::replace(&mut self.place, Place::Taken) {
+            Place::Slot(slot, meaning) => match from(&self.shared, slot) {
+                Some(ended) => Some(meaning(&self.shared, ended)),
+                None => {
+                    self.place = Place::Slot(slot, meaning);
+                    None
+                }
+            },
+            Place::Made(answer) => Some(answer),
+            Place::Taken => panic!("an answer is taken once"),
+        }
+    }
+}
+
+impl<T> Future for Pending<T> {
+    type Output = Answer<T>;
+
+    /// # Panics
+    /// If polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer<T>> {
+        let answer = self.take(|shared, slot| {
+            shared.with(|state| {
+                state.turn();
+                let ended = state.take_ended(slot);
+                if ended.is_none() {
+                    state.set_waker(slot, context.waker());
+                }
+                ended
+            })
+        });
+        answer.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        if let Place::Slot(slot, _) = self.place {
+            self.shared.with(|state| {
+                state.abandon(slot);
+                state.turn();
+            });
+        }
+    }
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("since", &self.since).finish_non_exhaustive()
+    }
+}

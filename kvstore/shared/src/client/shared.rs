@@ -1,0 +1,238 @@
+//! What the handles and requests of a client share: its state, its doorbells, and how threads sleep.
+//!
+//! Of the threads that wait for answers, one sleeps on the doorbell, and the others on it: whichever wakes takes all
+//! answers.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+
+use super::ClientOptions;
+use super::state::{Ended, State};
+use crate::error::{Error, Result};
+use crate::ring::{ANYTHING, Sleep};
+use crate::socket;
+use crate::wire::{Code, Matter, Message};
+
+/// How soon to look again for what is not signalled.
+const LOOK: Duration = Duration::from_millis(1);
+/// How soon a thread looks again that waits for one that sleeps on the doorbell.
+const REST: Duration = Duration::from_millis(50);
+/// How soon a thread looks again that waits beside an event loop.
+const GLANCE: Duration = Duration::from_micros(100);
+
+/// The socket, for one message at a time.
+pub(super) struct Control(Mutex<UnixStream>);
+
+impl Control {
+    pub(super) fn new(stream: UnixStream) -> Arc<Control> {
+        Arc::new(Control(Mutex::new(stream)))
+    }
+
+    /// Sends a message and returns its answer.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the server is gone, [`Error::Refused`] if it refuses.
+    pub(super) fn ask(&self, message: &Message, files: &[&std::fs::File]) -> Result<Message> {
+        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = socket::exchange(&mut stream, message, files);
+        let answer = answer.map_err(|why| Error::Lost { why: why.to_string() })?;
+        if answer.matter() != Matter::of(message.matter) {
+            return Err(Error::Lost { why: "it answered what was not asked".to_owned() });
+        }
+        match Code::of(answer.code) {
+            Code::Done => Ok(answer),
+            code => {
+                let text = String::from_utf8_lossy(answer.body()).into_owned();
+                Err(Error::Refused { code, text, value: 0 })
+            }
+        }
+    }
+}
+
+/// Takes a region back from the server when it is dropped.
+pub(super) struct Registration {
+    pub(super) control: Arc<Control>,
+    pub(super) number: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let message = Message::new(Matter::Unshare, [self.number, 0, 0, 0]);
+        // If that fails, the server lets go of it with the client.
+        let _ = self.control.ask(&message, &[]);
+    }
+}
+
+pub(super) struct Shared {
+    state: Mutex<Guarded>,
+    arrived: Condvar,
+    pub(super) control: Arc<Control>,
+    /// The same socket, to notice a hang-up.
+    stream: UnixStream,
+    sleep: Sleep,
+    bell: EventFd,
+    server_bell: EventFd,
+    options: ClientOptions,
+}
+
+struct Guarded {
+    state: State,
+    /// A thread sleeps on the doorbell.
+    has_sleeper: bool,
+    /// An event loop watches the doorbell.
+    is_watched: bool,
+    /// Threads that wait for another one.
+    waiters: usize,
+}
+
+impl Shared {
+    pub(super) fn new(
+        state: State,
+        (control, stream): (Arc<Control>, UnixStream),
+        sleep: Sleep,
+        (bell, server_bell): (EventFd, EventFd),
+        options: ClientOptions,
+    ) -> Arc<Shared> {
+        let state =
+            Mutex::new(Guarded { state, has_sleeper: false, is_watched: false, waiters: 0 });
+        let arrived = Condvar::new();
+        Arc::new(Shared { state, arrived, control, stream, sleep, bell, server_bell, options })
+    }
+
+    pub(super) fn options(&self) -> &ClientOptions {
+        &self.options
+    }
+
+    pub(super) fn bell(&self) -> &EventFd {
+        &self.bell
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Guarded> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Works on the state, then rings, wakes and drops what that left to do.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut guarded = self.lock();
+        let done = work(&mut guarded.state);
+        let is_watched = guarded.is_watched;
+        self.unlock(guarded, is_watched);
+        done
+    }
+
+    /// Does what is left to do without the lock. `tells_loop`: an event loop has to look at its requests, too.
+    fn unlock(&self, mut guarded: MutexGuard<'_, Guarded>, tells_loop: bool) {
+        let afterwards = guarded.state.afterwards();
+        drop(guarded);
+        if afterwards.has_asked && self.sleep.must_ring(0) {
+            // Fails only with a full counter: then the server has been woken already.
+            let _ = self.server_bell.write(1);
+        }
+        if afterwards.ended > 0 {
+            self.arrived.notify_all();
+            if tells_loop {
+                let _ = self.bell.write(1);
+            }
+        }
+        afterwards.finish();
+    }
+
+    /// Waits for the request in a slot, and returns its answer unless `until` passes.
+    pub(super) fn wait(&self, slot: u32, until: Instant) -> Option<Ended> {
+        loop {
+            let ended = self.with(|state| {
+                state.turn();
+                state.take_ended(slot)
+            });
+            let left = until.saturating_duration_since(Instant::now());
+            if ended.is_some() || left.is_zero() {
+                return ended;
+            }
+            let mut guarded = self.lock();
+            if guarded.state.has_ended(slot) {
+                continue;
+            }
+            if guarded.is_watched || guarded.has_sleeper {
+                // The sleeper may wait for its own answer only.
+                self.sleep.widen();
+                if guarded.state.has_news() {
+                    continue;
+                }
+                self.rest(guarded, left);
+            } else {
+                guarded.has_sleeper = true;
+                let is_alone = guarded.waiters == 0 && !guarded.state.has_line();
+                let until = if is_alone { u64::from(slot) } else { ANYTHING };
+                let looks = guarded.state.waits_for_room();
+                drop(guarded);
+                self.sleep(slot, until, if looks { LOOK.min(left) } else { left });
+            }
+        }
+    }
+
+    /// Waits for the thread that sleeps on the doorbell, or looks again beside an event loop.
+    fn rest(&self, mut guarded: MutexGuard<'_, Guarded>, left: Duration) {
+        let rest = match (guarded.is_watched, guarded.state.has_line()) {
+            (true, _) => GLANCE,
+            (false, true) => LOOK,
+            (false, false) => REST,
+        };
+        guarded.waiters += 1;
+        let rested = self.arrived.wait_timeout(guarded, left.min(rest));
+        rested.unwrap_or_else(PoisonError::into_inner).0.waiters -= 1;
+    }
+
+    /// Sleeps on the doorbell, as the only thread that does, until the request in a slot has ended or the server rings
+    /// for `until`.
+    fn sleep(&self, slot: u32, until: u64, at_most: Duration) {
+        self.sleep.announce(until);
+        let is_over = {
+            let guarded = self.lock();
+            // Another thread may have taken the answer.
+            guarded.state.has_ended(slot) || guarded.state.has_news()
+        };
+        if !is_over {
+            let mut files = [
+                PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.stream.as_fd(), PollFlags::POLLHUP),
+            ];
+            let at_most = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
+            // A signal or a failure looks like the end of the time.
+            let _ = poll(&mut files, at_most);
+            if files[1].any() == Some(true) {
+                self.lose();
+            }
+        }
+        self.sleep.end();
+        let _ = self.bell.read();
+        self.lock().has_sleeper = false;
+        self.arrived.notify_all();
+    }
+
+    /// Takes the last answers, and ends all other requests.
+    fn lose(&self) {
+        self.with(|state| {
+            state.turn();
+            state.lose("it closed the connection");
+        });
+    }
+
+    /// Takes all answers that are there, for an event loop that watches the doorbell, and has the next one ring it.
+    pub(super) fn reap(&self) {
+        let _ = self.bell.read();
+        self.sleep.announce(ANYTHING);
+        let mut guarded = self.lock();
+        guarded.is_watched = true;
+        guarded.state.turn();
+        self.unlock(guarded, false);
+        let mut files = [PollFd::new(self.stream.as_fd(), PollFlags::POLLHUP)];
+        if poll(&mut files, PollTimeout::ZERO).is_ok_and(|count| count > 0) {
+            self.lose();
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! A client's requests: those that wait for room, those that the server has, and their answers.
+//!
+//! Requests go to the server in the order of their calls. One that has no room in the ring, or no memory of the pool,
+//! waits in line, and those behind it wait with it. All of this is behind the client's lock. What must not happen there
+//! is left for afterwards: dropping memory, calling wakers, ringing the server's doorbell.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::task::Waker;
+
+use adit_kvstore::shard::Part;
+use adit_kvstore::{Key, UNIT_BYTES, units};
+
+use crate::memory::Span;
+use crate::pieces::Pieces;
+use crate::ring::{Answered, Asking, Broken, Rings};
+use crate::wire::{Ask, Code, Done, Entry, Run};
+
+/// Memory for the first get of an unknown length; later ones go by the last object.
+const FIRST_GUESS: usize = 128 << 10;
+
+/// A request as it was called.
+pub(super) enum Wish {
+    /// Stores the first `bytes` of the caller's or the pool's memory.
+    Put { key: Key, bytes: u64, layout: u32, ttl_s: u32 },
+    /// Stores bytes that wait for memory of the pool.
+    PutBytes { key: Key, data: Vec<u8>, layout: u32, ttl_s: u32 },
+    /// Reads into the caller's memory.
+    Get { key: Key, part: Part },
+    /// Reads into memory of the pool.
+    Fetch { key: Key, room: usize },
+    /// Anything without memory. The keys before the last are sent one by one.
+    Plain { ask: Ask, keys: Vec<Key>, sent: usize },
+}
+
+/// A request's memory.
+pub(super) enum Memory {
+    None,
+    Lent(Span),
+    Pooled(Span),
+}
+
+/// The answer to a request.
+pub(super) struct Ended {
+    pub(super) done: Done,
+    pub(super) memory: Memory,
+    /// No answer came, and none will: the text says why.
+    pub(super) is_lost: bool,
+}
+
+enum Slot {
+    Free,
+    /// In line.
+    Waiting {
+        wish: Wish,
+        memory: Memory,
+        caller: Caller,
+    },
+    /// The server has it.
+    Asked {
+        wish: Wish,
+        memory: Memory,
+        caller: Caller,
+    },
+    Ended(Box<Ended>),
+}
+
+/// Who waits for an answer.
+struct Caller {
+    is_there: bool,
+    waker: Option<Waker>,
+}
+
+/// What is left to do without the lock.
+#[derive(Default)]
+pub(super) struct Afterwards {
+    trash: Vec<Span>,
+    wakers: Vec<Waker>,
+    /// Something was published for the server.
+    pub(super) has_asked: bool,
+    /// Requests that ended.
+    pub(super) ended: usize,
+}
+
+impl Afterwards {
+    /// Drops memory and calls wakers.
+    pub(super) fn finish(self) {
+        drop(self.trash);
+        self.wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+pub(super) struct State {
+    asking: Asking,
+    answered: Answered,
+    depth: u64,
+    /// Requests that the server has.
+    outstanding: u64,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    line: VecDeque<u32>,
+    pool: Option<Pieces<Span>>,
+    /// Bytes that the next get of an unknown length takes.
+    guess: usize,
+    lost: Option<String>,
+    /// Memory that a device of a lost server may still write.
+    stuck: Vec<Memory>,
+    afterwards: Afterwards,
+}
+
+impl State {
+    pub(super) fn new(rings: &Rings, depth: u64) -> State {
+        State {
+            asking: Asking::new(rings),
+            answered: Answered::new(rings),
+            depth,
+            outstanding: 0,
+            slots: Vec::new(),
+            free: Vec::new(),
+            line: VecDeque::new(),
+            pool: None,
+            guess: FIRST_GUESS,
+            lost: None,
+            stuck: Vec::new(),
+            afterwards: Afterwards::default(),
+        }
+    }
+
+    /// Takes what is left to do without the lock.
+    pub(super) fn afterwards(&mut self) -> Afterwards {
+        mem::take(&mut self.afterwards)
+    }
+
+    pub(super) fn has_pool(&self) -> bool {
+        self.pool.is_some()
+    }
+
+    /// Takes over memory as the pool, unless there is one.
+    pub(super) fn set_pool(&mut self, memory: Span) {
+        match self.pool {
+            None => self.pool = Some(Pieces::new(memory)),
+            Some(_) => self.afterwards.trash.push(memory),
+        }
+    }
+
+    /// Takes memory of the pool for a put, if nothing waits in line for some.
+    pub(super) fn take_pooled(&mut self, bytes: usize) -> Option<Span> {
+        if !self.line.is_empty() {
+            return None;
+        }
+        Some(self.pool.as_mut()?.take_any(whole(bytes))?.1)
+    }
+
+    /// Gives memory of the pool back.
+    pub(super) fn give_pooled(&mut self, span: Span) {
+        let pool = self.pool.as_mut().expect("its memory is of the pool");
+        pool.give(span.offset(), span);
+    }
+
+    /// Adds a request to the line, which [`State::turn`] moves on, and returns its slot.
+    pub(super) fn add(&mut self, wish: Wish, memory: Memory) -> u32 {
+        let caller = Caller { is_there: true, waker: None };
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::Free);
+            self.slots.len() as u32 - 1
+        });
+        assert!(matches!(self.slots[number as usize], Slot::Free), "a free slot is empty");
+        self.slots[number as usize] = Slot::Waiting { wish, memory, caller };
+        self.line.push_back(number);
+        number
+    }
+
+    /// Takes answers and sends what waits in line.
+    pub(super) fn turn(&mut self) {
+        if self.lost.is_some() {
+            return self.end_all();
+        }
+        loop {
+            match self.answered.take() {
+                Ok(Some(done)) => self.end(&done),
+                Ok(None) => break,
+                Err(Broken) => return self.lose("a counter of its rings cannot be right"),
+            }
+        }
+        while let Some(&number) = self.line.front() {
+            match self.send(number) {
+                Ok(true) => drop(self.line.pop_front()),
+                Ok(false) => break,
+                Err(Broken) => return self.lose("a counter of its rings cannot be right"),
+            }
+        }
+    }
+
+    /// Returns whether an answer waits to be taken.
+    pub(super) fn has_news(&self) -> bool {
+        self.answered.has_news()
+    }
+
+    /// Returns whether a request waits for what is not signalled: room in the ring, or memory of the pool.
+    pub(super) fn waits_for_room(&self) -> bool {
+        !self.line.is_empty() && self.outstanding < self.depth
+    }
+
+    /// Returns whether requests wait in line.
+    pub(super) fn has_line(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Returns whether the request in a slot has ended.
+    pub(super) fn has_ended(&self, number: u32) -> bool {
+        matches!(self.slots[number as usize], Slot::Ended(_))
+    }
+
+    /// Sends a request of the line if there is room for it. A request whose caller is gone ends instead.
+    fn send(&mut self, number: u32) -> Result<bool, Broken> {
+        let slot = mem::replace(&mut self.slots[number as usize], Slot::Free);
+        let Slot::Waiting { mut wish, mut memory, caller } = slot else {
+            unreachable!("what waits in line has not been sent")
+        };
+        let is_due = matches!(wish, Wish::Plain { sent: 1.., .. })
+            || matches!(wish, Wish::Plain { ask: Ask::Release(_), .. });
+        if !caller.is_there && !is_due {
+            self.free.push(number);
+            self.discard(memory);
+            return Ok(true);
+        }
+        let is_sent = if self.outstanding < self.depth && self.find_memory(&mut wish, &mut memory) {
+            self.push(number, &mut wish, &memory)?
+        } else {
+            false
+        };
+        self.slots[number as usize] = match is_sent {
+            true => Slot::Asked { wish, memory, caller },
+            false => Slot::Waiting { wish, memory, caller },
+        };
+        self.outstanding += u64::from(is_sent);
+        Ok(is_sent)
+    }
+
+    /// Takes memory of the pool for a request that needs some; returns whether it has all that it needs.
+    fn find_memory(&mut self, wish: &mut Wish, memory: &mut Memory) -> bool {
+        let room = match (&*wish, &*memory) {
+            (Wish::PutBytes { data, .. }, Memory::None) => data.len(),
+            (Wish::Fetch { room, .. }, Memory::None) => self.guess.max(*room),
+            _ => return true,
+        };
+        let Some(pool) = &mut self.pool else { return false };
+        let room = whole(room).min(pool.bytes());
+        let Some((_, mut span)) = pool.take_any(room) else { return false };
+        if let Wish::PutBytes { data, layout, ttl_s, key } = wish {
+            span[..data.len()].copy_from_slice(data);
+            let (bytes, layout, ttl_s) = (data.len() as u64, *layout, *ttl_s);
+            *wish = Wish::Put { key: key.clone(), bytes, layout, ttl_s };
+        }
+        *memory = Memory::Pooled(span);
+        true
+    }
+
+    /// Writes a request to the ring; returns false if there is no room for all of it now.
+    fn push(&mut self, number: u32, wish: &mut Wish, memory: &Memory) -> Result<bool, Broken> {
+        let mut room = self.asking.room()?;
+        let tag = u64::from(number);
+        if let Wish::Plain { keys, sent, .. } = wish {
+            while *sent < keys.len() && room > 0 {
+                self.asking.push(&Entry::of(&Ask::Key(keys[*sent].clone()), tag));
+                self.afterwards.has_asked = true;
+                *sent += 1;
+                room -= 1;
+            }
+        }
+        if room == 0 {
+            return Ok(false);
+        }
+        self.asking.push(&Entry::of(&ask(wish, memory), tag));
+        self.afterwards.has_asked = true;
+        Ok(true)
+    }
+
+    /// Ends the request that an answer is for.
+    fn end(&mut self, done: &Done) {
+        let slot = usize::try_from(done.tag).ok().and_then(|slot| self.slots.get_mut(slot));
+        let Some(slot) = slot.filter(|slot| matches!(slot, Slot::Asked { .. })) else {
+            return self.lose("it answered what was not asked");
+        };
+        let Slot::Asked { wish, memory, caller } = mem::replace(slot, Slot::Free) else {
+            unreachable!("looked at above")
+        };
+        self.outstanding -= 1;
+        let number = done.tag as u32;
+        let memory = self.settle(&wish, memory, done);
+        if let Some(room) = self.lacks(&wish, done)
+            && caller.is_there
+        {
+            let Wish::Fetch { key, .. } = wish else {
+                unreachable!("only such a one can lack memory")
+            };
+            self.slots[number as usize] =
+                Slot::Waiting { wish: Wish::Fetch { key, room }, memory, caller };
+            return self.line.push_back(number);
+        }
+        if !caller.is_there
+            && Code::of(done.code) == Code::Done
+            && matches!(wish, Wish::Plain { ask: Ask::Lease { .. }, .. })
+        {
+            self.release(done.value);
+        }
+        self.finish(number, Ended { done: *done, memory, is_lost: false }, caller);
+    }
+
+    /// Ends a lease, for which no caller waits.
+    pub(super) fn release(&mut self, lease: u64) {
+        let ask = Ask::Release(lease);
+        let slot = self.add(Wish::Plain { ask, keys: Vec::new(), sent: 0 }, Memory::None);
+        self.abandon(slot);
+    }
+
+    /// Gives back what of a request's memory its answer does not need.
+    fn settle(&mut self, wish: &Wish, memory: Memory, done: &Done) -> Memory {
+        match (wish, memory) {
+            (Wish::Fetch { .. }, Memory::Pooled(mut span)) if Code::of(done.code) == Code::Done => {
+                let bytes = usize::try_from(done.value).unwrap_or(usize::MAX).min(span.len());
+                self.guess = whole(bytes);
+                if whole(bytes) < span.len() {
+                    let rest = span.split_off(whole(bytes));
+                    self.give_pooled(rest);
+                }
+                Memory::Pooled(span)
+            }
+            (_, Memory::Pooled(span)) => {
+                self.give_pooled(span);
+                Memory::None
+            }
+            (_, memory) => memory,
+        }
+    }
+
+    /// Returns how much memory a get needs that had too little, if the pool has so much.
+    fn lacks(&self, wish: &Wish, done: &Done) -> Option<usize> {
+        let Wish::Fetch { room, .. } = wish else { return None };
+        let needs = usize::try_from(done.value).ok()?;
+        let is_short = Code::of(done.code) == Code::Memory && needs > *room;
+        let pool = self.pool.as_ref().filter(|pool| is_short && needs <= pool.bytes());
+        pool.map(|_| needs)
+    }
+
+    fn finish(&mut self, number: u32, ended: Ended, caller: Caller) {
+        self.afterwards.ended += 1;
+        if caller.is_there {
+            self.slots[number as usize] = Slot::Ended(Box::new(ended));
+            self.afterwards.wakers.extend(caller.waker);
+        } else {
+            self.discard(ended.memory);
+            self.free.push(number);
+        }
+    }
+
+    /// Takes the answer of a request that has ended.
+    pub(super) fn take_ended(&mut self, number: u32) -> Option<Ended> {
+        let slot = &mut self.slots[number as usize];
+        if !matches!(slot, Slot::Ended(_)) {
+            return None;
+        }
+        let Slot::Ended(ended) = mem::replace(slot, Slot::Free) else {
+            unreachable!("looked at above")
+        };
+        self.free.push(number);
+        Some(*ended)
+    }
+
+    /// Has a waker called once the request in a slot ends.
+    pub(super) fn set_waker(&mut self, number: u32, new: &Waker) {
+        if let Slot::Waiting { caller, .. } | Slot::Asked { caller, .. } =
+            &mut self.slots[number as usize]
+        {
+            caller.waker = Some(new.clone());
+        }
+    }
+
+    /// Gives up the request in a slot: it does not begin, or its answer is dropped.
+    pub(super) fn abandon(&mut self, number: u32) {
+        match &mut self.slots[number as usize] {
+            Slot::Waiting { caller, .. } | Slot::Asked { caller, .. } => caller.is_there = false,
+            Slot::Free | Slot::Ended(_) => {
+                if let Some(ended) = self.take_ended(number) {
+                    self.discard(ended.memory);
+                }
+            }
+        }
+    }
+
+    fn discard(&mut self, memory: Memory) {
+        match memory {
+            Memory::None => {}
+            Memory::Lent(span) => self.afterwards.trash.push(span),
+            Memory::Pooled(span) => self.give_pooled(span),
+        }
+    }
+
+    /// Ends all requests because the server is lost. Memory of those that it had stays where it is: a device may still
+    /// write it.
+    pub(super) fn lose(&mut self, why: &str) {
+        if self.lost.is_none() {
+            self.lost = Some(why.to_owned());
+            self.end_all();
+        }
+    }
+
+    fn end_all(&mut self) {
+        let why = self.lost.clone().unwrap_or_default();
+        self.line.clear();
+        for number in 0..self.slots.len() as u32 {
+            let slot = mem::replace(&mut self.slots[number as usize], Slot::Free);
+            let (memory, caller) = match slot {
+                Slot::Waiting { memory, caller, .. } => (memory, caller),
+                Slot::Asked { memory, caller, .. } => {
+                    self.stuck.push(memory);
+                    (Memory::None, caller)
+                }
+                other => {
+                    self.slots[number as usize] = other;
+                    continue;
+                }
+            };
+            let done = Done::new(u64::from(number), Code::Closed, 0, 0).with_text(&why);
+            self.finish(number, Ended { done, memory, is_lost: true }, caller);
+        }
+        self.outstanding = 0;
+    }
+}
+
+/// Returns the request on the wire.
+fn ask(wish: &Wish, memory: &Memory) -> Ask {
+    let run = match memory {
+        Memory::Lent(span) | Memory::Pooled(span) => {
+            Run { region: span.region(), offset: span.offset() as u64, bytes: span.len() as u64 }
+        }
+        Memory::None => Run { region: 0, offset: 0, bytes: 0 },
+    };
+    match wish {
+        Wish::Put { key, bytes, layout, ttl_s } => {
+            let (key, layout, ttl_s) = (key.clone(), *layout, *ttl_s);
+            Ask::Put { key, memory: run, bytes: *bytes, layout, ttl_s }
+        }
+        Wish::Get { key, part } => Ask::Get { key: key.clone(), part: part.clone(), memory: run },
+        Wish::Fetch { key, .. } => Ask::Get { key: key.clone(), part: Part::All, memory: run },
+        Wish::Plain { ask, .. } => ask.clone(),
+        Wish::PutBytes { .. } => unreachable!("its bytes were copied to memory of the pool"),
+    }
+}
+
+/// Returns the bytes of whole units that hold `bytes`.
+pub(super) fn whole(bytes: usize) -> usize {
+    (units(bytes.max(1) as u64) * UNIT_BYTES) as usize
+}

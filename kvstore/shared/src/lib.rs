@@ -1,0 +1,73 @@
+//! One store for several processes of a machine.
+//!
+//! One process has a store's devices. [`Server`] lets others use it through shared memory: a [`Client`] connects to a
+//! Unix socket and hands over memory files, one that holds a ring of requests and a ring of answers, and others that hold
+//! objects' bytes. These are registered with the store, so that a device reads and writes the client's memory itself:
+//! **no payload is copied** between the processes.
+//!
+//! ```text
+//!  client's process                                        server's process
+//!
+//!  Client::put(key, span) -> ring of requests ----------> the client's thread -> Store::put_many
+//!                 doorbell: an eventfd, if it sleeps                                   |
+//!  Pending::wait <---------- ring of answers <----------- the store's threads <--------'
+//!                 Span: memory that both map <=================== device
+//! ```
+//!
+//! ```
+//! use std::sync::atomic::{AtomicBool, Ordering};
+//! use adit_kvshare::{Client, ClientOptions, Options, Server};
+//! use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
+//!
+//! # let folder = std::env::temp_dir().join(format!("adit-kvshare-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder).expect("a folder");
+//! # let (file, socket) = (folder.join("kv.img"), folder.join("kv.sock"));
+//! # let target: adit_driver::Target = format!("uring:{}", file.display()).parse().expect("a target");
+//! # Store::format(&FormatStore { file_bytes: Some(64 << 20), ..FormatStore::new([target.clone()]) })?;
+//! // In the server's process, which 'adit kv serve' is:
+//! let store = Store::open(&OpenOptions::new([target]))?;
+//! let server = Server::bind(&socket, Options::default())?;
+//! let stops = AtomicBool::new(false);
+//! std::thread::scope(|scope| {
+//!     let serving = scope.spawn(|| server.run(&store, &stops, &|event| println!("{event}")));
+//!
+//!     // In another process:
+//!     let client = Client::connect(&socket, &ClientOptions::default())?;
+//!     let key = Key::new(b"model/block/17")?;
+//!     assert!(client.put(key.clone(), b"some bytes").wait()?.is_stored);
+//!     let value = client.get(key).wait()?.expect("a hit");
+//!     assert_eq!(&value[..], b"some bytes");
+//!     stops.store(true, Ordering::Relaxed);
+//!     serving.join().expect("no panic")
+//! })?;
+//! store.close().wait()?;
+//! # std::fs::remove_dir_all(&folder).expect("it was made");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `wire` | messages, requests and answers, byte by byte |
+//! | `ring` | the rings, and who sleeps |
+//! | `memory` | memory files, mapped by both sides: all unsafe code |
+//! | `pieces` | which bytes of a region are idle |
+//! | `socket` | messages and files over the socket |
+//! | [`server`] | the server |
+//! | [`client`] | its clients |
+//!
+//! [`server`] says what a client may not do, and what clients trust each other with; `docs/kv.md` is for operators.
+
+pub mod client;
+mod error;
+mod memory;
+mod pieces;
+mod ring;
+pub mod server;
+mod socket;
+pub mod wire;
+
+pub use client::{Client, ClientOptions};
+pub use error::{Error, Result, Unfinished};
+pub use memory::Span;
+pub use pieces::{Divide, Pieces};
+pub use server::{Event, Options, Server};

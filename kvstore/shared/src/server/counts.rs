@@ -1,0 +1,35 @@
+//! What a server counts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::wire::Serving;
+
+/// The counters of all clients.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) clients_now: AtomicU64,
+    pub(super) clients: AtomicU64,
+    pub(super) clients_expelled: AtomicU64,
+    /// Apart from the others, as mappings outlive their client until the store gives them back.
+    pub(super) mapped_bytes_now: Arc<AtomicU64>,
+    pub(super) requests_now: AtomicU64,
+    pub(super) requests: AtomicU64,
+    pub(super) leases_now: AtomicU64,
+}
+
+impl Counts {
+    /// Returns all of them.
+    pub(super) fn read(&self) -> Serving {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Serving {
+            clients_now: of(&self.clients_now),
+            clients: of(&self.clients),
+            clients_expelled: of(&self.clients_expelled),
+            mapped_bytes_now: of(&self.mapped_bytes_now),
+            requests_now: of(&self.requests_now),
+            requests: of(&self.requests),
+            leases_now: of(&self.leases_now),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The server: gives several processes of a machine one store.
+//!
+//! Each client has a thread that takes its requests; the store's own threads answer them. **A client is not trusted**
+//! to follow the protocol: each word that it writes is read once and checked, its memory is sealed before it is mapped,
+//! and nothing waits for it. A client that breaks a rule of the rings or of the socket is left; a request that makes no
+//! sense is refused. When a client leaves, even in the middle of a transfer, requests that have not begun are cancelled,
+//! its leases end, and its memory is unmapped once no device has it.
+//!
+//! Clients do trust each other with objects, as threads of one process would: any may replace, delete or lease any
+//! object. A client that writes its memory during its own request spoils that object: the next read of it is a miss.
+
+mod counts;
+mod desk;
+mod outcome;
+mod session;
+mod taking;
+
+use std::fmt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use adit_driver::serve::parts::Socket;
+use adit_kvstore::Store;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::error::{Error, Result};
+use crate::wire::Serving;
+use counts::Counts;
+
+/// How often the server looks whether it is to end.
+const LOOK_MS: u16 = 50;
+
+/// Settings of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The permissions of the socket. Default 0600: this user's processes.
+    pub mode: u32,
+    /// The most clients at a time; others are turned away. Default 64.
+    pub clients_max: u64,
+    /// The most bytes of memory that a client may share. Default 16 GiB.
+    pub client_bytes_max: u64,
+    /// How long a client's thread polls for its next request before it sleeps. Default 0: a wake-up costs some
+    /// microseconds, polling a core.
+    pub spin: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let spin = Duration::ZERO;
+        Options { mode: 0o600, clients_max: 64, client_bytes_max: 16 << 30, spin }
+    }
+}
+
+/// What happened to a client. Numbers count up from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A client has greeted.
+    ClientCame {
+        /// Its number.
+        client: u64,
+        /// The number of its process, as it says.
+        process: u64,
+    },
+    /// A client is gone.
+    ClientGone {
+        /// Its number.
+        client: u64,
+        /// Why.
+        why: String,
+        /// Whether it was left for breaking a rule.
+        is_expelled: bool,
+    },
+    /// There were too many clients for another.
+    TurnedAway,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::ClientCame { client, process } => {
+                write!(f, "client {client} came (process {process})")
+            }
+            Event::ClientGone { client, why, is_expelled: false } => {
+                write!(f, "client {client} is gone: {why}")
+            }
+            Event::ClientGone { client, why, is_expelled: true } => {
+                write!(f, "client {client} was left: {why}")
+            }
+            Event::TurnedAway => write!(f, "a client was turned away: there are too many"),
+        }
+    }
+}
+
+/// A server at a socket.
+#[derive(Debug)]
+pub struct Server {
+    socket: Socket,
+    options: Options,
+    counts: Arc<Counts>,
+    /// Readable once the server ends.
+    end: EventFd,
+}
+
+impl Server {
+    /// Listens at `path`. Replaces the socket of a server that is gone, and no other file.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if another server or file is there; [`Error::System`] for the system's reasons.
+    pub fn bind(path: &Path, options: Options) -> Result<Server> {
+        let socket = Socket::bind(path)?;
+        let mode = fs::set_permissions(path, Permissions::from_mode(options.mode));
+        mode.map_err(|why| Error::system(format!("set the rights of {}", path.display()), why))?;
+        // These came before the rights were set.
+        let accept = |why| Error::system("accept clients", why);
+        while socket.accept().map_err(accept)?.is_some() {}
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let end =
+            EventFd::from_flags(flags).map_err(|why| Error::system("make an eventfd", why))?;
+        Ok(Server { socket, options, counts: Arc::default(), end })
+    }
+
+    /// Returns where it listens.
+    pub fn path(&self) -> &Path {
+        self.socket.path()
+    }
+
+    /// Returns its counters.
+    pub fn counts(&self) -> Serving {
+        self.counts.read()
+    }
+
+    /// Serves `store` until `stops` is set, and reports clients to `tell`, from any thread. Then finishes the requests in
+    /// progress and lets the clients go; the caller closes the store.
+    ///
+    /// # Errors
+    /// [`Error::System`] if clients cannot be waited for.
+    pub fn run(
+        &self,
+        store: &Store,
+        stops: &AtomicBool,
+        tell: &(dyn Fn(&Event) + Sync),
+    ) -> Result<()> {
+        let ends = AtomicBool::new(false);
+        let common = session::Common {
+            store,
+            options: &self.options,
+            counts: &self.counts,
+            stops: &ends,
+            end: &self.end,
+            tell,
+        };
+        thread::scope(|scope| {
+            let served = self.accept(scope, &common, stops);
+            ends.store(true, Ordering::Release);
+            // Wakes every session, as the counter is never read.
+            let woken = self.end.write(1).map_err(|why| Error::system("end the sessions", why));
+            served.and(woken.map(drop))
+        })
+    }
+
+    /// Accepts clients until `stops` is set.
+    fn accept<'scope>(
+        &self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        common: &'scope session::Common<'_>,
+        stops: &AtomicBool,
+    ) -> Result<()> {
+        while !stops.load(Ordering::Relaxed) {
+            let mut polled = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut polled, LOOK_MS) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(why) => return Err(Error::system("wait for clients", why)),
+            }
+            let stream = match self.socket.accept() {
+                Ok(Some(stream)) => stream,
+                Ok(None) => continue,
+                Err(why) => {
+                    // Too many open files, for example: clients that are there go on.
+                    tracing::warn!("cannot accept a client: {why}");
+                    thread::sleep(Duration::from_millis(LOOK_MS.into()));
+                    continue;
+                }
+            };
+            if self.counts.clients_now.load(Ordering::Relaxed) >= self.options.clients_max {
+                (common.tell)(&Event::TurnedAway);
+                continue;
+            }
+            self.counts.clients_now.fetch_add(1, Ordering::Relaxed);
+            let number = self.counts.clients.fetch_add(1, Ordering::Relaxed) + 1;
+            let builder = thread::Builder::new().name(format!("adit-client-{number}"));
+            let started = builder.spawn_scoped(scope, move || session::run(common, number, stream));
+            if let Err(why) = started {
+                self.counts.clients_now.fetch_sub(1, Ordering::Relaxed);
+                tracing::warn!("cannot start a thread for a client: {why}");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! Takes a client's requests from its ring and begins them.
+//!
+//! Neighbours of one kind go to the store together, so that they share commands; their order is the client's.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use adit_driver::Buffer;
+use adit_driver::memory::AnyBuffer;
+use adit_kvstore::shard::Part;
+use adit_kvstore::store::{DefinedLayout, Payload, PutWith};
+use adit_kvstore::{Key, Store};
+
+use super::counts::Counts;
+use super::desk::{Desk, Flight};
+use super::outcome;
+use crate::ring::{Asked, Broken};
+use crate::wire::{Ask, Code, Done, Entry, KEYS_MAX, Run};
+
+/// The longest lease; a client renews one that it needs for longer.
+const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The most requests that are given to the store together.
+const TOGETHER_MAX: u64 = 256;
+
+/// Puts that go to the store together.
+struct Puts {
+    layout: u32,
+    ttl_s: u32,
+    items: Vec<(u64, Key, Run, u64, Buffer)>,
+}
+
+/// Requests of one kind that go to the store together.
+enum Together {
+    None,
+    Gets(Vec<(u64, Key, Part, Run, Buffer)>),
+    Puts(Puts),
+}
+
+/// A client's requests on their way to the store.
+pub(super) struct Taking {
+    store: Store,
+    asked: Asked,
+    desk: Arc<Desk>,
+    with: PutWith,
+    layouts: Vec<DefinedLayout>,
+    /// Keys for the next request that takes several.
+    keys: Vec<Key>,
+    counts: Arc<Counts>,
+}
+
+impl Taking {
+    pub(super) fn new(
+        store: Store,
+        asked: Asked,
+        desk: Arc<Desk>,
+        with: PutWith,
+        counts: &Arc<Counts>,
+    ) -> Taking {
+        let (layouts, keys, counts) = (Vec::new(), Vec::new(), Arc::clone(counts));
+        Taking { store, asked, desk, with, layouts, keys, counts }
+    }
+
+    /// Takes over the client's layouts; their numbers begin at 1.
+    pub(super) fn set_layouts(&mut self, layouts: &[DefinedLayout]) {
+        self.layouts = layouts.to_vec();
+    }
+
+    /// Returns whether a request waits that could be taken.
+    ///
+    /// # Errors
+    /// What is wrong with the ring.
+    pub(super) fn has_news(&self) -> Result<bool, String> {
+        self.takes().map(|takes| takes > 0)
+    }
+
+    fn takes(&self) -> Result<u64, String> {
+        let broken = |Broken| "a counter of its rings cannot be right".to_owned();
+        let waiting = self.asked.count().map_err(broken)?;
+        let room = self.desk.room().map_err(broken)?;
+        if waiting > 0 && room == 0 {
+            return Err("it asks for more than it has room for answers".to_owned());
+        }
+        Ok(waiting.min(room).min(TOGETHER_MAX))
+    }
+
+    /// Begins the requests that wait, and returns their number.
+    ///
+    /// # Errors
+    /// What is wrong with the ring.
+    pub(super) fn turn(&mut self) -> Result<u64, String> {
+        let count = self.takes()?;
+        if count == 0 {
+            return Ok(0);
+        }
+        self.counts.requests.fetch_add(count, Ordering::Relaxed);
+        let mut together = Together::None;
+        for _ in 0..count {
+            let entry = self.asked.take();
+            self.begin(&entry, &mut together)?;
+        }
+        self.asked.publish();
+        self.send(together);
+        Ok(count)
+    }
+
+    fn begin(&mut self, entry: &Entry, together: &mut Together) -> Result<(), String> {
+        let tag = entry.head.tag;
+        let asked = Ask::of(entry).map_err(|why| (Code::Malformed, why));
+        let begun = asked.and_then(|ask| match ask {
+            Ask::Key(key) => self.add_key(key),
+            ask => self.start(tag, ask, together),
+        });
+        if let Err(why) = begun {
+            // Answers come in any order, but a refusal needs no room of its own: its request had room.
+            self.desk.answer(&outcome::refused(tag, why));
+        }
+        if self.keys.len() > KEYS_MAX {
+            return Err(format!("it names more than {KEYS_MAX} keys in one request"));
+        }
+        Ok(())
+    }
+
+    fn add_key(&mut self, key: Key) -> Result<(), (Code, &'static str)> {
+        self.keys.push(key);
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        tag: u64,
+        ask: Ask,
+        together: &mut Together,
+    ) -> Result<(), (Code, &'static str)> {
+        let ask = match ask {
+            Ask::Get { key, part, memory } => {
+                let buffer = self.desk.take(memory)?;
+                let gets = self.gets(together);
+                gets.push((tag, key, part, memory, buffer));
+                return Ok(());
+            }
+            Ask::Put { key, memory, bytes, layout, ttl_s } => {
+                self.check_put(memory, bytes, layout)?;
+                let buffer = self.desk.take(memory)?;
+                let puts = self.puts(together, layout, ttl_s);
+                puts.push((tag, key, memory, bytes, buffer));
+                return Ok(());
+            }
+            other => other,
+        };
+        self.send(std::mem::replace(together, Together::None));
+        let flight = match ask {
+            Ask::Exists(key) => Flight::Exists(self.store.exists(key)),
+            Ask::Length(key) => Flight::Length(self.store.info(key)),
+            Ask::Delete(key) => Flight::Delete(self.store.delete(key)),
+            Ask::LookupPrefix(key) => {
+                self.keys.push(key);
+                Flight::LookupPrefix(self.store.lookup_prefix(&std::mem::take(&mut self.keys)))
+            }
+            Ask::Lease { key, time } => {
+                self.keys.push(key);
+                let keys = std::mem::take(&mut self.keys);
+                Flight::Lease(self.store.lease(&keys, time.min(LEASE_MAX)))
+            }
+            Ask::Commit => Flight::Commit(self.store.commit()),
+            Ask::Release(lease) => {
+                let was_there = self.desk.release(lease);
+                self.desk.answer(&Done::new(tag, Code::Done, u64::from(was_there), 0));
+                return Ok(());
+            }
+            Ask::Get { .. } | Ask::Put { .. } | Ask::Key(_) => unreachable!("begun above"),
+        };
+        self.desk.begin(tag, flight, None);
+        Ok(())
+    }
+
+    fn check_put(&self, memory: Run, bytes: u64, layout: u32) -> Result<(), (Code, &'static str)> {
+        if bytes == 0 || bytes > memory.bytes {
+            return Err((
+                Code::Malformed,
+                "an object has a byte or more, all of them in its memory",
+            ));
+        }
+        match layout {
+            0 => Ok(()),
+            number if number as usize <= self.layouts.len() => Ok(()),
+            _ => Err((Code::Malformed, "there is no such layout: define it first")),
+        }
+    }
+
+    /// Returns the list that the next get goes to.
+    fn gets<'a>(
+        &mut self,
+        together: &'a mut Together,
+    ) -> &'a mut Vec<(u64, Key, Part, Run, Buffer)> {
+        if !matches!(together, Together::Gets(_)) {
+            self.send(std::mem::replace(together, Together::Gets(Vec::new())));
+        }
+        let Together::Gets(items) = together else { unreachable!("made above") };
+        items
+    }
+
+    /// Returns the list that the next put with these options goes to.
+    fn puts<'a>(
+        &mut self,
+        together: &'a mut Together,
+        layout: u32,
+        ttl_s: u32,
+    ) -> &'a mut Vec<(u64, Key, Run, u64, Buffer)> {
+        let fits = matches!(together, Together::Puts(puts) if (puts.layout, puts.ttl_s) == (layout, ttl_s));
+        if !fits {
+            let empty = Puts { layout, ttl_s, items: Vec::new() };
+            self.send(std::mem::replace(together, Together::Puts(empty)));
+        }
+        let Together::Puts(Puts { items, .. }) = together else { unreachable!("made above") };
+        items
+    }
+
+    /// Gives requests to the store.
+    fn send(&self, together: Together) {
+        match together {
+            Together::None => {}
+            Together::Gets(mut items) if items.len() == 1 => {
+                let (tag, key, part, run, buffer) = items.remove(0);
+                let pending = self.store.get_into(key, part, buffer);
+                self.desk.begin(tag, Flight::Get(pending), Some(run));
+            }
+            Together::Gets(items) => {
+                let mut tags = Vec::with_capacity(items.len());
+                let gets = items.into_iter().map(|(tag, key, part, run, buffer)| {
+                    tags.push((tag, run));
+                    (key, part, AnyBuffer::One(buffer))
+                });
+                let batch = self.store.get_many_into(gets);
+                for ((tag, run), pending) in tags.into_iter().zip(batch) {
+                    self.desk.begin(tag, Flight::Get(pending), Some(run));
+                }
+            }
+            Together::Puts(Puts { layout, ttl_s, items }) => {
+                let mut with = self.with.clone();
+                with.ttl = (ttl_s > 0).then(|| Duration::from_secs(ttl_s.into()));
+                with.layout = layout.checked_sub(1).map(|at| self.layouts[at as usize].clone());
+                let mut tags = Vec::with_capacity(items.len());
+                let puts = items.into_iter().map(|(tag, key, run, bytes, buffer)| {
+                    tags.push((tag, run));
+                    (key, Payload::lent(buffer, bytes))
+                });
+                let batch = self.store.put_many(puts, &with);
+                for ((tag, run), pending) in tags.into_iter().zip(batch) {
+                    self.desk.begin(tag, Flight::Put(pending), Some(run));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! Clients that break the rules: each is refused or left, and hurts neither the server nor the client beside it.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+
+use adit_kvshare::wire::{
+    Ask, Code, DONE_WORDS, Done, ENTRY_WORDS, Entry, Matter, Message, Run, VERSION,
+};
+use adit_kvstore::shard::Part;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::rig::{PATIENCE, Rig, data, key};
+
+const DEPTH: u64 = 8;
+const PAGE: u64 = 4096;
+/// Where the counters are in the rings' memory.
+const REQUESTS_TAIL: u64 = 0;
+const REQUESTS_HEAD: u64 = 64;
+const ANSWERS_TAIL: u64 = 128;
+const ANSWERS_HEAD: u64 = 192;
+
+/// A client that writes what it likes. It reaches its rings through their file.
+struct Raw {
+    stream: UnixStream,
+    rings: File,
+    bell: EventFd,
+    server_bell: EventFd,
+    tail: u64,
+    head: u64,
+}
+
+fn memory(bytes: u64, flags: MFdFlags) -> File {
+    let file = File::from(memfd_create(c"test", flags).expect("memfd"));
+    file.set_len(bytes).expect("room");
+    file
+}
+
+fn sealable(bytes: u64) -> File {
+    memory(bytes, MFdFlags::MFD_ALLOW_SEALING)
+}
+
+fn ring_bytes() -> u64 {
+    PAGE + (DEPTH * 8 * (ENTRY_WORDS + DONE_WORDS) as u64).next_multiple_of(PAGE)
+}
+
+fn eventfd() -> EventFd {
+    EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd")
+}
+
+fn send(stream: &UnixStream, message: &Message, files: &[RawFd]) {
+    let sent = stream.send_with_fds(&[message.as_bytes()], files).expect("sent");
+    assert_eq!(sent, size_of::<Message>());
+}
+
+/// Returns the answer, or `None` if the server has closed the connection.
+fn answer(mut stream: &UnixStream) -> Option<Message> {
+    let mut answer = Message::new_zeroed();
+    stream.read_exact(answer.as_mut_bytes()).ok().map(|()| answer)
+}
+
+fn connect(rig: &Rig) -> UnixStream {
+    let stream = UnixStream::connect(rig.socket()).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream
+}
+
+impl Raw {
+    fn greeted(rig: &Rig) -> Raw {
+        let stream = connect(rig);
+        let (rings, bell, server_bell) = (sealable(ring_bytes()), eventfd(), eventfd());
+        let files = [rings.as_raw_fd(), server_bell.as_fd().as_raw_fd(), bell.as_fd().as_raw_fd()];
+        send(&stream, &Message::new(Matter::Greet, [VERSION, DEPTH, 1, 0]), &files);
+        assert_eq!(answer(&stream).expect("an answer").code, 0);
+        Raw { stream, rings, bell, server_bell, tail: 0, head: 0 }
+    }
+
+    fn share(&self, bytes: u64) -> u32 {
+        let file = sealable(bytes);
+        send(&self.stream, &Message::new(Matter::Share, [bytes, 0, 0, 0]), &[file.as_raw_fd()]);
+        let answer = answer(&self.stream).expect("an answer");
+        assert_eq!(answer.code, 0);
+        answer.numbers[0] as u32
+    }
+
+    fn store(&self, at: u64, value: u64) {
+        self.rings.write_all_at(&value.to_ne_bytes(), at).expect("written");
+    }
+
+    fn ring(&self) {
+        self.server_bell.write(1).expect("rung");
+    }
+
+    fn push(&mut self, entry: &Entry) {
+        let at = PAGE + self.tail % DEPTH * 8 * ENTRY_WORDS as u64;
+        self.rings.write_all_at(entry.as_bytes(), at).expect("written");
+        self.tail += 1;
+        self.store(REQUESTS_TAIL, self.tail);
+    }
+
+    fn ask(&mut self, ask: &Ask, tag: u64) {
+        self.push(&Entry::of(ask, tag));
+        self.ring();
+    }
+
+    fn answers(&self) -> u64 {
+        let mut word = [0; 8];
+        self.rings.read_exact_at(&mut word, ANSWERS_TAIL).expect("read");
+        u64::from_ne_bytes(word)
+    }
+
+    /// Waits for the next answer, looking now and then.
+    fn take(&mut self) -> Done {
+        let begin = std::time::Instant::now();
+        while self.answers() == self.head {
+            assert!(begin.elapsed() < PATIENCE, "no answer");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let answers = PAGE + DEPTH * 8 * ENTRY_WORDS as u64;
+        let at = answers + self.head % DEPTH * 8 * DONE_WORDS as u64;
+        let mut bytes = [0; size_of::<Done>()];
+        self.rings.read_exact_at(&mut bytes, at).expect("read");
+        self.head += 1;
+        self.store(ANSWERS_HEAD, self.head);
+        Done::read_from_bytes(&bytes).expect("its size")
+    }
+
+    /// Waits until the server has closed the connection.
+    fn is_left(&self) -> bool {
+        answer(&self.stream).is_none()
+    }
+}
+
+/// Checks that a client beside the hostile one is served rightly.
+fn check_the_server(rig: &Rig) {
+    let client = rig.client();
+    client.put(key(1), &data(1, 3, 20_000)).wait().expect("put");
+    let value = client.get(key(1)).wait().expect("got").expect("a hit");
+    assert!(value[..] == data(1, 3, 20_000));
+}
+
+fn expelled(rig: &Rig, part: &str) {
+    rig.until("a client was left", |counts| counts.clients_expelled > 0);
+    rig.until("it is gone", |counts| counts.clients_now == 0);
+    let reasons = rig.reasons();
+    assert!(
+        reasons.iter().any(|(why, is_expelled)| *is_expelled && why.contains(part)),
+        "{reasons:?}"
+    );
+    check_the_server(rig);
+    rig.until_nothing_is_left();
+}
+
+#[test]
+fn what_is_no_message_ends_the_connection() {
+    let rig = Rig::soft();
+    let mut stream = connect(&rig);
+    stream.write_all(&[0x5a; 4096]).expect("sent");
+    expelled(&rig, "does not speak this protocol");
+    let stream = connect(&rig);
+    send(&stream, &Message::new(Matter::Share, [PAGE, 0, 0, 0]), &[]);
+    let refused = answer(&stream).expect("an answer");
+    assert_eq!(refused.body(), b"greet first");
+    assert!(answer(&stream).is_none());
+}
+
+#[test]
+fn greetings_that_are_wrong_are_refused_with_the_reason() {
+    let rig = Rig::soft();
+    let (good, bell) = (sealable(ring_bytes()), eventfd());
+    let bell = bell.as_fd().as_raw_fd();
+    let (short, unsealable) = (sealable(PAGE), memory(ring_bytes(), MFdFlags::empty()));
+    let null = File::open("/dev/null").expect("a file");
+    let good_files = [good.as_raw_fd(), bell, bell];
+    let greet = [VERSION, DEPTH, 1, 0];
+    let cases: [([u64; 4], &[RawFd], &str); 8] = [
+        ([VERSION + 1, DEPTH, 1, 0], &good_files, "use one version"),
+        ([VERSION, 3, 1, 0], &good_files, "2 to 4096"),
+        ([VERSION, 1 << 40, 1, 0], &good_files, "2 to 4096"),
+        (greet, &good_files[..2], "3 files"),
+        (greet, &[null.as_raw_fd(), bell, bell], "not a memory file"),
+        (greet, &[good.as_raw_fd(), null.as_raw_fd(), bell], "no eventfds"),
+        (greet, &[short.as_raw_fd(), bell, bell], "the file has 4096 bytes"),
+        (greet, &[unsealable.as_raw_fd(), bell, bell], "can be shortened"),
+    ];
+    for (numbers, files, part) in cases {
+        let stream = connect(&rig);
+        send(&stream, &Message::new(Matter::Greet, numbers), files);
+        let refused = answer(&stream).expect("an answer");
+        let why = String::from_utf8_lossy(refused.body()).into_owned();
+        assert!(refused.code != 0 && why.contains(part), "{why}");
+        assert!(answer(&stream).is_none(), "{part}");
+    }
+    expelled(&rig, "no eventfds");
+}
+
+#[test]
+fn memory_that_could_make_the_server_fault_is_not_mapped() {
+    let rig = Rig::soft();
+    let raw = Raw::greeted(&rig);
+    let null = File::open("/dev/null").expect("a file");
+    let cases = [
+        (PAGE, memory(PAGE, MFdFlags::empty()), "can be shortened"),
+        (2 * PAGE, sealable(PAGE), "the file has 4096 bytes"),
+        (PAGE, null, "not a memory file"),
+        (0, sealable(PAGE), "whole pages"),
+        (u64::MAX, sealable(PAGE), "more than"),
+    ];
+    for (bytes, file, part) in cases {
+        send(&raw.stream, &Message::new(Matter::Share, [bytes, 0, 0, 0]), &[file.as_raw_fd()]);
+        let refused = answer(&raw.stream).expect("an answer");
+        let why = String::from_utf8_lossy(refused.body()).into_owned();
+        assert!(refused.code != 0 && why.contains(part), "{why}");
+    }
+    let file = sealable(4 * PAGE);
+    send(&raw.stream, &Message::new(Matter::Share, [4 * PAGE, 0, 0, 0]), &[file.as_raw_fd()]);
+    assert_eq!(answer(&raw.stream).expect("an answer").code, 0);
+    assert!(file.set_len(0).is_err(), "it is sealed now");
+    for number in [1, 1 << 40] {
+        send(&raw.stream, &Message::new(Matter::Unshare, [number, 0, 0, 0]), &[]);
+        assert_ne!(answer(&raw.stream).expect("an answer").code, 0);
+    }
+    send(&raw.stream, &Message::new(Matter::Layout, [7, 7, 7, 7]), &[]);
+    assert_ne!(answer(&raw.stream).expect("an answer").code, 0);
+    drop(raw);
+    check_the_server(&rig);
+    rig.until_nothing_is_left();
+}
+
+#[test]
+fn counters_that_jump_end_the_connection() {
+    for (word, value) in [
+        (REQUESTS_TAIL, DEPTH + 1),
+        (REQUESTS_TAIL, u64::MAX),
+        (ANSWERS_HEAD, 1),
+        (ANSWERS_HEAD, u64::MAX - DEPTH),
+    ] {
+        let rig = Rig::soft();
+        let raw = Raw::greeted(&rig);
+        raw.store(word, value);
+        raw.ring();
+        assert!(raw.is_left());
+        expelled(&rig, "a counter of its rings cannot be right");
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_its_answers_is_left() {
+    let rig = Rig::soft();
+    let mut raw = Raw::greeted(&rig);
+    for tag in 0..DEPTH {
+        raw.ask(&Ask::Exists(key(tag)), tag);
+    }
+    rig.until("all were taken", |counts| counts.requests == DEPTH);
+    raw.ask(&Ask::Exists(key(9)), 9);
+    assert!(raw.is_left());
+    expelled(&rig, "more than it has room for answers");
+}
+
+#[test]
+fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
+    let rig = Rig::soft();
+    rig.store.put(key(1), data(1, 0, 4096)).wait().expect("put");
+    let mut raw = Raw::greeted(&rig);
+    let region = raw.share(4 * PAGE);
+    let good = Run { region, offset: 0, bytes: PAGE };
+    let get = |memory| Ask::Get { key: key(1), part: Part::All, memory };
+    let put = |memory, bytes, layout| Ask::Put { key: key(2), memory, bytes, layout, ttl_s: 0 };
+    let asks = [
+        get(Run { region: 1000, ..good }),
+        get(Run { offset: 4 * PAGE, ..good }),
+        get(Run { offset: u64::MAX, ..good }),
+        get(Run { offset: PAGE, bytes: u64::MAX, ..good }),
+        get(Run { bytes: 0, ..good }),
+        put(good, PAGE + 1, 0),
+        put(good, 0, 0),
+        put(good, 1, 1),
+        put(good, u64::MAX, u32::MAX),
+    ];
+    for (tag, ask) in (0..).zip(&asks) {
+        raw.ask(ask, tag);
+        let done = raw.take();
+        assert_eq!((done.tag, Code::of(done.code)), (tag, Code::Malformed), "{ask:?}");
+    }
+    // Both are taken in one turn: the second finds the memory with the first.
+    raw.push(&Entry::of(&get(good), 100));
+    raw.ask(&get(Run { offset: 0, bytes: 2 * PAGE, ..good }), 101);
+    let mut codes = [raw.take(), raw.take()].map(|done| (done.tag, Code::of(done.code)));
+    codes.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(codes[0], (100, Code::Done));
+    assert!(matches!(codes[1], (101, Code::InUse | Code::Done)), "{codes:?}");
+    raw.ask(&Ask::Release(77), 102);
+    assert_eq!(raw.take().value, 0, "there was no such lease");
+    drop(raw);
+    check_the_server(&rig);
+    rig.until_nothing_is_left();
+}
+
+#[test]
+fn any_bytes_in_the_ring_are_answered_and_nothing_else_happens() {
+    let rig = Rig::soft();
+    let raw = Raw::greeted(&rig);
+    raw.share(16 * PAGE);
+    let entries = (
+        proptest::collection::vec(any::<u8>(), size_of::<Entry>()),
+        0u8..12,
+        any::<bool>(),
+        any::<bool>(),
+    );
+    let (raw, tags) = (RefCell::new(raw), Cell::new(0));
+    let tried = TestRunner::default().run(&entries, |(bytes, action, is_key, is_near)| {
+        let mut raw = raw.borrow_mut();
+        let mut entry = Entry::read_from_bytes(&bytes).expect("its size");
+        entry.head.action = action;
+        if is_key {
+            entry.head.key_bytes %= 600;
+        }
+        if is_near {
+            let head = &mut entry.head;
+            (head.region, head.offset, head.room) =
+                (head.region % 2, head.offset % (20 * PAGE), head.room % (20 * PAGE));
+            head.bytes %= 20 * PAGE;
+        }
+        let tag = tags.replace(tags.get() + 1);
+        entry.head.tag = tag;
+        // One more key has no answer; the request that ends the list has.
+        let is_list = matches!(Ask::of(&entry), Ok(Ask::Key(_)));
+        raw.push(&entry);
+        raw.ring();
+        if is_list {
+            raw.ask(&Ask::LookupPrefix(key(1 << 40)), tag);
+        }
+        prop_assert_eq!(raw.take().tag, tag);
+        Ok(())
+    });
+    tried.expect("each was answered");
+    drop(raw);
+    check_the_server(&rig);
+    rig.until_nothing_is_left();
+}
+
+#[test]
+fn a_list_of_keys_without_an_end_ends_the_connection() {
+    let rig = Rig::soft();
+    let mut raw = Raw::greeted(&rig);
+    let begin = std::time::Instant::now();
+    while rig.counts().clients_expelled == 0 {
+        assert!(begin.elapsed() < PATIENCE, "it is not left");
+        let mut head = [0; 8];
+        raw.rings.read_exact_at(&mut head, REQUESTS_HEAD).expect("read");
+        for _ in raw.tail - u64::from_ne_bytes(head)..DEPTH {
+            raw.push(&Entry::of(&Ask::Key(key(1)), 0));
+        }
+        raw.ring();
+        std::thread::yield_now();
+    }
+    assert!(raw.tail > 16_000 && raw.is_left());
+    expelled(&rig, "keys in one request");
+}
+
+#[test]
+fn a_doorbell_that_would_block_stops_only_its_owner() {
+    let rig = Rig::soft();
+    let mut raw = Raw::greeted(&rig);
+    for bell in [&raw.bell, &raw.server_bell] {
+        let flags = OFlag::from_bits_retain(fcntl(bell, FcntlArg::F_GETFL).expect("flags"));
+        fcntl(bell, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK)).expect("set");
+    }
+    raw.bell.write(u64::MAX - 1).expect("full: a write would wait");
+    // It says that it sleeps, so that the server rings.
+    for tag in 0..100 {
+        raw.store(320, 1);
+        raw.ask(&Ask::Exists(key(tag)), tag);
+        assert_eq!(raw.take().tag, tag);
+    }
+    // Taking the doorbell's count away leaves the server's thread awake or asleep, not stuck.
+    raw.ring();
+    raw.server_bell.read().expect("taken away");
+    drop(raw);
+    check_the_server(&rig);
+    rig.until_nothing_is_left();
+}
+
+#[test]
+fn a_client_that_hangs_up_in_the_middle_leaves_nothing_behind() {
+    for rig in [Rig::soft(), Rig::file()] {
+        for round in 0..20 {
+            let client = rig.client();
+            let put = (0..64).map(|number| (key(number), data(number, round, 60_000)));
+            let items: Vec<_> = put.collect();
+            let items = items.iter().map(|(key, data)| (key.clone(), data));
+            let puts = client.put_many(items, &Default::default());
+            let keys: Vec<_> = (0..64).map(key).collect();
+            let lease = client.lease(&keys, PATIENCE);
+            let gets = client.get_many((0..64).map(key));
+            // The connection ends with the last of these.
+            drop((lease, puts, gets, client));
+        }
+        rig.until_nothing_is_left();
+        check_the_server(&rig);
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests a server and its clients together: calls, waiting, hostile clients.
+
+mod calls;
+mod hostile;
+mod rig;
+mod waiting;

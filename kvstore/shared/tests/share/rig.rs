@@ -1,0 +1,174 @@
+//! A store and its server in this process.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use adit_driver::{Device, DeviceOptions, Target};
+use adit_kvshare::wire::Serving;
+use adit_kvshare::{Client, ClientOptions, Event, Options, Server};
+use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
+
+/// How long what has to happen may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Rig {
+    pub(crate) store: Store,
+    /// Present until its end.
+    server: Option<Arc<Server>>,
+    pub(crate) events: Arc<Mutex<Vec<Event>>>,
+    folder: PathBuf,
+    stops: Arc<AtomicBool>,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl Rig {
+    /// Serves a store in memory.
+    pub(crate) fn soft() -> Rig {
+        Rig::new("soft:mem=256M,queues=host".to_owned(), None, Options::default())
+    }
+
+    /// Serves a store in memory with these settings.
+    pub(crate) fn soft_with(options: Options) -> Rig {
+        Rig::new("soft:mem=256M,queues=host".to_owned(), None, options)
+    }
+
+    /// Serves a store in a file, through io_uring.
+    pub(crate) fn file() -> Rig {
+        let path = scratch().join("kv.img");
+        Rig::new(format!("uring:{}", path.display()), Some(256 << 20), Options::default())
+    }
+
+    fn new(target: String, file_bytes: Option<u64>, options: Options) -> Rig {
+        let folder = scratch();
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = target.strip_prefix("uring:").map(PathBuf::from);
+        if let Some(parent) = file.as_deref().and_then(Path::parent) {
+            std::fs::create_dir_all(parent).expect("a folder");
+        }
+        let target: Target = target.parse().expect("a target");
+        let device_options =
+            DeviceOptions { queue_count: 4, file_bytes, ..DeviceOptions::default() };
+        let device = Device::open(&target, &device_options).expect("a device");
+        let devices = vec![device];
+        let shards = 2;
+        let format = FormatStore { devices: devices.clone(), shards, ..FormatStore::default() };
+        Store::format(&format).expect("formatted");
+        let store = Store::open(&OpenOptions { devices, ..OpenOptions::default() }).expect("open");
+        let server = Arc::new(Server::bind(&folder.join("kv.sock"), options).expect("bound"));
+        let (events, stops) = (Arc::<Mutex<Vec<Event>>>::default(), Arc::<AtomicBool>::default());
+        let serving = std::thread::spawn({
+            let (store, server) = (store.clone(), Arc::clone(&server));
+            let (events, stops) = (Arc::clone(&events), Arc::clone(&stops));
+            move || {
+                let tell = |event: &Event| locked(&events).push(event.clone());
+                server.run(&store, &stops, &tell).expect("served");
+            }
+        });
+        if let Some(file) = file {
+            // The device has it open; its folder may go.
+            std::fs::remove_dir_all(file.parent().expect("a folder")).expect("removed");
+        }
+        let server = Some(server);
+        Rig { store, server, events, folder, stops, serving: Some(serving) }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.join("kv.sock")
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client_with(&ClientOptions { pool_bytes: 8 << 20, ..ClientOptions::default() })
+    }
+
+    pub(crate) fn client_with(&self, options: &ClientOptions) -> Client {
+        Client::connect(&self.socket(), options).expect("connected")
+    }
+
+    /// Ends the server and waits for it.
+    pub(crate) fn end(&mut self) {
+        self.stops.store(true, Ordering::Relaxed);
+        if let Some(serving) = self.serving.take() {
+            serving.join().expect("the server ends in order");
+        }
+        self.server = None;
+    }
+
+    /// Returns the server's counters.
+    pub(crate) fn counts(&self) -> Serving {
+        self.server.as_ref().expect("it has not ended").counts()
+    }
+
+    /// Waits until the server's counters are as they should be.
+    pub(crate) fn until(&self, what: &str, holds: impl Fn(Serving) -> bool) {
+        let begin = Instant::now();
+        while !holds(self.counts()) {
+            let counts = self.counts();
+            assert!(begin.elapsed() < PATIENCE, "{what}: {counts:?}, {:?}", self.events.lock());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until nothing of any client is left.
+    pub(crate) fn until_nothing_is_left(&self) {
+        self.until("nothing is left", |counts| {
+            let Serving { clients_now, mapped_bytes_now, requests_now, leases_now, .. } = counts;
+            (clients_now, mapped_bytes_now, requests_now, leases_now) == (0, 0, 0, 0)
+        });
+        let begin = Instant::now();
+        while self.store.stats().wait().expect("counted").leased > 0 {
+            assert!(begin.elapsed() < PATIENCE, "objects are still leased");
+        }
+    }
+
+    /// Returns why the clients so far are gone.
+    pub(crate) fn reasons(&self) -> Vec<(String, bool)> {
+        let events = locked(&self.events);
+        let gone = events.iter().filter_map(|event| match event {
+            Event::ClientGone { why, is_expelled, .. } => Some((why.clone(), *is_expelled)),
+            _ => None,
+        });
+        gone.collect()
+    }
+}
+
+fn locked(events: &Mutex<Vec<Event>>) -> MutexGuard<'_, Vec<Event>> {
+    events.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.end();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn scratch() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("adit-share-{}-{number}", std::process::id());
+    std::env::temp_dir().join(name)
+}
+
+pub(crate) fn key(number: u64) -> Key {
+    Key::from(number)
+}
+
+/// Returns the contents of version `version` of object `number`: every word tells both, and where it is.
+pub(crate) fn data(number: u64, version: u64, bytes: usize) -> Vec<u8> {
+    let mut data = vec![0; bytes];
+    fill(number, version, &mut data);
+    data
+}
+
+/// Writes the contents of an object.
+pub(crate) fn fill(number: u64, version: u64, into: &mut [u8]) {
+    for (at, chunk) in into.chunks_mut(8).enumerate() {
+        let word = number << 40 ^ version << 20 ^ (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+    }
+}

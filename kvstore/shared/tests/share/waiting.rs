@@ -1,0 +1,163 @@
+//! Waiting for answers: threads, futures, an event loop, and a server that ends.
+
+use std::future::Future;
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake};
+use std::time::{Duration, Instant};
+
+use adit_kvshare::{ClientOptions, Error};
+use adit_kvstore::shard::Part;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::rig::{PATIENCE, Rig, data, key};
+
+#[test]
+fn threads_of_a_process_share_a_client() {
+    let rig = Rig::soft();
+    let client = rig.client_with(&ClientOptions { depth: 4, ..ClientOptions::default() });
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let client = client.clone();
+            scope.spawn(move || {
+                for number in 0..100 {
+                    let (number, object) = (thread * 1000 + number, data(thread, number, 5000));
+                    client.put(key(number), &object).wait().expect("put");
+                    let value = client.get(key(number)).wait().expect("got").expect("a hit");
+                    assert!(value[..] == object[..]);
+                }
+            });
+        }
+    });
+    drop(client);
+    rig.until_nothing_is_left();
+}
+
+#[test]
+fn an_event_loop_is_rung_for_answers_and_shares_the_client_with_threads() {
+    let rig = Rig::soft();
+    let client = rig.client();
+    let beside = std::thread::spawn({
+        let client = client.clone();
+        move || {
+            for number in 1000..1200 {
+                client.put(key(number), b"beside").wait().expect("put");
+            }
+        }
+    });
+    for round in 0..200 {
+        let mut left = vec![client.put(key(round), b"one"), client.put(key(round + 500), b"two")];
+        client.reap();
+        let begin = Instant::now();
+        loop {
+            let still = left.into_iter().filter_map(|pending| match pending.try_wait() {
+                Ok(put) => {
+                    assert!(put.expect("put").is_stored);
+                    None
+                }
+                Err(pending) => Some(pending),
+            });
+            left = still.collect();
+            if left.is_empty() {
+                break;
+            }
+            let mut files = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];
+            let count = poll(&mut files, PollTimeout::from(30_000u16)).expect("polled");
+            assert!(count > 0, "the doorbell was not rung in round {round}");
+            assert!(begin.elapsed() < PATIENCE);
+            client.reap();
+        }
+    }
+    beside.join().expect("no panic");
+}
+
+struct Count(AtomicU64);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_future_is_woken_when_another_call_takes_its_answer() {
+    let rig = Rig::soft();
+    let client = rig.client();
+    let count = Arc::new(Count(AtomicU64::new(0)));
+    let waker = Arc::clone(&count).into();
+    let mut context = Context::from_waker(&waker);
+    let mut put = pin!(client.put(key(1), b"awaited"));
+    let mut polled = put.as_mut().poll(&mut context);
+    let begin = Instant::now();
+    while polled.is_pending() {
+        assert!(begin.elapsed() < PATIENCE);
+        client.exists(key(2)).wait().expect("asked");
+        if count.0.load(Ordering::Relaxed) > 0 {
+            polled = put.as_mut().poll(&mut context);
+            assert!(polled.is_ready(), "woken for its answer");
+        }
+    }
+    let Poll::Ready(answer) = polled else { unreachable!("seen above") };
+    assert!(answer.expect("put").is_stored);
+}
+
+#[test]
+fn requests_that_are_given_up_give_their_memory_back() {
+    let rig = Rig::soft();
+    let options = ClientOptions { depth: 2, pool_bytes: 64 << 10, ..ClientOptions::default() };
+    let client = rig.client_with(&options);
+    for round in 0..50u64 {
+        let puts: Vec<_> =
+            (0..20).map(|number| client.put(key(number), &data(number, round, 9000))).collect();
+        drop(puts);
+    }
+    // Only with all of the pool back there is room for this.
+    let large = data(77, 0, 64 << 10);
+    client.put(key(77), &large).wait().expect("put");
+    assert!(client.get(key(77)).wait().expect("got").expect("a hit")[..] == large[..]);
+}
+
+#[test]
+fn a_server_that_ends_finishes_what_it_has_and_its_clients_are_told() {
+    let mut rig = Rig::file();
+    let client = rig.client();
+    let objects: Vec<_> = (0..50).map(|number| data(number, 0, 100_000)).collect();
+    let items = (0..).zip(&objects).map(|(number, object)| (key(number), object));
+    let puts = client.put_many(items, &Default::default());
+    rig.until("some were taken", |counts| counts.requests > 0);
+    rig.end();
+    let mut stored = 0;
+    for (number, put) in (0..).zip(puts) {
+        match put.wait() {
+            Ok(put) => {
+                stored += u64::from(put.is_stored);
+                assert!(rig.store.exists(key(number)).wait().expect("asked"));
+            }
+            Err(why) => assert!(matches!(*why.error, Error::Lost { .. }), "{why}"),
+        }
+    }
+    assert!(stored > 0, "what was taken was answered");
+    let lost = client.get(key(1)).wait().expect_err("no server");
+    assert!(lost.to_string().contains("adit kv serve"), "{lost}");
+    assert!(matches!(client.stats(), Err(Error::Lost { .. })));
+    assert!(!rig.socket().exists(), "the socket is gone");
+}
+
+#[test]
+fn memory_of_a_lost_server_is_not_given_back_while_a_device_may_write_it() {
+    let mut rig = Rig::soft();
+    let client = rig.client();
+    let span = client.allocate(8192).expect("memory");
+    rig.end();
+    // The request goes into the ring of a server that is gone.
+    let lost = client.get_into(key(1), Part::All, span).wait().expect_err("no server");
+    assert!(matches!(*lost.error, Error::Lost { .. }) && lost.memory.is_none(), "{lost}");
+    // This one is not even sent.
+    let put = client.put(key(1), b"x").wait_timeout(Duration::from_secs(30)).expect("told at once");
+    assert!(matches!(
+        *put.expect_err("no server").error,
+        Error::Lost { .. } | Error::Refused { .. }
+    ));
+}

@@ -1,0 +1,163 @@
+//! `adit kv serve`: lets other processes of the machine use the store, through shared memory.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use adit_driver::Target;
+use adit_kvshare::wire::Serving;
+use adit_kvshare::{Event, Options, Server};
+use adit_kvstore::shard::Stats;
+use adit_kvstore::{Durability, OpenOptions, Store};
+use clap::Args;
+use serde_json::json;
+
+use super::store::{self, NO_STORE};
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+use crate::units;
+
+const EXAMPLES: &str = "\
+Examples:
+  adit kv serve --store uring:kv.img --socket /run/adit/kv.sock
+  One drive for eight processes, each with 32 GiB of its own memory shared:
+    adit kv serve --store vfio:0000:01:00.0 --socket /run/adit/kv.sock --memory 32G
+  For a program:
+    adit kv serve --store uring:kv.img --socket kv.sock --json
+
+Clients connect with adit_kvshare::Client (Rust) or adit.connect (Python). Their memory goes to the drive and back without
+a copy. Ctrl-C or SIGTERM ends it: requests in progress are finished, and everything is made durable.";
+
+/// Lets several processes of this machine share a store, through shared memory
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ServeArgs {
+    /// The store's device, as in uring:kv.img, vfio:0000:01:00.0 or soft:file=kv.img,size=4G
+    #[arg(long, value_name = "TARGET")]
+    store: Target,
+
+    /// Another device of the store; in the order in which they were formatted or added
+    #[arg(long, value_name = "TARGET")]
+    with: Vec<Target>,
+
+    /// Where clients connect: the path of a Unix socket, which is made with mode 0600
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+
+    /// The most memory that each client may share, as in 32G
+    #[arg(long, value_name = "SIZE", value_parser = units::block_bytes, default_value = "16G")]
+    memory: u64,
+
+    /// The most clients at a time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024), default_value_t = 64)]
+    clients: u64,
+
+    /// What an acknowledged put survives: volatile (nothing), restart (a crash of the process) or durable (a power cut)
+    #[arg(long, value_name = "LEVEL", default_value = "restart")]
+    durability: Durability,
+
+    /// How long each client's thread polls for the next request before it sleeps, in microseconds: less latency for a
+    /// core
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=10_000), default_value_t = 0)]
+    spin_us: u64,
+
+    /// Prints JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+impl ServeArgs {
+    fn open_options(&self) -> OpenOptions {
+        let targets = [&self.store].into_iter().chain(&self.with).cloned();
+        OpenOptions { durability: self.durability, ..OpenOptions::new(targets) }
+    }
+
+    fn serving(&self) -> Options {
+        let spin = Duration::from_micros(self.spin_us);
+        let (clients_max, client_bytes_max) = (self.clients, self.memory);
+        Options { clients_max, client_bytes_max, spin, ..Options::default() }
+    }
+}
+
+/// Serves until interrupted.
+///
+/// # Errors
+/// When the store cannot be opened or closed, or the socket cannot be served.
+pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+    let options = args.open_options();
+    store::check_there(&options.targets, NO_STORE)?;
+    let interrupt = Interrupt::install()?;
+    // First, as a store that was opened has to be closed.
+    let server = Server::bind(&args.socket, args.serving()).map_err(failed)?;
+    let store = Store::open(&options)?;
+    let mut output = Output::Standard;
+    output.write(&ready(args))?;
+    let (output, written) = (Mutex::new(output), Mutex::new(Ok(())));
+    let tell = |event: &Event| {
+        let told = output.lock().map(|mut output| output.write(&told(args, event)));
+        if let (Ok(Err(why)), Ok(mut written)) = (told, written.lock()) {
+            *written = Err(why);
+            // Without a reader of its output it ends.
+            interrupt.request();
+        }
+    };
+    let served = server.run(&store, interrupt.flag(), &tell).map_err(failed);
+    let counts = server.counts();
+    // From here on a client is refused, not kept waiting.
+    drop(server);
+    let stats = store.close().wait().map_err(adit_kvstore::Error::from)?;
+    served?;
+    written.into_inner().unwrap_or(Ok(()))?;
+    Output::Standard.write(&ended(args, &stats, counts))
+}
+
+/// Turns an error of the server into one of the command.
+fn failed(error: adit_kvshare::Error) -> Failure {
+    match error {
+        adit_kvshare::Error::Driver(error) => error.into(),
+        other => Failure::failed(other),
+    }
+}
+
+fn ready(args: &ServeArgs) -> String {
+    let (store, socket) = (args.store.to_string(), args.socket.display().to_string());
+    if args.json {
+        return format!("{}\n", json!({"event": "ready", "store": store, "socket": socket}));
+    }
+    format!("serving {store} at {socket}\n")
+}
+
+fn told(args: &ServeArgs, event: &Event) -> String {
+    if !args.json {
+        return format!("{event}\n");
+    }
+    let told = match event {
+        Event::ClientCame { client, process } => {
+            json!({"event": "client_came", "client": client, "process": process})
+        }
+        Event::ClientGone { client, why, is_expelled } => {
+            json!({"event": "client_gone", "client": client, "why": why, "expelled": is_expelled})
+        }
+        Event::TurnedAway => json!({"event": "turned_away"}),
+    };
+    format!("{told}\n")
+}
+
+fn ended(args: &ServeArgs, stats: &Stats, counts: Serving) -> String {
+    let Serving { clients, clients_expelled, requests, .. } = counts;
+    if args.json {
+        let told = json!({
+            "event": "ended", "clients": clients, "clients_expelled": clients_expelled, "requests": requests,
+            "gets": stats.gets, "hits": stats.hits, "puts": stats.puts, "bytes_read": stats.bytes_read,
+            "bytes_written": stats.bytes_written, "bytes_copied": stats.copied_bytes,
+        });
+        return format!("{told}\n");
+    }
+    format!(
+        "ended: {requests} requests of {clients} clients; {} read, {} written; everything is durable\n",
+        human::capacity(stats.bytes_read),
+        human::capacity(stats.bytes_written)
+    )
+}

@@ -41,7 +41,7 @@ struct Part {
     layers: &'static [&'static str],
 }
 
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 15] = [
     Part { path: "driver/spec/src/", layers: &[] },
     Part { path: "driver/shared/src/", layers: &[] },
     Part { path: "driver/soft/src/", layers: &[] },

@@ -32,11 +32,7 @@ const FILES_SENT_MAX: usize = 253;
 ///
 /// # Errors
 /// The system's error.
-pub fn receive(
-    stream: &UnixStream,
-    into: &mut [u8],
-    files: &mut Vec<File>,
-) -> io::Result<usize> {
+pub fn receive(stream: &UnixStream, into: &mut [u8], files: &mut Vec<File>) -> io::Result<usize> {
     let mut fds = [0; FILES_SENT_MAX];
     let mut parts = [libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() }];
     // SAFETY: the one part is the caller's slice, which any bytes may be written to.

@@ -12,8 +12,6 @@ pub enum Place {
     Gpu,
     /// In pinned host memory that the GPU can access.
     Host,
-    /// In the controller memory buffer: submission rings only.
-    Cmb,
 }
 
 impl Place {
@@ -22,7 +20,6 @@ impl Place {
         match self {
             Place::Gpu => "hbm",
             Place::Host => "host",
-            Place::Cmb => "cmb",
         }
     }
 }
@@ -73,13 +70,11 @@ pub struct Options {
     pub depth: u32,
     /// Streaming multiprocessors reserved for I/O, rounded up to the hardware's granularity. With 0, with all of them
     /// or without green contexts, I/O gets priority instead of a partition, and the number is clamped to between 1 and
-    /// all. Default 8, the smallest partition on recent GPUs.
-    pub sms: u32,
-    /// Place of submission rings; `None` is beside the pool, or host memory if that does not work. [`Place::Cmb`] needs
-    /// a controller opened with its memory buffer (`ControllerOptions::cmb`).
+    /// all. `None`, the default, is as many as the devices can keep busy ([`Options::sms_for`]).
+    pub sms: Option<u32>,
+    /// Place of submission rings; `None` is beside the pool, or host memory if that does not work.
     pub submission: Option<Place>,
-    /// Place of completion rings; `None` as for submission rings, but host memory if those are in the controller memory
-    /// buffer. Never [`Place::Cmb`].
+    /// Place of completion rings; `None` as for submission rings.
     pub completion: Option<Place>,
     /// An LBA of every device that may be overwritten, to prove the way of writes when rings are made. Default none:
     /// only reads are proven.
@@ -106,7 +101,7 @@ impl Default for Options {
         Options {
             queues: 8,
             depth: 256,
-            sms: 8,
+            sms: None,
             submission: None,
             completion: None,
             scratch: None,
@@ -120,6 +115,21 @@ impl Default for Options {
         }
     }
 }
+
+impl Options {
+    /// Returns the multiprocessors that `devices` drives can keep busy: what they complete in a second at most, over what
+    /// a multiprocessor issues and harvests in that time.
+    pub fn sms_for(devices: usize) -> u32 {
+        let needed = (devices as u64 * COMMANDS_PER_DEVICE).div_ceil(COMMANDS_PER_SM);
+        u32::try_from(needed).unwrap_or(u32::MAX)
+    }
+}
+
+/// Commands per second of a drive: reads of 4 KiB over PCIe 5.0 x4, which carries 15.75 GB/s.
+const COMMANDS_PER_DEVICE: u64 = 3_845_000;
+/// Commands per second of a multiprocessor: an eighth of what eight have to do at least (docs/gpu.md). No GPU was there to
+/// measure one, which `adit gpu bench --sms 1` does.
+const COMMANDS_PER_SM: u64 = 7_500_000;
 
 /// Options of the thread that rings doorbells for the GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,5 +146,20 @@ impl Default for ProxyOptions {
     fn default() -> Self {
         let us = Duration::from_micros;
         ProxyOptions { core: None, idle: Idle { spin: us(200), pause: us(200), sleep_max: us(50) } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multiprocessors_follow_the_drives_and_one_is_enough_for_one() {
+        assert_eq!([1, 2, 4, 16].map(Options::sms_for), [1, 2, 3, 9]);
+        for devices in 1..100 {
+            let issued = u64::from(Options::sms_for(devices)) * COMMANDS_PER_SM;
+            let spare = issued - devices as u64 * COMMANDS_PER_DEVICE;
+            assert!(spare < COMMANDS_PER_SM, "enough, and none too many");
+        }
     }
 }

@@ -43,7 +43,7 @@ fn rings(case: &Case, buses: &[Arc<SoftBus>]) -> GioUring {
     let options = Options {
         queues: 2,
         depth: 32,
-        sms: 1,
+        sms: Some(1),
         blocks: 4,
         engine: EngineChoice::Rings,
         submission: Some(case.rings.0),

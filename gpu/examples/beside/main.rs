@@ -78,7 +78,7 @@ fn run(target: &str) -> Result<u64, Box<dyn Error>> {
         engine: EngineChoice::Rings,
         kernel: KernelChoice::Persistent,
         queues: 1,
-        sms: 2,
+        sms: Some(2),
         ..Options::default()
     };
     let uring = GioUring::init_queue(&gpu, vec![device], pool.clone(), &options)?;

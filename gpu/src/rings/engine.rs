@@ -89,7 +89,8 @@ impl RingEngine {
     /// Failures to compile the device code or to create queues, and CUDA's errors.
     pub(crate) fn new(parts: Parts<'_>, options: &Options) -> Result<RingEngine> {
         let Parts { gpu, program, blocks, tables, controllers, make_queues, proxy, making } = parts;
-        let partitions = gpu.partition(options.sms);
+        let sms = options.sms.unwrap_or_else(|| Options::sms_for(tables.len()));
+        let partitions = gpu.partition(sms);
         let stream = |_| partitions.io.stream(Priority::High);
         let streams = (0..STREAMS).map(stream).collect::<Result<Vec<_>>>()?;
         let control = partitions.io.stream(Priority::High)?;

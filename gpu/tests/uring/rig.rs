@@ -65,7 +65,7 @@ pub(crate) fn options() -> Options {
     Options {
         queues: 2,
         depth: 64,
-        sms: 1,
+        sms: Some(1),
         blocks: 8,
         engine: EngineChoice::Rings,
         ..Options::default()

@@ -191,7 +191,7 @@ fn rings_on(gpu: &Arc<Gpu>, rig: &Rig, doorbells: DoorbellChoice) -> GioUring {
         doorbells,
         queues: 1,
         depth: 16,
-        sms: 1,
+        sms: Some(1),
         ..Options::default()
     };
     let devices = vec![Device { controller, namespace }];

@@ -197,7 +197,10 @@ fn a_kernel_without_iommufd_is_told_from_one_that_refuses() {
     assert!(row.fix.as_deref().is_some_and(|fix| fix.contains("let this user open")), "{row:?}");
     let file = tree.0.join("file");
     fs::write(&file, "").expect("a file");
-    assert_eq!(facts::iommufd(&file, true).verdict, Verdict::Good);
+    let row = facts::iommufd(&file, true);
+    assert_eq!((row.value.as_str(), row.verdict), ("yes", Verdict::Warning));
+    assert!(row.reason.as_deref().is_some_and(|why| why.contains("before 6.19")), "{row:?}");
+    assert!(row.fix.as_deref().is_some_and(|fix| fix.contains("gdrdrv")), "{row:?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use adit_driver::{Device, Time};
 use smallvec::smallvec;
 
 use super::devices::Devices;
+use super::feed::Feed;
 use super::figures::Figures;
 use super::gather::Gather;
 use super::inbox::Inbox;
@@ -96,6 +97,11 @@ impl Core {
         if let Err(job) = self.mailbox(job.shard).send_behind(job) {
             job.work.refuse(&Failure::Closed);
         }
+    }
+
+    /// Has the thread of a shard look at a feed, unless the store is closed.
+    pub(super) fn feed(&self, shard: u16, feed: Box<dyn Feed>) {
+        self.send_work(Job { shard, work: Work::Feed(feed) });
     }
 
     /// Returns an empty list for each shard.

@@ -609,7 +609,7 @@ fn options(shard: u16, with: &PutWith) -> PutOptions {
 fn refused_put<'a>(work: Work, why: Refusal) -> Refused<'a> {
     let request = match work {
         Work::Requests(mut requests) => requests.pop().map(|hashed| hashed.request),
-        Work::Ask(..) | Work::Lend(_) => None,
+        Work::Ask(..) | Work::Lend(_) | Work::Feed(_) => None,
     };
     let Some(Request {
         action: Action::Put(PutItem { key, bytes, data, .. }),

@@ -38,6 +38,7 @@
 //! | `pool`, `line` | registered memory, reused, and who waits for it |
 //! | `lent` | memory of the caller's: registering it, and what of it a device cannot use |
 //! | `core`, `request`, `inbox` | the way to the threads |
+//! | `feed` | requests that threads look for themselves |
 //! | `threads`, `thread`, `exit` | the threads, the way back, and their end |
 //! | `short`, `ready` | requests that wait for memory, and which of them to look at |
 //! | `route`, `gather` | lists and calls that concern several shards |
@@ -50,6 +51,7 @@ mod config;
 mod core;
 mod devices;
 mod exit;
+mod feed;
 mod figures;
 mod gather;
 mod handle;
@@ -78,6 +80,7 @@ pub use batch::{Batch, Whole};
 pub use change::{Change, ChangeStore};
 #[cfg(feature = "serde")]
 pub use config::{CoresConfig, FormatConfig, LayoutConfig, MovedConfig, StoreConfig};
+pub use feed::{Attached, Feed};
 pub use handle::Store;
 pub use layers::{BlocksWriter, ReservedBlocks};
 pub use lease::Lease;

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::devices::DeviceShard;
+use super::feed::Feed;
 use super::lent::{Bounced, Origin, Way};
 use super::pending::{Answer, Reply, Unfinished};
 use super::pool::{Pool, PoolBuffer, Pools};
@@ -38,6 +39,8 @@ pub(super) enum Work {
     Ask(Time, Ask),
     /// A caller that waits for memory to fill.
     Lend(Lend),
+    /// A feed to look at.
+    Feed(Box<dyn Feed>),
 }
 
 /// A caller's request for memory of the pools.
@@ -68,6 +71,7 @@ impl Work {
             Work::Requests(all) => all.into_iter().for_each(|one| one.refuse(failure.clone())),
             Work::Ask(_, ask) => ask(Err(failure.clone())),
             Work::Lend(lend) => lend.refuse(failure.clone()),
+            Work::Feed(feed) => drop(feed),
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::iter;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -17,6 +18,7 @@ use adit_driver::runtime::{self, Alarm, Round};
 use adit_driver::{Device, Time};
 
 use super::exit::{End, Leaving};
+use super::feed::Feeds;
 use super::figures::Figures;
 use super::inbox::Inbox;
 use super::pending::Answer;
@@ -53,6 +55,7 @@ pub(super) struct Worker {
 pub(super) struct Rounds {
     worker: Worker,
     desk: Desk,
+    feeds: Feeds,
     waker: Waker,
     ending: Ending,
     /// The last field: it reports the end when the devices are released.
@@ -105,6 +108,10 @@ impl runtime::Worker for Rounds {
         Round { moved: turn.moved, due_in: due.since(now).min(longest), naps }
     }
 
+    fn interrupts(&self) -> Vec<BorrowedFd<'_>> {
+        self.feeds.interrupts()
+    }
+
     fn end(&mut self) -> Option<()> {
         let end = self.go_on_ending(self.worker.now())?;
         self.leaving.with(end.map(|stats| End { stats, ends: self.worker.ends() }));
@@ -125,12 +132,14 @@ impl Rounds {
         let behind = worker.shards.iter().map(|_| VecDeque::new()).collect();
         let short = Short::new(&worker.pools);
         let desk = Desk { open: 0, short, behind, behind_count: 0, sweep_at: SWEEP_MIN };
-        Rounds { worker, desk, waker: Waker::from(alarm), ending: Ending::No, leaving }
+        let (feeds, waker) = (Feeds::default(), Waker::from(alarm));
+        Rounds { worker, desk, feeds, waker, ending: Ending::No, leaving }
     }
 
     /// Does one turn of all work.
     fn turn(&mut self, now: Time) -> Turn {
         let mut all = Turn { moved: 0, in_flight: 0, next: Time::NEVER };
+        all.moved += self.feeds.turn();
         all.moved += self.take_jobs(now);
         if self.desk.behind_count > 0 {
             all.moved += self.begin_behind(now);
@@ -170,6 +179,7 @@ impl Rounds {
             Work::Ask(deadline, ask) if now > deadline => ask(Err(Failure::Deadline)),
             Work::Ask(_, ask) => ask(Ok((&mut self.worker.shards[shard], now))),
             Work::Lend(lend) => self.lend(now, lend),
+            Work::Feed(feed) => self.feeds.add(feed),
             Work::Requests(requests) => {
                 let is_change = requests.first().is_some_and(Hashed::is_change);
                 if is_change && !self.has_room(shard) {

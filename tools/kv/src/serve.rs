@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use adit_driver::Target;
 use adit_kvshare::wire::Serving;
@@ -58,11 +57,6 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "LEVEL", default_value = "restart")]
     durability: Durability,
 
-    /// How long each client's thread polls for the next request before it sleeps, in microseconds: less latency for a
-    /// core
-    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=10_000), default_value_t = 0)]
-    spin_us: u64,
-
     /// Prints JSON, one object a line
     #[arg(long)]
     json: bool,
@@ -75,9 +69,8 @@ impl ServeArgs {
     }
 
     fn serving(&self) -> Options {
-        let spin = Duration::from_micros(self.spin_us);
         let (clients_max, client_bytes_max) = (self.clients, self.memory);
-        Options { clients_max, client_bytes_max, spin, ..Options::default() }
+        Options { clients_max, client_bytes_max, ..Options::default() }
     }
 }
 

@@ -1,8 +1,7 @@
 //! The requests of one client in progress, and their answers.
 //!
-//! The client's thread takes requests and begins them; whichever thread of the store ends one calls its waker, which
-//! answers at once: it writes the answer to the ring and signals the client, so that an answer passes through no other
-//! thread. All of that is behind one lock for each client, held for a few instructions.
+//! A thread of the store takes requests and begins them; whichever of them ends one calls its waker, which answers at
+//! once: it writes the answer to the ring and signals the client, so that a request passes through no other thread. All of that is behind one lock for each client, held for a few instructions.
 //!
 //! A request is taken only while there is room for its answer, so that a client that never reads its answers stops
 //! itself.
@@ -63,6 +62,8 @@ struct State {
     regions: Vec<Option<Region>>,
     leases: BTreeMap<u64, Lease>,
     leases_made: u64,
+    /// The client is gone: what is begun now is dropped.
+    is_closed: bool,
 }
 
 /// A client's requests in progress.
@@ -106,6 +107,7 @@ impl Desk {
             regions: Vec::new(),
             leases: BTreeMap::new(),
             leases_made: 0,
+            is_closed: false,
         };
         let (sleep, counts) = (Sleep::of_server(rings), Arc::clone(counts));
         Arc::new_cyclic(|desk| {
@@ -132,6 +134,11 @@ impl Desk {
     /// Begins to wait for a request of the store's, for which [`Desk::room`] had room.
     pub(super) fn begin(&self, tag: u64, flight: Flight, run: Option<Run>) {
         let mut state = self.lock();
+        if state.is_closed {
+            // Dropped without the lock.
+            drop(state);
+            return drop(flight);
+        }
         let slot = state.free.pop().expect("there is a slot for each answer that has room");
         let before = state.slots[slot as usize].replace(Slot { tag, flight, run });
         assert!(before.is_none(), "a free slot is empty");
@@ -247,6 +254,7 @@ impl Desk {
     /// request of the store's has it.
     pub(super) fn close(&self) {
         let mut state = self.lock();
+        state.is_closed = true;
         let slots: Vec<Slot> = state.slots.iter_mut().filter_map(Option::take).collect();
         let (regions, leases) =
             (std::mem::take(&mut state.regions), std::mem::take(&mut state.leases));

@@ -1,7 +1,7 @@
 //! The server: gives several processes of a machine one store.
 //!
-//! Each client has a thread that takes its requests; the store's own threads answer them. **A client is not trusted**
-//! to follow the protocol: each word that it writes is read once and checked, its memory is sealed before it is mapped,
+//! The store's own threads take requests from the rings ([`Store::attach_feed`]) and answer them; each client also has a thread
+//! for what it says over the socket. **A client is not trusted** to follow the protocol: each word that it writes is read once and checked, its memory is sealed before it is mapped,
 //! and nothing waits for it. A client that breaks a rule of the rings or of the socket is left; a request that makes no
 //! sense is refused. When a client leaves, even in the middle of a transfer, requests that have not begun are cancelled,
 //! its leases end, and its memory is unmapped once no device has it.
@@ -46,15 +46,11 @@ pub struct Options {
     pub clients_max: u64,
     /// The most bytes of memory that a client may share. Default 16 GiB.
     pub client_bytes_max: u64,
-    /// How long a client's thread polls for its next request before it sleeps. Default 0: a wake-up costs some
-    /// microseconds, polling a core.
-    pub spin: Duration,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        let spin = Duration::ZERO;
-        Options { mode: 0o600, clients_max: 64, client_bytes_max: 16 << 30, spin }
+        Options { mode: 0o600, clients_max: 64, client_bytes_max: 16 << 30 }
     }
 }
 

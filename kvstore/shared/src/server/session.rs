@@ -1,30 +1,29 @@
-//! One client: its thread, which greets it, shares its memory, and gives its requests to the store.
+//! One client: its thread, which greets it, shares its memory, and lets it go.
 //!
-//! The thread sleeps while the client asks for nothing and says so in the ring ([`Sleep`]). It wakes for the client's
-//! doorbell, for messages and the hang-up on the socket, and for the server's end. The doorbell is watched by edges and
-//! never read: a client that changes its flags or takes its count away stops nothing but itself.
+//! The thread wakes for messages and the hang-up on the socket, for a fault in the rings, and for the server's end. What
+//! is in the rings is the business of a thread of the store's ([`Taking`]).
 
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_driver::serve::parts::{Signaller, close_elsewhere, is_eventfd};
 use adit_kvstore::Store;
-use adit_kvstore::store::{DefinedLayout, PutWith};
+use adit_kvstore::store::{Attached, PutWith};
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
 use zerocopy::IntoBytes;
 
 use super::counts::Counts;
 use super::desk::Desk;
-use super::taking::Taking;
+use super::taking::{Link, Taking};
 use super::{Event, Options};
 use crate::memory;
-use crate::ring::{self, ANYTHING, Asked, Rings, Sleep};
+use crate::ring::{self, Rings};
 use crate::socket::{Incoming, Peer};
 use crate::wire::{Code, GREETING_FILES, Matter, Message, VERSION, layout_of};
 
@@ -37,7 +36,7 @@ const LAYOUTS_MAX: usize = 256;
 
 /// Names of what the thread sleeps on.
 const SOCKET: u64 = 0;
-const DOORBELL: u64 = 1;
+const FAULT: u64 = 1;
 const END: u64 = 2;
 
 /// Why a session ends.
@@ -62,9 +61,8 @@ pub(super) struct Common<'a> {
 /// A client that has greeted.
 struct Greeted {
     desk: Arc<Desk>,
-    taking: Taking,
-    sleep: Sleep,
-    bell: File,
+    link: Arc<Link>,
+    taking: Attached,
 }
 
 struct Session<'a> {
@@ -73,7 +71,6 @@ struct Session<'a> {
     peer: Peer,
     epoll: Epoll,
     greeted: Option<Greeted>,
-    layouts: Vec<DefinedLayout>,
     /// Bytes of memory that it shares.
     shared_bytes: u64,
     regions_bytes: Vec<u64>,
@@ -110,17 +107,13 @@ impl<'a> Session<'a> {
         let readable = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
         epoll.add(peer.stream(), EpollEvent::new(readable, SOCKET))?;
         epoll.add(common.end.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, END))?;
-        let (layouts, regions_bytes) = (Vec::new(), Vec::new());
-        let (greeted, shared_bytes) = (None, 0);
-        Ok(Session { common, number, peer, epoll, greeted, layouts, shared_bytes, regions_bytes })
+        let (greeted, shared_bytes, regions_bytes) = (None, 0, Vec::new());
+        Ok(Session { common, number, peer, epoll, greeted, shared_bytes, regions_bytes })
     }
 
     fn serve(&mut self) -> End {
         let came = Instant::now();
         loop {
-            if let Err(end) = self.turn() {
-                return end;
-            }
             if self.common.stops.load(Ordering::Acquire) {
                 self.finish();
                 return End::Left("the server ends".to_owned());
@@ -134,46 +127,22 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes requests until there are none.
-    fn turn(&mut self) -> Result<(), End> {
-        let Some(Greeted { taking, .. }) = &mut self.greeted else { return Ok(()) };
-        let mut since: Option<Instant> = None;
-        while !self.common.stops.load(Ordering::Relaxed) {
-            if taking.turn().map_err(End::Expelled)? > 0 {
-                since = None;
-            } else if self.common.options.spin.is_zero()
-                || since.get_or_insert_with(Instant::now).elapsed() >= self.common.options.spin
-            {
-                break;
-            }
-            std::hint::spin_loop();
-        }
-        Ok(())
-    }
-
-    /// Sleeps until there is something to do, and handles what came over the socket.
+    /// Sleeps until there is something to do, and does it.
     fn sleep(&mut self) -> Result<(), End> {
-        if let Some(Greeted { taking, sleep, .. }) = &self.greeted {
-            sleep.announce(ANYTHING);
-            if taking.has_news().map_err(End::Expelled)? {
-                sleep.end();
-                return Ok(());
-            }
-        }
-        let mut events = [EpollEvent::empty(); 3];
-        let at_most = self.greeted.is_none().then_some(1000u16);
-        let woken = match at_most {
-            Some(at_most) => self.epoll.wait(&mut events, at_most),
-            None => self.epoll.wait(&mut events, nix::sys::epoll::EpollTimeout::NONE),
+        let at_most = match self.greeted {
+            Some(_) => EpollTimeout::NONE,
+            None => EpollTimeout::from(1000u16),
         };
-        if let Some(Greeted { sleep, .. }) = &self.greeted {
-            sleep.end();
-        }
-        let count = match woken {
+        let mut events = [EpollEvent::empty(); 3];
+        let count = match self.epoll.wait(&mut events, at_most) {
             Ok(count) => count,
             Err(Errno::EINTR) => 0,
             Err(why) => return Err(End::Left(format!("cannot wait for it: {why}"))),
         };
+        if let Some(Greeted { link, .. }) = &self.greeted {
+            let fault = link.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
+            fault.map_or(Ok(()), |fault| Err(End::Expelled(fault)))?;
+        }
         match events[..count].iter().any(|event| event.data() == SOCKET) {
             true => self.hear(),
             false => Ok(()),
@@ -281,16 +250,17 @@ impl<'a> Session<'a> {
         let memory =
             memory.map_err(|why| (Code::Malformed, format!("the rings' memory: {why}")))?;
         let failed = |why: std::io::Error| (Code::Failed, format!("the server: {why}"));
-        let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
-        let added = self.epoll.add(&bell, EpollEvent::new(edges, DOORBELL));
+        let link = Link::new().map_err(failed)?;
+        let added = self.epoll.add(&link.bell, EpollEvent::new(EpollFlags::EPOLLIN, FAULT));
         added.map_err(|why| failed(why.into()))?;
         let signaller = Signaller::new().map_err(failed)?;
         let rings = Rings::new(memory, depth);
-        let counts = self.common.counts;
+        let (store, counts) = (self.common.store, self.common.counts);
         let desk = Desk::new(&rings, depth, signaller, client_bell, counts);
-        let store = self.common.store.clone();
-        let taking = Taking::new(store, Asked::new(&rings), Arc::clone(&desk), with, counts);
-        self.greeted = Some(Greeted { desk, taking, sleep: Sleep::of_server(&rings), bell });
+        let ends = (store.clone(), Arc::clone(&link));
+        let taking = Taking::new(ends, (&rings, bell), &desk, with, counts);
+        let taking = store.attach_feed(Box::new(taking));
+        self.greeted = Some(Greeted { desk, link, taking });
         (self.common.tell)(&Event::ClientCame { client: self.number, process });
         Ok([VERSION, self.common.options.client_bytes_max, 0, 0])
     }
@@ -355,27 +325,31 @@ impl<'a> Session<'a> {
     fn layout(&mut self, numbers: [u64; 4]) -> Result<[u64; 4], (Code, String)> {
         let layout = layout_of(numbers);
         let layout = layout.ok_or((Code::Malformed, "there cannot be such a layout".to_owned()))?;
-        let known = self.layouts.iter().position(|known| *known.layout() == layout);
+        let Some(Greeted { link, .. }) = &self.greeted else {
+            unreachable!("checked by the caller")
+        };
+        let layouts = || link.layouts.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = layouts().iter().position(|known| *known.layout() == layout);
         let place = match known {
             Some(place) => place,
-            None if self.layouts.len() == LAYOUTS_MAX => {
+            None if layouts().len() == LAYOUTS_MAX => {
                 return Err((Code::Limit, "it defines too many layouts".to_owned()));
             }
             None => {
                 let defined = self.common.store.layout(layout).wait();
-                self.layouts.push(defined.map_err(|why| (Code::Failed, why.to_string()))?);
-                self.layouts.len() - 1
+                let defined = defined.map_err(|why| (Code::Failed, why.to_string()))?;
+                // Only this thread adds some.
+                layouts().push(defined);
+                layouts().len() - 1
             }
         };
-        if let Some(Greeted { taking, .. }) = &mut self.greeted {
-            taking.set_layouts(&self.layouts);
-        }
         Ok([place as u64 + 1, 0, 0, 0])
     }
 
-    /// Lets the requests in progress end.
+    /// Takes no more requests, and lets those in progress end.
     fn finish(&self) {
-        let Some(Greeted { desk, .. }) = &self.greeted else { return };
+        let Some(Greeted { desk, link, .. }) = &self.greeted else { return };
+        link.is_over.store(true, Ordering::Release);
         let since = Instant::now();
         while desk.in_progress() > 0 && since.elapsed() < ENDING_MAX {
             std::thread::sleep(Duration::from_millis(1));
@@ -383,8 +357,9 @@ impl<'a> Session<'a> {
     }
 
     fn close(self) {
-        let Some(Greeted { desk, bell, .. }) = self.greeted else { return };
+        let Some(Greeted { desk, link, taking }) = self.greeted else { return };
+        link.is_over.store(true, Ordering::Release);
+        drop(taking);
         desk.close();
-        close_elsewhere(bell);
     }
 }

@@ -1,21 +1,29 @@
 //! Takes a client's requests from its ring and begins them.
 //!
+//! A thread of the store does so in its rounds ([`Feed`]), so that a request wakes no other thread. It sleeps until the
+//! client rings its doorbell and says so in the ring. When something is wrong with the ring, the client's own thread is
+//! told.
+//!
 //! Neighbours of one kind go to the store together, so that they share commands; their order is the client's.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::Part;
-use adit_kvstore::store::{DefinedLayout, Payload, PutWith};
+use adit_kvstore::store::{DefinedLayout, Feed, Payload, PutWith};
 use adit_kvstore::{Key, Store};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::counts::Counts;
 use super::desk::{Desk, Flight};
 use super::outcome;
-use crate::ring::{Asked, Broken};
+use crate::ring::{ANYTHING, Asked, Broken, Rings, Sleep};
 use crate::wire::{Ask, Code, Done, Entry, KEYS_MAX, Run};
 
 /// The longest lease; a client renews one that it needs for longer.
@@ -37,13 +45,38 @@ enum Together {
     Puts(Puts),
 }
 
+/// What a client's thread and the one that takes its requests tell each other.
+pub(super) struct Link {
+    /// The client's layouts; their numbers begin at 1.
+    pub(super) layouts: Mutex<Vec<DefinedLayout>>,
+    /// No more requests are taken.
+    pub(super) is_over: AtomicBool,
+    /// What is wrong with the rings.
+    pub(super) fault: Mutex<Option<String>>,
+    /// Rung for a fault.
+    pub(super) bell: EventFd,
+}
+
+impl Link {
+    /// # Errors
+    /// The system's error.
+    pub(super) fn new() -> io::Result<Arc<Link>> {
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        let (layouts, is_over, fault) = Default::default();
+        Ok(Arc::new(Link { layouts, is_over, fault, bell }))
+    }
+}
+
 /// A client's requests on their way to the store.
 pub(super) struct Taking {
     store: Store,
+    link: Arc<Link>,
+    sleep: Sleep,
+    /// The client's doorbell for the server.
+    bell: File,
     asked: Asked,
     desk: Arc<Desk>,
     with: PutWith,
-    layouts: Vec<DefinedLayout>,
     /// Keys for the next request that takes several.
     keys: Vec<Key>,
     counts: Arc<Counts>,
@@ -51,27 +84,15 @@ pub(super) struct Taking {
 
 impl Taking {
     pub(super) fn new(
-        store: Store,
-        asked: Asked,
-        desk: Arc<Desk>,
+        (store, link): (Store, Arc<Link>),
+        (rings, bell): (&Rings, File),
+        desk: &Arc<Desk>,
         with: PutWith,
         counts: &Arc<Counts>,
     ) -> Taking {
-        let (layouts, keys, counts) = (Vec::new(), Vec::new(), Arc::clone(counts));
-        Taking { store, asked, desk, with, layouts, keys, counts }
-    }
-
-    /// Takes over the client's layouts; their numbers begin at 1.
-    pub(super) fn set_layouts(&mut self, layouts: &[DefinedLayout]) {
-        self.layouts = layouts.to_vec();
-    }
-
-    /// Returns whether a request waits that could be taken.
-    ///
-    /// # Errors
-    /// What is wrong with the ring.
-    pub(super) fn has_news(&self) -> Result<bool, String> {
-        self.takes().map(|takes| takes > 0)
+        let (asked, sleep) = (Asked::new(rings), Sleep::of_server(rings));
+        let (desk, counts) = (Arc::clone(desk), Arc::clone(counts));
+        Taking { store, link, sleep, bell, asked, desk, with, keys: Vec::new(), counts }
     }
 
     fn takes(&self) -> Result<u64, String> {
@@ -88,7 +109,7 @@ impl Taking {
     ///
     /// # Errors
     /// What is wrong with the ring.
-    pub(super) fn turn(&mut self) -> Result<u64, String> {
+    fn begin_all(&mut self) -> Result<u64, String> {
         let count = self.takes()?;
         if count == 0 {
             return Ok(0);
@@ -174,6 +195,10 @@ impl Taking {
         Ok(())
     }
 
+    fn layouts(&self) -> MutexGuard<'_, Vec<DefinedLayout>> {
+        self.link.layouts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn check_put(&self, memory: Run, bytes: u64, layout: u32) -> Result<(), (Code, &'static str)> {
         if bytes == 0 || bytes > memory.bytes {
             return Err((
@@ -183,7 +208,7 @@ impl Taking {
         }
         match layout {
             0 => Ok(()),
-            number if number as usize <= self.layouts.len() => Ok(()),
+            number if number as usize <= self.layouts().len() => Ok(()),
             _ => Err((Code::Malformed, "there is no such layout: define it first")),
         }
     }
@@ -239,7 +264,7 @@ impl Taking {
             Together::Puts(Puts { layout, ttl_s, items }) => {
                 let mut with = self.with.clone();
                 with.ttl = (ttl_s > 0).then(|| Duration::from_secs(ttl_s.into()));
-                with.layout = layout.checked_sub(1).map(|at| self.layouts[at as usize].clone());
+                with.layout = layout.checked_sub(1).map(|at| self.layouts()[at as usize].clone());
                 let mut tags = Vec::with_capacity(items.len());
                 let puts = items.into_iter().map(|(tag, key, run, bytes, buffer)| {
                     tags.push((tag, run));
@@ -251,5 +276,38 @@ impl Taking {
                 }
             }
         }
+    }
+}
+
+impl Feed for Taking {
+    fn turn(&mut self) -> Option<usize> {
+        if self.link.is_over.load(Ordering::Acquire) {
+            return None;
+        }
+        match self.begin_all() {
+            Ok(count) => {
+                if count > 0 {
+                    self.sleep.end();
+                }
+                Some(count as usize)
+            }
+            Err(fault) => {
+                let mut place = self.link.fault.lock().unwrap_or_else(PoisonError::into_inner);
+                *place = Some(fault);
+                // A full counter has rung already.
+                let _ = self.link.bell.write(1);
+                None
+            }
+        }
+    }
+
+    fn announce(&mut self) -> bool {
+        self.sleep.announce(ANYTHING);
+        // What is wrong with the ring is found in the next turn.
+        !matches!(self.takes(), Ok(0))
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 }

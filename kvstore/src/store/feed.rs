@@ -1,0 +1,221 @@
+//! Requests that come in by other ways than calls, such as a ring in memory of another process.
+//!
+//! A thread of the store looks at its feeds in each round, so that no other thread has to be woken for what they bring.
+//! Before it sleeps it tells them so, looks once more, and then sleeps until one of their descriptors is rung. These are
+//! watched by edges and never read: their makers may be other processes, which could make a read wait.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::core::Core;
+use super::handle::Store;
+
+/// The most descriptors whose edges are taken together.
+const EDGES: usize = 16;
+
+/// A source of requests that a thread of the store looks at. No call may wait.
+pub trait Feed: Send {
+    /// Makes requests of what has come in, by calls of a [`Store`], and returns how much that was; `None` if the feed has
+    /// ended.
+    fn turn(&mut self) -> Option<usize>;
+
+    /// Arranges for its descriptor to be rung by what comes in from now on; returns whether something already has.
+    fn announce(&mut self) -> bool;
+
+    /// Returns the descriptor, which can be polled without waiting.
+    fn bell(&self) -> BorrowedFd<'_>;
+}
+
+/// A feed that a thread of the store looks at. Dropping this has the thread look once more, to let go of a feed that has
+/// ended.
+#[must_use = "dropping it has the feed looked at for the last time"]
+pub struct Attached {
+    core: Arc<Core>,
+    shard: u16,
+}
+
+impl Store {
+    /// Has a thread of the store look at a feed in each of its rounds, until the feed has ended or the store closes.
+    pub fn attach_feed(&self, feed: Box<dyn Feed>) -> Attached {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let shard = NEXT.fetch_add(1, Ordering::Relaxed) % self.core.set.shards();
+        self.core.feed(shard, feed);
+        Attached { core: Arc::clone(&self.core), shard }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.core.end(self.shard, |_| ());
+    }
+}
+
+impl fmt::Debug for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Attached(shard {})", self.shard)
+    }
+}
+
+/// The feeds of a thread.
+#[derive(Default)]
+pub(super) struct Feeds {
+    list: Vec<Box<dyn Feed>>,
+    /// Watches their descriptors, while there are any.
+    epoll: Option<Epoll>,
+    /// They were told that the thread may sleep.
+    has_announced: bool,
+}
+
+impl Feeds {
+    /// Adds a feed. One that cannot be watched is dropped, which the log says.
+    pub(super) fn add(&mut self, feed: Box<dyn Feed>) {
+        if let Err(why) = self.watch(feed.bell()) {
+            return tracing::error!("cannot watch what brings requests: {why}");
+        }
+        self.list.push(feed);
+        // It has to be told before the thread sleeps.
+        self.has_announced = false;
+    }
+
+    fn watch(&mut self, bell: BorrowedFd<'_>) -> nix::Result<()> {
+        if self.epoll.is_none() {
+            self.epoll = Some(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
+        }
+        let epoll = self.epoll.as_ref().expect("made above");
+        epoll.add(bell, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0))
+    }
+
+    /// Returns what ends the thread's sleep.
+    pub(super) fn interrupts(&self) -> Vec<BorrowedFd<'_>> {
+        self.epoll.iter().map(|epoll| epoll.0.as_fd()).collect()
+    }
+
+    /// Looks at each feed, and returns how much came in.
+    #[inline]
+    pub(super) fn turn(&mut self) -> usize {
+        if self.list.is_empty() { 0 } else { self.look() }
+    }
+
+    fn look(&mut self) -> usize {
+        if self.has_announced {
+            self.take_edges();
+        }
+        let mut moved = 0;
+        let Feeds { list, epoll, .. } = self;
+        list.retain_mut(|feed| {
+            // What a feed does with another process's bytes must not end the store.
+            let turned = catch_unwind(AssertUnwindSafe(|| feed.turn()));
+            if turned.is_err() {
+                tracing::error!("what brings requests panicked, which is a bug; it is dropped");
+            }
+            let count = turned.ok().flatten();
+            moved += count.unwrap_or(0);
+            if let (None, Some(epoll)) = (count, &epoll) {
+                // Its maker may keep the descriptor open.
+                let _ = epoll.delete(feed.bell());
+            }
+            count.is_some()
+        });
+        if self.list.is_empty() {
+            self.epoll = None;
+        }
+        if moved > 0 {
+            self.has_announced = false;
+        } else if !self.has_announced {
+            self.has_announced = true;
+            moved = self.list.iter_mut().map(|feed| usize::from(feed.announce())).sum();
+        }
+        moved
+    }
+
+    /// Takes the edges that ended a sleep, so that they do not end the next.
+    fn take_edges(&mut self) {
+        let mut edges = [EpollEvent::empty(); EDGES];
+        let taken = self.epoll.as_ref().map(|epoll| epoll.wait(&mut edges, EpollTimeout::ZERO));
+        if taken.is_some_and(|taken| taken != Ok(0)) {
+            // Whoever rang may count on being asked to ring again.
+            self.has_announced = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::eventfd::EventFd;
+    use std::os::fd::OwnedFd;
+    use std::sync::Mutex;
+
+    /// What a feed brings, and what it was asked.
+    #[derive(Default)]
+    struct Script {
+        turns: Vec<Option<usize>>,
+        announces: usize,
+        news: bool,
+    }
+
+    struct Scripted(Arc<Mutex<Script>>, OwnedFd);
+
+    impl Feed for Scripted {
+        fn turn(&mut self) -> Option<usize> {
+            let turned = self.0.lock().expect("script").turns.pop();
+            turned.unwrap_or(Some(0))
+        }
+
+        fn announce(&mut self) -> bool {
+            let mut script = self.0.lock().expect("script");
+            script.announces += 1;
+            script.news
+        }
+
+        fn bell(&self) -> BorrowedFd<'_> {
+            self.1.as_fd()
+        }
+    }
+
+    fn feeds() -> (Feeds, Arc<Mutex<Script>>, EventFd) {
+        let (script, bell) = (Arc::<Mutex<Script>>::default(), EventFd::new().expect("eventfd"));
+        let same = bell.as_fd().try_clone_to_owned().expect("a descriptor");
+        let mut feeds = Feeds::default();
+        assert!(feeds.turn() == 0 && feeds.interrupts().is_empty());
+        feeds.add(Box::new(Scripted(Arc::clone(&script), same)));
+        (feeds, script, bell)
+    }
+
+    #[test]
+    fn feeds_are_told_before_a_sleep_and_again_after_something_came() {
+        let (mut feeds, script, bell) = feeds();
+        let announces = || script.lock().expect("script").announces;
+        script.lock().expect("script").turns = vec![Some(3)];
+        assert_eq!((feeds.turn(), announces()), (3, 0), "no sleep after work");
+        assert_eq!((feeds.turn(), announces()), (0, 1));
+        assert_eq!((feeds.turn(), announces()), (0, 1), "it was told");
+        bell.write(1).expect("rung");
+        assert_eq!((feeds.turn(), announces()), (0, 2), "it may count on being told again");
+        assert_eq!((feeds.turn(), announces()), (0, 2), "the edge was taken");
+        script.lock().expect("script").news = true;
+        bell.write(1).expect("rung");
+        assert_eq!(feeds.turn(), 1, "something came before it was told");
+    }
+
+    #[test]
+    fn a_feed_that_has_ended_or_panics_is_dropped() {
+        let (mut feeds, script, _bell) = feeds();
+        assert_eq!(feeds.interrupts().len(), 1);
+        script.lock().expect("script").turns = vec![None];
+        assert_eq!((feeds.turn(), feeds.interrupts().len()), (0, 0));
+        let (mut feeds, script, _bell) = self::feeds();
+        let poisoned = Arc::clone(&script);
+        let _ = std::thread::spawn(move || {
+            let _held = poisoned.lock();
+            panic!("poisons the script, so that the feed panics");
+        })
+        .join();
+        assert_eq!((feeds.turn(), feeds.interrupts().len()), (0, 0));
+    }
+}

@@ -26,7 +26,7 @@ fn rings(target: &str) -> GioUring {
     let controllers = [Arc::clone(&controller)];
     let pool =
         Pool::allocate(&gpu, &controllers, &[REGION_BYTES], Some(Place::Host)).expect("a pool");
-    let options = Options { queues: 1, sms: 1, blocks: 16, ..Options::default() };
+    let options = Options { queues: 1, sms: Some(1), blocks: 16, ..Options::default() };
     GioUring::init_queue(&gpu, vec![Device { controller, namespace }], pool, &options)
         .expect("rings")
 }

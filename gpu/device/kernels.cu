@@ -1,7 +1,9 @@
 // The kernels. Each takes one 64-bit argument: the address of its arguments, in memory that the GPU reads and that
 // stays unchanged until the kernel has ended.
 //
-// A grid is any number of blocks of whole warps; warps do not depend on each other, so any number makes progress.
+// A grid is any number of blocks of whole warps; warps do not depend on each other, so any number makes progress, but
+// those of a block of adit_verify begin together.
+#include "checksum.h"
 #include "controller.h"
 #include "uring.h"
 
@@ -96,6 +98,12 @@ ADIT_KERNEL void adit_abandon(u64 at) {
     const adit::AbandonArguments arguments = *reinterpret_cast<const adit::AbandonArguments*>(at);
     const adit::Uring uring = *reinterpret_cast<const adit::Uring*>(arguments.uring);
     adit::abandon_listed(uring, arguments.blocks, arguments.count, arguments.ended);
+}
+
+// Compares bytes with their checksums.
+ADIT_KERNEL void adit_verify(u64 at) {
+    const adit::VerifyArguments arguments = *reinterpret_cast<const adit::VerifyArguments*>(at);
+    adit::verify_listed(arguments);
 }
 
 // Serves queues as an NVMe controller, until `stop`.

@@ -171,6 +171,36 @@ constexpr u32 NOT_SENT = 0x10001;        // the deadline passed, or the rings we
 constexpr u32 RESET = 0x10002;           // its ring went out of service
 }  // namespace Ended
 
+// Bytes that the checksum of a check is over: its segments, one behind the other.
+struct Segment {
+    u64 address;
+    u64 bytes;
+};
+static_assert(sizeof(Segment) == 16, "as gpu/src/layout.rs has it");
+
+struct Check {
+    u32 first;                // its first segment
+    u32 segments;
+    u32 sum;                  // the CRC-32C that its bytes should have
+    u32 zero;
+};
+static_assert(sizeof(Check) == 16, "as gpu/src/layout.rs has it");
+
+// How a check ended; the host writes 0 before.
+namespace Verdict {
+constexpr u32 INTACT = 1;
+constexpr u32 CORRUPT = 2;
+}  // namespace Verdict
+
+struct VerifyArguments {
+    u64 checks;               // Check[count]
+    u64 segments;             // Segment[]
+    u64 verdicts;             // u32[count] in host memory, each one of `Verdict`
+    u32 count;
+    u32 zero;
+};
+static_assert(sizeof(VerifyArguments) == 32, "as gpu/src/layout.rs has it");
+
 // The root of everything that device code works on: the argument of the kernels.
 struct alignas(128) Uring {
     u64 rings;                // Ring[ring_count]

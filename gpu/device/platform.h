@@ -10,7 +10,7 @@
 //
 // A warp is 32 lanes that run the same code. On a GPU each lane is a thread; in C++ one thread plays all 32 in turn:
 // PerLane<T> holds a value for each, ADIT_EACH_LANE runs its body for each, and code outside belongs to the warp.
-// `ballot`, `shuffle`, `once` and `agree` cross lanes; all lanes must reach them together.
+// `ballot`, `shuffle`, `once`, `agree` and `xor_lanes` cross lanes; all lanes must reach them together.
 #pragma once
 
 #if defined(__CUDACC_RTC__)
@@ -220,6 +220,18 @@ template <class F> auto once(F&& action) -> decltype(action()) {
 }
 // Returns lane 0's value to all: lanes may read a concurrently written word differently.
 template <class T> T agree(T value) { return __shfl_sync(ALL_LANES, value, 0); }
+// Returns the sum over GF(2) of all lanes' values.
+inline u32 xor_lanes(const PerLane<u32>& values) { return __reduce_xor_sync(ALL_LANES, values.value); }
+// Returns a copy of constants in the block's shared memory, where lanes read different words at once. All threads of the
+// block must reach it together; T is whole words.
+template <class T> const T& block_copy(const T& constants) {
+    __shared__ T copy;
+    const u32* from = reinterpret_cast<const u32*>(&constants);
+    u32* to = reinterpret_cast<u32*>(&copy);
+    for (u32 word = threadIdx.x; word < sizeof(T) / 4; word += blockDim.x) { to[word] = from[word]; }
+    __syncthreads();
+    return copy;
+}
 inline u32 population(u32 bits) { return __popc(bits); }
 // Returns the number of ones from bit 0 on.
 inline u32 trailing_ones(u32 bits) { return bits == ALL_LANES ? LANES : __ffs(~bits) - 1; }
@@ -252,6 +264,12 @@ inline u32 ballot(const PerLane<bool>& values) {
 template <class T> T shuffle(const PerLane<T>& values, u32 from) { return values[from]; }
 template <class F> auto once(F&& action) -> decltype(action()) { return action(); }
 template <class T> T agree(T value) { return value; }
+inline u32 xor_lanes(const PerLane<u32>& values) {
+    u32 sum = 0;
+    for (u32 lane = 0; lane < LANES; ++lane) { sum ^= values[lane]; }
+    return sum;
+}
+template <class T> const T& block_copy(const T& constants) { return constants; }
 inline u32 population(u32 bits) { return static_cast<u32>(__builtin_popcount(bits)); }
 inline u32 trailing_ones(u32 bits) { return bits == ALL_LANES ? LANES : static_cast<u32>(__builtin_ctz(~bits)); }
 inline u64 multiply_high(u64 a, u64 b) { return static_cast<u64>((static_cast<unsigned __int128>(a) * b) >> 64); }

@@ -15,8 +15,8 @@ pub use crate::reach::paths::{gdr_is_present, try_path};
 pub use crate::reach::proxy::ProxyThread;
 pub use crate::reach::queue::Queue;
 pub use crate::reach::self_test;
-pub use crate::rings::iocb::{Blocks, Filling};
 pub use crate::rings::ring_set::Rings;
+pub use crate::rings::verify::Verifier;
 
 /// Divides a GPU: `sms` multiprocessors for I/O, the others for computing.
 pub fn partition(gpu: &Arc<Gpu>, sms: u32) -> Partitions {

@@ -11,6 +11,7 @@
 //! | [`Transfer`]s cut into control blocks; [`Pages`] places a store's plan in the pool | [`GioUring::get_iocb`] | CPU, once per layer |
 //! | execution behind the event given before | [`GioUring::issue_io`] | GPU |
 //! | a [`Stream`] waits for the data | [`GioUring::wait_cqe`] | GPU |
+//! | checksums compared | [`GioUring::verify`] | GPU |
 //! | how each command ended | [`GioUring::wait`] gives an [`Outcome`] | CPU, later |
 //!
 //! If the GPU cannot drive the devices' queues, CPU threads carry the same calls out, and [`GioUring::description`] says
@@ -54,10 +55,11 @@ pub use error::{Error, Result};
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place, ProxyOptions};
 pub use reach::device::Device;
 pub use reach::pages::Pages;
-pub use reach::paths::{Carried, MemoryPath, PathReport, probe};
+pub use reach::paths::{Carried, MemoryPath, PathReport};
 pub use reach::pool::{Pool, REGIONS_MAX};
 pub use rings::iocb::Iocbs;
 pub use rings::uring::{Description, GioUring, Stats, WaitAddresses};
+pub use rings::verify::{Check, Verdicts, Verifying};
 
 // Compiles the page's example.
 #[cfg(doctest)]

@@ -12,8 +12,6 @@ pub enum Place {
     Gpu,
     /// In pinned host memory that the GPU can access.
     Host,
-    /// In the controller memory buffer: submission rings only.
-    Cmb,
 }
 
 impl Place {
@@ -22,7 +20,6 @@ impl Place {
         match self {
             Place::Gpu => "hbm",
             Place::Host => "host",
-            Place::Cmb => "cmb",
         }
     }
 }
@@ -75,11 +72,9 @@ pub struct Options {
     /// or without green contexts, I/O gets priority instead of a partition, and the number is clamped to between 1 and
     /// all. `None`, the default, is as many as the devices can keep busy ([`Options::sms_for`]).
     pub sms: Option<u32>,
-    /// Place of submission rings; `None` is beside the pool, or host memory if that does not work. [`Place::Cmb`] needs
-    /// a controller opened with its memory buffer (`ControllerOptions::cmb`).
+    /// Place of submission rings; `None` is beside the pool, or host memory if that does not work.
     pub submission: Option<Place>,
-    /// Place of completion rings; `None` as for submission rings, but host memory if those are in the controller memory
-    /// buffer. Never [`Place::Cmb`].
+    /// Place of completion rings; `None` as for submission rings.
     pub completion: Option<Place>,
     /// An LBA of every device that may be overwritten, to prove the way of writes when rings are made. Default none:
     /// only reads are proven.

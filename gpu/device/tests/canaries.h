@@ -4,7 +4,7 @@
 #pragma once
 
 #if defined(ADIT_BREAK_PUBLISH) || defined(ADIT_BREAK_HARVEST) || defined(ADIT_BREAK_COMBINE) || \
-    defined(ADIT_BREAK_GENERATION)
+    defined(ADIT_BREAK_GENERATION) || defined(ADIT_BREAK_LANE)
 #define ADIT_BROKEN 1
 #else
 #define ADIT_BROKEN 0
@@ -59,4 +59,8 @@ inline u32 leave_early(u64 at, u32 value) {
 #endif
 #if defined(ADIT_BREAK_GENERATION)
 #define counts_for(word, generation) ((word) >= COUNT_MAX >> COUNT_BITS && (generation) != 0)
+#endif
+#if defined(ADIT_BREAK_LANE)
+// The last lane's bytes do not count.
+#define xor_lanes(values) (::adit::xor_lanes(values) ^ (values)[31])
 #endif

@@ -205,11 +205,48 @@ pub struct AbandonArguments {
     pub ended: u32,
 }
 
+/// A run of bytes that a check is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Segment {
+    pub address: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Check {
+    /// Its first segment.
+    pub first: u32,
+    pub segments: u32,
+    /// The CRC-32C that its bytes should have.
+    pub sum: u32,
+    pub zero: u32,
+}
+
+/// The verdict of a check whose bytes have their checksum; 0 before.
+pub const INTACT: u32 = 1;
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct VerifyArguments {
+    /// Address of Check[count].
+    pub checks: u64,
+    /// Address of Segment[].
+    pub segments: u64,
+    /// Address of u32[count].
+    pub verdicts: u64,
+    pub count: u32,
+    pub zero: u32,
+}
+
 const _: () = assert!(size_of::<Context>() == 16 && align_of::<Context>() == 16);
 const _: () = assert!(size_of::<Region>() == 32);
 const _: () =
     assert!(size_of::<Ring>() == 512 && size_of::<Iocb>() == 512 && size_of::<Uring>() == 128);
 const _: () = assert!(size_of::<IssueArguments>() == 32 && size_of::<AbandonArguments>() == 24);
+const _: () = assert!(size_of::<Segment>() == 16 && size_of::<Check>() == 16);
+const _: () = assert!(size_of::<VerifyArguments>() == 32);
 
 #[cfg(test)]
 mod tests {
@@ -282,6 +319,9 @@ mod tests {
             done,
         }));
         all.extend(offsets!(Uring { rings, iocbs, ring_count, iocb_count, stop, alive }));
+        all.extend(offsets!(Segment { address, bytes }));
+        all.extend(offsets!(Check { first, segments, sum, zero }));
+        all.extend(offsets!(VerifyArguments { checks, segments, verdicts, count, zero }));
         all
     }
 

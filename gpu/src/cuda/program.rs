@@ -20,6 +20,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("layout.h", include_str!("../../device/layout.h")),
     ("ring.h", include_str!("../../device/ring.h")),
     ("uring.h", include_str!("../../device/uring.h")),
+    ("checksum.h", include_str!("../../device/checksum.h")),
     ("controller.h", include_str!("../../device/controller.h")),
 ];
 /// The file with the kernels, which includes the others.
@@ -72,6 +73,8 @@ pub enum Kernel {
     Wait,
     /// Abandons the commands that control blocks have in flight.
     Abandon,
+    /// Compares bytes with their checksums.
+    Verify,
     Controller,
     /// Writes one word as a doorbell is written.
     Poke,
@@ -80,11 +83,12 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    const ALL: [Kernel; 7] = [
+    const ALL: [Kernel; 8] = [
         Kernel::Issue,
         Kernel::Persist,
         Kernel::Wait,
         Kernel::Abandon,
+        Kernel::Verify,
         Kernel::Controller,
         Kernel::Poke,
         Kernel::Compute,
@@ -96,6 +100,7 @@ impl Kernel {
             Kernel::Persist => c"adit_persist",
             Kernel::Wait => c"adit_wait",
             Kernel::Abandon => c"adit_abandon",
+            Kernel::Verify => c"adit_verify",
             Kernel::Controller => c"adit_controller",
             Kernel::Poke => c"adit_poke",
             Kernel::Compute => c"adit_compute",

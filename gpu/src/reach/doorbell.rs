@@ -88,7 +88,7 @@ impl Doorbells {
 }
 
 /// Whether a controller's pages are registers: those of a PCIe function are, those of a software controller are memory.
-pub(crate) fn has_registers(controller: &Controller) -> bool {
+fn has_registers(controller: &Controller) -> bool {
     controller.locality().pci_address.is_some()
 }
 

@@ -61,11 +61,15 @@ impl<'a> Pages<'a> {
         self,
         planned: Transfer<&'a [Slice]>,
     ) -> Transfer<impl Iterator<Item = Slice> + use<'a>> {
-        planned.map(|slices| slices.iter().flat_map(move |slice| self.pieces(*slice)))
+        planned.map(|slices| slices.iter().flat_map(move |slice| self.split(*slice)))
     }
 
-    /// Splits a slice of an item at page boundaries.
-    fn pieces(self, slice: Slice) -> impl Iterator<Item = Slice> + use<'a> {
+    /// Splits a slice of an item at page boundaries: the slices of the pool that hold it, in order, such as those of a
+    /// [`Check`](crate::Check).
+    ///
+    /// # Panics
+    /// If the item is beyond the table, or the slice ends behind its item's last tensor.
+    pub fn split(self, slice: Slice) -> impl Iterator<Item = Slice> + use<'a> {
         let (page_bytes, end) = (self.page_bytes, slice.offset + slice.bytes);
         let page = u64::from(self.table[slice.region as usize]) * page_bytes;
         assert!(end <= u64::from(self.regions) * page_bytes, "a slice ends with its item");

@@ -69,9 +69,9 @@ impl Pool {
     /// memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no or too many regions and for [`Place::Cmb`]; CUDA's or the driver's when memory runs
-    /// out; [`Error::Refused`] while the persistent kernel of rings runs on the GPU. Unreachable GPU memory is no
-    /// error: [`Pool::path`] is `None` then.
+    /// [`Error::Invalid`] for no or too many regions; CUDA's or the driver's when memory runs out; [`Error::Refused`]
+    /// while the persistent kernel of rings runs on the GPU. Unreachable GPU memory is no error: [`Pool::path`] is
+    /// `None` then.
     pub fn allocate(
         gpu: &Arc<Gpu>,
         controllers: &[Arc<Controller>],
@@ -81,10 +81,6 @@ impl Pool {
         check_regions(region_bytes.iter().copied())?;
         let _making = gpu.may_make("allocate a pool")?;
         match place.unwrap_or(Place::Gpu) {
-            Place::Cmb => {
-                let why = "a pool lies in the GPU's or the host's memory; only rings fit a controller memory buffer";
-                Err(Error::invalid("a pool in the controller memory buffer", why))
-            }
             Place::Host => {
                 let path = MemoryPath::PinnedHost;
                 let regions = allocate_by(path, gpu, controllers, region_bytes)?;
@@ -230,7 +226,7 @@ impl Pool {
     /// # Errors
     /// [`Error::Invalid`] outside the region; CUDA's.
     pub fn read(&self, region: usize, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        self.check(region, offset, bytes.len())?;
+        self.check(region, offset, bytes.len() as u64)?;
         match &self.inner.regions[region].memory {
             Memory::Block(block) => block.read(offset, bytes),
             Memory::Apart(memory) => memory.read(offset, bytes),
@@ -242,7 +238,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::read`].
     pub fn write(&self, region: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check(region, offset, bytes.len())?;
+        self.check(region, offset, bytes.len() as u64)?;
         match &self.inner.regions[region].memory {
             Memory::Block(block) => block.write(offset, bytes),
             Memory::Apart(memory) => memory.write(offset, bytes),
@@ -261,9 +257,13 @@ impl Pool {
         Arc::<Inner>::clone(&self.inner)
     }
 
-    fn check(&self, region: usize, offset: u64, len: usize) -> Result<()> {
+    /// Checks that `len` bytes at `offset` lie inside a region.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they do not.
+    pub(crate) fn check(&self, region: usize, offset: u64, len: u64) -> Result<()> {
         let bytes = self.inner.regions.get(region).map(|region| region.bytes);
-        let end = offset.checked_add(len as u64);
+        let end = offset.checked_add(len);
         if bytes.zip(end).is_some_and(|(bytes, end)| end <= bytes) {
             return Ok(());
         }

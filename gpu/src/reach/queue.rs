@@ -1,7 +1,7 @@
 //! A controller's queue pair whose rings and doorbells the GPU reaches.
 //!
-//! Rings lie in the GPU's memory, in pinned host memory, or (submission rings) in the controller memory buffer. The rings
-//! of one controller share granules of GPU memory ([`RingMemory`]).
+//! Rings lie in the GPU's memory or in pinned host memory. The rings of one controller share granules of GPU memory
+//! ([`RingMemory`]).
 //! Dropping a queue removes its doorbells from the proxy, deletes it on the controller, and only then releases its
 //! memory. Memory that a controller may still write is leaked, both the rings' and that given to [`Queue::keep`] (law
 //! 3). Stop the kernels that ring a queue before dropping it.
@@ -12,13 +12,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use adit_driver::controller::{RawQueuePair, RingDepths, RingSpace, SuppliedRings};
 use adit_driver::spec::Iova;
-use adit_driver::sys::Atomics;
 use adit_driver::{Controller, Namespace, Placement};
 
-use crate::cuda::{Gpu, Registration};
+use crate::cuda::Gpu;
 use crate::error::{Error, Result};
 use crate::options::Place;
-use crate::reach::doorbell::{Bells, Doorbells, has_registers};
+use crate::reach::doorbell::{Bells, Doorbells};
 use crate::reach::paths::{self, Block, HostBlock, Mapped, MemoryPath};
 
 const SQE_BYTES: u64 = 64;
@@ -76,36 +75,39 @@ impl Queue {
     /// Creates a queue pair on the controller of `memory`, which its rings share with others.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when no path leads to GPU memory, with each path's reason; [`Error::Invalid`] for
-    /// incompatible places; the driver's and CUDA's.
+    /// [`Error::Unavailable`] when no path leads to GPU memory, with each path's reason; the driver's and CUDA's.
     pub(crate) fn attach_in(
         memory: &RingMemory,
         namespace: &Namespace,
         depth: u32,
-        (submission, completion): (Place, Place),
+        places: (Place, Place),
         doorbells: &Doorbells,
     ) -> Result<Queue> {
-        let (gpu, controller) = (&memory.gpu, &memory.controller);
-        let depths = depths(controller, depth);
-        let rings = match (submission, completion) {
-            (Place::Cmb, Place::Host) => {
-                return in_cmb(gpu, controller, namespace, depths, doorbells);
-            }
-            (Place::Cmb, _) => {
-                let why = "with the submission ring in the controller memory buffer, the completion ring lies in host memory";
-                return Err(Error::invalid("the places of a queue's rings", why));
-            }
-            (_, Place::Cmb) => {
-                let why = "a completion ring lies in the GPU's or the host's memory";
-                return Err(Error::invalid("the places of a queue's rings", why));
-            }
-            places => Rings::allocate(memory, depths, places)?,
-        };
-        let addresses = (rings.submission.address(), rings.completion.address());
+        let depths = depths(&memory.controller, depth);
+        let rings = Rings::allocate(memory, depths, places)?;
         // SAFETY: the rings are fresh; device code puts commands there that name the pool's memory.
-        let raw = unsafe { controller.create_raw_queue_pair(depths, rings.placement())? };
-        let keeps: Vec<Keeper> = vec![Arc::new(rings)];
-        finish(namespace, raw, addresses, doorbells, keeps)
+        let raw = unsafe { memory.controller.create_raw_queue_pair(depths, rings.placement())? };
+        let mut queue = Queue {
+            sq: rings.submission.address(),
+            cq: rings.completion.address(),
+            sq_doorbell: 0,
+            cq_doorbell: 0,
+            depths: raw.depths(),
+            completions_in_host: places.1 == Place::Host,
+            qid: raw.qid().0,
+            nsid: namespace.nsid().0,
+            lba_shift: namespace.limits().lba_shift,
+            protection: namespace.protection_control(),
+            bells: None,
+            raw: None,
+            keeps: vec![Arc::new(rings)],
+        };
+        // From here on, dropping the queue deletes it first.
+        let raw = queue.raw.insert(raw);
+        let bells = doorbells.attach(raw)?;
+        (queue.sq_doorbell, queue.cq_doorbell) = (bells.sq, bells.cq);
+        queue.bells = Some(bells);
+        Ok(queue)
     }
 
     /// Keeps `what`, memory that its commands name, until the queue is deleted. Leaks it if deletion fails.
@@ -189,7 +191,7 @@ impl RingMemory {
 
     /// Takes zeroed memory of whole pages for a ring.
     fn ring(&self, bytes: u64, place: Place) -> Result<Ring> {
-        assert!(bytes.is_multiple_of(PAGE_BYTES) && place != Place::Cmb, "pages of memory");
+        assert!(bytes.is_multiple_of(PAGE_BYTES), "pages of memory");
         let len = usize::try_from(bytes).map_err(|why| Error::invalid("a ring", why))?;
         if place == Place::Host {
             let controllers = std::slice::from_ref(&self.controller);
@@ -281,75 +283,6 @@ impl Ring {
             }
         }
     }
-}
-
-/// Creates a queue with its submission ring in the controller memory buffer and its completion ring in the driver's
-/// memory.
-fn in_cmb(
-    gpu: &Arc<Gpu>,
-    controller: &Arc<Controller>,
-    namespace: &Namespace,
-    depths: RingDepths,
-    doorbells: &Doorbells,
-) -> Result<Queue> {
-    // SAFETY: device code puts commands there that name the pool's memory.
-    let raw = unsafe { controller.create_raw_queue_pair(depths, Placement::Cmb)? };
-    let register = |ring: &RingSpace, is_device, what| {
-        let memory =
-            ring.memory().ok_or_else(|| Error::invalid(what, "the CPU does not reach it"))?;
-        register_ring(gpu, memory, is_device)
-    };
-    let is_device = has_registers(controller);
-    let what = "a submission ring in the controller memory buffer";
-    let submission = register(raw.submission(), is_device, what)?;
-    let completion = register(raw.completion(), false, "a completion ring beside it")?;
-    let addresses = (submission.address(), completion.address());
-    let keeps: Vec<Keeper> = vec![Arc::new(submission), Arc::new(completion)];
-    finish(namespace, raw, addresses, doorbells, keeps)
-}
-
-/// Makes a ring of the driver's accessible to the GPU.
-fn register_ring(gpu: &Arc<Gpu>, memory: &Atomics, is_device: bool) -> Result<Registration> {
-    let at = std::ptr::NonNull::new(memory.as_ptr()).expect("a ring is not at address zero");
-    let owner = Box::new(memory.clone());
-    if is_device {
-        // SAFETY: `owner` keeps the mapping of the controller memory buffer, whose words may be read.
-        unsafe { Registration::io(gpu, at, memory.len(), owner) }
-    } else {
-        // SAFETY: `owner` keeps the memory, which is only reached as atomics.
-        unsafe { Registration::memory(gpu, at, memory.len(), owner) }
-    }
-}
-
-/// Attaches the doorbells to a created queue.
-fn finish(
-    namespace: &Namespace,
-    raw: RawQueuePair,
-    (sq, cq): (u64, u64),
-    doorbells: &Doorbells,
-    keeps: Vec<Keeper>,
-) -> Result<Queue> {
-    let mut queue = Queue {
-        sq,
-        cq,
-        sq_doorbell: 0,
-        cq_doorbell: 0,
-        depths: raw.depths(),
-        completions_in_host: raw.completion().memory().is_some(),
-        qid: raw.qid().0,
-        nsid: namespace.nsid().0,
-        lba_shift: namespace.limits().lba_shift,
-        protection: namespace.protection_control(),
-        bells: None,
-        raw: None,
-        keeps,
-    };
-    // From here on, dropping the queue deletes it first.
-    let raw = queue.raw.insert(raw);
-    let bells = doorbells.attach(raw)?;
-    (queue.sq_doorbell, queue.cq_doorbell) = (bells.sq, bells.cq);
-    queue.bells = Some(bells);
-    Ok(queue)
 }
 
 #[cfg(test)]

@@ -88,11 +88,8 @@ impl QueueMaker {
     fn find_places(&mut self, options: &Options, prover: &impl Prove) -> Result<()> {
         let beside = |chosen: Option<Place>| match (chosen, self.pool.place()) {
             (Some(place), _) => vec![place],
-            // With submission rings in a controller, completion rings can only lie in host memory.
-            (None, Place::Gpu) if options.submission != Some(Place::Cmb) => {
-                vec![Place::Gpu, Place::Host]
-            }
-            (None, _) => vec![Place::Host],
+            (None, Place::Gpu) => vec![Place::Gpu, Place::Host],
+            (None, Place::Host) => vec![Place::Host],
         };
         let (submission, completion) = (beside(options.submission), beside(options.completion));
         let all =

@@ -62,17 +62,15 @@ impl Gates {
     }
 }
 
-/// Refuses a stream that is captured: a graph would repeat the wait for the same use of the blocks.
+/// Refuses a stream that is captured, for work that a graph must not repeat.
 ///
 /// # Errors
-/// [`Error::Invalid`]; [`Error::Cuda`].
-pub(crate) fn check_not_captured(stream: &Stream) -> Result<()> {
+/// [`Error::Invalid`] with the call and the reason; [`Error::Cuda`].
+pub(crate) fn check_not_captured(stream: &Stream, call: &str, why: &str) -> Result<()> {
     if !stream.is_captured()? {
         return Ok(());
     }
-    let why = "each launch of the graph would wait for the same use of the control blocks, which is over after the \
-               first; call wait_cqe in the stream that launches the graph, before the launch";
-    Err(Error::invalid("wait_cqe in a stream that is captured into a CUDA graph", why))
+    Err(Error::invalid(format!("{call} in a stream that is captured into a CUDA graph"), why))
 }
 
 fn first_idle(streams: &[Stream]) -> Result<Option<usize>> {

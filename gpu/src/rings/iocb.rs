@@ -11,7 +11,7 @@
 mod filling;
 mod handle;
 
-pub use filling::Filling;
+pub(crate) use filling::Filling;
 pub use handle::Iocbs;
 
 use std::mem::offset_of;
@@ -49,7 +49,7 @@ const _: () = assert!(DONE.is_multiple_of(4) && LISTS.is_multiple_of(8));
 const _: () = assert!(offset_of!(Iocb, issued) < offset_of!(Iocb, done));
 
 #[derive(Debug)]
-pub struct Blocks {
+pub(crate) struct Blocks {
     pinned: PinnedMemory,
     iocbs: DeviceMemory,
     statuses: DeviceMemory,
@@ -81,7 +81,7 @@ enum State {
 
 /// How a block is executed.
 #[derive(Clone, Debug)]
-pub enum Way {
+pub(crate) enum Way {
     /// By its own kernel, with the kernel's end; until then it may read its arguments.
     Kernel(Arc<Event>),
     /// By the persistent kernel.
@@ -95,7 +95,7 @@ pub enum Way {
 
 /// A block in use.
 #[derive(Debug)]
-pub struct Use {
+pub(crate) struct Use {
     pub index: u32,
     pub generation: u32,
     pub device: u16,
@@ -109,7 +109,7 @@ impl Blocks {
     ///
     /// # Errors
     /// [`Error::Invalid`] for no blocks or too many; failures to allocate memory.
-    pub fn new(gpu: &Arc<Gpu>, count: u32, timeout: Duration) -> Result<Blocks> {
+    pub(crate) fn new(gpu: &Arc<Gpu>, count: u32, timeout: Duration) -> Result<Blocks> {
         if !(1..=BLOCKS_MAX).contains(&count) {
             return Err(Error::invalid(
                 format!("{count} I/O control blocks"),
@@ -136,42 +136,42 @@ impl Blocks {
         })
     }
 
-    pub fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
     /// Returns the GPU's address of the live headers.
-    pub fn iocbs(&self) -> u64 {
+    pub(crate) fn iocbs(&self) -> u64 {
         self.iocbs.address()
     }
 
-    pub fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
     /// Returns the address of the word that waiters poll: the generation of the last use whose commands have all ended.
-    pub fn done_address(&self, index: u32) -> u64 {
+    pub(crate) fn done_address(&self, index: u32) -> u64 {
         self.header_address(index) + offset_of!(Iocb, done) as u64
     }
 
     /// Returns the address of the word that tells a persistent kernel to work on a block.
-    pub fn issued_address(&self, index: u32) -> u64 {
+    pub(crate) fn issued_address(&self, index: u32) -> u64 {
         self.header_address(index) + offset_of!(Iocb, issued) as u64
     }
 
-    pub fn statuses_address(&self, index: u32) -> u64 {
+    pub(crate) fn statuses_address(&self, index: u32) -> u64 {
         assert!(index < self.count, "there is such a block");
         self.statuses.address() + u64::from(index) * STATUSES
     }
 
-    pub fn header_address(&self, index: u32) -> u64 {
+    pub(crate) fn header_address(&self, index: u32) -> u64 {
         assert!(index < self.count);
         self.iocbs.address() + u64::from(index) * size_of::<Iocb>() as u64
     }
 
     /// Returns the pinned memory and the range of a block's prepared header. The range excludes `done`, which only
     /// reports the end of a use and may change while the header is copied.
-    pub fn prepared_header(&self, index: u32) -> (&PinnedMemory, std::ops::Range<u64>) {
+    pub(crate) fn prepared_header(&self, index: u32) -> (&PinnedMemory, std::ops::Range<u64>) {
         let start = (self.at(index) + HEADER) as u64;
         assert!(start + size_of::<Iocb>() as u64 <= self.pinned.bytes(), "it lies in the memory");
         (&self.pinned, start..start + offset_of!(Iocb, done) as u64)
@@ -206,7 +206,7 @@ impl Blocks {
         self.pinned.words()[(self.at(index) + DONE) / 4].load(Ordering::Acquire)
     }
 
-    pub fn is_done(&self, held: &Use) -> bool {
+    pub(crate) fn is_done(&self, held: &Use) -> bool {
         debug_assert!(held.generation != 0, "a use counts");
         held.way.get().is_some_and(|way| self.has_ended(held.index, held.generation, way))
     }
@@ -277,7 +277,7 @@ impl Blocks {
     }
 
     /// Records that a use is about to be issued.
-    pub fn note_issue(&self, held: &Use) {
+    pub(crate) fn note_issue(&self, held: &Use) {
         let slot = &mut self.lock()[held.index as usize];
         slot.assert_held_by(held);
         assert!(held.count > 0, "an issued block has commands");
@@ -286,7 +286,7 @@ impl Blocks {
     }
 
     /// Records that a stream is about to wait for a use.
-    pub fn note_wait(&self, held: &Use) {
+    pub(crate) fn note_wait(&self, held: &Use) {
         let slot = &mut self.lock()[held.index as usize];
         slot.assert_held_by(held);
         if slot.generation != held.generation {
@@ -298,7 +298,7 @@ impl Blocks {
     ///
     /// # Errors
     /// Failures to write the GPU's memory; the streams then wait for ever, on a word that must stay.
-    pub fn end_unissued(&self, held: &Use) -> Result<()> {
+    pub(crate) fn end_unissued(&self, held: &Use) -> Result<()> {
         let slot = &mut self.lock()[held.index as usize];
         slot.assert_held_by(held);
         slot.awaited = Some(held.generation);
@@ -309,7 +309,7 @@ impl Blocks {
     ///
     /// # Errors
     /// As [`Blocks::end_unissued`].
-    pub fn end_all_unissued(&self) -> Result<()> {
+    pub(crate) fn end_all_unissued(&self) -> Result<()> {
         let mut slots = self.lock();
         debug_assert_eq!(slots.len(), self.count as usize, "each block has a slot");
         for (index, slot) in (0..self.count).zip(slots.iter_mut()) {
@@ -351,7 +351,7 @@ impl Blocks {
     }
 
     /// Writes a block's header for copying to the GPU.
-    pub fn prepare(&self, held: &Use, first_ring: u32, ring_count: u32) {
+    pub(crate) fn prepare(&self, held: &Use, first_ring: u32, ring_count: u32) {
         let total = u64::from(held.count);
         assert!(
             (1..=CONTEXTS_MAX as u64).contains(&total),
@@ -381,7 +381,7 @@ impl Blocks {
     }
 
     /// Returns the first `count` contexts of a block.
-    pub fn contexts(&self, held: &Use) -> impl ExactSizeIterator<Item = Context> {
+    pub(crate) fn contexts(&self, held: &Use) -> impl ExactSizeIterator<Item = Context> {
         assert!(held.count as usize <= CONTEXTS_MAX, "they fit a block");
         let (pairs, _) = self.words(held.index, 0, HEADER).as_chunks::<2>();
         pairs[..held.count as usize].iter().map(|[address, place]| Context {
@@ -391,7 +391,7 @@ impl Blocks {
     }
 
     /// Writes the argument of a kernel launched for `uses`, in the first of them, and returns its address.
-    pub fn prepare_issue(&self, uring: u64, uses: &[Use]) -> u64 {
+    pub(crate) fn prepare_issue(&self, uring: u64, uses: &[Use]) -> u64 {
         assert!(uses.len() <= self.count as usize, "a block is issued once");
         let first = uses[0].index;
         let (blocks, generations) = self.lists(uses);
@@ -402,7 +402,7 @@ impl Blocks {
     }
 
     /// Returns the GPU's addresses of the indices and generations of `uses`, in the first of them.
-    pub fn lists(&self, uses: &[Use]) -> (u64, u64) {
+    pub(crate) fn lists(&self, uses: &[Use]) -> (u64, u64) {
         assert!(!uses.is_empty(), "the lists are in the first block");
         let blocks = self.address(uses[0].index, LISTS);
         (blocks, blocks + 4 * u64::from(self.count))
@@ -458,7 +458,7 @@ impl Blocks {
     }
 
     /// Returns the issued blocks whose commands have not all ended.
-    pub fn under_way(&self) -> Vec<u32> {
+    pub(crate) fn under_way(&self) -> Vec<u32> {
         let slots = self.lock();
         debug_assert_eq!(slots.len(), self.count as usize, "each block has a slot");
         let all = (0..self.count).zip(slots.iter());
@@ -468,7 +468,7 @@ impl Blocks {
     }
 
     /// Whether commands of any block may be in flight.
-    pub fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         let slots = self.lock();
         assert_eq!(slots.len(), self.count as usize, "a block has a slot");
         (0..self.count).zip(slots.iter()).any(|(index, slot)| self.done(index) != slot.generation)
@@ -478,7 +478,7 @@ impl Blocks {
     ///
     /// # Errors
     /// [`Error::Cuda`] if waiting streams cannot be released.
-    pub fn end_all(&self) -> Result<()> {
+    pub(crate) fn end_all(&self) -> Result<()> {
         let mut slots = self.lock();
         debug_assert_eq!(slots.len(), self.count as usize, "each block has a slot");
         for (index, slot) in (0..self.count).zip(slots.iter_mut()) {
@@ -524,12 +524,12 @@ impl Way {
 
 impl Use {
     /// Records how it is executed.
-    pub fn set_way(&self, way: Way) {
+    pub(crate) fn set_way(&self, way: Way) {
         assert!(self.count > 0, "a block is taken for its first context");
         self.way.set(way).expect("a use is issued once");
     }
 
-    pub fn is_issued(&self) -> bool {
+    pub(crate) fn is_issued(&self) -> bool {
         self.way.get().is_some()
     }
 

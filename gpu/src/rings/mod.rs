@@ -8,3 +8,4 @@ mod member;
 mod proof;
 pub(crate) mod ring_set;
 pub(crate) mod uring;
+pub(crate) mod verify;

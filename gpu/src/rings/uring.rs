@@ -28,7 +28,7 @@ use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
 use crate::error::{Error, Result};
 use crate::options::{EngineChoice, Options, Place};
 use crate::reach::device::Device;
-use crate::reach::paths::Carried;
+use crate::reach::paths::{Carried, failures};
 use crate::reach::pool::Pool;
 use crate::reach::proxy::{ProxyThread, Ringing};
 use crate::reach::queues::QueueMaker;
@@ -37,11 +37,16 @@ use crate::rings::gates::{self, Gates};
 use crate::rings::iocb::{Blocks, Filling, Iocbs, Use, Way};
 use crate::rings::member::{Member, ring_member, shape};
 use crate::rings::proof::Prover;
+use crate::rings::verify::{LazyVerifier, Verifier};
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
 /// Polls of a block before the thread sleeps between them.
 const QUICK_LOOKS: u32 = 256;
 const LOOK_EVERY: Duration = Duration::from_micros(50);
+/// How long checks that were begun may take when the rings are dropped.
+const VERIFIED_WITHIN: Duration = Duration::from_secs(20);
+const WHY_NOT_CAPTURED: &str = "each launch of the graph would wait for the same use of the control blocks, which is \
+    over after the first; call wait_cqe in the stream that launches the graph, before the launch";
 
 /// Counters since creation, or since queues were last recreated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,8 +68,9 @@ pub struct Stats {
 pub struct Description {
     /// How transfers are executed: never [`EngineChoice::Auto`].
     pub engine: EngineChoice,
-    /// Why rings were not chosen, if the options allowed them.
-    pub why_staged: Option<String>,
+    /// Why rings were not chosen, if the options allowed them: for a pool that devices do not reach, a reason for each
+    /// path.
+    pub why_staged: Vec<String>,
     /// Why the I/O kernels have no multiprocessors of their own, if they have none.
     pub no_partition: Option<String>,
     /// Multiprocessors for I/O; 0 with the staged engine.
@@ -112,6 +118,7 @@ struct Core {
     pool: Pool,
     gpu: Arc<Gpu>,
     gates: Gates,
+    verifier: LazyVerifier,
     /// Whether the end of a transfer does not yet make its data visible to the GPU.
     needs_flush: bool,
     description: Description,
@@ -138,16 +145,18 @@ impl GioUring {
     ) -> Result<GioUring> {
         check(gpu, &devices, &pool, options)?;
         let why = match options.engine {
-            EngineChoice::Staged => None,
+            EngineChoice::Staged => Vec::new(),
             EngineChoice::Rings => return with_rings(gpu, &devices, pool, options),
             EngineChoice::Auto => match shadowed(&devices) {
-                Some(why) => Some(why),
+                Some(why) => vec![why],
+                None if !pool.is_reached() => failures(pool.reports()),
                 None => match with_rings(gpu, &devices, pool.clone(), options) {
-                    Err(error) if !error.is_usage() => Some(error.to_string()),
+                    Err(error) if !error.is_usage() => vec![error.to_string()],
                     decided => return decided,
                 },
             },
         };
+        assert_eq!(why.is_empty(), options.engine == EngineChoice::Staged, "a choice has reasons");
         staged(gpu, &devices, pool, options, why)
     }
 
@@ -166,6 +175,18 @@ impl GioUring {
         debug_assert!(description.engine != EngineChoice::Auto, "one was chosen");
         debug_assert_eq!(description.places.is_some(), description.queues > 0, "rings have both");
         description
+    }
+
+    /// Returns what compares checksums.
+    ///
+    /// # Errors
+    /// With the staged engine, for the first call, failures to make it.
+    pub(super) fn verifier(&self) -> Result<Arc<Verifier>> {
+        let Core { gpu, blocks, engine, verifier, .. } = self.core();
+        verifier.get(|| {
+            assert!(matches!(engine, Engine::Staged(_)), "rings come with one");
+            Verifier::new(gpu, &Program::load(gpu)?, blocks.count())
+        })
     }
 
     pub(crate) fn partitions(&self) -> Option<&Partitions> {
@@ -250,7 +271,7 @@ impl GioUring {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
         check_stream(&core.gpu, stream)?;
-        gates::check_not_captured(stream)?;
+        gates::check_not_captured(stream, "wait_cqe", WHY_NOT_CAPTURED)?;
         for held in iocbs.uses() {
             debug_assert!(held.generation != 0, "unused memory holds 0");
             core.blocks.note_wait(held);
@@ -459,7 +480,9 @@ impl Drop for GioUring {
             Engine::Rings(engine) => engine.stop(&core.blocks),
             Engine::Staged(_) => Ok(()),
         };
-        if let Err(error) = ended.and(stopped) {
+        if let Err(error) =
+            ended.and(stopped).and_then(|()| core.verifier.await_end(VERIFIED_WITHIN))
+        {
             tracing::error!(
                 "leaking the rings, their queues and the pool, which a kernel may still use: {error}"
             );
@@ -522,7 +545,7 @@ fn check_pool(gpu: &Gpu, devices: &[Device], pool: &Pool) -> Result<()> {
 }
 
 /// Refuses another GPU's stream, for which this GPU's words mean nothing.
-fn check_stream(gpu: &Gpu, stream: &Stream) -> Result<()> {
+pub(super) fn check_stream(gpu: &Gpu, stream: &Stream) -> Result<()> {
     let (ordinal, streams) = (gpu.info().ordinal, stream.gpu().info().ordinal);
     if ordinal == streams {
         return Ok(());
@@ -567,6 +590,7 @@ fn with_rings(
     let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options, &prover)?);
     let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
     let tables = members.iter().map(|member| &member.table).collect::<Vec<_>>();
+    let verifier = Verifier::new(gpu, &program, options.blocks)?;
     let maker_of = Arc::clone(&maker);
     let parts = Parts {
         gpu,
@@ -583,11 +607,10 @@ fn with_rings(
     assert_eq!(engine.queue_count(), devices.len() * options.queues as usize, "all were made");
     assert_eq!(blocks.count(), options.blocks, "each is there");
     assert!(!blocks.is_under_way(), "no command was issued yet");
-    assert!(maker.places().1 != Place::Cmb, "a completion ring is in memory");
     assert!(engine.partitions().io.sms() > 0, "kernels have multiprocessors");
     let description = Description {
         engine: EngineChoice::Rings,
-        why_staged: None,
+        why_staged: Vec::new(),
         no_partition: engine.no_partition().map(str::to_owned),
         sms: engine.partitions().io.sms(),
         places: Some(maker.places()),
@@ -601,7 +624,9 @@ fn with_rings(
     let needs_flush = pool.place() == Place::Gpu && !gpu.info().attributes.orders_writes();
     let engine = Engine::Rings(Box::new(engine));
     let gpu = Arc::clone(gpu);
-    let core = Core { engine, members, blocks, pool, gpu, gates, needs_flush, description };
+    let verifier = LazyVerifier::from(verifier);
+    let core =
+        Core { engine, members, blocks, pool, gpu, gates, verifier, needs_flush, description };
     Ok(GioUring { core: Some(core) })
 }
 
@@ -610,7 +635,7 @@ fn staged(
     devices: &[Device],
     pool: Pool,
     options: &Options,
-    why_staged: Option<String>,
+    why_staged: Vec<String>,
 ) -> Result<GioUring> {
     let _making = gpu.may_make("make rings")?;
     // Contexts name offsets in regions, which chunks of pinned memory are copied to and from.
@@ -657,6 +682,8 @@ fn staged(
         table_bytes: members.iter().map(|member| member.table.bytes()).sum(),
     };
     let (gpu, engine) = (Arc::clone(gpu), Engine::Staged(staged));
-    let core = Core { engine, members, blocks, pool, gpu, gates, needs_flush: false, description };
+    let (verifier, needs_flush) = (LazyVerifier::default(), false);
+    let core =
+        Core { engine, members, blocks, pool, gpu, gates, verifier, needs_flush, description };
     Ok(GioUring { core: Some(core) })
 }

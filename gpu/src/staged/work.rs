@@ -30,7 +30,7 @@ pub(crate) struct Work<E> {
 
 /// How a control block ended, for the CPU.
 #[derive(Debug)]
-pub struct Progress {
+pub(crate) struct Progress {
     done: AtomicU32,
     took_ns: AtomicU64,
     statuses: Box<[AtomicU32]>,

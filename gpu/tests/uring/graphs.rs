@@ -4,7 +4,7 @@
 use std::ptr;
 
 use adit_gpu::cudarc::driver::sys::{self, CUgraph, CUresult, CUstreamCaptureMode};
-use adit_gpu::{Options, Place, Priority, Stream};
+use adit_gpu::{Check, Options, Place, Priority, Slice, Stream};
 
 use crate::life::read;
 use crate::rig::{LONG, Rig, alone, options};
@@ -42,7 +42,12 @@ fn a_wait_is_not_captured_into_a_graph() {
     let error = rig.uring.wait_cqe(&iocbs, &compute).expect_err("its replay would not wait");
     assert!(error.is_usage(), "{error:?}");
     assert!(error.to_string().contains("call wait_cqe in the stream that launches"), "{error}");
-    assert_eq!(end(&compute), Ok(0), "the capture goes on, without the wait");
+    let slices = [Slice { region: 0, offset: 0, bytes: 512 }];
+    let check = Check { slices, crc32c: 0 };
+    let error = rig.uring.verify([check], &compute).expect_err("its replay would write anywhere");
+    assert!(error.is_usage(), "{error:?}");
+    assert!(error.to_string().contains("call verify in the stream that launches"), "{error}");
+    assert_eq!(end(&compute), Ok(0), "the capture goes on, without the wait and the check");
 
     rig.uring.wait_cqe(&iocbs, &compute).expect("nothing is captured");
     compute.synchronize(LONG).expect("the blocks are over");

@@ -323,8 +323,10 @@ fn what_was_chosen_is_said_with_the_reason() {
     let rig = Rig::new(&[SOFT], Place::Gpu, &auto);
     let chosen = rig.uring.description();
     assert_eq!(chosen.engine, EngineChoice::Staged);
-    let why = chosen.why_staged.as_deref().expect("a reason");
-    assert!(why.contains("dma-buf") && why.contains("gdrdrv"), "{why}");
+    let whys = &chosen.why_staged;
+    let paths: Vec<&str> = whys.iter().filter_map(|why| Some(why.split_once(": ")?.0)).collect();
+    let expected = ["coherent memory", "dma-buf through iommufd", "dma-buf mapped here", "gdrdrv"];
+    assert_eq!(paths, expected, "{whys:?}");
 }
 
 /// Creates rings over devices, with a pool in host memory for the first `pool_for` of them.
@@ -350,8 +352,8 @@ fn devices_with_shadow_doorbells_are_staged() {
     assert!(error.contains("dbbuf=off"), "{error}");
     let auto = Options { engine: EngineChoice::Auto, ..options() };
     let uring = make(&devices, 1, &auto).expect("staged");
-    let why = uring.description().why_staged.clone().expect("a reason");
-    assert!(why.contains("shadow doorbells are in use"), "{why}");
+    let whys = &uring.description().why_staged;
+    assert!(whys.len() == 1 && whys[0].contains("shadow doorbells are in use"), "{whys:?}");
 }
 
 #[test]
@@ -366,7 +368,6 @@ fn rings_that_cannot_be_are_refused_with_the_limit() {
         (&soft[..], 1, Options { blocks: 0, ..auto() }, "1 to 4096"),
         (&soft[..], 1, Options { depth: 1, ..auto() }, "2 to 4096"),
         (&soft[..], 1, Options { depth: 5000, ..auto() }, "2 to 4096"),
-        (&soft[..], 1, Options { completion: Some(Place::Cmb), ..auto() }, "completion ring"),
     ] {
         let error = make(devices, pool_for, &options).err().expect(named);
         assert!(error.is_usage() && error.to_string().contains(named), "{named}: {error:?}");
@@ -374,21 +375,6 @@ fn rings_that_cannot_be_are_refused_with_the_limit() {
     let many = Options { queues: 65, ..options() };
     let error = make(&soft, 1, &many).err().expect("it has 64 queues").to_string();
     assert!(error.contains("64 I/O queues"), "{error}");
-}
-
-#[test]
-fn a_controller_without_a_memory_buffer_says_so_wherever_the_pool_lies() {
-    for place in [Place::Gpu, Place::Host] {
-        let _alone = alone("coherent");
-        let gpu = Gpu::open(0).expect("a GPU");
-        let device = device(SOFT);
-        let controllers = [Arc::clone(&device.controller)];
-        let pool = Pool::allocate(&gpu, &controllers, &REGIONS, Some(place)).expect("a pool");
-        let options = Options { submission: Some(Place::Cmb), ..options() };
-        let made = GioUring::init_queue(&gpu, vec![device], pool, &options);
-        let error = made.err().expect("it has none").to_string();
-        assert!(error.contains("memory buffer") && !error.contains("completion"), "{error}");
-    }
 }
 
 #[test]

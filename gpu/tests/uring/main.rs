@@ -11,3 +11,4 @@ mod life;
 mod misuse;
 mod proof;
 mod rig;
+mod verify;

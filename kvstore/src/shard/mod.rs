@@ -67,7 +67,7 @@ pub use crate::io::lane::{
     LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES, Lane, LaneInfo, Load, Tag,
 };
 pub use opening::Recovery;
-pub use planning::{Certainty, Planned, PlannedItem, Verification};
+pub use planning::{Certainty, Check, Planned, PlannedItem, Verification, Verifier};
 pub use request::{
     Action, Done, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request, ReserveItem,
     WriterId,

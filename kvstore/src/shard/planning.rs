@@ -1,8 +1,10 @@
 //! Planned reads for another executor, such as a ring in GPU memory.
 //!
 //! A plan holds the objects by a lease, so nothing is written there before [`Shard::release`]. The bytes bypass the
-//! store: they are *unverified* until [`PlannedItem::is_intact`] has checked them, unless the device protects its
-//! data ([`Verification`]).
+//! store: they are *unverified* until their reader has compared the checksums that come with the plan
+//! ([`PlannedItem::checks`], [`Certainty::checked`]), unless the device protects its data ([`Verification`]).
+
+use std::ops::Range;
 
 use adit_driver::paths::CommandQueue;
 use adit_driver::spec::StatusCodeType;
@@ -23,18 +25,27 @@ use crate::model::plan::{self, Plan};
 pub enum Verification {
     /// The device verifies before it completes the command with success, as far as its protection information allows.
     /// Flipped bits, torn sectors and, except for type 3, data of another place are errors. It cannot detect stale
-    /// data after a lost write; [`PlannedItem::is_intact`] can.
+    /// data after a lost write; the checksums can ([`PlannedItem::checks`]).
     Device(Protection),
-    /// The bytes are unverified until [`PlannedItem::is_intact`] has checked them.
+    /// The bytes are unverified until their reader has compared the checksums ([`PlannedItem::checks`]).
     Unverified,
+}
+
+/// What has verified bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verifier {
+    /// The device, by its protection information.
+    Device(Protection),
+    /// Their reader, by the store's checksums.
+    Checksums,
 }
 
 /// What is known about a transfer's bytes once it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certainty {
-    /// The bytes arrived and the device has verified them ([`Verification::Device`]).
-    Verified(Protection),
-    /// The bytes arrived *unverified*: only [`PlannedItem::is_intact`] tells whether they are what was put.
+    /// The bytes arrived and were verified.
+    Verified(Verifier),
+    /// The bytes arrived *unverified*: only their checksums tell whether they are what was put.
     Unverified,
     /// The bytes are wrong or unreadable on the medium: a miss, as after a checksum mismatch. The device works, but
     /// reading again will not help.
@@ -47,7 +58,9 @@ impl Verification {
     /// Returns what the result of a transfer says about its bytes.
     pub fn certainty(self, result: &Result<u32, CommandError>) -> Certainty {
         match (result, self) {
-            (Ok(_), Verification::Device(protection)) => Certainty::Verified(protection),
+            (Ok(_), Verification::Device(protection)) => {
+                Certainty::Verified(Verifier::Device(protection))
+            }
             (Ok(_), Verification::Unverified) => Certainty::Unverified,
             (Err(CommandError::Status(status)), _)
                 if status.code_type() == StatusCodeType::MediaAndDataIntegrity =>
@@ -57,6 +70,30 @@ impl Verification {
             (Err(_), _) => Certainty::Failed,
         }
     }
+}
+
+impl Certainty {
+    /// Returns what is known about an item's bytes once their reader has compared all of [`PlannedItem::checks`]: bytes
+    /// that arrived are verified, or a miss. Without all of the bytes, checksums say nothing.
+    #[must_use]
+    pub fn checked(self, is_intact: bool) -> Certainty {
+        match self {
+            Certainty::Verified(_) | Certainty::Unverified if is_intact => {
+                Certainty::Verified(Verifier::Checksums)
+            }
+            Certainty::Verified(_) | Certainty::Unverified => Certainty::Corrupt,
+            Certainty::Corrupt | Certainty::Failed => self,
+        }
+    }
+}
+
+/// A run of an item's bytes, and the checksum that was taken of it when it was put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Offsets in the item, in bytes.
+    pub range: Range<u64>,
+    /// CRC-32C (Castagnoli, RFC 3720) of these bytes.
+    pub crc32c: u32,
 }
 
 /// The reads of a batch, for another executor.
@@ -98,12 +135,21 @@ impl PlannedItem {
 
     /// Returns whether `memory`, which starts with the item's first byte, holds what was put.
     pub fn is_intact(&self, memory: &[u8]) -> bool {
+        let is_right = |Check { range, crc32c }: Check| {
+            checksum::of(&memory[range.start as usize..range.end as usize]) == crc32c
+        };
+        memory.len() as u64 >= self.extract.bytes && self.checks().all(is_right)
+    }
+
+    /// Returns the store's checksums of its bytes, from the journal: those of the runs that the object was put in, in
+    /// order. Whatever reads the bytes compares them, a GPU for example; what pads a run has none.
+    pub fn checks(&self) -> impl ExactSizeIterator<Item = Check> {
+        debug_assert_eq!(self.extract.pieces.count as usize, self.checksums.len(), "one each");
         let pieces = &self.extract.pieces;
-        memory.len() as u64 >= self.extract.bytes
-            && (0..pieces.count).zip(&self.checksums).all(|(index, sum)| {
-                let (start, len) = pieces.run(index);
-                checksum::of(&memory[start as usize..(start + len) as usize]) == *sum
-            })
+        (0..pieces.count).zip(&self.checksums).map(|(index, crc32c)| {
+            let (start, len) = pieces.run(index);
+            Check { range: start..start + len, crc32c: *crc32c }
+        })
     }
 }
 

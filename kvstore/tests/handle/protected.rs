@@ -11,7 +11,7 @@ use adit_driver::{
     Buffer, CommandError, Controller, ControllerOptions, Device, Protection, Target,
 };
 use adit_kvstore::Store;
-use adit_kvstore::shard::{Certainty, Part, Verification};
+use adit_kvstore::shard::{Certainty, Part, Verification, Verifier};
 use adit_kvstore::store::{FormatStore, OpenOptions};
 
 use crate::rig::{data, key};
@@ -75,7 +75,7 @@ fn a_plan_says_that_the_device_verifies_and_its_end_whether_it_did() {
         let [transfer] = &part.transfers().collect::<Vec<_>>()[..] else { panic!("one command") };
         assert_eq!(part.verification(transfer), Verification::Device(kind));
         let (buffer, result) = carry_out(&store, transfer);
-        assert_eq!(part.certainty(transfer, &result), Certainty::Verified(kind));
+        assert_eq!(part.certainty(transfer, &result), Certainty::Verified(Verifier::Device(kind)));
         assert!(item.is_intact(&buffer), "and so it is");
         faults(&bus, "rot@read:n=1");
         let (_, result) = carry_out(&store, transfer);

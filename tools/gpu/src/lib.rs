@@ -9,9 +9,10 @@
 //!
 //! Without a GPU the commands other than `doctor` end with a reason and exit code 3.
 
-pub mod bench;
+mod bench;
 mod controller;
 pub mod doctor;
+mod rig;
 pub mod selftest;
 mod trace;
 

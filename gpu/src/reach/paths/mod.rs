@@ -120,18 +120,12 @@ impl PathReport {
     }
 }
 
-/// Tries every path between a GPU and a controller, and leaves nothing behind. None works while the persistent kernel
-/// of rings runs on the GPU.
-pub fn probe(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> Vec<PathReport> {
-    let controllers = [Arc::clone(controller)];
-    let report = |path| PathReport::new(path, &try_path(path, gpu, &controllers));
-    MemoryPath::ALL.into_iter().map(report).collect()
-}
-
-/// Tries one path with a small piece of memory, for all of the controllers. Returns what each of them carried.
+/// Tries one path with a small piece of memory, for all of the controllers, and leaves nothing behind. Returns what each
+/// of them carried.
 ///
 /// # Errors
-/// What the path lacks here, or why data did not arrive.
+/// What the path lacks here, or why data did not arrive; [`Error::Refused`] while the persistent kernel of rings runs on
+/// the GPU.
 pub fn try_path(
     path: MemoryPath,
     gpu: &Arc<Gpu>,
@@ -190,13 +184,13 @@ pub(crate) fn first_to_gpu<T>(
 
 /// Combines the reasons against all paths to GPU memory into one error.
 pub(crate) fn no_way(reports: &[PathReport]) -> Error {
-    let whys: Vec<String> = reports
-        .iter()
-        .filter_map(|report| {
-            Some(format!("{}: {}", report.path.name(), report.outcome.as_ref().err()?))
-        })
-        .collect();
     let what = "the device's way into GPU memory";
     let fix = "place it in host memory, or let CPU threads stage the transfers; 'adit gpu doctor' says what each way needs";
-    Error::unavailable(what, whys.join("; "), fix)
+    Error::unavailable(what, failures(reports).join("; "), fix)
+}
+
+/// Returns why each path that failed did.
+pub(crate) fn failures(reports: &[PathReport]) -> Vec<String> {
+    let failed = reports.iter().filter(|report| report.outcome.is_err());
+    failed.map(ToString::to_string).collect()
 }

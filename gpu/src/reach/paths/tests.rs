@@ -10,7 +10,7 @@ use adit_driver::{ControllerOptions, Namespace};
 
 use super::gdr::GdrMapping;
 use super::*;
-use crate::cuda::DeviceMemory;
+use crate::cuda::{DeviceMemory, Endless, Runner};
 use crate::options::Place;
 use crate::options::ProxyOptions;
 use crate::reach::doorbell::Doorbells;
@@ -301,8 +301,8 @@ fn what_cannot_be_read_back_is_carried_one_way_and_what_cannot_be_read_is_not_tr
         ];
         for (drive, expected) in drives {
             let rig = Rig::with(&[drive]);
-            let reports = probe(&rig.gpu, &rig.controllers[0]);
-            assert_eq!(reports[1].outcome, Ok(expected), "{drive}: {reports:?}");
+            let carried = try_path(MemoryPath::DmaBufIommufd, &rig.gpu, &rig.controllers);
+            assert_eq!(carried.expect("it maps"), expected, "{drive}");
             rig.finish();
         }
     });
@@ -313,13 +313,15 @@ fn each_way_reports_how_it_fares() {
     let name = concat!(module_path!(), "::each_way_reports_how_it_fares");
     adit_gpu_emulated::alone("dma-buf-mmap=off,gdr=refused", name, || {
         let rig = Rig::new(1);
-        let reports = probe(&rig.gpu, &rig.controllers[0]);
-        let paths: Vec<MemoryPath> = reports.iter().map(|report| report.path).collect();
-        assert_eq!(paths, MemoryPath::ALL);
-        let works: Vec<bool> = reports.iter().map(|report| report.outcome.is_ok()).collect();
-        assert_eq!(works, [false, false, false, false, true, true], "{reports:?}");
-        let refused = reports[3].outcome.as_ref().expect_err("refused");
+        let tried = MemoryPath::ALL.map(|path| try_path(path, &rig.gpu, &rig.controllers));
+        let works = tried.each_ref().map(Result::is_ok);
+        assert_eq!(works, [false, false, false, false, true, true], "{tried:?}");
+        let refused = tried[3].as_ref().expect_err("refused").to_string();
         assert!(refused.contains("gdr_pin_buffer"), "{refused}");
+        let running = Endless::begin(&rig.gpu, Runner::Rings).expect("no other rings");
+        let beside = try_path(MemoryPath::DmaBufIommufd, &rig.gpu, &rig.controllers);
+        assert!(matches!(beside, Err(Error::Refused { .. })), "{beside:?}");
+        drop(running);
         rig.finish();
     });
 }
@@ -400,7 +402,6 @@ fn a_pool_that_cannot_be_is_the_callers_mistake() {
     refused(&[], None);
     refused(&[4096, 0], None);
     refused(&[4096; crate::reach::pool::REGIONS_MAX + 1], None);
-    refused(&[4096], Some(Place::Cmb));
     let pool =
         Pool::allocate(&rig.gpu, &rig.controllers, &[4096], Some(Place::Host)).expect("a pool");
     for (region, offset, len) in [(0, 0, 4097), (0, 4096, 1), (0, u64::MAX, 2), (1, 0, 1)] {

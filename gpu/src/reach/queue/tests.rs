@@ -42,24 +42,6 @@ fn rings_lie_where_they_are_asked_to_and_leave_nothing_behind() {
 }
 
 #[test]
-fn a_submission_ring_can_lie_in_the_controller_memory_buffer() {
-    adit_gpu_emulated::load();
-    let rig = Rig::with(&["mem=16M,dbbuf=off,cmb=1M"]);
-    let proxy = rig.proxy();
-    let queue = rig.queue_in(64, &proxy, (Place::Cmb, Place::Host)).expect("a queue");
-    assert_ne!(queue.sq, queue.cq);
-    assert!(queue.completions_in_host);
-    for (submission, completion) in
-        [(Place::Cmb, Place::Gpu), (Place::Host, Place::Cmb), (Place::Cmb, Place::Cmb)]
-    {
-        let refused = rig.queue_in(64, &proxy, (submission, completion));
-        assert!(refused.expect_err("refused").is_usage());
-    }
-    drop((queue, proxy));
-    rig.finish();
-}
-
-#[test]
 fn a_completion_ring_is_as_deep_as_the_controller_allows() {
     adit_gpu_emulated::load();
     let rig = Rig::with(&["mem=16M,dbbuf=off,mqes=64"]);

@@ -13,7 +13,7 @@ use crate::cuda::Event;
 use crate::error::Error;
 
 /// Fills blocks with the contexts of transfers, for any mix of devices.
-pub struct Filling<'a> {
+pub(crate) struct Filling<'a> {
     lanes: Vec<Lane<'a>>,
 }
 
@@ -36,7 +36,7 @@ struct Sink<'a> {
 
 impl<'a> Filling<'a> {
     /// Creates a filling for devices with the given splitters.
-    pub fn new(blocks: &'a Arc<Blocks>, cuts: impl Iterator<Item = Cut<'a>>) -> Filling<'a> {
+    pub(crate) fn new(blocks: &'a Arc<Blocks>, cuts: impl Iterator<Item = Cut<'a>>) -> Filling<'a> {
         let lane = |(device, cut)| {
             let (positions, filled) = (Vec::new(), Vec::new());
             let sink = Sink { blocks, device, pairs: &[], positions, next: 0, filled };
@@ -52,7 +52,7 @@ impl<'a> Filling<'a> {
     /// # Errors
     /// [`Error::Invalid`] for an invalid transfer; [`Error::Refused`] if there is no free block.
     #[inline(always)]
-    pub fn add<S>(&mut self, position: usize, transfer: Transfer<S>) -> Filled
+    pub(crate) fn add<S>(&mut self, position: usize, transfer: Transfer<S>) -> Filled
     where
         S: IntoIterator<Item: Borrow<Slice>>,
     {
@@ -82,7 +82,7 @@ impl<'a> Filling<'a> {
     }
 
     /// Returns the filled blocks, to be issued behind `after`.
-    pub fn finish(mut self, after: Option<Arc<Event>>) -> Iocbs {
+    pub(crate) fn finish(mut self, after: Option<Arc<Event>>) -> Iocbs {
         let blocks = Arc::clone(self.lanes[0].sink.blocks);
         let mut uses = Vec::new();
         for lane in &mut self.lanes {

@@ -8,8 +8,8 @@ use adit_driver::bus::Bus as _;
 use adit_driver::runtime::Worker as _;
 use adit_driver::spec::Status;
 
-use super::bench_gpu::BASE;
 use super::rig::{CHUNKS, Issued, LBA, Rig, TIMEOUT, pattern, read, write};
+use super::stepped_gpu::BASE;
 use crate::commands::outcome::{NOT_SENT, RESET, TIMED_OUT};
 use crate::staged::thread::Lanes;
 

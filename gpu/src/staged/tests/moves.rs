@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use adit_driver::bus::Bus as _;
 
-use super::bench_gpu::BASE;
 use super::rig::{CHUNK_LBAS, CHUNKS, LBA, POOL, Rig, TIMEOUT, pattern, read, write};
+use super::stepped_gpu::BASE;
 use crate::commands::layout::Context;
 
 const DISK_LBAS: u64 = 2048;

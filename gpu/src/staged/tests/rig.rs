@@ -8,7 +8,7 @@ use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{Controller, ControllerOptions, Namespace, QueuePairOptions};
 
-use super::bench_gpu::{BASE, BenchGpu};
+use super::stepped_gpu::{BASE, SteppedGpu};
 use crate::commands::layout::Context;
 use crate::staged::lane::{Lane, LaneOptions};
 use crate::staged::{Area, Progress, Work};
@@ -27,10 +27,10 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
 /// A lane with its device, its GPU and its words.
 pub(super) struct Rig {
     pub(super) bus: Arc<SoftBus>,
-    pub(super) gpu: BenchGpu,
+    pub(super) gpu: SteppedGpu,
     pub(super) controller: Arc<Controller>,
     pub(super) namespace: Namespace,
-    pub(super) lane: Option<Lane<BenchGpu>>,
+    pub(super) lane: Option<Lane<SteppedGpu>>,
     blocks: u64,
 }
 
@@ -58,7 +58,7 @@ impl Rig {
             Controller::attach(Arc::<SoftBus>::clone(&bus), &ControllerOptions::default());
         let controller = Arc::new(controller.expect("controller"));
         let namespace = controller.namespace(Nsid(1)).expect("namespace");
-        let gpu = BenchGpu::new((POOL + 64 * WORDS_BYTES) as usize);
+        let gpu = SteppedGpu::new((POOL + 64 * WORDS_BYTES) as usize);
         let mut rig = Rig { bus, gpu, controller, namespace, lane: None, blocks: 0 };
         rig.lane = Some(rig.new_lane());
         rig
@@ -70,7 +70,7 @@ impl Rig {
         self
     }
 
-    fn new_lane(&self) -> Lane<BenchGpu> {
+    fn new_lane(&self) -> Lane<SteppedGpu> {
         let areas = [Area { address: BASE, bytes: POOL }].into();
         let options = LaneOptions {
             depth: 16,
@@ -83,7 +83,7 @@ impl Rig {
             .expect("a lane")
     }
 
-    pub(super) fn lane(&mut self) -> &mut Lane<BenchGpu> {
+    pub(super) fn lane(&mut self) -> &mut Lane<SteppedGpu> {
         self.lane.as_mut().expect("it was not dropped")
     }
 

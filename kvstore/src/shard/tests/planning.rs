@@ -6,11 +6,12 @@ use adit_driver::{CommandError, Protection, Time};
 
 use super::device::memory;
 use super::{Rig, STORED, item, options};
+use crate::media::checksum;
 use crate::model::object::piece_bytes;
 use crate::model::options::Durability;
 use crate::model::place::{UNIT_BYTES, units};
 use crate::model::plan::Plan;
-use crate::shard::planning::{Certainty, Planned, PlannedItem, Verification};
+use crate::shard::planning::{Certainty, Check, Planned, PlannedItem, Verification, Verifier};
 use crate::shard::{Action, Part, PutItem};
 
 /// An object of three pieces, of which the last is not whole units.
@@ -88,7 +89,7 @@ fn bytes_are_verified_by_a_device_that_protects_them_and_corrupt_by_its_status()
         let item = planned.items[0].as_ref().expect("it is there");
         assert_eq!(item.verification(), verification);
         let arrived = match protection {
-            Some(kind) => Certainty::Verified(kind),
+            Some(kind) => Certainty::Verified(Verifier::Device(kind)),
             None => Certainty::Unverified,
         };
         assert_eq!(verification.certainty(&Ok(0)), arrived);
@@ -98,5 +99,41 @@ fn bytes_are_verified_by_a_device_that_protects_them_and_corrupt_by_its_status()
         assert_eq!(status(Status::INTERNAL_ERROR), Certainty::Failed);
         let reset = CommandError::Reset { may_have_written: false };
         assert_eq!(verification.certainty(&Err(reset)), Certainty::Failed);
+    }
+}
+
+#[test]
+fn a_plan_says_which_sums_its_bytes_have() {
+    let piece = piece_bytes(BYTES);
+    for start in [0, piece] {
+        let mut rig = rig();
+        let planned = plan_of(&mut rig, &[(1, Part::Bytes(start..BYTES))]);
+        let item = planned.items[0].as_ref().expect("it is there");
+        let put = &contents()[start as usize..];
+        let ends = (piece..item.bytes()).step_by(piece as usize).chain([item.bytes()]);
+        let mut from = 0;
+        let expected: Vec<Check> = ends
+            .map(|end| {
+                let range = std::mem::replace(&mut from, end)..end;
+                let crc32c = checksum::of(&put[range.start as usize..range.end as usize]);
+                Check { range, crc32c }
+            })
+            .collect();
+        assert!(expected.len() > 1, "several pieces");
+        assert_eq!(item.checks().len(), expected.len());
+        assert_eq!(item.checks().collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn checks_by_the_reader_end_in_verified_bytes_or_a_miss() {
+    let device = Certainty::Verified(Verifier::Device(Protection::Type1));
+    let checksums = Certainty::Verified(Verifier::Checksums);
+    for arrived in [Certainty::Unverified, device, checksums] {
+        assert_eq!(arrived.checked(true), checksums);
+        assert_eq!(arrived.checked(false), Certainty::Corrupt);
+    }
+    for ended in [Certainty::Corrupt, Certainty::Failed] {
+        assert_eq!([ended.checked(true), ended.checked(false)], [ended, ended]);
     }
 }

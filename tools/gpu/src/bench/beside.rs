@@ -5,22 +5,21 @@
 //! multiprocessors, and none is given away.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_gpu::internals::{PartitionKind, Partitions, Program};
 use adit_gpu::{Error, Gpu, Priority, Result, Stream};
 
+use super::command::Watch;
 use super::compute::Compute;
-use super::load::Round;
-use super::options::{BenchOptions, Watch};
-use super::report::Beside;
-use super::rig::Rig;
-use super::saturated::{add_up, rounds};
+use crate::failure;
+use crate::rig::load::Round;
+use crate::rig::{Rig, add_up};
 
 /// Number of measurements of each; the median counts.
 const RUNS: usize = 5;
 /// Approximate duration of a round of the rings, which is followed by the next.
-const ROUND_MS: f64 = 10.0;
+pub(super) const ROUND: Duration = Duration::from_millis(10);
 /// Time limit of the last rounds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -28,6 +27,36 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const REGISTERS: u32 = 65_536;
 const REGISTERS_CONTROLLER: u32 = 4_096;
 const REGISTERS_IO: u32 = 3_072;
+
+/// A compute kernel beside the persistent I/O kernel.
+#[derive(Clone, Debug)]
+pub(super) struct Beside {
+    /// Time of the kernel alone, on all multiprocessors.
+    pub(super) alone_ms: f64,
+    /// Time of the kernel in the complement, beside the rings at work.
+    pub(super) beside_ms: f64,
+    /// Multiprocessors of the GPU.
+    pub(super) sms_all: u32,
+    /// Multiprocessors given away; 0 without a partition.
+    pub(super) sms_given: u32,
+    /// How they were partitioned: `green contexts`, or why they were not.
+    pub(super) kind: String,
+    /// Commands completed meanwhile.
+    pub(super) commands: u64,
+}
+
+impl Beside {
+    /// Returns the extra time of the kernel, as a share of its time alone.
+    pub(super) fn slowdown(&self) -> f64 {
+        assert!(self.alone_ms > 0.0, "a kernel takes time");
+        self.beside_ms / self.alone_ms - 1.0
+    }
+
+    /// Returns the share of multiprocessors given away.
+    pub(super) fn share(&self) -> f64 {
+        f64::from(self.sms_given) / f64::from(self.sms_all)
+    }
+}
 
 /// The compute kernel alone, before anything persistent runs.
 #[derive(Debug)]
@@ -38,82 +67,67 @@ pub(super) struct Alone {
     sms: u32,
 }
 
-/// Measures the compute kernel alone, at least once.
+/// Measures the compute kernel alone, which takes about `time`.
 ///
 /// # Errors
 /// [`Error::TimedOut`] if it does not end; CUDA's.
-pub(super) fn alone(
-    gpu: &Arc<Gpu>,
-    program: &Arc<Program>,
-    options: &BenchOptions,
-    watch: &Watch<'_>,
-) -> Result<Alone> {
+pub(super) fn alone(gpu: &Arc<Gpu>, program: &Arc<Program>, time: Duration) -> Result<Alone> {
     let stream = Arc::new(Stream::new(gpu, Priority::Normal)?);
     let sms = gpu.info().sm_count;
-    let mut work = Compute::calibrated(gpu, program, (&stream, sms), options.compute)?;
-    let mut times = Vec::with_capacity(RUNS);
-    while times.len() < RUNS && (times.is_empty() || !watch.is_stopped()) {
-        times.push(work.time_ms(&stream, sms)?);
-    }
-    Ok(Alone { work, alone_ms: median(&mut times), sms })
+    let work = Compute::calibrated(gpu, program, (&stream, sms), time)?;
+    let times = (0..RUNS).map(|_| work.run_ms((&stream, sms), || Ok(())));
+    let alone_ms = median(times.collect::<Result<_>>()?);
+    Ok(Alone { work, alone_ms, sms })
 }
 
-/// Measures it again in the complement, while `rig` executes rounds of commands.
+/// Measures it again in the complement, while a persistent kernel of `grid` executes `rounds`, one of each ring, over
+/// and over.
 ///
 /// # Errors
-/// If a command failed; [`Error::TimedOut`] if kernel or commands do not end; CUDA's.
+/// If a command failed; [`Error::TimedOut`] if kernel or commands do not end; CUDA's; an interrupt by the user.
 pub(super) fn measure(
     rig: &mut Rig,
     partitions: &Partitions,
-    (alone, per_second): (&mut Alone, f64),
-    (grid, options): ((u32, u32), &BenchOptions),
-    watch: &Watch<'_>,
-) -> Result<Beside> {
-    let each = per_second * ROUND_MS / 1e3 / f64::from(options.queues);
-    let rounds = rounds(options.queues, (each as u64).max(1));
+    alone: &Alone,
+    (grid, rounds): ((u32, u32), &[Round]),
+    watch: &mut Watch,
+) -> failure::Result<Beside> {
     let stream = Arc::new(partitions.compute.stream(Priority::Normal)?);
     let sms = partitions.compute.sms();
     let mut commands = 0;
     let mut times = Vec::with_capacity(RUNS);
     rig.persist(grid)?;
-    for ring in 0..options.queues {
-        begin(rig, ring, &rounds)?;
+    for ring in 0..rounds.len() as u32 {
+        begin(rig, ring, rounds)?;
     }
-    while times.len() < RUNS && (times.is_empty() || !watch.is_stopped()) {
-        let run = alone.work.enqueue(&stream, sms)?;
-        times.push(alone.work.wait_ms(&run, || keep_busy(rig, &rounds, &mut commands))?);
-        watch.tell(&format!("a compute kernel beside the rings: {} of {RUNS}", times.len()));
+    while times.len() < RUNS {
+        watch.step(format!("a compute kernel beside the rings: {} of {RUNS}", times.len()))?;
+        let meanwhile = || keep_busy(rig, rounds, &mut commands);
+        times.push(alone.work.run_ms((&stream, sms), meanwhile)?);
     }
-    settle(rig, options.queues)?;
-    for header in rig.load.headers(0..options.queues)? {
-        commands += add_up(&[header])?.0;
-    }
+    commands += settle(rig, rounds.len() as u32)?;
     rig.unpersist()?;
-    rig.check()?;
+    rig.finish(commands)?;
     Ok(Beside {
         alone_ms: alone.alone_ms,
-        beside_ms: median(&mut times),
+        beside_ms: median(times),
         sms_all: alone.sms,
         // None if only priorities separate the parts.
         sms_given: alone.sms.saturating_sub(sms),
-        kind: kind(&partitions.kind),
+        kind: match &partitions.kind {
+            PartitionKind::Green => "green contexts".to_owned(),
+            PartitionKind::Priority { why } => format!("priorities alone: {why}"),
+        },
         commands,
     })
 }
 
-/// Returns the warps of the I/O kernel on each of `sms` multiprocessors that the controller leaves room for. A kernel
-/// without room for a block would wait for the controller, which does not end.
-pub(super) fn warps(options: &BenchOptions, sms: u32) -> Option<u32> {
-    let controller = options.queues.div_ceil(sms.max(1)).checked_mul(REGISTERS_CONTROLLER)?;
+/// Returns the warps of the I/O kernel on each of `sms` multiprocessors, of those `asked` for, that the controller of
+/// `queues` leaves room for. A kernel without room for a block would wait for the controller, which does not end.
+pub(super) fn warps((queues, asked): (u32, u32), sms: u32) -> Option<u32> {
+    let controller = queues.div_ceil(sms.max(1)) * REGISTERS_CONTROLLER;
     let room = REGISTERS.checked_sub(controller)? / REGISTERS_IO;
-    (room > 0).then(|| room.min(options.warps))
-}
-
-fn kind(kind: &PartitionKind) -> String {
-    match kind {
-        PartitionKind::Green => "green contexts".to_owned(),
-        PartitionKind::Priority { why } => format!("priorities alone: {why}"),
-    }
+    (room > 0).then(|| room.min(asked))
 }
 
 fn begin(rig: &mut Rig, ring: u32, rounds: &[Round]) -> Result<()> {
@@ -132,8 +146,9 @@ fn keep_busy(rig: &mut Rig, rounds: &[Round], commands: &mut u64) -> Result<()> 
     Ok(())
 }
 
-fn settle(rig: &Rig, queues: u32) -> Result<()> {
-    let begin = std::time::Instant::now();
+/// Waits for the last rounds; returns their commands.
+fn settle(rig: &Rig, queues: u32) -> Result<u64> {
+    let begin = Instant::now();
     while !(0..queues).all(|ring| rig.load.is_over(ring)) {
         if begin.elapsed() >= PATIENCE {
             return Err(Error::TimedOut {
@@ -144,12 +159,12 @@ fn settle(rig: &Rig, queues: u32) -> Result<()> {
         }
         std::thread::yield_now();
     }
-    Ok(())
+    Ok(add_up(&rig.load.headers(0..queues)?)?.0)
 }
 
-fn median(times: &mut [f64]) -> f64 {
+fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(0.0)
+    times[times.len() / 2]
 }
 
 #[cfg(test)]
@@ -158,16 +173,9 @@ mod tests {
 
     #[test]
     fn the_io_kernel_takes_the_room_that_the_controller_leaves() {
-        let with = |queues| BenchOptions { queues, ..BenchOptions::default() };
-        assert_eq!(warps(&with(8), 8), Some(16));
-        assert_eq!(warps(&with(64), 8), Some(10));
-        assert_eq!(warps(&with(128), 8), None);
-        assert_eq!(warps(&with(256), 1), None);
-    }
-
-    #[test]
-    fn the_median_is_one_of_the_times() {
-        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&mut []), 0.0);
+        assert_eq!(warps((8, 16), 8), Some(16));
+        assert_eq!(warps((64, 16), 8), Some(10));
+        assert_eq!(warps((128, 16), 8), None);
+        assert_eq!(warps((256, 16), 1), None);
     }
 }

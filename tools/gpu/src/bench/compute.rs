@@ -30,11 +30,10 @@ struct ComputeArguments {
 
 const _: () = assert!(size_of::<ComputeArguments>() == 32);
 
-/// A fixed amount of work for a kernel. The memory of a kernel that was not seen to end is not freed.
+/// A fixed amount of work for a kernel.
 #[derive(Debug)]
 pub(super) struct Compute {
-    /// None once dropped.
-    reached: Option<Reached>,
+    reached: Arc<Reached>,
     rows: u32,
     rounds: u32,
     patience: Duration,
@@ -46,142 +45,95 @@ struct Reached {
     program: Arc<Program>,
     matrices: DeviceMemory,
     arguments: DeviceMemory,
-    /// The stream of a kernel not seen to end, which keeps its partition.
-    under_way: Option<Arc<Stream>>,
-}
-
-/// An enqueued kernel.
-#[derive(Debug)]
-pub(super) struct Run {
-    begin: Event,
-    end: Event,
-}
-
-impl Run {
-    /// Returns its duration once it is over.
-    ///
-    /// # Errors
-    /// [`Error::Cuda`].
-    pub(super) fn took_ms(&self) -> Result<Option<f64>> {
-        if !self.end.is_over()? {
-            return Ok(None);
-        }
-        self.begin.elapsed_ms(&self.end).map(|took| Some(f64::from(took)))
-    }
 }
 
 impl Compute {
-    /// Creates work that takes about `time` on `sms` multiprocessors in `stream`.
+    /// Creates work that takes about `time` on a number of multiprocessors in a stream.
     ///
     /// # Errors
-    /// As [`Compute::time_ms`].
+    /// As [`Compute::run_ms`].
     pub(super) fn calibrated(
         gpu: &Arc<Gpu>,
         program: &Arc<Program>,
-        (stream, sms): (&Arc<Stream>, u32),
+        on: (&Arc<Stream>, u32),
         time: Duration,
     ) -> Result<Compute> {
         let bytes = 3 * u64::from(ROWS_MAX) * u64::from(ROWS_MAX) * 4;
         let matrices = DeviceMemory::allocate(gpu, bytes)?;
         matrices.zero()?;
         let arguments = DeviceMemory::allocate(gpu, size_of::<ComputeArguments>() as u64)?;
-        let reached =
-            Reached { program: Arc::clone(program), matrices, arguments, under_way: None };
-        let mut work =
-            Compute { reached: Some(reached), rows: ROWS_FIRST, rounds: 1, patience: PATIENCE };
+        let reached = Arc::new(Reached { program: Arc::clone(program), matrices, arguments });
+        let mut work = Compute { reached, rows: ROWS_FIRST, rounds: 1, patience: PATIENCE };
+        let product_ms = |work: &Compute| work.run_ms(on, || Ok(()));
         // The first run is slower than later ones.
-        work.time_ms(stream, sms)?;
-        let mut product_ms = work.time_ms(stream, sms)?;
-        while product_ms < PRODUCT_MS_MIN && work.rows < ROWS_MAX {
+        product_ms(&work)?;
+        let mut took_ms = product_ms(&work)?;
+        while took_ms < PRODUCT_MS_MIN && work.rows < ROWS_MAX {
             work.rows *= 2;
-            product_ms = work.time_ms(stream, sms)?;
+            took_ms = product_ms(&work)?;
         }
-        let rounds = time.as_secs_f64() * 1e3 / product_ms.max(1e-3);
+        let rounds = time.as_secs_f64() * 1e3 / took_ms.max(1e-3);
         work.rounds = rounds.clamp(1.0, 1e6) as u32;
         Ok(work)
     }
 
-    /// Enqueues it once, for `sms` multiprocessors. The previous run must be over.
+    /// Runs it once, calling `meanwhile` repeatedly, and returns its duration. What a kernel that was not seen to end may
+    /// reach is leaked.
     ///
     /// # Errors
-    /// [`Error::Cuda`].
-    pub(super) fn enqueue(&mut self, stream: &Arc<Stream>, sms: u32) -> Result<Run> {
+    /// [`Error::TimedOut`] if it does not end; [`Error::Cuda`]; the errors of `meanwhile`.
+    pub(super) fn run_ms(
+        &self,
+        (stream, sms): (&Arc<Stream>, u32),
+        meanwhile: impl FnMut() -> Result<()>,
+    ) -> Result<f64> {
+        let begin = self.launch(stream, sms)?;
+        let took = stream.record().and_then(|end| self.wait_ms(&begin, &end, meanwhile));
+        if took.is_err() {
+            tracing::warn!(
+                "the compute kernel of the bench was not seen to end; the memory that it may reach is not freed"
+            );
+            std::mem::forget((Arc::clone(&self.reached), Arc::clone(stream)));
+        }
+        took
+    }
+
+    /// Enqueues it; returns the event of its beginning.
+    fn launch(&self, stream: &Stream, sms: u32) -> Result<Event> {
+        let Reached { program, matrices, arguments } = &*self.reached;
         let matrix_bytes = u64::from(self.rows) * u64::from(self.rows) * 4;
-        let reached = self.reached.as_mut().expect("it is taken when the work is dropped");
-        let a = reached.matrices.address();
-        let arguments = ComputeArguments {
-            a,
-            b: a + matrix_bytes,
-            c: a + 2 * matrix_bytes,
-            n: self.rows,
-            rounds: self.rounds,
+        let a = matrices.address();
+        let (b, c) = (a + matrix_bytes, a + 2 * matrix_bytes);
+        let told = ComputeArguments { a, b, c, n: self.rows, rounds: self.rounds };
+        arguments.write(0, told.as_bytes())?;
+        let grid = match crate::is_emulated(&stream.gpu().info().name) {
+            true => (sms, 32), // It has room for few warps, each of which is a thread.
+            false => (sms * BLOCKS_PER_SM, THREADS),
         };
-        reached.arguments.write(0, arguments.as_bytes())?;
         let begin = stream.record()?;
-        reached.launch(stream, sms)?;
-        reached.under_way = Some(Arc::clone(stream));
-        Ok(Run { begin, end: stream.record()? })
+        internals::launch(stream, program.function(Kernel::Compute), grid, arguments.address())?;
+        Ok(begin)
     }
 
-    /// Runs it once and returns its duration.
-    ///
-    /// # Errors
-    /// [`Error::TimedOut`] if it does not end; [`Error::Cuda`].
-    pub(super) fn time_ms(&mut self, stream: &Arc<Stream>, sms: u32) -> Result<f64> {
-        let run = self.enqueue(stream, sms)?;
-        self.wait_ms(&run, || Ok(()))
-    }
-
-    /// Waits for it, calling `meanwhile` repeatedly.
-    ///
-    /// # Errors
-    /// As [`Compute::time_ms`]; the errors of `meanwhile`.
-    pub(super) fn wait_ms(
-        &mut self,
-        run: &Run,
+    fn wait_ms(
+        &self,
+        begin: &Event,
+        end: &Event,
         mut meanwhile: impl FnMut() -> Result<()>,
     ) -> Result<f64> {
-        let begin = Instant::now();
-        loop {
-            if let Some(took_ms) = run.took_ms()? {
-                self.reached.as_mut().expect("it is not dropped").under_way = None;
-                return Ok(took_ms);
-            }
-            if begin.elapsed() >= self.patience {
+        let launched = Instant::now();
+        while !end.is_over()? {
+            if launched.elapsed() >= self.patience {
                 return Err(Error::TimedOut {
                     waited_for: "the compute kernel of the bench".to_owned(),
                     after: self.patience,
-                    fix: "give it less to do (--compute), or end what else the GPU does".to_owned(),
+                    fix: "end what else the GPU does".to_owned(),
                 });
             }
             meanwhile()?;
             std::thread::yield_now();
         }
-    }
-}
-
-impl Reached {
-    /// Uses small blocks where large ones do not fit.
-    fn launch(&self, stream: &Stream, sms: u32) -> Result<()> {
-        let (kernel, at) = (self.program.function(Kernel::Compute), self.arguments.address());
-        match internals::launch(stream, kernel, (sms * BLOCKS_PER_SM, THREADS), at) {
-            Err(Error::Cuda { name, .. }) if name == "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" => {
-                internals::launch(stream, kernel, (sms, 32), at)
-            }
-            other => other,
-        }
-    }
-}
-
-impl Drop for Compute {
-    fn drop(&mut self) {
-        let reached = self.reached.take();
-        if reached.as_ref().is_some_and(|reached| reached.under_way.is_some()) {
-            tracing::warn!(
-                "the compute kernel of the bench has not ended; the memory that it may reach is not freed"
-            );
-            std::mem::forget(reached);
-        }
+        begin.elapsed_ms(end).map(f64::from)
     }
 }
 
@@ -202,11 +154,11 @@ mod tests {
             let stream = Arc::new(Stream::new(&gpu, Priority::Normal).expect("a stream"));
             let time = Duration::from_millis(500);
             let mut work = Compute::calibrated(&gpu, &program, (&stream, 2), time).expect("work");
-            work.time_ms(&stream, 2).expect("it ends by itself");
+            work.run_ms((&stream, 2), || Ok(())).expect("it ends by itself");
             work.patience = Duration::ZERO;
-            let late = work.time_ms(&stream, 2).expect_err("it takes longer than no time");
+            let late =
+                work.run_ms((&stream, 2), || Ok(())).expect_err("it takes more than no time");
             assert!(matches!(late, Error::TimedOut { .. }), "{late}");
-            assert!(late.to_string().contains("--compute"), "{late}");
             let before = adit_gpu_emulated::report();
             assert_eq!(before.kernels_running, 1);
             drop((work, program, stream));

@@ -1,174 +1,255 @@
-//! Results of a bench. A part that was not measured is `None`, and `missing` gives the reason.
+//! Results of a bench, as text and as JSON. Times on an emulated GPU are printed in neither.
 
-use super::options::BenchOptions;
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::beside::Beside;
+use super::command::BenchArgs;
+use super::saturated::Saturated;
+use super::single::Single;
+use crate::human;
 
 /// The condition of every figure.
-pub const LABEL: &str = "software controller, no PCIe";
+const LABEL: &str = "software controller, no PCIe";
 
-/// Saturated rings.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Saturated {
-    /// Completed commands, all successful.
-    pub commands: u64,
-    /// Commands that the controller checked.
-    pub checked: u64,
-    /// Commands in which the controller found a fault.
-    pub refused: u64,
-    /// Time from the first command to the last, by the device's clock.
-    pub elapsed_ns: u64,
-    /// Rings of the submission doorbells.
-    pub sq_rings: u64,
-    /// Rings of the completion doorbells.
-    pub cq_rings: u64,
-    /// Laps of the completion rings.
-    pub laps: f64,
-    /// Looks at which the controller in device code found a completion ring full with a command waiting; `None` for
-    /// a controller that does not count them.
-    pub full: Option<u64>,
-}
-
-impl Saturated {
-    /// Commands per second.
-    pub fn per_second(&self) -> f64 {
-        ratio(self.commands as f64 * 1e9, self.elapsed_ns as f64)
-    }
-
-    /// Average commands per ring.
-    pub fn commands_per_ring(&self) -> f64 {
-        ratio(self.commands as f64, self.sq_rings as f64)
-    }
-
-    /// Completion doorbell rings per lap of a ring.
-    pub fn cq_rings_per_lap(&self) -> f64 {
-        ratio(self.cq_rings as f64, self.laps)
-    }
-}
-
-/// One command at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Single {
-    /// Commands measured.
-    pub commands: u64,
-    /// Rings of the submission doorbell.
-    pub sq_rings: u64,
-    /// Median from submission to completion, by the device's clock.
-    pub p50_ns: u64,
-    /// 99th percentile from submission to completion.
-    pub p99_ns: u64,
-}
-
-/// A compute kernel beside the persistent I/O kernel.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Beside {
-    /// Time of the kernel alone, on all multiprocessors.
-    pub alone_ms: f64,
-    /// Time of the kernel in the complement, beside the rings at work.
-    pub beside_ms: f64,
-    /// Multiprocessors of the GPU.
-    pub sms_all: u32,
-    /// Multiprocessors given away; 0 without a partition.
-    pub sms_given: u32,
-    /// How they were partitioned: `green contexts`, or why they were not.
-    pub kind: String,
-    /// Commands completed meanwhile.
-    pub commands: u64,
-}
-
-impl Beside {
-    /// Returns the extra time of the kernel, as a share of its time alone.
-    pub fn slowdown(&self) -> f64 {
-        ratio(self.beside_ms, self.alone_ms) - 1.0
-    }
-
-    /// Returns the share of multiprocessors given away.
-    pub fn share(&self) -> f64 {
-        ratio(f64::from(self.sms_given), f64::from(self.sms_all))
-    }
-}
-
-/// Filling control blocks on the CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Preparation {
-    /// Tensors, one transfer each.
-    pub tensors: u64,
-    /// Commands that they took.
-    pub commands: u64,
-    /// Median of several fillings.
-    pub p50_ns: u64,
-    /// Fastest filling.
-    pub least_ns: u64,
+/// Results with one number of multiprocessors for the I/O kernel.
+#[derive(Clone, Debug)]
+pub(super) struct Point {
+    pub(super) sms: u32,
+    pub(super) saturated: Saturated,
+    pub(super) single: Single,
+    /// A compute kernel beside the rings, or why there was none.
+    pub(super) beside: Result<Beside, String>,
 }
 
 /// Results of a bench.
 #[derive(Clone, Debug)]
-pub struct BenchReport {
-    /// The options.
-    pub options: BenchOptions,
+pub(super) struct Report {
+    pub(super) args: BenchArgs,
     /// The GPU's name.
-    pub gpu: String,
-    /// Saturated rings.
-    pub saturated: Option<Saturated>,
-    /// One command at a time.
-    pub single: Option<Single>,
-    /// A compute kernel beside the rings.
-    pub beside: Option<Beside>,
-    /// Filling control blocks.
-    pub preparation: Option<Preparation>,
-    /// Parts that were not measured: name and reason.
-    pub missing: Vec<(&'static str, String)>,
+    pub(super) gpu: String,
+    pub(super) points: Vec<Point>,
 }
 
-impl BenchReport {
-    /// Whether the GPU is emulated: its counts are a GPU's, its times those of threads of the CPU.
-    pub fn is_emulated(&self) -> bool {
+/// A row of the table: what it holds, whether that is a time, and its cell.
+type Row = (&'static str, bool, fn(&Point) -> Option<String>);
+
+const ROWS: &[Row] = &[
+    ("commands per second", true, |point| Some(human::si(point.saturated.per_second(), 4))),
+    ("the same of each SM", true, |point| {
+        Some(human::si(point.saturated.per_second() / f64::from(point.sms), 4))
+    }),
+    ("commands, each checked", false, |point| Some(point.saturated.commands.to_string())),
+    ("commands per SQ doorbell", false, |point| {
+        Some(format!("{:.1}", point.saturated.commands_per_ring()))
+    }),
+    ("CQ doorbells per lap", false, |point| {
+        Some(format!("{:.2}", point.saturated.cq_rings_per_lap()))
+    }),
+    ("looks of the controller at a full CQ", false, |point| {
+        point.saturated.cq_full.map(|full| full.to_string())
+    }),
+    ("one at a time: commands per SQ doorbell", false, |point| {
+        Some(format!("{:.2}", point.single.commands as f64 / point.single.sq_rings.max(1) as f64))
+    }),
+    ("  submission to completion, p50", true, |point| Some(human::latency(point.single.p50_ns))),
+    ("  p99", true, |point| Some(human::latency(point.single.p99_ns))),
+    ("SMs given away", false, |point| beside(point, |part| percent(part.share()))),
+    ("compute kernel beside the rings, slower by", true, |point| {
+        beside(point, |part| percent(part.slowdown()))
+    }),
+];
+
+fn beside(point: &Point, cell: impl Fn(&Beside) -> String) -> Option<String> {
+    point.beside.as_ref().ok().map(cell)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+impl Report {
+    fn is_emulated(&self) -> bool {
         crate::is_emulated(&self.gpu)
     }
-}
 
-/// Returns `a / b`, or 0 if `b` is 0.
-fn ratio(a: f64, b: f64) -> f64 {
-    if b == 0.0 { 0.0 } else { a / b }
-}
+    /// Formats it for people: a column for each number of multiprocessors.
+    pub(super) fn text(&self) -> String {
+        let args = &self.args;
+        let mut out = format!(
+            "{}: {LABEL}\n{} queues of {} in {}, {} warps on each SM, controller on the {}\n\n",
+            human::printable(&self.gpu),
+            args.queues,
+            args.depth,
+            args.place().name(),
+            args.warps,
+            args.controller.name()
+        );
+        let mut line = |what: &str, cell: &dyn Fn(&Point) -> Option<String>| {
+            let cells = self.points.iter().map(|point| cell(point).unwrap_or("-".to_owned()));
+            let cells: String = cells.map(|cell| format!("{cell:>12}")).collect();
+            writeln!(out, "{what:<42}{cells}").expect("a string takes all");
+        };
+        line("SMs of the I/O kernel", &|point| Some(point.sms.to_string()));
+        for (what, is_time, cell) in ROWS {
+            if !(*is_time && self.is_emulated()) {
+                line(what, cell);
+            }
+        }
+        for Point { sms, beside, .. } in &self.points {
+            let why = match beside {
+                Err(why) => format!("no compute kernel beside the rings: {why}"),
+                Ok(part) if part.sms_given == 0 => format!("not set apart ({})", part.kind),
+                Ok(_) => continue,
+            };
+            out += &format!("{sms} SMs: {}\n", human::printable(&why));
+        }
+        out
+    }
 
-/// Returns the value below which `share` of the samples lie; 0 without samples. Sorts them.
-pub(super) fn percentile(samples: &mut [u64], share: f64) -> u64 {
-    assert!((0.0..=1.0).contains(&share), "a share of the samples");
-    samples.sort_unstable();
-    let last = samples.len().saturating_sub(1);
-    samples.get((last as f64 * share).round() as usize).copied().unwrap_or(0)
+    /// Formats it for programs.
+    pub(super) fn json(&self) -> String {
+        let args = &self.args;
+        let report = json!({
+            "measured_against": LABEL,
+            "gpu": self.gpu,
+            "is_emulated": self.is_emulated(),
+            "options": {
+                "queues": args.queues,
+                "depth": args.depth,
+                "warps": args.warps,
+                "placement": args.place().name(),
+                "controller": args.controller.name(),
+                "runtime_ms": args.runtime.as_millis() as u64,
+            },
+            "curve": self.points.iter().map(|point| self.point(point)).collect::<Vec<_>>(),
+        });
+        format!("{report:#}\n")
+    }
+
+    fn point(&self, point: &Point) -> Value {
+        let Point { sms, saturated, single, beside } = point;
+        let time = |value: Value| if self.is_emulated() { Value::Null } else { value };
+        json!({
+            "sms": sms,
+            "saturated": {
+                "commands": saturated.commands,
+                "elapsed_ns": time(saturated.elapsed_ns.into()),
+                "commands_per_second": time(saturated.per_second().into()),
+                "sq_doorbells": saturated.sq_rings,
+                "commands_per_sq_doorbell": saturated.commands_per_ring(),
+                "cq_doorbells": saturated.cq_rings,
+                "cq_doorbells_per_lap": saturated.cq_rings_per_lap(),
+                "cq_full": saturated.cq_full,
+            },
+            "single": {
+                "commands": single.commands,
+                "sq_doorbells": single.sq_rings,
+                "p50_ns": time(single.p50_ns.into()),
+                "p99_ns": time(single.p99_ns.into()),
+            },
+            "beside_compute": beside.as_ref().ok().map(|part| json!({
+                "alone_ms": time(part.alone_ms.into()),
+                "beside_ms": time(part.beside_ms.into()),
+                "slowdown": time(part.slowdown().into()),
+                "sms_all": part.sms_all,
+                "sms_given": part.sms_given,
+                "share_given": part.share(),
+                "partition": part.kind,
+                "commands": part.commands,
+            })),
+            "why_no_compute": beside.as_ref().err(),
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::command::tests::args;
 
-    #[test]
-    fn figures_of_nothing_are_zero() {
-        let nothing = Saturated::default();
-        assert_eq!(nothing.per_second(), 0.0);
-        assert_eq!(nothing.commands_per_ring(), 0.0);
-        assert_eq!(nothing.cq_rings_per_lap(), 0.0);
-        assert_eq!(percentile(&mut [], 0.5), 0);
-    }
-
-    #[test]
-    fn percentiles_are_samples() {
-        let mut samples: Vec<u64> = (0..=100).rev().collect();
-        assert_eq!(percentile(&mut samples, 0.5), 50);
-        assert_eq!(percentile(&mut samples, 0.99), 99);
-        assert_eq!(percentile(&mut samples, 1.0), 100);
-    }
-
-    #[test]
-    fn a_slowdown_is_told_beside_the_share_given_away() {
+    fn report(gpu: &str) -> Report {
+        let point = |sms, elapsed_ns, beside| Point {
+            sms,
+            saturated: Saturated {
+                commands: 2_000_000,
+                elapsed_ns,
+                sq_rings: 50_000,
+                cq_rings: 7_000,
+                laps: 1_950.0,
+                cq_full: Some(0),
+            },
+            single: Single { commands: 100, sq_rings: 100, p50_ns: 3_400, p99_ns: 5_100 },
+            beside,
+        };
         let beside = Beside {
             alone_ms: 10.0,
-            beside_ms: 10.8,
+            beside_ms: 10.5,
             sms_all: 132,
             sms_given: 8,
-            ..Beside::default()
+            kind: "green contexts".to_owned(),
+            commands: 1,
         };
-        assert!((beside.slowdown() - 0.08).abs() < 1e-9);
-        assert!((beside.share() - 8.0 / 132.0).abs() < 1e-9);
+        let points = vec![
+            point(1, 200_000_000, Err("it is full".to_owned())),
+            point(8, 20_000_000, Ok(beside)),
+        ];
+        Report { args: args(""), gpu: gpu.to_owned(), points }
+    }
+
+    fn json_of(report: &Report) -> Value {
+        serde_json::from_str(&report.json()).expect("JSON")
+    }
+
+    #[test]
+    fn each_number_of_multiprocessors_has_a_column() {
+        let text = report("NVIDIA H200").text();
+        assert!(text.starts_with("NVIDIA H200: software controller, no PCIe\n"), "{text}");
+        let cells = |row: &str| {
+            let line = text.lines().find(|line| line.starts_with(row)).expect(row);
+            line[row.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(cells("commands per second"), "10.0M 100M");
+        assert_eq!(cells("the same of each SM"), "10.0M 12.5M");
+        assert_eq!(cells("commands per SQ doorbell"), "40.0 40.0");
+        assert_eq!(cells("SMs given away"), "- 6.1 %");
+        assert_eq!(cells("compute kernel beside the rings, slower by"), "- 5.0 %");
+        assert!(
+            text.ends_with("\n1 SMs: no compute kernel beside the rings: it is full\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn programs_get_a_curve() {
+        let json = json_of(&report("NVIDIA H200"));
+        assert_eq!(json["measured_against"], "software controller, no PCIe");
+        let [first, last] = [0, 1].map(|at| &json["curve"][at]);
+        assert_eq!((&first["sms"], &last["sms"]), (&1.into(), &8.into()));
+        assert_eq!(last["saturated"]["commands_per_second"], 1e8);
+        assert_eq!(last["saturated"]["cq_full"], 0);
+        assert_eq!(last["single"]["p50_ns"], 3_400);
+        assert_eq!(
+            (&first["beside_compute"], &first["why_no_compute"]),
+            (&Value::Null, &"it is full".into())
+        );
+        assert_eq!(last["beside_compute"]["sms_given"], 8);
+    }
+
+    #[test]
+    fn times_of_an_emulated_gpu_are_not_printed() {
+        let emulated = report("Emulated GPU 0");
+        let json = json_of(&emulated);
+        let point = &json["curve"][1];
+        assert_eq!(point["saturated"]["commands_per_second"], Value::Null);
+        assert_eq!(point["single"]["p50_ns"], Value::Null);
+        assert_eq!(point["beside_compute"]["slowdown"], Value::Null);
+        assert_eq!(point["saturated"]["commands_per_sq_doorbell"], 40.0);
+        let text = emulated.text();
+        for time in ["per second", "p50", "p99", "slower", "of each SM"] {
+            assert!(!text.contains(time), "{time}: {text}");
+        }
+        assert!(text.contains("commands per SQ doorbell") && text.contains("given away"), "{text}");
     }
 }

@@ -6,9 +6,9 @@ use adit_gpu::internals::{self, DeviceMemory, PartitionKind, Partitions, Program
 use adit_gpu::{Error, Gpu};
 
 use super::check::{Objection, Seen, expect};
-use crate::bench::rig::Rig;
-use crate::bench::server::Server;
 use crate::controller::{Counters, GpuController, Shape};
+use crate::rig::Rig;
+use crate::rig::server::Server;
 
 const SMS: u32 = 8;
 /// Bytes of GPU memory that commands may point to.

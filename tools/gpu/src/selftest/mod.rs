@@ -8,6 +8,7 @@
 //! | `machine` | the base of all checks: the GPU, the compiled device code, the partitions |
 //! | `rings` | rings that the controller in device code serves |
 //! | `trouble` | the same with faults |
+//! | `sums` | checksums compared by the GPU |
 //! | `waits` | streams and kernels that wait for control blocks |
 //! | `hosted` | rings in host memory served by the driver's software controller, and the staged engine |
 
@@ -16,6 +17,7 @@ pub(crate) mod command;
 mod hosted;
 mod machine;
 pub(crate) mod rings;
+mod sums;
 mod trouble;
 mod waits;
 
@@ -46,8 +48,9 @@ impl Body {
 }
 
 /// The checks after those of the machine, in order.
-const CHECKS: [(&str, Body); 17] = [
+const CHECKS: [(&str, Body); 18] = [
     ("partitions", Whole(machine::partitions)),
+    ("checksums", Whole(sums::compared)),
     ("rings of several shapes in GPU memory", Whole(rings::shapes)),
     ("rings in host memory", Whole(rings::in_host_memory)),
     ("one doorbell for one command", Whole(rings::one_at_a_time)),

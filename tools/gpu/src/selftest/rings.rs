@@ -7,9 +7,9 @@ use adit_gpu::internals::layout::{Context, Form, Iocb};
 
 use super::check::{Objection, Seen, expect};
 use super::machine::{GRID, Machine, controller, seen};
-use crate::bench::load::Round;
-use crate::bench::rig::Rig;
 use crate::controller::{Faults, Shape};
+use crate::rig::Rig;
+use crate::rig::load::Round;
 
 /// Queues and entries: the smallest, odd ones, more queues than warps.
 const SHAPES: [(u32, u32); 6] = [(1, 2), (1, 3), (3, 7), (2, 64), (5, 100), (8, 1024)];
@@ -49,7 +49,7 @@ pub(super) fn all_succeeded(headers: &[Iocb]) -> Result<(), Objection> {
 /// Fills each ring's block and executes all of them.
 fn carry_out(rig: &mut Rig, shape: &Shape) -> Result<u64, Objection> {
     for ring in 0..shape.queues {
-        rig.fill_reads(ring, ring, shape, 8)?;
+        rig.fill_reads(ring, shape, 8)?;
     }
     let rounds: Vec<Round> =
         (0..shape.queues).map(|ring| round(ring, (COUNT, TOTAL), LONG)).collect();
@@ -95,7 +95,7 @@ pub(super) fn one_at_a_time(machine: &Machine) -> Seen {
     const COMMANDS: u64 = 20;
     let shape = shape(1, 64);
     let mut rig = machine.rig(&shape)?;
-    rig.fill_reads(0, 0, &shape, 1)?;
+    rig.fill_reads(0, &shape, 1)?;
     for _ in 0..COMMANDS {
         all_succeeded(&rig.go(0, &[round(0, (1, 1), LONG)], (1, 32))?)?;
     }
@@ -117,7 +117,7 @@ fn pattern() -> Vec<u8> {
 fn move_data(machine: &Machine, form: Form) -> Seen {
     let shape = Shape { form, media: true, lbas: MEDIA_LBAS, ..shape(2, 64) };
     let mut rig = machine.rig(&shape)?;
-    let (address, half) = (rig.span(0).address, PIECES * PIECE_BYTES);
+    let (address, half) = (rig.span.address, PIECES * PIECE_BYTES);
     let lbas = PIECE_BYTES >> shape.lba_shift;
     let piece = |index: u64, base: u64, is_write: bool| Context {
         address: base + index * PIECE_BYTES,
@@ -160,7 +160,7 @@ pub(super) fn stop_and_restart(machine: &Machine) -> Seen {
     let shape = shape(2, 64);
     let mut rig = machine.rig(&shape)?;
     for ring in 0..2 {
-        rig.fill_reads(ring, ring, &shape, 1)?;
+        rig.fill_reads(ring, &shape, 1)?;
     }
     rig.load.prepare(0, &[0, 1].map(|ring| round(ring, (COUNT, EACH), LONG)))?;
     rig.persist(GRID)?;

@@ -7,8 +7,8 @@ use adit_gpu::internals::outcome::{NOT_SENT, RESET, TIMED_OUT};
 use super::check::{Seen, expect};
 use super::machine::{GRID, Machine, controller, seen};
 use super::rings::{LONG, all_succeeded, round, shape, wait_until};
-use crate::bench::rig::Rig;
 use crate::controller::{Fault, Faults, Shape};
+use crate::rig::Rig;
 
 /// Unrecovered Read Error as a status field.
 const UNRECOVERED_READ: u32 = 0x281;
@@ -37,7 +37,7 @@ fn count(statuses: &[u32], wanted: u32) -> usize {
 pub(super) fn failing(machine: &Machine) -> Seen {
     let shape = faulty(Fault::Status, 4, Duration::ZERO);
     let mut rig = machine.rig(&shape)?;
-    rig.fill_reads(0, 0, &shape, 1)?;
+    rig.fill_reads(0, &shape, 1)?;
     let ends = ends(&mut rig, LONG)?;
     let (bad, good) = (count(&ends, UNRECOVERED_READ), count(&ends, 0));
     let each = COUNT as usize / 4;
@@ -49,7 +49,7 @@ pub(super) fn failing(machine: &Machine) -> Seen {
 pub(super) fn deadline(machine: &Machine) -> Seen {
     let shape = faulty(Fault::Lost, 4, Duration::ZERO);
     let mut rig = machine.rig(&shape)?;
-    rig.fill_reads(0, 0, &shape, 1)?;
+    rig.fill_reads(0, &shape, 1)?;
     let ends = ends(&mut rig, SHORT)?;
     let (lost, unsent) = (count(&ends, TIMED_OUT), count(&ends, NOT_SENT));
     let good = count(&ends, 0);
@@ -68,7 +68,7 @@ pub(super) fn deadline(machine: &Machine) -> Seen {
 pub(super) fn late(machine: &Machine) -> Seen {
     let shape = faulty(Fault::Delayed, 6, 3 * SHORT);
     let mut rig = machine.rig(&shape)?;
-    rig.fill_reads(0, 0, &shape, 1)?;
+    rig.fill_reads(0, &shape, 1)?;
     let given_up = count(&ends(&mut rig, SHORT)?, TIMED_OUT) as u64;
     rig.persist(GRID)?;
     wait_until(|| Ok(rig.rings.outstanding()?.is_empty()), "the late completions")?;
@@ -87,7 +87,7 @@ pub(super) fn poison(machine: &Machine) -> Seen {
     for fault in POISONS {
         let shape = faulty(fault, 16, Duration::ZERO);
         let mut rig = machine.rig(&shape)?;
-        rig.fill_reads(0, 0, &shape, 1)?;
+        rig.fill_reads(0, &shape, 1)?;
         let ends = ends(&mut rig, LONG)?;
         let (reset, good) = (count(&ends, RESET), count(&ends, 0));
         expect(reset > 0 && reset + good == COUNT as usize, || format!("{fault:?}: {ends:?}"))?;

@@ -10,7 +10,7 @@ use zerocopy::{Immutable, IntoBytes};
 use super::check::{Objection, Seen, expect};
 use super::machine::{GRID, Machine};
 use super::rings::{LONG, all_succeeded, round, shape};
-use crate::bench::rig::Rig;
+use crate::rig::Rig;
 
 const COUNT: u32 = 64;
 
@@ -41,7 +41,7 @@ fn prepared(machine: &Machine) -> Result<(PinnedMemory, Stream, Rig), Objection>
     let word = PinnedMemory::allocate(&machine.gpu, 4)?;
     word.words()[0].store(NOTHING, Ordering::Release);
     let mut rig = machine.rig(&shape)?;
-    rig.fill_reads(0, 0, &shape, 1)?;
+    rig.fill_reads(0, &shape, 1)?;
     rig.load.prepare(0, &[round(0, (COUNT, u64::from(COUNT)), LONG)])?;
     Ok((word, stream, rig))
 }

@@ -1,9 +1,10 @@
 //! `adit gpu trace`: moves one layer of a model's KV blocks from a store to the GPU's memory, step by step.
 //!
 //! Creates and fills a store, which plans the reads of a layer. The GPU carries them out through its own rings
-//! into the pages of a paged cache; if it cannot, CPU threads stage them. The CPU's actions are steps with
-//! times; what is sent to the device is counted. At the end each block is compared with the store's checksums.
+//! into the pages of a paged cache; if it cannot, CPU threads stage them. Behind the data the GPU compares them with the
+//! store's checksums. The CPU's actions are steps with times; what is sent to the device is counted.
 
+mod checking;
 mod shelf;
 mod timeline;
 
@@ -23,6 +24,7 @@ use adit_kvstore::store::{LocalLease, ShardTransfers, Transfers};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
+use self::checking::{Arriving, Checked, Checking};
 use self::shelf::{Room, Shelf, Wanted};
 use self::timeline::Timeline;
 use super::{GpuArg, Placement};
@@ -139,7 +141,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
 ///
 /// # Errors
 /// A usage failure with their number.
-fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
+pub(crate) fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
     let there = gpu.info().sm_count;
     if asked <= there {
         return Ok(());
@@ -244,6 +246,7 @@ impl Journey<'_> {
             "wait_cqe",
             format!("the compute stream waits for the data; {}", carrier.meanwhile),
         );
+        let checking = Checking::begin(self.arriving(), &stream)?;
         while !arrived.is_over()? {
             self.heed()?;
             timeline.check(TIMEOUT)?;
@@ -255,11 +258,18 @@ impl Journey<'_> {
             "outcome",
             format!("{} commands ended, {} failed", outcome.commands, outcome.failed.len()),
         );
-        self.check(&outcome)?;
-        timeline
-            .step("intact", format!("{} KV blocks, by the store's checksums", self.args.blocks));
+        refuse_failures(&outcome)?;
+        let checked = checking.end(self.arriving(), TIMEOUT)?;
+        timeline.step("intact", checked.text());
         let has_times = !crate::is_emulated(&self.gpu.info().name);
-        Ok(Told { scene: self.scene(shelf), timeline, has_times, counts: self.counts(&outcome)? })
+        let why_staged = self.uring.description().why_staged.clone();
+        let (scene, counts) = (self.scene(shelf), self.counts(&outcome)?);
+        Ok(Told { scene, why_staged, timeline, has_times, counts, checked })
+    }
+
+    fn arriving(&self) -> Arriving<'_> {
+        let (uring, plan) = (&self.uring, &self.plan);
+        Arriving { uring, pages: self.pages, plan, blocks: self.args.blocks }
     }
 
     /// Stops the rings if the user interrupts.
@@ -274,27 +284,6 @@ impl Journey<'_> {
             Ok(()) => "interrupted before the layer was there".to_owned(),
             Err(error) => format!("interrupted; {error}"),
         }))
-    }
-
-    /// # Errors
-    /// A failed transfer, or a block that differs from what was put.
-    fn check(&self, outcome: &Outcome) -> Result<()> {
-        if let Some((position, ended)) = outcome.failed.first() {
-            return Err(Failure::failed(format!(
-                "{} transfers failed, the first that of position {position}: {ended}",
-                outcome.failed.len()
-            )));
-        }
-        for block in 0..self.args.blocks {
-            let item = self.plan.item(block).expect("the plan has every block");
-            let bytes = self.pages.read(self.uring.pool(), block)?;
-            if !item.is_intact(&bytes) {
-                return Err(Failure::failed(format!(
-                    "KV block {block} is not what was put: its checksums differ"
-                )));
-            }
-        }
-        Ok(())
     }
 
     /// Describes the setup of the trace.
@@ -322,11 +311,8 @@ impl Journey<'_> {
     /// Describes what carries the layer out.
     fn rings(&self) -> String {
         let about = self.uring.description();
-        if let Some(why) = &about.why_staged {
-            return format!(
-                "none: CPU threads stage the transfers, since {}",
-                human::printable(why)
-            );
+        if about.engine == EngineChoice::Staged {
+            return "none: CPU threads stage the transfers, since".to_owned();
         }
         let places = about.places.map(|(submission, completion)| {
             format!(", entries in {}, completions in {}", submission.name(), completion.name())
@@ -354,6 +340,16 @@ impl Journey<'_> {
             ("late completions", stats.late),
         ])
     }
+}
+
+/// # Errors
+/// The first failed transfer.
+fn refuse_failures(outcome: &Outcome) -> Result<()> {
+    let Some((position, ended)) = outcome.failed.first() else { return Ok(()) };
+    Err(Failure::failed(format!(
+        "{} transfers failed, the first that of position {position}: {ended}",
+        outcome.failed.len()
+    )))
 }
 
 /// Describes where the pages are, and how the device reaches them.
@@ -393,9 +389,11 @@ fn filled(iocbs: &Iocbs) -> String {
 /// The report of a layer.
 struct Told {
     scene: Vec<(&'static str, String)>,
+    why_staged: Vec<String>,
     timeline: Timeline,
     has_times: bool,
     counts: Vec<(&'static str, u64)>,
+    checked: Checked,
 }
 
 impl Told {
@@ -403,8 +401,10 @@ impl Told {
         let scene = self.scene.iter().map(|(name, what)| format!("{name:<8}{what}\n"));
         let counts = self.counts.iter().map(|(name, count)| format!("  {count:>13}  {name}\n"));
         let (scene, counts): (String, String) = (scene.collect(), counts.collect());
-        let steps = self.timeline.lines(self.has_times);
-        format!("{scene}\n{steps}\n{counts}")
+        let whys =
+            self.why_staged.iter().map(|why| format!("          {}\n", human::printable(why)));
+        let (whys, steps): (String, String) = (whys.collect(), self.timeline.lines(self.has_times));
+        format!("{scene}{whys}\n{steps}\n{counts}")
     }
 
     fn json(&self) -> Value {
@@ -413,7 +413,13 @@ impl Told {
             self.scene.iter().map(|(name, what)| (key(name), json!(what))).collect();
         let counts: Map<String, Value> =
             self.counts.iter().map(|(name, count)| (key(name), json!(count))).collect();
-        json!({ "scene": scene, "steps": self.timeline.json(self.has_times), "counts": counts })
+        json!({
+            "scene": scene,
+            "why_staged": self.why_staged,
+            "steps": self.timeline.json(self.has_times),
+            "counts": counts,
+            "verified": self.checked.json(),
+        })
     }
 }
 

@@ -15,6 +15,8 @@ use adit_gpu::internals::{DeviceMemory, PinnedMemory};
 use adit_gpu::{Gpu, Result};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+/// Contexts of each block.
+pub(crate) const CONTEXTS: u32 = 2048;
 const HEADER_BYTES: u64 = size_of::<Iocb>() as u64;
 const CONTEXT_BYTES: u64 = size_of::<Context>() as u64;
 const ARGUMENTS_BYTES: u64 = size_of::<IssueArguments>() as u64;
@@ -40,17 +42,16 @@ pub(crate) struct Load {
     arguments: DeviceMemory,
     /// A word for each block: the last use that ended.
     over: PinnedMemory,
-    contexts_each: u32,
     generations: Vec<u32>,
 }
 
 impl Load {
-    /// Allocates `blocks` blocks of `contexts_each` contexts.
+    /// Allocates `blocks` blocks.
     ///
     /// # Errors
     /// [`adit_gpu::Error::Cuda`] if there is no memory for them.
-    pub(crate) fn new(gpu: &Arc<Gpu>, blocks: u32, contexts_each: u32) -> Result<Load> {
-        let all = u64::from(blocks) * u64::from(contexts_each);
+    pub(crate) fn new(gpu: &Arc<Gpu>, blocks: u32) -> Result<Load> {
+        let all = u64::from(blocks) * u64::from(CONTEXTS);
         let allocate = |bytes| DeviceMemory::allocate(gpu, bytes);
         let load = Load {
             iocbs: allocate(u64::from(blocks) * HEADER_BYTES)?,
@@ -58,7 +59,6 @@ impl Load {
             statuses: allocate(all * 4)?,
             arguments: allocate(u64::from(blocks) * (ARGUMENTS_BYTES + 8))?,
             over: PinnedMemory::allocate(gpu, u64::from(blocks) * 4)?,
-            contexts_each,
             generations: vec![0; blocks as usize],
         };
         load.iocbs.zero()?;
@@ -86,8 +86,8 @@ impl Load {
     /// # Errors
     /// [`adit_gpu::Error::Cuda`].
     pub(crate) fn fill(&self, block: u32, contexts: &[Context]) -> Result<()> {
-        assert!(contexts.len() <= self.contexts_each as usize, "more contexts than the block has");
-        let first = u64::from(block) * u64::from(self.contexts_each);
+        assert!(contexts.len() <= CONTEXTS as usize, "more contexts than the block has");
+        let first = u64::from(block) * u64::from(CONTEXTS);
         self.contexts.write(first * CONTEXT_BYTES, contexts.as_bytes())
     }
 
@@ -109,10 +109,10 @@ impl Load {
     }
 
     fn header(&self, block: u32, before: u32, round: &Round) -> Iocb {
-        assert!((1..=self.contexts_each).contains(&round.count), "{round:?}");
+        assert!((1..=CONTEXTS).contains(&round.count), "{round:?}");
         assert!(round.total >= u64::from(round.count), "every context is used: {round:?}");
         assert!(round.total < 1 << 39, "the device's count has 40 bits: {round:?}");
-        let first = u64::from(block) * u64::from(self.contexts_each);
+        let first = u64::from(block) * u64::from(CONTEXTS);
         let generation = self.generations[block as usize];
         Iocb {
             contexts: self.contexts.address() + first * CONTEXT_BYTES,
@@ -194,7 +194,7 @@ impl Load {
     /// [`adit_gpu::Error::Cuda`].
     pub(crate) fn statuses(&self, block: u32, count: u32) -> Result<Vec<u32>> {
         let mut words = vec![0u32; count as usize];
-        let first = u64::from(block) * u64::from(self.contexts_each);
+        let first = u64::from(block) * u64::from(CONTEXTS);
         self.statuses.read(first * 4, words.as_mut_bytes())?;
         Ok(words)
     }

@@ -45,11 +45,11 @@ struct State {
 
 /// A handle to the GPU; all clones share it.
 #[derive(Clone, Default)]
-pub(super) struct BenchGpu(Arc<Mutex<State>>);
+pub(super) struct SteppedGpu(Arc<Mutex<State>>);
 
 /// A registration, which counts itself out.
 pub(super) struct Registered {
-    gpu: BenchGpu,
+    gpu: SteppedGpu,
     _owner: Buffer,
 }
 
@@ -59,9 +59,9 @@ impl Drop for Registered {
     }
 }
 
-impl BenchGpu {
-    pub(super) fn new(bytes: usize) -> BenchGpu {
-        let gpu = BenchGpu::default();
+impl SteppedGpu {
+    pub(super) fn new(bytes: usize) -> SteppedGpu {
+        let gpu = SteppedGpu::default();
         gpu.state().memory = vec![0; bytes];
         gpu
     }
@@ -174,7 +174,7 @@ impl State {
     }
 }
 
-impl Copies for BenchGpu {
+impl Copies for SteppedGpu {
     type Line = usize;
     type Mark = (usize, u64);
     type Event = usize;

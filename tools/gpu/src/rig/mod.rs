@@ -3,6 +3,9 @@
 //! All memory is allocated before any endless kernel runs, the controller starts before anything posts to it, and it is
 //! stopped before anything is freed.
 
+pub(crate) mod load;
+pub(crate) mod server;
+
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +16,10 @@ use adit_gpu::internals::table::MappingTable;
 use adit_gpu::internals::{self, Kernel, Partition, Program, Rings};
 use adit_gpu::{Error, Gpu, Priority, Result, Stream};
 
-use super::load::{Load, Round};
-use super::server::Server;
-use crate::controller::Shape;
+use crate::controller::{Counters, Shape};
+use load::{CONTEXTS, Load, Round};
+use server::Server;
 
-/// Contexts of each block.
-pub(crate) const CONTEXTS: u32 = 2048;
 /// Extra time for a kernel after its commands' deadline.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -36,9 +37,8 @@ pub(crate) struct Parts {
     pub(crate) load: Load,
     stream: Stream,
     program: Arc<Program>,
-    spans: Vec<Span>,
-    /// The first ring of each device, and their number.
-    ranges: Vec<(u32, u32)>,
+    /// Where commands find the data.
+    pub(crate) span: Span,
     /// Entries of each completion ring.
     pub(crate) completion_depth: u32,
 }
@@ -55,8 +55,8 @@ impl Rig {
         server: Server,
         (shape, blocks): (&Shape, u32),
     ) -> Result<Rig> {
-        let load = Load::new(gpu, blocks, CONTEXTS)?;
-        let spans = server.spans();
+        let load = Load::new(gpu, blocks)?;
+        let span = server.span();
         let limits = cut::Shape {
             lba_shift: shape.lba_shift,
             lba_count: shape.lbas,
@@ -64,17 +64,13 @@ impl Rig {
             boundary_lbas: 0,
             address_mask: 0,
         };
-        let table = |span: &Span| MappingTable::without_lists(limits, vec![*span], shape.form);
-        let tables = spans.iter().map(table).collect::<Result<Vec<_>>>()?;
+        let table = MappingTable::without_lists(limits, vec![span], shape.form)?;
         let queues = server.queues(gpu, shape)?;
-        let completion_depths = queues.iter().flatten().map(|queue| queue.depths.completion);
-        let completion_depth = completion_depths.min().expect("a shape has queues");
-        let tables: Vec<&MappingTable> = tables.iter().collect();
-        let rings = Rings::new(gpu, queues, &tables, load.iocbs())?;
-        let ranges = (0..spans.len()).map(|device| rings.of_device(device as u16)).collect();
+        let completion_depth = queues.first().expect("a shape has queues").depths.completion;
+        let rings = Rings::new(gpu, vec![queues], &[&table], load.iocbs())?;
         let stream = partition.stream(Priority::High)?;
         let program = Arc::clone(program);
-        let parts = Parts { server, rings, load, stream, program, spans, ranges, completion_depth };
+        let parts = Parts { server, rings, load, stream, program, span, completion_depth };
         Ok(Rig { parts: Some(parts) })
     }
 }
@@ -94,22 +90,12 @@ impl DerefMut for Rig {
 }
 
 impl Parts {
-    pub(crate) fn device_of(&self, ring: u32) -> usize {
-        let is_its = |(first, count): &(u32, u32)| (*first..first + count).contains(&ring);
-        self.ranges.iter().position(is_its).expect("every ring is a device's")
-    }
-
-    /// Returns where a device's commands find the data.
-    pub(crate) fn span(&self, device: usize) -> Span {
-        self.spans[device]
-    }
-
-    /// Fills a block with reads of `lbas` LBAs each through a ring, sequentially over namespace and data.
+    /// Fills a block with reads of `lbas` LBAs each, sequentially over namespace and data.
     ///
     /// # Errors
     /// [`Error::Cuda`].
-    pub(crate) fn fill_reads(&self, block: u32, ring: u32, shape: &Shape, lbas: u64) -> Result<()> {
-        let span = self.span(self.device_of(ring));
+    pub(crate) fn fill_reads(&self, block: u32, shape: &Shape, lbas: u64) -> Result<()> {
+        let span = self.span;
         let bytes = lbas << shape.lba_shift;
         let (slots, runs) = (span.bytes / bytes, shape.lbas / lbas);
         assert!(slots > 0 && runs > 0, "a command fits the data and the namespace");
@@ -189,11 +175,45 @@ impl Parts {
     pub(crate) fn check(&self) -> Result<()> {
         match self.rings.poison()? {
             None => Ok(()),
-            Some(reason) => {
-                Err(Error::OutOfService { device: "software controller".to_owned(), reason })
-            }
+            Some(reason) => Err(broken(reason)),
         }
     }
+
+    /// Stops the controller, and checks that it saw `commands` good ones. Returns its counters; `None` for the CPU's,
+    /// which counts nothing and completes only good commands.
+    ///
+    /// # Errors
+    /// As [`Parts::check`], also if the controller saw others.
+    pub(crate) fn finish(&mut self, commands: u64) -> Result<Option<Counters>> {
+        self.check()?;
+        self.server.stop()?;
+        let Some(seen) = self.server.counters()? else { return Ok(None) };
+        if (seen.commands, seen.bad) == (commands, 0) {
+            return Ok(Some(seen));
+        }
+        let (all, bad) = (seen.commands, seen.bad);
+        Err(broken(format!(
+            "{commands} commands ended, the controller saw {all} and refused {bad}"
+        )))
+    }
+}
+
+fn broken(reason: String) -> Error {
+    Error::OutOfService { device: "software controller".to_owned(), reason }
+}
+
+/// Returns the commands of blocks, and the time from the first command to the last end.
+///
+/// # Errors
+/// [`Error::OutOfService`] if a command failed.
+pub(crate) fn add_up(headers: &[Iocb]) -> Result<(u64, u64)> {
+    let failed: u64 = headers.iter().map(|header| header.failed).sum();
+    if failed > 0 {
+        return Err(broken(format!("{failed} commands failed")));
+    }
+    let start = headers.iter().map(|header| header.started_ns).min().unwrap_or(0);
+    let end = headers.iter().map(|header| header.ended_ns).max().unwrap_or(0);
+    Ok((headers.iter().map(|header| header.total).sum(), end.saturating_sub(start)))
 }
 
 impl Drop for Rig {
@@ -203,5 +223,27 @@ impl Drop for Rig {
             tracing::warn!("{error}; the memory that the kernel may reach is not freed");
             std::mem::forget(self.parts.take());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    fn header(started_ns: u64, ended_ns: u64, total: u64) -> Iocb {
+        Iocb { started_ns, ended_ns, total, ..Iocb::new_zeroed() }
+    }
+
+    #[test]
+    fn blocks_are_timed_from_the_first_start_to_the_last_end() {
+        let headers = [header(100, 900, 10), header(50, 700, 20)];
+        assert_eq!(add_up(&headers).expect("none failed"), (30, 850));
+    }
+
+    #[test]
+    fn one_failed_command_is_the_end_of_a_measurement() {
+        let bad = Iocb { failed: 1, ..header(1, 2, 3) };
+        assert!(add_up(&[bad]).is_err());
     }
 }

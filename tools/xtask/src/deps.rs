@@ -21,6 +21,8 @@ enum Probe {
     Library(&'static str),
     /// A shared library known to the loader, by how its file's name begins.
     Shared(&'static str),
+    /// A module that Python can import.
+    Module(&'static str),
 }
 
 pub(crate) const QEMU: Need =
@@ -42,6 +44,8 @@ pub(crate) const CMAKE: Need = Need { package: "cmake", probe: Probe::Program("c
 /// Reads llama.cpp's headers.
 pub(crate) const LIBCLANG: Need =
     Need { package: "libclang-dev", probe: Probe::Shared("libclang-") };
+/// Makes environments with pip; Debian leaves it out of Python.
+pub(crate) const VENV: Need = Need { package: "python3-venv", probe: Probe::Module("ensurepip") };
 pub(crate) const C_LIBRARY: Need = Need { package: "libc6-dev", probe: Probe::Program("ldd") };
 pub(crate) const VALGRIND: Need = Need { package: "valgrind", probe: Probe::Program("valgrind") };
 /// Compared with our benchmark and its reports.
@@ -65,6 +69,7 @@ impl Need {
             Probe::Program(name) => process::find(name).is_some(),
             Probe::Library(name) => has_library(name),
             Probe::Shared(name) => is_loadable(name),
+            Probe::Module(name) => has_module(name),
         }
     }
 }
@@ -83,6 +88,12 @@ fn is_loadable(name: &str) -> bool {
 fn has_library(name: &str) -> bool {
     let mut command = Command::new("pkg-config");
     command.args(["--exists", name]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn has_module(name: &str) -> bool {
+    let mut command = Command::new("python3");
+    command.args(["-c", &format!("import {name}")]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 

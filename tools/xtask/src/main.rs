@@ -4,8 +4,8 @@
 //! those that take longer, `sim` searches simulated schedules for broken laws, `soak`
 //! runs servers for hours, `repeat` finds tests that fail
 //! by chance, `mutants` finds code that no test covers, `bench-driver` counts and measures the driver's path of
-//! an I/O, `demo` shows the driver on the software controller, `device` tests the GPU's code and `gpu` runs
-//! `adit gpu`, both without a GPU; `gpu-lab` measures a GPU, and `engines` runs
+//! an I/O, `python` tests the wheel, `demo` shows the driver on the software controller, `device` tests the GPU's code
+//! and `gpu` runs `adit gpu`, both without a GPU; `gpu-lab` measures a GPU, and `engines` runs
 //! inference engines on the store. Each installs what it needs and says so; none touches a real NVMe device.
 //! This crate knows nothing about the driver's internals: it only builds and runs the `adit` binary.
 
@@ -24,6 +24,7 @@ mod mutants;
 mod nightly;
 mod process;
 mod progress;
+mod python;
 mod repeat;
 mod sim;
 mod soak;
@@ -63,6 +64,8 @@ enum Command {
     Tidy(tidy::TidyArgs),
     /// Test the GPU's code without a GPU: as C++ on threads, and as NVRTC compiles it
     Device,
+    /// Build the Python wheel, install it into a fresh environment and run its tests
+    Python,
     /// Count the driver's instructions per I/O, and measure it against the minimum work of an initiator
     BenchDriver(bench_driver::BenchDriverArgs),
     /// Build adit and run its demonstration on the software controller
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Mutants(args) => mutants::run(&args),
         Command::Tidy(args) => tidy::run(&args),
         Command::Device => device::run(),
+        Command::Python => python::run(),
         Command::BenchDriver(args) => bench_driver::run(&args),
         Command::Demo => demo::run(),
         Command::Gpu(args) => gpu::run(&args),

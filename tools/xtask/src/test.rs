@@ -50,10 +50,11 @@ const LOOKS: [&[&str]; 2] = [&["fmt", "--all", "--check"], CLIPPY];
 const BUILD_TESTS: &[&str] = &["test", "--quiet", "--workspace", "--no-run"];
 
 /// Tests, with nothing beside them.
-const RUNS: [&[&str]; 5] = [
+const RUNS: [&[&str]; 6] = [
     &["test", "--quiet", "--workspace"],
     // The GPU's code, as far as it can be tested without a GPU.
     &["xtask", "device"],
+    &["xtask", "python"],
     // With fresh seeds on each run: a failure prints the line that repeats it.
     &["xtask", "sim", "--schedules", "100000"],
     // The store's simulation, and a power cut at every command of a long workload with each durability. The

@@ -41,7 +41,7 @@ struct Part {
     layers: &'static [&'static str],
 }
 
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 14] = [
     Part { path: "driver/spec/src/", layers: &[] },
     Part { path: "driver/shared/src/", layers: &[] },
     Part { path: "driver/soft/src/", layers: &[] },
@@ -71,6 +71,7 @@ const PARTS: [Part; 13] = [
         path: "kvstore/src/",
         layers: &["error", "model", "space", "catalog", "policy", "io", "media", "shard", "store"],
     },
+    Part { path: "kvstore/python/src/", layers: &[] },
     Part {
         path: "gpu/src/",
         layers: &["error", "options", "cuda", "reach", "commands", "staged", "rings", "internals"],

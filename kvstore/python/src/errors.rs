@@ -1,0 +1,78 @@
+//! The store's errors as the exceptions of `adit._errors`, which says what each means.
+
+use adit_driver::Error as DriverError;
+use adit_kvstore::Error;
+use adit_kvstore::shard::Failure;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+
+/// Makes an exception of the class `name` of `adit._errors`.
+pub(crate) fn named(py: Python<'_>, name: &str, text: &str) -> PyErr {
+    let module = MODULE.get_or_try_init(py, || py.import("adit._errors").map(Bound::unbind));
+    let exception = module.and_then(|module| module.bind(py).getattr(name)?.call1((text,)));
+    exception.map_or_else(|why| why, PyErr::from_value)
+}
+
+/// Makes an exception of a store's error, with its text.
+pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
+    named(py, class(error), &error.to_string())
+}
+
+/// Makes an exception of a driver's error.
+pub(crate) fn of_driver(py: Python<'_>, error: adit_driver::Error) -> PyErr {
+    of(py, &Error::Driver(error))
+}
+
+/// Refuses a call in a process that was forked from the store's.
+pub(crate) fn forked(py: Python<'_>) -> PyErr {
+    let text = "this process was forked from the one that opened the store, and has none of its threads: open stores \
+                after the fork, or start processes with multiprocessing's 'spawn'";
+    named(py, "ForkedError", text)
+}
+
+/// Refuses a call after the store's or the queue's end.
+pub(crate) fn closed(py: Python<'_>) -> PyErr {
+    of(py, &Error::Failed(Failure::Closed))
+}
+
+fn class(error: &Error) -> &'static str {
+    match error {
+        Error::Driver(error) => driver_class(error),
+        Error::Key { .. } => "InvalidKeyError",
+        Error::Invalid { .. } => "InvalidError",
+        Error::Failed(failure) => failure_class(failure),
+        Error::Timeout { .. } => "DeadlineError",
+        Error::Media { .. } => "MediaError",
+        _ => "Error",
+    }
+}
+
+fn driver_class(error: &DriverError) -> &'static str {
+    match error {
+        error if error.is_usage() => "InvalidError",
+        DriverError::Refused { .. } | DriverError::Soft(_) => "RefusedError",
+        DriverError::Timeout { .. } => "DeadlineError",
+        _ => "DeviceError",
+    }
+}
+
+fn failure_class(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Full => "FullError",
+        Failure::NoSpace { .. } => "NoSpaceError",
+        Failure::Quota { .. } => "QuotaError",
+        Failure::Declined(_) => "DeclinedError",
+        Failure::Deadline => "DeadlineError",
+        Failure::Device { .. } => "DeviceError",
+        Failure::Closed => "ClosedError",
+        Failure::Memory { .. } | Failure::Foreign { .. } => "BadBufferError",
+        Failure::TooLarge { .. }
+        | Failure::Tenant(_)
+        | Failure::Part(_)
+        | Failure::Writer
+        | Failure::Unfilled { .. }
+        | Failure::Undefined(_) => "InvalidError",
+    }
+}

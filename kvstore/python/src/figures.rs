@@ -1,0 +1,89 @@
+//! The store's counters by name.
+
+use adit_kvstore::shard::Stats;
+use adit_kvstore::store::TenantStats;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// Returns the counters of a store.
+pub(crate) fn of_store<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    for (name, figure) in requests(stats).into_iter().chain(device(stats)).chain(sizes(stats)) {
+        figures.set_item(name, figure)?;
+    }
+    Ok(figures)
+}
+
+fn requests(stats: &Stats) -> [(&'static str, u64); 16] {
+    let evictions = &stats.evictions;
+    [
+        ("gets", stats.gets),
+        ("hits", stats.hits),
+        ("misses", stats.misses),
+        ("misses_corrupt", stats.misses_corrupt),
+        ("puts", stats.puts),
+        ("declined", stats.declined),
+        ("deletes", stats.deletes),
+        ("evictions", evictions.objects()),
+        ("evictions_space", evictions.space.objects),
+        ("evictions_records", evictions.records.objects),
+        ("evictions_fragmentation", evictions.fragmentation.objects),
+        ("evictions_quota", evictions.quota.objects),
+        ("expirations", stats.expirations),
+        ("bytes_read", stats.bytes_read),
+        ("bytes_written", stats.bytes_written),
+        ("copied_bytes", stats.copied_bytes),
+    ]
+}
+
+fn device(stats: &Stats) -> [(&'static str, u64); 13] {
+    [
+        ("bytes_to_device", stats.bytes_to_device),
+        ("journal_bytes", stats.journal_bytes),
+        ("checkpoint_bytes", stats.checkpoint_bytes),
+        ("flushes", stats.flushes),
+        ("discards_bytes", stats.discards_bytes),
+        ("commands_read", stats.commands_read),
+        ("commands_write", stats.commands_write),
+        ("spills", stats.spills),
+        ("spilled_bytes", stats.spilled_bytes),
+        ("checkpoints", stats.checkpoints),
+        ("device_failures", stats.device_failures),
+        ("journal_delay_max_ns", stats.journal_delay_max_ns),
+        ("journal_lost_blocks", stats.journal_lost_blocks),
+    ]
+}
+
+fn sizes(stats: &Stats) -> [(&'static str, u64); 7] {
+    let bytes = |units: u64| units * adit_kvstore::UNIT_BYTES;
+    [
+        ("objects", stats.objects),
+        ("used_bytes", bytes(stats.used_units)),
+        ("capacity_bytes", bytes(stats.capacity_units)),
+        ("free_runs", stats.free_runs),
+        ("largest_free_bytes", bytes(stats.largest_free_units)),
+        ("leased", stats.leased),
+        ("memory_bytes", stats.memory_bytes),
+    ]
+}
+
+/// Returns what a tenant has and did.
+pub(crate) fn of_tenant<'py>(
+    py: Python<'py>,
+    tenant: &TenantStats,
+) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    figures.set_item("quota_bytes", tenant.quota.map(|quota| quota.bytes))?;
+    for (name, figure) in [
+        ("objects", tenant.objects),
+        ("used_bytes", tenant.used_bytes),
+        ("puts", tenant.puts),
+        ("gets", tenant.gets),
+        ("hits", tenant.hits),
+        ("evictions", tenant.evictions),
+        ("refusals", tenant.refusals),
+    ] {
+        figures.set_item(name, figure)?;
+    }
+    Ok(figures)
+}

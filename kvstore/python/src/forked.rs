@@ -1,0 +1,31 @@
+//! Values that belong to the process that made them.
+//!
+//! A forked child has the parent's memory and files, and none of its threads. It may neither use a store nor drop one:
+//! that would unmap memory from devices that the parent still uses.
+
+use std::process;
+
+/// A value that only the process that made it uses and drops. Elsewhere it is left as it is.
+pub(crate) struct Ours<T> {
+    value: Option<T>,
+    process: u32,
+}
+
+impl<T> Ours<T> {
+    pub(crate) fn new(value: T) -> Ours<T> {
+        Ours { value: Some(value), process: process::id() }
+    }
+
+    /// Returns the value in the process that made it.
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.value.as_ref().filter(|_| self.process == process::id())
+    }
+}
+
+impl<T> Drop for Ours<T> {
+    fn drop(&mut self) {
+        if self.process != process::id() {
+            std::mem::forget(self.value.take());
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! An open store behind the Python objects that use it, and its end.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use adit_kvstore::Store;
+use adit_kvstore::store::{Answer, Pending, PutWith, Tenant};
+use pyo3::prelude::*;
+
+use crate::arguments;
+use crate::blocks::Layout;
+use crate::errors;
+use crate::forked::Ours;
+use crate::jobs::Session;
+use crate::options;
+
+/// The stores of this process, to be closed at its end.
+static OPEN: Mutex<Vec<Weak<Inside>>> = Mutex::new(Vec::new());
+
+/// Closes every store that is still open. Runs at the end of the process: a store that is only dropped ends as in a
+/// crash.
+#[pyfunction]
+pub(crate) fn close_all(py: Python<'_>) {
+    let open = match OPEN.lock() {
+        Ok(mut open) => std::mem::take(&mut *open),
+        Err(_) => return,
+    };
+    for store in open.iter().filter_map(Weak::upgrade) {
+        // A child that was forked leaves its parent's stores alone.
+        let ended = if store.is_ours() { store.close(py) } else { Ok(()) };
+        if let Err(why) = ended {
+            why.write_unraisable(py, None);
+        }
+    }
+}
+
+/// An open store, or a closed one.
+pub(crate) struct Inside {
+    session: Ours<RwLock<Option<Session>>>,
+    /// Tenants by name, once they were used.
+    tenants: Mutex<HashMap<String, Tenant>>,
+}
+
+impl Inside {
+    /// Wraps a store, which is closed at the end of the process if not before.
+    pub(crate) fn new(store: Store) -> Arc<Inside> {
+        let copied = Arc::new(AtomicU64::new(0));
+        let session = Session { store, regions: Arc::new([]), copied };
+        let session = Ours::new(RwLock::new(Some(session)));
+        let inside = Arc::new(Inside { session, tenants: Mutex::default() });
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|store| store.strong_count() > 0);
+        open.push(Arc::downgrade(&inside));
+        inside
+    }
+
+    fn is_ours(&self) -> bool {
+        self.session.get().is_some()
+    }
+
+    /// Returns the place of what to make requests with.
+    ///
+    /// # Errors
+    /// `ForkedError` in another process.
+    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<&RwLock<Option<Session>>> {
+        self.session.get().ok_or_else(|| errors::forked(py))
+    }
+
+    /// Returns what to make requests with.
+    ///
+    /// # Errors
+    /// `ForkedError` in another process; `ClosedError` once it is closed.
+    pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Session> {
+        let session = self.lock(py)?.read().unwrap_or_else(PoisonError::into_inner);
+        session.clone().ok_or_else(|| errors::closed(py))
+    }
+
+    /// Returns the tenant of this name.
+    pub(crate) fn tenant(&self, py: Python<'_>, name: &str) -> PyResult<Tenant> {
+        let session = self.session(py)?;
+        let known = || self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tenant) = known().get(name) {
+            return Ok(tenant.clone());
+        }
+        let tenant = wait(py, || session.store.tenant(name))?;
+        known().insert(name.to_owned(), tenant.clone());
+        Ok(tenant)
+    }
+
+    /// Ends the store and waits for that. Does nothing if it has ended.
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let mut session = self.lock(py)?.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(Session { store, regions, .. }) = session.take() else { return Ok(()) };
+        drop(session);
+        let ended = wait(py, || store.close());
+        // Their memory goes with the last request that uses it.
+        py.detach(|| drop(regions));
+        ended.map(drop)
+    }
+}
+
+/// The options of a put, as Python says them.
+pub(crate) struct PutArguments<'a, 'py> {
+    pub(crate) ttl: Option<f64>,
+    pub(crate) tenant: Option<&'a str>,
+    pub(crate) after: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) layout: Option<&'a Layout>,
+}
+
+impl PutArguments<'_, '_> {
+    /// Returns the store's options.
+    ///
+    /// # Errors
+    /// As [`arguments::key`] and [`Inside::session`]; `InvalidError` for a time that is none.
+    pub(crate) fn resolve(self, py: Python<'_>, store: &Inside) -> PyResult<PutWith> {
+        let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
+        let tenant = self.tenant.map(|name| store.tenant(py, name)).transpose()?;
+        let after = self.after.map(arguments::key).transpose()?;
+        let layout = self.layout.map(|layout| layout.defined.clone());
+        Ok(PutWith { tenant, ttl, after, layout })
+    }
+}
+
+/// Makes a request and waits for it, detached.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn wait<T: Send>(
+    py: Python<'_>,
+    ask: impl FnOnce() -> Pending<T> + Send,
+) -> PyResult<T> {
+    let answer: Answer<T> = py.detach(|| ask().wait());
+    answer.map_err(|unfinished| errors::of(py, &unfinished.error))
+}

@@ -1,0 +1,56 @@
+//! The store for Python: the extension module `adit._adit` of the wheel `adit`.
+//!
+//! Every call has three steps. Attached to the interpreter, it reads its arguments into keys and views of buffers.
+//! Detached, so that other Python threads run, it makes its requests and waits. Attached again, it turns the answers
+//! into Python objects. A [`queue::Queue`] does the second step without waiting.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `store` | the class `Store` |
+//! | `inside` | an open store behind the objects that use it, and its end |
+//! | `queue` | the class `Queue`: requests that end at an eventfd |
+//! | `blocks` | the classes `Layout`, `BlocksWriter` and `Lease` |
+//! | `arguments`, `options` | keys, buffers and settings, read from Python objects |
+//! | `jobs` | requests in flight and their answers |
+//! | `memory` | the class `Region`: memory of the caller's that the devices know, and what of it is in use |
+//! | `view` | Python's buffer protocol; all unsafe code |
+//! | `figures` | counters by name |
+//! | `errors` | the store's errors as Python exceptions |
+//! | `forked` | values that a forked child must not drop |
+
+mod arguments;
+mod blocks;
+mod errors;
+mod figures;
+mod forked;
+mod inside;
+mod jobs;
+mod memory;
+mod options;
+mod queue;
+mod store;
+mod view;
+
+use pyo3::prelude::*;
+
+/// The part of `adit` that is written in Rust.
+#[pymodule(gil_used = false)]
+mod _adit {
+    use super::*;
+
+    #[pymodule_export]
+    use blocks::{BlocksWriter, Layout, Lease};
+    #[pymodule_export]
+    use memory::Region;
+    #[pymodule_export]
+    use queue::Queue;
+    #[pymodule_export]
+    use store::Store;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let close_all = wrap_pyfunction!(inside::close_all, module)?;
+        module.py().import("atexit")?.call_method1("register", (close_all,))?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,142 @@
+//! Settings, read from Python's keyword arguments.
+
+use std::time::Duration;
+
+use adit_driver::Target;
+use adit_driver::runtime::Cores;
+use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
+use adit_kvstore::{Durability, Error, OpenOptions, PolicyKind, Quota, WhenReached};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::errors;
+
+/// Reads a target, or a list of targets.
+///
+/// # Errors
+/// `InvalidError` for a text that is no target.
+pub(crate) fn targets(object: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
+    let texts = match object.cast::<PyString>() {
+        Ok(text) => vec![text.to_str()?.to_owned()],
+        Err(_) => object.extract::<Vec<String>>()?,
+    };
+    let parse = |text: &String| text.parse::<Target>();
+    let targets: Result<Vec<Target>, _> = texts.iter().map(parse).collect();
+    targets.map_err(|why| errors::of_driver(object.py(), why))
+}
+
+/// Reads a duration in seconds.
+///
+/// # Errors
+/// `InvalidError` unless it is a number of seconds that fits.
+pub(crate) fn seconds(py: Python<'_>, what: &'static str, value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|_| invalid(py, what, value, "give seconds, 0 or more"))
+}
+
+/// Makes an exception that says how to correct a setting.
+pub(crate) fn invalid(
+    py: Python<'_>,
+    what: &'static str,
+    value: impl ToString,
+    fix: impl ToString,
+) -> PyErr {
+    errors::of(py, &Error::Invalid { what, value: value.to_string(), fix: fix.to_string() })
+}
+
+/// How to open a store, as Python says it.
+pub(crate) struct OpenArguments<'a> {
+    pub(crate) durability: &'a str,
+    pub(crate) policy: &'a str,
+    pub(crate) threads: Option<usize>,
+    pub(crate) cores: Option<Vec<usize>>,
+    pub(crate) pool_bytes: usize,
+    pub(crate) timeout: f64,
+    pub(crate) command_timeout: f64,
+    pub(crate) capacity_bytes: Option<u64>,
+    pub(crate) capacity_objects: Option<u64>,
+    pub(crate) adaptive_admission: bool,
+    pub(crate) write_bytes_per_day: Option<u64>,
+}
+
+impl OpenArguments<'_> {
+    /// Returns the options to open `targets` with.
+    ///
+    /// # Errors
+    /// `InvalidError` for a setting that is not known or out of range.
+    pub(crate) fn options(self, py: Python<'_>, targets: Vec<Target>) -> PyResult<OpenOptions> {
+        let mut options = OpenOptions::new(targets);
+        options.durability = durability(py, self.durability)?;
+        options.policy = policy(py, self.policy)?;
+        options.cores = match (self.cores, self.threads) {
+            (Some(_), Some(threads)) => {
+                let fix = "give the threads' number or their cores, not both";
+                return Err(invalid(py, "threads", threads, fix));
+            }
+            (Some(list), None) => Some(Cores::List(list)),
+            (None, threads) => threads.map(Cores::Unpinned),
+        };
+        options.pool_bytes = self.pool_bytes;
+        options.timeout = seconds(py, "timeout", self.timeout)?;
+        options.command_timeout = seconds(py, "command_timeout", self.command_timeout)?;
+        options.capacity_bytes = self.capacity_bytes;
+        options.capacity_objects = self.capacity_objects;
+        options.adaptive_admission = self.adaptive_admission;
+        options.write_bytes_per_day = self.write_bytes_per_day;
+        Ok(options)
+    }
+}
+
+fn durability(py: Python<'_>, name: &str) -> PyResult<Durability> {
+    match name {
+        "volatile" => Ok(Durability::Volatile),
+        "restart" => Ok(Durability::Restart),
+        "durable" => Ok(Durability::Durable),
+        _ => Err(invalid(py, "durability", name, "use volatile, restart or durable")),
+    }
+}
+
+fn policy(py: Python<'_>, name: &str) -> PyResult<PolicyKind> {
+    match name {
+        "lru" => Ok(PolicyKind::Lru),
+        "s3fifo" => Ok(PolicyKind::S3Fifo),
+        _ => Err(invalid(py, "policy", name, "use lru or s3fifo")),
+    }
+}
+
+/// Reads a tenant's quota; none lifts it.
+///
+/// # Errors
+/// `InvalidError` for an unknown action.
+pub(crate) fn quota(py: Python<'_>, bytes: Option<u64>, when: &str) -> PyResult<Option<Quota>> {
+    let when_reached = match when {
+        "refuse" => WhenReached::Refuse,
+        "evict-own" => WhenReached::EvictOwn,
+        _ => return Err(invalid(py, "when_reached", when, "use refuse or evict-own")),
+    };
+    Ok(bytes.map(|bytes| Quota { bytes, when_reached }))
+}
+
+/// Reads the type of a number in a KV cache.
+///
+/// # Errors
+/// `InvalidError` for an unknown one.
+pub(crate) fn dtype(py: Python<'_>, name: &str) -> PyResult<Dtype> {
+    match name {
+        "f32" | "float32" => Ok(Dtype::F32),
+        "f16" | "float16" => Ok(Dtype::F16),
+        "bf16" | "bfloat16" => Ok(Dtype::Bf16),
+        "fp8" => Ok(Dtype::Fp8),
+        "int8" => Ok(Dtype::Int8),
+        _ => Err(invalid(py, "dtype", name, "use f32, f16, bf16, fp8 or int8")),
+    }
+}
+
+/// Makes the layout of a model's KV blocks.
+///
+/// # Errors
+/// As [`Layout::new`].
+pub(crate) fn layout(py: Python<'_>, block: BlockShape, slots: Option<u32>) -> PyResult<Layout> {
+    let order = slots.map_or(Order::BlockMajor, |slots| Order::LayerMajor { slots });
+    Layout::new(block, order).map_err(|why| errors::of(py, &why))
+}

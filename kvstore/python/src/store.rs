@@ -1,0 +1,699 @@
+//! The class `Store`.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use adit_kvstore::layout::BlockShape;
+use adit_kvstore::store::Selection;
+use adit_kvstore::{FormatStore, Store as Opened};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use crate::arguments;
+use crate::blocks::{BlocksWriter, Layout, Lease};
+use crate::errors;
+use crate::figures;
+use crate::inside::{Inside, PutArguments, wait};
+use crate::jobs::{Job, Session};
+use crate::memory::{Region, Shared};
+use crate::options::{self, OpenArguments};
+use crate::queue::Queue;
+use crate::view::View;
+
+/// A store of objects on one or more devices.
+///
+/// Parameters
+/// ----------
+/// target : str or list of str
+///     Its devices in the order in which they were formatted, such as ``"uring:kv.img"`` for a file or a block device
+///     or ``"vfio:0000:01:00.0"`` for a controller.
+/// durability : {"restart", "volatile", "durable"}
+///     What an acknowledged put promises after a crash.
+/// policy : {"lru", "s3fifo"}
+///     Which objects go first when the store is full.
+/// threads : int, optional
+///     Number of threads, at most one for each shard.
+/// cores : list of int, optional
+///     Cores to pin threads to, in place of ``threads``.
+/// pool_bytes : int
+///     Memory for data that is not in registered memory. Also the longest such object.
+/// timeout : float
+///     Seconds within which a request has to begin.
+/// command_timeout : float
+///     Seconds that a device may take for a command, after which it is aborted.
+/// capacity_bytes, capacity_objects : int, optional
+///     Fewer than there is room for.
+/// adaptive_admission : bool
+///     Whether to store only objects that are asked for again, where that helps.
+/// write_bytes_per_day : int, optional
+///     How much objects may write.
+///
+/// Raises
+/// ------
+/// RefusedError
+///     If the system refuses: missing rights, or another process has the store.
+/// MediaError
+///     If the devices hold no store.
+///
+/// Notes
+/// -----
+/// Close a store before the process ends, as the ``with`` statement does: otherwise its end is that of a crash. Calls
+/// from other threads go on while one waits. After a fork only the parent can use it.
+#[pyclass(frozen, module = "adit")]
+pub(crate) struct Store {
+    inside: Arc<Inside>,
+}
+
+impl Store {
+    /// Makes requests, waits for their answers detached, and returns the job.
+    fn run(&self, py: Python<'_>, start: impl FnOnce(&Session) -> Job + Send) -> PyResult<Job> {
+        let session = self.inside.session(py)?;
+        Ok(py.detach(|| {
+            let mut job = start(&session);
+            job.wait();
+            job
+        }))
+    }
+}
+
+#[pymethods]
+impl Store {
+    #[new]
+    #[pyo3(signature = (
+        target, *, durability="restart", policy="lru", threads=None, cores=None, pool_bytes=67_108_864, timeout=30.0,
+        command_timeout=10.0, capacity_bytes=None, capacity_objects=None, adaptive_admission=false,
+        write_bytes_per_day=None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        target: &Bound<'_, PyAny>,
+        durability: &str,
+        policy: &str,
+        threads: Option<usize>,
+        cores: Option<Vec<usize>>,
+        pool_bytes: usize,
+        timeout: f64,
+        command_timeout: f64,
+        capacity_bytes: Option<u64>,
+        capacity_objects: Option<u64>,
+        adaptive_admission: bool,
+        write_bytes_per_day: Option<u64>,
+    ) -> PyResult<Store> {
+        let arguments = OpenArguments {
+            durability,
+            policy,
+            threads,
+            cores,
+            pool_bytes,
+            timeout,
+            command_timeout,
+            capacity_bytes,
+            capacity_objects,
+            adaptive_admission,
+            write_bytes_per_day,
+        };
+        let options = arguments.options(py, options::targets(target)?)?;
+        let opened = py.detach(|| Opened::open(&options)).map_err(|why| errors::of(py, &why))?;
+        Ok(Store { inside: Inside::new(opened) })
+    }
+
+    /// Format devices as a store. What they held is lost.
+    ///
+    /// Parameters
+    /// ----------
+    /// target : str or list of str
+    ///     The devices, in the order in which they will be opened.
+    /// size : int, optional
+    ///     Bytes of a regular file, which is made or extended and allocated.
+    /// shards : int
+    ///     The most threads that the store can use.
+    /// objects_max : int, optional
+    ///     Number of objects to have room for. One for each 64 KiB by default.
+    /// key_bytes : int
+    ///     Length of the longest keys of so many objects.
+    /// label : str
+    ///     A name of at most 32 bytes.
+    /// force : bool
+    ///     Whether to overwrite contents, a store among them.
+    ///
+    /// Returns
+    /// -------
+    /// dict
+    ///     ``objects_max`` and ``key_bytes`` of the store.
+    ///
+    /// Raises
+    /// ------
+    /// MediaError
+    ///     If a device has contents, or is too small.
+    #[staticmethod]
+    #[pyo3(signature = (
+        target, *, size=None, shards=1, objects_max=None, key_bytes=64, label="", force=false
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn format<'py>(
+        py: Python<'py>,
+        target: &Bound<'_, PyAny>,
+        size: Option<u64>,
+        shards: u16,
+        objects_max: Option<u64>,
+        key_bytes: u16,
+        label: &str,
+        force: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let options = FormatStore {
+            shards,
+            objects_max,
+            key_bytes,
+            label: label.to_owned(),
+            overwrite: force,
+            file_bytes: size,
+            ..FormatStore::new(options::targets(target)?)
+        };
+        let formatted =
+            py.detach(|| Opened::format(&options)).map_err(|why| errors::of(py, &why))?;
+        let room = PyDict::new(py);
+        room.set_item("objects_max", formatted.objects_max)?;
+        room.set_item("key_bytes", formatted.key_bytes)?;
+        Ok(room)
+    }
+
+    /// Store an object, in the place of one with the same key.
+    ///
+    /// Parameters
+    /// ----------
+    /// key : bytes or str
+    ///     1 to 512 bytes.
+    /// value : buffer
+    ///     Any object with a contiguous buffer. In registered memory it is not copied.
+    /// ttl : float, optional
+    ///     Seconds until it expires.
+    /// tenant : str, optional
+    ///     Its owner.
+    /// after : bytes or str, optional
+    ///     The key of an object to place it behind.
+    /// layout : Layout, optional
+    ///     Its shape, if it is a KV block.
+    ///
+    /// Returns
+    /// -------
+    /// bool
+    ///     False if admission or the write budget declined it.
+    #[pyo3(signature = (key, value, *, ttl=None, tenant=None, after=None, layout=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn put<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl: Option<f64>,
+        tenant: Option<&str>,
+        after: Option<&Bound<'_, PyAny>>,
+        layout: Option<&Layout>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let with = PutArguments { ttl, tenant, after, layout }.resolve(py, &self.inside)?;
+        let item = (arguments::key(key)?, View::readable(value)?);
+        self.run(py, |session| session.put(vec![item], &with, None))?.one(py)
+    }
+
+    /// Store several objects, planned together.
+    ///
+    /// Parameters
+    /// ----------
+    /// keys : iterable of bytes or str
+    /// values : iterable of buffers
+    ///     As many. The rows of a NumPy array are such.
+    /// ttl, tenant, after : optional
+    ///     As for ``put``, for each of them.
+    /// layout : Layout, optional
+    ///     Their shape, if they are the KV blocks of one sequence, which are then placed one behind the other.
+    ///
+    /// Returns
+    /// -------
+    /// list of bool
+    ///     For each whether it was stored.
+    ///
+    /// Raises
+    /// ------
+    /// Error
+    ///     The first failure; its attribute ``index`` is the position. Others may have been stored.
+    #[pyo3(signature = (keys, values, *, ttl=None, tenant=None, after=None, layout=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn put_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        ttl: Option<f64>,
+        tenant: Option<&str>,
+        after: Option<&Bound<'_, PyAny>>,
+        layout: Option<&Layout>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let with = PutArguments { ttl, tenant, after, layout }.resolve(py, &self.inside)?;
+        let items = arguments::pairs(keys, values, View::readable)?;
+        self.run(py, |session| session.put(items, &with, with.layout.as_ref()))?.all(py)
+    }
+
+    /// Read an object, or a range of its bytes.
+    ///
+    /// Parameters
+    /// ----------
+    /// key : bytes or str
+    /// start, stop : int, optional
+    ///     The range, cut off at the object's end.
+    ///
+    /// Returns
+    /// -------
+    /// bytes or None
+    ///     ``None`` if there is no such object.
+    #[pyo3(signature = (key, start=0, stop=None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'_, PyAny>,
+        start: u64,
+        stop: Option<u64>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let (key, session) = (arguments::key(key)?, self.inside.session(py)?);
+        let value = wait(py, || match (start, stop) {
+            (0, None) => session.store.get(key),
+            (start, stop) => session.store.get_range(key, start..stop.unwrap_or(u64::MAX)),
+        })?;
+        Ok(value.map(|value| PyBytes::new(py, &value)))
+    }
+
+    /// Read several objects, planned together.
+    ///
+    /// Returns
+    /// -------
+    /// list of bytes or None
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let keys = arguments::keys(keys)?;
+        self.run(py, |session| session.get(keys))?.all(py)
+    }
+
+    /// Read an object into a buffer.
+    ///
+    /// Parameters
+    /// ----------
+    /// key : bytes or str
+    /// buffer : buffer
+    ///     Contiguous and writable. In registered memory the device writes to it; up to 4095 bytes behind the object
+    ///     may then be cleared, within the buffer.
+    ///
+    /// Returns
+    /// -------
+    /// int or None
+    ///     Bytes of the object; ``None`` if there is no such object.
+    fn get_into<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let item = (arguments::key(key)?, View::writable(buffer)?);
+        self.run(py, |session| session.get_into(vec![item]))?.one(py)
+    }
+
+    /// Read several objects into buffers, planned together.
+    ///
+    /// Parameters
+    /// ----------
+    /// keys : iterable of bytes or str
+    /// buffers : iterable of buffers
+    ///     As many; see ``get_into``.
+    ///
+    /// Returns
+    /// -------
+    /// list of int or None
+    fn get_many_into<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let items = arguments::pairs(keys, buffers, View::writable)?;
+        self.run(py, |session| session.get_into(items))?.all(py)
+    }
+
+    /// Read one layer of several KV blocks into registered memory.
+    ///
+    /// Parameters
+    /// ----------
+    /// layer : int
+    /// keys : iterable of bytes or str
+    /// buffers : iterable of buffers
+    ///     As many, each ``Layout.layer_bytes`` long and in registered memory.
+    ///
+    /// Returns
+    /// -------
+    /// list of int or None
+    ///
+    /// Raises
+    /// ------
+    /// BadBufferError
+    ///     If a buffer is not in registered memory, or another request has some of it.
+    fn get_layer<'py>(
+        &self,
+        py: Python<'py>,
+        layer: u32,
+        keys: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let items = arguments::pairs(keys, buffers, View::writable)?;
+        let session = self.inside.session(py)?;
+        let job = py.detach(|| {
+            let mut job = session.get_layer(layer, items);
+            job.iter_mut().for_each(Job::wait);
+            job
+        });
+        let (position, _views) = match job {
+            Ok(job) => return job.all(py),
+            Err(refused) => refused,
+        };
+        let text = format!(
+            "buffer {position} is not in registered memory, or another request has it: layers are read into memory \
+             given to Store.register"
+        );
+        Err(errors::named(py, "BadBufferError", &text))
+    }
+
+    /// Return whether an object exists.
+    fn exists<'py>(&self, py: Python<'py>, key: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let key = arguments::key(key)?;
+        self.run(py, |session| session.exists(vec![key]))?.one(py)
+    }
+
+    /// Return for each key whether its object exists.
+    fn exists_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let keys = arguments::keys(keys)?;
+        self.run(py, |session| session.exists(keys))?.all(py)
+    }
+
+    /// Return how many of the keys have objects before the first that has none.
+    fn lookup_prefix<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let keys = arguments::keys(keys)?;
+        self.run(py, |session| session.lookup_prefix(&keys))?.one(py)
+    }
+
+    /// Remove an object; return whether there was one.
+    fn delete<'py>(&self, py: Python<'py>, key: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let key = arguments::key(key)?;
+        self.run(py, |session| session.delete(vec![key]))?.one(py)
+    }
+
+    /// Remove several objects; return for each whether there was one.
+    fn delete_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let keys = arguments::keys(keys)?;
+        self.run(py, |session| session.delete(keys))?.all(py)
+    }
+
+    /// Remove all objects with a prefix, or of a tenant.
+    ///
+    /// Parameters
+    /// ----------
+    /// prefix : bytes or str, optional
+    ///     Empty for all objects.
+    /// tenant : str, optional
+    ///     Empty for the default tenant.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     Number of objects.
+    #[pyo3(signature = (*, prefix=None, tenant=None))]
+    fn delete_where(
+        &self,
+        py: Python<'_>,
+        prefix: Option<&Bound<'_, PyAny>>,
+        tenant: Option<&str>,
+    ) -> PyResult<u64> {
+        let selection = match (prefix, tenant) {
+            (Some(prefix), None) => Selection::Prefix(arguments::prefix(prefix)?.into()),
+            (None, Some(tenant)) => Selection::Tenant(tenant.into()),
+            (prefix, _) => {
+                let given = if prefix.is_some() { "both" } else { "neither" };
+                let fix = "give either a prefix or a tenant";
+                return Err(options::invalid(py, "what to delete", given, fix));
+            }
+        };
+        let session = self.inside.session(py)?;
+        wait(py, || session.store.delete_where(&selection))
+    }
+
+    /// Keep objects readable: those of the keys before the first miss.
+    ///
+    /// Parameters
+    /// ----------
+    /// keys : iterable of bytes or str
+    /// seconds : float
+    ///     The lease ends after so long, or when it is released.
+    ///
+    /// Returns
+    /// -------
+    /// Lease
+    ///     For the ``with`` statement.
+    #[pyo3(signature = (keys, seconds=60.0))]
+    fn lease(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, seconds: f64) -> PyResult<Lease> {
+        let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
+        let time = options::seconds(py, "seconds", seconds)?;
+        Ok(Lease::new(wait(py, || session.store.lease(&keys, time))?))
+    }
+
+    /// Define the layout of a model's KV blocks, or return it if it is defined already.
+    ///
+    /// Parameters
+    /// ----------
+    /// layers, kv_heads, head_dim : int
+    ///     The model's.
+    /// tokens : int
+    ///     Tokens of a block.
+    /// dtype : {"f32", "f16", "bf16", "fp8", "int8"}
+    /// tensors_per_layer : int
+    ///     2 for keys and values, 1 for the latent of MLA.
+    /// slots : int, optional
+    ///     Blocks that share a slab, in which the same layer of neighbours is contiguous: for blocks that are read layer
+    ///     by layer. Without it a block is one extent.
+    ///
+    /// Returns
+    /// -------
+    /// Layout
+    #[pyo3(signature = (*, layers, kv_heads, head_dim, tokens, dtype, tensors_per_layer=2, slots=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn layout(
+        &self,
+        py: Python<'_>,
+        layers: u32,
+        kv_heads: u32,
+        head_dim: u32,
+        tokens: u32,
+        dtype: &str,
+        tensors_per_layer: u8,
+        slots: Option<u32>,
+    ) -> PyResult<Layout> {
+        let dtype = options::dtype(py, dtype)?;
+        let block = BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens };
+        let (layout, session) = (options::layout(py, block, slots)?, self.inside.session(py)?);
+        Ok(Layout { defined: wait(py, || session.store.layout(layout))? })
+    }
+
+    /// Reserve room for the KV blocks of one sequence, to be written layer by layer.
+    ///
+    /// Parameters
+    /// ----------
+    /// layout : Layout
+    /// keys : iterable of bytes or str
+    /// ttl, tenant, after : optional
+    ///     As for ``put``.
+    ///
+    /// Returns
+    /// -------
+    /// BlocksWriter
+    #[pyo3(signature = (layout, keys, *, ttl=None, tenant=None, after=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn reserve_blocks(
+        &self,
+        py: Python<'_>,
+        layout: &Layout,
+        keys: &Bound<'_, PyAny>,
+        ttl: Option<f64>,
+        tenant: Option<&str>,
+        after: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<BlocksWriter> {
+        let with = PutArguments { ttl, tenant, after, layout: Some(layout) };
+        let with = with.resolve(py, &self.inside)?;
+        let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
+        let defined = layout.defined.clone();
+        let reserved = py.detach(|| session.store.reserve_blocks(&defined, keys, &with).wait());
+        let writer = reserved.map_err(|why| errors::of(py, &why))?;
+        Ok(BlocksWriter::new(writer, session))
+    }
+
+    /// Register memory with the devices, so that buffers in it are read and written in place.
+    ///
+    /// Parameters
+    /// ----------
+    /// buffer : buffer
+    ///     Contiguous and writable; its address and length are multiples of 4096, as those of an ``mmap.mmap`` are.
+    ///     An engine's whole pool of KV blocks is one.
+    ///
+    /// Returns
+    /// -------
+    /// Region
+    ///     Keeps the memory registered until it or the store is closed.
+    ///
+    /// Notes
+    /// -----
+    /// A buffer that begins at a multiple of 4096 and is whole multiples of 4096 long is not copied. Of others, the end
+    /// or all of it is, which ``stats()["copied_bytes"]`` counts. Requests wait while memory is registered.
+    fn register(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<Region> {
+        let (view, session) = (View::writable(buffer)?, self.inside.session(py)?);
+        let start = view.address();
+        let registered = py
+            .detach(|| -> adit_kvstore::Result<_> { session.store.register(view.into_memory()?) });
+        let shared = Shared::new(start, registered.map_err(|why| errors::of(py, &why))?);
+        let mut opened = self.inside.lock(py)?.write().unwrap_or_else(PoisonError::into_inner);
+        let opened = opened.as_mut().ok_or_else(|| errors::closed(py))?;
+        let open = opened.regions.iter().filter(|region| region.is_open());
+        opened.regions = open.chain([&shared]).cloned().collect();
+        Ok(Region::new(shared))
+    }
+
+    /// Return a queue, for requests whose answers are collected later.
+    fn queue(&self, py: Python<'_>) -> PyResult<Queue> {
+        self.inside.session(py)?;
+        Queue::new(&self.inside)
+    }
+
+    /// Return the same calls with futures of ``concurrent.futures``.
+    fn futures<'py>(slf: &Bound<'py, Store>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("adit._futures")?.getattr("Futures")?.call1((slf,))
+    }
+
+    /// Return the same calls with futures of the running event loop, to be awaited.
+    fn aio<'py>(slf: &Bound<'py, Store>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("adit._futures")?.getattr("Aio")?.call1((slf,))
+    }
+
+    /// Return some of the objects, and where to go on.
+    ///
+    /// Parameters
+    /// ----------
+    /// cursor : int
+    ///     0, or what the last call returned.
+    /// limit : int
+    ///     The most objects to return.
+    ///
+    /// Returns
+    /// -------
+    /// list of tuple
+    ///     Of each object its key, its bytes and its tenant.
+    /// int or None
+    ///     The next cursor, unless these were the last.
+    #[pyo3(signature = (cursor=0, limit=1000))]
+    fn scan<'py>(
+        &self,
+        py: Python<'py>,
+        cursor: u64,
+        limit: usize,
+    ) -> PyResult<(Bound<'py, PyList>, Option<u64>)> {
+        let session = self.inside.session(py)?;
+        let (found, next) = wait(py, || session.store.scan(cursor, limit))?;
+        let objects = PyList::empty(py);
+        for info in found {
+            let key = PyBytes::new(py, info.key.as_bytes());
+            objects.append((key, info.bytes, &*info.tenant))?;
+        }
+        Ok((objects, next))
+    }
+
+    /// Limit the bytes of a tenant's objects, or lift the limit.
+    ///
+    /// Parameters
+    /// ----------
+    /// tenant : str
+    /// quota : int or None
+    ///     Bytes, with padding.
+    /// when_reached : {"refuse", "evict-own"}
+    ///     Whether a put beyond it fails, or takes the place of the tenant's least recently used objects.
+    #[pyo3(signature = (tenant, quota, when_reached="refuse"))]
+    fn set_quota(
+        &self,
+        py: Python<'_>,
+        tenant: &str,
+        quota: Option<u64>,
+        when_reached: &str,
+    ) -> PyResult<()> {
+        let quota = options::quota(py, quota, when_reached)?;
+        let (tenant, session) = (self.inside.tenant(py, tenant)?, self.inside.session(py)?);
+        wait(py, || session.store.set_quota(&tenant, quota))
+    }
+
+    /// Return what each tenant has, by its name.
+    fn tenants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let session = self.inside.session(py)?;
+        let tenants = PyDict::new(py);
+        for tenant in wait(py, || session.store.tenants())? {
+            tenants.set_item(&*tenant.name, figures::of_tenant(py, &tenant)?)?;
+        }
+        Ok(tenants)
+    }
+
+    /// Return the store's counters by name; ``docs/kv.md`` explains them.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let session = self.inside.session(py)?;
+        let mut stats = wait(py, || session.store.stats())?;
+        stats.copied_bytes += session.copied.load(Ordering::Relaxed);
+        figures::of_store(py, &stats)
+    }
+
+    /// Return counters, latencies and occupancy in the text format of Prometheus.
+    fn prometheus(&self, py: Python<'_>) -> PyResult<String> {
+        let session = self.inside.session(py)?;
+        wait(py, || session.store.prometheus())
+    }
+
+    /// Wait until everything acknowledged survives a power cut.
+    fn commit(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, Session::commit)?.all(py).map(drop)
+    }
+
+    /// End the requests in progress, make them durable and close the store. Closing it twice does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.inside.close(py)
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.exists(py, key)?.extract()
+    }
+
+    fn __enter__(slf: Py<Store>) -> Py<Store> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close(py)
+    }
+}

@@ -1,0 +1,263 @@
+"""The parts of inference engines that the adapters use, as far as their contracts go."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import types
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str, **contents: object) -> None:
+    """Have an engine's module, and the packages that it is in."""
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        path = ".".join(parts[:end])
+        if path not in sys.modules or end == len(parts):
+            made = types.ModuleType(path)
+            made.__path__ = []
+            monkeypatch.setitem(sys.modules, path, made)
+    vars(sys.modules[name]).update(contents)
+
+
+class LookupResult(enum.Enum):
+    MISS = 1
+    HIT = 2
+    HIT_PENDING = 3
+    RETRY = 4
+
+
+class Medium(enum.Enum):
+    STORAGE = "STORAGE"
+
+
+@dataclass
+class ReqContext:
+    req_id: str
+
+
+@dataclass
+class TransferJob:
+    job_id: int
+    keys: list[bytes]
+    chunk_ids: Any
+    is_promotion: bool
+    req_context: ReqContext
+
+
+@dataclass
+class JobResult:
+    job_id: int
+    success: bool
+    successful_keys: tuple[bytes, ...] | None = None
+    transfer_time: float | None = None
+    transfer_bytes: int | None = None
+
+
+class SecondaryTierManager:
+    medium: ClassVar[Medium | None] = None
+
+    def __init__(
+        self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, detector: Any = None
+    ) -> None:
+        self.tier_type, self.bp_detector = tier_type, detector
+        assert primary_kv_view.strides is not None
+        self.block_size_bytes = primary_kv_view.strides[0]
+
+
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have vLLM's tiers."""
+    contents: dict[str, object] = {
+        "LookupResult": LookupResult,
+        "Medium": Medium,
+        "ReqContext": ReqContext,
+        "RequestOffloadingContext": type("RequestOffloadingContext", (), {}),
+        "ScheduleEndContext": type("ScheduleEndContext", (), {}),
+    }
+    module(monkeypatch, "vllm.v1.kv_offload.base", **contents)
+    module(
+        monkeypatch,
+        "vllm.v1.kv_offload.tiering.base",
+        JobResult=JobResult,
+        SecondaryTierManager=SecondaryTierManager,
+        TransferJob=TransferJob,
+    )
+    monkeypatch.delitem(sys.modules, "adit.vllm", raising=False)
+
+
+def vllm_spec(**changes: object) -> Any:
+    """Return vLLM's configuration of a small model."""
+    parallel: dict[str, object] = dict.fromkeys(("tp_size", "pp_size", "pcp_size", "dcp_size"), 1)
+    parallel |= {"world_size": 1, "rank": 0, "data_parallel_index": 0}
+    parallel |= {"is_parallelism_agnostic": False}
+    values: dict[str, Any] = {"name": "tiny", "dtype": "float16", "layout": "NHD", **changes}
+    parallel |= {key: values[key] for key in parallel if key in values}
+    group = types.SimpleNamespace(group_id=0, tokens_per_block=16, layer_names=("a", "b"))
+    config = types.SimpleNamespace(
+        groups=(group,),
+        model=types.SimpleNamespace(name=values["name"], dtype=values["dtype"]),
+        cache=types.SimpleNamespace(tokens_per_hash=16, blocks_per_chunk=1),
+        parallel=types.SimpleNamespace(**parallel),
+        replicated_layout=False,
+        canonical_layout=False,
+        kv_cache_layout=values["layout"],
+    )
+    return types.SimpleNamespace(config=config)
+
+
+class PoolName(str, enum.Enum):
+    KV = "kv"
+    MAMBA = "mamba"
+    SWA = "swa"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class PoolHitPolicy(str, enum.Enum):
+    ALL_PAGES = "all_pages"
+    TRAILING_PAGES = "trailing_pages"
+    BLOCK_GROUPS = "block_groups"
+
+
+@dataclass
+class PoolTransfer:
+    name: PoolName
+    host_indices: Any = None
+    keys: list[str] | None = None
+    hit_policy: PoolHitPolicy = PoolHitPolicy.ALL_PAGES
+    block_pages: int = 0
+    group_pages: int = 0
+
+
+@dataclass(frozen=True)
+class PoolTransferResult:
+    kv_hit_pages: int
+    extra_pool_hit_pages: dict[str, int]
+    restorable_prefix_pages: list[int] | None = None
+
+
+class HiCacheStorage:
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        self.mem_pool_host = mem_pool_host
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        self.registered_pools = {host_pool_name: host_pool}
+
+
+def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have SGLang's storage."""
+    module(
+        monkeypatch,
+        "sglang.srt.mem_cache.hicache_storage",
+        HiCacheStorage=HiCacheStorage,
+        PoolHitPolicy=PoolHitPolicy,
+        PoolName=PoolName,
+        PoolTransferResult=PoolTransferResult,
+    )
+    monkeypatch.delitem(sys.modules, "adit.sglang", raising=False)
+
+
+@dataclass
+class HiCacheStorageConfig:
+    extra_config: dict[str, Any]
+    tp_rank: int = 0
+    tp_size: int = 1
+    pp_rank: int = 0
+    pp_size: int = 1
+    attn_cp_rank: int = 0
+    attn_cp_size: int = 1
+    is_mla_model: bool = False
+    model_name: str = "tiny"
+    tp_lcm_size: int | None = None
+    should_split_heads: bool = False
+    dp_rank: int = 0
+    dcp_size: int = 1
+    dcp_rank: int = 0
+    logical_page_size: int | None = None
+
+
+class Tensor:
+    """What the adapter asks of a tensor, over an array."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def numel(self) -> int:
+        return int(self.array.size)
+
+    def element_size(self) -> int:
+        return int(self.array.itemsize)
+
+    def data_ptr(self) -> int:
+        return int(self.array.ctypes.data)
+
+    def is_contiguous(self) -> bool:
+        return bool(self.array.flags.c_contiguous)
+
+    def contiguous(self) -> Tensor:
+        return Tensor(np.ascontiguousarray(self.array))
+
+
+class HostPool:
+    """A pool of pages of keys and values in host memory."""
+
+    page_size = 4
+    start_layer, end_layer = 0, 3
+    storage_format_tag = None
+
+    def __init__(self, array: Any, layout: str = "page_first", dtype: str = "float16") -> None:
+        # [2, pages, bytes of a page's half]
+        self.array, self.layout, self.dtype = array, layout, dtype
+        self.kv_buffer = Tensor(array)
+
+    def get_page_buffer_meta(self, indices: Any) -> tuple[list[int], list[int]]:
+        assert len(indices) % self.page_size == 0
+        pages = [index // self.page_size for index in indices.tolist()[:: self.page_size]]
+        halves = [self.array[half, page] for page in pages for half in (0, 1)]
+        return [half.ctypes.data for half in halves], [half.nbytes for half in halves]
+
+    def get_dummy_flat_data_page(self) -> Tensor:
+        return Tensor(np.zeros(2 * self.array.shape[2], dtype=np.uint8))
+
+    def get_data_page(self, index: int, flat: bool = True) -> Tensor:
+        return Tensor(self.array[:, index // self.page_size].reshape(-1))
+
+    def set_from_flat_data_page(self, index: int, page: Tensor) -> None:
+        self.array[:, index // self.page_size] = page.array.reshape(2, -1)
+
+
+@dataclass
+class LlamaState:
+    input_ids: Any
+    scores: Any
+    n_tokens: int
+    llama_state: bytes
+    llama_state_size: int
+    seed: int
+
+
+@dataclass
+class Llama:
+    """A model with its settings."""
+
+    n_ctx: int = 64
+    metadata: dict[str, str] = field(default_factory=lambda: {"general.name": "tiny"})
+    model_path: str = "tiny.gguf"
+
+    @property
+    def context_params(self) -> Any:
+        return types.SimpleNamespace(n_ctx=self.n_ctx, n_batch=512, type_k=1, type_v=1)
+
+    def n_vocab(self) -> int:
+        return 32
+
+
+def llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have llama-cpp-python's state."""
+    module(monkeypatch, "llama_cpp.llama", LlamaState=LlamaState)
+    monkeypatch.delitem(sys.modules, "adit.llama_cpp", raising=False)

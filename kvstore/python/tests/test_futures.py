@@ -1,0 +1,168 @@
+"""Answers that are collected later: from a queue, and as futures."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import select
+import time
+
+import numpy as np
+import pytest
+from conftest import noise, pool
+
+import adit
+
+KEYS = [f"row/{number}" for number in range(64)]
+
+
+def drain(queue: adit.Queue, jobs: int) -> dict[object, tuple[list[object], adit.Error | None]]:
+    """Wait for so many jobs by the eventfd alone."""
+    ended: dict[object, tuple[list[object], adit.Error | None]] = {}
+    poll = select.poll()
+    poll.register(queue.event_fd(), select.POLLIN)
+    while len(ended) < jobs:
+        assert poll.poll(30_000), "the eventfd says when a job has ended"
+        for number, results, failure in queue.drain():
+            assert number not in ended
+            ended[number] = (results, failure)
+    assert not poll.poll(0) and queue.drain() == [], "nothing is left"
+    return ended
+
+
+def test_jobs_end_at_the_eventfd(store: adit.Store) -> None:
+    rows = noise(64, 10_000)
+    with store.queue() as queue:
+        put = queue.submit_put(KEYS, rows)
+        assert drain(queue, 1) == {put: ([True] * 64, None)}
+        back = np.zeros_like(rows)
+        get, into = queue.submit_get([*KEYS, "none"]), queue.submit_get_into(KEYS, back)
+        exists, prefix = queue.submit_exists(["none", KEYS[0]]), queue.submit_lookup_prefix(KEYS)
+        commit, nothing = queue.submit_commit(), queue.submit_get([], token="nothing")
+        assert len({put, get, into, exists, prefix, commit, nothing}) == 7
+        ended = drain(queue, 6)
+        assert ended[get] == ([*(row.tobytes() for row in rows), None], None)
+        assert ended[into] == ([10_000] * 64, None) and np.array_equal(back, rows)
+        assert ended[exists] == ([False, True], None) and ended[prefix] == ([64], None)
+        assert ended[commit] == ([None], None) and ended["nothing"] == ([], None)
+        delete = queue.submit_delete([KEYS[0], "none"])
+        assert drain(queue, 1) == {delete: ([True, False], None)}
+        assert len(queue) == 0
+
+
+def test_a_job_that_fails_says_which_request(store: adit.Store) -> None:
+    with store.queue() as queue:
+        queue.submit_put(["a", "b", "c"], [b"1", b"", b"3"], token="put")
+        ((results, failure),) = drain(queue, 1).values()
+        assert results == [True, None, True]
+        assert isinstance(failure, adit.InvalidError) and failure.index == 1
+
+
+def test_a_queue_that_is_closed_has_waited(store: adit.Store) -> None:
+    rows = pool(64, 256 << 10)
+    with store.register(rows):
+        queue = store.queue()
+        queue.submit_put(KEYS, rows)
+        queue.close()
+        queue.close()
+        assert len(queue) == 0 and queue.drain() == []
+        assert store.exists_many(KEYS) == [True] * 64
+        store.queue().submit_get_into(KEYS, rows)  # Forgotten, and ended by its collection.
+    assert store.lookup_prefix(KEYS) == 64
+
+
+def test_jobs_end_with_the_store(target: str) -> None:
+    store = adit.Store(target)
+    queue = store.queue()
+    queue.submit_put(KEYS, noise(64, 1000))
+    store.close()
+    ((results, failure),) = drain(queue, 1).values()
+    assert len(results) == 64 and (failure is None or isinstance(failure, adit.ClosedError))
+    with pytest.raises(adit.ClosedError):
+        queue.submit_exists(KEYS)
+
+
+def test_futures_of_threads(store: adit.Store) -> None:
+    rows = noise(64, 10_000)
+    with store.futures() as futures:
+        puts = [futures.put(key, row) for key, row in zip(KEYS, rows)]
+        done, _ = concurrent.futures.wait(puts, timeout=30)
+        assert len(done) == 64 and all(future.result() is True for future in puts)
+        gets = [futures.get(key) for key in KEYS]
+        assert [future.result(30) for future in gets] == [row.tobytes() for row in rows]
+        back = np.zeros_like(rows)
+        assert futures.get_many_into(KEYS, back).result(30) == [10_000] * 64
+        assert np.array_equal(back, rows)
+        assert futures.put_many(["x", "y"], [b"1", b"2"]).result(30) == [True, True]
+        assert futures.get_many(["x", "none"]).result(30) == [b"1", None]
+        assert futures.get_into("x", bytearray(4)).result(30) == 1
+        assert futures.exists("x").result(30) is True
+        assert futures.exists_many(["none"]).result(30) == [False]
+        assert futures.lookup_prefix(["x", "y", "none"]).result(30) == 2
+        assert futures.delete("x").result(30) is True
+        assert futures.delete_many(["x"]).result(30) == [False]
+        assert futures.commit().result(30) is None
+        called: list[object] = []
+        futures.get("y").add_done_callback(lambda future: called.append(future.result()))
+        with pytest.raises(adit.InvalidError):
+            futures.put("z", b"").result(30)
+        with pytest.raises(TypeError):
+            futures.get(1)  # type: ignore[arg-type]
+        assert futures.get("y").cancel() is False
+    assert called == [b"2"]
+    futures.close()
+    with pytest.raises(adit.ClosedError):
+        futures.get("y")
+
+
+def test_futures_of_threads_end_after_the_store(target: str) -> None:
+    store = adit.Store(target)
+    futures = store.futures()
+    pending = futures.get_many(KEYS)
+    store.close()
+    futures.close()
+    assert pending.done()
+
+
+def test_futures_of_an_event_loop(store: adit.Store) -> None:
+    rows = noise(64, 10_000)
+
+    async def serve() -> None:
+        async with store.aio() as aio:
+            puts = (aio.put(key, row) for key, row in zip(KEYS, rows))
+            assert await asyncio.gather(*puts) == [True] * 64
+            gets = (aio.get(key) for key in KEYS)
+            assert await asyncio.gather(*gets) == [row.tobytes() for row in rows]
+            back = np.zeros_like(rows)
+            cancelled = aio.get_many(KEYS)
+            cancelled.cancel()
+            assert await aio.get_many_into(KEYS, back) == [10_000] * 64
+            assert np.array_equal(back, rows) and cancelled.cancelled()
+            assert await aio.lookup_prefix(KEYS) == 64
+            assert await aio.commit() is None
+            with pytest.raises(adit.InvalidError):
+                await aio.put("z", b"")
+            with pytest.raises(TypeError):
+                aio.get(1)  # type: ignore[arg-type]
+            last = aio.get_many(KEYS)
+        assert last.done()
+        with pytest.raises(adit.ClosedError):
+            aio.get(KEYS[0])
+
+    asyncio.run(serve())
+
+
+def test_the_loop_serves_others_meanwhile(store: adit.Store) -> None:
+    async def serve() -> int:
+        ticks = 0
+        async with store.aio() as aio:
+            rows = noise(64, 200_000)
+            pending = [aio.put_many(KEYS, rows) for _ in range(5)]
+            until = time.monotonic() + 60
+            while not all(future.done() for future in pending):
+                assert time.monotonic() < until
+                ticks += 1
+                await asyncio.sleep(0)
+        return ticks
+
+    assert asyncio.run(serve()) > 0

@@ -1,0 +1,150 @@
+"""The contract of LMCache's native clients."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Rows, noise, pool
+
+from adit.lmcache import Connector
+
+KEYS = [f"meta/llama@{0:08x}@0@{number:064x}" for number in range(16)]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, object]:
+    return {"target": f"uring:{tmp_path / 'kv.img'}", "size_gb": 0.125}
+
+
+@pytest.fixture
+def connector(config: dict[str, object]) -> Iterator[Connector]:
+    connector = Connector(**config)  # type: ignore[arg-type]
+    yield connector
+    connector.close()
+
+
+def views(rows: Rows) -> list[memoryview]:
+    """Return buffers as LMCache has them: of bytes, over memory of its own."""
+    return [memoryview((ctypes.c_ubyte * row.nbytes).from_buffer(row)) for row in rows]
+
+
+def end(connector: Connector, number: int) -> tuple[bool, str, list[bool] | None]:
+    poll = select.poll()
+    poll.register(connector.event_fd(), select.POLLIN)
+    while True:
+        assert poll.poll(30_000), "the eventfd says that it has ended"
+        for ended, ok, error, per_key in connector.drain_completions():
+            assert ended == number
+            return (ok, error, per_key)
+
+
+def test_batches_end_with_a_result_for_each_key(connector: Connector) -> None:
+    rows, back = noise(16, 64 << 10), pool(16, 64 << 10)
+    assert end(connector, connector.submit_batch_set(KEYS, views(rows))) == (True, "", [True] * 16)
+    exists = end(connector, connector.submit_batch_exists(["none", *KEYS]))
+    assert exists == (True, "", [False] + [True] * 16)
+    get = end(connector, connector.submit_batch_get([*KEYS[:15], "none"], views(back)))
+    assert get == (True, "", [True] * 15 + [False])
+    assert (back[:15] == rows[:15]).all() and not back[15].any()
+    delete = end(connector, connector.submit_batch_delete([KEYS[0], "none"]))
+    assert delete == (True, "", [True, True])
+    assert end(connector, connector.submit_batch_exists(KEYS[:2]))[2] == [False, True]
+    assert end(connector, connector.submit_batch_set([], [])) == (True, "", [])
+
+
+def test_a_block_of_another_length_is_a_miss(connector: Connector) -> None:
+    end(connector, connector.submit_batch_set(KEYS[:2], views(noise(2, 8192))))
+    longer = pool(2, 16_384)
+    assert end(connector, connector.submit_batch_get(KEYS[:2], views(longer)))[2] == [False] * 2
+    ok, error, loaded = end(connector, connector.submit_batch_get(KEYS[:1], views(longer[:1, :4096])))
+    assert (ok, loaded) == (False, [False]) and "8192 bytes" in error
+
+
+def test_other_configurations_have_other_keys(config: dict[str, object]) -> None:
+    for namespace in ("bf16", "fp8"):
+        connector = Connector(**config, namespace=namespace)  # type: ignore[arg-type]
+        assert end(connector, connector.submit_batch_exists(KEYS[:1]))[2] == [False]
+        end(connector, connector.submit_batch_set(KEYS[:1], views(noise(1, 8192))))
+        connector.close()
+
+
+def test_models_are_tenants_and_long_keys_are_kept(connector: Connector) -> None:
+    keys = ["a@0@0@1", "b@0@0@1", "a@0@0@2", "x" * 100 + "@0@0@1", "y" * 600 + "@0@0@1"]
+    assert end(connector, connector.submit_batch_set(keys, views(noise(5, 4096))))[0]
+    assert end(connector, connector.submit_batch_exists(keys))[2] == [True] * 5
+    tenants = connector.store.tenants()
+    assert tenants["a"]["objects"] == 2 and tenants["b"]["objects"] == 1 and len(tenants) == 5
+    assert end(connector, connector.submit_batch_exists(["z" * 600 + "@0@0@1"]))[2] == [False]
+
+
+def test_with_more_models_than_tenants_blocks_are_stored(
+    connector: Connector, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [f"model-{number}@0@0@1" for number in range(300)]
+    assert end(connector, connector.submit_batch_set(keys, views(noise(300, 4096))))[0]
+    assert end(connector, connector.submit_batch_exists(keys))[2] == [True] * 300
+    assert "tenant" in caplog.text
+
+
+def test_a_quota_that_is_reached_is_an_error_of_its_batch(connector: Connector) -> None:
+    connector.store.set_quota("meta/llama", 8192)
+    ok, error, stored = end(connector, connector.submit_batch_set(KEYS[:4], views(noise(4, 4096))))
+    assert not ok and "quota" in error and stored is not None and sum(stored) == 2
+
+
+def test_what_is_declined_is_not_stored(config: dict[str, object]) -> None:
+    connector = Connector(**config, write_bytes_per_day=1)  # type: ignore[arg-type]
+    ok, error, stored = end(connector, connector.submit_batch_set(KEYS[:4], views(noise(4, 1 << 20))))
+    assert not ok and "declined" in error and stored == [False] * 4
+    connector.close()
+
+
+def test_registered_memory_is_not_copied(config: dict[str, object]) -> None:
+    connector = Connector(**config, register_l1=True)  # type: ignore[arg-type]
+    rows = pool(16, 64 << 10)
+    rows[:] = noise(16, 64 << 10)
+    end(connector, connector.submit_batch_set(KEYS, views(rows)))
+    end(connector, connector.submit_batch_get(KEYS, views(rows)))
+    assert connector.store.stats()["copied_bytes"] == 0
+    connector.close()
+
+
+def test_a_corrupt_block_is_a_miss(config: dict[str, object]) -> None:
+    rows = noise(2, 64 << 10)
+    connector = Connector(**config)  # type: ignore[arg-type]
+    end(connector, connector.submit_batch_set(KEYS[:2], views(rows)))
+    connector.close()
+    damage(config, rows[1].tobytes())
+    connector = Connector(**config)  # type: ignore[arg-type]
+    back = pool(2, 64 << 10)
+    assert end(connector, connector.submit_batch_get(KEYS[:2], views(back)))[:1] == (True,)
+    assert end(connector, connector.submit_batch_get(KEYS[:2], views(back)))[2] == [True, False]
+    connector.close()
+
+
+def damage(config: dict[str, object], block: bytes) -> None:
+    """Flip a bit of a block on the drive."""
+    image = Path(str(config["target"]).removeprefix("uring:"))
+    contents = image.read_bytes()
+    at = contents.find(block)
+    assert at > 0
+    with image.open("r+b") as file:
+        file.seek(at + 5000)
+        file.write(bytes([contents[at + 5000] ^ 4]))
+
+
+def test_an_engine_of_another_version_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from adit import _engine
+
+    with caplog.at_level(logging.WARNING):
+        _engine.check_version("LMCache", "0.5.6", ("0.5.6",))
+        assert caplog.text == ""
+        _engine.check_version("LMCache", "9.0", ("0.5.5", "0.5.6"))
+    assert "LMCache is version 9.0; its adapter was tried with 0.5.5, 0.5.6" in caplog.text

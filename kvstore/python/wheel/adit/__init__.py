@@ -1,0 +1,57 @@
+"""An object store for the KV caches of large language models, on NVMe drives and files.
+
+>>> import adit, numpy
+>>> adit.Store.format("uring:kv.img", size=64 << 20)            # doctest: +SKIP
+>>> with adit.Store("uring:kv.img") as store:                   # doctest: +SKIP
+...     store.put("block/1", numpy.arange(1000))
+...     again = numpy.empty(1000, dtype=int)
+...     store.get_into("block/1", again)
+
+A read returns exactly the bytes that were put, or ``None``. Keys are bytes or text; values are objects with a buffer,
+such as ``bytes``, ``memoryview`` and NumPy arrays. Every call that waits lets other threads run.
+"""
+
+from ._adit import BlocksWriter, Layout, Lease, Queue, Region, Store, __version__
+from ._errors import (
+    BadBufferError,
+    ClosedError,
+    DeadlineError,
+    DeclinedError,
+    DeviceError,
+    Error,
+    ForkedError,
+    FullError,
+    InvalidError,
+    InvalidKeyError,
+    MediaError,
+    NoSpaceError,
+    QuotaError,
+    RefusedError,
+)
+from ._futures import Aio, Futures
+
+__all__ = [
+    "Aio",
+    "BadBufferError",
+    "BlocksWriter",
+    "ClosedError",
+    "DeadlineError",
+    "DeclinedError",
+    "DeviceError",
+    "Error",
+    "ForkedError",
+    "FullError",
+    "Futures",
+    "InvalidError",
+    "InvalidKeyError",
+    "Layout",
+    "Lease",
+    "MediaError",
+    "NoSpaceError",
+    "Queue",
+    "QuotaError",
+    "RefusedError",
+    "Region",
+    "Store",
+    "__version__",
+]

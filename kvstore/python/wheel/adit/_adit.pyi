@@ -1,0 +1,245 @@
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypedDict, final, type_check_only
+
+from typing_extensions import Buffer, Self, TypeAlias
+
+from ._errors import Error
+from ._futures import Aio, Futures
+
+_Key: TypeAlias = bytes | str
+
+# NumPy's arrays say that they have a buffer only to Python 3.12 and later.
+@type_check_only
+class _Array(Protocol):
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+_Data: TypeAlias = Buffer | _Array
+_Dtype: TypeAlias = Literal["f32", "float32", "f16", "float16", "bf16", "bfloat16", "fp8", "int8"]
+
+__all__ = [
+    "BlocksWriter",
+    "Layout",
+    "Lease",
+    "Queue",
+    "Region",
+    "Store",
+    "__version__",
+]
+
+__version__: str
+
+@type_check_only
+class _Room(TypedDict):
+    objects_max: int
+    key_bytes: int
+
+@type_check_only
+class _Tenant(TypedDict):
+    quota_bytes: int | None
+    objects: int
+    used_bytes: int
+    puts: int
+    gets: int
+    hits: int
+    evictions: int
+    refusals: int
+
+@final
+class Layout:
+    @property
+    def layers(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+    @property
+    def layer_bytes(self) -> int: ...
+
+@final
+class Lease:
+    @property
+    def count(self) -> int: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class BlocksWriter:
+    def put_layer(self, layer: int, buffers: Iterable[_Data]) -> None: ...
+    def commit(self) -> list[bool]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class Region:
+    @property
+    def nbytes(self) -> int: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class Queue:
+    def event_fd(self) -> int: ...
+    def __len__(self) -> int: ...
+    def submit_put(
+        self,
+        keys: Iterable[_Key],
+        values: Iterable[_Data],
+        *,
+        token: object = None,
+        ttl: float | None = None,
+        tenant: str | None = None,
+        after: _Key | None = None,
+        layout: Layout | None = None,
+    ) -> int: ...
+    def submit_get(self, keys: Iterable[_Key], *, token: object = None) -> int: ...
+    def submit_get_into(
+        self, keys: Iterable[_Key], buffers: Iterable[_Data], *, token: object = None
+    ) -> int: ...
+    def submit_exists(self, keys: Iterable[_Key], *, token: object = None) -> int: ...
+    def submit_lookup_prefix(self, keys: Iterable[_Key], *, token: object = None) -> int: ...
+    def submit_delete(self, keys: Iterable[_Key], *, token: object = None) -> int: ...
+    def submit_commit(self, *, token: object = None) -> int: ...
+    def drain(self) -> list[tuple[Any, list[Any], Error | None]]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class Store:
+    def __new__(
+        cls,
+        target: str | list[str],
+        *,
+        durability: Literal["restart", "volatile", "durable"] = "restart",
+        policy: Literal["lru", "s3fifo"] = "lru",
+        threads: int | None = None,
+        cores: list[int] | None = None,
+        pool_bytes: int = 67_108_864,
+        timeout: float = 30.0,
+        command_timeout: float = 10.0,
+        capacity_bytes: int | None = None,
+        capacity_objects: int | None = None,
+        adaptive_admission: bool = False,
+        write_bytes_per_day: int | None = None,
+    ) -> Self: ...
+    @staticmethod
+    def format(
+        target: str | list[str],
+        *,
+        size: int | None = None,
+        shards: int = 1,
+        objects_max: int | None = None,
+        key_bytes: int = 64,
+        label: str = "",
+        force: bool = False,
+    ) -> _Room: ...
+    def put(
+        self,
+        key: _Key,
+        value: _Data,
+        *,
+        ttl: float | None = None,
+        tenant: str | None = None,
+        after: _Key | None = None,
+        layout: Layout | None = None,
+    ) -> bool: ...
+    def put_many(
+        self,
+        keys: Iterable[_Key],
+        values: Iterable[_Data],
+        *,
+        ttl: float | None = None,
+        tenant: str | None = None,
+        after: _Key | None = None,
+        layout: Layout | None = None,
+    ) -> list[bool]: ...
+    def get(self, key: _Key, start: int = 0, stop: int | None = None) -> bytes | None: ...
+    def get_many(self, keys: Iterable[_Key]) -> list[bytes | None]: ...
+    def get_into(self, key: _Key, buffer: _Data) -> int | None: ...
+    def get_many_into(
+        self, keys: Iterable[_Key], buffers: Iterable[_Data]
+    ) -> list[int | None]: ...
+    def get_layer(
+        self, layer: int, keys: Iterable[_Key], buffers: Iterable[_Data]
+    ) -> list[int | None]: ...
+    def exists(self, key: _Key) -> bool: ...
+    def exists_many(self, keys: Iterable[_Key]) -> list[bool]: ...
+    def lookup_prefix(self, keys: Iterable[_Key]) -> int: ...
+    def delete(self, key: _Key) -> bool: ...
+    def delete_many(self, keys: Iterable[_Key]) -> list[bool]: ...
+    def delete_where(self, *, prefix: _Key | None = None, tenant: str | None = None) -> int: ...
+    def lease(self, keys: Iterable[_Key], seconds: float = 60.0) -> Lease: ...
+    def layout(
+        self,
+        *,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        tokens: int,
+        dtype: _Dtype,
+        tensors_per_layer: int = 2,
+        slots: int | None = None,
+    ) -> Layout: ...
+    def reserve_blocks(
+        self,
+        layout: Layout,
+        keys: Iterable[_Key],
+        *,
+        ttl: float | None = None,
+        tenant: str | None = None,
+        after: _Key | None = None,
+    ) -> BlocksWriter: ...
+    def register(self, buffer: _Data) -> Region: ...
+    def queue(self) -> Queue: ...
+    def futures(self) -> Futures: ...
+    def aio(self) -> Aio: ...
+    def scan(
+        self, cursor: int = 0, limit: int = 1000
+    ) -> tuple[list[tuple[bytes, int, str]], int | None]: ...
+    def set_quota(
+        self,
+        tenant: str,
+        quota: int | None,
+        when_reached: Literal["refuse", "evict-own"] = "refuse",
+    ) -> None: ...
+    def tenants(self) -> dict[str, _Tenant]: ...
+    def stats(self) -> dict[str, int]: ...
+    def prometheus(self) -> str: ...
+    def commit(self) -> None: ...
+    def close(self) -> None: ...
+    def __contains__(self, key: _Key, /) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+        /,
+    ) -> None: ...

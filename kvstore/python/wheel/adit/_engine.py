@@ -1,0 +1,185 @@
+"""What the adapters for inference engines share.
+
+A block is right or a miss: one that another configuration wrote has another key, one of another length is not loaded,
+and one whose checksum is wrong is none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import logging
+import os
+import select
+import time
+from typing import TYPE_CHECKING, Any
+
+from ._adit import Region, Store
+from ._errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ._adit import Queue
+
+logger = logging.getLogger("adit")
+
+PAGE = 4096
+# ctypes makes a type for each length and keeps it: one of each is enough.
+_ARRAYS: dict[int, type[ctypes.Array[ctypes.c_ubyte]]] = {}
+# Seconds between messages about the same trouble.
+_PATIENCE = 60.0
+
+
+def check_version(engine: str, found: str, tried: Sequence[str]) -> None:
+    """Log a warning unless this version of the engine was tried.
+
+    Parameters
+    ----------
+    engine : str
+        Its name.
+    found, tried : str, sequence of str
+        Its version, and those that the adapter is known to work with.
+    """
+    if found not in tried:
+        known = ", ".join(tried)
+        logger.warning(
+            "%s is version %s; its adapter was tried with %s: if it fails, use one of these",
+            engine,
+            found,
+            known,
+        )
+
+
+def open_store(
+    target: str | list[str], size_gb: float = 0, rank: int = 0, **options: Any
+) -> Store:
+    """Open a store, and make it before if it is to be in a new file.
+
+    Parameters
+    ----------
+    target : str or list of str
+        The store's devices. ``{rank}`` in it stands for the process's rank.
+    size_gb : float
+        GiB of a new file. Files that are there, and other devices, have to hold a store.
+    rank : int
+        The process's rank.
+    **options
+        As for ``Store``.
+    """
+    targets = [target] if isinstance(target, str) else list(target)
+    targets = [one.replace("{rank}", str(rank)) for one in targets]
+    paths = [one.removeprefix("uring:").split(",")[0] for one in targets]
+    are_new = all(one.startswith("uring:") for one in targets) and not any(
+        os.path.exists(path) for path in paths
+    )
+    if size_gb and are_new:
+        logger.info("formatting %s", ", ".join(targets))
+        Store.format(targets, size=int(size_gb * (1 << 30)) // PAGE * PAGE)
+    return Store(targets, **options)
+
+
+def space(engine: str, **fields: object) -> bytes:
+    """Return the first bytes of all keys of a configuration.
+
+    Parameters
+    ----------
+    engine : str
+        Its name.
+    **fields
+        All that has to be equal for two blocks to be the same: model, type, rank, layout.
+    """
+    text = json.dumps([engine, fields], sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).digest()[:16]
+
+
+def overlay(address: int, nbytes: int) -> ctypes.Array[ctypes.c_ubyte]:
+    """Return memory of an engine's as a buffer. The engine keeps it alive."""
+    kind = _ARRAYS.get(nbytes)
+    if kind is None:
+        kind = _ARRAYS.setdefault(nbytes, ctypes.c_ubyte * nbytes)
+    return kind.from_address(address)
+
+
+def register(store: Store, address: int, nbytes: int) -> Region | None:
+    """Register an engine's memory, so far as it is whole pages.
+
+    Parameters
+    ----------
+    store : Store
+    address, nbytes : int
+        The memory.
+
+    Returns
+    -------
+    Region or None
+        ``None`` if the system refuses, which is logged: blocks are then copied.
+    """
+    start = -(-address // PAGE) * PAGE
+    length = (address + nbytes) // PAGE * PAGE - start
+    if length <= 0:
+        return None
+    try:
+        return store.register(overlay(start, length))
+    except Error as why:
+        logger.warning("the engine's memory is not registered, so blocks are copied: %s", why)
+        return None
+
+
+def address_of(buffer: memoryview) -> int:
+    """Return the address of a writable buffer's first byte."""
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(buffer))
+
+
+def mapping_of(address: int) -> tuple[int, int] | None:
+    """Return the start and the length of the writable mapping that an address is in."""
+    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
+        for line in maps:
+            bounds, rights = line.split()[:2]
+            start, end = (int(bound, 16) for bound in bounds.split("-"))
+            if start <= address < end:
+                return (start, end - start) if rights.startswith("rw") else None
+    return None
+
+
+class Trouble:
+    """Logs failures, each kind at most once a minute."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last: dict[type[Exception], float] = {}
+
+    def log(self, what: str, why: Exception) -> None:
+        """Log that something failed, and why."""
+        now = time.monotonic()
+        if now - self._last.get(type(why), -_PATIENCE) >= _PATIENCE:
+            self._last[type(why)] = now
+            logger.warning("%s: %s failed: %s", self._name, what, why)
+
+
+def each(
+    store: Store, submit: Callable[[Queue], int], trouble: Trouble, what: str
+) -> list[Any]:
+    """Make one job and return its results; that of a request that failed is ``None``."""
+    try:
+        with store.queue() as queue:
+            submit(queue)
+            poll = select.poll()
+            poll.register(queue.event_fd(), select.POLLIN)
+            while not (ended := queue.drain()):
+                poll.poll()
+    except Error as why:
+        trouble.log(what, why)
+        return []
+    ((_, results, failure),) = ended
+    if failure is not None:
+        trouble.log(what, failure)
+    return results
+
+
+def are_all(results: list[Any], wanted: Iterable[object], count: int) -> list[bool]:
+    """Compare results with those of success; of a job that failed as a whole, all are failures."""
+    if not results:
+        return [False] * count
+    return [result == want for result, want in zip(results, wanted)]

@@ -1,0 +1,67 @@
+"""Why a call failed. The text of each says what to do."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Any failure of a store.
+
+    Attributes
+    ----------
+    index : int or None
+        Of a call with several keys, the position of the one that failed.
+    """
+
+    index: int | None = None
+
+
+class InvalidError(Error, ValueError):
+    """An argument or a setting is invalid."""
+
+
+class InvalidKeyError(InvalidError):
+    """A key is empty or too long."""
+
+
+class BadBufferError(Error, BufferError):
+    """A buffer cannot be used: it is not contiguous, read-only, too short or not in registered memory."""
+
+
+class RefusedError(Error):
+    """The system refuses: rights or limits are missing, or another process has the device."""
+
+
+class MediaError(Error):
+    """A device holds no store, one of another version, or other contents."""
+
+
+class DeviceError(Error):
+    """A device failed."""
+
+
+class DeadlineError(Error, TimeoutError):
+    """A request did not begin or end in time."""
+
+
+class FullError(Error):
+    """There is no room, and nothing may be evicted."""
+
+
+class NoSpaceError(FullError):
+    """The file system or the device has no space left for the data."""
+
+
+class QuotaError(FullError):
+    """A tenant has reached its quota."""
+
+
+class DeclinedError(Error):
+    """Admission or the write budget declined a reservation."""
+
+
+class ClosedError(Error):
+    """The store is closed."""
+
+
+class ForkedError(Error):
+    """This process was forked from the one that opened the store."""

@@ -1,0 +1,225 @@
+"""A store's calls as futures. One eventfd tells of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import select
+import threading
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ._errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from typing_extensions import TypeAlias
+
+    from ._adit import Layout, Store, _Data
+
+    _Key: TypeAlias = bytes | str
+
+F = TypeVar("F", bound="asyncio.Future[Any] | concurrent.futures.Future[Any]")
+
+
+class _Calls(Generic[F]):
+    """The calls that both kinds of futures have.
+
+    Each makes its requests at once and returns a future of what ``Store``'s call of the same name returns. Buffers have
+    to stay as they are until then.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._queue = store.queue()
+        self._closed = False
+
+    def _make(self) -> F:
+        """Return a new future."""
+        raise NotImplementedError
+
+    def _ask(
+        self, is_one: bool, submit: Callable[..., int], *arguments: object, **options: object
+    ) -> F:
+        if self._closed:
+            raise ClosedError("the futures are closed")
+        future = self._make()
+        try:
+            submit(*arguments, token=(future, is_one), **options)
+        except BaseException:
+            future.cancel()
+            raise
+        return future
+
+    def put(
+        self,
+        key: _Key,
+        value: _Data,
+        *,
+        ttl: float | None = None,
+        tenant: str | None = None,
+        after: _Key | None = None,
+        layout: Layout | None = None,
+    ) -> F:
+        """Store an object."""
+        put = self._queue.submit_put
+        return self._ask(
+            True, put, (key,), (value,), ttl=ttl, tenant=tenant, after=after, layout=layout
+        )
+
+    def put_many(
+        self,
+        keys: Iterable[_Key],
+        values: Iterable[_Data],
+        *,
+        ttl: float | None = None,
+        tenant: str | None = None,
+        after: _Key | None = None,
+        layout: Layout | None = None,
+    ) -> F:
+        """Store several objects."""
+        put = self._queue.submit_put
+        return self._ask(
+            False, put, keys, values, ttl=ttl, tenant=tenant, after=after, layout=layout
+        )
+
+    def get(self, key: _Key) -> F:
+        """Read an object."""
+        return self._ask(True, self._queue.submit_get, (key,))
+
+    def get_many(self, keys: Iterable[_Key]) -> F:
+        """Read several objects."""
+        return self._ask(False, self._queue.submit_get, keys)
+
+    def get_into(self, key: _Key, buffer: _Data) -> F:
+        """Read an object into a buffer."""
+        return self._ask(True, self._queue.submit_get_into, (key,), (buffer,))
+
+    def get_many_into(self, keys: Iterable[_Key], buffers: Iterable[_Data]) -> F:
+        """Read several objects into buffers."""
+        return self._ask(False, self._queue.submit_get_into, keys, buffers)
+
+    def exists(self, key: _Key) -> F:
+        """Ask whether an object exists."""
+        return self._ask(True, self._queue.submit_exists, (key,))
+
+    def exists_many(self, keys: Iterable[_Key]) -> F:
+        """Ask which objects exist."""
+        return self._ask(False, self._queue.submit_exists, keys)
+
+    def lookup_prefix(self, keys: Iterable[_Key]) -> F:
+        """Ask how many objects exist before the first miss."""
+        return self._ask(True, self._queue.submit_lookup_prefix, keys)
+
+    def delete(self, key: _Key) -> F:
+        """Remove an object."""
+        return self._ask(True, self._queue.submit_delete, (key,))
+
+    def delete_many(self, keys: Iterable[_Key]) -> F:
+        """Remove several objects."""
+        return self._ask(False, self._queue.submit_delete, keys)
+
+    def commit(self) -> F:
+        """Make everything acknowledged survive a power cut."""
+        return self._ask(True, self._queue.submit_commit)
+
+    def _drain(self) -> None:
+        for (future, is_one), results, failure in self._queue.drain():
+            if future.done():
+                continue  # It was cancelled.
+            if failure is not None:
+                future.set_exception(failure)
+            else:
+                future.set_result(results[0] if is_one else results)
+
+
+class Futures(_Calls["concurrent.futures.Future[Any]"]):
+    """A store's calls with futures of ``concurrent.futures``, returned by ``Store.futures``.
+
+    A thread of its own completes them and runs their callbacks. Leave the ``with`` statement, or call ``close``, to end
+    it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._serve, name="adit-futures", daemon=True)
+        self._thread.start()
+
+    def _make(self) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        # A request goes on once it is made, so its future cannot be cancelled.
+        future.set_running_or_notify_cancel()
+        return future
+
+    def _serve(self) -> None:
+        poll = select.poll()
+        poll.register(self._queue.event_fd(), select.POLLIN)
+        poll.register(self._stop, select.POLLIN)
+        is_open = True
+        while is_open or len(self._queue) > 0:
+            if is_open and any(fd == self._stop for fd, _ in poll.poll()):
+                poll.unregister(self._stop)
+                is_open = False
+            elif not is_open:
+                poll.poll()
+            self._drain()
+
+    def close(self) -> None:
+        """Wait for the futures that are not done, and end the thread. Closing twice does nothing."""
+        if not self._closed:
+            self._closed = True
+            os.eventfd_write(self._stop, 1)
+            self._thread.join()
+            os.close(self._stop)
+
+    def __enter__(self) -> Futures:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Aio(_Calls["asyncio.Future[Any]"]):
+    """A store's calls with futures of the event loop that runs, returned by ``Store.aio``.
+
+    They complete on the loop, without another thread. Leave the ``async with`` statement, or await ``close``, before the
+    loop ends.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._queue.event_fd(), self._drain)
+
+    def _make(self) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    async def close(self) -> None:
+        """Await the futures that are not done, and leave the loop. Closing twice does nothing."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.gather(*self._pending, return_exceptions=True)
+            self._loop.remove_reader(self._queue.event_fd())
+            self._queue.close()
+
+    async def __aenter__(self) -> Aio:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

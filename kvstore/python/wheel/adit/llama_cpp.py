@@ -1,0 +1,253 @@
+"""llama.cpp: a prompt cache for ``llama-cpp-python`` that survives restarts.
+
+``llama.set_cache(adit.llama_cpp.PromptCache("uring:/data/prompts.img", llama, size_gb=20))``
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import mmap
+import os
+import struct
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _engine
+from ._errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ._adit import Region
+
+TRIED = ("0.3.36",)
+# Prompts are found by their first 8 and 16 tokens, and by each further 32.
+_SHORT = (8, 16)
+_STEP = 32
+# Token ids and how many of them count, rows and columns of the scores, seed, bytes of llama.cpp's state.
+_HEADER = struct.Struct("<8s6Q")
+_MAGIC = b"aditllm1"
+_SEED = (1 << 64) - 1
+_MARK = struct.Struct("<Q32s")
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("llama-cpp-python")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+_engine.check_version("llama-cpp-python", _version(), TRIED)
+
+
+class PromptCache:
+    """A cache of prompts' states, with the interface of ``LlamaCache``.
+
+    A lookup returns the state that shares the longest beginning with a prompt, to within 32 tokens, and at least 8.
+
+    Parameters
+    ----------
+    target : str or list of str
+        The store's devices.
+    model : Llama or str
+        The model that has made the states, or a text that names it and all its settings. Each model, context length,
+        type of KV and version of llama-cpp-python has prompts of its own.
+    size_gb : float
+        GiB of a new file.
+    ttl : float, optional
+        Seconds that a prompt is kept.
+    **options
+        As for ``adit.Store``.
+    """
+
+    def __init__(
+        self,
+        target: str | list[str],
+        model: Any,
+        size_gb: float = 0,
+        ttl: float | None = None,
+        **options: Any,
+    ) -> None:
+        self._space = _space_of(model)
+        self.store = _engine.open_store(target, size_gb, **options)
+        self._ttl = ttl
+        self._trouble = _engine.Trouble("adit.llama_cpp")
+        self._lock = threading.Lock()
+        self._memory: mmap.mmap | None = None
+        self._region: Region | None = None
+
+    @property
+    def cache_size(self) -> int:
+        """Bytes in use."""
+        return self.store.stats()["used_bytes"]
+
+    def __contains__(self, key: Sequence[int]) -> bool:
+        """Say whether a prompt with the same beginning is known."""
+        found = self._candidates(_tokens(key))
+        return any(self.store.exists(name) for _, name, _ in found)
+
+    def __getitem__(self, key: Sequence[int]) -> Any:
+        """Return the state that shares the longest beginning with a prompt.
+
+        Raises
+        ------
+        KeyError
+            If there is none, or it cannot be read.
+        """
+        tokens = _tokens(key)
+        with self._lock:
+            try:
+                for length, name, nbytes in self._candidates(tokens):
+                    state = self._load(name, nbytes)
+                    # The mark may be another prompt's, by its hash or after an eviction.
+                    if state is None:
+                        continue
+                    if _shared(state.input_ids[: state.n_tokens], tokens) >= length:
+                        return state
+            except Error as why:
+                self._trouble.log("reading a prompt", why)
+        raise KeyError("no prompt with this beginning is in the store")
+
+    def __setitem__(self, key: Sequence[int], value: Any) -> None:
+        """Keep the state of a prompt. If there is no room for it, that is logged."""
+        tokens = _tokens(key)
+        with self._lock:
+            try:
+                self._save(tokens, value)
+            except Error as why:
+                self._trouble.log("keeping a prompt", why)
+
+    def close(self) -> None:
+        """Close the store."""
+        self._release()
+        self.store.close()
+
+    def _save(self, tokens: np.ndarray[Any, Any], state: Any) -> None:
+        marks = list(_marks(self._space, tokens))
+        if not marks:
+            return
+        name = self._space + b"s" + _digest(tokens)
+        parts = _encode(state)
+        nbytes = sum(len(part) for part in parts)
+        memory, at = self._room(nbytes), 0
+        for part in parts:
+            memory[at : at + len(part)] = part
+            at += len(part)
+        if not self.store.put(name, memory[:nbytes], ttl=self._ttl):
+            return
+        mark = _MARK.pack(nbytes, _digest(tokens))
+        keys = [key for _, key in marks]
+        self.store.put_many(keys, [mark] * len(keys), ttl=self._ttl)
+
+    def _candidates(self, tokens: np.ndarray[Any, Any]) -> Iterator[tuple[int, bytes, int]]:
+        """Return known prompts, those with the longest marks first: the mark's tokens, and the state's key and bytes."""
+        marks = list(_marks(self._space, tokens))
+        seen = set()
+        found = self.store.get_many([key for _, key in marks]) if marks else []
+        for (length, _), value in zip(reversed(marks), reversed(found)):
+            if value is not None and len(value) == _MARK.size and value not in seen:
+                seen.add(value)
+                nbytes, digest = _MARK.unpack(value)
+                yield length, self._space + b"s" + digest, nbytes
+
+    def _load(self, name: bytes, nbytes: int) -> Any:
+        memory = self._room(nbytes)[:nbytes]
+        if self.store.get_into(name, memory) != nbytes:
+            return None
+        return _decode(memory)
+
+    def _room(self, nbytes: int) -> memoryview:
+        """Return registered memory for a state, which may be longer than the store's pool."""
+        if self._memory is None or len(self._memory) < nbytes:
+            self._release()
+            self._memory = mmap.mmap(-1, -(-nbytes // _engine.PAGE) * _engine.PAGE)
+            self._region = self.store.register(self._memory)
+        return memoryview(self._memory)
+
+    def _release(self) -> None:
+        if self._region is not None:
+            self._region.close()
+        self._region = self._memory = None
+
+
+def _tokens(key: Sequence[int]) -> np.ndarray[Any, Any]:
+    return np.asarray(key, dtype=np.int32)
+
+
+def _digest(tokens: np.ndarray[Any, Any]) -> bytes:
+    return hashlib.sha256(tokens.tobytes()).digest()
+
+
+def _marks(space: bytes, tokens: np.ndarray[Any, Any]) -> Iterator[tuple[int, bytes]]:
+    """Return the lengths at which a prompt is found, and the keys."""
+    lengths = [*_SHORT, *range(_STEP, len(tokens) + 1, _STEP)]
+    hashed, done = hashlib.sha256(), 0
+    for length in lengths:
+        if length <= len(tokens):
+            hashed.update(tokens[done:length].tobytes())
+            done = length
+            yield length, space + b"m" + hashed.digest()
+
+
+def _shared(mine: Any, theirs: np.ndarray[Any, Any]) -> int:
+    """Return how many tokens two prompts have in common at their beginning."""
+    mine = _tokens(mine)
+    count = min(len(mine), len(theirs))
+    differ = np.flatnonzero(mine[:count] != theirs[:count])
+    return int(differ[0]) if len(differ) else count
+
+
+def _encode(state: Any) -> list[bytes]:
+    """Return a state as bytes: a header, the tokens, the scores, and llama.cpp's own part."""
+    tokens = _tokens(state.input_ids)
+    scores = np.ascontiguousarray(state.scores, dtype=np.float32)
+    rows, columns = scores.shape
+    own = bytes(state.llama_state)[: state.llama_state_size]
+    counts = (len(tokens), state.n_tokens, rows, columns, state.seed & _SEED, len(own))
+    return [_HEADER.pack(_MAGIC, *counts), tokens.tobytes(), scores.tobytes(), own]
+
+
+def _decode(memory: memoryview) -> Any:
+    """Return the state, or ``None`` if the bytes are none."""
+    from llama_cpp.llama import LlamaState
+
+    if len(memory) < _HEADER.size:
+        return None
+    magic, ids, count, rows, columns, seed, own = _HEADER.unpack_from(memory)
+    tokens_end = _HEADER.size + 4 * ids
+    scores_end = tokens_end + 4 * rows * columns
+    if magic != _MAGIC or scores_end + own != len(memory) or count > ids:
+        return None
+    tokens = np.frombuffer(memory[_HEADER.size : tokens_end], dtype=np.int32)
+    scores = np.frombuffer(memory[tokens_end:scores_end], dtype=np.float32)
+    return LlamaState(
+        input_ids=tokens.astype(np.intc),
+        scores=scores.reshape(rows, columns).copy(),
+        n_tokens=count,
+        llama_state=bytes(memory[scores_end:]),
+        llama_state_size=own,
+        seed=seed,
+    )
+
+
+def _space_of(model: Any) -> bytes:
+    if isinstance(model, str):
+        return _engine.space("llama.cpp", version=_version(), model=model)
+    settings = getattr(model, "context_params", None)
+    names = ("n_ctx", "n_batch", "n_seq_max", "type_k", "type_v", "flash_attn", "flash_attn_type")
+    path = str(getattr(model, "model_path", ""))
+    return _engine.space(
+        "llama.cpp",
+        version=_version(),
+        file=os.path.basename(path),
+        bytes=os.path.getsize(path) if os.path.exists(path) else None,
+        metadata=getattr(model, "metadata", None),
+        vocabulary=model.n_vocab(),
+        context={name: str(getattr(settings, name, None)) for name in names},
+        logits=getattr(model, "_logits_all", None),
+        lora=[str(getattr(model, name, None)) for name in ("lora_base", "lora_path", "lora_scale")],
+    )

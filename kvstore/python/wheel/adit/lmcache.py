@@ -1,0 +1,223 @@
+"""LMCache: a store as an L2 adapter of the multi-process server.
+
+``{"type": "native_plugin", "module_path": "adit.lmcache", "class_name": "Connector",
+"adapter_params": {"target": "uring:/data/kv.img", "size_gb": 100}}``
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from . import _engine
+from ._errors import Error, InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ._adit import Region
+
+TRIED = ("0.5.6",)
+# The longest name of a tenant, and key, in bytes.
+_TENANT_BYTES = 64
+_KEY_BYTES = 512
+
+
+def _check_version() -> None:
+    try:
+        found = importlib.metadata.version("lmcache")
+    except importlib.metadata.PackageNotFoundError:
+        return  # The contract needs no module of LMCache's.
+    _engine.check_version("LMCache", found, TRIED)
+
+
+_check_version()
+
+
+class _Job:
+    """A batch of LMCache's, which is one job of the queue for each tenant."""
+
+    def __init__(self, count: int, parts: int) -> None:
+        self.left = parts
+        self.per_key = [False] * count
+        self.error = ""
+
+
+class Connector:
+    """The client that LMCache's ``NativeConnectorL2Adapter`` drives.
+
+    Parameters
+    ----------
+    target : str or list of str
+        The store's devices.
+    size_gb : float
+        GiB of a new file.
+    namespace : str
+        What LMCache's keys do not tell: the KV type and the layout, such as ``"bf16"``. Servers with different ones do
+        not see each other's blocks.
+    tenants : bool
+        Whether each model is a tenant of the store, for quotas and counters.
+    register_l1 : bool
+        Whether to register LMCache's memory with the first buffer of it, so that blocks are not copied.
+    **options
+        As for ``adit.Store``.
+    """
+
+    def __init__(
+        self,
+        target: str | list[str],
+        size_gb: float = 0,
+        namespace: str = "",
+        tenants: bool = True,
+        register_l1: bool = False,
+        **options: Any,
+    ) -> None:
+        self.store = _engine.open_store(target, size_gb, **options)
+        self._queue = self.store.queue()
+        self._prefix = f"lmcache/{namespace}/"
+        self._tenants = tenants
+        self._register_l1 = register_l1
+        self._regions: list[Region] = []
+        self._next = 0
+        self._jobs: dict[int, _Job] = {}
+        self._trouble = _engine.Trouble("adit.lmcache")
+        self._lock = threading.Lock()
+
+    def event_fd(self) -> int:
+        """Return the eventfd, which is readable when batches have ended."""
+        return self._queue.event_fd()
+
+    def submit_batch_get(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
+        """Read blocks into buffers. A block of another length than its buffer is a miss."""
+        self._see(memoryviews)
+        lengths = [view.nbytes for view in memoryviews]
+        with self._lock:
+            number = self._begin(len(keys), 1)
+            token = (number, "get", range(len(keys)), lengths)
+            self._queue.submit_get_into(self._keys(keys), memoryviews, token=token)
+        return number
+
+    def submit_batch_set(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
+        """Store blocks."""
+        self._see(memoryviews)
+        owners: dict[str | None, list[int]] = defaultdict(list)
+        for position, key in enumerate(keys):
+            owners[self._tenant(key)].append(position)
+        with self._lock:
+            number = self._begin(len(keys), max(1, len(owners)))
+            for owner, positions in (owners or {None: []}).items():
+                token = (number, "set", positions, None)
+                some = self._keys([keys[position] for position in positions])
+                values = [memoryviews[position] for position in positions]
+                self._put(some, values, token, owner)
+        return number
+
+    def submit_batch_exists(self, keys: Sequence[str]) -> int:
+        """Ask which blocks there are."""
+        with self._lock:
+            number = self._begin(len(keys), 1)
+            token = (number, "exists", range(len(keys)), None)
+            self._queue.submit_exists(self._keys(keys), token=token)
+        return number
+
+    def submit_batch_delete(self, keys: Sequence[str]) -> int:
+        """Remove blocks. One that the store has evicted before counts as removed."""
+        with self._lock:
+            number = self._begin(len(keys), 1)
+            token = (number, "delete", range(len(keys)), None)
+            self._queue.submit_delete(self._keys(keys), token=token)
+        return number
+
+    def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
+        """Return the batches that have ended.
+
+        Returns
+        -------
+        list of tuple
+            The number of each, whether all of it succeeded, the first error, and the result for each key. Misses are
+            no errors.
+        """
+        completions: list[tuple[int, bool, str, list[bool] | None]] = []
+        with self._lock:
+            for (number, what, positions, lengths), results, failure in self._queue.drain():
+                job = self._jobs[number]
+                if failure is not None:
+                    self._trouble.log(what, failure)
+                    job.error = job.error or str(failure)
+                for order, position in enumerate(positions):
+                    job.per_key[position] = self._is_good(what, results, lengths, order)
+                if what == "set" and not job.error and not all(results):
+                    job.error = "the store declined blocks, by its admission or write budget"
+                job.left -= 1
+                if job.left == 0:
+                    del self._jobs[number]
+                    completions.append((number, not job.error, job.error, job.per_key))
+        return completions
+
+    def close(self) -> None:
+        """Wait for the batches in progress and close the store."""
+        self._queue.close()
+        for region in self._regions:
+            region.close()
+        self.store.close()
+
+    @staticmethod
+    def _is_good(what: str, results: list[Any], lengths: list[int] | None, order: int) -> bool:
+        if what == "delete":
+            return results[order] is not None
+        if lengths is not None:
+            return bool(results[order] == lengths[order])
+        return bool(results[order])
+
+    def _begin(self, count: int, parts: int) -> int:
+        self._next += 1
+        self._jobs[self._next] = _Job(count, parts)
+        return self._next
+
+    def _put(
+        self, keys: list[bytes], values: list[memoryview], token: object, tenant: str | None
+    ) -> None:
+        try:
+            self._queue.submit_put(keys, values, token=token, tenant=tenant)
+        except InvalidError as why:
+            # There are 255 tenants at most.
+            self._trouble.log(f"making a tenant of {tenant!r}", why)
+            self._queue.submit_put(keys, values, token=token)
+
+    def _keys(self, keys: Sequence[str]) -> list[bytes]:
+        return [self._key(key) for key in keys]
+
+    def _key(self, text: str) -> bytes:
+        key = (self._prefix + text).encode()
+        if len(key) <= _KEY_BYTES:
+            return key
+        # A long model name: what follows it is kept, and its place taken by its hash.
+        model, _, rest = text.partition("@")
+        digest = hashlib.sha256((self._prefix + model).encode()).hexdigest()
+        return f"lmcache-long/{digest}/{rest}".encode()
+
+    def _tenant(self, key: str) -> str | None:
+        if not self._tenants:
+            return None
+        model = key.partition("@")[0]
+        if len(model.encode()) <= _TENANT_BYTES:
+            return model or None
+        return hashlib.sha256(model.encode()).hexdigest()
+
+    def _see(self, buffers: Sequence[memoryview]) -> None:
+        """Register the memory that buffers are in, once."""
+        if not self._register_l1 or not buffers:
+            return
+        self._register_l1 = False
+        try:
+            address = _engine.address_of(buffers[0])
+            found = _engine.mapping_of(address)
+            region = _engine.register(self.store, *found) if found else None
+        except (Error, OSError, TypeError) as why:
+            self._trouble.log("registering LMCache's memory", why)
+            return
+        if region is not None:
+            self._regions.append(region)

@@ -1,0 +1,293 @@
+"""vLLM: a store as a secondary tier of the offloading connector.
+
+``{"type": "AditTier", "module_path": "adit.vllm", "target": "uring:/data/kv.img", "size_gb": 100}`` in
+``secondary_tiers`` of ``kv_connector_extra_config``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import select
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vllm.v1.kv_offload.base import (
+    LookupResult,
+    Medium,
+    ReqContext,
+    RequestOffloadingContext,
+    ScheduleEndContext,
+)
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+
+from . import _engine
+from ._errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from ._adit import Region
+
+TRIED = ("0.33.0",)
+
+
+def _check_version() -> None:
+    try:
+        found = importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        found = "unknown"
+    _engine.check_version("vLLM", found, TRIED)
+
+
+_check_version()
+
+
+@dataclass
+class _Job:
+    """A transfer in progress."""
+
+    number: int
+    keys: list[bytes]
+    chunks: list[int]
+    begun: float = field(default_factory=time.monotonic)
+
+
+class AditTier(SecondaryTierManager):
+    """A tier of which vLLM's manager drives the transfers.
+
+    Parameters
+    ----------
+    offloading_spec, primary_kv_view, tier_type, backpressure_detector
+        vLLM's.
+    target : str or list of str
+        The store's devices.
+    size_gb : float
+        GiB of a new file.
+    namespace : str
+        Text that keeps instances apart beyond what their configurations do.
+    **options
+        As for ``adit.Store``.
+    """
+
+    medium: ClassVar[Medium] = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: Any = None,
+        *,
+        target: str | list[str],
+        size_gb: float = 0,
+        namespace: str = "",
+        **options: Any,
+    ) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        config = offloading_spec.config
+        self._trouble = _engine.Trouble(f"adit.vllm ({tier_type})")
+        self._space = _space(config, self.block_size_bytes, namespace)
+        rank = config.parallel.data_parallel_index
+        self.store = _engine.open_store(target, size_gb, rank, **options)
+        self._view = primary_kv_view.cast("B")
+        self._region: Region | None = None
+        try:
+            self._region = self.store.register(primary_kv_view)
+        except Error as why:
+            self._trouble.log("registering vLLM's memory, so blocks are copied: it", why)
+        self._queue = self.store.queue()
+        self._jobs: dict[int, _Job] = {}
+        self._finished: list[JobResult] = []
+        # What is known of keys that requests have asked for; None until the store has answered.
+        self._verdicts: dict[bytes, bool | None] = {}
+        self._askers: dict[bytes, set[str]] = defaultdict(set)
+        self._asked_by: dict[str, set[bytes]] = defaultdict(set)
+        self._to_ask: list[bytes] = []
+        # How many jobs store each key.
+        self._storing: dict[bytes, int] = defaultdict(int)
+        self._checking = 0
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        """Have new chunks offloaded as they come."""
+        return RequestOffloadingContext()
+
+    def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
+        """Say whether a chunk is there. The first question is answered with RETRY, and asked of the store."""
+        self._drain()
+        if self._storing.get(key):
+            return LookupResult.RETRY
+        if key not in self._verdicts:
+            self._verdicts[key] = None
+            self._to_ask.append(key)
+        self._askers[key].add(req_context.req_id)
+        self._asked_by[req_context.req_id].add(key)
+        verdict = self._verdicts[key]
+        if verdict is None:
+            return LookupResult.RETRY
+        return LookupResult.HIT if verdict else LookupResult.MISS
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        """Ask the store about all keys of this step at once."""
+        if self._to_ask:
+            keys, self._to_ask = self._to_ask, []
+            self._queue.submit_exists(self._names(keys), token=("lookup", keys))
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        """Forget what only this request asked for."""
+        for key in self._asked_by.pop(req_context.req_id, ()):
+            self._askers[key].discard(req_context.req_id)
+            if not self._askers[key]:
+                del self._askers[key]
+                # While the store is asked, the answer has a place.
+                if self._verdicts.get(key) is not None:
+                    del self._verdicts[key]
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        """Store chunks, but those that are there already."""
+        job = _job(job_metadata)
+        self._jobs[job.number] = job
+        for key in job.keys:
+            self._storing[key] += 1
+        self._checking += 1
+        self._queue.submit_exists(self._names(job.keys), token=("check", job))
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        """Read chunks into their rows."""
+        job = _job(job_metadata)
+        self._jobs[job.number] = job
+        rows = [self._row(chunk) for chunk in job.chunks]
+        self._queue.submit_get_into(self._names(job.keys), rows, token=("load", job))
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        """Return the transfers that have ended since the last call."""
+        self._drain()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def has_pending_work(self) -> bool:
+        """Say whether chunks wait for the next step to be stored."""
+        return self._checking > 0
+
+    def drain_jobs(self) -> None:
+        """Wait until no transfer uses vLLM's memory."""
+        poll = select.poll()
+        poll.register(self._queue.event_fd(), select.POLLIN)
+        self._drain()
+        while self._jobs:
+            poll.poll()
+            self._drain()
+
+    def shutdown(self) -> None:
+        """Wait for transfers and close the store."""
+        self._queue.close()
+        if self._region is not None:
+            self._region.close()
+        self.store.close()
+
+    def _names(self, keys: Collection[bytes]) -> list[bytes]:
+        return [self._space + key for key in keys]
+
+    def _row(self, chunk: int) -> memoryview:
+        size = self.block_size_bytes
+        return self._view[chunk * size : (chunk + 1) * size]
+
+    def _drain(self) -> None:
+        for (what, about), results, failure in self._queue.drain():
+            if failure is not None:
+                self._trouble.log(what, failure)
+            if what == "lookup":
+                self._learn(about, results)
+            elif what == "check":
+                self._store_missing(about, results)
+            elif what == "load":
+                self._end_load(about, results)
+            else:
+                self._end_store(about, all(results))
+
+    def _learn(self, keys: list[bytes], results: list[bool | None]) -> None:
+        for key, is_there in zip(keys, results):
+            if key in self._askers:
+                self._verdicts[key] = is_there is True
+            else:
+                del self._verdicts[key]
+
+    def _store_missing(self, job: _Job, is_there: list[bool | None]) -> None:
+        self._checking -= 1
+        missing = [position for position, there in enumerate(is_there) if not there]
+        if not missing:
+            self._end_store(job, True)
+            return
+        keys = self._names([job.keys[position] for position in missing])
+        rows = [self._row(job.chunks[position]) for position in missing]
+        try:
+            self._queue.submit_put(keys, rows, token=("store", job))
+        except Error as why:
+            self._trouble.log("store", why)
+            self._end_store(job, False)
+
+    def _end_store(self, job: _Job, success: bool) -> None:
+        for key in job.keys:
+            self._storing[key] -= 1
+            if not self._storing[key]:
+                del self._storing[key]
+            if success and self._verdicts.get(key) is False:
+                self._verdicts[key] = True
+        self._end(job, JobResult(job.number, success, None, *self._cost(job)))
+
+    def _end_load(self, job: _Job, lengths: list[int | None]) -> None:
+        good, size = [], self.block_size_bytes
+        for key, length in zip(job.keys, lengths):
+            if length == size:
+                good.append(key)
+            elif key in self._verdicts:
+                # Evicted since the lookup, or damaged: it is computed anew.
+                self._verdicts[key] = False
+        success = len(good) == len(job.keys)
+        some = None if success or not good else tuple(good)
+        self._end(job, JobResult(job.number, success, some, *self._cost(job)))
+
+    def _cost(self, job: _Job) -> tuple[float, int]:
+        return time.monotonic() - job.begun, len(job.keys) * self.block_size_bytes
+
+    def _end(self, job: _Job, result: JobResult) -> None:
+        del self._jobs[job.number]
+        self._finished.append(result)
+
+
+def _job(metadata: TransferJob) -> _Job:
+    return _Job(metadata.job_id, list(metadata.keys), [int(chunk) for chunk in metadata.chunk_ids])
+
+
+def _space(config: Any, row_bytes: int, namespace: str) -> bytes:
+    """Return the key space of a configuration: all that changes what the bytes of a chunk mean."""
+    parallel = config.parallel
+    # Where a chunk's bytes do not depend on the number of workers, neither do its keys.
+    is_free = parallel.is_parallelism_agnostic or config.replicated_layout
+    sizes = [
+        parallel.world_size,
+        parallel.tp_size,
+        parallel.pp_size,
+        parallel.pcp_size,
+        parallel.dcp_size,
+        parallel.rank,
+    ]
+    groups = [
+        [group.group_id, group.tokens_per_block, list(group.layer_names)]
+        for group in config.groups
+    ]
+    return _engine.space(
+        "vllm",
+        namespace=namespace,
+        model=config.model.name,
+        dtype=str(config.model.dtype),
+        tokens_per_hash=config.cache.tokens_per_hash,
+        blocks_per_chunk=config.cache.blocks_per_chunk,
+        parallel=None if is_free else sizes,
+        replicated=config.replicated_layout,
+        canonical=config.canonical_layout,
+        layout=config.kv_cache_layout,
+        groups=groups,
+        row_bytes=row_bytes,
+    )

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use adit_kvstore::Store;
+use adit_kvstore::shard::Failure;
 use adit_kvstore::store::{Answer, Pending, PutWith, Tenant};
+use adit_kvstore::{Error, Store};
 use pyo3::prelude::*;
 
 use crate::arguments;
@@ -13,7 +14,9 @@ use crate::blocks::Layout;
 use crate::errors;
 use crate::forked::Ours;
 use crate::jobs::Session;
+use crate::memory::Shared;
 use crate::options;
+use crate::view::View;
 
 /// The stores of this process, to be closed at its end.
 static OPEN: Mutex<Vec<Weak<Inside>>> = Mutex::new(Vec::new());
@@ -40,6 +43,8 @@ pub(crate) struct Inside {
     session: Ours<RwLock<Option<Session>>>,
     /// Tenants by name, once they were used.
     tenants: Mutex<HashMap<String, Tenant>>,
+    /// Held while memory is registered, one after another.
+    registering: Mutex<()>,
 }
 
 impl Inside {
@@ -48,7 +53,8 @@ impl Inside {
         let copied = Arc::new(AtomicU64::new(0));
         let session = Session { store, regions: Arc::new([]), copied };
         let session = Ours::new(RwLock::new(Some(session)));
-        let inside = Arc::new(Inside { session, tenants: Mutex::default() });
+        let inside =
+            Arc::new(Inside { session, tenants: Mutex::default(), registering: Mutex::default() });
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|store| store.strong_count() > 0);
         open.push(Arc::downgrade(&inside));
@@ -88,6 +94,40 @@ impl Inside {
         Ok(tenant)
     }
 
+    /// Registers memory with the devices. No byte is registered twice: a device's queue knows each by one region.
+    ///
+    /// # Errors
+    /// `BadBufferError` if some of it is registered; the store's.
+    pub(crate) fn register(&self, py: Python<'_>, view: View) -> PyResult<Arc<Shared>> {
+        let session = self.lock(py)?;
+        let registered = py.detach(|| {
+            let _one = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
+            let opened = session.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let Some(Session { store, regions, .. }) = opened else {
+                return Err(Unregistered::Failed(Failure::Closed.into()));
+            };
+            let (start, len) = (view.address(), view.len());
+            let open: Vec<_> = regions.iter().filter(|region| region.is_open()).collect();
+            if open.iter().any(|region| region.overlaps(start, len)) {
+                return Err(Unregistered::Overlap(view));
+            }
+            let memory = view.into_memory().map_err(|why| Unregistered::Failed(why.into()))?;
+            let shared = Shared::new(start, store.register(memory).map_err(Unregistered::Failed)?);
+            let regions = open.into_iter().chain([&shared]).cloned().collect();
+            if let Some(opened) = &mut *session.write().unwrap_or_else(PoisonError::into_inner) {
+                opened.regions = regions;
+            }
+            Ok(shared)
+        });
+        registered.map_err(|why| match why {
+            Unregistered::Failed(why) => errors::of(py, &why),
+            Unregistered::Overlap(_view) => {
+                let text = "some of the memory is registered already: register each byte once";
+                errors::named(py, "BadBufferError", text)
+            }
+        })
+    }
+
     /// Ends the store and waits for that. Does nothing if it has ended.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut session = self.lock(py)?.write().unwrap_or_else(PoisonError::into_inner);
@@ -98,6 +138,13 @@ impl Inside {
         py.detach(|| drop(regions));
         ended.map(drop)
     }
+}
+
+/// Why memory was not registered.
+enum Unregistered {
+    Failed(Error),
+    /// Some of it is already; the view is released attached.
+    Overlap(View),
 }
 
 /// The options of a put, as Python says them.

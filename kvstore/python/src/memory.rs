@@ -43,6 +43,11 @@ impl Shared {
         self.idle().is_some_and(|idle| idle.is_some())
     }
 
+    /// Returns whether any of the `len` bytes at an address is its.
+    pub(crate) fn overlaps(&self, address: usize, len: usize) -> bool {
+        address < self.start + self.len && self.start < address.saturating_add(len)
+    }
+
     /// Takes the `len` bytes at an address, unless they lie elsewhere or a request has some of them.
     pub(crate) fn take(self: &Arc<Shared>, address: usize, len: usize) -> Option<(Buffer, Loan)> {
         let offset = address.checked_sub(self.start).filter(|offset| *offset < self.len)?;

@@ -1,7 +1,7 @@
 //! The class `Store`.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use adit_kvstore::layout::BlockShape;
 use adit_kvstore::store::Selection;
@@ -15,7 +15,7 @@ use crate::errors;
 use crate::figures;
 use crate::inside::{Inside, PutArguments, wait};
 use crate::jobs::{Job, Session};
-use crate::memory::{Region, Shared};
+use crate::memory::Region;
 use crate::options::{self, OpenArguments};
 use crate::queue::Queue;
 use crate::view::View;
@@ -558,20 +558,17 @@ impl Store {
     /// Region
     ///     Keeps the memory registered until it or the store is closed.
     ///
+    /// Raises
+    /// ------
+    /// BadBufferError
+    ///     If some of it is registered already.
+    ///
     /// Notes
     /// -----
     /// A buffer that begins at a multiple of 4096 and is whole multiples of 4096 long is not copied. Of others, the end
     /// or all of it is, which ``stats()["copied_bytes"]`` counts. Requests wait while memory is registered.
     fn register(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<Region> {
-        let (view, session) = (View::writable(buffer)?, self.inside.session(py)?);
-        let start = view.address();
-        let registered = py
-            .detach(|| -> adit_kvstore::Result<_> { session.store.register(view.into_memory()?) });
-        let shared = Shared::new(start, registered.map_err(|why| errors::of(py, &why))?);
-        let mut opened = self.inside.lock(py)?.write().unwrap_or_else(PoisonError::into_inner);
-        let opened = opened.as_mut().ok_or_else(|| errors::closed(py))?;
-        let open = opened.regions.iter().filter(|region| region.is_open());
-        opened.regions = open.chain([&shared]).cloned().collect();
+        let shared = self.inside.register(py, View::writable(buffer)?)?;
         Ok(Region::new(shared))
     }
 

@@ -36,6 +36,10 @@ def test_layers_of_whole_blocks_are_read_one_by_one(store: adit.Store, slots: in
             part = blocks[:5, layer * 8192 : (layer + 1) * 8192]
             assert np.array_equal(rows[:5], part)
     assert store.get_many(KEYS) == [block.tobytes() for block in blocks]
+    store.put("alone", blocks[0], layout=layout)
+    with store.register(rows):
+        assert store.get_layer(3, ["alone"], rows[:1]) == [8192]
+        assert np.array_equal(rows[0], blocks[0, 3 * 8192 :])
 
 
 @pytest.mark.parametrize("registered", [False, True])

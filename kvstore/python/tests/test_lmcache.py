@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import select
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +116,20 @@ def test_registered_memory_is_not_copied(config: dict[str, object]) -> None:
     connector.close()
 
 
+def test_only_mappings_of_their_own_are_registered() -> None:
+    from adit import _engine
+
+    rows = pool(4, 4096)
+    found = _engine.mapping_of(rows.ctypes.data)
+    assert found is not None and found[0] <= rows.ctypes.data < found[0] + found[1]
+    assert _engine.mapping_of(0) is None
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        special = [line.split()[0] for line in maps if line.rstrip().endswith(("[heap]", "[stack]"))]
+    assert special
+    for bounds in special:
+        assert _engine.mapping_of(int(bounds.split("-")[0], 16)) is None
+
+
 def test_a_corrupt_block_is_a_miss(config: dict[str, object]) -> None:
     rows = noise(2, 64 << 10)
     connector = Connector(**config)  # type: ignore[arg-type]
@@ -148,3 +164,44 @@ def test_an_engine_of_another_version_is_told_of(
         assert caplog.text == ""
         _engine.check_version("LMCache", "9.0", ("0.5.5", "0.5.6"))
     assert "LMCache is version 9.0; its adapter was tried with 0.5.5, 0.5.6" in caplog.text
+
+
+WRITER = """
+import ctypes, select, sys
+from adit.lmcache import Connector
+connector = Connector(sys.argv[1])
+poll = select.poll()
+poll.register(connector.event_fd(), select.POLLIN)
+number = 0
+while True:
+    keys = [f"model@0@0@{number + place}" for place in range(8)]
+    blocks = [bytearray((f"{number + place}." * 32768)[:32768].encode()) for place in range(8)]
+    connector.submit_batch_set(keys, [memoryview(block) for block in blocks])
+    poll.poll()
+    if connector.drain_completions()[0][1]:
+        number += 8
+    if number % 80 == 0:
+        connector.store.commit()
+        print(number, flush=True)
+"""
+
+
+def test_what_an_engine_stored_before_it_was_killed_is_reused(config: dict[str, object]) -> None:
+    Connector(**config).close()  # type: ignore[arg-type]
+    command = [sys.executable, "-c", WRITER, str(config["target"])]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    with writer, writer.stdout:
+        lines = [writer.stdout.readline() for _ in range(4)]
+        writer.kill()
+        committed = int([*lines, *writer.stdout.read().splitlines()][-1])
+    connector = Connector(**config)  # type: ignore[arg-type]
+    count = committed + 88
+    keys, back = [f"model@0@0@{number}" for number in range(count)], pool(count, 32768)
+    ok, _, hits = end(connector, connector.submit_batch_get(keys, views(back)))
+    assert ok and hits is not None
+    for number in range(count):
+        if hits[number]:
+            assert back[number].tobytes() == (f"{number}." * 32768)[:32768].encode()
+    assert committed >= 320 and all(hits[:committed])
+    connector.close()

@@ -96,6 +96,19 @@ def test_only_whole_pages_are_registered(store: adit.Store) -> None:
         store.register(bytes(8192))
 
 
+def test_no_memory_is_registered_twice(store: adit.Store) -> None:
+    rows = pool(8, 64 << 10)
+    with store.register(rows[2:4]):
+        for again in (rows, rows[2:4], rows[3:], rows[:3], rows[2, :4096]):
+            with pytest.raises(adit.BadBufferError, match="registered already"):
+                store.register(again)
+        with store.register(rows[:2]), store.register(rows[4:]):
+            assert store.put_many(KEYS[:8], rows) == [True] * 8
+    with store.register(rows):
+        assert store.get_many_into(KEYS[:8], rows) == [64 << 10] * 8
+    assert store.stats()["copied_bytes"] == 0
+
+
 def test_the_owner_lives_as_long_as_its_memory_is_registered(store: adit.Store) -> None:
     memory = mmap.mmap(-1, 1 << 20)
     alive = weakref.ref(memory)
@@ -128,3 +141,56 @@ def test_threads_share_a_pool(store: adit.Store) -> None:
             thread.join()
         assert np.array_equal(rows, there)
         assert store.stats()["copied_bytes"] == 0
+
+
+def test_buffers_are_free_with_the_answer(store: adit.Store) -> None:
+    store.put("key", bytes(100))
+    used = bytearray(100)
+
+    def is_free() -> bool:
+        # A buffer that is in use cannot be resized.
+        used.append(0)
+        del used[-1]
+        return True
+
+    store.put("other", used)
+    assert is_free()
+    store.get_into("key", used)
+    assert is_free()
+    with pytest.raises(adit.BadBufferError):
+        store.get_many_into(["key", "key"], [used, bytearray(1)])
+    assert is_free()
+    with pytest.raises(adit.InvalidError):
+        store.put_many(["a", "b", "c"], [used, used])
+    assert is_free()
+    with pytest.raises(TypeError):
+        store.put_many(["a", "b"], [used, 1])  # type: ignore[list-item]
+    assert is_free()
+    with pytest.raises(adit.BadBufferError):
+        store.get_layer(0, ["key"], [used])
+    assert is_free()
+    with pytest.raises(adit.InvalidError):
+        store.register(used)
+    assert is_free()
+    with store.queue() as queue:
+        queue.submit_get_into(["key"], [used])
+        with pytest.raises(BufferError):
+            used.append(0)
+    assert is_free()
+
+
+@pytest.mark.parametrize("jobs", [1, 3, 6])
+def test_memory_comes_back_from_a_store_that_ends(target: str, jobs: int) -> None:
+    store = adit.Store(target, pool_bytes=4 << 20)
+    memory = pool(1, 64 * 20_480)[0]
+    rows = memory[: 64 * 18_432].reshape(64, 18_432)
+    region, queue = store.register(memory), store.queue()
+    for job in range(jobs):
+        queue.submit_put([f"{job}/{row}" for row in range(64)], rows)
+        queue.submit_get_into([f"{job}/{row}" for row in range(64)], rows)
+    store.close()
+    failures = set()
+    while len(queue) > 0:
+        failures |= {type(failure) for _, _, failure in queue.drain()}
+    assert failures <= {type(None), adit.ClosedError}
+    region.close()

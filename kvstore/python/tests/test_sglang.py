@@ -64,6 +64,17 @@ def test_pages_are_stored_found_and_read(make: Make, layout: str) -> None:
     storage.close()
 
 
+def test_pools_that_share_memory_register_it_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = host_pool()
+    storage = make(host)
+    storage.register_mem_host_pool_v2(host, PoolName.SWA)
+    assert storage.batch_set_v1(KEYS[:2], tokens(0, 1)) == [True, True]
+    assert storage.store.stats()["copied_bytes"] == 0 and "registered" not in caplog.text
+    storage.close()
+
+
 def test_pages_that_are_there_are_not_written_again(make: Make) -> None:
     storage = make()
     assert storage.batch_set_v1(KEYS[:4], tokens(0, 1, 2, 3)) == [True] * 4

@@ -180,3 +180,15 @@ def test_the_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     exec(compile(lines, str(readme), "exec"), {})
     assert (tmp_path / "kv.img").exists()
+
+
+def test_options_take_effect(target: str) -> None:
+    options = {"policy": "s3fifo", "cores": [0], "adaptive_admission": True, "timeout": 20.0}
+    limits = {"capacity_objects": 100, "write_bytes_per_day": 1 << 40, "command_timeout": 5.0}
+    with adit.Store(target, **options, **limits) as store:  # type: ignore[arg-type]
+        previous = None
+        for number in range(300):
+            store.put(str(number), b"x" * 100, after=previous)
+            previous = str(number)
+        assert 0 < store.stats()["objects"] <= 100
+        assert store.stats()["evictions"] >= 200 - store.stats()["declined"]

@@ -133,13 +133,14 @@ def address_of(buffer: memoryview) -> int:
 
 
 def mapping_of(address: int) -> tuple[int, int] | None:
-    """Return the start and the length of the writable mapping that an address is in."""
+    """Return the start and the length of the writable mapping that an address is in, unless it is a heap or a stack."""
     with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
         for line in maps:
             bounds, rights = line.split()[:2]
             start, end = (int(bound, 16) for bound in bounds.split("-"))
             if start <= address < end:
-                return (start, end - start) if rights.startswith("rw") else None
+                is_whole = rights.startswith("rw") and not line.rstrip().endswith("]")
+                return (start, end - start) if is_whole else None
     return None
 
 

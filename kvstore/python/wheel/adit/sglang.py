@@ -127,6 +127,7 @@ class AditStorage(HiCacheStorage):
         )
         self._pools: dict[str, _Pool] = {}
         self._regions: list[Region] = []
+        self._seen: set[int] = set()
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Take the pool of KV pages, and let the devices use its memory."""
@@ -229,7 +230,9 @@ class AditStorage(HiCacheStorage):
         for buffer in ("kv_buffer", "k_buffer", "v_buffer", "index_k_with_scale_buffer"):
             held: Any = getattr(pool, buffer, None)
             for tensor in held if isinstance(held, (list, tuple)) else [held]:
-                if hasattr(tensor, "data_ptr"):
+                # Pools may share a tensor.
+                if hasattr(tensor, "data_ptr") and tensor.data_ptr() not in self._seen:
+                    self._seen.add(tensor.data_ptr())
                     region = _engine.register(self.store, tensor.data_ptr(), _bytes(tensor))
                     self._regions += [] if region is None else [region]
 

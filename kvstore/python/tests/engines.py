@@ -214,6 +214,8 @@ class HostPool:
         # [2, pages, bytes of a page's half]
         self.array, self.layout, self.dtype = array, layout, dtype
         self.kv_buffer = Tensor(array)
+        # Views of it, as SGLang's are.
+        self.k_buffer, self.v_buffer = Tensor(array[0]), Tensor(array[1])
 
     def get_page_buffer_meta(self, indices: Any) -> tuple[list[int], list[int]]:
         assert len(indices) % self.page_size == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import mmap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -190,6 +191,17 @@ def test_a_full_store_fails_the_job_and_nothing_else(make: Make) -> None:
         assert not finished(tier, 9).success
         assert leases
     tier.shutdown()
+
+
+def test_after_the_shutdown_the_memory_can_be_unmapped(make: Make) -> None:
+    mapping = mmap.mmap(-1, 8 * ROW)
+    rows = np.frombuffer(mapping, dtype=np.uint8).reshape(8, ROW)
+    tier = make(rows)
+    tier.submit_store(job(1, KEYS[:2], [0, 1]))
+    tier.drain_jobs()
+    tier.shutdown()
+    del rows
+    mapping.close()
 
 
 def test_an_unknown_option_is_refused(make: Make) -> None:

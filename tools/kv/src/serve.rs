@@ -53,7 +53,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024), default_value_t = 64)]
     clients: u64,
 
-    /// What an acknowledged put survives: volatile (nothing), restart (a crash of the process) or durable (a power cut)
+    /// What an acknowledged put survives: volatile (nothing), restart (a crash of the process, but for the
+    /// last 10 ms) or durable (a power cut)
     #[arg(long, value_name = "LEVEL", default_value = "restart")]
     durability: Durability,
 

@@ -1,5 +1,7 @@
 //! `cargo xtask engines`: real inference engines on the store, which take long to build and are not part of the tests.
 
+mod python;
+
 use crate::deps::{self, Need};
 use crate::failure::{Failure, Result};
 use crate::process;
@@ -9,7 +11,9 @@ use clap::Args;
 
 /// `cargo xtask engines`.
 #[derive(Args)]
-#[command(after_help = "Example:\n  cargo xtask engines --llama")]
+#[command(
+    after_help = "Examples:\n  cargo xtask engines --llama\n  cargo xtask engines --python --yes"
+)]
 pub(crate) struct EnginesArgs {
     /// llama.cpp: the example kvstore/examples/llama serves prompts of a tiny model, is killed and restarted, and restores
     /// them
@@ -19,6 +23,9 @@ pub(crate) struct EnginesArgs {
     /// Dynamo's KV block manager: the example kvstore/examples/dynamo is its object client
     #[arg(long)]
     dynamo: bool,
+
+    #[command(flatten)]
+    python: python::PythonArgs,
 }
 
 /// An engine's example: a workspace of its own, whose tests show that it works.
@@ -43,7 +50,7 @@ const DYNAMO: Example = Example {
 pub(crate) fn run(arguments: &EnginesArgs) -> Result<u8> {
     let chosen = [(arguments.llama, LLAMA), (arguments.dynamo, DYNAMO)];
     let mut chosen = chosen.into_iter().filter(|(is_chosen, _)| *is_chosen).peekable();
-    if chosen.peek().is_none() {
+    if chosen.peek().is_none() && !arguments.python.python {
         return Err(Failure::new("which engines? for example: cargo xtask engines --llama"));
     }
     for (_, example) in chosen {
@@ -52,7 +59,7 @@ pub(crate) fn run(arguments: &EnginesArgs) -> Result<u8> {
             return Ok(code);
         }
     }
-    Ok(0)
+    if arguments.python.python { python::run(&arguments.python) } else { Ok(0) }
 }
 
 impl Example {

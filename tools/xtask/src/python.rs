@@ -18,7 +18,7 @@ const PACKAGES: [&str; 3] = ["numpy", "pytest>=8", "mypy>=1.15"];
 pub(crate) fn run() -> Result<u8> {
     deps::ensure(deps::TO_LINK.iter().chain([&PIP, &VENV]))?;
     let folder = workspace::target_directory()?.join("python");
-    let wheel = build(&folder)?;
+    let wheel = build(&folder, Profile::Tested)?;
     let python = install(&folder.join("fresh"), &wheel)?;
     let mut tests = Command::new(python);
     // Nothing is written into the repository.
@@ -30,8 +30,17 @@ fn sources() -> PathBuf {
     workspace::root().join("kvstore/python")
 }
 
-/// Returns the wheel, built as the other tests' programs are: soon, and with every assertion.
-fn build(folder: &Path) -> Result<PathBuf> {
+/// How the wheel is built.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Profile {
+    /// As the other tests' programs are: soon, and with every assertion.
+    Tested,
+    /// As users have it.
+    Release,
+}
+
+/// Returns the wheel, built in a folder.
+pub(crate) fn build(folder: &Path, profile: Profile) -> Result<PathBuf> {
     let maturin = maturin(&folder.join("tools"))?;
     let wheels = folder.join("wheels");
     // An older version's wheel would be found in its place.
@@ -41,6 +50,9 @@ fn build(folder: &Path) -> Result<PathBuf> {
     let _progress = Progress::start("building the wheel");
     let mut command = Command::new(maturin);
     command.args(["build", "--quiet", "--locked", "--out"]).arg(&wheels);
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
     command.env("CARGO_TARGET_DIR", workspace::target_directory()?);
     process::run_quietly(command.current_dir(sources()))?;
     let mut built = fs::read_dir(&wheels).context(wheels.display())?;
@@ -75,12 +87,17 @@ fn install(folder: &Path, wheel: &Path) -> Result<PathBuf> {
     Ok(folder.join("bin/python"))
 }
 
-fn make_venv(folder: &Path) -> Result<()> {
+/// Makes an empty environment.
+pub(crate) fn make_venv(folder: &Path) -> Result<()> {
     let mut venv = Command::new("python3");
     process::run_quietly(venv.args(["-m", "venv", "--clear"]).arg(folder)).map(drop)
 }
 
-fn pip_install<'a>(folder: &Path, packages: impl IntoIterator<Item = &'a str>) -> Result<()> {
+/// Installs packages into an environment.
+pub(crate) fn pip_install<'a>(
+    folder: &Path,
+    packages: impl IntoIterator<Item = &'a str>,
+) -> Result<()> {
     let mut pip = Command::new(folder.join("bin/python"));
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages);
     process::run_quietly(&mut pip).map(drop)

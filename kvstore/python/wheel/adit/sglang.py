@@ -127,7 +127,7 @@ class AditStorage(HiCacheStorage):
         )
         self._pools: dict[str, _Pool] = {}
         self._regions: list[Region] = []
-        self._seen: set[int] = set()
+        self._seen: list[tuple[int, int]] = []
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Take the pool of KV pages, and let the devices use its memory."""
@@ -230,11 +230,17 @@ class AditStorage(HiCacheStorage):
         for buffer in ("kv_buffer", "k_buffer", "v_buffer", "index_k_with_scale_buffer"):
             held: Any = getattr(pool, buffer, None)
             for tensor in held if isinstance(held, (list, tuple)) else [held]:
-                # Pools may share a tensor.
-                if hasattr(tensor, "data_ptr") and tensor.data_ptr() not in self._seen:
-                    self._seen.add(tensor.data_ptr())
-                    region = _engine.register(self.store, tensor.data_ptr(), _bytes(tensor))
-                    self._regions += [] if region is None else [region]
+                if hasattr(tensor, "data_ptr"):
+                    self._register(tensor.data_ptr(), _bytes(tensor))
+
+    def _register(self, start: int, nbytes: int) -> None:
+        """Register a tensor's memory, unless it is another's: pools share tensors, and have views of parts of them."""
+        end = start + nbytes
+        if any(start < other_end and other < end for other, other_end in self._seen):
+            return
+        self._seen.append((start, end))
+        region = _engine.register(self.store, start, nbytes)
+        self._regions += [] if region is None else [region]
 
     def _flat(self, keys: list[str]) -> list[bytes]:
         """Return the keys of pages that SGLang gathers itself."""

@@ -185,6 +185,8 @@ class AditTier(SecondaryTierManager):
         if self._region is not None:
             self._region.close()
         self.store.close()
+        # vLLM unmaps the memory next.
+        self._view.release()
 
     def _names(self, keys: Collection[bytes]) -> list[bytes]:
         return [self._space + key for key in keys]

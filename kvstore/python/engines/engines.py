@@ -1,0 +1,90 @@
+"""The engines by name, over stores on files; as a program, an engine that stores blocks until it is killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+# An engine's blocks, as tests store them: small, and of several pages.
+BLOCK_BYTES = {"lmcache": 256 << 10, "vllm": 128 << 10, "sglang": 64 << 10}
+BLOCKS = 16
+STORE_BYTES = 192 << 20
+
+
+class Engine(Protocol):
+    """An engine's cache over a storage backend, driven by the engine's own calls."""
+
+    def store(self, blocks: dict[int, torch.Tensor]) -> list[int]: ...
+    def load(self, numbers: Sequence[int]) -> dict[int, torch.Tensor]: ...
+    def close(self) -> None: ...
+
+
+def content(name: str, number: int) -> torch.Tensor:
+    """Return the bytes of a block: noise that its number determines."""
+    generator = torch.Generator().manual_seed(number)
+    return torch.randint(0, 256, (BLOCK_BYTES[name],), dtype=torch.uint8, generator=generator)
+
+
+def contents(name: str, numbers: Sequence[int]) -> dict[int, torch.Tensor]:
+    """Return the blocks of some numbers."""
+    return {number: content(name, number) for number in numbers}
+
+
+def start(name: str, image: Path, durability: str = "restart", **changes: Any) -> Engine:
+    """Start an engine on the store in a file, which is made before if it is not there."""
+    target, room = f"uring:{image}", STORE_BYTES / (1 << 30)
+    if name == "lmcache":
+        return _lmcache(target, room, durability, **changes)
+    if name == "vllm":
+        return _vllm(target, room, durability, **changes)
+    return _sglang(target, room, durability, **changes)
+
+
+def _lmcache(target: str, room: float, durability: str, dtype: str = "bf16", **changes: Any) -> Engine:
+    from lmcache_engine import LMCache, adit
+
+    # LMCache's keys do not tell the type: the configuration does.
+    config = adit(target, size_gb=room, durability=durability, namespace=dtype)
+    return LMCache(config, BLOCK_BYTES["lmcache"], BLOCKS, **changes)
+
+
+def _vllm(target: str, room: float, durability: str, **changes: Any) -> Engine:
+    from vllm_engine import Vllm, adit
+
+    config = adit(target, size_gb=room, durability=durability)
+    # The name of the primary tier's shared memory.
+    engine_id = f"adit-{os.getpid()}"
+    return Vllm(config, BLOCK_BYTES["vllm"], BLOCKS, engine_id=engine_id, **changes)
+
+
+def _sglang(target: str, room: float, durability: str, dtype: str = "bfloat16", **changes: Any) -> Engine:
+    from sglang_engine import Sglang, adit
+
+    config = adit(target, size_gb=room, store_options={"durability": durability})
+    changes["dtype"] = getattr(torch, dtype)
+    return Sglang("dynamic", config, BLOCK_BYTES["sglang"], BLOCKS, **changes)
+
+
+def forget(name: str, process: int) -> None:
+    """Remove what an engine of a killed process leaves in shared memory."""
+    if name == "vllm":
+        Path(f"/dev/shm/vllm_offload_adit-{process}.mmap").unlink(missing_ok=True)
+
+
+def _store_for_ever(name: str, image: Path, durability: str) -> None:
+    engine = start(name, image, durability)
+    number = 0
+    while True:
+        batch = range(number, number + 4)
+        print("begun", *batch, flush=True)
+        print("stored", *engine.store(contents(name, batch)), flush=True)
+        number += 4
+
+
+if __name__ == "__main__":
+    _store_for_ever(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -11,6 +11,8 @@ use nix::sys::statfs::fstatfs;
 ///
 /// Queries seals first: only memory files have them, and the kernel answers by itself. Any other query goes to the file
 /// system, which may be a process that does not answer (FUSE).
+// Exported by `serve::parts`.
+#[cfg_attr(not(feature = "serve"), allow(unreachable_pub))]
 pub fn page_bytes(file: &File) -> Option<u64> {
     fcntl(file, FcntlArg::F_GET_SEALS).ok()?;
     u64::try_from(fstatfs(file).ok()?.block_size()).ok().filter(|bytes| bytes.is_power_of_two())

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use adit_kvshare::client::SharedLayout;
 use adit_kvstore::UNIT_BYTES;
 use adit_kvstore::shard::Failure;
 use adit_kvstore::store::{self, DefinedLayout};
@@ -12,12 +13,64 @@ use crate::arguments;
 use crate::errors;
 use crate::forked::Ours;
 use crate::jobs::Session;
+use crate::options;
 use crate::view::View;
 
-/// The shape of a model's KV blocks in a store, returned by ``Store.layout``.
+/// Where a layout is defined.
+enum Defined {
+    Store(DefinedLayout),
+    /// By the connection of this number.
+    Client(SharedLayout, u64),
+}
+
+/// The shape of a model's KV blocks in a store, returned by ``Store.layout`` and ``Client.layout``.
 #[pyclass(frozen, module = "adit")]
 pub(crate) struct Layout {
-    pub(crate) defined: DefinedLayout,
+    defined: Defined,
+}
+
+impl Layout {
+    pub(crate) fn of_store(defined: DefinedLayout) -> Layout {
+        Layout { defined: Defined::Store(defined) }
+    }
+
+    pub(crate) fn of_client(defined: SharedLayout, connection: u64) -> Layout {
+        Layout { defined: Defined::Client(defined, connection) }
+    }
+
+    /// Returns the layout for a store.
+    ///
+    /// # Errors
+    /// `InvalidError` if a client defined it.
+    pub(crate) fn for_store(&self, py: Python<'_>) -> PyResult<&DefinedLayout> {
+        match &self.defined {
+            Defined::Store(defined) => Ok(defined),
+            Defined::Client(..) => {
+                Err(options::invalid(py, "the layout", "a client's", "define it with Store.layout"))
+            }
+        }
+    }
+
+    /// Returns the layout for the connection of this number.
+    ///
+    /// # Errors
+    /// `InvalidError` if a store or another connection defined it: the server knows it by a number of the connection.
+    pub(crate) fn for_client(&self, py: Python<'_>, connection: u64) -> PyResult<SharedLayout> {
+        match self.defined {
+            Defined::Client(defined, of) if of == connection => Ok(defined),
+            Defined::Client(..) | Defined::Store(_) => {
+                let fix = "define it with Client.layout of this connection";
+                Err(options::invalid(py, "the layout", "another connection's or a store's", fix))
+            }
+        }
+    }
+
+    fn shape(&self) -> &adit_kvstore::layout::Layout {
+        match &self.defined {
+            Defined::Store(defined) => defined.layout(),
+            Defined::Client(defined, _) => defined.layout(),
+        }
+    }
 }
 
 #[pymethods]
@@ -25,19 +78,19 @@ impl Layout {
     /// Number of layers.
     #[getter]
     fn layers(&self) -> u32 {
-        self.defined.layout().block().layers
+        self.shape().block().layers
     }
 
     /// Bytes of a block as it is put and read: its tensors one after another, each padded to 4096.
     #[getter]
     fn block_bytes(&self) -> u64 {
-        self.defined.layout().block_units() * UNIT_BYTES
+        self.shape().block_units() * UNIT_BYTES
     }
 
     /// Bytes of one layer of a block: its tensors, each padded to 4096.
     #[getter]
     fn layer_bytes(&self) -> u64 {
-        self.defined.layout().run_units() * UNIT_BYTES
+        self.shape().run_units() * UNIT_BYTES
     }
 
     fn __repr__(&self) -> String {
@@ -45,17 +98,18 @@ impl Layout {
     }
 }
 
-/// Keeps objects readable until it is released or expires, returned by ``Store.lease``.
+/// Keeps objects readable until it is released or expires, returned by ``Store.lease`` and ``Client.lease``.
 #[pyclass(frozen, module = "adit")]
 pub(crate) struct Lease {
-    lease: Ours<Mutex<Option<store::Lease>>>,
+    /// The store's or the client's, which ends when it is dropped.
+    lease: Ours<Mutex<Option<Box<dyn Send>>>>,
     count: usize,
 }
 
 impl Lease {
-    pub(crate) fn new(lease: store::Lease) -> Lease {
-        let count = lease.count();
-        Lease { lease: Ours::new(Mutex::new(Some(lease))), count }
+    /// Wraps a lease of `count` objects.
+    pub(crate) fn new(lease: impl Send + 'static, count: usize) -> Lease {
+        Lease { lease: Ours::new(Mutex::new(Some(Box::new(lease)))), count }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The store's errors as the exceptions of `adit._errors`, which says what each means.
 
 use adit_driver::Error as DriverError;
+use adit_kvshare::Error as SharedError;
+use adit_kvshare::wire::Code;
 use adit_kvstore::Error;
 use adit_kvstore::shard::Failure;
 use pyo3::prelude::*;
@@ -25,16 +27,46 @@ pub(crate) fn of_driver(py: Python<'_>, error: adit_driver::Error) -> PyErr {
     of(py, &Error::Driver(error))
 }
 
+/// Makes an exception of a client's error.
+pub(crate) fn of_shared(py: Python<'_>, error: &SharedError) -> PyErr {
+    let class = match error {
+        SharedError::Refused { code, .. } => code_class(*code),
+        SharedError::Lost { .. } => "LostError",
+        SharedError::System { .. } => "RefusedError",
+        SharedError::Invalid { .. } => "InvalidError",
+        SharedError::Timeout { .. } => "DeadlineError",
+        SharedError::Store(error) => class(error),
+        SharedError::Driver(error) => driver_class(error),
+        _ => "Error",
+    };
+    named(py, class, &error.to_string())
+}
+
 /// Refuses a call in a process that was forked from the store's.
 pub(crate) fn forked(py: Python<'_>) -> PyErr {
     let text = "this process was forked from the one that opened the store, and has none of its threads: open stores \
-                after the fork, or start processes with multiprocessing's 'spawn'";
+                or connect after the fork, or start processes with multiprocessing's 'spawn'";
     named(py, "ForkedError", text)
 }
 
 /// Refuses a call after the store's or the queue's end.
 pub(crate) fn closed(py: Python<'_>) -> PyErr {
     of(py, &Error::Failed(Failure::Closed))
+}
+
+fn code_class(code: Code) -> &'static str {
+    match code {
+        Code::TooLarge | Code::Part | Code::Malformed => "InvalidError",
+        Code::Full => "FullError",
+        Code::NoSpace => "NoSpaceError",
+        Code::Quota => "QuotaError",
+        Code::Memory | Code::InUse => "BadBufferError",
+        Code::Deadline => "DeadlineError",
+        Code::Device => "DeviceError",
+        Code::Closed => "ClosedError",
+        Code::Limit => "RefusedError",
+        _ => "Error",
+    }
 }
 
 fn class(error: &Error) -> &'static str {

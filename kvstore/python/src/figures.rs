@@ -1,5 +1,6 @@
 //! The store's counters by name.
 
+use adit_kvshare::wire::Serving;
 use adit_kvstore::shard::Stats;
 use adit_kvstore::store::TenantStats;
 use pyo3::prelude::*;
@@ -9,6 +10,24 @@ use pyo3::types::PyDict;
 pub(crate) fn of_store<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
     for (name, figure) in requests(stats).into_iter().chain(device(stats)).chain(sizes(stats)) {
+        figures.set_item(name, figure)?;
+    }
+    Ok(figures)
+}
+
+/// Returns the counters of a store that a server has, and the server's.
+pub(crate) fn of_server<'py>(
+    py: Python<'py>,
+    stats: &Stats,
+    serving: &Serving,
+) -> PyResult<Bound<'py, PyDict>> {
+    let figures = of_store(py, stats)?;
+    for (name, figure) in [
+        ("clients_now", serving.clients_now),
+        ("clients_expelled", serving.clients_expelled),
+        ("mapped_bytes_now", serving.mapped_bytes_now),
+        ("leases_now", serving.leases_now),
+    ] {
         figures.set_item(name, figure)?;
     }
     Ok(figures)

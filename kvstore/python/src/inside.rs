@@ -164,7 +164,7 @@ impl PutArguments<'_, '_> {
         let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
         let tenant = self.tenant.map(|name| store.tenant(py, name)).transpose()?;
         let after = self.after.map(arguments::key).transpose()?;
-        let layout = self.layout.map(|layout| layout.defined.clone());
+        let layout = self.layout.map(|layout| layout.for_store(py)).transpose()?.cloned();
         Ok(PutWith { tenant, ttl, after, layout })
     }
 }

@@ -9,6 +9,9 @@
 //! | `store` | the class `Store` |
 //! | `inside` | an open store behind the objects that use it, and its end |
 //! | `queue` | the class `Queue`: requests that end at an eventfd |
+//! | `client` | the class `Client`, for a store that another process has, and `connect` |
+//! | `link` | a client's requests, made and waited for detached |
+//! | `shared` | the memory that a client shares with its server, and what of it is in use |
 //! | `blocks` | the classes `Layout`, `BlocksWriter` and `Lease` |
 //! | `arguments`, `options` | keys, buffers and settings, read from Python objects |
 //! | `jobs` | requests in flight and their answers |
@@ -20,14 +23,17 @@
 
 mod arguments;
 mod blocks;
+mod client;
 mod errors;
 mod figures;
 mod forked;
 mod inside;
 mod jobs;
+mod link;
 mod memory;
 mod options;
 mod queue;
+mod shared;
 mod store;
 mod view;
 
@@ -40,6 +46,8 @@ mod _adit {
 
     #[pymodule_export]
     use blocks::{BlocksWriter, Layout, Lease};
+    #[pymodule_export]
+    use client::{Client, connect};
     #[pymodule_export]
     use memory::Region;
     #[pymodule_export]

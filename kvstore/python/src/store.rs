@@ -473,7 +473,9 @@ impl Store {
     fn lease(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, seconds: f64) -> PyResult<Lease> {
         let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
         let time = options::seconds(py, "seconds", seconds)?;
-        Ok(Lease::new(wait(py, || session.store.lease(&keys, time))?))
+        let lease = wait(py, || session.store.lease(&keys, time))?;
+        let count = lease.count();
+        Ok(Lease::new(lease, count))
     }
 
     /// Define the layout of a model's KV blocks, or return it if it is defined already.
@@ -510,7 +512,7 @@ impl Store {
         let dtype = options::dtype(py, dtype)?;
         let block = BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens };
         let (layout, session) = (options::layout(py, block, slots)?, self.inside.session(py)?);
-        Ok(Layout { defined: wait(py, || session.store.layout(layout))? })
+        Ok(Layout::of_store(wait(py, || session.store.layout(layout))?))
     }
 
     /// Reserve room for the KV blocks of one sequence, to be written layer by layer.
@@ -539,7 +541,7 @@ impl Store {
         let with = PutArguments { ttl, tenant, after, layout: Some(layout) };
         let with = with.resolve(py, &self.inside)?;
         let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
-        let defined = layout.defined.clone();
+        let defined = layout.for_store(py)?.clone();
         let reserved = py.detach(|| session.store.reserve_blocks(&defined, keys, &with).wait());
         let writer = reserved.map_err(|why| errors::of(py, &why))?;
         Ok(BlocksWriter::new(writer, session))

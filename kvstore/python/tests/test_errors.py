@@ -12,7 +12,7 @@ import adit
 
 def test_every_exception_is_an_error_of_adit() -> None:
     classes = [getattr(adit, name) for name in adit.__all__ if name.endswith("Error")]
-    assert len(classes) == 14
+    assert len(classes) == 15
     assert all(issubclass(kind, adit.Error) and kind.__doc__ for kind in classes)
     assert issubclass(adit.InvalidError, ValueError)
     assert issubclass(adit.BadBufferError, BufferError)

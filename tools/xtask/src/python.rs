@@ -23,6 +23,8 @@ pub(crate) fn run() -> Result<u8> {
     let mut tests = Command::new(python);
     // Nothing is written into the repository.
     tests.args(["-B", "-m", "pytest", "--quiet", "-p", "no:cacheprovider"]);
+    // Some of them connect to a store that it serves.
+    tests.env("ADIT", workspace::build_tested()?);
     process::exit_code(tests.current_dir(sources()))
 }
 

@@ -78,6 +78,11 @@ pub(crate) fn build_server() -> Result<PathBuf> {
     )
 }
 
+/// Builds `adit` as the tests have it and returns its path. Selects what they select, so that it is already built.
+pub(crate) fn build_tested() -> Result<PathBuf> {
+    build("adit", &["build", "--workspace", "--bin", "adit"])
+}
+
 /// Builds an example and returns its path. Selects what the tests select, so that its dependencies are already
 /// built.
 pub(crate) fn build_example(name: &str) -> Result<PathBuf> {

@@ -11,7 +11,7 @@ A read returns exactly the bytes that were put, or ``None``. Keys are bytes or t
 such as ``bytes``, ``memoryview`` and NumPy arrays. Every call that waits lets other threads run.
 """
 
-from ._adit import BlocksWriter, Layout, Lease, Queue, Region, Store, __version__
+from ._adit import BlocksWriter, Client, Layout, Lease, Queue, Region, Store, __version__, connect
 from ._errors import (
     BadBufferError,
     ClosedError,
@@ -23,6 +23,7 @@ from ._errors import (
     FullError,
     InvalidError,
     InvalidKeyError,
+    LostError,
     MediaError,
     NoSpaceError,
     QuotaError,
@@ -34,6 +35,7 @@ __all__ = [
     "Aio",
     "BadBufferError",
     "BlocksWriter",
+    "Client",
     "ClosedError",
     "DeadlineError",
     "DeclinedError",
@@ -46,6 +48,7 @@ __all__ = [
     "InvalidKeyError",
     "Layout",
     "Lease",
+    "LostError",
     "MediaError",
     "NoSpaceError",
     "Queue",
@@ -54,4 +57,5 @@ __all__ = [
     "Region",
     "Store",
     "__version__",
+    "connect",
 ]

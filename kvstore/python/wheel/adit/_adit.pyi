@@ -1,4 +1,5 @@
 from collections.abc import Iterable
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypedDict, final, type_check_only
 
@@ -20,12 +21,14 @@ _Dtype: TypeAlias = Literal["f32", "float32", "f16", "float16", "bf16", "bfloat1
 
 __all__ = [
     "BlocksWriter",
+    "Client",
     "Layout",
     "Lease",
     "Queue",
     "Region",
     "Store",
     "__version__",
+    "connect",
 ]
 
 __version__: str
@@ -232,6 +235,72 @@ class Store:
     def tenants(self) -> dict[str, _Tenant]: ...
     def stats(self) -> dict[str, int]: ...
     def prometheus(self) -> str: ...
+    def commit(self) -> None: ...
+    def close(self) -> None: ...
+    def __contains__(self, key: _Key, /) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+def connect(
+    path: str | PathLike[str],
+    *,
+    tenant: str | None = None,
+    pool_bytes: int = 67_108_864,
+    depth: int = 256,
+    timeout: float = 60.0,
+) -> Client: ...
+@final
+class Client:
+    def allocate(self, nbytes: int) -> memoryview: ...
+    def put(
+        self,
+        key: _Key,
+        value: _Data,
+        *,
+        ttl: float | None = None,
+        layout: Layout | None = None,
+    ) -> bool: ...
+    def put_many(
+        self,
+        keys: Iterable[_Key],
+        values: Iterable[_Data],
+        *,
+        ttl: float | None = None,
+        layout: Layout | None = None,
+    ) -> list[bool]: ...
+    def get(self, key: _Key) -> bytes | None: ...
+    def get_many(self, keys: Iterable[_Key]) -> list[bytes | None]: ...
+    def get_into(self, key: _Key, buffer: _Data) -> int | None: ...
+    def get_many_into(
+        self, keys: Iterable[_Key], buffers: Iterable[_Data]
+    ) -> list[int | None]: ...
+    def get_layer(
+        self, layer: int, keys: Iterable[_Key], buffers: Iterable[_Data]
+    ) -> list[int | None]: ...
+    def exists(self, key: _Key) -> bool: ...
+    def exists_many(self, keys: Iterable[_Key]) -> list[bool]: ...
+    def lookup_prefix(self, keys: Iterable[_Key]) -> int: ...
+    def delete(self, key: _Key) -> bool: ...
+    def delete_many(self, keys: Iterable[_Key]) -> list[bool]: ...
+    def lease(self, keys: Iterable[_Key], seconds: float = 60.0) -> Lease: ...
+    def layout(
+        self,
+        *,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        tokens: int,
+        dtype: _Dtype,
+        tensors_per_layer: int = 2,
+        slots: int | None = None,
+    ) -> Layout: ...
+    def stats(self) -> dict[str, int]: ...
     def commit(self) -> None: ...
     def close(self) -> None: ...
     def __contains__(self, key: _Key, /) -> bool: ...

@@ -63,5 +63,9 @@ class ClosedError(Error):
     """The store is closed."""
 
 
+class LostError(Error, ConnectionError):
+    """The process that serves the store is gone: connect again once it runs."""
+
+
 class ForkedError(Error):
-    """This process was forked from the one that opened the store."""
+    """This process was forked from the one that opened the store or connected to it."""

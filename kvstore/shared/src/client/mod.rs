@@ -90,13 +90,25 @@ impl SharedLayout {
 }
 
 /// The data of an object.
-#[derive(Debug)]
 pub enum Data<'a> {
     /// Bytes to copy to the pool.
     Bytes(&'a [u8]),
+    /// So many bytes that a function copies to the pool, for bytes to which there can be no reference because others
+    /// may write them.
+    Copied(usize, &'a dyn Fn(&mut [u8])),
     /// The first bytes of shared memory, which comes back with the answer. Up to 4095 bytes of it are zeroed behind the
     /// object's end.
     Span(Span, u64),
+}
+
+impl fmt::Debug for Data<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Data::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Data::Copied(bytes, _) => write!(f, "Copied({bytes})"),
+            Data::Span(span, bytes) => write!(f, "Span({span:?}, {bytes})"),
+        }
+    }
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Data<'a> {
@@ -221,17 +233,29 @@ impl Client {
                 Ok((Wish::Put { key, bytes, layout, ttl_s }, Memory::Lent(span)))
             }
             Data::Bytes(bytes) => {
-                self.check_pool(bytes.len())?;
-                let found = self.shared.with(|state| state.take_pooled(bytes.len()));
-                let Some(mut span) = found else {
-                    let data = bytes.to_vec();
-                    return Ok((Wish::PutBytes { key, data, layout, ttl_s }, Memory::None));
-                };
-                span[..bytes.len()].copy_from_slice(bytes);
-                let bytes = bytes.len() as u64;
-                Ok((Wish::Put { key, bytes, layout, ttl_s }, Memory::Pooled(span)))
+                let copy = |into: &mut [u8]| into.copy_from_slice(bytes);
+                self.make_copied(key, bytes.len(), &copy, (layout, ttl_s))
             }
+            Data::Copied(bytes, copy) => self.make_copied(key, bytes, copy, (layout, ttl_s)),
         }
+    }
+
+    /// Makes a put of bytes in the pool, or of bytes that wait for room in it.
+    fn make_copied(
+        &self,
+        key: Key,
+        bytes: usize,
+        copy: &dyn Fn(&mut [u8]),
+        (layout, ttl_s): (u32, u32),
+    ) -> Made {
+        self.check_pool(bytes)?;
+        let Some(mut span) = self.shared.with(|state| state.take_pooled(bytes)) else {
+            let mut data = vec![0; bytes];
+            copy(&mut data);
+            return Ok((Wish::PutBytes { key, data, layout, ttl_s }, Memory::None));
+        };
+        copy(&mut span[..bytes]);
+        Ok((Wish::Put { key, bytes: bytes as u64, layout, ttl_s }, Memory::Pooled(span)))
     }
 
     /// Reads an object into memory of the pool.

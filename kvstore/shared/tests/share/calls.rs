@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_kvshare::client::PutWith;
+use adit_kvshare::client::{Data, PutWith};
 use adit_kvshare::wire::Code;
 use adit_kvshare::{ClientOptions, Error, Options, Span};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
@@ -51,6 +51,11 @@ fn plain_bytes_of_any_length_come_back(rig: &Rig) {
         // The first get of a longer object than the last has too little memory at first.
         let value = client.get(key(number)).wait().expect("got").expect("a hit");
         assert!(value[..] == object, "{bytes} bytes");
+        let copy = |into: &mut [u8]| into.copy_from_slice(&object);
+        let copied = client.put(key(number + 100), Data::Copied(bytes, &copy)).wait();
+        assert!(copied.expect("put").is_stored);
+        let value = client.get(key(number + 100)).wait().expect("got").expect("a hit");
+        assert!(value[..] == object, "{bytes} bytes that a function copied");
     }
     assert!(client.get(key(99)).wait().expect("got").is_none());
     assert_eq!(client.length(key(99)).wait().expect("asked"), None);

@@ -104,16 +104,26 @@ impl LateMemory {
         self.pieces.iter().any(|piece| std::ptr::eq(piece.region.as_ptr(), Arc::as_ptr(region)))
     }
 
-    /// Records the piece of a region at these addresses in a slot. Freed regions must have been removed before.
+    /// Returns whether no piece has any of these addresses. Memory of the caller's can be in two regions.
+    pub(super) fn is_clear(&self, Range { start, end }: Range<usize>) -> bool {
+        let at = self.pieces.partition_point(|piece| piece.start < start);
+        let before = at.checked_sub(1).map(|before| &self.pieces[before]);
+        before.is_none_or(|before| before.end <= start)
+            && self.pieces.get(at).is_none_or(|next| end <= next.start)
+    }
+
+    /// Records the piece of a region at these addresses, which are [clear](Self::is_clear), in a slot.
     pub(super) fn add(
         &mut self,
         region: &Arc<Region>,
         Range { start, end }: Range<usize>,
         slot: u16,
     ) {
+        assert!(
+            self.is_clear(start..end),
+            "pieces lie beside each other: they are found by address"
+        );
         let at = self.pieces.partition_point(|piece| piece.start < start);
-        let is_clear = self.pieces.get(at).is_none_or(|next| end <= next.start);
-        assert!(is_clear, "regions that are alive lie beside each other");
         self.pieces.insert(at, Piece { start, end, slot, region: Arc::downgrade(region) });
         self.candidates.retain(|one| !std::ptr::eq(one.region.as_ptr(), Arc::as_ptr(region)));
     }
@@ -198,6 +208,21 @@ mod tests {
         assert_eq!(late.find(middle - 1, 2, &region), None, "two pieces");
         assert_eq!(late.remove_region(&region), [1, 0]);
         assert!(!late.has(&region) && late.is_empty());
+    }
+
+    #[test]
+    fn addresses_are_clear_only_beside_all_pieces() {
+        let mut late = LateMemory::new(0..99);
+        let buffer = allocate_for_host(64 << 10).expect("memory");
+        let ((at, len), slot) = (place(&buffer), late.take_slot().expect("a slot"));
+        late.add(&buffer.region(), at..at + len, slot);
+        for (start, end) in
+            [(at, at + len), (at + 1, at + 2), (at - 1, at + 1), (at - 1, at + len + 1)]
+        {
+            assert!(!late.is_clear(start..end));
+        }
+        assert!(!late.is_clear(at + len - 1..at + len + 9));
+        assert!(late.is_clear(at - 9..at) && late.is_clear(at + len..at + len + 9));
     }
 
     #[test]

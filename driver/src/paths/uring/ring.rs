@@ -155,8 +155,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         found
     }
 
-    /// Registers the region of `memory`; returns whether requests need not pin it. Memory beyond the limit is usable
-    /// all the same.
+    /// Registers the region of `memory`; returns whether requests need not pin it. Memory beyond the limit, and memory
+    /// that overlaps registered memory, is usable all the same.
     pub(super) fn register(&mut self, memory: &Buffer, device: &str) -> bool {
         let region = memory.region();
         if self.fixed(memory.pointer(0).as_ptr(), memory.len() as u64).is_some() {
@@ -164,6 +164,10 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
         match self.learn(&region) {
             Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                tracing::debug!("{device}: {error}");
+                false
+            }
             Err(error) => {
                 if let Registration::AsAllowed(told) = &self.registration {
                     told.call_once(|| warn_of_limit(device, region.bytes(), &error));
@@ -176,7 +180,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     /// Registers a region, all of it or nothing.
     ///
     /// # Errors
-    /// The kernel's, or that there are too few slots, or that this ring registers nothing later.
+    /// The kernel's, or that there are too few slots, or that this ring registers nothing later;
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if it overlaps another region.
     #[cold]
     fn learn(&mut self, region: &Arc<Region>) -> io::Result<()> {
         self.forget_gone();
@@ -186,6 +191,10 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
         let start = region.start().as_ptr().expose_provenance();
         let all = Piece { start, end: start + region.bytes() };
+        if !late.is_clear(all.start..all.end) {
+            let why = "memory that overlaps registered memory is not registered a second time";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
         let learned = cut(vec![all], self.piece_bytes).try_for_each(|piece| {
             let slot = late.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
             let vector = [piece.vector()];

@@ -1,8 +1,11 @@
 //! Tests of the ring on this machine's kernel.
 #![allow(unsafe_code)]
 
+use std::ptr::NonNull;
+
 use super::*;
-use crate::memory::allocate_for_host;
+use crate::memory::{allocate_for_host, register_for_host};
+use crate::sys::{Backing, HostMemory};
 
 /// Returns a page with unregistered pages of its region around it: the kernel often places a mapping right
 /// beside the last one, which makes neighbours of two regions.
@@ -184,4 +187,33 @@ fn a_ring_that_cannot_be_woken_does_not_sleep() {
     ring.sleeps = true;
     assert!(!ring.wait(Duration::ZERO), "no time to sleep is no reason to enter the kernel");
     assert!(ring.wait(Duration::from_secs(30)));
+}
+
+/// A caller can register the same memory twice, or a part of it.
+#[test]
+fn memory_that_overlaps_registered_memory_is_not_registered_again() {
+    let file = std::fs::File::open("/dev/zero").expect("a device");
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    let mut ring = Ring::<squeue::Entry, cqueue::Entry>::new(&shape(fd), 1).expect("a ring");
+    if ring.late.is_none() {
+        return;
+    }
+    let whole = Arc::new(HostMemory::allocate_anywhere(64 << 10, Backing::Any).expect("memory"));
+    let view = |from: usize, to: usize| {
+        let at = NonNull::new(whole.as_ptr().as_ptr().wrapping_add(from)).expect("an address");
+        let owner = Box::new(Arc::clone(&whole));
+        // SAFETY: the owner keeps the mapping, of which these are pages; nothing is transferred.
+        let memory = unsafe { HostMemory::adopt(at, to - from, None, owner) };
+        register_for_host(memory.expect("pages"))
+    };
+    let middle = view(16 << 10, 32 << 10);
+    assert!(ring.register(&middle, "uring:/x"));
+    for (from, to) in [(16 << 10, 32 << 10), (0, 20 << 10), (20 << 10, 24 << 10), (0, 64 << 10)] {
+        let other = view(from, to);
+        assert!(!ring.register(&other, "uring:/x"), "{from}..{to}");
+        let region = other.region();
+        assert_eq!(ring.fixed_in(other.as_ptr(), 4096, Some(&region)), None, "used unregistered");
+    }
+    assert!(ring.register(&view(32 << 10, 64 << 10), "uring:/x"), "beside it");
+    assert!(ring.fixed_in(middle.as_ptr(), 16 << 10, Some(&middle.region())).is_some());
 }

@@ -6,6 +6,7 @@
 //! | `workload`, `chooser`, `trace` | operations and the objects they apply to |
 //! | `objects`, `contents` | names and contents of objects, and their verification |
 //! | `bed`, `engine`, `drive` | the store, requests in flight, and the loops |
+//! | `dual_blade` | KV tensors of an inference run, in processes with limited memory |
 //! | `layers` | KV blocks of a model, restored layer by layer |
 //! | `counted`, `report` | counts and their report |
 //! | `kept` | protection of existing stores |
@@ -16,6 +17,7 @@ mod chooser;
 mod contents;
 mod counted;
 mod drive;
+mod dual_blade;
 mod engine;
 mod kept;
 mod layers;

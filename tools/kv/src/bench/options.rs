@@ -6,6 +6,7 @@ use adit_driver::Target;
 use adit_kvstore::{Durability, PolicyKind};
 use clap::Args;
 
+use super::dual_blade::TensorArgs;
 use super::workload::Workload;
 use crate::failure::{Failure, Result};
 use crate::units;
@@ -17,6 +18,8 @@ Examples:
     adit kv bench --store uring:kv.img --workload get --iodepth 32 --runtime 10 --json
   YCSB A on the software controller, filled first:
     adit kv bench --store soft:mem=2G --workload ycsb-a --object-bytes 4k --objects 100000
+  Tensors of an inference run with half of the memory they need, by each path:
+    adit kv bench --workload dual-blade --model opt-6.7b --scale 0.25 --memory-limit 50% --config all
   A trace in Mooncake's format through an LRU of 5000 KV blocks:
     adit kv bench --store soft:mem=2G --workload trace:trace.jsonl --object-bytes 4k --capacity-blocks 5000
 
@@ -33,11 +36,13 @@ const RUNTIME: Duration = Duration::from_secs(10);
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct KvBenchArgs {
-    /// A device of the store; repeat it for several, in the order in which they were formatted
-    #[arg(long, value_name = "TARGET", required = true)]
+    /// A device of the store; repeat it for several, in the order in which they were formatted. For KV tensors, which
+    /// need none, the device of group 2
+    #[arg(long, value_name = "TARGET")]
     pub(super) store: Vec<Target>,
 
-    /// fill, get, mixed, ycsb-a to ycsb-f, layers or trace:FILE
+    /// fill, get, mixed, ycsb-a to ycsb-f, layers or trace:FILE; of KV tensors, dual-blade or a task (em-fodors-zagats,
+    /// em-walmart-amazon, di-buy, ed-hospital)
     #[arg(long, value_name = "NAME")]
     pub(super) workload: Workload,
 
@@ -81,9 +86,10 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::block_bytes)]
     pub(super) size: Option<u64>,
 
-    /// The model of the workload layers: llama-3-8b and others; a wrong name lists them
-    #[arg(long, value_name = "NAME", default_value = "llama-3-8b")]
-    pub(super) model: String,
+    /// The model: of layers, llama-3-8b (default) and others; of KV tensors, opt-6.7b (default) and others. A wrong name
+    /// lists them
+    #[arg(long, value_name = "NAME")]
+    pub(super) model: Option<String>,
 
     /// Seed of the workload's order
     #[arg(long, value_name = "N", default_value = "1", value_parser = units::count)]
@@ -101,6 +107,9 @@ pub(crate) struct KvBenchArgs {
     /// Prints JSON
     #[arg(long)]
     pub(super) json: bool,
+
+    #[command(flatten)]
+    pub(super) tensors: TensorArgs,
 }
 
 impl KvBenchArgs {
@@ -109,11 +118,20 @@ impl KvBenchArgs {
         self.runtime.or_else(|| self.workload.is_endless().then_some(RUNTIME))
     }
 
+    /// Returns the model of the workload layers.
+    pub(super) fn layers_model(&self) -> &str {
+        self.model.as_deref().unwrap_or("llama-3-8b")
+    }
+
     /// Refuses contradictory options.
     ///
     /// # Errors
     /// A usage failure.
     pub(super) fn check(&self) -> Result<()> {
+        if self.store.is_empty() {
+            let why = format!("'{}' is measured on a store; give it with --store TARGET", self.workload);
+            return Err(Failure::usage(why));
+        }
         if self.shards == 0 {
             return Err(Failure::usage("--shards is 0; use at least 1"));
         }

@@ -58,7 +58,7 @@ impl Outcome {
         }
         if let Some(restored) = &self.counted.restored {
             report["layers"] = json!({
-                "model": args.model,
+                "model": args.layers_model(),
                 "restored": restored.layers,
                 "commands_per_layer": per(self.store.commands_read, restored.layers),
                 "lat_ns": moments(&restored.latency, &PERCENTILES),
@@ -121,7 +121,7 @@ impl Outcome {
 
     fn what(&self, args: &KvBenchArgs) -> String {
         match self.counted.restored {
-            Some(_) => format!("{} KV blocks of {}", self.objects, args.model),
+            Some(_) => format!("{} KV blocks of {}", self.objects, args.layers_model()),
             None => format!(
                 "{} objects of {}, {} in flight",
                 self.objects,

@@ -10,6 +10,7 @@ use super::bed::Bed;
 use super::chooser::{Chooser, SCAN_MAX};
 use super::counted::{Counted, Restored, Way};
 use super::drive::{self, Far, Watch};
+use super::dual_blade;
 use super::engine::Engine;
 use super::kept;
 use super::layers::Blocks;
@@ -38,6 +39,9 @@ const SEQUENCE_BLOCKS: u64 = 64;
 /// # Errors
 /// An error of the device, the data or the command line; the report is written if there is anything to report.
 pub(crate) fn run(args: &KvBenchArgs) -> Result<()> {
+    if let Workload::Tensors(task) = args.workload {
+        return dual_blade::run(args, task);
+    }
     args.check()?;
     let trace = match &args.workload {
         Workload::Trace(path) => trace::read(path).map_err(Failure::failed)?,
@@ -125,7 +129,7 @@ impl Run<'_> {
         let args = self.args;
         let (count, known) = match &args.workload {
             Workload::Trace(_) => (distinct(trace), None),
-            Workload::Layers => (self.room(Blocks::layout(&args.model)?.block_units()), None),
+            Workload::Layers => (self.room(Blocks::layout(args.layers_model())?.block_units()), None),
             Workload::Fill => (self.room(units(args.object_bytes)), None),
             _ => self.there()?,
         };
@@ -162,7 +166,7 @@ impl Run<'_> {
 
     /// Puts sequences of KV blocks and restores each layer by layer; with a time limit, repeats until then.
     fn layers(&mut self, count: u64, until: Time) -> Result<(Counted, Option<Failure>)> {
-        let mut blocks = Blocks::define(self.session, Blocks::layout(&self.args.model)?)?;
+        let mut blocks = Blocks::define(self.session, Blocks::layout(self.args.layers_model())?)?;
         let mut counted = Counted::default();
         let length = count.min(SEQUENCE_BLOCKS);
         let sequences = (count / length).max(1);

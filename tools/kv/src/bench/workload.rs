@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use super::dual_blade::Task;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Workload {
     /// Formats, then puts objects in order.
@@ -18,6 +20,8 @@ pub(super) enum Workload {
     Layers,
     /// Formats, then replays a trace.
     Trace(PathBuf),
+    /// Keeps the KV tensors of an inference run, without a store.
+    Tensors(Task),
 }
 
 /// YCSB's core workloads.
@@ -72,13 +76,17 @@ impl FromStr for Workload {
             "get" => Ok(Workload::Get),
             "mixed" => Ok(Workload::Mixed),
             "layers" => Ok(Workload::Layers),
-            _ => match Ycsb::ALL.into_iter().find(|ycsb| ycsb.name() == text) {
-                Some(ycsb) => Ok(Workload::Ycsb(ycsb)),
-                None => Err(format!(
-                    "'{text}' is not a workload: use fill, get, mixed, ycsb-a to ycsb-f, layers \
-                     or trace:FILE"
-                )),
-            },
+            _ => {
+                let ycsb = Ycsb::ALL.into_iter().find(|ycsb| ycsb.name() == text);
+                let task = || Task::named(text).map(Workload::Tensors);
+                ycsb.map(Workload::Ycsb).or_else(task).ok_or_else(|| {
+                    let tasks = Task::ALL.map(|task| task.name).join(", ");
+                    format!(
+                        "'{text}' is not a workload: use fill, get, mixed, ycsb-a to ycsb-f, layers, \
+                         trace:FILE, {tasks}"
+                    )
+                })
+            }
         }
     }
 }
@@ -92,6 +100,7 @@ impl fmt::Display for Workload {
             Workload::Layers => f.write_str("layers"),
             Workload::Ycsb(ycsb) => f.write_str(&ycsb.name()),
             Workload::Trace(path) => write!(f, "trace:{}", path.display()),
+            Workload::Tensors(task) => f.write_str(task.name),
         }
     }
 }
@@ -102,7 +111,9 @@ mod tests {
 
     #[test]
     fn what_prints_parses_to_the_same() {
-        for text in ["fill", "get", "mixed", "ycsb-a", "ycsb-f", "layers", "trace:a b.jsonl"] {
+        for text in [
+            "fill", "get", "mixed", "ycsb-a", "ycsb-f", "layers", "trace:a b.jsonl", "dual-blade", "di-buy",
+        ] {
             assert_eq!(text.parse::<Workload>().expect(text).to_string(), text);
         }
     }

@@ -1,0 +1,189 @@
+//! The workloads of KV tensors: Dual-Blade's configurations, beside each other under memory limits.
+//!
+//! | module | noun |
+//! |---|---|
+//! | `options` | the command line, and what to run |
+//! | `cgroup` | the memory limit of a run |
+//! | `child` | the process of a run, and its loop |
+//! | `outcome` | what a run measured |
+//! | `report`, `picture` | the report |
+//!
+//! Each run is a process of its own in a memory cgroup of its own, so that nothing of one run is in the memory of the
+//! next. Configurations take turns, and the order turns with the rounds.
+
+mod cgroup;
+mod child;
+mod options;
+mod outcome;
+mod picture;
+mod report;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use adit_kvstore::tensors::Configuration;
+
+pub(super) use options::{Task, TensorArgs};
+
+use self::cgroup::Cgroup;
+use self::options::{Configurations, Plan};
+use self::outcome::{Line, Outcome};
+use self::report::{Report, Run};
+use super::options::KvBenchArgs;
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::interrupt::Interrupt;
+use crate::meter::Meter;
+use crate::output::Output;
+
+/// Interval between looks at an interrupt.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Runs the command.
+///
+/// # Errors
+/// A failure of the command line, the machine or a run. What was measured before is reported.
+pub(super) fn run(args: &KvBenchArgs, task: Task) -> Result<()> {
+    let tensors = &args.tensors;
+    let plan = Plan::of(tensors, task, args.model.as_deref(), &args.store)?;
+    if let Some(Configurations::One(configuration)) = tensors.child {
+        return child::run(plan.options(configuration, args.size), tensors.h2d, args.verify);
+    }
+    let mut report = Report::new(task, &plan, tensors);
+    let failure = measure_all(args, &plan, &mut report).err();
+    if report.runs.is_empty() {
+        return failure.map_or(Ok(()), Err);
+    }
+    let text = if args.json { report.json() } else { report.table() };
+    Output::Standard.write(&text)?;
+    if let Some(path) = &tensors.picture {
+        Output::open(Some(path))?.write(&picture::svg(&report))?;
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+fn measure_all(args: &KvBenchArgs, plan: &Plan, report: &mut Report) -> Result<()> {
+    let tensors = &args.tensors;
+    let interrupt = Interrupt::install()?;
+    let set = plan.shape.set_bytes();
+    let limits: Vec<Option<u64>> = match tensors.memory_limit.as_slice() {
+        [] => vec![None],
+        limits => limits.iter().map(|limit| Some(limit.of(set))).collect(),
+    };
+    let mut meter = Meter::new();
+    for round in 0..tensors.rounds {
+        for limit in &limits {
+            let mut configurations = plan.configurations.clone();
+            configurations.rotate_left(round as usize % plan.configurations.len());
+            for configuration in configurations {
+                let mut one = One { args, configuration, limit: *limit, meter: &mut meter };
+                one.round = round;
+                let outcome = one.measure(&interrupt)?;
+                report.runs.push(Run { configuration, limit: *limit, round, outcome });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A run of one configuration at one limit.
+struct One<'a> {
+    args: &'a KvBenchArgs,
+    configuration: Configuration,
+    limit: Option<u64>,
+    round: u32,
+    meter: &'a mut Meter,
+}
+
+impl One<'_> {
+    /// Runs it in a process and a group of its own.
+    ///
+    /// # Errors
+    /// The run's failure, with its name; that it was interrupted.
+    fn measure(&mut self, interrupt: &Interrupt) -> Result<Outcome> {
+        let group = self.limit.map(Cgroup::make).transpose()?;
+        let mut child = Killed(self.spawn()?);
+        if let Some(group) = &group {
+            group.enter(child.0.id())?;
+        }
+        let lines = lines(child.0.stdout.take().expect("it is piped"));
+        let mut stdin = child.0.stdin.take().expect("it is piped");
+        stdin.write_all(b"go\n").map_err(Failure::failed)?;
+        loop {
+            match lines.recv_timeout(LOOK) {
+                Ok(Line::Iteration(number)) => self.note(number, group.as_ref())?,
+                Ok(Line::Ended(outcome)) => return Ok(*outcome),
+                Ok(Line::Failed(why)) => return Err(self.failed(&why)),
+                Err(RecvTimeoutError::Timeout) if interrupt.requested() => {
+                    return Err(Failure::interrupted());
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) if interrupt.requested() => {
+                    return Err(Failure::interrupted());
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = child.0.wait().map_err(Failure::failed)?;
+                    return Err(self.failed(&format!(
+                        "its process ended by itself ({status}); if the kernel killed it, dmesg says why"
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Starts the process, which waits for a line on its standard input.
+    fn spawn(&self) -> Result<Child> {
+        let program = std::env::current_exe().map_err(Failure::failed)?;
+        let mut command = Command::new(program);
+        command.args(std::env::args_os().skip(1));
+        command.arg(format!("--child={}", options::name(self.configuration)));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.spawn().map_err(|why| Failure::failed(format!("start a run: {why}")))
+    }
+
+    /// Takes notice of an iteration that ended.
+    fn note(&mut self, number: u32, group: Option<&Cgroup>) -> Result<()> {
+        let (name, round) = (options::name(self.configuration), self.round + 1);
+        let limit = self.limit.map_or(String::new(), |limit| {
+            format!(" with {}", human::bytes(limit as f64))
+        });
+        let rounds = self.args.tensors.rounds;
+        self.meter.show(|_| format!("round {round} of {rounds}: {name}{limit}, iteration {number}"));
+        match (self.args.tensors.halve_after, group, self.limit) {
+            (Some(after), Some(group), Some(limit)) if after == number => group.set_limit(limit / 2),
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&self, why: &str) -> Failure {
+        Failure::failed(format!("{}: {why}", options::name(self.configuration)))
+    }
+}
+
+/// Passes on the lines of a run; the channel closes with its output.
+fn lines(out: ChildStdout) -> Receiver<Line> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(out).lines().map_while(std::io::Result::ok) {
+            let line = serde_json::from_str(&line)
+                .unwrap_or_else(|why| Line::Failed(format!("its report is not understood: {why}")));
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// A process that ends with its owner.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

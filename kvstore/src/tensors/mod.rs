@@ -37,14 +37,13 @@
 //! | `place` | where each tensor lies, and which commands reach it |
 //! | `overlap` | whether the copy threads read at the same time or in turn |
 //! | `group1`, `group2` | the file under the page cache; a queue that moves runs of LBAs |
-//! | `gpu`, `copy` | the GPU's side, and the threads that own pinned memory |
+//! | `copy` | the threads that own pinned memory, and the GPU's side of them |
 //! | `run` | the handle |
 //!
 //! Planner, budget, places and overlap have no clock and no I/O of their own.
 
 mod budget;
 mod copy;
-mod gpu;
 mod group1;
 mod group2;
 mod options;
@@ -56,11 +55,11 @@ mod shape;
 mod stats;
 
 pub use budget::{Governor, GroupMemory, Memory, Pressure, Probe, budget};
-pub use gpu::{Gpu, ModelGpu};
+pub use copy::gpu::{Gpu, ModelGpu};
 pub use options::{Configuration, Extent, Fill, Knob, RunOptions};
 pub use overlap::{Chooser, Overlap};
-pub use place::{Chunk, Place, PlaceMap, Slab, Span, chunks};
+pub use place::{Area, Chunk, Place, PlaceMap, Slab, Span, chunks};
 pub use plan::{Costs, FirstLayers, Plan, Ranker, cached_layers};
 pub use run::{Reading, Tensors};
 pub use shape::{Component, Model, Shape, TensorId};
-pub use stats::{Figures, Latency, RunStats};
+pub use stats::{Figures, GroupStats, Latency, RunStats};

@@ -152,7 +152,9 @@ mod tests {
     #[test]
     fn the_plan_is_the_formula_for_every_model_over_a_grid() {
         for model in Model::ALL {
-            for (batch, prompt, generated) in [(2, 64, 4), (8, 512, 32), (32, 512, 32), (32, 744, 3)] {
+            for (batch, prompt, generated) in
+                [(2, 64, 4), (8, 512, 32), (32, 512, 32), (32, 744, 3)]
+            {
                 let shape = Shape::new(model, batch, prompt, generated).expect("a shape");
                 for percent in 0..=120 {
                     let x = shape.set_bytes() * percent / 100;
@@ -160,7 +162,11 @@ mod tests {
                     assert_eq!(cached, filled(x, shape.tensor_bytes(), model.layers));
                     let plan = Plan::new(&FirstLayers, model.layers, cached).expect("a plan");
                     for layer in 0..model.layers {
-                        assert_eq!(plan.is_cached(layer), layer < cached, "layers enter from the first");
+                        assert_eq!(
+                            plan.is_cached(layer),
+                            layer < cached,
+                            "layers enter from the first"
+                        );
                     }
                     assert!(u64::from(cached) * shape.pair_bytes() <= x, "group 1 fits into X");
                 }

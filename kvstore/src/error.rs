@@ -42,6 +42,18 @@ pub enum Error {
         /// What to do.
         fix: &'static str,
     },
+    /// A drive, file or GPU of a run's tensors failed ([`crate::tensors`]).
+    #[error("{device}: {what}: {why}; {fix}")]
+    Tensors {
+        /// The device, or the file.
+        device: String,
+        /// What failed.
+        what: String,
+        /// The reason, from the system where it gives one.
+        why: String,
+        /// What to do.
+        fix: &'static str,
+    },
     /// A device holds no store, or a store that this version cannot open.
     #[error("{device}: {why}; {fix}")]
     Media {
@@ -164,6 +176,16 @@ pub enum Failure {
 }
 
 impl Error {
+    pub(crate) fn tensors(
+        device: impl ToString,
+        what: impl ToString,
+        why: impl ToString,
+        fix: &'static str,
+    ) -> Error {
+        let (device, what, why) = (device.to_string(), what.to_string(), why.to_string());
+        Error::Tensors { device, what, why, fix }
+    }
+
     pub(crate) fn invalid(what: &'static str, value: impl ToString, fix: impl ToString) -> Error {
         Error::Invalid { what, value: value.to_string(), fix: fix.to_string() }
     }

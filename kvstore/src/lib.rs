@@ -42,6 +42,7 @@
 //! | [`Store::plan`] | reads that another executor carries out, such as a GPU |
 //! | [`Local`], [`shard`] | the same store on the caller's own thread: requests, outcomes, failures |
 //! | [`evict`] | writing your own eviction policy |
+//! | [`tensors`] | KV tensors of one run that exceed memory, without keys: page cache and drive side by side |
 //! | [`survey`] | inspecting the media without opening the store |
 //! | [`Error`] | what can fail, and what to do about it |
 //!
@@ -63,6 +64,7 @@
 //! | `media` | the format on the media: checksums, records, journal, checkpoints, recovery |
 //! | `shard` | one part of the store with a single owner, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
+//! | `tensors` | beside the store: KV tensors of one inference run, without keys |
 //!
 //! The feature `internals` exports parts of these folders to the simulation, the fuzz targets and the benchmarks.
 //! They change without notice.
@@ -79,6 +81,7 @@ mod policy;
 pub mod shard;
 mod space;
 pub mod store;
+pub mod tensors;
 
 /// Parts of the store for its simulation, fuzz targets and benchmarks. They change without notice.
 #[cfg(feature = "internals")]

@@ -69,7 +69,10 @@ const PARTS: [Part; 15] = [
     },
     Part {
         path: "kvstore/src/",
-        layers: &["error", "model", "space", "catalog", "policy", "io", "media", "shard", "store"],
+        layers: &[
+            "error", "model", "space", "catalog", "policy", "io", "media", "shard", "store",
+            "tensors",
+        ],
     },
     Part { path: "kvstore/python/src/", layers: &[] },
     Part {

@@ -1,0 +1,172 @@
+//! Group 1: a file under the page cache, with a place for every tensor.
+//!
+//! Blocks are allocated layer by layer, before the first write, so that a full disk shows as an error of a call and
+//! never as lost writeback. The file has no name while the run lasts.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use adit_driver::paths::{Device, DeviceOptions};
+use adit_driver::{KernelPath, KernelTarget, Target};
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
+
+use crate::error::{Error, Result};
+
+/// Makes names of files unique in this process.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// A file under the page cache, shared by the copy threads.
+#[derive(Clone, Debug)]
+pub(super) struct CachedFile {
+    file: Arc<File>,
+    /// Where it was, for messages.
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl CachedFile {
+    /// Creates a file of `bytes` without any blocks in `folder`.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] with the system's error.
+    pub(super) fn create(folder: &Path, bytes: u64) -> Result<CachedFile> {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("adit-tensors-{}-{number}", std::process::id()));
+        let failed = |what: &str, why: io::Error| {
+            Error::tensors(path.display(), what, why, "choose a folder that you may write")
+        };
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let file = file.map_err(|why| failed("create it", why))?;
+        if let Err(why) = file.set_len(bytes) {
+            let _ = std::fs::remove_file(&path);
+            return Err(failed("extend it", why));
+        }
+        // Tensors are read from front to back: larger read-ahead. Without it, they are only read more slowly.
+        let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
+        Ok(CachedFile { file: Arc::new(file), path, bytes })
+    }
+
+    /// Opens it by another path of the driver's, for `threads` queues. Only before [`CachedFile::unlink`].
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn open(&self, path: KernelPath, threads: u16) -> Result<Device> {
+        let target = Target::Kernel(KernelTarget::new(path, &self.path));
+        let options = DeviceOptions { queue_count: threads, ..DeviceOptions::default() };
+        Ok(Device::open(&target, &options)?)
+    }
+
+    /// Removes its name; its blocks go with the last handle.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] with the system's error.
+    pub(super) fn unlink(&self) -> Result<()> {
+        std::fs::remove_file(&self.path).map_err(|why| {
+            Error::tensors(self.path.display(), "remove its name", why, "remove it yourself")
+        })
+    }
+
+    /// Returns its former path, for messages.
+    pub(super) fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn assert_inside(&self, offset: u64, bytes: u64) {
+        let end = offset.checked_add(bytes);
+        assert!(end.is_some_and(|end| end <= self.bytes), "a run stays inside the file");
+    }
+
+    /// Allocates the blocks of a run.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] if the disk is full or the file system cannot allocate ahead.
+    pub(super) fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.assert_inside(offset, bytes);
+        let (at, len) = (signed(offset), signed(bytes));
+        fallocate(&self.file, FallocateFlags::empty(), at, len).map_err(|why| {
+            let fix = match why {
+                Errno::EOPNOTSUPP => {
+                    "its file system cannot allocate ahead (fallocate), without which a full disk would lose \
+                     tensors: choose a folder on ext4, XFS, Btrfs or tmpfs"
+                }
+                Errno::ENOSPC => "free space, or choose a folder on another file system",
+                _ => "choose another folder",
+            };
+            Error::tensors(self.name(), format!("allocate {bytes} bytes"), why, fix)
+        })
+    }
+
+    /// Reads through the page cache.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] with the system's error.
+    pub(super) fn read(&self, offset: u64, memory: &mut [u8]) -> Result<()> {
+        self.assert_inside(offset, memory.len() as u64);
+        self.file.read_exact_at(memory, offset).map_err(|why| self.failed("read it", why))
+    }
+
+    /// Writes into the page cache.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] with the system's error.
+    pub(super) fn write(&self, offset: u64, memory: &[u8]) -> Result<()> {
+        self.assert_inside(offset, memory.len() as u64);
+        self.file.write_all_at(memory, offset).map_err(|why| self.failed("write it", why))
+    }
+
+    fn failed(&self, what: &str, why: io::Error) -> Error {
+        Error::tensors(self.name(), what, why, "check its drive (dmesg), then begin the run anew")
+    }
+
+    /// Has the kernel read a run into the page cache, without waiting for the data.
+    pub(super) fn read_ahead(&self, offset: u64, bytes: u64) {
+        self.advise(offset, bytes, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
+    }
+
+    /// Takes a run out of the page cache, as far as it is written back; begins to write back the rest.
+    pub(super) fn forget(&self, offset: u64, bytes: u64) {
+        self.advise(offset, bytes, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    }
+
+    /// Gives advice, without which everything works more slowly.
+    fn advise(&self, offset: u64, bytes: u64, advice: PosixFadviseAdvice) {
+        self.assert_inside(offset, bytes);
+        if let Err(why) = posix_fadvise(&self.file, signed(offset), signed(bytes), advice) {
+            tracing::debug!("{}: {advice:?} is refused: {why}", self.name());
+        }
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).expect("a shape has at most 2^60 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back_after_they_left_the_page_cache() {
+        let file = CachedFile::create(&std::env::temp_dir(), 1 << 20).expect("a file");
+        file.unlink().expect("it has a name");
+        assert!(!Path::new(&file.name()).exists(), "a crash leaves nothing");
+        file.allocate(0, 1 << 20).expect("space");
+        let data: Vec<u8> = (0..1 << 16).map(|index| (index % 251) as u8).collect();
+        file.write(4096, &data).expect("a write");
+        file.forget(0, 1 << 20);
+        file.read_ahead(4096, 1 << 16);
+        let mut back = vec![0; 1 << 16];
+        file.read(4096, &mut back).expect("a read");
+        assert_eq!(back, data);
+        let error = file
+            .allocate(0, 1 << 20)
+            .and_then(|()| CachedFile::create(Path::new("/nonexistent"), 1));
+        let text = error.expect_err("no such folder").to_string();
+        assert!(text.contains("/nonexistent") && text.contains("choose a folder"), "{text}");
+    }
+}

@@ -1,0 +1,65 @@
+//! KV tensors of one inference run, without keys: memory where it helps, and the drive directly where it does not.
+//!
+//! A run has two tensors for each layer, K and V. Prefill writes all of them once; each decode step reads all of them
+//! and appends one token. They are temporal: no journal, no keys, nothing is kept after the run. If the set is larger
+//! than memory, a page cache that replaces the least recently used page evicts each page before its next use. This
+//! module keeps some layers in the page cache, as many as fit, and reads the others past it.
+//!
+//! | group | lives in | read | written |
+//! |---|---|---|---|
+//! | 1 | a file ([`group1`](self#group-1)) | through the page cache | directly in prefill, through the page cache in decode |
+//! | 2 | one contiguous run of LBAs of any [`adit_driver::Target`] | directly, in order | directly |
+//!
+//! # How to use it
+//!
+//! [`Tensors::open`] takes [`RunOptions`] and a [`Gpu`], which copies between pinned memory and the device that computes.
+//! Then, for each layer, [`Tensors::write_layer`] in prefill, and [`Tensors::begin_read`], [`Tensors::finish_read`]
+//! and `write_layer` of one more token in decode; [`Tensors::next_iteration`] after each pass over the layers.
+//! `kvstore/examples/decode.rs` is such a loop.
+//!
+//! # Group 1
+//!
+//! The first write of a layer goes to the drive past the page cache, so that prefill never waits for writeback. The
+//! layer enters the page cache when it is first read back, or by read-ahead before ([`Fill`]). When memory shrinks,
+//! layers leave the page cache and are read directly from the same file: that moves no bytes. When it grows, a layer of
+//! group 2 is written to the file as it passes through pinned memory on its next read: that moves its bytes once.
+//!
+//! A drive behind `vfio:` or `uring-cmd:` has no page cache: group 1 then lives on a mounted file system of another
+//! drive or namespace, and without one ([`RunOptions::cached`]) there is only group 2.
+//!
+//! # Inside
+//!
+//! | file | holds |
+//! |---|---|
+//! | `shape` | sizes of a model's tensors |
+//! | `budget` | how much memory the page cache may use, now and as it changes |
+//! | `plan` | which layers are in which group |
+//! | `place` | where each tensor lies, and which commands reach it |
+//! | `overlap` | whether the copy threads read at the same time or in turn |
+//! | `group1`, `group2` | the file under the page cache; a queue that moves runs of LBAs |
+//! | `copy` | the threads that own pinned memory, and the GPU's side of them |
+//! | `run` | the handle |
+//!
+//! Planner, budget, places and overlap have no clock and no I/O of their own.
+
+mod budget;
+mod copy;
+mod group1;
+mod group2;
+mod options;
+mod overlap;
+mod place;
+mod plan;
+mod run;
+mod shape;
+mod stats;
+
+pub use budget::{Governor, GroupMemory, Memory, Pressure, Probe, budget};
+pub use copy::gpu::{Gpu, ModelGpu};
+pub use options::{Configuration, Extent, Fill, Knob, RunOptions};
+pub use overlap::{Chooser, Overlap};
+pub use place::{Area, Chunk, Place, PlaceMap, Slab, Span, chunks};
+pub use plan::{Costs, FirstLayers, Plan, Ranker, cached_layers};
+pub use run::{Reading, Tensors};
+pub use shape::{Component, Model, Shape, TensorId};
+pub use stats::{Figures, GroupStats, Latency, RunStats};

@@ -1,0 +1,186 @@
+//! Options of a run.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use adit_driver::Target;
+
+use crate::error::{Error, Result};
+use crate::tensors::overlap::Overlap;
+use crate::tensors::shape::Shape;
+
+/// Which paths a run uses: the configurations of Dual-Blade's table III.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Configuration {
+    /// All tensors in a mapped file, as the engines do it: the kernel decides what stays in memory.
+    Mmap,
+    /// All tensors in a file under the page cache; those of group 2 leave it after each use (`posix_fadvise`).
+    Fadvise,
+    /// All tensors past the page cache: X = 0.
+    Direct,
+    /// Group 1 through the page cache, group 2 past it.
+    #[default]
+    Dual,
+}
+
+impl Configuration {
+    /// All of them, with the names of a command line.
+    pub const ALL: [(&'static str, Configuration); 4] = [
+        ("mmap", Configuration::Mmap),
+        ("fadvise", Configuration::Fadvise),
+        ("direct", Configuration::Direct),
+        ("dual", Configuration::Dual),
+    ];
+
+    /// Returns whether it has a group 1 with a budget.
+    pub(super) fn is_planned(self) -> bool {
+        matches!(self, Configuration::Fadvise | Configuration::Dual)
+    }
+}
+
+/// X: how many bytes group 1 may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Knob {
+    /// As much as the budget allows, unless the measured rates of the first iterations say that group 2 is faster; then
+    /// nothing.
+    #[default]
+    Measured,
+    /// As much as the budget allows: X = B_pc.
+    Budget,
+    /// At most this many bytes, and at most the budget.
+    Bytes(u64),
+}
+
+/// How tensors of group 1 get into the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fill {
+    /// Prefill writes past it; the first read in decode goes through it.
+    #[default]
+    FirstRead,
+    /// Prefill writes past it, and then has the kernel read the tensor ahead while prefill goes on.
+    Ahead,
+    /// Prefill writes through it, as the paper does.
+    Write,
+}
+
+/// Where group 2 lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The drive, by any path. Whatever lies in its LBAs from `first_lba` on is overwritten, then deallocated.
+    pub target: Target,
+    /// The first LBA.
+    pub first_lba: u64,
+    /// The most bytes to use; by default all up to the end of the device.
+    pub bytes: Option<u64>,
+    /// Create a missing regular file with this many bytes.
+    pub file_bytes: Option<u64>,
+}
+
+impl Extent {
+    /// All of a target.
+    pub fn new(target: Target) -> Extent {
+        Extent { target, first_lba: 0, bytes: None, file_bytes: None }
+    }
+}
+
+/// Options of a run. Change the defaults with `RunOptions { copy_threads: 1, ..RunOptions::new(shape) }`.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// The tensors.
+    pub shape: Shape,
+    /// The paths.
+    pub configuration: Configuration,
+    /// A folder for the file of group 1, on a file system that allocates ahead and has direct I/O. The file has no name
+    /// while the run lasts, so a crash leaves nothing behind.
+    pub folder: Option<PathBuf>,
+    /// Where group 2 lies; by default in the file of group 1, read past the page cache. Then layers change their group
+    /// without any bytes being moved.
+    pub extent: Option<Extent>,
+    /// X.
+    pub knob: Knob,
+    /// Bytes of the budget that stay free for others; by default 16 MiB and 2 % of it.
+    pub headroom_bytes: Option<u64>,
+    /// How tensors of group 1 get into the page cache.
+    pub fill: Fill,
+    /// Copy threads, each with pinned memory for one tensor: 1 to 64. The keys and values of a layer are on different
+    /// ones.
+    pub copy_threads: u16,
+    /// How their reads overlap; by default the better one, by measurement.
+    pub overlap: Option<Overlap>,
+    /// Keep a checksum of every write and verify it on each read.
+    pub checksums: bool,
+    /// Most bytes of a direct command; the device's own limit if that is less.
+    pub command_bytes: u64,
+    /// Most direct commands in flight, for each copy thread.
+    pub queue_depth: u32,
+    /// How often the budget is evaluated anew; never if 0.
+    pub rebudget_every: Duration,
+    /// Time limit of each wait: for a command, and for a copy thread.
+    pub timeout: Duration,
+}
+
+impl RunOptions {
+    /// The defaults for a shape: both groups in one file, in the system's folder for temporary files.
+    pub fn new(shape: Shape) -> RunOptions {
+        RunOptions {
+            shape,
+            configuration: Configuration::Dual,
+            folder: Some(std::env::temp_dir()),
+            extent: None,
+            knob: Knob::Measured,
+            headroom_bytes: None,
+            fill: Fill::default(),
+            copy_threads: 2,
+            overlap: None,
+            checksums: false,
+            command_bytes: 256 << 10,
+            queue_depth: 32,
+            rebudget_every: Duration::from_millis(100),
+            timeout: Duration::from_secs(30),
+        }
+    }
+
+    /// Checks what does not depend on a device.
+    pub(super) fn check(&self) -> Result<()> {
+        self.shape.check()?;
+        if !(1..=64).contains(&self.copy_threads) {
+            return Err(Error::invalid("copy threads", self.copy_threads, "use 1 to 64"));
+        }
+        if self.command_bytes == 0 || self.queue_depth == 0 {
+            let value = format!("{} x {}", self.command_bytes, self.queue_depth);
+            return Err(Error::invalid(
+                "bytes and number of commands",
+                value,
+                "use numbers above 0",
+            ));
+        }
+        let needs_folder = match self.configuration {
+            Configuration::Mmap | Configuration::Fadvise | Configuration::Dual => true,
+            Configuration::Direct => self.extent.is_none(),
+        };
+        if needs_folder && self.folder.is_none() {
+            let fix = "give a folder on a mounted file system, as a drive behind vfio: or uring-cmd: has no page \
+                       cache; or use the configuration 'direct' with an extent";
+            return Err(Error::invalid("the folder of group 1", "none", fix));
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of one pinned tensor and the small buffers beside it, for all copy threads.
+    pub(super) fn reserve_bytes(&self) -> u64 {
+        // One queue for the file, one for the extent.
+        let behind = 2 * super::copy::BEHIND_COUNT * self.shape.unit_bytes();
+        let one = self.shape.tensor_bytes() + behind;
+        one * u64::from(self.copy_threads)
+    }
+
+    /// Returns X for a budget, less the headroom.
+    pub(super) fn x(&self, budget: u64) -> u64 {
+        let headroom = self.headroom_bytes.unwrap_or((16 << 20) + budget / 50);
+        let usable = budget.saturating_sub(headroom);
+        match self.knob {
+            Knob::Measured | Knob::Budget => usable,
+            Knob::Bytes(bytes) => usable.min(bytes),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Whether copy threads read at the same time or in turn (Dual-Blade, section IV-C), decided by measuring both.
+//!
+//! The first iteration warms up, the second measures *intra*, the third *cross*, and the faster one stays. If its rate
+//! then drifts, conditions have changed, and the other one is measured again for one iteration. The interval between
+//! two such probes doubles while they change nothing, so that probing costs a bounded share of the run.
+
+/// How the storage reads of the copy threads overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlap {
+    /// All threads read at once; their copies to the GPU queue up behind each other.
+    Intra,
+    /// One thread reads while another copies to the GPU: each waits for its turn to read.
+    Cross,
+}
+
+impl Overlap {
+    /// Returns the other one.
+    pub fn other(self) -> Overlap {
+        match self {
+            Overlap::Intra => Overlap::Cross,
+            Overlap::Cross => Overlap::Intra,
+        }
+    }
+}
+
+/// The share of its rate by which a choice may drift before the other one is measured again.
+const DRIFT: f64 = 0.10;
+/// The least iterations between two probes; doubled by each probe that changes nothing.
+const INTERVAL_MIN: u32 = 8;
+/// The most iterations between two probes.
+const INTERVAL_MAX: u32 = 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    WarmUp,
+    /// Measures intra, as the first of both.
+    First,
+    /// Measures cross, against the rate of intra.
+    Second {
+        intra: f64,
+    },
+    /// Settled, with the rate when it was chosen; `since` counts iterations since the last probe.
+    Settled {
+        rate: f64,
+        since: u32,
+    },
+    /// Measures the other one, against the present rate of the choice.
+    Again {
+        rate: f64,
+    },
+}
+
+/// Chooses the overlap of one group, iteration by iteration.
+#[derive(Clone, Debug)]
+pub struct Chooser {
+    stage: Stage,
+    choice: Overlap,
+    interval: u32,
+    probes: u32,
+}
+
+impl Default for Chooser {
+    fn default() -> Chooser {
+        Chooser { stage: Stage::WarmUp, choice: Overlap::Intra, interval: INTERVAL_MIN, probes: 0 }
+    }
+}
+
+impl Chooser {
+    /// Returns the overlap for the present iteration.
+    pub fn overlap(&self) -> Overlap {
+        match self.stage {
+            Stage::WarmUp | Stage::First => Overlap::Intra,
+            Stage::Second { .. } => Overlap::Cross,
+            Stage::Settled { .. } => self.choice,
+            Stage::Again { .. } => self.choice.other(),
+        }
+    }
+
+    /// Returns whether both were measured and the faster one chosen.
+    pub fn is_settled(&self) -> bool {
+        matches!(self.stage, Stage::Settled { .. })
+    }
+
+    /// Returns how many iterations were spent on measuring, beyond the warm-up.
+    pub fn probes(&self) -> u32 {
+        self.probes
+    }
+
+    /// Ends an iteration in which the group moved at `rate`, in bytes per second. An iteration without a rate above 0,
+    /// as that of a group without layers, changes nothing.
+    pub fn finish(&mut self, rate: f64) {
+        if rate.is_nan() || rate <= 0.0 {
+            return;
+        }
+        match self.stage {
+            Stage::WarmUp => self.stage = Stage::First,
+            Stage::First => self.probe_next(Stage::Second { intra: rate }),
+            Stage::Second { intra } => {
+                self.probes += 1;
+                self.choice = if rate > intra { Overlap::Cross } else { Overlap::Intra };
+                self.stage = Stage::Settled { rate: rate.max(intra), since: 0 };
+            }
+            Stage::Settled { rate: chosen, since } => self.watch(chosen, rate, since + 1),
+            Stage::Again { rate: present } => self.compare(present, rate),
+        }
+        assert!(self.interval <= INTERVAL_MAX, "probing never stops for good");
+    }
+
+    fn probe_next(&mut self, stage: Stage) {
+        self.probes += 1;
+        self.stage = stage;
+    }
+
+    fn watch(&mut self, chosen: f64, rate: f64, since: u32) {
+        let drifted = (rate / chosen - 1.0).abs() > DRIFT;
+        self.stage = match drifted && since >= self.interval {
+            true => Stage::Again { rate },
+            false => Stage::Settled { rate: chosen, since },
+        };
+    }
+
+    fn compare(&mut self, present: f64, other: f64) {
+        self.probes += 1;
+        if other > present {
+            self.choice = self.choice.other();
+            self.interval = INTERVAL_MIN;
+        } else {
+            self.interval = (self.interval * 2).min(INTERVAL_MAX);
+        }
+        self.stage = Stage::Settled { rate: present.max(other), since: 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Runs iterations at these rates of both; returns the share of bytes per time lost against the better one.
+    fn regret(chooser: &mut Chooser, iterations: u32, intra: f64, cross: f64) -> f64 {
+        let mut time = 0.0;
+        for _ in 0..iterations {
+            let rate = if chooser.overlap() == Overlap::Intra { intra } else { cross };
+            time += 1.0 / rate;
+            chooser.finish(rate);
+        }
+        time * intra.max(cross) / f64::from(iterations) - 1.0
+    }
+
+    #[test]
+    fn each_is_measured_once_and_the_faster_one_stays() {
+        for (intra, cross, best) in [(11.9, 13.1, Overlap::Cross), (13.1, 11.9, Overlap::Intra)] {
+            let mut chooser = Chooser::default();
+            let mut seen = Vec::new();
+            for _ in 0..31 {
+                seen.push(chooser.overlap());
+                chooser.finish(if chooser.overlap() == Overlap::Intra { intra } else { cross });
+            }
+            assert_eq!(seen[..3], [Overlap::Intra, Overlap::Intra, Overlap::Cross]);
+            assert!(seen[3..].iter().all(|overlap| *overlap == best), "{seen:?}");
+            assert_eq!(chooser.probes(), 2, "steady rates are measured once each");
+        }
+    }
+
+    #[test]
+    fn a_change_of_sides_is_found_and_the_regret_is_bounded() {
+        let mut chooser = Chooser::default();
+        regret(&mut chooser, 20, 10.0, 8.0);
+        assert_eq!(chooser.overlap(), Overlap::Intra);
+        let lost = regret(&mut chooser, 2000, 6.0, 8.0);
+        assert_eq!(chooser.overlap(), Overlap::Cross, "intra fell behind cross");
+        assert!(lost < 0.03, "{lost}");
+    }
+
+    proptest! {
+        #[test]
+        fn probing_is_bounded_whatever_the_rates(rates in prop::collection::vec(0.1f64..100.0, 1..600)) {
+            let mut chooser = Chooser::default();
+            for rate in &rates {
+                chooser.finish(*rate);
+            }
+            prop_assert!(chooser.probes() <= 2 + rates.len() as u32 / INTERVAL_MIN);
+        }
+
+        #[test]
+        fn a_group_without_layers_decides_nothing(count in 0usize..5) {
+            let mut chooser = Chooser::default();
+            (0..count).for_each(|_| chooser.finish(0.0));
+            chooser.finish(f64::NAN);
+            prop_assert_eq!(chooser.stage, Stage::WarmUp);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Which layers are in group 1: algorithm 1 of Dual-Blade.
+//!
+//! A layer's two tensors are in the same group. Group 1 holds as many layers as fit into `X` bytes, taken in the order
+//! of a [`Ranker`]. All tensors of a run are equally hot, so the cost of a run is linear in the number of layers of
+//! group 1: either none or as many as fit is best, and [`Costs`] says which.
+
+use crate::error::{Error, Result};
+
+/// Orders layers by who enters group 1 first.
+pub trait Ranker: Send {
+    /// Returns each layer below `layers` once, the first to enter group 1 first.
+    fn rank(&self, layers: u32) -> Vec<u32>;
+}
+
+/// The paper's order: layers enter group 1 from the first on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FirstLayers;
+
+impl Ranker for FirstLayers {
+    fn rank(&self, layers: u32) -> Vec<u32> {
+        (0..layers).collect()
+    }
+}
+
+/// Returns how many layers fit into `x` bytes: `min(floor(X / 2S), L)`, with `tensor_bytes` the final size S.
+pub fn cached_layers(x: u64, tensor_bytes: u64, layers: u32) -> u32 {
+    assert!(tensor_bytes > 0, "a tensor has bytes");
+    let fit = x / tensor_bytes.saturating_mul(2);
+    u32::try_from(fit).unwrap_or(u32::MAX).min(layers)
+}
+
+/// A residency for every layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// All layers by rank.
+    order: Vec<u32>,
+    /// The rank of each layer.
+    ranks: Vec<u32>,
+    /// How many of them are in group 1.
+    cached: u32,
+}
+
+impl Plan {
+    /// Plans `layers` layers, of which `cached` are in group 1.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the ranker does not name each layer once.
+    pub fn new(ranker: &dyn Ranker, layers: u32, cached: u32) -> Result<Plan> {
+        assert!(cached <= layers, "group 1 has {cached} of {layers} layers");
+        let order = ranker.rank(layers);
+        let mut ranks = vec![u32::MAX; layers as usize];
+        for (rank, layer) in order.iter().enumerate() {
+            if let Some(slot) = ranks.get_mut(*layer as usize) {
+                *slot = rank as u32;
+            }
+        }
+        if order.len() != layers as usize || ranks.contains(&u32::MAX) {
+            let fix = format!("name each of the {layers} layers once");
+            return Err(Error::invalid("the ranker's order", format!("{order:?}"), fix));
+        }
+        Ok(Plan { order, ranks, cached })
+    }
+
+    /// Returns the number of layers.
+    pub fn layers(&self) -> u32 {
+        self.order.len() as u32
+    }
+
+    /// Returns the number of layers in group 1: n1.
+    pub fn cached(&self) -> u32 {
+        self.cached
+    }
+
+    /// Returns whether a layer is in group 1: x_i.
+    pub fn is_cached(&self, layer: u32) -> bool {
+        self.ranks[layer as usize] < self.cached
+    }
+
+    /// Returns the layers of group 1, by rank.
+    pub fn group1(&self) -> &[u32] {
+        &self.order[..self.cached as usize]
+    }
+
+    /// Returns the layers of group 2, by rank.
+    pub fn group2(&self) -> &[u32] {
+        &self.order[self.cached as usize..]
+    }
+
+    /// Changes the number of layers in group 1; returns those that changed their group, in the order in which they
+    /// are to move: the last to enter leaves first.
+    pub fn resize(&mut self, cached: u32) -> Vec<u32> {
+        let cached = cached.min(self.layers());
+        let (from, to) = (self.cached as usize, cached as usize);
+        self.cached = cached;
+        match to >= from {
+            true => self.order[from..to].to_vec(),
+            false => self.order[to..from].iter().rev().copied().collect(),
+        }
+    }
+}
+
+/// Measured rates of the ways to read a tensor, in bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// From the page cache.
+    pub cached: f64,
+    /// From the drive into the page cache, as the first read of a layer of group 1.
+    pub filling: f64,
+    /// Directly from the drive.
+    pub direct: f64,
+}
+
+impl Costs {
+    /// Chooses X for `reads` passes over the tensors: all of the budget, or nothing if group 1 would be read more slowly
+    /// than group 2. Rates that are not above 0 are unknown and decide nothing.
+    pub fn choose(&self, budget: u64, reads: u32) -> u64 {
+        let known = [self.cached, self.filling, self.direct].iter().all(|rate| *rate > 0.0);
+        if !known || reads == 0 {
+            return budget;
+        }
+        let group1 = 1.0 / self.filling + f64::from(reads - 1) / self.cached;
+        let group2 = f64::from(reads) / self.direct;
+        if group1 <= group2 { budget } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensors::{Model, Shape};
+    use proptest::prelude::*;
+
+    /// Orders layers by their number times three, as a ranker that is no identity for 7 layers does.
+    struct Strided;
+
+    impl Ranker for Strided {
+        fn rank(&self, layers: u32) -> Vec<u32> {
+            (0..layers).map(|layer| layer * 3 % layers).collect()
+        }
+    }
+
+    /// Counts the layers that fit by filling memory one tensor at a time.
+    fn filled(mut x: u64, tensor: u64, layers: u32) -> u32 {
+        let mut count = 0;
+        while count < layers && x >= tensor && x - tensor >= tensor {
+            x -= 2 * tensor;
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn the_plan_is_the_formula_for_every_model_over_a_grid() {
+        for model in Model::ALL {
+            for (batch, prompt, generated) in
+                [(2, 64, 4), (8, 512, 32), (32, 512, 32), (32, 744, 3)]
+            {
+                let shape = Shape::new(model, batch, prompt, generated).expect("a shape");
+                for percent in 0..=120 {
+                    let x = shape.set_bytes() * percent / 100;
+                    let cached = cached_layers(x, shape.tensor_bytes(), model.layers);
+                    assert_eq!(cached, filled(x, shape.tensor_bytes(), model.layers));
+                    let plan = Plan::new(&FirstLayers, model.layers, cached).expect("a plan");
+                    for layer in 0..model.layers {
+                        assert_eq!(
+                            plan.is_cached(layer),
+                            layer < cached,
+                            "layers enter from the first"
+                        );
+                    }
+                    assert!(u64::from(cached) * shape.pair_bytes() <= x, "group 1 fits into X");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_change_moves_only_the_layers_between(from in 0u32..=7, to in 0u32..=9) {
+            let mut plan = Plan::new(&Strided, 7, from).expect("a plan");
+            let before: Vec<bool> = (0..7).map(|layer| plan.is_cached(layer)).collect();
+            let moved = plan.resize(to);
+            prop_assert_eq!(moved.len() as u32, from.abs_diff(to.min(7)));
+            for layer in 0..7 {
+                let changed = before[layer as usize] != plan.is_cached(layer);
+                prop_assert_eq!(changed, moved.contains(&layer));
+            }
+            prop_assert_eq!(plan.group1().len() + plan.group2().len(), 7);
+        }
+
+        #[test]
+        fn the_chosen_x_is_never_worse_than_either_end(
+            cached in 0.1f64..30.0, filling in 0.1f64..5.0, direct in 0.1f64..10.0, reads in 1u32..50
+        ) {
+            let costs = Costs { cached, filling, direct };
+            let time = |x: u64| match x {
+                0 => f64::from(reads) / direct,
+                _ => 1.0 / filling + f64::from(reads - 1) / cached,
+            };
+            let best = time(0).min(time(100));
+            prop_assert!(time(costs.choose(100, reads)) <= best * 1.000_001);
+        }
+    }
+
+    #[test]
+    fn unknown_rates_and_bad_rankers() {
+        struct Twice;
+        impl Ranker for Twice {
+            fn rank(&self, layers: u32) -> Vec<u32> {
+                vec![0; layers as usize]
+            }
+        }
+        assert!(Plan::new(&Twice, 3, 0).is_err());
+        assert_eq!(Costs { cached: 1.0, filling: 1.0, direct: 0.0 }.choose(9, 5), 9);
+    }
+}

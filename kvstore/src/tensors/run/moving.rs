@@ -1,0 +1,161 @@
+//! Layers that change their group as the budget does.
+//!
+//! A layer leaves group 1 at once and without a copy: it is read past the page cache, from the same file, and the page
+//! cache is told to forget it. A layer enters group 1 without a copy if it is in the file; from the extent, it is written
+//! to the file as it passes through pinned memory on its next read.
+
+use std::time::{Duration, Instant};
+
+use crate::tensors::budget::{Governor, Probe, budget};
+use crate::tensors::copy::Work;
+use crate::tensors::copy::gpu::Gpu;
+use crate::tensors::options::Knob;
+use crate::tensors::plan::Costs;
+use crate::tensors::run::{Home, Kind, Purpose, Tensors};
+use crate::tensors::shape::TensorId;
+
+/// By how much group 2 must be faster before group 1 is given up: less is within the noise.
+const CLEARLY: f64 = 1.1;
+
+/// Evaluates the budget while the run lasts.
+#[derive(Debug)]
+pub(super) struct Budgeter {
+    pub(super) probe: Probe,
+    pub(super) governor: Governor,
+    pub(super) every: Duration,
+    pub(super) due_at: Instant,
+    /// Whether group 1 was found to be slower, or the file has no room to grow.
+    pub(super) is_closed: bool,
+}
+
+impl<G: Gpu> Tensors<G> {
+    /// Evaluates the budget now and moves layers accordingly; returns the number of layers in group 1. It happens by itself
+    /// every [`crate::tensors::RunOptions::rebudget_every`].
+    pub fn rebudget(&mut self) -> u32 {
+        let cached = self.plan.cached();
+        let Some(budgeter) = &mut self.budgeter else { return cached };
+        budgeter.due_at = Instant::now() + budgeter.every;
+        self.stats.budget_evaluations += 1;
+        let memory = match budgeter.probe.memory() {
+            Ok(memory) => memory,
+            Err(error) => {
+                tracing::warn!("group 1 keeps its size: {error}");
+                return cached;
+            }
+        };
+        // Pinned memory is allocated, so it counts as anonymous already.
+        let x = if budgeter.is_closed { 0 } else { self.options.x(budget(&memory, 0)) };
+        let target = budgeter.governor.evaluate(cached, x, budgeter.probe.pressure());
+        self.resize(target);
+        self.plan.cached()
+    }
+
+    /// Evaluates the budget if it is time.
+    pub(super) fn follow_budget(&mut self) {
+        let is_due = self
+            .budgeter
+            .as_ref()
+            .is_some_and(|budgeter| !budgeter.every.is_zero() && Instant::now() >= budgeter.due_at);
+        if is_due && !self.is_prefill() {
+            self.rebudget();
+        }
+    }
+
+    /// Gives group 1 so many layers.
+    pub(super) fn resize(&mut self, target: u32) {
+        let before = self.plan.cached();
+        let moved = self.plan.resize(target);
+        let grows = target > before;
+        for (index, layer) in moved.into_iter().enumerate() {
+            if !grows {
+                self.demote(layer);
+            } else if !self.promote(layer) {
+                self.plan.resize(before + index as u32);
+                return;
+            }
+        }
+        assert!(self.plan.cached() <= self.plan.layers(), "group 1 is some of the layers");
+    }
+
+    /// Takes a layer out of the page cache; its bytes stay in the file.
+    fn demote(&mut self, layer: u32) {
+        if self.homes[layer as usize] != Home::Cached {
+            return;
+        }
+        self.homes[layer as usize] = Home::Direct;
+        self.was_cached[layer as usize] = false;
+        self.stats.demoted_layers += 1;
+        for tensor in TensorId::pair(layer) {
+            let (offset, bytes) = (self.file_offset(tensor), self.options.shape.tensor_bytes());
+            let purpose =
+                Purpose { group: 0, kind: Kind::Other, was_cached: false, is_awaited: false };
+            if let Err(error) = self.send(tensor, Work::Forget { offset, bytes }, purpose) {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Lets a layer enter the page cache, from the extent with its next read; returns whether the file has room for it.
+    fn promote(&mut self, layer: u32) -> bool {
+        if !self.allocate(layer) {
+            return false;
+        }
+        if self.homes[layer as usize] == Home::Direct {
+            self.homes[layer as usize] = Home::Cached;
+            self.stats.promoted_layers += 1;
+        }
+        true
+    }
+
+    /// Allocates a layer's blocks in the file; returns whether it has them.
+    fn allocate(&mut self, layer: u32) -> bool {
+        if self.is_allocated[layer as usize] {
+            return true;
+        }
+        let Some(file) = &self.file else { return false };
+        let bytes = self.options.shape.tensor_bytes();
+        for tensor in TensorId::pair(layer) {
+            if let Err(error) = file.allocate(self.file_offset(tensor), bytes) {
+                tracing::warn!("group 1 does not grow: {error}");
+                return false;
+            }
+        }
+        self.is_allocated[layer as usize] = true;
+        true
+    }
+
+    /// Returns whether a layer that is about to be read is to be written to the file as well, and counts it as there: all
+    /// later operations on its tensors come after this read.
+    pub(super) fn entering(&mut self, layer: u32, bytes: u64) -> bool {
+        let enters = self.homes[layer as usize] == Home::Extent && self.plan.is_cached(layer);
+        if enters {
+            assert!(self.is_allocated[layer as usize], "a layer enters a file with room for it");
+            self.homes[layer as usize] = Home::Cached;
+            self.was_cached[layer as usize] = false;
+            self.stats.promoted_layers += 1;
+            self.stats.moved_bytes += 2 * bytes;
+        }
+        enters
+    }
+
+    /// Gives group 1 up for the rest of the run if group 2 was clearly faster in the last iteration, in which group 1 was
+    /// in memory.
+    pub(super) fn weigh_groups(&mut self) {
+        let reads = self.options.shape.decode_steps().saturating_sub(self.stats.iterations);
+        let is_measured = self.options.knob == Knob::Measured && self.stats.iterations >= 2;
+        if !is_measured || self.budgeter.as_ref().is_none_or(|budgeter| budgeter.is_closed) {
+            return;
+        }
+        let [cached, direct] = self.rates;
+        let cached = cached * CLEARLY;
+        if (Costs { cached, filling: cached, direct }).choose(1, reads) == 0 {
+            tracing::info!(
+                "group 2 is faster than the page cache ({direct:.0} B/s): all layers join it"
+            );
+            if let Some(budgeter) = &mut self.budgeter {
+                budgeter.is_closed = true;
+            }
+            self.resize(0);
+        }
+    }
+}

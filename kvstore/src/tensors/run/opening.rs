@@ -1,0 +1,275 @@
+//! Opens a run: budget, plan, binding, devices, copy threads.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use adit_driver::KernelPath;
+use adit_driver::memory::Buffer;
+use adit_driver::paths::{Device, DeviceOptions};
+
+use crate::error::{Error, Result};
+use crate::tensors::budget::{Governor, Probe, budget};
+use crate::tensors::copy::gpu::Gpu;
+use crate::tensors::copy::threads::Threads;
+use crate::tensors::copy::{BEHIND_COUNT, Checksums, Worker};
+use crate::tensors::group1::CachedFile;
+use crate::tensors::group2::{Stream, StreamOptions};
+use crate::tensors::options::{Configuration, Extent, RunOptions};
+use crate::tensors::overlap::Chooser;
+use crate::tensors::place::{Area, PlaceMap};
+use crate::tensors::plan::{Plan, Ranker, cached_layers};
+use crate::tensors::run::moving::Budgeter;
+use crate::tensors::run::{Home, Progress, Tensors};
+use crate::tensors::shape::{Component, TensorId};
+use crate::tensors::stats::RunStats;
+
+/// A page of the page cache, at which each tensor in the file begins.
+const PAGE_BYTES: u32 = 4096;
+/// The LBA of a file that is only used through the page cache.
+const SECTOR_BYTES: u32 = 512;
+
+pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> Result<Tensors<G>> {
+    options.check()?;
+    let shape = options.shape;
+    let layers = shape.model.layers;
+    let probe = Probe::new()?;
+    let cached = match options.configuration {
+        Configuration::Mmap => layers,
+        Configuration::Direct => 0,
+        Configuration::Fadvise | Configuration::Dual => {
+            cached_layers(x_of(&options, &probe)?, shape.tensor_bytes(), layers)
+        }
+    };
+    let plan = Plan::new(ranker, layers, cached)?;
+    let homes: Vec<Home> = (0..layers).map(|layer| home(&options, plan.is_cached(layer))).collect();
+    let laid_out = Devices::open(&options, &plan, &homes)?;
+    let gpu = Arc::new(gpu);
+    let Devices { file, extent_places, .. } = &laid_out;
+    let (file, extent_places) = (file.clone(), extent_places.clone());
+    let (file_places, is_allocated) = (laid_out.file_places.clone(), laid_out.is_allocated.clone());
+    let threads = start(&options, Arc::clone(&gpu), laid_out)?;
+    let governor = Governor::new(shape.pair_bytes(), layers);
+    let (every, due_at) = (options.rebudget_every, Instant::now() + options.rebudget_every);
+    // The paper's configuration computes its plan once.
+    let follows = options.configuration == Configuration::Dual;
+    let budgeter = follows.then_some(Budgeter { probe, governor, every, due_at, is_closed: false });
+    Ok(Tensors {
+        gpu,
+        plan,
+        homes,
+        was_cached: vec![false; layers as usize],
+        is_allocated,
+        file,
+        file_places,
+        extent_places,
+        threads,
+        budgeter,
+        choosers: [Chooser::default(), Chooser::default()],
+        progress: [Progress::default(); 2],
+        rates: [0.0; 2],
+        last_read_end: Instant::now(),
+        purposes: HashMap::new(),
+        ended: HashMap::new(),
+        failed: None,
+        stats: RunStats::default(),
+        is_torn_down: false,
+        options,
+    })
+}
+
+/// Returns X at the present budget.
+///
+/// # Errors
+/// [`Error::Invalid`] if memory does not even suffice for the pinned reserve.
+fn x_of(options: &RunOptions, probe: &Probe) -> Result<u64> {
+    assert!(options.configuration.is_planned(), "only some configurations have an X");
+    let (memory, reserve) = (probe.memory()?, options.reserve_bytes());
+    let all = budget(&memory, 0);
+    if all < reserve {
+        let fix = format!(
+            "{} copy threads pin {reserve} bytes, one tensor each: raise the limit, use fewer copy threads or a \
+             smaller batch",
+            options.copy_threads
+        );
+        return Err(Error::invalid("the memory of this process", format!("{all} bytes"), fix));
+    }
+    Ok(options.x(budget(&memory, reserve)))
+}
+
+fn home(options: &RunOptions, is_cached: bool) -> Home {
+    match (options.configuration, is_cached) {
+        (Configuration::Mmap, _) => Home::Mapped,
+        (Configuration::Fadvise | Configuration::Dual, true) => Home::Cached,
+        (Configuration::Fadvise, false) => Home::Dropped,
+        _ if options.extent.is_some() => Home::Extent,
+        _ => Home::Direct,
+    }
+}
+
+/// All keys of these layers, then all values.
+fn keys_then_values(layers: &[u32]) -> Vec<TensorId> {
+    let of = |component| layers.iter().map(move |layer| TensorId { layer: *layer, component });
+    of(Component::K).chain(of(Component::V)).collect()
+}
+
+/// Files and devices with the places in them.
+#[derive(Clone)]
+struct Devices {
+    file: Option<CachedFile>,
+    file_places: Option<PlaceMap>,
+    is_allocated: Vec<bool>,
+    mapped: Option<Device>,
+    direct: Option<Device>,
+    extent: Option<Device>,
+    extent_places: Option<PlaceMap>,
+}
+
+impl Devices {
+    fn open(options: &RunOptions, plan: &Plan, homes: &[Home]) -> Result<Devices> {
+        let mut devices = Devices {
+            file: None,
+            file_places: None,
+            is_allocated: vec![false; homes.len()],
+            mapped: None,
+            direct: None,
+            extent: None,
+            extent_places: None,
+        };
+        if let Some(extent) = &options.extent
+            && matches!(options.configuration, Configuration::Direct | Configuration::Dual)
+        {
+            devices.bind_extent(options, extent, plan)?;
+        }
+        let is_dual = options.configuration == Configuration::Dual;
+        if is_dual || homes.iter().any(|home| *home != Home::Extent) {
+            devices.bind_file(options, homes)?;
+        }
+        Ok(devices)
+    }
+
+    /// Opens the drive of group 2 and binds its layers one behind another.
+    fn bind_extent(&mut self, options: &RunOptions, extent: &Extent, plan: &Plan) -> Result<()> {
+        let about = DeviceOptions {
+            queue_count: options.copy_threads,
+            file_bytes: extent.file_bytes,
+            exclusive: true,
+            ..DeviceOptions::default()
+        };
+        let device = Device::open(&extent.target, &about)?;
+        let info = device.info();
+        if info.queue_count_max < options.copy_threads {
+            let fix = format!("{} has {} queues: use as many", info.device, info.queue_count_max);
+            return Err(Error::invalid("copy threads", options.copy_threads, fix));
+        }
+        let lba = u64::from(info.lba_bytes);
+        let wanted =
+            extent.bytes.map_or(u64::MAX, |bytes| extent.first_lba.saturating_add(bytes / lba));
+        let area = Area::new(info.lba_bytes, extent.first_lba, wanted.min(info.bytes / lba));
+        let tensors = keys_then_values(plan.group2());
+        self.extent_places = Some(PlaceMap::bind(&options.shape, &tensors, area)?);
+        self.extent = Some(device);
+        Ok(())
+    }
+
+    /// Creates the file of group 1 with a place for every tensor, and blocks for those that begin there.
+    fn bind_file(&mut self, options: &RunOptions, homes: &[Home]) -> Result<()> {
+        let folder = options.folder.as_ref().expect("the options were checked");
+        let tensor_bytes = options.shape.tensor_bytes().next_multiple_of(PAGE_BYTES.into());
+        let file = CachedFile::create(folder, tensor_bytes * 2 * homes.len() as u64)?;
+        let opened = self.open_file(&file, options, homes);
+        let unlinked = file.unlink();
+        let lba_bytes = opened?;
+        unlinked?;
+        let layers: Vec<u32> = (0..homes.len() as u32).collect();
+        let limit = tensor_bytes * 2 * homes.len() as u64 / u64::from(lba_bytes);
+        let area = Area { align_bytes: PAGE_BYTES, ..Area::new(lba_bytes, 0, limit) };
+        let places = PlaceMap::bind(&options.shape, &keys_then_values(&layers), area)?;
+        for (layer, home) in homes.iter().enumerate().filter(|(_, home)| **home != Home::Extent) {
+            assert!(!self.is_allocated[layer], "{home:?}: a layer is allocated once");
+            for tensor in TensorId::pair(layer as u32) {
+                let offset = places.byte(tensor).expect("all tensors are bound");
+                file.allocate(offset, options.shape.tensor_bytes())?;
+            }
+            self.is_allocated[layer] = true;
+        }
+        (self.file, self.file_places) = (Some(file), Some(places));
+        Ok(())
+    }
+
+    /// Opens the file by the paths that its layers take; returns the bytes of its LBAs.
+    fn open_file(
+        &mut self,
+        file: &CachedFile,
+        options: &RunOptions,
+        homes: &[Home],
+    ) -> Result<u32> {
+        let threads = options.copy_threads;
+        if homes.contains(&Home::Mapped) {
+            self.mapped = Some(file.open(KernelPath::Mmap, threads)?);
+        }
+        if matches!(options.configuration, Configuration::Direct | Configuration::Dual) {
+            self.direct = Some(file.open(KernelPath::Uring, threads)?);
+        }
+        Ok(self.direct.as_ref().map_or(SECTOR_BYTES, |device| device.info().lba_bytes))
+    }
+
+    /// Allocates memory that all of the devices can use.
+    fn allocate(&self, bytes: u64) -> Result<Buffer> {
+        let some = self.extent.as_ref().or(self.direct.as_ref()).or(self.mapped.as_ref());
+        let bytes = usize::try_from(bytes).expect("a tensor fits into the address space");
+        match some {
+            Some(device) => Ok(device.allocate(bytes)?),
+            None => {
+                let none: adit_driver::Target = "null:".parse()?;
+                Ok(Device::open(&none, &DeviceOptions::default())?.allocate(bytes)?)
+            }
+        }
+    }
+}
+
+fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<Threads> {
+    let shape = options.shape;
+    let stream = StreamOptions {
+        command_bytes: options.command_bytes,
+        depth: options.queue_depth,
+        timeout: options.timeout,
+    };
+    let keeps_checksums = options.checksums;
+    let turn = Arc::new(Mutex::new(()));
+    let make = move || {
+        let memory = devices.allocate(shape.tensor_bytes())?;
+        let open = |device: &Option<Device>| {
+            let Some(device) = device else { return Ok(None) };
+            let spare = spare(&devices, shape.unit_bytes(), stream.command_bytes)?;
+            Stream::open(device, &stream, &memory, spare).map(Some)
+        };
+        let whole = StreamOptions { command_bytes: u64::MAX, ..stream };
+        let mapped = devices.mapped.as_ref();
+        let mapped = mapped.map(|device| Stream::open(device, &whole, &memory, Vec::new()));
+        Ok(Worker {
+            gpu: Arc::clone(&gpu),
+            file: devices.file.clone(),
+            mapped: mapped.transpose()?,
+            direct: open(&devices.direct)?,
+            extent: open(&devices.extent)?,
+            turn: Arc::clone(&turn),
+            checksums: keeps_checksums.then(Checksums::default),
+            memory: Some(memory),
+        })
+    };
+    Threads::start(options.copy_threads, options.timeout, make)
+}
+
+/// Allocates memory for writes left behind, if one command writes a token.
+fn spare(devices: &Devices, unit_bytes: u64, command_bytes: u64) -> Result<Vec<Buffer>> {
+    if unit_bytes > command_bytes {
+        return Ok(Vec::new());
+    }
+    let mut all = devices.allocate(unit_bytes * BEHIND_COUNT)?;
+    let cut = |index| all.split_off((index * unit_bytes) as usize);
+    let mut list: Vec<Buffer> = (0..BEHIND_COUNT).rev().map(cut).collect();
+    // The allocation may be longer than asked for.
+    drop(list[0].split_off(unit_bytes as usize));
+    Ok(list)
+}

@@ -1,0 +1,263 @@
+use super::*;
+use crate::tensors::{Component, Extent, Knob, Model, ModelGpu};
+use proptest::prelude::*;
+
+const LAYERS: u32 = 6;
+const PROMPT: u32 = 40;
+const GENERATED: u32 = 5;
+
+/// 8 KiB for each token of a tensor, 344 KiB for a tensor.
+fn shape() -> Shape {
+    let model = Model { name: "small", layers: LAYERS, heads: 4, head_elements: 128 };
+    Shape::new(model, 8, PROMPT, GENERATED).expect("a shape")
+}
+
+fn soft() -> Extent {
+    Extent {
+        first_lba: 16,
+        ..Extent::new("soft:mem=16M,lba=4096,mdts=4".parse().expect("a target"))
+    }
+}
+
+/// Options whose budget never moves a layer by itself, with `cached` layers in group 1.
+fn options(configuration: Configuration, extent: Option<Extent>, cached: u32) -> RunOptions {
+    RunOptions {
+        configuration,
+        extent,
+        knob: Knob::Bytes(u64::from(cached) * shape().pair_bytes()),
+        headroom_bytes: Some(0),
+        rebudget_every: Duration::ZERO,
+        checksums: true,
+        ..RunOptions::new(shape())
+    }
+}
+
+fn open(options: RunOptions) -> Tensors<ModelGpu> {
+    Tensors::open(options, ModelGpu::new(0, true)).expect("a run")
+}
+
+fn prefill(run: &mut Tensors<ModelGpu>) {
+    (0..LAYERS).for_each(|layer| run.write_layer(layer, 0..PROMPT).expect("a write"));
+    run.next_iteration().expect("no failure");
+}
+
+/// Reads all layers, the next one while the GPU would compute, and appends a token to each.
+fn decode(run: &mut Tensors<ModelGpu>, tokens: u32) {
+    let mut next = Some(run.begin_read(0, tokens).expect("a read"));
+    while let Some(reading) = next.take() {
+        let layer = reading.layer();
+        if layer + 1 < LAYERS {
+            next = Some(run.begin_read(layer + 1, tokens).expect("a read"));
+        }
+        run.finish_read(reading).expect("right bytes");
+        run.write_layer(layer, tokens..tokens + 1).expect("a write");
+    }
+    run.next_iteration().expect("no failure");
+}
+
+fn rest(run: &mut Tensors<ModelGpu>) {
+    (PROMPT..shape().tokens_max()).for_each(|tokens| decode(run, tokens));
+}
+
+#[test]
+fn every_configuration_gives_the_bytes_back() {
+    let cases = [
+        (Configuration::Mmap, None, LAYERS),
+        (Configuration::Fadvise, None, 2),
+        (Configuration::Direct, None, 0),
+        (Configuration::Direct, Some(soft()), 0),
+        (Configuration::Dual, None, 2),
+        (Configuration::Dual, Some(soft()), 2),
+    ];
+    for (configuration, extent, cached) in cases {
+        for fill in [Fill::FirstRead, Fill::Ahead, Fill::Write] {
+            for threads in [1, 2, 3] {
+                let has_extent = extent.is_some();
+                let base = options(configuration, extent.clone(), cached);
+                let mut run = open(RunOptions { fill, copy_threads: threads, ..base });
+                assert_eq!(run.plan().cached(), cached, "{configuration:?}");
+                assert_eq!(run.place(TensorId::pair(LAYERS - 1)[1]).is_some(), has_extent);
+                prefill(&mut run);
+                rest(&mut run);
+                let expected: u64 =
+                    (PROMPT..shape().tokens_max()).map(|tokens| shape().bytes(tokens)).sum();
+                assert_eq!(run.gpu().taken_bytes(), 2 * u64::from(LAYERS) * expected);
+                let stats = run.close().expect("no failure");
+                let reads = stats.group1.decode_read.latency.count()
+                    + stats.group2.decode_read.latency.count();
+                let steps = u64::from(shape().decode_steps());
+                assert_eq!(reads, 2 * u64::from(LAYERS) * steps);
+                let first = stats.group1.decode_read.bytes;
+                assert_eq!(first, 2 * u64::from(cached) * expected, "group 1 has its share");
+            }
+        }
+    }
+}
+
+#[test]
+fn reads_and_prefill_past_the_page_cache_are_sequential() {
+    for extent in [None, Some(soft())] {
+        let mut run = open(options(Configuration::Direct, extent, 0));
+        prefill(&mut run);
+        rest(&mut run);
+        let stats = run.close().expect("no failure");
+        let read = &stats.group2.decode_read;
+        // A tensor is followed by the room for its later tokens: one jump for each.
+        assert!(read.commands - read.sequential <= read.latency.count(), "{read:?}");
+        assert!(stats.group2.prefill_write.commands > 0 && read.busy_share().is_some());
+        assert_eq!(stats.hit_ratio(), Some(0.0));
+    }
+}
+
+#[test]
+fn layers_change_their_group_without_a_copy_in_one_file() {
+    let mut run = open(options(Configuration::Dual, None, 3));
+    prefill(&mut run);
+    decode(&mut run, PROMPT);
+    run.resize(1);
+    assert_eq!(run.homes[..3], [Home::Cached, Home::Direct, Home::Direct]);
+    decode(&mut run, PROMPT + 1);
+    run.resize(5);
+    assert_eq!(run.homes[1..], [[Home::Cached; 4].as_slice(), &[Home::Direct]].concat());
+    decode(&mut run, PROMPT + 2);
+    let stats = run.close().expect("no failure");
+    assert_eq!((stats.demoted_layers, stats.promoted_layers, stats.moved_bytes), (2, 4, 0));
+}
+
+#[test]
+fn a_layer_of_the_extent_is_copied_once_when_it_enters_group_1() {
+    let mut run = open(options(Configuration::Dual, Some(soft()), 1));
+    prefill(&mut run);
+    run.resize(3);
+    assert_eq!(run.stats().moved_bytes, 0, "nothing moves before the next read");
+    decode(&mut run, PROMPT);
+    let moved = 2 * 2 * shape().bytes(PROMPT);
+    assert_eq!((run.stats().promoted_layers, run.stats().moved_bytes), (2, moved));
+    run.resize(0);
+    decode(&mut run, PROMPT + 1);
+    run.resize(3);
+    decode(&mut run, PROMPT + 2);
+    let stats = run.close().expect("no failure");
+    assert_eq!(stats.moved_bytes, moved, "what is in the file stays there");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn bytes_are_right_however_the_budget_moves(
+        begins in 0u32..=LAYERS,
+        sizes in prop::collection::vec(0u32..=LAYERS, 3 * LAYERS as usize),
+        in_extent in any::<bool>(),
+    ) {
+        let extent = in_extent.then(soft);
+        let mut run = open(options(Configuration::Dual, extent, begins));
+        prefill(&mut run);
+        let mut sizes = sizes.into_iter();
+        for tokens in PROMPT..PROMPT + 3 {
+            for layer in 0..LAYERS {
+                run.resize(sizes.next().expect("one for each"));
+                run.read_layer(layer, tokens).expect("right bytes");
+                run.write_layer(layer, tokens..tokens + 1).expect("a write");
+            }
+            run.next_iteration().expect("no failure");
+        }
+        let whole = run.read(TensorId { layer: 2, component: Component::V }, PROMPT + 3).expect("a read");
+        prop_assert_eq!(whole.len() as u64, shape().bytes(PROMPT + 3));
+        run.close().expect("no failure");
+    }
+}
+
+#[test]
+fn memory_of_the_caller_comes_back() {
+    let mut run =
+        open(RunOptions { checksums: false, ..options(Configuration::Dual, Some(soft()), 1) });
+    for layer in [0, LAYERS - 1] {
+        let tensor = TensorId { layer, component: Component::K };
+        let bytes: Vec<u8> =
+            (0..shape().bytes(3)).map(|at| (at % 241) as u8 ^ layer as u8).collect();
+        run.write(tensor, 0..3, bytes.clone()).expect("a write");
+        run.settle().expect("no failure");
+        assert_eq!(run.read(tensor, 3).expect("a read"), bytes);
+        assert!(run.write(tensor, 0..3, vec![0; 5]).is_err(), "too few bytes");
+    }
+    assert!(run.write_layer(LAYERS, 0..1).is_err() && run.read_layer(0, 0).is_err());
+    assert!(run.begin_read(0, shape().tokens_max() + 1).is_err());
+}
+
+#[test]
+fn damage_on_the_drive_is_an_error_never_wrong_bytes() {
+    let path = std::env::temp_dir().join(format!("adit-damage-{}.img", std::process::id()));
+    let target = format!("soft:file={},size=16M,lba=4096", path.display());
+    let extent = Extent::new(target.parse().expect("a target"));
+    let mut run = open(options(Configuration::Direct, Some(extent), 0));
+    prefill(&mut run);
+    let tensor = TensorId { layer: 3, component: Component::V };
+    let at = run.place(tensor).expect("bound").lba_start * 4096 + 8192;
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the drive's file");
+    // Between two of the GPU's stamps, so that only the checksum can tell.
+    file.write_all_at(&[0x5a; 64], at + 1000).expect("a write");
+    run.read_layer(2, PROMPT).expect("another layer");
+    let error = run.read_layer(3, PROMPT).expect_err("damaged").to_string();
+    drop(run);
+    std::fs::remove_file(&path).expect("it was made");
+    assert!(
+        error.contains("V of layer 3") && error.contains("not those that were written"),
+        "{error}"
+    );
+}
+
+#[test]
+fn bad_options_get_a_sentence_each() {
+    let refused = |options: RunOptions| {
+        Tensors::open(options, ModelGpu::new(0, false)).expect_err("refused").to_string()
+    };
+    let base = || options(Configuration::Dual, Some(soft()), 1);
+    let large = Shape { batch: 1 << 20, prompt_tokens: 1 << 12, ..shape() };
+    let text = refused(RunOptions { shape: large, ..base() });
+    assert!(text.contains("2 copy threads pin") && text.contains("raise the limit"), "{text}");
+    let text = refused(RunOptions { folder: None, ..base() });
+    assert!(text.contains("has no page cache"), "{text}");
+    let small = Extent { bytes: Some(1 << 20), ..soft() };
+    let text = refused(RunOptions { extent: Some(small), ..base() });
+    assert!(text.contains("the area of group 2") && text.contains("take 3604480 bytes"), "{text}");
+    let odd = Shape { model: Model { layers: 2, ..Model::OPT_13B }, batch: 1, ..shape() };
+    let text = refused(RunOptions { shape: odd, ..base() });
+    assert!(text.contains("use an even batch"), "{text}");
+    let text = refused(RunOptions { copy_threads: 0, ..base() });
+    assert!(text.contains("use 1 to 64"), "{text}");
+    let text = refused(RunOptions { folder: Some("/nonexistent".into()), ..base() });
+    assert!(text.contains("/nonexistent"), "{text}");
+}
+
+#[test]
+fn memory_that_shrinks_to_nothing_leaves_a_working_run() {
+    let mut run = open(options(Configuration::Dual, Some(soft()), 4));
+    prefill(&mut run);
+    decode(&mut run, PROMPT);
+    // X is evaluated anew and leaves nothing.
+    run.options.knob = Knob::Bytes(0);
+    assert_eq!(run.rebudget(), 0);
+    decode(&mut run, PROMPT + 1);
+    let stats = run.close().expect("no failure");
+    assert_eq!((stats.demoted_layers, stats.moved_bytes), (4, 0));
+}
+
+#[test]
+fn a_gpu_that_fails_is_reported() {
+    struct Broken;
+    impl Gpu for Broken {
+        fn to_host(&self, _: TensorId, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+            Err(std::io::Error::other("it fell off the bus"))
+        }
+        fn to_device(&self, _: TensorId, _: u64, _: &[u8]) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut run =
+        Tensors::open(options(Configuration::Direct, Some(soft()), 0), Broken).expect("a run");
+    run.write_layer(0, 0..PROMPT).expect("it is handed over");
+    let text = run.settle().expect_err("it failed").to_string();
+    assert!(text.contains("K of layer 0") || text.contains("V of layer 0"), "{text}");
+    assert!(text.contains("fell off the bus"), "{text}");
+}

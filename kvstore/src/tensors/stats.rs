@@ -1,0 +1,258 @@
+//! What a run did: latencies, hits, and how sequential its commands were.
+
+use std::time::Duration;
+
+/// Buckets of a power of two.
+const SUB: u64 = 32;
+const SUB_BITS: u32 = SUB.trailing_zeros();
+/// Enough for all nanoseconds of 64 bits.
+const BUCKETS: usize = (64 - SUB_BITS as usize + 1) * SUB as usize;
+
+/// A histogram of latencies, exact to three percent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Latency {
+    counts: Vec<u32>,
+    count: u64,
+    sum_ns: u64,
+    max_ns: u64,
+}
+
+impl Default for Latency {
+    fn default() -> Latency {
+        Latency { counts: vec![0; BUCKETS], count: 0, sum_ns: 0, max_ns: 0 }
+    }
+}
+
+impl Latency {
+    /// Counts one latency.
+    pub fn record(&mut self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let slot = &mut self.counts[bucket(ns)];
+        *slot = slot.saturating_add(1);
+        self.count += 1;
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// Returns how many were counted.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the average; 0 of none.
+    pub fn average(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns.checked_div(self.count).unwrap_or(0))
+    }
+
+    /// Returns the longest; 0 of none.
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.max_ns)
+    }
+
+    /// Returns the latency that this share of all does not exceed, as 0.99; 0 of none.
+    pub fn quantile(&self, share: f64) -> Duration {
+        let wanted = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));
+        let mut below = 0;
+        for (index, count) in self.counts.iter().enumerate() {
+            below += u64::from(*count);
+            if below >= wanted {
+                return Duration::from_nanos(upper(index).min(self.max_ns));
+            }
+        }
+        self.max()
+    }
+}
+
+fn bucket(ns: u64) -> usize {
+    if ns < SUB {
+        return ns as usize;
+    }
+    let shift = ns.ilog2() - SUB_BITS;
+    ((u64::from(shift) + 1) * SUB + ((ns >> shift) - SUB)) as usize
+}
+
+/// Returns the largest value of a bucket.
+fn upper(index: usize) -> u64 {
+    let (octave, sub) = (index as u64 / SUB, index as u64 % SUB);
+    match octave {
+        0 => sub,
+        _ => ((u128::from(SUB + sub + 1) << (octave - 1)) - 1) as u64,
+    }
+}
+
+/// What the copy threads did for one kind of operation on one group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Time of each tensor between pinned memory and its home, without the copy to or from the GPU. A decode write ends
+    /// when its bytes are in the page cache or handed to the drive; later operations on the tensor wait for the drive.
+    pub latency: Latency,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Bytes that the drive delivered for reads.
+    pub missed_bytes: u64,
+    /// Those of them that had been in the page cache before: they were evicted between two reads.
+    pub refault_bytes: u64,
+    /// Bytes of reads through the page cache of which the kernel did not say where they came from.
+    pub unmeasured_bytes: u64,
+    /// Commands posted directly.
+    pub commands: u64,
+    /// Those that start where the last one of their stream ended. A stream is the reads, or the writes, of one copy thread
+    /// on one device.
+    pub sequential: u64,
+    /// Time of direct transfers.
+    pub direct: Duration,
+    /// The part of it with at least one command in flight.
+    pub busy: Duration,
+}
+
+impl Figures {
+    /// Returns the share of commands that were sequential, if there were any.
+    pub fn sequentiality(&self) -> Option<f64> {
+        share(self.sequential, self.commands)
+    }
+
+    /// Returns the share of the time of direct transfers in which the device had a command.
+    pub fn busy_share(&self) -> Option<f64> {
+        let seconds = self.direct.as_secs_f64();
+        (seconds > 0.0).then(|| (self.busy.as_secs_f64() / seconds).min(1.0))
+    }
+
+    /// Returns the bytes moved per second of latency, for one thread; 0 if nothing was moved.
+    pub fn bytes_per_second(&self) -> f64 {
+        let seconds = self.latency.average().as_secs_f64() * self.latency.count() as f64;
+        if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 }
+    }
+
+    /// Adds one operation.
+    pub(super) fn add(&mut self, moved: &Moved) {
+        assert!(moved.sequential <= moved.commands, "sequential commands are commands");
+        self.latency.record(moved.took);
+        self.bytes += moved.bytes;
+        self.missed_bytes += moved.missed_bytes.unwrap_or(0);
+        self.unmeasured_bytes += if moved.missed_bytes.is_none() { moved.bytes } else { 0 };
+        self.refault_bytes += if moved.is_refault { moved.missed_bytes.unwrap_or(0) } else { 0 };
+        self.commands += moved.commands;
+        self.sequential += moved.sequential;
+        self.direct += moved.direct;
+        self.busy += moved.busy;
+    }
+}
+
+/// What one operation on a tensor did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Moved {
+    pub(super) took: Duration,
+    pub(super) bytes: u64,
+    /// Bytes from the drive; `None` if unknown.
+    pub(super) missed_bytes: Option<u64>,
+    pub(super) is_refault: bool,
+    pub(super) commands: u64,
+    pub(super) sequential: u64,
+    pub(super) direct: Duration,
+    pub(super) busy: Duration,
+}
+
+/// What was done for one group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupStats {
+    /// Writes of prefill.
+    pub prefill_write: Figures,
+    /// Reads of decode.
+    pub decode_read: Figures,
+    /// Writes of decode.
+    pub decode_write: Figures,
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunStats {
+    /// Layers of group 1. All layers of the configuration `mmap` count here.
+    pub group1: GroupStats,
+    /// Layers of group 2.
+    pub group2: GroupStats,
+    /// Iterations ended; the first is prefill.
+    pub iterations: u32,
+    /// Layers that left group 1 because memory shrank. Their bytes stay where they are.
+    pub demoted_layers: u64,
+    /// Layers that entered group 1 because memory grew.
+    pub promoted_layers: u64,
+    /// Bytes written to the file of group 1 for layers that entered it.
+    pub moved_bytes: u64,
+    /// Evaluations of the budget.
+    pub budget_evaluations: u64,
+}
+
+impl RunStats {
+    /// Returns the share of all bytes read in decode that came from memory; `None` if nothing was read or the kernel did
+    /// not say (`/proc/thread-self/io` has no `read_bytes`).
+    pub fn hit_ratio(&self) -> Option<f64> {
+        let reads = [&self.group1.decode_read, &self.group2.decode_read];
+        if reads.iter().any(|read| read.unmeasured_bytes > 0) {
+            return None;
+        }
+        let bytes = reads.iter().map(|read| read.bytes).sum();
+        // Read-ahead may fetch more than was asked for.
+        let missed = reads.iter().map(|read| read.missed_bytes).sum::<u64>().min(bytes);
+        share(bytes - missed, bytes)
+    }
+
+    /// Returns the share of the bytes read of group 1 that had been in the page cache and were evicted.
+    pub fn refault_ratio(&self) -> Option<f64> {
+        let read = &self.group1.decode_read;
+        if read.unmeasured_bytes > 0 { None } else { share(read.refault_bytes, read.bytes) }
+    }
+}
+
+fn share(part: u64, all: u64) -> Option<f64> {
+    (all > 0).then(|| part as f64 / all as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn quantiles_are_exact_to_three_percent(ns in prop::collection::vec(0u64..1 << 50, 1..200), share in 0.0f64..1.0) {
+            let mut latency = Latency::default();
+            ns.iter().for_each(|ns| latency.record(Duration::from_nanos(*ns)));
+            let mut sorted = ns.clone();
+            sorted.sort_unstable();
+            let rank = ((ns.len() as f64 * share).ceil() as usize).max(1) - 1;
+            let (exact, told) = (sorted[rank], latency.quantile(share).as_nanos() as u64);
+            prop_assert!(told >= exact && told <= exact + exact / 32 + 1, "{} for {}", told, exact);
+            prop_assert_eq!(latency.max().as_nanos() as u64, sorted[sorted.len() - 1]);
+        }
+
+        #[test]
+        fn buckets_are_in_order(ns in any::<u64>()) {
+            let index = bucket(ns);
+            prop_assert!(index < BUCKETS && ns <= upper(index));
+            prop_assert!(index == 0 || ns > upper(index - 1));
+        }
+    }
+
+    #[test]
+    fn ratios() {
+        let mut stats = RunStats::default();
+        assert_eq!((stats.hit_ratio(), stats.refault_ratio()), (None, None));
+        let hit = Moved { bytes: 300, missed_bytes: Some(0), ..Moved::default() };
+        stats.group1.decode_read.add(&hit);
+        let evicted = Moved { bytes: 100, missed_bytes: Some(20), is_refault: true, ..hit };
+        stats.group1.decode_read.add(&evicted);
+        let direct =
+            Moved { bytes: 100, missed_bytes: Some(100), commands: 4, sequential: 3, ..hit };
+        stats.group2.decode_read.add(&direct);
+        assert_eq!(stats.hit_ratio(), Some(380.0 / 500.0));
+        assert_eq!(stats.refault_ratio(), Some(20.0 / 400.0));
+        assert_eq!(stats.group2.decode_read.sequentiality(), Some(0.75));
+        assert_eq!(stats.group2.decode_read.busy_share(), None);
+        stats.group1.decode_read.add(&Moved { missed_bytes: None, ..hit });
+        assert_eq!(
+            (stats.hit_ratio(), stats.refault_ratio()),
+            (None, None),
+            "the kernel did not say"
+        );
+    }
+}

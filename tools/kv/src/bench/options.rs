@@ -129,7 +129,8 @@ impl KvBenchArgs {
     /// A usage failure.
     pub(super) fn check(&self) -> Result<()> {
         if self.store.is_empty() {
-            let why = format!("'{}' is measured on a store; give it with --store TARGET", self.workload);
+            let why =
+                format!("'{}' is measured on a store; give it with --store TARGET", self.workload);
             return Err(Failure::usage(why));
         }
         if self.shards == 0 {

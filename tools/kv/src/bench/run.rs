@@ -129,7 +129,9 @@ impl Run<'_> {
         let args = self.args;
         let (count, known) = match &args.workload {
             Workload::Trace(_) => (distinct(trace), None),
-            Workload::Layers => (self.room(Blocks::layout(args.layers_model())?.block_units()), None),
+            Workload::Layers => {
+                (self.room(Blocks::layout(args.layers_model())?.block_units()), None)
+            }
             Workload::Fill => (self.room(units(args.object_bytes)), None),
             _ => self.there()?,
         };

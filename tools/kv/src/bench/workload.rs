@@ -112,7 +112,15 @@ mod tests {
     #[test]
     fn what_prints_parses_to_the_same() {
         for text in [
-            "fill", "get", "mixed", "ycsb-a", "ycsb-f", "layers", "trace:a b.jsonl", "dual-blade", "di-buy",
+            "fill",
+            "get",
+            "mixed",
+            "ycsb-a",
+            "ycsb-f",
+            "layers",
+            "trace:a b.jsonl",
+            "dual-blade",
+            "di-buy",
         ] {
             assert_eq!(text.parse::<Workload>().expect(text).to_string(), text);
         }

@@ -71,7 +71,7 @@ impl Cgroup {
         fs::write(&path, bytes.to_string()).map_err(|why| match why.kind() {
             io::ErrorKind::ResourceBusy => Failure::failed(format!(
                 "a memory limit of {} is less than what the run needs without any cache; raise --memory-limit",
-                human::bytes(bytes)
+                human::bytes(bytes as f64)
             )),
             _ => refusal(&path, &why),
         })

@@ -4,7 +4,6 @@
 //! JSON: each iteration, and the outcome.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_kvstore::tensors::{ModelGpu, RunOptions, Tensors};
@@ -31,10 +30,10 @@ pub(super) fn run(options: RunOptions, h2d: u64, stamps: bool) -> Result<()> {
 
 fn measure(options: RunOptions, h2d: u64, stamps: bool) -> Result<Outcome> {
     let shape = options.shape;
-    let mut tensors = Tensors::open(options, Arc::new(ModelGpu::new(h2d, stamps)))?;
+    let mut tensors = Tensors::open(options, ModelGpu::new(h2d, stamps))?;
     let start = Instant::now();
     for layer in 0..shape.model.layers {
-        tensors.write_layer(layer, shape.prompt_tokens)?;
+        tensors.write_layer(layer, 0..shape.prompt_tokens)?;
     }
     tensors.next_iteration()?;
     let prefill = start.elapsed();
@@ -42,27 +41,28 @@ fn measure(options: RunOptions, h2d: u64, stamps: bool) -> Result<Outcome> {
     let mut iterations: Vec<(Duration, u32)> = Vec::new();
     for step in 1..=shape.decode_steps() {
         let start = Instant::now();
-        decode(&mut tensors, shape.model.layers)?;
-        iterations.push((start.elapsed(), tensors.cached_layers()));
+        decode(&mut tensors, shape.prompt_tokens + step - 1)?;
+        iterations.push((start.elapsed(), tensors.plan().cached()));
         tell(&Line::Iteration(step))?;
     }
     let stats = tensors.close()?;
     Ok(Outcome::of(&stats, prefill, &iterations))
 }
 
-/// Reads every layer and appends a token to it; the next layer is read while this one is computed.
-fn decode(tensors: &mut Tensors, layers: u32) -> Result<()> {
-    let mut next = Some(tensors.begin_read(0)?);
+/// Reads the first `tokens` of every layer and appends one; the next layer is read while this one is computed.
+fn decode(tensors: &mut Tensors<ModelGpu>, tokens: u32) -> Result<()> {
+    let layers = tensors.shape().model.layers;
+    let mut reading = tensors.begin_read(0, tokens)?;
     for layer in 0..layers {
-        let reading = next.take().expect("each layer's read begins before its turn");
+        let next = (layer + 1 < layers).then(|| tensors.begin_read(layer + 1, tokens));
         tensors.finish_read(reading)?;
-        if layer + 1 < layers {
-            next = Some(tensors.begin_read(layer + 1)?);
+        tensors.write_layer(layer, tokens..tokens + 1)?;
+        match next {
+            Some(next) => reading = next?,
+            None => break,
         }
-        tensors.write_layer(layer, 1)?;
     }
-    tensors.next_iteration()?;
-    Ok(())
+    Ok(tensors.next_iteration()?)
 }
 
 fn tell(line: &Line) -> Result<()> {

@@ -79,10 +79,10 @@ fn measure_all(args: &KvBenchArgs, plan: &Plan, report: &mut Report) -> Result<(
             let mut configurations = plan.configurations.clone();
             configurations.rotate_left(round as usize % plan.configurations.len());
             for configuration in configurations {
-                let mut one = One { args, configuration, limit: *limit, meter: &mut meter };
-                one.round = round;
-                let outcome = one.measure(&interrupt)?;
-                report.runs.push(Run { configuration, limit: *limit, round, outcome });
+                let (limit, meter) = (*limit, &mut meter);
+                let outcome =
+                    One { args, configuration, limit, round, meter }.measure(&interrupt)?;
+                report.runs.push(Run { configuration, limit, round, outcome });
             }
         }
     }
@@ -147,13 +147,16 @@ impl One<'_> {
     /// Takes notice of an iteration that ended.
     fn note(&mut self, number: u32, group: Option<&Cgroup>) -> Result<()> {
         let (name, round) = (options::name(self.configuration), self.round + 1);
-        let limit = self.limit.map_or(String::new(), |limit| {
-            format!(" with {}", human::bytes(limit as f64))
-        });
+        let limit = self
+            .limit
+            .map_or(String::new(), |limit| format!(" with {}", human::bytes(limit as f64)));
         let rounds = self.args.tensors.rounds;
-        self.meter.show(|_| format!("round {round} of {rounds}: {name}{limit}, iteration {number}"));
+        self.meter
+            .show(|_| format!("round {round} of {rounds}: {name}{limit}, iteration {number}"));
         match (self.args.tensors.halve_after, group, self.limit) {
-            (Some(after), Some(group), Some(limit)) if after == number => group.set_limit(limit / 2),
+            (Some(after), Some(group), Some(limit)) if after == number => {
+                group.set_limit(limit / 2)
+            }
             _ => Ok(()),
         }
     }

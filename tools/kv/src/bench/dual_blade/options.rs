@@ -1,6 +1,5 @@
 //! Options of the workloads of KV tensors.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -115,7 +114,9 @@ impl FromStr for Limit {
             return units::block_bytes(text).map(Limit::Bytes).map_err(|why| why.to_string());
         };
         let percent = number.parse().ok().filter(|percent| (1.0..=1000.0).contains(percent));
-        percent.map(Limit::Percent).ok_or_else(|| format!("'{text}' is not a share from 1% to 1000%"))
+        percent
+            .map(Limit::Percent)
+            .ok_or_else(|| format!("'{text}' is not a share from 1% to 1000%"))
     }
 }
 
@@ -143,9 +144,9 @@ impl FromStr for Configurations {
             return Ok(Configurations::All);
         }
         let found = Configuration::ALL.into_iter().find(|(name, _)| *name == text);
-        found
-            .map(|(_, one)| Configurations::One(one))
-            .ok_or_else(|| format!("'{text}' is not a configuration: use all, mmap, fadvise, direct or dual"))
+        found.map(|(_, one)| Configurations::One(one)).ok_or_else(|| {
+            format!("'{text}' is not a configuration: use all, mmap, fadvise, direct or dual")
+        })
     }
 }
 
@@ -199,7 +200,11 @@ impl Plan {
     }
 
     /// Returns the options of a run.
-    pub(super) fn options(&self, configuration: Configuration, file_bytes: Option<u64>) -> RunOptions {
+    pub(super) fn options(
+        &self,
+        configuration: Configuration,
+        file_bytes: Option<u64>,
+    ) -> RunOptions {
         let defaults = RunOptions::new(self.shape);
         let uses_target = matches!(configuration, Configuration::Direct | Configuration::Dual);
         let target = self.target.clone().filter(|_| uses_target);
@@ -242,9 +247,12 @@ mod tests {
 
     #[test]
     fn the_tasks_have_the_sets_of_the_paper() {
-        for (name, gigabytes) in
-            [("em-fodors-zagats", 5.84), ("em-walmart-amazon", 5.87), ("di-buy", 3.89), ("ed-hospital", 1.58)]
-        {
+        for (name, gigabytes) in [
+            ("em-fodors-zagats", 5.84),
+            ("em-walmart-amazon", 5.87),
+            ("di-buy", 3.89),
+            ("ed-hospital", 1.58),
+        ] {
             let task = Task::named(name).expect(name);
             let shape = Shape::new(Model::OPT_6_7B, 32, task.prompt, task.answer).expect("a shape");
             let set = shape.set_bytes() as f64 / 1e9;

@@ -1,6 +1,5 @@
 //! The picture: prefill, decode and hit ratio over the memory limit, a line for each configuration.
 
-
 use adit_kvstore::tensors::Configuration;
 use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;

@@ -54,7 +54,8 @@ impl Report {
             let (configuration, limit) = (run.configuration, run.limit);
             let is_it = |row: &Row| row.configuration == configuration && row.limit == limit;
             if !rows.iter().any(is_it) {
-                let same = |other: &&Run| other.configuration == configuration && other.limit == limit;
+                let same =
+                    |other: &&Run| other.configuration == configuration && other.limit == limit;
                 let outcomes: Vec<&Outcome> =
                     self.runs.iter().filter(same).map(|run| &run.outcome).collect();
                 rows.push(Row { configuration, limit, median: median_of(&outcomes) });

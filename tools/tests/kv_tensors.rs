@@ -1,0 +1,116 @@
+//! Tests `adit kv bench` on KV tensors: every configuration, with its bytes verified, and what cannot be done.
+
+#[path = "support/kv.rs"]
+mod support;
+
+use std::path::Path;
+
+use serde_json::Value;
+use support::{Scratch, adit, fail, succeed};
+
+/// A small set: 24 layers of OPT-1.3B, 8 MiB in 48 tensors.
+const SMALL: &str = "kv bench --workload dual-blade --model opt-1.3b --batch 2 --prompt 20 --gen 3 --verify --h2d 0";
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+fn folder(scratch: &Scratch) -> String {
+    scratch.path("tensors").display().to_string()
+}
+
+fn runs(report: &[u8]) -> Vec<Value> {
+    let report: Value = serde_json::from_slice(report).expect("JSON");
+    report["runs"].as_array().expect("a list").clone()
+}
+
+fn files_in(folder: &str) -> usize {
+    std::fs::read_dir(Path::new(folder)).expect("a folder").count()
+}
+
+#[test]
+fn every_configuration_reads_what_was_written() {
+    let scratch = Scratch::new("tensors");
+    let folder = folder(&scratch);
+    std::fs::create_dir(&folder).expect("a folder");
+    let line = format!("{SMALL} --config all --rounds 2 --json --folder {folder}");
+    let runs = runs(&succeed(&words(&line)));
+    let order: Vec<&str> = runs.iter().filter_map(|run| run["config"].as_str()).collect();
+    let turned = ["mmap", "fadvise", "direct", "dual", "fadvise", "direct", "dual", "mmap"];
+    assert_eq!(order, turned, "the order turns with the rounds");
+    for run in &runs {
+        assert!(
+            run["prefill_s"].as_f64() > Some(0.0) && run["decode_s"].as_f64() > Some(0.0),
+            "{run}"
+        );
+        assert_eq!(run["iterations_s"].as_array().map(Vec::len), Some(2), "{run}");
+        assert_eq!(run["decode_read"]["tensors"], 96, "{run}");
+        assert_eq!(run["memory_limit_bytes"], Value::Null);
+    }
+    let direct = &runs[2];
+    assert_eq!(direct["hit_ratio"], 0.0, "{direct}");
+    assert!(direct["sequentiality"].as_f64() >= Some(0.9), "{direct}");
+    assert_eq!(files_in(&folder), 0, "files of a run go with it");
+}
+
+#[test]
+fn group_2_lies_where_store_says() {
+    let scratch = Scratch::new("tensors-store");
+    let folder = folder(&scratch);
+    std::fs::create_dir(&folder).expect("a folder");
+    let line =
+        format!("{SMALL} --config dual,direct --store soft:mem=64M --folder {folder} --json");
+    for run in runs(&succeed(&words(&line))) {
+        assert!(run["decode_s"].as_f64() > Some(0.0), "{run}");
+    }
+    let table = succeed(&words(&format!("{SMALL} --store soft:mem=64M --folder {folder}")));
+    let table = String::from_utf8_lossy(&table);
+    assert!(table.contains("opt-1.3b: batch 2, 20 tokens and 3 generated"), "{table}");
+    fail(&words(&format!("{SMALL} --config direct --store soft:mem=1M --json")), 1, "direct: ");
+}
+
+#[test]
+fn a_run_is_held_to_its_memory_limit() {
+    let scratch = Scratch::new("tensors-limit");
+    let folder = folder(&scratch);
+    std::fs::create_dir(&folder).expect("a folder");
+    let picture = scratch.path("picture.svg");
+    let line = format!(
+        "{SMALL} --config dual,mmap --memory-limit 96m,64m --halve-after 1 --json --folder {folder} --picture {}",
+        picture.display()
+    );
+    let output = adit(&words(&line)).output().expect("adit runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    if errors.contains("memory cannot be limited") {
+        assert!(
+            ["run as root", "mount -t cgroup2", "cgroup"].iter().any(|fix| errors.contains(fix)),
+            "{errors}"
+        );
+        return;
+    }
+    assert!(output.status.success(), "{errors}");
+    let limits: Vec<u64> =
+        runs(&output.stdout).iter().filter_map(|run| run["memory_limit_bytes"].as_u64()).collect();
+    assert_eq!(limits, [96 << 20, 96 << 20, 64 << 20, 64 << 20]);
+    let svg = std::fs::read_to_string(picture).expect("a picture");
+    assert!(svg.starts_with("<svg") && svg.contains("hit ratio") && svg.contains("mmap"), "{svg}");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_a_remedy() {
+    for (options, expected) in [
+        ("--model opt-13b --batch 1", "even"),
+        ("--model gpt-2", "opt-1.3b, opt-6.7b, opt-13b"),
+        ("--config best", "all, mmap, fadvise, direct or dual"),
+        ("--memory-limit 0%", "1% to 1000%"),
+        ("--halve-after 3", "--memory-limit"),
+        ("--store null: --store null:", "give --store once"),
+        ("--folder /nonexistent/tensors", "/nonexistent/tensors"),
+    ] {
+        let line = format!("kv bench --workload dual-blade --prompt 8 --gen 2 {options}");
+        let output = adit(&words(&line)).output().expect("adit runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(expected), "{options}: {errors}");
+    }
+    fail(&["kv", "bench", "--workload", "get"], 2, "--store TARGET");
+}

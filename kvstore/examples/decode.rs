@@ -1,0 +1,190 @@
+//! A decode loop over [`adit_kvstore::tensors`], as an inference engine runs it, with a model of a GPU.
+//!
+//! ```sh
+//! cargo run --release -p adit-kvstore --example decode -- --model opt-1.3b --batch 8 --generate 16 --cache-mib 200
+//! ```
+//!
+//! Prefill writes the keys and values of the prompt, layer by layer, as an engine computes them. Each decode step then
+//! needs all of them again: while the GPU computes with one layer, the next one is read. The model of a GPU stamps the
+//! bytes that it hands out and checks them when they come back.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use adit_kvstore::tensors::{
+    Configuration, Extent, Figures, Fill, Knob, Model, ModelGpu, Overlap, RunOptions, RunStats,
+    Shape, Tensors,
+};
+use clap::Parser;
+
+/// Decode with KV tensors that exceed memory
+#[derive(Parser)]
+struct Arguments {
+    /// The model: opt-1.3b, opt-6.7b or opt-13b
+    #[arg(long, default_value = "opt-1.3b")]
+    model: String,
+    /// Sequences that are computed together
+    #[arg(long, default_value_t = 8)]
+    batch: u32,
+    /// Tokens of each prompt
+    #[arg(long, default_value_t = 512)]
+    prompt: u32,
+    /// Tokens to generate
+    #[arg(long, default_value_t = 16)]
+    generate: u32,
+    /// The paths: mmap, fadvise, direct or dual
+    #[arg(long, default_value = "dual")]
+    config: String,
+    /// Most MiB of the page cache for group 1; by default as much as the budget allows
+    #[arg(long)]
+    cache_mib: Option<u64>,
+    /// The folder of group 1's file
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    /// The target of group 2, as 'vfio:0000:01:00.0'; by default the file of group 1
+    #[arg(long)]
+    extent: Option<adit_driver::Target>,
+    /// How group 1 gets into the page cache: first, ahead or write
+    #[arg(long, default_value = "first")]
+    fill: String,
+    /// How copy threads overlap: intra or cross; by default by measurement
+    #[arg(long)]
+    overlap: Option<String>,
+    /// Copy threads
+    #[arg(long, default_value_t = 2)]
+    threads: u16,
+    /// Bandwidth to and from the GPU in MiB/s; 0 for copies that take no time
+    #[arg(long, default_value_t = 12_000)]
+    h2d_mib: u64,
+    /// Microseconds that the GPU computes with a layer
+    #[arg(long, default_value_t = 0)]
+    compute_us: u64,
+    /// Do not check the bytes
+    #[arg(long)]
+    unchecked: bool,
+    /// Print each iteration
+    #[arg(long)]
+    verbose: bool,
+}
+
+impl Arguments {
+    fn options(&self) -> Result<RunOptions, Box<dyn Error>> {
+        let model = Model::named(&self.model)?;
+        let base = RunOptions::new(Shape::new(model, self.batch, self.prompt, self.generate)?);
+        let configuration = Configuration::ALL.into_iter().find(|(name, _)| *name == self.config);
+        let fill = match self.fill.as_str() {
+            "ahead" => Fill::Ahead,
+            "write" => Fill::Write,
+            _ => Fill::FirstRead,
+        };
+        Ok(RunOptions {
+            configuration: configuration.ok_or("configurations: mmap, fadvise, direct, dual")?.1,
+            folder: self.folder.clone().or(base.folder),
+            extent: self.extent.clone().map(Extent::new),
+            knob: self.cache_mib.map_or(Knob::Measured, |mib| Knob::Bytes(mib << 20)),
+            fill,
+            overlap: match self.overlap.as_deref() {
+                Some("intra") => Some(Overlap::Intra),
+                Some("cross") => Some(Overlap::Cross),
+                _ => None,
+            },
+            copy_threads: self.threads,
+            ..base
+        })
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments = Arguments::parse();
+    let options = arguments.options()?;
+    let shape = options.shape;
+    let layers = shape.model.layers;
+    let compute = Duration::from_micros(arguments.compute_us);
+    let gpu = ModelGpu::new(arguments.h2d_mib << 20, !arguments.unchecked);
+    let mut run = Tensors::open(options, gpu)?;
+    println!(
+        "{} MiB of tensors, group 1 has {} of {layers} layers",
+        shape.set_bytes() >> 20,
+        run.plan().cached()
+    );
+
+    let begun = Instant::now();
+    for layer in 0..layers {
+        std::thread::sleep(compute);
+        run.write_layer(layer, 0..shape.prompt_tokens)?;
+    }
+    run.next_iteration()?;
+    let prefill = begun.elapsed();
+
+    let begun = Instant::now();
+    for tokens in shape.prompt_tokens..shape.tokens_max() {
+        let iteration = Instant::now();
+        step(&mut run, tokens, compute)?;
+        if arguments.verbose {
+            let [group1, group2] = run.rates().map(|rate| rate / 1e9);
+            let seconds = iteration.elapsed().as_secs_f64();
+            let cached = run.plan().cached();
+            println!(
+                "{tokens}: {seconds:.3} s, group 1 ({cached}) {group1:.2} GB/s, group 2 {group2:.2} GB/s"
+            );
+        }
+    }
+    let decode = begun.elapsed();
+    let overlap = run.choosers().each_ref().map(|chooser| chooser.overlap());
+    println!("overlap {overlap:?}");
+    report(&run.close()?, prefill, decode);
+    Ok(())
+}
+
+/// Generates one token: reads every layer, the next one while the GPU computes, and appends the token's keys and values.
+fn step(
+    run: &mut Tensors<ModelGpu>,
+    tokens: u32,
+    compute: Duration,
+) -> Result<(), adit_kvstore::Error> {
+    let layers = run.shape().model.layers;
+    let mut next = Some(run.begin_read(0, tokens)?);
+    while let Some(reading) = next.take() {
+        let layer = reading.layer();
+        if layer + 1 < layers {
+            next = Some(run.begin_read(layer + 1, tokens)?);
+        }
+        run.finish_read(reading)?;
+        std::thread::sleep(compute);
+        run.write_layer(layer, tokens..tokens + 1)?;
+    }
+    run.next_iteration()
+}
+
+fn report(stats: &RunStats, prefill: Duration, decode: Duration) {
+    let percent = |share: Option<f64>| {
+        share.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0))
+    };
+    println!("prefill {:.3} s, decode {:.3} s", prefill.as_secs_f64(), decode.as_secs_f64());
+    println!("hits {}, refaults {}", percent(stats.hit_ratio()), percent(stats.refault_ratio()));
+    let line = |name: &str, figures: &Figures| {
+        if figures.latency.count() > 0 {
+            println!(
+                "{name}: {} of {} MiB, avg {:?}, p99 {:?}, sequential {}, busy {}",
+                figures.latency.count(),
+                figures.bytes >> 20,
+                figures.latency.average(),
+                figures.latency.quantile(0.99),
+                percent(figures.sequentiality()),
+                percent(figures.busy_share())
+            );
+        }
+    };
+    for (name, group) in [("group 1", &stats.group1), ("group 2", &stats.group2)] {
+        line(&format!("{name}, prefill writes"), &group.prefill_write);
+        line(&format!("{name}, decode reads"), &group.decode_read);
+        line(&format!("{name}, decode writes"), &group.decode_write);
+    }
+    println!(
+        "left group 1: {} layers, entered: {}, moved {} MiB",
+        stats.demoted_layers,
+        stats.promoted_layers,
+        stats.moved_bytes >> 20
+    );
+}

@@ -1,5 +1,5 @@
 //! Guests that run the store on QEMU's controllers through VFIO: the tests of a shard that run on every path,
-//! and `adit kv` with a killed fill.
+//! `adit kv` with a killed fill, and KV tensors of which a part is on a drive of the kernel's.
 
 use super::{Case, good, refused, usage};
 
@@ -34,6 +34,44 @@ pub(super) const CASES: &[Case] = &[
                  sleep 5; kill -9 $job; wait $job\n\
                  adit kv check {0} && adit kv scrub {0} && adit kv bench --store {0} --workload get --object-bytes 64k --runtime 1",
                 &["get"],
+            ),
+        ],
+    },
+    // Group 1 in a file of the kernel's, group 2 on a drive that this process drives; every page is checked.
+    Case {
+        name: "store-tensors",
+        guest: &[
+            "--module",
+            "ext4",
+            "--module",
+            "crc32c_generic",
+            "--with",
+            "mkfs.ext4",
+            "--kernel-nvme",
+            "mdts=7",
+            "--nvme",
+            "mdts=5;logical_block_size=4096,physical_block_size=4096",
+        ],
+        steps: &[
+            good(
+                "modprobe ext4 && mkfs.ext4 -q {k0} && mkdir -p /mnt && mount -t ext4 {k0} /mnt &&\n\
+                 mkdir -p /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup &&\n\
+                 echo +memory >/sys/fs/cgroup/cgroup.subtree_control",
+                &[],
+            ),
+            good(
+                "adit kv bench --workload dual-blade --model opt-1.3b --batch 4 --prompt 60 --gen 4 --verify \
+                 --config dual,direct --store {0} --folder /mnt --memory-limit 48m --json >/tmp/told; code=$?\n\
+                 grep -E '\"(config|hit_ratio|sequentiality|cached_layers|memory_limit_bytes)\"' -A1 /tmp/told; exit $code",
+                &["\"config\": \"dual\"", "\"config\": \"direct\"", "50331648"],
+            ),
+            good(
+                "rmdir /sys/fs/cgroup/adit-bench-* 2>/dev/null && echo left; ls -A /mnt | grep -v lost+found; umount /mnt && echo clean",
+                &["clean"],
+            ),
+            usage(
+                "adit kv bench --workload dual-blade --model opt-13b --batch 1 --prompt 8 --gen 2 --config direct --store {0}",
+                &["even"],
             ),
         ],
     },

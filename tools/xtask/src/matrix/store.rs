@@ -69,7 +69,7 @@ pub(super) const CASES: &[Case] = &[
                 "rmdir /sys/fs/cgroup/adit-bench-* 2>/dev/null && echo left; ls -A /mnt | grep -v lost+found; umount /mnt && echo clean",
                 &["clean"],
             ),
-            usage(
+            refused(
                 "adit kv bench --workload dual-blade --model opt-13b --batch 1 --prompt 8 --gen 2 --config direct --store {0}",
                 &["even"],
             ),

@@ -1,7 +1,7 @@
 //! Takes a client's requests from its ring and begins them.
 //!
-//! A thread of the store does so in its rounds ([`Feed`]), so that a request wakes no other thread. It sleeps until the
-//! client rings its doorbell and says so in the ring. When something is wrong with the ring, the client's own thread is
+//! A thread of the store does so in its rounds ([`Feed`]), so that a request wakes no other thread. Before it sleeps it
+//! says so in the ring, and the client rings its doorbell; once awake it says that, too. When something is wrong with the ring, the client's own thread is
 //! told.
 //!
 //! Neighbours of one kind go to the store together, so that they share commands; their order is the client's.
@@ -285,12 +285,7 @@ impl Feed for Taking {
             return None;
         }
         match self.begin_all() {
-            Ok(count) => {
-                if count > 0 {
-                    self.sleep.end();
-                }
-                Some(count as usize)
-            }
+            Ok(count) => Some(count as usize),
             Err(fault) => {
                 let mut place = self.link.fault.lock().unwrap_or_else(PoisonError::into_inner);
                 *place = Some(fault);
@@ -305,6 +300,10 @@ impl Feed for Taking {
         self.sleep.announce(ANYTHING);
         // What is wrong with the ring is found in the next turn.
         !matches!(self.takes(), Ok(0))
+    }
+
+    fn resume(&mut self) {
+        self.sleep.end();
     }
 
     fn bell(&self) -> BorrowedFd<'_> {

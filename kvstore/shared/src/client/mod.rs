@@ -36,7 +36,8 @@ use zerocopy::FromBytes;
 pub use pending::{Answer, Pending};
 
 use crate::error::{Error, Result, Unfinished};
-use crate::memory::{self, PAGE, Region, Span};
+use crate::mapping::{LARGE, Mapping, PAGE};
+use crate::memory::{self, Region, Span};
 use crate::ring::{self, Rings, Sleep};
 use crate::wire::{Ask, Code, Matter, Message, Serving, VERSION, layout_numbers};
 use pending::Meaning;
@@ -182,20 +183,25 @@ impl Client {
     }
 
     /// Makes shared memory of at least `len` bytes, which the server registers with the store until all spans of it are
-    /// dropped. Waits for that: make one piece for all of an engine's pool and split it.
+    /// dropped. Waits for that: make one piece for all of an engine's pool and split it. From 2 MiB on it is rounded up to
+    /// 2 MiB and lies on pages of that size, as far as the system has some: a drive does more with those.
     ///
     /// # Errors
     /// [`Error::Refused`] with [`Code::Limit`] if that is more than a client may share; [`Error::System`] if there is no
     /// memory.
     pub fn allocate(&self, len: usize) -> Result<Span> {
-        let bytes = (len.max(1) as u64).next_multiple_of(PAGE);
+        let page = if len < LARGE { PAGE } else { LARGE as u64 };
+        let bytes = (len.max(1) as u64).next_multiple_of(page);
         let make = |why| Error::system(format!("make {bytes} bytes of shared memory"), why);
         let file = memory::make(c"adit-pool", bytes).map_err(make)?;
+        let mapping = Mapping::new(&file, bytes as usize).map_err(make)?;
+        // The server pins the pages, which then stay as they are.
+        mapping.enlarge();
         let control = &self.shared.control;
         let answer = control.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[&file])?;
         let number = answer.numbers[0];
         let registration = Registration { control: Arc::clone(control), number };
-        Region::map(&file, number as u32, Box::new(registration)).map_err(make)
+        Ok(Region::span(mapping, number as u32, Box::new(registration)))
     }
 
     /// Stores an object, replacing one with the same key.

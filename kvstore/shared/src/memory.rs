@@ -206,7 +206,9 @@ impl Deref for Span {
     fn deref(&self) -> &[u8] {
         // SAFETY: the run lies in the mapping, which the region keeps. It is exclusively ours: spans of a region never
         // overlap, and the server and its devices use only the spans of requests in progress, which have them.
-        unsafe { std::slice::from_raw_parts(self.region.map.start().as_ptr().add(self.at), self.len) }
+        unsafe {
+            std::slice::from_raw_parts(self.region.map.start().as_ptr().add(self.at), self.len)
+        }
     }
 }
 

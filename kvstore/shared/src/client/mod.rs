@@ -42,7 +42,7 @@ use crate::ring::{self, Rings, Sleep};
 use crate::wire::{Ask, Code, Matter, Message, Serving, VERSION, layout_numbers};
 use pending::Meaning;
 use shared::{Control, Registration, Shared};
-use state::{Ended, Memory, State, Wish};
+use state::{Ended, How, Memory, State, Wish};
 
 /// How long the server may take to answer a message.
 const MESSAGE_MAX: Duration = Duration::from_secs(60);
@@ -216,52 +216,46 @@ impl Client {
         data: impl Into<Data<'a>>,
         with: &PutWith,
     ) -> Pending<Put> {
-        let made = self.make_put(key, data.into(), with);
+        let made = self.make_put(key, data.into(), with, false);
         self.submit(made, meaning::put)
     }
 
-    /// Stores several objects, which go to the server together.
+    /// Stores several objects, which go to the server together and are laid out in their order.
     pub fn put_many<'a, D: Into<Data<'a>>>(
         &self,
         items: impl IntoIterator<Item = (Key, D)>,
         with: &PutWith,
     ) -> Vec<Pending<Put>> {
-        let made = items.into_iter().map(|(key, data)| self.make_put(key, data.into(), with));
+        let make =
+            |(at, (key, data)): (usize, (Key, D))| self.make_put(key, data.into(), with, at > 0);
+        let made = items.into_iter().enumerate().map(make);
         self.submit_all(made.collect(), meaning::put)
     }
 
-    fn make_put(&self, key: Key, data: Data<'_>, with: &PutWith) -> Made {
+    fn make_put(&self, key: Key, data: Data<'_>, with: &PutWith, joins: bool) -> Made {
         let layout = with.layout.map_or(0, |layout| layout.number);
         let ttl = with.ttl.map_or(0, |ttl| ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0));
-        let ttl_s = u32::try_from(ttl).unwrap_or(u32::MAX);
+        let how = How { layout, ttl_s: u32::try_from(ttl).unwrap_or(u32::MAX), joins };
         match data {
-            Data::Span(span, bytes) => {
-                Ok((Wish::Put { key, bytes, layout, ttl_s }, Memory::Lent(span)))
-            }
+            Data::Span(span, bytes) => Ok((Wish::Put { key, bytes, how }, Memory::Lent(span))),
             Data::Bytes(bytes) => {
                 let copy = |into: &mut [u8]| into.copy_from_slice(bytes);
-                self.make_copied(key, bytes.len(), &copy, (layout, ttl_s))
+                self.make_copied(key, bytes.len(), &copy, how)
             }
-            Data::Copied(bytes, copy) => self.make_copied(key, bytes, copy, (layout, ttl_s)),
+            Data::Copied(bytes, copy) => self.make_copied(key, bytes, copy, how),
         }
     }
 
     /// Makes a put of bytes in the pool, or of bytes that wait for room in it.
-    fn make_copied(
-        &self,
-        key: Key,
-        bytes: usize,
-        copy: &dyn Fn(&mut [u8]),
-        (layout, ttl_s): (u32, u32),
-    ) -> Made {
+    fn make_copied(&self, key: Key, bytes: usize, copy: &dyn Fn(&mut [u8]), how: How) -> Made {
         self.check_pool(bytes)?;
         let Some(mut span) = self.shared.with(|state| state.take_pooled(bytes)) else {
             let mut data = vec![0; bytes];
             copy(&mut data);
-            return Ok((Wish::PutBytes { key, data, layout, ttl_s }, Memory::None));
+            return Ok((Wish::PutBytes { key, data, how }, Memory::None));
         };
         copy(&mut span[..bytes]);
-        Ok((Wish::Put { key, bytes: bytes as u64, layout, ttl_s }, Memory::Pooled(span)))
+        Ok((Wish::Put { key, bytes: bytes as u64, how }, Memory::Pooled(span)))
     }
 
     /// Reads an object into memory of the pool.

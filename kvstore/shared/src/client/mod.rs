@@ -148,6 +148,8 @@ pub struct Read {
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    /// Bytes that the server lets a client share.
+    bytes_max: u64,
 }
 
 impl Client {
@@ -175,11 +177,12 @@ impl Client {
         let greeting = Message::new(Matter::Greet, [VERSION, options.depth, process, 0])
             .with_body(options.tenant.as_deref().unwrap_or_default().as_bytes());
         let control = Control::new(stream);
-        control.ask(&greeting, &[&file, &server_bell_file, &bell_file])?;
+        let answer = control.ask(&greeting, &[&file, &server_bell_file, &bell_file])?;
+        let bytes_max = answer.numbers[1];
         let state = State::new(&rings, options.depth);
         let (sleep, bells) = (Sleep::of_client(&rings), (bell, server_bell));
         let shared = Shared::new(state, (control, watched), sleep, bells, options.clone());
-        Ok(Client { shared })
+        Ok(Client { shared, bytes_max })
     }
 
     /// Makes shared memory of at least `len` bytes, which the server registers with the store until all spans of it are
@@ -194,13 +197,15 @@ impl Client {
         let bytes = (len.max(1) as u64).next_multiple_of(page);
         let make = |why| Error::system(format!("make {bytes} bytes of shared memory"), why);
         let file = memory::make(c"adit-pool", bytes).map_err(make)?;
-        let mapping = Mapping::new(&file, bytes as usize).map_err(make)?;
-        // The server pins the pages, which then stay as they are.
-        mapping.enlarge();
+        // Before the server pins the pages, which then stay as they are; and not if it is going to refuse them.
+        if bytes <= self.bytes_max {
+            Mapping::new(&file, bytes as usize).map_err(make)?.enlarge();
+        }
         let control = &self.shared.control;
         let answer = control.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[&file])?;
         let number = answer.numbers[0];
         let registration = Registration { control: Arc::clone(control), number };
+        let mapping = Mapping::new(&file, bytes as usize).map_err(make)?;
         Ok(Region::span(mapping, number as u32, Box::new(registration)))
     }
 

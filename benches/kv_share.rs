@@ -54,6 +54,9 @@ struct Args {
     /// Where the server listens.
     #[arg(long, hide = true)]
     socket: Option<PathBuf>,
+    /// Which of the two workers this process is.
+    #[arg(long, hide = true, default_value_t = 0)]
+    worker: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -101,14 +104,14 @@ fn main() -> Result<()> {
                         let put: adit_kvshare::client::Put = put.wait().expect("put");
                         put.memory.expect("what was lent")
                     };
-                    keep_busy(phase, &mut slots, put, wait)
+                    keep_busy(phase, (args.worker, &mut slots), put, wait)
                 } else {
                     let wait = |get: adit_kvshare::client::Pending<_>| {
                         let read: adit_kvshare::client::Read = get.wait().expect("got");
                         assert!(read.bytes.is_some(), "a hit");
                         read.memory
                     };
-                    keep_busy(phase, &mut slots, get, wait)
+                    keep_busy(phase, (args.worker, &mut slots), get, wait)
                 }
             })
         }
@@ -155,13 +158,14 @@ fn work(args: &Args, run: &mut dyn FnMut(Phase) -> Measured) -> Result<()> {
 /// Keeps requests in flight for the phase's time.
 fn keep_busy<M, P>(
     phase: Phase,
-    slots: &mut Vec<M>,
+    (worker, slots): (u64, &mut Vec<M>),
     ask: impl Fn(Key, M) -> P,
     wait: impl Fn(P) -> M,
 ) -> Measured {
     let begin = Instant::now();
     let mut asked: VecDeque<(Instant, P)> = VecDeque::new();
-    let (mut latencies, mut number, mut random) = (Vec::new(), 0, std::process::id().into());
+    // Each worker asks for other objects, in either arrangement.
+    let (mut latencies, mut number, mut random) = (Vec::new(), 0, worker);
     let goes_on = |number: u64| match phase.time {
         Some(time) => begin.elapsed() < time,
         None => number < phase.objects,
@@ -205,17 +209,18 @@ fn embed(args: &Args) -> Result<()> {
     let mut slots = cut(memory, args.bytes());
     let mut others = slots.split_off(args.depth);
     let (store, depth) = (&store, args.depth);
-    let run = |phase: Phase, slots: &mut Vec<Buffer>| {
+    let run = |phase: Phase, worker: u64, slots: &mut Vec<Buffer>| {
+        let worker = (worker, slots);
         let get = |key, slot: Buffer| store.get_into(key, Part::All, slot);
         if phase.is_put {
             keep_busy(
                 phase,
-                slots,
+                worker,
                 |key, slot| store.put(key, slot),
                 |put| one(put.wait().expect("put").memory),
             )
         } else {
-            keep_busy(phase, slots, get, |get| {
+            keep_busy(phase, worker, get, |get| {
                 let read = get.wait().expect("got");
                 assert!(read.bytes.is_some(), "a hit");
                 one(read.memory)
@@ -224,11 +229,11 @@ fn embed(args: &Args) -> Result<()> {
     };
     work(args, &mut |phase| {
         if phase.depth < depth || phase.time.is_none() {
-            return run(phase, &mut slots);
+            return run(phase, 0, &mut slots);
         }
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| run(phase, &mut others));
-            let one = run(phase, &mut slots);
+            let other = scope.spawn(|| run(phase, 1, &mut others));
+            let one = run(phase, 0, &mut slots);
             let other = other.join().expect("no panic");
             Measured { per_second: one.per_second + other.per_second, ..one }
         })
@@ -251,13 +256,21 @@ struct Process {
 }
 
 impl Process {
-    fn start(args: &Args, target: &Target, role: &str, socket: &Path) -> Result<Process> {
+    fn start(
+        args: &Args,
+        target: &Target,
+        (role, worker): (&str, u64),
+        socket: &Path,
+    ) -> Result<Process> {
         let mut child = Command::new(std::env::current_exe()?);
         child.arg(target.to_string()).args(["--role", role]).arg("--socket").arg(socket);
-        for (name, value) in
-            [("--object-kib", args.object_kib.to_string()), ("--depth", args.depth.to_string())]
-        {
-            child.args([name, &value]);
+        let numbers = [
+            ("--object-kib", args.object_kib as u64),
+            ("--depth", args.depth as u64),
+            ("--worker", worker),
+        ];
+        for (name, value) in numbers {
+            child.args([name, &value.to_string()]);
         }
         let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().ok_or("no input")?;
@@ -341,12 +354,12 @@ fn compare(args: &Args, target: &Target, socket: &Path) -> Result<()> {
     let mut rounds: Vec<[[Measured; 3]; 2]> = Vec::new();
     for _ in 0..args.rounds {
         let embedded = {
-            let mut embedding = [Process::start(args, target, "embed", socket)?];
+            let mut embedding = [Process::start(args, target, ("embed", 0), socket)?];
             measure(args, &mut embedding, None)?
         };
-        let server = Process::start(args, target, "serve", socket)?;
-        let client = || Process::start(args, target, "client", socket);
-        rounds.push([embedded, measure(args, &mut [client()?, client()?], Some(&server))?]);
+        let server = Process::start(args, target, ("serve", 0), socket)?;
+        let client = |worker| Process::start(args, target, ("client", worker), socket);
+        rounds.push([embedded, measure(args, &mut [client(0)?, client(1)?], Some(&server))?]);
     }
     let median = |of: &dyn Fn(&[[Measured; 3]; 2]) -> f64| {
         let mut values: Vec<f64> = rounds.iter().map(of).collect();

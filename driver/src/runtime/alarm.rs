@@ -88,15 +88,18 @@ impl Alarm {
 
     /// Sleeps until [`Alarm::tell`], an interrupt of `interrupts` or the end of `at_most`; does not sleep if there
     /// was a call since the last time. Clears raised interrupts: look for completions, and for all work, afterwards.
-    pub fn sleep(&self, at_most: Duration, interrupts: &[BorrowedFd<'_>]) {
+    /// Returns whether one of `interrupts` was raised.
+    pub fn sleep(&self, at_most: Duration, interrupts: &[BorrowedFd<'_>]) -> bool {
         let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let mut is_interrupted = false;
         if self.state.compare_exchange(AWAKE, ASLEEP, order.0, order.1).is_ok() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
-            self.wait(at_most, interrupts);
+            is_interrupted = self.wait(at_most, interrupts);
             let state = self.state.load(Ordering::Relaxed);
             assert_ne!(state, AWAKE, "an alarm has one sleeper, which wakes here");
         }
         self.take_note();
+        is_interrupted
     }
 
     /// The sleeper's half, before it looks for work.
@@ -106,23 +109,25 @@ impl Alarm {
         fence(Ordering::SeqCst);
     }
 
-    fn wait(&self, at_most: Duration, interrupts: &[BorrowedFd<'_>]) {
+    fn wait(&self, at_most: Duration, interrupts: &[BorrowedFd<'_>]) -> bool {
         let files = std::iter::once(self.eventfd.as_fd()).chain(interrupts.iter().copied());
         let mut files: Vec<PollFd<'_>> =
             files.map(|file| PollFd::new(file, PollFlags::POLLIN)).collect();
         match ppoll(&mut files, Some(TimeSpec::from_duration(at_most.min(LONG))), None) {
             Ok(_) => {}
-            Err(Errno::EINTR) => return,
+            Err(Errno::EINTR) => return false,
             Err(why) => {
                 tracing::error!("a thread cannot wait for its eventfds and naps instead: {why}");
                 std::thread::sleep(at_most.min(Duration::from_micros(100)));
-                return;
+                return false;
             }
         }
-        for file in files.iter().filter(|file| file.any() == Some(true)) {
+        let is_raised = |file: &&PollFd<'_>| file.any() == Some(true);
+        for file in files.iter().filter(is_raised) {
             // Non-blocking, as all eventfds here; the count does not matter.
             let _ = nix::unistd::read(file, &mut [0; 8]);
         }
+        files[1..].iter().any(|file| is_raised(&file))
     }
 
     /// Returns how often the thread slept, and how often a sender woke it.
@@ -171,7 +176,7 @@ mod tests {
         let alarm = Alarm::new().expect("alarm");
         nix::unistd::write(alarm.as_fd(), &1u64.to_ne_bytes()).expect("raised");
         let started = Instant::now();
-        alarm.sleep(LONG, &[]);
+        assert!(!alarm.sleep(LONG, &[]), "its own eventfd is no interrupt");
         assert!(started.elapsed() < LONG / 2, "it was raised while awake");
         alarm.sleep(Duration::from_millis(1), &[]);
         assert_eq!(alarm.counts(), (2, 0), "no call");
@@ -182,8 +187,9 @@ mod tests {
         let alarm = Alarm::new().expect("alarm");
         let interrupt = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
         interrupt.write(3).expect("raised");
-        alarm.sleep(LONG, &[interrupt.as_fd()]);
-        assert_eq!(alarm.counts(), (1, 0));
+        assert!(alarm.sleep(LONG, &[interrupt.as_fd()]));
+        assert!(!alarm.sleep(Duration::ZERO, &[interrupt.as_fd()]), "it was read");
+        assert_eq!(alarm.counts(), (2, 0));
         assert_eq!(interrupt.read(), Err(Errno::EAGAIN), "it was read");
     }
 

@@ -28,6 +28,16 @@ pub trait Worker {
     fn interrupts(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
+
+    /// Called before each sleep: has interrupts raised for what comes in from now on. Returns whether something came in
+    /// before; then the thread does another round instead.
+    fn before_sleep(&mut self) -> bool {
+        false
+    }
+
+    /// Called once after each [`Worker::before_sleep`], before the next round. `is_interrupted` says whether an interrupt
+    /// was raised.
+    fn after_sleep(&mut self, _is_interrupted: bool) {}
 }
 
 /// The result of a round.
@@ -160,7 +170,10 @@ impl Rounds {
                 Rest::Sleep(nap) => {
                     // The end of an ending wakes no thread either.
                     let at_most = if round.naps || is_ending { nap } else { Duration::MAX };
-                    self.alarm.sleep(at_most.min(round.due_in), &worker.interrupts());
+                    let at_most = at_most.min(round.due_in);
+                    let sleeps = !worker.before_sleep();
+                    let is_interrupted = sleeps && self.alarm.sleep(at_most, &worker.interrupts());
+                    worker.after_sleep(is_interrupted);
                 }
             }
         }
@@ -170,6 +183,8 @@ impl Rounds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+    use std::os::fd::AsFd;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::{Receiver, channel};
 
@@ -233,6 +248,57 @@ mod tests {
     #[test]
     fn a_thread_does_its_rounds_until_its_worker_has_ended() {
         assert_eq!(echo(&[1, 2, 3]), (Some(vec![1, 2, 3]), 1));
+    }
+
+    /// Has news before its first sleep, and an interrupt before its second.
+    struct Fed {
+        interrupt: EventFd,
+        sleeps: usize,
+        told: Vec<bool>,
+    }
+
+    impl Worker for Fed {
+        type End = (usize, Vec<bool>);
+
+        fn round(&mut self) -> Round {
+            assert_eq!(self.told.len(), self.sleeps, "each sleep is told of before and after");
+            Round { moved: 0, due_in: Duration::MAX, naps: false }
+        }
+
+        fn end(&mut self) -> Option<Self::End> {
+            (self.told.len() >= 2).then(|| (self.sleeps, std::mem::take(&mut self.told)))
+        }
+
+        fn interrupts(&self) -> Vec<BorrowedFd<'_>> {
+            vec![self.interrupt.as_fd()]
+        }
+
+        fn before_sleep(&mut self) -> bool {
+            self.sleeps += 1;
+            if self.sleeps == 2 {
+                self.interrupt.write(1).expect("raised");
+            }
+            self.sleeps == 1
+        }
+
+        fn after_sleep(&mut self, is_interrupted: bool) {
+            self.told.push(is_interrupted);
+        }
+    }
+
+    #[test]
+    fn a_worker_is_told_before_and_after_each_sleep_and_what_ended_it() {
+        let alarm = Alarm::new().expect("alarm");
+        let interrupt = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
+        let make = move || Some(Fed { interrupt, sleeps: 0, told: vec![] });
+        let poller = Poller::spawn(seat(), Arc::clone(&alarm), make).expect("a thread");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while alarm.counts().0 < 2 && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        poller.stop();
+        let (sleeps, told) = poller.join().expect("it ended");
+        assert_eq!((sleeps, &told[..2]), (told.len(), &[false, true][..]));
     }
 
     #[test]

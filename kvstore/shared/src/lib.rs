@@ -49,7 +49,8 @@
 //! |---|---|
 //! | `wire` | messages, requests and answers, byte by byte |
 //! | `ring` | the rings, and who sleeps |
-//! | `memory` | memory files, mapped by both sides: all unsafe code |
+//! | `memory` | memory files that both sides map, as rings, as the store's memory and as spans |
+//! | `mapping` | how they are mapped, on large pages |
 //! | `pieces` | which bytes of a region are idle |
 //! | `socket` | messages and files over the socket |
 //! | [`server`] | the server |
@@ -59,6 +60,7 @@
 
 pub mod client;
 mod error;
+mod mapping;
 mod memory;
 mod pieces;
 mod ring;

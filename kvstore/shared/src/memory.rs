@@ -20,29 +20,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use adit_driver::serve::parts::{page_bytes, seal_length};
 use adit_driver::sys::HostMemory;
 use adit_shared::Atomics;
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::MmapOptions;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use crate::mapping::{Mapping, PAGE};
 use crate::pieces::Divide;
-
-/// Bytes of an ordinary page, of which regions are made.
-pub(crate) const PAGE: u64 = 4096;
 
 /// A mapping of the server's, counted while it lasts.
 struct Counted {
-    map: MmapRaw,
+    map: Mapping,
     mapped_bytes: Arc<AtomicU64>,
 }
 
 impl Counted {
-    fn new(map: MmapRaw, mapped_bytes: &Arc<AtomicU64>) -> Counted {
+    fn new(map: Mapping, mapped_bytes: &Arc<AtomicU64>) -> Counted {
         mapped_bytes.fetch_add(map.len() as u64, Ordering::Relaxed);
         Counted { map, mapped_bytes: Arc::clone(mapped_bytes) }
-    }
-
-    fn start(&self) -> NonNull<u8> {
-        NonNull::new(self.map.as_mut_ptr()).expect("a mapping is never at address zero")
     }
 }
 
@@ -62,7 +56,7 @@ pub(crate) fn rings(
     counter: &Arc<AtomicU64>,
 ) -> Result<Atomics, String> {
     let counted = Counted::new(map_checked(file, bytes as u64)?, counter);
-    let (at, len) = (counted.start(), counted.map.len());
+    let (at, len) = (counted.map.start(), counted.map.len());
     // SAFETY: `counted` keeps the mapping of `len` bytes; this is the only view of it here, and the file behind it
     // cannot become shorter.
     Ok(unsafe { Atomics::new(at, len, Arc::new(counted)) })
@@ -75,16 +69,16 @@ pub(crate) fn rings(
 pub(crate) fn dma(file: File, bytes: u64, counter: &Arc<AtomicU64>) -> Result<HostMemory, String> {
     let map = map_checked(&file, bytes)?;
     // Pages that the client has not touched are made now, and not under a request.
-    map.advise(Advice::PopulateWrite).map_err(|why| format!("there is no memory for it: {why}"))?;
+    map.populate().map_err(|why| format!("there is no memory for it: {why}"))?;
     let counted = Counted::new(map, counter);
-    let (at, len) = (counted.start(), counted.map.len());
+    let (at, len) = (counted.map.start(), counted.map.len());
     // SAFETY: the owner keeps the mapping, and this is the only one of it here. The other process may change the bytes
     // at any time; they are only summed and copied (see above).
     let memory = unsafe { HostMemory::adopt(at, len, Some((file, 0)), Box::new(counted)) };
     memory.map_err(|why| why.to_string())
 }
 
-fn map_checked(file: &File, bytes: u64) -> Result<MmapRaw, String> {
+fn map_checked(file: &File, bytes: u64) -> Result<Mapping, String> {
     match page_bytes(file) {
         Some(PAGE) => {}
         Some(other) => return Err(format!("its pages have {other} bytes; share memory of {PAGE}")),
@@ -102,7 +96,7 @@ fn map_checked(file: &File, bytes: u64) -> Result<MmapRaw, String> {
         return Err(format!("the file has {has} bytes, {bytes} are to be shared"));
     }
     let len = usize::try_from(bytes).map_err(|why| why.to_string())?;
-    MmapOptions::new().len(len).map_raw(file).map_err(|why| format!("cannot map it: {why}"))
+    Mapping::new(file, len).map_err(|why| format!("cannot map it: {why}"))
 }
 
 /// Makes a memory file that cannot become shorter or longer.
@@ -131,26 +125,21 @@ pub(crate) fn own_rings(file: &File, bytes: usize) -> io::Result<Atomics> {
 
 /// A region of a client's memory that the server has registered, until all its spans are dropped.
 pub(crate) struct Region {
-    map: MmapRaw,
+    map: Mapping,
     number: u32,
     /// Takes the region back from the server.
     _registration: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl Region {
-    /// Maps all of a file that the server knows as region `number`, as one span. `registration` ends with it.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub(crate) fn map(
-        file: &File,
+    /// Returns all of a mapping, which the server knows as region `number`, as one span. `registration` ends with it.
+    pub(crate) fn span(
+        map: Mapping,
         number: u32,
         registration: Box<dyn std::any::Any + Send + Sync>,
-    ) -> io::Result<Span> {
-        let map = MmapOptions::new().map_raw(file)?;
+    ) -> Span {
         let len = map.len();
-        let region = Arc::new(Region { map, number, _registration: registration });
-        Ok(Span { region, at: 0, len })
+        Span { region: Arc::new(Region { map, number, _registration: registration }), at: 0, len }
     }
 }
 
@@ -217,13 +206,15 @@ impl Deref for Span {
     fn deref(&self) -> &[u8] {
         // SAFETY: the run lies in the mapping, which the region keeps. It is exclusively ours: spans of a region never
         // overlap, and the server and its devices use only the spans of requests in progress, which have them.
-        unsafe { std::slice::from_raw_parts(self.region.map.as_mut_ptr().add(self.at), self.len) }
+        unsafe {
+            std::slice::from_raw_parts(self.region.map.start().as_ptr().add(self.at), self.len)
+        }
     }
 }
 
 impl DerefMut for Span {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let start = self.region.map.as_mut_ptr();
+        let start = self.region.map.start().as_ptr();
         // SAFETY: as in `deref`, and we are borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(start.add(self.at), self.len) }
     }
@@ -277,7 +268,8 @@ mod tests {
     #[test]
     fn spans_share_their_region_and_join_only_behind_each_other() {
         let file = make(c"test", 4 * PAGE).expect("a file");
-        let mut span = Region::map(&file, 7, Box::new(())).expect("mapped");
+        let mapping = Mapping::new(&file, 4 * PAGE as usize).expect("mapped");
+        let mut span = Region::span(mapping, 7, Box::new(()));
         let mut tail = span.split_off(PAGE as usize);
         let end = tail.split_off(PAGE as usize);
         assert_eq!((end.offset(), end.len(), end.region()), (8192, 8192, 7));

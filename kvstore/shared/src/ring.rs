@@ -153,12 +153,16 @@ impl Asking {
         self.rings.depth.checked_sub(self.tail.wrapping_sub(head)).ok_or(Broken)
     }
 
-    /// Writes an entry and publishes it. There is room for it.
+    /// Writes an entry, which [`Asking::publish`] publishes. There is room for it.
     pub(crate) fn push(&mut self, entry: &Entry) {
         let count = entry.words();
         let words: [u64; ENTRY_WORDS] = transmute!(*entry);
         write(self.rings.request(self.tail), &words[..count]);
         self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Shows the server what was written, so that it takes the requests of one call together.
+    pub(crate) fn publish(&self) {
         self.rings.word(REQUESTS_TAIL).store(self.tail, Ordering::Release);
     }
 }

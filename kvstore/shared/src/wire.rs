@@ -314,6 +314,8 @@ pub enum Ask {
         layout: u32,
         /// Seconds until it expires, or 0.
         ttl_s: u32,
+        /// It is of the same call as the put before it, and is laid out behind that one.
+        joins: bool,
     },
     /// Reads a part of an object.
     Get {
@@ -357,10 +359,11 @@ impl Entry {
     /// Creates a request.
     pub fn of(ask: &Ask, tag: u64) -> Entry {
         match ask {
-            Ask::Put { key, memory, bytes, layout, ttl_s } => {
+            Ask::Put { key, memory, bytes, layout, ttl_s, joins } => {
                 let mut entry = Entry::zeroed(action::PUT, tag).with_key(key).with_run(memory);
                 let head = &mut entry.head;
                 (head.bytes, head.layout, head.ttl_s) = (*bytes, *layout, *ttl_s);
+                head.low = u64::from(*joins);
                 entry
             }
             Ask::Get { key, part, memory } => {
@@ -436,7 +439,9 @@ impl Ask {
         let Head { region, offset, room, bytes, low, layout, ttl_s, .. } = entry.head;
         let memory = Run { region, offset, bytes: room };
         Ok(match entry.head.action {
-            action::PUT => Ask::Put { key: entry.key()?, memory, bytes, layout, ttl_s },
+            action::PUT => {
+                Ask::Put { key: entry.key()?, memory, bytes, layout, ttl_s, joins: low != 0 }
+            }
             action::GET => Ask::Get { key: entry.key()?, part: entry.part()?, memory },
             action::EXISTS => Ask::Exists(entry.key()?),
             action::LENGTH => Ask::Length(entry.key()?),

@@ -1,8 +1,9 @@
 //! Requests that come in by other ways than calls, such as a ring in memory of another process.
 //!
 //! A thread of the store looks at its feeds in each round, so that no other thread has to be woken for what they bring.
-//! Before it sleeps it tells them so, looks once more, and then sleeps until one of their descriptors is rung. These are
-//! watched by edges and never read: their makers may be other processes, which could make a read wait.
+//! Before it sleeps it tells them so, looks once more, and then sleeps until one of their descriptors is rung; once awake,
+//! by whatever, it tells them that, so that nothing rings while it works or spins. The descriptors are watched by edges
+//! and never read: their makers may be other processes, which could make a read wait.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,8 +25,12 @@ pub trait Feed: Send {
     /// ended.
     fn turn(&mut self) -> Option<usize>;
 
-    /// Arranges for its descriptor to be rung by what comes in from now on; returns whether something already has.
+    /// Called before the thread sleeps: has its descriptor rung by what comes in from now on, and returns whether something
+    /// already has.
     fn announce(&mut self) -> bool;
+
+    /// Called once the thread is awake again: what comes in is found without being rung for.
+    fn resume(&mut self);
 
     /// Returns the descriptor, which can be polled without waiting.
     fn bell(&self) -> BorrowedFd<'_>;
@@ -67,8 +72,6 @@ pub(super) struct Feeds {
     list: Vec<Box<dyn Feed>>,
     /// Watches their descriptors, while there are any.
     epoll: Option<Epoll>,
-    /// They were told that the thread may sleep.
-    has_announced: bool,
 }
 
 impl Feeds {
@@ -78,8 +81,6 @@ impl Feeds {
             return tracing::error!("cannot watch what brings requests: {why}");
         }
         self.list.push(feed);
-        // It has to be told before the thread sleeps.
-        self.has_announced = false;
     }
 
     fn watch(&mut self, bell: BorrowedFd<'_>) -> nix::Result<()> {
@@ -102,11 +103,8 @@ impl Feeds {
     }
 
     fn look(&mut self) -> usize {
-        if self.has_announced {
-            self.take_edges();
-        }
         let mut moved = 0;
-        let Feeds { list, epoll, .. } = self;
+        let Feeds { list, epoll } = self;
         list.retain_mut(|feed| {
             // What a feed does with another process's bytes must not end the store.
             let turned = catch_unwind(AssertUnwindSafe(|| feed.turn()));
@@ -124,22 +122,30 @@ impl Feeds {
         if self.list.is_empty() {
             self.epoll = None;
         }
-        if moved > 0 {
-            self.has_announced = false;
-        } else if !self.has_announced {
-            self.has_announced = true;
-            moved = self.list.iter_mut().map(|feed| usize::from(feed.announce())).sum();
-        }
         moved
     }
 
-    /// Takes the edges that ended a sleep, so that they do not end the next.
+    /// Tells all feeds that the thread is about to sleep; returns whether something has come in.
+    pub(super) fn announce(&mut self) -> bool {
+        let mut has_news = false;
+        for feed in &mut self.list {
+            has_news |= feed.announce();
+        }
+        has_news
+    }
+
+    /// Tells all feeds that the thread is awake. `is_interrupted`: a descriptor was rung.
+    pub(super) fn resume(&mut self, is_interrupted: bool) {
+        if is_interrupted {
+            self.take_edges();
+        }
+        self.list.iter_mut().for_each(|feed| feed.resume());
+    }
+
+    /// Takes the edges that ended a sleep, so that they do not end the next. What is left ends the next at once.
     fn take_edges(&mut self) {
-        let mut edges = [EpollEvent::empty(); EDGES];
-        let taken = self.epoll.as_ref().map(|epoll| epoll.wait(&mut edges, EpollTimeout::ZERO));
-        if taken.is_some_and(|taken| taken != Ok(0)) {
-            // Whoever rang may count on being asked to ring again.
-            self.has_announced = false;
+        if let Some(epoll) = &self.epoll {
+            let _ = epoll.wait(&mut [EpollEvent::empty(); EDGES], EpollTimeout::ZERO);
         }
     }
 }
@@ -147,15 +153,18 @@ impl Feeds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use adit_driver::runtime::Alarm;
     use nix::sys::eventfd::EventFd;
     use std::os::fd::OwnedFd;
     use std::sync::Mutex;
+    use std::time::Duration;
 
     /// What a feed brings, and what it was asked.
     #[derive(Default)]
     struct Script {
         turns: Vec<Option<usize>>,
         announces: usize,
+        resumes: usize,
         news: bool,
     }
 
@@ -173,6 +182,10 @@ mod tests {
             script.news
         }
 
+        fn resume(&mut self) {
+            self.0.lock().expect("script").resumes += 1;
+        }
+
         fn bell(&self) -> BorrowedFd<'_> {
             self.1.as_fd()
         }
@@ -188,19 +201,42 @@ mod tests {
     }
 
     #[test]
-    fn feeds_are_told_before_a_sleep_and_again_after_something_came() {
-        let (mut feeds, script, bell) = feeds();
-        let announces = || script.lock().expect("script").announces;
-        script.lock().expect("script").turns = vec![Some(3)];
-        assert_eq!((feeds.turn(), announces()), (3, 0), "no sleep after work");
-        assert_eq!((feeds.turn(), announces()), (0, 1));
-        assert_eq!((feeds.turn(), announces()), (0, 1), "it was told");
+    fn all_feeds_are_told_before_and_after_a_sleep() {
+        let (mut feeds, first, bell) = feeds();
+        let second = Arc::<Mutex<Script>>::default();
+        let same = bell.as_fd().try_clone_to_owned().expect("a descriptor");
+        feeds.add(Box::new(Scripted(Arc::clone(&second), same)));
+        let told = || {
+            let of = |script: &Mutex<Script>| {
+                let script = script.lock().expect("script");
+                (script.announces, script.resumes)
+            };
+            [of(&first), of(&second)]
+        };
+        first.lock().expect("script").turns = vec![Some(3)];
+        assert_eq!((feeds.turn(), feeds.turn(), told()), (3, 0, [(0, 0); 2]), "it is awake");
+        assert!(!feeds.announce());
+        assert_eq!(told(), [(1, 0); 2]);
+        feeds.resume(false);
+        assert_eq!(told(), [(1, 1); 2]);
+        first.lock().expect("script").news = true;
+        assert!(feeds.announce(), "one has news");
+        assert_eq!(told(), [(2, 1); 2], "the other was told all the same");
+    }
+
+    #[test]
+    fn a_bell_interrupts_once_though_it_is_never_read() {
+        let (mut feeds, _script, bell) = feeds();
+        let alarm = Alarm::new().expect("alarm");
+        let sleep = |feeds: &Feeds| alarm.sleep(Duration::ZERO, &feeds.interrupts());
+        assert!(!sleep(&feeds));
         bell.write(1).expect("rung");
-        assert_eq!((feeds.turn(), announces()), (0, 2), "it may count on being told again");
-        assert_eq!((feeds.turn(), announces()), (0, 2), "the edge was taken");
-        script.lock().expect("script").news = true;
+        assert!(sleep(&feeds), "it was rung");
+        feeds.resume(true);
+        assert!(!sleep(&feeds), "the edge was taken");
         bell.write(1).expect("rung");
-        assert_eq!(feeds.turn(), 1, "something came before it was told");
+        feeds.resume(false);
+        assert!(sleep(&feeds), "it was rung while awake");
     }
 
     #[test]

@@ -112,6 +112,14 @@ impl runtime::Worker for Rounds {
         self.feeds.interrupts()
     }
 
+    fn before_sleep(&mut self) -> bool {
+        self.feeds.announce()
+    }
+
+    fn after_sleep(&mut self, is_interrupted: bool) {
+        self.feeds.resume(is_interrupted);
+    }
+
     fn end(&mut self) -> Option<()> {
         let end = self.go_on_ending(self.worker.now())?;
         self.leaving.with(end.map(|stats| End { stats, ends: self.worker.ends() }));

@@ -77,7 +77,9 @@ const PARTS: [Part; 15] = [
     Part { path: "kvstore/python/src/", layers: &[] },
     Part {
         path: "kvstore/shared/src/",
-        layers: &["wire", "pieces", "ring", "memory", "error", "socket", "server", "client"],
+        layers: &[
+            "wire", "pieces", "ring", "mapping", "memory", "error", "socket", "server", "client",
+        ],
     },
     Part {
         path: "gpu/src/",

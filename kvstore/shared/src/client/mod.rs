@@ -36,12 +36,13 @@ use zerocopy::FromBytes;
 pub use pending::{Answer, Pending};
 
 use crate::error::{Error, Result, Unfinished};
-use crate::memory::{self, PAGE, Region, Span};
+use crate::mapping::{LARGE, Mapping, PAGE};
+use crate::memory::{self, Region, Span};
 use crate::ring::{self, Rings, Sleep};
 use crate::wire::{Ask, Code, Matter, Message, Serving, VERSION, layout_numbers};
 use pending::Meaning;
 use shared::{Control, Registration, Shared};
-use state::{Ended, Memory, State, Wish};
+use state::{Ended, How, Memory, State, Wish};
 
 /// How long the server may take to answer a message.
 const MESSAGE_MAX: Duration = Duration::from_secs(60);
@@ -147,6 +148,8 @@ pub struct Read {
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    /// Bytes that the server lets a client share.
+    bytes_max: u64,
 }
 
 impl Client {
@@ -174,28 +177,36 @@ impl Client {
         let greeting = Message::new(Matter::Greet, [VERSION, options.depth, process, 0])
             .with_body(options.tenant.as_deref().unwrap_or_default().as_bytes());
         let control = Control::new(stream);
-        control.ask(&greeting, &[&file, &server_bell_file, &bell_file])?;
+        let answer = control.ask(&greeting, &[&file, &server_bell_file, &bell_file])?;
+        let bytes_max = answer.numbers[1];
         let state = State::new(&rings, options.depth);
         let (sleep, bells) = (Sleep::of_client(&rings), (bell, server_bell));
         let shared = Shared::new(state, (control, watched), sleep, bells, options.clone());
-        Ok(Client { shared })
+        Ok(Client { shared, bytes_max })
     }
 
     /// Makes shared memory of at least `len` bytes, which the server registers with the store until all spans of it are
-    /// dropped. Waits for that: make one piece for all of an engine's pool and split it.
+    /// dropped. Waits for that: make one piece for all of an engine's pool and split it. From 2 MiB on it is rounded up to
+    /// 2 MiB and lies on pages of that size, as far as the system has some: a drive does more with those.
     ///
     /// # Errors
     /// [`Error::Refused`] with [`Code::Limit`] if that is more than a client may share; [`Error::System`] if there is no
     /// memory.
     pub fn allocate(&self, len: usize) -> Result<Span> {
-        let bytes = (len.max(1) as u64).next_multiple_of(PAGE);
+        let page = if len < LARGE { PAGE } else { LARGE as u64 };
+        let bytes = (len.max(1) as u64).next_multiple_of(page);
         let make = |why| Error::system(format!("make {bytes} bytes of shared memory"), why);
         let file = memory::make(c"adit-pool", bytes).map_err(make)?;
+        // Before the server pins the pages, which then stay as they are; and not if it is going to refuse them.
+        if bytes <= self.bytes_max {
+            Mapping::new(&file, bytes as usize).map_err(make)?.enlarge();
+        }
         let control = &self.shared.control;
         let answer = control.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[&file])?;
         let number = answer.numbers[0];
         let registration = Registration { control: Arc::clone(control), number };
-        Region::map(&file, number as u32, Box::new(registration)).map_err(make)
+        let mapping = Mapping::new(&file, bytes as usize).map_err(make)?;
+        Ok(Region::span(mapping, number as u32, Box::new(registration)))
     }
 
     /// Stores an object, replacing one with the same key.
@@ -210,52 +221,46 @@ impl Client {
         data: impl Into<Data<'a>>,
         with: &PutWith,
     ) -> Pending<Put> {
-        let made = self.make_put(key, data.into(), with);
+        let made = self.make_put(key, data.into(), with, false);
         self.submit(made, meaning::put)
     }
 
-    /// Stores several objects, which go to the server together.
+    /// Stores several objects, which go to the server together and are laid out in their order.
     pub fn put_many<'a, D: Into<Data<'a>>>(
         &self,
         items: impl IntoIterator<Item = (Key, D)>,
         with: &PutWith,
     ) -> Vec<Pending<Put>> {
-        let made = items.into_iter().map(|(key, data)| self.make_put(key, data.into(), with));
+        let make =
+            |(at, (key, data)): (usize, (Key, D))| self.make_put(key, data.into(), with, at > 0);
+        let made = items.into_iter().enumerate().map(make);
         self.submit_all(made.collect(), meaning::put)
     }
 
-    fn make_put(&self, key: Key, data: Data<'_>, with: &PutWith) -> Made {
+    fn make_put(&self, key: Key, data: Data<'_>, with: &PutWith, joins: bool) -> Made {
         let layout = with.layout.map_or(0, |layout| layout.number);
         let ttl = with.ttl.map_or(0, |ttl| ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0));
-        let ttl_s = u32::try_from(ttl).unwrap_or(u32::MAX);
+        let how = How { layout, ttl_s: u32::try_from(ttl).unwrap_or(u32::MAX), joins };
         match data {
-            Data::Span(span, bytes) => {
-                Ok((Wish::Put { key, bytes, layout, ttl_s }, Memory::Lent(span)))
-            }
+            Data::Span(span, bytes) => Ok((Wish::Put { key, bytes, how }, Memory::Lent(span))),
             Data::Bytes(bytes) => {
                 let copy = |into: &mut [u8]| into.copy_from_slice(bytes);
-                self.make_copied(key, bytes.len(), &copy, (layout, ttl_s))
+                self.make_copied(key, bytes.len(), &copy, how)
             }
-            Data::Copied(bytes, copy) => self.make_copied(key, bytes, copy, (layout, ttl_s)),
+            Data::Copied(bytes, copy) => self.make_copied(key, bytes, copy, how),
         }
     }
 
     /// Makes a put of bytes in the pool, or of bytes that wait for room in it.
-    fn make_copied(
-        &self,
-        key: Key,
-        bytes: usize,
-        copy: &dyn Fn(&mut [u8]),
-        (layout, ttl_s): (u32, u32),
-    ) -> Made {
+    fn make_copied(&self, key: Key, bytes: usize, copy: &dyn Fn(&mut [u8]), how: How) -> Made {
         self.check_pool(bytes)?;
         let Some(mut span) = self.shared.with(|state| state.take_pooled(bytes)) else {
             let mut data = vec![0; bytes];
             copy(&mut data);
-            return Ok((Wish::PutBytes { key, data, layout, ttl_s }, Memory::None));
+            return Ok((Wish::PutBytes { key, data, how }, Memory::None));
         };
         copy(&mut span[..bytes]);
-        Ok((Wish::Put { key, bytes: bytes as u64, layout, ttl_s }, Memory::Pooled(span)))
+        Ok((Wish::Put { key, bytes: bytes as u64, how }, Memory::Pooled(span)))
     }
 
     /// Reads an object into memory of the pool.

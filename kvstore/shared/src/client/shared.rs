@@ -128,16 +128,18 @@ impl Shared {
     /// Does what is left to do without the lock. `tells_loop`: an event loop has to look at its requests, too.
     fn unlock(&self, mut guarded: MutexGuard<'_, Guarded>, tells_loop: bool) {
         let afterwards = guarded.state.afterwards();
+        let has_waiters = guarded.waiters > 0;
         drop(guarded);
         if afterwards.has_asked && self.sleep.must_ring(0) {
             // Fails only with a full counter: then the server has been woken already.
             let _ = self.server_bell.write(1);
         }
-        if afterwards.ended > 0 {
+        // Without waiters it would be a system call for nothing.
+        if afterwards.ended > 0 && has_waiters {
             self.arrived.notify_all();
-            if tells_loop {
-                let _ = self.bell.write(1);
-            }
+        }
+        if afterwards.ended > 0 && tells_loop {
+            let _ = self.bell.write(1);
         }
         afterwards.finish();
     }
@@ -210,8 +212,13 @@ impl Shared {
         }
         self.sleep.end();
         let _ = self.bell.read();
-        self.lock().has_sleeper = false;
-        self.arrived.notify_all();
+        let mut guarded = self.lock();
+        guarded.has_sleeper = false;
+        let has_waiters = guarded.waiters > 0;
+        drop(guarded);
+        if has_waiters {
+            self.arrived.notify_all();
+        }
     }
 
     /// Takes the last answers, and ends all other requests.

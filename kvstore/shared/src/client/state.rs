@@ -19,12 +19,23 @@ use crate::wire::{Ask, Code, Done, Entry, Run};
 /// Memory for the first get of an unknown length; later ones go by the last object.
 const FIRST_GUESS: usize = 128 << 10;
 
+/// How an object is put.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    /// The number of its layout, or 0.
+    pub(super) layout: u32,
+    /// Seconds until it expires, or 0.
+    pub(super) ttl_s: u32,
+    /// The put before it is of the same call.
+    pub(super) joins: bool,
+}
+
 /// A request as it was called.
 pub(super) enum Wish {
     /// Stores the first `bytes` of the caller's or the pool's memory.
-    Put { key: Key, bytes: u64, layout: u32, ttl_s: u32 },
+    Put { key: Key, bytes: u64, how: How },
     /// Stores bytes that wait for memory of the pool.
-    PutBytes { key: Key, data: Vec<u8>, layout: u32, ttl_s: u32 },
+    PutBytes { key: Key, data: Vec<u8>, how: How },
     /// Reads into the caller's memory.
     Get { key: Key, part: Part },
     /// Reads into memory of the pool.
@@ -76,7 +87,7 @@ struct Caller {
 pub(super) struct Afterwards {
     trash: Vec<Span>,
     wakers: Vec<Waker>,
-    /// Something was published for the server.
+    /// There are requests for the server that it was not told of.
     pub(super) has_asked: bool,
     /// Requests that ended.
     pub(super) ended: usize,
@@ -189,6 +200,9 @@ impl State {
                 Err(Broken) => return self.lose("a counter of its rings cannot be right"),
             }
         }
+        if self.afterwards.has_asked {
+            self.asking.publish();
+        }
     }
 
     /// Returns whether an answer waits to be taken.
@@ -247,10 +261,9 @@ impl State {
         let Some(pool) = &mut self.pool else { return false };
         let room = whole(room).min(pool.bytes());
         let Some((_, mut span)) = pool.take_any(room) else { return false };
-        if let Wish::PutBytes { data, layout, ttl_s, key } = wish {
+        if let Wish::PutBytes { data, how, key } = wish {
             span[..data.len()].copy_from_slice(data);
-            let (bytes, layout, ttl_s) = (data.len() as u64, *layout, *ttl_s);
-            *wish = Wish::Put { key: key.clone(), bytes, layout, ttl_s };
+            *wish = Wish::Put { key: key.clone(), bytes: data.len() as u64, how: *how };
         }
         *memory = Memory::Pooled(span);
         true
@@ -437,9 +450,9 @@ fn ask(wish: &Wish, memory: &Memory) -> Ask {
         Memory::None => Run { region: 0, offset: 0, bytes: 0 },
     };
     match wish {
-        Wish::Put { key, bytes, layout, ttl_s } => {
-            let (key, layout, ttl_s) = (key.clone(), *layout, *ttl_s);
-            Ask::Put { key, memory: run, bytes: *bytes, layout, ttl_s }
+        Wish::Put { key, bytes, how: How { layout, ttl_s, joins } } => {
+            let (key, layout, ttl_s, joins) = (key.clone(), *layout, *ttl_s, *joins);
+            Ask::Put { key, memory: run, bytes: *bytes, layout, ttl_s, joins }
         }
         Wish::Get { key, part } => Ask::Get { key: key.clone(), part: part.clone(), memory: run },
         Wish::Fetch { key, .. } => Ask::Get { key: key.clone(), part: Part::All, memory: run },

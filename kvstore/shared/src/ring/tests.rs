@@ -26,6 +26,9 @@ fn requests_and_answers_come_in_order_round_and_round() {
             asking.push(&entry(sent));
             sent += 1;
         }
+        let shown = if taken == 0 { 0 } else { DEPTH - 1 };
+        assert_eq!(asked.count(), Ok(shown), "what is not published is not seen");
+        asking.publish();
         assert_eq!(asked.count(), Ok(DEPTH));
         let entry = asked.take();
         assert_eq!(Ask::of(&entry), Ok(Ask::Exists(Key::from(taken))));
@@ -63,6 +66,7 @@ fn a_key_that_is_longer_than_its_place_is_cut_and_means_nothing() {
     let mut long = entry(1);
     long.head.key_bytes = u16::MAX;
     asking.push(&long);
+    asking.publish();
     assert!(Ask::of(&Asked::new(&rings).take()).is_err());
 }
 
@@ -127,6 +131,7 @@ fn no_wake_up_is_lost() {
     let sleep = Sleep::of_client(&rings);
     for round in 0..ROUNDS {
         asking.push(&entry(round));
+        asking.publish();
         if sleep.must_ring(round) {
             let _ = wake_server.send(());
         }

@@ -1,10 +1,12 @@
 //! Takes a client's requests from its ring and begins them.
 //!
-//! A thread of the store does so in its rounds ([`Feed`]), so that a request wakes no other thread. It sleeps until the
-//! client rings its doorbell and says so in the ring. When something is wrong with the ring, the client's own thread is
+//! A thread of the store does so in its rounds ([`Feed`]), so that a request wakes no other thread. Before it sleeps it
+//! says so in the ring, and the client rings its doorbell; once awake it says that, too. When something is wrong with the ring, the client's own thread is
 //! told.
 //!
-//! Neighbours of one kind go to the store together, so that they share commands; their order is the client's.
+//! Neighbouring gets go to the store together, so that they share commands. So do puts of one call of the client's, which
+//! the store lays out one behind the other, but no others: it lays out single puts where they fit best. The order is the
+//! client's.
 
 use std::fs::File;
 use std::io;
@@ -160,10 +162,10 @@ impl Taking {
                 gets.push((tag, key, part, memory, buffer));
                 return Ok(());
             }
-            Ask::Put { key, memory, bytes, layout, ttl_s } => {
+            Ask::Put { key, memory, bytes, layout, ttl_s, joins } => {
                 self.check_put(memory, bytes, layout)?;
                 let buffer = self.desk.take(memory)?;
-                let puts = self.puts(together, layout, ttl_s);
+                let puts = self.puts(together, (layout, ttl_s), joins);
                 puts.push((tag, key, memory, bytes, buffer));
                 return Ok(());
             }
@@ -225,14 +227,15 @@ impl Taking {
         items
     }
 
-    /// Returns the list that the next put with these options goes to.
+    /// Returns the list that the next put with these options goes to. `joins`: it is of the call of the put before it.
     fn puts<'a>(
         &mut self,
         together: &'a mut Together,
-        layout: u32,
-        ttl_s: u32,
+        (layout, ttl_s): (u32, u32),
+        joins: bool,
     ) -> &'a mut Vec<(u64, Key, Run, u64, Buffer)> {
-        let fits = matches!(together, Together::Puts(puts) if (puts.layout, puts.ttl_s) == (layout, ttl_s));
+        let fits = joins
+            && matches!(together, Together::Puts(puts) if (puts.layout, puts.ttl_s) == (layout, ttl_s));
         if !fits {
             let empty = Puts { layout, ttl_s, items: Vec::new() };
             self.send(std::mem::replace(together, Together::Puts(empty)));
@@ -261,10 +264,15 @@ impl Taking {
                     self.desk.begin(tag, Flight::Get(pending), Some(run));
                 }
             }
-            Together::Puts(Puts { layout, ttl_s, items }) => {
+            Together::Puts(Puts { layout, ttl_s, mut items }) => {
                 let mut with = self.with.clone();
                 with.ttl = (ttl_s > 0).then(|| Duration::from_secs(ttl_s.into()));
                 with.layout = layout.checked_sub(1).map(|at| self.layouts()[at as usize].clone());
+                if items.len() == 1 {
+                    let (tag, key, run, bytes, buffer) = items.remove(0);
+                    let pending = self.store.put_with(key, Payload::lent(buffer, bytes), &with);
+                    return self.desk.begin(tag, Flight::Put(pending), Some(run));
+                }
                 let mut tags = Vec::with_capacity(items.len());
                 let puts = items.into_iter().map(|(tag, key, run, bytes, buffer)| {
                     tags.push((tag, run));
@@ -285,12 +293,7 @@ impl Feed for Taking {
             return None;
         }
         match self.begin_all() {
-            Ok(count) => {
-                if count > 0 {
-                    self.sleep.end();
-                }
-                Some(count as usize)
-            }
+            Ok(count) => Some(count as usize),
             Err(fault) => {
                 let mut place = self.link.fault.lock().unwrap_or_else(PoisonError::into_inner);
                 *place = Some(fault);
@@ -305,6 +308,10 @@ impl Feed for Taking {
         self.sleep.announce(ANYTHING);
         // What is wrong with the ring is found in the next turn.
         !matches!(self.takes(), Ok(0))
+    }
+
+    fn resume(&mut self) {
+        self.sleep.end();
     }
 
     fn bell(&self) -> BorrowedFd<'_> {

@@ -16,14 +16,15 @@ fn parts() -> impl Strategy<Value = Part> {
 fn asks() -> impl Strategy<Value = Ask> {
     let run = (any::<u32>(), any::<u64>(), any::<u64>());
     let run = run.prop_map(|(region, offset, bytes)| Run { region, offset, bytes });
-    let put = (keys(), run.clone(), any::<u64>(), any::<u32>(), any::<u32>());
+    let put = (keys(), run.clone(), any::<u64>(), any::<(u32, u32, bool)>());
     prop_oneof![
-        put.prop_map(|(key, memory, bytes, layout, ttl_s)| Ask::Put {
+        put.prop_map(|(key, memory, bytes, (layout, ttl_s, joins))| Ask::Put {
             key,
             memory,
             bytes,
             layout,
-            ttl_s
+            ttl_s,
+            joins
         }),
         (keys(), parts(), run).prop_map(|(key, part, memory)| Ask::Get { key, part, memory }),
         keys().prop_map(Ask::Exists),

@@ -231,6 +231,8 @@ fn a_client_shares_as_much_as_the_server_lets_it_and_may_take_it_back() {
     let refused = client.allocate(513 << 10).expect_err("too much");
     assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
     assert!(refused.to_string().contains("--memory"), "{refused}");
+    let refused = client.allocate(1 << 50).expect_err("more than there are addresses for");
+    assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
     let again = client.allocate(512 << 10).expect("memory");
     drop(kept);
     let kept = client.allocate(512 << 10).expect("the room of what was dropped");

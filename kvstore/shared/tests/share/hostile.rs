@@ -101,9 +101,16 @@ impl Raw {
     }
 
     fn push(&mut self, entry: &Entry) {
-        let at = PAGE + self.tail % DEPTH * 8 * ENTRY_WORDS as u64;
-        self.rings.write_all_at(entry.as_bytes(), at).expect("written");
-        self.tail += 1;
+        self.push_all(std::slice::from_ref(entry));
+    }
+
+    /// Publishes entries together.
+    fn push_all(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            let at = PAGE + self.tail % DEPTH * 8 * ENTRY_WORDS as u64;
+            self.rings.write_all_at(entry.as_bytes(), at).expect("written");
+            self.tail += 1;
+        }
         self.store(REQUESTS_TAIL, self.tail);
     }
 
@@ -274,7 +281,10 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
     let region = raw.share(4 * PAGE);
     let good = Run { region, offset: 0, bytes: PAGE };
     let get = |memory| Ask::Get { key: key(1), part: Part::All, memory };
-    let put = |memory, bytes, layout| Ask::Put { key: key(2), memory, bytes, layout, ttl_s: 0 };
+    let put = |memory, bytes, layout| {
+        let (key, ttl_s, joins) = (key(2), 0, false);
+        Ask::Put { key, memory, bytes, layout, ttl_s, joins }
+    };
     let asks = [
         get(Run { region: 1000, ..good }),
         get(Run { offset: 4 * PAGE, ..good }),
@@ -303,6 +313,30 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
     drop(raw);
     check_the_server(&rig);
     rig.until_nothing_is_left();
+}
+
+#[test]
+fn only_puts_of_one_call_are_laid_out_together() {
+    let rig = Rig::soft();
+    let mut raw = Raw::greeted(&rig);
+    let region = raw.share(DEPTH * PAGE);
+    let mut commands = |first: u64, joins: bool| {
+        let written = || rig.store.stats().wait().expect("counters").commands_write;
+        let before = written();
+        let put = |number: u64| {
+            let memory = Run { region, offset: number * PAGE, bytes: PAGE };
+            let (key, joins) = (key(first + number), joins && number > 0);
+            let ask = Ask::Put { key, memory, bytes: PAGE, layout: 0, ttl_s: 0, joins };
+            Entry::of(&ask, number)
+        };
+        raw.push_all(&(0..DEPTH).map(put).collect::<Vec<_>>());
+        raw.ring();
+        (0..DEPTH).for_each(|_| assert_eq!(Code::of(raw.take().code), Code::Done));
+        written() - before
+    };
+    let (alone, together) = (commands(0, false), commands(100, true));
+    // Those together are a command for each shard; the journal may add some.
+    assert!(alone >= DEPTH && together <= DEPTH / 2, "{alone} and {together} commands");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import sys
 import types
@@ -243,17 +244,35 @@ class LlamaState:
     seed: int
 
 
+class ContextParams(ctypes.Structure):
+    """Some of llama.cpp's settings of a context."""
+
+    _fields_ = [
+        ("n_ctx", ctypes.c_uint32),
+        ("n_threads", ctypes.c_int32),
+        ("rope_freq_base", ctypes.c_float),
+        ("callback", ctypes.CFUNCTYPE(None)),
+        ("type_k", ctypes.c_int),
+    ]
+
+
 @dataclass
 class Llama:
     """A model with its settings."""
 
     n_ctx: int = 64
+    n_threads: int = 4
+    rope_freq_base: float = 0.0
     metadata: dict[str, str] = field(default_factory=lambda: {"general.name": "tiny"})
+    kv_overrides: dict[str, int] | None = None
     model_path: str = "tiny.gguf"
+    _logits_all: bool = True
 
     @property
-    def context_params(self) -> Any:
-        return types.SimpleNamespace(n_ctx=self.n_ctx, n_batch=512, type_k=1, type_v=1)
+    def context_params(self) -> ContextParams:
+        return ContextParams(
+            n_ctx=self.n_ctx, n_threads=self.n_threads, rope_freq_base=self.rope_freq_base, type_k=1
+        )
 
     def n_vocab(self) -> int:
         return 32

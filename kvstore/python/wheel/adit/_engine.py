@@ -144,6 +144,16 @@ def mapping_of(address: int) -> tuple[int, int] | None:
     return None
 
 
+def register_around(store: Store, buffer: memoryview, trouble: Trouble) -> Region | None:
+    """Register the mapping that a buffer is in; return ``None`` if that cannot be, which is logged."""
+    try:
+        found = mapping_of(address_of(buffer))
+        return register(store, *found) if found else None
+    except (Error, OSError, TypeError) as why:
+        trouble.log("registering the engine's memory", why)
+        return None
+
+
 class Trouble:
     """Logs failures, each kind at most once a minute."""
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from . import _engine
-from ._errors import Error, InvalidError
+from ._errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -212,12 +212,6 @@ class Connector:
         if not self._register_l1 or not buffers:
             return
         self._register_l1 = False
-        try:
-            address = _engine.address_of(buffers[0])
-            found = _engine.mapping_of(address)
-            region = _engine.register(self.store, *found) if found else None
-        except (Error, OSError, TypeError) as why:
-            self._trouble.log("registering LMCache's memory", why)
-            return
+        region = _engine.register_around(self.store, buffers[0], self._trouble)
         if region is not None:
             self._regions.append(region)

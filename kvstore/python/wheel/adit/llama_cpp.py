@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import mmap
 import os
 import struct
@@ -39,14 +38,8 @@ _STRIDE = 1 << 20
 _FREE = ("n_threads", "n_threads_batch", "no_perf", "offload_kqv", "op_offload", "defrag_thold")
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("llama-cpp-python")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
-_engine.check_version("llama-cpp-python", _version(), TRIED)
+_VERSION = _engine.version_of("llama-cpp-python")
+_engine.check_version("llama-cpp-python", _VERSION, TRIED)
 
 
 class PromptCache:
@@ -251,11 +244,13 @@ def _decode(memory: memoryview) -> Any:
 
 def _space_of(model: Any) -> bytes:
     if isinstance(model, str):
-        return _engine.space("llama.cpp", version=_version(), model=model)
+        return _engine.space("llama.cpp", version=_VERSION, model=model)
+    if not hasattr(model, "context_params"):
+        raise TypeError(f"model is {model!r}: give a Llama, or a text that names it and its settings")
     path = str(getattr(model, "model_path", ""))
     return _engine.space(
         "llama.cpp",
-        version=_version(),
+        version=_VERSION,
         file=os.path.basename(path),
         content=_sample(path) if os.path.exists(path) else None,
         metadata=getattr(model, "metadata", None),

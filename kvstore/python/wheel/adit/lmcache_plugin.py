@@ -12,12 +12,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from lmcache.v1.memory_management import MemoryFormat
-from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
-
 from . import _engine
 from ._errors import Error
+
+# Checks LMCache's version.
 from .lmcache import _KEY_BYTES
+
+from lmcache.v1.memory_management import MemoryFormat
+from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -70,7 +70,7 @@ def test_the_last_chunk_of_a_prompt_has_fewer_tokens(engine: LMCachePlugin) -> N
 
 def test_neither_reads_nor_misses_keep_memory(engine: LMCachePlugin) -> None:
     engine.store(contents("lmcache-plugin", range(2)))
-    engine.backend.store.put(engine.backend._name(engine.key(2)), b"no chunk")
+    engine.backend.store.put(engine.backend._names([engine.key(2)])[0], b"no chunk")
     keys = [engine.key(number) for number in range(3)]
     for _ in range(MANY):
         read = engine.backend.batched_get_blocking(keys)
@@ -112,14 +112,28 @@ def test_a_chunk_that_is_there_is_not_stored_again(engine: LMCachePlugin) -> Non
     assert engine.backend.store.stats()["puts"] == puts == 4
 
 
-def test_each_stored_chunk_is_told_of(engine: LMCachePlugin) -> None:
+def test_each_stored_chunk_is_told_of(
+    engine: LMCachePlugin, caplog: pytest.LogCaptureFixture
+) -> None:
     told: list[Any] = []
+
+    def tell(key: Any) -> None:
+        told.append(key)
+        raise RuntimeError("LMCache's")
+
     chunk, key = engine.allocate(engine.metadata.chunk_size), engine.key(0)
-    (future,) = engine.backend.batched_submit_put_task([key], [chunk], None, told.append)
+    (future,) = engine.backend.batched_submit_put_task([key], [chunk], None, tell)
     assert future.result(30) == [True]
     engine.backend._futures.close()
     assert told == [key] and not engine.backend.exists_in_put_tasks(key)
+    assert "LMCache's callback failed" in caplog.text
     chunk.ref_count_down()
+
+
+def test_long_keys_are_kept(engine: LMCachePlugin) -> None:
+    engine.metadata.model_name = "m" * 600
+    assert engine.store(contents("lmcache-plugin", range(2))) == [0, 1]
+    assert list(engine.load(range(3))) == [0, 1]
 
 
 def test_what_cannot_be_stored_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

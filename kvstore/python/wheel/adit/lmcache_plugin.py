@@ -22,7 +22,7 @@ from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
     from ._adit import Lease, Region
@@ -90,7 +90,7 @@ class AditBackend(StoragePluginInterface):
 
     def batched_contains(self, keys: Sequence[Any], pin: bool = False) -> int:
         """Return how many chunks there are before the first that is not."""
-        names = [self._name(key) for key in keys]
+        names = self._names(keys)
         try:
             found = self.store.lookup_prefix(names) if names else 0
             if pin:
@@ -125,7 +125,7 @@ class AditBackend(StoragePluginInterface):
         try:
             buffers = [chunk.byte_array for chunk in chunks.values()]
             self._see(buffers[0])
-            future = self._futures.put_many([self._name(key) for key in chunks], buffers)
+            future = self._futures.put_many(self._names(chunks), buffers)
         except Error as why:
             self._trouble.log("storing chunks", why)
             self._forget(chunks)
@@ -151,7 +151,7 @@ class AditBackend(StoragePluginInterface):
     def pin(self, key: Any) -> bool:
         """Keep a chunk from eviction, for minutes at most."""
         try:
-            return self._pin(self._name(key))
+            return self._pin(*self._names([key]))
         except Error as why:
             self._trouble.log("pinning a chunk", why)
             return False
@@ -159,7 +159,7 @@ class AditBackend(StoragePluginInterface):
     def unpin(self, key: Any) -> bool:
         """Let a chunk be evicted."""
         with self._lock:
-            lease, _ = self._pins.pop(self._name(key), (None, 0.0))
+            lease, _ = self._pins.pop(self._names([key])[0], (None, 0.0))
         if lease is not None:
             lease.release()
         return lease is not None
@@ -173,7 +173,7 @@ class AditBackend(StoragePluginInterface):
         for key in keys:
             self.unpin(key)
         try:
-            return sum(self.store.delete_many([self._name(key) for key in keys]))
+            return sum(self.store.delete_many(self._names(keys)))
         except Error as why:
             self._trouble.log("removing chunks", why)
             return 0
@@ -189,11 +189,10 @@ class AditBackend(StoragePluginInterface):
             region.close()
         self.store.close()
 
-    def _name(self, key: Any) -> bytes:
-        text: bytes = key.to_string().encode()
-        if len(text) > _TEXT_BYTES:
-            text = b"#" + hashlib.sha256(text).hexdigest().encode()
-        return self._space() + text
+    def _names(self, keys: Iterable[Any]) -> list[bytes]:
+        """Return the store's keys of chunks."""
+        space = self._space()
+        return [space + _text(key) for key in keys]
 
     def _space(self) -> bytes:
         """Return the key space of the chunks' layout, which LMCache knows only after the engine's first step."""
@@ -207,7 +206,7 @@ class AditBackend(StoragePluginInterface):
     def _new(self, keys: Sequence[Any], objs: Sequence[Any]) -> dict[Any, Any]:
         """Return the chunks that are to be stored, which LMCache keeps in memory until ``_forget``."""
         try:
-            are_there = self.store.exists_many([self._name(key) for key in keys])
+            are_there = self.store.exists_many(self._names(keys))
         except Error as why:
             self._trouble.log("a lookup", why)
             return {}
@@ -243,12 +242,19 @@ class AditBackend(StoragePluginInterface):
         elif tell is not None:
             for key, is_stored in zip(chunks, done.result()):
                 if is_stored:
-                    tell(key)
+                    self._tell(tell, key)
+
+    def _tell(self, tell: Callable[[Any], None], key: Any) -> None:
+        try:
+            tell(key)
+        except Exception as why:
+            # It is LMCache's, and the others are still to be told of.
+            self._trouble.log("LMCache's callback", why)
 
     def _load(self, keys: Sequence[Any]) -> list[Any]:
         chunks: list[Any] = []
         lengths: list[int | None] = []
-        names = [self._name(key) for key in keys]
+        names = self._names(keys)
         try:
             for _ in range(self.batched_contains(keys)):
                 chunk = self._allocate(self.metadata.chunk_size)
@@ -305,6 +311,13 @@ class AditBackend(StoragePluginInterface):
             self._register_l1 = False
             region = _engine.register_around(self.store, buffer, self._trouble)
             self._regions += [] if region is None else [region]
+
+
+def _text(key: Any) -> bytes:
+    text: bytes = key.to_string().encode()
+    if len(text) <= _TEXT_BYTES:
+        return text
+    return b"#" + hashlib.sha256(text).hexdigest().encode()
 
 
 def _leading(each: list[bool]) -> int:

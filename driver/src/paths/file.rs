@@ -56,7 +56,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     if let Some(bytes) = options.file_bytes {
         lay_out(target, bytes, options.fills_holes)?;
     }
-    let no_file = || Error::invalid(&device, "neither a regular file nor a block device");
+    let no_file = || Error::invalid(&device, "neither a regular file nor a block device: give one");
     // Opening some other kinds would wait for a peer.
     let is_other = |about: Metadata| !(about.is_file() || about.file_type().is_block_device());
     if target.file.metadata().is_ok_and(is_other) {

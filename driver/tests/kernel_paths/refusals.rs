@@ -33,7 +33,7 @@ fn what_is_no_file_is_refused() {
     let of = |text: &str| text.parse::<Target>().expect("a target");
     let options = DeviceOptions { writes: false, ..DeviceOptions::default() };
     let zero = refusal(&of("psync:/dev/zero,direct=off"), &options);
-    assert!(zero.contains("neither a regular file nor a block device"), "{zero}");
+    assert!(zero.contains("neither a regular file nor a block device: give one"), "{zero}");
     let pipe = TestFile::new();
     nix::unistd::mkfifo(pipe.path(), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     let refused = refusal(&pipe.target("psync:FILE,direct=off"), &options);

@@ -11,7 +11,12 @@ from typing import Any, Protocol
 import torch
 
 # An engine's blocks, as tests store them: small, and of several pages.
-BLOCK_BYTES = {"lmcache": 256 << 10, "vllm": 128 << 10, "sglang": 64 << 10}
+BLOCK_BYTES = {
+    "lmcache": 256 << 10,
+    "lmcache-plugin": 256 << 10,
+    "vllm": 128 << 10,
+    "sglang": 64 << 10,
+}
 BLOCKS = 16
 STORE_BYTES = 192 << 20
 
@@ -40,6 +45,8 @@ def start(name: str, image: Path, durability: str = "restart", **changes: Any) -
     target, room = f"uring:{image}", STORE_BYTES / (1 << 30)
     if name == "lmcache":
         return _lmcache(target, room, durability, **changes)
+    if name == "lmcache-plugin":
+        return _lmcache_plugin(target, room, durability, **changes)
     if name == "vllm":
         return _vllm(target, room, durability, **changes)
     return _sglang(target, room, durability, **changes)
@@ -51,6 +58,16 @@ def _lmcache(target: str, room: float, durability: str, dtype: str = "bf16", **c
     # LMCache's keys do not tell the type: the configuration does.
     config = adit(target, size_gb=room, durability=durability, namespace=dtype)
     return LMCache(config, BLOCK_BYTES["lmcache"], BLOCKS, **changes)
+
+
+def _lmcache_plugin(
+    target: str, room: float, durability: str, dtype: str = "bfloat16", **changes: Any
+) -> Engine:
+    from lmcache_plugin_engine import LMCachePlugin, config
+
+    settings = config(target=target, size_gb=room, durability=durability)
+    changes["dtype"] = getattr(torch, dtype)
+    return LMCachePlugin(settings, BLOCK_BYTES["lmcache-plugin"], **changes)
 
 
 def _vllm(target: str, room: float, durability: str, **changes: Any) -> Engine:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from engines import BLOCK_BYTES, Engine, content, contents, forget, start
+from lmcache_plugin_engine import LMCachePlugin
 
 HERE = Path(__file__).parent
 Start = Callable[..., Engine]
@@ -29,6 +30,14 @@ def image(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "kv.img"
     yield path
     path.unlink(missing_ok=True)
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """End what a failed test leaves running."""
+    yield
+    for engine in list(LMCachePlugin.running):
+        engine.close()
 
 
 def same(loaded: dict[int, torch.Tensor], name: str) -> list[int]:

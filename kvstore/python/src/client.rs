@@ -1,6 +1,7 @@
 //! The class `Client`: a store that another process has.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{PoisonError, RwLock};
 
@@ -55,15 +56,21 @@ pub(crate) fn connect(
 ) -> PyResult<Client> {
     let timeout = options::seconds(py, "timeout", timeout)?;
     let options = ClientOptions { tenant, depth, pool_bytes, timeout };
-    let connected = py.detach(|| Connected::connect(&path, &options)).map_err(|why| {
-        let Error::System { .. } = why else { return errors::of_shared(py, &why) };
-        let path = path.display();
-        let text = format!(
-            "{why}: start 'adit kv serve --store TARGET --socket {path}', or correct the path"
-        );
-        errors::named(py, "RefusedError", &text)
-    })?;
+    let connected = py.detach(|| Connected::connect(&path, &options));
+    let connected = connected.map_err(|why| unreachable(py, &why, &path))?;
     Ok(Client { link: Ours::new(RwLock::new(Some(Link::new(connected, timeout)))) })
+}
+
+/// Makes the exception of a connection that did not come about: its reason, and what to do.
+fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
+    let Error::System { why, .. } = error else { return errors::of_shared(py, error) };
+    let path = path.display();
+    let fix = if why.kind() == ErrorKind::PermissionDenied {
+        "run as the user that 'adit kv serve' runs as, whose the socket is".to_owned()
+    } else {
+        format!("start 'adit kv serve --store TARGET --socket {path}', or correct the path")
+    };
+    errors::named(py, "RefusedError", &format!("{error}: {fix}"))
 }
 
 /// A store that another process serves, returned by ``connect``.

@@ -6,6 +6,7 @@ use adit_driver::Target;
 use adit_driver::runtime::Cores;
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::{Durability, Error, OpenOptions, PolicyKind, Quota, WhenReached};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -14,11 +15,16 @@ use crate::errors;
 /// Reads a target, or a list of targets.
 ///
 /// # Errors
-/// `InvalidError` for a text that is no target.
+/// `InvalidError` for a text that is no target, `TypeError` for what is no text.
 pub(crate) fn targets(object: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
     let texts = match object.cast::<PyString>() {
         Ok(text) => vec![text.to_str()?.to_owned()],
-        Err(_) => object.extract::<Vec<String>>()?,
+        Err(_) => object.extract::<Vec<String>>().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "a target is a str such as 'uring:/data/kv.img', or there is a list of them: this is of {}",
+                object.get_type()
+            ))
+        })?,
     };
     let parse = |text: &String| text.parse::<Target>();
     let targets: Result<Vec<Target>, _> = texts.iter().map(parse).collect();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import sys
 import types
@@ -243,17 +244,35 @@ class LlamaState:
     seed: int
 
 
+class ContextParams(ctypes.Structure):
+    """Some of llama.cpp's settings of a context."""
+
+    _fields_ = [
+        ("n_ctx", ctypes.c_uint32),
+        ("n_threads", ctypes.c_int32),
+        ("rope_freq_base", ctypes.c_float),
+        ("callback", ctypes.CFUNCTYPE(None)),
+        ("type_k", ctypes.c_int),
+    ]
+
+
 @dataclass
 class Llama:
     """A model with its settings."""
 
     n_ctx: int = 64
+    n_threads: int = 4
+    rope_freq_base: float = 0.0
     metadata: dict[str, str] = field(default_factory=lambda: {"general.name": "tiny"})
+    kv_overrides: dict[str, int] | None = None
     model_path: str = "tiny.gguf"
+    _logits_all: bool = True
 
     @property
-    def context_params(self) -> Any:
-        return types.SimpleNamespace(n_ctx=self.n_ctx, n_batch=512, type_k=1, type_v=1)
+    def context_params(self) -> ContextParams:
+        return ContextParams(
+            n_ctx=self.n_ctx, n_threads=self.n_threads, rope_freq_base=self.rope_freq_base, type_k=1
+        )
 
     def n_vocab(self) -> int:
         return 32
@@ -263,3 +282,106 @@ def llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have llama-cpp-python's state."""
     module(monkeypatch, "llama_cpp.llama", LlamaState=LlamaState)
     monkeypatch.delitem(sys.modules, "adit.llama_cpp", raising=False)
+
+
+class MemoryFormat(enum.Enum):
+    KV_2LTD = 1
+    KV_T2D = 2
+    KV_MLA_FMT = 3
+
+
+class StoragePluginInterface:
+    def __init__(
+        self, dst_device: str, config: Any, metadata: Any, local_cpu_backend: Any, loop: Any
+    ) -> None:
+        self.config, self.metadata, self.local_cpu_backend = config, metadata, local_cpu_backend
+
+
+@dataclass
+class ChunkKey:
+    """LMCache's key of a chunk."""
+
+    number: int
+    model: str = "tiny"
+
+    def to_string(self) -> str:
+        return f"{self.model}@1@0@{self.number:x}@half"
+
+    def __hash__(self) -> int:
+        return hash(self.to_string())
+
+
+class Chunk:
+    """Memory of LMCache's that goes back to it with the last reference."""
+
+    def __init__(self, home: LocalCpu, array: Any, form: MemoryFormat) -> None:
+        self._home, self.array, self._format, self._count = home, array, form, 1
+        home.used += 1
+
+    @property
+    def byte_array(self) -> memoryview:
+        kind = ctypes.c_ubyte * self.array.nbytes
+        return memoryview(kind.from_address(self.array.ctypes.data))
+
+    def get_size(self) -> int:
+        return int(self.array.nbytes)
+
+    def get_memory_format(self) -> MemoryFormat:
+        return self._format
+
+    def ref_count_up(self) -> None:
+        self._count += 1
+
+    def ref_count_down(self) -> None:
+        self._count -= 1
+        assert self._count >= 0
+        self._home.used -= self._count == 0
+
+
+class LocalCpu:
+    """LMCache's CPU backend: room for some chunks."""
+
+    def __init__(self, room: int = 8) -> None:
+        self.room, self.used = room, 0
+
+    def allocate(
+        self,
+        shapes: list[tuple[int, ...]],
+        dtypes: list[str],
+        form: MemoryFormat = MemoryFormat.KV_2LTD,
+        busy_loop: bool = True,
+    ) -> Chunk | None:
+        if self.used == self.room:
+            assert not busy_loop, "it would wait for ever"
+            return None
+        return Chunk(self, np.zeros(shapes[0], dtype=dtypes[0]), form)
+
+
+@dataclass
+class LMCacheMetadata:
+    """LMCache's description of a worker and its chunks."""
+
+    worker_id: int = 0
+    layers: int = 3
+    dtype: str = "float16"
+    use_mla: bool = False
+    chunk_size: int = 16
+
+    def get_shapes(self, tokens: int | None = None) -> list[tuple[int, ...]]:
+        return [(2, self.layers, self.chunk_size if tokens is None else tokens, 64)]
+
+    def get_dtypes(self) -> list[str]:
+        return [self.dtype]
+
+
+def lmcache_config(use_layerwise: bool = False, **params: object) -> Any:
+    """Return LMCache's configuration, with those of the plug-in."""
+    return types.SimpleNamespace(use_layerwise=use_layerwise, extra_config={"adit": params})
+
+
+def lmcache_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have LMCache's interface of storage plug-ins."""
+    module(monkeypatch, "lmcache.v1.memory_management", MemoryFormat=MemoryFormat)
+    interface = "lmcache.v1.storage_backend.abstract_backend"
+    module(monkeypatch, interface, StoragePluginInterface=StoragePluginInterface)
+    monkeypatch.delitem(sys.modules, "adit.lmcache_plugin", raising=False)

@@ -316,6 +316,26 @@ def test_without_a_server_the_exception_says_what_to_do(tmp_path: Path) -> None:
         adit.connect(tmp_path / "file", depth=3)
 
 
+OF_ANOTHER_USER = """
+import os, sys
+import adit
+if os.getuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+try:
+    adit.connect(sys.argv[1])
+except adit.RefusedError as why:
+    print(why)
+"""
+
+
+def test_the_socket_of_another_user_is_refused_with_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0)
+    command = [sys.executable, "-c", OF_ANOTHER_USER, str(folder / "kv.sock")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "Permission denied" in done.stdout and "run as the user" in done.stdout
+
+
 def test_a_forked_child_is_refused_and_harms_nothing(client: adit.Client) -> None:
     memory = shared(client, 1)
     lease = client.lease([])

@@ -89,6 +89,11 @@ def test_arguments_that_make_no_sense(store: adit.Store, target: str) -> None:
 def test_targets_that_cannot_be_opened(store: adit.Store, target: str, tmp_path: Path) -> None:
     with pytest.raises(adit.InvalidError, match="did you mean"):
         adit.Store("urin:x")
+    for none in (tmp_path / "none", b"uring:none", None, 5, [tmp_path]):
+        with pytest.raises(TypeError, match="a target is a str such as 'uring:/data/kv.img'"):
+            adit.Store(none)  # type: ignore[arg-type]
+    with pytest.raises(adit.InvalidError, match="at least one device"):
+        adit.Store([])
     with pytest.raises(adit.RefusedError, match="No such file"):
         adit.Store(f"uring:{tmp_path / 'none'}")
     with pytest.raises(adit.RefusedError, match="another process or handle has it open"):

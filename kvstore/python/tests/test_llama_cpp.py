@@ -81,6 +81,20 @@ def test_the_longest_beginning_is_found(make: Make) -> None:
     cache.close()
 
 
+def test_a_state_without_its_last_token_is_found(make: Make) -> None:
+    """llama.cpp samples the last token of a completion and does not compute it."""
+    cache = make()
+    for length in (8, 16, 17, 32, 64, 100):
+        prompt = list(range(1000 * length, 1000 * length + length))
+        cache[prompt] = state(prompt[:-1])
+        is_long = length > 8
+        assert (prompt in cache) is is_long
+        if is_long:
+            assert same(cache[prompt], state(prompt[:-1]))
+            assert same(cache[prompt + [1] * 50], state(prompt[:-1]))
+    cache.close()
+
+
 def test_states_longer_than_the_pool_are_kept(make: Make) -> None:
     cache = make(pool_bytes=8 << 20)
     tokens = list(range(40))
@@ -94,13 +108,47 @@ def test_other_models_and_settings_have_other_prompts(make: Make) -> None:
     cache = make()
     cache[tokens] = state(tokens)
     cache.close()
-    others = [Llama(n_ctx=128), Llama(metadata={"general.name": "x"}), Llama(model_path="x"), "text"]
+    others = [
+        Llama(n_ctx=128),
+        Llama(rope_freq_base=10_000.0),
+        Llama(metadata={"general.name": "x"}),
+        Llama(kv_overrides={"llama.expert_used_count": 3}),
+        Llama(model_path="x"),
+        Llama(_logits_all=False),
+        "text",
+    ]
     for other in others:
         cache = make(other)
         assert tokens not in cache
         cache.close()
-    cache = make()
+    cache = make(Llama(n_threads=1))
     assert tokens in cache
+    cache.close()
+
+
+def test_a_model_whose_file_has_other_bytes_has_other_prompts(make: Make, tmp_path: Path) -> None:
+    tokens, path = list(range(40)), tmp_path / "tiny.gguf"
+    path.write_bytes(bytes((3 << 20) + 5))
+    cache = make(Llama(model_path=str(path)))
+    cache[tokens] = state(tokens)
+    cache.close()
+    for at, is_there in ((2 << 20, False), ((3 << 20) + 4, False), (5000, True)):
+        changed = bytearray((3 << 20) + 5)
+        changed[at] = 1
+        path.write_bytes(changed)
+        cache = make(Llama(model_path=str(path)))
+        assert (tokens in cache) is is_there, "one page of each MiB is compared"
+        cache.close()
+
+
+def test_scores_are_kept_with_logits_all_only(make: Make) -> None:
+    cache, tokens = make(Llama(_logits_all=False)), list(range(100))
+    kept = state(tokens)
+    cache[tokens] = kept
+    loaded = cache[tokens]
+    assert loaded.scores.shape == kept.scores.shape and not loaded.scores.any()
+    kept.scores = loaded.scores
+    assert same(loaded, kept)
     cache.close()
 
 
@@ -117,11 +165,25 @@ def test_a_corrupt_prompt_is_a_miss(make: Make, tmp_path: Path) -> None:
 
 
 def test_a_mark_of_another_prompt_is_a_miss(make: Make) -> None:
-    cache, tokens = make(), list(range(40))
-    cache[tokens] = state([9] * 40)
+    cache, tokens, other = make(), list(range(40)), [9] * 40
+    module = importlib.import_module("adit.llama_cpp")
+    marks = [[key for _, key in module._marks(cache._space, module._tokens(each))] for each in (tokens, other)]
+    cache[other] = state(other)
+    for key, another in zip(*marks):
+        cache.store.put(key, cache.store.get(another))
+    assert tokens in cache
     with pytest.raises(KeyError):
         cache[tokens]
-    cache.store.put(next(iter(cache.store.scan()[0]))[0], b"no mark")
+    for key in marks[0]:
+        cache.store.put(key, b"no mark")
+    assert tokens not in cache and same(cache[other], state(other))
+    cache.close()
+
+
+def test_a_state_of_another_prompt_is_not_kept(make: Make) -> None:
+    cache, tokens = make(), list(range(40))
+    cache[tokens] = state([9] * 40)
+    assert tokens not in cache and cache.store.scan()[0] == []
     cache.close()
 
 

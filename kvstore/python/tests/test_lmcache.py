@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import Rows, noise, pool
 
+import adit
 from adit.lmcache import Connector
 
 KEYS = [f"meta/llama@{0:08x}@0@{number:064x}" for number in range(16)]
@@ -82,6 +83,33 @@ def test_models_are_tenants_and_long_keys_are_kept(connector: Connector) -> None
     tenants = connector.store.tenants()
     assert tenants["a"]["objects"] == 2 and tenants["b"]["objects"] == 1 and len(tenants) == 5
     assert end(connector, connector.submit_batch_exists(["z" * 600 + "@0@0@1"]))[2] == [False]
+
+
+def test_a_key_is_kept_however_long_its_parts_are(connector: Connector) -> None:
+    # A salt comes with a request, and may be of any length.
+    model, salt = "m" * 600, "s" * 600
+    keys = [f"meta/llama@0@0@1@{salt}", f"meta/llama@0@0@2@{salt}", f"{model}@0@0@1@{salt}", "k" * 600]
+    assert end(connector, connector.submit_batch_set(keys, views(noise(4, 4096))))[0]
+    others = [f"meta/llama@0@0@1@{salt}t", f"meta/llama@0@0@1@{salt[1:]}", f"n{model}@0@0@1@{salt}"]
+    found = end(connector, connector.submit_batch_exists([*keys, *others]))[2]
+    assert found == [True] * 4 + [False] * 3
+
+
+def test_a_batch_that_is_refused_leaves_nothing_behind(connector: Connector) -> None:
+    row = memoryview(bytearray(8192))
+    keys = ["a@0@0@1", "b@0@0@1"]
+    with pytest.raises(adit.BadBufferError):
+        connector.submit_batch_set(keys, [row[::2], row])
+    # The other model's block is being stored.
+    ok, error, stored = end(connector, connector.submit_batch_set(keys, [row, row[::2]]))
+    assert (ok, stored) == (False, [True, False]) and "contiguous" in error
+    with pytest.raises(adit.BadBufferError):
+        connector.submit_batch_get(keys[:1], [memoryview(bytes(100))])
+    with pytest.raises(adit.InvalidError):
+        connector.submit_batch_get(keys, [row])
+    assert end(connector, connector.submit_batch_set(keys, [row, row])) == (True, "", [True, True])
+    connector.close()
+    assert connector._jobs == {}
 
 
 def test_with_more_models_than_tenants_blocks_are_stored(
@@ -168,6 +196,7 @@ def test_an_engine_of_another_version_is_told_of(
 
 WRITER = """
 import ctypes, select, sys
+import adit
 from adit.lmcache import Connector
 connector = Connector(sys.argv[1])
 poll = select.poll()

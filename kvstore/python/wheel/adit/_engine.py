@@ -6,8 +6,10 @@ and one whose checksum is wrong is none.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -16,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ._adit import Region, Store
-from ._errors import Error
+from ._errors import Error, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,28 +28,42 @@ if TYPE_CHECKING:
 logger = logging.getLogger("adit")
 
 PAGE = 4096
+# Targets that are files or block devices.
+_FILES = ("uring", "psync")
 # ctypes makes a type for each length and keeps it: one of each is enough.
 _ARRAYS: dict[int, type[ctypes.Array[ctypes.c_ubyte]]] = {}
 # Seconds between messages about the same trouble.
 _PATIENCE = 60.0
 
 
-def check_version(engine: str, found: str, tried: Sequence[str]) -> None:
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package, or ``None`` if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_version(engine: str, found: str | None, tried: Sequence[str]) -> None:
     """Log a warning unless this version of the engine was tried.
+
+    Adapters call it before they import the engine, whose modules may be elsewhere in another version.
 
     Parameters
     ----------
     engine : str
         Its name.
-    found, tried : str, sequence of str
-        Its version, and those that the adapter is known to work with.
+    found : str or None
+        Its version, if it is known.
+    tried : sequence of str
+        Those that the adapter is known to work with.
     """
     if found not in tried:
         known = ", ".join(tried)
         logger.warning(
             "%s is version %s; its adapter was tried with %s: if it fails, use one of these",
             engine,
-            found,
+            found or "unknown",
             known,
         )
 
@@ -70,14 +86,38 @@ def open_store(
     """
     targets = [target] if isinstance(target, str) else list(target)
     targets = [one.replace("{rank}", str(rank)) for one in targets]
-    paths = [one.removeprefix("uring:").split(",")[0] for one in targets]
-    are_new = all(one.startswith("uring:") for one in targets) and not any(
-        os.path.exists(path) for path in paths
-    )
-    if size_gb and are_new:
+    nbytes = _bytes_of(size_gb)
+    paths = [path for path in map(_new_file, targets) if path is not None]
+    if nbytes and len(paths) == len(targets):
         logger.info("formatting %s", ", ".join(targets))
-        Store.format(targets, size=int(size_gb * (1 << 30)) // PAGE * PAGE)
+        _format(targets, nbytes, paths)
     return Store(targets, **options)
+
+
+def _bytes_of(size_gb: object) -> int:
+    """Return whole pages of a number of GiB, which comes from a configuration."""
+    is_number = isinstance(size_gb, (int, float)) and not isinstance(size_gb, bool)
+    if is_number and (size_gb == 0 or 0 < size_gb < float("inf")):  # type: ignore[operator]
+        return int(size_gb * (1 << 30)) // PAGE * PAGE  # type: ignore[operator]
+    raise InvalidError(f"size_gb is {size_gb!r}: give GiB as a number above 0")
+
+
+def _new_file(target: str) -> str | None:
+    """Return the path of a target that is a file of the kernel's and is not there yet."""
+    kind, _, rest = target.partition(":")
+    path = rest.split(",")[0]
+    return path if kind in _FILES and not os.path.exists(path) else None
+
+
+def _format(targets: list[str], nbytes: int, paths: list[str]) -> None:
+    """Make a store in new files, or no file: one that is there would not be formatted the next time."""
+    try:
+        Store.format(targets, size=nbytes)
+    except Error:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        raise
 
 
 def space(engine: str, **fields: object) -> bytes:
@@ -142,6 +182,16 @@ def mapping_of(address: int) -> tuple[int, int] | None:
                 is_whole = rights.startswith("rw") and not line.rstrip().endswith("]")
                 return (start, end - start) if is_whole else None
     return None
+
+
+def register_around(store: Store, buffer: memoryview, trouble: Trouble) -> Region | None:
+    """Register the mapping that a buffer is in; return ``None`` if that cannot be, which is logged."""
+    try:
+        found = mapping_of(address_of(buffer))
+        return register(store, *found) if found else None
+    except (Error, OSError, TypeError) as why:
+        trouble.log("registering the engine's memory", why)
+        return None
 
 
 class Trouble:

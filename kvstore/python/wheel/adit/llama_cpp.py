@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import mmap
 import os
 import struct
@@ -27,21 +26,20 @@ TRIED = ("0.3.36",)
 # Prompts are found by their first 8 and 16 tokens, and by each further 32.
 _SHORT = (8, 16)
 _STEP = 32
-# Token ids and how many of them count, rows and columns of the scores, seed, bytes of llama.cpp's state.
-_HEADER = struct.Struct("<8s6Q")
-_MAGIC = b"aditllm1"
+# Token ids and how many of them count, rows and columns of the scores, whether these are kept, seed, bytes of
+# llama.cpp's state.
+_HEADER = struct.Struct("<8s7Q")
+_MAGIC = b"aditllm2"
 _SEED = (1 << 64) - 1
 _MARK = struct.Struct("<Q32s")
+# Of the model's file, one page of each MiB goes into the key space: reading all of it would take seconds.
+_STRIDE = 1 << 20
+# What a sequence's state does not depend on; the rest of llama.cpp's settings of a context it may.
+_FREE = ("n_threads", "n_threads_batch", "no_perf", "offload_kqv", "op_offload", "defrag_thold")
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("llama-cpp-python")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
-_engine.check_version("llama-cpp-python", _version(), TRIED)
+_VERSION = _engine.version_of("llama-cpp-python")
+_engine.check_version("llama-cpp-python", _VERSION, TRIED)
 
 
 class PromptCache:
@@ -73,6 +71,8 @@ class PromptCache:
         **options: Any,
     ) -> None:
         self._space = _space_of(model)
+        # llama-cpp-python fills the scores with `logits_all` only: without it they are memory of anything.
+        self._keeps_scores = bool(getattr(model, "_logits_all", True))
         self.store = _engine.open_store(target, size_gb, **options)
         self._ttl = ttl
         self._trouble = _engine.Trouble("adit.llama_cpp")
@@ -114,7 +114,9 @@ class PromptCache:
 
     def __setitem__(self, key: Sequence[int], value: Any) -> None:
         """Keep the state of a prompt. If there is no room for it, that is logged."""
+        # A completion's last token is sampled and not computed: the state is that of the tokens before it.
         tokens = _tokens(key)
+        tokens = tokens[: _shared(value.input_ids[: value.n_tokens], tokens)]
         with self._lock:
             try:
                 self._save(tokens, value)
@@ -131,7 +133,7 @@ class PromptCache:
         if not marks:
             return
         name = self._space + b"s" + _digest(tokens)
-        parts = _encode(state)
+        parts = _encode(state, self._keeps_scores)
         nbytes = sum(len(part) for part in parts)
         memory, at = self._room(nbytes), 0
         for part in parts:
@@ -201,14 +203,16 @@ def _shared(mine: Any, theirs: np.ndarray[Any, Any]) -> int:
     return int(differ[0]) if len(differ) else count
 
 
-def _encode(state: Any) -> list[bytes]:
-    """Return a state as bytes: a header, the tokens, the scores, and llama.cpp's own part."""
+def _encode(state: Any, keeps_scores: bool) -> list[bytes]:
+    """Return a state as bytes: a header, the tokens, the scores if they are kept, and llama.cpp's own part."""
     tokens = _tokens(state.input_ids)
     scores = np.ascontiguousarray(state.scores, dtype=np.float32)
     rows, columns = scores.shape
     own = bytes(state.llama_state)[: state.llama_state_size]
-    counts = (len(tokens), state.n_tokens, rows, columns, state.seed & _SEED, len(own))
-    return [_HEADER.pack(_MAGIC, *counts), tokens.tobytes(), scores.tobytes(), own]
+    seed = state.seed & _SEED
+    counts = (len(tokens), state.n_tokens, rows, columns, keeps_scores, seed, len(own))
+    kept = [scores.tobytes()] if keeps_scores else []
+    return [_HEADER.pack(_MAGIC, *counts), tokens.tobytes(), *kept, own]
 
 
 def _decode(memory: memoryview) -> Any:
@@ -217,16 +221,20 @@ def _decode(memory: memoryview) -> Any:
 
     if len(memory) < _HEADER.size:
         return None
-    magic, ids, count, rows, columns, seed, own = _HEADER.unpack_from(memory)
+    magic, ids, count, rows, columns, has_scores, seed, own = _HEADER.unpack_from(memory)
     tokens_end = _HEADER.size + 4 * ids
-    scores_end = tokens_end + 4 * rows * columns
+    scores_end = tokens_end + (4 * rows * columns if has_scores else 0)
     if magic != _MAGIC or scores_end + own != len(memory) or count > ids:
         return None
     tokens = np.frombuffer(memory[_HEADER.size : tokens_end], dtype=np.int32)
-    scores = np.frombuffer(memory[tokens_end:scores_end], dtype=np.float32)
+    if has_scores:
+        kept = np.frombuffer(memory[tokens_end:scores_end], dtype=np.float32)
+        scores = kept.reshape(rows, columns).copy()
+    else:
+        scores = np.zeros((rows, columns), dtype=np.float32)
     return LlamaState(
         input_ids=tokens.astype(np.intc),
-        scores=scores.reshape(rows, columns).copy(),
+        scores=scores,
         n_tokens=count,
         llama_state=bytes(memory[scores_end:]),
         llama_state_size=own,
@@ -236,18 +244,36 @@ def _decode(memory: memoryview) -> Any:
 
 def _space_of(model: Any) -> bytes:
     if isinstance(model, str):
-        return _engine.space("llama.cpp", version=_version(), model=model)
-    settings = getattr(model, "context_params", None)
-    names = ("n_ctx", "n_batch", "n_seq_max", "type_k", "type_v", "flash_attn", "flash_attn_type")
+        return _engine.space("llama.cpp", version=_VERSION, model=model)
+    if not hasattr(model, "context_params"):
+        raise TypeError(f"model is {model!r}: give a Llama, or a text that names it and its settings")
     path = str(getattr(model, "model_path", ""))
     return _engine.space(
         "llama.cpp",
-        version=_version(),
+        version=_VERSION,
         file=os.path.basename(path),
-        bytes=os.path.getsize(path) if os.path.exists(path) else None,
+        content=_sample(path) if os.path.exists(path) else None,
         metadata=getattr(model, "metadata", None),
+        overrides=getattr(model, "kv_overrides", None),
         vocabulary=model.n_vocab(),
-        context={name: str(getattr(settings, name, None)) for name in names},
+        context=_settings(model.context_params),
         logits=getattr(model, "_logits_all", None),
         lora=[str(getattr(model, name, None)) for name in ("lora_base", "lora_path", "lora_scale")],
     )
+
+
+def _settings(context: Any) -> dict[str, str]:
+    """Return the numbers among a context's settings, but those that change no state."""
+    names = [name for name, *_ in context._fields_ if name not in _FREE]
+    values = {name: getattr(context, name) for name in names}
+    return {name: str(value) for name, value in values.items() if isinstance(value, (int, float))}
+
+
+def _sample(path: str) -> list[object]:
+    """Return a file's length and a hash of one page of each MiB and of its last page."""
+    hashed, size = hashlib.sha256(), os.path.getsize(path)
+    with open(path, "rb", buffering=0) as file:
+        for at in [*range(0, size, _STRIDE), max(0, size - _engine.PAGE)]:
+            file.seek(at)
+            hashed.update(file.read(_engine.PAGE))
+    return [size, hashed.hexdigest()]

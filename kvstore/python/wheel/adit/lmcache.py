@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
+import contextlib
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from . import _engine
 from ._errors import Error, InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ._adit import Region
 
@@ -26,22 +26,17 @@ _TENANT_BYTES = 64
 _KEY_BYTES = 512
 
 
-def _check_version() -> None:
-    try:
-        found = importlib.metadata.version("lmcache")
-    except importlib.metadata.PackageNotFoundError:
-        return  # The contract needs no module of LMCache's.
-    _engine.check_version("LMCache", found, TRIED)
-
-
-_check_version()
+_found = _engine.version_of("lmcache")
+# The contract needs no module of LMCache's.
+if _found is not None:
+    _engine.check_version("LMCache", _found, TRIED)
 
 
 class _Job:
     """A batch of LMCache's, which is one job of the queue for each tenant."""
 
-    def __init__(self, count: int, parts: int) -> None:
-        self.left = parts
+    def __init__(self, count: int) -> None:
+        self.left = 1
         self.per_key = [False] * count
         self.error = ""
 
@@ -94,8 +89,7 @@ class Connector:
         """Read blocks into buffers. A block of another length than its buffer is a miss."""
         self._see(memoryviews)
         lengths = [view.nbytes for view in memoryviews]
-        with self._lock:
-            number = self._begin(len(keys), 1)
+        with self._batch(len(keys)) as number:
             token = (number, "get", range(len(keys)), lengths)
             self._queue.submit_get_into(self._keys(keys), memoryviews, token=token)
         return number
@@ -106,27 +100,34 @@ class Connector:
         owners: dict[str | None, list[int]] = defaultdict(list)
         for position, key in enumerate(keys):
             owners[self._tenant(key)].append(position)
-        with self._lock:
-            number = self._begin(len(keys), max(1, len(owners)))
+        with self._batch(len(keys)) as number:
+            job, begun = self._jobs[number], 0
             for owner, positions in (owners or {None: []}).items():
                 token = (number, "set", positions, None)
                 some = self._keys([keys[position] for position in positions])
                 values = [memoryviews[position] for position in positions]
-                self._put(some, values, token, owner)
+                try:
+                    self._put(some, values, token, owner)
+                except Error as why:
+                    if begun == 0:
+                        raise
+                    # LMCache keeps the memory of what has begun until the batch ends.
+                    job.error = job.error or str(why)
+                else:
+                    begun += 1
+            job.left = begun
         return number
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
         """Ask which blocks there are."""
-        with self._lock:
-            number = self._begin(len(keys), 1)
+        with self._batch(len(keys)) as number:
             token = (number, "exists", range(len(keys)), None)
             self._queue.submit_exists(self._keys(keys), token=token)
         return number
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Remove blocks. One that the store has evicted before counts as removed."""
-        with self._lock:
-            number = self._begin(len(keys), 1)
+        with self._batch(len(keys)) as number:
             token = (number, "delete", range(len(keys)), None)
             self._queue.submit_delete(self._keys(keys), token=token)
         return number
@@ -172,10 +173,18 @@ class Connector:
             return bool(results[order] == lengths[order])
         return bool(results[order])
 
-    def _begin(self, count: int, parts: int) -> int:
-        self._next += 1
-        self._jobs[self._next] = _Job(count, parts)
-        return self._next
+    @contextlib.contextmanager
+    def _batch(self, count: int) -> Iterator[int]:
+        """Give a batch its number, under the lock; if its requests are refused, it never was."""
+        with self._lock:
+            self._next += 1
+            number = self._next
+            self._jobs[number] = _Job(count)
+            try:
+                yield number
+            except BaseException:
+                del self._jobs[number]
+                raise
 
     def _put(
         self, keys: list[bytes], values: list[memoryview], token: object, tenant: str | None
@@ -197,7 +206,11 @@ class Connector:
         # A long model name: what follows it is kept, and its place taken by its hash.
         model, _, rest = text.partition("@")
         digest = hashlib.sha256((self._prefix + model).encode()).hexdigest()
-        return f"lmcache-long/{digest}/{rest}".encode()
+        shorter = f"lmcache-long/{digest}/{rest}".encode()
+        if len(shorter) <= _KEY_BYTES:
+            return shorter
+        # A long salt, which comes with a request.
+        return f"lmcache-long/{hashlib.sha256(key).hexdigest()}".encode()
 
     def _tenant(self, key: str) -> str | None:
         if not self._tenants:
@@ -212,12 +225,6 @@ class Connector:
         if not self._register_l1 or not buffers:
             return
         self._register_l1 = False
-        try:
-            address = _engine.address_of(buffers[0])
-            found = _engine.mapping_of(address)
-            region = _engine.register(self.store, *found) if found else None
-        except (Error, OSError, TypeError) as why:
-            self._trouble.log("registering LMCache's memory", why)
-            return
+        region = _engine.register_around(self.store, buffers[0], self._trouble)
         if region is not None:
             self._regions.append(region)

@@ -7,37 +7,27 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.mem_cache.hicache_storage import (
+from . import _engine
+
+TRIED = ("0.5.23",)
+_engine.check_version("SGLang", _engine.version_of("sglang"), TRIED)
+
+from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
     HiCacheStorage,
     PoolHitPolicy,
     PoolName,
     PoolTransferResult,
 )
 
-from . import _engine
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ._adit import Region
 
-TRIED = ("0.5.23",)
 # Layouts in which a page is a few runs of memory, which need not be gathered.
 _IN_PLACE = ("page_first", "page_first_direct")
-
-
-def _check_version() -> None:
-    try:
-        found = importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        found = "unknown"
-    _engine.check_version("SGLang", found, TRIED)
-
-
-_check_version()
 
 
 class _Pool:
@@ -96,7 +86,7 @@ def _bytes(tensor: Any) -> int:
 def _buffer(tensor: Any) -> Any:
     """Return a tensor's memory as a buffer."""
     if not tensor.is_contiguous():
-        raise ValueError("the tensor has to be contiguous")
+        raise ValueError("the tensor has to be contiguous: give tensor.contiguous()")
     return _engine.overlay(tensor.data_ptr(), _bytes(tensor))
 
 

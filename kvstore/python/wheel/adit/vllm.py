@@ -6,42 +6,35 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import select
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vllm.v1.kv_offload.base import (
+from . import _engine
+from ._errors import Error
+
+TRIED = ("0.33.0",)
+_engine.check_version("vLLM", _engine.version_of("vllm"), TRIED)
+
+from vllm.v1.kv_offload.base import (  # noqa: E402
     LookupResult,
     Medium,
     ReqContext,
     RequestOffloadingContext,
     ScheduleEndContext,
 )
-from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
-
-from . import _engine
-from ._errors import Error
+from vllm.v1.kv_offload.tiering.base import (  # noqa: E402
+    JobResult,
+    SecondaryTierManager,
+    TransferJob,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from ._adit import Region
-
-TRIED = ("0.33.0",)
-
-
-def _check_version() -> None:
-    try:
-        found = importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
-        found = "unknown"
-    _engine.check_version("vLLM", found, TRIED)
-
-
-_check_version()
 
 
 @dataclass

@@ -1,5 +1,5 @@
-//! `cargo xtask engines --python`: the wheel's adapters in LMCache, vLLM and SGLang, and the store against their own
-//! storage.
+//! `cargo xtask engines --python`: the wheel's adapters in LMCache, vLLM, SGLang and llama-cpp-python, and the store
+//! against the engines' own storage.
 
 use std::fs;
 use std::io::{IsTerminal, Write, stdin, stdout};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::deps::{self, PIP, VENV};
+use crate::deps::{self, CMAKE, CPP_COMPILER, PIP, VENV};
 use crate::failure::{Context, Failure, Result};
 use crate::process;
 use crate::progress::Progress;
@@ -17,6 +17,9 @@ use crate::workspace;
 
 /// What has no GPU code is unpacked from its wheel, which is fetched for that.
 const VLLM: &str = "vllm==0.33.0";
+/// Built from its source distribution, without the parts for images.
+const LLAMA: &str = "llama-cpp-python==0.3.36";
+const LLAMA_BUILD: (&str, &str) = ("CMAKE_ARGS", "-DLLAVA_BUILD=OFF");
 /// On the drive: the packages, and vLLM's wheel until it is unpacked.
 const VENV_GB: u64 = 7;
 /// On the drive: the stores of the tests and of the comparison.
@@ -25,8 +28,8 @@ const STORES_GB: u64 = 4;
 /// Words of `cargo xtask engines` about the Python packages.
 #[derive(Args)]
 pub(crate) struct PythonArgs {
-    /// LMCache, vLLM and SGLang: the wheel's adapters through their own factories on a CPU, and the comparison with their
-    /// own storage. Takes about 7 GB for the packages
+    /// LMCache, vLLM, SGLang and llama-cpp-python: the wheel's adapters through the engines' own factories on a CPU, and
+    /// the comparison with their own storage. Takes about 7 GB for the packages
     #[arg(long)]
     pub(crate) python: bool,
 
@@ -45,7 +48,7 @@ pub(crate) struct PythonArgs {
 
 /// Runs the tests in the engines, then the comparison; returns the exit code of the first that fails.
 pub(super) fn run(arguments: &PythonArgs) -> Result<u8> {
-    deps::ensure(deps::TO_LINK.iter().chain([&PIP, &VENV]))?;
+    deps::ensure(deps::TO_LINK.iter().chain([&PIP, &VENV, &CPP_COMPILER, &CMAKE]))?;
     let own = workspace::target_directory()?.join("engines/python");
     let venv = match &arguments.venv {
         Some(venv) => venv.clone(),
@@ -111,7 +114,7 @@ fn scripts() -> PathBuf {
 /// Returns the environment with the packages, which are installed on first use and when the list changes.
 fn packages(venv: &Path, is_agreed: bool) -> Result<PathBuf> {
     let list = scripts().join("requirements.txt");
-    let wanted = format!("{VLLM}\n{}", fs::read_to_string(&list).context(list.display())?);
+    let wanted = format!("{VLLM}\n{LLAMA}\n{}", fs::read_to_string(&list).context(list.display())?);
     let installed = venv.join("installed.txt");
     if fs::read_to_string(&installed).is_ok_and(|text| text == wanted) {
         return Ok(venv.to_owned());
@@ -121,13 +124,22 @@ fn packages(venv: &Path, is_agreed: bool) -> Result<PathBuf> {
     if !is_agreed && !agrees(venv)? {
         return Err(Failure::new("nothing was installed"));
     }
-    let _progress = Progress::start("installing LMCache, vLLM, SGLang and torch, minutes");
-    python::make_venv(venv)?;
-    let list = utf8(&list)?;
-    python::pip_install(venv, ["--no-cache-dir", "--no-deps", "--requirement", &list])?;
-    unpack_vllm(venv)?;
+    install(venv, &utf8(&list)?)?;
     fs::write(&installed, wanted).context(installed.display())?;
     Ok(venv.to_owned())
+}
+
+fn install(venv: &Path, list: &str) -> Result<()> {
+    {
+        let _progress = Progress::start("installing LMCache, vLLM, SGLang and torch, minutes");
+        python::make_venv(venv)?;
+        python::pip_install(venv, ["--no-cache-dir", "--no-deps", "--requirement", list])?;
+        unpack_vllm(venv)?;
+    }
+    let _progress = Progress::start("building llama-cpp-python, minutes");
+    let mut pip = Command::new(venv.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-deps", LLAMA]);
+    process::run_quietly(pip.env(LLAMA_BUILD.0, LLAMA_BUILD.1)).map(drop)
 }
 
 fn unpack_vllm(venv: &Path) -> Result<()> {

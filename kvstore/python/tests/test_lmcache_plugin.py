@@ -1,0 +1,196 @@
+"""The interface of LMCache's storage plug-ins."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import (
+    ChunkKey,
+    LMCacheMetadata,
+    LocalCpu,
+    MemoryFormat,
+    lmcache_config,
+    lmcache_plugin,
+)
+from test_lmcache import damage
+
+Make = Callable[..., Any]
+KEYS = [ChunkKey(number) for number in range(8)]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
+    """Return what makes plug-ins on one drive; none keeps LMCache's memory."""
+    lmcache_plugin(monkeypatch)
+    module = importlib.import_module("adit.lmcache_plugin")
+    memories: list[LocalCpu] = []
+
+    def make(room: int = 8, namespace: str = "", register_l1: bool = False, **meta: Any) -> Any:
+        memories.append(LocalCpu(room))
+        target = f"uring:{tmp_path / 'kv.img'}"
+        config = lmcache_config(
+            target=target, size_gb=0.125, namespace=namespace, register_l1=register_l1
+        )
+        return module.AditBackend(config, LMCacheMetadata(**meta), memories[-1])
+
+    yield make
+    assert all(memory.used == 0 for memory in memories)
+
+
+def chunk(plugin: Any, number: int, tokens: int = 16) -> Any:
+    """Return a chunk with content of its own, in LMCache's memory."""
+    meta = plugin.metadata
+    made = plugin.local_cpu_backend.allocate(meta.get_shapes(tokens), meta.get_dtypes())
+    made.array[:] = np.random.default_rng(number).random(made.array.shape)
+    return made
+
+
+def store(plugin: Any, *numbers: int, tokens: int = 16) -> list[int]:
+    """Store chunks as LMCache does; return those that were told of."""
+    told: list[int] = []
+    chunks = [chunk(plugin, number, tokens) for number in numbers]
+    keys = [KEYS[number] for number in numbers]
+    plugin.batched_submit_put_task(keys, chunks, None, lambda key: told.append(key.number))
+    for each in chunks:
+        each.ref_count_down()
+    end = time.monotonic() + 30
+    while any(plugin.exists_in_put_tasks(key) for key in keys):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    plugin._futures.exists(b"after the callbacks").result(30)
+    return told
+
+
+def load(plugin: Any, *numbers: int, tokens: int = 16) -> list[bool]:
+    """Load chunks, check what comes, and say which came."""
+    read = plugin.batched_get_blocking([KEYS[number] for number in numbers])
+    for number, one in zip(numbers, read):
+        if one is not None:
+            wanted = chunk(plugin, number, tokens)
+            assert one.array.shape == wanted.array.shape and (one.array == wanted.array).all()
+            wanted.ref_count_down()
+            one.ref_count_down()
+    return [one is not None for one in read]
+
+
+def test_chunks_come_back_after_a_restart(make: Make) -> None:
+    plugin = make()
+    assert load(plugin, 0, 1) == [False, False] and str(plugin) == "AditBackend"
+    assert store(plugin, 0, 1, 2) == [0, 1, 2] and store(plugin, 1) == []
+    assert plugin.get_blocking(KEYS[5]) is None
+    plugin.close()
+    plugin = make()
+    assert load(plugin, 0, 1, 2, 3) == [True, True, True, False]
+    assert plugin.batched_contains(KEYS) == 3 and plugin.contains(KEYS[2])
+    assert asyncio.run(plugin.batched_async_contains("lookup", KEYS)) == 3
+    assert plugin.batched_remove(KEYS[1:2]) == 1 and not plugin.remove(KEYS[1])
+    assert load(plugin, 0, 1, 2) == [True, False, False], "the prefix before a miss"
+    (only,) = asyncio.run(plugin.batched_get_non_blocking("lookup", KEYS))
+    only.ref_count_down()
+    plugin.close()
+
+
+def test_other_configurations_have_other_chunks(make: Make) -> None:
+    plugin = make()
+    store(plugin, 0)
+    plugin.close()
+    changes: list[dict[str, Any]] = [
+        {"layers": 4},
+        {"dtype": "int16"},
+        {"chunk_size": 8},
+        {"use_mla": True},
+        {"namespace": "other"},
+    ]
+    for change in changes:
+        plugin = make(**change)
+        assert not plugin.contains(KEYS[0]), change
+        plugin.close()
+    plugin = make()
+    assert plugin.contains(KEYS[0]) and not plugin.contains(ChunkKey(0, "another"))
+    assert not plugin.contains(ChunkKey(0, "m" * 600))
+    plugin.close()
+
+
+def test_a_chunk_with_fewer_tokens_keeps_its_shape(make: Make) -> None:
+    plugin = make()
+    store(plugin, 0, 1)
+    store(plugin, 2, tokens=5)
+    assert load(plugin, 2, tokens=5) == [True]
+    plugin.store.put(plugin._names(KEYS[3:4])[0], bytes(100))
+    assert load(plugin, 3) == [False], "these are no tokens"
+    plugin.close()
+
+
+def test_without_memory_for_all_the_first_chunks_are_read(make: Make) -> None:
+    plugin = make(room=4)
+    store(plugin, 0, 1, 2)
+    store(plugin, 3)
+    held = chunk(plugin, 7)
+    read = plugin.batched_get_blocking(KEYS[:4])
+    assert [one is not None for one in read] == [True, True, True, False]
+    for one in [held, *read[:3]]:
+        one.ref_count_down()
+    plugin.close()
+
+
+def test_a_corrupt_chunk_is_a_miss(make: Make, tmp_path: Path) -> None:
+    plugin = make()
+    store(plugin, 0, 1, 2)
+    block = chunk(plugin, 1)
+    plugin.close()
+    damage({"target": f"uring:{tmp_path / 'kv.img'}"}, block.array.tobytes())
+    block.ref_count_down()
+    plugin = make()
+    assert load(plugin, 0, 1, 2) == [True, False, False] and store(plugin, 1) == [1]
+    assert load(plugin, 0, 1, 2) == [True] * 3
+    plugin.close()
+
+
+def test_pins_end(make: Make) -> None:
+    plugin = make()
+    store(plugin, 0, 1)
+    assert plugin.batched_contains(KEYS[:3], pin=True) == 2 and plugin.pin(KEYS[0])
+    assert not plugin.pin(KEYS[2]) and plugin.unpin(KEYS[0]) and not plugin.unpin(KEYS[0])
+    lease, _ = plugin._pins[plugin._names(KEYS[1:2])[0]]
+    plugin._pins[b"forgotten"] = plugin._pins.pop(plugin._names(KEYS[1:2])[0])
+    plugin._pins[b"forgotten"] = (lease, 0.0)
+    assert plugin.pin(KEYS[0]) and list(plugin._pins) == plugin._names(KEYS[:1])
+    plugin.close()
+
+
+def test_another_format_is_not_stored(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    plugin = make()
+    other = plugin.local_cpu_backend.allocate([(4,)], ["int8"], MemoryFormat.KV_T2D)
+    assert plugin.batched_submit_put_task(KEYS[:1], [other]) is None
+    assert "its layout is not" in caplog.text
+    other.ref_count_down()
+    plugin.close()
+
+
+def test_a_closed_store_is_misses_in_the_log(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    plugin = make()
+    held = chunk(plugin, 0)
+    plugin.store.close()
+    assert load(plugin, 0) == [False] and plugin.batched_submit_put_task(KEYS[:1], [held]) is None
+    assert not plugin.pin(KEYS[0]) and not plugin.remove(KEYS[0]) and "closed" in caplog.text
+    held.ref_count_down()
+    plugin.close()
+
+
+def test_configurations_that_cannot_work_say_what_to_change(make: Make) -> None:
+    module = importlib.import_module("adit.lmcache_plugin")
+    meta, memory = LMCacheMetadata(), LocalCpu()
+    for config, held, advice in (
+        (lmcache_config(), memory, "'target', such as uring:"),
+        (lmcache_config(target="uring:x"), None, "max_local_cpu_size"),
+        (lmcache_config(use_layerwise=True, target="uring:x"), memory, "use_layerwise to false"),
+    ):
+        with pytest.raises(ValueError, match=advice):
+            module.AditBackend(config, meta, held)

@@ -4,11 +4,11 @@ use std::future::Future;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
-use adit_kvshare::{ClientOptions, Error};
+use adit_kvshare::{Client, ClientOptions, Error};
 use adit_kvstore::shard::Part;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -101,6 +101,69 @@ fn a_future_is_woken_when_another_call_takes_its_answer() {
     }
     let Poll::Ready(answer) = polled else { unreachable!("seen above") };
     assert!(answer.expect("put").is_stored);
+}
+
+/// Serves a client's futures until the end.
+fn serve(client: &Client, ends: &AtomicBool) {
+    let begin = Instant::now();
+    while !ends.load(Ordering::Relaxed) && begin.elapsed() < PATIENCE {
+        client.take_answers();
+        client.watch(PATIENCE);
+    }
+}
+
+#[test]
+fn a_thread_that_serves_futures_wakes_them_beside_threads_that_wait() {
+    let rig = Rig::soft();
+    let (client, ends) = (rig.client(), AtomicBool::new(false));
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| serve(&client, &ends));
+        let beside = scope.spawn(|| {
+            for number in 1000..1400 {
+                client.put(key(number), b"beside").wait().expect("put");
+            }
+        });
+        for round in 0..400 {
+            let count = Arc::new(Count(AtomicU64::new(0)));
+            let waker = Arc::clone(&count).into();
+            let mut put = pin!(client.put(key(round), b"awaited"));
+            if put.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                continue;
+            }
+            // Nothing but the thread and its rival looks for the answer.
+            while count.0.load(Ordering::Relaxed) == 0 {
+                assert!(begin.elapsed() < PATIENCE, "round {round} was not woken");
+                std::thread::yield_now();
+            }
+            assert!(put.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(), "woken for it");
+        }
+        beside.join().expect("no panic");
+        ends.store(true, Ordering::Relaxed);
+        client.rouse();
+        server.join().expect("no panic");
+    });
+    assert!(begin.elapsed() < PATIENCE, "it was roused");
+}
+
+#[test]
+fn a_thread_that_serves_futures_is_told_of_a_lost_server() {
+    let mut rig = Rig::soft();
+    let client = rig.client();
+    rig.end();
+    let begin = Instant::now();
+    let mut get = pin!(client.exists(key(1)));
+    let count = Arc::new(Count(AtomicU64::new(0)));
+    let waker = Arc::clone(&count).into();
+    let mut polled = get.as_mut().poll(&mut Context::from_waker(&waker));
+    while polled.is_pending() {
+        assert!(begin.elapsed() < PATIENCE);
+        client.watch(PATIENCE);
+        client.take_answers();
+        polled = get.as_mut().poll(&mut Context::from_waker(&waker));
+    }
+    let Poll::Ready(Err(lost)) = polled else { panic!("no server answered") };
+    assert!(matches!(*lost.error, Error::Lost { .. }), "{lost}");
 }
 
 #[test]

@@ -209,6 +209,22 @@ fn a_server_that_ends_finishes_what_it_has_and_its_clients_are_told() {
 }
 
 #[test]
+fn plain_bytes_for_a_lost_server_end_at_once() {
+    let mut rig = Rig::soft();
+    let client = rig.client();
+    client.put(key(1), b"makes the pool").wait().expect("put");
+    rig.end();
+    // The first goes to a ring that nobody reads; the others are not even sent.
+    for number in 0..10 {
+        let put = client.put(key(number), &data(number, 0, 100_000)).wait();
+        let lost = put.expect_err("no server");
+        assert!(matches!(*lost.error, Error::Lost { .. }) && lost.memory.is_none(), "{lost}");
+        let lost = client.get(key(number)).wait().expect_err("no server");
+        assert!(matches!(*lost.error, Error::Lost { .. }), "{lost}");
+    }
+}
+
+#[test]
 fn memory_of_a_lost_server_is_not_given_back_while_a_device_may_write_it() {
     let mut rig = Rig::soft();
     let client = rig.client();

@@ -387,6 +387,18 @@ impl Client {
         self.shared.rouse();
     }
 
+    /// Makes the pool if there is none and waits for that, so that no later request does.
+    ///
+    /// # Errors
+    /// As [`Client::allocate`].
+    pub fn make_pool(&self) -> Result<()> {
+        if !self.shared.with(|state| state.has_pool()) {
+            let memory = self.allocate(self.shared.options().pool_bytes)?;
+            self.shared.with(|state| state.set_pool(memory));
+        }
+        Ok(())
+    }
+
     /// Makes the pool if there is none, and checks that it can hold `bytes`.
     fn check_pool(&self, bytes: usize) -> Result<(), Unfinished> {
         let pool_bytes = self.shared.options().pool_bytes;
@@ -395,11 +407,7 @@ impl Client {
             let fix = "raise pool_bytes, or put it from shared memory";
             return Err(Unfinished::new(Error::Invalid { what, fix }));
         }
-        if !self.shared.with(|state| state.has_pool()) {
-            let memory = self.allocate(pool_bytes).map_err(Unfinished::new)?;
-            self.shared.with(|state| state.set_pool(memory));
-        }
-        Ok(())
+        self.make_pool().map_err(Unfinished::new)
     }
 
     fn submit<T>(&self, made: Made, meaning: Meaning<T>) -> Pending<T> {

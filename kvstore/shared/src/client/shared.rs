@@ -236,6 +236,8 @@ impl Shared {
                 PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.stream.as_fd(), PollFlags::POLLHUP),
             ];
+            // It counts in milliseconds: what is left of one would be no sleep at all.
+            let at_most = Duration::from_millis(at_most.as_micros().div_ceil(1000) as u64);
             let at_most = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
             // A signal or a failure looks like the end of the time.
             let _ = poll(&mut files, at_most);

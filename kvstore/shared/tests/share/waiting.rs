@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use adit_kvshare::{Client, ClientOptions, Error};
 use adit_kvstore::shard::Part;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::rig::{PATIENCE, Rig, data, key};
 
@@ -180,6 +182,32 @@ fn requests_that_are_given_up_give_their_memory_back() {
     let large = data(77, 0, 64 << 10);
     client.put(key(77), &large).wait().expect("put");
     assert!(client.get(key(77)).wait().expect("got").expect("a hit")[..] == large[..]);
+}
+
+/// Returns the processor time that this thread has used.
+fn processor_time() -> Duration {
+    let used = getrusage(UsageWho::RUSAGE_THREAD).expect("every thread has a clock");
+    let of = |time: TimeVal| Duration::from_micros(time.num_microseconds().unsigned_abs());
+    of(used.user_time()) + of(used.system_time())
+}
+
+#[test]
+fn a_wait_of_less_than_a_millisecond_sleeps() {
+    let rig = Rig::soft();
+    let options = ClientOptions { pool_bytes: 64 << 10, ..ClientOptions::default() };
+    let client = rig.client_with(&options);
+    client.put(key(1), &data(1, 0, 64 << 10)).wait().expect("put");
+    // It has all of the pool, so that another waits.
+    let value = client.get(key(1)).wait().expect("got").expect("a hit");
+    let mut waits = client.get(key(1));
+    let (used, each) = (processor_time(), Duration::from_micros(900));
+    for _ in 0..300 {
+        waits = waits.wait_timeout(each).expect_err("there is no memory");
+    }
+    let used = processor_time() - used;
+    assert!(used < 300 * each / 4, "{used:?} were spent looking");
+    drop(value);
+    assert!(waits.wait().expect("got").is_some());
 }
 
 #[test]

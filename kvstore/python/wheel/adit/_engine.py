@@ -76,6 +76,7 @@ def open_store(
     if any(one.startswith(_SERVED) for one in targets):
         if len(targets) > 1:
             raise InvalidError(f"{', '.join(targets)}: a store that is served has one socket, and no other target")
+        logger.info("connecting to %s: blocks are copied, as the server cannot use the engine's memory", *targets)
         return connect(targets[0].removeprefix(_SERVED), **options)
     paths = [one.removeprefix("uring:").split(",")[0] for one in targets]
     are_new = all(one.startswith("uring:") for one in targets) and not any(

@@ -12,8 +12,8 @@ use pyo3::types::PyList;
 use crate::arguments;
 use crate::errors;
 use crate::forked::Ours;
-use crate::jobs::Session;
 use crate::options;
+use crate::session::Session;
 use crate::view::View;
 
 /// Where a layout is defined.

@@ -2,22 +2,26 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{PoisonError, RwLock};
 
-use adit_kvshare::client::{Pending, PutWith};
+use adit_kvshare::client::Pending;
 use adit_kvshare::{Client as Connected, ClientOptions, Error};
+use adit_kvstore::Key;
 use adit_kvstore::layout::BlockShape;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::arguments;
 use crate::blocks::{Layout, Lease};
+use crate::connection::Connection;
 use crate::errors;
 use crate::figures;
-use crate::forked::Ours;
+use crate::inside::PutArguments;
+use crate::job::{Job, Requests};
 use crate::link::Link;
 use crate::options;
+use crate::queue::{Queue, Source};
 use crate::shared::Memory;
 use crate::view::View;
 
@@ -58,7 +62,7 @@ pub(crate) fn connect(
     let options = ClientOptions { tenant, depth, pool_bytes, timeout };
     let connected = py.detach(|| Connected::connect(&path, &options));
     let connected = connected.map_err(|why| unreachable(py, &why, &path))?;
-    Ok(Client { link: Ours::new(RwLock::new(Some(Link::new(connected, timeout)))) })
+    Ok(Client { connection: Arc::new(Connection::new(Link::new(connected, timeout))) })
 }
 
 /// Makes the exception of a connection that did not come about: its reason, and what to do.
@@ -76,8 +80,8 @@ fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
 /// A store that another process serves, returned by ``connect``.
 ///
 /// Its calls are those of ``Store`` with the same names. Buffers in memory of ``allocate`` go to the drive and back
-/// without a copy; others are copied once. There are no queues or futures, ranges, scans, quotas or blocks written layer
-/// by layer: these are for the process that has the store.
+/// without a copy; others are copied once. There are no ranges, scans, quotas or blocks written layer by layer: these are
+/// for the process that has the store.
 ///
 /// Notes
 /// -----
@@ -85,53 +89,42 @@ fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
 /// After a fork only the parent can use it.
 #[pyclass(frozen, module = "adit")]
 pub(crate) struct Client {
-    link: Ours<RwLock<Option<Link>>>,
+    connection: Arc<Connection>,
 }
 
 impl Client {
-    fn lock(&self, py: Python<'_>) -> PyResult<&RwLock<Option<Link>>> {
-        self.link.get().ok_or_else(|| errors::forked(py))
-    }
-
-    fn link(&self, py: Python<'_>) -> PyResult<Link> {
-        let link = self.lock(py)?.read().unwrap_or_else(PoisonError::into_inner).clone();
-        link.ok_or_else(|| errors::closed(py))
-    }
-
     /// Makes one request and waits for it, detached.
     fn ask<T: Send>(
         &self,
         py: Python<'_>,
         ask: impl FnOnce(&Connected) -> Pending<T> + Send,
     ) -> PyResult<T> {
-        let link = self.link(py)?;
+        let link = self.connection.link(py)?;
         let answer = py.detach(|| ask(&link.client).wait());
         answer.map_err(|unfinished| errors::of_shared(py, &unfinished.error))
     }
 
-    fn put_all<'py>(
-        &self,
-        py: Python<'py>,
-        items: Vec<(adit_kvstore::Key, View)>,
-        ttl: Option<f64>,
-        layout: Option<&Layout>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let link = self.link(py)?;
-        let ttl = ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
-        let layout = layout.map(|layout| layout.for_client(py, link.number)).transpose()?;
-        let with = PutWith { ttl, layout };
-        let answers = py.detach(|| link.put(&items, &with));
-        all(py, answers, |flag| Ok(flag.into_pyobject(py)?.to_owned().into_any()))
+    /// Makes requests, waits for their answers detached, and returns the job.
+    fn run(&self, py: Python<'_>, start: impl FnOnce(&Link) -> Job + Send) -> PyResult<Job> {
+        let link = self.connection.link(py)?;
+        Ok(py.detach(|| {
+            let mut job = start(&link);
+            job.wait();
+            job
+        }))
     }
 
-    fn get_all<'py>(
+    fn store(
         &self,
-        py: Python<'py>,
-        items: Vec<(adit_kvstore::Key, View)>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let link = self.link(py)?;
-        let answers = py.detach(|| link.get_into(&items));
-        all(py, answers, |length| Ok(length.into_pyobject(py)?))
+        py: Python<'_>,
+        items: Vec<(Key, View)>,
+        ttl: Option<f64>,
+        layout: Option<&Layout>,
+    ) -> PyResult<Job> {
+        let link = self.connection.link(py)?;
+        let with = PutArguments { ttl, tenant: None, after: None, layout };
+        let with = with.resolve_there(py, &link)?;
+        self.run(py, |link| link.put(items, &with))
     }
 }
 
@@ -163,7 +156,7 @@ impl Client {
         if nbytes == 0 {
             return Err(options::invalid(py, "nbytes", nbytes, "give 1 or more"));
         }
-        let link = self.link(py)?;
+        let link = self.connection.link(py)?;
         let held = py.detach(|| link.allocate(nbytes));
         let held = held.map_err(|why| errors::of_shared(py, &why))?;
         let address = held.start();
@@ -182,7 +175,7 @@ impl Client {
         layout: Option<&Layout>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let item = (arguments::key(key)?, View::readable(value)?);
-        self.put_all(py, vec![item], ttl, layout)?.get_item(0)
+        self.store(py, vec![item], ttl, layout)?.one(py)
     }
 
     /// Store several objects, which go to the server together; see ``Store.put_many``.
@@ -195,7 +188,7 @@ impl Client {
         ttl: Option<f64>,
         layout: Option<&Layout>,
     ) -> PyResult<Bound<'py, PyList>> {
-        self.put_all(py, arguments::pairs(keys, values, View::readable)?, ttl, layout)
+        self.store(py, arguments::pairs(keys, values, View::readable)?, ttl, layout)?.all(py)
     }
 
     /// Return an object's bytes, or ``None`` if there is no such object.
@@ -215,12 +208,8 @@ impl Client {
         py: Python<'py>,
         keys: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let (keys, link) = (arguments::keys(keys)?, self.link(py)?);
-        let answers = py.detach(|| link.get(keys));
-        all(py, answers, |value| {
-            let value = value.map(|value| PyBytes::new(py, &value));
-            Ok(value.into_pyobject(py)?)
-        })
+        let keys = arguments::keys(keys)?;
+        self.run(py, |link| link.get(keys))?.all(py)
     }
 
     /// Read an object into a buffer; see ``Store.get_into``.
@@ -231,7 +220,7 @@ impl Client {
         buffer: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let item = (arguments::key(key)?, View::writable(buffer)?);
-        self.get_all(py, vec![item])?.get_item(0)
+        self.run(py, |link| link.get_into(vec![item]))?.one(py)
     }
 
     /// Read several objects into buffers; see ``Store.get_many_into``.
@@ -241,7 +230,8 @@ impl Client {
         keys: &Bound<'_, PyAny>,
         buffers: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        self.get_all(py, arguments::pairs(keys, buffers, View::writable)?)
+        let items = arguments::pairs(keys, buffers, View::writable)?;
+        self.run(py, |link| link.get_into(items))?.all(py)
     }
 
     /// Read one layer of several KV blocks into memory of ``allocate``; see ``Store.get_layer``.
@@ -253,15 +243,21 @@ impl Client {
         buffers: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let items = arguments::pairs(keys, buffers, View::writable)?;
-        let link = self.link(py)?;
-        let answers = py.detach(|| link.get_layer(layer, &items)).map_err(|position| {
-            let text = format!(
-                "buffer {position} is not in the client's memory, or another request has it: layers are read into \
-                 memory of Client.allocate"
-            );
-            errors::named(py, "BadBufferError", &text)
-        })?;
-        all(py, answers, |length| Ok(length.into_pyobject(py)?))
+        let link = self.connection.link(py)?;
+        let job = py.detach(|| {
+            let mut job = link.get_layer(layer, items);
+            job.iter_mut().for_each(Job::wait);
+            job
+        });
+        let (position, _views) = match job {
+            Ok(job) => return job.all(py),
+            Err(refused) => refused,
+        };
+        let text = format!(
+            "buffer {position} is not in the client's memory, or another request has it: layers are read into \
+             memory of Client.allocate"
+        );
+        Err(errors::named(py, "BadBufferError", &text))
     }
 
     /// Return whether an object exists.
@@ -276,9 +272,8 @@ impl Client {
         py: Python<'py>,
         keys: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let (keys, link) = (arguments::keys(keys)?, self.link(py)?);
-        let answers = py.detach(|| link.exists(keys));
-        all(py, answers, |flag| Ok(flag.into_pyobject(py)?.to_owned().into_any()))
+        let keys = arguments::keys(keys)?;
+        self.run(py, |link| link.exists(keys))?.all(py)
     }
 
     /// Return how many of the keys have objects before the first that has none.
@@ -299,9 +294,19 @@ impl Client {
         py: Python<'py>,
         keys: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let (keys, link) = (arguments::keys(keys)?, self.link(py)?);
-        let answers = py.detach(|| link.delete(keys));
-        all(py, answers, |flag| Ok(flag.into_pyobject(py)?.to_owned().into_any()))
+        let keys = arguments::keys(keys)?;
+        self.run(py, |link| link.delete(keys))?.all(py)
+    }
+
+    /// Remove all objects whose keys begin with a prefix, which is not empty; see ``Store.delete_where``.
+    #[pyo3(signature = (*, prefix))]
+    fn delete_where<'py>(
+        &self,
+        py: Python<'py>,
+        prefix: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let prefix = arguments::key(prefix)?;
+        self.run(py, |link| link.delete_prefix(prefix))?.one(py)
     }
 
     /// Keep objects readable, as ``Store.lease`` does. The lease also ends with this process.
@@ -330,10 +335,25 @@ impl Client {
     ) -> PyResult<Layout> {
         let dtype = options::dtype(py, dtype)?;
         let block = BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens };
-        let (layout, link) = (options::layout(py, block, slots)?, self.link(py)?);
+        let (layout, link) = (options::layout(py, block, slots)?, self.connection.link(py)?);
         let defined = py.detach(|| link.client.layout(layout));
         let defined = defined.map_err(|why| errors::of_shared(py, &why))?;
         Ok(Layout::of_client(defined, link.number))
+    }
+
+    /// Return a queue, for requests whose answers are collected later. A thread of the connection takes the answers.
+    fn queue(&self, py: Python<'_>) -> PyResult<Queue> {
+        Queue::new(py, Source::Client(Arc::clone(&self.connection)))
+    }
+
+    /// Return the same calls with futures of ``concurrent.futures``.
+    fn futures<'py>(slf: &Bound<'py, Client>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("adit._futures")?.getattr("Futures")?.call1((slf,))
+    }
+
+    /// Return the same calls with futures of the running event loop, to be awaited.
+    fn aio<'py>(slf: &Bound<'py, Client>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("adit._futures")?.getattr("Aio")?.call1((slf,))
     }
 
     /// Return the store's counters by name, and those of its server.
@@ -341,7 +361,7 @@ impl Client {
     /// ``copied_bytes`` has this client's copies with the store's; ``clients_now``, ``clients_expelled``,
     /// ``mapped_bytes_now`` and ``leases_now`` are the server's.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let link = self.link(py)?;
+        let link = self.connection.link(py)?;
         let stats = py.detach(|| link.client.stats());
         let (mut stats, serving) = stats.map_err(|why| errors::of_shared(py, &why))?;
         stats.copied_bytes += link.copied.load(Ordering::Relaxed);
@@ -355,11 +375,9 @@ impl Client {
 
     /// End the connection; objects stay. Closing it twice does nothing.
     ///
-    /// The server keeps the client's place until its memory and leases are gone too.
+    /// Jobs of its queues go on. The server keeps the client's place until they, its memory and its leases are gone.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let link = self.lock(py)?.write().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| drop(link));
-        Ok(())
+        self.connection.close(py)
     }
 
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -379,27 +397,4 @@ impl Client {
     ) -> PyResult<()> {
         self.close(py)
     }
-}
-
-/// Returns answers as Python objects.
-///
-/// # Errors
-/// The first failure, with its position.
-fn all<'py, T>(
-    py: Python<'py>,
-    answers: Vec<adit_kvshare::Result<T>>,
-    convert: impl Fn(T) -> PyResult<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyList>> {
-    let objects = PyList::empty(py);
-    for (position, answer) in answers.into_iter().enumerate() {
-        let answer = answer.map_err(|why| {
-            let failure = errors::of_shared(py, &why);
-            match failure.value(py).setattr("index", position) {
-                Ok(()) => failure,
-                Err(other) => other,
-            }
-        })?;
-        objects.append(convert(answer)?)?;
-    }
-    Ok(objects)
 }

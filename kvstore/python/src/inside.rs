@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
+use adit_kvshare::client::PutWith as SharedWith;
 use adit_kvstore::shard::Failure;
 use adit_kvstore::store::{Answer, Pending, PutWith, Tenant};
 use adit_kvstore::{Error, Store};
@@ -13,9 +14,10 @@ use crate::arguments;
 use crate::blocks::Layout;
 use crate::errors;
 use crate::forked::Ours;
-use crate::jobs::Session;
+use crate::link::Link;
 use crate::memory::Shared;
 use crate::options;
+use crate::session::Session;
 use crate::view::View;
 
 /// The stores of this process, to be closed at its end.
@@ -166,6 +168,24 @@ impl PutArguments<'_, '_> {
         let after = self.after.map(arguments::key).transpose()?;
         let layout = self.layout.map(|layout| layout.for_store(py)).transpose()?.cloned();
         Ok(PutWith { tenant, ttl, after, layout })
+    }
+
+    /// Returns a connection's options.
+    ///
+    /// # Errors
+    /// `InvalidError` for a time that is none, for another connection's layout, and for what a connection does not have.
+    pub(crate) fn resolve_there(self, py: Python<'_>, link: &Link) -> PyResult<SharedWith> {
+        if let Some(name) = self.tenant {
+            let fix = "objects of a connection belong to the tenant that adit.connect names";
+            return Err(options::invalid(py, "the tenant", name, fix));
+        }
+        if self.after.is_some() {
+            let fix = "leave it out: a connection does not choose the places of objects";
+            return Err(options::invalid(py, "after", "a key", fix));
+        }
+        let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
+        let layout = self.layout.map(|layout| layout.for_client(py, link.number)).transpose()?;
+        Ok(SharedWith { ttl, layout })
     }
 }
 

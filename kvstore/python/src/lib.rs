@@ -9,12 +9,15 @@
 //! | `store` | the class `Store` |
 //! | `inside` | an open store behind the objects that use it, and its end |
 //! | `queue` | the class `Queue`: requests that end at an eventfd |
+//! | `ready` | the jobs of a queue that have ended, and its eventfd |
 //! | `client` | the class `Client`, for a store that another process has, and `connect` |
-//! | `link` | a client's requests, made and waited for detached |
+//! | `connection` | a connection behind the objects that use it, and its end |
+//! | `reaper` | the thread that takes a connection's answers for its queues |
 //! | `shared` | the memory that a client shares with its server, and what of it is in use |
 //! | `blocks` | the classes `Layout`, `BlocksWriter` and `Lease` |
 //! | `arguments`, `options` | keys, buffers and settings, read from Python objects |
-//! | `jobs` | requests in flight and their answers |
+//! | `job` | the requests of one call and their answers, of either kind |
+//! | `session`, `link` | requests of a store of this process, and of a connection |
 //! | `memory` | the class `Region`: memory of the caller's that the devices know, and what of it is in use |
 //! | `view` | Python's buffer protocol; all unsafe code |
 //! | `figures` | counters by name |
@@ -24,15 +27,19 @@
 mod arguments;
 mod blocks;
 mod client;
+mod connection;
 mod errors;
 mod figures;
 mod forked;
 mod inside;
-mod jobs;
+mod job;
 mod link;
 mod memory;
 mod options;
 mod queue;
+mod ready;
+mod reaper;
+mod session;
 mod shared;
 mod store;
 mod view;

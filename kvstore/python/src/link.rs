@@ -1,23 +1,24 @@
-//! A client's requests: made, waited for and settled.
+//! A connection's requests, made and settled.
 //!
-//! As in `jobs`, nothing here touches a Python object but through the address and length of its buffer.
+//! As in `job`, nothing here touches a Python object but through the address and length of its buffer.
 
-use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use adit_kvshare::client::{Answer, Data, Pending, PutWith, Read, Value};
-use adit_kvshare::wire::Code;
-use adit_kvshare::{Client, Error, Result, Span, Unfinished};
+use adit_kvshare::client::{Answer, Data, Pending, Put, PutWith, Read, Value};
+use adit_kvshare::{Client, Result, Span};
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
 
+use crate::job::{Answered, Deadline, Job, Look, Requests, fill};
+use crate::reaper::Reaper;
 use crate::shared::{Held, Loan};
 use crate::view::View;
-
-/// How long to wait for one answer of several before another is looked at.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// Numbers connections.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -31,14 +32,31 @@ pub(crate) struct Link {
     /// Bytes copied between buffers and the client's pool.
     pub(crate) copied: Arc<AtomicU64>,
     held: Arc<Mutex<Vec<Weak<Held>>>>,
+    /// Takes answers for queues, once there is one.
+    reaper: Arc<Mutex<Option<Arc<Reaper>>>>,
     timeout: Duration,
+}
+
+/// One request, and what it needs once it is answered.
+pub(crate) enum Flight {
+    Put(Option<Pending<Put>>, Option<Loan>),
+    Get(Option<Pending<Option<Value>>>),
+    /// Reads into the connection's pool, from which the view's is filled.
+    Copy(Option<Pending<Option<Value>>>, Option<View>),
+    /// Reads into shared memory.
+    Read(Option<Pending<Read>>, Option<Loan>),
+    Flag(Option<Pending<bool>>),
+    Count(Option<Pending<usize>>),
+    Objects(Option<Pending<u64>>),
+    Commit(Option<Pending<()>>),
 }
 
 impl Link {
     /// Wraps a connection whose requests are to be answered within `timeout`.
     pub(crate) fn new(client: Client, timeout: Duration) -> Link {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Link { client, number, copied: Arc::default(), held: Arc::default(), timeout }
+        let (copied, held, reaper) = Default::default();
+        Link { client, number, copied, held, reaper, timeout }
     }
 
     /// Makes shared memory.
@@ -53,58 +71,42 @@ impl Link {
         Ok(made)
     }
 
+    /// Returns what takes answers for the connection's queues.
+    ///
+    /// # Errors
+    /// The system's, if it has no thread left.
+    pub(crate) fn reaper(&self) -> io::Result<Arc<Reaper>> {
+        let mut reaper = self.reaper.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reaper) = &*reaper {
+            return Ok(Arc::clone(reaper));
+        }
+        let started = Arc::new(Reaper::start()?);
+        *reaper = Some(Arc::clone(&started));
+        Ok(started)
+    }
+
     /// Stores objects, those in shared memory in place.
-    pub(crate) fn put(&self, items: &[(Key, View)], with: &PutWith) -> Vec<Result<bool>> {
+    pub(crate) fn put(&self, items: Vec<(Key, View)>, with: &PutWith) -> Job {
+        let mut job = self.job(items.len());
+        let (keys, views): (Vec<_>, Vec<_>) = items.into_iter().unzip();
         let copy = |view| move |into: &mut [u8]| View::read(view, into);
-        let copies: Vec<_> = items.iter().map(|(_, view)| copy(view)).collect();
+        let copies: Vec<_> = views.iter().map(copy).collect();
         let (mut data, mut loans) = (Vec::new(), Vec::new());
-        for ((key, view), copy) in items.iter().zip(&copies) {
+        for ((key, view), copy) in keys.into_iter().zip(&views).zip(&copies) {
             let (run, loan) = self.lend(view).unzip();
-            let bytes = run.map_or_else(|| self.counted(view.len(), copy), Data::from);
-            data.push((key.clone(), bytes));
+            data.push((key, run.map_or_else(|| self.counted(view.len(), copy), Data::from)));
             loans.push(loan);
         }
-        let pending = self.client.put_many(data, with);
-        self.collect(pending, |position, answer| {
-            let answer = answer.map(|put| (put.is_stored, put.memory));
-            returned(answer, loans[position].take())
-        })
+        let flights = self.client.put_many(data, with).into_iter().zip(loans);
+        job.add(flights.map(|(pending, loan)| Flight::Put(Some(pending), loan)));
+        drop(copies);
+        views.into_iter().for_each(|view| job.keep(view));
+        job
     }
 
     fn counted<'a>(&self, bytes: usize, copy: &'a dyn Fn(&mut [u8])) -> Data<'a> {
         self.copied.fetch_add(bytes as u64, Ordering::Relaxed);
         Data::Copied(bytes, copy)
-    }
-
-    /// Reads objects.
-    pub(crate) fn get(&self, keys: Vec<Key>) -> Vec<Result<Option<Vec<u8>>>> {
-        let pending = self.client.get_many(keys);
-        self.collect(pending, |_, answer| Ok(answer?.map(|value| value.to_vec())))
-    }
-
-    /// Reads objects into writable buffers: in place where a buffer lies in shared memory.
-    pub(crate) fn get_into(&self, items: &[(Key, View)]) -> Vec<Result<Option<u64>>> {
-        let (mut lent, mut loans, mut plain) = (Vec::new(), Vec::new(), Vec::new());
-        for (position, (key, view)) in items.iter().enumerate() {
-            match self.lend(view) {
-                Some((run, loan)) => {
-                    lent.push((key.clone(), Part::All, run));
-                    loans.push((position, Some(loan)));
-                }
-                None => plain.push((position, view)),
-            }
-        }
-        // Those that need the pool go last: values that are not collected yet cannot hold up the others.
-        let lent = self.client.get_many_into(lent);
-        let copied = self.client.get_many(plain.iter().map(|(at, _)| items[*at].0.clone()));
-        let read = self.collect(lent, |at, answer| settle_read(answer, loans[at].1.take()));
-        let read: Vec<_> = loans.iter().map(|(position, _)| *position).zip(read).collect();
-        let copied = self.collect(copied, |at, answer| self.fill(plain[at].1, answer?.as_ref()));
-        let copied = plain.iter().map(|(position, _)| *position).zip(copied);
-        let mut all: Vec<_> = read.into_iter().chain(copied).collect();
-        assert_eq!(all.len(), items.len(), "each request has an answer");
-        all.sort_unstable_by_key(|(position, _)| *position);
-        all.into_iter().map(|(_, answer)| answer).collect()
     }
 
     /// Reads one layer of KV blocks into shared memory.
@@ -114,98 +116,189 @@ impl Link {
     pub(crate) fn get_layer(
         &self,
         layer: u32,
-        items: &[(Key, View)],
-    ) -> Result<Vec<Result<Option<u64>>>, usize> {
+        items: Vec<(Key, View)>,
+    ) -> Result<Job, (usize, Vec<View>)> {
+        let mut job = self.job(items.len());
         let (mut lent, mut loans) = (Vec::new(), Vec::new());
-        for (position, (key, view)) in items.iter().enumerate() {
-            let Some((run, loan)) = self.lend(view) else {
+        for (position, (key, view)) in items.into_iter().enumerate() {
+            let run = self.lend(&view);
+            job.keep(view);
+            let Some((run, loan)) = run else {
                 let back = lent.into_iter().map(|(_, _, run): (Key, Part, Span)| run);
-                back.zip(loans.into_iter().flatten()).for_each(|(run, loan): (_, Loan)| {
-                    loan.give(Some(run));
-                });
-                return Err(position);
+                back.zip(loans).for_each(|(run, loan): (_, Loan)| loan.give(Some(run)));
+                return Err((position, job.into_views()));
             };
-            lent.push((key.clone(), Part::Layer(layer), run));
-            loans.push(Some(loan));
+            lent.push((key, Part::Layer(layer), run));
+            loans.push(loan);
         }
-        let pending = self.client.get_many_into(lent);
-        Ok(self.collect(pending, |at, answer| settle_read(answer, loans[at].take())))
+        let flights = self.client.get_many_into(lent).into_iter().zip(loans);
+        job.add(flights.map(|(pending, loan)| Flight::Read(Some(pending), Some(loan))));
+        Ok(job)
     }
 
-    /// Returns which objects exist.
-    pub(crate) fn exists(&self, keys: Vec<Key>) -> Vec<Result<bool>> {
-        self.collect(self.client.exists_many(keys), |_, answer| Ok(answer?))
+    /// Removes all objects whose keys begin with a prefix.
+    pub(crate) fn delete_prefix(&self, prefix: Key) -> Job {
+        self.one(Flight::Objects(Some(self.client.delete_prefix(prefix))))
     }
 
-    /// Removes objects.
-    pub(crate) fn delete(&self, keys: Vec<Key>) -> Vec<Result<bool>> {
-        let pending = keys.into_iter().map(|key| self.client.delete(key)).collect();
-        self.collect(pending, |_, answer| Ok(answer?))
+    fn job(&self, requests: usize) -> Job {
+        Job::new(requests, Some(Deadline::after(self.timeout)), &self.copied)
+    }
+
+    fn one(&self, flight: Flight) -> Job {
+        let mut job = self.job(1);
+        job.add([flight]);
+        job
     }
 
     fn lend(&self, view: &View) -> Option<(Span, Loan)> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.iter().find_map(|held| held.upgrade()?.take(view.address(), view.len()))
     }
+}
 
-    /// Copies a value into a buffer.
-    fn fill(&self, view: &View, value: Option<&Value>) -> Result<Option<u64>> {
-        let Some(value) = value else { return Ok(None) };
-        let (needs, has) = (value.len(), view.len());
-        if needs > has {
-            let text = format!("the object has {needs} bytes and the buffer {has}: give as many");
-            return Err(Error::Refused { code: Code::Memory, text, value: needs as u64 });
-        }
-        view.write(value);
-        self.copied.fetch_add(needs as u64, Ordering::Relaxed);
-        Ok(Some(needs as u64))
+impl Requests for Link {
+    fn get(&self, keys: Vec<Key>) -> Job {
+        let mut job = self.job(keys.len());
+        let pending = self.client.get_many(keys).into_iter();
+        job.add(pending.map(|pending| Flight::Get(Some(pending))));
+        job
     }
 
-    /// Waits for answers and settles each as soon as it is there, so that the pool's memory comes back while others
-    /// wait for some.
-    fn collect<T, R>(
-        &self,
-        pending: Vec<Pending<T>>,
-        mut settle: impl FnMut(usize, Answer<T>) -> Result<R>,
-    ) -> Vec<Result<R>> {
-        let until = Instant::now() + self.timeout;
-        let mut settled: Vec<Option<Result<R>>> = pending.iter().map(|_| None).collect();
-        let mut flying: VecDeque<_> = pending.into_iter().enumerate().collect();
-        while let Some((position, first)) = flying.pop_front() {
-            let left = until.saturating_duration_since(Instant::now());
-            let pause = if flying.is_empty() { left } else { left.min(LOOK) };
-            let answer = match first.wait_timeout(pause) {
-                Ok(answer) => answer,
-                Err(_) if left.is_zero() => Err(self.too_late()),
-                Err(first) => {
-                    flying.push_back((position, first));
-                    continue;
+    fn get_into(&self, items: Vec<(Key, View)>) -> Job {
+        let mut job = self.job(items.len());
+        let (mut lent, mut plain) = (Vec::new(), Vec::new());
+        let (mut loans, mut views) = (Vec::new(), Vec::new());
+        for (position, (key, view)) in items.into_iter().enumerate() {
+            match self.lend(&view) {
+                Some((run, loan)) => {
+                    lent.push((key, Part::All, run));
+                    loans.push((position, loan));
+                    job.keep(view);
                 }
-            };
-            settled[position] = Some(settle(position, answer));
+                None => {
+                    plain.push(key);
+                    views.push((position, view));
+                }
+            }
         }
-        settled.into_iter().map(|answer| answer.expect("all have ended")).collect()
+        // Those that need the pool go last: values that are not collected yet cannot hold up the others.
+        let read = self.client.get_many_into(lent).into_iter().zip(loans);
+        let read = read.map(|(pending, (at, loan))| (at, Flight::Read(Some(pending), Some(loan))));
+        let copy = self.client.get_many(plain).into_iter().zip(views);
+        let copy = copy.map(|(pending, (at, view))| (at, Flight::Copy(Some(pending), Some(view))));
+        let mut flights: Vec<_> = read.chain(copy).collect();
+        flights.sort_unstable_by_key(|(position, _)| *position);
+        job.add(flights.into_iter().map(|(_, flight)| flight));
+        job
     }
 
-    fn too_late(&self) -> Unfinished {
-        let error = Box::new(Error::Timeout { ms: self.timeout.as_millis() });
-        Unfinished { error, memory: None }
+    fn exists(&self, keys: Vec<Key>) -> Job {
+        let mut job = self.job(keys.len());
+        let pending = self.client.exists_many(keys).into_iter();
+        job.add(pending.map(|pending| Flight::Flag(Some(pending))));
+        job
+    }
+
+    fn delete(&self, keys: Vec<Key>) -> Job {
+        let mut job = self.job(keys.len());
+        job.add(keys.into_iter().map(|key| Flight::Flag(Some(self.client.delete(key)))));
+        job
+    }
+
+    fn lookup_prefix(&self, keys: &[Key]) -> Job {
+        self.one(Flight::Count(Some(self.client.lookup_prefix(keys))))
+    }
+
+    fn commit(&self) -> Job {
+        self.one(Flight::Commit(Some(self.client.commit())))
     }
 }
 
-/// Settles a read into shared memory.
-fn settle_read(answer: Answer<Read>, loan: Option<Loan>) -> Result<Option<u64>> {
-    returned(answer.map(|read| (read.bytes, Some(read.memory))), loan)
+impl Flight {
+    /// Returns the answer if it is there.
+    pub(crate) fn look(
+        &mut self,
+        how: Look<'_>,
+        copied: &AtomicU64,
+        spent: &mut Vec<View>,
+    ) -> Option<Answered> {
+        match self {
+            Flight::Put(pending, loan) => land(pending, how, |answer| {
+                let answer = answer.map(|put| (put.is_stored, put.memory));
+                returned(answer, loan, Answered::Flag)
+            }),
+            Flight::Read(pending, loan) => land(pending, how, |answer| {
+                let answer = answer.map(|read| (read.bytes, Some(read.memory)));
+                returned(answer, loan, Answered::Length)
+            }),
+            Flight::Copy(pending, view) => land(pending, how, |answer| {
+                let view = view.take().expect("the view is there until the answer");
+                let answered = plain(answer, |value| fill(&view, value.as_deref(), copied));
+                spent.push(view);
+                answered
+            }),
+            // A value is copied at once: others wait for its memory, which is the pool's.
+            Flight::Get(pending) => land(pending, how, |answer| {
+                plain(answer, |value| Answered::Bytes(value.map(|value| value.to_vec())))
+            }),
+            Flight::Flag(pending) => land(pending, how, |answer| plain(answer, Answered::Flag)),
+            Flight::Count(pending) => {
+                land(pending, how, |answer| plain(answer, |count| Answered::Count(count as u64)))
+            }
+            Flight::Objects(pending) => land(pending, how, |answer| plain(answer, Answered::Count)),
+            Flight::Commit(pending) => {
+                land(pending, how, |answer| plain(answer, |()| Answered::Done))
+            }
+        }
+    }
+
+    /// Takes the view of a request that is given up, to be released.
+    pub(crate) fn take_view(&mut self) -> Option<View> {
+        if let Flight::Copy(_, view) = self { view.take() } else { None }
+    }
 }
 
-/// Settles an answer that brings back lent memory.
-fn returned<T>(answer: Answer<(T, Option<Span>)>, loan: Option<Loan>) -> Result<T> {
-    let (answer, memory) = match answer {
-        Ok((value, memory)) => (Ok(value), memory),
-        Err(unfinished) => (Err(*unfinished.error), unfinished.memory),
+/// Looks for the answer of one request, and settles it.
+fn land<T>(
+    place: &mut Option<Pending<T>>,
+    how: Look<'_>,
+    settle: impl FnOnce(Answer<T>) -> Answered,
+) -> Option<Answered> {
+    let mut pending = place.take().expect("a request is answered once");
+    let answer = match how {
+        Look::Wait(None) => Ok(pending.wait()),
+        Look::Wait(Some(at_most)) => pending.wait_timeout(at_most),
+        Look::Poll(waker) => match Pin::new(&mut pending).poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(answer) => Ok(answer),
+            Poll::Pending => Err(pending),
+        },
     };
-    if let Some(loan) = loan {
+    match answer {
+        Ok(answer) => Some(settle(answer)),
+        Err(pending) => {
+            *place = Some(pending);
+            None
+        }
+    }
+}
+
+/// Settles an answer that brings back lent memory. None comes back while a device may still write it.
+fn returned<T>(
+    answer: Answer<(T, Option<Span>)>,
+    loan: &mut Option<Loan>,
+    then: impl FnOnce(T) -> Answered,
+) -> Answered {
+    let (answered, memory) = match answer {
+        Ok((value, memory)) => (then(value), memory),
+        Err(unfinished) => (Answered::Refused(*unfinished.error), unfinished.memory),
+    };
+    if let Some(loan) = loan.take() {
         loan.give(memory);
     }
-    answer
+    answered
+}
+
+fn plain<T>(answer: Answer<T>, then: impl FnOnce(T) -> Answered) -> Answered {
+    answer.map_or_else(|unfinished| Answered::Refused(*unfinished.error), then)
 }

@@ -1,46 +1,31 @@
 //! Requests that end at an eventfd: nothing waits, and one thread or event loop can serve any number of them.
+//!
+//! Of a store's jobs the answers are counted, and taken when the job is drained. A connection's jobs are settled by its
+//! [`Reaper`].
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use adit_kvshare::Client;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::arguments;
+use crate::connection::Connection;
 use crate::errors;
 use crate::forked::Ours;
 use crate::inside::{Inside, PutArguments};
-use crate::jobs::{Job, Session};
-
+use crate::job::{Job, Requests};
+use crate::ready::Ready;
+use crate::reaper::{Landing, Reaper};
 use crate::view::View;
 
-/// Jobs to look at, and the eventfd that says so.
-struct Ready {
-    numbers: Mutex<Vec<u64>>,
-    event: EventFd,
-}
-
-impl Ready {
-    fn push(&self, number: u64) {
-        let mut numbers = lock(&self.numbers);
-        let is_first = numbers.is_empty();
-        numbers.push(number);
-        if is_first {
-            // Fails only if the counter is full, and then it is readable.
-            let _ = self.event.write(1);
-        }
-    }
-
-    fn take(&self) -> Vec<u64> {
-        let mut numbers = lock(&self.numbers);
-        // There may be nothing to read: its owner may have read it.
-        let _ = self.event.read();
-        std::mem::take(&mut *numbers)
-    }
+/// What a queue makes requests of.
+pub(crate) enum Source {
+    Store(Arc<Inside>),
+    Client(Arc<Connection>),
 }
 
 /// Counts the answers of a job, and makes it ready with the last.
@@ -77,10 +62,27 @@ impl Wake for Countdown {
     }
 }
 
+/// A job in flight.
+enum Held {
+    Counted(Job, Arc<Countdown>),
+    Watched(Arc<Landing>),
+}
+
 struct Flying {
-    job: Job,
-    countdown: Arc<Countdown>,
+    held: Held,
     token: Option<Py<PyAny>>,
+}
+
+impl Held {
+    /// Blocks until the job has ended, and returns it.
+    fn wait(self) -> Option<Job> {
+        let mut job = match self {
+            Held::Counted(job, _) => Some(job),
+            Held::Watched(landing) => landing.take(),
+        };
+        job.iter_mut().for_each(Job::wait);
+        job
+    }
 }
 
 /// A queue's state, which a forked child leaves alone.
@@ -88,64 +90,95 @@ struct State {
     ready: Arc<Ready>,
     flying: Mutex<HashMap<u64, Flying>>,
     next: AtomicU64,
+    /// What takes answers, if they are a connection's.
+    reaper: Option<Arc<Reaper>>,
 }
 
 impl State {
-    fn new() -> nix::Result<State> {
-        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let event = EventFd::from_value_and_flags(0, flags)?;
-        let ready = Arc::new(Ready { numbers: Mutex::default(), event });
-        Ok(State { ready, flying: Mutex::default(), next: AtomicU64::new(0) })
+    fn new(reaper: Option<Arc<Reaper>>) -> nix::Result<State> {
+        let ready = Arc::new(Ready::new()?);
+        Ok(State { ready, flying: Mutex::default(), next: AtomicU64::new(0), reaper })
     }
 
-    /// Has a job's end signalled.
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Has the end of a store's job signalled.
     fn launch(&self, mut job: Job, token: Option<Py<PyAny>>) -> u64 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.number();
         let countdown = Countdown::new(number, &self.ready);
         let waker = Waker::from(Arc::clone(&countdown));
         // An answer may come while this looks for it. All that are flying afterwards have the waker, so their
         // answers are counted, and only theirs are.
         let mut flying = lock(&self.flying);
         let left = job.poll(&waker);
-        flying.insert(number, Flying { job, countdown: Arc::clone(&countdown), token });
+        let held = Held::Counted(job, Arc::clone(&countdown));
+        flying.insert(number, Flying { held, token });
         drop(flying);
         countdown.expect(0, left);
         number
     }
 
+    /// Has the end of a connection's job signalled.
+    fn launch_there(&self, client: &Client, job: Job, token: Option<Py<PyAny>>) -> u64 {
+        let number = self.number();
+        let reaper = self.reaper.as_ref().expect("a connection's queue has one");
+        reaper.launch(client, (number, &self.ready), job, |landing| {
+            let held = Held::Watched(Arc::clone(landing));
+            lock(&self.flying).insert(number, Flying { held, token });
+        });
+        number
+    }
+
     /// Takes the jobs that have ended.
-    fn land(&self) -> Vec<(u64, Flying)> {
+    fn land(&self) -> Vec<(u64, Job, Option<Py<PyAny>>)> {
         let mut landed = Vec::new();
         for number in self.ready.take() {
             // A job may be named twice.
-            let Some(mut flying) = lock(&self.flying).remove(&number) else { continue };
-            let come = flying.countdown.come.load(Ordering::SeqCst);
-            if flying.job.poll(&Waker::from(Arc::clone(&flying.countdown))) == 0 {
-                landed.push((number, flying));
-                continue;
+            let Some(Flying { held, token }) = lock(&self.flying).remove(&number) else { continue };
+            match held {
+                Held::Watched(landing) => {
+                    let job = landing.take().expect("a job is taken with its place in the queue");
+                    landed.push((number, job, token));
+                }
+                Held::Counted(mut job, countdown) => {
+                    let come = countdown.come.load(Ordering::SeqCst);
+                    if job.poll(&Waker::from(Arc::clone(&countdown))) == 0 {
+                        landed.push((number, job, token));
+                        continue;
+                    }
+                    // A waker was called early. From here on each call makes the job ready.
+                    let held = Held::Counted(job, Arc::clone(&countdown));
+                    lock(&self.flying).insert(number, Flying { held, token });
+                    countdown.expect(come, 1);
+                }
             }
-            // A waker was called early. From here on each call makes the job ready.
-            let countdown = Arc::clone(&flying.countdown);
-            lock(&self.flying).insert(number, flying);
-            countdown.expect(come, 1);
         }
         landed
     }
 
-    fn take_all(&self) -> Vec<Flying> {
-        lock(&self.flying).drain().map(|(_, flying)| flying).collect()
+    /// Ends all jobs, and returns what their owners release.
+    fn end_all(&self) -> Vec<(Option<Job>, Option<Py<PyAny>>)> {
+        let flying: Vec<_> = lock(&self.flying).drain().map(|(_, flying)| flying).collect();
+        let ended = flying.into_iter().map(|Flying { held, token }| (held.wait(), token)).collect();
+        if let Some(reaper) = &self.reaper {
+            reaper.rouse();
+        }
+        ended
     }
 }
 
-/// Requests whose answers are collected later, returned by ``Store.queue``.
+/// Requests whose answers are collected later, returned by ``Store.queue`` and ``Client.queue``.
 ///
 /// Each ``submit_…`` returns a number at once. When requests have ended, the eventfd is readable and ``drain`` returns
 /// their numbers with their results.
 ///
-/// Buffers have to stay as they are until then. Python keeps them alive meanwhile.
+/// Buffers have to stay as they are until then. Python keeps them alive meanwhile. Jobs of a connection end within its
+/// timeout.
 #[pyclass(frozen, module = "adit")]
 pub(crate) struct Queue {
-    store: Arc<Inside>,
+    source: Source,
     state: Ours<State>,
 }
 
@@ -153,10 +186,20 @@ impl Queue {
     /// Makes a queue.
     ///
     /// # Errors
-    /// `OSError` if there is no eventfd left.
-    pub(crate) fn new(store: &Arc<Inside>) -> PyResult<Queue> {
-        let state = State::new().map_err(std::io::Error::from)?;
-        Ok(Queue { store: Arc::clone(store), state: Ours::new(state) })
+    /// `ClosedError` or `ForkedError` as its source has them; a connection's if it cannot make its pool; `OSError` if
+    /// there is no eventfd or thread left.
+    pub(crate) fn new(py: Python<'_>, source: Source) -> PyResult<Queue> {
+        let reaper = match &source {
+            Source::Store(store) => store.session(py).map(|_| None)?,
+            Source::Client(connection) => {
+                let link = connection.link(py)?;
+                let made = py.detach(|| link.client.make_pool());
+                made.map_err(|why| errors::of_shared(py, &why))?;
+                Some(link.reaper()?)
+            }
+        };
+        let state = State::new(reaper).map_err(std::io::Error::from)?;
+        Ok(Queue { source, state: Ours::new(state) })
     }
 
     fn state(&self, py: Python<'_>) -> PyResult<&State> {
@@ -167,10 +210,19 @@ impl Queue {
         &self,
         py: Python<'_>,
         token: Option<Py<PyAny>>,
-        start: impl FnOnce(&Session) -> Job + Send,
+        start: impl FnOnce(&dyn Requests) -> Job + Send,
     ) -> PyResult<u64> {
-        let (state, session) = (self.state(py)?, self.store.session(py)?);
-        Ok(py.detach(|| state.launch(start(&session), token)))
+        let state = self.state(py)?;
+        match &self.source {
+            Source::Store(store) => {
+                let session = store.session(py)?;
+                Ok(py.detach(|| state.launch(start(&session), token)))
+            }
+            Source::Client(connection) => {
+                let link = connection.link(py)?;
+                Ok(py.detach(|| state.launch_there(&link.client, start(&link), token)))
+            }
+        }
     }
 }
 
@@ -180,7 +232,7 @@ impl Queue {
     ///
     /// It belongs to the queue: do not close it. Reading it is allowed and not needed.
     fn event_fd(&self, py: Python<'_>) -> PyResult<i32> {
-        Ok(self.state(py)?.ready.event.as_fd().as_raw_fd())
+        Ok(self.state(py)?.ready.event_fd())
     }
 
     /// Return the number of jobs that ``drain`` has not returned.
@@ -195,9 +247,11 @@ impl Queue {
     /// ----------
     /// keys : iterable of bytes or str
     /// values : iterable of buffers
-    ///     Copied before this returns, unless they lie in registered memory.
+    ///     Copied before this returns, unless they lie in registered memory or memory of ``Client.allocate``.
     /// token : object, optional
     ///     What ``drain`` returns instead of the number.
+    /// ttl, tenant, after, layout : optional
+    ///     As for ``Store.put_many``. A connection's objects are its own tenant's, and there is no ``after``.
     ///
     /// Returns
     /// -------
@@ -216,9 +270,22 @@ impl Queue {
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&crate::blocks::Layout>,
     ) -> PyResult<u64> {
-        let with = PutArguments { ttl, tenant, after, layout }.resolve(py, &self.store)?;
-        let items = arguments::pairs(keys, values, View::readable)?;
-        self.submit(py, token, move |session| session.put(items, &with, with.layout.as_ref()))
+        let (state, with) = (self.state(py)?, PutArguments { ttl, tenant, after, layout });
+        match &self.source {
+            Source::Store(store) => {
+                let (with, session) = (with.resolve(py, store)?, store.session(py)?);
+                let items = arguments::pairs(keys, values, View::readable)?;
+                let put = || session.put(items, &with, with.layout.as_ref());
+                Ok(py.detach(|| state.launch(put(), token)))
+            }
+            Source::Client(connection) => {
+                let link = connection.link(py)?;
+                let with = with.resolve_there(py, &link)?;
+                let items = arguments::pairs(keys, values, View::readable)?;
+                let put = || link.put(items, &with);
+                Ok(py.detach(|| state.launch_there(&link.client, put(), token)))
+            }
+        }
     }
 
     /// Read several objects; see ``Store.get_many``.
@@ -230,12 +297,12 @@ impl Queue {
         token: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
         let keys = arguments::keys(keys)?;
-        self.submit(py, token, move |session| session.get(keys))
+        self.submit(py, token, move |requests| requests.get(keys))
     }
 
     /// Read several objects into buffers; see ``Store.get_many_into``.
     ///
-    /// Buffers outside registered memory are filled by ``drain``.
+    /// Buffers outside registered memory are filled by ``drain``, and a connection's as soon as they are answered.
     #[pyo3(signature = (keys, buffers, *, token=None))]
     fn submit_get_into(
         &self,
@@ -245,7 +312,7 @@ impl Queue {
         token: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
         let items = arguments::pairs(keys, buffers, View::writable)?;
-        self.submit(py, token, move |session| session.get_into(items))
+        self.submit(py, token, move |requests| requests.get_into(items))
     }
 
     /// Ask which objects exist; see ``Store.exists_many``.
@@ -257,7 +324,7 @@ impl Queue {
         token: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
         let keys = arguments::keys(keys)?;
-        self.submit(py, token, move |session| session.exists(keys))
+        self.submit(py, token, move |requests| requests.exists(keys))
     }
 
     /// Ask how many objects exist before the first miss; see ``Store.lookup_prefix``. The results are that number.
@@ -269,7 +336,7 @@ impl Queue {
         token: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
         let keys = arguments::keys(keys)?;
-        self.submit(py, token, move |session| session.lookup_prefix(&keys))
+        self.submit(py, token, move |requests| requests.lookup_prefix(&keys))
     }
 
     /// Remove several objects; see ``Store.delete_many``.
@@ -281,13 +348,13 @@ impl Queue {
         token: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
         let keys = arguments::keys(keys)?;
-        self.submit(py, token, move |session| session.delete(keys))
+        self.submit(py, token, move |requests| requests.delete(keys))
     }
 
     /// Make everything acknowledged survive a power cut; see ``Store.commit``.
     #[pyo3(signature = (*, token=None))]
     fn submit_commit(&self, py: Python<'_>, token: Option<Py<PyAny>>) -> PyResult<u64> {
-        self.submit(py, token, Session::commit)
+        self.submit(py, token, |requests| requests.commit())
     }
 
     /// Return what has ended, without waiting.
@@ -301,12 +368,12 @@ impl Queue {
         let state = self.state(py)?;
         let landed = py.detach(|| state.land());
         let ended = PyList::empty(py);
-        for (number, flying) in landed {
-            let name = match flying.token {
+        for (number, job, token) in landed {
+            let name = match token {
                 Some(token) => token.into_bound(py),
                 None => number.into_pyobject(py)?.into_any(),
             };
-            let (results, failure) = flying.job.results(py)?;
+            let (results, failure) = job.results(py)?;
             ended.append((name, results, failure.map(|why| why.into_value(py))))?;
         }
         Ok(ended)
@@ -315,11 +382,7 @@ impl Queue {
     /// Wait for all jobs, and forget those that were not drained.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let state = self.state(py)?;
-        let ended = py.detach(|| {
-            let mut flying = state.take_all();
-            flying.iter_mut().for_each(|flying| flying.job.wait());
-            flying
-        });
+        let ended = py.detach(|| state.end_all());
         // Here their buffers are released, attached.
         drop(ended);
         Ok(())

@@ -14,10 +14,11 @@ use crate::blocks::{BlocksWriter, Layout, Lease};
 use crate::errors;
 use crate::figures;
 use crate::inside::{Inside, PutArguments, wait};
-use crate::jobs::{Job, Session};
+use crate::job::{Job, Requests};
 use crate::memory::Region;
 use crate::options::{self, OpenArguments};
-use crate::queue::Queue;
+use crate::queue::{Queue, Source};
+use crate::session::Session;
 use crate::view::View;
 
 /// A store of objects on one or more devices.
@@ -576,8 +577,7 @@ impl Store {
 
     /// Return a queue, for requests whose answers are collected later.
     fn queue(&self, py: Python<'_>) -> PyResult<Queue> {
-        self.inside.session(py)?;
-        Queue::new(&self.inside)
+        Queue::new(py, Source::Store(Arc::clone(&self.inside)))
     }
 
     /// Return the same calls with futures of ``concurrent.futures``.

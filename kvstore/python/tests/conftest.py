@@ -1,9 +1,14 @@
-"""A store on a file of its own for each test."""
+"""A store on a file of its own for each test, which the test opens or another process serves."""
 
 from __future__ import annotations
 
+import json
 import mmap
-from collections.abc import Iterator
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +33,82 @@ def store(target: str) -> Iterator[adit.Store]:
     """Return an open store."""
     with adit.Store(target) as store:
         yield store
+
+
+class Served:
+    """A server with its store."""
+
+    def __init__(self, target: str, socket: Path) -> None:
+        program = os.environ.get("ADIT")
+        if program is None:
+            pytest.skip("set ADIT to the program, as cargo xtask python does")
+        self.target, self.socket = target, socket
+        words = [program, "kv", "serve", "--store", target, "--socket", str(socket), "--json"]
+        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert json.loads(self._process.stdout.readline())["event"] == "ready"
+
+    def send(self, what: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(what)
+
+    def end(self, how: signal.Signals) -> int:
+        """End it; return its exit code."""
+        self.send(how)
+        code = self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return code
+
+    def stop(self) -> None:
+        """Kill it, unless it has ended."""
+        if self._process.poll() is None:
+            self.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def served(target: str, tmp_path: Path) -> Iterator[Served]:
+    """Return a server."""
+    served = Served(target, tmp_path / "kv.sock")
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[adit.Client]:
+    """Return a connection to it."""
+    with adit.connect(served.socket) as client:
+        yield client
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return a target for adapters: a new file or, with ``anywhere`` in a second test, a server's socket."""
+    if getattr(request, "param", "own") == "own":
+        yield f"uring:{tmp_path / 'kv.img'}"
+        return
+    server = Served(request.getfixturevalue("target"), tmp_path / "kv.sock")
+    yield f"serve:{server.socket}"
+    server.stop()
+
+
+anywhere = pytest.mark.parametrize("place", ["own", "served"], indirect=True)
+
+
+@pytest.fixture(params=["own", "served"])
+def either(request: pytest.FixtureRequest) -> adit.Store | adit.Client:
+    """Return an open store, or a connection to one."""
+    name = "store" if request.param == "own" else "client"
+    either: adit.Store | adit.Client = request.getfixturevalue(name)
+    return either
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def pool(rows: int, row_bytes: int) -> Rows:

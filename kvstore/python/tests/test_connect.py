@@ -2,81 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Rows, noise
+from conftest import Rows, Served, noise, until
 
 import adit
 
 ROW = 128 << 10
 
 
-class Served:
-    """A server with its store."""
-
-    def __init__(self, target: str, socket: Path) -> None:
-        program = os.environ.get("ADIT")
-        if program is None:
-            pytest.skip("set ADIT to the program, as cargo xtask python does")
-        self.target, self.socket = target, socket
-        words = [program, "kv", "serve", "--store", target, "--socket", str(socket), "--json"]
-        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        assert json.loads(self._process.stdout.readline())["event"] == "ready"
-
-    def send(self, what: signal.Signals) -> None:
-        """Send it a signal."""
-        self._process.send_signal(what)
-
-    def end(self, how: signal.Signals) -> int:
-        """End it; return its exit code."""
-        self.send(how)
-        code = self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return code
-
-    @property
-    def runs(self) -> bool:
-        return self._process.poll() is None
-
-
-@pytest.fixture
-def served(target: str, tmp_path: Path) -> Iterator[Served]:
-    """Return a server."""
-    served = Served(target, tmp_path / "kv.sock")
-    yield served
-    if served.runs:
-        served.end(signal.SIGKILL)
-
-
-@pytest.fixture
-def client(served: Served) -> Iterator[adit.Client]:
-    """Return a connection to it."""
-    with adit.connect(served.socket) as client:
-        yield client
-
-
 def shared(client: adit.Client, rows: int) -> Rows:
     """Return rows of the client's memory."""
     return np.frombuffer(client.allocate(rows * ROW), dtype=np.uint8).reshape(rows, ROW)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_two_clients_see_each_others_objects(served: Served, client: adit.Client) -> None:

@@ -30,9 +30,9 @@ def drain(queue: adit.Queue, jobs: int) -> dict[object, tuple[list[object], adit
     return ended
 
 
-def test_jobs_end_at_the_eventfd(store: adit.Store) -> None:
+def test_jobs_end_at_the_eventfd(either: adit.Store | adit.Client) -> None:
     rows = noise(64, 10_000)
-    with store.queue() as queue:
+    with either.queue() as queue:
         put = queue.submit_put(KEYS, rows)
         assert drain(queue, 1) == {put: ([True] * 64, None)}
         back = np.zeros_like(rows)
@@ -50,8 +50,8 @@ def test_jobs_end_at_the_eventfd(store: adit.Store) -> None:
         assert len(queue) == 0
 
 
-def test_a_job_that_fails_says_which_request(store: adit.Store) -> None:
-    with store.queue() as queue:
+def test_a_job_that_fails_says_which_request(either: adit.Store | adit.Client) -> None:
+    with either.queue() as queue:
         queue.submit_put(["a", "b", "c"], [b"1", b"", b"3"], token="put")
         ((results, failure),) = drain(queue, 1).values()
         assert results == [True, None, True]
@@ -82,9 +82,9 @@ def test_jobs_end_with_the_store(target: str) -> None:
         queue.submit_exists(KEYS)
 
 
-def test_futures_of_threads(store: adit.Store) -> None:
+def test_futures_of_threads(either: adit.Store | adit.Client) -> None:
     rows = noise(64, 10_000)
-    with store.futures() as futures:
+    with either.futures() as futures:
         puts = [futures.put(key, row) for key, row in zip(KEYS, rows)]
         done, _ = concurrent.futures.wait(puts, timeout=30)
         assert len(done) == 64 and all(future.result() is True for future in puts)
@@ -124,11 +124,11 @@ def test_futures_of_threads_end_after_the_store(target: str) -> None:
     assert pending.done()
 
 
-def test_futures_of_an_event_loop(store: adit.Store) -> None:
+def test_futures_of_an_event_loop(either: adit.Store | adit.Client) -> None:
     rows = noise(64, 10_000)
 
     async def serve() -> None:
-        async with store.aio() as aio:
+        async with either.aio() as aio:
             puts = (aio.put(key, row) for key, row in zip(KEYS, rows))
             assert await asyncio.gather(*puts) == [True] * 64
             gets = (aio.get(key) for key in KEYS)
@@ -152,10 +152,10 @@ def test_futures_of_an_event_loop(store: adit.Store) -> None:
     asyncio.run(serve())
 
 
-def test_the_loop_serves_others_meanwhile(store: adit.Store) -> None:
+def test_the_loop_serves_others_meanwhile(either: adit.Store | adit.Client) -> None:
     async def serve() -> int:
         ticks = 0
-        async with store.aio() as aio:
+        async with either.aio() as aio:
             rows = noise(64, 200_000)
             pending = [aio.put_many(KEYS, rows) for _ in range(5)]
             until = time.monotonic() + 60

@@ -10,6 +10,7 @@ from typing import Any
 import engines
 import numpy as np
 import pytest
+from conftest import anywhere
 from engines import Llama, LlamaState
 from test_lmcache import damage
 
@@ -18,14 +19,13 @@ CONTEXT = 256
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
+def make(monkeypatch: pytest.MonkeyPatch, place: str) -> Make:
     """Return what makes caches on one drive."""
     engines.llama_cpp(monkeypatch)
     cache = importlib.import_module("adit.llama_cpp").PromptCache
 
     def make(model: object = None, **options: Any) -> Any:
-        target = f"uring:{tmp_path / 'kv.img'}"
-        return cache(target, model or Llama(), size_gb=0.25, **options)
+        return cache(place, model or Llama(), size_gb=0.25, **options)
 
     return make
 
@@ -49,6 +49,7 @@ def same(one: LlamaState, other: LlamaState) -> bool:
     )
 
 
+@anywhere
 def test_prompts_survive_a_restart(make: Make) -> None:
     cache, tokens = make(), list(range(100))
     assert tokens not in cache
@@ -95,6 +96,7 @@ def test_a_state_without_its_last_token_is_found(make: Make) -> None:
     cache.close()
 
 
+@anywhere
 def test_states_longer_than_the_pool_are_kept(make: Make) -> None:
     cache = make(pool_bytes=8 << 20)
     tokens = list(range(40))
@@ -103,6 +105,7 @@ def test_states_longer_than_the_pool_are_kept(make: Make) -> None:
     cache.close()
 
 
+@anywhere
 def test_other_models_and_settings_have_other_prompts(make: Make) -> None:
     tokens = list(range(40))
     cache = make()
@@ -196,6 +199,7 @@ def test_a_full_store_is_logged_and_the_prompt_is_not_kept(
     cache.close()
 
 
+@anywhere
 def test_prompts_expire(make: Make) -> None:
     cache, tokens = make(ttl=3600), list(range(40))
     cache[tokens] = state(tokens)

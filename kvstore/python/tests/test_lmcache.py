@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Rows, noise, pool
+from conftest import Rows, anywhere, noise, pool
 
 import adit
 from adit.lmcache import Connector
@@ -20,8 +20,8 @@ KEYS = [f"meta/llama@{0:08x}@0@{number:064x}" for number in range(16)]
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> dict[str, object]:
-    return {"target": f"uring:{tmp_path / 'kv.img'}", "size_gb": 0.125}
+def config(place: str) -> dict[str, object]:
+    return {"target": place, "size_gb": 0.125}
 
 
 @pytest.fixture
@@ -46,6 +46,7 @@ def end(connector: Connector, number: int) -> tuple[bool, str, list[bool] | None
             return (ok, error, per_key)
 
 
+@anywhere
 def test_batches_end_with_a_result_for_each_key(connector: Connector) -> None:
     rows, back = noise(16, 64 << 10), pool(16, 64 << 10)
     assert end(connector, connector.submit_batch_set(KEYS, views(rows))) == (True, "", [True] * 16)
@@ -60,6 +61,7 @@ def test_batches_end_with_a_result_for_each_key(connector: Connector) -> None:
     assert end(connector, connector.submit_batch_set([], [])) == (True, "", [])
 
 
+@anywhere
 def test_a_block_of_another_length_is_a_miss(connector: Connector) -> None:
     end(connector, connector.submit_batch_set(KEYS[:2], views(noise(2, 8192))))
     longer = pool(2, 16_384)
@@ -68,6 +70,7 @@ def test_a_block_of_another_length_is_a_miss(connector: Connector) -> None:
     assert (ok, loaded) == (False, [False]) and "8192 bytes" in error
 
 
+@anywhere
 def test_other_configurations_have_other_keys(config: dict[str, object]) -> None:
     for namespace in ("bf16", "fp8"):
         connector = Connector(**config, namespace=namespace)  # type: ignore[arg-type]
@@ -80,6 +83,7 @@ def test_models_are_tenants_and_long_keys_are_kept(connector: Connector) -> None
     keys = ["a@0@0@1", "b@0@0@1", "a@0@0@2", "x" * 100 + "@0@0@1", "y" * 600 + "@0@0@1"]
     assert end(connector, connector.submit_batch_set(keys, views(noise(5, 4096))))[0]
     assert end(connector, connector.submit_batch_exists(keys))[2] == [True] * 5
+    assert isinstance(connector.store, adit.Store)
     tenants = connector.store.tenants()
     assert tenants["a"]["objects"] == 2 and tenants["b"]["objects"] == 1 and len(tenants) == 5
     assert end(connector, connector.submit_batch_exists(["z" * 600 + "@0@0@1"]))[2] == [False]
@@ -122,6 +126,7 @@ def test_with_more_models_than_tenants_blocks_are_stored(
 
 
 def test_a_quota_that_is_reached_is_an_error_of_its_batch(connector: Connector) -> None:
+    assert isinstance(connector.store, adit.Store)
     connector.store.set_quota("meta/llama", 8192)
     ok, error, stored = end(connector, connector.submit_batch_set(KEYS[:4], views(noise(4, 4096))))
     assert not ok and "quota" in error and stored is not None and sum(stored) == 2

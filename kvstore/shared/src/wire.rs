@@ -195,6 +195,7 @@ mod action {
     pub(super) const LEASE: u8 = 8;
     pub(super) const RELEASE: u8 = 9;
     pub(super) const COMMIT: u8 = 10;
+    pub(super) const DELETE_PREFIX: u8 = 11;
 }
 
 /// A request before its key.
@@ -347,6 +348,8 @@ pub enum Ask {
     Release(u64),
     /// Makes everything acknowledged durable.
     Commit,
+    /// Removes all objects whose keys begin with this.
+    DeletePrefix(Key),
 }
 
 impl Entry {
@@ -392,6 +395,7 @@ impl Entry {
                 entry
             }
             Ask::Commit => Entry::zeroed(action::COMMIT, tag),
+            Ask::DeletePrefix(key) => Entry::zeroed(action::DELETE_PREFIX, tag).with_key(key),
         }
     }
 
@@ -451,6 +455,7 @@ impl Ask {
             action::LEASE => Ask::Lease { key: entry.key()?, time: Duration::from_millis(low) },
             action::RELEASE => Ask::Release(low),
             action::COMMIT => Ask::Commit,
+            action::DELETE_PREFIX => Ask::DeletePrefix(entry.key()?),
             _ => return Err("there is no such request"),
         })
     }

@@ -17,7 +17,7 @@ import select
 import time
 from typing import TYPE_CHECKING, Any
 
-from ._adit import Region, Store
+from ._adit import Client, Region, Store, connect
 from ._errors import Error, InvalidError
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ logger = logging.getLogger("adit")
 PAGE = 4096
 # Targets that are files or block devices.
 _FILES = ("uring", "psync")
+# Begins a target that is the socket of a server, in place of a device.
+_SERVED = "serve:"
 # ctypes makes a type for each length and keeps it: one of each is enough.
 _ARRAYS: dict[int, type[ctypes.Array[ctypes.c_ubyte]]] = {}
 # Seconds between messages about the same trouble.
@@ -70,22 +72,28 @@ def check_version(engine: str, found: str | None, tried: Sequence[str]) -> None:
 
 def open_store(
     target: str | list[str], size_gb: float = 0, rank: int = 0, **options: Any
-) -> Store:
-    """Open a store, and make it before if it is to be in a new file.
+) -> Store | Client:
+    """Open a store, and make it before if it is to be in a new file; or connect to one that another process serves.
 
     Parameters
     ----------
     target : str or list of str
-        The store's devices. ``{rank}`` in it stands for the process's rank.
+        The store's devices, or ``serve:`` and the socket of ``adit kv serve``. ``{rank}`` in it stands for the process's
+        rank.
     size_gb : float
-        GiB of a new file. Files that are there, and other devices, have to hold a store.
+        GiB of a new file. Files that are there, other devices, and the store of a server have to be formatted.
     rank : int
         The process's rank.
     **options
-        As for ``Store``.
+        As for ``Store``, or for ``connect``.
     """
     targets = [target] if isinstance(target, str) else list(target)
     targets = [one.replace("{rank}", str(rank)) for one in targets]
+    if any(one.startswith(_SERVED) for one in targets):
+        if len(targets) > 1:
+            raise InvalidError(f"{', '.join(targets)}: a store that is served has one socket, and no other target")
+        logger.info("connecting to %s: blocks are copied, as the server cannot use the engine's memory", *targets)
+        return connect(targets[0].removeprefix(_SERVED), **options)
     nbytes = _bytes_of(size_gb)
     paths = [path for path in map(_new_file, targets) if path is not None]
     if nbytes and len(paths) == len(targets):
@@ -142,20 +150,23 @@ def overlay(address: int, nbytes: int) -> ctypes.Array[ctypes.c_ubyte]:
     return kind.from_address(address)
 
 
-def register(store: Store, address: int, nbytes: int) -> Region | None:
+def register(store: Store | Client, address: int, nbytes: int) -> Region | None:
     """Register an engine's memory, so far as it is whole pages.
 
     Parameters
     ----------
-    store : Store
+    store : Store or Client
     address, nbytes : int
         The memory.
 
     Returns
     -------
     Region or None
-        ``None`` if the system refuses, which is logged: blocks are then copied.
+        ``None`` if blocks are copied: of a connection always, as a server cannot share the pages of memory that is not
+        ``Client.allocate``'s; of a store if the system refuses, which is logged.
     """
+    if isinstance(store, Client):
+        return None
     start = -(-address // PAGE) * PAGE
     length = (address + nbytes) // PAGE * PAGE - start
     if length <= 0:
@@ -210,7 +221,7 @@ class Trouble:
 
 
 def each(
-    store: Store, submit: Callable[[Queue], int], trouble: Trouble, what: str
+    store: Store | Client, submit: Callable[[Queue], int], trouble: Trouble, what: str
 ) -> list[Any]:
     """Make one job and return its results; that of a request that failed is ``None``."""
     try:

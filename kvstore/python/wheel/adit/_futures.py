@@ -1,4 +1,4 @@
-"""A store's calls as futures. One eventfd tells of all of them."""
+"""The calls of a store, or of a connection to one, as futures. One eventfd tells of all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeAlias
 
-    from ._adit import Layout, Store, _Data
+    from ._adit import Client, Layout, Store, _Data
 
     _Key: TypeAlias = bytes | str
 
@@ -28,10 +28,11 @@ class _Calls(Generic[F]):
     """The calls that both kinds of futures have.
 
     Each makes its requests at once and returns a future of what ``Store``'s call of the same name returns. Buffers have
-    to stay as they are until then.
+    to stay as they are until then. Futures of a connection end within its timeout, and with ``LostError`` if the server
+    is lost.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | Client) -> None:
         self._queue = store.queue()
         self._closed = False
 
@@ -135,13 +136,13 @@ class _Calls(Generic[F]):
 
 
 class Futures(_Calls["concurrent.futures.Future[Any]"]):
-    """A store's calls with futures of ``concurrent.futures``, returned by ``Store.futures``.
+    """A store's calls with futures of ``concurrent.futures``, returned by ``Store.futures`` and ``Client.futures``.
 
     A thread of its own completes them and runs their callbacks. Leave the ``with`` statement, or call ``close``, to end
     it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | Client) -> None:
         super().__init__(store)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._serve, name="adit-futures", daemon=True)
@@ -187,13 +188,13 @@ class Futures(_Calls["concurrent.futures.Future[Any]"]):
 
 
 class Aio(_Calls["asyncio.Future[Any]"]):
-    """A store's calls with futures of the event loop that runs, returned by ``Store.aio``.
+    """A store's calls with futures of the event loop that runs, returned by ``Store.aio`` and ``Client.aio``.
 
     They complete on the loop, without another thread. Leave the ``async with`` statement, or await ``close``, before the
     loop ends.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | Client) -> None:
         super().__init__(store)
         self._pending: set[asyncio.Future[Any]] = set()
         self._loop = asyncio.get_running_loop()

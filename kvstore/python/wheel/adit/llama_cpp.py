@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _engine
+from ._adit import Client
 from ._errors import Error
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class PromptCache:
     Parameters
     ----------
     target : str or list of str
-        The store's devices.
+        The store's devices, or ``serve:`` and the socket of ``adit kv serve``.
     model : Llama or str
         The model that has made the states, or a text that names it and all its settings. Each model, context length,
         type of KV and version of llama-cpp-python has prompts of its own.
@@ -59,7 +60,7 @@ class PromptCache:
     ttl : float, optional
         Seconds that a prompt is kept.
     **options
-        As for ``adit.Store``.
+        As for ``adit.Store``, or for ``adit.connect``.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class PromptCache:
         self._ttl = ttl
         self._trouble = _engine.Trouble("adit.llama_cpp")
         self._lock = threading.Lock()
-        self._memory: mmap.mmap | None = None
+        self._memory: mmap.mmap | memoryview | None = None
         self._region: Region | None = None
 
     @property
@@ -163,11 +164,15 @@ class PromptCache:
         return _decode(memory)
 
     def _room(self, nbytes: int) -> memoryview:
-        """Return registered memory for a state, which may be longer than the store's pool."""
+        """Return memory that the devices know for a state, which may be longer than the store's pool."""
         if self._memory is None or len(self._memory) < nbytes:
             self._release()
-            self._memory = mmap.mmap(-1, -(-nbytes // _engine.PAGE) * _engine.PAGE)
-            self._region = self.store.register(self._memory)
+            whole = -(-nbytes // _engine.PAGE) * _engine.PAGE
+            if isinstance(self.store, Client):
+                self._memory = self.store.allocate(whole)
+            else:
+                self._memory = mmap.mmap(-1, whole)
+                self._region = self.store.register(self._memory)
         return memoryview(self._memory)
 
     def _release(self) -> None:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from . import _engine
+from ._adit import Store
 from ._errors import Error, InvalidError
 
 if TYPE_CHECKING:
@@ -47,18 +48,20 @@ class Connector:
     Parameters
     ----------
     target : str or list of str
-        The store's devices.
+        The store's devices, or ``serve:`` and the socket of ``adit kv serve``.
     size_gb : float
         GiB of a new file.
     namespace : str
         What LMCache's keys do not tell: the KV type and the layout, such as ``"bf16"``. Servers with different ones do
         not see each other's blocks.
     tenants : bool
-        Whether each model is a tenant of the store, for quotas and counters.
+        Whether each model is a tenant of the store, for quotas and counters. Of a store that is served, all blocks are
+        the tenant's that the option ``tenant`` names.
     register_l1 : bool
-        Whether to register LMCache's memory with the first buffer of it, so that blocks are not copied.
+        Whether to register LMCache's memory with the first buffer of it, so that blocks are not copied. Has no effect on
+        a store that is served.
     **options
-        As for ``adit.Store``.
+        As for ``adit.Store``, or for ``adit.connect``.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Connector:
         self.store = _engine.open_store(target, size_gb, **options)
         self._queue = self.store.queue()
         self._prefix = f"lmcache/{namespace}/"
-        self._tenants = tenants
+        self._tenants = tenants and isinstance(self.store, Store)
         self._register_l1 = register_l1
         self._regions: list[Region] = []
         self._next = 0

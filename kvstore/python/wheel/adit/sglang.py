@@ -97,7 +97,9 @@ class AditStorage(HiCacheStorage):
     ----------
     storage_config : HiCacheStorageConfig
         SGLang's. Its ``extra_config`` has ``target``, and may have ``size_gb``, ``namespace`` and ``store_options``,
-        which are those of ``adit.Store``. ``{rank}`` in the target stands for the number of the process.
+        which are those of ``adit.Store``. ``{rank}`` in the target stands for the number of the process. A target of
+        ``serve:`` and the socket of ``adit kv serve`` is one store for all ranks; the options are those of
+        ``adit.connect``.
     kwargs : dict, optional
         SGLang's.
     """

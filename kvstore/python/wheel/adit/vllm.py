@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _engine
+from ._adit import Store
 from ._errors import Error
 
 TRIED = ("0.33.0",)
@@ -55,13 +56,13 @@ class AditTier(SecondaryTierManager):
     offloading_spec, primary_kv_view, tier_type, backpressure_detector
         vLLM's.
     target : str or list of str
-        The store's devices.
+        The store's devices, or ``serve:`` and the socket of ``adit kv serve``.
     size_gb : float
         GiB of a new file.
     namespace : str
         Text that keeps instances apart beyond what their configurations do.
     **options
-        As for ``adit.Store``.
+        As for ``adit.Store``, or for ``adit.connect``.
     """
 
     medium: ClassVar[Medium] = Medium.STORAGE
@@ -86,10 +87,11 @@ class AditTier(SecondaryTierManager):
         self.store = _engine.open_store(target, size_gb, rank, **options)
         self._view = primary_kv_view.cast("B")
         self._region: Region | None = None
-        try:
-            self._region = self.store.register(primary_kv_view)
-        except Error as why:
-            self._trouble.log("registering vLLM's memory, so blocks are copied: it", why)
+        if isinstance(self.store, Store):
+            try:
+                self._region = self.store.register(primary_kv_view)
+            except Error as why:
+                self._trouble.log("registering vLLM's memory, so blocks are copied: it", why)
         self._queue = self.store.queue()
         self._jobs: dict[int, _Job] = {}
         self._finished: list[JobResult] = []

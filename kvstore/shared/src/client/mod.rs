@@ -10,7 +10,8 @@
 //! **Waiting.** Any number of threads may wait for requests. An event loop watches the client's one descriptor
 //! ([`AsFd`]) and calls [`Client::reap`] when it is readable, and once after it has made requests; then it looks at its
 //! requests ([`Pending::try_wait`]) or has been woken as their future. While an event loop does so, threads that wait
-//! look again every 100 microseconds.
+//! look again every 100 microseconds. A thread of one's own can serve futures without that: it takes answers
+//! ([`Client::take_answers`]), which wakes them, and sleeps until more come ([`Client::watch`]).
 //!
 //! A process that forks must not use the client in the child.
 
@@ -337,6 +338,11 @@ impl Client {
         self.submit(made, meaning::lease)
     }
 
+    /// Removes all objects whose keys begin with `prefix`, and returns their number.
+    pub fn delete_prefix(&self, prefix: Key) -> Pending<u64> {
+        self.submit(plain(Ask::DeletePrefix(prefix)), meaning::objects)
+    }
+
     /// Completes when everything acknowledged before survives a power cut.
     pub fn commit(&self) -> Pending<()> {
         self.submit(plain(Ask::Commit), meaning::nothing)
@@ -370,6 +376,34 @@ impl Client {
         self.shared.reap();
     }
 
+    /// Takes the answers that have arrived and wakes their futures, for a thread that serves them.
+    pub fn take_answers(&self) {
+        self.shared.take();
+    }
+
+    /// Sleeps until an answer arrives, [`Client::rouse`] is called, or `at_most` has passed. It may return before: call it
+    /// again.
+    pub fn watch(&self, at_most: Duration) {
+        self.shared.watch(at_most);
+    }
+
+    /// Has [`Client::watch`] of another thread return, or the next call of it.
+    pub fn rouse(&self) {
+        self.shared.rouse();
+    }
+
+    /// Makes the pool if there is none and waits for that, so that no later request does.
+    ///
+    /// # Errors
+    /// As [`Client::allocate`].
+    pub fn make_pool(&self) -> Result<()> {
+        if !self.shared.with(|state| state.has_pool()) {
+            let memory = self.allocate(self.shared.options().pool_bytes)?;
+            self.shared.with(|state| state.set_pool(memory));
+        }
+        Ok(())
+    }
+
     /// Makes the pool if there is none, and checks that it can hold `bytes`.
     fn check_pool(&self, bytes: usize) -> Result<(), Unfinished> {
         let pool_bytes = self.shared.options().pool_bytes;
@@ -378,11 +412,7 @@ impl Client {
             let fix = "raise pool_bytes, or put it from shared memory";
             return Err(Unfinished::new(Error::Invalid { what, fix }));
         }
-        if !self.shared.with(|state| state.has_pool()) {
-            let memory = self.allocate(pool_bytes).map_err(Unfinished::new)?;
-            self.shared.with(|state| state.set_pool(memory));
-        }
-        Ok(())
+        self.make_pool().map_err(Unfinished::new)
     }
 
     fn submit<T>(&self, made: Made, meaning: Meaning<T>) -> Pending<T> {
@@ -568,6 +598,10 @@ mod meaning {
 
     pub(super) fn count(_: &Arc<Shared>, ended: Ended) -> Answer<usize> {
         Ok(usize::try_from(checked(ended)?.1.done.value).unwrap_or(usize::MAX))
+    }
+
+    pub(super) fn objects(_: &Arc<Shared>, ended: Ended) -> Answer<u64> {
+        Ok(checked(ended)?.1.done.value)
     }
 
     pub(super) fn length(_: &Arc<Shared>, ended: Ended) -> Answer<Option<u64>> {

@@ -86,6 +86,8 @@ struct Guarded {
     has_sleeper: bool,
     /// An event loop watches the doorbell.
     is_watched: bool,
+    /// The thread that serves futures has to look at what it has.
+    is_roused: bool,
     /// Threads that wait for another one.
     waiters: usize,
 }
@@ -98,8 +100,8 @@ impl Shared {
         (bell, server_bell): (EventFd, EventFd),
         options: ClientOptions,
     ) -> Arc<Shared> {
-        let state =
-            Mutex::new(Guarded { state, has_sleeper: false, is_watched: false, waiters: 0 });
+        let (has_sleeper, is_watched, is_roused) = (false, false, false);
+        let state = Mutex::new(Guarded { state, has_sleeper, is_watched, is_roused, waiters: 0 });
         let arrived = Condvar::new();
         Arc::new(Shared { state, arrived, control, stream, sleep, bell, server_bell, options })
     }
@@ -172,9 +174,42 @@ impl Shared {
                 let until = if is_alone { u64::from(slot) } else { ANYTHING };
                 let looks = guarded.state.waits_for_room();
                 drop(guarded);
-                self.sleep(slot, until, if looks { LOOK.min(left) } else { left });
+                self.sleep(Some(slot), until, if looks { LOOK.min(left) } else { left });
             }
         }
+    }
+
+    /// Takes all answers that are there.
+    pub(super) fn take(&self) {
+        self.with(State::turn);
+    }
+
+    /// Sleeps until an answer comes, the doorbell is rung or `at_most` has passed; maybe shorter beside other threads.
+    pub(super) fn watch(&self, at_most: Duration) {
+        let mut guarded = self.lock();
+        if guarded.is_roused {
+            drop(guarded);
+        } else if guarded.is_watched || guarded.has_sleeper {
+            // The sleeper may wait for its own answer only.
+            self.sleep.widen();
+            if !guarded.state.has_news() {
+                self.rest(guarded, at_most);
+            }
+        } else {
+            guarded.has_sleeper = true;
+            let looks = guarded.state.waits_for_room();
+            drop(guarded);
+            self.sleep(None, ANYTHING, if looks { LOOK.min(at_most) } else { at_most });
+        }
+        self.lock().is_roused = false;
+    }
+
+    /// Ends a thread's [`Shared::watch`], or its next one.
+    pub(super) fn rouse(&self) {
+        // A thread that sleeps on the doorbell for itself may take the ring.
+        self.lock().is_roused = true;
+        let _ = self.bell.write(1);
+        self.arrived.notify_all();
     }
 
     /// Waits for the thread that sleeps on the doorbell, or looks again beside an event loop.
@@ -189,20 +224,22 @@ impl Shared {
         rested.unwrap_or_else(PoisonError::into_inner).0.waiters -= 1;
     }
 
-    /// Sleeps on the doorbell, as the only thread that does, until the request in a slot has ended or the server rings
+    /// Sleeps on the doorbell, as the only thread that does, until the request in `slot` has ended or the server rings
     /// for `until`.
-    fn sleep(&self, slot: u32, until: u64, at_most: Duration) {
+    fn sleep(&self, slot: Option<u32>, until: u64, at_most: Duration) {
         self.sleep.announce(until);
         let is_over = {
             let guarded = self.lock();
             // Another thread may have taken the answer.
-            guarded.state.has_ended(slot) || guarded.state.has_news()
+            slot.is_some_and(|slot| guarded.state.has_ended(slot)) || guarded.state.has_news()
         };
         if !is_over {
             let mut files = [
                 PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.stream.as_fd(), PollFlags::POLLHUP),
             ];
+            // It counts in milliseconds: what is left of one would be no sleep at all.
+            let at_most = Duration::from_millis(at_most.as_micros().div_ceil(1000) as u64);
             let at_most = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
             // A signal or a failure looks like the end of the time.
             let _ = poll(&mut files, at_most);

@@ -424,6 +424,10 @@ impl State {
         for number in 0..self.slots.len() as u32 {
             let slot = mem::replace(&mut self.slots[number as usize], Slot::Free);
             let (memory, caller) = match slot {
+                Slot::Waiting { memory: Memory::Pooled(span), caller, .. } => {
+                    self.give_pooled(span);
+                    (Memory::None, caller)
+                }
                 Slot::Waiting { memory, caller, .. } => (memory, caller),
                 Slot::Asked { memory, caller, .. } => {
                     self.stuck.push(memory);

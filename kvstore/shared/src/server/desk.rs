@@ -40,6 +40,7 @@ pub(super) enum Flight {
     LookupPrefix(Pending<usize>),
     Lease(Pending<Lease>),
     Commit(Pending<()>),
+    DeletePrefix(Pending<u64>),
 }
 
 /// A request in progress.
@@ -325,6 +326,9 @@ impl Flight {
                 ended(pending, tag, context, |lease| Ended { lease: Some(lease), ..number(tag, 0) })
             }
             Flight::Commit(pending) => ended(pending, tag, context, |()| number(tag, 0)),
+            Flight::DeletePrefix(pending) => {
+                ended(pending, tag, context, |objects| number(tag, objects))
+            }
         }
     }
 }

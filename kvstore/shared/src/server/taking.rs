@@ -18,7 +18,7 @@ use std::time::Duration;
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::Part;
-use adit_kvstore::store::{DefinedLayout, Feed, Payload, PutWith};
+use adit_kvstore::store::{DefinedLayout, Feed, Payload, PutWith, Selection};
 use adit_kvstore::{Key, Store};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -186,6 +186,10 @@ impl Taking {
                 Flight::Lease(self.store.lease(&keys, time.min(LEASE_MAX)))
             }
             Ask::Commit => Flight::Commit(self.store.commit()),
+            Ask::DeletePrefix(key) => {
+                let selection = Selection::Prefix(key.as_bytes().into());
+                Flight::DeletePrefix(self.store.delete_where(&selection))
+            }
             Ask::Release(lease) => {
                 let was_there = self.desk.release(lease);
                 self.desk.answer(&Done::new(tag, Code::Done, u64::from(was_there), 0));

@@ -36,6 +36,7 @@ fn asks() -> impl Strategy<Value = Ask> {
             .prop_map(|(key, ms)| Ask::Lease { key, time: Duration::from_millis(ms) }),
         any::<u64>().prop_map(Ask::Release),
         Just(Ask::Commit),
+        keys().prop_map(Ask::DeletePrefix),
     ]
 }
 
@@ -54,7 +55,7 @@ proptest! {
     #[test]
     fn any_bytes_are_a_request_that_means_something_or_not(
         head in proptest::collection::vec(any::<u8>(), 8 * HEAD_WORDS),
-        action in 0u8..12,
+        action in 0u8..13,
         fill: u8,
     ) {
         let mut entry = Entry::new_zeroed();

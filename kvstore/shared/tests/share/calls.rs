@@ -5,6 +5,7 @@ use std::time::Duration;
 use adit_kvshare::client::{Data, PutWith};
 use adit_kvshare::wire::Code;
 use adit_kvshare::{ClientOptions, Error, Options, Span};
+use adit_kvstore::Key;
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::Part;
 
@@ -29,6 +30,7 @@ on_each_path!(
     clients_see_each_others_objects_and_the_stores,
     lists_of_more_keys_than_the_ring_holds_are_looked_up,
     leases_keep_objects_until_they_are_dropped,
+    objects_are_removed_by_their_prefix,
     layers_of_kv_blocks_are_read,
     parts_that_cannot_be_are_refused_with_the_memory,
 );
@@ -39,6 +41,21 @@ fn slots(mut all: Span, bytes: usize) -> Vec<Span> {
         (0..all.len() / bytes).rev().map(|at| all.split_off(at * bytes)).collect();
     slots.reverse();
     slots
+}
+
+fn objects_are_removed_by_their_prefix(rig: &Rig) {
+    let client = rig.client();
+    let named = |name: &str| Key::new(name.as_bytes()).expect("a key");
+    for name in ["a", "a/1", "a/2", "ab", "b"] {
+        client.put(named(name), b"x").wait().expect("put");
+    }
+    assert_eq!(client.delete_prefix(named("a/")).wait().expect("removed"), 2);
+    assert_eq!(client.delete_prefix(named("a/")).wait().expect("removed"), 0);
+    for (name, is_there) in [("a", true), ("a/1", false), ("a/2", false), ("ab", true)] {
+        assert_eq!(client.exists(named(name)).wait().expect("asked"), is_there, "{name}");
+    }
+    assert_eq!(client.delete_prefix(named("a")).wait().expect("removed"), 2);
+    assert!(client.exists(named("b")).wait().expect("asked"));
 }
 
 fn plain_bytes_of_any_length_come_back(rig: &Rig) {

@@ -4,13 +4,15 @@ use std::future::Future;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
-use adit_kvshare::{ClientOptions, Error};
+use adit_kvshare::{Client, ClientOptions, Error};
 use adit_kvstore::shard::Part;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::rig::{PATIENCE, Rig, data, key};
 
@@ -103,6 +105,69 @@ fn a_future_is_woken_when_another_call_takes_its_answer() {
     assert!(answer.expect("put").is_stored);
 }
 
+/// Serves a client's futures until the end.
+fn serve(client: &Client, ends: &AtomicBool) {
+    let begin = Instant::now();
+    while !ends.load(Ordering::Relaxed) && begin.elapsed() < PATIENCE {
+        client.take_answers();
+        client.watch(PATIENCE);
+    }
+}
+
+#[test]
+fn a_thread_that_serves_futures_wakes_them_beside_threads_that_wait() {
+    let rig = Rig::soft();
+    let (client, ends) = (rig.client(), AtomicBool::new(false));
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| serve(&client, &ends));
+        let beside = scope.spawn(|| {
+            for number in 1000..1400 {
+                client.put(key(number), b"beside").wait().expect("put");
+            }
+        });
+        for round in 0..400 {
+            let count = Arc::new(Count(AtomicU64::new(0)));
+            let waker = Arc::clone(&count).into();
+            let mut put = pin!(client.put(key(round), b"awaited"));
+            if put.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                continue;
+            }
+            // Nothing but the thread and its rival looks for the answer.
+            while count.0.load(Ordering::Relaxed) == 0 {
+                assert!(begin.elapsed() < PATIENCE, "round {round} was not woken");
+                std::thread::yield_now();
+            }
+            assert!(put.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(), "woken for it");
+        }
+        beside.join().expect("no panic");
+        ends.store(true, Ordering::Relaxed);
+        client.rouse();
+        server.join().expect("no panic");
+    });
+    assert!(begin.elapsed() < PATIENCE, "it was roused");
+}
+
+#[test]
+fn a_thread_that_serves_futures_is_told_of_a_lost_server() {
+    let mut rig = Rig::soft();
+    let client = rig.client();
+    rig.end();
+    let begin = Instant::now();
+    let mut get = pin!(client.exists(key(1)));
+    let count = Arc::new(Count(AtomicU64::new(0)));
+    let waker = Arc::clone(&count).into();
+    let mut polled = get.as_mut().poll(&mut Context::from_waker(&waker));
+    while polled.is_pending() {
+        assert!(begin.elapsed() < PATIENCE);
+        client.watch(PATIENCE);
+        client.take_answers();
+        polled = get.as_mut().poll(&mut Context::from_waker(&waker));
+    }
+    let Poll::Ready(Err(lost)) = polled else { panic!("no server answered") };
+    assert!(matches!(*lost.error, Error::Lost { .. }), "{lost}");
+}
+
 #[test]
 fn requests_that_are_given_up_give_their_memory_back() {
     let rig = Rig::soft();
@@ -117,6 +182,32 @@ fn requests_that_are_given_up_give_their_memory_back() {
     let large = data(77, 0, 64 << 10);
     client.put(key(77), &large).wait().expect("put");
     assert!(client.get(key(77)).wait().expect("got").expect("a hit")[..] == large[..]);
+}
+
+/// Returns the processor time that this thread has used.
+fn processor_time() -> Duration {
+    let used = getrusage(UsageWho::RUSAGE_THREAD).expect("every thread has a clock");
+    let of = |time: TimeVal| Duration::from_micros(time.num_microseconds().unsigned_abs());
+    of(used.user_time()) + of(used.system_time())
+}
+
+#[test]
+fn a_wait_of_less_than_a_millisecond_sleeps() {
+    let rig = Rig::soft();
+    let options = ClientOptions { pool_bytes: 64 << 10, ..ClientOptions::default() };
+    let client = rig.client_with(&options);
+    client.put(key(1), &data(1, 0, 64 << 10)).wait().expect("put");
+    // It has all of the pool, so that another waits.
+    let value = client.get(key(1)).wait().expect("got").expect("a hit");
+    let mut waits = client.get(key(1));
+    let (used, each) = (processor_time(), Duration::from_micros(900));
+    for _ in 0..300 {
+        waits = waits.wait_timeout(each).expect_err("there is no memory");
+    }
+    let used = processor_time() - used;
+    assert!(used < 300 * each / 4, "{used:?} were spent looking");
+    drop(value);
+    assert!(waits.wait().expect("got").is_some());
 }
 
 #[test]
@@ -143,6 +234,22 @@ fn a_server_that_ends_finishes_what_it_has_and_its_clients_are_told() {
     assert!(lost.to_string().contains("adit kv serve"), "{lost}");
     assert!(matches!(client.stats(), Err(Error::Lost { .. })));
     assert!(!rig.socket().exists(), "the socket is gone");
+}
+
+#[test]
+fn plain_bytes_for_a_lost_server_end_at_once() {
+    let mut rig = Rig::soft();
+    let client = rig.client();
+    client.put(key(1), b"makes the pool").wait().expect("put");
+    rig.end();
+    // The first goes to a ring that nobody reads; the others are not even sent.
+    for number in 0..10 {
+        let put = client.put(key(number), &data(number, 0, 100_000)).wait();
+        let lost = put.expect_err("no server");
+        assert!(matches!(*lost.error, Error::Lost { .. }) && lost.memory.is_none(), "{lost}");
+        let lost = client.get(key(number)).wait().expect_err("no server");
+        assert!(matches!(*lost.error, Error::Lost { .. }), "{lost}");
+    }
 }
 
 #[test]

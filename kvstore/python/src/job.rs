@@ -1,0 +1,297 @@
+//! The requests of one call and their answers: of a store, or of a connection to one.
+//!
+//! Nothing here touches a Python object but through the address and length of its buffer, so all of it but the results
+//! runs detached from the interpreter. Views that are done with are kept, and released where their job ends, attached.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use adit_kvshare::Error as SharedError;
+use adit_kvstore::store::Value;
+use adit_kvstore::{Error, Key};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::errors;
+use crate::view::View;
+use crate::{link, session};
+
+/// How long to wait for one answer of several before another is looked at. A connection's answers hold memory of its
+/// pool, for which others may wait.
+const LOOK: Duration = Duration::from_millis(1);
+/// Longer than any process runs, and no more than a clock can count.
+const NEVER: Duration = Duration::from_secs(1 << 32);
+
+/// What makes requests of a store, wherever that is.
+pub(crate) trait Requests {
+    /// Reads objects.
+    fn get(&self, keys: Vec<Key>) -> Job;
+
+    /// Reads objects into writable buffers: in place where a buffer lies in memory that the devices know.
+    fn get_into(&self, items: Vec<(Key, View)>) -> Job;
+
+    /// Asks which objects exist.
+    fn exists(&self, keys: Vec<Key>) -> Job;
+
+    /// Removes objects.
+    fn delete(&self, keys: Vec<Key>) -> Job;
+
+    /// Asks how many objects exist before the first miss.
+    fn lookup_prefix(&self, keys: &[Key]) -> Job;
+
+    /// Makes what was acknowledged survive a power cut.
+    fn commit(&self) -> Job;
+}
+
+/// One request, and what it needs once it is answered.
+pub(crate) enum Flight {
+    Store(session::Flight),
+    Client(link::Flight),
+}
+
+impl From<session::Flight> for Flight {
+    fn from(flight: session::Flight) -> Flight {
+        Flight::Store(flight)
+    }
+}
+
+impl From<link::Flight> for Flight {
+    fn from(flight: link::Flight) -> Flight {
+        Flight::Client(flight)
+    }
+}
+
+/// How to look for an answer.
+#[derive(Clone, Copy)]
+pub(crate) enum Look<'a> {
+    /// Block until it is there; if a time is given, no longer than that.
+    Wait(Option<Duration>),
+    /// Have the waker called if it is not there.
+    Poll(&'a Waker),
+}
+
+/// The answer to one request.
+pub(crate) enum Answered {
+    Flag(bool),
+    /// Bytes read, or a miss.
+    Length(Option<u64>),
+    Value(Option<Value>),
+    /// A value that a connection's pool has its memory back of.
+    Bytes(Option<Vec<u8>>),
+    Count(u64),
+    Done,
+    Failed(Error),
+    /// The server or the connection to it failed.
+    Refused(SharedError),
+    /// The buffer is shorter than the object.
+    Short {
+        needs: usize,
+        has: usize,
+    },
+}
+
+enum Slot {
+    Flying(Flight),
+    Landed(Answered),
+}
+
+/// When a connection's requests are given up. A store has deadlines of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline {
+    pub(crate) until: Instant,
+    /// How long that is from the call on.
+    pub(crate) timeout: Duration,
+}
+
+/// The requests of one call, in the order of its keys.
+pub(crate) struct Job {
+    slots: Vec<Slot>,
+    flying: usize,
+    deadline: Option<Deadline>,
+    /// Views to release.
+    spent: Vec<View>,
+    copied: Arc<AtomicU64>,
+}
+
+impl Job {
+    /// Creates the job of so many requests. What is copied for them is counted in `copied`.
+    pub(crate) fn new(requests: usize, deadline: Option<Deadline>, copied: &Arc<AtomicU64>) -> Job {
+        let (slots, spent) = (Vec::with_capacity(requests), Vec::new());
+        Job { slots, flying: 0, deadline, spent, copied: Arc::clone(copied) }
+    }
+
+    /// Adds requests behind the others.
+    pub(crate) fn add<F: Into<Flight>>(&mut self, flights: impl IntoIterator<Item = F>) {
+        self.slots.extend(flights.into_iter().map(|flight| Slot::Flying(flight.into())));
+        self.flying = self.slots.len();
+    }
+
+    /// Keeps a view until the job's end.
+    pub(crate) fn keep(&mut self, view: View) {
+        self.spent.push(view);
+    }
+
+    /// Returns the views of a job that has no requests.
+    pub(crate) fn into_views(self) -> Vec<View> {
+        assert!(self.slots.is_empty(), "no request was made");
+        self.spent
+    }
+
+    /// Returns the number of its requests.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns when its requests are given up.
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        self.deadline
+    }
+
+    /// Blocks until every request is answered or given up.
+    pub(crate) fn wait(&mut self) {
+        while self.flying > 0 {
+            for position in 0..self.slots.len() {
+                let left = self.deadline.map(|deadline| deadline.left());
+                let pause = left.map(|left| if self.flying > 1 { left.min(LOOK) } else { left });
+                self.look(position, Look::Wait(pause));
+            }
+            self.give_up_if_late();
+        }
+    }
+
+    /// Takes the answers that have come, and has `waker` called for each of the others. Returns their number.
+    pub(crate) fn poll(&mut self, waker: &Waker) -> usize {
+        for position in 0..self.slots.len() {
+            self.look(position, Look::Poll(waker));
+        }
+        self.flying
+    }
+
+    /// Takes the answer of one request if it has come, and else has `waker` called for it. Returns whether that was the
+    /// last of the job.
+    pub(crate) fn poll_one(&mut self, position: usize, waker: &Waker) -> bool {
+        self.look(position, Look::Poll(waker)) && self.flying == 0
+    }
+
+    /// Looks for one answer; returns whether it has come now.
+    fn look(&mut self, position: usize, how: Look<'_>) -> bool {
+        let Slot::Flying(flight) = &mut self.slots[position] else { return false };
+        let answered = match flight {
+            Flight::Store(flight) => flight.look(how, &self.copied, &mut self.spent),
+            Flight::Client(flight) => flight.look(how, &self.copied, &mut self.spent),
+        };
+        let Some(answered) = answered else { return false };
+        self.slots[position] = Slot::Landed(answered);
+        self.flying -= 1;
+        true
+    }
+
+    /// Ends the requests that have no answer once it is too late. They may still be carried out: memory that was lent to
+    /// them is not lent again. Returns whether the job ended by that.
+    pub(crate) fn give_up_if_late(&mut self) -> bool {
+        let late = self.deadline.filter(|deadline| deadline.left().is_zero() && self.flying > 0);
+        let Some(Deadline { timeout, .. }) = late else { return false };
+        for slot in &mut self.slots {
+            if let Slot::Flying(flight) = slot {
+                if let Flight::Client(flight) = flight {
+                    self.spent.extend(flight.take_view());
+                }
+                let why = SharedError::Timeout { ms: timeout.as_millis() };
+                *slot = Slot::Landed(Answered::Refused(why));
+            }
+        }
+        self.flying = 0;
+        true
+    }
+
+    /// Returns the answers as Python objects, `None` for a request that failed, and the first failure.
+    pub(crate) fn results<'py>(
+        self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyList>, Option<PyErr>)> {
+        let (results, mut failure) = (PyList::empty(py), None);
+        for (position, slot) in self.slots.into_iter().enumerate() {
+            let Slot::Landed(answered) = slot else { unreachable!("every request was answered") };
+            let result = match answered.into_object(py) {
+                Ok(result) => result,
+                Err(why) => {
+                    if failure.is_none() && why.value(py).hasattr("index")? {
+                        why.value(py).setattr("index", position)?;
+                    }
+                    failure = failure.or(Some(why));
+                    py.None().into_bound(py)
+                }
+            };
+            results.append(result)?;
+        }
+        Ok((results, failure))
+    }
+
+    /// Returns the answers as Python objects.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub(crate) fn all<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let (results, failure) = self.results(py)?;
+        failure.map_or(Ok(results), Err)
+    }
+
+    /// Returns the answer of a job with one request.
+    ///
+    /// # Errors
+    /// Its failure.
+    pub(crate) fn one<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        assert_eq!(self.slots.len(), 1, "the job has one request");
+        self.all(py)?.get_item(0)
+    }
+}
+
+impl Deadline {
+    /// Creates the deadline of a call that begins now.
+    pub(crate) fn after(timeout: Duration) -> Deadline {
+        Deadline { until: Instant::now() + timeout.min(NEVER), timeout }
+    }
+
+    fn left(self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Copies a value into a buffer.
+pub(crate) fn fill(view: &View, value: Option<&[u8]>, copied: &AtomicU64) -> Answered {
+    let Some(value) = value else { return Answered::Length(None) };
+    if value.len() > view.len() {
+        return Answered::Short { needs: value.len(), has: view.len() };
+    }
+    view.write(value);
+    copied.fetch_add(value.len() as u64, Ordering::Relaxed);
+    Answered::Length(Some(value.len() as u64))
+}
+
+impl Answered {
+    /// Returns the answer as Python sees it.
+    ///
+    /// # Errors
+    /// The request's failure.
+    fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        Ok(match self {
+            Answered::Flag(flag) => flag.into_pyobject(py)?.to_owned().into_any(),
+            Answered::Length(length) => length.into_pyobject(py)?,
+            Answered::Count(count) => count.into_pyobject(py)?.into_any(),
+            Answered::Value(Some(value)) => PyBytes::new(py, &value).into_any(),
+            Answered::Bytes(Some(value)) => PyBytes::new(py, &value).into_any(),
+            Answered::Value(None) | Answered::Bytes(None) | Answered::Done => {
+                py.None().into_bound(py)
+            }
+            Answered::Failed(why) => return Err(errors::of(py, &why)),
+            Answered::Refused(why) => return Err(errors::of_shared(py, &why)),
+            Answered::Short { needs, has } => {
+                let text =
+                    format!("the object has {needs} bytes and the buffer {has}: give as many");
+                return Err(errors::named(py, "BadBufferError", &text));
+            }
+        })
+    }
+}

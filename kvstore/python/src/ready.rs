@@ -1,0 +1,46 @@
+//! The jobs of a queue that have ended, and the eventfd that says so.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// Jobs to look at.
+pub(crate) struct Ready {
+    numbers: Mutex<Vec<u64>>,
+    event: EventFd,
+}
+
+impl Ready {
+    /// # Errors
+    /// The system's, if it has no eventfd left.
+    pub(crate) fn new() -> nix::Result<Ready> {
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let event = EventFd::from_value_and_flags(0, flags)?;
+        Ok(Ready { numbers: Mutex::default(), event })
+    }
+
+    /// Names a job.
+    pub(crate) fn push(&self, number: u64) {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = numbers.is_empty();
+        numbers.push(number);
+        if is_first {
+            // Fails only if the counter is full, and then it is readable.
+            let _ = self.event.write(1);
+        }
+    }
+
+    /// Takes all that were named.
+    pub(crate) fn take(&self) -> Vec<u64> {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        // There may be nothing to read: its owner may have read it.
+        let _ = self.event.read();
+        std::mem::take(&mut *numbers)
+    }
+
+    /// Returns the eventfd, which is readable while jobs are named.
+    pub(crate) fn event_fd(&self) -> RawFd {
+        self.event.as_fd().as_raw_fd()
+    }
+}

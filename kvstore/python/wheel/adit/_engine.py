@@ -195,7 +195,7 @@ def mapping_of(address: int) -> tuple[int, int] | None:
     return None
 
 
-def register_around(store: Store, buffer: memoryview, trouble: Trouble) -> Region | None:
+def register_around(store: Store | Client, buffer: memoryview, trouble: Trouble) -> Region | None:
     """Register the mapping that a buffer is in; return ``None`` if that cannot be, which is logged."""
     try:
         found = mapping_of(address_of(buffer))

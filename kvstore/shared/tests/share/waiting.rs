@@ -173,7 +173,7 @@ fn a_thread_that_only_looks_holds_up_nobody() {
         assert!(begin.elapsed() < PATIENCE, "both go on");
         std::thread::sleep(Duration::from_millis(1));
     }
-    [beside, looks].map(|thread| thread.join().expect("no panic"));
+    [beside, looks].into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
 #[test]

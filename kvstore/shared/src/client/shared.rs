@@ -186,22 +186,26 @@ impl Shared {
 
     /// Sleeps until an answer comes, the doorbell is rung or `at_most` has passed; maybe shorter beside other threads.
     pub(super) fn watch(&self, at_most: Duration) {
-        let mut guarded = self.lock();
+        self.watch_once(self.lock(), at_most);
+        self.lock().is_roused = false;
+    }
+
+    fn watch_once(&self, mut guarded: MutexGuard<'_, Guarded>, at_most: Duration) {
         if guarded.is_roused {
-            drop(guarded);
-        } else if guarded.is_watched || guarded.has_sleeper {
+            return;
+        }
+        if guarded.is_watched || guarded.has_sleeper {
             // The sleeper may wait for its own answer only.
             self.sleep.widen();
             if !guarded.state.has_news() {
                 self.rest(guarded, at_most);
             }
-        } else {
-            guarded.has_sleeper = true;
-            let looks = guarded.state.waits_for_room();
-            drop(guarded);
-            self.sleep(None, ANYTHING, if looks { LOOK.min(at_most) } else { at_most });
+            return;
         }
-        self.lock().is_roused = false;
+        guarded.has_sleeper = true;
+        let looks = guarded.state.waits_for_room();
+        drop(guarded);
+        self.sleep(None, ANYTHING, if looks { LOOK.min(at_most) } else { at_most });
     }
 
     /// Ends a thread's [`Shared::watch`], or its next one.

@@ -107,8 +107,7 @@ fn a_future_is_woken_when_another_call_takes_its_answer() {
 
 /// Serves a client's futures until the end.
 fn serve(client: &Client, ends: &AtomicBool) {
-    let begin = Instant::now();
-    while !ends.load(Ordering::Relaxed) && begin.elapsed() < PATIENCE {
+    while !ends.load(Ordering::Relaxed) {
         client.take_answers();
         client.watch(PATIENCE);
     }
@@ -117,35 +116,64 @@ fn serve(client: &Client, ends: &AtomicBool) {
 #[test]
 fn a_thread_that_serves_futures_wakes_them_beside_threads_that_wait() {
     let rig = Rig::soft();
-    let (client, ends) = (rig.client(), AtomicBool::new(false));
+    let (client, ends) = (rig.client(), Arc::new(AtomicBool::new(false)));
     let begin = Instant::now();
-    std::thread::scope(|scope| {
-        let server = scope.spawn(|| serve(&client, &ends));
-        let beside = scope.spawn(|| {
-            for number in 1000..1400 {
+    let server = std::thread::spawn({
+        let (client, ends) = (client.clone(), Arc::clone(&ends));
+        move || serve(&client, &ends)
+    });
+    let rivals = [1000, 2000, 3000, 4000].map(|first| {
+        let client = client.clone();
+        std::thread::spawn(move || {
+            for number in first..first + 400 {
                 client.put(key(number), b"beside").wait().expect("put");
             }
-        });
-        for round in 0..400 {
-            let count = Arc::new(Count(AtomicU64::new(0)));
-            let waker = Arc::clone(&count).into();
-            let mut put = pin!(client.put(key(round), b"awaited"));
-            if put.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
-                continue;
-            }
-            // Nothing but the thread and its rival looks for the answer.
-            while count.0.load(Ordering::Relaxed) == 0 {
-                assert!(begin.elapsed() < PATIENCE, "round {round} was not woken");
-                std::thread::yield_now();
-            }
-            assert!(put.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(), "woken for it");
-        }
-        beside.join().expect("no panic");
-        ends.store(true, Ordering::Relaxed);
-        client.rouse();
-        server.join().expect("no panic");
+        })
     });
+    for round in 0..400 {
+        let count = Arc::new(Count(AtomicU64::new(0)));
+        let waker = Arc::clone(&count).into();
+        let mut put = pin!(client.put(key(round), b"awaited"));
+        if put.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+            continue;
+        }
+        // Nothing but the thread and its rivals looks for the answer.
+        while count.0.load(Ordering::Relaxed) == 0 {
+            assert!(begin.elapsed() < PATIENCE, "round {round} was not woken");
+            std::thread::yield_now();
+        }
+        assert!(put.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(), "woken for it");
+    }
+    rivals.into_iter().for_each(|rival| rival.join().expect("no panic"));
+    ends.store(true, Ordering::Relaxed);
+    client.rouse();
+    server.join().expect("no panic");
     assert!(begin.elapsed() < PATIENCE, "it was roused");
+}
+
+#[test]
+fn a_thread_that_only_looks_holds_up_nobody() {
+    let rig = Rig::soft();
+    let client = rig.client();
+    let beside = std::thread::spawn({
+        let client = client.clone();
+        move || {
+            for number in 0..2000 {
+                client.put(key(number), b"beside").wait().expect("put");
+            }
+        }
+    });
+    // It often finds answers for which the other thread has just been woken.
+    let looks = std::thread::spawn({
+        let client = client.clone();
+        move || (0..20_000).for_each(|_| client.watch(Duration::ZERO))
+    });
+    let begin = Instant::now();
+    while !(beside.is_finished() && looks.is_finished()) {
+        assert!(begin.elapsed() < PATIENCE, "both go on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    [beside, looks].into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
 #[test]

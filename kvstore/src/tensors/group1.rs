@@ -20,6 +20,11 @@ use crate::error::{Error, Result};
 /// Makes names of files unique in this process.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
+/// Bytes that are read, or read ahead, by one call: the least `read_ahead_kb` is 128.
+const PIECE_BYTES: u64 = 2 << 20;
+/// Pieces that the drive works on while one is copied.
+const PIECES_AHEAD: u64 = 4;
+
 /// A file under the page cache, shared by the copy threads.
 #[derive(Clone, Debug)]
 pub(super) struct CachedFile {
@@ -46,9 +51,10 @@ impl CachedFile {
             let _ = std::fs::remove_file(&path);
             return Err(failed("extend it", why));
         }
-        // Tensors are read from front to back: larger read-ahead. Without it, they are only read more slowly.
-        let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
-        Ok(CachedFile { file: Arc::new(file), path, bytes })
+        let file = CachedFile { file: Arc::new(file), path, bytes };
+        // The kernel's own read-ahead runs past the end of a tensor, into those of group 2: they would push group 1 out.
+        file.advise(0, bytes, PosixFadviseAdvice::POSIX_FADV_RANDOM);
+        Ok(file)
     }
 
     /// Opens it by another path of the driver's, for `threads` queues. Only before [`CachedFile::unlink`].
@@ -101,13 +107,27 @@ impl CachedFile {
         })
     }
 
-    /// Reads through the page cache.
+    /// Reads through the page cache. If the run is not there yet (`is_cold`), the drive works on the next pieces while one
+    /// is copied.
     ///
     /// # Errors
     /// [`Error::Tensors`] with the system's error.
-    pub(super) fn read(&self, offset: u64, memory: &mut [u8]) -> Result<()> {
-        self.assert_inside(offset, memory.len() as u64);
-        self.file.read_exact_at(memory, offset).map_err(|why| self.failed("read it", why))
+    pub(super) fn read(&self, offset: u64, memory: &mut [u8], is_cold: bool) -> Result<()> {
+        let bytes = memory.len() as u64;
+        self.assert_inside(offset, bytes);
+        let ahead = |at: u64, len: u64| {
+            if is_cold && at < bytes {
+                self.read_ahead(offset + at, len.min(bytes - at));
+            }
+        };
+        ahead(0, PIECES_AHEAD * PIECE_BYTES);
+        let pieces = memory.chunks_mut(PIECE_BYTES as usize);
+        for (piece, at) in pieces.zip((0..).step_by(PIECE_BYTES as usize)) {
+            ahead(at + PIECES_AHEAD * PIECE_BYTES, PIECE_BYTES);
+            let read = self.file.read_exact_at(piece, offset + at);
+            read.map_err(|why| self.failed("read it", why))?;
+        }
+        Ok(())
     }
 
     /// Writes into the page cache.
@@ -125,7 +145,11 @@ impl CachedFile {
 
     /// Has the kernel read a run into the page cache, without waiting for the data.
     pub(super) fn read_ahead(&self, offset: u64, bytes: u64) {
-        self.advise(offset, bytes, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
+        // One call reads no more than the device's read-ahead.
+        for at in (0..bytes).step_by(PIECE_BYTES as usize) {
+            let len = PIECE_BYTES.min(bytes - at);
+            self.advise(offset + at, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
+        }
     }
 
     /// Takes a run out of the page cache, as far as it is written back; begins to write back the rest.
@@ -161,8 +185,11 @@ mod tests {
         file.forget(0, 1 << 20);
         file.read_ahead(4096, 1 << 16);
         let mut back = vec![0; 1 << 16];
-        file.read(4096, &mut back).expect("a read");
-        assert_eq!(back, data);
+        for is_cold in [true, false] {
+            back.fill(0);
+            file.read(4096, &mut back, is_cold).expect("a read");
+            assert_eq!(back, data);
+        }
         let error = file
             .allocate(0, 1 << 20)
             .and_then(|()| CachedFile::create(Path::new("/nonexistent"), 1));

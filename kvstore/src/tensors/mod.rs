@@ -59,7 +59,7 @@ pub use copy::gpu::{Gpu, ModelGpu};
 pub use options::{Configuration, Extent, Fill, Knob, RunOptions};
 pub use overlap::{Chooser, Overlap};
 pub use place::{Area, Chunk, Place, PlaceMap, Slab, Span, chunks};
-pub use plan::{Costs, FirstLayers, Plan, Ranker, cached_layers};
+pub use plan::{Costs, FirstLayers, Plan, Ranker, Spread, cached_layers};
 pub use run::{Reading, Tensors};
 pub use shape::{Component, Model, Shape, TensorId};
 pub use stats::{Figures, GroupStats, Latency, RunStats};

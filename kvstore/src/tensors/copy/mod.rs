@@ -36,8 +36,8 @@ pub(super) const BEHIND_COUNT: u64 = 8;
 pub(super) enum Route {
     /// Through a mapping of the file.
     Mapped { offset: u64 },
-    /// Through the page cache.
-    Cached { offset: u64 },
+    /// Through the page cache, in which it is not yet if it is cold.
+    Cached { offset: u64, is_cold: bool },
     /// Through the page cache, which is told to forget it after each use.
     Dropped { offset: u64 },
     /// Past the page cache, in the file.
@@ -189,9 +189,10 @@ impl<G: Gpu> Worker<G> {
 
     fn read(&mut self, route: Route, bytes: u64, moved: &mut Moved) -> Result<()> {
         match route {
-            Route::Cached { offset } | Route::Dropped { offset } => {
+            Route::Cached { offset, .. } | Route::Dropped { offset } => {
+                let is_cold = !matches!(route, Route::Cached { is_cold: false, .. });
                 let mut memory = self.memory.take().ok_or_else(gone)?;
-                let result = self.file().read(offset, &mut memory[..bytes as usize]);
+                let result = self.file().read(offset, &mut memory[..bytes as usize], is_cold);
                 self.memory = Some(memory);
                 if matches!(route, Route::Dropped { .. }) {
                     self.file().forget(offset, bytes);
@@ -305,7 +306,7 @@ impl<G: Gpu> Worker<G> {
         let bytes = (range.end - range.start) as usize;
         fill(&mut self.memory.as_mut().ok_or_else(gone)?[..bytes])?;
         match route {
-            Route::Cached { offset } | Route::Dropped { offset } => {
+            Route::Cached { offset, .. } | Route::Dropped { offset } => {
                 let at = offset + range.start;
                 let memory = self.memory.as_ref().ok_or_else(gone)?;
                 self.file().write(at, &memory[..bytes])?;

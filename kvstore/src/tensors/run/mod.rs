@@ -415,7 +415,10 @@ impl<G: Gpu> Tensors<G> {
         let offset = || self.file_offset(tensor);
         match home {
             Home::Mapped => Route::Mapped { offset: offset() },
-            Home::Cached => Route::Cached { offset: offset() },
+            Home::Cached => {
+                let is_cold = !self.was_cached[tensor.layer as usize];
+                Route::Cached { offset: offset(), is_cold }
+            }
             Home::Dropped => Route::Dropped { offset: offset() },
             Home::Direct => Route::Direct { offset: offset() },
             Home::Extent => {

@@ -53,7 +53,9 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     let (every, due_at) = (options.rebudget_every, Instant::now() + options.rebudget_every);
     // The paper's configuration computes its plan once.
     let follows = options.configuration == Configuration::Dual;
-    let budgeter = follows.then_some(Budgeter { probe, governor, every, due_at, is_closed: false });
+    let (is_closed, taken_bytes, seen) = (false, 0, Default::default());
+    let budgeter = Budgeter { probe, governor, every, due_at, is_closed, taken_bytes, seen };
+    let budgeter = follows.then_some(budgeter);
     Ok(Tensors {
         gpu,
         plan,

@@ -22,20 +22,23 @@ const CLEARLY: f64 = 1.1;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reads {
     bytes: u64,
+    missed_bytes: u64,
     refault_bytes: u64,
     time: Duration,
 }
 
 impl Reads {
     fn of(figures: &Figures) -> Reads {
-        let Figures { latency, bytes, refault_bytes, .. } = figures;
-        Reads { bytes: *bytes, refault_bytes: *refault_bytes, time: latency.sum() }
+        let Figures { latency, bytes, missed_bytes, refault_bytes, .. } = figures;
+        let (bytes, missed_bytes, refault_bytes) = (*bytes, *missed_bytes, *refault_bytes);
+        Reads { bytes, missed_bytes, refault_bytes, time: latency.sum() }
     }
 
     /// Returns what came after `before`.
     fn since(self, before: Reads) -> Reads {
         Reads {
             bytes: self.bytes - before.bytes,
+            missed_bytes: self.missed_bytes - before.missed_bytes,
             refault_bytes: self.refault_bytes - before.refault_bytes,
             time: self.time - before.time,
         }
@@ -47,8 +50,10 @@ impl Reads {
     }
 }
 
-/// Refaults of more than one in so many bytes of group 1 are too many.
-const REFAULTS_SHARE: u64 = 50;
+/// Misses of more than one in so many bytes of group 1 are too many.
+const MISSES_SHARE: u64 = 50;
+/// Bytes that refaults showed to be taken are given back in this many iterations without refaults, about.
+const FORGET_SHARE: u64 = 16;
 
 /// Evaluates the budget while the run lasts.
 #[derive(Debug)]
@@ -61,6 +66,8 @@ pub(super) struct Budgeter {
     pub(super) is_closed: bool,
     /// Bytes of the budget that refaults showed to be taken by something else.
     pub(super) taken_bytes: u64,
+    /// Whether layers left group 1 in this iteration. The kernel takes pages of all layers then, until they have left.
+    pub(super) has_shrunk: bool,
     /// The reads of both groups up to the end of the last iteration.
     pub(super) seen: [Reads; 2],
 }
@@ -106,6 +113,10 @@ impl<G: Gpu> Tensors<G> {
     pub(super) fn resize(&mut self, target: u32) {
         let before = self.plan.cached();
         let moved = self.plan.resize(target);
+        if target < before {
+            self.is_warm.fill(false);
+            self.budgeter.iter_mut().for_each(|budgeter| budgeter.has_shrunk = true);
+        }
         let grows = target > before;
         for (index, layer) in moved.into_iter().enumerate() {
             if !grows {
@@ -128,8 +139,13 @@ impl<G: Gpu> Tensors<G> {
         self.stats.demoted_layers += 1;
         for tensor in TensorId::pair(layer) {
             let (offset, bytes) = (self.file_offset(tensor), self.options.shape.tensor_bytes());
-            let purpose =
-                Purpose { group: 0, kind: Kind::Other, was_cached: false, is_awaited: false };
+            let purpose = Purpose {
+                layer,
+                group: 0,
+                kind: Kind::Other,
+                was_cached: false,
+                is_awaited: false,
+            };
             if let Err(error) = self.send(tensor, Work::Forget { offset, bytes }, purpose) {
                 self.failed.get_or_insert(error);
             }
@@ -186,10 +202,14 @@ impl<G: Gpu> Tensors<G> {
         let now = [group1, group2].map(|group| Reads::of(&group.decode_read));
         let before = std::mem::replace(&mut budgeter.seen, now);
         let [group1, group2] = [0, 1].map(|index: usize| now[index].since(before[index]));
-        if group1.refault_bytes * REFAULTS_SHARE > group1.bytes {
+        let shrank = std::mem::take(&mut budgeter.has_shrunk);
+        if group1.refault_bytes * MISSES_SHARE <= group1.bytes {
+            budgeter.taken_bytes -= budgeter.taken_bytes.div_ceil(FORGET_SHARE);
+        } else if !shrank {
             self.make_room(group1.refault_bytes);
         }
-        if self.options.knob == Knob::Measured && self.stats.iterations >= 2 {
+        let is_settled = group1.missed_bytes * MISSES_SHARE <= group1.bytes;
+        if self.options.knob == Knob::Measured && is_settled {
             self.compare_rates(group1.rate(), group2.rate());
         }
     }

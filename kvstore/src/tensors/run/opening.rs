@@ -49,18 +49,24 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     let (file, extent_places) = (file.clone(), extent_places.clone());
     let (file_places, is_allocated) = (laid_out.file_places.clone(), laid_out.is_allocated.clone());
     let threads = start(&options, Arc::clone(&gpu), laid_out)?;
-    let governor = Governor::new(shape.pair_bytes(), layers);
-    let (every, due_at) = (options.rebudget_every, Instant::now() + options.rebudget_every);
     // The paper's configuration computes its plan once.
     let follows = options.configuration == Configuration::Dual;
-    let (is_closed, taken_bytes, seen) = (false, 0, Default::default());
-    let budgeter = Budgeter { probe, governor, every, due_at, is_closed, taken_bytes, seen };
-    let budgeter = follows.then_some(budgeter);
+    let budgeter = follows.then(|| Budgeter {
+        probe,
+        governor: Governor::new(shape.pair_bytes(), layers),
+        every: options.rebudget_every,
+        due_at: Instant::now() + options.rebudget_every,
+        is_closed: false,
+        taken_bytes: 0,
+        has_shrunk: false,
+        seen: Default::default(),
+    });
     Ok(Tensors {
         gpu,
         plan,
         homes,
         was_cached: vec![false; layers as usize],
+        is_warm: vec![false; layers as usize],
         is_allocated,
         file,
         file_places,

@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,10 +26,13 @@ const PIECE_BYTES: u64 = 2 << 20;
 /// Pieces that the drive works on while one is copied.
 const PIECES_AHEAD: u64 = 4;
 
-/// A file under the page cache, shared by the copy threads.
+/// A file under the page cache. Copies share the kernel's state of read-ahead, so each copy thread opens its own.
 #[derive(Clone, Debug)]
 pub(super) struct CachedFile {
+    /// Read-ahead runs on behind what is read.
     file: Arc<File>,
+    /// Read-ahead does not.
+    bounded: Arc<File>,
     /// Where it was, for messages.
     path: PathBuf,
     bytes: u64,
@@ -51,10 +55,8 @@ impl CachedFile {
             let _ = std::fs::remove_file(&path);
             return Err(failed("extend it", why));
         }
-        let file = CachedFile { file: Arc::new(file), path, bytes };
-        // The kernel's own read-ahead runs past the end of a tensor, into those of group 2: they would push group 1 out.
-        file.advise(0, bytes, PosixFadviseAdvice::POSIX_FADV_RANDOM);
-        Ok(file)
+        let file = Arc::new(file);
+        CachedFile { bounded: Arc::clone(&file), file, path, bytes }.open_again()
     }
 
     /// Opens it by another path of the driver's, for `threads` queues. Only before [`CachedFile::unlink`].
@@ -65,6 +67,28 @@ impl CachedFile {
         let target = Target::Kernel(KernelTarget::new(path, &self.path));
         let options = DeviceOptions { queue_count: threads, ..DeviceOptions::default() };
         Ok(Device::open(&target, &options)?)
+    }
+
+    /// Opens it with a state of read-ahead of its own, for one thread.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] with the system's error.
+    pub(super) fn open_again(&self) -> Result<CachedFile> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let open = |advice| -> Result<Arc<File>> {
+            let file = OpenOptions::new().read(true).write(true).open(&path);
+            let file = file
+                .map_err(|why| Error::tensors(self.name(), "open it again", why, "mount /proc"))?;
+            // Without the advice, everything works more slowly.
+            let _ = posix_fadvise(&file, 0, 0, advice);
+            Ok(Arc::new(file))
+        };
+        Ok(CachedFile {
+            file: open(PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL)?,
+            bounded: open(PosixFadviseAdvice::POSIX_FADV_RANDOM)?,
+            path: self.path.clone(),
+            bytes: self.bytes,
+        })
     }
 
     /// Removes its name; its blocks go with the last handle.
@@ -107,16 +131,26 @@ impl CachedFile {
         })
     }
 
-    /// Reads through the page cache. If the run is not there yet (`is_cold`), the drive works on the next pieces while one
-    /// is copied.
+    /// Reads through the page cache. The kernel's read-ahead, which is fast as it uses large pages, may run on behind the
+    /// end.
     ///
     /// # Errors
     /// [`Error::Tensors`] with the system's error.
-    pub(super) fn read(&self, offset: u64, memory: &mut [u8], is_cold: bool) -> Result<()> {
+    pub(super) fn read(&self, offset: u64, memory: &mut [u8]) -> Result<()> {
+        self.assert_inside(offset, memory.len() as u64);
+        self.file.read_exact_at(memory, offset).map_err(|why| self.failed("read it", why))
+    }
+
+    /// Reads through the page cache, and nothing behind the end into it: that would push out something else. The drive
+    /// works on the next pieces while one is copied.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] with the system's error.
+    pub(super) fn read_bounded(&self, offset: u64, memory: &mut [u8]) -> Result<()> {
         let bytes = memory.len() as u64;
         self.assert_inside(offset, bytes);
         let ahead = |at: u64, len: u64| {
-            if is_cold && at < bytes {
+            if at < bytes {
                 self.read_ahead(offset + at, len.min(bytes - at));
             }
         };
@@ -124,7 +158,7 @@ impl CachedFile {
         let pieces = memory.chunks_mut(PIECE_BYTES as usize);
         for (piece, at) in pieces.zip((0..).step_by(PIECE_BYTES as usize)) {
             ahead(at + PIECES_AHEAD * PIECE_BYTES, PIECE_BYTES);
-            let read = self.file.read_exact_at(piece, offset + at);
+            let read = self.bounded.read_exact_at(piece, offset + at);
             read.map_err(|why| self.failed("read it", why))?;
         }
         Ok(())
@@ -160,7 +194,7 @@ impl CachedFile {
     /// Gives advice, without which everything works more slowly.
     fn advise(&self, offset: u64, bytes: u64, advice: PosixFadviseAdvice) {
         self.assert_inside(offset, bytes);
-        if let Err(why) = posix_fadvise(&self.file, signed(offset), signed(bytes), advice) {
+        if let Err(why) = posix_fadvise(&self.bounded, signed(offset), signed(bytes), advice) {
             tracing::debug!("{}: {advice:?} is refused: {why}", self.name());
         }
     }
@@ -185,11 +219,13 @@ mod tests {
         file.forget(0, 1 << 20);
         file.read_ahead(4096, 1 << 16);
         let mut back = vec![0; 1 << 16];
-        for is_cold in [true, false] {
-            back.fill(0);
-            file.read(4096, &mut back, is_cold).expect("a read");
-            assert_eq!(back, data);
-        }
+        file.read(4096, &mut back).expect("a read");
+        assert_eq!(back, data);
+        let again = file.open_again().expect("it has no name, but a handle");
+        again.forget(0, 1 << 20);
+        back.fill(0);
+        again.read_bounded(4096, &mut back).expect("a read");
+        assert_eq!(back, data);
         let error = file
             .allocate(0, 1 << 20)
             .and_then(|()| CachedFile::create(Path::new("/nonexistent"), 1));

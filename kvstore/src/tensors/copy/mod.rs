@@ -36,8 +36,9 @@ pub(super) const BEHIND_COUNT: u64 = 8;
 pub(super) enum Route {
     /// Through a mapping of the file.
     Mapped { offset: u64 },
-    /// Through the page cache, in which it is not yet if it is cold.
-    Cached { offset: u64, is_cold: bool },
+    /// Through the page cache. A tensor of group 2 follows in the file if it is the last one, which read-ahead is to leave
+    /// alone.
+    Cached { offset: u64, is_last: bool },
     /// Through the page cache, which is told to forget it after each use.
     Dropped { offset: u64 },
     /// Past the page cache, in the file.
@@ -190,9 +191,13 @@ impl<G: Gpu> Worker<G> {
     fn read(&mut self, route: Route, bytes: u64, moved: &mut Moved) -> Result<()> {
         match route {
             Route::Cached { offset, .. } | Route::Dropped { offset } => {
-                let is_cold = !matches!(route, Route::Cached { is_cold: false, .. });
+                let runs_on = matches!(route, Route::Cached { is_last: false, .. });
                 let mut memory = self.memory.take().ok_or_else(gone)?;
-                let result = self.file().read(offset, &mut memory[..bytes as usize], is_cold);
+                let data = &mut memory[..bytes as usize];
+                let result = match runs_on {
+                    true => self.file().read(offset, data),
+                    false => self.file().read_bounded(offset, data),
+                };
                 self.memory = Some(memory);
                 if matches!(route, Route::Dropped { .. }) {
                     self.file().forget(offset, bytes);

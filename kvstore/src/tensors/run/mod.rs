@@ -50,7 +50,6 @@ impl Home {
 /// What a job was for.
 #[derive(Clone, Copy, Debug)]
 struct Purpose {
-    layer: u32,
     group: usize,
     kind: Kind,
     /// Whether its bytes had been in the page cache before.
@@ -111,8 +110,6 @@ pub struct Tensors<G: Gpu> {
     homes: Vec<Home>,
     /// Whether a layer's tensors have been in the page cache as a whole.
     was_cached: Vec<bool>,
-    /// Whether they were in it when they were last read, and nothing left it since.
-    is_warm: Vec<bool>,
     /// Whether a layer has blocks in the file.
     is_allocated: Vec<bool>,
     file: Option<CachedFile>,
@@ -248,13 +245,7 @@ impl<G: Gpu> Tensors<G> {
         let route = self.route(tensor, home);
         let work = Work::Write { route, at, bytes, from_caller, reads_ahead };
         let was_cached = false;
-        let purpose = Purpose {
-            layer: tensor.layer,
-            group,
-            kind: Kind::Write,
-            was_cached,
-            is_awaited: false,
-        };
+        let purpose = Purpose { group, kind: Kind::Write, was_cached, is_awaited: false };
         self.send(tensor, work, purpose).map(drop)
     }
 
@@ -280,17 +271,10 @@ impl<G: Gpu> Tensors<G> {
             let route = self.route(tensor, home);
             let copy_to = copies_to.then(|| self.file_offset(tensor));
             let work = Work::Read { route, bytes, overlap, copy_to, to_caller: false };
-            let purpose = Purpose {
-                layer: tensor.layer,
-                group,
-                kind: Kind::Read,
-                was_cached,
-                is_awaited: true,
-            };
+            let purpose = Purpose { group, kind: Kind::Read, was_cached, is_awaited: true };
             *ticket = self.send(tensor, work, purpose)?;
         }
         self.was_cached[layer as usize] |= group == 0;
-        self.is_warm[layer as usize] = group == 0;
         Ok(Reading { layer, tickets, bytes: 2 * bytes, begun, group })
     }
 
@@ -330,9 +314,7 @@ impl<G: Gpu> Tensors<G> {
         let bytes = self.options.shape.bytes(tokens);
         let overlap = Overlap::Intra;
         let work = Work::Read { route, bytes, overlap, copy_to: None, to_caller: true };
-        let layer = tensor.layer;
-        let purpose =
-            Purpose { layer, group: 0, kind: Kind::Other, was_cached: false, is_awaited: true };
+        let purpose = Purpose { group: 0, kind: Kind::Other, was_cached: false, is_awaited: true };
         let ticket = self.send(tensor, work, purpose)?;
         Ok(self.wait_for(ticket)?.expect("a read for the caller has bytes"))
     }
@@ -387,13 +369,8 @@ impl<G: Gpu> Tensors<G> {
         let deallocated = match (&self.extent_places, &settled) {
             (Some(map), Ok(())) if map.extent().lbas > 0 => {
                 let Place { lba_start: slba, lbas } = map.extent();
-                let purpose = Purpose {
-                    layer: 0,
-                    group: 1,
-                    kind: Kind::Other,
-                    was_cached: false,
-                    is_awaited: true,
-                };
+                let purpose =
+                    Purpose { group: 1, kind: Kind::Other, was_cached: false, is_awaited: true };
                 let sent =
                     self.send(TensorId::pair(0)[0], Work::Deallocate { slba, lbas }, purpose);
                 sent.and_then(|ticket| self.wait_for(ticket)).map(drop)
@@ -439,8 +416,8 @@ impl<G: Gpu> Tensors<G> {
         match home {
             Home::Mapped => Route::Mapped { offset: offset() },
             Home::Cached => {
-                let is_cold = !self.is_warm[tensor.layer as usize];
-                Route::Cached { offset: offset(), is_cold }
+                let is_last = self.plan.group1().last() == Some(&tensor.layer);
+                Route::Cached { offset: offset(), is_last }
             }
             Home::Dropped => Route::Dropped { offset: offset() },
             Home::Direct => Route::Direct { offset: offset() },
@@ -480,9 +457,6 @@ impl<G: Gpu> Tensors<G> {
             let group = if purpose.group == 0 { group1 } else { group2 };
             if let Some(figures) = figures(group, purpose.kind, is_prefill) {
                 figures.add(&moved);
-            }
-            if purpose.kind == Kind::Read && moved.missed_bytes != Some(0) {
-                self.is_warm[purpose.layer as usize] = false;
             }
         }
         if purpose.is_awaited {

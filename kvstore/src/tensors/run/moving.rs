@@ -114,7 +114,6 @@ impl<G: Gpu> Tensors<G> {
         let before = self.plan.cached();
         let moved = self.plan.resize(target);
         if target < before {
-            self.is_warm.fill(false);
             self.budgeter.iter_mut().for_each(|budgeter| budgeter.has_shrunk = true);
         }
         let grows = target > before;
@@ -139,13 +138,8 @@ impl<G: Gpu> Tensors<G> {
         self.stats.demoted_layers += 1;
         for tensor in TensorId::pair(layer) {
             let (offset, bytes) = (self.file_offset(tensor), self.options.shape.tensor_bytes());
-            let purpose = Purpose {
-                layer,
-                group: 0,
-                kind: Kind::Other,
-                was_cached: false,
-                is_awaited: false,
-            };
+            let purpose =
+                Purpose { group: 0, kind: Kind::Other, was_cached: false, is_awaited: false };
             if let Err(error) = self.send(tensor, Work::Forget { offset, bytes }, purpose) {
                 self.failed.get_or_insert(error);
             }

@@ -66,7 +66,6 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
         plan,
         homes,
         was_cached: vec![false; layers as usize],
-        is_warm: vec![false; layers as usize],
         is_allocated,
         file,
         file_places,
@@ -151,7 +150,7 @@ impl Devices {
         }
         let is_dual = options.configuration == Configuration::Dual;
         if is_dual || homes.iter().any(|home| *home != Home::Extent) {
-            devices.bind_file(options, homes)?;
+            devices.bind_file(options, plan, homes)?;
         }
         Ok(devices)
     }
@@ -181,7 +180,7 @@ impl Devices {
     }
 
     /// Creates the file of group 1 with a place for every tensor, and blocks for those that begin there.
-    fn bind_file(&mut self, options: &RunOptions, homes: &[Home]) -> Result<()> {
+    fn bind_file(&mut self, options: &RunOptions, plan: &Plan, homes: &[Home]) -> Result<()> {
         let folder = options.folder.as_ref().expect("the options were checked");
         let tensor_bytes = options.shape.tensor_bytes().next_multiple_of(PAGE_BYTES.into());
         let file = CachedFile::create(folder, tensor_bytes * 2 * homes.len() as u64)?;
@@ -189,7 +188,8 @@ impl Devices {
         let unlinked = file.unlink();
         let lba_bytes = opened?;
         unlinked?;
-        let layers: Vec<u32> = (0..homes.len() as u32).collect();
+        // In the order of group 1, so that read-ahead at the end of one of its tensors finds the next one.
+        let layers = [plan.group1(), plan.group2()].concat();
         let limit = tensor_bytes * 2 * homes.len() as u64 / u64::from(lba_bytes);
         let area = Area { align_bytes: PAGE_BYTES, ..Area::new(lba_bytes, 0, limit) };
         let places = PlaceMap::bind(&options.shape, &keys_then_values(&layers), area)?;
@@ -257,7 +257,7 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
         let mapped = mapped.map(|device| Stream::open(device, &whole, &memory, Vec::new()));
         Ok(Worker {
             gpu: Arc::clone(&gpu),
-            file: devices.file.clone(),
+            file: devices.file.as_ref().map(CachedFile::open_again).transpose()?,
             mapped: mapped.transpose()?,
             direct: open(&devices.direct)?,
             extent: open(&devices.extent)?,

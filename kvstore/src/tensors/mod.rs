@@ -15,7 +15,29 @@
 //! [`Tensors::open`] takes [`RunOptions`] and a [`Gpu`], which copies between pinned memory and the device that computes.
 //! Then, for each layer, [`Tensors::write_layer`] in prefill, and [`Tensors::begin_read`], [`Tensors::finish_read`]
 //! and `write_layer` of one more token in decode; [`Tensors::next_iteration`] after each pass over the layers.
-//! `kvstore/examples/decode.rs` is such a loop.
+//!
+//! ```
+//! use adit_kvstore::tensors::{Model, ModelGpu, RunOptions, Shape, Tensors};
+//!
+//! // Two sequences of 64 tokens each, to which 4 more are generated. The GPU is a model of one.
+//! let shape = Shape::new(Model::OPT_1_3B, 2, 64, 4)?;
+//! let mut run = Tensors::open(RunOptions::new(shape), ModelGpu::new(12 << 30, true))?;
+//! for layer in 0..shape.model.layers {
+//!     run.write_layer(layer, 0..64)?; // As prefill computes it.
+//! }
+//! run.next_iteration()?;
+//! for tokens in 64..shape.tokens_max() {
+//!     for layer in 0..shape.model.layers {
+//!         run.read_layer(layer, tokens)?; // Then the GPU computes the next token's keys and values.
+//!         run.write_layer(layer, tokens..tokens + 1)?;
+//!     }
+//!     run.next_iteration()?;
+//! }
+//! assert_eq!(run.close()?.iterations, 4);
+//! # Ok::<(), adit_kvstore::Error>(())
+//! ```
+//!
+//! `docs/tensors.md` explains `kvstore/examples/decode.rs`, a loop that reads some layers ahead.
 //!
 //! # Group 1
 //!

@@ -31,11 +31,6 @@ impl Configuration {
         ("direct", Configuration::Direct),
         ("dual", Configuration::Dual),
     ];
-
-    /// Returns whether it has a group 1 with a budget.
-    pub(super) fn is_planned(self) -> bool {
-        matches!(self, Configuration::Fadvise | Configuration::Dual)
-    }
 }
 
 /// X: how many bytes group 1 may take.

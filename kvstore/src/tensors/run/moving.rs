@@ -93,7 +93,8 @@ impl<G: Gpu> Tensors<G> {
         } else {
             self.options.x(budget(&memory, budgeter.taken_bytes))
         };
-        let target = budgeter.governor.evaluate(cached, x, budgeter.probe.pressure());
+        let pressure = budgeter.probe.pressure(&memory);
+        let target = budgeter.governor.evaluate(cached, x, pressure);
         self.resize(target);
         self.plan.cached()
     }

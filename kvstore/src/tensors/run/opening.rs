@@ -34,11 +34,12 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     let shape = options.shape;
     let layers = shape.model.layers;
     let probe = Probe::new()?;
+    let budget = budget_of(&options, &probe)?;
     let cached = match options.configuration {
         Configuration::Mmap => layers,
         Configuration::Direct => 0,
         Configuration::Fadvise | Configuration::Dual => {
-            cached_layers(x_of(&options, &probe)?, shape.tensor_bytes(), layers)
+            cached_layers(options.x(budget), shape.tensor_bytes(), layers)
         }
     };
     let plan = Plan::new(ranker, layers, cached)?;
@@ -85,12 +86,11 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     })
 }
 
-/// Returns X at the present budget.
+/// Returns the budget of the page cache: what the pinned reserve leaves.
 ///
 /// # Errors
-/// [`Error::Invalid`] if memory does not even suffice for the pinned reserve.
-fn x_of(options: &RunOptions, probe: &Probe) -> Result<u64> {
-    assert!(options.configuration.is_planned(), "only some configurations have an X");
+/// [`Error::Invalid`] if memory does not even suffice for the reserve.
+fn budget_of(options: &RunOptions, probe: &Probe) -> Result<u64> {
     let (memory, reserve) = (probe.memory()?, options.reserve_bytes());
     let all = budget(&memory, 0);
     if all < reserve {
@@ -101,7 +101,7 @@ fn x_of(options: &RunOptions, probe: &Probe) -> Result<u64> {
         );
         return Err(Error::invalid("the memory of this process", format!("{all} bytes"), fix));
     }
-    Ok(options.x(budget(&memory, reserve)))
+    Ok(budget(&memory, reserve))
 }
 
 fn home(options: &RunOptions, is_cached: bool) -> Home {

@@ -46,8 +46,8 @@ struct Arguments {
     /// The target of group 2, as 'vfio:0000:01:00.0'; by default the file of group 1
     #[arg(long)]
     extent: Option<adit_driver::Target>,
-    /// How group 1 gets into the page cache: first, ahead or write
-    #[arg(long, default_value = "first")]
+    /// How group 1 gets into the page cache: idle, first or write
+    #[arg(long, default_value = "idle")]
     fill: String,
     /// How copy threads overlap: intra or cross; by default by measurement
     #[arg(long)]
@@ -81,9 +81,9 @@ impl Arguments {
         let base = RunOptions::new(Shape::new(model, self.batch, self.prompt, self.generate)?);
         let configuration = Configuration::ALL.into_iter().find(|(name, _)| *name == self.config);
         let fill = match self.fill.as_str() {
-            "ahead" => Fill::Ahead,
+            "first" => Fill::FirstRead,
             "write" => Fill::Write,
-            _ => Fill::FirstRead,
+            _ => Fill::Idle,
         };
         Ok(RunOptions {
             configuration: configuration.ok_or("configurations: mmap, fadvise, direct, dual")?.1,

@@ -42,7 +42,7 @@
 //! # Group 1
 //!
 //! The first write of a layer goes to the drive past the page cache, so that prefill never waits for writeback. The
-//! layer enters the page cache when it is first read back, or by read-ahead before ([`Fill`]). When memory shrinks,
+//! layer enters the page cache when it is read back, while copy threads are idle or by its first read ([`Fill`]). When memory shrinks,
 //! layers leave the page cache and are read directly from the same file: that moves no bytes. When it grows, a layer of
 //! group 2 is written to the file as it passes through pinned memory on its next read: that moves its bytes once.
 //!

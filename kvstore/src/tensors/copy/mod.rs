@@ -7,11 +7,11 @@
 pub(super) mod gpu;
 pub(super) mod threads;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -65,8 +65,8 @@ pub(super) enum Work {
         at: u64,
         bytes: u64,
         from_caller: Option<Bytes>,
-        /// Whether the kernel then reads them ahead into the page cache.
-        reads_ahead: bool,
+        /// Read them through the page cache, by this route of the tensor, once the thread is idle.
+        fill: Option<Route>,
     },
     /// Takes a run of the file out of the page cache.
     Forget { offset: u64, bytes: u64 },
@@ -89,6 +89,7 @@ pub(super) struct Job {
 pub(super) struct Done {
     pub(super) ticket: u64,
     pub(super) moved: Moved,
+    pub(super) ended_at: Instant,
     /// The bytes that the caller asked for.
     pub(super) bytes: Option<Vec<u8>>,
     pub(super) result: Result<()>,
@@ -107,13 +108,15 @@ pub(super) struct Worker<G> {
     pub(super) turn: Arc<Mutex<()>>,
     /// The checksums of writes by tensor, if they are kept.
     pub(super) checksums: Option<Checksums>,
+    /// Tensors to read through the page cache while idle, by their route and bytes.
+    pub(super) fills: VecDeque<(Route, u64)>,
 }
 
 impl<G: Gpu> Worker<G> {
     /// Carries out jobs until their sender is gone.
     pub(super) fn run(mut self, jobs: &Receiver<Job>, done: &Sender<Done>) {
         let reads = Reads::of_this_thread();
-        while let Ok(job) = jobs.recv() {
+        while let Some(job) = self.next(jobs) {
             let ticket = job.ticket;
             let mut moved = Moved::default();
             let result = self.carry_out(job, &reads, &mut moved);
@@ -121,10 +124,37 @@ impl<G: Gpu> Worker<G> {
                 Ok(bytes) => (bytes, Ok(())),
                 Err(error) => (None, Err(error)),
             };
-            if done.send(Done { ticket, moved, bytes, result }).is_err() {
+            let ended_at = Instant::now();
+            if done.send(Done { ticket, moved, ended_at, bytes, result }).is_err() {
                 return;
             }
         }
+    }
+
+    /// Waits for the next job, and fills the page cache while there is none. Pinned memory is idle then.
+    fn next(&mut self, jobs: &Receiver<Job>) -> Option<Job> {
+        loop {
+            if self.fills.is_empty() {
+                return jobs.recv().ok();
+            }
+            match jobs.try_recv() {
+                Ok(job) => return Some(job),
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) => {
+                    let Some((route, bytes)) = self.fills.pop_front() else { continue };
+                    if let Err(error) = self.read(route, bytes, &mut Moved::default()) {
+                        tracing::debug!("its first read will show it as well: {error}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets to fill the page cache with what lies at `offset` of the file: it is there now, or is not to be.
+    fn drop_fill(&mut self, offset: u64) {
+        self.fills.retain(
+            |(route, _)| !matches!(route, Route::Cached { offset: other, .. } if *other == offset),
+        );
     }
 
     fn carry_out(&mut self, job: Job, reads: &Reads, moved: &mut Moved) -> Result<Option<Vec<u8>>> {
@@ -132,6 +162,9 @@ impl<G: Gpu> Worker<G> {
         match work {
             Work::Read { route, bytes, overlap, copy_to, to_caller } => {
                 moved.bytes = bytes;
+                if let Route::Cached { offset, .. } | Route::Direct { offset } = route {
+                    self.drop_fill(offset);
+                }
                 let turn = Arc::clone(&self.turn);
                 let turn = (overlap == Overlap::Cross).then(|| turn.lock());
                 self.settle(route, number)?;
@@ -145,15 +178,18 @@ impl<G: Gpu> Worker<G> {
                 };
                 self.deliver(tensor, number, bytes, to_caller, copy_to)
             }
-            Work::Write { route, at, bytes, from_caller, reads_ahead } => {
+            Work::Write { route, at, bytes, from_caller, fill } => {
                 (moved.bytes, moved.missed_bytes) = (bytes, Some(0));
                 self.write((tensor, number), route, at..at + bytes, from_caller, moved)?;
-                if let (true, Route::Direct { offset }) = (reads_ahead, route) {
-                    self.file().read_ahead(offset + at, bytes);
+                // A later write of the same tensor extends what is to be read.
+                if let Some(Route::Cached { offset, .. }) = fill {
+                    self.drop_fill(offset);
                 }
+                self.fills.extend(fill.map(|route| (route, at + bytes)));
                 Ok(None)
             }
             Work::Forget { offset, bytes } => {
+                self.drop_fill(offset);
                 self.file().forget(offset, bytes);
                 Ok(None)
             }

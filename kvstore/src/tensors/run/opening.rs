@@ -1,6 +1,6 @@
 //! Opens a run: budget, plan, binding, devices, copy threads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -263,6 +263,7 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
             extent: open(&devices.extent)?,
             turn: Arc::clone(&turn),
             checksums: keeps_checksums.then(Checksums::default),
+            fills: VecDeque::new(),
             memory: Some(memory),
         })
     };

@@ -70,7 +70,7 @@ fn every_configuration_gives_the_bytes_back() {
         (Configuration::Dual, Some(soft()), 2),
     ];
     for (configuration, extent, cached) in cases {
-        for fill in [Fill::FirstRead, Fill::Ahead, Fill::Write] {
+        for fill in [Fill::FirstRead, Fill::Idle, Fill::Write] {
             for threads in [1, 2, 3] {
                 let has_extent = extent.is_some();
                 let base = options(configuration, extent.clone(), cached);

@@ -8,13 +8,14 @@
 //! needs all of them again: while the GPU computes with one layer, the next one is read. The model of a GPU stamps the
 //! bytes that it hands out and checks them when they come back.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use adit_kvstore::tensors::{
     Configuration, Extent, Figures, Fill, Knob, Model, ModelGpu, Overlap, RunOptions, RunStats,
-    Shape, Tensors,
+    Shape, Spread, Tensors,
 };
 use clap::Parser;
 
@@ -45,8 +46,8 @@ struct Arguments {
     /// The target of group 2, as 'vfio:0000:01:00.0'; by default the file of group 1
     #[arg(long)]
     extent: Option<adit_driver::Target>,
-    /// How group 1 gets into the page cache: first, ahead or write
-    #[arg(long, default_value = "first")]
+    /// How group 1 gets into the page cache: idle, first or write
+    #[arg(long, default_value = "idle")]
     fill: String,
     /// How copy threads overlap: intra or cross; by default by measurement
     #[arg(long)]
@@ -54,6 +55,12 @@ struct Arguments {
     /// Copy threads
     #[arg(long, default_value_t = 2)]
     threads: u16,
+    /// Layers whose reads begin before the GPU needs them
+    #[arg(long, default_value_t = 1)]
+    ahead: u32,
+    /// Spread group 1 over the layers instead of taking the first ones
+    #[arg(long)]
+    spread: bool,
     /// Bandwidth to and from the GPU in MiB/s; 0 for copies that take no time
     #[arg(long, default_value_t = 12_000)]
     h2d_mib: u64,
@@ -74,9 +81,9 @@ impl Arguments {
         let base = RunOptions::new(Shape::new(model, self.batch, self.prompt, self.generate)?);
         let configuration = Configuration::ALL.into_iter().find(|(name, _)| *name == self.config);
         let fill = match self.fill.as_str() {
-            "ahead" => Fill::Ahead,
+            "first" => Fill::FirstRead,
             "write" => Fill::Write,
-            _ => Fill::FirstRead,
+            _ => Fill::Idle,
         };
         Ok(RunOptions {
             configuration: configuration.ok_or("configurations: mmap, fadvise, direct, dual")?.1,
@@ -102,7 +109,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let layers = shape.model.layers;
     let compute = Duration::from_micros(arguments.compute_us);
     let gpu = ModelGpu::new(arguments.h2d_mib << 20, !arguments.unchecked);
-    let mut run = Tensors::open(options, gpu)?;
+    let mut run = match arguments.spread {
+        true => Tensors::open_ranked(options, gpu, &Spread)?,
+        false => Tensors::open(options, gpu)?,
+    };
     println!(
         "{} MiB of tensors, group 1 has {} of {layers} layers",
         shape.set_bytes() >> 20,
@@ -120,7 +130,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let begun = Instant::now();
     for tokens in shape.prompt_tokens..shape.tokens_max() {
         let iteration = Instant::now();
-        step(&mut run, tokens, compute)?;
+        step(&mut run, tokens, arguments.ahead, compute)?;
         if arguments.verbose {
             let [group1, group2] = run.rates().map(|rate| rate / 1e9);
             let seconds = iteration.elapsed().as_secs_f64();
@@ -137,22 +147,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Generates one token: reads every layer, the next one while the GPU computes, and appends the token's keys and values.
+/// Generates one token: reads every layer, some layers before the GPU computes with them, and appends the token's keys
+/// and values to each.
 fn step(
     run: &mut Tensors<ModelGpu>,
     tokens: u32,
+    ahead: u32,
     compute: Duration,
 ) -> Result<(), adit_kvstore::Error> {
     let layers = run.shape().model.layers;
-    let mut next = Some(run.begin_read(0, tokens)?);
-    while let Some(reading) = next.take() {
-        let layer = reading.layer();
-        if layer + 1 < layers {
-            next = Some(run.begin_read(layer + 1, tokens)?);
+    let mut begun = VecDeque::new();
+    for layer in 0..layers + ahead {
+        if layer < layers {
+            begun.push_back(run.begin_read(layer, tokens)?);
         }
-        run.finish_read(reading)?;
-        std::thread::sleep(compute);
-        run.write_layer(layer, tokens..tokens + 1)?;
+        if layer >= ahead
+            && let Some(reading) = begun.pop_front()
+        {
+            let layer = reading.layer();
+            run.finish_read(reading)?;
+            std::thread::sleep(compute);
+            run.write_layer(layer, tokens..tokens + 1)?;
+        }
     }
     run.next_iteration()
 }

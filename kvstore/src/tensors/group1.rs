@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,10 +21,18 @@ use crate::error::{Error, Result};
 /// Makes names of files unique in this process.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A file under the page cache, shared by the copy threads.
+/// Bytes that are read, or read ahead, by one call: the least `read_ahead_kb` is 128.
+const PIECE_BYTES: u64 = 2 << 20;
+/// Pieces that the drive works on while one is copied.
+const PIECES_AHEAD: u64 = 4;
+
+/// A file under the page cache. Copies share the kernel's state of read-ahead, so each copy thread opens its own.
 #[derive(Clone, Debug)]
 pub(super) struct CachedFile {
+    /// Read-ahead runs on behind what is read.
     file: Arc<File>,
+    /// Read-ahead does not.
+    bounded: Arc<File>,
     /// Where it was, for messages.
     path: PathBuf,
     bytes: u64,
@@ -46,9 +55,8 @@ impl CachedFile {
             let _ = std::fs::remove_file(&path);
             return Err(failed("extend it", why));
         }
-        // Tensors are read from front to back: larger read-ahead. Without it, they are only read more slowly.
-        let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
-        Ok(CachedFile { file: Arc::new(file), path, bytes })
+        let file = Arc::new(file);
+        CachedFile { bounded: Arc::clone(&file), file, path, bytes }.open_again()
     }
 
     /// Opens it by another path of the driver's, for `threads` queues. Only before [`CachedFile::unlink`].
@@ -59,6 +67,28 @@ impl CachedFile {
         let target = Target::Kernel(KernelTarget::new(path, &self.path));
         let options = DeviceOptions { queue_count: threads, ..DeviceOptions::default() };
         Ok(Device::open(&target, &options)?)
+    }
+
+    /// Opens it with a state of read-ahead of its own, for one thread.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] with the system's error.
+    pub(super) fn open_again(&self) -> Result<CachedFile> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let open = |advice| -> Result<Arc<File>> {
+            let file = OpenOptions::new().read(true).write(true).open(&path);
+            let file = file
+                .map_err(|why| Error::tensors(self.name(), "open it again", why, "mount /proc"))?;
+            // Without the advice, everything works more slowly.
+            let _ = posix_fadvise(&file, 0, 0, advice);
+            Ok(Arc::new(file))
+        };
+        Ok(CachedFile {
+            file: open(PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL)?,
+            bounded: open(PosixFadviseAdvice::POSIX_FADV_RANDOM)?,
+            path: self.path.clone(),
+            bytes: self.bytes,
+        })
     }
 
     /// Removes its name; its blocks go with the last handle.
@@ -101,13 +131,37 @@ impl CachedFile {
         })
     }
 
-    /// Reads through the page cache.
+    /// Reads through the page cache. The kernel's read-ahead, which is fast as it uses large pages, may run on behind the
+    /// end.
     ///
     /// # Errors
     /// [`Error::Tensors`] with the system's error.
     pub(super) fn read(&self, offset: u64, memory: &mut [u8]) -> Result<()> {
         self.assert_inside(offset, memory.len() as u64);
         self.file.read_exact_at(memory, offset).map_err(|why| self.failed("read it", why))
+    }
+
+    /// Reads through the page cache, and nothing behind the end into it: that would push out something else. The drive
+    /// works on the next pieces while one is copied.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] with the system's error.
+    pub(super) fn read_bounded(&self, offset: u64, memory: &mut [u8]) -> Result<()> {
+        let bytes = memory.len() as u64;
+        self.assert_inside(offset, bytes);
+        let ahead = |at: u64, len: u64| {
+            if at < bytes {
+                self.read_ahead(offset + at, len.min(bytes - at));
+            }
+        };
+        ahead(0, PIECES_AHEAD * PIECE_BYTES);
+        let pieces = memory.chunks_mut(PIECE_BYTES as usize);
+        for (piece, at) in pieces.zip((0..).step_by(PIECE_BYTES as usize)) {
+            ahead(at + PIECES_AHEAD * PIECE_BYTES, PIECE_BYTES);
+            let read = self.bounded.read_exact_at(piece, offset + at);
+            read.map_err(|why| self.failed("read it", why))?;
+        }
+        Ok(())
     }
 
     /// Writes into the page cache.
@@ -125,7 +179,11 @@ impl CachedFile {
 
     /// Has the kernel read a run into the page cache, without waiting for the data.
     pub(super) fn read_ahead(&self, offset: u64, bytes: u64) {
-        self.advise(offset, bytes, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
+        // One call reads no more than the device's read-ahead.
+        for at in (0..bytes).step_by(PIECE_BYTES as usize) {
+            let len = PIECE_BYTES.min(bytes - at);
+            self.advise(offset + at, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
+        }
     }
 
     /// Takes a run out of the page cache, as far as it is written back; begins to write back the rest.
@@ -136,7 +194,7 @@ impl CachedFile {
     /// Gives advice, without which everything works more slowly.
     fn advise(&self, offset: u64, bytes: u64, advice: PosixFadviseAdvice) {
         self.assert_inside(offset, bytes);
-        if let Err(why) = posix_fadvise(&self.file, signed(offset), signed(bytes), advice) {
+        if let Err(why) = posix_fadvise(&self.bounded, signed(offset), signed(bytes), advice) {
             tracing::debug!("{}: {advice:?} is refused: {why}", self.name());
         }
     }
@@ -162,6 +220,11 @@ mod tests {
         file.read_ahead(4096, 1 << 16);
         let mut back = vec![0; 1 << 16];
         file.read(4096, &mut back).expect("a read");
+        assert_eq!(back, data);
+        let again = file.open_again().expect("it has no name, but a handle");
+        again.forget(0, 1 << 20);
+        back.fill(0);
+        again.read_bounded(4096, &mut back).expect("a read");
         assert_eq!(back, data);
         let error = file
             .allocate(0, 1 << 20)

@@ -15,12 +15,34 @@
 //! [`Tensors::open`] takes [`RunOptions`] and a [`Gpu`], which copies between pinned memory and the device that computes.
 //! Then, for each layer, [`Tensors::write_layer`] in prefill, and [`Tensors::begin_read`], [`Tensors::finish_read`]
 //! and `write_layer` of one more token in decode; [`Tensors::next_iteration`] after each pass over the layers.
-//! `kvstore/examples/decode.rs` is such a loop.
+//!
+//! ```
+//! use adit_kvstore::tensors::{Model, ModelGpu, RunOptions, Shape, Tensors};
+//!
+//! // Two sequences of 64 tokens each, to which 4 more are generated. The GPU is a model of one.
+//! let shape = Shape::new(Model::OPT_1_3B, 2, 64, 4)?;
+//! let mut run = Tensors::open(RunOptions::new(shape), ModelGpu::new(12 << 30, true))?;
+//! for layer in 0..shape.model.layers {
+//!     run.write_layer(layer, 0..64)?; // As prefill computes it.
+//! }
+//! run.next_iteration()?;
+//! for tokens in 64..shape.tokens_max() {
+//!     for layer in 0..shape.model.layers {
+//!         run.read_layer(layer, tokens)?; // Then the GPU computes the next token's keys and values.
+//!         run.write_layer(layer, tokens..tokens + 1)?;
+//!     }
+//!     run.next_iteration()?;
+//! }
+//! assert_eq!(run.close()?.iterations, 4);
+//! # Ok::<(), adit_kvstore::Error>(())
+//! ```
+//!
+//! `docs/tensors.md` explains `kvstore/examples/decode.rs`, a loop that reads some layers ahead.
 //!
 //! # Group 1
 //!
 //! The first write of a layer goes to the drive past the page cache, so that prefill never waits for writeback. The
-//! layer enters the page cache when it is first read back, or by read-ahead before ([`Fill`]). When memory shrinks,
+//! layer enters the page cache when it is read back, while copy threads are idle or by its first read ([`Fill`]). When memory shrinks,
 //! layers leave the page cache and are read directly from the same file: that moves no bytes. When it grows, a layer of
 //! group 2 is written to the file as it passes through pinned memory on its next read: that moves its bytes once.
 //!
@@ -59,7 +81,7 @@ pub use copy::gpu::{Gpu, ModelGpu};
 pub use options::{Configuration, Extent, Fill, Knob, RunOptions};
 pub use overlap::{Chooser, Overlap};
 pub use place::{Area, Chunk, Place, PlaceMap, Slab, Span, chunks};
-pub use plan::{Costs, FirstLayers, Plan, Ranker, cached_layers};
+pub use plan::{Costs, FirstLayers, Plan, Ranker, Spread, cached_layers};
 pub use run::{Reading, Tensors};
 pub use shape::{Component, Model, Shape, TensorId};
 pub use stats::{Figures, GroupStats, Latency, RunStats};

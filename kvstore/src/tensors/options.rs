@@ -31,11 +31,6 @@ impl Configuration {
         ("direct", Configuration::Direct),
         ("dual", Configuration::Dual),
     ];
-
-    /// Returns whether it has a group 1 with a budget.
-    pub(super) fn is_planned(self) -> bool {
-        matches!(self, Configuration::Fadvise | Configuration::Dual)
-    }
 }
 
 /// X: how many bytes group 1 may take.
@@ -54,11 +49,12 @@ pub enum Knob {
 /// How tensors of group 1 get into the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fill {
-    /// Prefill writes past it; the first read in decode goes through it.
+    /// Prefill writes past it; copy threads read the tensors back through it while they have nothing else to do, as when
+    /// the GPU computes. What is not there by then enters it with the first read in decode.
     #[default]
+    Idle,
+    /// Prefill writes past it; the first read in decode goes through it.
     FirstRead,
-    /// Prefill writes past it, and then has the kernel read the tensor ahead while prefill goes on.
-    Ahead,
     /// Prefill writes through it, as the paper does.
     Write,
 }

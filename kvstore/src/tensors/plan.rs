@@ -22,6 +22,20 @@ impl Ranker for FirstLayers {
     }
 }
 
+/// Spreads group 1 evenly over the layers, whatever its size, so that a layer from memory is near every layer from the
+/// drive: an engine that begins to read some layers ahead keeps the drive busy while layers come from memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spread;
+
+impl Ranker for Spread {
+    fn rank(&self, layers: u32) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..layers).collect();
+        // Any first part of the numbers in the order of their reversed bits is spread evenly.
+        order.sort_by_key(|layer| layer.reverse_bits());
+        order
+    }
+}
+
 /// Returns how many layers fit into `x` bytes: `min(floor(X / 2S), L)`, with `tensor_bytes` the final size S.
 pub fn cached_layers(x: u64, tensor_bytes: u64, layers: u32) -> u32 {
     assert!(tensor_bytes > 0, "a tensor has bytes");
@@ -200,6 +214,20 @@ mod tests {
             let best = time(0).min(time(100));
             prop_assert!(time(costs.choose(100, reads)) <= best * 1.000_001);
         }
+    }
+
+    #[test]
+    fn any_group_1_is_spread_evenly() {
+        for layers in [24, 32, 40] {
+            let order = Spread.rank(layers);
+            for cached in 1..=layers {
+                let plan = Plan::new(&Spread, layers, cached).expect("a plan");
+                let half = (0..layers / 2).filter(|layer| plan.is_cached(*layer)).count();
+                let other = cached as usize - half;
+                assert!(half.abs_diff(other) <= 8, "{half} and {other} of {layers}: {order:?}");
+            }
+        }
+        assert_eq!(Spread.rank(8), [0, 4, 2, 6, 1, 5, 3, 7]);
     }
 
     #[test]

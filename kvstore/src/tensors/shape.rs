@@ -176,7 +176,7 @@ mod tests {
         let of = |model, batch| Shape::new(model, batch, 512, 32).expect("a shape");
         for (model, kib) in [(Model::OPT_1_3B, 4), (Model::OPT_6_7B, 8), (Model::OPT_13B, 10)] {
             assert_eq!(of(model, 1).unit_bytes(), kib << 10, "table II, {}", model.name);
-            assert_eq!(of(model, 3).unit_bytes(), 3 * kib << 10);
+            assert_eq!(of(model, 3).unit_bytes(), (3 * kib) << 10);
         }
         let shape = of(Model::OPT_6_7B, 32);
         assert_eq!(shape.bytes(512), 128 << 20, "prefill writes 128 MiB");

@@ -44,6 +44,11 @@ impl Latency {
         Duration::from_nanos(self.sum_ns.checked_div(self.count).unwrap_or(0))
     }
 
+    /// Returns their sum.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns)
+    }
+
     /// Returns the longest; 0 of none.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
@@ -119,7 +124,7 @@ impl Figures {
 
     /// Returns the bytes moved per second of latency, for one thread; 0 if nothing was moved.
     pub fn bytes_per_second(&self) -> f64 {
-        let seconds = self.latency.average().as_secs_f64() * self.latency.count() as f64;
+        let seconds = self.latency.sum().as_secs_f64();
         if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 }
     }
 

@@ -70,11 +70,14 @@ impl Probe {
         Ok(Memory { available_bytes: kib.saturating_mul(1024), groups: groups.collect() })
     }
 
-    /// Reads how much tasks wait for memory: those of the process's own group if it has such a figure, otherwise those of
-    /// the machine; `None` if the kernel does not measure it.
-    pub fn pressure(&self) -> Option<Pressure> {
+    /// Reads how much tasks wait for memory: those of the process's own group if it has such a figure. Otherwise those of
+    /// the machine, unless `memory` has a limit: then it is not this process that they wait for. `None` if the kernel does
+    /// not measure it.
+    pub fn pressure(&self, memory: &Memory) -> Option<Pressure> {
         let own = self.groups.iter().map(|(folder, _)| folder.join("memory.pressure"));
-        let mut files = own.chain([self.proc.join("pressure/memory")]);
+        let is_limited = memory.groups.iter().any(|group| group.limit_bytes.is_some());
+        let machine = (!is_limited).then(|| self.proc.join("pressure/memory"));
+        let mut files = own.chain(machine);
         files.find_map(|file| parse_pressure(&fs::read_to_string(file).ok()?))
     }
 }
@@ -285,14 +288,18 @@ mod tests {
         let machine = Machine::new("pressure");
         machine.put("cg/a/cgroup.procs", "");
         let probe = machine.mounted("0::/a\n", &[("/", "cg", "cgroup2 cgroup2 rw")]);
-        assert_eq!(probe.pressure(), None, "the kernel does not measure it");
+        let memory = probe.memory().expect("memory");
+        assert_eq!(probe.pressure(&memory), None, "the kernel does not measure it");
         let line =
             |kind: &str, avg: &str| format!("{kind} avg10={avg} avg60=0.00 avg300=0.00 total=7\n");
         machine.put("proc/pressure/memory", &(line("some", "12.50") + &line("full", "3.00")));
         let of = |some_per_mille, full_per_mille| Some(Pressure { some_per_mille, full_per_mille });
-        assert_eq!(probe.pressure(), of(125, 30));
+        assert_eq!(probe.pressure(&memory), of(125, 30));
+        let limited = GroupMemory { limit_bytes: Some(1), ..GroupMemory::default() };
+        let other = Memory { groups: vec![limited], ..memory.clone() };
+        assert_eq!(probe.pressure(&other), None, "others wait");
         machine.put("cg/a/memory.pressure", &(line("some", "1.00") + &line("full", "0.10")));
-        assert_eq!(probe.pressure(), of(10, 1));
+        assert_eq!(probe.pressure(&other), of(10, 1));
         assert_eq!(parse_pressure("some avg10=nonsense"), None);
     }
 

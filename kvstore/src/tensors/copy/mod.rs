@@ -7,11 +7,11 @@
 pub(super) mod gpu;
 pub(super) mod threads;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -36,8 +36,9 @@ pub(super) const BEHIND_COUNT: u64 = 8;
 pub(super) enum Route {
     /// Through a mapping of the file.
     Mapped { offset: u64 },
-    /// Through the page cache.
-    Cached { offset: u64 },
+    /// Through the page cache. A tensor of group 2 follows in the file if it is the last one, which read-ahead is to leave
+    /// alone.
+    Cached { offset: u64, is_last: bool },
     /// Through the page cache, which is told to forget it after each use.
     Dropped { offset: u64 },
     /// Past the page cache, in the file.
@@ -64,8 +65,8 @@ pub(super) enum Work {
         at: u64,
         bytes: u64,
         from_caller: Option<Bytes>,
-        /// Whether the kernel then reads them ahead into the page cache.
-        reads_ahead: bool,
+        /// Read them through the page cache, by this route of the tensor, once the thread is idle.
+        fill: Option<Route>,
     },
     /// Takes a run of the file out of the page cache.
     Forget { offset: u64, bytes: u64 },
@@ -88,6 +89,7 @@ pub(super) struct Job {
 pub(super) struct Done {
     pub(super) ticket: u64,
     pub(super) moved: Moved,
+    pub(super) ended_at: Instant,
     /// The bytes that the caller asked for.
     pub(super) bytes: Option<Vec<u8>>,
     pub(super) result: Result<()>,
@@ -106,13 +108,15 @@ pub(super) struct Worker<G> {
     pub(super) turn: Arc<Mutex<()>>,
     /// The checksums of writes by tensor, if they are kept.
     pub(super) checksums: Option<Checksums>,
+    /// Tensors to read through the page cache while idle, by their route and bytes.
+    pub(super) fills: VecDeque<(Route, u64)>,
 }
 
 impl<G: Gpu> Worker<G> {
     /// Carries out jobs until their sender is gone.
     pub(super) fn run(mut self, jobs: &Receiver<Job>, done: &Sender<Done>) {
         let reads = Reads::of_this_thread();
-        while let Ok(job) = jobs.recv() {
+        while let Some(job) = self.next(jobs) {
             let ticket = job.ticket;
             let mut moved = Moved::default();
             let result = self.carry_out(job, &reads, &mut moved);
@@ -120,10 +124,37 @@ impl<G: Gpu> Worker<G> {
                 Ok(bytes) => (bytes, Ok(())),
                 Err(error) => (None, Err(error)),
             };
-            if done.send(Done { ticket, moved, bytes, result }).is_err() {
+            let ended_at = Instant::now();
+            if done.send(Done { ticket, moved, ended_at, bytes, result }).is_err() {
                 return;
             }
         }
+    }
+
+    /// Waits for the next job, and fills the page cache while there is none. Pinned memory is idle then.
+    fn next(&mut self, jobs: &Receiver<Job>) -> Option<Job> {
+        loop {
+            if self.fills.is_empty() {
+                return jobs.recv().ok();
+            }
+            match jobs.try_recv() {
+                Ok(job) => return Some(job),
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) => {
+                    let Some((route, bytes)) = self.fills.pop_front() else { continue };
+                    if let Err(error) = self.read(route, bytes, &mut Moved::default()) {
+                        tracing::debug!("its first read will show it as well: {error}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets to fill the page cache with what lies at `offset` of the file: it is there now, or is not to be.
+    fn drop_fill(&mut self, offset: u64) {
+        self.fills.retain(
+            |(route, _)| !matches!(route, Route::Cached { offset: other, .. } if *other == offset),
+        );
     }
 
     fn carry_out(&mut self, job: Job, reads: &Reads, moved: &mut Moved) -> Result<Option<Vec<u8>>> {
@@ -131,6 +162,9 @@ impl<G: Gpu> Worker<G> {
         match work {
             Work::Read { route, bytes, overlap, copy_to, to_caller } => {
                 moved.bytes = bytes;
+                if let Route::Cached { offset, .. } | Route::Direct { offset } = route {
+                    self.drop_fill(offset);
+                }
                 let turn = Arc::clone(&self.turn);
                 let turn = (overlap == Overlap::Cross).then(|| turn.lock());
                 self.settle(route, number)?;
@@ -144,15 +178,18 @@ impl<G: Gpu> Worker<G> {
                 };
                 self.deliver(tensor, number, bytes, to_caller, copy_to)
             }
-            Work::Write { route, at, bytes, from_caller, reads_ahead } => {
+            Work::Write { route, at, bytes, from_caller, fill } => {
                 (moved.bytes, moved.missed_bytes) = (bytes, Some(0));
                 self.write((tensor, number), route, at..at + bytes, from_caller, moved)?;
-                if let (true, Route::Direct { offset }) = (reads_ahead, route) {
-                    self.file().read_ahead(offset + at, bytes);
+                // A later write of the same tensor extends what is to be read.
+                if let Some(Route::Cached { offset, .. }) = fill {
+                    self.drop_fill(offset);
                 }
+                self.fills.extend(fill.map(|route| (route, at + bytes)));
                 Ok(None)
             }
             Work::Forget { offset, bytes } => {
+                self.drop_fill(offset);
                 self.file().forget(offset, bytes);
                 Ok(None)
             }
@@ -189,9 +226,14 @@ impl<G: Gpu> Worker<G> {
 
     fn read(&mut self, route: Route, bytes: u64, moved: &mut Moved) -> Result<()> {
         match route {
-            Route::Cached { offset } | Route::Dropped { offset } => {
+            Route::Cached { offset, .. } | Route::Dropped { offset } => {
+                let runs_on = matches!(route, Route::Cached { is_last: false, .. });
                 let mut memory = self.memory.take().ok_or_else(gone)?;
-                let result = self.file().read(offset, &mut memory[..bytes as usize]);
+                let data = &mut memory[..bytes as usize];
+                let result = match runs_on {
+                    true => self.file().read(offset, data),
+                    false => self.file().read_bounded(offset, data),
+                };
                 self.memory = Some(memory);
                 if matches!(route, Route::Dropped { .. }) {
                     self.file().forget(offset, bytes);
@@ -305,7 +347,7 @@ impl<G: Gpu> Worker<G> {
         let bytes = (range.end - range.start) as usize;
         fill(&mut self.memory.as_mut().ok_or_else(gone)?[..bytes])?;
         match route {
-            Route::Cached { offset } | Route::Dropped { offset } => {
+            Route::Cached { offset, .. } | Route::Dropped { offset } => {
                 let at = offset + range.start;
                 let memory = self.memory.as_ref().ok_or_else(gone)?;
                 self.file().write(at, &memory[..bytes])?;

@@ -66,6 +66,13 @@ enum Kind {
     Other,
 }
 
+/// How a job ended for which a caller waits.
+#[derive(Debug)]
+struct Ended {
+    at: Instant,
+    result: Result<Option<Vec<u8>>>,
+}
+
 /// A read of a layer that has begun. Pass it to [`Tensors::finish_read`].
 #[derive(Debug)]
 #[must_use = "the layer is in the GPU's memory only once the read is finished"]
@@ -125,7 +132,7 @@ pub struct Tensors<G: Gpu> {
     /// What open jobs are for.
     purposes: HashMap<u64, Purpose>,
     /// Ended jobs for which a caller waits.
-    ended: HashMap<u64, (Result<()>, Option<Vec<u8>>)>,
+    ended: HashMap<u64, Ended>,
     failed: Option<Error>,
     stats: RunStats,
     is_torn_down: bool,
@@ -241,9 +248,9 @@ impl<G: Gpu> Tensors<G> {
         } else if home.group() == 0 {
             self.was_cached[layer] |= self.is_prefill();
         }
-        let reads_ahead = passes && fill == Fill::Ahead;
+        let fill = (passes && fill == Fill::Idle).then(|| self.route(tensor, Home::Cached));
         let route = self.route(tensor, home);
-        let work = Work::Write { route, at, bytes, from_caller, reads_ahead };
+        let work = Work::Write { route, at, bytes, from_caller, fill };
         let was_cached = false;
         let purpose = Purpose { group, kind: Kind::Write, was_cached, is_awaited: false };
         self.send(tensor, work, purpose).map(drop)
@@ -274,7 +281,7 @@ impl<G: Gpu> Tensors<G> {
             let purpose = Purpose { group, kind: Kind::Read, was_cached, is_awaited: true };
             *ticket = self.send(tensor, work, purpose)?;
         }
-        self.was_cached[layer as usize] |= home.group() == 0;
+        self.was_cached[layer as usize] |= group == 0;
         Ok(Reading { layer, tickets, bytes: 2 * bytes, begun, group })
     }
 
@@ -283,14 +290,16 @@ impl<G: Gpu> Tensors<G> {
     /// # Errors
     /// The failure of either tensor.
     pub fn finish_read(&mut self, reading: Reading) -> Result<()> {
-        let results = reading.tickets.map(|ticket| self.wait_for(ticket));
-        let now = Instant::now();
+        let [keys, values] = reading.tickets.map(|ticket| self.wait_for(ticket));
+        let (keys, values) = (keys?, values?);
+        // The GPU may have computed for a while since the end.
+        let ended = keys.at.max(values.at);
         let begun = reading.begun.max(self.last_read_end);
         let progress = &mut self.progress[reading.group];
         progress.bytes += reading.bytes;
-        progress.time += now.saturating_duration_since(begun);
-        self.last_read_end = now;
-        results.into_iter().try_for_each(|result| result.map(drop))
+        progress.time += ended.saturating_duration_since(begun);
+        self.last_read_end = self.last_read_end.max(ended);
+        keys.result.and(values.result).map(drop)
     }
 
     /// Reads the first `tokens` of both tensors of a layer into the GPU's memory.
@@ -316,7 +325,7 @@ impl<G: Gpu> Tensors<G> {
         let work = Work::Read { route, bytes, overlap, copy_to: None, to_caller: true };
         let purpose = Purpose { group: 0, kind: Kind::Other, was_cached: false, is_awaited: true };
         let ticket = self.send(tensor, work, purpose)?;
-        Ok(self.wait_for(ticket)?.expect("a read for the caller has bytes"))
+        Ok(self.wait_for(ticket)?.result?.expect("a read for the caller has bytes"))
     }
 
     /// Waits for all writes.
@@ -373,7 +382,7 @@ impl<G: Gpu> Tensors<G> {
                     Purpose { group: 1, kind: Kind::Other, was_cached: false, is_awaited: true };
                 let sent =
                     self.send(TensorId::pair(0)[0], Work::Deallocate { slba, lbas }, purpose);
-                sent.and_then(|ticket| self.wait_for(ticket)).map(drop)
+                sent.and_then(|ticket| self.wait_for(ticket)?.result).map(drop)
             }
             _ => Ok(()),
         };
@@ -415,7 +424,10 @@ impl<G: Gpu> Tensors<G> {
         let offset = || self.file_offset(tensor);
         match home {
             Home::Mapped => Route::Mapped { offset: offset() },
-            Home::Cached => Route::Cached { offset: offset() },
+            Home::Cached => {
+                let is_last = self.plan.group1().last() == Some(&tensor.layer);
+                Route::Cached { offset: offset(), is_last }
+            }
             Home::Dropped => Route::Dropped { offset: offset() },
             Home::Direct => Route::Direct { offset: offset() },
             Home::Extent => {
@@ -435,17 +447,17 @@ impl<G: Gpu> Tensors<G> {
         Ok(ticket)
     }
 
-    fn wait_for(&mut self, ticket: u64) -> Result<Option<Vec<u8>>> {
+    fn wait_for(&mut self, ticket: u64) -> Result<Ended> {
         loop {
-            if let Some((result, bytes)) = self.ended.remove(&ticket) {
-                return result.map(|()| bytes);
+            if let Some(ended) = self.ended.remove(&ticket) {
+                return Ok(ended);
             }
             self.absorb_next()?;
         }
     }
 
     fn absorb_next(&mut self) -> Result<()> {
-        let Done { ticket, mut moved, bytes, result } = self.threads.receive()?;
+        let Done { ticket, mut moved, ended_at: at, bytes, result } = self.threads.receive()?;
         let purpose = self.purposes.remove(&ticket).expect("each job has a purpose");
         moved.is_refault = purpose.was_cached;
         if result.is_ok() {
@@ -457,7 +469,7 @@ impl<G: Gpu> Tensors<G> {
             }
         }
         if purpose.is_awaited {
-            self.ended.insert(ticket, (result, bytes));
+            self.ended.insert(ticket, Ended { at, result: result.map(|()| bytes) });
         } else if let Err(error) = result {
             self.failed.get_or_insert(error);
         }

@@ -13,9 +13,47 @@ use crate::tensors::options::Knob;
 use crate::tensors::plan::Costs;
 use crate::tensors::run::{Home, Kind, Purpose, Tensors};
 use crate::tensors::shape::TensorId;
+use crate::tensors::stats::{Figures, RunStats};
 
 /// By how much group 2 must be faster before group 1 is given up: less is within the noise.
 const CLEARLY: f64 = 1.1;
+
+/// What the copy threads read of a group, between pinned memory and storage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reads {
+    bytes: u64,
+    missed_bytes: u64,
+    refault_bytes: u64,
+    time: Duration,
+}
+
+impl Reads {
+    fn of(figures: &Figures) -> Reads {
+        let Figures { latency, bytes, missed_bytes, refault_bytes, .. } = figures;
+        let (bytes, missed_bytes, refault_bytes) = (*bytes, *missed_bytes, *refault_bytes);
+        Reads { bytes, missed_bytes, refault_bytes, time: latency.sum() }
+    }
+
+    /// Returns what came after `before`.
+    fn since(self, before: Reads) -> Reads {
+        Reads {
+            bytes: self.bytes - before.bytes,
+            missed_bytes: self.missed_bytes - before.missed_bytes,
+            refault_bytes: self.refault_bytes - before.refault_bytes,
+            time: self.time - before.time,
+        }
+    }
+
+    /// Returns the bytes per second of one thread; 0 of nothing.
+    fn rate(self) -> f64 {
+        if self.time.is_zero() { 0.0 } else { self.bytes as f64 / self.time.as_secs_f64() }
+    }
+}
+
+/// Misses of more than one in so many bytes of group 1 are too many.
+const MISSES_SHARE: u64 = 50;
+/// Bytes that refaults showed to be taken are given back in this many iterations without refaults, about.
+const FORGET_SHARE: u64 = 16;
 
 /// Evaluates the budget while the run lasts.
 #[derive(Debug)]
@@ -26,6 +64,12 @@ pub(super) struct Budgeter {
     pub(super) due_at: Instant,
     /// Whether group 1 was found to be slower, or the file has no room to grow.
     pub(super) is_closed: bool,
+    /// Bytes of the budget that refaults showed to be taken by something else.
+    pub(super) taken_bytes: u64,
+    /// Whether layers left group 1 in this iteration. The kernel takes pages of all layers then, until they have left.
+    pub(super) has_shrunk: bool,
+    /// The reads of both groups up to the end of the last iteration.
+    pub(super) seen: [Reads; 2],
 }
 
 impl<G: Gpu> Tensors<G> {
@@ -44,8 +88,13 @@ impl<G: Gpu> Tensors<G> {
             }
         };
         // Pinned memory is allocated, so it counts as anonymous already.
-        let x = if budgeter.is_closed { 0 } else { self.options.x(budget(&memory, 0)) };
-        let target = budgeter.governor.evaluate(cached, x, budgeter.probe.pressure());
+        let x = if budgeter.is_closed {
+            0
+        } else {
+            self.options.x(budget(&memory, budgeter.taken_bytes))
+        };
+        let pressure = budgeter.probe.pressure(&memory);
+        let target = budgeter.governor.evaluate(cached, x, pressure);
         self.resize(target);
         self.plan.cached()
     }
@@ -65,6 +114,9 @@ impl<G: Gpu> Tensors<G> {
     pub(super) fn resize(&mut self, target: u32) {
         let before = self.plan.cached();
         let moved = self.plan.resize(target);
+        if target < before {
+            self.budgeter.iter_mut().for_each(|budgeter| budgeter.has_shrunk = true);
+        }
         let grows = target > before;
         for (index, layer) in moved.into_iter().enumerate() {
             if !grows {
@@ -138,23 +190,46 @@ impl<G: Gpu> Tensors<G> {
         enters
     }
 
-    /// Gives group 1 up for the rest of the run if group 2 was clearly faster in the last iteration, in which group 1 was
-    /// in memory.
+    /// Ends an iteration of decode: compares the groups, and looks for refaults.
     pub(super) fn weigh_groups(&mut self) {
-        let reads = self.options.shape.decode_steps().saturating_sub(self.stats.iterations);
-        let is_measured = self.options.knob == Knob::Measured && self.stats.iterations >= 2;
-        if !is_measured || self.budgeter.as_ref().is_none_or(|budgeter| budgeter.is_closed) {
-            return;
+        let Some(budgeter) = &mut self.budgeter else { return };
+        let RunStats { group1, group2, .. } = &self.stats;
+        let now = [group1, group2].map(|group| Reads::of(&group.decode_read));
+        let before = std::mem::replace(&mut budgeter.seen, now);
+        let [group1, group2] = [0, 1].map(|index: usize| now[index].since(before[index]));
+        let shrank = std::mem::take(&mut budgeter.has_shrunk);
+        if group1.refault_bytes * MISSES_SHARE <= group1.bytes {
+            budgeter.taken_bytes -= budgeter.taken_bytes.div_ceil(FORGET_SHARE);
+        } else if !shrank {
+            self.make_room(group1.refault_bytes);
         }
-        let [cached, direct] = self.rates;
+        let is_settled = group1.missed_bytes * MISSES_SHARE <= group1.bytes;
+        if self.options.knob == Knob::Measured && is_settled {
+            self.compare_rates(group1.rate(), group2.rate());
+        }
+    }
+
+    /// Gives group 1 a layer less, as much of it was evicted: something takes memory that no figure of the kernel's shows.
+    fn make_room(&mut self, refault_bytes: u64) {
+        let layer = self.options.shape.pair_bytes();
+        if let Some(budgeter) = &mut self.budgeter {
+            budgeter.taken_bytes = budgeter.taken_bytes.saturating_add(refault_bytes.min(layer));
+        }
+        self.rebudget();
+    }
+
+    /// Gives group 1 up for the rest of the run if group 2 was clearly faster in an iteration in which group 1 was in
+    /// memory.
+    fn compare_rates(&mut self, cached: f64, direct: f64) {
+        let Some(budgeter) = &mut self.budgeter else { return };
+        let reads = self.options.shape.decode_steps().saturating_sub(self.stats.iterations);
         let cached = cached * CLEARLY;
-        if (Costs { cached, filling: cached, direct }).choose(1, reads) == 0 {
+        let costs = Costs { cached, filling: cached, direct };
+        if !budgeter.is_closed && costs.choose(1, reads) == 0 {
             tracing::info!(
                 "group 2 is faster than the page cache ({direct:.0} B/s): all layers join it"
             );
-            if let Some(budgeter) = &mut self.budgeter {
-                budgeter.is_closed = true;
-            }
+            budgeter.is_closed = true;
             self.resize(0);
         }
     }

@@ -1,6 +1,6 @@
 //! Opens a run: budget, plan, binding, devices, copy threads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -34,11 +34,12 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     let shape = options.shape;
     let layers = shape.model.layers;
     let probe = Probe::new()?;
+    let budget = budget_of(&options, &probe)?;
     let cached = match options.configuration {
         Configuration::Mmap => layers,
         Configuration::Direct => 0,
         Configuration::Fadvise | Configuration::Dual => {
-            cached_layers(x_of(&options, &probe)?, shape.tensor_bytes(), layers)
+            cached_layers(options.x(budget), shape.tensor_bytes(), layers)
         }
     };
     let plan = Plan::new(ranker, layers, cached)?;
@@ -49,11 +50,18 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     let (file, extent_places) = (file.clone(), extent_places.clone());
     let (file_places, is_allocated) = (laid_out.file_places.clone(), laid_out.is_allocated.clone());
     let threads = start(&options, Arc::clone(&gpu), laid_out)?;
-    let governor = Governor::new(shape.pair_bytes(), layers);
-    let (every, due_at) = (options.rebudget_every, Instant::now() + options.rebudget_every);
     // The paper's configuration computes its plan once.
     let follows = options.configuration == Configuration::Dual;
-    let budgeter = follows.then_some(Budgeter { probe, governor, every, due_at, is_closed: false });
+    let budgeter = follows.then(|| Budgeter {
+        probe,
+        governor: Governor::new(shape.pair_bytes(), layers),
+        every: options.rebudget_every,
+        due_at: Instant::now() + options.rebudget_every,
+        is_closed: false,
+        taken_bytes: 0,
+        has_shrunk: false,
+        seen: Default::default(),
+    });
     Ok(Tensors {
         gpu,
         plan,
@@ -78,12 +86,11 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     })
 }
 
-/// Returns X at the present budget.
+/// Returns the budget of the page cache: what the pinned reserve leaves.
 ///
 /// # Errors
-/// [`Error::Invalid`] if memory does not even suffice for the pinned reserve.
-fn x_of(options: &RunOptions, probe: &Probe) -> Result<u64> {
-    assert!(options.configuration.is_planned(), "only some configurations have an X");
+/// [`Error::Invalid`] if memory does not even suffice for the reserve.
+fn budget_of(options: &RunOptions, probe: &Probe) -> Result<u64> {
     let (memory, reserve) = (probe.memory()?, options.reserve_bytes());
     let all = budget(&memory, 0);
     if all < reserve {
@@ -94,7 +101,7 @@ fn x_of(options: &RunOptions, probe: &Probe) -> Result<u64> {
         );
         return Err(Error::invalid("the memory of this process", format!("{all} bytes"), fix));
     }
-    Ok(options.x(budget(&memory, reserve)))
+    Ok(budget(&memory, reserve))
 }
 
 fn home(options: &RunOptions, is_cached: bool) -> Home {
@@ -143,7 +150,7 @@ impl Devices {
         }
         let is_dual = options.configuration == Configuration::Dual;
         if is_dual || homes.iter().any(|home| *home != Home::Extent) {
-            devices.bind_file(options, homes)?;
+            devices.bind_file(options, plan, homes)?;
         }
         Ok(devices)
     }
@@ -173,7 +180,7 @@ impl Devices {
     }
 
     /// Creates the file of group 1 with a place for every tensor, and blocks for those that begin there.
-    fn bind_file(&mut self, options: &RunOptions, homes: &[Home]) -> Result<()> {
+    fn bind_file(&mut self, options: &RunOptions, plan: &Plan, homes: &[Home]) -> Result<()> {
         let folder = options.folder.as_ref().expect("the options were checked");
         let tensor_bytes = options.shape.tensor_bytes().next_multiple_of(PAGE_BYTES.into());
         let file = CachedFile::create(folder, tensor_bytes * 2 * homes.len() as u64)?;
@@ -181,7 +188,8 @@ impl Devices {
         let unlinked = file.unlink();
         let lba_bytes = opened?;
         unlinked?;
-        let layers: Vec<u32> = (0..homes.len() as u32).collect();
+        // In the order of group 1, so that read-ahead at the end of one of its tensors finds the next one.
+        let layers = [plan.group1(), plan.group2()].concat();
         let limit = tensor_bytes * 2 * homes.len() as u64 / u64::from(lba_bytes);
         let area = Area { align_bytes: PAGE_BYTES, ..Area::new(lba_bytes, 0, limit) };
         let places = PlaceMap::bind(&options.shape, &keys_then_values(&layers), area)?;
@@ -249,12 +257,13 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
         let mapped = mapped.map(|device| Stream::open(device, &whole, &memory, Vec::new()));
         Ok(Worker {
             gpu: Arc::clone(&gpu),
-            file: devices.file.clone(),
+            file: devices.file.as_ref().map(CachedFile::open_again).transpose()?,
             mapped: mapped.transpose()?,
             direct: open(&devices.direct)?,
             extent: open(&devices.extent)?,
             turn: Arc::clone(&turn),
             checksums: keeps_checksums.then(Checksums::default),
+            fills: VecDeque::new(),
             memory: Some(memory),
         })
     };

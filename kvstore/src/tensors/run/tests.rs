@@ -70,7 +70,7 @@ fn every_configuration_gives_the_bytes_back() {
         (Configuration::Dual, Some(soft()), 2),
     ];
     for (configuration, extent, cached) in cases {
-        for fill in [Fill::FirstRead, Fill::Ahead, Fill::Write] {
+        for fill in [Fill::FirstRead, Fill::Idle, Fill::Write] {
             for threads in [1, 2, 3] {
                 let has_extent = extent.is_some();
                 let base = options(configuration, extent.clone(), cached);
@@ -260,4 +260,44 @@ fn a_gpu_that_fails_is_reported() {
     let text = run.settle().expect_err("it failed").to_string();
     assert!(text.contains("K of layer 0") || text.contains("V of layer 0"), "{text}");
     assert!(text.contains("fell off the bus"), "{text}");
+}
+
+#[test]
+fn refaults_make_group_1_smaller_and_are_forgotten() {
+    let mut run = open(options(Configuration::Dual, None, 3));
+    prefill(&mut run);
+    decode(&mut run, PROMPT);
+    // Something took a third of group 1 in the last iteration.
+    run.stats.group1.decode_read.bytes += 300;
+    run.stats.group1.decode_read.refault_bytes += 100;
+    run.weigh_groups();
+    let taken = |run: &Tensors<ModelGpu>| run.budgeter.as_ref().expect("a budget").taken_bytes;
+    assert_eq!(taken(&run), 100);
+    (0..100).for_each(|_| run.weigh_groups());
+    assert_eq!(taken(&run), 0);
+    // The iteration after layers left is not held against group 1.
+    run.resize(2);
+    run.stats.group1.decode_read.bytes += 300;
+    run.stats.group1.decode_read.refault_bytes += 100;
+    run.weigh_groups();
+    assert_eq!(taken(&run), 0);
+}
+
+#[test]
+fn group_1_is_given_up_only_if_it_is_slower_while_in_memory() {
+    let slower = |missed: u64| {
+        let knob = Knob::Measured;
+        let mut run = open(RunOptions { knob, ..options(Configuration::Dual, None, 0) });
+        assert!(run.plan().cached() > 0, "this machine has memory for a layer");
+        run.next_iteration().expect("no failure");
+        for (group, seconds) in [(&mut run.stats.group1, 2), (&mut run.stats.group2, 1)] {
+            group.decode_read.bytes += 1000;
+            group.decode_read.latency.record(Duration::from_secs(seconds));
+        }
+        run.stats.group1.decode_read.missed_bytes += missed;
+        run.weigh_groups();
+        run.plan().cached()
+    };
+    assert!(slower(30) > 0, "it was being filled");
+    assert_eq!(slower(20), 0);
 }

@@ -132,7 +132,7 @@ impl Shape {
             changes_durability: random.pick(&[0, 0, 2]),
             quota: (!is_roomy && random.one_in(3))
                 .then(|| random.pick(&[WhenReached::Refuse, WhenReached::EvictOwn])),
-            tier_units: random.pick(&[0, 0, 8, 64, 256]),
+            tier_units: random.pick(&[0, 0, 0, 8, 16, 32, 64, 256]),
         }
     }
 

@@ -17,6 +17,8 @@
 
 mod memory;
 mod serve;
+#[cfg(test)]
+mod tests;
 
 use adit_driver::Buffer;
 

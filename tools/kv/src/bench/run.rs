@@ -96,6 +96,7 @@ fn open(args: &KvBenchArgs, devices: Vec<Device>) -> Result<Local> {
         devices,
         durability: args.durability,
         policy: args.policy,
+        tier_bytes: args.tier,
         capacity_objects: args.capacity_blocks,
         watermarks: args.capacity_blocks.map_or_else(Watermarks::default, |_| exact),
         queue_depth: (args.iodepth as u32).max(128),

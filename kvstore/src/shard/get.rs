@@ -9,7 +9,7 @@ use super::Shard;
 use super::batch::{Item, Items, Job, Reading, Sums, Trouble};
 use super::parts::{Extract, Memory, extract};
 use super::request::{Action, Arriving, Found, GetItem, Hashed, Outcome, Part, Request};
-use super::tier::{Resident, Warm};
+use super::tier::Resident;
 use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::model::key::Key;
@@ -31,10 +31,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         {
             let id = self.lookup(now, *hash, &item.key);
             let object = id.map(|id| (id, self.index.object(id)));
-            let (mut resident, mut is_shared) = (None, false);
             if let Some((id, object)) = &object {
-                resident = self.in_memory(*id, object);
-                is_shared = choose(&mut requests.next, self.found(object), resident.as_ref());
+                if self.tier.has_objects() && self.get_from_memory(*id, object, requests, choose) {
+                    continue;
+                }
+                choose(&mut requests.next, self.found(object), None);
             }
             if let Some(Hashed { hash, request: Request { reply, action, .. } }) =
                 requests.next.take()
@@ -44,12 +45,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 };
                 let memory = Memory::of(into);
                 self.stats.gets += 1;
-                if let (Some(resident), Some((id, object))) = (resident, object) {
-                    let warm = Warm { reply, hash, id, object, resident, is_shared };
-                    self.answer_warm(warm, &part, memory);
-                    requests.advance();
-                    continue;
-                }
                 let reading = object.map(|(id, object)| {
                     self.pin_part((id, &object), hash, &part, &memory, items.len() as u32)
                 });
@@ -72,7 +67,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    fn found(&self, &Object { place, bytes, layout, .. }: &Object) -> Found {
+    pub(super) fn found(&self, &Object { place, bytes, layout, .. }: &Object) -> Found {
         let layout = self.spaces.layout(layout);
         let bytes = layout.map_or(bytes, |layout| layout.block_units() * UNIT_BYTES);
         Found { device: place.device, bytes, is_block: layout.is_some() }
@@ -97,6 +92,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Locates a part to be read as `item` of a batch, and checks the memory for it.
+    #[inline(always)]
     pub(super) fn extract_into(
         &mut self,
         object: &Object,
@@ -118,6 +114,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Notes that an object is read: it is in use.
+    #[inline(always)]
     pub(super) fn note_read(&mut self, id: ObjectId, hash: u64, tenant: TenantId) {
         self.policy.touched(id);
         self.own.used(id, tenant);
@@ -149,7 +146,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 self.stats.hits += 1;
                 self.tenants.counters(reading.tenant).hits += 1;
                 self.stats.bytes_read += reading.extract.bytes;
-                self.offer_to_tier(&reading, &memory);
+                if self.tier.is_on() {
+                    self.offer_to_tier(&reading, &memory);
+                }
                 Ok(Outcome::Hit { bytes: reading.extract.bytes })
             }
             None | Some(Trouble::Unreadable(_)) => {

@@ -24,7 +24,6 @@ use adit_driver::Buffer;
 
 pub use self::memory::Resident;
 use self::memory::{Regions, Room};
-pub(super) use self::serve::Warm;
 use super::stats::Stats;
 use crate::catalog::hash::NumberMap;
 use crate::model::object::ObjectId;
@@ -103,6 +102,11 @@ impl Tier {
         self.entries_max > 0
     }
 
+    /// Returns whether any object is in memory.
+    pub(super) fn has_objects(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
     /// Adds memory.
     pub(super) fn lend(&mut self, memory: Buffer) {
         self.regions.add(memory);
@@ -139,15 +143,7 @@ impl Tier {
     }
 
     /// Returns the bytes of an object, and notes the use, if they are in memory.
-    #[inline]
-    pub(super) fn hit(&mut self, known: impl FnOnce() -> Known) -> Option<Resident> {
-        if self.slots.is_empty() {
-            return None;
-        }
-        self.find(known())
-    }
-
-    fn find(&mut self, known: Known) -> Option<Resident> {
+    pub(super) fn hit(&mut self, known: Known) -> Option<Resident> {
         let slot = *self.slots.get(&known.id)?;
         let entry = self.entries[slot as usize].as_ref().expect("a slot in use has an entry");
         assert!(entry.known == known || self.is_deaf, "an entry is of the object in the index");
@@ -224,9 +220,14 @@ impl Tier {
     /// Drops the entry of an object that is replaced or removed.
     #[inline]
     pub(super) fn forget(&mut self, id: ObjectId) {
-        if self.slots.is_empty() || self.is_deaf {
+        if !self.has_objects() || self.is_deaf {
             return;
         }
+        self.drop_entry(id);
+    }
+
+    #[inline(never)]
+    fn drop_entry(&mut self, id: ObjectId) {
         if let Some(slot) = self.slots.get(&id).copied() {
             let entry = self.take_out(slot);
             // Its key is in use, so its next version may come in with its first read.

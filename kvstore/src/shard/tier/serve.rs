@@ -8,25 +8,14 @@ use adit_driver::paths::CommandQueue;
 use super::super::Shard;
 use super::super::batch::Reading;
 use super::super::parts::{Extract, Memory, extract};
-use super::super::request::{Outcome, Part};
+use super::super::request::{Action, Arriving, Found, GetItem, Hashed, Outcome, Part, Request};
 use super::{Known, Resident};
+use crate::error::Failure;
 use crate::io::lane::Load;
 #[cfg(feature = "internals")]
 use crate::model::key::Key;
 use crate::model::object::{Object, ObjectId};
 use crate::model::place::UNIT_BYTES;
-
-/// A get of an object that is in memory.
-pub(in crate::shard) struct Warm<R> {
-    pub(in crate::shard) reply: R,
-    /// The hash of the key.
-    pub(in crate::shard) hash: u64,
-    pub(in crate::shard) id: ObjectId,
-    pub(in crate::shard) object: Object,
-    pub(in crate::shard) resident: Resident,
-    /// Whether the caller shares the bytes, so that none are copied.
-    pub(in crate::shard) is_shared: bool,
-}
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Lends memory to the memory tier, which keeps hot objects there: memory of any device, in whole units. Without any,
@@ -60,47 +49,71 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.tier.deafen();
     }
 
-    /// Returns the bytes of an object if they are in memory.
-    #[inline]
-    pub(in crate::shard) fn in_memory(
+    /// Answers the get that comes next if its object is in memory; returns whether it did, or the caller took the get
+    /// away. Not inlined, so that gets of a store without a tier stay short.
+    #[inline(never)]
+    pub(in crate::shard) fn get_from_memory(
         &mut self,
         id: ObjectId,
         object: &Object,
-    ) -> Option<Resident> {
-        let (tier, spaces) = (&mut self.tier, &self.spaces);
-        let bytes = || spaces.units_of(object) * UNIT_BYTES;
-        tier.hit(|| Known { id, place: object.place, bytes: bytes() })
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
+        choose: &mut impl FnMut(&mut Option<Hashed<R>>, Found, Option<&Resident>) -> bool,
+    ) -> bool {
+        let Some(resident) = self.in_memory(id, object) else { return false };
+        let is_shared = choose(&mut requests.next, self.found(object), Some(&resident));
+        if let Some(Hashed { hash, request: Request { reply, action, .. } }) = requests.next.take()
+        {
+            let Action::Get(GetItem { part, into, .. }) = action else {
+                unreachable!("a get stays one: {action:?}");
+            };
+            self.stats.gets += 1;
+            let mut memory = Memory::of(into);
+            let copies = if is_shared { None } else { Some(&resident[..]) };
+            let read = self.read_from_memory((id, hash), object, &part, (&mut memory, copies));
+            self.answer(reply, read.map(|bytes| Outcome::Hit { bytes }), memory.into_any());
+        }
+        requests.advance();
+        true
     }
 
-    /// Answers a get of an object that is in memory.
-    pub(in crate::shard) fn answer_warm(&mut self, warm: Warm<R>, part: &Part, mut memory: Memory) {
-        let Warm { reply, hash, id, object, resident, is_shared } = warm;
+    fn in_memory(&mut self, id: ObjectId, object: &Object) -> Option<Resident> {
+        let bytes = self.spaces.units_of(object) * UNIT_BYTES;
+        self.tier.hit(Known { id, place: object.place, bytes })
+    }
+
+    /// Copies a part of an object to the caller's memory, unless it has the bytes already, and counts a hit. Returns how
+    /// many bytes the part has.
+    fn read_from_memory(
+        &mut self,
+        (id, hash): (ObjectId, u64),
+        object: &Object,
+        part: &Part,
+        (memory, copies): (&mut Memory, Option<&[u8]>),
+    ) -> Result<u64, Failure> {
         let before = self.scratch.parts.len();
-        let found = match is_shared {
-            true => extract(&self.spaces, &object, part, 0, &mut self.scratch.parts),
-            false => self.extract_into(&object, part, &memory, 0),
+        let found = match copies {
+            None => extract(&self.spaces, object, part, 0, &mut self.scratch.parts),
+            Some(_) => self.extract_into(object, part, memory, 0),
         };
         // Only where the bytes lie in the object matters, not where on its device.
         self.scratch.parts.truncate(before);
-        let Extract { bytes, padded_bytes, first_checksum, pieces } = match found {
-            Ok(extract) => extract,
-            Err(failure) => return self.answer(reply, Err(failure), memory.into_any()),
-        };
-        if !is_shared {
+        let Extract { bytes, padded_bytes, first_checksum, pieces } = found?;
+        if let Some(copies) = copies {
             let start = u64::from(first_checksum) * pieces.stride_bytes;
-            memory.fill(&resident[start as usize..(start + padded_bytes) as usize]);
+            memory.fill(&copies[start as usize..(start + padded_bytes) as usize]);
         }
         self.note_read(id, hash, object.tenant);
         self.stats.hits += 1;
         self.stats.bytes_read += bytes;
         self.tenants.counters(object.tenant).hits += 1;
         self.tier.count_hit(bytes);
-        self.answer(reply, Ok(Outcome::Hit { bytes }), memory.into_any());
+        Ok(bytes)
     }
 
     /// Offers the tier an object that was read and found intact, if all of it was read and it is still there.
+    #[inline(never)]
     pub(in crate::shard) fn offer_to_tier(&mut self, reading: &Reading, memory: &Memory) {
-        if !self.tier.is_on() || !self.is_current(reading) {
+        if !self.is_current(reading) {
             return;
         }
         let id = reading.id;

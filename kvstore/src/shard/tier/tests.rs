@@ -55,7 +55,7 @@ impl Rig {
 
     fn read(&mut self, id: u32) -> Option<Resident> {
         let (known, byte) = (Rig::known(id), self.byte(id));
-        let found = self.tier.hit(|| known);
+        let found = self.tier.hit(known);
         match &found {
             Some(resident) => assert!(resident.iter().all(|each| *each == byte), "object {id}"),
             None if self.tier.is_on() => {
@@ -82,7 +82,7 @@ impl Rig {
                 let version = &mut self.versions[*id as usize];
                 *version = version.wrapping_add(1);
                 let known = Rig::known(*id);
-                assert!(self.tier.hit(|| known).is_none(), "object {id} was replaced");
+                assert!(self.tier.hit(known).is_none(), "object {id} was replaced");
             }
             Step::Lend(units) => self.tier.lend(memory(units * UNIT)),
             Step::Shrink(units) => {
@@ -135,6 +135,6 @@ fn objects_that_readers_hold_are_not_evicted() {
         rig.take(&Step::Read(id));
     }
     let known = |id| Rig::known(id);
-    assert!(ids().take(6).all(|id| rig.tier.hit(|| known(id)).is_some()), "all are in memory");
+    assert!(ids().take(6).all(|id| rig.tier.hit(known(id)).is_some()), "all are in memory");
     rig.check();
 }

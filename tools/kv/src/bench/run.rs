@@ -315,6 +315,9 @@ fn since(after: Stats, before: Stats) -> Stats {
         commands_read: after.commands_read - before.commands_read,
         commands_write: after.commands_write - before.commands_write,
         flushes: after.flushes - before.flushes,
+        tier_hits: after.tier_hits - before.tier_hits,
+        tier_admissions: after.tier_admissions - before.tier_admissions,
+        tier_evictions: after.tier_evictions - before.tier_evictions,
         ..after
     }
 }

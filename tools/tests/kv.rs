@@ -434,6 +434,25 @@ fn what_a_fill_left_is_read_again_and_every_byte_is_right() {
 }
 
 #[test]
+fn with_a_memory_tier_every_byte_is_right_and_hits_are_counted() {
+    let scratch = Scratch::new("tier");
+    let target = filled(&scratch);
+    let base =
+        ["kv", "bench", "--store", &target, "--object-bytes", "64k", "--runtime", "1", "--verify"];
+    for workload in ["get", "ycsb-a"] {
+        let told = json(&[&base[..], &["--workload", workload, "--tier", "8M"]].concat());
+        assert_eq!(
+            (&told["get"]["misses"], &told["tier"]["bytes"]),
+            (&Value::from(0), &Value::from(8 << 20))
+        );
+        assert!(told["tier"]["hits"].as_u64().is_some_and(|hits| hits > 0), "{told}");
+    }
+    let without = json(&[&base[..], &["--workload", "get"]].concat());
+    assert!(without["tier"].is_null(), "{without}");
+    fail(&[&base[..], &["--workload", "get", "--tier", "4k"]].concat(), 2, "tier_bytes");
+}
+
+#[test]
 fn a_replay_hits_as_an_exact_lru_does() {
     let trace =
         concat!("trace:", env!("CARGO_MANIFEST_DIR"), "/../benches/traces/conversations.jsonl");

@@ -37,6 +37,7 @@ pub(crate) fn run(child: &Child) -> Result<()> {
         objects: child.load.objects(),
         object_bytes: child.load.object_bytes.0 as usize,
         memory_bytes: child.load.memory.0,
+        cache_bytes: child.load.cache.map(|cache| cache.0),
         depth: child.load.depth,
     };
     let (mut bed, about) = engine::open(child.engine, &setup)?;

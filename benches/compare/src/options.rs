@@ -39,6 +39,11 @@ pub(crate) struct Load {
     #[arg(long, default_value = "512M", value_name = "SIZE")]
     pub(crate) memory: Size,
 
+    /// Memory in which foyer, the store and the page cache of plain files keep objects, the same for each [default: half
+    /// of the memory for foyer, none for the store, all of it for plain files]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache: Option<Size>,
+
     /// Bytes of an object: a multiple of 4 KiB
     #[arg(long, default_value = "128k", value_name = "SIZE", value_parser = object_bytes)]
     pub(crate) object_bytes: Size,
@@ -107,9 +112,23 @@ impl Load {
             ("--depth", self.depth.to_string()),
             ("--phases", phases.join(",")),
         ];
-        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+        let cache = self.cache.map(|cache| ("--cache", cache.0.to_string()));
+        let pairs = pairs.into_iter().chain(cache);
+        pairs.flat_map(|(name, value)| [name.to_owned(), value]).collect()
+    }
+
+    /// Returns the bytes that an engine's memory group allows it: all of the memory, or for plain files, whose cache is
+    /// the kernel's, the cache and what the process needs.
+    pub(crate) fn group_bytes(&self, engine: Kind) -> u64 {
+        match (engine, self.cache) {
+            (Kind::Files, Some(cache)) => cache.0 + FILES_PROCESS_BYTES,
+            _ => self.memory.0,
+        }
     }
 }
+
+/// Memory of the process that uses plain files, beside the page cache: threads, each with an object and figures.
+const FILES_PROCESS_BYTES: u64 = 32 << 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -191,6 +210,22 @@ mod tests {
         };
         assert_eq!(child.load.arguments(), load.arguments());
         assert_eq!((child.load.objects(), child.load.phases), (512, vec![Phase::Mixed]));
+    }
+
+    #[test]
+    fn plain_files_have_as_much_cache_as_the_others_and_their_process_beside_it() {
+        let load = |more: &[&str]| {
+            let arguments = ["adit-compare", "--memory", "512M"].iter().chain(more);
+            Cli::parse_from(arguments).options.load
+        };
+        let (without, with) = (load(&[]), load(&["--cache", "200M"]));
+        for engine in [Kind::Files, Kind::FilesDirect, Kind::Foyer, Kind::Adit] {
+            assert_eq!(without.group_bytes(engine), 512 << 20);
+        }
+        assert_eq!(with.group_bytes(Kind::Files), 232 << 20);
+        assert_eq!(with.group_bytes(Kind::Adit), 512 << 20);
+        assert!(with.arguments().windows(2).any(|pair| pair == ["--cache", "209715200"]));
+        assert!(!without.arguments().contains(&"--cache".to_owned()));
     }
 
     #[test]

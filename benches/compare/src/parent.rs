@@ -115,7 +115,7 @@ impl Rounds<'_> {
 
     /// Runs one engine in one round.
     fn turn(&self, round: u32, kind: Kind) -> Result<Turn> {
-        let limit = MemoryLimit::new(self.options.load.memory.0);
+        let limit = MemoryLimit::new(self.options.load.group_bytes(kind));
         let child = self.start(round, kind, limit.as_ref())?;
         let mut running = Running(child);
         let messages = listen(&mut running.0)?;

@@ -43,6 +43,8 @@ pub(crate) struct Machine {
 pub(crate) struct Report {
     data_bytes: u64,
     memory_bytes: u64,
+    /// Memory for objects, if all engines were given the same.
+    cache_bytes: Option<u64>,
     object_bytes: u64,
     depth: u32,
     seconds: u64,
@@ -87,6 +89,7 @@ impl Report {
         Report {
             data_bytes: load.data.0,
             memory_bytes: load.memory.0,
+            cache_bytes: load.cache.map(|cache| cache.0),
             object_bytes: load.object_bytes.0,
             depth: load.depth,
             seconds: load.seconds,
@@ -164,8 +167,11 @@ impl Report {
                 "**not bounded**, as no memory group can be made here: the page cache is emptied between phases only"
             }
         };
+        let cache = self.cache_bytes.map_or(String::new(), |bytes| {
+            format!(", of which each keeps objects in {} MiB", mib(bytes))
+        });
         format!(
-            "{} MiB of data in objects of {} KiB, memory {} MiB ({bound}), {} in flight, {} s a phase, median of {} rounds, taken in \
+            "{} MiB of data in objects of {} KiB, memory {} MiB ({bound}){cache}, {} in flight, {} s a phase, median of {} rounds, taken in \
              turns. Load average {} before, {} after.\n",
             mib(self.data_bytes),
             self.object_bytes >> 10,

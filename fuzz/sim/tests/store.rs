@@ -21,7 +21,17 @@ fn the_same_seed_makes_the_same_run() {
 
 #[test]
 fn runs_meet_what_there_is_to_meet() {
-    let must = ["power cuts", "evictions", "checkpoints", "KV blocks", "layers read"];
+    let must = [
+        "power cuts",
+        "evictions",
+        "checkpoints",
+        "KV blocks",
+        "layers read",
+        "hits in memory",
+        "forgotten in memory",
+        "evicted from memory",
+        "memory tiers made smaller",
+    ];
     let mut all = StoreCounts::default();
     for seed in 0..MEETING_SEEDS {
         all.add(&run_seed(seed, None, false).unwrap_or_else(|failure| panic!("{failure}")).counts);

@@ -9,7 +9,8 @@ use pyo3::types::PyDict;
 /// Returns the counters of a store.
 pub(crate) fn of_store<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
-    for (name, figure) in requests(stats).into_iter().chain(device(stats)).chain(sizes(stats)) {
+    let all = requests(stats).into_iter().chain(device(stats)).chain(sizes(stats));
+    for (name, figure) in all.chain(tier(stats)) {
         figures.set_item(name, figure)?;
     }
     Ok(figures)
@@ -70,6 +71,19 @@ fn device(stats: &Stats) -> [(&'static str, u64); 13] {
         ("device_failures", stats.device_failures),
         ("journal_delay_max_ns", stats.journal_delay_max_ns),
         ("journal_lost_blocks", stats.journal_lost_blocks),
+    ]
+}
+
+fn tier(stats: &Stats) -> [(&'static str, u64); 8] {
+    [
+        ("tier_hits", stats.tier_hits),
+        ("tier_hit_bytes", stats.tier_hit_bytes),
+        ("tier_admissions", stats.tier_admissions),
+        ("tier_evictions", stats.tier_evictions),
+        ("tier_invalidations", stats.tier_invalidations),
+        ("tier_objects", stats.tier_objects),
+        ("tier_object_bytes", stats.tier_object_bytes),
+        ("tier_bytes", stats.tier_bytes),
     ]
 }
 

@@ -57,6 +57,7 @@ pub(crate) struct OpenArguments<'a> {
     pub(crate) threads: Option<usize>,
     pub(crate) cores: Option<Vec<usize>>,
     pub(crate) pool_bytes: usize,
+    pub(crate) tier_bytes: u64,
     pub(crate) timeout: f64,
     pub(crate) command_timeout: f64,
     pub(crate) capacity_bytes: Option<u64>,
@@ -83,6 +84,7 @@ impl OpenArguments<'_> {
             (None, threads) => threads.map(Cores::Unpinned),
         };
         options.pool_bytes = self.pool_bytes;
+        options.tier_bytes = self.tier_bytes;
         options.timeout = seconds(py, "timeout", self.timeout)?;
         options.command_timeout = seconds(py, "command_timeout", self.command_timeout)?;
         options.capacity_bytes = self.capacity_bytes;

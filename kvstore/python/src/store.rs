@@ -32,12 +32,12 @@ use crate::view::View;
 ///     What an acknowledged put promises after a crash.
 /// policy : {"lru", "s3fifo"}
 ///     Which objects go first when the store is full.
-/// threads : int, optional
-///     Number of threads, at most one for each shard.
-/// cores : list of int, optional
-///     Cores to pin threads to, in place of ``threads``.
+/// threads : int, optional; cores : list of int, optional
+///     Number of threads, at most one for each shard; in its place, the cores to pin threads to.
 /// pool_bytes : int
 ///     Memory for data that is not in registered memory. Also the longest such object.
+/// tier_bytes : int
+///     Memory in which hot objects are kept, so that they come without a device; 0 for none.
 /// timeout : float
 ///     Seconds within which a request has to begin.
 /// command_timeout : float
@@ -81,8 +81,8 @@ impl Store {
 impl Store {
     #[new]
     #[pyo3(signature = (
-        target, *, durability="restart", policy="lru", threads=None, cores=None, pool_bytes=67_108_864, timeout=30.0,
-        command_timeout=10.0, capacity_bytes=None, capacity_objects=None, adaptive_admission=false,
+        target, *, durability="restart", policy="lru", threads=None, cores=None, pool_bytes=67_108_864, tier_bytes=0,
+        timeout=30.0, command_timeout=10.0, capacity_bytes=None, capacity_objects=None, adaptive_admission=false,
         write_bytes_per_day=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
@@ -94,6 +94,7 @@ impl Store {
         threads: Option<usize>,
         cores: Option<Vec<usize>>,
         pool_bytes: usize,
+        tier_bytes: u64,
         timeout: f64,
         command_timeout: f64,
         capacity_bytes: Option<u64>,
@@ -107,6 +108,7 @@ impl Store {
             threads,
             cores,
             pool_bytes,
+            tier_bytes,
             timeout,
             command_timeout,
             capacity_bytes,

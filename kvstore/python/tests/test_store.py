@@ -34,6 +34,18 @@ def test_objects_of_any_length_come_back(store: adit.Store, length: int) -> None
     assert into == value + bytes(10)
 
 
+def test_hot_objects_come_from_memory_in_their_newest_version(target: str) -> None:
+    with adit.Store(target, tier_bytes=8 << 20) as store:
+        for value in (b"1" * 10_000, b"2" * 9_000):
+            assert store.put("key", value)
+            for _ in range(3):
+                assert store.get("key") == value
+        figures = store.stats()
+        assert (figures["tier_hits"], figures["tier_objects"], figures["tier_bytes"]) == (4, 1, 8 << 20)
+    with pytest.raises(adit.InvalidError, match="tier_bytes"):
+        adit.Store(target, tier_bytes=1)
+
+
 def test_text_and_its_bytes_are_the_same_key(store: adit.Store) -> None:
     store.put("schlüssel", b"1")
     assert store.get("schlüssel".encode()) == b"1"

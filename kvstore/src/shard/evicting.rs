@@ -94,6 +94,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let sequence = self.log.append(now, &Record::Delete { key, place: object.place });
         self.capacity.record_bytes -= self.record_bytes_of(id);
         self.index.remove(id);
+        self.tier.forget(id);
         self.regions.remove(id, object.place);
         self.expiry.clear(id);
         self.forget_tenants(id, &object);

@@ -1,4 +1,5 @@
-//! Reading objects: look up, keep in place while the device reads, and verify before delivering.
+//! Reading objects: look up, keep in place while the device reads, and verify before delivering. What is in memory is
+//! delivered at once ([`super::tier`]).
 
 use adit_driver::Time;
 use adit_driver::paths::CommandQueue;
@@ -6,12 +7,13 @@ use adit_driver::transfer::Direction;
 
 use super::Shard;
 use super::batch::{Item, Items, Job, Reading, Sums, Trouble};
-use super::parts::{Memory, extract};
+use super::parts::{Extract, Memory, extract};
 use super::request::{Action, Arriving, Found, GetItem, Hashed, Outcome, Part, Request};
+use super::tier::Resident;
 use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::model::key::Key;
-use crate::model::object::{Object, ObjectId};
+use crate::model::object::{Object, ObjectId, TenantId};
 use crate::model::place::UNIT_BYTES;
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
@@ -21,7 +23,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         now: Time,
         deadline: Time,
         requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
-        choose: &mut impl FnMut(&mut Option<Hashed<R>>, Found),
+        choose: &mut impl FnMut(&mut Option<Hashed<R>>, Found, Option<&Resident>) -> bool,
     ) {
         let mut items = Items::new();
         while let Some(Hashed { hash, request: Request { action: Action::Get(item), .. } }) =
@@ -29,8 +31,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         {
             let id = self.lookup(now, *hash, &item.key);
             let object = id.map(|id| (id, self.index.object(id)));
-            if let Some((_, object)) = &object {
-                choose(&mut requests.next, self.found(object));
+            if let Some((id, object)) = &object {
+                if self.tier.has_objects() && self.get_from_memory(*id, object, requests, choose) {
+                    continue;
+                }
+                choose(&mut requests.next, self.found(object), None);
             }
             if let Some(Hashed { hash, request: Request { reply, action, .. } }) =
                 requests.next.take()
@@ -62,7 +67,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    fn found(&self, &Object { place, bytes, layout, .. }: &Object) -> Found {
+    pub(super) fn found(&self, &Object { place, bytes, layout, .. }: &Object) -> Found {
         let layout = self.spaces.layout(layout);
         let bytes = layout.map_or(bytes, |layout| layout.block_units() * UNIT_BYTES);
         Found { device: place.device, bytes, is_block: layout.is_some() }
@@ -77,32 +82,46 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         memory: &Memory,
         item: u32,
     ) -> Result<Reading, Failure> {
-        let before = self.scratch.parts.len();
-        let extract = extract(&self.spaces, object, part, item, &mut self.scratch.parts)?;
-        let has = memory.bytes();
-        let fits = has >= extract.padded_bytes && memory.is_whole(UNIT_BYTES);
-        let device = object.place.device;
-        let lane = &self.lanes[usize::from(device)];
-        if !fits || !memory.is_accepted(&lane.info.accepts) {
-            self.scratch.parts.truncate(before);
-            let needs = extract.padded_bytes;
-            return Err(if fits {
-                Failure::Foreign { device }
-            } else {
-                Failure::Memory { needs, has }
-            });
-        }
+        let extract = self.extract_into(object, part, memory, item)?;
         let first = extract.first_checksum as usize;
         let sums = &self.index.checksums(id)[first..first + extract.pieces.count as usize];
         let checksums = Sums::from_slice(sums);
         self.spaces.pin(object.place);
+        self.note_read(id, hash, object.tenant);
+        Ok(Reading { id, tenant: object.tenant, place: object.place, extract, checksums })
+    }
+
+    /// Locates a part to be read as `item` of a batch, and checks the memory for it.
+    #[inline(always)]
+    pub(super) fn extract_into(
+        &mut self,
+        object: &Object,
+        part: &Part,
+        memory: &Memory,
+        item: u32,
+    ) -> Result<Extract, Failure> {
+        let before = self.scratch.parts.len();
+        let extract = extract(&self.spaces, object, part, item, &mut self.scratch.parts)?;
+        let (needs, has) = (extract.padded_bytes, memory.bytes());
+        let fits = has >= needs && memory.is_whole(UNIT_BYTES);
+        let device = object.place.device;
+        let lane = &self.lanes[usize::from(device)];
+        if fits && memory.is_accepted(&lane.info.accepts) {
+            return Ok(extract);
+        }
+        self.scratch.parts.truncate(before);
+        Err(if fits { Failure::Foreign { device } } else { Failure::Memory { needs, has } })
+    }
+
+    /// Notes that an object is read: it is in use.
+    #[inline(always)]
+    pub(super) fn note_read(&mut self, id: ObjectId, hash: u64, tenant: TenantId) {
         self.policy.touched(id);
-        self.own.used(id, object.tenant);
-        self.tenants.counters(object.tenant).gets += 1;
+        self.own.used(id, tenant);
+        self.tenants.counters(tenant).gets += 1;
         if let Some(admission) = &mut self.admission {
             admission.touched(hash);
         }
-        Ok(Reading { id, tenant: object.tenant, place: object.place, extract, checksums })
     }
 
     /// Returns the object of a key, if it has not expired and its device works.
@@ -127,6 +146,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 self.stats.hits += 1;
                 self.tenants.counters(reading.tenant).hits += 1;
                 self.stats.bytes_read += reading.extract.bytes;
+                if self.tier.is_on() {
+                    self.offer_to_tier(&reading, &memory);
+                }
                 Ok(Outcome::Hit { bytes: reading.extract.bytes })
             }
             None | Some(Trouble::Unreadable(_)) => {
@@ -148,8 +170,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     fn lose(&mut self, now: Time, reading: &Reading) {
         self.stats.misses += 1;
         self.stats.misses_corrupt += 1;
-        let is_there =
-            self.index.contains(reading.id) && self.index.object(reading.id).place == reading.place;
+        let is_there = self.is_current(reading);
         let device = &self.lanes[usize::from(reading.place.device)].info.device;
         let what = is_there.then(|| self.index.key(reading.id));
         let what = what.map_or_else(|| "gone since".to_owned(), |key| key.to_string());
@@ -157,7 +178,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             "{device}: the object ({what}) at {} is not what was put there; it is dropped",
             reading.place
         );
-        if is_there && self.log.has_room_for_small() {
+        if !is_there {
+            return;
+        }
+        self.tier.forget(reading.id);
+        if self.log.has_room_for_small() {
             self.remove(now, reading.id);
         }
     }

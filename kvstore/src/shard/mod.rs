@@ -17,6 +17,7 @@
 //! | `space` | what is free, and what may not be overwritten yet |
 //! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
 //! | `planning` | reads that another executor carries out |
+//! | `tier` | hot objects in memory |
 //! | `stats` | counters |
 //! | `opening`, `renewed` | recovery at opening, with records lost by damage; and of a device that was lost |
 //!
@@ -51,6 +52,7 @@ mod sweeping;
 mod tenants;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tier;
 mod turn;
 mod writers;
 
@@ -75,6 +77,7 @@ pub use request::{
 pub(crate) use request::{Arriving, Found, Hashed};
 pub use stats::{Evicted, Evictions, Stats};
 pub use sweeping::Selection;
+pub use tier::Resident;
 
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::capacity::Capacity;
@@ -88,6 +91,7 @@ use self::space::Spaces;
 use self::stalled::{Change, Line, Stalled};
 use self::sweeping::{Sweep, Sweeping};
 use self::tenants::Shrinking;
+use self::tier::Tier;
 use self::writers::{Sealing, Writers};
 use crate::catalog::expiry::Expiry;
 use crate::catalog::index::Index;
@@ -227,6 +231,8 @@ pub struct Shard<Q, R = u64> {
     leases: Leases,
     admission: Option<Admission>,
     budget: Option<Budget>,
+    /// Hot objects in memory.
+    tier: Tier,
     capacity: Capacity,
     log: Log<R>,
     /// Objects whose records wait for their data to be flushed.
@@ -282,23 +288,24 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// poll. The number of requests is unlimited; use [`Shard::waiting`] to bound it.
     pub fn submit(&mut self, now: Time, request: Request<R>) {
         let request = Hashed::new(self.index.hasher(), request);
-        self.accept(now, Arriving::one(request), |_, _| ());
+        self.accept(now, Arriving::one(request), |_, _, _| false);
     }
 
     /// Accepts requests in order. Neighbours of one kind are planned together.
     pub fn submit_many(&mut self, now: Time, requests: impl IntoIterator<Item = Request<R>>) {
         let hasher = self.index.hasher();
         let requests = requests.into_iter().map(|request| Hashed::new(hasher, request));
-        self.accept(now, Arriving::all(requests), |_, _| ());
+        self.accept(now, Arriving::all(requests), |_, _, _| false);
     }
 
     /// Like [`Shard::submit_many`]. Each get whose object is found passes through `choose`, which may choose the part
-    /// and the memory, or take the request away.
+    /// and the memory, or take the request away. If the object is in memory, `choose` gets its bytes, too, and returns
+    /// whether it shares them; otherwise they are copied to the request's memory.
     pub(crate) fn accept(
         &mut self,
         now: Time,
         mut requests: Arriving<R, impl Iterator<Item = Hashed<R>>>,
-        mut choose: impl FnMut(&mut Option<Hashed<R>>, Found),
+        mut choose: impl FnMut(&mut Option<Hashed<R>>, Found, Option<&Resident>) -> bool,
     ) {
         self.wake();
         while let Some(Hashed { request: Request { deadline, action, .. }, .. }) = &requests.next {
@@ -520,7 +527,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             largest_free_units,
             leased: self.leases.leased() as u64,
             memory_bytes: memory as u64,
-            ..self.stats
+            ..self.tier.counted(self.stats)
         }
     }
 

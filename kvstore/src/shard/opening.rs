@@ -17,6 +17,7 @@ use super::renewed::{Claim, Renewed};
 use super::space::Spaces;
 use super::stalled::Line;
 use super::tenants::Shrinking;
+use super::tier::Tier;
 use super::writers::Writers;
 use super::{Scratch, Shard, ShardOptions, Stats};
 use crate::catalog::expiry::Expiry;
@@ -191,6 +192,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             capacity,
             leases: Leases::new((objects_max / LEASED_PARTS).max(1) as usize),
             admission: options.adaptive_admission.then(|| Admission::new(objects_max)),
+            tier: Tier::default(),
             budget: options.write_bytes_per_day.map(|bytes| Budget::new(now, bytes)),
             log: Log::new(None, options.durability, Default::default(), now),
             checkpoints: None,

@@ -239,6 +239,26 @@ impl Memory {
         AnyBuffer::Many(before)
     }
 
+    /// Fills the first bytes of it, all of which must be idle, with `bytes`.
+    pub(super) fn fill(&mut self, mut bytes: &[u8]) {
+        for (_, buffer) in &mut self.parts {
+            let (now, later) = bytes.split_at(bytes.len().min(buffer.len()));
+            buffer[..now.len()].copy_from_slice(now);
+            bytes = later;
+        }
+        assert!(bytes.is_empty(), "there is memory for all of it");
+    }
+
+    /// Copies its first bytes, which must be idle, to all of `into`.
+    pub(super) fn copy_to(&self, into: &mut [u8]) {
+        let mut filled = 0;
+        self.each_slice(0, into.len() as u64, |slice| {
+            into[filled..filled + slice.len()].copy_from_slice(slice);
+            filled += slice.len();
+        });
+        assert_eq!(filled, into.len(), "all of it is there");
+    }
+
     /// Calls `f` with the idle slices of `bytes` at `offset`, in order.
     fn each_slice(&self, offset: u64, bytes: u64, mut f: impl FnMut(&[u8])) {
         for (start, buffer) in &self.parts {

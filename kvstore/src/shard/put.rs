@@ -445,6 +445,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Some(id) => {
                 self.capacity.record_bytes -= self.record_bytes_of(id);
                 let old = self.index.replace(id, new.object, &new.checksums);
+                self.tier.forget(id);
                 self.forget_tenants(id, &old);
                 self.spaces.bury(sequence, old, self.leases.is_leased(old.place));
                 self.regions.remove(id, old.place);

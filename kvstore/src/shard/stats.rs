@@ -105,6 +105,16 @@ pub struct Stats {
     pub journal_delay_max_ns: u64,
     /// Flushed blocks of journals that the opening could not read.
     pub journal_lost_blocks: u64,
+    /// Hits, of those above, that the memory tier answered.
+    pub tier_hits: u64,
+    /// Bytes that these delivered.
+    pub tier_hit_bytes: u64,
+    /// Objects that came into the memory tier.
+    pub tier_admissions: u64,
+    /// Objects that left it for others, or because it was made smaller.
+    pub tier_evictions: u64,
+    /// Objects that left it because they were replaced or removed.
+    pub tier_invalidations: u64,
     /// Number of objects.
     pub objects: u64,
     /// Units of 4 KiB in use.
@@ -119,11 +129,17 @@ pub struct Stats {
     pub leased: u64,
     /// Bytes of memory used by tables.
     pub memory_bytes: u64,
+    /// Objects in the memory tier.
+    pub tier_objects: u64,
+    /// Their bytes, padding included.
+    pub tier_object_bytes: u64,
+    /// Bytes of memory that the memory tier has.
+    pub tier_bytes: u64,
 }
 
 impl Stats {
     /// The number of counters and sizes.
-    pub const FIELDS: usize = 39;
+    pub const FIELDS: usize = 47;
 
     /// Returns all counters and sizes in the order of [`Stats::of_fields`], to hand them to another process of this
     /// version.
@@ -173,6 +189,11 @@ impl Stats {
             &mut self.device_failures,
             &mut self.journal_delay_max_ns,
             &mut self.journal_lost_blocks,
+            &mut self.tier_hits,
+            &mut self.tier_hit_bytes,
+            &mut self.tier_admissions,
+            &mut self.tier_evictions,
+            &mut self.tier_invalidations,
             &mut self.objects,
             &mut self.used_units,
             &mut self.capacity_units,
@@ -180,6 +201,9 @@ impl Stats {
             &mut self.largest_free_units,
             &mut self.leased,
             &mut self.memory_bytes,
+            &mut self.tier_objects,
+            &mut self.tier_object_bytes,
+            &mut self.tier_bytes,
         ]
     }
 }

@@ -64,6 +64,8 @@ pub struct StoreConfig {
     /// Bytes of registered memory per device.
     #[serde(deserialize_with = "positive")]
     pub pool_bytes: Option<u64>,
+    /// Bytes of registered memory for the memory tier.
+    pub tier_bytes: Option<u64>,
     /// How long a call may wait to begin.
     #[serde(deserialize_with = "positive")]
     pub timeout_ms: Option<u64>,
@@ -163,6 +165,7 @@ impl StoreConfig {
         set(&mut options.cores, self.cores.clone().map(|cores| Some(cores.into())));
         set(&mut options.mailbox_depth, self.mailbox_depth.map(|depth| depth as usize));
         set(&mut options.pool_bytes, self.pool_bytes.map(|bytes| bytes as usize));
+        set(&mut options.tier_bytes, self.tier_bytes);
         set(&mut options.timeout, self.timeout_ms.map(Duration::from_millis));
         set(&mut options.command_timeout, self.command_timeout_ms.map(Duration::from_millis));
         set(&mut options.seal_interval, self.seal_interval_ms.map(Duration::from_millis));
@@ -258,7 +261,7 @@ mod tests {
             "targets = ['null:', 'soft:mem=16M']\ndurability = 'durable'\npolicy = 's3fifo'\n\
              capacity_bytes = 1\ncapacity_objects = 2\nwatermarks = { high = 900, low = 800 }\n\
              adaptive_admission = true\nwrite_bytes_per_day = 3\nlifetime_days = 4\nqueue_depth = 5\n\
-             cores = [1, 0]\nmailbox_depth = 6\npool_bytes = 7\ntimeout_ms = 8\ncommand_timeout_ms = 9\n\
+             cores = [1, 0]\nmailbox_depth = 6\npool_bytes = 7\ntier_bytes = 16\ntimeout_ms = 8\ncommand_timeout_ms = 9\n\
              seal_interval_ms = 10\nflush_interval_ms = 11\ndiscard_after_ms = 12\n\
              [format]\nshards = 2\nobjects_max = 13\nkey_bytes = 16\njournal_bytes = 14\nlabel = 'x'\nfile_bytes = 15\n",
         )
@@ -271,6 +274,7 @@ mod tests {
         let told = (options.capacity_bytes, options.capacity_objects, options.write_bytes_per_day);
         assert_eq!(told, (Some(1), Some(2), Some(3)));
         assert_eq!((options.queue_depth, options.mailbox_depth, options.pool_bytes), (5, 6, 7));
+        assert_eq!(options.tier_bytes, 16);
         assert_eq!(
             (options.cores, options.lifetime),
             (Some(Cores::List(vec![1, 0])), Some(Duration::from_secs(345_600)))

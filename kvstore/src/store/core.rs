@@ -1,6 +1,6 @@
 //! State shared by a handle, its writers and its leases: the mailboxes of the threads, and registered memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adit_driver::runtime::Refusal;
@@ -48,6 +48,8 @@ pub(super) struct Core {
     /// How long to wait for an answer, device deadlines included.
     pub(super) patience: Duration,
     pub(super) reach: Arc<Reach>,
+    /// Held while the size of the memory tier changes.
+    pub(super) tier: Mutex<()>,
 }
 
 /// Data for a request: in registered memory, or on the heap until there is some.

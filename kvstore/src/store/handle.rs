@@ -26,6 +26,7 @@ use super::prometheus::{self, Sample, Sampled};
 use super::request::{Caller, Fetch, Waiter, Work};
 use super::route;
 use super::threads::{self, Threads};
+use super::tier;
 use super::value::{ObjectInfo, Put, Read, Value, merged};
 use super::writer::{Reserving, Writer};
 use crate::error::{Error, Result};
@@ -86,7 +87,10 @@ impl Store {
     /// invalid option; [`Error::Media`] if the devices hold no store, or one that cannot be opened.
     pub fn open(options: &OpenOptions) -> Result<Store> {
         let (core, threads) = threads::start(options)?;
-        Ok(Store { core, threads })
+        let store = Store { core, threads };
+        tier::check(options.tier_bytes, store.core.set.shards())?;
+        store.set_tier(options.tier_bytes)?;
+        Ok(store)
     }
 
     /// Opens a store for the calling thread to drive. Waits for the devices.

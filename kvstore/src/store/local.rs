@@ -15,6 +15,7 @@ use super::exit::Open;
 use super::open::{Found, OpenOptions};
 use super::plans::{ShardTransfers, Transfers};
 use super::route;
+use super::tier;
 use super::value::{ObjectInfo, merged};
 use crate::error::{Error, Result};
 use crate::media::format::Set;
@@ -112,7 +113,7 @@ impl Local {
         }
         let Found { devices, set, .. } = found;
         let (tenants, layouts) = (Names::new(set.shards()), Names::new(set.shards()));
-        Ok(Local {
+        let mut local = Local {
             shards,
             tenants,
             layouts,
@@ -123,7 +124,10 @@ impl Local {
             set,
             recoveries,
             options: options.clone(),
-        })
+        };
+        tier::check(options.tier_bytes, local.set.shards())?;
+        local.set_tier(options.tier_bytes)?;
+        Ok(local)
     }
 
     /// Returns the current time on the store's clock, which all calls use.
@@ -179,6 +183,23 @@ impl Local {
         Ok(buffer)
     }
 
+    /// Gives the memory tier `bytes` of registered memory, or takes it away, as [`super::Store::set_tier`] does. Gets of a
+    /// [`Local`] read into the caller's memory, so that a hit in the tier copies.
+    ///
+    /// # Errors
+    /// As [`Device::allocate`], with less memory in the tier than was asked for.
+    pub fn set_tier(&mut self, bytes: u64) -> Result<u64> {
+        let shards = self.set.shards();
+        let share = tier::share(bytes, shards);
+        let left: Vec<u64> = self.shards.iter_mut().map(|shard| shard.shrink_tier(share)).collect();
+        for (shard, left) in self.shards.iter_mut().zip(left) {
+            for memory in tier::regions(&self.devices.as_slice()[0], share - left) {
+                shard.lend_to_tier(memory?);
+            }
+        }
+        Ok(share * u64::from(shards))
+    }
+
     /// Accepts a request, which [`Local::poll`] answers. The number of requests is unlimited; use [`Local::waiting`]
     /// to bound it.
     ///
@@ -203,7 +224,7 @@ impl Local {
             _ => {
                 let (shard, request) = self.routed(request);
                 let shard = &mut self.shards[usize::from(shard)];
-                shard.accept(now, Arriving::one(request), |_, _| ());
+                shard.accept(now, Arriving::one(request), |_, _, _| false);
             }
         }
     }
@@ -232,7 +253,7 @@ impl Local {
             lists[usize::from(shard)].push(request);
         }
         for (shard, list) in self.shards.iter_mut().zip(&mut lists) {
-            shard.accept(now, Arriving::all(list.drain(..)), |_, _| ());
+            shard.accept(now, Arriving::all(list.drain(..)), |_, _, _| false);
         }
         self.lists = lists;
         joints.into_iter().for_each(|joint| self.submit(now, joint));

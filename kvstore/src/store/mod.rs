@@ -73,6 +73,7 @@ mod route;
 mod short;
 mod thread;
 mod threads;
+mod tier;
 mod value;
 mod writer;
 

@@ -62,6 +62,9 @@ pub struct OpenOptions {
     /// [`super::Store`]. Also limits the size of an object that passes through it. While callers hold all of it, requests
     /// get memory beyond it ([`Stats::spills`](crate::shard::Stats::spills)). Default 64 MiB.
     pub pool_bytes: usize,
+    /// Bytes of registered memory for the memory tier, which keeps hot objects so that gets of them need no device, in
+    /// equal shares for the shards; [`super::Store::set_tier`] changes it. Default 0, which is none.
+    pub tier_bytes: u64,
     /// How long a request may wait to begin, counted from the call; at most a year. Default 30 s.
     pub timeout: Duration,
     /// How long a command may take on a device before it is aborted, where the path can abort; at most a year.
@@ -96,6 +99,7 @@ impl Default for OpenOptions {
             idle: None,
             mailbox_depth: 1024,
             pool_bytes: 64 << 20,
+            tier_bytes: 0,
             timeout: Duration::from_secs(30),
             command_timeout: Duration::from_secs(10),
             seal_interval: shard.seal_interval,

@@ -7,7 +7,6 @@
 //! A request that would wait for memory that only callers can give back gets memory of its own ([`super::short`]),
 //! which is freed instead of returned.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,6 +18,7 @@ use adit_driver::{Buffer, Device};
 
 use super::line::{Line, Served};
 use crate::error::{Error, Result};
+use crate::io::memory::FreeMemory;
 use crate::model::place::UNIT_BYTES;
 use crate::shard::Stats;
 
@@ -35,7 +35,7 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct State {
-    runs: Runs,
+    runs: FreeMemory,
     line: Line<Buffer>,
 }
 
@@ -166,81 +166,6 @@ impl Drop for Turn {
         drop(state);
         served.into_iter().for_each(wake);
     }
-}
-
-/// The free runs of one region, by address and by length: taking uses the best fit, giving back merges neighbours.
-#[derive(Default)]
-struct Runs {
-    runs: BTreeMap<u64, Buffer>,
-    by_len: BTreeSet<(usize, u64)>,
-}
-
-impl Runs {
-    /// Takes `bytes` from the shortest run that is long enough.
-    fn take(&mut self, bytes: usize) -> Option<Buffer> {
-        let (_, at) = *self.by_len.range((bytes, 0)..).next()?;
-        let mut run = self.remove(at);
-        let rest = run.split_off(bytes);
-        if !rest.is_empty() {
-            self.insert(rest);
-        }
-        Some(run)
-    }
-
-    /// Takes back a run.
-    ///
-    /// # Panics
-    /// If part of it is already free.
-    fn give(&mut self, run: Buffer) {
-        let at = run.iova().0;
-        let before = self.runs.range(..at).next_back().map(|(at, _)| *at);
-        let after = self.runs.range(at..).next().map(|(at, _)| *at);
-        let end = at + run.len() as u64;
-        assert!(after.is_none_or(|after| end <= after), "memory is given back once");
-        let joined = match before {
-            Some(before) => self.join(before, run),
-            None => run,
-        };
-        let joined = match after {
-            Some(after) if after == end => {
-                let tail = self.remove(after);
-                joined_with(joined, tail)
-            }
-            _ => joined,
-        };
-        self.insert(joined);
-    }
-
-    /// Removes the run at `before` and joins `run` to it; returns `run` alone if there is a gap.
-    fn join(&mut self, before: u64, run: Buffer) -> Buffer {
-        let end = before + self.runs[&before].len() as u64;
-        assert!(end <= run.iova().0, "memory is given back once");
-        if end < run.iova().0 {
-            return run;
-        }
-        let head = self.remove(before);
-        joined_with(head, run)
-    }
-
-    fn free_bytes(&self) -> usize {
-        self.runs.values().map(|run| run.len()).sum()
-    }
-
-    fn insert(&mut self, run: Buffer) {
-        self.by_len.insert((run.len(), run.iova().0));
-        self.runs.insert(run.iova().0, run);
-    }
-
-    fn remove(&mut self, at: u64) -> Buffer {
-        let run = self.runs.remove(&at).expect("both maps have the same runs");
-        assert!(self.by_len.remove(&(run.len(), at)), "both maps have the same runs");
-        run
-    }
-}
-
-fn joined_with(mut head: Buffer, tail: Buffer) -> Buffer {
-    head.join(tail).expect("neighbours of one region join");
-    head
 }
 
 /// Rounds `len` up to whole units, in bytes.
@@ -432,7 +357,6 @@ impl Pools {
 mod tests {
     use super::*;
     use adit_driver::DeviceOptions;
-    use proptest::prelude::*;
     use std::task::Wake;
 
     fn open(target: &str) -> Device {
@@ -504,61 +428,5 @@ mod tests {
         assert!(pools.check(1 << 20).is_ok());
         let message = pools.check(2 << 20).expect_err("too long").to_string();
         assert!(message.contains("raise pool_bytes"), "{message}");
-    }
-
-    const UNIT: usize = 4096;
-
-    fn region(units: usize) -> Buffer {
-        let device = open("null:");
-        let mut region = device.allocate(units * UNIT).expect("memory");
-        drop(region.split_off(units * UNIT));
-        region
-    }
-
-    proptest! {
-        /// In any order of taking and giving back, no byte is lent twice, and all memory is one run again at the end.
-        #[test]
-        fn memory_is_lent_once_at_a_time_and_joins_again(
-            steps in proptest::collection::vec((any::<bool>(), 1usize..9, any::<usize>()), 1..200),
-        ) {
-            let mut runs = Runs::default();
-            runs.give(region(32));
-            let mut held: Vec<Buffer> = Vec::new();
-            for (takes, units, pick) in steps {
-                if takes {
-                    if let Some(run) = runs.take(units * UNIT) {
-                        prop_assert_eq!(run.len(), units * UNIT);
-                        held.push(run);
-                    }
-                } else if !held.is_empty() {
-                    runs.give(held.swap_remove(pick % held.len()));
-                }
-                let used: usize = held.iter().map(|run| run.len()).sum();
-                prop_assert_eq!(runs.free_bytes() + used, 32 * UNIT);
-                held.sort_by_key(|run| run.iova());
-                let overlap = held.windows(2).any(|two| two[0].iova().0 + two[0].len() as u64 > two[1].iova().0);
-                prop_assert!(!overlap);
-            }
-            held.into_iter().for_each(|run| runs.give(run));
-            prop_assert_eq!(runs.take(32 * UNIT).map(|run| run.len()), Some(32 * UNIT));
-        }
-    }
-
-    #[test]
-    fn the_shortest_run_that_fits_is_taken() {
-        let mut runs = Runs::default();
-        runs.give(region(10));
-        let held: Vec<Buffer> = (0..10).map_while(|_| runs.take(UNIT)).collect();
-        let mut held: Vec<Option<Buffer>> = held.into_iter().map(Some).collect();
-        held.sort_by_key(|run| run.as_ref().map(|run| run.iova()));
-        // Free: three units at 0, one at 5, two at 8.
-        for at in [0, 1, 2, 5, 8, 9] {
-            runs.give(held[at].take().expect("held"));
-        }
-        let at_5 = held[4].as_ref().map(|run| run.iova().0 + UNIT as u64);
-        assert_eq!(runs.take(UNIT).map(|run| run.iova().0), at_5);
-        let at_8 = held[7].as_ref().map(|run| run.iova().0 + UNIT as u64);
-        assert_eq!(runs.take(2 * UNIT).map(|run| run.iova().0), at_8);
-        assert!(runs.take(4 * UNIT).is_none(), "no run is so long");
     }
 }

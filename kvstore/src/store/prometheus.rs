@@ -162,6 +162,26 @@ const METRICS: &[Metric] = &[
         "Flushed blocks of journals that the opening could not read.",
         |s| s.journal_lost_blocks,
     ),
+    counter("adit_kv_tier_hits_total", "Hits that the memory tier answered.", |s| s.tier_hits),
+    counter("adit_kv_tier_hit_bytes_total", "Bytes that these gave to callers.", |s| {
+        s.tier_hit_bytes
+    }),
+    counter("adit_kv_tier_admissions_total", "Objects that came into the memory tier.", |s| {
+        s.tier_admissions
+    }),
+    counter(
+        "adit_kv_tier_evictions_total",
+        "Objects that left it for others, or because it was made smaller.",
+        |s| s.tier_evictions,
+    ),
+    counter(
+        "adit_kv_tier_invalidations_total",
+        "Objects that left it because they were replaced or removed.",
+        |s| s.tier_invalidations,
+    ),
+    gauge("adit_kv_tier_objects", "Objects in the memory tier.", |s| s.tier_objects),
+    gauge("adit_kv_tier_used_bytes", "Their bytes, padding included.", |s| s.tier_object_bytes),
+    gauge("adit_kv_tier_bytes", "Bytes of memory that the memory tier has.", |s| s.tier_bytes),
     gauge("adit_kv_objects", "Objects there are.", |s| s.objects),
     gauge("adit_kv_leased_objects", "Objects that are leased.", |s| s.leased),
     gauge("adit_kv_used_bytes", "Bytes in use, padding included.", |s| s.used_units * UNIT_BYTES),

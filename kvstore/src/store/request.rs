@@ -20,7 +20,9 @@ use super::pool::{Pool, PoolBuffer, Pools};
 use super::value::{Put, Read, Value};
 use crate::error::{Error, Result};
 use crate::model::object::piece_bytes;
-use crate::shard::{Action, Failure, FillItem, Found, GetItem, Hashed, Outcome, Part, PutItem};
+use crate::shard::{
+    Action, Failure, FillItem, Found, GetItem, Hashed, Outcome, Part, PutItem, Resident,
+};
 
 /// A shard on one of the store's threads.
 pub(super) type ThreadShard = DeviceShard<Waiter>;
@@ -318,6 +320,8 @@ enum Holds {
     Granted(PoolBuffer),
     /// The range that it reads, and the pool of the memory that it reads into.
     Taken(Aim, Arc<Pool>),
+    /// The range that it asks for, within the bytes of the whole object in memory, which it shares.
+    Shared(Aim, Resident),
 }
 
 impl Fetch {
@@ -325,8 +329,8 @@ impl Fetch {
         Fetch { reply, range, holds: Holds::Nothing }
     }
 
-    /// Chooses the part to read and takes memory for it, which `item` gets. Returns how many bytes it lacks if there
-    /// are none now.
+    /// Chooses the part to read and takes memory for it, which `item` gets, unless the object is in memory. Returns how
+    /// many bytes it lacks if there are none now.
     ///
     /// # Errors
     /// [`Failure::Part`] if the range begins beyond the object's end; [`Error::Invalid`] if there never will be enough
@@ -336,8 +340,14 @@ impl Fetch {
         found: Found,
         item: &mut GetItem,
         pools: &Pools,
+        resident: Option<&Resident>,
     ) -> Result<Option<usize>> {
         let (part, aim) = Aim::of(found, self.range.as_ref())?;
+        if let Some(resident) = resident {
+            self.holds = Holds::Shared(aim.within_object(&part), resident.clone());
+            item.part = part;
+            return Ok(None);
+        }
         pools.check(aim.len as u64)?;
         let pool = pools.of_device(found.device);
         let taken = match std::mem::replace(&mut self.holds, Holds::Nothing) {
@@ -352,14 +362,20 @@ impl Fetch {
     }
 
     fn answer(self, result: Result<Outcome, Failure>, memory: AnyBuffer) {
+        let hit = matches!(result, Ok(Outcome::Hit { .. }));
         let taken = match self.holds {
-            Holds::Taken(aim, pool) => Some((pooled(memory, aim.len, &pool), aim)),
+            Holds::Taken(aim, pool) => pooled(memory, aim.len, &pool)
+                .filter(|_| hit)
+                .map(|buffer| (aim.len, Value::new(buffer, aim.wanted, aim.object_bytes))),
+            Holds::Shared(aim, resident) => {
+                Some((aim.len, Value::shared(resident, aim.wanted, aim.object_bytes)))
+            }
             Holds::Nothing | Holds::Granted(_) => None,
         };
         self.reply.send(match (result, taken) {
-            (Ok(Outcome::Hit { bytes }), Some((Some(buffer), aim))) => {
-                assert_eq!(bytes, aim.len as u64, "what was aimed at is read");
-                Ok(Some(Value::new(buffer, aim.wanted, aim.object_bytes)))
+            (Ok(Outcome::Hit { bytes }), Some((len, value))) => {
+                assert_eq!(bytes, len as u64, "what was aimed at is read");
+                Ok(Some(value))
             }
             (Ok(Outcome::Miss), _) => Ok(None),
             (Ok(other), _) => unreachable!("a read ends with its memory or a miss, not {other:?}"),
@@ -402,6 +418,13 @@ impl Aim {
         let (len, wanted) = (at(read.end), at(wanted.start)..at(wanted.end));
         Ok((part, Aim { len, wanted, object_bytes }))
     }
+
+    /// Returns it with the wanted bytes within the object instead of `part`.
+    fn within_object(self, part: &Part) -> Aim {
+        let from = if let Part::Bytes(range) = part { range.start as usize } else { 0 };
+        let wanted = from + self.wanted.start..from + self.wanted.end;
+        Aim { wanted, ..self }
+    }
 }
 
 /// Rebuilds the pool buffer from memory lent to a command.
@@ -432,8 +455,8 @@ mod tests {
             match Aim::of(Found { device: 0, bytes, is_block: false }, Some(&range)) {
                 Err(_) => prop_assert!(start >= bytes || len == 0),
                 Ok((part, aim)) => {
-                    let read = match part {
-                        Part::Bytes(read) => read,
+                    let read = match &part {
+                        Part::Bytes(read) => read.clone(),
                         _ => 0..bytes,
                     };
                     prop_assert_eq!(aim.len as u64, read.end - read.start);
@@ -443,6 +466,8 @@ mod tests {
                     prop_assert_eq!(read.start + aim.wanted.start as u64, start);
                     prop_assert_eq!(read.start + aim.wanted.end as u64, range.end.min(bytes));
                     prop_assert!(aim.wanted.end <= aim.len);
+                    let within = aim.within_object(&part).wanted;
+                    prop_assert_eq!(within, start as usize..range.end.min(bytes) as usize);
                 }
             }
         }

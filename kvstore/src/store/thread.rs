@@ -260,21 +260,23 @@ impl Rounds {
         shards[shard].accept(
             now,
             Arriving::all(requests.inspect(|_| begun += 1)),
-            |next, found| {
+            |next, found, resident| {
                 let Some(Hashed { request: Request { reply, action, .. }, .. }) = next else {
-                    return;
+                    return false;
                 };
-                let Action::Get(item) = action else { return };
-                let taken = match &mut reply.caller {
-                    Caller::Fetch(fetch) => fetch.take(found, item, pools),
-                    Caller::Bounced(bounced) => bounced.take(found, item, pools),
-                    _ => return,
+                let Action::Get(item) = action else { return false };
+                let (taken, shares) = match &mut reply.caller {
+                    Caller::Fetch(fetch) => {
+                        (fetch.take(found, item, pools, resident), resident.is_some())
+                    }
+                    Caller::Bounced(bounced) => (bounced.take(found, item, pools), false),
+                    _ => return false,
                 };
                 if let Ok(None) = taken {
-                    return;
+                    return shares;
                 }
                 kept += 1;
-                let Some(asked) = next.take() else { return };
+                let Some(asked) = next.take() else { return false };
                 match taken {
                     Ok(Some(len)) => {
                         let wanting = Wanting::Request { shard, asked };
@@ -283,6 +285,7 @@ impl Rounds {
                     Ok(None) => unreachable!("it has begun"),
                     Err(error) => asked.refuse_with(error),
                 }
+                false
             },
         );
         desk.open += begun - kept;

@@ -209,6 +209,7 @@ impl Opening {
             timeout,
             patience,
             reach,
+            tier: Mutex::default(),
         };
         let (core, pollers) = (Arc::new(core), Mutex::new(pollers));
         let threads = Threads { core: Arc::clone(&core), pollers, exit, recoveries };

@@ -10,20 +10,48 @@ use super::devices::DeviceShard;
 use super::pool::PoolBuffer;
 use crate::model::key::Key;
 use crate::model::layout::BlockShape;
-use crate::shard::{Info, Outcome, TenantStats};
+use crate::shard::{Info, Outcome, Resident, TenantStats};
 
 /// An object's bytes, or a range of them, verified against their checksums. The memory is the store's and returns to
-/// it when this is dropped: holding many values makes other readers wait.
+/// it when this is dropped: holding many values makes other readers wait, or keeps memory of the memory tier in use.
 pub struct Value {
-    buffer: PoolBuffer,
+    memory: Memory,
     range: Range<usize>,
     object_bytes: u64,
 }
 
+/// Where the bytes of a value are.
+enum Memory {
+    /// In memory of a pool, which they were read into.
+    Pooled(PoolBuffer),
+    /// In the memory tier, which shares them.
+    Shared(Resident),
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Memory::Pooled(buffer) => buffer,
+            Memory::Shared(resident) => resident,
+        }
+    }
+}
+
 impl Value {
     pub(super) fn new(buffer: PoolBuffer, range: Range<usize>, object_bytes: u64) -> Value {
-        assert!(range.end <= buffer.len() && range.start <= range.end, "a value was read");
-        Value { buffer, range, object_bytes }
+        Value::of(Memory::Pooled(buffer), range, object_bytes)
+    }
+
+    /// Creates a value that shares the bytes of an object in memory.
+    pub(super) fn shared(bytes: Resident, range: Range<usize>, object_bytes: u64) -> Value {
+        Value::of(Memory::Shared(bytes), range, object_bytes)
+    }
+
+    fn of(memory: Memory, range: Range<usize>, object_bytes: u64) -> Value {
+        assert!(range.end <= memory.len() && range.start <= range.end, "a value was read");
+        Value { memory, range, object_bytes }
     }
 
     /// Returns the length of the whole object in bytes.
@@ -36,7 +64,7 @@ impl Deref for Value {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.buffer[self.range.clone()]
+        &self.memory[self.range.clone()]
     }
 }
 

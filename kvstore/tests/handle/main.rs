@@ -20,6 +20,7 @@ mod rig;
 mod sized;
 mod space;
 mod tenants;
+mod tier;
 
 /// Runs the tests `$test(&Rig)` of a module on each path.
 #[macro_export]

@@ -53,6 +53,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024), default_value_t = 64)]
     clients: u64,
 
+    /// Memory in which the store keeps hot objects, as in 8G; none by default
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes)]
+    tier: u64,
+
     /// What an acknowledged put survives: volatile (nothing), restart (a crash of the process, but for the
     /// last 10 ms) or durable (a power cut)
     #[arg(long, value_name = "LEVEL", default_value = "restart")]
@@ -66,7 +70,8 @@ pub(crate) struct ServeArgs {
 impl ServeArgs {
     fn open_options(&self) -> OpenOptions {
         let targets = [&self.store].into_iter().chain(&self.with).cloned();
-        OpenOptions { durability: self.durability, ..OpenOptions::new(targets) }
+        let (durability, tier_bytes) = (self.durability, self.tier);
+        OpenOptions { durability, tier_bytes, ..OpenOptions::new(targets) }
     }
 
     fn serving(&self) -> Options {

@@ -5,7 +5,7 @@
 //! | file | data and an eighth, and 256 MiB, allocated in advance | room for journal, checkpoints and puts that replace |
 //! | shards, threads of the store | 1, 1 | one thread drives a disk; the callers are one more |
 //! | durability | `restart` | the default |
-//! | memory | its pool: 64 MiB or twice what is in flight, registered; no cache of objects | its design |
+//! | memory | its pool: 64 MiB or twice what is in flight, registered; a memory tier of `--cache`, none without it | off is its default |
 //! | callers | tasks on one thread; `get` of the handle, into the pool; `put` of memory from `allocate` | no copies |
 //!
 //! Every get is verified by CRC-32C before it is answered.
@@ -40,12 +40,14 @@ impl Adit {
         let options = OpenOptions {
             pool_bytes: (2 * in_flight_bytes).max(64 << 20),
             queue_depth: setup.depth + 2,
+            tier_bytes: setup.cache_bytes.unwrap_or(0),
             ..OpenOptions::new([target])
         };
         let about = About {
             setup: format!(
-                "one shard and thread, io_uring, O_DIRECT, {} MiB of registered memory, no cache; callers are tasks on one thread",
-                options.pool_bytes >> 20
+                "one shard and thread, io_uring, O_DIRECT, {} MiB of registered memory, {} MiB of memory tier; callers are tasks on one thread",
+                options.pool_bytes >> 20,
+                options.tier_bytes >> 20
             ),
             promise: "`restart`: all but the last 10 ms outlives a crash, all but the last second a power cut; CRC-32C verified on get".to_owned(),
         };

@@ -2,7 +2,7 @@
 //!
 //! | setting | value | why |
 //! |---|---|---|
-//! | memory cache | half of the allowed memory, LRU, 16 shards | the other half is for buffers and requests in flight |
+//! | memory cache | half of the allowed memory, or `--cache`; LRU, 16 shards | the other half is for buffers and requests in flight |
 //! | file | data and a half, allocated in advance | all objects fit, and puts that replace old ones |
 //! | I/O engine | `foyer`: io_uring, one thread, deeper than the requests in flight; `foyer-psync`: threads of the runtime | its fastest, and the one that does not spin |
 //! | write policy | on insertion | on eviction, objects in memory would count as stored without being on the disk |
@@ -74,6 +74,7 @@ impl Foyer {
         let file_bytes = (setup.data_bytes() / 2 * 3 + (256 << 20)).next_multiple_of(16 << 20);
         make_file(&file, file_bytes)?;
         let memory_bytes = setup.memory_bytes as usize / 2;
+        let cache_bytes = setup.cache_bytes.map_or(memory_bytes, |bytes| bytes as usize);
         let buffers_bytes = (memory_bytes / 4).min(BUFFERS_BYTES_MAX);
         let device =
             FileDeviceBuilder::new(&file).with_capacity(file_bytes as usize).with_direct(true);
@@ -84,7 +85,7 @@ impl Foyer {
         let cache = HybridCacheBuilder::new()
             .with_policy(HybridCachePolicy::WriteOnInsertion)
             .with_flush_on_close(false)
-            .memory(memory_bytes)
+            .memory(cache_bytes)
             .with_shards(16)
             .with_eviction_config(LruConfig::default())
             .with_weighter(|_: &u128, value: &Vec<u8>| value.len())
@@ -99,7 +100,7 @@ impl Foyer {
             setup: format!(
                 "block engine, {}, O_DIRECT, {} MiB of cache in memory; callers are tasks",
                 if is_uring { "io_uring" } else { "psync" },
-                memory_bytes >> 20
+                cache_bytes >> 20
             ),
             promise: "a cache: what is not written yet is lost in a crash, and nothing is flushed; XxHash64 verified on reads from the disk".to_owned(),
         };

@@ -60,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) object_bytes: usize,
     /// Memory that it may use.
     pub(crate) memory_bytes: u64,
+    /// Memory in which it keeps objects, unless the engine's own share is meant.
+    pub(crate) cache_bytes: Option<u64>,
     /// Requests in flight.
     pub(crate) depth: u32,
 }

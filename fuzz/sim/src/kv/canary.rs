@@ -19,11 +19,13 @@ pub enum StoreCanary {
     LostAnswer,
     /// The store evicts most objects now and then.
     GreedyEviction,
+    /// The memory tier keeps objects that were replaced or removed.
+    StaleMemory,
 }
 
 impl StoreCanary {
     /// All of them.
-    pub const ALL: [StoreCanary; 7] = [
+    pub const ALL: [StoreCanary; 8] = [
         StoreCanary::IgnoredFlush,
         StoreCanary::FlippedByte,
         StoreCanary::SwappedObject,
@@ -31,6 +33,7 @@ impl StoreCanary {
         StoreCanary::EarlyCommit,
         StoreCanary::LostAnswer,
         StoreCanary::GreedyEviction,
+        StoreCanary::StaleMemory,
     ];
 
     /// Returns its name on the command line.
@@ -43,6 +46,7 @@ impl StoreCanary {
             StoreCanary::EarlyCommit => "early-commit",
             StoreCanary::LostAnswer => "lost-answer",
             StoreCanary::GreedyEviction => "greedy-eviction",
+            StoreCanary::StaleMemory => "stale-memory",
         }
     }
 

@@ -40,6 +40,11 @@ const NAMES: [&str; Sum::COUNT] = [
     "evictions for a quota",
     "journals damaged",
     "lost blocks",
+    "hits in memory",
+    "forgotten in memory",
+    "evicted from memory",
+    "held in memory",
+    "memory tiers made smaller",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,10 +83,15 @@ pub(crate) enum Sum {
     QuotaEvictions,
     Damaged,
     LostBlocks,
+    TierHits,
+    TierForgotten,
+    TierEvicted,
+    Held,
+    TiersShrunk,
 }
 
 impl Sum {
-    const COUNT: usize = Sum::LostBlocks as usize + 1;
+    const COUNT: usize = Sum::TiersShrunk as usize + 1;
 }
 
 /// Sums over runs.

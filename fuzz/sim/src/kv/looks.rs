@@ -17,11 +17,13 @@ const LEASES_MAX: usize = 8;
 impl StoreWorld {
     /// Makes one such call.
     pub(crate) fn look(&mut self) {
-        match self.random.below(5) {
+        match self.random.below(9) {
             0 => self.look_up(),
             1 => self.look_up_prefix(),
             2 => self.scan(),
             3 if self.leases.len() < LEASES_MAX => self.lease(),
+            4..8 if self.shape.tier_units > 0 => self.use_tier(),
+            4..8 => self.look_up(),
             _ => self.release(),
         }
     }

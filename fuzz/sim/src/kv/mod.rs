@@ -13,6 +13,7 @@
 //! | `world`, `requests`, `answers`, `looks` | the state of a run; requests; checking answers; immediate calls |
 //! | `attaching` | devices that come back |
 //! | `schedule`, `run` | how the store is opened, used and lost; the run of one seed, and a cut at each command |
+//! | `tiers` | the shards' memory tiers, and readers of what is there |
 //! | `canary` | rules broken on purpose |
 
 mod answers;
@@ -34,6 +35,7 @@ mod run;
 mod schedule;
 mod shape;
 mod tensors;
+mod tiers;
 mod world;
 
 pub use canary::StoreCanary;

@@ -415,8 +415,10 @@ impl Model {
         let may_have_expired = history.writes.iter().any(expires);
         let mut same = history.writes.iter_mut().filter(|write| is_same(&write.version, &version));
         let Some(write) = same.next() else { return Ok(()) };
-        // An object that a fault made a miss, or whose data a cut lost, may still be listed.
-        let may_be_listed = self.is_excused || history.may_lack_data || write.window == ALWAYS;
+        // An object that a fault made a miss, or whose data a cut lost, may still be listed; one that was evicted may come
+        // back with the next cut, which takes the record of that.
+        let may_come_back = self.is_excused || self.may_evict || history.may_lack_data;
+        let may_be_listed = may_come_back || write.window == ALWAYS;
         if version.is_none() && may_be_listed {
             return Ok(());
         }

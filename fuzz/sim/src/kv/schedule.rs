@@ -212,6 +212,7 @@ impl StoreWorld {
         self.room = vec![Room::default(); self.shards.len()];
         self.define_tenants();
         self.define_layouts();
+        self.lend_tiers();
         Ok(())
     }
 
@@ -440,6 +441,7 @@ impl StoreWorld {
         self.pending.clear();
         self.writers.clear();
         self.leases.clear();
+        self.let_all_go();
         self.excuse_if_struck();
         lock(&self.machine).restart();
         // An unopened store has written nothing: the state is as before, except for what faults do.
@@ -482,6 +484,9 @@ impl StoreWorld {
             self.counts.count(Sum::Expirations, stats.expirations);
             self.counts.count(Sum::Corrupt, stats.misses_corrupt);
             self.counts.count(Sum::Checkpoints, stats.checkpoints);
+            self.counts.count(Sum::TierHits, stats.tier_hits);
+            self.counts.count(Sum::TierForgotten, stats.tier_invalidations);
+            self.counts.count(Sum::TierEvicted, stats.tier_evictions);
             self.journal_bytes += stats.journal_bytes;
         }
     }

@@ -58,6 +58,8 @@ pub(crate) struct Shape {
     pub(crate) changes_durability: u64,
     /// Whether a tenant has a quota, and what happens when it is reached.
     pub(crate) quota: Option<WhenReached>,
+    /// Units of a region of a shard's memory tier; 0 for no tier.
+    pub(crate) tier_units: u64,
 }
 
 impl Shape {
@@ -130,6 +132,7 @@ impl Shape {
             changes_durability: random.pick(&[0, 0, 2]),
             quota: (!is_roomy && random.one_in(3))
                 .then(|| random.pick(&[WhenReached::Refuse, WhenReached::EvictOwn])),
+            tier_units: random.pick(&[0, 0, 0, 8, 16, 32, 64, 256]),
         }
     }
 

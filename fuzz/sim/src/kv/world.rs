@@ -19,6 +19,7 @@ use super::media::Media;
 use super::model::{Crash, Model, Moment, Version};
 use super::pool::Pool;
 use super::shape::Shape;
+use super::tiers::Reader;
 use crate::random::Random;
 use crate::trace::Trace;
 use crate::world::violated;
@@ -172,6 +173,8 @@ pub(crate) struct StoreWorld {
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) writers: Vec<Writer>,
     pub(crate) leases: Vec<Lease>,
+    /// What callers hold of objects in memory.
+    pub(crate) readers: Vec<Reader>,
     pub(crate) next_tag: u64,
     /// For each shard, what was asked for since it was opened.
     pub(crate) room: Vec<Room>,
@@ -233,6 +236,7 @@ impl StoreWorld {
             pending: BTreeMap::new(),
             writers: Vec::new(),
             leases: Vec::new(),
+            readers: Vec::new(),
             next_tag: 0,
             room: Vec::new(),
             longest: 0,

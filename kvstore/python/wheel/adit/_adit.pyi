@@ -145,6 +145,7 @@ class Store:
         threads: int | None = None,
         cores: list[int] | None = None,
         pool_bytes: int = 67_108_864,
+        tier_bytes: int = 0,
         timeout: float = 30.0,
         command_timeout: float = 10.0,
         capacity_bytes: int | None = None,

@@ -25,6 +25,7 @@ mod slabs;
 mod space;
 mod steady;
 mod tenants;
+mod tier;
 mod turn;
 mod windows;
 mod writers;

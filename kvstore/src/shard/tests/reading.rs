@@ -86,7 +86,11 @@ fn a_get_is_told_the_length_of_an_object_and_of_a_block_with_its_padding() {
         let (reply, deadline) = (key, Time::NEVER);
         let request = Request { reply, deadline, action: get(key, 2) };
         let request = Arriving::one(Hashed::new(rig.shard.index.hasher(), request));
-        rig.shard.accept(rig.now, request, |_, each| found.push(each));
+        rig.shard.accept(rig.now, request, |_, each, resident| {
+            assert!(resident.is_none(), "nothing is in memory");
+            found.push(each);
+            false
+        });
     }
     let device = 0;
     let block = Found { device, bytes: 2 * UNIT_BYTES, is_block: true };

@@ -70,6 +70,10 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "NAME", default_value = "lru")]
     pub(super) policy: PolicyKind,
 
+    /// Memory in which the store keeps hot objects, as in 1G; none by default
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes)]
+    pub(super) tier: u64,
+
     /// Maximum number of objects in the store
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(super) capacity_blocks: Option<u64>,

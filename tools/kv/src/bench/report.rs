@@ -64,6 +64,14 @@ impl Outcome {
                 "lat_ns": moments(&restored.latency, &PERCENTILES),
             });
         }
+        if args.tier > 0 {
+            report["tier"] = json!({
+                "bytes": self.store.tier_bytes,
+                "hits": self.store.tier_hits,
+                "admissions": self.store.tier_admissions,
+                "evictions": self.store.tier_evictions,
+            });
+        }
         report["device"] = json!({
             "bytes_written": self.store.bytes_to_device,
             "write_amplification": self.write_amplification(),
@@ -161,6 +169,10 @@ impl Outcome {
         }
         if self.counted.declined > 0 {
             rows.push(("declined puts", self.counted.declined.to_string()));
+        }
+        if self.store.tier_bytes > 0 {
+            let hits = share(self.store.tier_hits, self.counted.get.ops());
+            rows.push(("hits in memory", format!("{} ({hits:.4})", self.store.tier_hits)));
         }
         rows.push(("evictions", self.store.evictions.objects().to_string()));
         if let Some(amplification) = self.write_amplification() {

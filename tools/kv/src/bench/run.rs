@@ -100,6 +100,7 @@ fn open(args: &KvBenchArgs, devices: Vec<Device>) -> Result<Local> {
         devices,
         durability: args.durability,
         policy: args.policy,
+        tier_bytes: args.tier,
         capacity_objects: args.capacity_blocks,
         watermarks: args.capacity_blocks.map_or_else(Watermarks::default, |_| exact),
         queue_depth: (args.iodepth as u32).max(128),
@@ -320,6 +321,9 @@ fn since(after: Stats, before: Stats) -> Stats {
         commands_read: after.commands_read - before.commands_read,
         commands_write: after.commands_write - before.commands_write,
         flushes: after.flushes - before.flushes,
+        tier_hits: after.tier_hits - before.tier_hits,
+        tier_admissions: after.tier_admissions - before.tier_admissions,
+        tier_evictions: after.tier_evictions - before.tier_evictions,
         ..after
     }
 }

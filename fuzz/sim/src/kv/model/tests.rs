@@ -77,6 +77,23 @@ fn a_put_during_a_sweep_goes_or_stays() {
     assert!(model.miss(0, Moment::MAX, Time::ZERO, false).is_ok());
 }
 
+/// The record of an eviction is not durable when a read misses the object, so a cut may bring it back.
+#[test]
+fn a_miss_of_an_object_that_may_be_evicted_does_not_end_it() {
+    for may_evict in [false, true] {
+        let mut model = Model { may_evict, ..model() };
+        put(&mut model, 0);
+        model.crash(Durability::Durable, Crash::Cut);
+        let begin = model.begin_swept(0);
+        let (_, bytes) = put(&mut model, 0);
+        model.end(0, begin, Ended::Acknowledged, None);
+        model.crash(Durability::Durable, Crash::Cut);
+        model.settle(0, None).expect("it was swept, or evicted");
+        model.crash(Durability::Durable, Crash::Cut);
+        assert_eq!(hit(&mut model, 0, &bytes).is_ok(), may_evict);
+    }
+}
+
 #[test]
 fn a_durable_crash_keeps_what_was_acknowledged_and_maybe_what_was_not() {
     let mut model = model();

@@ -1,0 +1,255 @@
+//! The memory tier: what it answers, when it forgets, and how much memory it has.
+
+use std::time::Duration;
+
+use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
+
+use super::device::memory;
+use super::slabs::block;
+use super::{Rig, SHAPE, STORED, get, item, layout, options};
+use crate::model::options::Durability;
+use crate::model::place::UNIT_BYTES;
+use crate::shard::{
+    Action, Done, Failure, GetItem, Outcome, Part, PutItem, PutOptions, ShardOptions, Stats,
+};
+
+const UNIT: usize = UNIT_BYTES as usize;
+
+/// Returns a shard whose tier has memory for this many units.
+fn rig(units: usize) -> Rig {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    rig.shard.lend_to_tier(memory(units * UNIT));
+    rig
+}
+
+/// Reads a part of an object into `units` of memory, and returns the answer, with the bytes of a hit.
+fn read(rig: &mut Rig, key: u64, part: Part, units: usize) -> Result<Option<Vec<u8>>, Failure> {
+    let into = AnyBuffer::One(memory(units * UNIT));
+    let tag = rig.submit(Time::NEVER, Action::Get(GetItem { key: key.into(), part, into }));
+    rig.turn(20);
+    let at = rig.answers.iter().position(|done| done.reply == tag).expect("answered");
+    let Done { result, memory, .. } = rig.answers.swap_remove(at);
+    let AnyBuffer::One(memory) = memory else { panic!("one buffer was given") };
+    match result? {
+        Outcome::Hit { bytes } => Ok(Some(memory[..bytes as usize].to_vec())),
+        Outcome::Miss => Ok(None),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn all(rig: &mut Rig, key: u64, units: usize) -> Option<Vec<u8>> {
+    read(rig, key, Part::All, units).expect("no failure")
+}
+
+/// Returns an object's bytes whose number tells the version.
+fn version(key: u64, units: u64, byte: u8) -> Action {
+    let mut data = memory(units as usize * UNIT);
+    data.fill(byte);
+    Action::Put(PutItem { data: AnyBuffer::One(data), ..item(key, units) })
+}
+
+fn stats(rig: &Rig) -> Stats {
+    rig.shard.stats()
+}
+
+#[test]
+fn without_memory_nothing_is_kept() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    assert_eq!(rig.put(1, 2), STORED);
+    for _ in 0..3 {
+        assert_eq!(all(&mut rig, 1, 2), Some(vec![1; 2 * UNIT]));
+    }
+    let stats = stats(&rig);
+    assert_eq!((stats.tier_hits, stats.tier_objects, stats.tier_bytes), (0, 0, 0));
+    assert_eq!(stats.commands_read, 3);
+}
+
+#[test]
+fn what_was_read_intact_is_answered_from_memory_as_from_the_device() {
+    let mut rig = rig(32);
+    assert_eq!(rig.put(1, 2), STORED);
+    let first = all(&mut rig, 1, 2);
+    let (before, second) = (stats(&rig), all(&mut rig, 1, 2));
+    let after = stats(&rig);
+    assert_eq!((&first, &second), (&Some(vec![1; 2 * UNIT]), &first));
+    assert_eq!(after.commands_read, before.commands_read, "no command");
+    let counted = |stats: Stats| (stats.gets, stats.hits, stats.bytes_read, stats.tier_hits);
+    let bytes = 2 * UNIT_BYTES;
+    assert_eq!(counted(before), (1, 1, bytes, 0));
+    assert_eq!(counted(after), (2, 2, 2 * bytes, 1));
+    assert_eq!((after.tier_hit_bytes, after.tier_object_bytes), (bytes, bytes));
+    assert_eq!((after.tier_objects, after.tier_bytes), (1, 32 * UNIT_BYTES));
+    let tenant = &rig.shard.tenant_stats()[0];
+    assert_eq!((tenant.gets, tenant.hits), (2, 2));
+}
+
+#[test]
+fn parts_of_an_object_in_memory_are_the_bytes_and_the_failures_of_the_device() {
+    let piece = 128 << 10;
+    let units = 2 * piece / UNIT + 1;
+    let mut rig = rig(8 * units);
+    let mut data = memory(units * UNIT);
+    data.iter_mut().zip(0u32..).for_each(|(byte, at)| *byte = (at / 100) as u8);
+    let bytes = (units * UNIT) as u64 - 7;
+    let put = PutItem { bytes, data: AnyBuffer::One(data), ..item(1, units as u64) };
+    assert_eq!(rig.wait(Action::Put(put)), STORED);
+    let piece = piece as u64;
+    let parts =
+        [0..piece, piece..2 * piece, piece..u64::MAX, 2 * piece..bytes, 1..2, bytes..bytes + 1];
+    let parts = || parts.iter().cloned().map(Part::Bytes).chain([Part::Layer(0)]);
+    let ask = |rig: &mut Rig| -> Vec<_> {
+        let each = parts().flat_map(|part| [(part.clone(), units), (part, 1)]);
+        each.map(|(part, units)| read(rig, 1, part, units)).collect()
+    };
+    let cold = ask(&mut rig);
+    assert_eq!(stats(&rig).tier_objects, 0, "parts do not come in");
+    assert!(all(&mut rig, 1, units).is_some());
+    assert_eq!((stats(&rig).tier_objects, stats(&rig).tier_hits), (1, 0));
+    let commands = stats(&rig).commands_read;
+    assert_eq!(ask(&mut rig), cold);
+    assert_eq!((stats(&rig).tier_hits, stats(&rig).commands_read), (5, commands));
+}
+
+#[test]
+fn layers_of_a_block_in_memory_are_those_on_the_device() {
+    let mut rig = rig(64);
+    let id = layout(&mut rig, SHAPE, 4);
+    assert_eq!(rig.wait(Action::Put(block(1, id))), STORED);
+    let layers = |rig: &mut Rig| [0, 1].map(|layer| read(rig, 1, Part::Layer(layer), 1));
+    let cold = layers(&mut rig);
+    assert!(matches!(&cold, [Ok(Some(_)), Ok(Some(_))]), "{cold:?}");
+    assert!(all(&mut rig, 1, 2).is_some());
+    let before = stats(&rig);
+    assert_eq!(layers(&mut rig), cold);
+    assert_eq!(stats(&rig).tier_hits, before.tier_hits + 2);
+    assert_eq!(stats(&rig).commands_read, before.commands_read);
+}
+
+#[test]
+fn a_version_is_forgotten_before_the_next_is_acknowledged_and_a_deleted_object_before_that() {
+    for durability in [Durability::Volatile, Durability::Restart, Durability::Durable] {
+        let mut rig = Rig::new(1, 64, options(durability));
+        rig.shard.lend_to_tier(memory(32 * UNIT));
+        for byte in 1..4 {
+            assert_eq!(rig.wait(version(1, 2, byte)), STORED);
+            assert_eq!(stats(&rig).tier_objects, 0, "{byte} {durability}");
+            for _ in 0..2 {
+                assert_eq!(all(&mut rig, 1, 2), Some(vec![byte; 2 * UNIT]), "{durability}");
+            }
+            assert_eq!(stats(&rig).tier_objects, 1);
+        }
+        assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
+        assert_eq!((stats(&rig).tier_objects, stats(&rig).tier_invalidations), (0, 3));
+        assert_eq!(all(&mut rig, 1, 2), None);
+        // The next object gets its number in the index.
+        assert_eq!(rig.put(2, 2), STORED);
+        assert_eq!(all(&mut rig, 2, 2), Some(vec![2; 2 * UNIT]));
+    }
+}
+
+#[test]
+fn a_read_that_ends_after_its_object_was_replaced_leaves_nothing() {
+    let mut rig = rig(32);
+    assert_eq!(rig.put(1, 2), STORED);
+    rig.devices[0].medium().held = vec![super::device::Kind::Read];
+    let old = rig.submit(Time::NEVER, get(1, 2));
+    rig.turn(3);
+    assert_eq!(rig.wait(version(1, 2, 9)), STORED);
+    rig.devices[0].medium().held.clear();
+    rig.turn(20);
+    assert_eq!(rig.taken(old), [Ok(Outcome::Hit { bytes: 2 * UNIT_BYTES })]);
+    assert_eq!(stats(&rig).tier_admissions, 0);
+    assert_eq!(all(&mut rig, 1, 2), Some(vec![9; 2 * UNIT]));
+}
+
+#[test]
+fn what_expires_or_is_evicted_is_forgotten() {
+    let wall = ShardOptions { wall_s_at_zero: 1000, ..options(Durability::Restart) };
+    let mut rig = Rig::new(1, 64, wall);
+    rig.shard.lend_to_tier(memory(64 * UNIT));
+    let soon = PutOptions { ttl_s: Some(3), ..PutOptions::default() };
+    assert_eq!(rig.wait(Action::Put(PutItem { options: soon, ..item(1, 2) })), STORED);
+    assert_eq!(rig.put(2, 2), STORED);
+    assert!(all(&mut rig, 2, 2).is_some() && all(&mut rig, 1, 2).is_some());
+    assert_eq!(stats(&rig).tier_objects, 2);
+    rig.now = rig.now + Duration::from_secs(3);
+    // Before the turn that removes it, too.
+    let tag = rig.submit(Time::NEVER, get(1, 2));
+    rig.turn(5);
+    assert_eq!(rig.taken(tag), [Ok(Outcome::Miss)]);
+    assert_eq!((stats(&rig).expirations, stats(&rig).tier_objects), (1, 1));
+    let all_units = rig.capacity();
+    assert_eq!(rig.put(3, all_units), STORED);
+    assert_eq!((stats(&rig).objects, stats(&rig).tier_objects), (1, 0));
+    assert_eq!(all(&mut rig, 2, 2), None);
+}
+
+#[test]
+fn damaged_objects_do_not_come_in() {
+    let mut rig = rig(32);
+    assert_eq!(rig.put(1, 2), STORED);
+    let place = rig.shard.index.object(crate::model::object::ObjectId(0)).place;
+    rig.devices[0].medium().bytes[place.unit as usize * UNIT + 5] ^= 1;
+    assert_eq!(all(&mut rig, 1, 2), None);
+    let stats = stats(&rig);
+    assert_eq!((stats.misses_corrupt, stats.tier_admissions, stats.tier_objects), (1, 0, 0));
+}
+
+#[test]
+fn a_scan_leaves_what_is_in_use_and_what_is_read_again_comes_in() {
+    let mut rig = rig(32);
+    assert!((1..21).all(|key| rig.put(key, 4) == STORED));
+    for key in 1..9 {
+        assert!(all(&mut rig, key, 4).is_some());
+    }
+    assert_eq!(stats(&rig).tier_objects, 8, "free memory is used at once");
+    for key in 9..21 {
+        assert!(all(&mut rig, key, 4).is_some());
+    }
+    assert_eq!((stats(&rig).tier_admissions, stats(&rig).tier_evictions), (8, 0), "a scan");
+    for key in 19..21 {
+        assert!(all(&mut rig, key, 4).is_some());
+    }
+    let counted = stats(&rig);
+    assert_eq!((counted.tier_admissions, counted.tier_evictions), (10, 2));
+    let before = counted.tier_hits;
+    for key in 19..21 {
+        assert_eq!(all(&mut rig, key, 4), Some(vec![key as u8; 4 * UNIT]));
+    }
+    assert_eq!(stats(&rig).tier_hits, before + 2);
+}
+
+#[test]
+fn an_object_that_takes_too_much_of_the_memory_stays_out() {
+    let mut rig = rig(32);
+    assert_eq!((rig.put(1, 4), rig.put(2, 5)), (STORED, STORED));
+    assert!(all(&mut rig, 2, 5).is_some() && all(&mut rig, 1, 4).is_some());
+    assert_eq!((stats(&rig).tier_objects, stats(&rig).tier_object_bytes), (1, 4 * UNIT_BYTES));
+}
+
+#[test]
+fn a_tier_that_shrinks_has_no_more_than_it_was_left_and_grows_again() {
+    let mut rig = rig(16);
+    rig.shard.lend_to_tier(memory(16 * UNIT));
+    assert!((1..9).all(|key| rig.put(key, 4) == STORED));
+    let read_all = |rig: &mut Rig| {
+        assert!((1..9).all(|key| all(rig, key, 4) == Some(vec![key as u8; 4 * UNIT])));
+        stats(rig)
+    };
+    let full = read_all(&mut rig);
+    assert_eq!((full.tier_objects, full.tier_object_bytes), (8, 32 * UNIT_BYTES));
+    let held = rig.shard.resident(rig.now, &8u64.into()).expect("in memory");
+    assert_eq!(rig.shard.shrink_tier(31 * UNIT_BYTES), 16 * UNIT_BYTES);
+    let half = stats(&rig);
+    assert_eq!((half.tier_objects, half.tier_bytes), (4, 16 * UNIT_BYTES));
+    read_all(&mut rig);
+    assert_eq!(rig.shard.shrink_tier(0), 0);
+    assert_eq!((stats(&rig).tier_objects, stats(&rig).tier_bytes), (0, 0));
+    let off = read_all(&mut rig);
+    assert_eq!(off.tier_hits, read_all(&mut rig).tier_hits, "it is off");
+    rig.shard.lend_to_tier(memory(32 * UNIT));
+    read_all(&mut rig);
+    assert_eq!(read_all(&mut rig).tier_hits, off.tier_hits + 8);
+    assert!(held.iter().all(|byte| *byte == 8), "a reader keeps what it holds");
+}

@@ -1,0 +1,289 @@
+//! The memory tier: hot objects whose bytes stay in memory after they were read and verified.
+//!
+//! A hit is a lookup by the object's id and a reference to the bytes: no command, no checksum, no copy. An object comes
+//! in with the read that found it intact, by one copy: at once while there is free memory, otherwise if it was read
+//! before, not long ago ([`Recent`]). So a scan passes by, and only few reads copy. What goes is S3-FIFO's choice, among
+//! the objects that no reader holds.
+//!
+//! Invariants:
+//!
+//! - An entry is of the object that the index has under its id: whoever replaces or removes that object forgets the
+//!   entry in the same step ([`Tier::forget`]), so before the change is acknowledged.
+//! - Bytes do not change while they are shared. Readers that outlive their entry keep the run that they read, and no
+//!   other object gets it meanwhile.
+//! - The tier has the memory that it was lent and no more, however many readers hold parts of it.
+//!
+//! A tier without memory, the default, is off: it finds nothing and takes nothing.
+
+mod memory;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use adit_driver::Buffer;
+
+pub use self::memory::Resident;
+use self::memory::{Regions, Room};
+use super::stats::Stats;
+use crate::catalog::hash::NumberMap;
+use crate::model::object::ObjectId;
+use crate::model::place::{Place, UNIT_BYTES};
+use crate::policy::evict::{Policy, S3Fifo};
+use crate::policy::recent::Recent;
+
+/// An object takes at most one part of the tier's memory in so many.
+const OBJECT_PARTS: u64 = 8;
+/// For one object, others of so many times its length go at most, if they leave no run that is long enough.
+const EVICT_TIMES: u64 = 4;
+const ENTRIES_MAX: u64 = 1 << 24;
+
+/// An object, as the tier knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) id: ObjectId,
+    pub(super) place: Place,
+    /// Its length in bytes with its padding.
+    pub(super) bytes: u64,
+}
+
+struct Entry {
+    known: Known,
+    /// The hash of its key.
+    hash: u64,
+    resident: Resident,
+}
+
+/// Objects in memory.
+pub(super) struct Tier {
+    regions: Regions,
+    /// By slot. The slots are the ids of the order.
+    entries: Vec<Option<Entry>>,
+    idle_slots: Vec<u32>,
+    slots: NumberMap<ObjectId, u32>,
+    order: S3Fifo,
+    entries_max: u32,
+    /// Hashes of keys that were read and are not in memory.
+    seen: Recent,
+    used_bytes: u64,
+    counts: Counts,
+    /// Whether it ignores what is replaced and removed.
+    is_deaf: bool,
+}
+
+#[derive(Default)]
+struct Counts {
+    hits: u64,
+    hit_bytes: u64,
+    admissions: u64,
+    evictions: u64,
+    invalidations: u64,
+}
+
+impl Default for Tier {
+    fn default() -> Tier {
+        Tier {
+            regions: Regions::default(),
+            entries: Vec::new(),
+            idle_slots: Vec::new(),
+            slots: NumberMap::default(),
+            order: S3Fifo::new(0),
+            entries_max: 0,
+            seen: Recent::new(0),
+            used_bytes: 0,
+            counts: Counts::default(),
+            is_deaf: false,
+        }
+    }
+}
+
+impl Tier {
+    /// Returns whether it has memory.
+    pub(super) fn is_on(&self) -> bool {
+        self.entries_max > 0
+    }
+
+    /// Returns whether any object is in memory.
+    pub(super) fn has_objects(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// Adds memory.
+    pub(super) fn lend(&mut self, memory: Buffer) {
+        self.regions.add(memory);
+        self.resize();
+    }
+
+    /// Gives up memory, and the objects in it, until `bytes` at most are left. Returns how many bytes those are.
+    pub(super) fn shrink(&mut self, bytes: u64) -> u64 {
+        let gone = self.regions.give_up_beyond(bytes);
+        if !gone.is_empty() {
+            for slot in 0..self.entries.len() {
+                if self.entries[slot].as_ref().is_some_and(|entry| entry.resident.is_in(&gone)) {
+                    drop(self.take_out(slot as u32));
+                    self.counts.evictions += 1;
+                }
+            }
+            self.resize();
+        }
+        self.regions.bytes()
+    }
+
+    /// Adapts the order to the memory. The objects stay; how often they were hit is forgotten.
+    fn resize(&mut self) {
+        let entries_max = (self.regions.bytes() / UNIT_BYTES).min(ENTRIES_MAX);
+        self.entries_max = entries_max as u32;
+        self.order = S3Fifo::new(self.entries_max);
+        self.seen = Recent::new(entries_max as usize);
+        self.slots.clear();
+        self.idle_slots.clear();
+        self.used_bytes = 0;
+        let entries: Vec<Entry> = std::mem::take(&mut self.entries).into_iter().flatten().collect();
+        assert!(entries.len() as u64 <= entries_max, "each entry has a unit of memory");
+        entries.into_iter().for_each(|entry| self.insert(entry));
+    }
+
+    /// Returns the bytes of an object, and notes the use, if they are in memory.
+    pub(super) fn hit(&mut self, known: Known) -> Option<Resident> {
+        let slot = *self.slots.get(&known.id)?;
+        let entry = self.entries[slot as usize].as_ref().expect("a slot in use has an entry");
+        assert!(entry.known == known || self.is_deaf, "an entry is of the object in the index");
+        if entry.known.bytes != known.bytes {
+            return None;
+        }
+        assert_eq!(entry.resident.len() as u64, known.bytes, "all of the object is resident");
+        self.order.touched(ObjectId(slot));
+        Some(entry.resident.clone())
+    }
+
+    /// Counts a hit that delivered `bytes`.
+    pub(super) fn count_hit(&mut self, bytes: u64) {
+        self.counts.hits += 1;
+        self.counts.hit_bytes += bytes;
+    }
+
+    /// Takes an object in, whose bytes `fill` copies, if it is worth it; `hash` is that of its key.
+    pub(super) fn offer(&mut self, known: Known, hash: u64, fill: impl FnOnce(&mut [u8])) {
+        if self.slots.contains_key(&known.id) || known.bytes > self.object_bytes_max() {
+            return;
+        }
+        let Some(room) = self.free_room(known.bytes).or_else(|| self.make_room(known.bytes, hash))
+        else {
+            return;
+        };
+        self.counts.admissions += 1;
+        self.insert(Entry { known, hash, resident: room.filled(fill) });
+    }
+
+    fn object_bytes_max(&self) -> u64 {
+        self.regions.largest_bytes().min(self.regions.bytes() / OBJECT_PARTS)
+    }
+
+    fn free_room(&mut self, bytes: u64) -> Option<Room> {
+        if self.slots.len() as u64 == u64::from(self.entries_max) {
+            return None;
+        }
+        self.regions.take(bytes as usize)
+    }
+
+    /// Makes room for an object that was seen lately; otherwise only remembers that it was seen.
+    fn make_room(&mut self, bytes: u64, hash: u64) -> Option<Room> {
+        let thousandths = self.slots.len() as u64 * 1000 / u64::from(self.entries_max);
+        if !self.seen.take(hash, thousandths as u32) {
+            self.seen.remember(hash);
+            return None;
+        }
+        let mut evicted = 0;
+        while evicted < EVICT_TIMES * bytes {
+            let entries = &self.entries;
+            let is_held = |slot: ObjectId| {
+                entries[slot.0 as usize].as_ref().is_some_and(|entry| entry.resident.is_shared())
+            };
+            let victim = self.order.victim(&mut { is_held })?;
+            evicted += self.evict(victim.0);
+            if let Some(room) = self.free_room(bytes) {
+                return Some(room);
+            }
+        }
+        None
+    }
+
+    /// Evicts an entry and returns its bytes.
+    fn evict(&mut self, slot: u32) -> u64 {
+        let hash = self.entries[slot as usize].as_ref().map_or(0, |entry| entry.hash);
+        self.order.evicted(ObjectId(slot), hash);
+        let entry = self.clear(slot);
+        self.seen.remember(entry.hash);
+        self.counts.evictions += 1;
+        entry.known.bytes
+    }
+
+    /// Drops the entry of an object that is replaced or removed.
+    #[inline]
+    pub(super) fn forget(&mut self, id: ObjectId) {
+        if !self.has_objects() || self.is_deaf {
+            return;
+        }
+        self.drop_entry(id);
+    }
+
+    #[inline(never)]
+    fn drop_entry(&mut self, id: ObjectId) {
+        if let Some(slot) = self.slots.get(&id).copied() {
+            let entry = self.take_out(slot);
+            // Its key is in use, so its next version may come in with its first read.
+            self.seen.remember(entry.hash);
+            self.counts.invalidations += 1;
+        }
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let slot = self.idle_slots.pop().unwrap_or(self.entries.len() as u32);
+        assert!(slot < self.entries_max, "there are slots for all entries");
+        self.order.inserted(ObjectId(slot), entry.hash);
+        self.used_bytes += entry.known.bytes;
+        let before = self.slots.insert(entry.known.id, slot);
+        assert!(before.is_none(), "an object has one entry");
+        if slot as usize == self.entries.len() {
+            self.entries.push(Some(entry));
+        } else {
+            self.entries[slot as usize] = Some(entry);
+        }
+    }
+
+    fn take_out(&mut self, slot: u32) -> Entry {
+        self.order.removed(ObjectId(slot));
+        self.clear(slot)
+    }
+
+    /// Empties a slot that the order has already dropped.
+    fn clear(&mut self, slot: u32) -> Entry {
+        let entry = self.entries[slot as usize].take().expect("a slot in use has an entry");
+        let known = self.slots.remove(&entry.known.id);
+        assert_eq!(known, Some(slot), "the map has what the slots have");
+        self.idle_slots.push(slot);
+        self.used_bytes -= entry.known.bytes;
+        entry
+    }
+
+    /// Makes it keep what is replaced and removed.
+    #[cfg(feature = "internals")]
+    pub(super) fn deafen(&mut self) {
+        self.is_deaf = true;
+    }
+
+    /// Returns the counters of the shard with those of the tier.
+    pub(super) fn counted(&self, stats: Stats) -> Stats {
+        let Counts { hits, hit_bytes, admissions, evictions, invalidations } = self.counts;
+        Stats {
+            tier_hits: hits,
+            tier_hit_bytes: hit_bytes,
+            tier_admissions: admissions,
+            tier_evictions: evictions,
+            tier_invalidations: invalidations,
+            tier_objects: self.slots.len() as u64,
+            tier_object_bytes: self.used_bytes,
+            tier_bytes: self.regions.bytes(),
+            ..stats
+        }
+    }
+}

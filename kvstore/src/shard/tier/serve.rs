@@ -1,0 +1,134 @@
+//! What the tier does for a shard's gets.
+
+use adit_driver::Buffer;
+#[cfg(feature = "internals")]
+use adit_driver::Time;
+use adit_driver::paths::CommandQueue;
+
+use super::super::Shard;
+use super::super::batch::Reading;
+use super::super::parts::{Extract, Memory, extract};
+use super::super::request::{Action, Arriving, Found, GetItem, Hashed, Outcome, Part, Request};
+use super::{Known, Resident};
+use crate::error::Failure;
+use crate::io::lane::Load;
+#[cfg(feature = "internals")]
+use crate::model::key::Key;
+use crate::model::object::{Object, ObjectId};
+use crate::model::place::UNIT_BYTES;
+
+impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
+    /// Lends memory to the memory tier, which keeps hot objects there: memory of any device, in whole units. Without any,
+    /// the tier is off.
+    ///
+    /// # Panics
+    /// If it is no whole units.
+    pub fn lend_to_tier(&mut self, memory: Buffer) {
+        let is_whole = (memory.len() as u64).is_multiple_of(UNIT_BYTES);
+        assert!(is_whole, "{} bytes are no whole units", memory.len());
+        self.tier.lend(memory);
+    }
+
+    /// Takes memory from the memory tier, and drops the objects in it, until `bytes` at most are left. Returns how many
+    /// bytes those are: memory goes as it was lent. Memory whose bytes readers hold is freed when they drop them.
+    pub fn shrink_tier(&mut self, bytes: u64) -> u64 {
+        self.tier.shrink(bytes)
+    }
+
+    /// Returns the bytes of an object, padding included, if they are in memory.
+    #[cfg(feature = "internals")]
+    pub fn resident(&mut self, now: Time, key: &Key) -> Option<Resident> {
+        let id = self.lookup(now, self.index.hash(key.as_bytes()), key)?;
+        self.in_memory(id, &self.index.object(id))
+    }
+
+    /// Breaks the rule that the memory tier forgets objects that are replaced or removed, which a simulation has to
+    /// notice.
+    #[cfg(feature = "internals")]
+    pub fn deafen_tier(&mut self) {
+        self.tier.deafen();
+    }
+
+    /// Answers the get that comes next if its object is in memory; returns whether it did, or the caller took the get
+    /// away. Not inlined, so that gets of a store without a tier stay short.
+    #[inline(never)]
+    pub(in crate::shard) fn get_from_memory(
+        &mut self,
+        id: ObjectId,
+        object: &Object,
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
+        choose: &mut impl FnMut(&mut Option<Hashed<R>>, Found, Option<&Resident>) -> bool,
+    ) -> bool {
+        let Some(resident) = self.in_memory(id, object) else { return false };
+        let is_shared = choose(&mut requests.next, self.found(object), Some(&resident));
+        if let Some(Hashed { hash, request: Request { reply, action, .. } }) = requests.next.take()
+        {
+            let Action::Get(GetItem { part, into, .. }) = action else {
+                unreachable!("a get stays one: {action:?}");
+            };
+            self.stats.gets += 1;
+            let mut memory = Memory::of(into);
+            let copies = if is_shared { None } else { Some(&resident[..]) };
+            let read = self.read_from_memory((id, hash), object, &part, (&mut memory, copies));
+            self.answer(reply, read.map(|bytes| Outcome::Hit { bytes }), memory.into_any());
+        }
+        requests.advance();
+        true
+    }
+
+    fn in_memory(&mut self, id: ObjectId, object: &Object) -> Option<Resident> {
+        let bytes = self.spaces.units_of(object) * UNIT_BYTES;
+        self.tier.hit(Known { id, place: object.place, bytes })
+    }
+
+    /// Copies a part of an object to the caller's memory, unless it has the bytes already, and counts a hit. Returns how
+    /// many bytes the part has.
+    fn read_from_memory(
+        &mut self,
+        (id, hash): (ObjectId, u64),
+        object: &Object,
+        part: &Part,
+        (memory, copies): (&mut Memory, Option<&[u8]>),
+    ) -> Result<u64, Failure> {
+        let before = self.scratch.parts.len();
+        let found = match copies {
+            None => extract(&self.spaces, object, part, 0, &mut self.scratch.parts),
+            Some(_) => self.extract_into(object, part, memory, 0),
+        };
+        // Only where the bytes lie in the object matters, not where on its device.
+        self.scratch.parts.truncate(before);
+        let Extract { bytes, padded_bytes, first_checksum, pieces } = found?;
+        if let Some(copies) = copies {
+            let start = u64::from(first_checksum) * pieces.stride_bytes;
+            memory.fill(&copies[start as usize..(start + padded_bytes) as usize]);
+        }
+        self.note_read(id, hash, object.tenant);
+        self.stats.hits += 1;
+        self.stats.bytes_read += bytes;
+        self.tenants.counters(object.tenant).hits += 1;
+        self.tier.count_hit(bytes);
+        Ok(bytes)
+    }
+
+    /// Offers the tier an object that was read and found intact, if all of it was read and it is still there.
+    #[inline(never)]
+    pub(in crate::shard) fn offer_to_tier(&mut self, reading: &Reading, memory: &Memory) {
+        if !self.is_current(reading) {
+            return;
+        }
+        let id = reading.id;
+        let object = self.index.object(id);
+        let bytes = self.spaces.units_of(&object) * UNIT_BYTES;
+        if reading.extract.padded_bytes != bytes {
+            return;
+        }
+        let hash = self.index.hash(self.index.key_bytes(id));
+        let known = Known { id, place: object.place, bytes };
+        self.tier.offer(known, hash, |into| memory.copy_to(into));
+    }
+
+    /// Returns whether the object of a read is the one that the index has.
+    pub(in crate::shard) fn is_current(&self, reading: &Reading) -> bool {
+        self.index.contains(reading.id) && self.index.object(reading.id).place == reading.place
+    }
+}

@@ -1,0 +1,140 @@
+//! The tier against a model: any order of reads, changes, readers and sizes.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::super::tests::device::memory;
+use super::*;
+
+const UNIT: usize = UNIT_BYTES as usize;
+const OBJECTS: u32 = 24;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// An object is read whole: from memory, or from its device and then offered.
+    Read(u32),
+    /// A caller reads an object and holds its bytes.
+    Hold(u32),
+    /// The holder with this number, modulo how many there are, lets go.
+    LetGo(usize),
+    /// An object is replaced.
+    Replace(u32),
+    Lend(usize),
+    Shrink(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let object = || 0..OBJECTS;
+    let step = prop_oneof![
+        12 => object().prop_map(Step::Read),
+        3 => object().prop_map(Step::Hold),
+        3 => any::<usize>().prop_map(Step::LetGo),
+        3 => object().prop_map(Step::Replace),
+        1 => (8_usize..40).prop_map(Step::Lend),
+        1 => (0_usize..60).prop_map(Step::Shrink),
+    ];
+    vec(step, 1..300)
+}
+
+struct Rig {
+    tier: Tier,
+    versions: [u8; OBJECTS as usize],
+    held: Vec<(Resident, u8)>,
+}
+
+impl Rig {
+    fn known(id: u32) -> Known {
+        let place = Place { device: 0, unit: u64::from(id) * 100 };
+        Known { id: ObjectId(id), place, bytes: (1 + u64::from(id % 4)) * UNIT_BYTES }
+    }
+
+    /// Returns the byte that all bytes of an object's version are.
+    fn byte(&self, id: u32) -> u8 {
+        self.versions[id as usize].wrapping_mul(OBJECTS as u8).wrapping_add(id as u8)
+    }
+
+    fn read(&mut self, id: u32) -> Option<Resident> {
+        let (known, byte) = (Rig::known(id), self.byte(id));
+        let found = self.tier.hit(known);
+        match &found {
+            Some(resident) => assert!(resident.iter().all(|each| *each == byte), "object {id}"),
+            None if self.tier.is_on() => {
+                self.tier.offer(known, u64::from(id) << 40 | u64::from(id), |into| into.fill(byte));
+            }
+            None => {}
+        }
+        found
+    }
+
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Read(id) => drop(self.read(*id)),
+            Step::Hold(id) => {
+                let (byte, found) = (self.byte(*id), self.read(*id));
+                self.held.extend(found.map(|resident| (resident, byte)));
+            }
+            Step::LetGo(number) if !self.held.is_empty() => {
+                drop(self.held.swap_remove(number % self.held.len()));
+            }
+            Step::LetGo(_) => {}
+            Step::Replace(id) => {
+                self.tier.forget(ObjectId(*id));
+                let version = &mut self.versions[*id as usize];
+                *version = version.wrapping_add(1);
+                let known = Rig::known(*id);
+                assert!(self.tier.hit(known).is_none(), "object {id} was replaced");
+            }
+            Step::Lend(units) => self.tier.lend(memory(units * UNIT)),
+            Step::Shrink(units) => {
+                let bytes = (units * UNIT) as u64;
+                assert!(self.tier.shrink(bytes) <= bytes);
+            }
+        }
+    }
+
+    fn check(&self) {
+        for (resident, byte) in &self.held {
+            assert!(resident.iter().all(|each| each == byte), "what is held stays");
+        }
+        let stats = self.tier.counted(Stats::default());
+        let entries = || self.tier.entries.iter().flatten();
+        assert_eq!(stats.tier_objects, entries().count() as u64);
+        assert_eq!(stats.tier_object_bytes, entries().map(|entry| entry.known.bytes).sum::<u64>());
+        assert!(stats.tier_object_bytes <= stats.tier_bytes, "{stats:?}");
+        let left = stats.tier_admissions - stats.tier_evictions - stats.tier_invalidations;
+        assert_eq!(stats.tier_objects, left, "{stats:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_found_is_the_newest_version_and_what_is_held_stays(steps in steps()) {
+        let mut rig = Rig { tier: Tier::default(), versions: [0; OBJECTS as usize], held: Vec::new() };
+        rig.tier.lend(memory(32 * UNIT));
+        for step in &steps {
+            rig.take(step);
+            rig.check();
+        }
+        // At the end all memory comes back in one piece for each region.
+        rig.held.clear();
+        (0..OBJECTS).for_each(|id| rig.tier.forget(ObjectId(id)));
+        let largest = rig.tier.regions.largest_bytes() as usize;
+        prop_assert!(largest == 0 || rig.tier.regions.take(largest).is_some());
+    }
+}
+
+#[test]
+fn objects_that_readers_hold_are_not_evicted() {
+    let mut rig = Rig { tier: Tier::default(), versions: [0; OBJECTS as usize], held: Vec::new() };
+    rig.tier.lend(memory(8 * UNIT));
+    let ids = || (0..OBJECTS).filter(|id| id % 4 == 0);
+    (0..2).for_each(|_| ids().take(6).for_each(|id| rig.take(&Step::Hold(id))));
+    assert_eq!((rig.held.len(), rig.tier.counts.admissions), (6, 6));
+    // Two units are left, which one object that is read again and again cannot exceed.
+    for id in [16, 20, 20, 16, 16, 20, 20] {
+        rig.take(&Step::Read(id));
+    }
+    let known = |id| Rig::known(id);
+    assert!(ids().take(6).all(|id| rig.tier.hit(known(id)).is_some()), "all are in memory");
+    rig.check();
+}

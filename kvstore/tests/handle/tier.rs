@@ -1,0 +1,187 @@
+//! The memory tier behind a handle: values that share its bytes, how large it is, and what is counted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
+use adit_kvstore::shard::{Action, GetItem, Outcome, Part, PutItem, PutOptions, Request};
+use adit_kvstore::store::{Local, OpenOptions};
+use adit_kvstore::{Error, Key, Store};
+
+use crate::on_each_path;
+use crate::rig::{Rig, data, key};
+
+const MIB: u64 = 1 << 20;
+
+on_each_path!(
+    values_share_the_bytes_in_memory_and_outlive_their_object,
+    ranges_and_parts_come_from_memory_too,
+    a_tier_changes_its_size_while_readers_and_writers_are_at_work,
+    a_local_store_has_a_tier_as_well,
+);
+
+fn open(rig: &Rig, shards: u16, tier_bytes: u64) -> Store {
+    rig.format(shards);
+    Store::open(&OpenOptions { tier_bytes, ..rig.options() }).expect("a store")
+}
+
+fn put(store: &Store, number: u64, bytes: &[u8]) {
+    assert!(store.put(key(number), bytes).wait().expect("an answer").is_stored());
+}
+
+fn values_share_the_bytes_in_memory_and_outlive_their_object(rig: &Rig) {
+    let store = open(rig, 1, 4 * MIB);
+    let (old, new) = (data(1, 200_001), data(2, 150_000));
+    put(&store, 1, &old);
+    let get = || store.get(key(1)).wait().expect("an answer");
+    assert_eq!(get().as_deref(), Some(&old[..]));
+    let [first, second] = [get(), get()].map(|value| value.expect("a hit"));
+    assert_eq!((&first[..], &second[..], first.object_bytes()), (&old[..], &old[..], 200_001));
+    assert!(std::ptr::eq(first.as_ptr(), second.as_ptr()), "one copy in memory");
+    put(&store, 1, &new);
+    assert_eq!(get().as_deref(), Some(&new[..]));
+    assert_eq!(get().as_deref(), Some(&new[..]));
+    assert_eq!((&first[..], &second[..]), (&old[..], &old[..]), "what is held stays");
+    assert!(store.delete(key(1)).wait().expect("an answer"));
+    assert!(get().is_none());
+    let stats = store.stats().wait().expect("counters");
+    assert_eq!((stats.tier_hits, stats.tier_admissions, stats.tier_invalidations), (3, 2, 2));
+    assert_eq!((stats.gets, stats.hits, stats.misses), (6, 5, 1));
+    store.close().wait().expect("closed");
+    assert_eq!(&first[..], &old[..], "also when the store is gone");
+}
+
+fn ranges_and_parts_come_from_memory_too(rig: &Rig) {
+    let store = open(rig, 1, 8 * MIB);
+    let bytes = data(3, 300_000);
+    put(&store, 3, &bytes);
+    assert!(store.get(key(3)).wait().expect("an answer").is_some());
+    for range in [0..300_000, 5..6, 131_000..140_000, 299_999..400_000] {
+        let value = store.get_range(key(3), range.clone()).wait().expect("an answer");
+        let wanted = &bytes[range.start as usize..range.end.min(300_000) as usize];
+        assert_eq!(value.as_deref(), Some(wanted), "{range:?}");
+    }
+    assert!(store.get_range(key(3), 300_000..300_001).wait().is_err(), "it begins at the end");
+    let into = store.allocate(1 << 20).expect("memory");
+    let read = store.get_into(key(3), Part::Bytes(128 << 10..256 << 10), into);
+    let read = read.wait().expect("an answer");
+    assert_eq!(read.bytes, Some(128 << 10));
+    let AnyBuffer::One(into) = read.memory else { panic!("one was given") };
+    assert_eq!(&into[..128 << 10], &bytes[128 << 10..256 << 10]);
+    let stats = store.stats().wait().expect("counters");
+    assert_eq!((stats.tier_hits, stats.hits), (5, 6));
+    let samples = samples(&store);
+    for (name, value) in [
+        ("adit_kv_tier_hits_total", stats.tier_hits),
+        ("adit_kv_tier_hit_bytes_total", stats.tier_hit_bytes),
+        ("adit_kv_tier_admissions_total", 1),
+        ("adit_kv_tier_evictions_total", 0),
+        ("adit_kv_tier_invalidations_total", 0),
+        ("adit_kv_tier_objects", 1),
+        ("adit_kv_tier_used_bytes", 303_104),
+        ("adit_kv_tier_bytes", 8 * MIB),
+    ] {
+        assert_eq!(samples.get(name), Some(&(value as f64)), "{name}");
+    }
+}
+
+fn samples(store: &Store) -> BTreeMap<String, f64> {
+    let text = store.prometheus().wait().expect("text");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let pairs = lines.filter_map(|line| line.rsplit_once(' '));
+    pairs.map(|(name, value)| (name.to_owned(), value.parse().expect("a number"))).collect()
+}
+
+/// Writers replace objects in turn while readers check that each is one version, and no older than the last that was
+/// acknowledged before the read.
+fn a_tier_changes_its_size_while_readers_and_writers_are_at_work(rig: &Rig) {
+    const KEYS: u64 = 24;
+    let store = open(rig, 2, 2 * MIB);
+    let write = |store: &Store, number: u64, version: u64| {
+        put(store, number, &data(number << 32 | version, 40_000));
+    };
+    (0..KEYS).for_each(|number| write(&store, number, 0));
+    let acknowledged: Arc<Vec<AtomicU64>> =
+        Arc::new((0..KEYS).map(|_| Default::default()).collect());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..2u64)
+        .map(|seed| {
+            let (store, acknowledged) = (store.clone(), Arc::clone(&acknowledged));
+            let is_over = Arc::clone(&is_over);
+            thread::spawn(move || {
+                let (mut number, mut reads) = (seed, 0);
+                while !is_over.load(Ordering::SeqCst) {
+                    number = (number * 5 + 1) % KEYS;
+                    let least = acknowledged[number as usize].load(Ordering::SeqCst);
+                    let value = store.get(key(number)).wait().expect("an answer").expect("a hit");
+                    let is_right = (least..least + 50)
+                        .any(|version| value[..] == data(number << 32 | version, 40_000)[..]);
+                    assert!(is_right, "object {number}, from version {least} on");
+                    reads += 1;
+                }
+                reads
+            })
+        })
+        .collect();
+    for round in 1..40u64 {
+        for number in (round % 3..KEYS).step_by(3) {
+            write(&store, number, round);
+            acknowledged[number as usize].store(round, Ordering::SeqCst);
+        }
+        let wanted = [0, 2 * MIB, 9 * MIB, 4 * MIB][round as usize % 4];
+        assert_eq!(store.set_tier(wanted).expect("memory"), wanted);
+        assert_eq!(store.stats().wait().expect("counters").tier_bytes, wanted);
+    }
+    is_over.store(true, Ordering::SeqCst);
+    let reads: u64 = readers.into_iter().map(|reader| reader.join().expect("right")).sum();
+    let stats = store.stats().wait().expect("counters");
+    assert!(stats.tier_hits > 0 && stats.tier_invalidations > 0, "{reads} reads: {stats:?}");
+    store.close().wait().expect("closed");
+}
+
+fn a_local_store_has_a_tier_as_well(rig: &Rig) {
+    rig.format(1);
+    let options = OpenOptions { tier_bytes: MIB, ..rig.options() };
+    let mut local = Store::open_local(&options).expect("a store");
+    let memory = |local: &Local, fill: u8| {
+        let mut memory = local.allocate(8192).expect("memory");
+        drop(memory.split_off(8192));
+        memory.fill(fill);
+        AnyBuffer::One(memory)
+    };
+    let run = |local: &mut Local, action| {
+        local.submit(local.now(), Request { reply: 1, deadline: Time::NEVER, action });
+        let mut ended = None;
+        while ended.is_none() {
+            let now = local.now();
+            local.poll(now, &mut |done| ended = Some(done.result));
+        }
+        ended.expect("it ended").expect("no failure")
+    };
+    let (name, bytes): (Key, u64) = (key(1), 8192);
+    let (data, options) = (memory(&local, 4), PutOptions::default());
+    let put = PutItem { key: name.clone(), bytes, data, options };
+    assert_eq!(run(&mut local, Action::Put(put)), Outcome::Stored);
+    for _ in 0..3 {
+        let get = GetItem { key: name.clone(), part: Part::All, into: memory(&local, 0) };
+        assert_eq!(run(&mut local, Action::Get(get)), Outcome::Hit { bytes });
+    }
+    assert_eq!(local.stats().tier_hits, 2);
+    assert_eq!(local.set_tier(0).expect("none"), 0);
+    assert_eq!((local.stats().tier_objects, local.stats().tier_bytes), (0, 0));
+}
+
+#[test]
+fn a_tier_of_less_than_a_shard_has_use_for_is_refused_at_opening() {
+    let rig = Rig::soft();
+    rig.format(2);
+    let options = OpenOptions { tier_bytes: MIB, ..rig.options() };
+    let why = Store::open(&options).expect_err("too little");
+    assert!(
+        matches!(why, Error::Invalid { .. }) && why.to_string().contains("tier_bytes"),
+        "{why}"
+    );
+}

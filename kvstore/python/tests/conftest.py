@@ -52,6 +52,16 @@ class Served:
         """Send it a signal."""
         self._process.send_signal(what)
 
+    def pause(self) -> None:
+        """Stop it, and wait until none of its threads runs."""
+        self.send(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self._process.pid}/task")
+
+        def state(task: Path) -> str:
+            return (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+        until(lambda: {state(task) for task in tasks.iterdir()} == {"T"})
+
     def end(self, how: signal.Signals) -> int:
         """End it; return its exit code."""
         self.send(how)

@@ -235,7 +235,7 @@ def test_calls_to_a_server_that_hangs_end_in_time(served: Served) -> None:
         memory[:] = there
         # Makes the pool, for which the server has to run.
         until(lambda: asked(lambda: client.put("plain", b"x")))
-        served.send(signal.SIGSTOP)
+        served.pause()
         with pytest.raises(adit.DeadlineError, match="200 ms"):
             client.put_many(["a", "b"], memory)
         calls: list[Callable[[], object]] = [

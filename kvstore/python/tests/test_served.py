@@ -137,7 +137,7 @@ def test_a_lost_server_ends_every_call(served: Served) -> None:
         await aio.close()
         return ended
 
-    served.send(signal.SIGSTOP)
+    served.pause()
     numbers = [
         queue.submit_put(["a"], [memory[0]]),
         queue.submit_get_into(["key"], [memory[1]]),
@@ -172,7 +172,7 @@ def test_jobs_of_a_server_that_hangs_end_in_time(served: Served) -> None:
         until(lambda: client.put("key", memory[0]))
         queue.submit_get_into(["key"], [bytearray(ROW)])
         until(lambda: bool(queue.drain()))  # Has made the pool, for which the server has to run.
-        served.send(signal.SIGSTOP)
+        served.pause()
         plain = bytearray(ROW)
         jobs = [
             queue.submit_get(["key", "none"]),
@@ -323,7 +323,7 @@ def test_adapters_miss_what_a_killed_server_had(
     assert storage.batch_set_v1(pages, tokens) == [True] * 8
     cache = importlib.import_module("adit.llama_cpp").PromptCache(socket, Llama())
     # They are in the middle of loads.
-    served.send(signal.SIGSTOP)
+    served.pause()
     number = connector.submit_batch_get(BLOCKS, views(blocks))
     tier.submit_load(job(2, CHUNKS, list(range(8)), is_load=True))
     killer = threading.Timer(0.2, served.end, [signal.SIGKILL])

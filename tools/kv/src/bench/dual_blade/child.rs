@@ -3,34 +3,47 @@
 //! The process begins once its parent says so, which by then has put it into its memory cgroup, and reports lines of
 //! JSON: each iteration, and the outcome.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use adit_kvstore::tensors::{ModelGpu, RunOptions, Tensors};
+use adit_kvstore::tensors::{ModelGpu, RunOptions, Spread, Tensors};
 
 use super::outcome::{Line, Outcome};
 use crate::failure::{Failure, Result};
 
-/// Runs `options` on a model of a GPU that copies `h2d` bytes per second, and reports to standard output.
+/// How a run goes about it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loop {
+    /// Bytes per second of copies to and from the model of a GPU; 0 for copies that take no time.
+    pub(super) h2d: u64,
+    /// Whether the bytes are verified.
+    pub(super) stamps: bool,
+    /// Layers whose reads begin before their turn.
+    pub(super) ahead: u32,
+}
+
+/// Runs `options`, and reports to standard output.
 ///
 /// # Errors
 /// A failure if there is no parent any more; what fails in the run is reported.
-pub(super) fn run(options: RunOptions, h2d: u64, stamps: bool) -> Result<()> {
+pub(super) fn run(options: RunOptions, loops: &Loop) -> Result<()> {
     let mut go = String::new();
     let read = io::stdin().read_line(&mut go).map_err(Failure::failed)?;
     if read == 0 {
         return Err(Failure::usage("--child is for 'adit kv bench' itself"));
     }
-    let line = match measure(options, h2d, stamps) {
+    let line = match measure(options, loops) {
         Ok(outcome) => Line::Ended(Box::new(outcome)),
         Err(why) => Line::Failed(why.to_string()),
     };
     tell(&line)
 }
 
-fn measure(options: RunOptions, h2d: u64, stamps: bool) -> Result<Outcome> {
+fn measure(options: RunOptions, loops: &Loop) -> Result<Outcome> {
     let shape = options.shape;
-    let mut tensors = Tensors::open(options, ModelGpu::new(h2d, stamps))?;
+    let mut tensors =
+        Tensors::open_ranked(options, ModelGpu::new(loops.h2d, loops.stamps), &Spread)?;
     let start = Instant::now();
     for layer in 0..shape.model.layers {
         tensors.write_layer(layer, 0..shape.prompt_tokens)?;
@@ -41,7 +54,7 @@ fn measure(options: RunOptions, h2d: u64, stamps: bool) -> Result<Outcome> {
     let mut iterations: Vec<(Duration, u32)> = Vec::new();
     for step in 1..=shape.decode_steps() {
         let start = Instant::now();
-        decode(&mut tensors, shape.prompt_tokens + step - 1)?;
+        decode(&mut tensors, shape.prompt_tokens + step - 1, loops.ahead)?;
         iterations.push((start.elapsed(), tensors.plan().cached()));
         tell(&Line::Iteration(step))?;
     }
@@ -49,18 +62,20 @@ fn measure(options: RunOptions, h2d: u64, stamps: bool) -> Result<Outcome> {
     Ok(Outcome::of(&stats, prefill, &iterations))
 }
 
-/// Reads the first `tokens` of every layer and appends one; the next layer is read while this one is computed.
-fn decode(tensors: &mut Tensors<ModelGpu>, tokens: u32) -> Result<()> {
-    let layers = tensors.shape().model.layers;
-    let mut reading = tensors.begin_read(0, tokens)?;
-    for layer in 0..layers {
-        let next = (layer + 1 < layers).then(|| tensors.begin_read(layer + 1, tokens));
+/// Reads the first `tokens` of every layer and appends one; `ahead` layers are on their way when one is computed.
+fn decode(tensors: &mut Tensors<ModelGpu>, tokens: u32, ahead: u32) -> Result<()> {
+    let mut unread = 0..tensors.shape().model.layers;
+    let mut readings = VecDeque::new();
+    loop {
+        while readings.len() <= ahead as usize
+            && let Some(layer) = unread.next()
+        {
+            readings.push_back(tensors.begin_read(layer, tokens)?);
+        }
+        let Some(reading) = readings.pop_front() else { break };
+        let layer = reading.layer();
         tensors.finish_read(reading)?;
         tensors.write_layer(layer, tokens..tokens + 1)?;
-        match next {
-            Some(next) => reading = next?,
-            None => break,
-        }
     }
     Ok(tensors.next_iteration()?)
 }

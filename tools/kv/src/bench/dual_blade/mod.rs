@@ -29,6 +29,7 @@ use adit_kvstore::tensors::Configuration;
 pub(super) use options::{Task, TensorArgs};
 
 use self::cgroup::Cgroup;
+use self::child::Loop;
 use self::options::{Configurations, Plan};
 use self::outcome::{Line, Outcome};
 use self::report::{Report, Run};
@@ -50,7 +51,8 @@ pub(super) fn run(args: &KvBenchArgs, task: Task) -> Result<()> {
     let tensors = &args.tensors;
     let plan = Plan::of(tensors, task, args.model.as_deref(), &args.store)?;
     if let Some(Configurations::One(configuration)) = tensors.child {
-        return child::run(plan.options(configuration, args.size), tensors.h2d, args.verify);
+        let (h2d, stamps, ahead) = (tensors.h2d, args.verify, tensors.ahead);
+        return child::run(plan.options(configuration, args.size), &Loop { h2d, stamps, ahead });
     }
     let mut report = Report::new(task, &plan, tensors);
     let failure = measure_all(args, &plan, &mut report).err();

@@ -42,6 +42,14 @@ pub(in crate::bench) struct TensorArgs {
     #[arg(long, value_name = "SIZE", default_value = "12g", value_parser = units::bytes)]
     pub(super) h2d: u64,
 
+    /// Copy threads, each with pinned memory for one tensor
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    copy_threads: u16,
+
+    /// Layers that are read ahead of the one that is computed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub(super) ahead: u32,
+
     /// Runs of each configuration at each limit, in turn; the report has their medians
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
@@ -168,6 +176,7 @@ pub(super) struct Plan {
     pub(super) configurations: Vec<Configuration>,
     folder: Option<PathBuf>,
     target: Option<Target>,
+    copy_threads: u16,
 }
 
 impl Plan {
@@ -196,7 +205,13 @@ impl Plan {
             _ => return Err(Failure::usage("group 2 lies on one device; give --store once")),
         };
         let shape = Shape::new(model, args.batch, prompt, answer)?;
-        Ok(Plan { shape, configurations, folder: args.folder.clone(), target })
+        Ok(Plan {
+            shape,
+            configurations,
+            folder: args.folder.clone(),
+            target,
+            copy_threads: args.copy_threads,
+        })
     }
 
     /// Returns the options of a run.
@@ -211,6 +226,7 @@ impl Plan {
         RunOptions {
             configuration,
             folder: self.folder.clone().or(defaults.folder.clone()),
+            copy_threads: self.copy_threads,
             extent: target.map(|target| Extent { file_bytes, ..Extent::new(target) }),
             ..defaults
         }

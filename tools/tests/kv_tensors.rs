@@ -8,8 +8,8 @@ use std::path::Path;
 use serde_json::Value;
 use support::{Scratch, adit, fail, succeed};
 
-/// A small set: 24 layers of OPT-1.3B, 8 MiB in 48 tensors.
-const SMALL: &str = "kv bench --workload dual-blade --model opt-1.3b --batch 2 --prompt 20 --gen 3 --verify --h2d 0";
+/// A small set: 24 layers of OPT-1.3B, 46 MiB in 48 tensors of four commands each.
+const SMALL: &str = "kv bench --workload dual-blade --model opt-1.3b --batch 2 --prompt 120 --gen 3 --verify --h2d 0";
 
 fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
@@ -49,7 +49,7 @@ fn every_configuration_reads_what_was_written() {
     }
     let direct = &runs[2];
     assert_eq!(direct["hit_ratio"], 0.0, "{direct}");
-    assert!(direct["sequentiality"].as_f64() >= Some(0.9), "{direct}");
+    assert!(direct["sequentiality"].as_f64() >= Some(0.7), "{direct}");
     assert_eq!(files_in(&folder), 0, "files of a run go with it");
 }
 
@@ -65,7 +65,7 @@ fn group_2_lies_where_store_says() {
     }
     let table = succeed(&words(&format!("{SMALL} --store soft:mem=64M --folder {folder}")));
     let table = String::from_utf8_lossy(&table);
-    assert!(table.contains("opt-1.3b: batch 2, 20 tokens and 3 generated"), "{table}");
+    assert!(table.contains("opt-1.3b: batch 2, 120 tokens and 3 generated"), "{table}");
     fail(&words(&format!("{SMALL} --config direct --store soft:mem=1M --json")), 1, "direct: ");
 }
 
@@ -99,7 +99,7 @@ fn a_run_is_held_to_its_memory_limit() {
 #[test]
 fn what_cannot_be_run_is_refused_with_a_remedy() {
     for (options, expected) in [
-        ("--model opt-13b --batch 1", "even"),
+        ("--model opt-13b --batch 1 --config direct --store null:size=1G,lba=4096", "batch"),
         ("--model gpt-2", "opt-1.3b, opt-6.7b, opt-13b"),
         ("--config best", "all, mmap, fadvise, direct or dual"),
         ("--memory-limit 0%", "1% to 1000%"),

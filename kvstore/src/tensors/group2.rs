@@ -373,6 +373,9 @@ impl Stream {
         span: Span,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
+        if self.is_stuck {
+            return Err(self.stuck());
+        }
         self.settle(Some(tensor))?;
         while self.spare.is_empty() || self.in_flight >= self.depth {
             self.reap()?;

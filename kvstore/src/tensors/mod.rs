@@ -47,7 +47,7 @@
 //! group 2 is written to the file as it passes through pinned memory on its next read: that moves its bytes once.
 //!
 //! A drive behind `vfio:` or `uring-cmd:` has no page cache: group 1 then lives on a mounted file system of another
-//! drive or namespace, and without one ([`RunOptions::cached`]) there is only group 2.
+//! drive or namespace, and without one ([`RunOptions::folder`]) there is only group 2.
 //!
 //! # Inside
 //!

@@ -11,9 +11,10 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use adit_driver::memory::Buffer;
 use bytes::Bytes;
@@ -30,6 +31,9 @@ use crate::tensors::stats::Moved;
 
 /// Writes that a thread leaves behind at most.
 pub(super) const BEHIND_COUNT: u64 = 8;
+
+/// How long a thread is without a job before it looks whether all are.
+const LULL: Duration = Duration::from_millis(1);
 
 /// How a tensor is reached, and where it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +114,8 @@ pub(super) struct Worker<G> {
     pub(super) checksums: Option<Checksums>,
     /// Tensors to read through the page cache while idle, by their route and bytes.
     pub(super) fills: VecDeque<(Route, u64)>,
+    /// Jobs that no thread has ended.
+    pub(super) unended: Arc<AtomicUsize>,
 }
 
 impl<G: Gpu> Worker<G> {
@@ -125,28 +131,32 @@ impl<G: Gpu> Worker<G> {
                 Err(error) => (None, Err(error)),
             };
             let ended_at = Instant::now();
+            self.unended.fetch_sub(1, Ordering::Relaxed);
             if done.send(Done { ticket, moved, ended_at, bytes, result }).is_err() {
                 return;
             }
         }
     }
 
-    /// Waits for the next job, and fills the page cache while there is none. Pinned memory is idle then.
+    /// Waits for the next job, and fills the page cache while no thread has one: filling would take the drive's bandwidth
+    /// from the others. Pinned memory is idle then.
     fn next(&mut self, jobs: &Receiver<Job>) -> Option<Job> {
-        loop {
-            if self.fills.is_empty() {
-                return jobs.recv().ok();
-            }
-            match jobs.try_recv() {
+        while !self.fills.is_empty() {
+            match jobs.recv_timeout(LULL) {
                 Ok(job) => return Some(job),
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) => {
-                    let Some((route, bytes)) = self.fills.pop_front() else { continue };
-                    if let Err(error) = self.read(route, bytes, &mut Moved::default()) {
-                        tracing::debug!("its first read will show it as well: {error}");
-                    }
-                }
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if self.unended.load(Ordering::Relaxed) > 0 => {}
+                Err(RecvTimeoutError::Timeout) => self.fill(),
             }
+        }
+        jobs.recv().ok()
+    }
+
+    /// Reads a tensor that is to be in the page cache.
+    fn fill(&mut self) {
+        let Some((route, bytes)) = self.fills.pop_front() else { return };
+        if let Err(error) = self.read(route, bytes, &mut Moved::default()) {
+            tracing::debug!("its first read will show it as well: {error}");
         }
     }
 

@@ -1,6 +1,8 @@
 //! The copy threads of a run: started, given jobs, heard, and joined.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,26 +23,30 @@ pub(in crate::tensors) struct Threads {
     handles: Vec<JoinHandle<()>>,
     /// The thread of each job that is not done.
     open: HashMap<u64, usize>,
+    /// The jobs that no thread has ended, for the threads to see.
+    unended: Arc<AtomicUsize>,
     waiting: Vec<usize>,
     next_ticket: u64,
     timeout: Duration,
 }
 
 impl Threads {
-    /// Starts `count` threads, each of which makes its worker itself: queues belong to the thread that drives them.
+    /// Starts `count` threads, whose workers count `unended` jobs down, each of which makes its worker itself: queues belong to the thread that drives them.
     ///
     /// # Errors
     /// The first failure to make a worker or a thread.
     pub(in crate::tensors) fn start<G: Gpu>(
         count: u16,
         timeout: Duration,
+        unended: Arc<AtomicUsize>,
         make: impl Fn() -> Result<Worker<G>> + Clone + Send + 'static,
     ) -> Result<Threads> {
         let (done_sender, done) = channel();
         let (ready_sender, ready) = channel();
         let waiting = vec![0; usize::from(count)];
         let (jobs, handles, open) = (Vec::new(), Vec::new(), HashMap::new());
-        let mut threads = Threads { jobs, done, handles, open, waiting, next_ticket: 0, timeout };
+        let mut threads =
+            Threads { jobs, done, handles, open, unended, waiting, next_ticket: 0, timeout };
         for index in 0..count {
             let (sender, receiver) = channel();
             let (make, ready, done) = (make.clone(), ready_sender.clone(), done_sender.clone());
@@ -100,6 +106,7 @@ impl Threads {
         assert!(self.waiting[thread] < JOBS_MAX, "the thread takes a job");
         self.next_ticket += 1;
         let job = Job { ticket, tensor, number, work };
+        self.unended.fetch_add(1, Ordering::Relaxed);
         self.jobs[thread].send(job).map_err(|_| ended())?;
         self.waiting[thread] += 1;
         self.open.insert(ticket, thread);

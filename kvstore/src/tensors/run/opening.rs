@@ -1,6 +1,7 @@
 //! Opens a run: budget, plan, binding, devices, copy threads.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -245,6 +246,8 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
     };
     let keeps_checksums = options.checksums;
     let turn = Arc::new(Mutex::new(()));
+    let unended = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&unended);
     let make = move || {
         let memory = devices.allocate(shape.tensor_bytes())?;
         let open = |device: &Option<Device>| {
@@ -264,10 +267,11 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
             turn: Arc::clone(&turn),
             checksums: keeps_checksums.then(Checksums::default),
             fills: VecDeque::new(),
+            unended: Arc::clone(&counted),
             memory: Some(memory),
         })
     };
-    Threads::start(options.copy_threads, options.timeout, make)
+    Threads::start(options.copy_threads, options.timeout, unended, make)
 }
 
 /// Allocates memory for writes left behind, if one command writes a token.

@@ -301,3 +301,49 @@ fn group_1_is_given_up_only_if_it_is_slower_while_in_memory() {
     assert!(slower(30) > 0, "it was being filled");
     assert_eq!(slower(20), 0);
 }
+
+fn faulty(faults: &str) -> Option<Extent> {
+    let target = format!("soft:mem=16M,lba=4096,mdts=4,seed=5,faults={faults}");
+    Some(Extent::new(target.parse().expect("a target")))
+}
+
+#[test]
+fn commands_that_fail_for_a_while_or_are_lost_are_sent_again() {
+    for faults in
+        ["status(0:82)@read:p=0.2:times=60", "lose@read:n=9", "status(0:82)@write:p=0.2:times=60"]
+    {
+        let timeout = Duration::from_secs(1);
+        let base = options(Configuration::Direct, faulty(faults), 0);
+        let mut run = open(RunOptions { timeout, ..base });
+        prefill(&mut run);
+        rest(&mut run);
+        let stats = run.close().expect("no failure");
+        assert_eq!(stats.iterations, GENERATED, "{faults}");
+    }
+}
+
+#[test]
+fn a_token_that_is_not_written_is_an_error_of_a_later_call() {
+    // Prefill has 60 commands of 64 KiB.
+    let mut run = open(options(Configuration::Direct, faulty("status(2:80:dnr)@write:n=61"), 0));
+    prefill(&mut run);
+    run.write_layer(0, PROMPT..PROMPT + 1).expect("it is handed over");
+    let settled = run.settle();
+    let read = (0..LAYERS).try_for_each(|layer| run.read_layer(layer, PROMPT + 1));
+    let text = settled.and(read).expect_err("a token is missing").to_string();
+    assert!(text.contains("write a token's keys or values"), "{text}");
+}
+
+#[test]
+fn a_drive_that_is_pulled_out_ends_the_run_with_an_error() {
+    let timeout = Duration::from_secs(1);
+    let base = options(Configuration::Direct, faulty("remove@read:n=20"), 0);
+    let mut run = open(RunOptions { timeout, ..base });
+    prefill(&mut run);
+    let read = (0..LAYERS).try_for_each(|layer| run.read_layer(layer, PROMPT));
+    assert!(read.is_err(), "the drive is gone");
+    assert!(
+        run.read_layer(0, PROMPT).is_err()
+            && run.write_layer(0, 0..PROMPT).and(run.settle()).is_err()
+    );
+}

@@ -26,7 +26,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Device::allocate`], with less memory in the tier than was asked for;
-    /// [`Failure::Closed`](crate::Failure::Closed) if the store is closed.
+    /// [`Failure::Closed`](crate::shard::Failure::Closed) if the store is closed.
     pub fn set_tier(&self, bytes: u64) -> Result<u64> {
         let _one_at_a_time = self.core.tier.lock().unwrap_or_else(PoisonError::into_inner);
         let (shards, device) = (self.core.set.shards(), &self.core.devices.as_slice()[0]);

@@ -130,7 +130,7 @@ fn objects_that_readers_hold_are_not_evicted() {
     let ids = || (0..OBJECTS).filter(|id| id % 4 == 0);
     (0..2).for_each(|_| ids().take(6).for_each(|id| rig.take(&Step::Hold(id))));
     assert_eq!((rig.held.len(), rig.tier.counts.admissions), (6, 6));
-    // Two units are left, which one object that is read again and again cannot exceed.
+    // Two units are left: one by one these come in, and only they go for one another.
     for id in [16, 20, 20, 16, 16, 20, 20] {
         rig.take(&Step::Read(id));
     }

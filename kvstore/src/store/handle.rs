@@ -89,7 +89,9 @@ impl Store {
         let (core, threads) = threads::start(options)?;
         let store = Store { core, threads };
         tier::check(options.tier_bytes, store.core.set.shards())?;
-        store.set_tier(options.tier_bytes)?;
+        if options.tier_bytes > 0 {
+            store.set_tier(options.tier_bytes)?;
+        }
         Ok(store)
     }
 

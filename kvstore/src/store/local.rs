@@ -126,7 +126,9 @@ impl Local {
             options: options.clone(),
         };
         tier::check(options.tier_bytes, local.set.shards())?;
-        local.set_tier(options.tier_bytes)?;
+        if options.tier_bytes > 0 {
+            local.set_tier(options.tier_bytes)?;
+        }
         Ok(local)
     }
 

@@ -310,7 +310,7 @@ fn faulty(faults: &str) -> Option<Extent> {
 #[test]
 fn commands_that_fail_for_a_while_or_are_lost_are_sent_again() {
     for faults in
-        ["status(0:82)@read:p=0.2:times=60", "lose@read:n=9", "status(0:82)@write:p=0.2:times=60"]
+        ["status(0:82)@read:p=0.2:times=3", "lose@read:n=9", "status(0:82)@write:p=0.2:times=3"]
     {
         let timeout = Duration::from_secs(1);
         let base = options(Configuration::Direct, faulty(faults), 0);

@@ -261,7 +261,7 @@ mod tests {
         type End = (usize, Vec<bool>);
 
         fn round(&mut self) -> Round {
-            assert_eq!(self.told.len(), self.sleeps, "each sleep is told of before and after");
+            assert_eq!(self.told.len(), self.sleeps, "each sleep is announced, and its end too");
             Round { moved: 0, due_in: Duration::MAX, naps: false }
         }
 

@@ -116,7 +116,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Creates the job of so many requests. What is copied for them is counted in `copied`.
+    /// Creates the job of so many requests, whose copied bytes are counted in `copied`.
     pub(crate) fn new(requests: usize, deadline: Option<Deadline>, copied: &Arc<AtomicU64>) -> Job {
         let (slots, spent) = (Vec::with_capacity(requests), Vec::new());
         Job { slots, flying: 0, deadline, spent, copied: Arc::clone(copied) }

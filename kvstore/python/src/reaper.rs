@@ -1,7 +1,7 @@
 //! Takes a connection's answers for its queues.
 //!
-//! A store answers on threads of its own, while a server's answers lie in the connection's ring until somebody takes
-//! them. A thread does that while jobs of queues are in flight. It settles each request as soon as it is answered: values
+//! A store answers on threads of its own, while a server's answers stay in the connection's ring until they are taken
+//! out. A thread does that while jobs of queues are in flight. It settles each request as soon as it is answered: values
 //! leave the connection's pool, so that others find memory there. It makes a job ready with the last of its requests,
 //! and ends those that are late. It touches no Python object.
 
@@ -30,7 +30,7 @@ pub(crate) struct Landing {
 }
 
 impl Landing {
-    /// Takes the job, and has nobody else wait for its end.
+    /// Takes the job. No other thread waits for its end any more.
     pub(crate) fn take(&self) -> Option<Job> {
         self.is_over.store(true, Ordering::Release);
         lock(&self.job).take()
@@ -192,7 +192,7 @@ impl Reaper {
         Ok(Reaper { desk })
     }
 
-    /// Has the end of a job, whose requests were made, pushed to `ready`. `fly` is told of the job before.
+    /// Pushes the end of a job, whose requests were made, to `ready`. Passes the job to `fly` before.
     pub(crate) fn launch(
         &self,
         client: &Client,

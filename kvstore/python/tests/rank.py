@@ -1,7 +1,7 @@
 """One rank of an engine: a process with SGLang's adapter, on a store that all ranks share.
 
 Its arguments are the server's socket, its number, the number of ranks, and "mla" if the ranks have the same KV. It stores
-its pages if they are its to store, says so, and reads them once it is told to.
+its pages if they are its to store, says so, and reads them when a line comes in.
 """
 
 from __future__ import annotations

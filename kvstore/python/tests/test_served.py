@@ -81,7 +81,7 @@ def test_jobs_with_more_than_the_pool_holds_all_end(served: Served) -> None:
         back = [np.zeros_like(rows) for _ in range(2)]
         put = queue.submit_put(keys, rows)
         assert drain(queue, 1) == {put: ([True] * 64, None)}
-        # Nobody drains these before the last is answered.
+        # These are not drained before the last is answered.
         gets = [queue.submit_get([*keys, "none"]) for _ in range(2)]
         into = [queue.submit_get_into(keys, rows) for rows in back]
         last = queue.submit_exists(keys, token="last")
@@ -193,7 +193,7 @@ def test_jobs_of_a_server_that_hangs_end_in_time(served: Served) -> None:
             return drain(queue, 1)[number][0] == [True]
 
         until(is_there)
-    assert plain == bytearray(ROW), "an answer that comes too late is nobody's"
+    assert plain == bytearray(ROW), "an answer that comes too late changes no buffer"
 
 
 def test_a_connection_ends_with_its_last_job(served: Served) -> None:

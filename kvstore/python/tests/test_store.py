@@ -1,4 +1,4 @@
-"""What is put is what is read."""
+"""Calls of a store: bytes come back as they were put."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-//! Reading objects: look up, keep in place while the device reads, and verify before delivering. What is in memory is
+//! Reading objects: look up, keep in place while the device reads, and verify before delivering. Objects in memory are
 //! delivered at once ([`super::tier`]).
 
 use adit_driver::Time;

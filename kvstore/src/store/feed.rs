@@ -142,7 +142,7 @@ impl Feeds {
         self.list.iter_mut().for_each(|feed| feed.resume());
     }
 
-    /// Takes the edges that ended a sleep, so that they do not end the next. What is left ends the next at once.
+    /// Takes the edges that ended a sleep, so that they do not end the next. Edges beyond these end the next at once.
     fn take_edges(&mut self) {
         if let Some(epoll) = &self.epoll {
             let _ = epoll.wait(&mut [EpollEvent::empty(); EDGES], EpollTimeout::ZERO);

@@ -50,7 +50,7 @@ pub enum Knob {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fill {
     /// Prefill writes past it; copy threads read the tensors back through it while they have nothing else to do, as when
-    /// the GPU computes. What is not there by then enters it with the first read in decode.
+    /// the GPU computes. The rest enters it with the first read in decode.
     #[default]
     Idle,
     /// Prefill writes past it; the first read in decode goes through it.

@@ -204,7 +204,9 @@ impl RunStats {
     /// Returns the share of the bytes read of group 1 that had been in the page cache and were evicted.
     pub fn refault_ratio(&self) -> Option<f64> {
         let read = &self.group1.decode_read;
-        if read.unmeasured_bytes > 0 { None } else { share(read.refault_bytes, read.bytes) }
+        // Read-ahead may fetch more than was asked for.
+        let refaults = read.refault_bytes.min(read.bytes);
+        if read.unmeasured_bytes > 0 { None } else { share(refaults, read.bytes) }
     }
 }
 
@@ -253,6 +255,13 @@ mod tests {
         assert_eq!(stats.refault_ratio(), Some(20.0 / 400.0));
         assert_eq!(stats.group2.decode_read.sequentiality(), Some(0.75));
         assert_eq!(stats.group2.decode_read.busy_share(), None);
+        let ahead = Moved { bytes: 100, missed_bytes: Some(9000), is_refault: true, ..hit };
+        stats.group1.decode_read.add(&ahead);
+        assert_eq!(
+            (stats.hit_ratio(), stats.refault_ratio()),
+            (Some(0.0), Some(1.0)),
+            "read-ahead"
+        );
         stats.group1.decode_read.add(&Moved { missed_bytes: None, ..hit });
         assert_eq!(
             (stats.hit_ratio(), stats.refault_ratio()),

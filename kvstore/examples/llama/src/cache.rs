@@ -4,7 +4,7 @@
 //! token so far. So a state can only be found by the very tokens that it is of, and nothing has to be compared.
 //!
 //! A state ends before a prompt's last token, whose logits give the next: the same prompt finds it. Others end at multiples of
-//! [`STEP`] tokens, where longer prompts with this beginning look. What is read was verified by the store: damage is a miss.
+//! [`STEP`] tokens, where longer prompts with this beginning look. The store verifies each state that it reads: damage is a miss.
 
 use adit_kvstore::store::{Pending, Put, Value};
 use adit_kvstore::{Key, Store};

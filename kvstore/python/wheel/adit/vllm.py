@@ -95,7 +95,7 @@ class AditTier(SecondaryTierManager):
         self._queue = self.store.queue()
         self._jobs: dict[int, _Job] = {}
         self._finished: list[JobResult] = []
-        # What is known of keys that requests have asked for; None until the store has answered.
+        # Whether the keys that requests have asked for are there; None until the store has answered.
         self._verdicts: dict[bytes, bool | None] = {}
         self._askers: dict[bytes, set[str]] = defaultdict(set)
         self._asked_by: dict[str, set[bytes]] = defaultdict(set)

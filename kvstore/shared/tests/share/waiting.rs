@@ -152,7 +152,7 @@ fn a_thread_that_serves_futures_wakes_them_beside_threads_that_wait() {
 }
 
 #[test]
-fn a_thread_that_only_looks_holds_up_nobody() {
+fn a_thread_that_only_looks_delays_no_other() {
     let rig = Rig::soft();
     let client = rig.client();
     let beside = std::thread::spawn({
@@ -270,7 +270,7 @@ fn plain_bytes_for_a_lost_server_end_at_once() {
     let client = rig.client();
     client.put(key(1), b"makes the pool").wait().expect("put");
     rig.end();
-    // The first goes to a ring that nobody reads; the others are not even sent.
+    // The first goes to a ring that no server reads; the others are not even sent.
     for number in 0..10 {
         let put = client.put(key(number), &data(number, 0, 100_000)).wait();
         let lost = put.expect_err("no server");

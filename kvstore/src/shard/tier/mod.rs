@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //!
-//! - An entry is of the object that the index has under its id: whoever replaces or removes that object forgets the
-//!   entry in the same step ([`Tier::forget`]), so before the change is acknowledged.
+//! - An entry is of the object that the index has under its id: each step that replaces or removes that object
+//!   forgets the entry as well ([`Tier::forget`]), so before the change is acknowledged.
 //! - Bytes do not change while they are shared. Readers that outlive their entry keep the run that they read, and no
 //!   other object gets it meanwhile.
 //! - The tier has the memory that it was lent and no more, however many readers hold parts of it.

@@ -43,7 +43,7 @@ pub(super) enum Route {
     /// Through the page cache. A tensor of group 2 follows in the file if it is the last one, which read-ahead is to leave
     /// alone.
     Cached { offset: u64, is_last: bool },
-    /// Through the page cache, which is told to forget it after each use.
+    /// Through the page cache, which drops it after each use.
     Dropped { offset: u64 },
     /// Past the page cache, in the file.
     Direct { offset: u64 },

@@ -1,7 +1,7 @@
 //! Layers that change their group as the budget does.
 //!
 //! A layer leaves group 1 at once and without a copy: it is read past the page cache, from the same file, and the page
-//! cache is told to forget it. A layer enters group 1 without a copy if it is in the file; from the extent, it is written
+//! cache drops it. A layer enters group 1 without a copy if it is in the file; from the extent, it is written
 //! to the file as it passes through pinned memory on its next read.
 
 use std::time::{Duration, Instant};

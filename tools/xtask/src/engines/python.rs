@@ -153,7 +153,7 @@ fn unpack_vllm(venv: &Path) -> Result<()> {
     fs::remove_dir_all(&fetched).context(fetched.display())
 }
 
-/// Asks on a terminal, and agrees elsewhere, where nobody could answer.
+/// Asks on a terminal, and agrees elsewhere, where an answer cannot come.
 fn agrees(venv: &Path) -> Result<bool> {
     let what = format!("{VENV_GB} GB of packages from PyPI in {}", venv.display());
     if !stdin().is_terminal() {

@@ -17,7 +17,58 @@ use adit_kvstore::tensors::{
     Configuration, Extent, Figures, Fill, Knob, Model, ModelGpu, Overlap, RunOptions, RunStats,
     Shape, Spread, Tensors,
 };
-use clap::Parser;
+use clap::{Parser, ValueEnum};
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Config {
+    Mmap,
+    Fadvise,
+    Direct,
+    Dual,
+}
+
+impl From<Config> for Configuration {
+    fn from(config: Config) -> Configuration {
+        match config {
+            Config::Mmap => Configuration::Mmap,
+            Config::Fadvise => Configuration::Fadvise,
+            Config::Direct => Configuration::Direct,
+            Config::Dual => Configuration::Dual,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Filling {
+    Idle,
+    First,
+    Write,
+}
+
+impl From<Filling> for Fill {
+    fn from(filling: Filling) -> Fill {
+        match filling {
+            Filling::Idle => Fill::Idle,
+            Filling::First => Fill::FirstRead,
+            Filling::Write => Fill::Write,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Overlapping {
+    Intra,
+    Cross,
+}
+
+impl From<Overlapping> for Overlap {
+    fn from(overlapping: Overlapping) -> Overlap {
+        match overlapping {
+            Overlapping::Intra => Overlap::Intra,
+            Overlapping::Cross => Overlap::Cross,
+        }
+    }
+}
 
 /// Decode with KV tensors that exceed memory
 #[derive(Parser)]
@@ -34,9 +85,9 @@ struct Arguments {
     /// Tokens to generate
     #[arg(long, default_value_t = 16)]
     generate: u32,
-    /// The paths: mmap, fadvise, direct or dual
+    /// The paths
     #[arg(long, default_value = "dual")]
-    config: String,
+    config: Config,
     /// Most MiB of the page cache for group 1; by default as much as the budget allows
     #[arg(long)]
     cache_mib: Option<u64>,
@@ -46,12 +97,12 @@ struct Arguments {
     /// The target of group 2, as 'vfio:0000:01:00.0'; by default the file of group 1
     #[arg(long)]
     extent: Option<adit_driver::Target>,
-    /// How group 1 gets into the page cache: idle, first or write
+    /// How group 1 gets into the page cache
     #[arg(long, default_value = "idle")]
-    fill: String,
-    /// How copy threads overlap: intra or cross; by default by measurement
+    fill: Filling,
+    /// How copy threads overlap; by default by measurement
     #[arg(long)]
-    overlap: Option<String>,
+    overlap: Option<Overlapping>,
     /// Copy threads
     #[arg(long, default_value_t = 2)]
     threads: u16,
@@ -79,23 +130,13 @@ impl Arguments {
     fn options(&self) -> Result<RunOptions, Box<dyn Error>> {
         let model = Model::named(&self.model)?;
         let base = RunOptions::new(Shape::new(model, self.batch, self.prompt, self.generate)?);
-        let configuration = Configuration::ALL.into_iter().find(|(name, _)| *name == self.config);
-        let fill = match self.fill.as_str() {
-            "first" => Fill::FirstRead,
-            "write" => Fill::Write,
-            _ => Fill::Idle,
-        };
         Ok(RunOptions {
-            configuration: configuration.ok_or("configurations: mmap, fadvise, direct, dual")?.1,
+            configuration: self.config.into(),
             folder: self.folder.clone().or(base.folder),
             extent: self.extent.clone().map(Extent::new),
             knob: self.cache_mib.map_or(Knob::Measured, |mib| Knob::Bytes(mib << 20)),
-            fill,
-            overlap: match self.overlap.as_deref() {
-                Some("intra") => Some(Overlap::Intra),
-                Some("cross") => Some(Overlap::Cross),
-                _ => None,
-            },
+            fill: self.fill.into(),
+            overlap: self.overlap.map(Overlap::from),
             copy_threads: self.threads,
             ..base
         })

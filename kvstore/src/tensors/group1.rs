@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes that are read, or read ahead, by one call: the least `read_ahead_kb` is 128.
-const PIECE_BYTES: u64 = 2 << 20;
+pub(super) const PIECE_BYTES: u64 = 2 << 20;
 /// Pieces that the drive works on while one is copied.
 const PIECES_AHEAD: u64 = 4;
 

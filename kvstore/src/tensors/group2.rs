@@ -13,6 +13,7 @@ use adit_driver::spec::Lba;
 
 use crate::error::{Error, Result};
 use crate::tensors::place::{Span, chunks};
+use crate::tensors::shape::TensorId;
 
 /// How often a command is sent at most.
 const ATTEMPTS: u8 = 4;
@@ -52,8 +53,8 @@ struct Tag {
 enum Kind {
     /// The command of this number of the present transfer.
     Chunk(usize),
-    /// A write left behind, of the tensor with this number.
-    Behind(u32),
+    /// A write left behind, of this tensor.
+    Behind(TensorId),
 }
 
 /// What transfers cost; the difference of two is that of the transfers between.
@@ -83,8 +84,8 @@ pub(super) struct Stream {
     /// The length of writes left behind, idle memory for them, the tensors of those in flight, and the first failure.
     behind_bytes: u64,
     spare: Vec<Buffer>,
-    behind: Vec<u32>,
-    behind_failed: Option<String>,
+    behind: Vec<TensorId>,
+    behind_failed: Option<(TensorId, String)>,
     /// Where the last read and the last write ended.
     ends: [Option<u64>; 2],
     cost: Cost,
@@ -136,6 +137,11 @@ impl Stream {
     /// Returns the bytes of an LBA.
     pub(super) fn lba_bytes(&self) -> u32 {
         self.device.info().lba_bytes
+    }
+
+    /// Returns whether a command never ended.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.is_stuck
     }
 
     /// Returns what its transfers cost so far.
@@ -288,7 +294,8 @@ impl Stream {
                     let at = behind.iter().position(|other| *other == tensor);
                     behind.swap_remove(at.expect("it is in flight"));
                     spare.push(memory);
-                    *behind_failed = behind_failed.take().or(error.map(|why| why.to_string()));
+                    let error = error.map(|why| (tensor, why.to_string()));
+                    *behind_failed = behind_failed.take().or(error);
                 }
             }
         });
@@ -319,7 +326,8 @@ impl Stream {
                     Kind::Behind(tensor) => {
                         self.behind.retain(|other| *other != tensor);
                         self.spare.push(rejected.buffer.0);
-                        self.behind_failed.get_or_insert_with(|| rejected.reason.to_string());
+                        let why = (tensor, rejected.reason.to_string());
+                        self.behind_failed.get_or_insert(why);
                     }
                 },
             }
@@ -362,21 +370,21 @@ impl Stream {
         bytes == self.behind_bytes && bytes <= self.command_bytes && self.depth > 1
     }
 
-    /// Writes `bytes` to `slba` without waiting for the end: `fill` puts them into memory. Waits if too many writes are
-    /// behind.
+    /// Writes `span` without waiting for the end: `fill` puts its bytes into memory. Waits if too many writes are
+    /// behind; the tensor has none of them.
     ///
     /// # Errors
-    /// Those of `fill` and of earlier writes.
+    /// Those of `fill` and of the device.
     pub(super) fn write_behind(
         &mut self,
-        tensor: u32,
+        tensor: TensorId,
         span: Span,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         if self.is_stuck {
             return Err(self.stuck());
         }
-        self.settle(Some(tensor))?;
+        assert!(!self.behind.contains(&tensor), "operations on a tensor happen in order");
         while self.spare.is_empty() || self.in_flight >= self.depth {
             self.reap()?;
         }
@@ -407,16 +415,17 @@ impl Stream {
     /// Waits for the writes behind of a tensor, or of all.
     ///
     /// # Errors
-    /// The first failure of any write behind.
-    pub(super) fn settle(&mut self, tensor: Option<u32>) -> Result<()> {
+    /// The first failure of any write behind, which names its tensor.
+    pub(super) fn settle(&mut self, tensor: Option<TensorId>) -> Result<()> {
         while self.behind.iter().any(|other| tensor.is_none_or(|tensor| tensor == *other)) {
             if self.is_stuck {
                 return Err(self.stuck());
             }
             self.reap()?;
         }
-        let failed = self.behind_failed.take();
-        failed.map_or(Ok(()), |why| Err(self.failure("write a token's keys or values", why)))
+        self.behind_failed.take().map_or(Ok(()), |(tensor, why)| {
+            Err(self.failure(&format!("write a token of {tensor}"), why))
+        })
     }
 
     /// Deallocates a run of LBAs, if the device can; `memory` is scratch.

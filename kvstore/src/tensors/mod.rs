@@ -42,9 +42,10 @@
 //! # Group 1
 //!
 //! The first write of a layer goes to the drive past the page cache, so that prefill never waits for writeback. The
-//! layer enters the page cache when it is read back, while copy threads are idle or by its first read ([`Fill`]). When memory shrinks,
-//! layers leave the page cache and are read directly from the same file: that moves no bytes. When it grows, a layer of
-//! group 2 is written to the file as it passes through pinned memory on its next read: that moves its bytes once.
+//! layer enters the page cache when it is read back, while copy threads are idle or by its first read ([`Fill`]). When
+//! memory shrinks, layers leave the page cache and are read directly from the same file: that moves no bytes. When it
+//! grows, a layer of group 2 is written to the file as it passes through pinned memory on its next read: that moves its
+//! bytes once.
 //!
 //! A drive behind `vfio:` or `uring-cmd:` has no page cache: group 1 then lives on a mounted file system of another
 //! drive or namespace, and without one ([`RunOptions::folder`]) there is only group 2.

@@ -162,12 +162,13 @@ impl RunOptions {
         Ok(())
     }
 
-    /// Returns the bytes of one pinned tensor and the small buffers beside it, for all copy threads.
+    /// Returns the bytes of one pinned tensor and the small buffers beside it, for all copy threads; the largest number if
+    /// they are more.
     pub(super) fn reserve_bytes(&self) -> u64 {
         // One queue for the file, one for the extent.
-        let behind = 2 * super::copy::BEHIND_COUNT * self.shape.unit_bytes();
-        let one = self.shape.tensor_bytes() + behind;
-        one * u64::from(self.copy_threads)
+        let behind = (2 * super::copy::BEHIND_COUNT).saturating_mul(self.shape.unit_bytes());
+        let one = self.shape.tensor_bytes().saturating_add(behind);
+        one.saturating_mul(self.copy_threads.into())
     }
 
     /// Returns X for a budget, less the headroom.

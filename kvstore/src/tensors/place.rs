@@ -33,7 +33,8 @@ pub struct Span {
     pub bytes: u64,
 }
 
-/// A part of a tensor by row-major indices: algorithm 2's `shape_tgt`, offset indices and `shape_src`.
+/// A part of a tensor by row-major indices: algorithm 2's `shape_tgt`, offset indices and `shape_src`. All reads and
+/// writes of a run find their LBAs by such parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slab {
     /// The dimensions of the whole tensor, in elements: tokens, batch x heads, elements of a head.
@@ -68,10 +69,15 @@ impl Area {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaceMap {
     lba_bytes: u64,
-    tensor_bytes: u64,
+    /// Bytes of an element, and the dimensions of a tensor in elements.
+    element_bytes: u64,
+    dimensions: [u64; 3],
     layers: u32,
     /// By the number of the tensor.
     places: Vec<Option<Place>>,
+    /// The tensors in the order of their places, and the index there of each, by its number.
+    order: Vec<TensorId>,
+    ranks: Vec<usize>,
     first: u64,
     end: u64,
 }
@@ -80,9 +86,10 @@ impl PlaceMap {
     /// Binds `tensors` of `shape`, in this order, to an area.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a token's bytes are no multiple of the LBA (the precondition of table II), or if the LBAs
-    /// do not suffice.
+    /// [`Error::Invalid`] for an impossible shape, if a token's bytes are no multiple of the LBA (the precondition of table
+    /// II), or if the LBAs do not suffice.
     pub fn bind(shape: &Shape, tensors: &[TensorId], area: Area) -> Result<PlaceMap> {
+        shape.check()?;
         check_unit(shape, area.lba_bytes)?;
         let Area { first, limit, .. } = area;
         assert!(area.align_bytes.is_multiple_of(area.lba_bytes), "places begin at LBAs");
@@ -101,13 +108,19 @@ impl PlaceMap {
         let layers = shape.model.layers;
         let mut map = PlaceMap {
             lba_bytes,
-            tensor_bytes: shape.tensor_bytes(),
+            element_bytes: shape.element_bytes.into(),
+            dimensions: shape.dimensions(),
             layers,
             places: vec![None; 2 * layers as usize],
+            order: tensors.to_vec(),
+            ranks: vec![usize::MAX; 2 * layers as usize],
             first,
             end: first,
         };
-        tensors.iter().for_each(|tensor| map.append(*tensor, lbas));
+        for (rank, tensor) in tensors.iter().enumerate() {
+            map.append(*tensor, lbas);
+            map.ranks[tensor.number(layers) as usize] = rank;
+        }
         map.assert_invariants();
         Ok(map)
     }
@@ -124,11 +137,11 @@ impl PlaceMap {
     fn assert_invariants(&self) {
         let mut places: Vec<Place> = self.places.iter().flatten().copied().collect();
         places.sort_unstable_by_key(|place| place.lba_start);
-        let mut next = self.first;
+        let (mut next, tensor_bytes) = (self.first, self.tensor_bytes());
         for place in places {
             assert_eq!(place.lba_start, next, "each tensor begins where the one before it ends");
             let bytes = place.lbas * self.lba_bytes;
-            assert!(bytes >= self.tensor_bytes, "a place holds its tensor at its final size");
+            assert!(bytes >= tensor_bytes, "a place holds its tensor at its final size");
             next = place.end();
         }
         assert_eq!(next, self.end, "the places are the whole extent");
@@ -149,28 +162,35 @@ impl PlaceMap {
         Place { lba_start: self.first, lbas: self.end - self.first }
     }
 
-    /// Returns the run of LBAs from `offset` bytes into a tensor on, or `None` if the tensor has no place.
-    ///
-    /// # Panics
-    /// If the run is not of whole LBAs, or leaves the tensor.
-    pub fn span(&self, tensor: TensorId, offset: u64, bytes: u64) -> Option<Span> {
-        let place = self.place(tensor)?;
-        assert!(offset.is_multiple_of(self.lba_bytes), "a run begins at an LBA");
-        assert!(bytes > 0 && bytes.is_multiple_of(self.lba_bytes), "a run has whole LBAs");
-        assert!(offset + bytes <= self.tensor_bytes, "a run stays inside its tensor");
-        Some(Span { slba: place.lba_start + offset / self.lba_bytes, bytes })
+    /// Returns the tensor whose place is behind that of another, if there is one.
+    pub(super) fn next(&self, tensor: TensorId) -> Option<TensorId> {
+        let rank = self.ranks[tensor.number(self.layers) as usize];
+        self.order.get(rank.checked_add(1)?).copied()
+    }
+
+    /// Returns the bytes of an LBA.
+    pub(super) fn lba_bytes(&self) -> u64 {
+        self.lba_bytes
+    }
+
+    /// Returns the final bytes of a tensor. A shape that was checked has at most 2^60 in all.
+    fn tensor_bytes(&self) -> u64 {
+        self.dimensions.iter().product::<u64>() * self.element_bytes
     }
 
     /// Translates a part of a tensor into a run of LBAs: algorithm 2.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the tensor has no place, or the part is not a run of whole LBAs inside it.
-    pub fn locate(&self, tensor: TensorId, slab: &Slab, element_bytes: u32) -> Result<Span> {
+    /// [`Error::Invalid`] if the tensor has no place or other dimensions, or the part is not a run of whole LBAs inside it.
+    pub fn locate(&self, tensor: TensorId, slab: &Slab) -> Result<Span> {
         let refused =
             |fix: String| Err(Error::invalid("a part of a tensor", format!("{slab:?}"), fix));
         let Some(place) = self.place(tensor) else {
             return refused(format!("{tensor} is not in group 2: it has no LBAs"));
         };
+        if slab.of != self.dimensions {
+            return refused(format!("the dimensions of {tensor} are {:?}", self.dimensions));
+        }
         let ([_, d1, d2], [i, j, k], [f0, f1, f2]) = (slab.of, slab.at, slab.dimensions);
         let inside = (0..3).all(|axis| {
             let (at, len, of) = (slab.at[axis], slab.dimensions[axis], slab.of[axis]);
@@ -181,15 +201,13 @@ impl PlaceMap {
         if !(inside && rows_whole && heads_whole) {
             return refused("give a run of consecutive elements inside it".to_owned());
         }
-        let element = u64::from(element_bytes);
-        let offset = ((i * d1 + j) * d2 + k) * element;
-        let bytes = f0 * f1 * f2 * element;
+        // No product exceeds the bytes of the tensor, inside which the part lies.
+        let offset = ((i * d1 + j) * d2 + k) * self.element_bytes;
+        let bytes = f0 * f1 * f2 * self.element_bytes;
         if !(offset.is_multiple_of(self.lba_bytes) && bytes.is_multiple_of(self.lba_bytes)) {
             return refused(format!("begin and end it at multiples of {} bytes", self.lba_bytes));
         }
-        if offset + bytes > self.tensor_bytes {
-            return refused("its dimensions exceed the tensor's".to_owned());
-        }
+        assert!(offset + bytes <= self.tensor_bytes(), "a run stays inside its tensor");
         Ok(Span { slba: place.lba_start + offset / self.lba_bytes, bytes })
     }
 }
@@ -205,7 +223,7 @@ pub(super) fn check_unit(shape: &Shape, lba_bytes: u32) -> Result<()> {
         return Ok(());
     }
     let of_one = unit / u64::from(shape.batch);
-    // Both are powers of two times something odd; an LBA is a power of two.
+    // The least batch that makes up for the factors of two that the LBA has and a token of one sequence lacks.
     let step = lba >> of_one.trailing_zeros().min(lba.trailing_zeros());
     let batches = if step == 2 {
         "an even batch".to_owned()
@@ -213,7 +231,8 @@ pub(super) fn check_unit(shape: &Shape, lba_bytes: u32) -> Result<()> {
         format!("a batch that is a multiple of {step}")
     };
     let fix = format!(
-        "a token of {} then has {unit} bytes in a tensor, which is no multiple of the device's LBA of {lba}: use {batches}, or a device with smaller LBAs",
+        "a token of {} then has {unit} bytes in a tensor, which is no multiple of the device's LBA of {lba}: \
+         use {batches}, or a device with smaller LBAs",
         shape.model.name
     );
     Err(Error::invalid("the batch", shape.batch, fix))
@@ -309,7 +328,7 @@ mod tests {
             let map = PlaceMap::bind(&shape, &list, Area::new(512, 2048, u64::MAX)).expect("a map");
             let scaled = |[a, b, c]: [u64; 3]| [a, b, c * 256];
             let slab = Slab { of: scaled(d), at: scaled(at), dimensions: scaled(dimensions) };
-            let found = map.locate(list[number], &slab, 2).ok();
+            let found = map.locate(list[number], &slab).ok();
             let expected = walked(&slab).map(|(first, count)| Span {
                 slba: 2048 + number as u64 * d.iter().product::<u64>() + first * 2 / 512,
                 bytes: count * 2,
@@ -375,7 +394,27 @@ mod tests {
             shape.tensor_bytes() == 4608
                 && starts.iter().eq((0..10).map(|n| n * 16).collect::<Vec<u64>>().iter())
         );
-        assert_eq!(map.span(TensorId::pair(0)[1], 512, 1024), Some(Span { slba: 81, bytes: 1024 }));
+        let found = map.locate(TensorId::pair(0)[1], &shape.slab(&(0..2))).expect("tokens");
+        assert_eq!(found, Span { slba: 80, bytes: 2 * shape.unit_bytes() });
+    }
+
+    #[test]
+    fn parts_of_a_tensor_with_other_dimensions_are_refused() {
+        let shape = small(2, 256, 1, 4);
+        let map = PlaceMap::bind(&shape, &tensors(0..2), Area::new(512, 0, 1000)).expect("a map");
+        let tensor = TensorId::pair(0)[0];
+        let whole = shape.slab(&(0..4));
+        assert_eq!(map.locate(tensor, &whole).map(|span| span.bytes).ok(), Some(4 << 10));
+        for of in [[5, 2, 256], [u64::MAX; 3], [1 << 32, 2, 256]] {
+            let error = map.locate(tensor, &Slab { of, dimensions: of, ..whole });
+            let text = error.expect_err("other dimensions").to_string();
+            assert!(text.contains("the dimensions of K of layer 0 are [4, 2, 256]"), "{text}");
+        }
+        let far = Slab { at: [u64::MAX, 0, 0], ..whole };
+        assert!(map.locate(tensor, &far).is_err(), "its end exceeds all numbers");
+        assert!(map.locate(TensorId::pair(4)[0], &whole).is_err(), "it has no place");
+        let vast = Shape { batch: u32::MAX, prompt_tokens: u32::MAX, ..shape };
+        assert!(PlaceMap::bind(&vast, &[], Area::new(512, 0, 1000)).is_err(), "no such shape");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Sizes of a model's KV tensors.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::error::{Error, Result};
+use crate::tensors::place::Slab;
 
 /// Which of a layer's two tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -121,8 +123,9 @@ impl Shape {
             return Err(Error::invalid("a shape", format!("{self:?}"), "use numbers from 1 on"));
         }
         let tokens = u64::from(self.prompt_tokens) + u64::from(self.generated_tokens);
-        let factors = dimensions.map(u128::from).into_iter().product::<u128>();
-        if factors * 2 * u128::from(tokens) > 1 << 60 || tokens > u64::from(u32::MAX) {
+        let mut factors = dimensions.map(u64::from).into_iter().chain([2, tokens]);
+        let bytes = factors.try_fold(1u64, |product, factor| product.checked_mul(factor));
+        if bytes.is_none_or(|bytes| bytes > 1 << 60) || tokens > u64::from(u32::MAX) {
             return Err(Error::invalid("a shape", format!("{self:?}"), "use smaller numbers"));
         }
         Ok(())
@@ -138,6 +141,22 @@ impl Shape {
     /// Returns the bytes of a tensor with this many tokens.
     pub fn bytes(&self, tokens: u32) -> u64 {
         self.unit_bytes() * u64::from(tokens)
+    }
+
+    /// Returns tokens as a part of a tensor, whose axes are tokens, heads of all sequences, and elements of a head.
+    pub(super) fn slab(&self, tokens: &Range<u32>) -> Slab {
+        let [_, heads, elements] = self.dimensions();
+        Slab {
+            of: self.dimensions(),
+            at: [tokens.start.into(), 0, 0],
+            dimensions: [u64::from(tokens.end - tokens.start), heads, elements],
+        }
+    }
+
+    /// Returns the dimensions of a tensor at its final size, in elements.
+    pub(super) fn dimensions(&self) -> [u64; 3] {
+        let heads = u64::from(self.batch) * u64::from(self.model.heads);
+        [self.tokens_max().into(), heads, self.model.head_elements.into()]
     }
 
     /// Returns the most tokens that a tensor holds: the prompt's and the generated ones but the last, whose keys and
@@ -171,6 +190,10 @@ impl Shape {
 mod tests {
     use super::*;
 
+    fn of_one() -> Shape {
+        Shape::new(Model::OPT_13B, 1, 1, 1).expect("a shape")
+    }
+
     #[test]
     fn sizes_are_those_of_the_paper() {
         let of = |model, batch| Shape::new(model, batch, 512, 32).expect("a shape");
@@ -199,6 +222,10 @@ mod tests {
             assert!(Shape::new(Model::OPT_13B, batch, prompt, generated).is_err());
         }
         assert!(Shape::new(Model::OPT_13B, u32::MAX, u32::MAX, 1).is_err());
+        let most = u32::MAX;
+        let model = Model { name: "vast", layers: most, heads: most, head_elements: most };
+        let vast = Shape { element_bytes: most, ..Shape { model, ..of_one() } };
+        assert!(Shape { batch: most, ..vast }.check().is_err(), "its bytes exceed 128 bits");
         let error = Model::named("opt-2b").expect_err("no such model").to_string();
         assert!(error.contains("opt-1.3b, opt-6.7b, opt-13b"), "{error}");
         assert_eq!(Model::named("opt-13b").expect("it is known"), Model::OPT_13B);

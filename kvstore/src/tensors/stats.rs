@@ -185,6 +185,8 @@ pub struct RunStats {
     pub moved_bytes: u64,
     /// Evaluations of the budget.
     pub budget_evaluations: u64,
+    /// Bytes of group 1 that idle copy threads read through the page cache, as of the last operation that ended.
+    pub filled_bytes: u64,
 }
 
 impl RunStats {

@@ -5,13 +5,15 @@
 //! overlap *cross*, threads take turns at storage: one reads while another copies to the GPU.
 
 pub(super) mod gpu;
+#[cfg(test)]
+mod tests;
 pub(super) mod threads;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,7 +24,7 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::media::checksum;
 use crate::tensors::copy::gpu::Gpu;
-use crate::tensors::group1::CachedFile;
+use crate::tensors::group1::{CachedFile, PIECE_BYTES};
 use crate::tensors::group2::{Cost, Direction, Stream};
 use crate::tensors::overlap::Overlap;
 use crate::tensors::place::Span;
@@ -35,12 +37,12 @@ pub(super) const BEHIND_COUNT: u64 = 8;
 /// How long a thread is without a job before it looks whether all are.
 const LULL: Duration = Duration::from_millis(1);
 
-/// How a tensor is reached, and where it begins.
+/// How tokens of a tensor are reached, and where the first of them lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// Through a mapping of the file.
     Mapped { offset: u64 },
-    /// Through the page cache. A tensor of group 2 follows in the file if it is the last one, which read-ahead is to leave
+    /// Through the page cache. What follows the last one in the file is not of group 1, and read-ahead is to leave it
     /// alone.
     Cached { offset: u64, is_last: bool },
     /// Through the page cache, which drops it after each use.
@@ -54,7 +56,7 @@ pub(super) enum Route {
 /// An operation on a tensor.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Reads the first `bytes`, and passes them to the GPU or back to the caller.
+    /// Reads the first `bytes` of it, and passes them to the GPU or back to the caller.
     Read {
         route: Route,
         bytes: u64,
@@ -63,32 +65,38 @@ pub(super) enum Work {
         copy_to: Option<u64>,
         to_caller: bool,
     },
-    /// Writes bytes from `at` on, the GPU's or the caller's.
+    /// Writes its bytes from `at` on, the GPU's or the caller's.
     Write {
         route: Route,
         at: u64,
         bytes: u64,
         from_caller: Option<Bytes>,
-        /// Read them through the page cache, by this route of the tensor, once the thread is idle.
+        /// Read it up to there through the page cache once the thread is idle, by this route of its first token.
         fill: Option<Route>,
     },
     /// Takes a run of the file out of the page cache.
     Forget { offset: u64, bytes: u64 },
-    /// Waits for writes left behind and deallocates a run of the extent.
+}
+
+/// What a thread is to do.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// An operation on a tensor.
+    Tensor(TensorId, Work),
+    /// Waits for all writes left behind.
+    Settle,
+    /// Deallocates a run of the extent.
     Deallocate { slba: u64, lbas: u64 },
 }
 
-/// An operation for a thread.
+/// A task for a thread.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) ticket: u64,
-    pub(super) tensor: TensorId,
-    /// The tensor's number in its run.
-    pub(super) number: u32,
-    pub(super) work: Work,
+    pub(super) task: Task,
 }
 
-/// How an operation ended.
+/// How a task ended.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) ticket: u64,
@@ -97,6 +105,38 @@ pub(super) struct Done {
     /// The bytes that the caller asked for.
     pub(super) bytes: Option<Vec<u8>>,
     pub(super) result: Result<()>,
+    /// Whether a command of this thread never ended: the device may still carry it out.
+    pub(super) is_stuck: bool,
+}
+
+/// What a thread tells its owner.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// It has a worker.
+    Started,
+    /// It could not make one, and ends.
+    NotStarted(Error),
+    /// A task ended.
+    Done(Done),
+    /// It panicked; its task never ends.
+    Panicked,
+}
+
+/// What the threads of a run count together.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Jobs that no thread has ended.
+    pub(super) unended: AtomicUsize,
+    /// Bytes that idle threads read through the page cache.
+    pub(super) filled_bytes: AtomicU64,
+}
+
+/// A tensor that is to be in the page cache.
+#[derive(Debug)]
+struct Filling {
+    tensor: TensorId,
+    route: Route,
+    bytes: u64,
 }
 
 /// What a thread works with.
@@ -110,74 +150,117 @@ pub(super) struct Worker<G> {
     pub(super) extent: Option<Stream>,
     /// Held while reading from storage in the overlap *cross*.
     pub(super) turn: Arc<Mutex<()>>,
-    /// The checksums of writes by tensor, if they are kept.
+    /// The checksums of tokens, if they are kept.
     pub(super) checksums: Option<Checksums>,
-    /// Tensors to read through the page cache while idle, by their route and bytes.
-    pub(super) fills: VecDeque<(Route, u64)>,
-    /// Jobs that no thread has ended.
-    pub(super) unended: Arc<AtomicUsize>,
+    /// What to read through the page cache while idle.
+    pub(super) fills: Fillings,
+    pub(super) counts: Arc<Counts>,
+}
+
+/// What a thread is to read through the page cache while it is idle.
+#[derive(Debug, Default)]
+pub(super) struct Fillings(VecDeque<Filling>);
+
+impl Fillings {
+    /// Adds the first bytes of a tensor, instead of fewer of them.
+    fn add(&mut self, tensor: TensorId, route: Route, bytes: u64) {
+        self.forget(tensor);
+        self.0.push_back(Filling { tensor, route, bytes });
+    }
+
+    /// Removes a tensor: it is in the page cache now, or is not to be.
+    fn forget(&mut self, tensor: TensorId) {
+        self.0.retain(|filling| filling.tensor != tensor);
+    }
+
+    /// Cuts the next piece off; returns how it is reached, and its bytes.
+    fn next(&mut self) -> Option<(Route, u64)> {
+        let Filling { route, bytes, .. } = self.0.front_mut()?;
+        let piece = (*route, PIECE_BYTES.min(*bytes));
+        *bytes -= piece.1;
+        if let Route::Cached { offset, .. } = route {
+            *offset += piece.1;
+        }
+        if *bytes == 0 {
+            self.0.pop_front();
+        }
+        Some(piece)
+    }
 }
 
 impl<G: Gpu> Worker<G> {
     /// Carries out jobs until their sender is gone.
-    pub(super) fn run(mut self, jobs: &Receiver<Job>, done: &Sender<Done>) {
+    pub(super) fn run(mut self, jobs: &Receiver<Job>, reports: &Sender<Report>) {
         let reads = Reads::of_this_thread();
-        while let Some(job) = self.next(jobs) {
-            let ticket = job.ticket;
+        while let Some(Job { ticket, task }) = self.next(jobs) {
             let mut moved = Moved::default();
-            let result = self.carry_out(job, &reads, &mut moved);
-            let (bytes, result) = match result {
+            let (bytes, result) = match self.carry_out(task, &reads, &mut moved) {
                 Ok(bytes) => (bytes, Ok(())),
                 Err(error) => (None, Err(error)),
             };
-            let ended_at = Instant::now();
-            self.unended.fetch_sub(1, Ordering::Relaxed);
-            if done.send(Done { ticket, moved, ended_at, bytes, result }).is_err() {
+            let (ended_at, is_stuck) = (Instant::now(), self.is_stuck());
+            self.counts.unended.fetch_sub(1, Ordering::Relaxed);
+            let done = Done { ticket, moved, ended_at, bytes, result, is_stuck };
+            if reports.send(Report::Done(done)).is_err() {
                 return;
             }
         }
     }
 
     /// Waits for the next job, and fills the page cache while no thread has one: filling would take the drive's bandwidth
-    /// from the others. Pinned memory is idle then.
+    /// from the others. Pinned memory is idle then. A job waits for one piece at most.
     fn next(&mut self, jobs: &Receiver<Job>) -> Option<Job> {
-        while !self.fills.is_empty() {
-            match jobs.recv_timeout(LULL) {
+        let mut lull = LULL;
+        while !self.fills.0.is_empty() {
+            match jobs.recv_timeout(lull) {
                 Ok(job) => return Some(job),
                 Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) if self.unended.load(Ordering::Relaxed) > 0 => {}
-                Err(RecvTimeoutError::Timeout) => self.fill(),
+                Err(RecvTimeoutError::Timeout) => {
+                    let is_idle = self.counts.unended.load(Ordering::Relaxed) == 0;
+                    lull = if is_idle { Duration::ZERO } else { LULL };
+                    if is_idle {
+                        self.fill();
+                    }
+                }
             }
         }
         jobs.recv().ok()
     }
 
-    /// Reads a tensor that is to be in the page cache.
+    /// Reads a piece of what is to be in the page cache.
     fn fill(&mut self) {
-        let Some((route, bytes)) = self.fills.pop_front() else { return };
-        if let Err(error) = self.read(route, bytes, &mut Moved::default()) {
-            tracing::debug!("its first read will show it as well: {error}");
+        let Some((route, bytes)) = self.fills.next() else { return };
+        match self.read(route, bytes, &mut Moved::default()) {
+            Ok(()) => drop(self.counts.filled_bytes.fetch_add(bytes, Ordering::Relaxed)),
+            // The engine gets the error from its own read of these bytes.
+            Err(error) => tracing::debug!("cannot fill the page cache: {error}"),
         }
     }
 
-    /// Forgets to fill the page cache with what lies at `offset` of the file: it is there now, or is not to be.
-    fn drop_fill(&mut self, offset: u64) {
-        self.fills.retain(
-            |(route, _)| !matches!(route, Route::Cached { offset: other, .. } if *other == offset),
-        );
+    /// Returns whether a command never ended.
+    fn is_stuck(&self) -> bool {
+        let streams = [&self.mapped, &self.direct, &self.extent];
+        self.memory.is_none() || streams.into_iter().flatten().any(Stream::is_stuck)
     }
 
-    fn carry_out(&mut self, job: Job, reads: &Reads, moved: &mut Moved) -> Result<Option<Vec<u8>>> {
-        let Job { tensor, number, work, .. } = job;
+    fn carry_out(
+        &mut self,
+        task: Task,
+        reads: &Reads,
+        moved: &mut Moved,
+    ) -> Result<Option<Vec<u8>>> {
+        let (tensor, work) = match task {
+            Task::Tensor(tensor, work) => (tensor, work),
+            Task::Settle => return self.settle(None).map(|()| None),
+            Task::Deallocate { slba, lbas } => return self.deallocate(slba, lbas).map(|()| None),
+        };
         match work {
             Work::Read { route, bytes, overlap, copy_to, to_caller } => {
                 moved.bytes = bytes;
-                if let Route::Cached { offset, .. } | Route::Direct { offset } = route {
-                    self.drop_fill(offset);
-                }
+                self.fills.forget(tensor);
                 let turn = Arc::clone(&self.turn);
                 let turn = (overlap == Overlap::Cross).then(|| turn.lock());
-                self.settle(route, number)?;
+                self.settle(Some(tensor))?;
                 let (before, begun) = (reads.bytes(), Instant::now());
                 self.read(route, bytes, moved)?;
                 moved.took = begun.elapsed();
@@ -186,24 +269,25 @@ impl<G: Gpu> Worker<G> {
                     Route::Direct { .. } | Route::Extent { .. } => Some(bytes),
                     _ => reads.bytes().zip(before).map(|(now, before)| now.saturating_sub(before)),
                 };
-                self.deliver(tensor, number, bytes, to_caller, copy_to)
+                self.deliver(tensor, bytes, to_caller, copy_to)
             }
             Work::Write { route, at, bytes, from_caller, fill } => {
                 (moved.bytes, moved.missed_bytes) = (bytes, Some(0));
-                self.write((tensor, number), route, at..at + bytes, from_caller, moved)?;
-                // A later write of the same tensor extends what is to be read.
-                if let Some(Route::Cached { offset, .. }) = fill {
-                    self.drop_fill(offset);
+                self.settle(Some(tensor))?;
+                self.write(tensor, route, at..at + bytes, from_caller, moved)?;
+                if let Some(route) = fill {
+                    // Only what the drive has is to be in the page cache.
+                    self.settle(Some(tensor))?;
+                    self.fills.add(tensor, route, at + bytes);
                 }
-                self.fills.extend(fill.map(|route| (route, at + bytes)));
                 Ok(None)
             }
             Work::Forget { offset, bytes } => {
-                self.drop_fill(offset);
+                self.settle(Some(tensor))?;
+                self.fills.forget(tensor);
                 self.file().forget(offset, bytes);
                 Ok(None)
             }
-            Work::Deallocate { slba, lbas } => self.deallocate(slba, lbas).map(|()| None),
         }
     }
 
@@ -211,27 +295,31 @@ impl<G: Gpu> Worker<G> {
         self.file.as_ref().expect("routes of the file come with the file")
     }
 
-    /// Waits for writes behind of a tensor, if its route leaves any.
-    fn settle(&mut self, route: Route, number: u32) -> Result<()> {
-        match self.stream(route) {
-            Some((stream, _)) => stream.settle(Some(number)),
-            None => Ok(()),
+    /// Waits for the writes behind of a tensor, or of all, on every queue: the tensor may have changed its route.
+    fn settle(&mut self, tensor: Option<TensorId>) -> Result<()> {
+        let streams = [&mut self.mapped, &mut self.direct, &mut self.extent];
+        let mut settled = Ok(());
+        for stream in streams.into_iter().flatten() {
+            // Whether or not another one has a failure.
+            settled = settled.and(stream.settle(tensor));
         }
+        settled
     }
 
-    /// Returns the queue of a route, and the byte of its device at which the tensor begins.
+    /// Returns the queue of a route, and the first LBA there.
     fn stream(&mut self, route: Route) -> Option<(&mut Stream, u64)> {
-        let (stream, byte) = match route {
+        let (stream, offset) = match route {
             Route::Cached { .. } | Route::Dropped { .. } => return None,
             Route::Mapped { offset } => (self.mapped.as_mut(), offset),
             Route::Direct { offset } => (self.direct.as_mut(), offset),
             Route::Extent { slba } => {
-                let stream = self.extent.as_mut().expect("routes come with their queue");
-                let byte = slba * u64::from(stream.lba_bytes());
-                return Some((stream, byte));
+                return Some((self.extent.as_mut().expect("routes come with their queue"), slba));
             }
         };
-        Some((stream.expect("routes come with their queue"), byte))
+        let stream = stream.expect("routes come with their queue");
+        let lba = u64::from(stream.lba_bytes());
+        assert!(offset.is_multiple_of(lba), "tokens begin at LBAs");
+        Some((stream, offset / lba))
     }
 
     fn read(&mut self, route: Route, bytes: u64, moved: &mut Moved) -> Result<()> {
@@ -250,24 +338,22 @@ impl<G: Gpu> Worker<G> {
                 }
                 result
             }
-            _ => self.transfer(Direction::Read, route, 0..bytes, moved),
+            _ => self.transfer(Direction::Read, route, bytes, moved),
         }
     }
 
-    /// Moves a range of a tensor between the drive and the start of pinned memory.
+    /// Moves bytes of a tensor between the drive and the start of pinned memory.
     fn transfer(
         &mut self,
         direction: Direction,
         route: Route,
-        range: Range<u64>,
+        bytes: u64,
         moved: &mut Moved,
     ) -> Result<()> {
         let memory = self.memory.take().ok_or_else(gone)?;
-        let (stream, start) = self.stream(route).expect("the route passes the page cache");
-        let lba = u64::from(stream.lba_bytes());
-        let span = Span { slba: (start + range.start) / lba, bytes: range.end - range.start };
+        let (stream, slba) = self.stream(route).expect("the route passes the page cache");
         let before = stream.cost();
-        let (memory, result) = stream.transfer(direction, span, memory);
+        let (memory, result) = stream.transfer(direction, Span { slba, bytes }, memory);
         let after = stream.cost();
         self.memory = memory;
         if !matches!(route, Route::Mapped { .. }) {
@@ -280,7 +366,6 @@ impl<G: Gpu> Worker<G> {
     fn deliver(
         &mut self,
         tensor: TensorId,
-        number: u32,
         bytes: u64,
         to_caller: bool,
         copy_to: Option<u64>,
@@ -288,7 +373,7 @@ impl<G: Gpu> Worker<G> {
         let memory = self.memory.as_ref().ok_or_else(gone)?;
         let data = &memory[..bytes as usize];
         if let Some(checksums) = &self.checksums {
-            checksums.verify(tensor, number, data)?;
+            checksums.verify(tensor, data)?;
         }
         let mut copy = None;
         match to_caller {
@@ -297,21 +382,21 @@ impl<G: Gpu> Worker<G> {
         }
         if let Some(offset) = copy_to {
             let route = Route::Direct { offset };
-            self.transfer(Direction::Write, route, 0..bytes, &mut Moved::default())?;
+            self.transfer(Direction::Write, route, bytes, &mut Moved::default())?;
         }
         Ok(copy)
     }
 
     fn write(
         &mut self,
-        (tensor, number): (TensorId, u32),
+        tensor: TensorId,
         route: Route,
         range: Range<u64>,
         from_caller: Option<Bytes>,
         moved: &mut Moved,
     ) -> Result<()> {
-        let bytes = range.end - range.start;
-        let (gpu, at) = (Arc::clone(&self.gpu), range.start);
+        let (at, bytes) = (range.start, range.end - range.start);
+        let gpu = Arc::clone(&self.gpu);
         let mut checksums = self.checksums.take();
         let kept = &mut checksums;
         let mut begun = Instant::now();
@@ -322,23 +407,22 @@ impl<G: Gpu> Worker<G> {
                 None => gpu.to_host(tensor, at, memory).map_err(|why| gpu_failed(tensor, why))?,
             }
             if let Some(kept) = kept {
-                kept.keep(number, at, memory);
+                kept.keep(tensor, at, memory);
             }
             *start_of_io = Instant::now();
             Ok(())
         };
         let behind = match self.stream(route) {
-            Some((stream, start)) if stream.leaves_behind(bytes) => Some((stream, start)),
+            Some((stream, slba)) if stream.leaves_behind(bytes) => Some((stream, slba)),
             _ => None,
         };
-        let result = if let Some((stream, start)) = behind {
-            let slba = (start + range.start) / u64::from(stream.lba_bytes());
+        let result = if let Some((stream, slba)) = behind {
             let before = stream.cost();
-            let result = stream.write_behind(number, Span { slba, bytes }, fill);
+            let result = stream.write_behind(tensor, Span { slba, bytes }, fill);
             add_cost(moved, before, stream.cost());
             result
         } else {
-            self.fill_and_write(number, route, range, fill, moved)
+            self.fill_and_write(route, bytes, fill, moved)
         };
         moved.took = begun.elapsed();
         self.checksums = checksums;
@@ -347,32 +431,28 @@ impl<G: Gpu> Worker<G> {
 
     fn fill_and_write(
         &mut self,
-        number: u32,
         route: Route,
-        range: Range<u64>,
+        bytes: u64,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
         moved: &mut Moved,
     ) -> Result<()> {
-        self.settle(route, number)?;
-        let bytes = (range.end - range.start) as usize;
-        fill(&mut self.memory.as_mut().ok_or_else(gone)?[..bytes])?;
+        let len = bytes as usize;
+        fill(&mut self.memory.as_mut().ok_or_else(gone)?[..len])?;
         match route {
             Route::Cached { offset, .. } | Route::Dropped { offset } => {
-                let at = offset + range.start;
                 let memory = self.memory.as_ref().ok_or_else(gone)?;
-                self.file().write(at, &memory[..bytes])?;
+                self.file().write(offset, &memory[..len])?;
                 if matches!(route, Route::Dropped { .. }) {
-                    self.file().forget(at, bytes as u64);
+                    self.file().forget(offset, bytes);
                 }
                 Ok(())
             }
-            _ => self.transfer(Direction::Write, route, range, moved),
+            _ => self.transfer(Direction::Write, route, bytes, moved),
         }
     }
 
     fn deallocate(&mut self, slba: u64, lbas: u64) -> Result<()> {
         let Some(stream) = &mut self.extent else { return Ok(()) };
-        stream.settle(None)?;
         let mut memory = self.memory.take().ok_or_else(gone)?;
         // A page holds the ranges of any deallocation.
         let rest = memory.split_off(memory.len().min(4096));
@@ -403,30 +483,40 @@ fn gpu_failed(tensor: TensorId, why: std::io::Error) -> Error {
     Error::tensors("the GPU", format!("copy {tensor}"), why, "check it, then begin the run anew")
 }
 
-/// The checksums of writes, by the number of the tensor.
-#[derive(Debug, Default)]
-pub(super) struct Checksums(HashMap<u32, Vec<(Range<u64>, u32)>>);
+/// The checksums of tokens, so that a read verifies all that it returns, whatever writes it came with.
+#[derive(Debug)]
+pub(super) struct Checksums {
+    unit_bytes: usize,
+    /// By token; `None` for one that was never written.
+    tokens: HashMap<TensorId, Vec<Option<u32>>>,
+}
 
 impl Checksums {
-    /// Keeps that of bytes written from `at` on, instead of those of earlier writes that they touch.
-    fn keep(&mut self, number: u32, at: u64, bytes: &[u8]) {
-        let range = at..at + bytes.len() as u64;
-        let writes = self.0.entry(number).or_default();
-        writes.retain(|(other, _)| other.end <= range.start || range.end <= other.start);
-        writes.push((range, checksum::of(bytes)));
+    /// No checksums of tokens that have `unit_bytes` each in a tensor.
+    pub(super) fn new(unit_bytes: u64) -> Checksums {
+        let unit_bytes = usize::try_from(unit_bytes).expect("a token fits into memory");
+        Checksums { unit_bytes, tokens: HashMap::new() }
     }
 
-    /// Verifies all writes that lie in the first bytes of a tensor.
-    fn verify(&self, tensor: TensorId, number: u32, bytes: &[u8]) -> Result<()> {
-        for (range, expected) in self.0.get(&number).into_iter().flatten() {
-            let part = bytes.get(range.start as usize..range.end as usize);
-            if let Some(part) = part
-                && checksum::of(part) != *expected
-            {
-                let why = format!(
-                    "bytes {} to {} are not those that were written",
-                    range.start, range.end
-                );
+    /// Keeps those of the tokens written from byte `at` on.
+    fn keep(&mut self, tensor: TensorId, at: u64, bytes: &[u8]) {
+        let (unit, at) = (self.unit_bytes, at as usize);
+        assert!(at.is_multiple_of(unit) && bytes.len().is_multiple_of(unit), "whole tokens");
+        let (first, end) = (at / unit, (at + bytes.len()) / unit);
+        let kept = self.tokens.entry(tensor).or_default();
+        kept.resize(kept.len().max(end), None);
+        for (slot, token) in kept[first..].iter_mut().zip(bytes.chunks_exact(unit)) {
+            *slot = Some(checksum::of(token));
+        }
+    }
+
+    /// Verifies the first tokens of a tensor.
+    fn verify(&self, tensor: TensorId, bytes: &[u8]) -> Result<()> {
+        let kept = self.tokens.get(&tensor).map_or(&[][..], Vec::as_slice);
+        let tokens = bytes.chunks_exact(self.unit_bytes).zip(kept).enumerate();
+        for (index, (token, expected)) in tokens {
+            if expected.is_some_and(|expected| checksum::of(token) != expected) {
+                let why = format!("the bytes of token {index} are not those that were written");
                 let fix = "check the drive, and compute the tensors anew";
                 return Err(Error::tensors(tensor, "verify it", why, fix));
             }
@@ -447,38 +537,10 @@ impl Reads {
     fn bytes(&self) -> Option<u64> {
         let mut text = [0; 512];
         let len = self.0.as_ref()?.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(&text[..len]).ok()?;
-        text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.parse().ok()
+        read_bytes(std::str::from_utf8(&text[..len]).ok()?)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checksums_cover_the_last_write_of_each_byte() {
-        let mut checksums = Checksums::default();
-        let tensor = TensorId::pair(0)[0];
-        checksums.keep(7, 0, b"abcdefgh");
-        checksums.keep(7, 8, b"ij");
-        assert!(checksums.verify(tensor, 7, b"abcdefghij").is_ok());
-        assert!(checksums.verify(tensor, 7, b"abcdefghiX").is_err());
-        assert!(
-            checksums.verify(tensor, 7, b"abcdefghi").is_ok(),
-            "the second is not read as a whole"
-        );
-        assert!(checksums.verify(tensor, 7, b"Xbcdefgh").is_err());
-        checksums.keep(7, 4, b"EFGH");
-        assert!(checksums.verify(tensor, 7, b"....EFGHij").is_ok(), "the first was written over");
-        assert!(checksums.verify(tensor, 9, b"anything").is_ok(), "another tensor");
-    }
-
-    #[test]
-    fn the_kernel_counts_what_drives_deliver() {
-        let reads = Reads::of_this_thread();
-        let before = reads.bytes();
-        assert_eq!(reads.bytes().is_some(), before.is_some(), "it says so always or never");
-        assert_eq!(Reads(None).bytes(), None);
-    }
+fn read_bytes(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.parse().ok()
 }

@@ -2,59 +2,94 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::tensors::copy::gpu::Gpu;
-use crate::tensors::copy::{Done, Job, Work, Worker};
+use crate::tensors::copy::{Counts, Done, Job, Report, Task, Worker};
 use crate::tensors::shape::{Component, TensorId};
 
 /// Jobs that wait for a thread at most, the one that it carries out included.
 const JOBS_MAX: usize = 4;
 
+/// Returns which of `count` threads has a tensor: always the same, and another for keys than for values.
+pub(in crate::tensors) fn thread_of(tensor: TensorId, count: usize) -> usize {
+    let component = u64::from(tensor.component == Component::V);
+    ((2 * u64::from(tensor.layer) + component) % count as u64) as usize
+}
+
 /// The copy threads, for one owner.
 #[derive(Debug)]
 pub(in crate::tensors) struct Threads {
     jobs: Vec<Sender<Job>>,
-    done: Receiver<Done>,
+    reports: Receiver<Report>,
     handles: Vec<JoinHandle<()>>,
     /// The thread of each job that is not done.
     open: HashMap<u64, usize>,
-    /// The jobs that no thread has ended, for the threads to see.
-    unended: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
     waiting: Vec<usize>,
     next_ticket: u64,
     timeout: Duration,
+    /// Whether a thread is late, or gone: its jobs may never end.
+    is_broken: bool,
 }
 
 impl Threads {
-    /// Starts `count` threads, whose workers count `unended` jobs down, each of which makes its worker itself: queues belong to the thread that drives them.
+    /// Starts `count` threads. Each makes its worker itself, as queues belong to the thread that drives them; the
+    /// workers share `counts`.
     ///
     /// # Errors
-    /// The first failure to make a worker or a thread.
+    /// The first failure to make a worker or a thread. No thread is left then.
     pub(in crate::tensors) fn start<G: Gpu>(
         count: u16,
         timeout: Duration,
-        unended: Arc<AtomicUsize>,
+        counts: Arc<Counts>,
         make: impl Fn() -> Result<Worker<G>> + Clone + Send + 'static,
     ) -> Result<Threads> {
-        let (done_sender, done) = channel();
-        let (ready_sender, ready) = channel();
-        let waiting = vec![0; usize::from(count)];
-        let (jobs, handles, open) = (Vec::new(), Vec::new(), HashMap::new());
-        let mut threads =
-            Threads { jobs, done, handles, open, unended, waiting, next_ticket: 0, timeout };
+        let (sender, reports) = channel();
+        let mut threads = Threads {
+            jobs: Vec::new(),
+            reports,
+            handles: Vec::new(),
+            open: HashMap::new(),
+            counts,
+            waiting: vec![0; usize::from(count)],
+            next_ticket: 0,
+            timeout,
+            is_broken: false,
+        };
+        threads.spawn(count, sender, make)?;
+        for _ in 0..count {
+            match threads.hear(timeout, "a copy thread to start")? {
+                Report::Started => {}
+                Report::NotStarted(error) => return Err(error),
+                Report::Done(_) | Report::Panicked => return Err(panicked()),
+            }
+        }
+        Ok(threads)
+    }
+
+    /// Starts the threads, which alone have the sender of reports then.
+    fn spawn<G: Gpu>(
+        &mut self,
+        count: u16,
+        reports: Sender<Report>,
+        make: impl Fn() -> Result<Worker<G>> + Clone + Send + 'static,
+    ) -> Result<()> {
         for index in 0..count {
             let (sender, receiver) = channel();
-            let (make, ready, done) = (make.clone(), ready_sender.clone(), done_sender.clone());
-            let body = move || match make() {
-                Err(error) => drop(ready.send(Err(error))),
-                Ok(worker) => {
-                    if ready.send(Ok(())).is_ok() {
-                        worker.run(&receiver, &done);
+            let (make, reports) = (make.clone(), reports.clone());
+            let body = move || {
+                let _alarm = Alarm(&reports);
+                match make() {
+                    Err(error) => drop(reports.send(Report::NotStarted(error))),
+                    Ok(worker) => {
+                        if reports.send(Report::Started).is_ok() {
+                            worker.run(&receiver, &reports);
+                        }
                     }
                 }
             };
@@ -62,29 +97,25 @@ impl Threads {
             let handle = thread.spawn(body).map_err(|why| {
                 Error::tensors("a copy thread", "start it", why, "raise the limit on threads")
             })?;
-            threads.jobs.push(sender);
-            threads.handles.push(handle);
+            self.jobs.push(sender);
+            self.handles.push(handle);
         }
-        for _ in 0..count {
-            ready.recv_timeout(timeout).map_err(|_| threads.late("a copy thread to start"))??;
-        }
-        Ok(threads)
+        Ok(())
     }
 
-    fn late(&self, waited_for: &'static str) -> Error {
-        let fix = "check the drive (dmesg), then begin the run anew";
-        Error::Timeout { waited_for, after: self.timeout, fix }
+    /// Returns how many threads there are.
+    pub(in crate::tensors) fn count(&self) -> usize {
+        self.waiting.len()
     }
 
-    /// Returns the thread of a tensor: always the same, and another for keys than for values.
-    fn thread_of(&self, tensor: TensorId) -> usize {
-        let component = u64::from(tensor.component == Component::V);
-        ((2 * u64::from(tensor.layer) + component) % self.jobs.len() as u64) as usize
+    /// Returns whether a thread is late, or gone.
+    pub(in crate::tensors) fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
-    /// Returns whether the thread of a tensor takes another job now.
-    pub(in crate::tensors) fn takes(&self, tensor: TensorId) -> bool {
-        self.waiting[self.thread_of(tensor)] < JOBS_MAX
+    /// Returns whether a thread takes another job now.
+    pub(in crate::tensors) fn takes(&self, thread: usize) -> bool {
+        self.waiting[thread] < JOBS_MAX
     }
 
     /// Returns how many jobs are not done.
@@ -92,22 +123,24 @@ impl Threads {
         self.open.len()
     }
 
-    /// Gives a job to the thread of its tensor; returns its ticket.
+    /// Returns how many bytes idle threads read through the page cache.
+    pub(in crate::tensors) fn filled_bytes(&self) -> u64 {
+        self.counts.filled_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Gives a job to a thread; returns its ticket.
     ///
     /// # Errors
     /// [`Error::Tensors`] if the thread is gone.
-    pub(in crate::tensors) fn send(
-        &mut self,
-        tensor: TensorId,
-        number: u32,
-        work: Work,
-    ) -> Result<u64> {
-        let (ticket, thread) = (self.next_ticket, self.thread_of(tensor));
-        assert!(self.waiting[thread] < JOBS_MAX, "the thread takes a job");
+    pub(in crate::tensors) fn send_to(&mut self, thread: usize, task: Task) -> Result<u64> {
+        assert!(self.takes(thread), "the thread takes a job");
+        let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let job = Job { ticket, tensor, number, work };
-        self.unended.fetch_add(1, Ordering::Relaxed);
-        self.jobs[thread].send(job).map_err(|_| ended())?;
+        self.counts.unended.fetch_add(1, Ordering::Relaxed);
+        if self.jobs[thread].send(Job { ticket, task }).is_err() {
+            self.is_broken = true;
+            return Err(panicked());
+        }
         self.waiting[thread] += 1;
         self.open.insert(ticket, thread);
         Ok(ticket)
@@ -116,23 +149,66 @@ impl Threads {
     /// Waits for the next job to be done.
     ///
     /// # Errors
-    /// [`Error::Timeout`], and [`Error::Tensors`] if a thread is gone.
+    /// [`Error::Timeout`], and [`Error::Tensors`] if a thread panicked. There is nothing to wait for from then on.
     pub(in crate::tensors) fn receive(&mut self) -> Result<Done> {
         assert!(!self.open.is_empty(), "something is to be done");
-        // A job takes several waits of its own: for writes behind, for its commands, and for its turn.
-        let done =
-            self.done.recv_timeout(self.timeout.saturating_mul(4)).map_err(|why| match why {
-                RecvTimeoutError::Timeout => self.late("a copy thread"),
-                RecvTimeoutError::Disconnected => ended(),
-            })?;
-        let thread = self.open.remove(&done.ticket).expect("each job is done once");
-        self.waiting[thread] -= 1;
-        Ok(done)
+        match self.hear(self.job_timeout(), "a copy thread")? {
+            Report::Done(done) => {
+                let thread = self.open.remove(&done.ticket).expect("each job is done once");
+                self.waiting[thread] -= 1;
+                Ok(done)
+            }
+            Report::Started | Report::NotStarted(_) | Report::Panicked => {
+                self.is_broken = true;
+                Err(panicked())
+            }
+        }
     }
 
-    /// Ends all threads once their present jobs are done.
+    /// Returns the time limit of a job, which takes several waits of its own: for writes behind, for its commands, and
+    /// for its turn.
+    fn job_timeout(&self) -> Duration {
+        self.timeout.saturating_mul(4)
+    }
+
+    /// Waits for the next report.
+    fn hear(&mut self, limit: Duration, waited_for: &'static str) -> Result<Report> {
+        let heard = match self.is_broken {
+            true => Err(RecvTimeoutError::Disconnected),
+            false => self.reports.recv_timeout(limit),
+        };
+        heard.map_err(|why| {
+            self.is_broken = true;
+            match why {
+                RecvTimeoutError::Disconnected => panicked(),
+                RecvTimeoutError::Timeout => {
+                    let fix = "check the drive (dmesg), then begin the run anew";
+                    Error::Timeout { waited_for, after: limit, fix }
+                }
+            }
+        })
+    }
+
+    /// Ends all threads once their present jobs are done. A thread that does not end in time is left to itself, with its
+    /// memory and queues.
     pub(in crate::tensors) fn stop(&mut self) {
         self.jobs.clear();
+        let deadline = Instant::now() + self.job_timeout();
+        while !self.handles.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.reports.recv_timeout(left) {
+                Ok(_) => {}
+                // The last thread has ended, or is about to.
+                Err(RecvTimeoutError::Disconnected) => self.join(),
+                Err(RecvTimeoutError::Timeout) => {
+                    tracing::error!("a copy thread does not end: check the drive (dmesg)");
+                    self.handles.clear();
+                }
+            }
+        }
+    }
+
+    fn join(&mut self) {
         for handle in self.handles.drain(..) {
             if handle.join().is_err() {
                 tracing::error!("a copy thread panicked");
@@ -141,6 +217,25 @@ impl Threads {
     }
 }
 
-fn ended() -> Error {
-    Error::tensors("a copy thread", "give it work", "it has ended", "begin the run anew")
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Reports that its thread panics.
+struct Alarm<'a>(&'a Sender<Report>);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Without an owner there is nothing to report to.
+            let _ = self.0.send(Report::Panicked);
+        }
+    }
+}
+
+fn panicked() -> Error {
+    let why = "it panicked, or ended before its time";
+    Error::tensors("a copy thread", "move a tensor", why, "begin the run anew")
 }

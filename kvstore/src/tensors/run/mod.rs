@@ -14,8 +14,8 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::tensors::copy::gpu::Gpu;
-use crate::tensors::copy::threads::Threads;
-use crate::tensors::copy::{Done, Route, Work};
+use crate::tensors::copy::threads::{Threads, thread_of};
+use crate::tensors::copy::{Done, Route, Task, Work};
 use crate::tensors::group1::CachedFile;
 use crate::tensors::options::{Configuration, Fill, RunOptions};
 use crate::tensors::overlap::{Chooser, Overlap};
@@ -41,8 +41,8 @@ enum Home {
 }
 
 impl Home {
-    /// Returns the index of its group: 0 if memory keeps it.
-    fn group(self) -> usize {
+    /// Returns the index of its group in what is kept by group: 0 for group 1, which memory keeps.
+    fn group_index(self) -> usize {
         usize::from(!matches!(self, Home::Mapped | Home::Cached))
     }
 }
@@ -50,12 +50,19 @@ impl Home {
 /// What a job was for.
 #[derive(Clone, Copy, Debug)]
 struct Purpose {
-    group: usize,
+    group_index: usize,
     kind: Kind,
     /// Whether its bytes had been in the page cache before.
     was_cached: bool,
     /// Whether a caller waits for it.
     is_awaited: bool,
+}
+
+impl Purpose {
+    /// A job that is not counted.
+    fn other(is_awaited: bool) -> Purpose {
+        Purpose { group_index: 0, kind: Kind::Other, was_cached: false, is_awaited }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +88,7 @@ pub struct Reading {
     tickets: [u64; 2],
     bytes: u64,
     begun: Instant,
-    group: usize,
+    group_index: usize,
 }
 
 impl Reading {
@@ -108,7 +115,8 @@ impl Progress {
 /// The KV tensors of one run. One thread drives it; copy threads work for it.
 ///
 /// Operations on one tensor happen in the order of the calls. Writes are handed over and may end later: a failure
-/// shows in a later call, in [`Tensors::settle`] at the latest. After a failure of a drive the run is to be begun anew.
+/// shows in a later call, in [`Tensors::settle`] at the latest. After a failure of a drive, a file or the GPU, all later
+/// calls return that failure, as tensors may be missing: begin the run anew.
 #[derive(Debug)]
 pub struct Tensors<G: Gpu> {
     options: RunOptions,
@@ -119,6 +127,8 @@ pub struct Tensors<G: Gpu> {
     was_cached: Vec<bool>,
     /// Whether a layer has blocks in the file.
     is_allocated: Vec<bool>,
+    /// The tokens of each tensor that were written, which are its first ones, by its number.
+    written: Vec<u32>,
     file: Option<CachedFile>,
     file_places: Option<PlaceMap>,
     extent_places: Option<PlaceMap>,
@@ -133,7 +143,10 @@ pub struct Tensors<G: Gpu> {
     purposes: HashMap<u64, Purpose>,
     /// Ended jobs for which a caller waits.
     ended: HashMap<u64, Ended>,
+    /// The first failure, which all later calls return.
     failed: Option<Error>,
+    /// Whether a command or a job may never end.
+    is_stuck: bool,
     stats: RunStats,
     is_torn_down: bool,
 }
@@ -195,11 +208,12 @@ impl<G: Gpu> Tensors<G> {
         self.stats.iterations == 0
     }
 
-    /// Writes tokens of both tensors of a layer from the GPU. Returns once the copy threads have the work: the GPU's
-    /// memory must keep these tokens until the layer is read or [`Tensors::settle`] returns.
+    /// Writes tokens of both tensors of a layer from the GPU: behind those written before, or again. Returns once the
+    /// copy threads have the work: the GPU's memory must keep these tokens until the layer is read or
+    /// [`Tensors::settle`] returns.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for tokens that the shape does not have, and failures of earlier writes.
+    /// [`Error::Invalid`] for tokens that the shape does not have or that leave a gap, and earlier failures.
     pub fn write_layer(&mut self, layer: u32, tokens: Range<u32>) -> Result<()> {
         self.check_layer(layer)?;
         TensorId::pair(layer)
@@ -234,72 +248,79 @@ impl<G: Gpu> Tensors<G> {
         from_caller: Option<Bytes>,
     ) -> Result<()> {
         self.check_tokens(tokens)?;
-        self.take_failure()?;
+        self.check_failure()?;
+        self.check_gap(tensor, tokens)?;
         let shape = self.options.shape;
         let (at, bytes) = (shape.bytes(tokens.start), shape.bytes(tokens.end - tokens.start));
         let layer = tensor.layer as usize;
         let (mut home, fill) = (self.homes[layer], self.options.fill);
-        let group = home.group();
+        let group_index = home.group_index();
         let is_first = home == Home::Cached && self.is_prefill();
         let passes =
             is_first && self.options.configuration == Configuration::Dual && fill != Fill::Write;
         if passes {
             home = Home::Direct;
-        } else if home.group() == 0 {
+        } else if home.group_index() == 0 {
             self.was_cached[layer] |= self.is_prefill();
         }
-        let fill = (passes && fill == Fill::Idle).then(|| self.route(tensor, Home::Cached));
-        let route = self.route(tensor, home);
+        let whole = 0..tokens.end;
+        let fill = (passes && fill == Fill::Idle).then(|| self.route(tensor, Home::Cached, &whole));
+        let route = self.route(tensor, home, tokens);
         let work = Work::Write { route, at, bytes, from_caller, fill };
         let was_cached = false;
-        let purpose = Purpose { group, kind: Kind::Write, was_cached, is_awaited: false };
-        self.send(tensor, work, purpose).map(drop)
+        let purpose = Purpose { group_index, kind: Kind::Write, was_cached, is_awaited: false };
+        self.send(tensor, work, purpose)?;
+        let number = self.number(tensor);
+        self.written[number] = self.written[number].max(tokens.end);
+        Ok(())
     }
 
     /// Begins to read the first `tokens` of both tensors of a layer into the GPU's memory. Begin to read the next layer
     /// before computing with this one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a layer or tokens that the shape does not have, and failures of earlier writes.
+    /// [`Error::Invalid`] for a layer that the shape does not have or tokens that were not written, and earlier failures.
     pub fn begin_read(&mut self, layer: u32, tokens: u32) -> Result<Reading> {
         self.check_layer(layer)?;
-        self.check_tokens(&(0..tokens))?;
-        self.take_failure()?;
+        self.check_failure()?;
+        TensorId::pair(layer).into_iter().try_for_each(|tensor| self.check_read(tensor, tokens))?;
         self.follow_budget();
         let bytes = self.options.shape.bytes(tokens);
         let (home, begun) = (self.homes[layer as usize], Instant::now());
-        let overlap = self.overlap(home.group());
+        let group_index = home.group_index();
+        let overlap = self.overlap(group_index);
         let tensors = TensorId::pair(layer);
-        let copies_to = self.entering(layer, bytes);
-        let was_cached = self.was_cached[layer as usize] && home.group() == 0;
-        let group = home.group();
+        let copies_to = self.entering(layer, tokens);
+        let was_cached = self.was_cached[layer as usize] && group_index == 0;
         let mut tickets = [0; 2];
         for (tensor, ticket) in tensors.into_iter().zip(&mut tickets) {
-            let route = self.route(tensor, home);
+            let route = self.route(tensor, home, &(0..tokens));
             let copy_to = copies_to.then(|| self.file_offset(tensor));
             let work = Work::Read { route, bytes, overlap, copy_to, to_caller: false };
-            let purpose = Purpose { group, kind: Kind::Read, was_cached, is_awaited: true };
+            let purpose = Purpose { group_index, kind: Kind::Read, was_cached, is_awaited: true };
             *ticket = self.send(tensor, work, purpose)?;
         }
-        self.was_cached[layer as usize] |= group == 0;
-        Ok(Reading { layer, tickets, bytes: 2 * bytes, begun, group })
+        self.was_cached[layer as usize] |= group_index == 0;
+        Ok(Reading { layer, tickets, bytes: 2 * bytes, begun, group_index })
     }
 
     /// Waits until a layer is in the GPU's memory.
     ///
     /// # Errors
-    /// The failure of either tensor.
+    /// The failure of either tensor, and earlier ones.
     pub fn finish_read(&mut self, reading: Reading) -> Result<()> {
         let [keys, values] = reading.tickets.map(|ticket| self.wait_for(ticket));
         let (keys, values) = (keys?, values?);
         // The GPU may have computed for a while since the end.
         let ended = keys.at.max(values.at);
         let begun = reading.begun.max(self.last_read_end);
-        let progress = &mut self.progress[reading.group];
+        let progress = &mut self.progress[reading.group_index];
         progress.bytes += reading.bytes;
         progress.time += ended.saturating_duration_since(begun);
         self.last_read_end = self.last_read_end.max(ended);
-        keys.result.and(values.result).map(drop)
+        keys.result.and(values.result)?;
+        // A write of these tensors that failed came before.
+        self.check_failure()
     }
 
     /// Reads the first `tokens` of both tensors of a layer into the GPU's memory.
@@ -317,39 +338,45 @@ impl<G: Gpu> Tensors<G> {
     /// As [`Tensors::read_layer`].
     pub fn read(&mut self, tensor: TensorId, tokens: u32) -> Result<Vec<u8>> {
         self.check_layer(tensor.layer)?;
-        self.check_tokens(&(0..tokens))?;
-        self.take_failure()?;
-        let route = self.route(tensor, self.homes[tensor.layer as usize]);
+        self.check_failure()?;
+        self.check_read(tensor, tokens)?;
+        let route = self.route(tensor, self.homes[tensor.layer as usize], &(0..tokens));
         let bytes = self.options.shape.bytes(tokens);
         let overlap = Overlap::Intra;
         let work = Work::Read { route, bytes, overlap, copy_to: None, to_caller: true };
-        let purpose = Purpose { group: 0, kind: Kind::Other, was_cached: false, is_awaited: true };
-        let ticket = self.send(tensor, work, purpose)?;
-        Ok(self.wait_for(ticket)?.result?.expect("a read for the caller has bytes"))
+        let ticket = self.send(tensor, work, Purpose::other(true))?;
+        let bytes = self.wait_for(ticket)?.result?;
+        self.check_failure()?;
+        Ok(bytes.expect("a read for the caller has bytes"))
     }
 
-    /// Waits for all writes.
+    /// Waits until all reads and writes have ended, those left behind included. It does so after a failure as well, so that
+    /// the GPU's memory is free, except if a copy thread is late or gone.
     ///
     /// # Errors
-    /// The first failure of any. Writes of single tokens past the page cache may fail later, in the next operation on
-    /// their tensor.
+    /// The first failure of any.
     pub fn settle(&mut self) -> Result<()> {
-        while self.threads.open_count() > 0 {
-            self.absorb_next()?;
+        if !self.threads.is_broken() {
+            for thread in 0..self.threads.count() {
+                self.send_to(thread, Task::Settle, Purpose::other(false))?;
+            }
+            while self.threads.open_count() > 0 {
+                self.absorb_next()?;
+            }
         }
-        self.take_failure()
+        self.check_failure()
     }
 
     /// Ends a pass over all layers, the first of which is prefill: chooses the overlap for the next one from what was
     /// measured, and whether group 1 is worth having.
     ///
     /// # Errors
-    /// Failures of earlier writes.
+    /// Earlier failures.
     pub fn next_iteration(&mut self) -> Result<()> {
         if self.is_prefill() {
             self.settle()?;
         } else {
-            self.take_failure()?;
+            self.check_failure()?;
             self.rates = self.progress.map(Progress::rate);
             for (chooser, rate) in self.choosers.iter_mut().zip(self.rates) {
                 chooser.finish(rate);
@@ -361,8 +388,8 @@ impl<G: Gpu> Tensors<G> {
         Ok(())
     }
 
-    /// Waits for all work, deallocates the extent of group 2 and ends the copy threads. Dropping the handle does the
-    /// same, and logs failures.
+    /// Waits for all work, deallocates the extent of group 2 and ends the copy threads. After a failure as well, but what a
+    /// command may still write is not deallocated. Dropping the handle does the same, and logs failures.
     ///
     /// # Errors
     /// The first failure.
@@ -375,23 +402,24 @@ impl<G: Gpu> Tensors<G> {
             return Ok(());
         }
         let settled = self.settle();
-        let deallocated = match (&self.extent_places, &settled) {
-            (Some(map), Ok(())) if map.extent().lbas > 0 => {
-                let Place { lba_start: slba, lbas } = map.extent();
-                let purpose =
-                    Purpose { group: 1, kind: Kind::Other, was_cached: false, is_awaited: true };
-                let sent =
-                    self.send(TensorId::pair(0)[0], Work::Deallocate { slba, lbas }, purpose);
-                sent.and_then(|ticket| self.wait_for(ticket)?.result).map(drop)
-            }
-            _ => Ok(()),
-        };
+        let deallocated = self.deallocate();
         self.threads.stop();
         settled.and(deallocated)
     }
 
-    fn overlap(&self, group: usize) -> Overlap {
-        self.options.overlap.unwrap_or_else(|| self.choosers[group].overlap())
+    /// Deallocates the extent, once all writes have ended.
+    fn deallocate(&mut self) -> Result<()> {
+        let Some(map) = &self.extent_places else { return Ok(()) };
+        let Place { lba_start: slba, lbas } = map.extent();
+        if lbas == 0 || self.is_stuck {
+            return Ok(());
+        }
+        let ticket = self.send_to(0, Task::Deallocate { slba, lbas }, Purpose::other(true))?;
+        self.wait_for(ticket)?.result.map(drop)
+    }
+
+    fn overlap(&self, group_index: usize) -> Overlap {
+        self.options.overlap.unwrap_or_else(|| self.choosers[group_index].overlap())
     }
 
     fn check_layer(&self, layer: u32) -> Result<()> {
@@ -410,8 +438,31 @@ impl<G: Gpu> Tensors<G> {
         Err(Error::invalid("the tokens", format!("{tokens:?}"), format!("use some of 0..{most}")))
     }
 
-    fn number(&self, tensor: TensorId) -> u32 {
-        tensor.number(self.options.shape.model.layers)
+    /// Checks that a write leaves no gap behind the tokens that a tensor has: a read would return what the drive held
+    /// before.
+    fn check_gap(&self, tensor: TensorId, tokens: &Range<u32>) -> Result<()> {
+        let written = self.written[self.number(tensor)];
+        if tokens.start <= written {
+            return Ok(());
+        }
+        let fix = format!("{tensor} has {written} tokens: write token {written} before");
+        Err(Error::invalid("the tokens of a write", format!("{tokens:?}"), fix))
+    }
+
+    /// Checks that the first `tokens` of a tensor were written.
+    fn check_read(&self, tensor: TensorId, tokens: u32) -> Result<()> {
+        self.check_tokens(&(0..tokens))?;
+        let written = self.written[self.number(tensor)];
+        if tokens <= written {
+            return Ok(());
+        }
+        let fix =
+            format!("{tensor} has {written} tokens: read as many, or write the others before");
+        Err(Error::invalid("the tokens of a read", tokens, fix))
+    }
+
+    fn number(&self, tensor: TensorId) -> usize {
+        tensor.number(self.options.shape.model.layers) as usize
     }
 
     /// Returns where a tensor begins in the file, in bytes.
@@ -420,29 +471,41 @@ impl<G: Gpu> Tensors<G> {
         places.byte(tensor).expect("all tensors have a place in the file")
     }
 
-    fn route(&self, tensor: TensorId, home: Home) -> Route {
-        let offset = || self.file_offset(tensor);
+    /// Returns how tokens of a tensor are reached.
+    fn route(&self, tensor: TensorId, home: Home, tokens: &Range<u32>) -> Route {
+        let slab = self.options.shape.slab(tokens);
+        let of = |places: &Option<PlaceMap>| {
+            let places = places.as_ref().expect("homes come with their places");
+            let span = places.locate(tensor, &slab).expect("tokens of a tensor with a place");
+            (span.slba, span.slba * places.lba_bytes())
+        };
+        let offset = || of(&self.file_places).1;
         match home {
             Home::Mapped => Route::Mapped { offset: offset() },
             Home::Cached => {
-                let is_last = self.plan.group1().last() == Some(&tensor.layer);
+                let next = self.file_places.as_ref().and_then(|places| places.next(tensor));
+                let is_last = next.is_none_or(|next| !self.plan.is_cached(next.layer));
                 Route::Cached { offset: offset(), is_last }
             }
             Home::Dropped => Route::Dropped { offset: offset() },
             Home::Direct => Route::Direct { offset: offset() },
-            Home::Extent => {
-                let place = self.place(tensor).expect("homes in the extent are bound");
-                Route::Extent { slba: place.lba_start }
-            }
+            Home::Extent => Route::Extent { slba: of(&self.extent_places).0 },
         }
     }
 
-    /// Gives a job to the tensor's thread, once that takes it.
+    /// Gives an operation on a tensor to its thread.
     fn send(&mut self, tensor: TensorId, work: Work, purpose: Purpose) -> Result<u64> {
-        while !self.threads.takes(tensor) {
+        let thread = thread_of(tensor, self.threads.count());
+        self.send_to(thread, Task::Tensor(tensor, work), purpose)
+    }
+
+    /// Gives a job to a thread, once that takes it.
+    fn send_to(&mut self, thread: usize, task: Task, purpose: Purpose) -> Result<u64> {
+        while !self.threads.takes(thread) {
             self.absorb_next()?;
         }
-        let ticket = self.threads.send(tensor, self.number(tensor), work)?;
+        let sent = self.threads.send_to(thread, task);
+        let ticket = sent.inspect_err(|error| self.fail_stuck(error))?;
         self.purposes.insert(ticket, purpose);
         Ok(ticket)
     }
@@ -457,27 +520,37 @@ impl<G: Gpu> Tensors<G> {
     }
 
     fn absorb_next(&mut self) -> Result<()> {
-        let Done { ticket, mut moved, ended_at: at, bytes, result } = self.threads.receive()?;
+        let received = self.threads.receive().inspect_err(|error| self.fail_stuck(error));
+        let Done { ticket, mut moved, ended_at: at, bytes, result, is_stuck } = received?;
+        self.is_stuck |= is_stuck;
+        self.stats.filled_bytes = self.threads.filled_bytes();
         let purpose = self.purposes.remove(&ticket).expect("each job has a purpose");
         moved.is_refault = purpose.was_cached;
         if result.is_ok() {
             let is_prefill = self.is_prefill();
             let RunStats { group1, group2, .. } = &mut self.stats;
-            let group = if purpose.group == 0 { group1 } else { group2 };
+            let group = if purpose.group_index == 0 { group1 } else { group2 };
             if let Some(figures) = figures(group, purpose.kind, is_prefill) {
                 figures.add(&moved);
             }
         }
+        if let Err(error) = &result {
+            self.failed.get_or_insert_with(|| error.clone());
+        }
         if purpose.is_awaited {
             self.ended.insert(ticket, Ended { at, result: result.map(|()| bytes) });
-        } else if let Err(error) = result {
-            self.failed.get_or_insert(error);
         }
         Ok(())
     }
 
-    fn take_failure(&mut self) -> Result<()> {
-        self.failed.take().map_or(Ok(()), Err)
+    /// Keeps the failure of a copy thread: its jobs may never end.
+    fn fail_stuck(&mut self, error: &Error) {
+        self.is_stuck = true;
+        self.failed.get_or_insert_with(|| error.clone());
+    }
+
+    fn check_failure(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::tensors::copy::Work;
 use crate::tensors::copy::gpu::Gpu;
 use crate::tensors::options::Knob;
 use crate::tensors::plan::Costs;
-use crate::tensors::run::{Home, Kind, Purpose, Tensors};
+use crate::tensors::run::{Home, Purpose, Tensors};
 use crate::tensors::shape::TensorId;
 use crate::tensors::stats::{Figures, RunStats};
 
@@ -52,7 +52,7 @@ impl Reads {
 
 /// Misses of more than one in so many bytes of group 1 are too many.
 const MISSES_SHARE: u64 = 50;
-/// Bytes that refaults showed to be taken are given back in this many iterations without refaults, about.
+/// An iteration without refaults gives back one in so many of the bytes that refaults showed to be taken.
 const FORGET_SHARE: u64 = 16;
 
 /// Evaluates the budget while the run lasts.
@@ -73,8 +73,8 @@ pub(super) struct Budgeter {
 }
 
 impl<G: Gpu> Tensors<G> {
-    /// Evaluates the budget now and moves layers accordingly; returns the number of layers in group 1. It happens by itself
-    /// every [`crate::tensors::RunOptions::rebudget_every`].
+    /// Evaluates the budget now and moves layers accordingly; returns the number of layers in group 1. The run does so by
+    /// itself every [`crate::tensors::RunOptions::rebudget_every`].
     pub fn rebudget(&mut self) -> u32 {
         let cached = self.plan.cached();
         let Some(budgeter) = &mut self.budgeter else { return cached };
@@ -139,10 +139,10 @@ impl<G: Gpu> Tensors<G> {
         self.stats.demoted_layers += 1;
         for tensor in TensorId::pair(layer) {
             let (offset, bytes) = (self.file_offset(tensor), self.options.shape.tensor_bytes());
-            let purpose =
-                Purpose { group: 0, kind: Kind::Other, was_cached: false, is_awaited: false };
-            if let Err(error) = self.send(tensor, Work::Forget { offset, bytes }, purpose) {
-                self.failed.get_or_insert(error);
+            let work = Work::Forget { offset, bytes };
+            if let Err(error) = self.send(tensor, work, Purpose::other(false)) {
+                tracing::debug!("later calls fail: {error}");
+                return;
             }
         }
     }
@@ -176,16 +176,19 @@ impl<G: Gpu> Tensors<G> {
         true
     }
 
-    /// Returns whether a layer that is about to be read is to be written to the file as well, and counts it as there: all
-    /// later operations on its tensors come after this read.
-    pub(super) fn entering(&mut self, layer: u32, bytes: u64) -> bool {
-        let enters = self.homes[layer as usize] == Home::Extent && self.plan.is_cached(layer);
+    /// Returns whether a layer whose first `tokens` are about to be read is to be written to the file as well. It counts as
+    /// there from now on: later operations on its tensors come after this read, and if the read fails, they fail.
+    pub(super) fn entering(&mut self, layer: u32, tokens: u32) -> bool {
+        let is_whole =
+            TensorId::pair(layer).iter().all(|tensor| self.written[self.number(*tensor)] == tokens);
+        let home = self.homes[layer as usize];
+        let enters = home == Home::Extent && self.plan.is_cached(layer) && is_whole;
         if enters {
             assert!(self.is_allocated[layer as usize], "a layer enters a file with room for it");
             self.homes[layer as usize] = Home::Cached;
             self.was_cached[layer as usize] = false;
             self.stats.promoted_layers += 1;
-            self.stats.moved_bytes += 2 * bytes;
+            self.stats.moved_bytes += 2 * self.options.shape.bytes(tokens);
         }
         enters
     }

@@ -1,7 +1,6 @@
 //! Opens a run: budget, plan, binding, devices, copy threads.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::AtomicUsize;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -12,8 +11,8 @@ use adit_driver::paths::{Device, DeviceOptions};
 use crate::error::{Error, Result};
 use crate::tensors::budget::{Governor, Probe, budget};
 use crate::tensors::copy::gpu::Gpu;
-use crate::tensors::copy::threads::Threads;
-use crate::tensors::copy::{BEHIND_COUNT, Checksums, Worker};
+use crate::tensors::copy::threads::{Threads, thread_of};
+use crate::tensors::copy::{BEHIND_COUNT, Checksums, Counts, Fillings, Worker};
 use crate::tensors::group1::CachedFile;
 use crate::tensors::group2::{Stream, StreamOptions};
 use crate::tensors::options::{Configuration, Extent, RunOptions};
@@ -69,6 +68,7 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
         homes,
         was_cached: vec![false; layers as usize],
         is_allocated,
+        written: vec![0; 2 * layers as usize],
         file,
         file_places,
         extent_places,
@@ -81,6 +81,7 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
         purposes: HashMap::new(),
         ended: HashMap::new(),
         failed: None,
+        is_stuck: false,
         stats: RunStats::default(),
         is_torn_down: false,
         options,
@@ -119,6 +120,14 @@ fn home(options: &RunOptions, is_cached: bool) -> Home {
 fn keys_then_values(layers: &[u32]) -> Vec<TensorId> {
     let of = |component| layers.iter().map(move |layer| TensorId { layer: *layer, component });
     of(Component::K).chain(of(Component::V)).collect()
+}
+
+/// The tensors of these layers, those of each copy thread together and in the order of decode: then a thread's reads go
+/// one way over the drive, from a tensor to the one behind it, in whatever order the layers entered their group.
+fn by_thread(layers: &[u32], threads: u16) -> Vec<TensorId> {
+    let mut tensors: Vec<TensorId> = layers.iter().copied().flat_map(TensorId::pair).collect();
+    tensors.sort_by_key(|tensor| (thread_of(*tensor, threads.into()), *tensor));
+    tensors
 }
 
 /// Files and devices with the places in them.
@@ -174,7 +183,7 @@ impl Devices {
         let wanted =
             extent.bytes.map_or(u64::MAX, |bytes| extent.first_lba.saturating_add(bytes / lba));
         let area = Area::new(info.lba_bytes, extent.first_lba, wanted.min(info.bytes / lba));
-        let tensors = keys_then_values(plan.group2());
+        let tensors = by_thread(plan.group2(), options.copy_threads);
         self.extent_places = Some(PlaceMap::bind(&options.shape, &tensors, area)?);
         self.extent = Some(device);
         Ok(())
@@ -189,11 +198,12 @@ impl Devices {
         let unlinked = file.unlink();
         let lba_bytes = opened?;
         unlinked?;
-        // In the order of group 1, so that read-ahead at the end of one of its tensors finds the next one.
-        let layers = [plan.group1(), plan.group2()].concat();
+        // Layers leave group 1 from its end, so read-ahead at the end of one of its tensors finds another one of it.
+        let group1 = keys_then_values(plan.group1());
+        let tensors = [group1, by_thread(plan.group2(), options.copy_threads)].concat();
         let limit = tensor_bytes * 2 * homes.len() as u64 / u64::from(lba_bytes);
         let area = Area { align_bytes: PAGE_BYTES, ..Area::new(lba_bytes, 0, limit) };
-        let places = PlaceMap::bind(&options.shape, &keys_then_values(&layers), area)?;
+        let places = PlaceMap::bind(&options.shape, &tensors, area)?;
         for (layer, home) in homes.iter().enumerate().filter(|(_, home)| **home != Home::Extent) {
             assert!(!self.is_allocated[layer], "{home:?}: a layer is allocated once");
             for tensor in TensorId::pair(layer as u32) {
@@ -246,8 +256,8 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
     };
     let keeps_checksums = options.checksums;
     let turn = Arc::new(Mutex::new(()));
-    let unended = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&unended);
+    let counts = Arc::new(Counts::default());
+    let counted = Arc::clone(&counts);
     let make = move || {
         let memory = devices.allocate(shape.tensor_bytes())?;
         let open = |device: &Option<Device>| {
@@ -265,13 +275,13 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
             direct: open(&devices.direct)?,
             extent: open(&devices.extent)?,
             turn: Arc::clone(&turn),
-            checksums: keeps_checksums.then(Checksums::default),
-            fills: VecDeque::new(),
-            unended: Arc::clone(&counted),
+            checksums: keeps_checksums.then(|| Checksums::new(shape.unit_bytes())),
+            fills: Fillings::default(),
+            counts: Arc::clone(&counted),
             memory: Some(memory),
         })
     };
-    Threads::start(options.copy_threads, options.timeout, unended, make)
+    Threads::start(options.copy_threads, options.timeout, counts, make)
 }
 
 /// Allocates memory for writes left behind, if one command writes a token.

@@ -1,5 +1,7 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::*;
-use crate::tensors::{Component, Extent, Knob, Model, ModelGpu};
+use crate::tensors::{Component, Extent, Knob, Model, ModelGpu, Spread};
 use proptest::prelude::*;
 
 const LAYERS: u32 = 6;
@@ -328,10 +330,234 @@ fn a_token_that_is_not_written_is_an_error_of_a_later_call() {
     let mut run = open(options(Configuration::Direct, faulty("status(2:80:dnr)@write:n=61"), 0));
     prefill(&mut run);
     run.write_layer(0, PROMPT..PROMPT + 1).expect("it is handed over");
-    let settled = run.settle();
-    let read = (0..LAYERS).try_for_each(|layer| run.read_layer(layer, PROMPT + 1));
-    let text = settled.and(read).expect_err("a token is missing").to_string();
-    assert!(text.contains("write a token's keys or values"), "{text}");
+    let text = run.settle().expect_err("a token is missing").to_string();
+    assert!(text.contains("write a token of K of") || text.contains("of V of layer 0"), "{text}");
+    let closed = run.close().expect_err("the failure is the run's").to_string();
+    assert_eq!(closed, text);
+}
+
+/// A GPU that fails once, at the copy of this number, from 0 on.
+struct FailsOnce {
+    copies: AtomicU64,
+    at: u64,
+}
+
+impl FailsOnce {
+    fn at(at: u64) -> FailsOnce {
+        FailsOnce { copies: AtomicU64::new(0), at }
+    }
+
+    fn copy(&self) -> std::io::Result<()> {
+        match self.copies.fetch_add(1, Ordering::Relaxed) == self.at {
+            true => Err(std::io::Error::other("it fell off the bus")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Gpu for FailsOnce {
+    fn to_host(&self, _: TensorId, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+        self.copy()
+    }
+
+    fn to_device(&self, _: TensorId, _: u64, _: &[u8]) -> std::io::Result<()> {
+        self.copy()
+    }
+}
+
+/// Asserts that nothing works any more.
+fn assert_failed(mut run: Tensors<FailsOnce>) {
+    let expected = "it fell off the bus";
+    let results = [
+        run.read_layer(1, PROMPT),
+        run.read_layer(0, PROMPT),
+        run.read(TensorId::pair(2)[0], 1).map(drop),
+        run.write_layer(0, 0..PROMPT),
+        run.settle(),
+        run.next_iteration(),
+        run.close().map(drop),
+    ];
+    for (index, result) in results.into_iter().enumerate() {
+        let text = result.expect_err("the run has failed").to_string();
+        assert!(text.contains(expected), "{index}: {text}");
+    }
+}
+
+#[test]
+fn a_failure_is_for_good() {
+    for configuration in [Configuration::Direct, Configuration::Fadvise, Configuration::Mmap] {
+        let options = RunOptions { checksums: false, ..options(configuration, None, 2) };
+        // The second write of two threads.
+        let mut run = Tensors::open(options, FailsOnce::at(3)).expect("a run");
+        // The failure may show in a later write.
+        let written = (0..LAYERS).try_for_each(|layer| run.write_layer(layer, 0..PROMPT));
+        assert!(written.and(run.settle()).is_err());
+        assert_failed(run);
+    }
+}
+
+#[test]
+fn a_read_never_hides_the_failure_of_a_write_before_it() {
+    let options = RunOptions { checksums: false, ..options(Configuration::Direct, None, 2) };
+    let mut run = Tensors::open(options, FailsOnce::at(0)).expect("a run");
+    run.write_layer(0, 0..PROMPT).expect("it is handed over");
+    assert!(run.read_layer(0, PROMPT).is_err(), "its bytes were never written");
+    assert_failed(run);
+}
+
+#[test]
+fn a_layer_that_fails_to_enter_group_1_is_not_read_from_it() {
+    let options = RunOptions { checksums: false, ..options(Configuration::Dual, Some(soft()), 1) };
+    for at in [0, 1] {
+        let written = 2 * u64::from(LAYERS);
+        let mut run = Tensors::open(options.clone(), FailsOnce::at(written + at)).expect("a run");
+        (0..LAYERS).for_each(|layer| run.write_layer(layer, 0..PROMPT).expect("a write"));
+        run.next_iteration().expect("no failure");
+        run.resize(3);
+        assert!(run.read_layer(1, PROMPT).is_err(), "it is not copied");
+        assert_failed(run);
+    }
+}
+
+#[test]
+fn a_layer_enters_group_1_with_all_its_tokens() {
+    let mut run = open(options(Configuration::Dual, Some(soft()), 1));
+    prefill(&mut run);
+    run.resize(3);
+    run.read_layer(1, PROMPT - 10).expect("some of its tokens");
+    assert_eq!(run.stats().moved_bytes, 0);
+    decode(&mut run, PROMPT);
+    decode(&mut run, PROMPT + 1);
+    assert_eq!(run.stats().promoted_layers, 2);
+}
+
+#[test]
+fn a_token_left_behind_is_there_after_its_layer_changed_groups() {
+    for extent in [None, Some(soft())] {
+        let mut run =
+            open(RunOptions { copy_threads: 3, ..options(Configuration::Dual, extent, 3) });
+        prefill(&mut run);
+        for (tokens, sizes) in (PROMPT..).zip([[1, 4], [0, 3], [2, 6]]) {
+            // Each token is written past the page cache, and read through it.
+            run.resize(sizes[0]);
+            decode(&mut run, tokens);
+            run.resize(sizes[1]);
+            (0..LAYERS).for_each(|layer| run.read_layer(layer, tokens + 1).expect("right bytes"));
+        }
+        run.close().expect("no failure");
+    }
+}
+
+#[test]
+fn tokens_that_were_never_written_are_refused() {
+    let mut run = open(options(Configuration::Direct, Some(soft()), 0));
+    let text = run.read_layer(0, 1).expect_err("nothing was written").to_string();
+    assert!(text.contains("K of layer 0 has 0 tokens"), "{text}");
+    run.write_layer(0, 0..10).expect("a write");
+    let [_, values] = TensorId::pair(0);
+    run.write(values, 10..12, vec![7; shape().bytes(2) as usize]).expect("a write");
+    let text = run.write_layer(0, 11..12).expect_err("a gap").to_string();
+    assert!(text.contains("K of layer 0 has 10 tokens: write token 10 before"), "{text}");
+    let text = run.begin_read(0, 11).expect_err("only the values have it").to_string();
+    assert!(text.contains("the tokens of a read is '11'"), "{text}");
+    assert!(run.read(values, 13).is_err(), "they have 12");
+    run.write_layer(0, 5..6).expect("written again");
+    run.read_layer(0, 10).expect("right bytes");
+    assert_eq!(run.read(values, 12).expect("a read").len() as u64, shape().bytes(12));
+    run.close().expect("a refusal is no failure");
+}
+
+#[test]
+fn idle_threads_fill_the_page_cache_if_they_are_to() {
+    for fill in [Fill::Idle, Fill::FirstRead] {
+        let mut run = open(RunOptions { fill, ..options(Configuration::Dual, Some(soft()), 2) });
+        prefill(&mut run);
+        let group1 = 2 * 2 * shape().bytes(PROMPT);
+        let expected = if fill == Fill::Idle { group1 } else { 0 };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while run.threads.filled_bytes() < expected {
+            assert!(Instant::now() < deadline, "{} bytes", run.threads.filled_bytes());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        rest(&mut run);
+        assert_eq!(run.close().expect("no failure").filled_bytes, expected);
+    }
+}
+
+#[test]
+fn group_2_lies_in_the_order_in_which_each_thread_reads_it() {
+    for threads in 1..=5 {
+        let base = options(Configuration::Dual, Some(soft()), 2);
+        let options = RunOptions { copy_threads: threads, ..base };
+        let gpu = ModelGpu::new(0, true);
+        let run = Tensors::open_ranked(options, gpu, &Spread).expect("a run");
+        let mut ends = HashMap::new();
+        for tensor in (0..LAYERS).flat_map(TensorId::pair) {
+            let Some(place) = run.place(tensor) else { continue };
+            let thread = thread_of(tensor, threads.into());
+            if let Some(end) = ends.insert(thread, place.end()) {
+                assert_eq!(place.lba_start, end, "{threads} threads: {tensor}");
+            }
+        }
+        assert!(!ends.is_empty(), "group 2 has layers");
+    }
+}
+
+#[test]
+fn read_ahead_of_group_1_never_runs_into_group_2() {
+    let gpu = ModelGpu::new(0, true);
+    let mut run =
+        Tensors::open_ranked(options(Configuration::Dual, None, 2), gpu, &Spread).expect("a run");
+    for cached in [2, 4, 3, 6, 1] {
+        run.resize(cached);
+        let places = run.file_places.as_ref().expect("a file");
+        let place = |tensor| places.place(tensor).expect("bound");
+        for tensor in run.plan.group1().iter().copied().flat_map(TensorId::pair) {
+            let Route::Cached { is_last, .. } = run.route(tensor, Home::Cached, &(0..1)) else {
+                panic!("it is in group 1");
+            };
+            let behind = (0..LAYERS).flat_map(TensorId::pair);
+            let next =
+                behind.into_iter().find(|other| place(*other).lba_start == place(tensor).end());
+            let runs_on = next.is_some_and(|next| run.plan.is_cached(next.layer));
+            assert_eq!(is_last, !runs_on, "{cached} layers: {tensor}");
+        }
+    }
+}
+
+#[test]
+fn the_extent_is_deallocated_after_all_writes_and_after_a_failure() {
+    let path = std::env::temp_dir().join(format!("adit-extent-{}.img", std::process::id()));
+    for (faults, is_failed) in [("delay(50ms)@write", false), ("status(2:80:dnr)@write:n=61", true)]
+    {
+        let target =
+            format!("soft:file={},size=16M,lba=4096,mdts=4,faults={faults}", path.display());
+        let extent = Extent::new(target.parse().expect("a target"));
+        let mut run = open(options(Configuration::Direct, Some(extent), 0));
+        prefill(&mut run);
+        assert!(std::fs::read(&path).expect("a file").iter().any(|byte| *byte != 0));
+        // They are left behind by the second thread; the first one deallocates.
+        for layer in 0..LAYERS {
+            let [_, values] = TensorId::pair(layer);
+            let token = vec![1; shape().unit_bytes() as usize];
+            let written = run.write(values, PROMPT..PROMPT + 1, token);
+            assert!(is_failed || written.is_ok(), "{written:?}");
+        }
+        assert_eq!(run.close().is_err(), is_failed);
+        let left = std::fs::read(&path).expect("a file");
+        assert!(left.iter().all(|byte| *byte == 0), "bytes are left, failed: {is_failed}");
+        std::fs::remove_file(&path).expect("it was made");
+    }
+}
+
+#[test]
+fn a_reserve_beyond_all_numbers_is_refused() {
+    let model = Model { name: "vast", layers: 1, heads: 1 << 20, head_elements: 1 << 20 };
+    let shape = Shape::new(model, 1 << 17, 1, 1).expect("it has 2^59 bytes");
+    let options = RunOptions { shape, copy_threads: 64, ..options(Configuration::Direct, None, 0) };
+    assert_eq!(options.reserve_bytes(), u64::MAX);
+    let error = Tensors::open(options, ModelGpu::new(0, false)).expect_err("refused");
+    assert!(error.to_string().contains("raise the limit"), "{error}");
 }
 
 #[test]

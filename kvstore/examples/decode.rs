@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use adit_kvstore::tensors::{
-    Configuration, Extent, Figures, Fill, Knob, Model, ModelGpu, Overlap, RunOptions, RunStats,
-    Shape, Spread, Tensors,
+    Configuration, Extent, Figures, Knob, Model, ModelGpu, Overlap, RunOptions, RunStats, Shape,
+    Spread, Tensors,
 };
 use clap::Parser;
 
@@ -46,9 +46,9 @@ struct Arguments {
     /// The target of group 2, as 'vfio:0000:01:00.0'; by default the file of group 1
     #[arg(long)]
     extent: Option<adit_driver::Target>,
-    /// How group 1 gets into the page cache: idle, first or write
-    #[arg(long, default_value = "idle")]
-    fill: String,
+    /// Most MiB that prefill writes into the page cache; by default what the kernel keeps there
+    #[arg(long)]
+    dirty_mib: Option<u64>,
     /// How copy threads overlap: intra or cross; by default by measurement
     #[arg(long)]
     overlap: Option<String>,
@@ -80,17 +80,12 @@ impl Arguments {
         let model = Model::named(&self.model)?;
         let base = RunOptions::new(Shape::new(model, self.batch, self.prompt, self.generate)?);
         let configuration = Configuration::ALL.into_iter().find(|(name, _)| *name == self.config);
-        let fill = match self.fill.as_str() {
-            "first" => Fill::FirstRead,
-            "write" => Fill::Write,
-            _ => Fill::Idle,
-        };
         Ok(RunOptions {
             configuration: configuration.ok_or("configurations: mmap, fadvise, direct, dual")?.1,
             folder: self.folder.clone().or(base.folder),
             extent: self.extent.clone().map(Extent::new),
             knob: self.cache_mib.map_or(Knob::Measured, |mib| Knob::Bytes(mib << 20)),
-            fill,
+            dirty_bytes: self.dirty_mib.map(|mib| mib << 20),
             overlap: match self.overlap.as_deref() {
                 Some("intra") => Some(Overlap::Intra),
                 Some("cross") => Some(Overlap::Cross),

@@ -13,6 +13,11 @@ pub use probe::Probe;
 pub struct Memory {
     /// MemAvailable: what can be had without swapping, the page cache included.
     pub available_bytes: u64,
+    /// Pages of files, of all processes, that are yet to be written back.
+    pub dirty_bytes: u64,
+    /// The share of memory, in per mille, from which on the kernel writes dirty pages back in the background
+    /// (`vm.dirty_background_ratio` or `vm.dirty_background_bytes`).
+    pub background_per_mille: u32,
     /// The process's control group and those above it.
     pub groups: Vec<GroupMemory>,
 }
@@ -29,6 +34,8 @@ pub struct GroupMemory {
     /// Memory of the kernel that is charged to it, which reclaim cannot take either. The paper's equation has no such
     /// term; its page tables and buffers would be promised to the page cache twice.
     pub kernel_bytes: u64,
+    /// Whether the kernel holds dirty pages to a share of its memory: version 2.
+    pub bounds_dirty: bool,
 }
 
 impl GroupMemory {
@@ -46,6 +53,15 @@ pub fn budget(memory: &Memory, reserve_bytes: u64) -> u64 {
     let rooms = memory.groups.iter().filter_map(GroupMemory::room);
     let most = rooms.fold(memory.available_bytes, u64::min);
     most.saturating_sub(reserve_bytes)
+}
+
+/// Returns how many bytes can be written into the page cache before the kernel begins to write them back
+/// (`Documentation/admin-guide/sysctl/vm.rst`, and "Writeback" in `cgroup-v2.rst`).
+pub fn dirty_room(memory: &Memory) -> u64 {
+    let share = |bytes: u64| bytes / 1000 * u64::from(memory.background_per_mille);
+    let bounds = memory.groups.iter().filter(|group| group.bounds_dirty);
+    let of_groups = bounds.filter_map(|group| group.room().map(share));
+    of_groups.fold(share(memory.available_bytes), u64::min).saturating_sub(memory.dirty_bytes)
 }
 
 /// How much tasks wait for memory (PSI), in per mille of the last ten seconds.
@@ -118,12 +134,13 @@ mod tests {
             limit_bytes: limit,
             anon_shmem_bytes: used,
             kernel_bytes: kernel,
+            bounds_dirty: false,
         }
     }
 
     #[test]
     fn equations_1_and_2() {
-        let of = |available, groups| Memory { available_bytes: available, groups };
+        let of = |available_bytes, groups| Memory { available_bytes, groups, ..Memory::default() };
         assert_eq!(budget(&of(900, vec![]), 200), 700, "no group");
         assert_eq!(budget(&of(900, vec![group(None, 600, 0)]), 200), 700, "no limit");
         assert_eq!(budget(&of(900, vec![group(Some(1000), 600, 50)]), 200), 150);
@@ -135,6 +152,23 @@ mod tests {
             "less than the reserve"
         );
         assert_eq!(budget(&of(900, vec![group(Some(500), 900, 0)]), 0), 0, "over its limit");
+    }
+
+    #[test]
+    fn dirty_pages_stay_below_the_kernels_threshold() {
+        let of = |dirty_bytes, groups| Memory {
+            available_bytes: 9000,
+            dirty_bytes,
+            background_per_mille: 100,
+            groups,
+        };
+        assert_eq!(dirty_room(&of(0, vec![])), 900);
+        assert_eq!(dirty_room(&of(200, vec![])), 700, "others' pages count");
+        assert_eq!(dirty_room(&of(1000, vec![])), 0);
+        let version1 = group(Some(5000), 1000, 0);
+        let version2 = GroupMemory { bounds_dirty: true, ..version1.clone() };
+        assert_eq!(dirty_room(&of(0, vec![version1])), 900, "version 1 does not bound them");
+        assert_eq!(dirty_room(&of(0, vec![version2])), 400);
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub(super) enum Work {
     },
     /// Takes a run of the file out of the page cache.
     Forget { offset: u64, bytes: u64 },
+    /// Closes the queue of the mapping. The mapping goes with the last one.
+    Unmap,
     /// Waits for writes left behind and deallocates a run of the extent.
     Deallocate { slba: u64, lbas: u64 },
 }
@@ -108,8 +110,8 @@ pub(super) struct Worker<G> {
     pub(super) mapped: Option<Stream>,
     pub(super) direct: Option<Stream>,
     pub(super) extent: Option<Stream>,
-    /// Held while reading from storage in the overlap *cross*.
-    pub(super) turn: Arc<Mutex<()>>,
+    /// Held while reading a tensor of each group in the overlap *cross*.
+    pub(super) turns: [Arc<Mutex<()>>; 2],
     /// The checksums of writes by tensor, if they are kept.
     pub(super) checksums: Option<Checksums>,
     /// Tensors to read through the page cache while idle, by their route and bytes.
@@ -175,7 +177,8 @@ impl<G: Gpu> Worker<G> {
                 if let Route::Cached { offset, .. } | Route::Direct { offset } = route {
                     self.drop_fill(offset);
                 }
-                let turn = Arc::clone(&self.turn);
+                let is_direct = matches!(route, Route::Direct { .. } | Route::Extent { .. });
+                let turn = Arc::clone(&self.turns[usize::from(is_direct)]);
                 let turn = (overlap == Overlap::Cross).then(|| turn.lock());
                 self.settle(route, number)?;
                 let (before, begun) = (reads.bytes(), Instant::now());
@@ -201,6 +204,10 @@ impl<G: Gpu> Worker<G> {
             Work::Forget { offset, bytes } => {
                 self.drop_fill(offset);
                 self.file().forget(offset, bytes);
+                Ok(None)
+            }
+            Work::Unmap => {
+                self.mapped = None;
                 Ok(None)
             }
             Work::Deallocate { slba, lbas } => self.deallocate(slba, lbas).map(|()| None),
@@ -314,9 +321,10 @@ impl<G: Gpu> Worker<G> {
         let (gpu, at) = (Arc::clone(&self.gpu), range.start);
         let mut checksums = self.checksums.take();
         let kept = &mut checksums;
-        let mut begun = Instant::now();
-        let start_of_io = &mut begun;
+        let (begun, mut filling) = (Instant::now(), Duration::ZERO);
+        let time_of_fill = &mut filling;
         let fill = move |memory: &mut [u8]| {
+            let begun = Instant::now();
             match &from_caller {
                 Some(data) => memory.copy_from_slice(data),
                 None => gpu.to_host(tensor, at, memory).map_err(|why| gpu_failed(tensor, why))?,
@@ -324,7 +332,7 @@ impl<G: Gpu> Worker<G> {
             if let Some(kept) = kept {
                 kept.keep(number, at, memory);
             }
-            *start_of_io = Instant::now();
+            *time_of_fill = begun.elapsed();
             Ok(())
         };
         let behind = match self.stream(route) {
@@ -340,7 +348,7 @@ impl<G: Gpu> Worker<G> {
         } else {
             self.fill_and_write(number, route, range, fill, moved)
         };
-        moved.took = begun.elapsed();
+        moved.took = begun.elapsed().saturating_sub(filling);
         self.checksums = checksums;
         result
     }

@@ -50,11 +50,16 @@ impl Threads {
         for index in 0..count {
             let (sender, receiver) = channel();
             let (make, ready, done) = (make.clone(), ready_sender.clone(), done_sender.clone());
-            let body = move || match make() {
-                Err(error) => drop(ready.send(Err(error))),
-                Ok(worker) => {
-                    if ready.send(Ok(())).is_ok() {
-                        worker.run(&receiver, &done);
+            let body = move || {
+                let made = make();
+                // It holds devices, which the worker may close before it ends.
+                drop(make);
+                match made {
+                    Err(error) => drop(ready.send(Err(error))),
+                    Ok(worker) => {
+                        if ready.send(Ok(())).is_ok() {
+                            worker.run(&receiver, &done);
+                        }
                     }
                 }
             };
@@ -102,7 +107,26 @@ impl Threads {
         number: u32,
         work: Work,
     ) -> Result<u64> {
-        let (ticket, thread) = (self.next_ticket, self.thread_of(tensor));
+        self.send_to(self.thread_of(tensor), tensor, number, work)
+    }
+
+    /// Returns how many threads there are.
+    pub(in crate::tensors) fn count(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Gives a job to a thread, which need not be that of the tensor; returns its ticket.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] if the thread is gone.
+    pub(in crate::tensors) fn send_to(
+        &mut self,
+        thread: usize,
+        tensor: TensorId,
+        number: u32,
+        work: Work,
+    ) -> Result<u64> {
+        let ticket = self.next_ticket;
         assert!(self.waiting[thread] < JOBS_MAX, "the thread takes a job");
         self.next_ticket += 1;
         let job = Job { ticket, tensor, number, work };

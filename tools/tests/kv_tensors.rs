@@ -36,7 +36,7 @@ fn every_configuration_reads_what_was_written() {
     let line = format!("{SMALL} --config all --rounds 2 --json --folder {folder}");
     let runs = runs(&succeed(&words(&line)));
     let order: Vec<&str> = runs.iter().filter_map(|run| run["config"].as_str()).collect();
-    let turned = ["mmap", "fadvise", "direct", "dual", "fadvise", "direct", "dual", "mmap"];
+    let turned = ["mmap", "fadvise", "dual", "direct", "fadvise", "direct", "mmap", "dual"];
     assert_eq!(order, turned, "the order turns with the rounds");
     for run in &runs {
         assert!(
@@ -47,7 +47,7 @@ fn every_configuration_reads_what_was_written() {
         assert_eq!(run["decode_read"]["tensors"], 96, "{run}");
         assert_eq!(run["memory_limit_bytes"], Value::Null);
     }
-    let direct = &runs[2];
+    let direct = &runs[3];
     assert_eq!(direct["hit_ratio"], 0.0, "{direct}");
     assert!(direct["sequentiality"].as_f64() >= Some(0.7), "{direct}");
     assert_eq!(files_in(&folder), 0, "files of a run go with it");
@@ -70,13 +70,27 @@ fn group_2_lies_where_store_says() {
 }
 
 #[test]
+fn a_store_that_is_in_use_is_not_overwritten() {
+    let scratch = Scratch::new("tensors-kept");
+    let store = format!("psync:{}", scratch.path("store").display());
+    succeed(&["kv", "format", &store, "--size", "64M"]);
+    let value = scratch.path("value");
+    std::fs::write(&value, "bytes").expect("a file");
+    succeed(&["kv", "put", &store, "key", &value.display().to_string()]);
+    let line = format!("{SMALL} --config direct --store {store}");
+    fail(&words(&line), 2, "nothing was written");
+    assert_eq!(succeed(&["kv", "get", &store, "key"]), b"bytes");
+    succeed(&words(&format!("{line} --force")));
+}
+
+#[test]
 fn a_run_is_held_to_its_memory_limit() {
     let scratch = Scratch::new("tensors-limit");
     let folder = folder(&scratch);
     std::fs::create_dir(&folder).expect("a folder");
     let picture = scratch.path("picture.svg");
     let line = format!(
-        "{SMALL} --config dual,mmap --memory-limit 96m,64m --halve-after 1 --json --folder {folder} --picture {}",
+        "{SMALL} --config dual,mmap --memory-limit 128m,96m --halve-after 1 --json --folder {folder} --picture {}",
         picture.display()
     );
     let output = adit(&words(&line)).output().expect("adit runs");
@@ -91,7 +105,7 @@ fn a_run_is_held_to_its_memory_limit() {
     assert!(output.status.success(), "{errors}");
     let limits: Vec<u64> =
         runs(&output.stdout).iter().filter_map(|run| run["memory_limit_bytes"].as_u64()).collect();
-    assert_eq!(limits, [96 << 20, 96 << 20, 64 << 20, 64 << 20]);
+    assert_eq!(limits, [128 << 20, 128 << 20, 96 << 20, 96 << 20]);
     let svg = std::fs::read_to_string(picture).expect("a picture");
     assert!(svg.starts_with("<svg") && svg.contains("hit ratio") && svg.contains("mmap"), "{svg}");
 }
@@ -104,10 +118,12 @@ fn what_cannot_be_run_is_refused_with_a_remedy() {
         ("--config best", "all, mmap, fadvise, direct or dual"),
         ("--memory-limit 0%", "1% to 1000%"),
         ("--halve-after 3", "--memory-limit"),
+        ("--halve-after 2 --memory-limit 1g", "--halve-after 2: there are 2 decode iterations"),
+        ("--halve-after 1 --memory-limit 1m", "that a run pins"),
         ("--store null: --store null:", "give --store once"),
         ("--folder /nonexistent/tensors", "/nonexistent/tensors"),
     ] {
-        let line = format!("kv bench --workload dual-blade --prompt 8 --gen 2 {options}");
+        let line = format!("kv bench --workload dual-blade --prompt 8 --gen 3 {options}");
         let output = adit(&words(&line)).output().expect("adit runs");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && errors.contains(expected), "{options}: {errors}");

@@ -151,8 +151,9 @@ impl RunOptions {
         Ok(())
     }
 
-    /// Returns the bytes of one pinned tensor and the small buffers beside it, for all copy threads.
-    pub(super) fn reserve_bytes(&self) -> u64 {
+    /// Returns the bytes that a run pins: one tensor and the small buffers beside it, for each copy thread. Memory limits
+    /// below it are refused.
+    pub fn reserve_bytes(&self) -> u64 {
         // One queue for the file, one for the extent.
         let behind = 2 * super::copy::BEHIND_COUNT * self.shape.unit_bytes();
         let one = self.shape.tensor_bytes() + behind;

@@ -54,7 +54,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `shape` | sizes of a model's tensors |
-//! | `budget` | how much memory the page cache may use, now and as it changes |
+//! | `governor` | how many layers are in the page cache as memory comes and goes ([`crate::memory`]) |
 //! | `plan` | which layers are in which group |
 //! | `place` | where each tensor lies, and which commands reach it |
 //! | `overlap` | whether the copy threads read at the same time or in turn |
@@ -62,10 +62,10 @@
 //! | `copy` | the threads that own pinned memory, and the GPU's side of them |
 //! | `run` | the handle |
 //!
-//! Planner, budget, places and overlap have no clock and no I/O of their own.
+//! Planner, governor, places and overlap have no clock and no I/O of their own.
 
-mod budget;
 mod copy;
+mod governor;
 mod group1;
 mod group2;
 mod options;
@@ -76,8 +76,8 @@ mod run;
 mod shape;
 mod stats;
 
-pub use budget::{Governor, GroupMemory, Memory, Pressure, Probe, budget};
 pub use copy::gpu::{Gpu, ModelGpu};
+pub use governor::Governor;
 pub use options::{Configuration, Extent, Fill, Knob, RunOptions};
 pub use overlap::{Chooser, Overlap};
 pub use place::{Area, Chunk, Place, PlaceMap, Slab, Span, chunks};

@@ -13,7 +13,7 @@ use super::super::core::Core;
 use super::super::exit::{Exit, Leaving};
 use crate::error::Result;
 
-/// How often memory is evaluated. Files of `/proc` and of control groups take some 0.1 ms to read.
+/// How often memory is evaluated. The files of `/proc` and of control groups take less than 1 ms to read.
 const EVALUATE_EVERY: Duration = Duration::from_millis(100);
 
 /// The thread, while there is one. Dropping the sender ends it.

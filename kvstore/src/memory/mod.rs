@@ -3,7 +3,7 @@
 //! A [`Probe`] reads a [`Memory`] from `/proc` and the files of the process's own control group and of all groups above
 //! it, of both versions. [`budget`] is a pure function of it, equations 1 and 2 of Dual-Blade. Two parts of this crate
 //! follow it: [`tensors`](crate::tensors), which leaves the budget to the page cache, and the memory tier of a
-//! [`Store`](crate::Store), whose size an [`Elastic`] decides.
+//! [`Store`](crate::Store), whose size `elastic` decides.
 
 mod elastic;
 mod probe;

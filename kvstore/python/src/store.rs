@@ -35,7 +35,7 @@ use crate::view::View;
 /// pool_bytes : int
 ///     Memory for data that is not in registered memory. Also the longest such object.
 /// tier_bytes : int
-///     Memory in which hot objects are kept, so that they come without a device; 0 for none.
+///     The most memory for hot objects, which then come without a device; 0 for none. Less while memory is short.
 /// timeout : float
 ///     Seconds within which a request has to begin.
 /// command_timeout : float

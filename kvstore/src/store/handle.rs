@@ -56,7 +56,7 @@ const SWEEP_PATIENCE: Duration = Duration::from_secs(600);
 #[derive(Clone)]
 pub struct Store {
     pub(super) core: Arc<Core>,
-    threads: Arc<Threads>,
+    pub(super) threads: Arc<Threads>,
 }
 
 impl Store {

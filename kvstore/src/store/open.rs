@@ -62,8 +62,10 @@ pub struct OpenOptions {
     /// [`super::Store`]. Also limits the size of an object that passes through it. While callers hold all of it, requests
     /// get memory beyond it ([`Stats::spills`](crate::shard::Stats::spills)). Default 64 MiB.
     pub pool_bytes: usize,
-    /// Bytes of registered memory for the memory tier, which keeps hot objects so that gets of them need no device, in
-    /// equal shares for the shards; [`super::Store::set_tier`] changes it. Default 0, which is none.
+    /// The most bytes of registered memory for the memory tier, which keeps hot objects so that gets of them need no
+    /// device, in equal shares for the shards; [`super::Store::set_tier`] changes it. The tier has fewer while the machine
+    /// or a control group has no room for as many; a [`super::Local`] looks only when it is opened. Default 0, which is
+    /// none.
     pub tier_bytes: u64,
     /// How long a request may wait to begin, counted from the call; at most a year. Default 30 s.
     pub timeout: Duration,

@@ -42,7 +42,7 @@
 //! # Group 1
 //!
 //! Prefill writes into the page cache as much of the group as the kernel keeps there without writing it back
-//! ([`dirty_room`]), so that it never waits for the drive, and the rest past it. These layers enter the page cache when they
+//! ([`dirty_room`](crate::memory::dirty_room)), so that it never waits for the drive, and the rest past it. These layers enter the page cache when they
 //! are read back, while copy threads are idle or by their first read. When memory shrinks, layers leave the page cache
 //! and are read directly from the same file: that moves no bytes. When it grows, a layer of group 2 is written to the
 //! file as it passes through pinned memory on its next read: that moves its bytes once.
@@ -55,7 +55,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `shape` | sizes of a model's tensors |
-//! | `budget` | how much memory the page cache may use, now and as it changes |
+//! | `governor` | how many layers are in the page cache as memory comes and goes ([`crate::memory`]) |
 //! | `plan` | which layers are in which group |
 //! | `place` | where each tensor lies, and which commands reach it |
 //! | `overlap` | whether the copy threads read at the same time or in turn |
@@ -63,10 +63,10 @@
 //! | `copy` | the threads that own pinned memory, and the GPU's side of them |
 //! | `run` | the handle |
 //!
-//! Planner, budget, places and overlap have no clock and no I/O of their own.
+//! Planner, governor, places and overlap have no clock and no I/O of their own.
 
-mod budget;
 mod copy;
+mod governor;
 mod group1;
 mod group2;
 mod options;
@@ -77,8 +77,8 @@ mod run;
 mod shape;
 mod stats;
 
-pub use budget::{Governor, GroupMemory, Memory, Pressure, Probe, budget, dirty_room};
 pub use copy::gpu::{Gpu, ModelGpu};
+pub use governor::Governor;
 pub use options::{Configuration, Extent, Knob, RunOptions};
 pub use overlap::{Chooser, Overlap};
 pub use place::{Area, Chunk, Place, PlaceMap, Slab, Span, chunks};

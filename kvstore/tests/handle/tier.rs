@@ -175,6 +175,24 @@ fn a_local_store_has_a_tier_as_well(rig: &Rig) {
 }
 
 #[test]
+fn a_store_with_a_tier_is_opened_again_as_soon_as_it_is_dropped() {
+    let rig = Rig::file();
+    drop(open(&rig, 2, 8 * MIB));
+    for round in 0..20 {
+        let options = OpenOptions { tier_bytes: 8 * MIB, ..rig.options() };
+        let store = Store::open(&options).expect("nothing has its file");
+        if round % 2 == 0 {
+            // Its thread ends with the tier, and another follows the next one.
+            assert_eq!(store.set_tier(0).expect("none"), 0);
+            assert_eq!(store.set_tier(4 * MIB).expect("memory"), 4 * MIB);
+        }
+        if round % 3 == 0 {
+            store.close().wait().expect("closed");
+        }
+    }
+}
+
+#[test]
 fn a_tier_of_less_than_a_shard_has_use_for_is_refused_at_opening() {
     let rig = Rig::soft();
     rig.format(2);

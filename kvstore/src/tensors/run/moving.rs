@@ -6,9 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::tensors::budget::{Governor, Probe, budget};
+use crate::memory::{Probe, budget};
 use crate::tensors::copy::Work;
 use crate::tensors::copy::gpu::Gpu;
+use crate::tensors::governor::Governor;
 use crate::tensors::options::Knob;
 use crate::tensors::run::{Home, Kind, Purpose, Tensors};
 use crate::tensors::shape::TensorId;

@@ -10,10 +10,11 @@ use adit_driver::memory::Buffer;
 use adit_driver::paths::{Device, DeviceOptions};
 
 use crate::error::{Error, Result};
-use crate::tensors::budget::{Governor, Memory, Probe, budget, dirty_room};
+use crate::memory::{Memory, Probe, budget, dirty_room};
 use crate::tensors::copy::gpu::Gpu;
 use crate::tensors::copy::threads::Threads;
 use crate::tensors::copy::{BEHIND_COUNT, Checksums, Worker};
+use crate::tensors::governor::Governor;
 use crate::tensors::group1::CachedFile;
 use crate::tensors::group2::{Stream, StreamOptions};
 use crate::tensors::options::{Configuration, Extent, RunOptions};

@@ -100,7 +100,7 @@ impl Probe {
 }
 
 fn unreadable(path: &Path, why: impl ToString) -> Error {
-    let fix = format!("{}: mount /proc, or set the page cache's bytes yourself", why.to_string());
+    let fix = format!("{}: mount /proc", why.to_string());
     Error::invalid("the memory's description", path.display(), fix)
 }
 
@@ -207,15 +207,15 @@ fn parse_pressure(text: &str) -> Option<Pressure> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::tensors::budget;
+    use crate::memory::budget;
 
     /// A made-up machine in a folder that is removed at the end.
-    struct Machine(PathBuf);
+    pub(crate) struct Machine(PathBuf);
 
     impl Machine {
-        fn new(name: &str) -> Machine {
+        pub(crate) fn new(name: &str) -> Machine {
             let folder =
                 std::env::temp_dir().join(format!("adit-probe-{name}-{}", std::process::id()));
             let machine = Machine(folder);
@@ -223,13 +223,13 @@ mod tests {
             machine
         }
 
-        fn put(&self, path: &str, text: &str) {
+        pub(crate) fn put(&self, path: &str, text: &str) {
             let path = self.0.join(path);
             fs::create_dir_all(path.parent().expect("it has a folder")).expect("a folder");
             fs::write(path, text).expect("a file");
         }
 
-        fn mounted(&self, cgroup: &str, mounts: &[(&str, &str, &str)]) -> Probe {
+        pub(crate) fn mounted(&self, cgroup: &str, mounts: &[(&str, &str, &str)]) -> Probe {
             let root = self.0.display();
             let line = |(top, point, rest): &(&str, &str, &str)| {
                 format!("31 23 0:28 {top} {root}/{point} rw - {rest}\n")

@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn available_memory_below_the_headroom_takes_the_difference() {
-        let memory = Memory { available_bytes: STEP, groups: Vec::new() };
+        let memory = Memory { available_bytes: STEP, ..Memory::default() };
         let mut elastic = Elastic::new(MAX, STEP);
         assert_eq!(elastic.evaluate(30 * STEP, &memory, None), 29 * STEP);
         assert_eq!(elastic.evaluate(STEP, &Memory::default(), None), 0);

@@ -234,6 +234,10 @@ impl Shared {
         self.sleep.announce(until);
         let is_over = {
             let guarded = self.lock();
+            // A thread that began to wait before the announcement found nothing to widen.
+            if guarded.waiters > 0 {
+                self.sleep.widen();
+            }
             // Another thread may have taken the answer.
             slot.is_some_and(|slot| guarded.state.has_ended(slot)) || guarded.state.has_news()
         };
@@ -282,5 +286,48 @@ impl Shared {
         if poll(&mut files, PollTimeout::ZERO).is_ok_and(|count| count > 0) {
             self.lose();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{self, Answering, Rings};
+    use crate::wire::Done;
+    use adit_driver::sys::{Backing, HostMemory};
+    use nix::sys::eventfd::EfdFlags;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const DEPTH: u64 = 4;
+
+    #[test]
+    fn a_sleep_widens_for_a_thread_that_began_to_wait_before_it() {
+        let memory = HostMemory::allocate(ring::bytes(DEPTH), Backing::Any, &|_, _| ());
+        let rings = Rings::new(Arc::new(memory.expect("memory")).atomics(), DEPTH);
+        let (stream, _server) = UnixStream::pair().expect("a pair");
+        let control = (Control::new(stream.try_clone().expect("a descriptor")), stream);
+        let bell = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
+        let (state, sleep) = (State::new(&rings, DEPTH), Sleep::of_client(&rings));
+        let options = ClientOptions::default();
+        let shared = Shared::new(state, control, sleep, (bell(), bell()), options);
+        // One thread is about to sleep until the answer with tag 1; another began to wait for tag 2.
+        let mut guarded = shared.lock();
+        (guarded.has_sleeper, guarded.waiters) = (true, 1);
+        drop(guarded);
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| shared.sleep(None, 1, PATIENCE));
+            let server = Sleep::of_server(&rings);
+            while !server.other_sleeps() {
+                std::thread::yield_now();
+            }
+            Answering::new(&rings).push(&Done::new(2, Code::Done, 0, 0));
+            // If it is not to be rung yet, it looks once more, and sees the answer.
+            if server.must_ring(2) {
+                shared.bell.write(1).expect("rung");
+            }
+            sleeper.join().expect("no panic");
+        });
+        assert!(begin.elapsed() < PATIENCE, "the answer of the other thread ends the sleep");
     }
 }

@@ -156,7 +156,7 @@ fn check_the_server(rig: &Rig) {
 }
 
 fn expelled(rig: &Rig, part: &str) {
-    rig.until("a client was left", |counts| counts.clients_expelled > 0);
+    rig.until("a client was disconnected", |counts| counts.clients_expelled > 0);
     rig.until("it is gone", |counts| counts.clients_now == 0);
     let reasons = rig.reasons();
     assert!(

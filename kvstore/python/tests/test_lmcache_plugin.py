@@ -217,7 +217,7 @@ def test_chunks_are_found_when_no_more_can_be_pinned(
     store(plugin, 0, 1)
     assert plugin.batched_contains(KEYS[:2], pin=True) == 2
     name = plugin._names(KEYS[:1])
-    held = []
+    held: list[adit.Lease] = []
     with pytest.raises((adit.FullError, adit.RefusedError), match="release"):
         while len(held) < 50_000:
             held.append(plugin.store.lease(name))

@@ -202,15 +202,16 @@ def test_memory_of_a_prompt_that_came_too_late_is_not_used_again(
 ) -> None:
     engines.llama_cpp(monkeypatch)
     cache = importlib.import_module("adit.llama_cpp").PromptCache(
-        f"serve:{served.socket}", Llama(), timeout=0.3
+        f"serve:{served.socket}", Llama(), timeout=1.0
     )
     prompts = [[number] * 40 for number in range(3)]
     until(lambda: kept(cache, prompts[0]))
     ((_, name, nbytes),) = cache._candidates(np.array(prompts[0], dtype=np.int32))
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: cache._load(name, nbytes),
         lambda: cache._save(np.array(prompts[1], dtype=np.int32), state(prompts[1])),
-    ):
+    ]
+    for call in calls:
         before = cache._memory
         served.pause()
         with pytest.raises(adit.DeadlineError):

@@ -11,7 +11,7 @@ use adit_kvshare::wire::{
     Ask, Code, DONE_WORDS, Done, ENTRY_WORDS, Entry, Matter, Message, Run, VERSION,
 };
 use adit_kvstore::shard::Part;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use proptest::prelude::*;
@@ -156,7 +156,7 @@ fn check_the_server(rig: &Rig) {
 }
 
 fn expelled(rig: &Rig, part: &str) {
-    rig.until("a client was left", |counts| counts.clients_expelled > 0);
+    rig.until("a client was disconnected", |counts| counts.clients_expelled > 0);
     rig.until("it is gone", |counts| counts.clients_now == 0);
     let reasons = rig.reasons();
     assert!(
@@ -215,7 +215,17 @@ fn memory_that_could_make_the_server_fault_is_not_mapped() {
     let rig = Rig::soft();
     let raw = Raw::greeted(&rig);
     let null = File::open("/dev/null").expect("a file");
+    let sealed = |seals| {
+        let file = sealable(1 << 30);
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).expect("sealed");
+        file
+    };
+    let shrink = sealed(SealFlag::F_SEAL_SHRINK);
+    let read_only = File::open(format!("/proc/self/fd/{}", shrink.as_raw_fd())).expect("opened");
+    let constant = sealed(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_WRITE);
     let cases = [
+        (1 << 30, read_only, "for writing: Permission denied"),
+        (1 << 30, constant, "for writing: Operation not permitted"),
         (PAGE, memory(PAGE, MFdFlags::empty()), "can be shortened"),
         (2 * PAGE, sealable(PAGE), "the file has 4096 bytes"),
         (PAGE, null, "not a memory file"),

@@ -125,8 +125,9 @@ impl HostCopies {
         assert!(contains(&pages, &pages_of(host)), "the copy's pages are among them");
         let at = host.as_ptr().cast_mut().with_addr(pages.start);
         let at = NonNull::new(at).expect("no memory lies at address 0");
-        // SAFETY: the caller's memory, and pages of its earlier ones, are mapped and stay so. Were they not, CUDA would
-        // refuse them, or keep the pages that it pinned, which go to no other owner before they are unregistered.
+        // SAFETY: the pages are mapped until the last copy, and each copy borrows its bytes until it has ended. Behind the
+        // last copy nothing names the addresses, and CUDA keeps the pages pinned: they go to no other owner before they
+        // are unregistered. Pages that went before, against the type's rule, are refused, or are the old ones, pinned.
         let registration =
             unsafe { Registration::memory(self.stream.gpu(), at, pages.len(), Box::new(())) }?;
         self.registered.push((pages, registration));

@@ -4,12 +4,16 @@
 mod support;
 
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use support::{Scratch, adit, fail, succeed};
 
 /// A small set: 24 layers of OPT-1.3B, 46 MiB in 48 tensors of four commands each.
 const SMALL: &str = "kv bench --workload dual-blade --model opt-1.3b --batch 2 --prompt 120 --gen 3 --verify --h2d 0";
+
+/// The same set, on the emulated GPU.
+const ON_GPU: &str = "kv bench --workload dual-blade --model opt-1.3b --batch 2 --prompt 120 --gen 3 --verify --gpu 0";
 
 fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
@@ -67,6 +71,61 @@ fn group_2_lies_where_store_says() {
     let table = String::from_utf8_lossy(&table);
     assert!(table.contains("opt-1.3b: batch 2, 120 tokens and 3 generated"), "{table}");
     fail(&words(&format!("{SMALL} --config direct --store soft:mem=1M --json")), 1, "direct: ");
+}
+
+fn emulated(line: &str, settings: &str) -> Command {
+    let mut command = adit(&words(line));
+    command.env("LD_LIBRARY_PATH", adit_gpu_emulated::directory());
+    command.env("ADIT_EMULATED_GPU", settings);
+    command
+}
+
+#[test]
+fn a_gpu_shares_the_memory_of_each_copy_thread_with_the_drive() {
+    let scratch = Scratch::new("tensors-gpu");
+    let folder = folder(&scratch);
+    std::fs::create_dir(&folder).expect("a folder");
+    for more in ["--config all", "--config direct,dual --store soft:mem=64M --copy-threads 4"] {
+        let line = format!("{ON_GPU} {more} --json --folder {folder}");
+        let output = emulated(&line, "").output().expect("adit runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{line}: {errors}");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!((&report["gpu"], &report["h2d_bytes_per_s"]), (&0.into(), &Value::Null));
+        for run in runs(&output.stdout) {
+            assert_eq!(run["decode_read"]["tensors"], 96, "{run}");
+        }
+    }
+}
+
+#[test]
+fn what_a_gpu_cannot_do_is_told() {
+    let scratch = Scratch::new("tensors-gpu-fails");
+    let folder = folder(&scratch);
+    std::fs::create_dir(&folder).expect("a folder");
+    for (settings, options, code, expected) in [
+        ("copies=dropped", "", 1, "direct: the GPU: copy K of layer"),
+        ("copies=dropped", "", 1, "wrong bytes at 0"),
+        ("host-register=refused", "", 1, "register host memory with the GPU"),
+        ("fail=cuMemcpyAsync:719:40", "", 1, "cuMemcpyAsync failed"),
+        ("memory=1000000", "", 1, "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("", "--gpu 7", 2, "--gpu 7: there is no GPU 7; there are 1, from 0 on"),
+        ("", "--gpu 0 --h2d 12g", 2, "--h2d"),
+    ] {
+        let line = if options.is_empty() { ON_GPU } else { ON_GPU.trim_end_matches("--gpu 0") };
+        let line = format!("{line} {options} --config direct --folder {folder}");
+        let output = emulated(&line, settings).output().expect("adit runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{settings} {options}: {errors}");
+        assert!(errors.contains(expected), "{settings} {options}: {errors}");
+        assert_eq!(files_in(&folder), 0, "{settings} {options}");
+    }
+    let mut without = adit(&words(ON_GPU));
+    without.env_remove("LD_LIBRARY_PATH").env("CUDA_VISIBLE_DEVICES", "-1");
+    let output = without.output().expect("adit runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.contains("GPU") || errors.contains("CUDA"), "{errors}");
 }
 
 #[test]

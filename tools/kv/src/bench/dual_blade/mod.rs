@@ -5,6 +5,7 @@
 //! | `options` | the command line, and what to run |
 //! | `cgroup` | the memory limit of a run |
 //! | `child` | the process of a run, and its loop |
+//! | `gpu` | a run's side of a real GPU |
 //! | `outcome` | what a run measured |
 //! | `report`, `picture` | the report |
 //!
@@ -14,6 +15,7 @@
 
 mod cgroup;
 mod child;
+mod gpu;
 mod options;
 mod outcome;
 mod picture;
@@ -55,9 +57,11 @@ pub(super) fn run(args: &KvBenchArgs, task: Task) -> Result<()> {
     let tensors = &args.tensors;
     let plan = Plan::of(tensors, task, args.model.as_deref(), &args.store)?;
     if let Some(Configurations::One(configuration)) = tensors.child {
-        let (h2d, stamps, ahead) = (tensors.h2d, args.verify, tensors.ahead);
-        return child::run(plan.options(configuration, args.size), &Loop { h2d, stamps, ahead });
+        let (h2d, gpu, stamps, ahead) = (tensors.h2d, tensors.gpu, args.verify, tensors.ahead);
+        let loops = Loop { h2d, gpu, stamps, ahead };
+        return child::run(plan.options(configuration, args.size), &loops);
     }
+    tensors.gpu.map_or(Ok(()), gpu::check)?;
     plan.check_target(args.size, args.force)?;
     let mut report = Report::new(task, &plan, tensors);
     let failure = measure_all(args, &plan, &mut report).err();

@@ -49,6 +49,10 @@ pub(in crate::bench) struct TensorArgs {
     #[arg(long, value_name = "SIZE", default_value = "12g", value_parser = units::bytes)]
     pub(super) h2d: u64,
 
+    /// Copies to and from this GPU, numbered from 0, instead of the model
+    #[arg(long, value_name = "N", conflicts_with = "h2d")]
+    pub(super) gpu: Option<u32>,
+
     /// Copy threads, each with pinned memory for one tensor
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     copy_threads: u16,

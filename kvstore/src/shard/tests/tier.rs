@@ -8,8 +8,10 @@ use adit_driver::memory::AnyBuffer;
 use super::device::memory;
 use super::slabs::block;
 use super::{Rig, SHAPE, STORED, get, item, layout, options};
+use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
+use crate::shard::parts::Memory;
 use crate::shard::{
     Action, Done, Failure, GetItem, Outcome, Part, PutItem, PutOptions, ShardOptions, Stats,
 };
@@ -116,7 +118,11 @@ fn layers_of_a_block_in_memory_are_those_on_the_device() {
     let mut rig = rig(64);
     let id = layout(&mut rig, SHAPE, 4);
     assert_eq!(rig.wait(Action::Put(block(1, id))), STORED);
-    let layers = |rig: &mut Rig| [0, 1].map(|layer| read(rig, 1, Part::Layer(layer), 1));
+    // The padding behind a tensor has no checksum, and is zero in memory.
+    let tensor = |bytes: Option<Vec<u8>>| bytes.map(|bytes| bytes[..2560].to_vec());
+    let layers = |rig: &mut Rig| {
+        [0, 1].map(|layer| read(rig, 1, Part::Layer(layer), 1).map(tensor))
+    };
     let cold = layers(&mut rig);
     assert!(matches!(&cold, [Ok(Some(_)), Ok(Some(_))]), "{cold:?}");
     assert!(all(&mut rig, 1, 2).is_some());
@@ -194,6 +200,46 @@ fn damaged_objects_do_not_come_in() {
     assert_eq!(all(&mut rig, 1, 2), None);
     let stats = stats(&rig);
     assert_eq!((stats.misses_corrupt, stats.tier_admissions, stats.tier_objects), (1, 0, 0));
+}
+
+/// Offers this as the memory of a read of all of an object that was found intact before.
+fn offer(rig: &mut Rig, key: u64, bytes: &[u8]) {
+    let hash = rig.shard.index.hash(Key::from(key).as_bytes());
+    let id = rig.shard.lookup(rig.now, hash, &key.into()).expect("it is there");
+    let object = rig.shard.index.object(id);
+    let mut read = memory(bytes.len());
+    read.copy_from_slice(bytes);
+    let read = Memory::of(AnyBuffer::One(read));
+    let reading = rig.shard.pin_part((id, &object), hash, &Part::All, &read, 0);
+    rig.shard.offer_to_tier(&reading.expect("memory for it"), &read);
+    rig.shard.spaces.unpin(object.place);
+}
+
+/// Other processes may share the caller's memory, and write it between the check and the copy.
+#[test]
+fn memory_that_changes_after_its_check_does_not_come_in() {
+    let mut rig = rig(16);
+    let id = layout(&mut rig, SHAPE, 4);
+    assert_eq!(rig.wait(Action::Put(PutItem { bytes: 8000, ..item(1, 2) })), STORED);
+    assert_eq!(rig.wait(Action::Put(block(2, id))), STORED);
+    let tensor = 2560;
+    let contents = [(1u64, vec![0..4000, 4000..8000]), (2, vec![0..tensor, UNIT..UNIT + tensor])];
+    for (key, runs) in contents {
+        let mut read = vec![0xee; 2 * UNIT];
+        runs.iter().for_each(|run| read[run.clone()].fill(key as u8));
+        let (first, last) = (runs[0].start, runs[runs.len() - 1].end - 1);
+        for at in [first, last] {
+            read[at] ^= 1;
+            (0..20).for_each(|_| offer(&mut rig, key, &read));
+            assert_eq!(stats(&rig).tier_admissions, key - 1, "byte {at} of {key}");
+            read[at] ^= 1;
+        }
+        offer(&mut rig, key, &read);
+        let resident = rig.shard.resident(rig.now, &key.into()).expect("in memory");
+        let mut wanted = vec![0; 2 * UNIT];
+        runs.into_iter().for_each(|run| wanted[run].fill(key as u8));
+        assert_eq!(resident[..], wanted[..], "nothing comes in that has no checksum");
+    }
 }
 
 #[test]

@@ -69,16 +69,13 @@ impl Home {
 }
 
 /// Memory for one object, to be filled.
-pub(super) struct Room {
-    run: Buffer,
-    home: Weak<Home>,
-}
+pub(super) struct Room(Held);
 
 impl Room {
-    /// Fills all of it by `fill`, after which it does not change.
-    pub(super) fn filled(mut self, fill: impl FnOnce(&mut [u8])) -> Resident {
-        fill(&mut self.run);
-        Resident(Arc::new(Held { run: Some(self.run), home: self.home }))
+    /// Fills all of it by `fill`, after which it does not change. `None` if that returns false.
+    pub(super) fn filled(mut self, fill: impl FnOnce(&mut [u8]) -> bool) -> Option<Resident> {
+        let run = self.0.run.as_mut().expect("it has its run until it is dropped");
+        fill(run).then(|| Resident(Arc::new(self.0)))
     }
 }
 
@@ -107,7 +104,7 @@ impl Region {
             self.free.give(run);
         }
         let run = self.free.take(bytes)?;
-        Some(Room { run, home: Arc::downgrade(&self.home) })
+        Some(Room(Held { run: Some(run), home: Arc::downgrade(&self.home) }))
     }
 }
 
@@ -152,7 +149,11 @@ mod tests {
     use super::*;
 
     fn resident(regions: &mut Regions, byte: u8) -> Option<Resident> {
-        Some(regions.take(4096)?.filled(|bytes| bytes.fill(byte)))
+        let fill = |bytes: &mut [u8]| {
+            bytes.fill(byte);
+            true
+        };
+        regions.take(4096)?.filled(fill)
     }
 
     #[test]

@@ -161,8 +161,9 @@ impl Tier {
         self.counts.hit_bytes += bytes;
     }
 
-    /// Takes an object in, whose bytes `fill` copies, if it is worth it; `hash` is that of its key.
-    pub(super) fn offer(&mut self, known: Known, hash: u64, fill: impl FnOnce(&mut [u8])) {
+    /// Takes an object in if it is worth it; `hash` is that of its key. `fill` copies its bytes, and returns whether the
+    /// copy is intact: otherwise the object stays out.
+    pub(super) fn offer(&mut self, known: Known, hash: u64, fill: impl FnOnce(&mut [u8]) -> bool) {
         if self.slots.contains_key(&known.id) || known.bytes > self.object_bytes_max() {
             return;
         }
@@ -170,8 +171,10 @@ impl Tier {
         else {
             return;
         };
-        self.counts.admissions += 1;
-        self.insert(Entry { known, hash, resident: room.filled(fill) });
+        if let Some(resident) = room.filled(fill) {
+            self.counts.admissions += 1;
+            self.insert(Entry { known, hash, resident });
+        }
     }
 
     fn object_bytes_max(&self) -> u64 {

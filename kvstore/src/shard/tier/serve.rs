@@ -124,7 +124,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         let hash = self.index.hash(self.index.key_bytes(id));
         let known = Known { id, place: object.place, bytes };
-        self.tier.offer(known, hash, |into| memory.copy_to(into));
+        let pieces = &reading.extract.pieces;
+        // The memory was checked, but its owner may share it with a process that wrote to it since: only the copy
+        // counts.
+        self.tier.offer(known, hash, |into| {
+            memory.copy_to(into);
+            pieces.zero_gaps(into);
+            pieces.are_intact(into, reading.checksums.iter().copied())
+        });
     }
 
     /// Returns whether the object of a read is the one that the index has.

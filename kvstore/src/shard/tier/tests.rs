@@ -59,7 +59,10 @@ impl Rig {
         match &found {
             Some(resident) => assert!(resident.iter().all(|each| *each == byte), "object {id}"),
             None if self.tier.is_on() => {
-                self.tier.offer(known, u64::from(id) << 40 | u64::from(id), |into| into.fill(byte));
+                self.tier.offer(known, u64::from(id) << 40 | u64::from(id), |into| {
+                    into.fill(byte);
+                    true
+                });
             }
             None => {}
         }

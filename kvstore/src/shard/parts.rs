@@ -157,7 +157,8 @@ impl Pieces {
         let mut rest = bytes;
         for index in 0..self.count {
             let (_, len) = self.run(index);
-            let stride = if index + 1 == self.count { rest.len() } else { self.stride_bytes as usize };
+            let stride =
+                if index + 1 == self.count { rest.len() } else { self.stride_bytes as usize };
             let (piece, behind) = rest.split_at_mut(stride);
             piece[len as usize..].fill(0);
             rest = behind;

@@ -193,11 +193,13 @@ impl Local {
     pub fn set_tier(&mut self, bytes: u64) -> Result<u64> {
         let shards = self.set.shards();
         let share = tier::share(bytes, shards);
-        let left: Vec<u64> = self.shards.iter_mut().map(|shard| shard.shrink_tier(share)).collect();
+        let device = &self.devices.as_slice()[0];
+        let shrunk = self.shards.iter_mut().map(|shard| tier::make_way(shard, share).0);
+        let left: Vec<u64> = shrunk.collect();
         for (shard, left) in self.shards.iter_mut().zip(left) {
-            for memory in tier::regions(&self.devices.as_slice()[0], share - left) {
-                shard.lend_to_tier(memory?);
-            }
+            let (memory, end) = tier::allocated(device, share - left);
+            shard.lend_to_tier(memory);
+            end?;
         }
         Ok(share * u64::from(shards))
     }

@@ -1,17 +1,18 @@
 //! The memory tier of a store: how much memory it has, and where that comes from.
 //!
-//! Each shard has an equal share, in regions of its own. The calling thread allocates and pins them, so that the store's
-//! threads do not wait for it.
+//! Each shard has an equal share, in regions of its own. The calling thread allocates, pins and frees them, so that the
+//! store's threads do not wait for it.
 
 use std::iter;
 use std::sync::PoisonError;
 
 use adit_driver::{Buffer, Device};
 
-use super::devices::MEMORY_BYTES_MIN;
+use super::devices::{DeviceShard, MEMORY_BYTES_MIN};
 use super::handle::Store;
 use crate::error::{Error, Result};
 use crate::model::place::UNIT_BYTES;
+use crate::shard::GivenUp;
 
 /// Bytes of a region, except the last of a share. Memory goes back to the system by regions.
 const REGION_BYTES: u64 = 64 << 20;
@@ -31,22 +32,40 @@ impl Store {
         let _one_at_a_time = self.core.tier.lock().unwrap_or_else(PoisonError::into_inner);
         let (shards, device) = (self.core.set.shards(), &self.core.devices.as_slice()[0]);
         let share = share(bytes, shards);
-        let shrink =
-            |number| self.core.ask(number, move |shard, _| Ok(shard.shrink_tier(share))).wait();
         // First all shrink, so that they never have more together than before or after.
-        let left: Vec<u64> = (0..shards).map(shrink).collect::<Result<_, _>>()?;
+        let shrink = |number| -> Result<u64> {
+            let ask = self.core.ask(number, move |shard, _| Ok(make_way(shard, share)));
+            let (left, given_up) = ask.wait()?;
+            drop(given_up);
+            Ok(left)
+        };
+        let left: Vec<u64> = (0..shards).map(shrink).collect::<Result<_>>()?;
         for (number, left) in (0..shards).zip(left) {
-            for memory in regions(device, share - left) {
-                let memory = memory?;
-                let lent = self.core.ask(number, move |shard, _| {
-                    shard.lend_to_tier(memory);
-                    Ok(())
-                });
-                lent.wait()?;
-            }
+            let (memory, end) = allocated(device, share - left);
+            let lent = self.core.ask(number, move |shard, _| {
+                shard.lend_to_tier(memory);
+                Ok(())
+            });
+            lent.wait()?;
+            end?;
         }
         Ok(share * u64::from(shards))
     }
+}
+
+/// Takes from a shard's tier what it has beyond `share`. If it is to grow, takes a last region that is shorter than the
+/// others as well, so that regions have their full length again: an object lies in one. Returns the bytes that are left.
+pub(super) fn make_way<R>(shard: &mut DeviceShard<R>, share: u64) -> (u64, GivenUp) {
+    let has = shard.stats().tier_bytes;
+    shard.shrink_tier(if has < share { has / REGION_BYTES * REGION_BYTES } else { share })
+}
+
+/// Allocates `bytes` in regions. Returns those before the first error as well.
+pub(super) fn allocated(device: &Device, bytes: u64) -> (Vec<Buffer>, Result<()>) {
+    let mut end = Ok(());
+    let until_error = |region: Result<Buffer>| region.map_err(|why| end = Err(why)).ok();
+    let memory = regions(device, bytes).map_while(until_error).collect();
+    (memory, end)
 }
 
 /// Checks that a store of `shards` shards has a use for a tier of `bytes`.
@@ -68,7 +87,7 @@ pub(super) fn share(bytes: u64, shards: u16) -> u64 {
 }
 
 /// Allocates `bytes` in regions.
-pub(super) fn regions(device: &Device, bytes: u64) -> impl Iterator<Item = Result<Buffer>> + '_ {
+fn regions(device: &Device, bytes: u64) -> impl Iterator<Item = Result<Buffer>> + '_ {
     let mut left = bytes;
     iter::from_fn(move || {
         let len = left.min(REGION_BYTES);

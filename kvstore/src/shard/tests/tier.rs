@@ -21,7 +21,7 @@ const UNIT: usize = UNIT_BYTES as usize;
 /// Returns a shard whose tier has memory for this many units.
 fn rig(units: usize) -> Rig {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
-    rig.shard.lend_to_tier(memory(units * UNIT));
+    rig.shard.lend_to_tier([memory(units * UNIT)]);
     rig
 }
 
@@ -120,9 +120,8 @@ fn layers_of_a_block_in_memory_are_those_on_the_device() {
     assert_eq!(rig.wait(Action::Put(block(1, id))), STORED);
     // The padding behind a tensor has no checksum, and is zero in memory.
     let tensor = |bytes: Option<Vec<u8>>| bytes.map(|bytes| bytes[..2560].to_vec());
-    let layers = |rig: &mut Rig| {
-        [0, 1].map(|layer| read(rig, 1, Part::Layer(layer), 1).map(tensor))
-    };
+    let layers =
+        |rig: &mut Rig| [0, 1].map(|layer| read(rig, 1, Part::Layer(layer), 1).map(tensor));
     let cold = layers(&mut rig);
     assert!(matches!(&cold, [Ok(Some(_)), Ok(Some(_))]), "{cold:?}");
     assert!(all(&mut rig, 1, 2).is_some());
@@ -136,7 +135,7 @@ fn layers_of_a_block_in_memory_are_those_on_the_device() {
 fn a_version_is_forgotten_before_the_next_is_acknowledged_and_a_deleted_object_before_that() {
     for durability in [Durability::Volatile, Durability::Restart, Durability::Durable] {
         let mut rig = Rig::new(1, 64, options(durability));
-        rig.shard.lend_to_tier(memory(32 * UNIT));
+        rig.shard.lend_to_tier([memory(32 * UNIT)]);
         for byte in 1..4 {
             assert_eq!(rig.wait(version(1, 2, byte)), STORED);
             assert_eq!(stats(&rig).tier_objects, 0, "{byte} {durability}");
@@ -173,7 +172,7 @@ fn a_read_that_ends_after_its_object_was_replaced_leaves_nothing() {
 fn what_expires_or_is_evicted_is_forgotten() {
     let wall = ShardOptions { wall_s_at_zero: 1000, ..options(Durability::Restart) };
     let mut rig = Rig::new(1, 64, wall);
-    rig.shard.lend_to_tier(memory(64 * UNIT));
+    rig.shard.lend_to_tier([memory(64 * UNIT)]);
     let soon = PutOptions { ttl_s: Some(3), ..PutOptions::default() };
     assert_eq!(rig.wait(Action::Put(PutItem { options: soon, ..item(1, 2) })), STORED);
     assert_eq!(rig.put(2, 2), STORED);
@@ -277,7 +276,7 @@ fn an_object_that_takes_too_much_of_the_memory_stays_out() {
 #[test]
 fn a_tier_that_shrinks_has_no_more_than_it_was_left_and_grows_again() {
     let mut rig = rig(16);
-    rig.shard.lend_to_tier(memory(16 * UNIT));
+    rig.shard.lend_to_tier([memory(16 * UNIT)]);
     assert!((1..9).all(|key| rig.put(key, 4) == STORED));
     let read_all = |rig: &mut Rig| {
         assert!((1..9).all(|key| all(rig, key, 4) == Some(vec![key as u8; 4 * UNIT])));
@@ -286,15 +285,15 @@ fn a_tier_that_shrinks_has_no_more_than_it_was_left_and_grows_again() {
     let full = read_all(&mut rig);
     assert_eq!((full.tier_objects, full.tier_object_bytes), (8, 32 * UNIT_BYTES));
     let held = rig.shard.resident(rig.now, &8u64.into()).expect("in memory");
-    assert_eq!(rig.shard.shrink_tier(31 * UNIT_BYTES), 16 * UNIT_BYTES);
+    assert_eq!(rig.shard.shrink_tier(31 * UNIT_BYTES).0, 16 * UNIT_BYTES);
     let half = stats(&rig);
     assert_eq!((half.tier_objects, half.tier_bytes), (4, 16 * UNIT_BYTES));
     read_all(&mut rig);
-    assert_eq!(rig.shard.shrink_tier(0), 0);
+    assert_eq!(rig.shard.shrink_tier(0).0, 0);
     assert_eq!((stats(&rig).tier_objects, stats(&rig).tier_bytes), (0, 0));
     let off = read_all(&mut rig);
     assert_eq!(off.tier_hits, read_all(&mut rig).tier_hits, "it is off");
-    rig.shard.lend_to_tier(memory(32 * UNIT));
+    rig.shard.lend_to_tier([memory(32 * UNIT)]);
     read_all(&mut rig);
     assert_eq!(read_all(&mut rig).tier_hits, off.tier_hits + 8);
     assert!(held.iter().all(|byte| *byte == 8), "a reader keeps what it holds");

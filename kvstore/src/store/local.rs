@@ -125,7 +125,6 @@ impl Local {
             recoveries,
             options: options.clone(),
         };
-        tier::check(options.tier_bytes, local.set.shards())?;
         if options.tier_bytes > 0 {
             local.set_tier(options.tier_bytes)?;
         }

@@ -125,7 +125,6 @@ impl Local {
             recoveries,
             options: options.clone(),
         };
-        tier::check(options.tier_bytes, local.set.shards())?;
         if options.tier_bytes > 0 {
             local.set_tier(options.tier_bytes)?;
         }
@@ -198,7 +197,7 @@ impl Local {
         size.limit(bytes, shards);
         let share = tier::share(bytes, shards);
         let Local { shards, devices, .. } = self;
-        let left = shards.iter_mut().map(|shard| shard.shrink_tier(share)).collect();
+        let left = shards.iter_mut().map(|shard| tier::make_way(shard, share).0).collect();
         size.lend(&devices.as_slice()[0], (left, share), &|| true, |number, memory| {
             shards[usize::from(number)].lend_to_tier(memory);
             Ok(())

@@ -8,6 +8,7 @@ use adit_driver::spec::{Lid, Nsid, View};
 use adit_driver::{Buffer, Controller, Device, Target};
 
 use super::devices::{self, DeviceShard, Devices, MEMORY_BYTES_MIN};
+use super::tier;
 use crate::error::{Error, Result};
 use crate::media::format::{self, FormatOptions, Set};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
@@ -327,6 +328,7 @@ impl Found {
         let set = format::read_set(&mut lanes, &mut devices.clock())?;
         drop(lanes);
         devices.check_shards(set.shards())?;
+        tier::check(options.tier_bytes, set.shards())?;
         let wall_s = devices::wall_s_at_zero(devices.now());
         let budget = options.budget(&devices)?;
         let shard_options = options.shard(set.shards(), wall_s, budget)?;

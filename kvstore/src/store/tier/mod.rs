@@ -1,7 +1,7 @@
 //! The memory tier of a store: how much memory it has, and where that comes from.
 //!
-//! Each shard has an equal share, in regions of its own. The calling thread allocates and pins them, so that the store's
-//! threads do not wait for it. While the tier may have memory, a thread of its own ([`follow`]) makes it smaller and
+//! Each shard has an equal share, in regions of its own. The calling thread allocates, pins and frees them, so that the
+//! store's threads do not wait for it. While the tier may have memory, a thread of its own ([`follow`]) makes it smaller and
 //! larger as the machine and the control groups have room ([`Elastic`]).
 
 mod follow;
@@ -15,12 +15,13 @@ use adit_driver::{Buffer, Device};
 
 pub(super) use self::follow::Follower;
 use super::core::Core;
-use super::devices::MEMORY_BYTES_MIN;
+use super::devices::{DeviceShard, MEMORY_BYTES_MIN};
 use super::handle::Store;
 use super::pending::Pending;
 use crate::error::{Error, Result};
 use crate::memory::{Elastic, Memory, Probe};
 use crate::model::place::UNIT_BYTES;
+use crate::shard::GivenUp;
 
 /// Bytes of a region, except the last of a share. Memory goes back to the system by regions.
 const REGION_BYTES: u64 = 64 << 20;
@@ -100,28 +101,39 @@ impl TierSize {
         self.probe.as_ref()?.memory().ok()
     }
 
-    /// Lends shards that have `left` bytes one region after the other, until each has `share` bytes, memory has no room
+    /// Allocates regions for shards that have `left` bytes and lends them, those of a shard at once, until each has `share` bytes, memory has no room
     /// for another, or `goes_on` returns false. Returns how many bytes they have.
     pub(super) fn lend(
         &mut self,
         device: &Device,
         (mut left, share): (Vec<u64>, u64),
         goes_on: &dyn Fn() -> bool,
-        mut lend: impl FnMut(u16, Buffer) -> Result<()>,
+        mut lend: impl FnMut(u16, Vec<Buffer>) -> Result<()>,
     ) -> Result<u64> {
         self.bytes = left.iter().sum();
+        let mut regions: Vec<Vec<Buffer>> = left.iter().map(|_| Vec::new()).collect();
+        let mut end = Ok(());
         // The shard that has least comes next, so that all have about as much if there is no room for all.
-        while let Some((has, number)) = left.iter_mut().zip(0..).min()
+        while let Some((has, number)) = left.iter_mut().zip(0u16..).min()
             && let len = share.saturating_sub(*has).min(REGION_BYTES)
             && len > 0
             && goes_on()
             && self.memory().is_none_or(|memory| Elastic::has_room(self.bytes, len, &memory))
         {
-            lend(number, region(device, len)?)?;
+            match region(device, len) {
+                Ok(memory) => regions[usize::from(number)].push(memory),
+                Err(error) => {
+                    end = Err(error);
+                    break;
+                }
+            }
             *has += len;
             self.bytes += len;
         }
-        Ok(self.bytes)
+        for (number, memory) in (0u16..).zip(regions).filter(|(_, memory)| !memory.is_empty()) {
+            lend(number, memory)?;
+        }
+        end.map(|()| self.bytes)
     }
 }
 
@@ -160,9 +172,11 @@ impl Core {
     /// Takes memory from the tier until it has `bytes` at most. Returns what each shard has left.
     fn shrink_tier(&self, size: &mut TierSize, bytes: u64) -> Result<Vec<u64>> {
         let share = share(bytes, self.shards);
-        let shrink = |number| self.ask(number, move |shard, _| Ok(shard.shrink_tier(share)));
-        let asked: Vec<Pending<u64>> = (0..self.shards).map(shrink).collect();
-        let left = asked.into_iter().map(Pending::wait).collect::<Result<Vec<u64>, _>>()?;
+        let shrink = |number| self.ask(number, move |shard, _| Ok(make_way(shard, share)));
+        let asked: Vec<Pending<(u64, GivenUp)>> = (0..self.shards).map(shrink).collect();
+        // What they gave up is freed here.
+        let left = asked.into_iter().map(|asked| asked.wait().map(|(left, _)| left));
+        let left = left.collect::<Result<Vec<u64>, _>>()?;
         size.bytes = left.iter().sum();
         assert!(size.bytes <= bytes, "{} bytes are left of {bytes}", size.bytes);
         Ok(left)
@@ -182,6 +196,13 @@ impl Core {
         };
         size.lend(device, (left, share(bytes, self.shards)), goes_on, lend).map(drop)
     }
+}
+
+/// Takes from a shard's tier what it has beyond `share`. If it is to grow, takes a last region that is shorter than the
+/// others as well, so that regions have their full length again: an object lies in one. Returns the bytes that are left.
+pub(super) fn make_way<R>(shard: &mut DeviceShard<R>, share: u64) -> (u64, GivenUp) {
+    let has = shard.stats().tier_bytes;
+    shard.shrink_tier(if has < share { has / REGION_BYTES * REGION_BYTES } else { share })
 }
 
 /// Checks that a store of `shards` shards has a use for a tier of `bytes`.

@@ -23,25 +23,26 @@ fn shards_have_equal_shares_and_no_share_is_too_small_to_be_of_use() {
 }
 
 #[test]
-fn shards_get_regions_in_turn_of_which_the_last_is_shorter() {
+fn shards_get_regions_of_which_the_last_is_shorter() {
     let target = "null:".parse().expect("a target");
     let device = Device::open(&target, &Default::default()).expect("a device");
     let lent = |left: [u64; 2], share, most| {
-        let (mut regions, count) = (Vec::new(), Cell::new(0));
-        let lend = |number, memory: Buffer| {
-            regions.push((number, memory.len() as u64));
-            count.set(regions.len());
+        let (mut regions, looks) = (Vec::new(), Cell::new(0));
+        let lend = |number, memory: Vec<Buffer>| {
+            regions.extend(memory.iter().map(|region| (number, region.len() as u64)));
             Ok(())
         };
-        let goes_on = || count.get() < most;
+        let goes_on = || looks.replace(looks.get() + 1) < most;
         let has = TierSize::default().lend(&device, (left.to_vec(), share), &goes_on, lend);
         (regions, has.expect("memory"))
     };
     let share = 64 * MIB + 12_288;
-    let both = [(0, 64 * MIB), (1, 64 * MIB), (0, 12_288), (1, 12_288)].to_vec();
+    let both = [(0, 64 * MIB), (0, 12_288), (1, 64 * MIB), (1, 12_288)].to_vec();
     assert_eq!(lent([0, 0], share, 9), (both, 2 * share));
     assert_eq!(lent([64 * MIB, 0], 64 * MIB, 9), ([(1, 64 * MIB)].to_vec(), 128 * MIB));
     assert_eq!(lent([0, 0], share, 1), ([(0, 64 * MIB)].to_vec(), 64 * MIB));
+    let one_each = [(0, 64 * MIB), (1, 64 * MIB)].to_vec();
+    assert_eq!(lent([0, 0], share, 2), (one_each, 128 * MIB), "they take turns");
     assert_eq!(lent([4096, 4096], 4096, 9), (vec![], 8192));
 }
 

@@ -64,7 +64,12 @@ pub(super) const CASES: &[Case] = &[
                  --config dual,direct --store {0} --folder /mnt --memory-limit 48m --json >/tmp/told; code=$?\n\
                  grep -E '\"(config|hit_ratio|sequentiality|cached_layers|memory_limit_bytes)\"' -A1 /tmp/told\n\
                  echo \"runs without hits: $(grep -c '\"hit_ratio\": 0.0' /tmp/told)\"; exit $code",
-                &["\"config\": \"dual\"", "\"config\": \"direct\"", "50331648", "runs without hits: 1"],
+                &[
+                    "\"config\": \"dual\"",
+                    "\"config\": \"direct\"",
+                    "50331648",
+                    "runs without hits: 1",
+                ],
             ),
             good(
                 "ls -d /sys/fs/cgroup/adit-bench-* && exit 1\n\

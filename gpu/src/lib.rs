@@ -50,7 +50,7 @@ pub use cudarc;
 
 pub use commands::outcome::{Ended, Outcome};
 pub use cuda::program::{Compiled, SOURCES, compile, compile_kernels, compiler_version};
-pub use cuda::{Attributes, Event, Gpu, GpuInfo, Priority, Stream};
+pub use cuda::{Attributes, Event, Gpu, GpuInfo, HostCopies, Priority, Stream};
 pub use error::{Error, Result};
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place, ProxyOptions};
 pub use reach::device::Device;

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use adit_kvstore::tensors::{
-    Configuration, Extent, Figures, Fill, Knob, Model, ModelGpu, Overlap, RunOptions, RunStats,
-    Shape, Spread, Tensors,
+    Configuration, Extent, Figures, Knob, Model, ModelGpu, Overlap, RunOptions, RunStats, Shape,
+    Spread, Tensors,
 };
 use clap::{Parser, ValueEnum};
 
@@ -34,23 +34,6 @@ impl From<Config> for Configuration {
             Config::Fadvise => Configuration::Fadvise,
             Config::Direct => Configuration::Direct,
             Config::Dual => Configuration::Dual,
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Filling {
-    Idle,
-    First,
-    Write,
-}
-
-impl From<Filling> for Fill {
-    fn from(filling: Filling) -> Fill {
-        match filling {
-            Filling::Idle => Fill::Idle,
-            Filling::First => Fill::FirstRead,
-            Filling::Write => Fill::Write,
         }
     }
 }
@@ -97,9 +80,9 @@ struct Arguments {
     /// The target of group 2, as 'vfio:0000:01:00.0'; by default the file of group 1
     #[arg(long)]
     extent: Option<adit_driver::Target>,
-    /// How group 1 gets into the page cache
-    #[arg(long, default_value = "idle")]
-    fill: Filling,
+    /// Most MiB that prefill writes into the page cache; by default what the kernel keeps there
+    #[arg(long)]
+    dirty_mib: Option<u64>,
     /// How copy threads overlap; by default by measurement
     #[arg(long)]
     overlap: Option<Overlapping>,
@@ -135,7 +118,7 @@ impl Arguments {
             folder: self.folder.clone().or(base.folder),
             extent: self.extent.clone().map(Extent::new),
             knob: self.cache_mib.map_or(Knob::Measured, |mib| Knob::Bytes(mib << 20)),
-            fill: self.fill.into(),
+            dirty_bytes: self.dirty_mib.map(|mib| mib << 20),
             overlap: self.overlap.map(Overlap::from),
             copy_threads: self.threads,
             ..base

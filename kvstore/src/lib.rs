@@ -43,6 +43,7 @@
 //! | [`Local`], [`shard`] | the same store on the caller's own thread: requests, outcomes, failures |
 //! | [`evict`] | writing your own eviction policy |
 //! | [`tensors`] | KV tensors of one run that exceed memory, without keys: page cache and drive side by side |
+//! | [`memory`] | how much memory this process may use |
 //! | [`survey`] | inspecting the media without opening the store |
 //! | [`Error`] | what can fail, and what to do about it |
 //!
@@ -56,6 +57,7 @@
 //!
 //! | folder | holds |
 //! |---|---|
+//! | `memory` | what the machine and control groups leave to this process, and how large a cache may be |
 //! | `model` | keys, objects, places, options, layouts of KV blocks, and the commands of a batch |
 //! | `space` | free runs, extents, slabs for KV blocks interleaved layer by layer, discards |
 //! | `catalog` | the objects in memory (at most 72 bytes each, with policy and age), their expiry, tenants and leases |
@@ -76,6 +78,7 @@ mod catalog;
 mod error;
 mod io;
 mod media;
+pub mod memory;
 mod model;
 mod policy;
 pub mod shard;

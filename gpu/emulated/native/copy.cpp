@@ -126,7 +126,8 @@ ADIT_CUDA cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, Hand
 
 ADIT_CUDA cuMemcpyAsync(Address to, Address from, std::size_t bytes, Handle stream) {
     ADIT_ENTER_CONTEXT();
-    return copy({to, from, bytes, false, false}, stream_of(stream), false);
+    const u64 moved = settings().copies == "dropped" ? 0 : bytes;
+    return copy({to, from, moved, false, false}, stream_of(stream), false);
 }
 
 ADIT_CUDA cuMemsetD8_v2(Address at, u8 value, std::size_t count) {

@@ -108,6 +108,7 @@ bool parse_choice(const std::string& key, const std::string& value, Settings& in
     }
     if (key == "nvrtc") { return choose(value, {"ok", "error"}, into.nvrtc); }
     if (key == "gdr") { return choose(value, {"ok", "absent", "refused"}, into.gdr); }
+    if (key == "copies") { return choose(value, {"ok", "dropped"}, into.copies); }
     if (key == "peer") { return parse_peer(value, into); }
     if (key == "fail") { return parse_failure(value, into); }
     if (key == "dma-buf-mmap") {

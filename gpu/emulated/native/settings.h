@@ -8,6 +8,7 @@
 // io-register=ok|needs-touch|not-permitted|lost|lost-elsewhere|no-heads     elsewhere: stores of GPUs that did not register
 //                             it; no-heads: stores to completion doorbells
 // nvrtc=ok|error   gdr=ok|absent|refused   patience=MS   exit=MS
+// copies=ok|dropped           dropped: asynchronous copies (cuMemcpyAsync) move nothing
 // peer=ok|dropped|late[:NTH[+NTH...]]     what devices write through a dma-buf, or only through the NTH exported from
 //                             now, is dropped, or is seen by the GPU after its first look at it
 // fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now: the documented name,
@@ -50,6 +51,7 @@ struct Settings {
     std::string io_register = "ok";
     std::string nvrtc = "ok";
     std::string gdr = "ok";
+    std::string copies = "ok";
     std::string peer = "ok";
     std::vector<u32> peer_nths;         // none: each dma-buf
     u32 peer_exports = 0;

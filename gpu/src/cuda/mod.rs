@@ -12,6 +12,7 @@
 mod copier;
 mod event;
 mod gpu;
+mod host_copies;
 pub(crate) mod library;
 mod memory;
 mod module;
@@ -26,6 +27,7 @@ pub(crate) mod tests;
 pub use event::Event;
 pub(crate) use gpu::flush_rdma_writes;
 pub use gpu::{Attributes, Gpu, GpuInfo};
+pub use host_copies::HostCopies;
 pub use memory::{DeviceMemory, PinnedMemory};
 pub use module::Function;
 pub(crate) use module::Module;

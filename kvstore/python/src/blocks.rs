@@ -13,6 +13,7 @@ use crate::arguments;
 use crate::errors;
 use crate::forked::Ours;
 use crate::options;
+use crate::scope::Scope;
 use crate::session::Session;
 use crate::view::View;
 
@@ -99,7 +100,7 @@ impl Layout {
 }
 
 /// Keeps objects readable until it is released or expires, returned by ``Store.lease`` and ``Client.lease``.
-#[pyclass(frozen, module = "adit")]
+#[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct Lease {
     /// The store's or the client's, which ends when it is dropped.
     lease: Ours<Mutex<Option<Box<dyn Send>>>>,
@@ -108,8 +109,13 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// Wraps a lease of `count` objects.
-    pub(crate) fn new(lease: impl Send + 'static, count: usize) -> Lease {
-        Lease { lease: Ours::new(Mutex::new(Some(Box::new(lease)))), count }
+    pub(crate) fn new(
+        py: Python<'_>,
+        lease: impl Send + 'static,
+        count: usize,
+    ) -> PyResult<Py<Lease>> {
+        let lease = Ours::new(Mutex::new(Some(Box::new(lease) as Box<dyn Send>)));
+        Scope::of(py, Lease { lease, count }, "release")
     }
 }
 
@@ -127,34 +133,25 @@ impl Lease {
         py.detach(|| drop(lease.lock().unwrap_or_else(PoisonError::into_inner).take()));
         Ok(())
     }
-
-    fn __enter__(slf: Py<Lease>) -> Py<Lease> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.release(py)
-    }
 }
 
 /// Room for KV blocks that are written layer by layer, returned by ``Store.reserve_blocks``.
 ///
 /// A block is invisible until it is committed. Leaving a ``with`` statement before that gives the room back.
-#[pyclass(frozen, module = "adit")]
+#[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct BlocksWriter {
     writer: Ours<Mutex<Option<store::BlocksWriter>>>,
     session: Ours<Session>,
 }
 
 impl BlocksWriter {
-    pub(crate) fn new(writer: store::BlocksWriter, session: Session) -> BlocksWriter {
-        BlocksWriter { writer: Ours::new(Mutex::new(Some(writer))), session: Ours::new(session) }
+    pub(crate) fn new(
+        py: Python<'_>,
+        writer: store::BlocksWriter,
+        session: Session,
+    ) -> PyResult<Py<BlocksWriter>> {
+        let (writer, session) = (Ours::new(Mutex::new(Some(writer))), Ours::new(session));
+        Scope::of(py, BlocksWriter { writer, session }, "close")
     }
 
     fn parts(&self, py: Python<'_>) -> PyResult<(&Mutex<Option<store::BlocksWriter>>, &Session)> {
@@ -182,9 +179,7 @@ impl BlocksWriter {
         let views = arguments::views(buffers, View::readable)?;
         let job = py.detach(|| {
             let writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut job = writer.as_ref().map(|writer| session.fill(writer, layer, views));
-            job.iter_mut().for_each(|job| job.wait());
-            job
+            writer.as_ref().map(|writer| session.fill(writer, layer, views))
         });
         job.ok_or_else(|| over(py))?.all(py).map(drop)
     }
@@ -204,9 +199,7 @@ impl BlocksWriter {
         let (writer, session) = self.parts(py)?;
         let job = py.detach(|| {
             let writer = writer.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-            let mut job = session.seal(writer);
-            job.wait();
-            Some(job)
+            Some(session.seal(writer))
         });
         job.ok_or_else(|| over(py))?.all(py)
     }
@@ -216,20 +209,6 @@ impl BlocksWriter {
         let (writer, _) = self.parts(py)?;
         py.detach(|| drop(writer.lock().unwrap_or_else(PoisonError::into_inner).take()));
         Ok(())
-    }
-
-    fn __enter__(slf: Py<BlocksWriter>) -> Py<BlocksWriter> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.close(py)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::{PoisonError, RwLock};
 
+use adit_kvshare::Client;
+use adit_kvshare::client::Pending;
 use pyo3::prelude::*;
 
 use crate::errors;
@@ -30,6 +32,20 @@ impl Connection {
     pub(crate) fn link(&self, py: Python<'_>) -> PyResult<Link> {
         let link = self.lock(py)?.read().unwrap_or_else(PoisonError::into_inner).clone();
         link.ok_or_else(|| errors::closed(py))
+    }
+
+    /// Makes one request and waits for it, detached.
+    ///
+    /// # Errors
+    /// As [`Connection::link`]; the request's.
+    pub(crate) fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        ask: impl FnOnce(&Client) -> Pending<T> + Send,
+    ) -> PyResult<T> {
+        let link = self.link(py)?;
+        let answer = py.detach(|| ask(&link.client).wait());
+        answer.map_err(|unfinished| errors::of_shared(py, &unfinished.error))
     }
 
     /// Makes no more requests. Those in progress go on.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
+use adit_driver::Buffer;
 use adit_kvshare::client::PutWith as SharedWith;
 use adit_kvstore::shard::Failure;
 use adit_kvstore::store::{Answer, Pending, PutWith, Tenant};
@@ -14,8 +15,8 @@ use crate::arguments;
 use crate::blocks::Layout;
 use crate::errors;
 use crate::forked::Ours;
+use crate::lending::Lending;
 use crate::link::Link;
-use crate::memory::Shared;
 use crate::options;
 use crate::session::Session;
 use crate::view::View;
@@ -100,7 +101,7 @@ impl Inside {
     ///
     /// # Errors
     /// `BadBufferError` if some of it is registered; the store's.
-    pub(crate) fn register(&self, py: Python<'_>, view: View) -> PyResult<Arc<Shared>> {
+    pub(crate) fn register(&self, py: Python<'_>, view: View) -> PyResult<Arc<Lending<Buffer>>> {
         let session = self.lock(py)?;
         let registered = py.detach(|| {
             let _one = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +115,8 @@ impl Inside {
                 return Err(Unregistered::Overlap(view));
             }
             let memory = view.into_memory().map_err(|why| Unregistered::Failed(why.into()))?;
-            let shared = Shared::new(start, store.register(memory).map_err(Unregistered::Failed)?);
+            let buffer = store.register(memory).map_err(Unregistered::Failed)?;
+            let shared = Lending::new(start, buffer);
             let regions = open.into_iter().chain([&shared]).cloned().collect();
             if let Some(opened) = &mut *session.write().unwrap_or_else(PoisonError::into_inner) {
                 opened.regions = regions;

@@ -9,14 +9,16 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use adit_kvshare::Error as SharedError;
+use adit_kvstore::Error;
 use adit_kvstore::store::Value;
-use adit_kvstore::{Error, Key};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::errors;
+use crate::link::Link;
+use crate::requests;
+use crate::session::Session;
 use crate::view::View;
-use crate::{link, session};
 
 /// How long to wait for one answer of several before another is looked at. A connection's answers hold memory of its
 /// pool, for which others may wait.
@@ -24,43 +26,10 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Longer than any process runs, and no more than a clock can count.
 const NEVER: Duration = Duration::from_secs(1 << 32);
 
-/// What makes requests of a store, wherever that is.
-pub(crate) trait Requests {
-    /// Reads objects.
-    fn get(&self, keys: Vec<Key>) -> Job;
-
-    /// Reads objects into writable buffers: in place where a buffer lies in memory that the devices know.
-    fn get_into(&self, items: Vec<(Key, View)>) -> Job;
-
-    /// Asks which objects exist.
-    fn exists(&self, keys: Vec<Key>) -> Job;
-
-    /// Removes objects.
-    fn delete(&self, keys: Vec<Key>) -> Job;
-
-    /// Asks how many objects exist before the first miss.
-    fn lookup_prefix(&self, keys: &[Key]) -> Job;
-
-    /// Makes what was acknowledged survive a power cut.
-    fn commit(&self) -> Job;
-}
-
 /// One request, and what it needs once it is answered.
 pub(crate) enum Flight {
-    Store(session::Flight),
-    Client(link::Flight),
-}
-
-impl From<session::Flight> for Flight {
-    fn from(flight: session::Flight) -> Flight {
-        Flight::Store(flight)
-    }
-}
-
-impl From<link::Flight> for Flight {
-    fn from(flight: link::Flight) -> Flight {
-        Flight::Client(flight)
-    }
+    Store(requests::Flight<Session>),
+    Client(requests::Flight<Link>),
 }
 
 /// How to look for an answer.
@@ -123,9 +92,15 @@ impl Job {
     }
 
     /// Adds requests behind the others.
-    pub(crate) fn add<F: Into<Flight>>(&mut self, flights: impl IntoIterator<Item = F>) {
-        self.slots.extend(flights.into_iter().map(|flight| Slot::Flying(flight.into())));
+    pub(crate) fn add(&mut self, flights: impl Iterator<Item = Flight>) {
+        self.slots.extend(flights.map(Slot::Flying));
         self.flying = self.slots.len();
+    }
+
+    /// Makes it the job of requests that were answered.
+    pub(crate) fn land(&mut self, answers: impl Iterator<Item = Answered>) {
+        assert!(self.slots.is_empty(), "no request was made");
+        self.slots.extend(answers.map(Slot::Landed));
     }
 
     /// Keeps a view until the job's end.

@@ -6,19 +6,24 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `store` | the class `Store` |
+//! | `calls` | the class `Calls`: what `Store` and `Client` have in common |
+//! | `scope` | the class `Scope`: what the `with` statement ends |
+//! | `source` | what requests are made of: a store of this process, or a connection |
+//! | `store` | the class `Store`: what only the process that has the store can ask for |
 //! | `inside` | an open store behind the objects that use it, and its end |
 //! | `queue` | the class `Queue`: requests that end at an eventfd |
 //! | `ready` | the jobs of a queue that have ended, and its eventfd |
-//! | `client` | the class `Client`, for a store that another process has, and `connect` |
+//! | `client` | the class `Client`: what only a client of another process can ask for; and `connect` |
 //! | `connection` | a connection behind the objects that use it, and its end |
 //! | `reaper` | the thread that takes a connection's answers for its queues |
-//! | `shared` | the memory that a client shares with its server, and what of it is in use |
+//! | `shared` | the memory that a client shares with its server |
 //! | `blocks` | the classes `Layout`, `BlocksWriter` and `Lease` |
 //! | `arguments`, `options` | keys, buffers and settings, read from Python objects |
 //! | `job` | the requests of one call and their answers, of either kind |
-//! | `session`, `link` | requests of a store of this process, and of a connection |
-//! | `memory` | the class `Region`: memory of the caller's that the devices know, and what of it is in use |
+//! | `requests` | requests and how their answers are settled, for every way to a store |
+//! | `session`, `link` | the two ways: to a store of this process, and over a connection |
+//! | `memory` | the class `Region`: memory of the caller's that the devices know |
+//! | `lending` | memory of either kind, and which runs of it requests have |
 //! | `view` | Python's buffer protocol; all unsafe code |
 //! | `figures` | counters by name |
 //! | `errors` | the store's errors as Python exceptions |
@@ -26,6 +31,7 @@
 
 mod arguments;
 mod blocks;
+mod calls;
 mod client;
 mod connection;
 mod errors;
@@ -33,14 +39,18 @@ mod figures;
 mod forked;
 mod inside;
 mod job;
+mod lending;
 mod link;
 mod memory;
 mod options;
 mod queue;
 mod ready;
 mod reaper;
+mod requests;
+mod scope;
 mod session;
 mod shared;
+mod source;
 mod store;
 mod view;
 
@@ -54,11 +64,15 @@ mod _adit {
     #[pymodule_export]
     use blocks::{BlocksWriter, Layout, Lease};
     #[pymodule_export]
+    use calls::Calls;
+    #[pymodule_export]
     use client::{Client, connect};
     #[pymodule_export]
     use memory::Region;
     #[pymodule_export]
     use queue::Queue;
+    #[pymodule_export]
+    use scope::Scope;
     #[pymodule_export]
     use store::Store;
 

@@ -13,20 +13,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::arguments;
-use crate::connection::Connection;
 use crate::errors;
 use crate::forked::Ours;
-use crate::inside::{Inside, PutArguments};
-use crate::job::{Job, Requests};
+use crate::inside::PutArguments;
+use crate::job::Job;
 use crate::ready::Ready;
 use crate::reaper::{Landing, Reaper};
+use crate::requests::{ByKeys, Maker, Requests};
+use crate::scope::Scope;
+use crate::source::Source;
 use crate::view::View;
-
-/// What a queue makes requests of.
-pub(crate) enum Source {
-    Store(Arc<Inside>),
-    Client(Arc<Connection>),
-}
 
 /// Counts the answers of a job, and makes it ready with the last.
 struct Countdown {
@@ -100,13 +96,18 @@ impl State {
         Ok(State { ready, flying: Mutex::default(), next: AtomicU64::new(0), reaper })
     }
 
-    fn number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
+    /// Has the end of a job signalled.
+    fn launch(&self, requests: &Maker, job: Job, token: Option<Py<PyAny>>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        match requests.connection() {
+            Some(client) => self.watch(number, client, job, token),
+            None => self.count(number, job, token),
+        }
+        number
     }
 
     /// Has the end of a store's job signalled.
-    fn launch(&self, mut job: Job, token: Option<Py<PyAny>>) -> u64 {
-        let number = self.number();
+    fn count(&self, number: u64, mut job: Job, token: Option<Py<PyAny>>) {
         let countdown = Countdown::new(number, &self.ready);
         let waker = Waker::from(Arc::clone(&countdown));
         // An answer may come while this looks for it. All that are flying afterwards have the waker, so their
@@ -117,18 +118,15 @@ impl State {
         flying.insert(number, Flying { held, token });
         drop(flying);
         countdown.expect(0, left);
-        number
     }
 
     /// Has the end of a connection's job signalled.
-    fn launch_there(&self, client: &Client, job: Job, token: Option<Py<PyAny>>) -> u64 {
-        let number = self.number();
+    fn watch(&self, number: u64, client: &Client, job: Job, token: Option<Py<PyAny>>) {
         let reaper = self.reaper.as_ref().expect("a connection's queue has one");
         reaper.launch(client, (number, &self.ready), job, |landing| {
             let held = Held::Watched(Arc::clone(landing));
             lock(&self.flying).insert(number, Flying { held, token });
         });
-        number
     }
 
     /// Takes the jobs that have ended.
@@ -176,7 +174,7 @@ impl State {
 ///
 /// Buffers have to stay as they are until then. Python keeps them alive meanwhile. Jobs of a connection end within its
 /// timeout.
-#[pyclass(frozen, module = "adit")]
+#[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct Queue {
     source: Source,
     state: Ours<State>,
@@ -188,7 +186,7 @@ impl Queue {
     /// # Errors
     /// `ClosedError` or `ForkedError` as its source has them; a connection's if it cannot make its pool; `OSError` if
     /// there is no eventfd or thread left.
-    pub(crate) fn new(py: Python<'_>, source: Source) -> PyResult<Queue> {
+    pub(crate) fn new(py: Python<'_>, source: Source) -> PyResult<Py<Queue>> {
         let reaper = match &source {
             Source::Store(store) => store.session(py).map(|_| None)?,
             Source::Client(connection) => {
@@ -199,7 +197,7 @@ impl Queue {
             }
         };
         let state = State::new(reaper).map_err(std::io::Error::from)?;
-        Ok(Queue { source, state: Ours::new(state) })
+        Scope::of(py, Queue { source, state: Ours::new(state) }, "close")
     }
 
     fn state(&self, py: Python<'_>) -> PyResult<&State> {
@@ -210,19 +208,20 @@ impl Queue {
         &self,
         py: Python<'_>,
         token: Option<Py<PyAny>>,
-        start: impl FnOnce(&dyn Requests) -> Job + Send,
+        start: impl FnOnce(&Maker) -> Job + Send,
     ) -> PyResult<u64> {
         let state = self.state(py)?;
-        match &self.source {
-            Source::Store(store) => {
-                let session = store.session(py)?;
-                Ok(py.detach(|| state.launch(start(&session), token)))
-            }
-            Source::Client(connection) => {
-                let link = connection.link(py)?;
-                Ok(py.detach(|| state.launch_there(&link.client, start(&link), token)))
-            }
-        }
+        self.source.ask(py, |requests| state.launch(requests, start(requests), token))
+    }
+
+    fn submit_keys(
+        &self,
+        keys: &Bound<'_, PyAny>,
+        token: Option<Py<PyAny>>,
+        start: ByKeys,
+    ) -> PyResult<u64> {
+        let (py, keys) = (keys.py(), arguments::keys(keys)?);
+        self.submit(py, token, move |requests| start(requests, keys))
     }
 }
 
@@ -270,34 +269,16 @@ impl Queue {
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&crate::blocks::Layout>,
     ) -> PyResult<u64> {
-        let (state, with) = (self.state(py)?, PutArguments { ttl, tenant, after, layout });
-        match &self.source {
-            Source::Store(store) => {
-                let (with, session) = (with.resolve(py, store)?, store.session(py)?);
-                let items = arguments::pairs(keys, values, View::readable)?;
-                let put = || session.put(items, &with, with.layout.as_ref());
-                Ok(py.detach(|| state.launch(put(), token)))
-            }
-            Source::Client(connection) => {
-                let link = connection.link(py)?;
-                let with = with.resolve_there(py, &link)?;
-                let items = arguments::pairs(keys, values, View::readable)?;
-                let put = || link.put(items, &with);
-                Ok(py.detach(|| state.launch_there(&link.client, put(), token)))
-            }
-        }
+        let state = self.state(py)?;
+        let with = PutArguments { ttl, tenant, after, layout };
+        let items = arguments::pairs(keys, values, View::readable)?;
+        self.source.put(py, items, with, |requests, job| state.launch(requests, job, token))
     }
 
     /// Read several objects; see ``Store.get_many``.
     #[pyo3(signature = (keys, *, token=None))]
-    fn submit_get(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-        token: Option<Py<PyAny>>,
-    ) -> PyResult<u64> {
-        let keys = arguments::keys(keys)?;
-        self.submit(py, token, move |requests| requests.get(keys))
+    fn submit_get(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
+        self.submit_keys(keys, token, Requests::get)
     }
 
     /// Read several objects into buffers; see ``Store.get_many_into``.
@@ -317,38 +298,24 @@ impl Queue {
 
     /// Ask which objects exist; see ``Store.exists_many``.
     #[pyo3(signature = (keys, *, token=None))]
-    fn submit_exists(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-        token: Option<Py<PyAny>>,
-    ) -> PyResult<u64> {
-        let keys = arguments::keys(keys)?;
-        self.submit(py, token, move |requests| requests.exists(keys))
+    fn submit_exists(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
+        self.submit_keys(keys, token, Requests::exists)
     }
 
     /// Ask how many objects exist before the first miss; see ``Store.lookup_prefix``. The results are that number.
     #[pyo3(signature = (keys, *, token=None))]
     fn submit_lookup_prefix(
         &self,
-        py: Python<'_>,
         keys: &Bound<'_, PyAny>,
         token: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
-        let keys = arguments::keys(keys)?;
-        self.submit(py, token, move |requests| requests.lookup_prefix(&keys))
+        self.submit_keys(keys, token, Requests::lookup_prefix)
     }
 
     /// Remove several objects; see ``Store.delete_many``.
     #[pyo3(signature = (keys, *, token=None))]
-    fn submit_delete(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-        token: Option<Py<PyAny>>,
-    ) -> PyResult<u64> {
-        let keys = arguments::keys(keys)?;
-        self.submit(py, token, move |requests| requests.delete(keys))
+    fn submit_delete(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
+        self.submit_keys(keys, token, Requests::delete)
     }
 
     /// Make everything acknowledged survive a power cut; see ``Store.commit``.
@@ -386,20 +353,6 @@ impl Queue {
         // Here their buffers are released, attached.
         drop(ended);
         Ok(())
-    }
-
-    fn __enter__(slf: Py<Queue>) -> Py<Queue> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.close(py)
     }
 }
 

@@ -1,70 +1,36 @@
-//! Memory that a client shares with its server, and which runs of it requests have.
+//! Memory that a client shares with its server, as Python's objects have it.
 //!
-//! A request gets a run for itself alone, as with `memory`. Python's objects refer to the memory by its address and keep
-//! a [`Memory`], so the mapping stays in place until the last of them is gone, also when the server is lost.
+//! They refer to the memory by its address and keep a [`Memory`], so the mapping stays in place until the last of them
+//! is gone, also when the server is lost.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_kvshare::{Pieces, Span};
+use adit_kvshare::Span;
 use pyo3::prelude::*;
 
 use crate::forked::Ours;
+use crate::lending::Lending;
 
-/// A piece of shared memory, and its runs that no request has.
-pub(crate) struct Held {
-    start: usize,
-    len: usize,
-    idle: Mutex<Pieces<Span>>,
-    /// No bytes of it. It keeps the mapping when a lost server does not give the runs back.
-    _anchor: Span,
-}
+/// A piece of shared memory, and none of its bytes: an anchor that keeps the mapping when a lost server does not give
+/// its runs back.
+pub(crate) type Anchored = (Arc<Lending<Span>>, Span);
 
-/// A run's place, to which it returns.
-pub(crate) struct Loan {
-    of: Arc<Held>,
-    offset: usize,
-}
-
-impl Held {
-    /// Wraps all of a piece of memory.
-    pub(crate) fn new(mut all: Span) -> Arc<Held> {
-        let (start, len) = (all.as_ptr().addr(), all.len());
-        assert!(len > 0 && all.offset() == 0, "it is a whole region");
-        let anchor = all.split_off(len);
-        let idle = Mutex::new(Pieces::new(all));
-        Arc::new(Held { start, len, idle, _anchor: anchor })
-    }
-
-    /// Returns its address.
-    pub(crate) fn start(&self) -> usize {
-        self.start
-    }
-
-    /// Takes the `len` bytes at an address, unless they lie elsewhere or a request has some of them.
-    pub(crate) fn take(self: &Arc<Held>, address: usize, len: usize) -> Option<(Span, Loan)> {
-        let offset = address.checked_sub(self.start).filter(|offset| *offset < self.len)?;
-        let run = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take(offset, len)?;
-        Some((run, Loan { of: Arc::clone(self), offset }))
-    }
-}
-
-impl Loan {
-    /// Takes back what a request returned. Nothing comes back while a device may still write the run, which is not lent
-    /// again then.
-    pub(crate) fn give(self, run: Option<Span>) {
-        let Some(run) = run else { return };
-        self.of.idle.lock().unwrap_or_else(PoisonError::into_inner).give(self.offset, run);
-    }
+/// Wraps all of a piece of memory.
+pub(crate) fn anchored(mut all: Span) -> Anchored {
+    let (start, len) = (all.as_ptr().addr(), all.len());
+    assert!(len > 0 && all.offset() == 0, "it is a whole region");
+    let anchor = all.split_off(len);
+    (Lending::new(start, all), anchor)
 }
 
 /// Keeps shared memory for the Python objects that refer to it.
 #[pyclass(frozen, module = "adit")]
 pub(crate) struct Memory {
-    held: Ours<Mutex<Option<Arc<Held>>>>,
+    held: Ours<Mutex<Option<Anchored>>>,
 }
 
 impl Memory {
-    pub(crate) fn new(held: Arc<Held>) -> Memory {
+    pub(crate) fn new(held: Anchored) -> Memory {
         Memory { held: Ours::new(Mutex::new(Some(held))) }
     }
 }

@@ -3,22 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use adit_kvstore::layout::BlockShape;
 use adit_kvstore::store::Selection;
 use adit_kvstore::{FormatStore, Store as Opened};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::arguments;
-use crate::blocks::{BlocksWriter, Layout, Lease};
+use crate::blocks::{BlocksWriter, Layout};
+use crate::calls::Calls;
 use crate::errors;
 use crate::figures;
 use crate::inside::{Inside, PutArguments, wait};
-use crate::job::{Job, Requests};
 use crate::memory::Region;
 use crate::options::{self, OpenArguments};
-use crate::queue::{Queue, Source};
-use crate::session::Session;
+use crate::source::Source;
 use crate::view::View;
 
 /// A store of objects on one or more devices.
@@ -37,7 +35,7 @@ use crate::view::View;
 /// pool_bytes : int
 ///     Memory for data that is not in registered memory. Also the longest such object.
 /// tier_bytes : int
-///     Memory in which hot objects are kept, so that they come without a device; 0 for none.
+///     The most memory for hot objects, which then come without a device; 0 for none. Less while memory is short.
 /// timeout : float
 ///     Seconds within which a request has to begin.
 /// command_timeout : float
@@ -60,21 +58,9 @@ use crate::view::View;
 /// -----
 /// Close a store before the process ends, as the ``with`` statement does: otherwise its end is that of a crash. Calls
 /// from other threads go on while one waits. After a fork only the parent can use it.
-#[pyclass(frozen, module = "adit")]
+#[pyclass(frozen, module = "adit", extends = Calls)]
 pub(crate) struct Store {
     inside: Arc<Inside>,
-}
-
-impl Store {
-    /// Makes requests, waits for their answers detached, and returns the job.
-    fn run(&self, py: Python<'_>, start: impl FnOnce(&Session) -> Job + Send) -> PyResult<Job> {
-        let session = self.inside.session(py)?;
-        Ok(py.detach(|| {
-            let mut job = start(&session);
-            job.wait();
-            job
-        }))
-    }
 }
 
 #[pymethods]
@@ -101,7 +87,7 @@ impl Store {
         capacity_objects: Option<u64>,
         adaptive_admission: bool,
         write_bytes_per_day: Option<u64>,
-    ) -> PyResult<Store> {
+    ) -> PyResult<PyClassInitializer<Store>> {
         let arguments = OpenArguments {
             durability,
             policy,
@@ -118,7 +104,9 @@ impl Store {
         };
         let options = arguments.options(py, options::targets(target)?)?;
         let opened = py.detach(|| Opened::open(&options)).map_err(|why| errors::of(py, &why))?;
-        Ok(Store { inside: Inside::new(opened) })
+        let inside = Inside::new(opened);
+        let calls = Calls::of(Source::Store(Arc::clone(&inside)));
+        Ok(calls.add_subclass(Store { inside }))
     }
 
     /// Format devices as a store. What they held is lost.
@@ -205,8 +193,7 @@ impl Store {
     #[pyo3(signature = (key, value, *, ttl=None, tenant=None, after=None, layout=None))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
     fn put<'py>(
-        &self,
-        py: Python<'py>,
+        slf: &Bound<'py, Store>,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
         ttl: Option<f64>,
@@ -214,9 +201,8 @@ impl Store {
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&Layout>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let with = PutArguments { ttl, tenant, after, layout }.resolve(py, &self.inside)?;
-        let item = (arguments::key(key)?, View::readable(value)?);
-        self.run(py, |session| session.put(vec![item], &with, None))?.one(py)
+        let with = PutArguments { ttl, tenant, after, layout };
+        Calls::put(slf.as_super(), key, value, with)
     }
 
     /// Store several objects, planned together.
@@ -243,8 +229,7 @@ impl Store {
     #[pyo3(signature = (keys, values, *, ttl=None, tenant=None, after=None, layout=None))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
     fn put_many<'py>(
-        &self,
-        py: Python<'py>,
+        slf: &Bound<'py, Store>,
         keys: &Bound<'_, PyAny>,
         values: &Bound<'_, PyAny>,
         ttl: Option<f64>,
@@ -252,9 +237,8 @@ impl Store {
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&Layout>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let with = PutArguments { ttl, tenant, after, layout }.resolve(py, &self.inside)?;
-        let items = arguments::pairs(keys, values, View::readable)?;
-        self.run(py, |session| session.put(items, &with, with.layout.as_ref()))?.all(py)
+        let with = PutArguments { ttl, tenant, after, layout };
+        Calls::put_many(slf.as_super(), keys, values, with)
     }
 
     /// Read an object, or a range of its bytes.
@@ -283,148 +267,6 @@ impl Store {
             (start, stop) => session.store.get_range(key, start..stop.unwrap_or(u64::MAX)),
         })?;
         Ok(value.map(|value| PyBytes::new(py, &value)))
-    }
-
-    /// Read several objects, planned together.
-    ///
-    /// Returns
-    /// -------
-    /// list of bytes or None
-    fn get_many<'py>(
-        &self,
-        py: Python<'py>,
-        keys: &Bound<'_, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let keys = arguments::keys(keys)?;
-        self.run(py, |session| session.get(keys))?.all(py)
-    }
-
-    /// Read an object into a buffer.
-    ///
-    /// Parameters
-    /// ----------
-    /// key : bytes or str
-    /// buffer : buffer
-    ///     Contiguous and writable. In registered memory the device writes to it; up to 4095 bytes behind the object
-    ///     may then be cleared, within the buffer.
-    ///
-    /// Returns
-    /// -------
-    /// int or None
-    ///     Bytes of the object; ``None`` if there is no such object.
-    fn get_into<'py>(
-        &self,
-        py: Python<'py>,
-        key: &Bound<'_, PyAny>,
-        buffer: &Bound<'_, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let item = (arguments::key(key)?, View::writable(buffer)?);
-        self.run(py, |session| session.get_into(vec![item]))?.one(py)
-    }
-
-    /// Read several objects into buffers, planned together.
-    ///
-    /// Parameters
-    /// ----------
-    /// keys : iterable of bytes or str
-    /// buffers : iterable of buffers
-    ///     As many; see ``get_into``.
-    ///
-    /// Returns
-    /// -------
-    /// list of int or None
-    fn get_many_into<'py>(
-        &self,
-        py: Python<'py>,
-        keys: &Bound<'_, PyAny>,
-        buffers: &Bound<'_, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let items = arguments::pairs(keys, buffers, View::writable)?;
-        self.run(py, |session| session.get_into(items))?.all(py)
-    }
-
-    /// Read one layer of several KV blocks into registered memory.
-    ///
-    /// Parameters
-    /// ----------
-    /// layer : int
-    /// keys : iterable of bytes or str
-    /// buffers : iterable of buffers
-    ///     As many, each ``Layout.layer_bytes`` long and in registered memory.
-    ///
-    /// Returns
-    /// -------
-    /// list of int or None
-    ///
-    /// Raises
-    /// ------
-    /// BadBufferError
-    ///     If a buffer is not in registered memory, or another request has some of it.
-    fn get_layer<'py>(
-        &self,
-        py: Python<'py>,
-        layer: u32,
-        keys: &Bound<'_, PyAny>,
-        buffers: &Bound<'_, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let items = arguments::pairs(keys, buffers, View::writable)?;
-        let session = self.inside.session(py)?;
-        let job = py.detach(|| {
-            let mut job = session.get_layer(layer, items);
-            job.iter_mut().for_each(Job::wait);
-            job
-        });
-        let (position, _views) = match job {
-            Ok(job) => return job.all(py),
-            Err(refused) => refused,
-        };
-        let text = format!(
-            "buffer {position} is not in registered memory, or another request has it: layers are read into memory \
-             given to Store.register"
-        );
-        Err(errors::named(py, "BadBufferError", &text))
-    }
-
-    /// Return whether an object exists.
-    fn exists<'py>(&self, py: Python<'py>, key: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let key = arguments::key(key)?;
-        self.run(py, |session| session.exists(vec![key]))?.one(py)
-    }
-
-    /// Return for each key whether its object exists.
-    fn exists_many<'py>(
-        &self,
-        py: Python<'py>,
-        keys: &Bound<'_, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let keys = arguments::keys(keys)?;
-        self.run(py, |session| session.exists(keys))?.all(py)
-    }
-
-    /// Return how many of the keys have objects before the first that has none.
-    fn lookup_prefix<'py>(
-        &self,
-        py: Python<'py>,
-        keys: &Bound<'_, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let keys = arguments::keys(keys)?;
-        self.run(py, |session| session.lookup_prefix(&keys))?.one(py)
-    }
-
-    /// Remove an object; return whether there was one.
-    fn delete<'py>(&self, py: Python<'py>, key: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let key = arguments::key(key)?;
-        self.run(py, |session| session.delete(vec![key]))?.one(py)
-    }
-
-    /// Remove several objects; return for each whether there was one.
-    fn delete_many<'py>(
-        &self,
-        py: Python<'py>,
-        keys: &Bound<'_, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let keys = arguments::keys(keys)?;
-        self.run(py, |session| session.delete(keys))?.all(py)
     }
 
     /// Remove all objects with a prefix, or of a tenant.
@@ -460,64 +302,6 @@ impl Store {
         wait(py, || session.store.delete_where(&selection))
     }
 
-    /// Keep objects readable: those of the keys before the first miss.
-    ///
-    /// Parameters
-    /// ----------
-    /// keys : iterable of bytes or str
-    /// seconds : float
-    ///     The lease ends after so long, or when it is released.
-    ///
-    /// Returns
-    /// -------
-    /// Lease
-    ///     For the ``with`` statement.
-    #[pyo3(signature = (keys, seconds=60.0))]
-    fn lease(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, seconds: f64) -> PyResult<Lease> {
-        let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
-        let time = options::seconds(py, "seconds", seconds)?;
-        let lease = wait(py, || session.store.lease(&keys, time))?;
-        let count = lease.count();
-        Ok(Lease::new(lease, count))
-    }
-
-    /// Define the layout of a model's KV blocks, or return it if it is defined already.
-    ///
-    /// Parameters
-    /// ----------
-    /// layers, kv_heads, head_dim : int
-    ///     The model's.
-    /// tokens : int
-    ///     Tokens of a block.
-    /// dtype : {"f32", "f16", "bf16", "fp8", "int8"}
-    /// tensors_per_layer : int
-    ///     2 for keys and values, 1 for the latent of MLA.
-    /// slots : int, optional
-    ///     Blocks that share a slab, in which the same layer of neighbours is contiguous: for blocks that are read layer
-    ///     by layer. Without it a block is one extent.
-    ///
-    /// Returns
-    /// -------
-    /// Layout
-    #[pyo3(signature = (*, layers, kv_heads, head_dim, tokens, dtype, tensors_per_layer=2, slots=None))]
-    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
-    fn layout(
-        &self,
-        py: Python<'_>,
-        layers: u32,
-        kv_heads: u32,
-        head_dim: u32,
-        tokens: u32,
-        dtype: &str,
-        tensors_per_layer: u8,
-        slots: Option<u32>,
-    ) -> PyResult<Layout> {
-        let dtype = options::dtype(py, dtype)?;
-        let block = BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens };
-        let (layout, session) = (options::layout(py, block, slots)?, self.inside.session(py)?);
-        Ok(Layout::of_store(wait(py, || session.store.layout(layout))?))
-    }
-
     /// Reserve room for the KV blocks of one sequence, to be written layer by layer.
     ///
     /// Parameters
@@ -540,14 +324,14 @@ impl Store {
         ttl: Option<f64>,
         tenant: Option<&str>,
         after: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<BlocksWriter> {
+    ) -> PyResult<Py<BlocksWriter>> {
         let with = PutArguments { ttl, tenant, after, layout: Some(layout) };
         let with = with.resolve(py, &self.inside)?;
         let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
         let defined = layout.for_store(py)?.clone();
         let reserved = py.detach(|| session.store.reserve_blocks(&defined, keys, &with).wait());
         let writer = reserved.map_err(|why| errors::of(py, &why))?;
-        Ok(BlocksWriter::new(writer, session))
+        BlocksWriter::new(py, writer, session)
     }
 
     /// Register memory with the devices, so that buffers in it are read and written in place.
@@ -572,24 +356,8 @@ impl Store {
     /// -----
     /// A buffer that begins at a multiple of 4096 and is whole multiples of 4096 long is not copied. Of others, the end
     /// or all of it is, which ``stats()["copied_bytes"]`` counts. Requests wait while memory is registered.
-    fn register(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<Region> {
-        let shared = self.inside.register(py, View::writable(buffer)?)?;
-        Ok(Region::new(shared))
-    }
-
-    /// Return a queue, for requests whose answers are collected later.
-    fn queue(&self, py: Python<'_>) -> PyResult<Queue> {
-        Queue::new(py, Source::Store(Arc::clone(&self.inside)))
-    }
-
-    /// Return the same calls with futures of ``concurrent.futures``.
-    fn futures<'py>(slf: &Bound<'py, Store>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("adit._futures")?.getattr("Futures")?.call1((slf,))
-    }
-
-    /// Return the same calls with futures of the running event loop, to be awaited.
-    fn aio<'py>(slf: &Bound<'py, Store>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("adit._futures")?.getattr("Aio")?.call1((slf,))
+    fn register(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<Py<Region>> {
+        Region::new(py, self.inside.register(py, View::writable(buffer)?)?)
     }
 
     /// Return some of the objects, and where to go on.
@@ -668,33 +436,5 @@ impl Store {
     fn prometheus(&self, py: Python<'_>) -> PyResult<String> {
         let session = self.inside.session(py)?;
         wait(py, || session.store.prometheus())
-    }
-
-    /// Wait until everything acknowledged survives a power cut.
-    fn commit(&self, py: Python<'_>) -> PyResult<()> {
-        self.run(py, Session::commit)?.all(py).map(drop)
-    }
-
-    /// End the requests in progress, make them durable and close the store. Closing it twice does nothing.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.inside.close(py)
-    }
-
-    fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.exists(py, key)?.extract()
-    }
-
-    fn __enter__(slf: Py<Store>) -> Py<Store> {
-        slf
-    }
-
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.close(py)
     }
 }

@@ -172,8 +172,9 @@ def test_a_killed_client_leaves_what_it_put_and_nothing_else(
         assert client.stats()["leases_now"] == 1 and client.stats()["clients_now"] == 2
         putter.kill()
     until(lambda: client.stats()["clients_now"] == 1)
-    after = client.stats()
-    assert after["leases_now"] == 0 and after["mapped_bytes_now"] == before["mapped_bytes_now"]
+    assert client.stats()["leases_now"] == 0
+    # Its memory goes with the last put that the store is still carrying out.
+    until(lambda: client.stats()["mapped_bytes_now"] == before["mapped_bytes_now"])
     for number in told:
         value = client.get(f"object/{number}")
         assert value is not None and value == number.to_bytes(8, "little") + bytes((1 << 20) - 8)

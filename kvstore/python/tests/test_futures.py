@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import select
+import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -113,6 +115,23 @@ def test_futures_of_threads(either: adit.Store | adit.Client) -> None:
     futures.close()
     with pytest.raises(adit.ClosedError):
         futures.get("y")
+
+
+def test_closing_waits_for_a_call_that_has_begun(store: adit.Store) -> None:
+    futures = store.futures()
+    closer = threading.Thread(target=futures.close)
+
+    def keys() -> Iterator[str]:
+        closer.start()
+        # It must not end the thread of the futures before this call has made its request.
+        closer.join(0.2)
+        yield "none"
+
+    assert futures.get_many(keys()).result(30) == [None]
+    closer.join(30)
+    assert not closer.is_alive()
+    with pytest.raises(adit.ClosedError):
+        futures.get("none")
 
 
 def test_futures_of_threads_end_after_the_store(target: str) -> None:

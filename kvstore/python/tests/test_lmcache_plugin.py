@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Served, pool, until
 from engines import (
     ChunkKey,
     LMCacheMetadata,
@@ -20,6 +21,8 @@ from engines import (
     lmcache_plugin,
 )
 from test_lmcache import damage
+
+import adit
 
 Make = Callable[..., Any]
 KEYS = [ChunkKey(number) for number in range(8)]
@@ -32,9 +35,14 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
     module = importlib.import_module("adit.lmcache_plugin")
     memories: list[LocalCpu] = []
 
-    def make(room: int = 8, namespace: str = "", register_l1: bool = False, **meta: Any) -> Any:
+    def make(
+        room: int = 8,
+        namespace: str = "",
+        register_l1: bool = False,
+        target: str = f"uring:{tmp_path / 'kv.img'}",
+        **meta: Any,
+    ) -> Any:
         memories.append(LocalCpu(room))
-        target = f"uring:{tmp_path / 'kv.img'}"
         config = lmcache_config(
             target=target, size_gb=0.125, namespace=namespace, register_l1=register_l1
         )
@@ -153,16 +161,129 @@ def test_a_corrupt_chunk_is_a_miss(make: Make, tmp_path: Path) -> None:
     plugin.close()
 
 
-def test_pins_end(make: Make) -> None:
+def leased(plugin: Any, count: int) -> bool:
+    """Wait until leases hold so many chunks; those that two hold count twice."""
+
+    def is_so() -> bool:
+        # Releases of many leases wait in the client for room, which any request finds.
+        plugin.store.exists(b"none")
+        return bool(plugin.store.stats()["leased"] == count)
+
+    until(is_so)
+    return True
+
+
+def test_pins_are_counted_and_end(make: Make) -> None:
     plugin = make()
-    store(plugin, 0, 1)
-    assert plugin.batched_contains(KEYS[:3], pin=True) == 2 and plugin.pin(KEYS[0])
-    assert not plugin.pin(KEYS[2]) and plugin.unpin(KEYS[0]) and not plugin.unpin(KEYS[0])
-    lease, _ = plugin._pins[plugin._names(KEYS[1:2])[0]]
-    plugin._pins[b"forgotten"] = plugin._pins.pop(plugin._names(KEYS[1:2])[0])
-    plugin._pins[b"forgotten"] = (lease, 0.0)
-    assert plugin.pin(KEYS[0]) and list(plugin._pins) == plugin._names(KEYS[:1])
+    store(plugin, 0, 1, 2)
+    # Two requests pin the same chunks, the second of them one more.
+    assert plugin.batched_contains([*KEYS[:2], KEYS[5]], pin=True) == 2
+    assert plugin.batched_contains(KEYS[:5], pin=True) == 3 and leased(plugin, 5)
+    assert len(plugin._lookups) == 2, "a lease for each lookup, not for each chunk"
+    assert plugin.unpin(KEYS[0]) and plugin.unpin(KEYS[1]) and leased(plugin, 3)
+    assert all(plugin.unpin(key) for key in KEYS[:3]) and leased(plugin, 0)
+    assert not plugin.unpin(KEYS[0]) and not plugin._pins and not plugin._lookups
+    assert plugin.pin(KEYS[0]) and plugin.pin(KEYS[0]) and not plugin.pin(KEYS[5])
+    assert plugin.unpin(KEYS[0]) and leased(plugin, 1)
+    assert plugin.remove(KEYS[0]) and not plugin.unpin(KEYS[0]) and leased(plugin, 0)
+    # Those that LMCache forgets end.
+    assert plugin.batched_contains(KEYS[1:3], pin=True) == 2 and leased(plugin, 2)
+    (forgotten,) = plugin._lookups
+    forgotten.end = 0.0
+    del forgotten
+    assert plugin.pin(KEYS[1]) and list(plugin._pins) == plugin._names(KEYS[1:2])
+    assert leased(plugin, 1)
     plugin.close()
+    assert not plugin._pins and not plugin._lookups
+
+
+@pytest.fixture(params=["the store's", "the client's"])
+def limited(request: pytest.FixtureRequest, make: Make, tmp_path: Path) -> Iterator[Any]:
+    """Return a plug-in that meets the store's limit of leases, or first the server's limit for a client."""
+    if request.param == "the store's":
+        yield make()
+        return
+    target = f"uring:{tmp_path / 'many.img'}"
+    adit.Store.format(target, size=128 << 20, objects_max=50_000)
+    server = Served(target, tmp_path / "kv.sock")
+    yield make(target=f"serve:{server.socket}")
+    server.stop()
+
+
+def test_chunks_are_found_when_no_more_can_be_pinned(
+    limited: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = limited
+    store(plugin, 0, 1)
+    assert plugin.batched_contains(KEYS[:2], pin=True) == 2
+    name = plugin._names(KEYS[:1])
+    held: list[adit.Lease] = []
+    with pytest.raises((adit.FullError, adit.RefusedError), match="release"):
+        while len(held) < 50_000:
+            held.append(plugin.store.lease(name))
+    for _ in range(2):
+        assert plugin.batched_contains(KEYS[:3], pin=True) == 2 and not plugin.pin(KEYS[0])
+    assert caplog.text.count("pinning") == 1, "not for each lookup"
+    held.clear()
+    # The first request's pins are taken away last, as those of the others keep nothing.
+    for left in (2, 2, 0):
+        assert plugin.unpin(KEYS[0]) and plugin.unpin(KEYS[1]) and leased(plugin, left)
+    assert not plugin.unpin(KEYS[0])
+    plugin.close()
+
+
+class Broken:
+    """A chunk whose memory LMCache has lost."""
+
+    def __init__(self, chunk: Any) -> None:
+        self._chunk = chunk
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "byte_array":
+            raise ValueError("this chunk has no memory")
+        return getattr(self._chunk, name)
+
+
+def test_failures_of_lmcache_are_logged_and_hold_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = make()
+    chunks = [chunk(plugin, 0), chunk(plugin, 1)]
+    given = [chunks[0], Broken(chunks[1])]
+    assert plugin.batched_submit_put_task(KEYS[:2], given) is None
+    assert "this chunk has no memory" in caplog.text
+    assert not plugin._storing and [one._count for one in chunks] == [1, 1]
+    for each in chunks:
+        each.ref_count_down()
+    assert store(plugin, 0, 1) == [0, 1] and store(plugin, 2, tokens=5) == [2]
+    allocate = plugin.local_cpu_backend.allocate
+    monkeypatch.setattr(
+        plugin.local_cpu_backend, "allocate", lambda *given, **named: Broken(allocate(*given, **named))
+    )
+    assert plugin.batched_get_blocking(KEYS[:2]) == [None, None]
+    # Memory for fewer tokens than it was asked for.
+    whole, shapes = plugin.metadata.get_shapes(), plugin.metadata.get_shapes
+    monkeypatch.setattr(plugin.local_cpu_backend, "allocate", allocate)
+    monkeypatch.setattr(
+        plugin.metadata, "get_shapes", lambda tokens=None: whole if tokens == 5 else shapes(tokens)
+    )
+    assert plugin.batched_get_blocking(KEYS[2:3]) == [None]
+    assert plugin.local_cpu_backend.used == 0
+    plugin.close()
+
+
+def test_the_store_is_closed_while_a_load_uses_the_memory(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = make()
+    rows = pool(16, 256 << 10)
+    plugin._regions.append(plugin.store.register(rows))
+    queue = plugin.store.queue()
+    queue.submit_put([str(number) for number in range(16)], rows)
+    plugin.close()
+    assert "giving back the engine's memory failed" in caplog.text and not plugin._regions
+    with pytest.raises(adit.ClosedError):
+        plugin.store.exists("none")
 
 
 def test_another_format_is_not_stored(make: Make, caplog: pytest.LogCaptureFixture) -> None:

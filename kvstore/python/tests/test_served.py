@@ -21,6 +21,7 @@ import pytest
 from conftest import Rows, Served, noise, pool, until
 from engines import HiCacheStorageConfig, HostPool, Llama
 from test_futures import drain
+from test_llama_cpp import same, state
 from test_lmcache import KEYS as BLOCKS
 from test_lmcache import end, views
 from test_vllm import KEYS as CHUNKS
@@ -194,6 +195,43 @@ def test_jobs_of_a_server_that_hangs_end_in_time(served: Served) -> None:
 
         until(is_there)
     assert plain == bytearray(ROW), "an answer that comes too late changes no buffer"
+
+
+def test_memory_of_a_prompt_that_came_too_late_is_not_used_again(
+    served: Served, client: adit.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines.llama_cpp(monkeypatch)
+    cache = importlib.import_module("adit.llama_cpp").PromptCache(
+        f"serve:{served.socket}", Llama(), timeout=1.0
+    )
+    prompts = [[number] * 40 for number in range(3)]
+    until(lambda: kept(cache, prompts[0]))
+    ((_, name, nbytes),) = cache._candidates(np.array(prompts[0], dtype=np.int32))
+    calls: list[Callable[[], object]] = [
+        lambda: cache._load(name, nbytes),
+        lambda: cache._save(np.array(prompts[1], dtype=np.int32), state(prompts[1])),
+    ]
+    for call in calls:
+        before = cache._memory
+        served.pause()
+        with pytest.raises(adit.DeadlineError):
+            call()
+        served.send(signal.SIGCONT)
+        assert cache._memory is None, "the drive may still write it"
+        until(lambda: client.exists("none") is False)
+        copied = client.stats()["copied_bytes"]
+        until(lambda: kept(cache, prompts[2]))
+        assert cache._memory is not before
+        # Marks are copied, and no state is.
+        assert client.stats()["copied_bytes"] - copied < nbytes
+    assert same(cache[prompts[0]], state(prompts[0])), "it is what was stored"
+    cache.close()
+
+
+def kept(cache: Any, prompt: list[int]) -> bool:
+    """Keep a prompt, and say whether it comes back: a busy machine may need another try."""
+    cache[prompt] = state(prompt)
+    return prompt in cache and same(cache[prompt], state(prompt))
 
 
 def test_a_connection_ends_with_its_last_job(served: Served) -> None:

@@ -227,6 +227,20 @@ def test_a_lost_drive_is_a_miss_and_is_logged(
     assert caplog.text.count("the store is closed") == 1, "not for each request"
 
 
+def test_the_store_is_closed_while_a_request_uses_the_pool(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = host_pool()
+    storage = make(host)
+    queue = storage.store.queue()
+    # The memory comes back with the answers, which are not taken.
+    queue.submit_put([f"{number}" for number in range(PAGES)], host.array[0])
+    storage.close()
+    assert "giving back the engine's memory failed" in caplog.text
+    with pytest.raises(adit.ClosedError):
+        storage.store.exists("none")
+
+
 def test_a_backend_without_a_target_is_refused(make: Make) -> None:
     from adit.sglang import AditStorage
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import adit
 
 
@@ -44,7 +46,17 @@ def test_everything_public_is_documented() -> None:
     for name in adit.__all__:
         thing = getattr(adit, name)
         assert name == "__version__" or thing.__doc__, name
-        if isinstance(thing, type):
-            for member, value in vars(thing).items():
+        own = [kind for kind in getattr(thing, "__mro__", ()) if kind.__module__.startswith("adit")]
+        for kind in own:
+            assert kind.__doc__, kind
+            for member, value in vars(kind).items():
                 is_documented = member.startswith("_") or member == "index" or value.__doc__
-                assert is_documented, f"{name}.{member}"
+                assert is_documented, f"{kind.__name__}.{member}"
+
+
+def test_only_the_module_makes_what_stores_and_clients_share() -> None:
+    calls, scope = adit.Store.__mro__[1:3]
+    assert adit.Client.__mro__[1:3] == (calls, scope) and scope in adit.Queue.__mro__
+    for kind in (calls, scope):
+        with pytest.raises(TypeError, match="cannot create"):
+            kind()

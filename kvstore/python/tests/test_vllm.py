@@ -201,6 +201,28 @@ def test_a_full_store_fails_the_job_and_nothing_else(make: Make) -> None:
 
 
 @anywhere
+def test_a_closed_store_is_misses_and_failed_jobs(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = make(pool(8, ROW))
+    tier.submit_store(job(1, KEYS[:2], [0, 1]))
+    assert finished(tier, 1).success
+    assert tier.lookup(KEYS[0], REQUEST) is LookupResult.RETRY
+    tier.store.close()
+    tier.on_schedule_end(None)
+    assert ask(tier, KEYS) == [LookupResult.MISS] * 8
+    tier.submit_store(job(2, KEYS, list(range(8))))
+    tier.submit_load(job(3, KEYS, list(range(8)), is_load=True))
+    tier.drain_jobs()
+    results = list(tier.get_finished_jobs())
+    assert [(result.job_id, result.success) for result in results] == [(2, False), (3, False)]
+    assert not tier.has_pending_work() and not tier._storing and "closed" in caplog.text
+    tier.on_request_finished(REQUEST)
+    assert not tier._verdicts
+    tier.shutdown()
+
+
+@anywhere
 def test_after_the_shutdown_the_memory_can_be_unmapped(make: Make) -> None:
     mapping = mmap.mmap(-1, 8 * ROW)
     rows = np.frombuffer(mapping, dtype=np.uint8).reshape(8, ROW)

@@ -8,56 +8,54 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::ptr::NonNull;
-
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::{self, NonNull};
 
 /// Bytes of an ordinary page, of which regions are made.
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of a large page.
 pub(crate) const LARGE: usize = 2 << 20;
 
+/// How often to look for free addresses that another thread takes before they are used.
+const TRIES: u32 = 16;
+
 /// The first bytes of a file, readable and writable, at a multiple of [`LARGE`].
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    /// Addresses of this mapping alone, in which the file is mapped: unmapped together.
-    room: MmapRaw,
-    at: usize,
+    start: NonNull<u8>,
     len: usize,
 }
+
+// SAFETY: it is an address and a length, and unmapping works from any thread. Its bytes are reached through pointers
+// only; whoever does so keeps the rules.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; nothing of it changes while it is shared.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `len` bytes of a file, whole pages.
     ///
     /// # Errors
-    /// The system's error.
+    /// The system's error, after which nothing stays mapped.
     pub(crate) fn new(file: &File, len: usize) -> io::Result<Mapping> {
         assert!(len > 0 && len.is_multiple_of(PAGE as usize), "whole pages are mapped");
-        let room = MmapOptions::new().len(len + LARGE).no_reserve_swap().map_anon()?;
-        let room = MmapRaw::from(room);
-        let start = room.as_mut_ptr();
-        let at = start.addr().next_multiple_of(LARGE) - start.addr();
-        assert!(at + len <= room.len(), "there is room for any alignment");
         let may = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        let file = file.as_raw_fd();
-        // SAFETY: `len` bytes from `at` on are in `room`, whose pages nothing refers to: they may be replaced.
-        let mapped = unsafe { libc::mmap(start.add(at).cast(), len, may, flags, file, 0) };
-        if mapped == libc::MAP_FAILED {
-            let why = io::Error::last_os_error();
-            // The addresses may be free already, and something else's by now.
-            std::mem::forget(room);
-            return Err(why);
+        // It replaces nothing. A call that replaced a mapping of ours and failed would leave some of it or a hole,
+        // which another thread may have filled: nothing could unmap that safely.
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
+        for _ in 0..TRIES {
+            match map(free_addresses(len)?, len, may, flags, file.as_raw_fd()) {
+                Ok(start) => return Ok(Mapping { start, len }),
+                Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(why) => return Err(why),
+            }
         }
-        Ok(Mapping { room, at, len })
+        Err(io::ErrorKind::AddrInUse.into())
     }
 
     /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
-        // SAFETY: `at` is inside the room.
-        let start = unsafe { self.room.as_mut_ptr().add(self.at) };
-        NonNull::new(start).expect("a mapping is never at address zero")
+        self.start
     }
 
     /// Returns its length in bytes.
@@ -70,7 +68,7 @@ impl Mapping {
     /// # Errors
     /// The system's error.
     pub(crate) fn populate(&self) -> io::Result<()> {
-        self.room.advise_range(Advice::PopulateWrite, self.at, self.len)
+        self.advise(0, self.len, libc::MADV_POPULATE_WRITE)
     }
 
     /// Has the system use large pages for as much as it has some for. Call it before anything pins the pages.
@@ -78,21 +76,65 @@ impl Mapping {
         let whole = self.len / LARGE * LARGE;
         for at in (0..whole).step_by(LARGE) {
             // A range without any page is refused.
-            let first = self.room.advise_range(Advice::PopulateWrite, self.at + at, PAGE as usize);
-            if first.is_err() {
+            if self.advise(at, PAGE as usize, libc::MADV_POPULATE_WRITE).is_err() {
                 return;
             }
         }
         if whole > 0 {
-            // SAFETY: the bytes are in this mapping, and the call changes none of them. Where it fails, pages stay small.
-            unsafe { libc::madvise(self.start().as_ptr().cast(), whole, libc::MADV_COLLAPSE) };
+            // Where it fails, pages stay small.
+            let _ = self.advise(0, whole, libc::MADV_COLLAPSE);
         }
     }
+
+    /// Gives the system advice that changes no byte.
+    fn advise(&self, at: usize, len: usize, advice: i32) -> io::Result<()> {
+        assert!(
+            [libc::MADV_POPULATE_WRITE, libc::MADV_COLLAPSE].contains(&advice),
+            "no byte changes"
+        );
+        assert!(at + len <= self.len, "the range is in the mapping");
+        // SAFETY: the range is in this mapping, and this advice changes none of its bytes.
+        match unsafe { libc::madvise(self.start.as_ptr().add(at).cast(), len, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's alone, and it ends here.
+        let status = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        assert_eq!(status, 0, "a whole mapping can be unmapped");
+    }
+}
+
+/// Returns a multiple of [`LARGE`] from which on `len` bytes of addresses are free, unless another thread takes them.
+fn free_addresses(len: usize) -> io::Result<*mut u8> {
+    let room = len.checked_add(LARGE).ok_or(io::ErrorKind::InvalidInput)?;
+    // Memory that cannot be touched counts towards no limit of the system's on what it promises.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let start = map(ptr::null_mut(), room, libc::PROT_NONE, flags, -1)?;
+    drop(Mapping { start, len: room });
+    let at = start.as_ptr().addr().next_multiple_of(LARGE);
+    Ok(start.as_ptr().with_addr(at))
+}
+
+/// Maps a file from its beginning, or no file for -1, without replacing another mapping.
+fn map(at: *mut u8, len: usize, may: i32, flags: i32, file: RawFd) -> io::Result<NonNull<u8>> {
+    assert_eq!(flags & libc::MAP_FIXED, 0, "no other mapping is replaced");
+    // SAFETY: the addresses are new: without `MAP_FIXED` the system maps nothing over another mapping.
+    let start = unsafe { libc::mmap(at.cast(), len, may, flags, file, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(NonNull::new(start.cast()).expect("a mapping is never at address zero"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
     fn file(bytes: usize) -> File {
@@ -150,5 +192,37 @@ mod tests {
         mapping.enlarge();
         mapping.populate().expect("there is memory");
         assert_eq!((large_bytes(&mapping), mapping.len()), (0, 4096));
+    }
+    /// Returns the bytes of addresses that this process has mapped.
+    fn addresses() -> usize {
+        let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+        let pages = pages.split(' ').next().and_then(|pages| pages.parse::<usize>().ok());
+        pages.expect("a count") * PAGE as usize
+    }
+
+    #[test]
+    fn no_addresses_stay_taken_by_a_mapping_that_fails_or_ends() {
+        let bytes = 1 << 30;
+        let flags = MFdFlags::MFD_ALLOW_SEALING;
+        let [sealed, opened] = [(); 2].map(|()| {
+            let file = File::from(memfd_create(c"test", flags).expect("memfd"));
+            file.set_len(bytes as u64).expect("room");
+            file
+        });
+        fcntl(&sealed, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE)).expect("sealed");
+        let path = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        let read_only = File::open(path).expect("opened again");
+        let before = addresses();
+        for _ in 0..50 {
+            for (file, code) in [(&sealed, libc::EPERM), (&read_only, libc::EACCES)] {
+                let why = Mapping::new(file, bytes).expect_err("not writable");
+                assert_eq!(why.raw_os_error(), Some(code));
+            }
+        }
+        for _ in 0..50 {
+            drop(Mapping::new(&opened, bytes).expect("mapped"));
+        }
+        // Other tests map some, too.
+        assert!(addresses() < before + 25 * bytes, "addresses are given back");
     }
 }

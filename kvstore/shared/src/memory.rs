@@ -96,7 +96,7 @@ fn map_checked(file: &File, bytes: u64) -> Result<Mapping, String> {
         return Err(format!("the file has {has} bytes, {bytes} are to be shared"));
     }
     let len = usize::try_from(bytes).map_err(|why| why.to_string())?;
-    Mapping::new(file, len).map_err(|why| format!("cannot map it: {why}"))
+    Mapping::new(file, len).map_err(|why| format!("cannot map it for writing: {why}"))
 }
 
 /// Makes a memory file that cannot become shorter or longer.

@@ -56,9 +56,14 @@ impl<M: Divide> Pieces<M> {
         self.bytes
     }
 
+    /// Returns the bytes of the runs in use.
+    pub fn bytes_in_use(&self) -> usize {
+        self.bytes - self.idle_bytes
+    }
+
     /// Returns whether no run is in use.
     pub fn is_whole(&self) -> bool {
-        self.idle_bytes == self.bytes
+        self.bytes_in_use() == 0
     }
 
     /// Takes `bytes` at `offset`. `None` if some of them are in use, or outside the region, or there are none.
@@ -168,6 +173,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(pieces.is_whole(), taken.is_empty());
+            prop_assert_eq!(pieces.bytes_in_use(), taken.iter().map(Divide::bytes).sum::<usize>());
             taken.into_iter().for_each(|run| pieces.give(run.0.start, run));
             prop_assert!(pieces.is_whole());
             prop_assert_eq!(pieces.idle.len(), 1, "all have joined");

@@ -121,6 +121,12 @@ impl Sleep {
         self.rings.word(self.own).store(0, Ordering::Relaxed);
     }
 
+    /// Returns whether the other side says that it sleeps.
+    #[cfg(test)]
+    pub(crate) fn other_sleeps(&self) -> bool {
+        self.rings.word(self.other).load(Ordering::Relaxed) != 0
+    }
+
     /// Returns whether the other side has to be woken, after the request or the answer with this tag was published. Of
     /// several callers one is told so.
     pub(crate) fn must_ring(&self, tag: u64) -> bool {

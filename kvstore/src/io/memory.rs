@@ -58,6 +58,11 @@ impl FreeMemory {
         joined_with(head, run)
     }
 
+    /// Returns the bytes of the longest run; 0 if nothing is free.
+    pub(crate) fn longest(&self) -> usize {
+        self.by_len.last().map_or(0, |(len, _)| *len)
+    }
+
     /// Returns the free bytes, contiguous or not. Looks at every run.
     pub(crate) fn free_bytes(&self) -> usize {
         self.runs.values().map(|run| run.len()).sum()
@@ -116,6 +121,7 @@ mod tests {
                 }
                 let used: usize = held.iter().map(|run| run.len()).sum();
                 prop_assert_eq!(runs.free_bytes() + used, 32 * UNIT);
+                prop_assert_eq!(runs.longest(), runs.runs.values().map(|run| run.len()).max().unwrap_or(0));
                 held.sort_by_key(|run| run.iova());
                 let overlap = held.windows(2).any(|two| two[0].iova().0 + two[0].len() as u64 > two[1].iova().0);
                 prop_assert!(!overlap);

@@ -74,7 +74,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Pins the part to read as `item` of a batch.
-    fn pin_part(
+    pub(super) fn pin_part(
         &mut self,
         (id, object): (ObjectId, &Object),
         hash: u64,

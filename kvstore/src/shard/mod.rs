@@ -77,7 +77,7 @@ pub use request::{
 pub(crate) use request::{Arriving, Found, Hashed};
 pub use stats::{Evicted, Evictions, Stats};
 pub use sweeping::Selection;
-pub use tier::Resident;
+pub use tier::{GivenUp, Resident};
 
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::capacity::Capacity;
@@ -518,7 +518,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub fn stats(&self) -> Stats {
         let (free_runs, largest_free_units) = self.spaces.runs();
         let order = self.policy.memory_bytes() + self.own.memory_bytes();
-        let memory = self.index.memory_bytes() + order + self.regions.memory_bytes();
+        let memory = self.index.memory_bytes()
+            + order
+            + self.regions.memory_bytes()
+            + self.tier.memory_bytes();
         Stats {
             objects: u64::from(self.index.len()),
             used_units: self.spaces.used_units() - self.spaces.buried_units(),

@@ -142,6 +142,28 @@ impl Pieces {
         let len = if is_last { self.last_bytes } else { self.piece_bytes };
         (u64::from(index) * self.stride_bytes, len)
     }
+
+    /// Returns whether each piece, of those in `bytes`, matches its checksum.
+    pub(super) fn are_intact(&self, bytes: &[u8], mut sums: impl Iterator<Item = u32>) -> bool {
+        (0..self.count).all(|index| {
+            let (offset, len) = self.run(index);
+            let piece = &bytes[offset as usize..(offset + len) as usize];
+            sums.next() == Some(checksum::of(piece))
+        })
+    }
+
+    /// Zeroes what lies in `bytes` between the pieces and behind them.
+    pub(super) fn zero_gaps(&self, bytes: &mut [u8]) {
+        let mut rest = bytes;
+        for index in 0..self.count {
+            let (_, len) = self.run(index);
+            let stride =
+                if index + 1 == self.count { rest.len() } else { self.stride_bytes as usize };
+            let (piece, behind) = rest.split_at_mut(stride);
+            piece[len as usize..].fill(0);
+            rest = behind;
+        }
+    }
 }
 
 #[derive(Debug, Default)]

@@ -64,7 +64,7 @@ pub struct StoreConfig {
     /// Bytes of registered memory per device.
     #[serde(deserialize_with = "positive")]
     pub pool_bytes: Option<u64>,
-    /// Bytes of registered memory for the memory tier.
+    /// The most bytes of registered memory for the memory tier.
     pub tier_bytes: Option<u64>,
     /// How long a call may wait to begin.
     #[serde(deserialize_with = "positive")]

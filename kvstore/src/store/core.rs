@@ -21,6 +21,7 @@ use super::request::{
     Ask, Caller, Heap, Job, Kept, Lend, Requests, Source, ThreadShard, Waiter, Work,
 };
 use super::route;
+use super::tier::TierSize;
 use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::{Key, KeyHasher};
@@ -49,7 +50,7 @@ pub(super) struct Core {
     pub(super) patience: Duration,
     pub(super) reach: Arc<Reach>,
     /// Held while the size of the memory tier changes.
-    pub(super) tier: Mutex<()>,
+    pub(super) tier: Mutex<TierSize>,
 }
 
 /// Data for a request: in registered memory, or on the heap until there is some.

@@ -79,6 +79,7 @@ impl Open {
 }
 
 /// How a thread ended.
+#[derive(Default)]
 pub(super) struct End {
     pub(super) stats: Stats,
     /// Its shards, and below which sequence their journals were flushed.
@@ -126,6 +127,16 @@ impl Exit {
         let part = |_| Leaving { exit: Arc::clone(&exit), end: None };
         let parts = (0..threads).map(part).collect();
         (exit, parts)
+    }
+
+    /// Adds the part of a thread that started later and has no shards. Returns `None` if the store is being closed.
+    pub(super) fn join(self: &Arc<Exit>) -> Option<Leaving> {
+        let mut state = self.lock();
+        if state.is_closing || state.left == 0 {
+            return None;
+        }
+        state.left += 1;
+        Some(Leaving { exit: Arc::clone(self), end: Some(Ok(End::default())) })
     }
 
     /// Notes that the store is being closed, before its threads begin to end. Returns false if it was before.

@@ -26,7 +26,6 @@ use super::prometheus::{self, Sample, Sampled};
 use super::request::{Caller, Fetch, Waiter, Work};
 use super::route;
 use super::threads::{self, Threads};
-use super::tier;
 use super::value::{ObjectInfo, Put, Read, Value, merged};
 use super::writer::{Reserving, Writer};
 use crate::error::{Error, Result};
@@ -56,7 +55,7 @@ const SWEEP_PATIENCE: Duration = Duration::from_secs(600);
 #[derive(Clone)]
 pub struct Store {
     pub(super) core: Arc<Core>,
-    threads: Arc<Threads>,
+    pub(super) threads: Arc<Threads>,
 }
 
 impl Store {
@@ -88,7 +87,6 @@ impl Store {
     pub fn open(options: &OpenOptions) -> Result<Store> {
         let (core, threads) = threads::start(options)?;
         let store = Store { core, threads };
-        tier::check(options.tier_bytes, store.core.set.shards())?;
         if options.tier_bytes > 0 {
             store.set_tier(options.tier_bytes)?;
         }

@@ -15,7 +15,7 @@ use super::exit::Open;
 use super::open::{Found, OpenOptions};
 use super::plans::{ShardTransfers, Transfers};
 use super::route;
-use super::tier;
+use super::tier::{self, TierSize};
 use super::value::{ObjectInfo, merged};
 use crate::error::{Error, Result};
 use crate::media::format::Set;
@@ -125,7 +125,6 @@ impl Local {
             recoveries,
             options: options.clone(),
         };
-        tier::check(options.tier_bytes, local.set.shards())?;
         if options.tier_bytes > 0 {
             local.set_tier(options.tier_bytes)?;
         }
@@ -185,21 +184,24 @@ impl Local {
         Ok(buffer)
     }
 
-    /// Gives the memory tier `bytes` of registered memory, or takes it away, as [`super::Store::set_tier`] does. Gets of a
-    /// [`Local`] read into the caller's memory, so that a hit in the tier copies.
+    /// Gives the memory tier `bytes` of registered memory, or takes it away, as [`super::Store::set_tier`] does: fewer if
+    /// memory has no room for them now. Gets of a [`Local`] read into the caller's memory, so that a hit in the tier copies.
+    ///
+    /// A [`Local`] has no thread that follows memory. If memory may become short, call this from time to time, with what
+    /// [`crate::memory::budget`] leaves.
     ///
     /// # Errors
-    /// As [`Device::allocate`], with less memory in the tier than was asked for.
+    /// As [`Device::allocate`], with less memory in the tier than there is room for.
     pub fn set_tier(&mut self, bytes: u64) -> Result<u64> {
-        let shards = self.set.shards();
+        let (shards, mut size) = (self.set.shards(), TierSize::default());
+        size.limit(bytes, shards);
         let share = tier::share(bytes, shards);
-        let left: Vec<u64> = self.shards.iter_mut().map(|shard| shard.shrink_tier(share)).collect();
-        for (shard, left) in self.shards.iter_mut().zip(left) {
-            for memory in tier::regions(&self.devices.as_slice()[0], share - left) {
-                shard.lend_to_tier(memory?);
-            }
-        }
-        Ok(share * u64::from(shards))
+        let Local { shards, devices, .. } = self;
+        let left = shards.iter_mut().map(|shard| tier::make_way(shard, share).0).collect();
+        size.lend(&devices.as_slice()[0], (left, share), &|| true, |number, memory| {
+            shards[usize::from(number)].lend_to_tier(memory);
+            Ok(())
+        })
     }
 
     /// Accepts a request, which [`Local::poll`] answers. The number of requests is unlimited; use [`Local::waiting`]

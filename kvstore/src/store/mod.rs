@@ -41,6 +41,7 @@
 //! | `feed` | requests that threads look for themselves |
 //! | `threads`, `thread`, `exit` | the threads, the way back, and their end |
 //! | `short`, `ready` | requests that wait for memory, and which of them to look at |
+//! | `tier` | the size of the memory tier, and the thread that fits it to memory |
 //! | `route`, `gather` | lists and calls that concern several shards |
 //! | `local` | all shards on the caller's thread |
 

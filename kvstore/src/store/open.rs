@@ -8,6 +8,7 @@ use adit_driver::spec::{Lid, Nsid, View};
 use adit_driver::{Buffer, Controller, Device, Target};
 
 use super::devices::{self, DeviceShard, Devices, MEMORY_BYTES_MIN};
+use super::tier;
 use crate::error::{Error, Result};
 use crate::media::format::{self, FormatOptions, Set};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
@@ -62,8 +63,10 @@ pub struct OpenOptions {
     /// [`super::Store`]. Also limits the size of an object that passes through it. While callers hold all of it, requests
     /// get memory beyond it ([`Stats::spills`](crate::shard::Stats::spills)). Default 64 MiB.
     pub pool_bytes: usize,
-    /// Bytes of registered memory for the memory tier, which keeps hot objects so that gets of them need no device, in
-    /// equal shares for the shards; [`super::Store::set_tier`] changes it. Default 0, which is none.
+    /// The most bytes of registered memory for the memory tier, which keeps hot objects so that gets of them need no
+    /// device, in equal shares for the shards; [`super::Store::set_tier`] changes it. The tier has fewer while the machine
+    /// or a control group has no room for as many; a [`super::Local`] looks only when it is opened. Default 0, which is
+    /// none.
     pub tier_bytes: u64,
     /// How long a request may wait to begin, counted from the call; at most a year. Default 30 s.
     pub timeout: Duration,
@@ -325,6 +328,7 @@ impl Found {
         let set = format::read_set(&mut lanes, &mut devices.clock())?;
         drop(lanes);
         devices.check_shards(set.shards())?;
+        tier::check(options.tier_bytes, set.shards())?;
         let wall_s = devices::wall_s_at_zero(devices.now());
         let budget = options.budget(&devices)?;
         let shard_options = options.shard(set.shards(), wall_s, budget)?;

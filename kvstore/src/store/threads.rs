@@ -23,6 +23,7 @@ use super::pending::{Pending, Unfinished, pair};
 use super::pool::{self, Pools};
 use super::request::ThreadShard;
 use super::thread::{Rounds, Worker};
+use super::tier::Follower;
 use crate::error::Result;
 use crate::shard::{Failure, Recovery, Stats};
 
@@ -31,6 +32,7 @@ pub(super) struct Threads {
     core: Arc<Core>,
     pollers: Mutex<Pollers>,
     exit: Arc<Exit>,
+    follower: Follower,
     recoveries: Vec<Recovery>,
 }
 
@@ -212,7 +214,8 @@ impl Opening {
             tier: Mutex::default(),
         };
         let (core, pollers) = (Arc::new(core), Mutex::new(pollers));
-        let threads = Threads { core: Arc::clone(&core), pollers, exit, recoveries };
+        let follower = Follower::default();
+        let threads = Threads { core: Arc::clone(&core), pollers, exit, follower, recoveries };
         Ok((core, threads))
     }
 }
@@ -267,6 +270,19 @@ impl Threads {
         &self.recoveries
     }
 
+    /// Has the memory tier follow memory from now on.
+    ///
+    /// # Errors
+    /// As [`Follower::start`].
+    pub(super) fn follow_memory(&self) -> Result<()> {
+        self.follower.start(&self.core, &self.exit)
+    }
+
+    /// Ends what [`Threads::follow_memory`] began.
+    pub(super) fn leave_memory(&self) {
+        self.follower.stop();
+    }
+
     /// Tells the threads to end. The answer comes when they have released the devices. Each gives up after the store's
     /// timeout, once for requests in progress and once for the commit.
     pub(super) fn close(&self) -> Pending<Stats> {
@@ -286,6 +302,7 @@ impl Threads {
             self.core.mailboxes.iter().for_each(|mailbox| mailbox.stop());
             let mut pollers = self.pollers.lock().unwrap_or_else(PoisonError::into_inner);
             pollers.drain(..).for_each(|poller| poller.stop());
+            self.follower.stop();
         }
         is_first
     }

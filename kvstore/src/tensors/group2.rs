@@ -89,6 +89,8 @@ pub(super) struct Stream {
     /// Where the last read and the last write ended.
     ends: [Option<u64>; 2],
     cost: Cost,
+    /// Whether a transfer is under way, and since when it has had a command in flight.
+    is_transferring: bool,
     busy_since: Option<Instant>,
     /// Whether a command never came back: it keeps its memory, and nothing more is sent.
     is_stuck: bool,
@@ -129,6 +131,7 @@ impl Stream {
             behind_failed: None,
             ends: [None; 2],
             cost: Cost::default(),
+            is_transferring: false,
             busy_since: None,
             is_stuck: false,
         })
@@ -163,8 +166,14 @@ impl Stream {
         }
         let begun = Instant::now();
         self.failed = None;
+        self.is_transferring = true;
+        // Writes left behind keep the device busy as well.
+        self.busy_since = (self.in_flight > 0).then_some(begun);
         let (rest, result) = self.send_all(direction, span, memory);
+        self.is_transferring = false;
+        self.cost.busy += self.busy_since.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.cost.active += begun.elapsed();
+        assert!(self.cost.busy <= self.cost.active, "the device was busy during transfers");
         match result {
             Err(error) => (None, Err(error)),
             Ok(()) => (Some(self.join(rest)), self.take_failure(direction)),
@@ -222,7 +231,9 @@ impl Stream {
         match self.queue.post(self.device.now(), Request { operation, buffer: load }) {
             Ok(()) => {
                 self.in_flight += 1;
-                self.busy_since.get_or_insert_with(Instant::now);
+                if self.is_transferring {
+                    self.busy_since.get_or_insert_with(Instant::now);
+                }
                 Ok(())
             }
             Err(rejected) => {

@@ -7,7 +7,7 @@
 //!
 //! | group | lives in | read | written |
 //! |---|---|---|---|
-//! | 1 | a file ([`group1`](self#group-1)) | through the page cache | directly in prefill, through the page cache in decode |
+//! | 1 | a file ([`group1`](self#group-1)) | through the page cache | through the page cache; in prefill only as much as stays there |
 //! | 2 | one contiguous run of LBAs of any [`adit_driver::Target`] | directly, in order | directly |
 //!
 //! # How to use it
@@ -41,11 +41,11 @@
 //!
 //! # Group 1
 //!
-//! The first write of a layer goes to the drive past the page cache, so that prefill never waits for writeback. The
-//! layer enters the page cache when it is read back, while copy threads are idle or by its first read ([`Fill`]). When
-//! memory shrinks, layers leave the page cache and are read directly from the same file: that moves no bytes. When it
-//! grows, a layer of group 2 is written to the file as it passes through pinned memory on its next read: that moves its
-//! bytes once.
+//! Prefill writes into the page cache as much of the group as the kernel keeps there without writing it back
+//! ([`dirty_room`](crate::memory::dirty_room)), so that it never waits for the drive, and the rest past it. These layers
+//! enter the page cache when they are read back, while copy threads are idle or by their first read. When memory shrinks,
+//! layers leave the page cache and are read directly from the same file: that moves no bytes. When it grows, a layer of
+//! group 2 is written to the file as it passes through pinned memory on its next read: that moves its bytes once.
 //!
 //! A drive behind `vfio:` or `uring-cmd:` has no page cache: group 1 then lives on a mounted file system of another
 //! drive or namespace, and without one ([`RunOptions::folder`]) there is only group 2.
@@ -55,7 +55,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `shape` | sizes of a model's tensors |
-//! | `budget` | how much memory the page cache may use, now and as it changes |
+//! | `governor` | how many layers are in the page cache as memory comes and goes ([`crate::memory`]) |
 //! | `plan` | which layers are in which group |
 //! | `place` | where each tensor lies, and which commands reach it |
 //! | `overlap` | whether the copy threads read at the same time or in turn |
@@ -63,10 +63,10 @@
 //! | `copy` | the threads that own pinned memory, and the GPU's side of them |
 //! | `run` | the handle |
 //!
-//! Planner, budget, places and overlap have no clock and no I/O of their own.
+//! Planner, governor, places and overlap have no clock and no I/O of their own.
 
-mod budget;
 mod copy;
+mod governor;
 mod group1;
 mod group2;
 mod options;
@@ -77,12 +77,12 @@ mod run;
 mod shape;
 mod stats;
 
-pub use budget::{Governor, GroupMemory, Memory, Pressure, Probe, budget};
 pub use copy::gpu::{Gpu, ModelGpu};
-pub use options::{Configuration, Extent, Fill, Knob, RunOptions};
+pub use governor::Governor;
+pub use options::{Configuration, Extent, Knob, RunOptions};
 pub use overlap::{Chooser, Overlap};
 pub use place::{Area, Chunk, Place, PlaceMap, Slab, Span, chunks};
-pub use plan::{Costs, FirstLayers, Plan, Ranker, Spread, cached_layers};
+pub use plan::{FirstLayers, Plan, Ranker, Spread, cached_layers};
 pub use run::{Reading, Tensors};
 pub use shape::{Component, Model, Shape, TensorId};
 pub use stats::{Figures, GroupStats, Latency, RunStats};

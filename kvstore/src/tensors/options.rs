@@ -46,19 +46,6 @@ pub enum Knob {
     Bytes(u64),
 }
 
-/// How tensors of group 1 get into the page cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fill {
-    /// Prefill writes past it; copy threads read the tensors back through it while they have nothing else to do, as when
-    /// the GPU computes. The rest enters it with the first read in decode.
-    #[default]
-    Idle,
-    /// Prefill writes past it; the first read in decode goes through it.
-    FirstRead,
-    /// Prefill writes through it, as the paper does.
-    Write,
-}
-
 /// Where group 2 lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -96,8 +83,10 @@ pub struct RunOptions {
     pub knob: Knob,
     /// Bytes of the budget that stay free for others; by default 16 MiB and 2 % of it.
     pub headroom_bytes: Option<u64>,
-    /// How tensors of group 1 get into the page cache.
-    pub fill: Fill,
+    /// Most bytes of group 1 that prefill writes into the page cache; by default what the kernel keeps there without
+    /// beginning to write it back. Other layers of group 1 are written past it. Copy threads read them back through it
+    /// while they have nothing else to do, as when the GPU computes; their first read in decode does the rest.
+    pub dirty_bytes: Option<u64>,
     /// Copy threads, each with pinned memory for one tensor: 1 to 64. The keys and values of a layer are on different
     /// ones.
     pub copy_threads: u16,
@@ -125,7 +114,7 @@ impl RunOptions {
             extent: None,
             knob: Knob::Measured,
             headroom_bytes: None,
-            fill: Fill::default(),
+            dirty_bytes: None,
             copy_threads: 2,
             overlap: None,
             checksums: false,
@@ -162,9 +151,9 @@ impl RunOptions {
         Ok(())
     }
 
-    /// Returns the bytes of one pinned tensor and the small buffers beside it, for all copy threads; the largest number if
-    /// they are more.
-    pub(super) fn reserve_bytes(&self) -> u64 {
+    /// Returns the bytes that a run pins: one tensor and the small buffers beside it, for each copy thread; the largest
+    /// number if they are more. Memory limits below it are refused.
+    pub fn reserve_bytes(&self) -> u64 {
         // One queue for the file, one for the extent.
         let behind = (2 * super::copy::BEHIND_COUNT).saturating_mul(self.shape.unit_bytes());
         let one = self.shape.tensor_bytes().saturating_add(behind);

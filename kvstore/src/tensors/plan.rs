@@ -1,8 +1,8 @@
 //! Which layers are in group 1: algorithm 1 of Dual-Blade.
 //!
 //! A layer's two tensors are in the same group. Group 1 holds as many layers as fit into `X` bytes, taken in the order
-//! of a [`Ranker`]. All tensors of a run are equally hot, so the cost of a run is linear in the number of layers of
-//! group 1: either none or as many as fit is best, and [`Costs`] says which.
+//! of a [`Ranker`]. All tensors of a run are equally hot, so the time of a run is linear in the number of layers of
+//! group 1: either none or as many as fit is best, and `run` measures which.
 
 use crate::error::{Error, Result};
 
@@ -113,31 +113,6 @@ impl Plan {
     }
 }
 
-/// Measured rates of the ways to read a tensor, in bytes per second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Costs {
-    /// From the page cache.
-    pub cached: f64,
-    /// From the drive into the page cache, as the first read of a layer of group 1.
-    pub filling: f64,
-    /// Directly from the drive.
-    pub direct: f64,
-}
-
-impl Costs {
-    /// Chooses X for `reads` passes over the tensors: all of the budget, or nothing if group 1 would be read more slowly
-    /// than group 2. Rates that are not above 0 are unknown and decide nothing.
-    pub fn choose(&self, budget: u64, reads: u32) -> u64 {
-        let known = [self.cached, self.filling, self.direct].iter().all(|rate| *rate > 0.0);
-        if !known || reads == 0 {
-            return budget;
-        }
-        let group1 = 1.0 / self.filling + f64::from(reads - 1) / self.cached;
-        let group2 = f64::from(reads) / self.direct;
-        if group1 <= group2 { budget } else { 0 }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,19 +176,6 @@ mod tests {
             }
             prop_assert_eq!(plan.group1().len() + plan.group2().len(), 7);
         }
-
-        #[test]
-        fn the_chosen_x_is_never_worse_than_either_end(
-            cached in 0.1f64..30.0, filling in 0.1f64..5.0, direct in 0.1f64..10.0, reads in 1u32..50
-        ) {
-            let costs = Costs { cached, filling, direct };
-            let time = |x: u64| match x {
-                0 => f64::from(reads) / direct,
-                _ => 1.0 / filling + f64::from(reads - 1) / cached,
-            };
-            let best = time(0).min(time(100));
-            prop_assert!(time(costs.choose(100, reads)) <= best * 1.000_001);
-        }
     }
 
     #[test]
@@ -239,6 +201,5 @@ mod tests {
             }
         }
         assert!(Plan::new(&Twice, 3, 0).is_err());
-        assert_eq!(Costs { cached: 1.0, filling: 1.0, direct: 0.0 }.choose(9, 5), 9);
     }
 }

@@ -89,7 +89,8 @@ fn upper(index: usize) -> u64 {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Time of each tensor between pinned memory and its home, without the copy to or from the GPU. A decode write ends
-    /// when its bytes are in the page cache or handed to the drive; later operations on the tensor wait for the drive.
+    /// when its bytes are in the page cache or handed to the drive, which includes waiting for writes before it; later
+    /// operations on the tensor wait for the drive.
     pub latency: Latency,
     /// Bytes moved.
     pub bytes: u64,
@@ -119,7 +120,7 @@ impl Figures {
     /// Returns the share of the time of direct transfers in which the device had a command.
     pub fn busy_share(&self) -> Option<f64> {
         let seconds = self.direct.as_secs_f64();
-        (seconds > 0.0).then(|| (self.busy.as_secs_f64() / seconds).min(1.0))
+        (seconds > 0.0).then(|| self.busy.as_secs_f64() / seconds)
     }
 
     /// Returns the bytes moved per second of latency, for one thread; 0 if nothing was moved.

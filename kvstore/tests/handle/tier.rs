@@ -21,6 +21,7 @@ on_each_path!(
     ranges_and_parts_come_from_memory_too,
     a_tier_changes_its_size_while_readers_and_writers_are_at_work,
     a_local_store_has_a_tier_as_well,
+    a_tier_that_grew_in_steps_has_room_for_objects_longer_than_a_step,
 );
 
 fn open(rig: &Rig, shards: u16, tier_bytes: u64) -> Store {
@@ -175,13 +176,48 @@ fn a_local_store_has_a_tier_as_well(rig: &Rig) {
 }
 
 #[test]
-fn a_tier_of_less_than_a_shard_has_use_for_is_refused_at_opening() {
-    let rig = Rig::soft();
+fn a_store_with_a_tier_is_opened_again_as_soon_as_it_is_dropped() {
+    let rig = Rig::file();
+    drop(open(&rig, 2, 8 * MIB));
+    for round in 0..20 {
+        let options = OpenOptions { tier_bytes: 8 * MIB, ..rig.options() };
+        let store = Store::open(&options).expect("nothing has its file");
+        if round % 2 == 0 {
+            // Its thread ends with the tier, and another follows the next one.
+            assert_eq!(store.set_tier(0).expect("none"), 0);
+            assert_eq!(store.set_tier(4 * MIB).expect("memory"), 4 * MIB);
+        }
+        if round % 3 == 0 {
+            store.close().wait().expect("closed");
+        }
+    }
+}
+
+fn a_tier_that_grew_in_steps_has_room_for_objects_longer_than_a_step(rig: &Rig) {
+    let store = open(rig, 1, 2 * MIB);
+    let bytes = data(7, 5 << 20);
+    put(&store, 7, &bytes);
+    for mebibytes in (4..=40).step_by(4) {
+        assert_eq!(store.set_tier(mebibytes * MIB).expect("memory"), mebibytes * MIB);
+    }
+    for _ in 0..2 {
+        let value = store.get(key(7)).wait().expect("an answer");
+        assert_eq!(value.as_deref(), Some(&bytes[..]));
+    }
+    let stats = store.stats().wait().expect("counters");
+    assert_eq!((stats.tier_bytes, stats.tier_hits), (40 * MIB, 1));
+}
+
+#[test]
+fn a_tier_of_less_than_a_shard_has_use_for_is_refused_before_anything_is_written() {
+    let rig = Rig::file();
     rig.format(2);
+    let before = std::fs::read(rig.path()).expect("read");
     let options = OpenOptions { tier_bytes: MIB, ..rig.options() };
-    let why = Store::open(&options).expect_err("too little");
-    assert!(
-        matches!(why, Error::Invalid { .. }) && why.to_string().contains("tier_bytes"),
-        "{why}"
-    );
+    for opened in [Store::open(&options).map(drop), Store::open_local(&options).map(drop)] {
+        let why = opened.expect_err("too little");
+        let is_invalid = matches!(why, Error::Invalid { .. });
+        assert!(is_invalid && why.to_string().contains("tier_bytes"), "{why}");
+    }
+    assert!(std::fs::read(rig.path()).expect("read") == before, "no session began");
 }

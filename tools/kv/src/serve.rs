@@ -53,7 +53,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024), default_value_t = 64)]
     clients: u64,
 
-    /// Memory in which the store keeps hot objects, as in 8G; none by default
+    /// The most memory in which the store keeps hot objects, as in 8G; less while the machine or a control
+    /// group has little left; none by default
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes)]
     tier: u64,
 

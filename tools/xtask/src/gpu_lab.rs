@@ -26,6 +26,8 @@ const SANITIZER: &str = "/usr/local/cuda/bin/compute-sanitizer";
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Lines kept of what a step printed on standard error.
 const SAID_LINES: usize = 20;
+/// 768 MiB, with and without the page cache, verified in the GPU's memory.
+const TENSORS: &str = "kv bench --workload dual-blade --model opt-1.3b --prompt 120 --gen 8 --config dual,direct --verify";
 
 const HELP: &str = "\
 Examples:
@@ -139,8 +141,8 @@ fn save(file: &Path, report: &Value) -> Result<()> {
 /// Returns the steps in their order. The self-test comes first: it tells whether there is a GPU.
 fn steps(arguments: &GpuLabArgs, adit: &Path, sanitizer: Option<&Path>) -> Vec<Step> {
     let gpu = arguments.gpu.to_string();
-    let on_gpu = |name: &str, line: &str, takes: u64| {
-        let words = format!("gpu {line} --gpu {gpu} --json");
+    let step = |name: &str, line: &str, takes: u64| {
+        let words = format!("{line} --gpu {gpu} --json");
         Step {
             name: name.to_owned(),
             program: adit.to_owned(),
@@ -149,6 +151,7 @@ fn steps(arguments: &GpuLabArgs, adit: &Path, sanitizer: Option<&Path>) -> Vec<S
             has_json: true,
         }
     };
+    let on_gpu = |name: &str, line: &str, takes| step(name, &format!("gpu {line}"), takes);
     let target = arguments.target.as_deref().unwrap_or_default();
     // The emulated GPU has room for fewer warps.
     let warps = if arguments.emulated { "--warps 2 --queues 4 --depth 256" } else { "" };
@@ -170,6 +173,7 @@ fn steps(arguments: &GpuLabArgs, adit: &Path, sanitizer: Option<&Path>) -> Vec<S
         on_gpu("trace, one-shot", "trace", 5),
         on_gpu("trace, persistent", "trace --kernel persistent", 5),
         on_gpu("trace, pages in host memory", "trace --placement host", 5),
+        step("KV tensors", TENSORS, 30),
     ];
     for tool in ["memcheck", "racecheck", "synccheck"] {
         let Some(sanitizer) = sanitizer else { break };

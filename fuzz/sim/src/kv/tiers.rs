@@ -29,7 +29,7 @@ impl StoreWorld {
         for shard in 0..self.shards.len() {
             self.lend_tier(shard);
             if self.canary == Some(super::StoreCanary::StaleMemory) {
-                self.shards[shard].deafen_tier();
+                self.shards[shard].keep_stale_in_tier();
             }
         }
     }
@@ -44,7 +44,7 @@ impl StoreWorld {
         assert_eq!(memory.len(), bytes, "whole units are whole pages");
         // What was there before must never be taken for an object.
         memory.fill(0xcd);
-        self.shards[shard].lend_to_tier(memory);
+        self.shards[shard].lend_to_tier([memory]);
     }
 
     /// Changes a tier, looks at what it has, or ends a reader.
@@ -63,7 +63,7 @@ impl StoreWorld {
             return self.lend_tier(shard);
         }
         let bytes = self.random.below(has + 1);
-        let left = self.shards[shard].shrink_tier(bytes);
+        let (left, _) = self.shards[shard].shrink_tier(bytes);
         self.note(&[60, bytes, left], format_args!("the tier of shard {shard}: {bytes}, {left}"));
         self.counts.count(Sum::TiersShrunk, u64::from(left < has));
         let stats = self.shards[shard].stats();

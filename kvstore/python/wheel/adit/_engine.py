@@ -205,6 +205,15 @@ def register_around(store: Store | Client, buffer: memoryview, trouble: Trouble)
         return None
 
 
+def close_regions(regions: list[Region], trouble: Trouble) -> None:
+    """Give registered memory back to its engine. What a request still uses goes back with the store's end."""
+    while regions:
+        try:
+            regions.pop().close()
+        except Error as why:
+            trouble.log("giving back the engine's memory", why)
+
+
 class Trouble:
     """Logs failures, each kind at most once a minute."""
 

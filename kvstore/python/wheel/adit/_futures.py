@@ -35,6 +35,11 @@ class _Calls(Generic[F]):
     def __init__(self, store: Store | Client) -> None:
         self._queue = store.queue()
         self._closed = False
+        # Calls that have found it open and not made their requests yet: closing waits for them. They hold no lock
+        # meanwhile, so that the values of several threads are copied at once.
+        self._asking = 0
+        self._lock = threading.Lock()
+        self._asked = threading.Condition(self._lock)
 
     def _make(self) -> F:
         """Return a new future."""
@@ -43,15 +48,30 @@ class _Calls(Generic[F]):
     def _ask(
         self, is_one: bool, submit: Callable[..., int], *arguments: object, **options: object
     ) -> F:
-        if self._closed:
-            raise ClosedError("the futures are closed")
-        future = self._make()
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the futures are closed")
+            self._asking += 1
         try:
-            submit(*arguments, token=(future, is_one), **options)
-        except BaseException:
-            future.cancel()
-            raise
+            future = self._make()
+            try:
+                submit(*arguments, token=(future, is_one), **options)
+            except BaseException:
+                future.cancel()
+                raise
+        finally:
+            with self._lock:
+                self._asking -= 1
+                if self._closed:
+                    self._asked.notify_all()
         return future
+
+    def _shut(self) -> bool:
+        """Refuse new calls, and wait until the others have made their requests; return whether this call does so."""
+        with self._lock:
+            is_first, self._closed = not self._closed, True
+            self._asked.wait_for(lambda: self._asking == 0)
+        return is_first
 
     def put(
         self,
@@ -169,8 +189,7 @@ class Futures(_Calls["concurrent.futures.Future[Any]"]):
 
     def close(self) -> None:
         """Wait for the futures that are not done, and end the thread. Closing twice does nothing."""
-        if not self._closed:
-            self._closed = True
+        if self._shut():
             os.eventfd_write(self._stop, 1)
             self._thread.join()
             os.close(self._stop)
@@ -208,8 +227,7 @@ class Aio(_Calls["asyncio.Future[Any]"]):
 
     async def close(self) -> None:
         """Await the futures that are not done, and leave the loop. Closing twice does nothing."""
-        if not self._closed:
-            self._closed = True
+        if self._shut():
             await asyncio.gather(*self._pending, return_exceptions=True)
             self._loop.remove_reader(self._queue.event_fd())
             self._queue.close()

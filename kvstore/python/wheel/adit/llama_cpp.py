@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mmap
 import os
@@ -136,11 +137,13 @@ class PromptCache:
         name = self._space + b"s" + _digest(tokens)
         parts = _encode(state, self._keeps_scores)
         nbytes = sum(len(part) for part in parts)
-        memory, at = self._room(nbytes), 0
-        for part in parts:
-            memory[at : at + len(part)] = part
-            at += len(part)
-        if not self.store.put(name, memory[:nbytes], ttl=self._ttl):
+        with self._lend(nbytes) as memory:
+            at = 0
+            for part in parts:
+                memory[at : at + len(part)] = part
+                at += len(part)
+            is_stored = self.store.put(name, memory, ttl=self._ttl)
+        if not is_stored:
             return
         mark = _MARK.pack(nbytes, _digest(tokens))
         keys = [key for _, key in marks]
@@ -158,10 +161,21 @@ class PromptCache:
                 yield length, self._space + b"s" + digest, nbytes
 
     def _load(self, name: bytes, nbytes: int) -> Any:
-        memory = self._room(nbytes)[:nbytes]
-        if self.store.get_into(name, memory) != nbytes:
-            return None
-        return _decode(memory)
+        with self._lend(nbytes) as memory:
+            is_whole = self.store.get_into(name, memory) == nbytes
+        return _decode(memory) if is_whole else None
+
+    @contextlib.contextmanager
+    def _lend(self, nbytes: int) -> Iterator[memoryview]:
+        """Lend memory for a state to one request."""
+        memory = self._room(nbytes)
+        try:
+            yield memory[:nbytes]
+        except Error:
+            if isinstance(self.store, Client):
+                # The drive may still write it after the deadline: it is given up, and stays mapped until then.
+                self._memory = None
+            raise
 
     def _room(self, nbytes: int) -> memoryview:
         """Return memory that the devices know for a state, which may be longer than the store's pool."""

@@ -10,10 +10,12 @@ import asyncio
 import hashlib
 import threading
 import time
+from collections import defaultdict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _engine
-from ._errors import Error
+from ._errors import Error, FullError, RefusedError
 
 # Checks LMCache's version.
 from .lmcache import _KEY_BYTES
@@ -31,6 +33,17 @@ if TYPE_CHECKING:
 _TEXT_BYTES = _KEY_BYTES - 16
 # How long a pin lasts that LMCache does not take away.
 _PIN_SECONDS = 300.0
+
+
+@dataclass(eq=False)
+class _Pins:
+    """The pins of one lookup, each of which LMCache takes away by itself."""
+
+    # None if the store had no room for it: nothing is kept then, and the pins are counted.
+    lease: Lease | None
+    names: list[bytes]
+    end: float
+    left: int
 
 
 class AditBackend(StoragePluginInterface):
@@ -75,8 +88,10 @@ class AditBackend(StoragePluginInterface):
         self._trouble = _engine.Trouble("adit.lmcache_plugin")
         self._lock = threading.Lock()
         self._storing: set[Any] = set()
-        # By the store's key, the oldest first: the lease and when it ends.
-        self._pins: dict[bytes, tuple[Lease, float]] = {}
+        # By the store's key, in the order in which they are taken away.
+        self._pins: defaultdict[bytes, deque[_Pins]] = defaultdict(deque)
+        # All of them, the oldest first.
+        self._lookups: dict[_Pins, None] = {}
         self._regions: list[Region] = []
         self.store = _engine.open_store(rank=metadata.worker_id, **options)
         self._futures = self.store.futures()
@@ -91,14 +106,13 @@ class AditBackend(StoragePluginInterface):
     def batched_contains(self, keys: Sequence[Any], pin: bool = False) -> int:
         """Return how many chunks there are before the first that is not."""
         names = self._names(keys)
+        if not names:
+            return 0
         try:
-            found = self.store.lookup_prefix(names) if names else 0
-            if pin:
-                found = _leading([self._pin(name) for name in names[:found]])
+            return self._pin(names) if pin else self.store.lookup_prefix(names)
         except Error as why:
             self._trouble.log("a lookup", why)
             return 0
-        return found
 
     async def batched_async_contains(
         self, lookup_id: str, keys: Sequence[Any], pin: bool = False
@@ -119,14 +133,16 @@ class AditBackend(StoragePluginInterface):
         on_complete_callback: Callable[[Any], None] | None = None,
     ) -> list[Future[Any]] | None:
         """Store chunks, but those that are there already or on their way."""
-        chunks = self._new(keys, objs)
-        if not chunks:
-            return None
+        chunks: dict[Any, Any] = {}
         try:
+            self._hold_new(keys, objs, chunks)
+            if not chunks:
+                return None
             buffers = [chunk.byte_array for chunk in chunks.values()]
             self._see(buffers[0])
             future = self._futures.put_many(self._names(chunks), buffers)
-        except Error as why:
+        except Exception as why:
+            # LMCache's own, too: its engine goes on without these chunks.
             self._trouble.log("storing chunks", why)
             self._forget(chunks)
             return None
@@ -149,20 +165,19 @@ class AditBackend(StoragePluginInterface):
         return await asyncio.to_thread(self._load, keys)
 
     def pin(self, key: Any) -> bool:
-        """Keep a chunk from eviction, for minutes at most."""
+        """Keep a chunk from eviction, for minutes at most, until it is unpinned as often as it was pinned."""
+        names = self._names([key])
         try:
-            return self._pin(*self._names([key]))
+            lease = self.store.lease(names, _PIN_SECONDS)
         except Error as why:
             self._trouble.log("pinning a chunk", why)
             return False
+        self._count(lease, names[: lease.count])
+        return lease.count == 1
 
     def unpin(self, key: Any) -> bool:
-        """Let a chunk be evicted."""
-        with self._lock:
-            lease, _ = self._pins.pop(self._names([key])[0], (None, 0.0))
-        if lease is not None:
-            lease.release()
-        return lease is not None
+        """Take one pin away; say whether there was one. Without pins a chunk may be evicted."""
+        return self._unpin(*self._names([key]))
 
     def remove(self, key: Any, force: bool = True) -> bool:
         """Remove a chunk; say whether it was there."""
@@ -170,10 +185,12 @@ class AditBackend(StoragePluginInterface):
 
     def batched_remove(self, keys: Sequence[Any], force: bool = True) -> int:
         """Remove chunks; return how many were there."""
-        for key in keys:
-            self.unpin(key)
+        names = self._names(keys)
+        for name in names:
+            while self._unpin(name):
+                pass
         try:
-            return sum(self.store.delete_many(self._names(keys)))
+            return sum(self.store.delete_many(names))
         except Error as why:
             self._trouble.log("removing chunks", why)
             return 0
@@ -184,10 +201,17 @@ class AditBackend(StoragePluginInterface):
 
     def close(self) -> None:
         """Wait for what is being stored, and close the store."""
-        self._futures.close()
-        for region in self._regions:
-            region.close()
-        self.store.close()
+        try:
+            self._futures.close()
+            with self._lock:
+                lookups, self._lookups = self._lookups, {}
+                self._pins.clear()
+            for pins in lookups:
+                if pins.lease is not None:
+                    pins.lease.release()
+            _engine.close_regions(self._regions, self._trouble)
+        finally:
+            self.store.close()
 
     def _names(self, keys: Iterable[Any]) -> list[bytes]:
         """Return the store's keys of chunks."""
@@ -203,21 +227,17 @@ class AditBackend(StoragePluginInterface):
             )
         return self._spaces[layout]
 
-    def _new(self, keys: Sequence[Any], objs: Sequence[Any]) -> dict[Any, Any]:
-        """Return the chunks that are to be stored, which LMCache keeps in memory until ``_forget``."""
-        try:
-            are_there = self.store.exists_many(self._names(keys))
-        except Error as why:
-            self._trouble.log("a lookup", why)
-            return {}
-        chunks = {}
+    def _hold_new(
+        self, keys: Sequence[Any], objs: Sequence[Any], chunks: dict[Any, Any]
+    ) -> None:
+        """Add to ``chunks`` those that are to be stored, which LMCache keeps in memory until ``_forget``."""
+        are_there = self.store.exists_many(self._names(keys))
         with self._lock:
             for key, chunk, is_there in zip(keys, objs, are_there):
                 if not (is_there or key in self._storing or self._is_other(chunk)):
-                    self._storing.add(key)
                     chunk.ref_count_up()
+                    self._storing.add(key)
                     chunks[key] = chunk
-        return chunks
 
     def _is_other(self, chunk: Any) -> bool:
         """Say whether a chunk is laid out in another way than chunks are read."""
@@ -265,7 +285,8 @@ class AditBackend(StoragePluginInterface):
             if buffers:
                 self._see(buffers[0])
                 lengths = self.store.get_many_into(names[: len(chunks)], buffers)
-        except Error as why:
+        except Exception as why:
+            # LMCache's own, too: what was not read is computed.
             self._trouble.log("reading chunks", why)
         lengths += [None] * (len(chunks) - len(lengths))
         fitting = [self._fit(chunk, length) for chunk, length in zip(chunks, lengths)]
@@ -286,24 +307,80 @@ class AditBackend(StoragePluginInterface):
         if length == size:
             return chunk
         fitting = None
-        tokens, rest = divmod((length or 0) * self.metadata.chunk_size, size)
-        if length and not rest:
-            fitting = self._allocate(tokens)
-        if fitting is not None:
-            fitting.byte_array.cast("B")[:] = chunk.byte_array[:length].cast("B")
-        chunk.ref_count_down()
+        try:
+            tokens, rest = divmod((length or 0) * self.metadata.chunk_size, size)
+            if length and not rest:
+                fitting = self._allocate(tokens)
+            if fitting is not None:
+                self._copy(chunk, fitting, length)
+        except Exception as why:
+            self._trouble.log("reading a chunk with fewer tokens", why)
+            if fitting is not None:
+                fitting.ref_count_down()
+            fitting = None
+        finally:
+            chunk.ref_count_down()
         return fitting
 
-    def _pin(self, name: bytes) -> bool:
-        lease, now = self.store.lease([name], _PIN_SECONDS), time.monotonic()
+    @staticmethod
+    def _copy(chunk: Any, fitting: Any, length: int | None) -> None:
+        if fitting.get_size() != length:
+            raise ValueError(f"its chunk has {fitting.get_size()} bytes, and {length} were stored")
+        fitting.byte_array.cast("B")[:] = chunk.byte_array[:length].cast("B")
+
+    def _pin(self, names: list[bytes]) -> int:
+        """Pin the chunks before the first that is not there, and return how many these are."""
+        lease = None
+        try:
+            lease = self.store.lease(names, _PIN_SECONDS)
+            found = lease.count
+        except (FullError, RefusedError) as why:
+            # There are too many leases: chunks are there without one.
+            self._trouble.log("pinning chunks", why)
+            found = self.store.lookup_prefix(names)
+        self._count(lease, names[:found])
+        return found
+
+    def _count(self, lease: Lease | None, names: list[bytes]) -> None:
+        """Count a pin of each chunk, which a lease keeps."""
+        now = time.monotonic()
+        new = _Pins(lease, names, now + _PIN_SECONDS, len(names))
         with self._lock:
             # Those that LMCache forgot have ended.
-            while self._pins and (oldest := next(iter(self._pins.items())))[1][1] < now:
-                del self._pins[oldest[0]]
-            if lease.count:
-                self._pins.pop(name, None)
-                self._pins[name] = (lease, now + _PIN_SECONDS)
-        return lease.count == 1
+            while self._lookups and (oldest := next(iter(self._lookups))).end < now:
+                self._drop(oldest)
+            if names:
+                self._lookups[new] = None
+            for name in names:
+                # Those without a lease go first: what the others keep, they keep for longer.
+                if lease is None:
+                    self._pins[name].appendleft(new)
+                else:
+                    self._pins[name].append(new)
+
+    def _drop(self, ended: _Pins) -> None:
+        del self._lookups[ended]
+        for name in ended.names:
+            if ended in self._pins.get(name, ()):
+                self._pins[name].remove(ended)
+                if not self._pins[name]:
+                    del self._pins[name]
+
+    def _unpin(self, name: bytes) -> bool:
+        lease = None
+        with self._lock:
+            if name not in self._pins:
+                return False
+            pins = self._pins[name].popleft()
+            if not self._pins[name]:
+                del self._pins[name]
+            pins.left -= 1
+            if pins.left == 0:
+                del self._lookups[pins]
+                lease = pins.lease
+        if lease is not None:
+            lease.release()
+        return True
 
     def _see(self, buffer: memoryview) -> None:
         """Register the memory that a chunk is in, once."""

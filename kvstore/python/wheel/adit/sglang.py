@@ -212,8 +212,7 @@ class AditStorage(HiCacheStorage):
 
     def close(self) -> None:
         """Close the store."""
-        for region in self._regions:
-            region.close()
+        _engine.close_regions(self._regions, self._trouble)
         self.store.close()
 
     def _add(self, name: str, pool: Any) -> None:

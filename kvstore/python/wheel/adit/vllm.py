@@ -109,7 +109,11 @@ class AditTier(SecondaryTierManager):
         return RequestOffloadingContext()
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
-        """Say whether a chunk is there. The first question is answered with RETRY, and asked of the store."""
+        """Say whether a chunk is there. The first question is answered with RETRY, and asked of the store.
+
+        So is one for a chunk that is being stored: HIT_PENDING is the primary tier's answer, and vLLM takes a
+        secondary tier's for a miss.
+        """
         self._drain()
         if self._storing.get(key):
             return LookupResult.RETRY
@@ -127,7 +131,11 @@ class AditTier(SecondaryTierManager):
         """Ask the store about all keys of this step at once."""
         if self._to_ask:
             keys, self._to_ask = self._to_ask, []
-            self._queue.submit_exists(self._names(keys), token=("lookup", keys))
+            try:
+                self._queue.submit_exists(self._names(keys), token=("lookup", keys))
+            except Error as why:
+                self._trouble.log("lookup", why)
+                self._learn(keys, [None] * len(keys))
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         """Forget what only this request asked for."""
@@ -145,15 +153,23 @@ class AditTier(SecondaryTierManager):
         self._jobs[job.number] = job
         for key in job.keys:
             self._storing[key] += 1
-        self._checking += 1
-        self._queue.submit_exists(self._names(job.keys), token=("check", job))
+        try:
+            self._queue.submit_exists(self._names(job.keys), token=("check", job))
+            self._checking += 1
+        except Error as why:
+            self._trouble.log("check", why)
+            self._end_store(job, False)
 
     def submit_load(self, job_metadata: TransferJob) -> None:
         """Read chunks into their rows."""
         job = _job(job_metadata)
         self._jobs[job.number] = job
         rows = [self._row(chunk) for chunk in job.chunks]
-        self._queue.submit_get_into(self._names(job.keys), rows, token=("load", job))
+        try:
+            self._queue.submit_get_into(self._names(job.keys), rows, token=("load", job))
+        except Error as why:
+            self._trouble.log("load", why)
+            self._end_load(job, [None] * len(job.keys))
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         """Return the transfers that have ended since the last call."""

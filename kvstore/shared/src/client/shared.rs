@@ -3,6 +3,7 @@
 //! Of the threads that wait for answers, one sleeps on the doorbell, and the others on it: whichever wakes takes all
 //! answers.
 
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,17 +34,23 @@ impl Control {
         Arc::new(Control(Mutex::new(stream)))
     }
 
-    /// Sends a message and returns its answer.
+    /// Sends a message and returns its answer. Without one, the connection ends.
     ///
     /// # Errors
     /// [`Error::Lost`] if the server is gone, [`Error::Refused`] if it refuses.
     pub(super) fn ask(&self, message: &Message, files: &[&std::fs::File]) -> Result<Message> {
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = socket::exchange(&mut stream, message, files);
-        let answer = answer.map_err(|why| Error::Lost { why: why.to_string() })?;
-        if answer.matter() != Matter::of(message.matter) {
-            return Err(Error::Lost { why: "it answered what was not asked".to_owned() });
-        }
+        let answer = socket::exchange(&mut stream, message, files).map_err(|why| why.to_string());
+        let answer =
+            answer.and_then(|answer| match answer.matter() == Matter::of(message.matter) {
+                true => Ok(answer),
+                false => Err("it answered what was not asked".to_owned()),
+            });
+        let answer = answer.map_err(|why| {
+            // What comes late would be taken for the answer to the next message.
+            let _ = stream.shutdown(Shutdown::Both);
+            Error::Lost { why }
+        })?;
         match Code::of(answer.code) {
             Code::Done => Ok(answer),
             code => {
@@ -234,6 +241,10 @@ impl Shared {
         self.sleep.announce(until);
         let is_over = {
             let guarded = self.lock();
+            // A thread that began to wait before the announcement found nothing to widen.
+            if guarded.waiters > 0 {
+                self.sleep.widen();
+            }
             // Another thread may have taken the answer.
             slot.is_some_and(|slot| guarded.state.has_ended(slot)) || guarded.state.has_news()
         };
@@ -282,5 +293,63 @@ impl Shared {
         if poll(&mut files, PollTimeout::ZERO).is_ok_and(|count| count > 0) {
             self.lose();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{self, Answering, Rings};
+    use crate::wire::Done;
+    use adit_driver::sys::{Backing, HostMemory};
+    use nix::sys::eventfd::EfdFlags;
+    use std::io::Write;
+    use zerocopy::IntoBytes;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const DEPTH: u64 = 4;
+
+    #[test]
+    fn a_sleep_widens_for_a_thread_that_began_to_wait_before_it() {
+        let memory = HostMemory::allocate(ring::bytes(DEPTH), Backing::Any, &|_, _| ());
+        let rings = Rings::new(Arc::new(memory.expect("memory")).atomics(), DEPTH);
+        let (stream, _server) = UnixStream::pair().expect("a pair");
+        let control = (Control::new(stream.try_clone().expect("a descriptor")), stream);
+        let bell = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
+        let (state, sleep) = (State::new(&rings, DEPTH), Sleep::of_client(&rings));
+        let options = ClientOptions::default();
+        let shared = Shared::new(state, control, sleep, (bell(), bell()), options);
+        // One thread is about to sleep until the answer with tag 1; another began to wait for tag 2.
+        let mut guarded = shared.lock();
+        (guarded.has_sleeper, guarded.waiters) = (true, 1);
+        drop(guarded);
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| shared.sleep(None, 1, PATIENCE));
+            let server = Sleep::of_server(&rings);
+            while !server.other_sleeps() {
+                std::thread::yield_now();
+            }
+            Answering::new(&rings).push(&Done::new(2, Code::Done, 0, 0));
+            // If it is not to be rung yet, it looks once more, and sees the answer.
+            if server.must_ring(2) {
+                shared.bell.write(1).expect("rung");
+            }
+            sleeper.join().expect("no panic");
+        });
+        assert!(begin.elapsed() < PATIENCE, "the answer of the other thread ends the sleep");
+    }
+    #[test]
+    fn an_answer_that_comes_too_late_is_not_taken_for_another() {
+        let (stream, mut server) = UnixStream::pair().expect("a pair");
+        stream.set_read_timeout(Some(Duration::from_millis(10))).expect("set");
+        let control = Control::new(stream);
+        let share = Message::new(Matter::Share, [4096, 0, 0, 0]);
+        let is_lost = |answer| matches!(answer, Err(Error::Lost { .. }));
+        assert!(is_lost(control.ask(&share, &[])), "the server does not answer");
+        let late = Message::new(Matter::Share, [1, 0, 0, 0]);
+        // The connection may have ended.
+        let _ = server.write_all(late.as_bytes());
+        assert!(is_lost(control.ask(&share, &[])), "that was the first one's answer");
     }
 }

@@ -1,7 +1,8 @@
 //! The requests of one client in progress, and their answers.
 //!
 //! A thread of the store takes requests and begins them; whichever of them ends one calls its waker, which answers at
-//! once: it writes the answer to the ring and signals the client, so that a request passes through no other thread. All of that is behind one lock for each client, held for a few instructions.
+//! once: it writes the answer to the ring and signals the client, so that a request passes through no other thread. All
+//! of that is behind one lock for each client, held for a few instructions.
 //!
 //! A request is taken only while there is room for its answer, so that a client that never reads its answers stops
 //! itself.

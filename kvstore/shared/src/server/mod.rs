@@ -1,10 +1,11 @@
 //! The server: gives several processes of a machine one store.
 //!
-//! The store's own threads take requests from the rings ([`Store::attach_feed`]) and answer them; each client also has a thread
-//! for what it says over the socket. **A client is not trusted** to follow the protocol: each word that it writes is read once and checked, its memory is sealed before it is mapped,
-//! and nothing waits for it. A client that breaks a rule of the rings or of the socket is left; a request that makes no
-//! sense is refused. When a client leaves, even in the middle of a transfer, requests that have not begun are cancelled,
-//! its leases end, and its memory is unmapped once no device has it.
+//! The store's own threads take requests from the rings ([`Store::attach_feed`]) and answer them; each client also has a
+//! thread for what it says over the socket. **A client is not trusted** to follow the protocol: each word that it writes
+//! is read once and checked, its memory is sealed before it is mapped, and nothing waits for it. A client that breaks a
+//! rule of the rings or of the socket is disconnected; a request that makes no sense is refused. When a client leaves,
+//! even in the middle of a transfer, requests that have not begun are cancelled, its leases end, and its memory is
+//! unmapped once no device has it.
 //!
 //! Clients do trust each other with objects, as threads of one process would: any may replace, delete or lease any
 //! object. A client that writes its memory during its own request spoils that object: the next read of it is a miss.
@@ -70,7 +71,7 @@ pub enum Event {
         client: u64,
         /// Why.
         why: String,
-        /// Whether it was left for breaking a rule.
+        /// Whether it was disconnected for breaking a rule.
         is_expelled: bool,
     },
     /// There were too many clients for another.
@@ -87,7 +88,7 @@ impl fmt::Display for Event {
                 write!(f, "client {client} is gone: {why}")
             }
             Event::ClientGone { client, why, is_expelled: true } => {
-                write!(f, "client {client} was left: {why}")
+                write!(f, "client {client} was disconnected: {why}")
             }
             Event::TurnedAway => write!(f, "a client was turned away: there are too many"),
         }

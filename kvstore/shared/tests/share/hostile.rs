@@ -6,12 +6,13 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_kvshare::wire::{
     Ask, Code, DONE_WORDS, Done, ENTRY_WORDS, Entry, Matter, Message, Run, VERSION,
 };
 use adit_kvstore::shard::Part;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use proptest::prelude::*;
@@ -85,7 +86,10 @@ impl Raw {
     }
 
     fn share(&self, bytes: u64) -> u32 {
-        let file = sealable(bytes);
+        self.share_file(&sealable(bytes), bytes)
+    }
+
+    fn share_file(&self, file: &File, bytes: u64) -> u32 {
         send(&self.stream, &Message::new(Matter::Share, [bytes, 0, 0, 0]), &[file.as_raw_fd()]);
         let answer = answer(&self.stream).expect("an answer");
         assert_eq!(answer.code, 0);
@@ -156,7 +160,7 @@ fn check_the_server(rig: &Rig) {
 }
 
 fn expelled(rig: &Rig, part: &str) {
-    rig.until("a client was left", |counts| counts.clients_expelled > 0);
+    rig.until("a client was disconnected", |counts| counts.clients_expelled > 0);
     rig.until("it is gone", |counts| counts.clients_now == 0);
     let reasons = rig.reasons();
     assert!(
@@ -215,7 +219,17 @@ fn memory_that_could_make_the_server_fault_is_not_mapped() {
     let rig = Rig::soft();
     let raw = Raw::greeted(&rig);
     let null = File::open("/dev/null").expect("a file");
+    let sealed = |seals| {
+        let file = sealable(1 << 30);
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).expect("sealed");
+        file
+    };
+    let shrink = sealed(SealFlag::F_SEAL_SHRINK);
+    let read_only = File::open(format!("/proc/self/fd/{}", shrink.as_raw_fd())).expect("opened");
+    let constant = sealed(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_WRITE);
     let cases = [
+        (1 << 30, read_only, "for writing: Permission denied"),
+        (1 << 30, constant, "for writing: Operation not permitted"),
         (PAGE, memory(PAGE, MFdFlags::empty()), "can be shortened"),
         (2 * PAGE, sealable(PAGE), "the file has 4096 bytes"),
         (PAGE, null, "not a memory file"),
@@ -442,4 +456,46 @@ fn a_client_that_hangs_up_in_the_middle_leaves_nothing_behind() {
         rig.until_nothing_is_left();
         check_the_server(&rig);
     }
+}
+
+#[test]
+fn a_client_that_writes_its_memory_while_it_is_read_into_gets_nothing_into_the_memory_tier() {
+    const BYTES: u64 = 64 << 10;
+    let rig = Rig::soft();
+    rig.store.set_tier(64 << 20).expect("memory");
+    let client = rig.client();
+    let keys = || 1..41;
+    for number in keys() {
+        client.put(key(number), &data(number, 3, BYTES as usize)).wait().expect("put");
+    }
+    let mut raw = Raw::greeted(&rig);
+    let file = sealable(BYTES);
+    let memory = Run { region: raw.share_file(&file, BYTES), offset: 0, bytes: BYTES };
+    let (reads, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        // Writes the last byte that the object being read has, and another one.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let number = reads.load(Ordering::Relaxed);
+                let last = *data(number, 3, BYTES as usize).last().expect("it has bytes");
+                for byte in (0..100).flat_map(|_| [last, !last]) {
+                    file.write_all_at(&[byte], BYTES - 1).expect("written");
+                }
+            }
+        });
+        for number in keys() {
+            reads.store(number, Ordering::Relaxed);
+            raw.ask(&Ask::Get { key: key(number), part: Part::All, memory }, number);
+            raw.take();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    for number in keys() {
+        // A read that was taken for damaged has removed its object.
+        if let Some(value) = client.get(key(number)).wait().expect("got") {
+            assert!(value[..] == data(number, 3, BYTES as usize), "object {number}");
+        }
+    }
+    let stats = rig.store.stats().wait().expect("counted");
+    assert!(stats.hits > 0, "{stats:?}");
 }

@@ -6,7 +6,8 @@
 //! only counted.
 //!
 //! A leased object at the back of a queue goes to its front, because it is in use. A search for a victim ends: it
-//! passes through the small queue once, then through the main one four times, because hits are counted up to three.
+//! passes through the small queue once, then through the main one four times, because hits are counted up to three. What
+//! it passes by is leased, or was hit since the last search, so a limit of the leased ones makes searches short.
 
 use super::Policy;
 use super::links::{Links, Queue};
@@ -72,11 +73,28 @@ impl S3Fifo {
         self.push(queue, id, hits);
     }
 
-    fn small_victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
+    /// Like [`Policy::victim`], but gives up once it has passed by so many leased objects.
+    pub(crate) fn victim_within(
+        &mut self,
+        leased_max: u32,
+        is_leased: &mut dyn FnMut(ObjectId) -> bool,
+    ) -> Option<ObjectId> {
+        let mut search = Search { is_leased, leased_left: leased_max };
+        let [small, main] = self.lens.map(u64::from);
+        if small * u64::from(SMALL_SHARE) < small + main
+            && let Some(id) = self.main_victim(&mut search)
+        {
+            return Some(id);
+        }
+        // The main search also covers what the small queue passes on.
+        self.small_victim(&mut search).or_else(|| self.main_victim(&mut search))
+    }
+
+    fn small_victim(&mut self, search: &mut Search<'_>) -> Option<ObjectId> {
         for _ in 0..self.lens[SMALL as usize] {
             let id = self.links.back(SMALL).expect("as many objects as are counted");
             let hits = self.hits(id);
-            match (is_leased(id), hits >= HITS_TO_MAIN) {
+            match (search.is_leased(id)?, hits >= HITS_TO_MAIN) {
                 (true, _) => self.requeue(id, SMALL, hits),
                 (false, true) => self.requeue(id, MAIN, 0),
                 (false, false) => return Some(id),
@@ -85,16 +103,32 @@ impl S3Fifo {
         None
     }
 
-    fn main_victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
+    fn main_victim(&mut self, search: &mut Search<'_>) -> Option<ObjectId> {
         for _ in 0..u64::from(self.lens[MAIN as usize]) * u64::from(HITS_MAX + 1) {
             let id = self.links.back(MAIN).expect("as many objects as are counted");
-            match (is_leased(id), self.hits(id)) {
+            match (search.is_leased(id)?, self.hits(id)) {
                 (true, hits) => self.requeue(id, MAIN, hits),
                 (false, 0) => return Some(id),
                 (false, hits) => self.requeue(id, MAIN, hits - 1),
             }
         }
         None
+    }
+}
+
+/// A search for a victim.
+struct Search<'a> {
+    is_leased: &'a mut dyn FnMut(ObjectId) -> bool,
+    /// Leased objects that it may still pass by.
+    leased_left: u32,
+}
+
+impl Search<'_> {
+    /// Returns whether an object is leased; `None` if it is, and ends the search.
+    fn is_leased(&mut self, id: ObjectId) -> Option<bool> {
+        let is_leased = (self.is_leased)(id);
+        self.leased_left = self.leased_left.checked_sub(u32::from(is_leased))?;
+        Some(is_leased)
     }
 }
 
@@ -132,14 +166,7 @@ impl Policy for S3Fifo {
     }
 
     fn victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
-        let [small, main] = self.lens.map(u64::from);
-        if small * u64::from(SMALL_SHARE) < small + main
-            && let Some(id) = self.main_victim(is_leased)
-        {
-            return Some(id);
-        }
-        // The main search also covers what the small queue passes on.
-        self.small_victim(is_leased).or_else(|| self.main_victim(is_leased))
+        self.victim_within(u32::MAX, is_leased)
     }
 
     fn follower(&self, id: ObjectId) -> Option<ObjectId> {

@@ -79,6 +79,18 @@ fn what_was_deleted_leaves_no_ghost() {
     assert_eq!(drain(&mut policy), [0, 1, 2]);
 }
 
+#[test]
+fn a_search_that_may_pass_by_few_leased_objects_gives_up_and_the_next_goes_on_there() {
+    let mut policy = S3Fifo::new(OBJECTS);
+    (0..8).for_each(|number| policy.inserted(id(number), hash(number)));
+    let is_leased = |other: ObjectId| other.0 < 5;
+    for (leased_max, victim) in [(2, None), (3, Some(id(5))), (0, Some(id(5)))] {
+        assert_eq!(policy.victim_within(leased_max, &mut { is_leased }), victim, "{leased_max}");
+    }
+    policy.removed(id(5));
+    assert_eq!(policy.victim_within(0, &mut |_| true), None);
+}
+
 /// Evicts in the order of insertion, and restores by default.
 struct Fifo(VecDeque<ObjectId>);
 

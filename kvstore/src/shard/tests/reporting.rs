@@ -50,6 +50,7 @@ fn sizes_are_those_of_the_objects_and_tables() {
         rig.shard.policy.memory_bytes(),
         rig.shard.own.memory_bytes(),
         rig.shard.regions.memory_bytes(),
+        rig.shard.tier.memory_bytes(),
     ];
     assert!(tables.iter().all(|bytes| *bytes > 0), "{tables:?}");
     assert_eq!(stats.memory_bytes, tables.iter().sum::<usize>() as u64);

@@ -3,9 +3,13 @@
 //! A run of a region belongs to one [`Resident`], which the tier and any number of readers share, and none changes. The
 //! last of them to drop it gives the run back, on any thread. That takes a lock, which a hit does not. A region that the
 //! tier gives up is freed with the last `Resident` in it.
+//!
+//! A region has a number that no other gets. Numbers ascend in the order in which regions are lent, and regions go from
+//! the end, so what lies in regions that went has a number from some one on.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use adit_driver::Buffer;
@@ -19,7 +23,9 @@ pub struct Resident(Arc<Held>);
 struct Held {
     /// There until it is dropped.
     run: Option<Buffer>,
-    /// Gone with its region.
+    /// The number of its region.
+    region: u64,
+    /// Gone with its tier.
     home: Weak<Home>,
 }
 
@@ -29,10 +35,9 @@ impl Resident {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Returns whether its bytes lie in one of these runs of addresses.
-    pub(super) fn is_in(&self, runs: &[Range<u64>]) -> bool {
-        let run = self.0.run.as_ref().expect("it has its run until it is dropped");
-        runs.iter().any(|addresses| addresses.contains(&run.iova().0))
+    /// Returns the number of its region.
+    pub(super) fn region(&self) -> u64 {
+        self.0.region
     }
 }
 
@@ -53,96 +58,177 @@ impl fmt::Debug for Resident {
 impl Drop for Held {
     fn drop(&mut self) {
         if let (Some(run), Some(home)) = (self.run.take(), self.home.upgrade()) {
-            home.lock().push(run);
+            home.take_back(self.region, run);
         }
     }
 }
 
-/// Runs that were dropped.
+/// Where the runs of a tier come back.
 #[derive(Default)]
-struct Home(Mutex<Vec<Buffer>>);
+struct Home(Mutex<Returned>);
+
+#[derive(Default)]
+struct Returned {
+    /// The numbers of the tier's regions, ascending.
+    regions: Vec<u64>,
+    /// Runs that were dropped, each with the number of its region, which is one of these.
+    runs: Vec<(u64, Buffer)>,
+}
 
 impl Home {
-    fn lock(&self) -> MutexGuard<'_, Vec<Buffer>> {
+    fn lock(&self) -> MutexGuard<'_, Returned> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes back a run, or frees it if its region is no longer the tier's.
+    fn take_back(&self, region: u64, run: Buffer) {
+        let mut returned = self.lock();
+        if returned.regions.binary_search(&region).is_ok() {
+            return returned.runs.push((region, run));
+        }
+        // It may be the last of its region, which takes long to free: not under the lock.
+        drop(returned);
+        drop(run);
     }
 }
 
 /// Memory for one object, to be filled.
-pub(super) struct Room {
-    run: Buffer,
-    home: Weak<Home>,
-}
+pub(super) struct Room(Held);
 
 impl Room {
-    /// Fills all of it by `fill`, after which it does not change.
-    pub(super) fn filled(mut self, fill: impl FnOnce(&mut [u8])) -> Resident {
-        fill(&mut self.run);
-        Resident(Arc::new(Held { run: Some(self.run), home: self.home }))
+    /// Fills all of it by `fill`, after which it does not change. `None` if that returns false.
+    pub(super) fn filled(mut self, fill: impl FnOnce(&mut [u8]) -> bool) -> Option<Resident> {
+        let run = self.0.run.as_mut().expect("it has its run until it is dropped");
+        fill(run).then(|| Resident(Arc::new(self.0)))
     }
 }
 
 struct Region {
-    addresses: Range<u64>,
+    number: u64,
+    bytes: u64,
     free: FreeMemory,
-    home: Arc<Home>,
 }
 
-impl Region {
-    fn new(memory: Buffer) -> Region {
-        let at = memory.iova().0;
-        let addresses = at..at + memory.len() as u64;
-        let mut free = FreeMemory::default();
-        free.give(memory);
-        Region { addresses, free, home: Arc::default() }
+/// Regions that a tier has given up, with the objects in them. Dropping this frees all that no reader holds, which takes
+/// long if it is pinned.
+#[derive(Default)]
+#[must_use = "dropping it takes long; do so where that may be"]
+pub struct GivenUp {
+    regions: Vec<Region>,
+    residents: Vec<Resident>,
+}
+
+impl GivenUp {
+    /// Returns the lowest number of the regions: what lies in one of this number or a higher one is given up.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.regions.first().map(|region| region.number)
     }
 
-    fn bytes(&self) -> u64 {
-        self.addresses.end - self.addresses.start
+    /// Adds an object that lay in one of the regions.
+    pub(super) fn add(&mut self, resident: Resident) {
+        assert!(self.first() <= Some(resident.region()), "it lay in a region that went");
+        self.residents.push(resident);
     }
+}
 
-    fn take(&mut self, bytes: usize) -> Option<Room> {
-        for run in self.home.lock().drain(..) {
-            assert!(self.addresses.contains(&run.iova().0), "a run comes back to its region");
-            self.free.give(run);
-        }
-        let run = self.free.take(bytes)?;
-        Some(Room { run, home: Arc::downgrade(&self.home) })
+impl fmt::Debug for GivenUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GivenUp({} regions, {} objects)", self.regions.len(), self.residents.len())
     }
 }
 
 /// All regions of a tier.
 #[derive(Default)]
-pub(super) struct Regions(Vec<Region>);
+pub(super) struct Regions {
+    /// By number.
+    all: Vec<Region>,
+    /// For each region the bytes of its longest free run, and where it is in `all`.
+    longest: BTreeSet<(usize, usize)>,
+    numbers: u64,
+    home: Arc<Home>,
+    /// Runs on their way from `home` to their regions; otherwise empty.
+    returned: Vec<(u64, Buffer)>,
+}
 
 impl Regions {
     pub(super) fn add(&mut self, memory: Buffer) {
         assert!(!memory.is_empty(), "a region has bytes");
-        self.0.push(Region::new(memory));
+        let (number, bytes) = (self.numbers, memory.len());
+        self.numbers += 1;
+        let mut free = FreeMemory::default();
+        free.give(memory);
+        self.longest.insert((bytes, self.all.len()));
+        self.all.push(Region { number, bytes: bytes as u64, free });
+        self.home.lock().regions.push(number);
     }
 
-    /// Returns their bytes.
+    /// Returns their bytes. Looks at each.
     pub(super) fn bytes(&self) -> u64 {
-        self.0.iter().map(Region::bytes).sum()
+        self.all.iter().map(|region| region.bytes).sum()
     }
 
-    /// Returns the bytes of the largest.
+    /// Returns the bytes of the largest. Looks at each.
     pub(super) fn largest_bytes(&self) -> u64 {
-        self.0.iter().map(Region::bytes).max().unwrap_or(0)
+        self.all.iter().map(|region| region.bytes).max().unwrap_or(0)
     }
 
     /// Takes `bytes` in one run, if any region has such a run.
     pub(super) fn take(&mut self, bytes: usize) -> Option<Room> {
-        self.0.iter_mut().find_map(|region| region.take(bytes))
+        std::mem::swap(&mut self.returned, &mut self.home.lock().runs);
+        self.put_back();
+        let (_, at) = *self.longest.range((bytes, 0)..).next()?;
+        let run = self.change(at, |free| free.take(bytes));
+        let (region, home) = (self.all[at].number, Arc::downgrade(&self.home));
+        Some(Room(Held { run: Some(run.expect("a run is long enough")), region, home }))
     }
 
-    /// Gives up regions, the last ones first, until those left have `bytes` at most. Returns where they were.
-    pub(super) fn give_up_beyond(&mut self, bytes: u64) -> Vec<Range<u64>> {
-        let mut gone = Vec::new();
-        while self.bytes() > bytes {
-            gone.extend(self.0.pop().map(|region| region.addresses));
+    /// Gives the runs that came back to their regions.
+    fn put_back(&mut self) {
+        while let Some((number, run)) = self.returned.pop() {
+            let at = self.all.binary_search_by_key(&number, |region| region.number);
+            self.change(at.expect("a run comes back to its region"), |free| free.give(run));
         }
-        gone
+    }
+
+    fn change<T>(&mut self, at: usize, change: impl FnOnce(&mut FreeMemory) -> T) -> T {
+        let free = &mut self.all[at].free;
+        let before = free.longest();
+        let changed = change(free);
+        let after = free.longest();
+        if before != after {
+            let is_known = self.longest.remove(&(before, at));
+            assert!(is_known && self.longest.insert((after, at)), "each region has one entry");
+        }
+        changed
+    }
+
+    /// Gives up regions, the last ones first, until those left have `bytes` at most. The objects in them are the
+    /// caller's to add.
+    pub(super) fn give_up_beyond(&mut self, bytes: u64) -> GivenUp {
+        let mut sum = 0;
+        let fits = |region: &&Region| {
+            sum += region.bytes;
+            sum <= bytes
+        };
+        let keep = self.all.iter().take_while(fits).count();
+        {
+            let mut returned = self.home.lock();
+            returned.regions.truncate(keep);
+            std::mem::swap(&mut self.returned, &mut returned.runs);
+        }
+        self.put_back();
+        for (at, region) in self.all.iter().enumerate().skip(keep) {
+            let is_known = self.longest.remove(&(region.free.longest(), at));
+            assert!(is_known, "each region has one entry");
+        }
+        GivenUp { regions: self.all.split_off(keep), residents: Vec::new() }
+    }
+
+    /// Returns the bytes of memory of the tables.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.all.capacity() * size_of::<Region>()
+            + self.longest.len() * size_of::<(usize, usize)>()
+            + self.returned.capacity() * size_of::<(u64, Buffer)>()
     }
 }
 
@@ -152,7 +238,11 @@ mod tests {
     use super::*;
 
     fn resident(regions: &mut Regions, byte: u8) -> Option<Resident> {
-        Some(regions.take(4096)?.filled(|bytes| bytes.fill(byte)))
+        let fill = |bytes: &mut [u8]| {
+            bytes.fill(byte);
+            true
+        };
+        regions.take(4096)?.filled(fill)
     }
 
     #[test]
@@ -178,16 +268,37 @@ mod tests {
         regions.add(memory(8192));
         let all: Vec<Resident> = (0..3).map_while(|byte| resident(&mut regions, byte)).collect();
         assert_eq!((all.len(), regions.bytes(), regions.largest_bytes()), (3, 12_288, 8192));
-        assert!(regions.give_up_beyond(12_288).is_empty(), "it has no more than that");
+        let none = regions.give_up_beyond(12_288);
+        assert_eq!(none.first(), None, "it has no more than that");
         let gone = regions.give_up_beyond(12_287);
-        assert_eq!((gone.len(), regions.bytes()), (1, 4096));
-        assert_eq!([0, 1, 2].map(|at: usize| all[at].is_in(&gone)), [false, true, true]);
+        assert_eq!((gone.regions.len(), regions.bytes()), (1, 4096));
+        let is_gone = |at: usize| gone.first().is_some_and(|first| all[at].region() >= first);
+        assert_eq!([0, 1, 2].map(is_gone), [false, true, true]);
+        drop(gone);
+        // A region that is lent now is not taken for the one that went.
+        regions.add(memory(4096));
         for (resident, byte) in all.iter().zip(0u8..) {
             assert!(resident.iter().all(|each| *each == byte), "readers of {byte} keep it");
         }
         drop(all);
         assert!(regions.take(8192).is_none(), "what is given up does not come back");
-        assert!(regions.take(4096).is_some());
-        assert_eq!((regions.give_up_beyond(0).len(), regions.bytes()), (1, 0));
+        let rooms = [4096, 4096].map(|bytes| regions.take(bytes));
+        assert!(rooms.iter().all(Option::is_some) && regions.take(4096).is_none());
+        assert_eq!((regions.give_up_beyond(0).regions.len(), regions.bytes()), (2, 0));
+        drop(rooms);
+        assert!(regions.take(4096).is_none(), "nor does room that was not filled");
+    }
+    #[test]
+    fn room_comes_from_the_shortest_run_of_any_region() {
+        let mut regions = Regions::default();
+        [3, 1, 2].into_iter().for_each(|units| regions.add(memory(units * 4096)));
+        let mut held = Vec::new();
+        for (units, region) in [(1, 1), (1, 2), (1, 2), (2, 0), (1, 0)] {
+            held.extend(regions.take(units * 4096));
+            assert_eq!(held.last().map(|room| room.0.region), Some(region));
+        }
+        assert!(regions.take(4096).is_none());
+        drop(held.remove(3));
+        assert!(regions.take(3 * 4096).is_none() && regions.take(2 * 4096).is_some());
     }
 }

@@ -1,9 +1,9 @@
 //! The memory tier: hot objects whose bytes stay in memory after they were read and verified.
 //!
 //! A hit is a lookup by the object's id and a reference to the bytes: no command, no checksum, no copy. An object comes
-//! in with the read that found it intact, by one copy: at once while there is free memory, otherwise if it was read
-//! before, not long ago ([`Recent`]). So a scan passes by, and only few reads copy. What goes is S3-FIFO's choice, among
-//! the objects that no reader holds.
+//! in with the read that found it intact, by one copy, which is verified as well: at once while there is free memory,
+//! otherwise if it was read before, not long ago ([`Recent`]). So a scan passes by, and only few reads copy. What goes is
+//! S3-FIFO's choice, among the objects that no reader holds.
 //!
 //! Invariants:
 //!
@@ -22,7 +22,7 @@ mod tests;
 
 use adit_driver::Buffer;
 
-pub use self::memory::Resident;
+pub use self::memory::{GivenUp, Resident};
 use self::memory::{Regions, Room};
 use super::stats::Stats;
 use crate::catalog::hash::NumberMap;
@@ -33,8 +33,8 @@ use crate::policy::recent::Recent;
 
 /// An object takes at most one part of the tier's memory in so many.
 const OBJECT_PARTS: u64 = 8;
-/// For one object, others of so many times its length go at most, if they leave no run that is long enough.
-const EVICT_TIMES: u64 = 4;
+/// A search for an object that can go gives up after so many that readers hold.
+const HELD_MAX: u32 = 64;
 const ENTRIES_MAX: u64 = 1 << 24;
 
 /// An object, as the tier knows it.
@@ -62,12 +62,15 @@ pub(super) struct Tier {
     slots: NumberMap<ObjectId, u32>,
     order: S3Fifo,
     entries_max: u32,
+    /// The longest object that comes in.
+    object_bytes_max: u64,
     /// Hashes of keys that were read and are not in memory.
     seen: Recent,
     used_bytes: u64,
     counts: Counts,
-    /// Whether it ignores what is replaced and removed.
-    is_deaf: bool,
+    /// Whether it keeps what is replaced and removed.
+    #[cfg(feature = "internals")]
+    keeps_stale: bool,
 }
 
 #[derive(Default)]
@@ -88,10 +91,12 @@ impl Default for Tier {
             slots: NumberMap::default(),
             order: S3Fifo::new(0),
             entries_max: 0,
+            object_bytes_max: 0,
             seen: Recent::new(0),
             used_bytes: 0,
             counts: Counts::default(),
-            is_deaf: false,
+            #[cfg(feature = "internals")]
+            keeps_stale: false,
         }
     }
 }
@@ -108,30 +113,36 @@ impl Tier {
     }
 
     /// Adds memory.
-    pub(super) fn lend(&mut self, memory: Buffer) {
-        self.regions.add(memory);
-        self.resize();
+    pub(super) fn lend(&mut self, memory: impl IntoIterator<Item = Buffer>) {
+        let before = self.regions.bytes();
+        memory.into_iter().for_each(|memory| self.regions.add(memory));
+        if self.regions.bytes() > before {
+            self.resize();
+        }
     }
 
     /// Gives up memory, and the objects in it, until `bytes` at most are left. Returns how many bytes those are.
-    pub(super) fn shrink(&mut self, bytes: u64) -> u64 {
-        let gone = self.regions.give_up_beyond(bytes);
-        if !gone.is_empty() {
+    pub(super) fn shrink(&mut self, bytes: u64) -> (u64, GivenUp) {
+        let mut gone = self.regions.give_up_beyond(bytes);
+        if let Some(first) = gone.first() {
             for slot in 0..self.entries.len() {
-                if self.entries[slot].as_ref().is_some_and(|entry| entry.resident.is_in(&gone)) {
-                    drop(self.take_out(slot as u32));
+                let entry = self.entries[slot].as_ref();
+                if entry.is_some_and(|entry| entry.resident.region() >= first) {
+                    gone.add(self.take_out(slot as u32).resident);
                     self.counts.evictions += 1;
                 }
             }
             self.resize();
         }
-        self.regions.bytes()
+        (self.regions.bytes(), gone)
     }
 
     /// Adapts the order to the memory. The objects stay; how often they were hit is forgotten.
     fn resize(&mut self) {
-        let entries_max = (self.regions.bytes() / UNIT_BYTES).min(ENTRIES_MAX);
+        let bytes = self.regions.bytes();
+        let entries_max = (bytes / UNIT_BYTES).min(ENTRIES_MAX);
         self.entries_max = entries_max as u32;
+        self.object_bytes_max = self.regions.largest_bytes().min(bytes / OBJECT_PARTS);
         self.order = S3Fifo::new(self.entries_max);
         self.seen = Recent::new(entries_max as usize);
         self.slots.clear();
@@ -146,7 +157,10 @@ impl Tier {
     pub(super) fn hit(&mut self, known: Known) -> Option<Resident> {
         let slot = *self.slots.get(&known.id)?;
         let entry = self.entries[slot as usize].as_ref().expect("a slot in use has an entry");
-        assert!(entry.known == known || self.is_deaf, "an entry is of the object in the index");
+        assert!(
+            entry.known == known || self.keeps_stale(),
+            "an entry is of the object in the index"
+        );
         if entry.known.bytes != known.bytes {
             return None;
         }
@@ -161,21 +175,20 @@ impl Tier {
         self.counts.hit_bytes += bytes;
     }
 
-    /// Takes an object in, whose bytes `fill` copies, if it is worth it; `hash` is that of its key.
-    pub(super) fn offer(&mut self, known: Known, hash: u64, fill: impl FnOnce(&mut [u8])) {
-        if self.slots.contains_key(&known.id) || known.bytes > self.object_bytes_max() {
+    /// Takes an object in if it is worth it; `hash` is that of its key. `fill` copies its bytes, and returns whether the
+    /// copy is intact: otherwise the object stays out.
+    pub(super) fn offer(&mut self, known: Known, hash: u64, fill: impl FnOnce(&mut [u8]) -> bool) {
+        if self.slots.contains_key(&known.id) || known.bytes > self.object_bytes_max {
             return;
         }
         let Some(room) = self.free_room(known.bytes).or_else(|| self.make_room(known.bytes, hash))
         else {
             return;
         };
-        self.counts.admissions += 1;
-        self.insert(Entry { known, hash, resident: room.filled(fill) });
-    }
-
-    fn object_bytes_max(&self) -> u64 {
-        self.regions.largest_bytes().min(self.regions.bytes() / OBJECT_PARTS)
+        if let Some(resident) = room.filled(fill) {
+            self.counts.admissions += 1;
+            self.insert(Entry { known, hash, resident });
+        }
     }
 
     fn free_room(&mut self, bytes: u64) -> Option<Room> {
@@ -185,7 +198,8 @@ impl Tier {
         self.regions.take(bytes as usize)
     }
 
-    /// Makes room for an object that was seen lately; otherwise only remembers that it was seen.
+    /// Makes room for an object that was seen lately; otherwise only remembers that it was seen. Evicts as many bytes as
+    /// it has, which may leave no run that is long enough: then what is free is for others.
     fn make_room(&mut self, bytes: u64, hash: u64) -> Option<Room> {
         let thousandths = self.slots.len() as u64 * 1000 / u64::from(self.entries_max);
         if !self.seen.take(hash, thousandths as u32) {
@@ -193,12 +207,12 @@ impl Tier {
             return None;
         }
         let mut evicted = 0;
-        while evicted < EVICT_TIMES * bytes {
+        while evicted < bytes {
             let entries = &self.entries;
             let is_held = |slot: ObjectId| {
                 entries[slot.0 as usize].as_ref().is_some_and(|entry| entry.resident.is_shared())
             };
-            let victim = self.order.victim(&mut { is_held })?;
+            let victim = self.order.victim_within(HELD_MAX, &mut { is_held })?;
             evicted += self.evict(victim.0);
             if let Some(room) = self.free_room(bytes) {
                 return Some(room);
@@ -209,9 +223,8 @@ impl Tier {
 
     /// Evicts an entry and returns its bytes.
     fn evict(&mut self, slot: u32) -> u64 {
-        let hash = self.entries[slot as usize].as_ref().map_or(0, |entry| entry.hash);
-        self.order.evicted(ObjectId(slot), hash);
         let entry = self.clear(slot);
+        self.order.evicted(ObjectId(slot), entry.hash);
         self.seen.remember(entry.hash);
         self.counts.evictions += 1;
         entry.known.bytes
@@ -220,7 +233,7 @@ impl Tier {
     /// Drops the entry of an object that is replaced or removed.
     #[inline]
     pub(super) fn forget(&mut self, id: ObjectId) {
-        if !self.has_objects() || self.is_deaf {
+        if !self.has_objects() || self.keeps_stale() {
             return;
         }
         self.drop_entry(id);
@@ -255,7 +268,7 @@ impl Tier {
         self.clear(slot)
     }
 
-    /// Empties a slot that the order has already dropped.
+    /// Empties a slot, but leaves it in the order.
     fn clear(&mut self, slot: u32) -> Entry {
         let entry = self.entries[slot as usize].take().expect("a slot in use has an entry");
         let known = self.slots.remove(&entry.known.id);
@@ -265,10 +278,30 @@ impl Tier {
         entry
     }
 
-    /// Makes it keep what is replaced and removed.
+    /// Makes it keep what is replaced and removed, against its rule.
     #[cfg(feature = "internals")]
-    pub(super) fn deafen(&mut self) {
-        self.is_deaf = true;
+    pub(super) fn keep_stale(&mut self) {
+        self.keeps_stale = true;
+    }
+
+    #[cfg(feature = "internals")]
+    fn keeps_stale(&self) -> bool {
+        self.keeps_stale
+    }
+
+    #[cfg(not(feature = "internals"))]
+    fn keeps_stale(&self) -> bool {
+        false
+    }
+
+    /// Returns the bytes of memory of its tables, without those of its objects.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.regions.memory_bytes()
+            + self.entries.capacity() * size_of::<Option<Entry>>()
+            + self.idle_slots.capacity() * size_of::<u32>()
+            + self.slots.capacity() * size_of::<(ObjectId, u32)>()
+            + self.order.memory_bytes()
+            + self.seen.memory_bytes()
     }
 
     /// Returns the counters of the shard with those of the tier.

@@ -9,7 +9,7 @@ use super::super::Shard;
 use super::super::batch::Reading;
 use super::super::parts::{Extract, Memory, extract};
 use super::super::request::{Action, Arriving, Found, GetItem, Hashed, Outcome, Part, Request};
-use super::{Known, Resident};
+use super::{GivenUp, Known, Resident};
 use crate::error::Failure;
 use crate::io::lane::Load;
 #[cfg(feature = "internals")]
@@ -18,20 +18,23 @@ use crate::model::object::{Object, ObjectId};
 use crate::model::place::UNIT_BYTES;
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
-    /// Lends memory to the memory tier, which keeps hot objects there: memory of any device, in whole units. Without any,
-    /// the tier is off.
+    /// Lends memory to the memory tier, which keeps hot objects there: memory of any device, in whole units. Each buffer
+    /// goes back as a whole, and an object lies in one of them. Without any, the tier is off.
     ///
     /// # Panics
-    /// If it is no whole units.
-    pub fn lend_to_tier(&mut self, memory: Buffer) {
-        let is_whole = (memory.len() as u64).is_multiple_of(UNIT_BYTES);
-        assert!(is_whole, "{} bytes are no whole units", memory.len());
-        self.tier.lend(memory);
+    /// If a buffer is no whole units.
+    pub fn lend_to_tier(&mut self, memory: impl IntoIterator<Item = Buffer>) {
+        let whole = memory.into_iter().inspect(|memory| {
+            let is_whole = (memory.len() as u64).is_multiple_of(UNIT_BYTES);
+            assert!(is_whole, "{} bytes are no whole units", memory.len());
+        });
+        self.tier.lend(whole);
     }
 
-    /// Takes memory from the memory tier, and drops the objects in it, until `bytes` at most are left. Returns how many
-    /// bytes those are: memory goes as it was lent. Memory whose bytes readers hold is freed when they drop them.
-    pub fn shrink_tier(&mut self, bytes: u64) -> u64 {
+    /// Takes memory from the memory tier, with the objects in it, until `bytes` at most are left. Returns how many
+    /// bytes those are, and what it took, which is freed by dropping it: memory goes as it was lent, the last first.
+    /// Memory whose bytes readers hold is freed when they drop them.
+    pub fn shrink_tier(&mut self, bytes: u64) -> (u64, GivenUp) {
         self.tier.shrink(bytes)
     }
 
@@ -45,8 +48,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Breaks the rule that the memory tier forgets objects that are replaced or removed, which a simulation has to
     /// notice.
     #[cfg(feature = "internals")]
-    pub fn deafen_tier(&mut self) {
-        self.tier.deafen();
+    pub fn keep_stale_in_tier(&mut self) {
+        self.tier.keep_stale();
     }
 
     /// Answers the get that comes next if its object is in memory; returns whether it did, or the caller took the get
@@ -124,7 +127,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         let hash = self.index.hash(self.index.key_bytes(id));
         let known = Known { id, place: object.place, bytes };
-        self.tier.offer(known, hash, |into| memory.copy_to(into));
+        let pieces = &reading.extract.pieces;
+        // The memory was checked, but its owner may share it with a process that wrote to it since: only the copy
+        // counts.
+        self.tier.offer(known, hash, |into| {
+            memory.copy_to(into);
+            pieces.zero_gaps(into);
+            pieces.are_intact(into, reading.checksums.iter().copied())
+        });
     }
 
     /// Returns whether the object of a read is the one that the index has.

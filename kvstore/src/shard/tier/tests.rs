@@ -59,7 +59,10 @@ impl Rig {
         match &found {
             Some(resident) => assert!(resident.iter().all(|each| *each == byte), "object {id}"),
             None if self.tier.is_on() => {
-                self.tier.offer(known, u64::from(id) << 40 | u64::from(id), |into| into.fill(byte));
+                self.tier.offer(known, u64::from(id) << 40 | u64::from(id), |into| {
+                    into.fill(byte);
+                    true
+                });
             }
             None => {}
         }
@@ -84,10 +87,10 @@ impl Rig {
                 let known = Rig::known(*id);
                 assert!(self.tier.hit(known).is_none(), "object {id} was replaced");
             }
-            Step::Lend(units) => self.tier.lend(memory(units * UNIT)),
+            Step::Lend(units) => self.tier.lend([memory(units * UNIT)]),
             Step::Shrink(units) => {
                 let bytes = (units * UNIT) as u64;
-                assert!(self.tier.shrink(bytes) <= bytes);
+                assert!(self.tier.shrink(bytes).0 <= bytes);
             }
         }
     }
@@ -110,7 +113,7 @@ proptest! {
     #[test]
     fn what_is_found_is_the_newest_version_and_what_is_held_stays(steps in steps()) {
         let mut rig = Rig { tier: Tier::default(), versions: [0; OBJECTS as usize], held: Vec::new() };
-        rig.tier.lend(memory(32 * UNIT));
+        rig.tier.lend([memory(32 * UNIT)]);
         for step in &steps {
             rig.take(step);
             rig.check();
@@ -126,7 +129,7 @@ proptest! {
 #[test]
 fn objects_that_readers_hold_are_not_evicted() {
     let mut rig = Rig { tier: Tier::default(), versions: [0; OBJECTS as usize], held: Vec::new() };
-    rig.tier.lend(memory(8 * UNIT));
+    rig.tier.lend([memory(8 * UNIT)]);
     let ids = || (0..OBJECTS).filter(|id| id % 4 == 0);
     (0..2).for_each(|_| ids().take(6).for_each(|id| rig.take(&Step::Hold(id))));
     assert_eq!((rig.held.len(), rig.tier.counts.admissions), (6, 6));
@@ -137,4 +140,52 @@ fn objects_that_readers_hold_are_not_evicted() {
     let known = |id| Rig::known(id);
     assert!(ids().take(6).all(|id| rig.tier.hit(known(id)).is_some()), "all are in memory");
     rig.check();
+}
+
+/// Returns whether this process has memory there.
+fn is_mapped(address: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let mut runs = maps.lines().filter_map(|line| line.split_once(' ')?.0.split_once('-'));
+    runs.any(|(start, end)| {
+        let of = |text| u64::from_str_radix(text, 16).expect("an address");
+        (of(start)..of(end)).contains(&address)
+    })
+}
+
+#[test]
+fn memory_that_a_tier_gives_up_is_freed_by_its_caller() {
+    let mut rig = Rig { tier: Tier::default(), versions: [0; OBJECTS as usize], held: Vec::new() };
+    rig.tier.lend([memory(1024 * UNIT), memory(1024 * UNIT)]);
+    let objects = 2 * 1024 / 4;
+    let known = |number: u32| {
+        let place = Place { device: 0, unit: u64::from(number) * 4 };
+        Known { id: ObjectId(number), place, bytes: 4 * UNIT_BYTES }
+    };
+    // No free run is left that would keep a region.
+    (0..objects).for_each(|number| rig.tier.offer(known(number), u64::from(number), |_| true));
+    let resident = |rig: &mut Rig, number| rig.tier.hit(known(number)).expect("in memory");
+    let addresses =
+        [0, objects - 1].map(|number| resident(&mut rig, number).as_ptr().addr() as u64);
+    let (left, given_up) = rig.tier.shrink(0);
+    assert_eq!((left, rig.tier.counts.evictions), (0, u64::from(objects)));
+    assert!(addresses.iter().all(|address| is_mapped(*address)), "not yet");
+    drop(given_up);
+}
+
+#[test]
+fn what_goes_for_an_object_that_finds_no_room_is_no_more_than_its_length() {
+    let mut rig = Rig { tier: Tier::default(), versions: [0; OBJECTS as usize], held: Vec::new() };
+    rig.tier.lend([memory(64 * UNIT)]);
+    let known = |number: u32, units: u64| {
+        let place = Place { device: 0, unit: u64::from(number) * 8 };
+        Known { id: ObjectId(number), place, bytes: units * UNIT_BYTES }
+    };
+    let hash = |number: u32| u64::from(number) << 40 | u64::from(number);
+    (0..64).for_each(|number| rig.tier.offer(known(number, 1), hash(number), |_| true));
+    // Readers hold each second unit.
+    let held: Vec<_> = (0..64).step_by(2).map(|number| rig.tier.hit(known(number, 1))).collect();
+    assert!(held.iter().all(Option::is_some));
+    (0..2).for_each(|_| rig.tier.offer(known(64, 8), hash(64), |_| true));
+    let Counts { admissions, evictions, .. } = rig.tier.counts;
+    assert_eq!((admissions, evictions), (64, 8));
 }

@@ -11,8 +11,8 @@ use crate::tensors::shape::{Component, TensorId};
 ///
 /// Copy threads call it, each with pinned memory of its own: the same bytes that the drive reads and writes, so that
 /// nothing is copied in between. A call returns when the copy is complete, or failed: in either case the device no longer
-/// touches the pinned memory, which the drive may write next. Implement it over `cudaMemcpyAsync` and a
-/// stream for each thread, or over the staged path of `adit-gpu`; [`ModelGpu`] needs no GPU.
+/// touches the pinned memory, which the drive may write next. Implement it over `cudaMemcpyAsync` and a stream for each
+/// thread, or over `HostCopies` of `adit-gpu`; [`ModelGpu`] needs no GPU.
 pub trait Gpu: Send + Sync + 'static {
     /// Fills `pinned` with a tensor's bytes from `offset` on.
     ///

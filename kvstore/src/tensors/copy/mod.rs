@@ -85,6 +85,8 @@ pub(super) enum Task {
     Tensor(TensorId, Work),
     /// Waits for all writes left behind.
     Settle,
+    /// Closes the queue of the mapping. The mapping goes with the last one.
+    Unmap,
     /// Deallocates a run of the extent.
     Deallocate { slba: u64, lbas: u64 },
 }
@@ -148,8 +150,8 @@ pub(super) struct Worker<G> {
     pub(super) mapped: Option<Stream>,
     pub(super) direct: Option<Stream>,
     pub(super) extent: Option<Stream>,
-    /// Held while reading from storage in the overlap *cross*.
-    pub(super) turn: Arc<Mutex<()>>,
+    /// Held while reading a tensor of each group in the overlap *cross*.
+    pub(super) turns: [Arc<Mutex<()>>; 2],
     /// The checksums of tokens, if they are kept.
     pub(super) checksums: Option<Checksums>,
     /// What to read through the page cache while idle.
@@ -252,13 +254,18 @@ impl<G: Gpu> Worker<G> {
         let (tensor, work) = match task {
             Task::Tensor(tensor, work) => (tensor, work),
             Task::Settle => return self.settle(None).map(|()| None),
+            Task::Unmap => {
+                self.mapped = None;
+                return Ok(None);
+            }
             Task::Deallocate { slba, lbas } => return self.deallocate(slba, lbas).map(|()| None),
         };
         match work {
             Work::Read { route, bytes, overlap, copy_to, to_caller } => {
                 moved.bytes = bytes;
                 self.fills.forget(tensor);
-                let turn = Arc::clone(&self.turn);
+                let is_direct = matches!(route, Route::Direct { .. } | Route::Extent { .. });
+                let turn = Arc::clone(&self.turns[usize::from(is_direct)]);
                 let turn = (overlap == Overlap::Cross).then(|| turn.lock());
                 self.settle(Some(tensor))?;
                 let (before, begun) = (reads.bytes(), Instant::now());
@@ -399,9 +406,10 @@ impl<G: Gpu> Worker<G> {
         let gpu = Arc::clone(&self.gpu);
         let mut checksums = self.checksums.take();
         let kept = &mut checksums;
-        let mut begun = Instant::now();
-        let start_of_io = &mut begun;
+        let (begun, mut filling) = (Instant::now(), Duration::ZERO);
+        let time_of_fill = &mut filling;
         let fill = move |memory: &mut [u8]| {
+            let begun = Instant::now();
             match &from_caller {
                 Some(data) => memory.copy_from_slice(data),
                 None => gpu.to_host(tensor, at, memory).map_err(|why| gpu_failed(tensor, why))?,
@@ -409,7 +417,7 @@ impl<G: Gpu> Worker<G> {
             if let Some(kept) = kept {
                 kept.keep(tensor, at, memory);
             }
-            *start_of_io = Instant::now();
+            *time_of_fill = begun.elapsed();
             Ok(())
         };
         let behind = match self.stream(route) {
@@ -424,7 +432,7 @@ impl<G: Gpu> Worker<G> {
         } else {
             self.fill_and_write(route, bytes, fill, moved)
         };
-        moved.took = begun.elapsed();
+        moved.took = begun.elapsed().saturating_sub(filling);
         self.checksums = checksums;
         result
     }

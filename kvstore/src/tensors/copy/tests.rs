@@ -23,7 +23,7 @@ fn bare<G: Gpu>(gpu: Arc<G>) -> Worker<G> {
         mapped: None,
         direct: None,
         extent: None,
-        turn: Arc::default(),
+        turns: Default::default(),
         checksums: None,
         fills: Fillings::default(),
         counts: Arc::default(),

@@ -84,7 +84,10 @@ impl Threads {
             let (make, reports) = (make.clone(), reports.clone());
             let body = move || {
                 let _alarm = Alarm(&reports);
-                match make() {
+                let made = make();
+                // It holds devices, which the worker may close before it ends.
+                drop(make);
+                match made {
                     Err(error) => drop(reports.send(Report::NotStarted(error))),
                     Ok(worker) => {
                         if reports.send(Report::Started).is_ok() {

@@ -17,7 +17,7 @@ use crate::tensors::copy::gpu::Gpu;
 use crate::tensors::copy::threads::{Threads, thread_of};
 use crate::tensors::copy::{Done, Route, Task, Work};
 use crate::tensors::group1::CachedFile;
-use crate::tensors::options::{Configuration, Fill, RunOptions};
+use crate::tensors::options::{Configuration, RunOptions};
 use crate::tensors::overlap::{Chooser, Overlap};
 use crate::tensors::place::{Place, PlaceMap};
 use crate::tensors::plan::{FirstLayers, Plan, Ranker};
@@ -28,7 +28,7 @@ use moving::Budgeter;
 /// How a layer's tensors are reached now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    /// In the file, mapped.
+    /// In the file, mapped: all layers of `mmap`, and in prefill those of group 1 whose pages stay dirty.
     Mapped,
     /// In the file, through the page cache.
     Cached,
@@ -138,7 +138,8 @@ pub struct Tensors<G: Gpu> {
     progress: [Progress; 2],
     /// The rates of the last iteration.
     rates: [f64; 2],
-    last_read_end: Instant,
+    /// When the last read of each group ended.
+    last_read_end: [Instant; 2],
     /// What open jobs are for.
     purposes: HashMap<u64, Purpose>,
     /// Ended jobs for which a caller waits.
@@ -253,18 +254,17 @@ impl<G: Gpu> Tensors<G> {
         let shape = self.options.shape;
         let (at, bytes) = (shape.bytes(tokens.start), shape.bytes(tokens.end - tokens.start));
         let layer = tensor.layer as usize;
-        let (mut home, fill) = (self.homes[layer], self.options.fill);
+        let mut home = self.homes[layer];
         let group_index = home.group_index();
-        let is_first = home == Home::Cached && self.is_prefill();
-        let passes =
-            is_first && self.options.configuration == Configuration::Dual && fill != Fill::Write;
+        let is_dual = self.options.configuration == Configuration::Dual;
+        let passes = home == Home::Cached && is_dual && self.is_prefill();
         if passes {
             home = Home::Direct;
         } else if home.group_index() == 0 {
             self.was_cached[layer] |= self.is_prefill();
         }
         let whole = 0..tokens.end;
-        let fill = (passes && fill == Fill::Idle).then(|| self.route(tensor, Home::Cached, &whole));
+        let fill = passes.then(|| self.route(tensor, Home::Cached, &whole));
         let route = self.route(tensor, home, tokens);
         let work = Work::Write { route, at, bytes, from_caller, fill };
         let was_cached = false;
@@ -313,11 +313,11 @@ impl<G: Gpu> Tensors<G> {
         let (keys, values) = (keys?, values?);
         // The GPU may have computed for a while since the end.
         let ended = keys.at.max(values.at);
-        let begun = reading.begun.max(self.last_read_end);
+        let last_end = &mut self.last_read_end[reading.group_index];
         let progress = &mut self.progress[reading.group_index];
         progress.bytes += reading.bytes;
-        progress.time += ended.saturating_duration_since(begun);
-        self.last_read_end = self.last_read_end.max(ended);
+        progress.time += ended.saturating_duration_since(reading.begun.max(*last_end));
+        *last_end = ended.max(*last_end);
         keys.result.and(values.result)?;
         // A write of these tensors that failed came before.
         self.check_failure()
@@ -375,6 +375,7 @@ impl<G: Gpu> Tensors<G> {
     pub fn next_iteration(&mut self) -> Result<()> {
         if self.is_prefill() {
             self.settle()?;
+            self.end_prefill()?;
         } else {
             self.check_failure()?;
             self.rates = self.progress.map(Progress::rate);
@@ -385,6 +386,27 @@ impl<G: Gpu> Tensors<G> {
         }
         self.progress = Default::default();
         self.stats.iterations += 1;
+        Ok(())
+    }
+
+    /// Has layers that prefill wrote through the mapping read through the page cache, and removes the mapping: the kernel
+    /// evicts mapped pages late, and on advice not at all.
+    fn end_prefill(&mut self) -> Result<()> {
+        if self.options.configuration != Configuration::Dual || !self.homes.contains(&Home::Mapped)
+        {
+            return Ok(());
+        }
+        for thread in 0..self.threads.count() {
+            self.send_to(thread, Task::Unmap, Purpose::other(false))?;
+        }
+        for layer in 0..self.plan.layers() {
+            if self.homes[layer as usize] == Home::Mapped {
+                self.homes[layer as usize] = Home::Cached;
+                if !self.plan.is_cached(layer) {
+                    self.demote(layer);
+                }
+            }
+        }
         Ok(())
     }
 

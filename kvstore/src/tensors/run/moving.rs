@@ -6,17 +6,19 @@
 
 use std::time::{Duration, Instant};
 
-use crate::tensors::budget::{Governor, Probe, budget};
+use crate::memory::{Probe, budget};
 use crate::tensors::copy::Work;
 use crate::tensors::copy::gpu::Gpu;
+use crate::tensors::governor::Governor;
 use crate::tensors::options::Knob;
-use crate::tensors::plan::Costs;
 use crate::tensors::run::{Home, Purpose, Tensors};
 use crate::tensors::shape::TensorId;
 use crate::tensors::stats::{Figures, RunStats};
 
 /// By how much group 2 must be faster before group 1 is given up: less is within the noise.
 const CLEARLY: f64 = 1.1;
+/// In how many iterations in a row it must be.
+const SLOWER_COUNT: u32 = 3;
 
 /// What the copy threads read of a group, between pinned memory and storage.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,8 +64,10 @@ pub(super) struct Budgeter {
     pub(super) governor: Governor,
     pub(super) every: Duration,
     pub(super) due_at: Instant,
-    /// Whether group 1 was found to be slower, or the file has no room to grow.
+    /// Whether group 1 was found to be slower.
     pub(super) is_closed: bool,
+    /// Iterations in a row in which group 2 was clearly faster.
+    pub(super) slower: u32,
     /// Bytes of the budget that refaults showed to be taken by something else.
     pub(super) taken_bytes: u64,
     /// Whether layers left group 1 in this iteration. The kernel takes pages of all layers then, until they have left.
@@ -130,7 +134,7 @@ impl<G: Gpu> Tensors<G> {
     }
 
     /// Takes a layer out of the page cache; its bytes stay in the file.
-    fn demote(&mut self, layer: u32) {
+    pub(super) fn demote(&mut self, layer: u32) {
         if self.homes[layer as usize] != Home::Cached {
             return;
         }
@@ -221,14 +225,13 @@ impl<G: Gpu> Tensors<G> {
         self.rebudget();
     }
 
-    /// Gives group 1 up for the rest of the run if group 2 was clearly faster in an iteration in which group 1 was in
-    /// memory.
+    /// Gives group 1 up for the rest of the run if group 2 was clearly faster in several iterations in a row in which group
+    /// 1 was in memory. Time is linear in the layers of group 1, so none at all is the best then.
     fn compare_rates(&mut self, cached: f64, direct: f64) {
         let Some(budgeter) = &mut self.budgeter else { return };
-        let reads = self.options.shape.decode_steps().saturating_sub(self.stats.iterations);
-        let cached = cached * CLEARLY;
-        let costs = Costs { cached, filling: cached, direct };
-        if !budgeter.is_closed && costs.choose(1, reads) == 0 {
+        let is_slower = cached > 0.0 && direct > cached * CLEARLY;
+        budgeter.slower = if is_slower { budgeter.slower + 1 } else { 0 };
+        if !budgeter.is_closed && budgeter.slower == SLOWER_COUNT {
             tracing::info!(
                 "group 2 is faster than the page cache ({direct:.0} B/s): all layers join it"
             );

@@ -9,10 +9,11 @@ use adit_driver::memory::Buffer;
 use adit_driver::paths::{Device, DeviceOptions};
 
 use crate::error::{Error, Result};
-use crate::tensors::budget::{Governor, Probe, budget};
+use crate::memory::{Memory, Probe, budget, dirty_room};
 use crate::tensors::copy::gpu::Gpu;
 use crate::tensors::copy::threads::{Threads, thread_of};
 use crate::tensors::copy::{BEHIND_COUNT, Checksums, Counts, Fillings, Worker};
+use crate::tensors::governor::Governor;
 use crate::tensors::group1::CachedFile;
 use crate::tensors::group2::{Stream, StreamOptions};
 use crate::tensors::options::{Configuration, Extent, RunOptions};
@@ -34,7 +35,8 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     let shape = options.shape;
     let layers = shape.model.layers;
     let probe = Probe::new()?;
-    let budget = budget_of(&options, &probe)?;
+    let memory = probe.memory()?;
+    let budget = budget_of(&options, &memory)?;
     let cached = match options.configuration {
         Configuration::Mmap => layers,
         Configuration::Direct => 0,
@@ -43,7 +45,7 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
         }
     };
     let plan = Plan::new(ranker, layers, cached)?;
-    let homes: Vec<Home> = (0..layers).map(|layer| home(&options, plan.is_cached(layer))).collect();
+    let homes = homes(&options, &plan, options.dirty_bytes.unwrap_or_else(|| dirty_room(&memory)));
     let laid_out = Devices::open(&options, &plan, &homes)?;
     let gpu = Arc::new(gpu);
     let Devices { file, extent_places, .. } = &laid_out;
@@ -58,6 +60,7 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
         every: options.rebudget_every,
         due_at: Instant::now() + options.rebudget_every,
         is_closed: false,
+        slower: 0,
         taken_bytes: 0,
         has_shrunk: false,
         seen: Default::default(),
@@ -77,7 +80,7 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
         choosers: [Chooser::default(), Chooser::default()],
         progress: [Progress::default(); 2],
         rates: [0.0; 2],
-        last_read_end: Instant::now(),
+        last_read_end: [Instant::now(); 2],
         purposes: HashMap::new(),
         ended: HashMap::new(),
         failed: None,
@@ -92,9 +95,9 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
 ///
 /// # Errors
 /// [`Error::Invalid`] if memory does not even suffice for the reserve.
-fn budget_of(options: &RunOptions, probe: &Probe) -> Result<u64> {
-    let (memory, reserve) = (probe.memory()?, options.reserve_bytes());
-    let all = budget(&memory, 0);
+fn budget_of(options: &RunOptions, memory: &Memory) -> Result<u64> {
+    let reserve = options.reserve_bytes();
+    let all = budget(memory, 0);
     if all < reserve {
         let fix = format!(
             "{} copy threads pin {reserve} bytes, one tensor each: raise the limit, use fewer copy threads or a \
@@ -103,7 +106,23 @@ fn budget_of(options: &RunOptions, probe: &Probe) -> Result<u64> {
         );
         return Err(Error::invalid("the memory of this process", format!("{all} bytes"), fix));
     }
-    Ok(budget(&memory, reserve))
+    Ok(budget(memory, reserve))
+}
+
+/// Returns where layers are reached in prefill. Of group 1, the layers that `dirty_bytes` suffice for are written through a
+/// mapping, as calls of `write` by several threads would wait for each other's locks of the file: those that stay in
+/// group 1 the longest.
+fn homes(options: &RunOptions, plan: &Plan, dirty_bytes: u64) -> Vec<Home> {
+    let layers = plan.layers();
+    let mut homes: Vec<Home> =
+        (0..layers).map(|layer| home(options, plan.is_cached(layer))).collect();
+    if options.configuration == Configuration::Dual {
+        let count = cached_layers(dirty_bytes, options.shape.tensor_bytes(), plan.cached());
+        for layer in &plan.group1()[..count as usize] {
+            homes[*layer as usize] = Home::Mapped;
+        }
+    }
+    homes
 }
 
 fn home(options: &RunOptions, is_cached: bool) -> Home {
@@ -255,7 +274,7 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
         timeout: options.timeout,
     };
     let keeps_checksums = options.checksums;
-    let turn = Arc::new(Mutex::new(()));
+    let turns: [Arc<Mutex<()>>; 2] = Default::default();
     let counts = Arc::new(Counts::default());
     let counted = Arc::clone(&counts);
     let make = move || {
@@ -274,7 +293,7 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
             mapped: mapped.transpose()?,
             direct: open(&devices.direct)?,
             extent: open(&devices.extent)?,
-            turn: Arc::clone(&turn),
+            turns: turns.clone(),
             checksums: keeps_checksums.then(|| Checksums::new(shape.unit_bytes())),
             fills: Fillings::default(),
             counts: Arc::clone(&counted),

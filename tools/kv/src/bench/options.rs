@@ -70,7 +70,8 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "NAME", default_value = "lru")]
     pub(super) policy: PolicyKind,
 
-    /// Memory in which the store keeps hot objects, as in 1G; none by default
+    /// Memory in which the store keeps hot objects, as in 1G; less if the machine or a control group has too
+    /// little when the run begins; none by default
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes)]
     pub(super) tier: u64,
 

@@ -62,11 +62,18 @@ pub(super) const CASES: &[Case] = &[
             good(
                 "adit kv bench --workload dual-blade --model opt-1.3b --batch 4 --prompt 60 --gen 4 --verify \
                  --config dual,direct --store {0} --folder /mnt --memory-limit 48m --json >/tmp/told; code=$?\n\
-                 grep -E '\"(config|hit_ratio|sequentiality|cached_layers|memory_limit_bytes)\"' -A1 /tmp/told; exit $code",
-                &["\"config\": \"dual\"", "\"config\": \"direct\"", "50331648"],
+                 grep -E '\"(config|hit_ratio|sequentiality|cached_layers|memory_limit_bytes)\"' -A1 /tmp/told\n\
+                 echo \"runs without hits: $(grep -c '\"hit_ratio\": 0.0' /tmp/told)\"; exit $code",
+                &[
+                    "\"config\": \"dual\"",
+                    "\"config\": \"direct\"",
+                    "50331648",
+                    "runs without hits: 1",
+                ],
             ),
             good(
-                "rmdir /sys/fs/cgroup/adit-bench-* 2>/dev/null && echo left; ls -A /mnt | grep -v lost+found; umount /mnt && echo clean",
+                "ls -d /sys/fs/cgroup/adit-bench-* && exit 1\n\
+                 test \"$(ls -A /mnt)\" = lost+found && umount /mnt && echo clean",
                 &["clean"],
             ),
             refused(

@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use adit_kvstore::tensors::{ModelGpu, RunOptions, Spread, Tensors};
+use adit_kvstore::tensors::{Gpu, ModelGpu, RunOptions, Spread, Tensors};
 
+use super::gpu::RealGpu;
 use super::outcome::{Line, Outcome};
 use crate::failure::{Failure, Result};
 
@@ -17,6 +18,8 @@ use crate::failure::{Failure, Result};
 pub(super) struct Loop {
     /// Bytes per second of copies to and from the model of a GPU; 0 for copies that take no time.
     pub(super) h2d: u64,
+    /// The GPU that takes the place of the model.
+    pub(super) gpu: Option<u32>,
     /// Whether the bytes are verified.
     pub(super) stamps: bool,
     /// Layers whose reads begin before their turn.
@@ -33,17 +36,26 @@ pub(super) fn run(options: RunOptions, loops: &Loop) -> Result<()> {
     if read == 0 {
         return Err(Failure::usage("--child is for 'adit kv bench' itself"));
     }
-    let line = match measure(options, loops) {
+    let line = match measure_on_gpu(options, loops) {
         Ok(outcome) => Line::Ended(Box::new(outcome)),
         Err(why) => Line::Failed(why.to_string()),
     };
     tell(&line)
 }
 
-fn measure(options: RunOptions, loops: &Loop) -> Result<Outcome> {
+fn measure_on_gpu(options: RunOptions, loops: &Loop) -> Result<Outcome> {
+    match loops.gpu {
+        None => measure(options, ModelGpu::new(loops.h2d, loops.stamps), loops.ahead),
+        Some(number) => {
+            let gpu = RealGpu::open(number, &options, loops.stamps)?;
+            measure(options, gpu, loops.ahead)
+        }
+    }
+}
+
+fn measure(options: RunOptions, gpu: impl Gpu, ahead: u32) -> Result<Outcome> {
     let shape = options.shape;
-    let mut tensors =
-        Tensors::open_ranked(options, ModelGpu::new(loops.h2d, loops.stamps), &Spread)?;
+    let mut tensors = Tensors::open_ranked(options, gpu, &Spread)?;
     let start = Instant::now();
     for layer in 0..shape.model.layers {
         tensors.write_layer(layer, 0..shape.prompt_tokens)?;
@@ -54,7 +66,7 @@ fn measure(options: RunOptions, loops: &Loop) -> Result<Outcome> {
     let mut iterations: Vec<(Duration, u32)> = Vec::new();
     for step in 1..=shape.decode_steps() {
         let start = Instant::now();
-        decode(&mut tensors, shape.prompt_tokens + step - 1, loops.ahead)?;
+        decode(&mut tensors, shape.prompt_tokens + step - 1, ahead)?;
         iterations.push((start.elapsed(), tensors.plan().cached()));
         tell(&Line::Iteration(step))?;
     }
@@ -63,7 +75,7 @@ fn measure(options: RunOptions, loops: &Loop) -> Result<Outcome> {
 }
 
 /// Reads the first `tokens` of every layer and appends one; `ahead` layers are on their way when one is computed.
-fn decode(tensors: &mut Tensors<ModelGpu>, tokens: u32, ahead: u32) -> Result<()> {
+fn decode(tensors: &mut Tensors<impl Gpu>, tokens: u32, ahead: u32) -> Result<()> {
     let mut unread = 0..tensors.shape().model.layers;
     let mut readings = VecDeque::new();
     loop {

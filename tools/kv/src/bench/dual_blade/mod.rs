@@ -5,14 +5,17 @@
 //! | `options` | the command line, and what to run |
 //! | `cgroup` | the memory limit of a run |
 //! | `child` | the process of a run, and its loop |
+//! | `gpu` | a run's side of a real GPU |
 //! | `outcome` | what a run measured |
 //! | `report`, `picture` | the report |
 //!
 //! Each run is a process of its own in a memory cgroup of its own, so that nothing of one run is in the memory of the
-//! next. Configurations take turns, and the order turns with the rounds.
+//! next. Configurations take turns in an order in which each follows each other one equally often, after a rest: the
+//! system frees the last run's blocks, and a drive that wrote may be slower for a while.
 
 mod cgroup;
 mod child;
+mod gpu;
 mod options;
 mod outcome;
 mod picture;
@@ -42,6 +45,9 @@ use crate::output::Output;
 
 /// Interval between looks at an interrupt.
 const LOOK: Duration = Duration::from_millis(100);
+/// The rest before a run lasts as long as its set takes at this rate, in bytes per second, and at most REST_MAX.
+const REST_RATE: f64 = 1e9;
+const REST_MAX: Duration = Duration::from_secs(2);
 
 /// Runs the command.
 ///
@@ -51,9 +57,12 @@ pub(super) fn run(args: &KvBenchArgs, task: Task) -> Result<()> {
     let tensors = &args.tensors;
     let plan = Plan::of(tensors, task, args.model.as_deref(), &args.store)?;
     if let Some(Configurations::One(configuration)) = tensors.child {
-        let (h2d, stamps, ahead) = (tensors.h2d, args.verify, tensors.ahead);
-        return child::run(plan.options(configuration, args.size), &Loop { h2d, stamps, ahead });
+        let (h2d, gpu, stamps, ahead) = (tensors.h2d, tensors.gpu, args.verify, tensors.ahead);
+        let loops = Loop { h2d, gpu, stamps, ahead };
+        return child::run(plan.options(configuration, args.size), &loops);
     }
+    tensors.gpu.map_or(Ok(()), gpu::check)?;
+    plan.check_target(args.size, args.force)?;
     let mut report = Report::new(task, &plan, tensors);
     let failure = measure_all(args, &plan, &mut report).err();
     if report.runs.is_empty() {
@@ -78,10 +87,12 @@ fn measure_all(args: &KvBenchArgs, plan: &Plan, report: &mut Report) -> Result<(
     let mut meter = Meter::new();
     for round in 0..tensors.rounds {
         for limit in &limits {
-            let mut configurations = plan.configurations.clone();
-            configurations.rotate_left(round as usize % plan.configurations.len());
-            for configuration in configurations {
-                let (limit, meter) = (*limit, &mut meter);
+            for index in order(plan.configurations.len(), round as usize) {
+                let (configuration, limit) = (plan.configurations[index], *limit);
+                let meter = &mut meter;
+                if !report.runs.is_empty() {
+                    plan.rest();
+                }
                 let outcome =
                     One { args, configuration, limit, round, meter }.measure(&interrupt)?;
                 report.runs.push(Run { configuration, limit, round, outcome });
@@ -89,6 +100,18 @@ fn measure_all(args: &KvBenchArgs, plan: &Plan, report: &mut Report) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Returns the order of `count` configurations in a round: a Williams design, in which each follows each other one once
+/// in `count` rounds, or twice in `2 * count` if that is odd.
+fn order(count: usize, round: usize) -> Vec<usize> {
+    let zigzag =
+        (0..count).map(|at| if at % 2 == 1 { at.div_ceil(2) } else { (count - at / 2) % count });
+    let mut order: Vec<usize> = zigzag.map(|index| (index + round) % count).collect();
+    if count % 2 == 1 && (round / count) % 2 == 1 {
+        order.reverse();
+    }
+    order
 }
 
 /// A run of one configuration at one limit.
@@ -190,5 +213,28 @@ impl Drop for Killed {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn each_configuration_follows_each_other_one_equally_often() {
+        for count in 1..=6 {
+            let rounds = if count % 2 == 0 { count } else { 2 * count };
+            let mut followed: HashMap<(usize, usize), usize> = HashMap::new();
+            for round in 0..rounds {
+                let order = order(count, round);
+                assert_eq!(order.iter().sum::<usize>(), count * (count - 1) / 2, "{order:?}");
+                for pair in order.windows(2) {
+                    *followed.entry((pair[0], pair[1])).or_default() += 1;
+                }
+            }
+            assert_eq!(followed.len(), count * (count - 1), "{followed:?}");
+            assert!(followed.values().all(|times| *times == rounds / count), "{followed:?}");
+        }
     }
 }

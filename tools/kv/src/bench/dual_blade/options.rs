@@ -1,14 +1,21 @@
 //! Options of the workloads of KV tensors.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use adit_driver::Target;
 use adit_kvstore::tensors::{Configuration, Extent, Model, RunOptions, Shape};
 use clap::Args;
 
+use super::{REST_MAX, REST_RATE};
+use crate::bench::kept;
 use crate::failure::{Failure, Result};
-use crate::units;
+use crate::{human, store, units};
+
+/// Memory of a run beside what it pins.
+const PROCESS_BYTES: u64 = 32 << 20;
 
 /// Options of dual-blade and of the tasks of its table VI
 #[derive(Args, Clone, Debug)]
@@ -41,6 +48,10 @@ pub(in crate::bench) struct TensorArgs {
     /// Bandwidth between pinned memory and the GPU, which is a model: bytes per second in each direction
     #[arg(long, value_name = "SIZE", default_value = "12g", value_parser = units::bytes)]
     pub(super) h2d: u64,
+
+    /// Copies to and from this GPU, numbered from 0, instead of the model
+    #[arg(long, value_name = "N", conflicts_with = "h2d")]
+    pub(super) gpu: Option<u32>,
 
     /// Copy threads, each with pinned memory for one tensor
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -205,13 +216,54 @@ impl Plan {
             _ => return Err(Failure::usage("group 2 lies on one device; give --store once")),
         };
         let shape = Shape::new(model, args.batch, prompt, answer)?;
-        Ok(Plan {
-            shape,
-            configurations,
-            folder: args.folder.clone(),
-            target,
-            copy_threads: args.copy_threads,
-        })
+        let (folder, copy_threads) = (args.folder.clone(), args.copy_threads);
+        let plan = Plan { shape, configurations, folder, target, copy_threads };
+        plan.check_halving(args)?;
+        Ok(plan)
+    }
+
+    /// Refuses a halving that never comes, and one that leaves less than the run pins: the kernel would kill it.
+    fn check_halving(&self, args: &TensorArgs) -> Result<()> {
+        let Some(after) = args.halve_after else { return Ok(()) };
+        let steps = self.shape.decode_steps();
+        if after >= steps {
+            return Err(Failure::usage(format!(
+                "--halve-after {after}: there are {steps} decode iterations; use less, or a larger --gen"
+            )));
+        }
+        let needed = self.options(Configuration::Dual, None).reserve_bytes() + PROCESS_BYTES;
+        let set = self.shape.set_bytes();
+        match args.memory_limit.iter().map(|limit| limit.of(set)).min() {
+            Some(least) if least / 2 < needed => Err(Failure::usage(format!(
+                "half of a limit of {} is less than the {} that a run pins; raise --memory-limit or use fewer --copy-threads",
+                human::bytes(least as f64),
+                human::bytes(needed as f64),
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a target with data that a run would destroy.
+    ///
+    /// # Errors
+    /// What is there, and that --force overwrites it.
+    pub(super) fn check_target(&self, file_bytes: Option<u64>, force: bool) -> Result<()> {
+        let targets: Vec<Target> = self.target.iter().cloned().collect();
+        if targets.iter().all(store::is_made_for_the_run) {
+            return Ok(());
+        }
+        let devices = store::open_devices(&targets, file_bytes)?;
+        store::guard(&targets, &devices, force)?;
+        if force { Ok(()) } else { kept::refuse(&store::name(&targets), &devices) }
+    }
+
+    /// Waits until the file system has written and freed what the last run left.
+    pub(super) fn rest(&self) {
+        let folder = self.folder.clone().unwrap_or_else(std::env::temp_dir);
+        // Without it, the rest alone must do.
+        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        let time = Duration::from_secs_f64(self.shape.set_bytes() as f64 / REST_RATE);
+        std::thread::sleep(time.min(REST_MAX));
     }
 
     /// Returns the options of a run.

@@ -96,7 +96,16 @@ impl Moves {
             tensors,
             average_s: if tensors == 0 { 0.0 } else { total / tensors as f64 },
             p99_s: p99.unwrap_or_default().as_secs_f64(),
-            busy_share: groups.iter().find_map(|figures| figures.busy_share()),
+            busy_share: busy_share(groups),
         }
     }
+}
+
+/// Returns the share of the time of direct transfers, of both groups, in which the device had a command.
+fn busy_share(groups: [&Figures; 2]) -> Option<f64> {
+    let seconds = |of: fn(&Figures) -> Duration| -> f64 {
+        groups.iter().map(|figures| of(figures).as_secs_f64()).sum()
+    };
+    let direct = seconds(|figures| figures.direct);
+    (direct > 0.0).then(|| seconds(|figures| figures.busy) / direct)
 }

@@ -23,7 +23,9 @@ pub(super) struct Run {
 pub(super) struct Report {
     task: Task,
     shape: Shape,
-    h2d: u64,
+    /// Of the model; a GPU has its own.
+    h2d: Option<u64>,
+    gpu: Option<u32>,
     halve_after: Option<u32>,
     pub(super) runs: Vec<Run>,
 }
@@ -38,8 +40,9 @@ pub(super) struct Row {
 
 impl Report {
     pub(super) fn new(task: Task, plan: &Plan, args: &TensorArgs) -> Report {
-        let (shape, h2d, halve_after) = (plan.shape, args.h2d, args.halve_after);
-        Report { task, shape, h2d, halve_after, runs: Vec::new() }
+        let (shape, gpu, halve_after) = (plan.shape, args.gpu, args.halve_after);
+        let h2d = gpu.is_none().then_some(args.h2d);
+        Report { task, shape, h2d, gpu, halve_after, runs: Vec::new() }
     }
 
     /// Bytes of all tensors.
@@ -75,6 +78,7 @@ impl Report {
             "generated_tokens": self.shape.generated_tokens,
             "set_bytes": self.set_bytes(),
             "h2d_bytes_per_s": self.h2d,
+            "gpu": self.gpu,
             "halved_after_iteration": self.halve_after,
             "runs": runs,
         });

@@ -62,12 +62,29 @@ impl Probe {
     /// [`Error::Invalid`] if `/proc/meminfo` has no `MemAvailable`.
     pub fn memory(&self) -> Result<Memory> {
         let path = self.proc.join("meminfo");
-        let kib = field(&text_of(&path)?, "MemAvailable:");
-        let Some(kib) = kib else {
+        let text = text_of(&path)?;
+        let of = |name: &str| field(&text, name).map(|kib| kib.saturating_mul(1024));
+        let Some(available_bytes) = of("MemAvailable:") else {
             return Err(unreadable(&path, "it has no MemAvailable"));
         };
         let groups = self.groups.iter().map(|(folder, version)| read_group(folder, *version));
-        Ok(Memory { available_bytes: kib.saturating_mul(1024), groups: groups.collect() })
+        Ok(Memory {
+            available_bytes,
+            dirty_bytes: of("Dirty:").unwrap_or(0),
+            background_per_mille: self.background_per_mille(available_bytes),
+            groups: groups.collect(),
+        })
+    }
+
+    /// Reads the share of memory from which on dirty pages are written back; 0 if the kernel does not say.
+    fn background_per_mille(&self, available_bytes: u64) -> u32 {
+        let read = |name: &str| number(&self.proc.join("sys/vm").join(name)).unwrap_or(0);
+        // The one that was set last is not 0.
+        let per_mille = match read("dirty_background_bytes") {
+            0 => read("dirty_background_ratio").saturating_mul(10),
+            bytes => bytes.saturating_mul(1000) / available_bytes.max(1),
+        };
+        per_mille.min(1000) as u32
     }
 
     /// Reads how much tasks wait for memory: those of the process's own group if it has such a figure. Otherwise those of
@@ -83,7 +100,7 @@ impl Probe {
 }
 
 fn unreadable(path: &Path, why: impl ToString) -> Error {
-    let fix = format!("{}: mount /proc, or set the page cache's bytes yourself", why.to_string());
+    let fix = format!("{}: mount /proc", why.to_string());
     Error::invalid("the memory's description", path.display(), fix)
 }
 
@@ -135,8 +152,7 @@ fn upwards(point: &Path, root: &str, path: &str) -> impl Iterator<Item = PathBuf
 }
 
 fn read_group(folder: &Path, version: Version) -> GroupMemory {
-    let number =
-        |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let number = |name: &str| number(&folder.join(name));
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let of = |name: &str| field(&stat, name).unwrap_or(0);
     let (limit, anon_shmem_bytes, kernel_bytes) = match version {
@@ -161,7 +177,13 @@ fn read_group(folder: &Path, version: Version) -> GroupMemory {
         limit_bytes: limit.filter(|limit| *limit < UNLIMITED_BYTES),
         anon_shmem_bytes,
         kernel_bytes,
+        bounds_dirty: version == Version::Two,
     }
+}
+
+/// Returns the number that is all of a file.
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// Returns the number behind `name` at the start of a line.
@@ -185,15 +207,15 @@ fn parse_pressure(text: &str) -> Option<Pressure> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::tensors::budget;
+    use crate::memory::budget;
 
     /// A made-up machine in a folder that is removed at the end.
-    struct Machine(PathBuf);
+    pub(crate) struct Machine(PathBuf);
 
     impl Machine {
-        fn new(name: &str) -> Machine {
+        pub(crate) fn new(name: &str) -> Machine {
             let folder =
                 std::env::temp_dir().join(format!("adit-probe-{name}-{}", std::process::id()));
             let machine = Machine(folder);
@@ -201,13 +223,13 @@ mod tests {
             machine
         }
 
-        fn put(&self, path: &str, text: &str) {
+        pub(crate) fn put(&self, path: &str, text: &str) {
             let path = self.0.join(path);
             fs::create_dir_all(path.parent().expect("it has a folder")).expect("a folder");
             fs::write(path, text).expect("a file");
         }
 
-        fn mounted(&self, cgroup: &str, mounts: &[(&str, &str, &str)]) -> Probe {
+        pub(crate) fn mounted(&self, cgroup: &str, mounts: &[(&str, &str, &str)]) -> Probe {
             let root = self.0.display();
             let line = |(top, point, rest): &(&str, &str, &str)| {
                 format!("31 23 0:28 {top} {root}/{point} rw - {rest}\n")
@@ -269,6 +291,24 @@ mod tests {
         let memory = probe.memory().expect("memory");
         assert_eq!(budget(&memory, 0), 1_000_000 - 203_500);
         assert!(memory.groups[1].limit_bytes.is_none(), "the largest number is no limit");
+    }
+
+    #[test]
+    fn the_threshold_of_writeback_is_a_share_or_bytes() {
+        let machine = Machine::new("dirty");
+        let of = |probe: &Probe| {
+            let memory = probe.memory().expect("memory");
+            (memory.dirty_bytes, memory.background_per_mille)
+        };
+        let probe = machine.mounted("0::/\n", &[]);
+        assert_eq!(of(&probe), (0, 0), "the kernel does not say");
+        machine.put("proc/meminfo", "MemAvailable: 4000 kB\nDirty: 12 kB\n");
+        machine.put("proc/sys/vm/dirty_background_ratio", "10\n");
+        machine.put("proc/sys/vm/dirty_background_bytes", "0\n");
+        assert_eq!(of(&probe), (12 << 10, 100));
+        machine.put("proc/sys/vm/dirty_background_ratio", "0\n");
+        machine.put("proc/sys/vm/dirty_background_bytes", "1024000\n");
+        assert_eq!(of(&probe), (12 << 10, 250));
     }
 
     #[test]

@@ -1,0 +1,296 @@
+//! The class `Calls`: the calls that `Store` and `Client` have in common.
+
+use adit_kvstore::layout::BlockShape;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::arguments;
+use crate::blocks::{Layout, Lease};
+use crate::errors;
+use crate::inside::PutArguments;
+use crate::job::Job;
+use crate::options;
+use crate::queue::Queue;
+use crate::requests::{ByKeys, Maker, Requests};
+use crate::scope::Scope;
+use crate::source::Source;
+use crate::view::View;
+
+/// The calls that ``Store`` and ``Client`` have in common.
+#[pyclass(frozen, subclass, module = "adit._adit", extends = Scope)]
+pub(crate) struct Calls {
+    source: Source,
+}
+
+impl Calls {
+    /// Begins an object with the calls to `source`.
+    pub(crate) fn of(source: Source) -> PyClassInitializer<Calls> {
+        (Calls { source }, Scope::until("close")).into()
+    }
+
+    /// Stores an object; `Store.put` says how.
+    ///
+    /// # Errors
+    /// As [`Source::put`], [`arguments::key`] and [`View::readable`]; the request's.
+    pub(crate) fn put<'py>(
+        slf: &Bound<'py, Calls>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        with: PutArguments<'_, '_>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let item = (arguments::key(key)?, View::readable(value)?);
+        slf.get().source.put(slf.py(), vec![item], with, |_, job| ended(job))?.one(slf.py())
+    }
+
+    /// Stores several objects; `Store.put_many` says how.
+    ///
+    /// # Errors
+    /// As [`Source::put`] and [`arguments::pairs`]; the first of the requests'.
+    pub(crate) fn put_many<'py>(
+        slf: &Bound<'py, Calls>,
+        keys: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        with: PutArguments<'_, '_>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let items = arguments::pairs(keys, values, View::readable)?;
+        slf.get().source.put(slf.py(), items, with, |_, job| ended(job))?.all(slf.py())
+    }
+
+    /// Makes requests, waits for their answers detached, and returns the job.
+    fn run(&self, py: Python<'_>, start: impl FnOnce(&Maker) -> Job + Send) -> PyResult<Job> {
+        self.source.ask(py, |requests| ended(start(requests)))
+    }
+
+    /// Makes a call with one key.
+    fn one<'py>(&self, key: &Bound<'py, PyAny>, call: ByKeys) -> PyResult<Bound<'py, PyAny>> {
+        let (py, key) = (key.py(), arguments::key(key)?);
+        self.run(py, |requests| call(requests, vec![key]))?.one(py)
+    }
+
+    /// Makes a call with several keys, each of which is answered.
+    fn many<'py>(&self, keys: &Bound<'py, PyAny>, call: ByKeys) -> PyResult<Bound<'py, PyList>> {
+        let (py, keys) = (keys.py(), arguments::keys(keys)?);
+        self.run(py, |requests| call(requests, keys))?.all(py)
+    }
+
+    /// Returns futures of a class of `adit._futures`.
+    fn futures_of<'py>(slf: &Bound<'py, Calls>, class: &str) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("adit._futures")?.getattr(class)?.call1((slf,))
+    }
+}
+
+fn ended(mut job: Job) -> Job {
+    job.wait();
+    job
+}
+
+#[pymethods]
+impl Calls {
+    /// Read several objects, planned together.
+    ///
+    /// Returns
+    /// -------
+    /// list of bytes or None
+    ///     ``None`` for each that does not exist.
+    fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        self.many(keys, Requests::get)
+    }
+
+    /// Read an object into a buffer.
+    ///
+    /// Parameters
+    /// ----------
+    /// key : bytes or str
+    /// buffer : buffer
+    ///     Contiguous and writable. In registered memory or memory of ``Client.allocate`` the device writes to it; up to
+    ///     4095 bytes behind the object may then be cleared, within the buffer.
+    ///
+    /// Returns
+    /// -------
+    /// int or None
+    ///     Bytes of the object; ``None`` if there is no such object.
+    fn get_into<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let item = (arguments::key(key)?, View::writable(buffer)?);
+        self.run(py, |requests| requests.get_into(vec![item]))?.one(py)
+    }
+
+    /// Read several objects into buffers, planned together.
+    ///
+    /// Parameters
+    /// ----------
+    /// keys : iterable of bytes or str
+    /// buffers : iterable of buffers
+    ///     As many; see ``get_into``.
+    ///
+    /// Returns
+    /// -------
+    /// list of int or None
+    fn get_many_into<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let items = arguments::pairs(keys, buffers, View::writable)?;
+        self.run(py, |requests| requests.get_into(items))?.all(py)
+    }
+
+    /// Read one layer of several KV blocks into registered memory, or a client's into memory of ``Client.allocate``.
+    ///
+    /// Parameters
+    /// ----------
+    /// layer : int
+    /// keys : iterable of bytes or str
+    /// buffers : iterable of buffers
+    ///     As many, each ``Layout.layer_bytes`` long and in such memory.
+    ///
+    /// Returns
+    /// -------
+    /// list of int or None
+    ///
+    /// Raises
+    /// ------
+    /// BadBufferError
+    ///     If a buffer is not in such memory, or another request has some of it.
+    fn get_layer<'py>(
+        &self,
+        py: Python<'py>,
+        layer: u32,
+        keys: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let items = arguments::pairs(keys, buffers, View::writable)?;
+        let job = self.source.ask(py, |requests| requests.get_layer(layer, items).map(ended))?;
+        let (position, _views) = match job {
+            Ok(job) => return job.all(py),
+            Err(refused) => refused,
+        };
+        let (missed, given) = match &self.source {
+            Source::Store(_) => ("registered memory", "given to Store.register"),
+            Source::Client(_) => ("the client's memory", "of Client.allocate"),
+        };
+        let text = format!(
+            "buffer {position} is not in {missed}, or another request has it: layers are read into memory {given}"
+        );
+        Err(errors::named(py, "BadBufferError", &text))
+    }
+
+    /// Return whether an object exists.
+    fn exists<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.one(key, Requests::exists)
+    }
+
+    /// Return for each key whether its object exists.
+    fn exists_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        self.many(keys, Requests::exists)
+    }
+
+    /// Return how many of the keys have objects before the first that has none.
+    fn lookup_prefix<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.many(keys, Requests::lookup_prefix)?.get_item(0)
+    }
+
+    /// Remove an object; return whether there was one.
+    fn delete<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.one(key, Requests::delete)
+    }
+
+    /// Remove several objects; return for each whether there was one.
+    fn delete_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        self.many(keys, Requests::delete)
+    }
+
+    /// Keep objects readable: those of the keys before the first miss.
+    ///
+    /// Parameters
+    /// ----------
+    /// keys : iterable of bytes or str
+    /// seconds : float
+    ///     The lease ends after so long, or when it is released. A client's also ends with its process.
+    ///
+    /// Returns
+    /// -------
+    /// Lease
+    ///     For the ``with`` statement.
+    #[pyo3(signature = (keys, seconds=60.0))]
+    fn lease(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, seconds: f64) -> PyResult<Py<Lease>> {
+        let keys = arguments::keys(keys)?;
+        self.source.lease(py, &keys, options::seconds(py, "seconds", seconds)?)
+    }
+
+    /// Define the layout of a model's KV blocks, or return it if it is defined already.
+    ///
+    /// Parameters
+    /// ----------
+    /// layers, kv_heads, head_dim : int
+    ///     The model's.
+    /// tokens : int
+    ///     Tokens of a block.
+    /// dtype : {"f32", "f16", "bf16", "fp8", "int8"}
+    /// tensors_per_layer : int
+    ///     2 for keys and values, 1 for the latent of MLA.
+    /// slots : int, optional
+    ///     Blocks that share a slab, in which the same layer of neighbours is contiguous: for blocks that are read layer
+    ///     by layer. Without it a block is one extent.
+    ///
+    /// Returns
+    /// -------
+    /// Layout
+    ///     For puts of this store, or of this client.
+    #[pyo3(signature = (*, layers, kv_heads, head_dim, tokens, dtype, tensors_per_layer=2, slots=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn layout(
+        &self,
+        py: Python<'_>,
+        layers: u32,
+        kv_heads: u32,
+        head_dim: u32,
+        tokens: u32,
+        dtype: &str,
+        tensors_per_layer: u8,
+        slots: Option<u32>,
+    ) -> PyResult<Layout> {
+        let dtype = options::dtype(py, dtype)?;
+        let block = BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens };
+        self.source.layout(py, options::layout(py, block, slots)?)
+    }
+
+    /// Return a queue, for requests whose answers are collected later. A thread of a client's connection takes its
+    /// answers.
+    fn queue(&self, py: Python<'_>) -> PyResult<Py<Queue>> {
+        Queue::new(py, self.source.clone())
+    }
+
+    /// Return the same calls with futures of ``concurrent.futures``.
+    fn futures<'py>(slf: &Bound<'py, Calls>) -> PyResult<Bound<'py, PyAny>> {
+        Calls::futures_of(slf, "Futures")
+    }
+
+    /// Return the same calls with futures of the running event loop, to be awaited.
+    fn aio<'py>(slf: &Bound<'py, Calls>) -> PyResult<Bound<'py, PyAny>> {
+        Calls::futures_of(slf, "Aio")
+    }
+
+    /// Wait until everything acknowledged survives a power cut.
+    fn commit(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, Requests::commit)?.all(py).map(drop)
+    }
+
+    /// End the requests in progress, make them durable and close the store; or end the connection, while objects stay.
+    /// Closing it twice does nothing.
+    ///
+    /// Jobs of a connection's queues go on. The server keeps the client's place until they, its memory and its leases
+    /// are gone.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.source.close(py)
+    }
+
+    fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.exists(key)?.extract()
+    }
+}

@@ -1,0 +1,87 @@
+//! Memory of which requests have runs: the caller's that was registered with a store's devices, or what a client shares
+//! with its server.
+//!
+//! A request gets a run for itself alone. Memory that another request has is not lent a second time: its bytes are
+//! copied instead, so that overlapping requests are slower and never wrong.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adit_kvshare::{Divide, Pieces};
+
+/// A piece of memory, and its runs that no request has.
+pub(crate) struct Lending<M> {
+    start: usize,
+    len: usize,
+    /// `None` once it is closed.
+    idle: Mutex<Option<Pieces<M>>>,
+}
+
+/// A run's place, to which it returns.
+pub(crate) struct Loan<M> {
+    of: Arc<Lending<M>>,
+    offset: usize,
+}
+
+impl<M: Divide> Lending<M> {
+    /// Wraps all of the memory at the address `start`.
+    pub(crate) fn new(start: usize, all: M) -> Arc<Lending<M>> {
+        let (len, idle) = (all.bytes(), Mutex::new(Some(Pieces::new(all))));
+        Arc::new(Lending { start, len, idle })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Option<Pieces<M>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns its address.
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Returns its length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether it lends runs.
+    pub(crate) fn is_open(&self) -> bool {
+        self.idle().is_some()
+    }
+
+    /// Returns whether any of the `len` bytes at an address is its.
+    pub(crate) fn overlaps(&self, address: usize, len: usize) -> bool {
+        address < self.start + self.len && self.start < address.saturating_add(len)
+    }
+
+    /// Takes the `len` bytes at an address, unless they lie elsewhere or a request has some of them.
+    pub(crate) fn take(self: &Arc<Lending<M>>, address: usize, len: usize) -> Option<(M, Loan<M>)> {
+        let offset = address.checked_sub(self.start).filter(|offset| *offset < self.len)?;
+        let run = self.idle().as_mut()?.take(offset, len)?;
+        Some((run, Loan { of: Arc::clone(self), offset }))
+    }
+
+    /// Lends no more, and returns the memory, or `None` if it was closed before.
+    ///
+    /// # Errors
+    /// How many bytes requests have, if any. Nothing changes then.
+    pub(crate) fn close(&self) -> Result<Option<Pieces<M>>, usize> {
+        let mut idle = self.idle();
+        match idle.as_ref().map_or(0, Pieces::bytes_in_use) {
+            0 => Ok(idle.take()),
+            in_use => Err(in_use),
+        }
+    }
+}
+
+impl<M: Divide> Loan<M> {
+    /// Takes back what a request returned: the run as it was lent, or nothing if the store has ended or a device may
+    /// still write it. It is not lent again then.
+    pub(crate) fn give(self, run: Option<M>) {
+        let Some(run) = run else { return };
+        // Locked after: a run of closed memory is dropped unlocked, since that may wait for the interpreter.
+        let mut idle = self.of.idle();
+        if let Some(idle) = idle.as_mut() {
+            idle.give(self.offset, run);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The class `Scope`: what the ``with`` statement ends.
+
+use pyo3::PyClass;
+use pyo3::prelude::*;
+
+/// What a ``with`` statement ends.
+#[pyclass(frozen, subclass, module = "adit._adit")]
+pub(crate) struct Scope {
+    /// The method that ends it.
+    end: &'static str,
+}
+
+impl Scope {
+    /// Makes the scope of an object whose method `end` the statement calls.
+    pub(crate) fn until(end: &'static str) -> Scope {
+        Scope { end }
+    }
+
+    /// Makes such an object.
+    ///
+    /// # Errors
+    /// The interpreter's.
+    pub(crate) fn of<T: PyClass<BaseType = Scope>>(
+        py: Python<'_>,
+        object: T,
+        end: &'static str,
+    ) -> PyResult<Py<T>> {
+        Py::new(py, (object, Scope::until(end)))
+    }
+}
+
+#[pymethods]
+impl Scope {
+    fn __enter__(slf: Py<Scope>) -> Py<Scope> {
+        slf
+    }
+
+    fn __exit__(
+        slf: &Bound<'_, Scope>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        slf.call_method0(slf.get().end).map(drop)
+    }
+}

@@ -15,6 +15,8 @@ use crate::human;
 
 /// Time limit for a group's last process to be gone.
 const REMOVAL: Duration = Duration::from_secs(2);
+/// Time limit for what exceeds a new limit to be written back.
+const WRITEBACK: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
@@ -68,13 +70,21 @@ impl Cgroup {
     /// A failure if the kernel refuses it.
     pub(super) fn set_limit(&self, bytes: u64) -> Result<()> {
         let path = self.folder.join(self.version.limit_file());
-        fs::write(&path, bytes.to_string()).map_err(|why| match why.kind() {
-            io::ErrorKind::ResourceBusy => Failure::failed(format!(
-                "a memory limit of {} is less than what the run needs without any cache; raise --memory-limit",
-                human::bytes(bytes as f64)
-            )),
-            _ => refusal(&path, &why),
-        })
+        let start = Instant::now();
+        // Version 1 gives up while it waits for dirty pages to be written back.
+        while let Err(why) = fs::write(&path, bytes.to_string()) {
+            if why.kind() != io::ErrorKind::ResourceBusy {
+                return Err(refusal(&path, &why));
+            }
+            if start.elapsed() > WRITEBACK {
+                return Err(Failure::failed(format!(
+                    "a memory limit of {} is less than what the run needs without any cache; raise --memory-limit",
+                    human::bytes(bytes as f64)
+                )));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// Moves a process into the group; what it used before stays with its old group.

@@ -5,13 +5,15 @@
 
 use std::process;
 
+use pyo3::Python;
+
 /// A value that only the process that made it uses and drops. Elsewhere it is left as it is.
-pub(crate) struct Ours<T> {
+pub(crate) struct Ours<T: Send> {
     value: Option<T>,
     process: u32,
 }
 
-impl<T> Ours<T> {
+impl<T: Send> Ours<T> {
     pub(crate) fn new(value: T) -> Ours<T> {
         Ours { value: Some(value), process: process::id() }
     }
@@ -22,10 +24,14 @@ impl<T> Ours<T> {
     }
 }
 
-impl<T> Drop for Ours<T> {
+impl<T: Send> Drop for Ours<T> {
+    /// Drops the value detached: that may wait for a drive or a server, and other threads need not wait with it.
     fn drop(&mut self) {
+        let value = self.value.take();
         if self.process != process::id() {
-            std::mem::forget(self.value.take());
+            std::mem::forget(value);
+        } else {
+            let _ = Python::try_attach(|py| py.detach(|| drop(value)));
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use adit_kvshare::client::{Answer, Data, Pending, Put, PutWith, Read, Value};
@@ -44,13 +44,17 @@ impl Link {
         Link { client, number, copied, held, reaper, timeout }
     }
 
+    fn held(&self) -> MutexGuard<'_, Vec<Weak<Lending<Span>>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Makes shared memory.
     ///
     /// # Errors
     /// As [`Client::allocate`].
     pub(crate) fn allocate(&self, bytes: usize) -> Result<Anchored> {
         let made = anchored(self.client.allocate(bytes)?);
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held();
         held.retain(|held| held.strong_count() > 0);
         held.push(Arc::downgrade(&made.0));
         Ok(made)
@@ -113,8 +117,9 @@ impl Way for Link {
     }
 
     fn lend(&self, view: &View) -> Option<(Span, Loan<Span>)> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.iter().find_map(|held| held.upgrade()?.take(view.address(), view.len()))
+        // Whichever of them is the last to have its memory tells the server so, and waits: without the lock.
+        let held: Vec<_> = self.held().iter().filter_map(Weak::upgrade).collect();
+        held.iter().find_map(|held| held.take(view.address(), view.len()))
     }
 
     fn fetch(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<Option<Value>>> {

@@ -3,7 +3,7 @@
 //! They refer to the memory by its address and keep a [`Memory`], so the mapping stays in place until the last of them
 //! is gone, also when the server is lost.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use adit_kvshare::Span;
 use pyo3::prelude::*;
@@ -26,20 +26,11 @@ pub(crate) fn anchored(mut all: Span) -> Anchored {
 /// Keeps shared memory for the Python objects that refer to it.
 #[pyclass(frozen, module = "adit")]
 pub(crate) struct Memory {
-    held: Ours<Mutex<Option<Anchored>>>,
+    _held: Ours<Anchored>,
 }
 
 impl Memory {
     pub(crate) fn new(held: Anchored) -> Memory {
-        Memory { held: Ours::new(Mutex::new(Some(held))) }
-    }
-}
-
-impl Drop for Memory {
-    /// Asks the server to let go of the memory, which other threads need not wait for.
-    fn drop(&mut self) {
-        let Some(held) = self.held.get() else { return };
-        let held = held.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let _ = Python::try_attach(|py| py.detach(|| drop(held)));
+        Memory { _held: Ours::new(held) }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Mapping {
 }
 
 // SAFETY: it is an address and a length, and unmapping works from any thread. Its bytes are reached through pointers
-// only; whoever does so keeps the rules.
+// only, and each place that uses one says why it may.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; nothing of it changes while it is shared.
 unsafe impl Sync for Mapping {}

@@ -5,7 +5,7 @@
 //! in which there was room for more: then half of another headroom stays free, so that a budget that wavers by less than
 //! that moves nothing.
 
-use super::{Memory, Pressure};
+use super::{Memory, Strain};
 
 /// Evaluations with room in a row before it grows, and between two steps.
 const CALM_COUNT: u32 = 3;
@@ -48,23 +48,18 @@ impl Elastic {
     }
 
     /// Returns the bytes that a cache is to have which has `bytes` now.
-    pub(crate) fn evaluate(
-        &mut self,
-        bytes: u64,
-        memory: &Memory,
-        pressure: Option<Pressure>,
-    ) -> u64 {
+    pub(crate) fn evaluate(&mut self, bytes: u64, memory: &Memory, strain: Strain) -> u64 {
         let (fits, _) = fits(bytes, memory);
         let fits = fits.min(self.bytes_max);
-        let pressure = pressure.unwrap_or_default();
-        if fits < bytes || pressure.is_high() {
+        let yields = strain == Strain::Yield;
+        if fits < bytes || yields {
             self.calm = 0;
-            let given = if pressure.is_high() { self.step_bytes } else { 0 };
+            let given = if yields { self.step_bytes } else { 0 };
             return self.whole(fits.min(bytes.saturating_sub(given)));
         }
         let most = bytes + self.step_bytes.max(self.bytes_max / GROWTH_PARTS);
         let grown = self.filled(bytes, memory).min(bytes.max(self.whole(most)));
-        let is_calm = grown > bytes && pressure.is_calm();
+        let is_calm = grown > bytes && strain == Strain::None;
         self.calm = if is_calm { self.calm + 1 } else { 0 };
         if self.calm < CALM_COUNT {
             return bytes;
@@ -111,7 +106,7 @@ mod tests {
 
     fn settle(elastic: &mut Elastic, mut bytes: u64, left: u64) -> u64 {
         for _ in 0..SETTLED {
-            let next = elastic.evaluate(bytes, &memory(left, bytes), None);
+            let next = elastic.evaluate(bytes, &memory(left, bytes), Strain::None);
             assert!(next >= bytes, "nothing takes memory away meanwhile");
             bytes = next;
         }
@@ -122,7 +117,7 @@ mod tests {
     fn it_shrinks_at_once_and_grows_in_eighths_once_memory_was_there_for_a_while() {
         let mut elastic = Elastic::new(MAX, STEP);
         let evaluate = |elastic: &mut Elastic, bytes, left| {
-            elastic.evaluate(bytes, &memory(left, bytes), None)
+            elastic.evaluate(bytes, &memory(left, bytes), Strain::None)
         };
         assert_eq!(evaluate(&mut elastic, MAX, 100 * STEP), MAX);
         assert_eq!(evaluate(&mut elastic, MAX, 11 * STEP), 9 * STEP, "the headroom stays free");
@@ -140,19 +135,19 @@ mod tests {
     fn available_memory_below_the_headroom_takes_the_difference() {
         let memory = Memory { available_bytes: STEP, ..Memory::default() };
         let mut elastic = Elastic::new(MAX, STEP);
-        assert_eq!(elastic.evaluate(30 * STEP, &memory, None), 29 * STEP);
-        assert_eq!(elastic.evaluate(STEP, &Memory::default(), None), 0);
+        assert_eq!(elastic.evaluate(30 * STEP, &memory, Strain::None), 29 * STEP);
+        assert_eq!(elastic.evaluate(STEP, &Memory::default(), Strain::None), 0);
     }
 
     #[test]
     fn under_pressure_it_does_not_grow_and_then_gives_way() {
         let mut elastic = Elastic::new(MAX, STEP);
-        let of = |some_per_mille, full_per_mille| Some(Pressure { some_per_mille, full_per_mille });
         let plenty = memory(100 * STEP, 0);
-        assert!((0..20).all(|_| elastic.evaluate(4 * STEP, &plenty, of(50, 99)) == 4 * STEP));
-        assert_eq!(elastic.evaluate(4 * STEP, &plenty, of(100, 100)), 3 * STEP);
-        assert_eq!(elastic.evaluate(MAX, &plenty, of(100, 100)), 39 * STEP);
-        assert_eq!(elastic.evaluate(0, &plenty, of(100, 100)), 0);
+        let mut of = |bytes, strain| elastic.evaluate(bytes, &plenty, strain);
+        assert!((0..20).all(|_| of(4 * STEP, Strain::Hold) == 4 * STEP));
+        assert_eq!(of(4 * STEP, Strain::Yield), 3 * STEP);
+        assert_eq!(of(MAX, Strain::Yield), 39 * STEP);
+        assert_eq!(of(0, Strain::Yield), 0);
     }
 
     #[test]
@@ -162,7 +157,7 @@ mod tests {
         assert_eq!(elastic.filled(0, &memory(STEP, 0)), 0);
         assert_eq!(elastic.filled(0, &memory(4 * STEP, 0)), bytes);
         assert_eq!(settle(&mut elastic, 0, 4 * STEP), bytes);
-        assert_eq!(elastic.evaluate(bytes, &memory(STEP, bytes), None), 0);
+        assert_eq!(elastic.evaluate(bytes, &memory(STEP, bytes), Strain::None), 0);
     }
 
     proptest! {
@@ -174,7 +169,7 @@ mod tests {
             let mut bytes = 0;
             for left in &lefts {
                 let memory = memory(*left, bytes);
-                bytes = elastic.evaluate(bytes, &memory, None);
+                bytes = elastic.evaluate(bytes, &memory, Strain::None);
                 let headroom = HEADROOM_BYTES_MIN + left / HEADROOM_PARTS;
                 prop_assert!(bytes <= MAX && bytes <= left.saturating_sub(headroom));
             }
@@ -192,7 +187,7 @@ mod tests {
             let bytes = settle(&mut elastic, 0, left);
             for waver in wavers {
                 let memory = memory(left - waver, bytes);
-                prop_assert_eq!(elastic.evaluate(bytes, &memory, None), bytes);
+                prop_assert_eq!(elastic.evaluate(bytes, &memory, Strain::None), bytes);
             }
         }
     }

@@ -6,9 +6,11 @@
 //! [`Store`](crate::Store), whose size `elastic` decides.
 
 mod elastic;
+mod pressure;
 mod probe;
 
 pub(crate) use elastic::Elastic;
+pub(crate) use pressure::Strain;
 pub use probe::Probe;
 #[cfg(test)]
 pub(crate) use probe::tests::Machine;
@@ -74,32 +76,6 @@ pub fn dirty_room(memory: &Memory) -> u64 {
     let bounds = memory.groups.iter().filter(|group| group.bounds_dirty);
     let of_groups = bounds.filter_map(|group| group.room(0).map(share));
     of_groups.fold(share(memory.available_bytes), u64::min).saturating_sub(memory.dirty_bytes)
-}
-
-/// How much tasks wait for memory (PSI), in per mille of the last ten seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pressure {
-    /// At least one task waited.
-    pub some_per_mille: u32,
-    /// All tasks waited.
-    pub full_per_mille: u32,
-}
-
-/// From this share on, what gives way to others does not grow.
-const HOLD_SOME_PER_MILLE: u32 = 50;
-/// From this share on, it gives way, whatever the budget says.
-const YIELD_FULL_PER_MILLE: u32 = 100;
-
-impl Pressure {
-    /// Returns whether caches may grow.
-    pub(crate) fn is_calm(self) -> bool {
-        self.some_per_mille < HOLD_SOME_PER_MILLE
-    }
-
-    /// Returns whether caches have to become smaller.
-    pub(crate) fn is_high(self) -> bool {
-        self.full_per_mille >= YIELD_FULL_PER_MILLE
-    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use super::{GroupMemory, Memory, Pressure};
+use super::pressure::{Pressure, Waited};
+use super::{GroupMemory, Memory, Strain};
 use crate::error::{Error, Result};
 
 /// Limits from here on mean "none": version 1 shows its largest number, rounded to pages.
@@ -25,6 +27,7 @@ pub struct Probe {
     proc: PathBuf,
     /// From the process's own group up.
     groups: Vec<(PathBuf, Version)>,
+    pressure: Pressure,
 }
 
 impl Probe {
@@ -53,7 +56,7 @@ impl Probe {
             groups.extend(upwards(&point, &root, path).map(|folder| (folder, version)));
         }
         let proc = proc.to_owned();
-        Ok(Probe { proc, groups })
+        Ok(Probe { proc, groups, pressure: Pressure::default() })
     }
 
     /// Reads the present memory.
@@ -87,15 +90,24 @@ impl Probe {
         per_mille.min(1000) as u32
     }
 
-    /// Reads how much tasks wait for memory: those of the process's own group if it has such a figure. Otherwise those of
-    /// the machine, unless `memory` has a limit: then it is not this process that they wait for. `None` if the kernel does
-    /// not measure it.
-    pub fn pressure(&self, memory: &Memory) -> Option<Pressure> {
-        let own = self.groups.iter().map(|(folder, _)| folder.join("memory.pressure"));
+    /// Reads how long tasks have waited for memory: those of the process's own group if it has such a figure. Otherwise
+    /// those of the machine, unless `memory` has a limit: then it is not this process that they wait for. `None` if the
+    /// kernel does not measure it.
+    fn waited(&self, memory: &Memory) -> Option<Waited> {
+        // Beside memory groups of version 1, the process's group of version 2 may be the root, which is the machine.
+        let own = self.groups.iter().all(|(_, version)| *version == Version::Two);
+        let own = self.groups.iter().filter(|_| own);
+        let own = own.map(|(folder, _)| folder.join("memory.pressure"));
         let is_limited = memory.groups.iter().any(|group| group.limit_bytes.is_some());
         let machine = (!is_limited).then(|| self.proc.join("pressure/memory"));
         let mut files = own.chain(machine);
-        files.find_map(|file| parse_pressure(&fs::read_to_string(file).ok()?))
+        files.find_map(|file| Waited::parse(&fs::read_to_string(file).ok()?))
+    }
+
+    /// Evaluates how long tasks have waited for `memory`, since the last evaluations.
+    pub(crate) fn strain(&mut self, memory: &Memory) -> Strain {
+        let waited = self.waited(memory);
+        waited.map_or(Strain::None, |waited| self.pressure.evaluate(waited, Instant::now()))
     }
 }
 
@@ -193,17 +205,6 @@ fn field(text: &str, name: &str) -> Option<u64> {
         if words.next()? == name { words.next()?.parse().ok() } else { None }
     });
     values.next()
-}
-
-fn parse_pressure(text: &str) -> Option<Pressure> {
-    let average = |kind: &str| {
-        let line = text.lines().find(|line| line.split(' ').next() == Some(kind))?;
-        let word = line.split(' ').find_map(|word| word.strip_prefix("avg10="))?;
-        let percent = word.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent))?;
-        Some((percent * 10.0) as u32)
-    };
-    let some_per_mille = average("some")?;
-    Some(Pressure { some_per_mille, full_per_mille: average("full").unwrap_or(0) })
 }
 
 #[cfg(test)]
@@ -324,23 +325,27 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn pressure_is_the_groups_or_the_machines() {
-        let machine = Machine::new("pressure");
+    fn waits_are_the_groups_or_the_machines() {
+        let machine = Machine::new("waits");
         machine.put("cg/a/cgroup.procs", "");
-        let probe = machine.mounted("0::/a\n", &[("/", "cg", "cgroup2 cgroup2 rw")]);
+        let mut probe = machine.mounted("0::/a\n", &[("/", "cg", "cgroup2 cgroup2 rw")]);
         let memory = probe.memory().expect("memory");
-        assert_eq!(probe.pressure(&memory), None, "the kernel does not measure it");
-        let line =
-            |kind: &str, avg: &str| format!("{kind} avg10={avg} avg60=0.00 avg300=0.00 total=7\n");
-        machine.put("proc/pressure/memory", &(line("some", "12.50") + &line("full", "3.00")));
-        let of = |some_per_mille, full_per_mille| Some(Pressure { some_per_mille, full_per_mille });
-        assert_eq!(probe.pressure(&memory), of(125, 30));
+        assert_eq!(probe.waited(&memory), None, "the kernel does not measure it");
+        assert_eq!(probe.strain(&memory), Strain::None);
+        let text = |some: u64, full: u64| format!("some total={some}\nfull total={full}\n");
+        let of = |some, full| Waited::parse(&text(some, full));
+        machine.put("proc/pressure/memory", &text(90, 40));
+        assert_eq!(probe.waited(&memory), of(90, 40));
         let limited = GroupMemory { limit_bytes: Some(1), ..GroupMemory::default() };
         let other = Memory { groups: vec![limited], ..memory.clone() };
-        assert_eq!(probe.pressure(&other), None, "others wait");
-        machine.put("cg/a/memory.pressure", &(line("some", "1.00") + &line("full", "0.10")));
-        assert_eq!(probe.pressure(&other), of(10, 1));
-        assert_eq!(parse_pressure("some avg10=nonsense"), None);
+        assert_eq!(probe.waited(&other), None, "others wait");
+        machine.put("cg/a/memory.pressure", &text(10, 5));
+        assert_eq!(probe.waited(&other), of(10, 5));
+        let mounts = [("/", "mem", "cgroup cgroup rw,memory"), ("/", "cg", "cgroup2 cgroup2 rw")];
+        machine.put("mem/cgroup.procs", "");
+        let hybrid = machine.mounted("4:memory:/\n0::/a\n", &mounts);
+        assert_eq!(hybrid.waited(&other), None, "a version 2 tree without memory");
+        assert_eq!(hybrid.waited(&memory), of(90, 40));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How many layers are in the page cache as its budget ([`crate::memory::budget`]) changes at run time.
 
-use crate::memory::Pressure;
+use crate::memory::Strain;
 
 /// Calm evaluations before group 1 grows, and between two layers by which it grows.
 const CALM_COUNT: u32 = 3;
@@ -11,7 +11,7 @@ const CALM_COUNT: u32 = 3;
 /// evaluations in which the budget had room for that layer and half of another, so that a budget that wavers around a
 /// multiple of a layer moves nothing.
 #[derive(Clone, Debug)]
-pub struct Governor {
+pub(crate) struct Governor {
     pair_bytes: u64,
     layers: u32,
     calm: u32,
@@ -19,24 +19,23 @@ pub struct Governor {
 
 impl Governor {
     /// Creates the governor of a run with `layers` layers of `pair_bytes` each.
-    pub fn new(pair_bytes: u64, layers: u32) -> Governor {
+    pub(crate) fn new(pair_bytes: u64, layers: u32) -> Governor {
         assert!(pair_bytes > 0 && layers > 0, "a run has layers with bytes");
         Governor { pair_bytes, layers, calm: 0 }
     }
 
     /// Returns the number of layers for group 1, which has `cached` now.
-    pub fn evaluate(&mut self, cached: u32, x: u64, pressure: Option<Pressure>) -> u32 {
+    pub(crate) fn evaluate(&mut self, cached: u32, x: u64, strain: Strain) -> u32 {
         assert!(cached <= self.layers, "group 1 has {cached} of {} layers", self.layers);
         let fit = crate::tensors::cached_layers(x, self.pair_bytes.div_ceil(2), self.layers);
-        let pressure = pressure.unwrap_or_default();
-        let yields = pressure.is_high();
+        let yields = strain == Strain::Yield;
         if fit < cached || yields {
             self.calm = 0;
             return fit.min(cached.saturating_sub(u32::from(yields)));
         }
         let needs = (u64::from(cached) + 1).saturating_mul(self.pair_bytes);
         let has_room = x.saturating_sub(self.pair_bytes / 2) >= needs;
-        let grows = has_room && pressure.is_calm() && cached < self.layers;
+        let grows = has_room && strain == Strain::None && cached < self.layers;
         self.calm = if grows { self.calm + 1 } else { 0 };
         if self.calm < CALM_COUNT {
             return cached;
@@ -56,11 +55,11 @@ mod tests {
     #[test]
     fn it_shrinks_at_once_and_grows_one_layer_at_a_time() {
         let mut governor = Governor::new(PAIR, 32);
-        assert_eq!(governor.evaluate(20, 7 * PAIR + 1, None), 7);
+        assert_eq!(governor.evaluate(20, 7 * PAIR + 1, Strain::None), 7);
         let mut cached = 7;
         let mut evaluations = 0;
         while cached < 12 {
-            let next = governor.evaluate(cached, 40 * PAIR, None);
+            let next = governor.evaluate(cached, 40 * PAIR, Strain::None);
             assert!(next <= cached + 1);
             (cached, evaluations) = (next, evaluations + 1);
         }
@@ -70,11 +69,9 @@ mod tests {
     #[test]
     fn pressure_stops_growth_and_takes_layers() {
         let mut governor = Governor::new(PAIR, 32);
-        let waits = Some(Pressure { some_per_mille: 50, full_per_mille: 0 });
-        assert!((0..20).all(|_| governor.evaluate(4, 40 * PAIR, waits) == 4));
-        let stalls = Some(Pressure { some_per_mille: 500, full_per_mille: 100 });
-        assert_eq!(governor.evaluate(4, 40 * PAIR, stalls), 3);
-        assert_eq!(governor.evaluate(0, 40 * PAIR, stalls), 0);
+        assert!((0..20).all(|_| governor.evaluate(4, 40 * PAIR, Strain::Hold) == 4));
+        assert_eq!(governor.evaluate(4, 40 * PAIR, Strain::Yield), 3);
+        assert_eq!(governor.evaluate(0, 40 * PAIR, Strain::Yield), 0);
     }
 
     #[test]
@@ -82,7 +79,7 @@ mod tests {
         let mut governor = Governor::new(PAIR, 32);
         for round in 0u64..100 {
             let x = 8 * PAIR + (round % 2) * PAIR + PAIR / 3;
-            assert_eq!(governor.evaluate(8, x, None), 8);
+            assert_eq!(governor.evaluate(8, x, Strain::None), 8);
         }
     }
 
@@ -94,12 +91,12 @@ mod tests {
             let mut governor = Governor::new(PAIR, 32);
             let mut cached = 0;
             for x in &steps {
-                cached = governor.evaluate(cached, *x, None);
+                cached = governor.evaluate(cached, *x, Strain::None);
                 prop_assert!(u64::from(cached) * PAIR <= *x);
             }
             let x = steps[0];
             for _ in 0..33 * CALM_COUNT {
-                cached = governor.evaluate(cached, x, None);
+                cached = governor.evaluate(cached, x, Strain::None);
             }
             let fit = crate::tensors::cached_layers(x, PAIR / 2, 32);
             prop_assert!(cached <= fit && fit - cached <= 1, "{} of {}", cached, fit);

@@ -78,7 +78,6 @@ mod shape;
 mod stats;
 
 pub use copy::gpu::{Gpu, ModelGpu};
-pub use governor::Governor;
 pub use options::{Configuration, Extent, Knob, RunOptions};
 pub use overlap::{Chooser, Overlap};
 pub use place::{Area, Chunk, Place, PlaceMap, Slab, Span, chunks};

@@ -2,7 +2,7 @@
 //!
 //! A thread of the store does so in its rounds ([`Feed`]), so that a request wakes no other thread. Before it sleeps it
 //! says so in the ring, and the client rings its doorbell; once awake it says that, too. When something is wrong with
-//! the ring, the client's own thread is told.
+//! the ring, it tells the client's own thread.
 //!
 //! Neighbouring gets go to the store together, so that they share commands. So do puts of one call of the client's, which
 //! the store lays out one behind the other, but no others: it lays out single puts where they fit best. The order is the

@@ -19,7 +19,7 @@ use super::devices::{DeviceShard, MEMORY_BYTES_MIN};
 use super::handle::Store;
 use super::pending::Pending;
 use crate::error::{Error, Result};
-use crate::memory::{Elastic, Memory, Probe};
+use crate::memory::{Elastic, Memory, Probe, Strain};
 use crate::model::place::UNIT_BYTES;
 use crate::shard::GivenUp;
 
@@ -146,9 +146,9 @@ impl Core {
     fn fit_tier(&self, goes_on: &dyn Fn() -> bool) {
         let mut size = self.tier();
         let Some(memory) = size.memory() else { return };
-        let pressure = size.probe.as_ref().and_then(|probe| probe.pressure(&memory));
-        let (before, TierSize { elastic, bytes, .. }) = (size.bytes, &mut *size);
-        let wanted = elastic.evaluate(*bytes, &memory, pressure);
+        let (before, TierSize { elastic, bytes, probe, .. }) = (size.bytes, &mut *size);
+        let strain = probe.as_mut().map_or(Strain::None, |probe| probe.strain(&memory));
+        let wanted = elastic.evaluate(*bytes, &memory, strain);
         let changed = match wanted.cmp(bytes) {
             Ordering::Less => self.shrink_tier(&mut size, wanted).map(drop),
             Ordering::Equal => return,

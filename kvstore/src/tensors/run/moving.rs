@@ -97,8 +97,8 @@ impl<G: Gpu> Tensors<G> {
         } else {
             self.options.x(budget(&memory, budgeter.taken_bytes))
         };
-        let pressure = budgeter.probe.pressure(&memory);
-        let target = budgeter.governor.evaluate(cached, x, pressure);
+        let strain = budgeter.probe.strain(&memory);
+        let target = budgeter.governor.evaluate(cached, x, strain);
         self.resize(target);
         self.plan.cached()
     }

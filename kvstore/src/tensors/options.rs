@@ -87,9 +87,12 @@ pub struct RunOptions {
     /// beginning to write it back. Other layers of group 1 are written past it. Copy threads read them back through it
     /// while they have nothing else to do, as when the GPU computes; their first read in decode does the rest.
     pub dirty_bytes: Option<u64>,
-    /// Copy threads, each with pinned memory for one tensor: 1 to 64. The keys and values of a layer are on different
+    /// Copy threads, each with pinned memory of its own: 1 to 64. The keys and values of a layer are on different
     /// ones.
     pub copy_threads: u16,
+    /// Most bytes that a copy thread moves at once, and pins: whole tokens, and one at least. What they pin, the page cache
+    /// does not have.
+    pub portion_bytes: u64,
     /// How their reads overlap; by default the better one, by measurement.
     pub overlap: Option<Overlap>,
     /// Keep a checksum of every write and verify it on each read.
@@ -116,6 +119,7 @@ impl RunOptions {
             headroom_bytes: None,
             dirty_bytes: None,
             copy_threads: 2,
+            portion_bytes: 4 << 20,
             overlap: None,
             checksums: false,
             command_bytes: 256 << 10,
@@ -151,12 +155,19 @@ impl RunOptions {
         Ok(())
     }
 
-    /// Returns the bytes that a run pins: one tensor and the small buffers beside it, for each copy thread; the largest
+    /// Returns the bytes of a portion: whole tokens.
+    pub(super) fn portion(&self) -> u64 {
+        let unit = self.shape.unit_bytes();
+        let tokens = (self.portion_bytes / unit).max(1);
+        (unit * tokens).min(self.shape.tensor_bytes())
+    }
+
+    /// Returns the bytes that a run pins: a portion and the small buffers beside it, for each copy thread; the largest
     /// number if they are more. Memory limits below it are refused.
     pub fn reserve_bytes(&self) -> u64 {
         // One queue for the file, one for the extent.
         let behind = (2 * super::copy::BEHIND_COUNT).saturating_mul(self.shape.unit_bytes());
-        let one = self.shape.tensor_bytes().saturating_add(behind);
+        let one = self.portion().saturating_add(behind);
         one.saturating_mul(self.copy_threads.into())
     }
 

@@ -1,5 +1,5 @@
-//! Copy threads: each owns pinned memory for one tensor, which the drive and the GPU share, and carries out one
-//! operation after another.
+//! Copy threads: each owns pinned memory, which the drive and the GPU share, and carries out one operation after another,
+//! in portions that the memory holds. It is small, because the page cache could have it instead.
 //!
 //! All operations on a tensor go to the same thread, so they happen in the order in which they were asked for. In the
 //! overlap *cross*, threads take turns at storage: one reads while another copies to the GPU.
@@ -50,7 +50,25 @@ pub(super) enum Route {
     /// Past the page cache, in the file.
     Direct { offset: u64 },
     /// In the extent.
-    Extent { slba: u64 },
+    Extent { offset: u64 },
+}
+
+impl Route {
+    /// Returns the route of what lies `bytes` further on.
+    fn further(mut self, bytes: u64) -> Route {
+        let (Route::Mapped { offset }
+        | Route::Cached { offset, .. }
+        | Route::Dropped { offset }
+        | Route::Direct { offset }
+        | Route::Extent { offset }) = &mut self;
+        *offset += bytes;
+        self
+    }
+
+    /// Returns whether it goes past the page cache.
+    fn is_direct(self) -> bool {
+        matches!(self, Route::Direct { .. } | Route::Extent { .. })
+    }
 }
 
 /// An operation on a tensor.
@@ -144,8 +162,10 @@ struct Filling {
 /// What a thread works with.
 pub(super) struct Worker<G> {
     pub(super) gpu: Arc<G>,
-    /// Pinned memory for one tensor; gone if a command on it never ended.
+    /// Pinned memory for a portion; gone if a command on it never ended.
     pub(super) memory: Option<Buffer>,
+    /// Most bytes of a portion, whole tokens.
+    pub(super) portion_bytes: u64,
     pub(super) file: Option<CachedFile>,
     pub(super) mapped: Option<Stream>,
     pub(super) direct: Option<Stream>,
@@ -175,14 +195,12 @@ impl Fillings {
         self.0.retain(|filling| filling.tensor != tensor);
     }
 
-    /// Cuts the next piece off; returns how it is reached, and its bytes.
-    fn next(&mut self) -> Option<(Route, u64)> {
+    /// Cuts the next piece off, `most` bytes of it; returns how it is reached, and its bytes.
+    fn next(&mut self, most: u64) -> Option<(Route, u64)> {
         let Filling { route, bytes, .. } = self.0.front_mut()?;
-        let piece = (*route, PIECE_BYTES.min(*bytes));
+        let piece = (*route, most.min(*bytes));
         *bytes -= piece.1;
-        if let Route::Cached { offset, .. } = route {
-            *offset += piece.1;
-        }
+        *route = route.further(piece.1);
         if *bytes == 0 {
             self.0.pop_front();
         }
@@ -231,7 +249,8 @@ impl<G: Gpu> Worker<G> {
 
     /// Reads a piece of what is to be in the page cache.
     fn fill(&mut self) {
-        let Some((route, bytes)) = self.fills.next() else { return };
+        let most = PIECE_BYTES.min(self.portion_bytes);
+        let Some((route, bytes)) = self.fills.next(most) else { return };
         match self.read(route, bytes, &mut Moved::default()) {
             Ok(()) => drop(self.counts.filled_bytes.fetch_add(bytes, Ordering::Relaxed)),
             // The engine gets the error from its own read of these bytes.
@@ -264,24 +283,33 @@ impl<G: Gpu> Worker<G> {
             Work::Read { route, bytes, overlap, copy_to, to_caller } => {
                 moved.bytes = bytes;
                 self.fills.forget(tensor);
-                let is_direct = matches!(route, Route::Direct { .. } | Route::Extent { .. });
-                let turn = Arc::clone(&self.turns[usize::from(is_direct)]);
-                let turn = (overlap == Overlap::Cross).then(|| turn.lock());
                 self.settle(Some(tensor))?;
-                let (before, begun) = (reads.bytes(), Instant::now());
-                self.read(route, bytes, moved)?;
-                moved.took = begun.elapsed();
-                drop(turn);
-                moved.missed_bytes = match route {
-                    Route::Direct { .. } | Route::Extent { .. } => Some(bytes),
-                    _ => reads.bytes().zip(before).map(|(now, before)| now.saturating_sub(before)),
+                let before = reads.bytes();
+                let mut kept = to_caller.then(Vec::new);
+                for part in self.portions(bytes) {
+                    let len = part.end - part.start;
+                    self.read_in_turn(route.further(part.start), len, overlap, moved)?;
+                    let copy_to = copy_to.map(|offset| offset + part.start);
+                    self.deliver(tensor, part, kept.as_mut(), copy_to)?;
+                }
+                moved.missed_bytes = match route.is_direct() {
+                    true => Some(bytes),
+                    false => {
+                        reads.bytes().zip(before).map(|(now, before)| now.saturating_sub(before))
+                    }
                 };
-                self.deliver(tensor, bytes, to_caller, copy_to)
+                Ok(kept)
             }
             Work::Write { route, at, bytes, from_caller, fill } => {
                 (moved.bytes, moved.missed_bytes) = (bytes, Some(0));
                 self.settle(Some(tensor))?;
-                self.write(tensor, route, at..at + bytes, from_caller, moved)?;
+                for part in self.portions(bytes) {
+                    let data = &from_caller;
+                    let data =
+                        data.as_ref().map(|all| &all[part.start as usize..part.end as usize]);
+                    let route = route.further(part.start);
+                    self.write(tensor, route, at + part.start..at + part.end, data, moved)?;
+                }
                 if let Some(route) = fill {
                     // Only what the drive has is to be in the page cache.
                     self.settle(Some(tensor))?;
@@ -313,15 +341,20 @@ impl<G: Gpu> Worker<G> {
         settled
     }
 
+    /// Divides the bytes of an operation into portions.
+    fn portions(&self, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<G> {
+        let most = self.portion_bytes;
+        assert!(most > 0, "memory holds a token");
+        (0..bytes).step_by(most as usize).map(move |at| at..bytes.min(at + most))
+    }
+
     /// Returns the queue of a route, and the first LBA there.
     fn stream(&mut self, route: Route) -> Option<(&mut Stream, u64)> {
         let (stream, offset) = match route {
             Route::Cached { .. } | Route::Dropped { .. } => return None,
             Route::Mapped { offset } => (self.mapped.as_mut(), offset),
             Route::Direct { offset } => (self.direct.as_mut(), offset),
-            Route::Extent { slba } => {
-                return Some((self.extent.as_mut().expect("routes come with their queue"), slba));
-            }
+            Route::Extent { offset } => (self.extent.as_mut(), offset),
         };
         let stream = stream.expect("routes come with their queue");
         let lba = u64::from(stream.lba_bytes());
@@ -329,6 +362,23 @@ impl<G: Gpu> Worker<G> {
         Some((stream, offset / lba))
     }
 
+    /// Reads a portion, in the overlap *cross* while no other thread reads one of the group.
+    fn read_in_turn(
+        &mut self,
+        route: Route,
+        bytes: u64,
+        overlap: Overlap,
+        moved: &mut Moved,
+    ) -> Result<()> {
+        let turn = Arc::clone(&self.turns[usize::from(route.is_direct())]);
+        let _turn = (overlap == Overlap::Cross).then(|| turn.lock());
+        let begun = Instant::now();
+        let result = self.read(route, bytes, moved);
+        moved.took += begun.elapsed();
+        result
+    }
+
+    /// Reads bytes to the start of pinned memory.
     fn read(&mut self, route: Route, bytes: u64, moved: &mut Moved) -> Result<()> {
         match route {
             Route::Cached { offset, .. } | Route::Dropped { offset } => {
@@ -369,37 +419,38 @@ impl<G: Gpu> Worker<G> {
         result
     }
 
-    /// Verifies what was read and passes it on.
+    /// Verifies a part of a tensor that was read, and passes it on.
     fn deliver(
         &mut self,
         tensor: TensorId,
-        bytes: u64,
-        to_caller: bool,
+        part: Range<u64>,
+        to_caller: Option<&mut Vec<u8>>,
         copy_to: Option<u64>,
-    ) -> Result<Option<Vec<u8>>> {
+    ) -> Result<()> {
         let memory = self.memory.as_ref().ok_or_else(gone)?;
+        let bytes = part.end - part.start;
         let data = &memory[..bytes as usize];
         if let Some(checksums) = &self.checksums {
-            checksums.verify(tensor, data)?;
+            checksums.verify(tensor, part.start, data)?;
         }
-        let mut copy = None;
         match to_caller {
-            true => copy = Some(data.to_vec()),
-            false => self.gpu.to_device(tensor, 0, data).map_err(|why| gpu_failed(tensor, why))?,
+            Some(all) => all.extend_from_slice(data),
+            None => {
+                let copied = self.gpu.to_device(tensor, part.start, data);
+                copied.map_err(|why| gpu_failed(tensor, why))?;
+            }
         }
-        if let Some(offset) = copy_to {
-            let route = Route::Direct { offset };
-            self.transfer(Direction::Write, route, bytes, &mut Moved::default())?;
-        }
-        Ok(copy)
+        let Some(offset) = copy_to else { return Ok(()) };
+        self.transfer(Direction::Write, Route::Direct { offset }, bytes, &mut Moved::default())
     }
 
+    /// Writes a portion.
     fn write(
         &mut self,
         tensor: TensorId,
         route: Route,
         range: Range<u64>,
-        from_caller: Option<Bytes>,
+        from_caller: Option<&[u8]>,
         moved: &mut Moved,
     ) -> Result<()> {
         let (at, bytes) = (range.start, range.end - range.start);
@@ -410,7 +461,7 @@ impl<G: Gpu> Worker<G> {
         let time_of_fill = &mut filling;
         let fill = move |memory: &mut [u8]| {
             let begun = Instant::now();
-            match &from_caller {
+            match from_caller {
                 Some(data) => memory.copy_from_slice(data),
                 None => gpu.to_host(tensor, at, memory).map_err(|why| gpu_failed(tensor, why))?,
             }
@@ -432,7 +483,7 @@ impl<G: Gpu> Worker<G> {
         } else {
             self.fill_and_write(route, bytes, fill, moved)
         };
-        moved.took = begun.elapsed().saturating_sub(filling);
+        moved.took += begun.elapsed().saturating_sub(filling);
         self.checksums = checksums;
         result
     }
@@ -518,10 +569,11 @@ impl Checksums {
         }
     }
 
-    /// Verifies the first tokens of a tensor.
-    fn verify(&self, tensor: TensorId, bytes: &[u8]) -> Result<()> {
-        let kept = self.tokens.get(&tensor).map_or(&[][..], Vec::as_slice);
-        let tokens = bytes.chunks_exact(self.unit_bytes).zip(kept).enumerate();
+    /// Verifies the tokens read from byte `at` on.
+    fn verify(&self, tensor: TensorId, at: u64, bytes: &[u8]) -> Result<()> {
+        let first = at as usize / self.unit_bytes;
+        let kept = self.tokens.get(&tensor).and_then(|kept| kept.get(first..)).unwrap_or_default();
+        let tokens = (first..).zip(bytes.chunks_exact(self.unit_bytes).zip(kept));
         for (index, (token, expected)) in tokens {
             if expected.is_some_and(|expected| checksum::of(token) != expected) {
                 let why = format!("the bytes of token {index} are not those that were written");

@@ -19,6 +19,7 @@ fn bare<G: Gpu>(gpu: Arc<G>) -> Worker<G> {
     Worker {
         gpu,
         memory: None,
+        portion_bytes: UNIT,
         file: None,
         mapped: None,
         direct: None,
@@ -45,6 +46,7 @@ fn worker(faults: &str) -> Worker<ModelGpu> {
     let direct = Stream::open(&device, &options, &memory, vec![spare]).expect("a queue");
     Worker {
         memory: Some(memory),
+        portion_bytes: TENSOR,
         file: Some(file),
         direct: Some(direct),
         ..bare(Arc::new(ModelGpu::new(0, false)))
@@ -143,7 +145,7 @@ fn checksums_cover_each_token() {
     checksums.keep(tensor, 0, b"aaaabbbb");
     checksums.keep(tensor, 8, b"cccc");
     let verify = |checksums: &Checksums, bytes: &[u8]| {
-        checksums.verify(tensor, bytes).map_err(|error| error.to_string())
+        checksums.verify(tensor, 0, bytes).map_err(|error| error.to_string())
     };
     assert_eq!(verify(&checksums, b"aaaabbbbcccc"), Ok(()));
     let text = verify(&checksums, b"aaaaXbbb").expect_err("a read shorter than the write");
@@ -152,7 +154,7 @@ fn checksums_cover_each_token() {
     assert_eq!(verify(&checksums, b"aaaaBBBBcccc"), Ok(()));
     assert!(verify(&checksums, b"aaaXBBBB").is_err(), "writing a token keeps the others'");
     assert!(verify(&checksums, b"aaaabbbb").is_err(), "the second was written over");
-    assert!(checksums.verify(keys(1), b"anything").is_ok(), "another tensor");
+    assert!(checksums.verify(keys(1), 0, b"anything").is_ok(), "another tensor");
 }
 
 #[test]

@@ -499,9 +499,9 @@ impl<G: Gpu> Tensors<G> {
         let of = |places: &Option<PlaceMap>| {
             let places = places.as_ref().expect("homes come with their places");
             let span = places.locate(tensor, &slab).expect("tokens of a tensor with a place");
-            (span.slba, span.slba * places.lba_bytes())
+            span.slba * places.lba_bytes()
         };
-        let offset = || of(&self.file_places).1;
+        let offset = || of(&self.file_places);
         match home {
             Home::Mapped => Route::Mapped { offset: offset() },
             Home::Cached => {
@@ -511,7 +511,7 @@ impl<G: Gpu> Tensors<G> {
             }
             Home::Dropped => Route::Dropped { offset: offset() },
             Home::Direct => Route::Direct { offset: offset() },
-            Home::Extent => Route::Extent { slba: of(&self.extent_places).0 },
+            Home::Extent => Route::Extent { offset: of(&self.extent_places) },
         }
     }
 

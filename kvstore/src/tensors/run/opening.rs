@@ -100,8 +100,8 @@ fn budget_of(options: &RunOptions, memory: &Memory) -> Result<u64> {
     let all = budget(memory, 0);
     if all < reserve {
         let fix = format!(
-            "{} copy threads pin {reserve} bytes, one tensor each: raise the limit, use fewer copy threads or a \
-             smaller batch",
+            "{} copy threads pin {reserve} bytes: raise the limit, use fewer copy threads, or smaller portions or \
+             batches",
             options.copy_threads
         );
         return Err(Error::invalid("the memory of this process", format!("{all} bytes"), fix));
@@ -273,12 +273,12 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
         depth: options.queue_depth,
         timeout: options.timeout,
     };
-    let keeps_checksums = options.checksums;
+    let (keeps_checksums, portion_bytes) = (options.checksums, options.portion());
     let turns: [Arc<Mutex<()>>; 2] = Default::default();
     let counts = Arc::new(Counts::default());
     let counted = Arc::clone(&counts);
     let make = move || {
-        let memory = devices.allocate(shape.tensor_bytes())?;
+        let memory = devices.allocate(portion_bytes)?;
         let open = |device: &Option<Device>| {
             let Some(device) = device else { return Ok(None) };
             let spare = spare(&devices, shape.unit_bytes(), stream.command_bytes)?;
@@ -298,6 +298,7 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
             fills: Fillings::default(),
             counts: Arc::clone(&counted),
             memory: Some(memory),
+            portion_bytes,
         })
     };
     Threads::start(options.copy_threads, options.timeout, counts, make)

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 const LAYERS: u32 = 6;
 const PROMPT: u32 = 40;
 const GENERATED: u32 = 5;
+/// A tensor's, after prefill.
+const PORTIONS: u64 = 4;
 
 /// 8 KiB for each token of a tensor, 344 KiB for a tensor.
 fn shape() -> Shape {
@@ -21,7 +23,7 @@ fn soft() -> Extent {
     }
 }
 
-/// Options whose budget never moves a layer by itself, with `cached` layers in group 1.
+/// Options whose budget never moves a layer by itself, with `cached` layers in group 1. A portion is 12 tokens.
 fn options(configuration: Configuration, extent: Option<Extent>, cached: u32) -> RunOptions {
     RunOptions {
         configuration,
@@ -29,6 +31,7 @@ fn options(configuration: Configuration, extent: Option<Extent>, cached: u32) ->
         knob: Knob::Bytes(u64::from(cached) * shape().pair_bytes()),
         headroom_bytes: Some(0),
         rebudget_every: Duration::ZERO,
+        portion_bytes: 100 << 10,
         checksums: true,
         ..RunOptions::new(shape())
     }
@@ -341,8 +344,8 @@ fn commands_that_fail_for_a_while_or_are_lost_are_sent_again() {
 
 #[test]
 fn a_token_that_is_not_written_is_an_error_of_a_later_call() {
-    // Prefill has 60 commands of 64 KiB.
-    let mut run = open(options(Configuration::Direct, faulty("status(2:80:dnr)@write:n=61"), 0));
+    // Prefill has 84 commands: a tensor's portions of 96 KiB have two, and the rest of 32 KiB has one.
+    let mut run = open(options(Configuration::Direct, faulty("status(2:80:dnr)@write:n=85"), 0));
     prefill(&mut run);
     run.write_layer(0, PROMPT..PROMPT + 1).expect("it is handed over");
     let text = run.settle().expect_err("a token is missing").to_string();
@@ -402,7 +405,7 @@ fn assert_failed(mut run: Tensors<FailsOnce>) {
 fn a_failure_is_for_good() {
     for configuration in [Configuration::Direct, Configuration::Fadvise, Configuration::Mmap] {
         let options = RunOptions { checksums: false, ..options(configuration, None, 2) };
-        // The second write of two threads.
+        // A later portion of a tensor.
         let mut run = Tensors::open(options, FailsOnce::at(3)).expect("a run");
         // The failure may show in a later write.
         let written = (0..LAYERS).try_for_each(|layer| run.write_layer(layer, 0..PROMPT));
@@ -423,8 +426,8 @@ fn a_read_never_hides_the_failure_of_a_write_before_it() {
 #[test]
 fn a_layer_that_fails_to_enter_group_1_is_not_read_from_it() {
     let options = RunOptions { checksums: false, ..options(Configuration::Dual, Some(soft()), 1) };
-    for at in [0, 1] {
-        let written = 2 * u64::from(LAYERS);
+    for at in [0, 1, PORTIONS] {
+        let written = 2 * u64::from(LAYERS) * PORTIONS;
         let mut run = Tensors::open(options.clone(), FailsOnce::at(written + at)).expect("a run");
         (0..LAYERS).for_each(|layer| run.write_layer(layer, 0..PROMPT).expect("a write"));
         run.next_iteration().expect("no failure");
@@ -544,7 +547,7 @@ fn read_ahead_of_group_1_never_runs_into_group_2() {
 #[test]
 fn the_extent_is_deallocated_after_all_writes_and_after_a_failure() {
     let path = std::env::temp_dir().join(format!("adit-extent-{}.img", std::process::id()));
-    for (faults, is_failed) in [("delay(50ms)@write", false), ("status(2:80:dnr)@write:n=61", true)]
+    for (faults, is_failed) in [("delay(50ms)@write", false), ("status(2:80:dnr)@write:n=85", true)]
     {
         let target =
             format!("soft:file={},size=16M,lba=4096,mdts=4,faults={faults}", path.display());
@@ -564,6 +567,15 @@ fn the_extent_is_deallocated_after_all_writes_and_after_a_failure() {
         assert!(left.iter().all(|byte| *byte == 0), "bytes are left, failed: {is_failed}");
         std::fs::remove_file(&path).expect("it was made");
     }
+}
+
+#[test]
+fn a_portion_is_whole_tokens_and_one_at_least() {
+    let (unit, tensor) = (shape().unit_bytes(), shape().tensor_bytes());
+    let of = |portion_bytes| RunOptions { portion_bytes, ..RunOptions::new(shape()) }.portion();
+    assert_eq!([0, 1, unit, 2 * unit - 1].map(of), [unit; 4]);
+    assert_eq!(of(3 * unit + 5), 3 * unit);
+    assert_eq!([tensor - 1, tensor, u64::MAX].map(of), [tensor - unit, tensor, tensor]);
 }
 
 #[test]

@@ -107,15 +107,16 @@ fn a_sleeping_reactor_is_woken_by_every_request() {
         let machine = Machine::new(interrupts);
         let (reactor, client) = machine.attach(drowsy());
         let mut buffer = machine.buffer();
-        let (mut late, rounds) = (0, 2000);
-        for round in 0..rounds {
+        let (mut late, mut round) = (0, 0);
+        // On a busy machine, most requests come before the thread sleeps.
+        while client.stats().wakes < 1000 {
             let sent = Instant::now();
             buffer = ok(client.read(Lba(round % 64), buffer).expect("room"));
             late += u32::from(sent.elapsed() > Duration::from_millis(90));
+            round += 1;
+            assert!(late < 20, "{late} of {round} requests waited as long as without a wake-up");
+            assert!(round < 1_000_000, "it is not woken: {:?}", client.stats());
         }
-        let stats = client.stats();
-        assert!(late < 20, "{late} of {rounds} requests waited as long as without a wake-up");
-        assert!(stats.wakes > rounds / 2, "it slept and was woken: {stats:?}");
         drop((buffer, client, reactor));
         machine.finish();
     }

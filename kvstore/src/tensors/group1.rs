@@ -1,11 +1,11 @@
-//! Group 1: a file under the page cache, with a place for every tensor.
+//! Group 1: files under the page cache, one for each copy thread, with a place for each of its tensors.
 //!
-//! Blocks are allocated layer by layer, before the first write, so that a full disk shows as an error of a call and
-//! never as lost writeback. The file has no name while the run lasts.
+//! The kernel locks a file for each write, so threads with one file would wait for each other. Blocks are allocated layer
+//! by layer, before the first write, so that a full disk shows as an error of a call and never as lost writeback. The files
+//! have no names while the run lasts.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) const PIECE_BYTES: u64 = 2 << 20;
 /// Pieces that the drive works on while one is copied.
 const PIECES_AHEAD: u64 = 4;
 
-/// A file under the page cache. Copies share the kernel's state of read-ahead, so each copy thread opens its own.
+/// A file under the page cache, of one copy thread. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct CachedFile {
     /// Read-ahead runs on behind what is read.
@@ -51,44 +51,26 @@ impl CachedFile {
         };
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(|why| failed("create it", why))?;
-        if let Err(why) = file.set_len(bytes) {
+        let sized = file.set_len(bytes).map_err(|why| failed("extend it", why));
+        // A second state of read-ahead.
+        let again = || OpenOptions::new().read(true).write(true).open(&path);
+        let bounded = sized.and_then(|()| again().map_err(|why| failed("open it again", why)));
+        let bounded = bounded.inspect_err(|_| {
             let _ = std::fs::remove_file(&path);
-            return Err(failed("extend it", why));
-        }
-        let file = Arc::new(file);
-        CachedFile { bounded: Arc::clone(&file), file, path, bytes }.open_again()
+        })?;
+        // Without the advice, everything works more slowly.
+        let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
+        let _ = posix_fadvise(&bounded, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
+        Ok(CachedFile { file: Arc::new(file), bounded: Arc::new(bounded), path, bytes })
     }
 
-    /// Opens it by another path of the driver's, for `threads` queues. Only before [`CachedFile::unlink`].
+    /// Opens it by another path of the driver's. Only before [`CachedFile::unlink`].
     ///
     /// # Errors
     /// The driver's.
-    pub(super) fn open(&self, path: KernelPath, threads: u16) -> Result<Device> {
+    pub(super) fn open(&self, path: KernelPath) -> Result<Device> {
         let target = Target::Kernel(KernelTarget::new(path, &self.path));
-        let options = DeviceOptions { queue_count: threads, ..DeviceOptions::default() };
-        Ok(Device::open(&target, &options)?)
-    }
-
-    /// Opens it with a state of read-ahead of its own, for one thread.
-    ///
-    /// # Errors
-    /// [`Error::Tensors`] with the system's error.
-    pub(super) fn open_again(&self) -> Result<CachedFile> {
-        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let open = |advice| -> Result<Arc<File>> {
-            let file = OpenOptions::new().read(true).write(true).open(&path);
-            let file = file
-                .map_err(|why| Error::tensors(self.name(), "open it again", why, "mount /proc"))?;
-            // Without the advice, everything works more slowly.
-            let _ = posix_fadvise(&file, 0, 0, advice);
-            Ok(Arc::new(file))
-        };
-        Ok(CachedFile {
-            file: open(PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL)?,
-            bounded: open(PosixFadviseAdvice::POSIX_FADV_RANDOM)?,
-            path: self.path.clone(),
-            bytes: self.bytes,
-        })
+        Ok(Device::open(&target, &DeviceOptions::default())?)
     }
 
     /// Removes its name; its blocks go with the last handle.
@@ -221,10 +203,9 @@ mod tests {
         let mut back = vec![0; 1 << 16];
         file.read(4096, &mut back).expect("a read");
         assert_eq!(back, data);
-        let again = file.open_again().expect("it has no name, but a handle");
-        again.forget(0, 1 << 20);
+        file.forget(0, 1 << 20);
         back.fill(0);
-        again.read_bounded(4096, &mut back).expect("a read");
+        file.read_bounded(4096, &mut back).expect("a read");
         assert_eq!(back, data);
         let error = file
             .allocate(0, 1 << 20)

@@ -7,7 +7,7 @@
 //!
 //! | group | lives in | read | written |
 //! |---|---|---|---|
-//! | 1 | a file ([`group1`](self#group-1)) | through the page cache | through the page cache; in prefill only as much as stays there |
+//! | 1 | a file for each copy thread ([`group1`](self#group-1)) | through the page cache | through the page cache; in prefill only as much as stays there |
 //! | 2 | one contiguous run of LBAs of any [`adit_driver::Target`] | directly, in order | directly |
 //!
 //! # How to use it
@@ -44,8 +44,8 @@
 //! Prefill writes into the page cache as much of the group as the kernel keeps there without writing it back
 //! ([`dirty_room`](crate::memory::dirty_room)), so that it never waits for the drive, and the rest past it. These layers
 //! enter the page cache when they are read back, while copy threads are idle or by their first read. When memory shrinks,
-//! layers leave the page cache and are read directly from the same file: that moves no bytes. When it grows, a layer of
-//! group 2 is written to the file as it passes through pinned memory on its next read: that moves its bytes once.
+//! layers leave the page cache and are read directly from the same files: that moves no bytes. When it grows, a layer of
+//! group 2 is written to the files as it passes through pinned memory on its next read: that moves its bytes once.
 //!
 //! A drive behind `vfio:` or `uring-cmd:` has no page cache: group 1 then lives on a mounted file system of another
 //! drive or namespace, and without one ([`RunOptions::folder`]) there is only group 2.
@@ -59,7 +59,7 @@
 //! | `plan` | which layers are in which group |
 //! | `place` | where each tensor lies, and which commands reach it |
 //! | `overlap` | whether the copy threads read at the same time or in turn |
-//! | `group1`, `group2` | the file under the page cache; a queue that moves runs of LBAs |
+//! | `group1`, `group2` | a file under the page cache; a queue that moves runs of LBAs |
 //! | `copy` | the threads that own pinned memory, and the GPU's side of them |
 //! | `run` | the handle |
 //!

@@ -12,9 +12,9 @@ use crate::tensors::shape::Shape;
 /// Which paths a run uses: the configurations of Dual-Blade's table III.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Configuration {
-    /// All tensors in a mapped file, as the engines do it: the kernel decides what stays in memory.
+    /// All tensors in mapped files, as the engines do it: the kernel decides what stays in memory.
     Mmap,
-    /// All tensors in a file under the page cache; those of group 2 leave it after each use (`posix_fadvise`).
+    /// All tensors in files under the page cache; those of group 2 leave it after each use (`posix_fadvise`).
     Fadvise,
     /// All tensors past the page cache: X = 0.
     Direct,
@@ -73,10 +73,10 @@ pub struct RunOptions {
     pub shape: Shape,
     /// The paths.
     pub configuration: Configuration,
-    /// A folder for the file of group 1, on a file system that allocates ahead and has direct I/O. The file has no name
+    /// A folder for the files of group 1, on a file system that allocates ahead and has direct I/O. The files have no names
     /// while the run lasts, so a crash leaves nothing behind.
     pub folder: Option<PathBuf>,
-    /// Where group 2 lies; by default in the file of group 1, read past the page cache. Then layers change their group
+    /// Where group 2 lies; by default in the files of group 1, read past the page cache. Then layers change their group
     /// without any bytes being moved.
     pub extent: Option<Extent>,
     /// X.
@@ -87,8 +87,8 @@ pub struct RunOptions {
     /// beginning to write it back. Other layers of group 1 are written past it. Copy threads read them back through it
     /// while they have nothing else to do, as when the GPU computes; their first read in decode does the rest.
     pub dirty_bytes: Option<u64>,
-    /// Copy threads, each with pinned memory of its own: 1 to 64. The keys and values of a layer are on different
-    /// ones.
+    /// Copy threads, each with pinned memory and a file of its own: 1 to 64, of which no more start than there are tensors.
+    /// The keys and values of a layer are on different ones.
     pub copy_threads: u16,
     /// Most bytes that a copy thread moves at once, and pins: whole tokens, and one at least. What they pin, the page cache
     /// does not have.
@@ -108,7 +108,7 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// The defaults for a shape: both groups in one file, in the system's folder for temporary files.
+    /// The defaults for a shape: both groups in the same files, in the system's folder for temporary files.
     pub fn new(shape: Shape) -> RunOptions {
         RunOptions {
             shape,
@@ -155,6 +155,12 @@ impl RunOptions {
         Ok(())
     }
 
+    /// Returns the number of copy threads that have a tensor.
+    pub(super) fn threads(&self) -> u16 {
+        let tensors = u16::try_from(2 * u64::from(self.shape.model.layers)).unwrap_or(u16::MAX);
+        self.copy_threads.min(tensors)
+    }
+
     /// Returns the bytes of a portion: whole tokens.
     pub(super) fn portion(&self) -> u64 {
         let unit = self.shape.unit_bytes();
@@ -162,13 +168,12 @@ impl RunOptions {
         (unit * tokens).min(self.shape.tensor_bytes())
     }
 
-    /// Returns the bytes that a run pins: a portion and the small buffers beside it, for each copy thread; the largest
-    /// number if they are more. Memory limits below it are refused.
+    /// Returns the bytes that a run pins: a portion and the small buffers beside it, for each copy thread. Memory limits
+    /// below it are refused.
     pub fn reserve_bytes(&self) -> u64 {
-        // One queue for the file, one for the extent.
-        let behind = (2 * super::copy::BEHIND_COUNT).saturating_mul(self.shape.unit_bytes());
-        let one = self.portion().saturating_add(behind);
-        one.saturating_mul(self.copy_threads.into())
+        // One queue for the file, one for the extent. A set of at most 2^60 bytes has at most 2^64 here.
+        let behind = 2 * super::copy::BEHIND_COUNT * self.shape.unit_bytes();
+        (self.portion() + behind) * u64::from(self.threads())
     }
 
     /// Returns X for a budget, less the headroom.

@@ -87,7 +87,12 @@ impl Plan {
 
     /// Returns whether a layer is in group 1: x_i.
     pub fn is_cached(&self, layer: u32) -> bool {
-        self.ranks[layer as usize] < self.cached
+        self.rank(layer) < self.cached
+    }
+
+    /// Returns how many layers enter group 1 before a layer.
+    pub(super) fn rank(&self, layer: u32) -> u32 {
+        self.ranks[layer as usize]
     }
 
     /// Returns the layers of group 1, by rank.

@@ -103,8 +103,6 @@ pub(super) enum Task {
     Tensor(TensorId, Work),
     /// Waits for all writes left behind.
     Settle,
-    /// Closes the queue of the mapping. The mapping goes with the last one.
-    Unmap,
     /// Deallocates a run of the extent.
     Deallocate { slba: u64, lbas: u64 },
 }
@@ -273,10 +271,6 @@ impl<G: Gpu> Worker<G> {
         let (tensor, work) = match task {
             Task::Tensor(tensor, work) => (tensor, work),
             Task::Settle => return self.settle(None).map(|()| None),
-            Task::Unmap => {
-                self.mapped = None;
-                return Ok(None);
-            }
             Task::Deallocate { slba, lbas } => return self.deallocate(slba, lbas).map(|()| None),
         };
         match work {

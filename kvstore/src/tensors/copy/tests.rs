@@ -183,10 +183,10 @@ type First = fn() -> Result<()>;
 
 /// Starts two threads, the first of which begins with `first`.
 fn start(gpu: &Arc<Broken>, first: First) -> Result<Threads> {
-    let (gpu, turn) = (Arc::clone(gpu), Arc::new(AtomicUsize::new(0)));
-    let make = move || {
+    let gpu = Arc::clone(gpu);
+    let make = move |index| {
         let device = Device::open(&"null:".parse()?, &DeviceOptions::default())?;
-        if turn.fetch_add(1, Ordering::Relaxed) == 0 {
+        if index == 0 {
             first()?;
         }
         let memory = Some(device.allocate(UNIT as usize)?);

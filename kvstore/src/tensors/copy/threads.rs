@@ -38,8 +38,8 @@ pub(in crate::tensors) struct Threads {
 }
 
 impl Threads {
-    /// Starts `count` threads. Each makes its worker itself, as queues belong to the thread that drives them; the
-    /// workers share `counts`.
+    /// Starts `count` threads. Each makes its worker itself, by its number, as queues belong to the thread that drives them;
+    /// the workers share `counts`.
     ///
     /// # Errors
     /// The first failure to make a worker or a thread. No thread is left then.
@@ -47,7 +47,7 @@ impl Threads {
         count: u16,
         timeout: Duration,
         counts: Arc<Counts>,
-        make: impl Fn() -> Result<Worker<G>> + Clone + Send + 'static,
+        make: impl Fn(usize) -> Result<Worker<G>> + Clone + Send + 'static,
     ) -> Result<Threads> {
         let (sender, reports) = channel();
         let mut threads = Threads {
@@ -77,17 +77,14 @@ impl Threads {
         &mut self,
         count: u16,
         reports: Sender<Report>,
-        make: impl Fn() -> Result<Worker<G>> + Clone + Send + 'static,
+        make: impl Fn(usize) -> Result<Worker<G>> + Clone + Send + 'static,
     ) -> Result<()> {
-        for index in 0..count {
+        for index in 0..usize::from(count) {
             let (sender, receiver) = channel();
             let (make, reports) = (make.clone(), reports.clone());
             let body = move || {
                 let _alarm = Alarm(&reports);
-                let made = make();
-                // It holds devices, which the worker may close before it ends.
-                drop(make);
-                match made {
+                match make(index) {
                     Err(error) => drop(reports.send(Report::NotStarted(error))),
                     Ok(worker) => {
                         if reports.send(Report::Started).is_ok() {

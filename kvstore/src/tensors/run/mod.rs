@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::tensors::copy::gpu::Gpu;
 use crate::tensors::copy::threads::{Threads, thread_of};
 use crate::tensors::copy::{Done, Route, Task, Work};
-use crate::tensors::group1::CachedFile;
 use crate::tensors::options::{Configuration, RunOptions};
 use crate::tensors::overlap::{Chooser, Overlap};
 use crate::tensors::place::{Place, PlaceMap};
@@ -24,17 +23,18 @@ use crate::tensors::plan::{FirstLayers, Plan, Ranker};
 use crate::tensors::shape::{Shape, TensorId};
 use crate::tensors::stats::{Figures, GroupStats, RunStats};
 use moving::Budgeter;
+use opening::ThreadFile;
 
 /// How a layer's tensors are reached now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    /// In the file, mapped: all layers of `mmap`, and in prefill those of group 1 whose pages stay dirty.
+    /// In its thread's file, mapped.
     Mapped,
-    /// In the file, through the page cache.
+    /// In its thread's file, through the page cache.
     Cached,
-    /// In the file, through the page cache and out of it.
+    /// In its thread's file, through the page cache and out of it.
     Dropped,
-    /// In the file, past the page cache.
+    /// In its thread's file, past the page cache.
     Direct,
     /// In the extent.
     Extent,
@@ -125,12 +125,14 @@ pub struct Tensors<G: Gpu> {
     homes: Vec<Home>,
     /// Whether a layer's tensors have been in the page cache as a whole.
     was_cached: Vec<bool>,
-    /// Whether a layer has blocks in the file.
+    /// Layers of group 1, the first ones by rank, that prefill writes into the page cache.
+    dirty_layers: u32,
+    /// Whether a layer has blocks in the files.
     is_allocated: Vec<bool>,
     /// The tokens of each tensor that were written, which are its first ones, by its number.
     written: Vec<u32>,
-    file: Option<CachedFile>,
-    file_places: Option<PlaceMap>,
+    /// By copy thread; none if all layers are in the extent for good.
+    files: Vec<ThreadFile>,
     extent_places: Option<PlaceMap>,
     threads: Threads,
     budgeter: Option<Budgeter>,
@@ -257,7 +259,8 @@ impl<G: Gpu> Tensors<G> {
         let mut home = self.homes[layer];
         let group_index = home.group_index();
         let is_dual = self.options.configuration == Configuration::Dual;
-        let passes = home == Home::Cached && is_dual && self.is_prefill();
+        let stays_dirty = self.plan.rank(tensor.layer) < self.dirty_layers;
+        let passes = home == Home::Cached && is_dual && self.is_prefill() && !stays_dirty;
         if passes {
             home = Home::Direct;
         } else if home.group_index() == 0 {
@@ -375,7 +378,6 @@ impl<G: Gpu> Tensors<G> {
     pub fn next_iteration(&mut self) -> Result<()> {
         if self.is_prefill() {
             self.settle()?;
-            self.end_prefill()?;
         } else {
             self.check_failure()?;
             self.rates = self.progress.map(Progress::rate);
@@ -386,27 +388,6 @@ impl<G: Gpu> Tensors<G> {
         }
         self.progress = Default::default();
         self.stats.iterations += 1;
-        Ok(())
-    }
-
-    /// Has layers that prefill wrote through the mapping read through the page cache, and removes the mapping: the kernel
-    /// evicts mapped pages late, and on advice not at all.
-    fn end_prefill(&mut self) -> Result<()> {
-        if self.options.configuration != Configuration::Dual || !self.homes.contains(&Home::Mapped)
-        {
-            return Ok(());
-        }
-        for thread in 0..self.threads.count() {
-            self.send_to(thread, Task::Unmap, Purpose::other(false))?;
-        }
-        for layer in 0..self.plan.layers() {
-            if self.homes[layer as usize] == Home::Mapped {
-                self.homes[layer as usize] = Home::Cached;
-                if !self.plan.is_cached(layer) {
-                    self.demote(layer);
-                }
-            }
-        }
         Ok(())
     }
 
@@ -487,31 +468,38 @@ impl<G: Gpu> Tensors<G> {
         tensor.number(self.options.shape.model.layers) as usize
     }
 
-    /// Returns where a tensor begins in the file, in bytes.
+    /// Returns the file of a tensor's thread.
+    fn file(&self, tensor: TensorId) -> &ThreadFile {
+        assert_eq!(self.files.len(), self.threads.count(), "homes in files come with the files");
+        &self.files[thread_of(tensor, self.files.len())]
+    }
+
+    /// Returns where a tensor begins in its file, in bytes.
     fn file_offset(&self, tensor: TensorId) -> u64 {
-        let places = self.file_places.as_ref().expect("homes in the file come with the file");
-        places.byte(tensor).expect("all tensors have a place in the file")
+        self.file(tensor).places.byte(tensor).expect("each tensor has a place in its file")
     }
 
     /// Returns how tokens of a tensor are reached.
     fn route(&self, tensor: TensorId, home: Home, tokens: &Range<u32>) -> Route {
         let slab = self.options.shape.slab(tokens);
-        let of = |places: &Option<PlaceMap>| {
-            let places = places.as_ref().expect("homes come with their places");
+        let of = |places: &PlaceMap| {
             let span = places.locate(tensor, &slab).expect("tokens of a tensor with a place");
             span.slba * places.lba_bytes()
         };
-        let offset = || of(&self.file_places);
+        let offset = || of(&self.file(tensor).places);
         match home {
             Home::Mapped => Route::Mapped { offset: offset() },
             Home::Cached => {
-                let next = self.file_places.as_ref().and_then(|places| places.next(tensor));
+                let next = self.file(tensor).places.next(tensor);
                 let is_last = next.is_none_or(|next| !self.plan.is_cached(next.layer));
                 Route::Cached { offset: offset(), is_last }
             }
             Home::Dropped => Route::Dropped { offset: offset() },
             Home::Direct => Route::Direct { offset: offset() },
-            Home::Extent => Route::Extent { offset: of(&self.extent_places) },
+            Home::Extent => {
+                let places = self.extent_places.as_ref().expect("the home comes with its places");
+                Route::Extent { offset: of(places) }
+            }
         }
     }
 

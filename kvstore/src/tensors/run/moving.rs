@@ -1,8 +1,8 @@
 //! Layers that change their group as the budget does.
 //!
-//! A layer leaves group 1 at once and without a copy: it is read past the page cache, from the same file, and the page
-//! cache drops it. A layer enters group 1 without a copy if it is in the file; from the extent, it is written
-//! to the file as it passes through pinned memory on its next read.
+//! A layer leaves group 1 at once and without a copy: it is read past the page cache, from the same files, and the page
+//! cache drops it. A layer enters group 1 without a copy if it is in the files; from the extent, it is written
+//! to them as it passes through pinned memory on its next read.
 
 use std::time::{Duration, Instant};
 
@@ -133,7 +133,7 @@ impl<G: Gpu> Tensors<G> {
         assert!(self.plan.cached() <= self.plan.layers(), "group 1 is some of the layers");
     }
 
-    /// Takes a layer out of the page cache; its bytes stay in the file.
+    /// Takes a layer out of the page cache; its bytes stay in the files.
     pub(super) fn demote(&mut self, layer: u32) {
         if self.homes[layer as usize] != Home::Cached {
             return;
@@ -151,7 +151,7 @@ impl<G: Gpu> Tensors<G> {
         }
     }
 
-    /// Lets a layer enter the page cache, from the extent with its next read; returns whether the file has room for it.
+    /// Lets a layer enter the page cache, from the extent with its next read; returns whether the files have room for it.
     fn promote(&mut self, layer: u32) -> bool {
         if !self.allocate(layer) {
             return false;
@@ -163,14 +163,14 @@ impl<G: Gpu> Tensors<G> {
         true
     }
 
-    /// Allocates a layer's blocks in the file; returns whether it has them.
+    /// Allocates a layer's blocks in the files; returns whether it has them.
     fn allocate(&mut self, layer: u32) -> bool {
         if self.is_allocated[layer as usize] {
             return true;
         }
-        let Some(file) = &self.file else { return false };
         let bytes = self.options.shape.tensor_bytes();
         for tensor in TensorId::pair(layer) {
+            let file = &self.file(tensor).cached;
             if let Err(error) = file.allocate(self.file_offset(tensor), bytes) {
                 tracing::warn!("group 1 does not grow: {error}");
                 return false;
@@ -180,7 +180,7 @@ impl<G: Gpu> Tensors<G> {
         true
     }
 
-    /// Returns whether a layer whose first `tokens` are about to be read is to be written to the file as well. It counts as
+    /// Returns whether a layer whose first `tokens` are about to be read is to be written to the files as well. It counts as
     /// there from now on: later operations on its tensors come after this read, and if the read fails, they fail.
     pub(super) fn entering(&mut self, layer: u32, tokens: u32) -> bool {
         let is_whole =
@@ -188,7 +188,7 @@ impl<G: Gpu> Tensors<G> {
         let home = self.homes[layer as usize];
         let enters = home == Home::Extent && self.plan.is_cached(layer) && is_whole;
         if enters {
-            assert!(self.is_allocated[layer as usize], "a layer enters a file with room for it");
+            assert!(self.is_allocated[layer as usize], "a layer enters files with room for it");
             self.homes[layer as usize] = Home::Cached;
             self.was_cached[layer as usize] = false;
             self.stats.promoted_layers += 1;

@@ -22,7 +22,7 @@ use crate::tensors::place::{Area, PlaceMap};
 use crate::tensors::plan::{Plan, Ranker, cached_layers};
 use crate::tensors::run::moving::Budgeter;
 use crate::tensors::run::{Home, Progress, Tensors};
-use crate::tensors::shape::{Component, TensorId};
+use crate::tensors::shape::TensorId;
 use crate::tensors::stats::RunStats;
 
 /// A page of the page cache, at which each tensor in the file begins.
@@ -45,12 +45,13 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
         }
     };
     let plan = Plan::new(ranker, layers, cached)?;
-    let homes = homes(&options, &plan, options.dirty_bytes.unwrap_or_else(|| dirty_room(&memory)));
+    let dirty_bytes = options.dirty_bytes.unwrap_or_else(|| dirty_room(&memory));
+    let dirty_layers = cached_layers(dirty_bytes, shape.tensor_bytes(), plan.cached());
+    let homes: Vec<Home> = (0..layers).map(|layer| home(&options, plan.is_cached(layer))).collect();
     let laid_out = Devices::open(&options, &plan, &homes)?;
     let gpu = Arc::new(gpu);
-    let Devices { file, extent_places, .. } = &laid_out;
-    let (file, extent_places) = (file.clone(), extent_places.clone());
-    let (file_places, is_allocated) = (laid_out.file_places.clone(), laid_out.is_allocated.clone());
+    let (files, extent_places) = (laid_out.files.clone(), laid_out.extent_places.clone());
+    let is_allocated = homes.iter().map(|home| *home != Home::Extent).collect();
     let threads = start(&options, Arc::clone(&gpu), laid_out)?;
     // The paper's configuration computes its plan once.
     let follows = options.configuration == Configuration::Dual;
@@ -70,10 +71,10 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
         plan,
         homes,
         was_cached: vec![false; layers as usize],
+        dirty_layers,
         is_allocated,
         written: vec![0; 2 * layers as usize],
-        file,
-        file_places,
+        files,
         extent_places,
         threads,
         budgeter,
@@ -102,27 +103,11 @@ fn budget_of(options: &RunOptions, memory: &Memory) -> Result<u64> {
         let fix = format!(
             "{} copy threads pin {reserve} bytes: raise the limit, use fewer copy threads, or smaller portions or \
              batches",
-            options.copy_threads
+            options.threads()
         );
         return Err(Error::invalid("the memory of this process", format!("{all} bytes"), fix));
     }
     Ok(budget(memory, reserve))
-}
-
-/// Returns where layers are reached in prefill. Of group 1, the layers that `dirty_bytes` suffice for are written through a
-/// mapping, as calls of `write` by several threads would wait for each other's locks of the file: those that stay in
-/// group 1 the longest.
-fn homes(options: &RunOptions, plan: &Plan, dirty_bytes: u64) -> Vec<Home> {
-    let layers = plan.layers();
-    let mut homes: Vec<Home> =
-        (0..layers).map(|layer| home(options, plan.is_cached(layer))).collect();
-    if options.configuration == Configuration::Dual {
-        let count = cached_layers(dirty_bytes, options.shape.tensor_bytes(), plan.cached());
-        for layer in &plan.group1()[..count as usize] {
-            homes[*layer as usize] = Home::Mapped;
-        }
-    }
-    homes
 }
 
 fn home(options: &RunOptions, is_cached: bool) -> Home {
@@ -135,12 +120,6 @@ fn home(options: &RunOptions, is_cached: bool) -> Home {
     }
 }
 
-/// All keys of these layers, then all values.
-fn keys_then_values(layers: &[u32]) -> Vec<TensorId> {
-    let of = |component| layers.iter().map(move |layer| TensorId { layer: *layer, component });
-    of(Component::K).chain(of(Component::V)).collect()
-}
-
 /// The tensors of these layers, those of each copy thread together and in the order of decode: then a thread's reads go
 /// one way over the drive, from a tensor to the one behind it, in whatever order the layers entered their group.
 fn by_thread(layers: &[u32], threads: u16) -> Vec<TensorId> {
@@ -149,29 +128,27 @@ fn by_thread(layers: &[u32], threads: u16) -> Vec<TensorId> {
     tensors
 }
 
+/// The file of a copy thread, with the places of its tensors.
+#[derive(Clone, Debug)]
+pub(super) struct ThreadFile {
+    pub(super) cached: CachedFile,
+    pub(super) places: PlaceMap,
+    mapped: Option<Device>,
+    direct: Option<Device>,
+}
+
 /// Files and devices with the places in them.
 #[derive(Clone)]
 struct Devices {
-    file: Option<CachedFile>,
-    file_places: Option<PlaceMap>,
-    is_allocated: Vec<bool>,
-    mapped: Option<Device>,
-    direct: Option<Device>,
+    /// By copy thread.
+    files: Vec<ThreadFile>,
     extent: Option<Device>,
     extent_places: Option<PlaceMap>,
 }
 
 impl Devices {
     fn open(options: &RunOptions, plan: &Plan, homes: &[Home]) -> Result<Devices> {
-        let mut devices = Devices {
-            file: None,
-            file_places: None,
-            is_allocated: vec![false; homes.len()],
-            mapped: None,
-            direct: None,
-            extent: None,
-            extent_places: None,
-        };
+        let mut devices = Devices { files: Vec::new(), extent: None, extent_places: None };
         if let Some(extent) = &options.extent
             && matches!(options.configuration, Configuration::Direct | Configuration::Dual)
         {
@@ -179,7 +156,9 @@ impl Devices {
         }
         let is_dual = options.configuration == Configuration::Dual;
         if is_dual || homes.iter().any(|home| *home != Home::Extent) {
-            devices.bind_file(options, plan, homes)?;
+            for thread in 0..options.threads().into() {
+                devices.files.push(ThreadFile::bind(options, plan, homes, thread)?);
+            }
         }
         Ok(devices)
     }
@@ -187,81 +166,86 @@ impl Devices {
     /// Opens the drive of group 2 and binds its layers one behind another.
     fn bind_extent(&mut self, options: &RunOptions, extent: &Extent, plan: &Plan) -> Result<()> {
         let about = DeviceOptions {
-            queue_count: options.copy_threads,
+            queue_count: options.threads(),
             file_bytes: extent.file_bytes,
             exclusive: true,
             ..DeviceOptions::default()
         };
         let device = Device::open(&extent.target, &about)?;
         let info = device.info();
-        if info.queue_count_max < options.copy_threads {
+        if info.queue_count_max < options.threads() {
             let fix = format!("{} has {} queues: use as many", info.device, info.queue_count_max);
-            return Err(Error::invalid("copy threads", options.copy_threads, fix));
+            return Err(Error::invalid("copy threads", options.threads(), fix));
         }
         let lba = u64::from(info.lba_bytes);
         let wanted =
             extent.bytes.map_or(u64::MAX, |bytes| extent.first_lba.saturating_add(bytes / lba));
         let area = Area::new(info.lba_bytes, extent.first_lba, wanted.min(info.bytes / lba));
-        let tensors = by_thread(plan.group2(), options.copy_threads);
+        let tensors = by_thread(plan.group2(), options.threads());
         self.extent_places = Some(PlaceMap::bind(&options.shape, &tensors, area)?);
         self.extent = Some(device);
         Ok(())
     }
 
-    /// Creates the file of group 1 with a place for every tensor, and blocks for those that begin there.
-    fn bind_file(&mut self, options: &RunOptions, plan: &Plan, homes: &[Home]) -> Result<()> {
-        let folder = options.folder.as_ref().expect("the options were checked");
-        let tensor_bytes = options.shape.tensor_bytes().next_multiple_of(PAGE_BYTES.into());
-        let file = CachedFile::create(folder, tensor_bytes * 2 * homes.len() as u64)?;
-        let opened = self.open_file(&file, options, homes);
-        let unlinked = file.unlink();
-        let lba_bytes = opened?;
-        unlinked?;
-        // Layers leave group 1 from its end, so read-ahead at the end of one of its tensors finds another one of it.
-        let group1 = keys_then_values(plan.group1());
-        let tensors = [group1, by_thread(plan.group2(), options.copy_threads)].concat();
-        let limit = tensor_bytes * 2 * homes.len() as u64 / u64::from(lba_bytes);
-        let area = Area { align_bytes: PAGE_BYTES, ..Area::new(lba_bytes, 0, limit) };
-        let places = PlaceMap::bind(&options.shape, &tensors, area)?;
-        for (layer, home) in homes.iter().enumerate().filter(|(_, home)| **home != Home::Extent) {
-            assert!(!self.is_allocated[layer], "{home:?}: a layer is allocated once");
-            for tensor in TensorId::pair(layer as u32) {
-                let offset = places.byte(tensor).expect("all tensors are bound");
-                file.allocate(offset, options.shape.tensor_bytes())?;
-            }
-            self.is_allocated[layer] = true;
-        }
-        (self.file, self.file_places) = (Some(file), Some(places));
-        Ok(())
-    }
-
-    /// Opens the file by the paths that its layers take; returns the bytes of its LBAs.
-    fn open_file(
-        &mut self,
-        file: &CachedFile,
-        options: &RunOptions,
-        homes: &[Home],
-    ) -> Result<u32> {
-        let threads = options.copy_threads;
-        if homes.contains(&Home::Mapped) {
-            self.mapped = Some(file.open(KernelPath::Mmap, threads)?);
-        }
-        if matches!(options.configuration, Configuration::Direct | Configuration::Dual) {
-            self.direct = Some(file.open(KernelPath::Uring, threads)?);
-        }
-        Ok(self.direct.as_ref().map_or(SECTOR_BYTES, |device| device.info().lba_bytes))
-    }
-
-    /// Allocates memory that all of the devices can use.
-    fn allocate(&self, bytes: u64) -> Result<Buffer> {
-        let some = self.extent.as_ref().or(self.direct.as_ref()).or(self.mapped.as_ref());
+    /// Allocates memory that all devices of a copy thread can use.
+    fn allocate(&self, thread: usize, bytes: u64) -> Result<Buffer> {
+        let file = self.files.get(thread);
+        let file = file.and_then(|file| file.direct.as_ref().or(file.mapped.as_ref()));
         let bytes = usize::try_from(bytes).expect("a tensor fits into the address space");
-        match some {
+        match self.extent.as_ref().or(file) {
             Some(device) => Ok(device.allocate(bytes)?),
             None => {
                 let none: adit_driver::Target = "null:".parse()?;
                 Ok(Device::open(&none, &DeviceOptions::default())?.allocate(bytes)?)
             }
+        }
+    }
+}
+
+impl ThreadFile {
+    /// Creates the file of a copy thread with a place for each of its tensors, and blocks for those that begin there.
+    fn bind(
+        options: &RunOptions,
+        plan: &Plan,
+        homes: &[Home],
+        thread: usize,
+    ) -> Result<ThreadFile> {
+        let folder = options.folder.as_ref().expect("the options were checked");
+        let shape = &options.shape;
+        // Layers leave group 1 from its end, so read-ahead at the end of one of its tensors finds another one of it.
+        let mut tensors: Vec<TensorId> =
+            plan.group1().iter().copied().flat_map(TensorId::pair).collect();
+        tensors.extend(by_thread(plan.group2(), options.threads()));
+        tensors.retain(|tensor| thread_of(*tensor, options.threads().into()) == thread);
+        let place_bytes = shape.tensor_bytes().next_multiple_of(PAGE_BYTES.into());
+        let bytes = place_bytes * tensors.len() as u64;
+        let cached = CachedFile::create(folder, bytes)?;
+        let opened = open_paths(&cached, options.configuration);
+        let unlinked = cached.unlink();
+        let (mapped, direct) = opened?;
+        unlinked?;
+        let lba_bytes = direct.as_ref().map_or(SECTOR_BYTES, |device| device.info().lba_bytes);
+        let limit = bytes / u64::from(lba_bytes);
+        let area = Area { align_bytes: PAGE_BYTES, ..Area::new(lba_bytes, 0, limit) };
+        let places = PlaceMap::bind(shape, &tensors, area)?;
+        for tensor in tensors.iter().filter(|id| homes[id.layer as usize] != Home::Extent) {
+            let offset = places.byte(*tensor).expect("all tensors are bound");
+            cached.allocate(offset, shape.tensor_bytes())?;
+        }
+        Ok(ThreadFile { cached, places, mapped, direct })
+    }
+}
+
+/// Opens a file by the paths that its layers take beside the page cache: mapped, and past it.
+fn open_paths(
+    file: &CachedFile,
+    configuration: Configuration,
+) -> Result<(Option<Device>, Option<Device>)> {
+    match configuration {
+        Configuration::Mmap => Ok((Some(file.open(KernelPath::Mmap)?), None)),
+        Configuration::Fadvise => Ok((None, None)),
+        Configuration::Direct | Configuration::Dual => {
+            Ok((None, Some(file.open(KernelPath::Uring)?)))
         }
     }
 }
@@ -277,22 +261,23 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
     let turns: [Arc<Mutex<()>>; 2] = Default::default();
     let counts = Arc::new(Counts::default());
     let counted = Arc::clone(&counts);
-    let make = move || {
-        let memory = devices.allocate(portion_bytes)?;
-        let open = |device: &Option<Device>| {
+    let make = move |thread| {
+        let memory = devices.allocate(thread, portion_bytes)?;
+        let open = |device: Option<&Device>| {
             let Some(device) = device else { return Ok(None) };
-            let spare = spare(&devices, shape.unit_bytes(), stream.command_bytes)?;
+            let spare = spare(&devices, thread, shape.unit_bytes(), stream.command_bytes)?;
             Stream::open(device, &stream, &memory, spare).map(Some)
         };
         let whole = StreamOptions { command_bytes: u64::MAX, ..stream };
-        let mapped = devices.mapped.as_ref();
+        let file = devices.files.get(thread);
+        let mapped = file.and_then(|file| file.mapped.as_ref());
         let mapped = mapped.map(|device| Stream::open(device, &whole, &memory, Vec::new()));
         Ok(Worker {
             gpu: Arc::clone(&gpu),
-            file: devices.file.as_ref().map(CachedFile::open_again).transpose()?,
+            file: file.map(|file| file.cached.clone()),
             mapped: mapped.transpose()?,
-            direct: open(&devices.direct)?,
-            extent: open(&devices.extent)?,
+            direct: open(file.and_then(|file| file.direct.as_ref()))?,
+            extent: open(devices.extent.as_ref())?,
             turns: turns.clone(),
             checksums: keeps_checksums.then(|| Checksums::new(shape.unit_bytes())),
             fills: Fillings::default(),
@@ -301,15 +286,20 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
             portion_bytes,
         })
     };
-    Threads::start(options.copy_threads, options.timeout, counts, make)
+    Threads::start(options.threads(), options.timeout, counts, make)
 }
 
 /// Allocates memory for writes left behind, if one command writes a token.
-fn spare(devices: &Devices, unit_bytes: u64, command_bytes: u64) -> Result<Vec<Buffer>> {
+fn spare(
+    devices: &Devices,
+    thread: usize,
+    unit_bytes: u64,
+    command_bytes: u64,
+) -> Result<Vec<Buffer>> {
     if unit_bytes > command_bytes {
         return Ok(Vec::new());
     }
-    let mut all = devices.allocate(unit_bytes * BEHIND_COUNT)?;
+    let mut all = devices.allocate(thread, unit_bytes * BEHIND_COUNT)?;
     let cut = |index| all.split_off((index * unit_bytes) as usize);
     let mut list: Vec<Buffer> = (0..BEHIND_COUNT).rev().map(cut).collect();
     // The allocation may be longer than asked for.

@@ -76,7 +76,7 @@ fn every_configuration_gives_the_bytes_back() {
     ];
     for (configuration, extent, cached) in cases {
         for dirty_bytes in [Some(0), Some(shape().pair_bytes()), None] {
-            for threads in [1, 2, 3] {
+            for threads in [1, 2, 3, 2 * LAYERS as u16 + 1] {
                 let has_extent = extent.is_some();
                 let base = options(configuration, extent.clone(), cached);
                 let mut run = open(RunOptions { dirty_bytes, copy_threads: threads, ..base });
@@ -529,15 +529,15 @@ fn read_ahead_of_group_1_never_runs_into_group_2() {
         Tensors::open_ranked(options(Configuration::Dual, None, 2), gpu, &Spread).expect("a run");
     for cached in [2, 4, 3, 6, 1] {
         run.resize(cached);
-        let places = run.file_places.as_ref().expect("a file");
-        let place = |tensor| places.place(tensor).expect("bound");
         for tensor in run.plan.group1().iter().copied().flat_map(TensorId::pair) {
             let Route::Cached { is_last, .. } = run.route(tensor, Home::Cached, &(0..1)) else {
                 panic!("it is in group 1");
             };
-            let behind = (0..LAYERS).flat_map(TensorId::pair);
-            let next =
-                behind.into_iter().find(|other| place(*other).lba_start == place(tensor).end());
+            let places = &run.file(tensor).places;
+            let end = places.place(tensor).expect("bound").end();
+            let begins_there =
+                |other: &TensorId| places.place(*other).is_some_and(|place| place.lba_start == end);
+            let next = (0..LAYERS).flat_map(TensorId::pair).find(begins_there);
             let runs_on = next.is_some_and(|next| run.plan.is_cached(next.layer));
             assert_eq!(is_last, !runs_on, "{cached} layers: {tensor}");
         }
@@ -579,11 +579,11 @@ fn a_portion_is_whole_tokens_and_one_at_least() {
 }
 
 #[test]
-fn a_reserve_beyond_all_numbers_is_refused() {
+fn the_reserve_of_the_largest_shape_is_refused() {
     let model = Model { name: "vast", layers: 1, heads: 1 << 20, head_elements: 1 << 20 };
-    let shape = Shape::new(model, 1 << 17, 1, 1).expect("it has 2^59 bytes");
+    let shape = Shape::new(model, 1 << 17, 1, 1).expect("2^60 bytes with a token more");
     let options = RunOptions { shape, copy_threads: 64, ..options(Configuration::Direct, None, 0) };
-    assert_eq!(options.reserve_bytes(), u64::MAX);
+    assert_eq!(options.reserve_bytes(), (2 * 17) << 58, "two threads have a tensor");
     let error = Tensors::open(options, ModelGpu::new(0, false)).expect_err("refused");
     assert!(error.to_string().contains("raise the limit"), "{error}");
 }

@@ -74,10 +74,10 @@ struct Arguments {
     /// Most MiB of the page cache for group 1; by default as much as the budget allows
     #[arg(long)]
     cache_mib: Option<u64>,
-    /// The folder of group 1's file
+    /// The folder of group 1's files
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// The target of group 2, as 'vfio:0000:01:00.0'; by default the file of group 1
+    /// The target of group 2, as 'vfio:0000:01:00.0'; by default the files of group 1
     #[arg(long)]
     extent: Option<adit_driver::Target>,
     /// Most MiB that prefill writes into the page cache; by default what the kernel keeps there

@@ -376,9 +376,10 @@ impl Stream {
         Error::tensors(&self.device.info().device, "move a tensor", why, fix)
     }
 
-    /// Returns whether a write of `bytes` can be left behind.
-    pub(super) fn leaves_behind(&self, bytes: u64) -> bool {
-        bytes == self.behind_bytes && bytes <= self.command_bytes && self.depth > 1
+    /// Returns whether a write of `bytes` can be left behind: one for each tensor.
+    pub(super) fn leaves_behind(&self, tensor: TensorId, bytes: u64) -> bool {
+        let fits = bytes == self.behind_bytes && bytes <= self.command_bytes && self.depth > 1;
+        fits && !self.behind.contains(&tensor)
     }
 
     /// Writes `span` without waiting for the end: `fill` puts its bytes into memory. Waits if too many writes are

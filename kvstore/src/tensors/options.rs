@@ -66,6 +66,8 @@ impl Extent {
     }
 }
 
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Options of a run. Change the defaults with `RunOptions { copy_threads: 1, ..RunOptions::new(shape) }`.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
@@ -101,9 +103,9 @@ pub struct RunOptions {
     pub command_bytes: u64,
     /// Most direct commands in flight, for each copy thread.
     pub queue_depth: u32,
-    /// How often the budget is evaluated anew; never if 0.
+    /// How often the budget is evaluated anew, up to a day; never if 0.
     pub rebudget_every: Duration,
-    /// Time limit of each wait: for a command, and for a copy thread.
+    /// Time limit of each wait, up to a day: for a command, and for a copy thread.
     pub timeout: Duration,
 }
 
@@ -143,6 +145,10 @@ impl RunOptions {
                 "use numbers above 0",
             ));
         }
+        if self.timeout.max(self.rebudget_every) > DAY {
+            let value = format!("{:?} and {:?}", self.timeout, self.rebudget_every);
+            return Err(Error::invalid("timeout and rebudget_every", value, "use a day at most"));
+        }
         let needs_folder = match self.configuration {
             Configuration::Mmap | Configuration::Fadvise | Configuration::Dual => true,
             Configuration::Direct => self.extent.is_none(),
@@ -155,8 +161,8 @@ impl RunOptions {
         Ok(())
     }
 
-    /// Returns the number of copy threads that have a tensor.
-    pub(super) fn threads(&self) -> u16 {
+    /// Returns the number of copy threads that start: those that have a tensor.
+    pub fn threads(&self) -> u16 {
         let tensors = u16::try_from(2 * u64::from(self.shape.model.layers)).unwrap_or(u16::MAX);
         self.copy_threads.min(tensors)
     }
@@ -170,6 +176,9 @@ impl RunOptions {
 
     /// Returns the bytes that a run pins: a portion and the small buffers beside it, for each copy thread. Memory limits
     /// below it are refused.
+    ///
+    /// # Panics
+    /// For a shape that [`Shape::new`] refuses.
     pub fn reserve_bytes(&self) -> u64 {
         // One queue for the file, one for the extent. A set of at most 2^60 bytes has at most 2^64 here.
         let behind = 2 * super::copy::BEHIND_COUNT * self.shape.unit_bytes();

@@ -182,7 +182,7 @@ pub struct RunStats {
     pub demoted_layers: u64,
     /// Layers that entered group 1 because memory grew.
     pub promoted_layers: u64,
-    /// Bytes written to the file of group 1 for layers that entered it.
+    /// Bytes written to the files of group 1 for layers that entered it.
     pub moved_bytes: u64,
     /// Evaluations of the budget.
     pub budget_evaluations: u64,

@@ -466,7 +466,7 @@ impl<G: Gpu> Worker<G> {
             Ok(())
         };
         let behind = match self.stream(route) {
-            Some((stream, slba)) if stream.leaves_behind(bytes) => Some((stream, slba)),
+            Some((stream, slba)) if stream.leaves_behind(tensor, bytes) => Some((stream, slba)),
             _ => None,
         };
         let result = if let Some((stream, slba)) = behind {

@@ -155,6 +155,8 @@ fn checksums_cover_each_token() {
     assert!(verify(&checksums, b"aaaXBBBB").is_err(), "writing a token keeps the others'");
     assert!(verify(&checksums, b"aaaabbbb").is_err(), "the second was written over");
     assert!(checksums.verify(keys(1), 0, b"anything").is_ok(), "another tensor");
+    assert!(checksums.verify(tensor, 4, b"BBBBcccc").is_ok(), "from the second token on");
+    assert!(checksums.verify(tensor, 4, b"BBBBccc?").is_err());
 }
 
 #[test]

@@ -84,7 +84,10 @@ impl Threads {
             let (make, reports) = (make.clone(), reports.clone());
             let body = move || {
                 let _alarm = Alarm(&reports);
-                match make(index) {
+                let made = make(index);
+                // It holds devices, whose closing is to have a time limit as well.
+                drop(make);
+                match made {
                     Err(error) => drop(reports.send(Report::NotStarted(error))),
                     Ok(worker) => {
                         if reports.send(Report::Started).is_ok() {

@@ -226,7 +226,8 @@ impl ThreadFile {
         unlinked?;
         let lba_bytes = direct.as_ref().map_or(SECTOR_BYTES, |device| device.info().lba_bytes);
         let limit = bytes / u64::from(lba_bytes);
-        let area = Area { align_bytes: PAGE_BYTES, ..Area::new(lba_bytes, 0, limit) };
+        let align_bytes = PAGE_BYTES.max(lba_bytes);
+        let area = Area { align_bytes, ..Area::new(lba_bytes, 0, limit) };
         let places = PlaceMap::bind(shape, &tensors, area)?;
         for tensor in tensors.iter().filter(|id| homes[id.layer as usize] != Home::Extent) {
             let offset = places.byte(*tensor).expect("all tensors are bound");

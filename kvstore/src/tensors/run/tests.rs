@@ -74,12 +74,14 @@ fn every_configuration_gives_the_bytes_back() {
         (Configuration::Dual, None, 2),
         (Configuration::Dual, Some(soft()), 2),
     ];
+    let rooms = [(Some(0), 0), (Some(shape().pair_bytes()), 100 << 10), (None, u64::MAX)];
     for (configuration, extent, cached) in cases {
-        for dirty_bytes in [Some(0), Some(shape().pair_bytes()), None] {
+        for (dirty_bytes, portion_bytes) in rooms {
             for threads in [1, 2, 3, 2 * LAYERS as u16 + 1] {
                 let has_extent = extent.is_some();
                 let base = options(configuration, extent.clone(), cached);
-                let mut run = open(RunOptions { dirty_bytes, copy_threads: threads, ..base });
+                let base = RunOptions { dirty_bytes, portion_bytes, ..base };
+                let mut run = open(RunOptions { copy_threads: threads, ..base });
                 assert_eq!(run.plan().cached(), cached, "{configuration:?}");
                 assert_eq!(run.place(TensorId::pair(LAYERS - 1)[1]).is_some(), has_extent);
                 prefill(&mut run);
@@ -96,6 +98,27 @@ fn every_configuration_gives_the_bytes_back() {
                 assert_eq!(first, 2 * u64::from(cached) * expected, "group 1 has its share");
             }
         }
+    }
+}
+
+#[test]
+fn portions_that_end_within_a_page_are_whole() {
+    let model = Model { name: "narrow", layers: LAYERS, heads: 3, head_elements: 256 };
+    let shape = Shape::new(model, 1, PROMPT, GENERATED).expect("1536 bytes for a token");
+    for configuration in [Configuration::Mmap, Configuration::Fadvise] {
+        let base = RunOptions { shape, portion_bytes: 2 * 1536, ..options(configuration, None, 2) };
+        let mut run = open(base);
+        let bytes_of = |tensor: TensorId| -> Vec<u8> {
+            let of = |at: u64| (at % 239) as u8 ^ tensor.number(LAYERS) as u8;
+            (0..shape.bytes(PROMPT)).map(of).collect()
+        };
+        for tensor in (0..LAYERS).flat_map(TensorId::pair) {
+            run.write(tensor, 0..PROMPT, bytes_of(tensor)).expect("a write");
+        }
+        for tensor in (0..LAYERS).flat_map(TensorId::pair) {
+            assert!(run.read(tensor, PROMPT).expect("a read") == bytes_of(tensor), "{tensor}");
+        }
+        run.close().expect("no failure");
     }
 }
 
@@ -126,7 +149,7 @@ fn reads_and_prefill_past_the_page_cache_are_sequential() {
 }
 
 #[test]
-fn layers_change_their_group_without_a_copy_in_one_file() {
+fn layers_change_their_group_without_a_copy_in_the_same_files() {
     let mut run = open(options(Configuration::Dual, None, 3));
     prefill(&mut run);
     decode(&mut run, PROMPT);
@@ -162,13 +185,17 @@ proptest! {
     #[test]
     fn bytes_are_right_however_the_budget_moves(
         begins in 0u32..=LAYERS,
-        sizes in prop::collection::vec(0u32..=LAYERS, 3 * LAYERS as usize),
+        sizes in prop::collection::vec(0u32..=LAYERS, 4 * LAYERS as usize),
         in_extent in any::<bool>(),
     ) {
         let extent = in_extent.then(soft);
         let mut run = open(options(Configuration::Dual, extent, begins));
-        prefill(&mut run);
         let mut sizes = sizes.into_iter();
+        for layer in 0..LAYERS {
+            run.write_layer(layer, 0..PROMPT).expect("a write");
+            run.resize(sizes.next().expect("one for each"));
+        }
+        run.next_iteration().expect("no failure");
         for tokens in PROMPT..PROMPT + 3 {
             for layer in 0..LAYERS {
                 run.resize(sizes.next().expect("one for each"));
@@ -189,11 +216,12 @@ fn memory_of_the_caller_comes_back() {
         open(RunOptions { checksums: false, ..options(Configuration::Dual, Some(soft()), 1) });
     for layer in [0, LAYERS - 1] {
         let tensor = TensorId { layer, component: Component::K };
+        // Three portions, each unlike the others.
         let bytes: Vec<u8> =
-            (0..shape().bytes(3)).map(|at| (at % 241) as u8 ^ layer as u8).collect();
-        run.write(tensor, 0..3, bytes.clone()).expect("a write");
+            (0..shape().bytes(30)).map(|at| (at % 241) as u8 ^ layer as u8).collect();
+        run.write(tensor, 0..30, bytes.clone()).expect("a write");
         run.settle().expect("no failure");
-        assert_eq!(run.read(tensor, 3).expect("a read"), bytes);
+        assert!(run.read(tensor, 30).expect("a read") == bytes, "layer {layer}");
         assert!(run.write(tensor, 0..3, vec![0; 5]).is_err(), "too few bytes");
     }
     assert!(run.write_layer(LAYERS, 0..1).is_err() && run.read_layer(0, 0).is_err());
@@ -208,7 +236,8 @@ fn damage_on_the_drive_is_an_error_never_wrong_bytes() {
     let mut run = open(options(Configuration::Direct, Some(extent), 0));
     prefill(&mut run);
     let tensor = TensorId { layer: 3, component: Component::V };
-    let at = run.place(tensor).expect("bound").lba_start * 4096 + 8192;
+    // Token 20, in the second portion.
+    let at = run.place(tensor).expect("bound").lba_start * 4096 + shape().bytes(20);
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the drive's file");
     // Between two of the GPU's stamps, so that only the checksum can tell.
@@ -218,7 +247,7 @@ fn damage_on_the_drive_is_an_error_never_wrong_bytes() {
     drop(run);
     std::fs::remove_file(&path).expect("it was made");
     assert!(
-        error.contains("V of layer 3") && error.contains("not those that were written"),
+        error.contains("V of layer 3") && error.contains("the bytes of token 20 are not those"),
         "{error}"
     );
 }
@@ -244,6 +273,8 @@ fn bad_options_get_a_sentence_each() {
     assert!(text.contains("use 1 to 64"), "{text}");
     let text = refused(RunOptions { folder: Some("/nonexistent".into()), ..base() });
     assert!(text.contains("/nonexistent"), "{text}");
+    let text = refused(RunOptions { timeout: Duration::MAX, ..base() });
+    assert!(text.contains("use a day at most"), "{text}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl RealGpu {
     pub(super) fn open(ordinal: u32, options: &RunOptions, stamps: bool) -> Result<RealGpu> {
         let gpu = adit_gpu::Gpu::open(ordinal)?;
         let lane = |_| Lane::open(&gpu, options.shape.tensor_bytes());
-        let lanes = (0..options.copy_threads).map(lane).collect::<Result<_>>()?;
+        let lanes = (0..options.threads()).map(lane).collect::<Result<_>>()?;
         Ok(RealGpu { lanes, stamps: stamps.then(|| ModelGpu::new(0, true)) })
     }
 

@@ -53,7 +53,7 @@ pub(in crate::bench) struct TensorArgs {
     #[arg(long, value_name = "N", conflicts_with = "h2d")]
     pub(super) gpu: Option<u32>,
 
-    /// Copy threads, each with pinned memory for one tensor
+    /// Copy threads, each with pinned memory and a file of its own
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     copy_threads: u16,
 

@@ -46,6 +46,17 @@ enum Kind {
     Block(KernelLimits),
 }
 
+/// Checks that writing back pages of `file` did not fail since it was opened or last checked. Does not wait for pages that are
+/// not written back yet.
+///
+/// After a failure, the kernel takes the pages for clean: once they are evicted, reads return what the drive held before.
+///
+/// # Errors
+/// The failure, which is reported once for each opening of the file.
+pub fn check_writeback(file: &File) -> io::Result<()> {
+    file_io::check_writeback(file)
+}
+
 /// Opens the file of `target`.
 ///
 /// # Errors

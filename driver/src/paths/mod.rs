@@ -27,6 +27,7 @@ mod uring;
 
 use std::time::Duration;
 
+pub use file::check_writeback;
 pub use null::NullQueue;
 pub use nvme::NvmeQueue;
 pub use queue::DeviceQueue;

@@ -107,6 +107,19 @@ fn repeated(mut call: impl FnMut() -> isize) -> io::Result<u64> {
     }
 }
 
+/// Returns the failure of a write-back of the file's pages since it was opened or last asked.
+///
+/// # Errors
+/// That failure.
+pub(crate) fn check_writeback(file: &File) -> io::Result<()> {
+    // No page lies there, so that there is none to wait for: only failures are left to report (mm/filemap.c,
+    // `file_check_and_advance_wb_err`).
+    const BEHIND_ALL_FILES: i64 = 1 << 62;
+    let wait = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
+    // SAFETY: the call takes numbers.
+    checked(unsafe { libc::sync_file_range(file.as_raw_fd(), BEHIND_ALL_FILES, 1, wait) })
+}
+
 /// Returns the size of a block device in bytes; 0 after its removal.
 ///
 /// # Errors

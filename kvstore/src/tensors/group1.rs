@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use adit_driver::paths::{Device, DeviceOptions};
+use adit_driver::paths::{Device, DeviceOptions, check_writeback};
 use adit_driver::{KernelPath, KernelTarget, Target};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
@@ -153,6 +153,15 @@ impl CachedFile {
     pub(super) fn write(&self, offset: u64, memory: &[u8]) -> Result<()> {
         self.assert_inside(offset, memory.len() as u64);
         self.file.write_all_at(memory, offset).map_err(|why| self.failed("write it", why))
+    }
+
+    /// Checks that the drive took all that the kernel wrote back. What it did not take is lost once its page is evicted: a
+    /// read would then return what the drive held before, and so must not be believed without this check behind it.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`], once for each failure.
+    pub(super) fn check_writeback(&self) -> Result<()> {
+        check_writeback(&self.file).map_err(|why| self.failed("write back what was written", why))
     }
 
     fn failed(&self, what: &str, why: io::Error) -> Error {

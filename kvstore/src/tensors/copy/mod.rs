@@ -283,6 +283,9 @@ impl<G: Gpu> Worker<G> {
                 for part in self.portions(bytes) {
                     let len = part.end - part.start;
                     self.read_in_turn(route.further(part.start), len, overlap, moved)?;
+                    if !matches!(route, Route::Extent { .. }) {
+                        self.file().check_writeback()?;
+                    }
                     let copy_to = copy_to.map(|offset| offset + part.start);
                     self.deliver(tensor, part, kept.as_mut(), copy_to)?;
                 }

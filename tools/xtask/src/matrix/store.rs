@@ -45,6 +45,8 @@ pub(super) const CASES: &[Case] = &[
             "ext4",
             "--module",
             "crc32c_generic",
+            "--module",
+            "loop",
             "--with",
             "mkfs.ext4",
             "--kernel-nvme",
@@ -75,6 +77,18 @@ pub(super) const CASES: &[Case] = &[
                 "ls -d /sys/fs/cgroup/adit-bench-* && exit 1\n\
                  test \"$(ls -A /mnt)\" = lost+found && umount /mnt && echo clean",
                 &["clean"],
+            ),
+            // A drive that the kernel cannot write back to: it has 200 MB, and room for 24 of them.
+            good(
+                "modprobe loop && mkdir -p /small /lost && mount -t tmpfs -o size=24m none /small &&\n\
+                 truncate -s 200M /small/disk && losetup /dev/loop0 /small/disk &&\n\
+                 mkfs.ext4 -q -O ^has_journal -E nodiscard,lazy_itable_init=1 /dev/loop0 && mount -t ext4 /dev/loop0 /lost",
+                &[],
+            ),
+            refused(
+                "adit kv bench --workload dual-blade --model opt-1.3b --batch 4 --prompt 60 --gen 4 --verify \
+                 --config fadvise --folder /lost --memory-limit 48m",
+                &["write back what was written", "check its drive"],
             ),
             refused(
                 "adit kv bench --workload dual-blade --model opt-13b --batch 1 --prompt 8 --gen 2 --config direct --store {0}",

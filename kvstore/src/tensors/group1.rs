@@ -15,11 +15,29 @@ use adit_driver::paths::{Device, DeviceOptions, check_writeback};
 use adit_driver::{KernelPath, KernelTarget, Target};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use crate::error::{Error, Result};
 
 /// Makes names of files unique in this process.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// Checks that files of `bytes` in `folder` leave memory to others, if the file system keeps its files there: the kernel
+/// kills a process whose files exceed its memory.
+///
+/// # Errors
+/// [`Error::Invalid`] if they take more than `memory_bytes`.
+pub(super) fn check_folder(folder: &Path, bytes: u64, memory_bytes: u64) -> Result<()> {
+    let is_in_memory = statfs(folder).is_ok_and(|about| about.filesystem_type() == TMPFS_MAGIC);
+    if !is_in_memory || bytes <= memory_bytes {
+        return Ok(());
+    }
+    let fix = format!(
+        "it lies in memory (tmpfs), which has room for {memory_bytes} of the {bytes} bytes of tensors: choose a folder \
+         on a drive, as below /var/tmp"
+    );
+    Err(Error::invalid("the folder of group 1", folder.display(), fix))
+}
 
 /// Bytes that are read, or read ahead, by one call: the least `read_ahead_kb` is 128.
 pub(super) const PIECE_BYTES: u64 = 2 << 20;
@@ -104,7 +122,7 @@ impl CachedFile {
             let fix = match why {
                 Errno::EOPNOTSUPP => {
                     "its file system cannot allocate ahead (fallocate), without which a full disk would lose \
-                     tensors: choose a folder on ext4, XFS, Btrfs or tmpfs"
+                     tensors: choose a folder on ext4, XFS or Btrfs"
                 }
                 Errno::ENOSPC => "free space, or choose a folder on another file system",
                 _ => "choose another folder",

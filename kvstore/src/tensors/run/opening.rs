@@ -14,7 +14,7 @@ use crate::tensors::copy::gpu::Gpu;
 use crate::tensors::copy::threads::{Threads, thread_of};
 use crate::tensors::copy::{BEHIND_COUNT, Checksums, Counts, Fillings, Worker};
 use crate::tensors::governor::Governor;
-use crate::tensors::group1::CachedFile;
+use crate::tensors::group1::{CachedFile, check_folder};
 use crate::tensors::group2::{Stream, StreamOptions};
 use crate::tensors::options::{Configuration, Extent, RunOptions};
 use crate::tensors::overlap::Chooser;
@@ -48,6 +48,10 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     let dirty_bytes = options.dirty_bytes.unwrap_or_else(|| dirty_room(&memory));
     let dirty_layers = cached_layers(dirty_bytes, shape.tensor_bytes(), plan.cached());
     let homes: Vec<Home> = (0..layers).map(|layer| home(&options, plan.is_cached(layer))).collect();
+    if let Some(folder) = &options.folder {
+        let layers = homes.iter().filter(|home| **home != Home::Extent).count() as u64;
+        check_folder(folder, layers * shape.pair_bytes(), budget)?;
+    }
     let laid_out = Devices::open(&options, &plan, &homes)?;
     let gpu = Arc::new(gpu);
     let (files, extent_places) = (laid_out.files.clone(), laid_out.extent_places.clone());

@@ -273,6 +273,10 @@ fn bad_options_get_a_sentence_each() {
     assert!(text.contains("use 1 to 64"), "{text}");
     let text = refused(RunOptions { folder: Some("/nonexistent".into()), ..base() });
     assert!(text.contains("/nonexistent"), "{text}");
+    let vast = Shape { prompt_tokens: 1 << 28, ..shape() };
+    let folder = Some("/dev/shm".into());
+    let text = refused(RunOptions { shape: vast, folder, extent: None, ..base() });
+    assert!(text.contains("/dev/shm") && text.contains("in memory (tmpfs)"), "{text}");
     let text = refused(RunOptions { timeout: Duration::MAX, ..base() });
     assert!(text.contains("use a day at most"), "{text}");
 }

@@ -2,7 +2,8 @@
 //!
 //! The first iteration warms up, the second measures *intra*, the third *cross*, and the faster one stays. If its rate
 //! then drifts, conditions have changed, and the other one is measured again for one iteration. The interval between
-//! two such probes doubles while they change nothing, so that probing costs a bounded share of the run.
+//! two such probes doubles while they change nothing, so that probing costs a bounded share of the run. A probe that is
+//! clearly slower ends with a quarter of its iteration.
 
 /// How the storage reads of the copy threads overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ impl Overlap {
 
 /// The share of its rate by which a choice may drift before the other one is measured again.
 const DRIFT: f64 = 0.10;
+/// The share of an iteration behind which a probe may end.
+const TRIAL_SHARE: f64 = 0.25;
 /// The least iterations between two probes; doubled by each probe that changes nothing.
 const INTERVAL_MIN: u32 = 8;
 /// The most iterations between two probes.
@@ -84,6 +87,17 @@ impl Chooser {
     /// Returns how many iterations were spent on measuring, beyond the warm-up.
     pub fn probes(&self) -> u32 {
         self.probes
+    }
+
+    /// Takes notice of the group's `rate` after a `share` of an iteration: a probe that is clearly slower ends, and the rest
+    /// of the iteration goes on as before.
+    pub fn notice(&mut self, rate: f64, share: f64) {
+        let (Stage::Second { intra: best } | Stage::Again { rate: best }) = self.stage else {
+            return;
+        };
+        if (TRIAL_SHARE..1.0).contains(&share) && rate > 0.0 && rate < best * (1.0 - DRIFT) {
+            self.finish(rate);
+        }
     }
 
     /// Ends an iteration in which the group moved at `rate`, in bytes per second. An iteration without a rate above 0,
@@ -160,6 +174,21 @@ mod tests {
             assert!(seen[3..].iter().all(|overlap| *overlap == best), "{seen:?}");
             assert_eq!(chooser.probes(), 2, "steady rates are measured once each");
         }
+    }
+
+    #[test]
+    fn a_probe_that_is_clearly_slower_ends_early() {
+        let mut chooser = Chooser::default();
+        (0..2).for_each(|_| chooser.finish(12.0));
+        for (rate, share) in [(6.0, 0.2), (11.0, 0.5), (0.0, 0.5), (f64::NAN, 0.5)] {
+            chooser.notice(rate, share);
+            assert_eq!(chooser.overlap(), Overlap::Cross, "{rate} after {share}");
+        }
+        chooser.notice(6.0, 0.25);
+        assert!(chooser.is_settled() && chooser.overlap() == Overlap::Intra);
+        assert_eq!(chooser.probes(), 2);
+        chooser.notice(1.0, 0.5);
+        assert!(chooser.is_settled(), "only a probe ends early");
     }
 
     #[test]

@@ -321,6 +321,10 @@ impl<G: Gpu> Tensors<G> {
         progress.bytes += reading.bytes;
         progress.time += ended.saturating_duration_since(reading.begun.max(*last_end));
         *last_end = ended.max(*last_end);
+        let (bytes, rate) = (progress.bytes, progress.rate());
+        let layers = [self.plan.group1(), self.plan.group2()][reading.group_index].len();
+        let all = reading.bytes * layers as u64;
+        self.choosers[reading.group_index].notice(rate, bytes as f64 / all.max(1) as f64);
         keys.result.and(values.result)?;
         // A write of these tensors that failed came before.
         self.check_failure()

@@ -30,6 +30,7 @@ fn runs_meet_what_there_is_to_meet() {
         "hits in memory",
         "forgotten in memory",
         "evicted from memory",
+        "held in memory",
         "memory tiers made smaller",
     ];
     let mut all = StoreCounts::default();

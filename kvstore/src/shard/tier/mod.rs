@@ -145,8 +145,9 @@ impl Tier {
         self.object_bytes_max = self.regions.largest_bytes().min(bytes / OBJECT_PARTS);
         self.order = S3Fifo::new(self.entries_max);
         self.seen = Recent::new(entries_max as usize);
-        self.slots.clear();
-        self.idle_slots.clear();
+        // A tier that became smaller gives their memory back as well.
+        self.slots = Default::default();
+        self.idle_slots = Vec::new();
         self.used_bytes = 0;
         let entries: Vec<Entry> = std::mem::take(&mut self.entries).into_iter().flatten().collect();
         assert!(entries.len() as u64 <= entries_max, "each entry has a unit of memory");

@@ -9,6 +9,7 @@ mod follow;
 mod tests;
 
 use std::cmp::Ordering;
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{MutexGuard, PoisonError};
 
 use adit_driver::{Buffer, Device};
@@ -42,22 +43,28 @@ impl Store {
     /// As [`Device::allocate`], with less memory in the tier than there is room for; the same if the system grants no
     /// thread; [`Failure::Closed`](crate::shard::Failure::Closed) if the store is closed.
     pub fn set_tier(&self, bytes: u64) -> Result<u64> {
-        let core = &self.core;
-        let mut size = core.tier();
-        size.limit(bytes, core.shards);
+        let mut size = self.core.tier();
+        size.limit(bytes, self.core.shards);
+        let set = self.fill_tier(&mut size);
+        size.is_unknown |= set.is_err();
+        set.map(|()| size.bytes)
+    }
+
+    /// Gives the tier what it may have and memory has room for.
+    fn fill_tier(&self, size: &mut TierSize) -> Result<()> {
         let bytes_max = size.elastic.bytes_max();
-        core.shrink_tier(&mut size, bytes_max)?;
+        self.core.shrink_tier(size, bytes_max)?;
         if bytes_max == 0 {
             self.threads.leave_memory();
-            return Ok(0);
+            return Ok(());
         }
         self.threads.follow_memory()?;
         let filled = size.memory().map(|memory| size.elastic.filled(size.bytes, &memory));
         let wanted = filled.unwrap_or(bytes_max);
         if wanted > size.bytes {
-            core.grow_tier(&mut size, wanted, &|| true)?;
+            self.core.grow_tier(size, wanted, &|| true)?;
         }
-        Ok(size.bytes)
+        Ok(())
     }
 }
 
@@ -66,6 +73,8 @@ pub(super) struct TierSize {
     elastic: Elastic,
     /// What all shards have.
     bytes: u64,
+    /// Whether a change failed midway: shards may have more or less than `bytes`.
+    is_unknown: bool,
     /// Without it, memory does not limit the tier.
     probe: Option<Probe>,
     /// Whether the last change failed, which the log has.
@@ -77,6 +86,7 @@ impl Default for TierSize {
         TierSize {
             elastic: Elastic::new(0, REGION_BYTES),
             bytes: 0,
+            is_unknown: false,
             probe: None,
             has_failed: false,
         }
@@ -146,6 +156,11 @@ impl Core {
     fn fit_tier(&self, goes_on: &dyn Fn() -> bool) {
         let mut size = self.tier();
         let Some(memory) = size.memory() else { return };
+        if size.is_unknown {
+            // It fails as the change did, and is tried again.
+            let bytes_max = size.elastic.bytes_max();
+            size.is_unknown = self.shrink_tier(&mut size, bytes_max).is_err();
+        }
         let (before, TierSize { elastic, bytes, probe, .. }) = (size.bytes, &mut *size);
         let strain = probe.as_mut().map_or(Strain::None, |probe| probe.strain(&memory));
         let wanted = elastic.evaluate(*bytes, &memory, strain);
@@ -154,6 +169,7 @@ impl Core {
             Ordering::Equal => return,
             Ordering::Greater => self.grow_tier(&mut size, wanted, goes_on),
         };
+        size.is_unknown |= changed.is_err();
         let has_failed = changed.is_err() && goes_on();
         match changed {
             Ok(()) => tracing::info!(
@@ -172,11 +188,20 @@ impl Core {
     /// Takes memory from the tier until it has `bytes` at most. Returns what each shard has left.
     fn shrink_tier(&self, size: &mut TierSize, bytes: u64) -> Result<Vec<u64>> {
         let share = share(bytes, self.shards);
-        let shrink = |number| self.ask(number, move |shard, _| Ok(make_way(shard, share)));
-        let asked: Vec<Pending<(u64, GivenUp)>> = (0..self.shards).map(shrink).collect();
-        // What they gave up is freed here.
-        let left = asked.into_iter().map(|asked| asked.wait().map(|(left, _)| left));
-        let left = left.collect::<Result<Vec<u64>, _>>()?;
+        let (sender, given_up) = mpsc::channel::<GivenUp>();
+        let shrink = |number| {
+            let sender = sender.clone();
+            self.ask(number, move |shard, _| {
+                let (left, given_up) = make_way(shard, share);
+                // It is freed here if nothing waits for it any more.
+                drop(sender.send(given_up));
+                Ok(left)
+            })
+        };
+        let asked: Vec<Pending<u64>> = (0..self.shards).map(shrink).collect();
+        drop(sender);
+        free(&given_up, &asked);
+        let left = asked.into_iter().map(Pending::wait).collect::<Result<Vec<u64>, _>>()?;
         size.bytes = left.iter().sum();
         assert!(size.bytes <= bytes, "{} bytes are left of {bytes}", size.bytes);
         Ok(left)
@@ -195,6 +220,14 @@ impl Core {
             Ok(lent.wait()?)
         };
         size.lend(device, (left, share(bytes, self.shards)), goes_on, lend).map(drop)
+    }
+}
+
+/// Frees what shards give up as it comes, as one of them may be busy for long: until all were asked, or the answers are late.
+fn free<T>(given_up: &Receiver<T>, asked: &[Pending<u64>]) {
+    let patience = || asked.iter().map(Pending::patience).max().unwrap_or_default();
+    while let Ok(given_up) = given_up.recv_timeout(patience()) {
+        drop(given_up);
     }
 }
 

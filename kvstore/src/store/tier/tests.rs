@@ -8,6 +8,7 @@ use adit_driver::DeviceOptions;
 use super::*;
 use crate::memory::Machine;
 use crate::model::key::Key;
+use crate::store::pending::pair;
 use crate::store::{FormatStore, OpenOptions};
 
 const MIB: u64 = 1 << 20;
@@ -44,6 +45,46 @@ fn shards_get_regions_of_which_the_last_is_shorter() {
     let one_each = [(0, 64 * MIB), (1, 64 * MIB)].to_vec();
     assert_eq!(lent([0, 0], share, 2), (one_each, 128 * MIB), "they take turns");
     assert_eq!(lent([4096, 4096], 4096, 9), (vec![], 8192));
+}
+
+#[test]
+fn what_one_shard_gives_up_is_freed_while_another_is_busy() {
+    struct Tells(mpsc::Sender<()>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    let long = Duration::from_secs(60);
+    let (busy, pending) = pair::<u64>(long);
+    let (gives, given_up) = mpsc::channel();
+    let (tells, freed) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        free(&given_up, &[pending]);
+    });
+    gives.send(Tells(tells)).expect("it is awaited");
+    freed.recv_timeout(long / 2).expect("freed");
+    assert!(!thread.is_finished(), "it waits for the other shard");
+    drop(gives);
+    thread.join().expect("it ends once all were asked");
+    drop(busy);
+}
+
+#[test]
+fn a_size_that_became_unknown_is_asked_for() {
+    let (_machine, probe) = machine("unknown-size", 8192);
+    let store = open(probe);
+    let most = 256 * MIB;
+    assert_eq!(store.set_tier(most).expect("memory"), most);
+    {
+        // As behind a change of which one shard had none.
+        let mut size = store.core.tier();
+        size.is_unknown = true;
+        let made = |shard: &mut _, _| Ok(make_way(shard, 0).0);
+        assert_eq!(store.core.ask(0, made).wait().expect("an answer"), 0);
+    }
+    read_until(&store, most);
+    store.close().wait().expect("closed");
 }
 
 /// A machine with so much available memory, however much this process takes, and the probe of it.

@@ -10,14 +10,19 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes of an ordinary page, of which regions are made.
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of a large page.
 pub(crate) const LARGE: usize = 2 << 20;
 
-/// How often to look for free addresses that another thread takes before they are used.
+/// How often to look for free addresses that another thread takes before they are used: not for a mapping of ours, but as an
+/// allocator does.
 const TRIES: u32 = 16;
+
+/// Held while a mapping is made: between the look for addresses and their use, another thread would find the same ones.
+static PLACING: Mutex<()> = Mutex::new(());
 
 /// The first bytes of a file, readable and writable, at a multiple of [`LARGE`].
 #[derive(Debug)]
@@ -43,6 +48,7 @@ impl Mapping {
         // It replaces nothing. A call that replaced a mapping of ours and failed would leave some of it or a hole,
         // which another thread may have filled: nothing could unmap that safely.
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
+        let _placing = PLACING.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..TRIES {
             match map(free_addresses(len)?, len, may, flags, file.as_raw_fd()) {
                 Ok(start) => return Ok(Mapping { start, len }),
@@ -193,6 +199,22 @@ mod tests {
         mapping.populate().expect("there is memory");
         assert_eq!((large_bytes(&mapping), mapping.len()), (0, 4096));
     }
+
+    /// Each looks for free addresses where the others do.
+    #[test]
+    fn threads_that_map_at_the_same_time_all_find_addresses() {
+        let file = file(LARGE);
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    for _ in 0..300 {
+                        Mapping::new(&file, LARGE).expect("mapped");
+                    }
+                });
+            }
+        });
+    }
+
     /// Returns the bytes of addresses that this process has mapped.
     fn addresses() -> usize {
         let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");

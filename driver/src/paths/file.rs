@@ -46,8 +46,8 @@ enum Kind {
     Block(KernelLimits),
 }
 
-/// Checks that writing back pages of `file` did not fail since it was opened or last checked. Does not wait for pages that are
-/// not written back yet.
+/// Checks that writing back pages of `file` did not fail since it was opened or last checked. Does not wait for pages
+/// that are not written back yet.
 ///
 /// After a failure, the kernel takes the pages for clean: once they are evicted, reads return what the drive held before.
 ///

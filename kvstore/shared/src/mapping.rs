@@ -17,11 +17,10 @@ pub(crate) const PAGE: u64 = 4096;
 /// Bytes of a large page.
 pub(crate) const LARGE: usize = 2 << 20;
 
-/// How often to look for free addresses that another thread takes before they are used: not for a mapping of ours, but as an
-/// allocator does.
+/// How often to look for free addresses that an allocator on another thread takes before they are used.
 const TRIES: u32 = 16;
 
-/// Held while a mapping is made: between the look for addresses and their use, another thread would find the same ones.
+/// Held while addresses are found and mapped: without it, threads that map at the same time find the same ones.
 static PLACING: Mutex<()> = Mutex::new(());
 
 /// The first bytes of a file, readable and writable, at a multiple of [`LARGE`].

@@ -185,7 +185,8 @@ impl Local {
     }
 
     /// Gives the memory tier `bytes` of registered memory, or takes it away, as [`super::Store::set_tier`] does: fewer if
-    /// it grows and memory has no room for them now. Gets of a [`Local`] read into the caller's memory, so that a hit in the tier copies.
+    /// it grows and memory has no room for them now. Gets of a [`Local`] read into the caller's memory, so that a hit in
+    /// the tier copies.
     ///
     /// A [`Local`] has no thread that follows memory. If memory may become short, call this from time to time, with the tier's
     /// present bytes and what [`crate::memory::budget`] leaves beside them, less a headroom.

@@ -111,8 +111,8 @@ impl TierSize {
         self.probe.as_ref()?.memory().ok()
     }
 
-    /// Allocates regions for shards that have `left` bytes and lends them, those of a shard at once, until each has `share` bytes, memory has no room
-    /// for another, or `goes_on` returns false. Returns how many bytes they have.
+    /// Allocates regions for shards that have `left` bytes and lends them, those of a shard at once, until each has `share`
+    /// bytes, memory has no room for another, or `goes_on` returns false. Returns how many bytes they have.
     pub(super) fn lend(
         &mut self,
         device: &Device,
@@ -157,7 +157,7 @@ impl Core {
         let mut size = self.tier();
         let Some(memory) = size.memory() else { return };
         if size.is_unknown {
-            // It fails as the change did, and is tried again.
+            // If the shards do not answer this time either, the next look asks again.
             let bytes_max = size.elastic.bytes_max();
             size.is_unknown = self.shrink_tier(&mut size, bytes_max).is_err();
         }
@@ -223,7 +223,8 @@ impl Core {
     }
 }
 
-/// Frees what shards give up as it comes, as one of them may be busy for long: until all were asked, or the answers are late.
+/// Frees what shards give up as it comes, since one of them may be busy for long. Returns once all have answered, or are
+/// late.
 fn free<T>(given_up: &Receiver<T>, asked: &[Pending<u64>]) {
     let patience = || asked.iter().map(Pending::patience).max().unwrap_or_default();
     while let Ok(given_up) = given_up.recv_timeout(patience()) {

@@ -91,9 +91,10 @@ pub(super) fn run(common: &Common<'_>, number: u64, stream: UnixStream) {
         End::Left(why) => (why, false),
         End::Expelled(why) => (why, true),
     };
+    // Before it is counted: what the counters show has been told.
+    (common.tell)(&Event::ClientGone { client: number, why, is_expelled });
     common.counts.clients_expelled.fetch_add(u64::from(is_expelled), Ordering::Relaxed);
     common.counts.clients_now.fetch_sub(1, Ordering::Relaxed);
-    (common.tell)(&Event::ClientGone { client: number, why, is_expelled });
 }
 
 impl<'a> Session<'a> {

@@ -60,15 +60,18 @@ pub(super) struct Unlogged {
 }
 
 impl Unlogged {
-    fn note(&mut self, now: Time, what: &str) {
+    /// Counts an eviction. Warns of the first, which a remedy can prevent; from then on tells of the others once a minute.
+    fn note(&mut self, now: Time, why: impl FnOnce() -> String) {
         self.objects += 1;
-        if now >= self.from {
-            tracing::info!(
-                "{} objects were evicted although there was space: {what}",
-                self.objects
-            );
-            *self = Unlogged { objects: 0, from: now + LOG_INTERVAL };
+        if now < self.from {
+            return;
         }
+        let (objects, why) = (self.objects, why());
+        match self.from {
+            Time::ZERO => tracing::warn!("an object was evicted although there was space: {why}"),
+            _ => tracing::info!("{objects} objects were evicted although there was space: {why}"),
+        }
+        *self = Unlogged { objects: 0, from: now + LOG_INTERVAL };
     }
 }
 
@@ -136,18 +139,20 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let counted = match why {
             EvictReason::Space => space,
             EvictReason::Records => {
-                self.unlogged[0].note(
-                    now,
-                    "there are as many objects, or as long keys, as the store was formatted for. \
-                     Format it for more objects",
-                );
+                let objects_max = self.capacity.objects_max;
+                self.unlogged[0].note(now, || {
+                    format!(
+                        "this shard is formatted for {objects_max} objects, fewer if keys or objects are long, and \
+                         has as many. Format the store with a larger objects_max (adit kv format --objects N)"
+                    )
+                });
                 records
             }
             EvictReason::Fragmentation => {
-                self.unlogged[1].note(
-                    now,
-                    "it was not in one run. Objects of similar lengths, or lower watermarks, avoid that",
-                );
+                self.unlogged[1].note(now, || {
+                    "it was not in one run. Objects of similar lengths, or lower watermarks, avoid that"
+                        .to_owned()
+                });
                 fragmentation
             }
         };
@@ -310,7 +315,7 @@ mod tests {
         let mut unlogged = Unlogged::default();
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         let after = |unlogged: &mut Unlogged, seconds| {
-            unlogged.note(at(seconds), "a test");
+            unlogged.note(at(seconds), || "a test".to_owned());
             (unlogged.objects, unlogged.from)
         };
         assert_eq!(after(&mut unlogged, 5), (0, at(65)));

@@ -27,6 +27,7 @@
 //! | `view` | Python's buffer protocol; all unsafe code |
 //! | `figures` | counters by name |
 //! | `errors` | the store's errors as Python exceptions |
+//! | `logs` | what driver and store log, for Python's `logging` |
 //! | `forked` | values that a forked child must not drop |
 
 mod arguments;
@@ -41,6 +42,7 @@ mod inside;
 mod job;
 mod lending;
 mod link;
+mod logs;
 mod memory;
 mod options;
 mod queue;
@@ -78,8 +80,11 @@ mod _adit {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        let close_all = wrap_pyfunction!(inside::close_all, module)?;
-        module.py().import("atexit")?.call_method1("register", (close_all,))?;
+        logs::start()?;
+        // The last one runs first.
+        let at_exit = module.py().import("atexit")?;
+        at_exit.call_method1("register", (wrap_pyfunction!(logs::flush_logs, module)?,))?;
+        at_exit.call_method1("register", (wrap_pyfunction!(inside::close_all, module)?,))?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

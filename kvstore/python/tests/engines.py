@@ -370,8 +370,8 @@ class LMCacheMetadata:
     def get_shapes(self, tokens: int | None = None) -> list[tuple[int, ...]]:
         return [(2, self.layers, self.chunk_size if tokens is None else tokens, 64)]
 
-    def get_dtypes(self) -> list[str]:
-        return [self.dtype]
+    def get_dtypes(self) -> list[np.dtype[Any]]:
+        return [np.dtype(self.dtype)]
 
 
 def lmcache_config(use_layerwise: bool = False, **params: object) -> Any:

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import engines
 import pytest
+from conftest import until
 
 import adit
 from adit import _engine
@@ -24,6 +25,42 @@ def test_a_new_file_is_formatted_and_an_old_one_opened(tmp_path: Path, path: str
     assert [each.name for each in tmp_path.iterdir()] == ["kv-3.img"]
     with _engine.open_store(target, 0.0625, rank=3) as store:
         assert store.get("key") == b"value"
+
+
+def test_a_store_of_small_blocks_keeps_as_many_as_there_is_room_for(tmp_path: Path) -> None:
+    keys, block = [f"key {number}" for number in range(12_000)], bytes(4096)
+    with _engine.open_store(f"uring:{tmp_path / 'kv.img'}", 0.0625, block_nbytes=4000) as store:
+        for start in range(0, len(keys), 1000):
+            some = keys[start : start + 1000]
+            store.put_many(some, [block] * len(some))
+        assert sum(store.exists(key) for key in keys) == len(keys)
+
+
+def test_an_eviction_for_want_of_records_is_logged_once_with_its_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with _engine.open_store(f"uring:{tmp_path / 'kv.img'}", 0.0625, objects_max=100) as store:
+        for number in range(150):
+            store.put(f"key {number}", b"value")
+        until(lambda: "objects_max" in caplog.text)
+        assert store.stats()["evictions_records"] == 50
+    (told,) = (each for each in caplog.records if "evicted" in each.message)
+    assert (told.name, told.levelname) == ("adit", "WARNING")
+    assert "formatted for 100 objects" in told.message
+    assert "larger objects_max (adit kv format --objects N)" in told.message
+
+
+def test_what_a_store_logs_at_the_end_of_the_process_reaches_python(tmp_path: Path) -> None:
+    program = """
+import sys, adit
+adit.Store.format(sys.argv[1], size=64 << 20, objects_max=8)
+store = adit.Store(sys.argv[1])
+for number in range(16):
+    store.put(str(number), b"value")
+"""
+    words = [sys.executable, "-c", program, f"uring:{tmp_path / 'kv.img'}"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "larger objects_max" in ended.stderr
 
 
 def test_a_size_that_is_none_is_refused_before_a_file_is_made(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,6 +75,15 @@ def store(plugin: Any, *numbers: int, tokens: int = 16) -> list[int]:
         time.sleep(0.001)
     plugin._futures.exists(b"after the callbacks").result(30)
     return told
+
+
+
+def test_a_new_store_has_room_for_as_many_chunks_as_fit(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        make(chunk_size=8).close()
+    assert "for 16384 objects" in caplog.text, "a chunk has 6 KiB, which takes 8"
 
 
 def load(plugin: Any, *numbers: int, tokens: int = 16) -> list[bool]:

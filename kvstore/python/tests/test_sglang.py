@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,14 @@ def host_pool(layout: str = "page_first", dtype: str = "float16", half: int = HA
 def tokens(*pages: int) -> Any:
     """Return the indices of pages' tokens."""
     return np.concatenate([np.arange(page * 4, page * 4 + 4) for page in pages])
+
+
+def test_a_new_store_has_room_for_as_many_pages_as_fit(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        make().close()
+    assert "for 8192 objects" in caplog.text, "an object is half a page, of 16 KiB"
 
 
 @anywhere

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import mmap
 import time
 from collections.abc import Callable
@@ -68,6 +69,14 @@ def ask(tier: Any, keys: list[bytes], request: ReqContext = REQUEST) -> list[Loo
         tier.on_schedule_end(None)
         time.sleep(0.001)
     raise AssertionError("the store answers")
+
+
+def test_a_new_store_has_room_for_as_many_chunks_as_fit(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        make(pool(8, 8192)).shutdown()
+    assert "for 16384 objects" in caplog.text
 
 
 @anywhere

@@ -34,6 +34,8 @@ _FILES = ("uring", "psync")
 _SERVED = "serve:"
 # ctypes makes a type for each length and keeps it: one of each is enough.
 _ARRAYS: dict[int, type[ctypes.Array[ctypes.c_ubyte]]] = {}
+# A store holds at least as many objects, at most as many in its one shard, and one for as many bytes unless told otherwise.
+_OBJECTS_MIN, _OBJECTS_MAX, _OBJECT_NBYTES = 4096, (1 << 26) - 1, 64 << 10
 # Seconds between messages about the same trouble.
 _PATIENCE = 60.0
 
@@ -71,7 +73,13 @@ def check_version(engine: str, found: str | None, tried: Sequence[str]) -> None:
 
 
 def open_store(
-    target: str | list[str], size_gb: float = 0, rank: int = 0, **options: Any
+    target: str | list[str],
+    size_gb: float = 0,
+    rank: int = 0,
+    *,
+    objects_max: int | None = None,
+    block_nbytes: int = _OBJECT_NBYTES,
+    **options: Any,
 ) -> Store | Client:
     """Open a store, and make it before if it is to be in a new file; or connect to one that another process serves.
 
@@ -84,6 +92,11 @@ def open_store(
         GiB of a new file. Files that are there, other devices, and the store of a server have to be formatted.
     rank : int
         The process's rank.
+    objects_max : int, optional
+        Number of objects that a new store holds. Default as many as there is room for if they are ``block_nbytes`` long,
+        and at least one for each 64 KiB.
+    block_nbytes : int
+        Length of the shortest objects that the engine stores often.
     **options
         As for ``Store``, or for ``connect``.
     """
@@ -97,8 +110,10 @@ def open_store(
     nbytes = _bytes_of(size_gb)
     paths = [path for path in map(_new_file, targets) if path is not None]
     if nbytes and len(paths) == len(targets):
-        logger.info("formatting %s", ", ".join(targets))
-        _format(targets, nbytes, paths)
+        if objects_max is None:
+            objects_max = _objects(nbytes * len(targets), block_nbytes)
+        logger.info("formatting %s for %d objects", ", ".join(targets), objects_max)
+        _format(targets, nbytes, objects_max, paths)
     return Store(targets, **options)
 
 
@@ -117,10 +132,16 @@ def _new_file(target: str) -> str | None:
     return path if kind in _FILES and not os.path.exists(path) else None
 
 
-def _format(targets: list[str], nbytes: int, paths: list[str]) -> None:
+def _objects(nbytes: int, block_nbytes: int) -> int:
+    """Return how many blocks there is room for. Each takes whole pages, and metadata 0.3 KB."""
+    pages = -(-min(block_nbytes, _OBJECT_NBYTES) // PAGE)
+    return min(max(nbytes // (max(pages, 1) * PAGE), _OBJECTS_MIN), _OBJECTS_MAX)
+
+
+def _format(targets: list[str], nbytes: int, objects_max: int, paths: list[str]) -> None:
     """Make a store in new files, or no file: one that is there would not be formatted the next time."""
     try:
-        Store.format(targets, size=nbytes)
+        Store.format(targets, size=nbytes, objects_max=objects_max)
     except Error:
         for path in paths:
             with contextlib.suppress(FileNotFoundError):

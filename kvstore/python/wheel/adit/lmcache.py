@@ -60,6 +60,8 @@ class Connector:
     register_l1 : bool
         Whether to register LMCache's memory with the first buffer of it, so that blocks are not copied. Has no effect on
         a store that is served.
+    objects_max : int, optional
+        Number of blocks that a new file holds, one for each 64 KiB by default: LMCache does not tell how long they are.
     **options
         As for ``adit.Store``, or for ``adit.connect``.
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import threading
 import time
 from collections import defaultdict, deque
@@ -52,8 +53,8 @@ class AditBackend(StoragePluginInterface):
     Parameters
     ----------
     config, metadata, local_cpu_backend, loop, dst_device
-        LMCache's. ``config.extra_config["adit"]`` has ``target``, and may have ``size_gb``, ``namespace``,
-        ``register_l1`` and the options of ``adit.Store``. ``{rank}`` in the target stands for the worker's number.
+        LMCache's. ``config.extra_config["adit"]`` has ``target``, and may have ``size_gb``,
+        ``objects_max``, ``namespace``, ``register_l1`` and the options of ``adit.Store``. ``{rank}`` in the target stands for the worker's number.
 
     Raises
     ------
@@ -93,7 +94,9 @@ class AditBackend(StoragePluginInterface):
         # All of them, the oldest first.
         self._lookups: dict[_Pins, None] = {}
         self._regions: list[Region] = []
-        self.store = _engine.open_store(rank=metadata.worker_id, **options)
+        self.store = _engine.open_store(
+            rank=metadata.worker_id, block_nbytes=_chunk_nbytes(metadata), **options
+        )
         self._futures = self.store.futures()
 
     def __str__(self) -> str:
@@ -388,6 +391,12 @@ class AditBackend(StoragePluginInterface):
             self._register_l1 = False
             region = _engine.register_around(self.store, buffer, self._trouble)
             self._regions += [] if region is None else [region]
+
+
+def _chunk_nbytes(metadata: Any) -> int:
+    """Return the length of a whole chunk. The last of a prompt is shorter."""
+    groups = zip(metadata.get_shapes(), metadata.get_dtypes())
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in groups)
 
 
 def _text(key: Any) -> bytes:

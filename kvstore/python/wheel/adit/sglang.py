@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from . import _engine
@@ -24,7 +25,7 @@ from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ._adit import Region
+    from ._adit import Client, Region, Store
 
 # Layouts in which a page is a few runs of memory, which need not be gathered.
 _IN_PLACE = ("page_first", "page_first_direct")
@@ -37,6 +38,7 @@ class _Pool:
         self.pool = pool
         self.page_tokens = getattr(pool, "page_size", 1) or 1
         self.parts, sizes = self._shape()
+        self.object_nbytes = min(sizes)
         self.space = _engine.space(
             "sglang",
             pool=name,
@@ -96,8 +98,9 @@ class AditStorage(HiCacheStorage):
     Parameters
     ----------
     storage_config : HiCacheStorageConfig
-        SGLang's. Its ``extra_config`` has ``target``, and may have ``size_gb``, ``namespace`` and ``store_options``,
-        which are those of ``adit.Store``. ``{rank}`` in the target stands for the number of the process. A target of
+        SGLang's. Its ``extra_config`` has ``target``, and may have ``size_gb``, ``objects_max`` (how many objects a new
+        file holds; by default as many as there is room for), ``namespace`` and ``store_options``, which are those of
+        ``adit.Store``. ``{rank}`` in the target stands for the number of the process. A target of
         ``serve:`` and the socket of ``adit kv serve`` is one store for all ranks; the options are those of
         ``adit.connect``.
     kwargs : dict, optional
@@ -111,15 +114,25 @@ class AditStorage(HiCacheStorage):
         self._config = storage_config
         self._namespace = str(config.get("namespace", ""))
         self._trouble = _engine.Trouble("adit.sglang")
-        self.store = _engine.open_store(
+        self._open = functools.partial(
+            _engine.open_store,
             config["target"],
             config.get("size_gb", 0),
             _rank(storage_config),
+            objects_max=config.get("objects_max"),
             **config.get("store_options", {}),
         )
+        self._store: Store | Client | None = None
         self._pools: dict[str, _Pool] = {}
         self._regions: list[Region] = []
         self._seen: list[tuple[int, int]] = []
+
+    @property
+    def store(self) -> Store | Client:
+        """The store, opened when the first pool tells how long its pages are, or when it is needed."""
+        if self._store is None:
+            self._store = self._open()
+        return self._store
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Take the pool of KV pages, and let the devices use its memory."""
@@ -213,11 +226,14 @@ class AditStorage(HiCacheStorage):
     def close(self) -> None:
         """Close the store."""
         _engine.close_regions(self._regions, self._trouble)
-        self.store.close()
+        if self._store is not None:
+            self._store.close()
 
     def _add(self, name: str, pool: Any) -> None:
         config = self._config
-        self._pools[name] = _Pool(pool, name, _fields(config, name, self._namespace))
+        added = self._pools[name] = _Pool(pool, name, _fields(config, name, self._namespace))
+        if self._store is None:
+            self._store = self._open(block_nbytes=added.object_nbytes)
         for buffer in ("kv_buffer", "k_buffer", "v_buffer", "index_k_with_scale_buffer"):
             held: Any = getattr(pool, buffer, None)
             for tensor in held if isinstance(held, (list, tuple)) else [held]:

@@ -62,7 +62,8 @@ class AditTier(SecondaryTierManager):
     namespace : str
         Text that keeps instances apart beyond what their configurations do.
     **options
-        As for ``adit.Store``, or for ``adit.connect``.
+        ``objects_max``, the number of blocks that a new file holds, by default as many as there is room for; and those of
+        ``adit.Store``, or of ``adit.connect``.
     """
 
     medium: ClassVar[Medium] = Medium.STORAGE
@@ -84,7 +85,9 @@ class AditTier(SecondaryTierManager):
         self._trouble = _engine.Trouble(f"adit.vllm ({tier_type})")
         self._space = _space(config, self.block_size_bytes, namespace)
         rank = config.parallel.data_parallel_index
-        self.store = _engine.open_store(target, size_gb, rank, **options)
+        self.store = _engine.open_store(
+            target, size_gb, rank, block_nbytes=self.block_size_bytes, **options
+        )
         self._view = primary_kv_view.cast("B")
         self._region: Region | None = None
         if isinstance(self.store, Store):

@@ -95,6 +95,7 @@ pub mod internals {
         recovery, superblock,
     };
     pub use crate::model::key::KeyHasher;
+    pub use crate::store::arrivals::{Arrival, Arrivals, Changes};
 }
 
 pub use error::{Error, Result};

@@ -542,7 +542,7 @@ impl Store {
         let shard = self.core.shard(hash);
         let (reply, pending) = self.core.pair();
         let item = ReserveItem { key, bytes, options: options(shard, with) };
-        let caller = Reserving { reply, core: Arc::clone(&self.core), shard, bytes };
+        let caller = Reserving { reply, core: Arc::clone(&self.core), shard, hash, bytes };
         let waiter = Caller::Writer(Box::new(caller));
         (self.core.request(hash, Action::Reserve(item), waiter), pending)
     }

@@ -45,6 +45,7 @@
 //! | `route`, `gather` | lists and calls that concern several shards |
 //! | `local` | all shards on the caller's thread |
 
+pub(crate) mod arrivals;
 mod batch;
 mod change;
 #[cfg(feature = "serde")]

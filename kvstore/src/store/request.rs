@@ -10,8 +10,8 @@ use std::task::Waker;
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use bytes::Bytes;
-use smallvec::SmallVec;
 
+use super::arrivals::{Arrival, Changes};
 use super::devices::DeviceShard;
 use super::feed::Feed;
 use super::lent::{Bounced, Origin, Way};
@@ -55,7 +55,7 @@ pub(super) struct Lend {
 }
 
 /// Requests that are planned together; of one kind, if several.
-pub(super) type Requests = SmallVec<[Hashed<Waiter>; 1]>;
+pub(super) type Requests = Changes<Hashed<Waiter>>;
 
 /// A callback that receives the shard, or the failure if it never reached the shard.
 pub(super) type Ask = Box<dyn FnOnce(Result<(&mut ThreadShard, Time), Failure>) + Send>;
@@ -102,6 +102,26 @@ impl Hashed<Waiter> {
         }
     }
 
+    /// Returns whether it may begin: its caller still waits, and it is not late.
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        self.is_wanted() && now <= self.request.deadline
+    }
+
+    /// Returns the bytes of `pool` that its data take.
+    pub(super) fn pooled_bytes(&self, pool: &Arc<Pool>) -> usize {
+        let (Caller::Put { source, .. }, Action::Put(PutItem { data, .. })) =
+            (&self.request.reply.caller, &self.request.action)
+        else {
+            return 0;
+        };
+        match data {
+            AnyBuffer::One(run) if source.pool().is_some_and(|its| Arc::ptr_eq(its, pool)) => {
+                run.len()
+            }
+            _ => 0,
+        }
+    }
+
     /// Returns whether it changes which objects there are, and so may have to wait for room in its shard.
     pub(super) fn is_change(&self) -> bool {
         !matches!(self.request.action, Action::Get(_) | Action::Fill(_) | Action::Commit)
@@ -143,6 +163,18 @@ impl Hashed<Waiter> {
             Caller::Fill { reply, .. } => reply.when_unwanted(waker),
             _ => unreachable!("only reads and copies wait for memory"),
         }
+    }
+}
+
+impl Arrival for Hashed<Waiter> {
+    fn key_hash(&self) -> Option<u64> {
+        let is_ordered =
+            matches!(self.request.action, Action::Put(_) | Action::Delete(_) | Action::Seal(_));
+        is_ordered.then_some(self.hash)
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.request.reply.caller.is_wanted()
     }
 }
 

@@ -144,16 +144,16 @@ impl Short {
         self.waiting.insert(number, Waiting { wanting, turn });
     }
 
-    /// Returns the next request whose memory is there, with it. Drops requests that were given up. Calls `waker` when
-    /// there is more to do.
-    pub(super) fn granted(&mut self, waker: &Waker) -> Option<(Wanting, PoolBuffer)> {
+    /// Returns the next request whose memory is there, with it, or that was given up. Calls `waker` when there is more to
+    /// do.
+    pub(super) fn granted(&mut self, waker: &Waker) -> Option<(Wanting, Option<PoolBuffer>)> {
         while !self.waiting.is_empty() {
             let number = self.ready.next(waker)?;
             let Some(Waiting { wanting, turn }) = self.waiting.get(&number) else { continue };
             let memory = turn.collect();
             if !wanting.is_wanted() {
-                self.remove(number);
-            } else if let Some(memory) = memory {
+                return Some((self.remove(number), None));
+            } else if memory.is_some() {
                 return Some((self.remove(number), memory));
             }
         }
@@ -198,12 +198,14 @@ impl Short {
         }
     }
 
-    /// Allocates memory for requests that would otherwise wait for callers.
+    /// Allocates memory for requests that would otherwise wait for callers. `stuck` returns the bytes of a pool in
+    /// requests that are not carried out before these are.
     pub(super) fn spill(
         &mut self,
         now: Time,
         pools: &Pools,
         devices: &[Device],
+        stuck: &dyn Fn(&Arc<Pool>) -> usize,
     ) -> SmallVec<[(Wanting, PoolBuffer); 1]> {
         self.note(now, pools);
         let mut spilled = SmallVec::<[(u64, PoolBuffer); 1]>::new();
@@ -211,7 +213,8 @@ impl Short {
             if !still.is_long {
                 continue;
             }
-            for (number, len) in spillable(&self.waiting, pool) {
+            let in_requests = pool.in_requests().saturating_sub(stuck(pool));
+            for (number, len) in spillable(&self.waiting, pool, in_requests) {
                 match pool.allocate(&devices[device], len) {
                     Ok(memory) => spilled.push((number, memory)),
                     Err(error) => {
@@ -231,13 +234,14 @@ impl Short {
     }
 }
 
-/// Returns the requests that may have memory beyond the pool now, in order, with what they need in bytes.
+/// Returns the requests that may have memory beyond the pool now, in order, with what they need in bytes. `in_requests`
+/// bytes of the pool come back by themselves.
 fn spillable(
     waiting: &BTreeMap<u64, Waiting>,
     pool: &Arc<Pool>,
+    mut in_requests: usize,
 ) -> impl Iterator<Item = (u64, usize)> {
     let most = pool.bytes() / SPILL_PARTS;
-    let mut in_requests = pool.in_requests();
     let is_for = |waiting: &Waiting| {
         matches!(waiting.wanting, Wanting::Request { .. }) && Arc::ptr_eq(waiting.turn.pool(), pool)
     };

@@ -1,12 +1,12 @@
 //! What a thread of the store does: it takes jobs from its mailbox and drives its shards.
 //!
 //! Requests wait here, not in the mailbox, so that none holds up others that could begin: those that need memory wait
-//! for it ([`super::short`]); changes wait while as many others wait for room in their shard as its queue is deep. A
-//! read is looked up before it waits for memory, so a miss never waits.
+//! for it ([`super::short`]); changes wait while as many others wait for room in their shard as its queue is deep, and
+//! behind an earlier change of their key that waits for memory ([`super::arrivals`]). A read is looked up before it waits
+//! for memory, so a miss never waits.
 //!
 //! Once the thread must end, a request that would have to wait is refused.
 
-use std::collections::VecDeque;
 use std::iter;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use std::time::Duration;
 use adit_driver::runtime::{self, Alarm, Round};
 use adit_driver::{Device, Time};
 
+use super::arrivals::{Arrival, Arrivals};
 use super::exit::{End, Leaving};
 use super::feed::Feeds;
 use super::figures::Figures;
 use super::inbox::Inbox;
 use super::pending::Answer;
-use super::pool::{PoolBuffer, Pools};
+use super::pool::{Pool, PoolBuffer, Pools};
 use super::request::{Caller, Job, Lend, Requests, ThreadShard, Waiter, Work};
 use super::short::{Short, Wanting};
 use crate::error::{Error, Result};
@@ -67,16 +68,9 @@ struct Desk {
     /// How many the shards have.
     open: usize,
     short: Short,
-    /// By shard: changes that wait until fewer wait for room there, in order.
-    behind: Vec<VecDeque<Requests>>,
-    /// How many lists those are.
-    behind_count: usize,
-    /// At this many, those that were given up are removed.
-    sweep_at: usize,
+    /// By shard: changes that wait for others.
+    arrivals: Vec<Arrivals<Hashed<Waiter>>>,
 }
-
-/// Lists of changes that are kept before the first look for some that were given up.
-const SWEEP_MIN: usize = 1024;
 
 /// How far the thread has got with ending.
 enum Ending {
@@ -137,9 +131,8 @@ impl Drop for Rounds {
 impl Rounds {
     /// Begins on the thread that `alarm` wakes.
     pub(super) fn new(worker: Worker, alarm: Arc<Alarm>, leaving: Leaving) -> Rounds {
-        let behind = worker.shards.iter().map(|_| VecDeque::new()).collect();
-        let short = Short::new(&worker.pools);
-        let desk = Desk { open: 0, short, behind, behind_count: 0, sweep_at: SWEEP_MIN };
+        let arrivals = worker.shards.iter().map(|_| Arrivals::default()).collect();
+        let desk = Desk { open: 0, short: Short::new(&worker.pools), arrivals };
         let (feeds, waker) = (Feeds::default(), Waker::from(alarm));
         Rounds { worker, desk, feeds, waker, ending: Ending::No, leaving }
     }
@@ -149,16 +142,17 @@ impl Rounds {
         let mut all = Turn { moved: 0, in_flight: 0, next: Time::NEVER };
         all.moved += self.feeds.turn();
         all.moved += self.take_jobs(now);
-        if self.desk.behind_count > 0 {
-            all.moved += self.begin_behind(now);
+        if self.desk.has_line() {
+            all.moved += self.begin_arrived(now);
         }
         if !self.desk.short.is_empty() {
             all.moved += self.begin_short(now);
         }
+        self.desk.sweep();
         let Rounds { worker: Worker { mailbox, shards, figures, depth, .. }, desk, .. } = self;
         let Inbox { lacks_memory, lacks_room, .. } = &**mailbox;
         lacks_memory.store(desk.short.len() >= *depth, Ordering::Relaxed);
-        lacks_room.store(desk.behind_count > 0, Ordering::Relaxed);
+        lacks_room.store(desk.has_line(), Ordering::Relaxed);
         figures.note_waiting(desk.short.len());
         for shard in shards {
             let turn = shard.poll(now, &mut |done| desk.answer(now, figures, done));
@@ -191,7 +185,7 @@ impl Rounds {
             Work::Requests(requests) => {
                 let is_change = requests.first().is_some_and(Hashed::is_change);
                 if is_change && !self.has_room(shard) {
-                    self.desk.put_behind(shard, requests);
+                    self.desk.arrivals[shard].push(requests);
                 } else {
                     self.begin_requests(now, shard, requests);
                 }
@@ -201,7 +195,7 @@ impl Rounds {
 
     /// Returns whether a shard takes another change.
     fn has_room(&self, shard: usize) -> bool {
-        self.desk.behind[shard].is_empty()
+        self.desk.arrivals[shard].has_no_line()
             && self.worker.shards[shard].waiting() < self.worker.depth
     }
 
@@ -218,11 +212,11 @@ impl Rounds {
         }
     }
 
-    /// Gives requests to a shard, except those that have to wait for memory.
+    /// Gives requests to a shard, except those that have to wait: for memory, or for an earlier change that does.
     fn begin_requests(&mut self, now: Time, shard: usize, requests: Requests) {
+        let arrivals = &self.desk.arrivals[shard];
         let begins = |asked: &Hashed<Waiter>| {
-            let Request { reply, deadline, .. } = &asked.request;
-            reply.caller.is_wanted() && now <= *deadline && asked.lacks().is_none()
+            asked.is_due(now) && asked.lacks().is_none() && !arrivals.is_behind(asked)
         };
         if requests.iter().all(begins) {
             return self.submit(now, shard, requests.into_iter());
@@ -232,20 +226,22 @@ impl Rounds {
         self.submit(now, shard, requests.into_iter());
     }
 
-    /// Gives a request its memory if it lacks some. Returns `None` if it waits for memory, or was refused.
+    /// Gives a request its memory if it lacks some. Returns `None` if it waits, or was refused.
     fn equipped(
         &mut self,
         now: Time,
         shard: usize,
-        mut asked: Hashed<Waiter>,
+        asked: Hashed<Waiter>,
     ) -> Option<Hashed<Waiter>> {
-        if !asked.request.reply.caller.is_wanted() || now > asked.request.deadline {
+        if !asked.is_due(now) {
             asked.refuse(Failure::Deadline);
             return None;
         }
         let Rounds { worker: Worker { pools, .. }, desk, .. } = self;
+        let mut asked = desk.arrivals[shard].follow(asked)?;
         let Some((len, device)) = asked.lacks() else { return Some(asked) };
         let Some(memory) = pools.take(len, device) else {
+            asked.key_hash().into_iter().for_each(|hash| desk.arrivals[shard].hold(hash));
             desk.short.push(now, pools, Wanting::Request { shard, asked }, (len, device));
             return None;
         };
@@ -292,16 +288,15 @@ impl Rounds {
     }
 
     /// Begins changes that waited for others, in order, and refuses those whose time is over.
-    fn begin_behind(&mut self, now: Time) -> usize {
+    fn begin_arrived(&mut self, now: Time) -> usize {
         let mut begun = 0;
         for shard in 0..self.worker.shards.len() {
-            while let Some(front) = self.desk.behind[shard].front() {
+            while let Some(front) = self.desk.arrivals[shard].front() {
                 let is_late = front.iter().all(|asked| asked.request.deadline < now);
                 if !is_late && self.worker.shards[shard].waiting() >= self.worker.depth {
                     break;
                 }
-                let requests = self.desk.behind[shard].pop_front().expect("it was there");
-                self.desk.behind_count -= 1;
+                let requests = self.desk.arrivals[shard].pop().expect("it was there");
                 self.begin_requests(now, shard, requests);
                 begun += 1;
             }
@@ -309,35 +304,55 @@ impl Rounds {
         begun
     }
 
-    /// Begins requests whose memory is there, and ends those whose time is over.
+    /// Begins requests whose memory is there, and ends those whose time is over or that were given up.
     fn begin_short(&mut self, now: Time) -> usize {
         let mut begun = 0;
         while let Some((wanting, memory)) = self.desk.short.granted(&self.waker) {
-            self.begin_granted(now, wanting, memory);
+            self.end_wait(now, wanting, memory.ok_or(Error::from(Failure::Deadline)));
             begun += 1;
         }
         while let Some(wanting) = self.desk.short.overdue(now) {
-            wanting.refuse(memory_timeout(self.worker.timeout));
+            self.end_wait(now, wanting, Err(memory_timeout(self.worker.timeout)));
             begun += 1;
         }
-        let Rounds { worker: Worker { pools, devices, .. }, desk, .. } = self;
-        for (wanting, memory) in desk.short.spill(now, pools, devices) {
-            self.begin_granted(now, wanting, memory);
+        let Rounds {
+            worker: Worker { pools, devices, .. },
+            desk: Desk { short, arrivals, .. },
+            ..
+        } = self;
+        // Memory of changes that wait for those which wait for memory comes back with none of them.
+        let stuck = |pool: &Arc<Pool>| {
+            let followers = arrivals.iter().flat_map(Arrivals::followers);
+            followers.map(|asked| asked.pooled_bytes(pool)).sum()
+        };
+        for (wanting, memory) in short.spill(now, pools, devices, &stuck) {
+            self.end_wait(now, wanting, Ok(memory));
             begun += 1;
         }
         begun
     }
 
-    fn begin_granted(&mut self, now: Time, wanting: Wanting, memory: PoolBuffer) {
-        match wanting {
-            Wanting::Lend(lend) => lend.reply.send(Ok(memory)),
-            Wanting::Request { shard, mut asked } => {
-                asked.equip(memory, &self.worker.pools);
-                let shard_number = self.worker.number(shard);
-                let work = Work::Requests(iter::once(asked).collect());
-                self.begin(now, Job { shard: shard_number, work });
+    /// Begins a request that waited for memory, or refuses it. Changes of its key that wait for it are next.
+    fn end_wait(&mut self, now: Time, wanting: Wanting, memory: Result<PoolBuffer>) {
+        let (shard, mut asked) = match wanting {
+            Wanting::Lend(lend) => {
+                return match memory {
+                    Ok(memory) => lend.reply.send(Ok(memory)),
+                    Err(error) => lend.refuse(error),
+                };
             }
+            Wanting::Request { shard, asked } => (shard, asked),
+        };
+        let key_hash = asked.key_hash();
+        match memory {
+            Ok(memory) if asked.is_due(now) => {
+                asked.equip(memory, &self.worker.pools);
+                self.submit(now, shard, iter::once(asked));
+            }
+            Ok(_) => asked.refuse_with(Failure::Deadline),
+            Err(error) => asked.refuse_with(error),
         }
+        key_hash.into_iter().for_each(|hash| self.desk.arrivals[shard].release(hash));
     }
 
     /// Continues the ending. Returns the answer once it is complete.
@@ -379,10 +394,9 @@ impl Rounds {
         while let Some(wanting) = self.desk.short.pop() {
             wanting.refuse(Failure::Closed);
         }
-        for requests in self.desk.behind.iter_mut().flat_map(|behind| behind.drain(..)) {
-            requests.into_iter().for_each(|one| one.refuse(Failure::Closed));
+        for asked in self.desk.arrivals.iter_mut().flat_map(Arrivals::drain) {
+            asked.refuse(Failure::Closed);
         }
-        self.desk.behind_count = 0;
         self.worker.shards.iter_mut().for_each(Shard::refuse_stalled);
     }
 
@@ -456,43 +470,26 @@ impl Desk {
     }
 
     fn is_empty(&self) -> bool {
-        self.open == 0 && self.short.is_empty() && self.behind_count == 0
+        self.open == 0 && self.short.is_empty() && self.arrivals.iter().all(Arrivals::is_empty)
+    }
+
+    /// Returns whether changes wait for room in a shard.
+    fn has_line(&self) -> bool {
+        !self.arrivals.iter().all(Arrivals::has_no_line)
     }
 
     /// Returns when a request that waits has to be looked at.
     fn next_due(&self, now: Time) -> Time {
-        if self.behind_count == 0 {
-            return self.short.next_due(now);
-        }
-        let fronts = self.behind.iter().filter_map(|behind| behind.front()?.first());
+        let fronts = self.arrivals.iter().filter_map(|arrivals| arrivals.front()?.first());
         let deadlines = fronts.map(|asked| asked.request.deadline);
         deadlines.fold(self.short.next_due(now), Time::min)
     }
 
-    /// Lets changes wait until fewer wait for room in their shard.
-    fn put_behind(&mut self, shard: usize, requests: Requests) {
-        self.behind[shard].push_back(requests);
-        self.behind_count += 1;
-        if self.behind_count >= self.sweep_at {
-            self.sweep();
-        }
-    }
-
-    /// Removes changes that were given up, so that there are never many more than callers wait for.
+    /// Ends changes that were given up, once there are many.
     fn sweep(&mut self) {
-        let is_wanted = |asked: &Hashed<Waiter>| asked.request.reply.caller.is_wanted();
-        self.behind_count = 0;
-        for behind in &mut self.behind {
-            for requests in std::mem::take(behind) {
-                if requests.iter().any(is_wanted) {
-                    behind.push_back(requests);
-                } else {
-                    requests.into_iter().for_each(|one| one.refuse(Failure::Deadline));
-                }
-            }
-            self.behind_count += behind.len();
+        for asked in self.arrivals.iter_mut().flat_map(Arrivals::sweep) {
+            asked.refuse(Failure::Deadline);
         }
-        self.sweep_at = SWEEP_MIN.max(2 * self.behind_count);
     }
 }
 
@@ -501,50 +498,5 @@ fn memory_timeout(after: Duration) -> Error {
         waited_for: "registered memory to read into",
         after,
         fix: "drop values sooner, or raise pool_bytes",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::pending::{Pending, pair};
-    use super::super::pool::regions;
-    use super::*;
-    use crate::model::key::Key;
-    use adit_driver::DeviceOptions;
-
-    fn desk() -> Desk {
-        let target = "null:".parse().expect("a target");
-        let devices = [Device::open(&target, &DeviceOptions::default()).expect("a device")];
-        let pools = Pools::new(&devices, regions(&devices, 8192).expect("memory"));
-        let short = Short::new(&pools);
-        let behind = vec![VecDeque::new()];
-        Desk { open: 0, short, behind, behind_count: 0, sweep_at: SWEEP_MIN }
-    }
-
-    fn delete(number: u64) -> (Requests, Pending<bool>) {
-        let (reply, pending) = pair(Duration::from_secs(60));
-        let (action, caller) = (Action::Delete(Key::from(number)), Caller::Delete(reply));
-        let reply = Waiter { since: Time::ZERO, caller };
-        let request = Request { reply, deadline: Time::NEVER, action };
-        (iter::once(Hashed { hash: number, request }).collect(), pending)
-    }
-
-    #[test]
-    fn changes_that_were_given_up_do_not_pile_up_behind_a_shard() {
-        let mut desk = desk();
-        let mut wanted = Vec::new();
-        for number in 0..20_000 {
-            let (requests, pending) = delete(number);
-            desk.put_behind(0, requests);
-            if number % 100 == 0 {
-                wanted.push(pending);
-            }
-            assert!(desk.behind_count <= SWEEP_MIN, "{} at {number}", desk.behind_count);
-        }
-        let kept =
-            desk.behind[0].iter().filter(|requests| requests[0].request.reply.caller.is_wanted());
-        let kept: Vec<u64> = kept.map(|requests| requests[0].hash).collect();
-        assert!(kept.into_iter().eq((0..20_000).step_by(100)), "in order");
-        assert_eq!(wanted.len(), 200);
     }
 }

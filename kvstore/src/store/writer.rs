@@ -18,6 +18,8 @@ use crate::shard::{Action, Failure, FillItem, Hashed, Outcome, Part, WriterId};
 pub struct Writer {
     core: Arc<Core>,
     shard: u16,
+    /// Of its key.
+    hash: u64,
     id: WriterId,
     bytes: u64,
     /// Where the object lies, and so which memory its parts need.
@@ -94,11 +96,11 @@ impl Writer {
     /// Turns the parts into an object, atomically. Fill every part and wait for the answers first. On failure the
     /// room is given back.
     pub fn commit(self) -> Pending<Outcome> {
-        let (core, shard) = (Arc::clone(&self.core), self.shard);
+        let (core, shard, hash) = (Arc::clone(&self.core), self.shard, self.hash);
         let (reply, pending) = core.pair();
         let action = Action::Seal(self.id);
         let waiter = Caller::Writer(Box::new(Sealing { reply, writer: self }));
-        let request = core.request(0, action, waiter);
+        let request = core.request(hash, action, waiter);
         core.send_to(shard, request);
         pending
     }
@@ -109,6 +111,7 @@ pub(super) struct Reserving {
     pub(super) reply: Reply<Writer>,
     pub(super) core: Arc<Core>,
     pub(super) shard: u16,
+    pub(super) hash: u64,
     pub(super) bytes: u64,
 }
 
@@ -118,10 +121,10 @@ impl WriterCaller for Reserving {
     }
 
     fn answer(self: Box<Self>, result: Result<Outcome, Failure>) {
-        let Reserving { reply, core, shard, bytes } = *self;
+        let Reserving { reply, core, shard, hash, bytes } = *self;
         reply.send(match result {
             Ok(Outcome::Reserved { writer: id, device }) => {
-                Ok(Writer { core, shard, id, bytes, device, is_over: false })
+                Ok(Writer { core, shard, hash, id, bytes, device, is_over: false })
             }
             Ok(Outcome::Declined(why)) => Err(Unfinished::new(Failure::Declined(why))),
             Ok(other) => unreachable!("a reservation ends with a writer, not {other:?}"),

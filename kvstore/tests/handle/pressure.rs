@@ -11,7 +11,8 @@ use adit_driver::memory::AnyBuffer;
 use adit_driver::runtime::Cores;
 use adit_kvstore::shard::{Failure, Part};
 use adit_kvstore::store::{
-    Answer, OpenOptions, Payload, Pending, PutWith, RefuseReason, Unfinished, Value,
+    Answer, OpenOptions, Payload, Pending, PoolBuffer, Put, PutWith, RefuseReason, Unfinished,
+    Value,
 };
 use adit_kvstore::{Error, Key, Store};
 
@@ -23,6 +24,8 @@ on_each_path!(
     memory_that_is_used_up_comes_back_when_a_value_is_dropped,
     only_a_buffer_waits_for_callers_and_until_the_timeout,
     a_request_that_is_given_up_gives_its_place_to_the_next,
+    the_last_change_of_a_key_wins_whatever_the_one_before_waited_for,
+    changes_that_follow_one_without_memory_do_not_keep_memory_from_it,
     a_try_is_refused_while_many_reads_wait_for_memory,
     a_batch_larger_than_the_pool_is_answered_whole,
     closing_refuses_what_waits_for_memory_at_once,
@@ -113,6 +116,70 @@ fn a_request_that_is_given_up_gives_its_place_to_the_next(rig: &Rig) {
     drop(third);
     let fourth = fourth.wait_timeout(Duration::from_secs(10)).expect("it is next");
     assert_eq!(fourth.expect("memory").len(), 8 << 20);
+}
+
+fn the_last_change_of_a_key_wins_whatever_the_one_before_waited_for(rig: &Rig) {
+    let store = rig.format(1).open();
+    let first = || store.put(key(1), data(1, 1 << 20));
+    let small = data(2, 5000);
+    // All memory but little is held, so the first put has to wait, and the others need not.
+    let held = || store.buffer((8 << 20) - (64 << 10)).wait().expect("most of it");
+    let is_second = |held: PoolBuffer, first: Pending<Put>| {
+        drop(held);
+        assert!(first.wait().expect("put").is_stored());
+        let value = store.get(key(1)).wait().expect("got").expect("there");
+        assert!(value[..] == small, "{} bytes, and not those submitted last", value.len());
+    };
+
+    let (all, one) = (held(), first());
+    let second = store.put(key(1), &small);
+    assert!(store.put(key(2), &small).wait().expect("put").is_stored(), "another key");
+    is_second(all, one);
+    assert!(second.wait().expect("put").is_stored());
+
+    let (all, one) = (held(), first());
+    let deleted = store.delete(key(1));
+    drop(all);
+    assert!(one.wait().expect("put").is_stored() && deleted.wait().expect("deleted"));
+    assert!(store.get(key(1)).wait().expect("got").is_none());
+
+    let writer = store.reserve(key(1), 5000, &PutWith::default()).wait().expect("room");
+    writer.fill(0, &small).wait().expect("written");
+    let (all, one) = (held(), first());
+    let sealed = writer.commit();
+    is_second(all, one);
+    sealed.wait().expect("committed");
+
+    // One that is given up holds up none behind it.
+    let (all, one) = (held(), first());
+    let second = store.put(key(1), &small);
+    drop(one);
+    assert!(second.wait().expect("put").is_stored());
+    drop(all);
+    let value = store.get(key(1)).wait().expect("got").expect("there");
+    assert!(value[..] == small, "{} bytes, and not those submitted last", value.len());
+}
+
+fn changes_that_follow_one_without_memory_do_not_keep_memory_from_it(rig: &Rig) {
+    let store = rig.format(1).open();
+    let mut held: Vec<_> =
+        (0..8).map(|_| store.buffer(1 << 20).wait().expect("an eighth")).collect();
+    let all = store.put(key(1), data(0, 6 << 20));
+    // They take what comes back before the first has a chance to.
+    let followers: Vec<_> = held
+        .drain(..)
+        .enumerate()
+        .map(|(number, mut buffer)| {
+            buffer.copy_from_slice(&data(number as u64, 1 << 20));
+            store.put(key(1), buffer)
+        })
+        .collect();
+    assert!(all.wait().expect("put").is_stored());
+    for put in followers {
+        assert!(put.wait().expect("put").is_stored());
+    }
+    let last = store.get(key(1)).wait().expect("got").expect("there");
+    assert!(last[..] == data(7, 1 << 20), "{} bytes, and not those submitted last", last.len());
 }
 
 fn a_try_is_refused_while_many_reads_wait_for_memory(rig: &Rig) {

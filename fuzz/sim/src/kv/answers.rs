@@ -38,6 +38,7 @@ impl StoreWorld {
                 format_args!("a second answer to item {item} of request {tag}: {result:?}"),
             );
         };
+        self.waiting.give(&what);
         let Pending { shard, begin, since, has_deadline, asked, .. } = *pending;
         if pending.items.iter().all(Option::is_none) {
             self.pending.remove(&tag);

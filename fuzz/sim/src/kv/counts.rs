@@ -45,6 +45,8 @@ const NAMES: [&str; Sum::COUNT] = [
     "evicted from memory",
     "held in memory",
     "memory tiers made smaller",
+    "puts that waited for memory",
+    "changes that waited for one of their key",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +90,12 @@ pub(crate) enum Sum {
     TierEvicted,
     Held,
     TiersShrunk,
+    Waited,
+    Followed,
 }
 
 impl Sum {
-    const COUNT: usize = Sum::TiersShrunk as usize + 1;
+    const COUNT: usize = Sum::Followed as usize + 1;
 }
 
 /// Sums over runs.

@@ -14,6 +14,7 @@
 //! | `attaching` | devices that come back |
 //! | `schedule`, `run` | how the store is opened, used and lost; the run of one seed, and a cut at each command |
 //! | `tiers` | the shards' memory tiers, and readers of what is there |
+//! | `waiting` | changes that wait for memory, in the store's own order |
 //! | `canary` | rules broken on purpose |
 
 mod answers;
@@ -36,6 +37,7 @@ mod schedule;
 mod shape;
 mod tensors;
 mod tiers;
+mod waiting;
 mod world;
 
 pub use canary::StoreCanary;

@@ -64,8 +64,8 @@ impl StoreWorld {
         self.pending.insert(tag, pending);
         let request =
             |(item, action)| Request { reply: RequestTag { tag, item }, deadline, action };
-        let requests = (0..).zip(actions).map(request);
-        self.shards[usize::from(shard)].submit_many(self.now, requests);
+        let requests = (0..).zip(actions).map(request).collect();
+        self.arrive(shard, requests);
         self.keep_moments();
     }
 

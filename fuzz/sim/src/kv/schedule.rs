@@ -13,6 +13,7 @@ use super::counts::Sum;
 use super::frozen::Freezer;
 use super::machine::lock;
 use super::model::{Crash, Model};
+use super::waiting::Waiting;
 use super::world::{PATIENCE, Room, StoreWorld};
 use crate::world::violated;
 
@@ -210,6 +211,7 @@ impl StoreWorld {
         self.counts.count(Sum::Lives, 1);
         self.is_open = true;
         self.room = vec![Room::default(); self.shards.len()];
+        self.waiting = Waiting::new(self.shape.memory_units, self.shards.len());
         self.define_tenants();
         self.define_layouts();
         self.lend_tiers();
@@ -439,6 +441,7 @@ impl StoreWorld {
         lock(&self.machine).hang_up();
         self.end_shards();
         self.pending.clear();
+        self.waiting = Waiting::default();
         self.writers.clear();
         self.leases.clear();
         self.let_all_go();

@@ -19,6 +19,9 @@ pub(crate) struct Disk {
     pub(crate) rules: Rules,
 }
 
+/// Units of memory of a run in which puts wait for it: not many more than its longest object and its padding have.
+const MEMORY_UNITS: u64 = 1024;
+
 /// The store of a run and how it is used.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
@@ -60,6 +63,8 @@ pub(crate) struct Shape {
     pub(crate) quota: Option<WhenReached>,
     /// Units of a region of a shard's memory tier; 0 for no tier.
     pub(crate) tier_units: u64,
+    /// Units of memory for puts, at least as many as the longest object has; 0 if none waits for memory.
+    pub(crate) memory_units: u64,
 }
 
 impl Shape {
@@ -133,6 +138,7 @@ impl Shape {
             quota: (!is_roomy && random.one_in(3))
                 .then(|| random.pick(&[WhenReached::Refuse, WhenReached::EvictOwn])),
             tier_units: random.pick(&[0, 0, 0, 8, 16, 32, 64, 256]),
+            memory_units: if random.one_in(2) { 0 } else { MEMORY_UNITS },
         }
     }
 

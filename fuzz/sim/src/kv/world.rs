@@ -20,6 +20,7 @@ use super::model::{Crash, Model, Moment, Version};
 use super::pool::Pool;
 use super::shape::Shape;
 use super::tiers::Reader;
+use super::waiting::Waiting;
 use crate::random::Random;
 use crate::trace::Trace;
 use crate::world::violated;
@@ -175,6 +176,8 @@ pub(crate) struct StoreWorld {
     pub(crate) leases: Vec<Lease>,
     /// What callers hold of objects in memory.
     pub(crate) readers: Vec<Reader>,
+    /// Changes that have not reached their shards.
+    pub(crate) waiting: Waiting,
     pub(crate) next_tag: u64,
     /// For each shard, what was asked for since it was opened.
     pub(crate) room: Vec<Room>,
@@ -237,6 +240,7 @@ impl StoreWorld {
             writers: Vec::new(),
             leases: Vec::new(),
             readers: Vec::new(),
+            waiting: Waiting::default(),
             next_tag: 0,
             room: Vec::new(),
             longest: 0,
@@ -334,7 +338,8 @@ impl StoreWorld {
 
     /// Takes one turn of every shard; time advances if nothing moved.
     pub(crate) fn step(&mut self) {
-        let (mut done, mut moved, mut next) = (Vec::new(), 0, Time::NEVER);
+        let (mut done, mut moved) = (Vec::new(), self.go_on_waiting(false));
+        let mut next = self.next_late();
         for shard in 0..self.shards.len() {
             let turn = self.shards[shard].poll(self.now, &mut |answer| done.push(answer));
             moved += turn.moved + done.len();
@@ -345,6 +350,9 @@ impl StoreWorld {
         }
         self.excuse_if_struck();
         self.note_turn();
+        if moved == 0 {
+            moved += self.go_on_waiting(true);
+        }
         if moved > 0 || lock(&self.machine).is_off() {
             self.idle_steps = 0;
             return;

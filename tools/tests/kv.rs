@@ -5,8 +5,9 @@ mod support;
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -310,6 +311,35 @@ fn a_file_appears_whole_or_not_at_all() {
     let ended = to_full.output().expect("adit runs");
     assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
     assert!(text(&ended.stderr).contains("No space left"), "{}", text(&ended.stderr));
+}
+
+#[test]
+fn a_get_follows_links_and_writes_to_what_is_no_file() {
+    let scratch = Scratch::new("links");
+    let (target, wanted) = (scratch.store("a.img"), noise(300_000));
+    put(&target, "k", &wanted);
+    let get = |to: &Path| {
+        let to = to.display().to_string();
+        let ended = adit(&["kv", "get", &target, "k", "-o", &to]).output().expect("adit runs");
+        assert!(ended.status.success(), "{}", text(&ended.stderr));
+    };
+    let (real, link, pipe) = (scratch.path("real"), scratch.path("link"), scratch.path("pipe"));
+    fs::write(&real, "old").expect("there is room");
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o604)).expect("changed");
+    symlink(&real, &link).expect("a link");
+    get(&link);
+    assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+    assert!(fs::read(&real).expect("there") == wanted);
+    assert_eq!(fs::metadata(&real).expect("there").permissions().mode() & 0o777, 0o604);
+
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("it runs").success());
+    let reader = thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::read(pipe).expect("read")
+    });
+    get(&pipe);
+    assert!(reader.join().expect("it ends") == wanted);
+    assert!(!fs::metadata(&pipe).expect("there").is_file());
 }
 
 #[test]

@@ -47,4 +47,4 @@ pub mod language {
     pub use crate::options::{BenchArgs, JobOptions};
 }
 
-use adit_tools_common::{failure, human, interrupt, output, units};
+use adit_tools_common::{failure, human, interrupt, output, units, whole_file};

@@ -5,3 +5,4 @@ pub mod human;
 pub mod interrupt;
 pub mod output;
 pub mod units;
+pub mod whole_file;

@@ -1,9 +1,8 @@
 //! `adit kv get`: reads an object.
 //!
-//! Every byte is verified before it is written anywhere. An output file appears complete or not at all: it is
-//! written under a temporary name and renamed at the end.
+//! Every byte is verified before it is written anywhere. An output file appears complete or not at all
+//! ([`WholeFile`]).
 
-use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -19,6 +18,7 @@ use super::key::{self, hex};
 use super::session::{Session, one};
 use super::store::{self, StoreArg};
 use crate::failure::{Failure, Result};
+use crate::whole_file::WholeFile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -178,30 +178,10 @@ fn into_file(
     path: &Path,
 ) -> Result<()> {
     let failed = |why: io::Error| Failure::failed(format!("{}: {why}", path.display()));
-    let scratch = Scratch::beside(path);
-    let mut file = File::create(&scratch.0).map_err(failed)?;
+    let mut file = WholeFile::create(path).map_err(failed)?;
     copy(session, info, range, &mut |bytes| file.write_all(bytes).map(|()| true))
-        .map_err(|failure| failure.and(format_args!("{} was not created", path.display())))?;
-    file.sync_all().map_err(failed)?;
-    fs::rename(&scratch.0, path).map_err(failed)
-}
-
-/// A file that is removed on drop unless it was renamed.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn beside(path: &Path) -> Scratch {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        Scratch(path.with_file_name(name))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // After success, the file is already renamed.
-        let _ = fs::remove_file(&self.0);
-    }
+        .map_err(|failure| failure.and(format_args!("{} was not written", path.display())))?;
+    file.finish().map_err(failed)
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub use meter::Meter;
 pub use session::Session;
 pub use store::guard;
 
-use adit_tools_common::{failure, human, interrupt, output, units};
+use adit_tools_common::{failure, human, interrupt, output, units, whole_file};
 use failure::Result;
 
 const EXAMPLES: &str = "\

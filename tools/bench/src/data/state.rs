@@ -3,7 +3,7 @@
 //! Written data follows from the job, the seed and the position. The file stores these, and the I/Os in flight,
 //! which may or may not have been written. Its name is like that of fio's state file, but its format differs.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::{BlockSizes, JobOptions};
 use crate::way::Way;
+use crate::whole_file::WholeFile;
 use crate::workload::Region;
 
 /// The version written; others are refused.
@@ -63,10 +64,7 @@ impl VerifyState {
     /// It cannot be written; says where and why.
     pub(crate) fn save(&self, directory: &Path) -> Result<PathBuf, String> {
         let path = directory.join(file_name(&self.job, self.thread));
-        let beside = path.with_extension("state.new");
-        self.write(&beside).and_then(|()| fs::rename(&beside, &path)).map_err(|error| {
-            // The partial file is useless; failing to remove it is not worth reporting.
-            let _ = fs::remove_file(&beside);
+        self.write(&path).map_err(|error| {
             format!(
                 "the verify state cannot be written to {}: {error}; make room there, or use verify_state_save=0",
                 path.display()
@@ -76,10 +74,10 @@ impl VerifyState {
     }
 
     fn write(&self, path: &Path) -> io::Result<()> {
-        let mut file = File::create(path)?;
+        let mut file = WholeFile::create(path)?;
         serde_json::to_writer_pretty(&mut file, self)?;
         file.write_all(b"\n")?;
-        file.sync_all()
+        file.finish()
     }
 
     /// Loads the state an earlier run of the same thread and job saved in `directory`.

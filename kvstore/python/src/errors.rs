@@ -95,6 +95,7 @@ fn failure_class(failure: &Failure) -> &'static str {
         Failure::Full => "FullError",
         Failure::NoSpace { .. } => "NoSpaceError",
         Failure::Quota { .. } => "QuotaError",
+        Failure::Conflict { .. } => "ConflictError",
         Failure::Declined(_) => "DeclinedError",
         Failure::Deadline => "DeadlineError",
         Failure::Device { .. } => "DeviceError",

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use adit_driver::Buffer;
 use adit_kvshare::client::PutWith as SharedWith;
-use adit_kvstore::shard::Failure;
+use adit_kvstore::shard::{Condition, Failure};
 use adit_kvstore::store::{Answer, Pending, PutWith, Tenant};
 use adit_kvstore::{Error, Store};
 use pyo3::prelude::*;
@@ -169,7 +169,7 @@ impl PutArguments<'_, '_> {
         let tenant = self.tenant.map(|name| store.tenant(py, name)).transpose()?;
         let after = self.after.map(arguments::key).transpose()?;
         let layout = self.layout.map(|layout| layout.for_store(py)).transpose()?.cloned();
-        Ok(PutWith { tenant, ttl, after, layout })
+        Ok(PutWith { tenant, ttl, after, layout, condition: Condition::Always })
     }
 
     /// Returns a connection's options.

@@ -25,7 +25,7 @@ struct Answer {
 impl StoreWorld {
     /// Checks the answer to an item of a request.
     pub(crate) fn answer(&mut self, done: Done<RequestTag>) {
-        let Done { reply: RequestTag { tag, item }, result, memory } = done;
+        let Done { reply: RequestTag { tag, item }, result, memory, .. } = done;
         if self.canary == Some(StoreCanary::LostAnswer) && self.random.one_in(20) {
             return;
         }
@@ -311,6 +311,7 @@ fn code(result: &Result<Outcome, Failure>) -> u64 {
         Ok(Outcome::Filled) => 5,
         Ok(Outcome::Deleted) => 6,
         Ok(Outcome::Committed) => 7,
+        Ok(Outcome::Touched) => 9,
         Ok(Outcome::Swept { objects }) => 2 << 32 | objects,
         Err(Failure::Device { device, .. }) => 100 + u64::from(*device),
         Err(_) => 8,

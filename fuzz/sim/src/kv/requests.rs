@@ -124,7 +124,7 @@ impl StoreWorld {
         let tenant = if self.random.one_in(2) { self.random.pick(tenants) } else { tenants[0] };
         let after = self.random.one_in(3).then(|| self.any_key());
         let after = after.map(|key| self.model.key(key).clone());
-        PutOptions { tenant, ttl_s, after, layout }
+        PutOptions { tenant, ttl_s, after, layout, ..PutOptions::default() }
     }
 
     fn memory_with(&mut self, version: Version, part: &Part) -> AnyBuffer {
@@ -227,7 +227,7 @@ impl StoreWorld {
         pieces_mut(&mut into).for_each(|piece| piece.fill(0xab));
         self.counts.count(Sum::Gets, 1);
         let item = Item::Get { key, part: part.clone(), bytes: length(&into) };
-        (GetItem { key: self.model.key(key).clone(), part, into }, item)
+        (GetItem { key: self.model.key(key).clone(), part, into, version: None }, item)
     }
 
     /// Reads a whole object.

@@ -312,7 +312,7 @@ impl StoreWorld {
             seal_interval: shape.seal_interval,
             flush_interval: shape.flush_interval,
             discard_after: shape.flush_interval / 4,
-            wall_s_at_zero: WALL_S,
+            wall_at_zero: Duration::from_secs(WALL_S),
             ledger: self.ledger.clone(),
         }
     }

@@ -45,6 +45,9 @@ const NAMES: [&str; Sum::COUNT] = [
     "evicted from memory",
     "held in memory",
     "memory tiers made smaller",
+    "conditions that held",
+    "conflicts",
+    "other expiries",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +91,13 @@ pub(crate) enum Sum {
     TierEvicted,
     Held,
     TiersShrunk,
+    Conditions,
+    Conflicts,
+    Touches,
 }
 
 impl Sum {
-    const COUNT: usize = Sum::TiersShrunk as usize + 1;
+    const COUNT: usize = Sum::Touches as usize + 1;
 }
 
 /// Sums over runs.

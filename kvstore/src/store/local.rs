@@ -217,6 +217,8 @@ impl Local {
     /// | `reserve_blocks` | [`Action::Reserve`] with the layout; each answer has a [`WriterId`] |
     /// | `BlocksWriter::put_layer` | [`Action::Fill`] of [`Part::Layer`] of each writer, together |
     /// | `BlocksWriter::commit` | [`Action::Seal`] of each; [`Local::abandon`] gives one up |
+    /// | `delete_if`; `touch`, `persist` | [`Action::DeleteIf`]; [`Action::Touch`] |
+    /// | `get_range_if`, `get_into_if` | [`Action::Get`] with a version |
     ///
     /// [`Local::submit_many`] takes requests together.
     pub fn submit(&mut self, now: Time, request: Request) {

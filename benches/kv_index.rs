@@ -8,7 +8,7 @@ use std::time::Instant;
 use adit_kvstore::evict::{Lru, Policy};
 use adit_kvstore::internals::KeyHasher;
 use adit_kvstore::internals::index::{Index, Loading, NewObject};
-use adit_kvstore::{Key, LayoutId, Object, ObjectId, Place, TenantId};
+use adit_kvstore::{Key, LayoutId, Object, ObjectId, Place, TenantId, Version};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const OBJECTS: u32 = 10_000_000;
@@ -33,6 +33,7 @@ fn object(number: u32) -> Object {
         bytes: 128 << 10,
         layout: LayoutId::PLAIN,
         tenant: TenantId(0),
+        version: Version(u64::from(number)),
     }
 }
 

@@ -306,7 +306,7 @@ impl StoreLoop {
     ) -> Action {
         if !comparison.is_put {
             let (key, part) = (key(random.below(self.objects)), Part::All);
-            return Action::Get(GetItem { key, part, into: memory });
+            return Action::Get(GetItem { key, part, into: memory, version: None });
         }
         self.next += 1;
         let (key, bytes, options) = (key(self.next - 1), comparison.bytes, PutOptions::default());

@@ -149,7 +149,7 @@ impl Harness {
         let (key, bytes, options) = (key(number), self.args.bs as u64, PutOptions::default());
         let action = match what {
             What::Put => Action::Put(PutItem { key, bytes, data: memory, options }),
-            What::Get => Action::Get(GetItem { key, part: Part::All, into: memory }),
+            What::Get => Action::Get(GetItem { key, part: Part::All, into: memory, version: None }),
         };
         Request { reply: number, deadline: Time::NEVER, action }
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::model::object::Version;
+
 /// The result of a store call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -131,6 +133,13 @@ pub enum Failure {
         /// The device's index among the targets.
         device: u8,
     },
+    /// The key does not have what the request asked for ([`Condition`](crate::shard::Condition), or the version of a
+    /// get). Nothing was changed.
+    #[error("{}", conflict(*.found))]
+    Conflict {
+        /// The version of the object that is there; `None` if there is none.
+        found: Option<Version>,
+    },
     /// The object has no such part.
     #[error("{0}")]
     Part(&'static str),
@@ -173,6 +182,21 @@ pub enum Failure {
     /// The store is being closed.
     #[error("the store is closed")]
     Closed,
+}
+
+fn conflict(found: Option<Version>) -> String {
+    match found {
+        Some(Version::NONE) => {
+            "the object is there, without a version from before there were any: get it, then decide"
+                .to_owned()
+        }
+        Some(version) => {
+            format!("the object is there in version {version}: get it, then decide")
+        }
+        None => {
+            "there is no object with this key: put it if it is absent, or do without".to_owned()
+        }
+    }
 }
 
 impl Error {

@@ -60,7 +60,7 @@
 //! | `memory` | what the machine and control groups leave to this process, and how large a cache may be |
 //! | `model` | keys, objects, places, options, layouts of KV blocks, and the commands of a batch |
 //! | `space` | free runs, extents, slabs for KV blocks interleaved layer by layer, discards |
-//! | `catalog` | the objects in memory (at most 72 bytes each, with policy and age), their expiry, tenants and leases |
+//! | `catalog` | the objects in memory (at most 80 bytes each, with policy and age), their expiry, tenants and leases |
 //! | `policy` | eviction, admission and the write budget |
 //! | `io` | the order in which requests go to a device, and the queue pair they go through |
 //! | `media` | the format on the media: checksums, records, journal, checkpoints, recovery |
@@ -102,7 +102,9 @@ pub use error::{Error, Result};
 pub use media::survey;
 pub use model::key::{KEY_BYTES_MAX, Key};
 pub use model::layout;
-pub use model::object::{CHECKSUMS_MAX, LayoutId, Object, ObjectId, TenantId, piece_bytes};
+pub use model::object::{
+    CHECKSUMS_MAX, LayoutId, Object, ObjectId, TenantId, Version, piece_bytes,
+};
 pub use model::options::{Durability, PolicyKind, Quota, Watermarks, WhenReached};
 pub use model::place::{Place, UNIT_BYTES, units};
 pub use model::plan;

@@ -9,7 +9,7 @@ use adit_kvstore::internals::geometry::{FormatOptions, Geometry};
 use adit_kvstore::internals::journal::Mark;
 use adit_kvstore::internals::record::{Put, RECORD_BYTES_MAX, Record};
 use adit_kvstore::internals::superblock::{Revision, SUPERBLOCK_BYTES, Stop, Superblock};
-use adit_kvstore::{Durability, LayoutId, Object, Place, Quota, TenantId, WhenReached};
+use adit_kvstore::{Durability, LayoutId, Object, Place, Quota, TenantId, Version, WhenReached};
 use crc_fast::{CrcAlgorithm, checksum};
 
 /// Reads a little-endian number from a range of bytes.
@@ -54,7 +54,7 @@ fn the_superblock_is_as_documented() {
     assert_eq!(&bytes[..8], b"ADITKV\0\x01");
     assert_eq!(&bytes[16..32], b"0123456789abcdef");
     let fields = [8..12, 12..16, 32..40, 40..48, 48..56, 56..64, 64..72, 72..76, 76..80, 80..82];
-    assert_eq!(fields.map(|range| number(&bytes, range)), [2, 0, 11, 12, 13, 16, 300, 16, 512, 1]);
+    assert_eq!(fields.map(|range| number(&bytes, range)), [3, 0, 11, 12, 13, 16, 300, 16, 512, 1]);
     assert_eq!(&bytes[82..88], b"\x02\x04name");
     assert!(bytes[88..240].iter().all(|byte| *byte == 0));
     assert_eq!([240..248, 4084..4092].map(|at| number(&bytes, at)), [10, 0x1234_5678_9abc]);
@@ -75,7 +75,8 @@ fn the_superblock_is_as_documented() {
 #[test]
 fn records_are_as_documented() {
     let place = Place { device: 3, unit: 0x0a_0b0c_0d0e };
-    let object = Object { place, bytes: 0x10_0000_0001, layout: LayoutId(5), tenant: TenantId(4) };
+    let (layout, tenant, version) = (LayoutId(5), TenantId(4), Version::NONE);
+    let object = Object { place, bytes: 0x10_0000_0001, layout, tenant, version };
     let checksums = [0x0403_0201, 0x0807_0605];
     let checksums = checksums.as_slice().into();
     let mut put = Put {
@@ -97,6 +98,10 @@ fn records_are_as_documented() {
     (put.is_provisional, put.age) = (true, Some(191));
     let bytes = encoded(&Record::Put(put));
     assert_eq!((bytes[1], bytes[32], &bytes[33..]), (15, 191, &end[..]));
+    put.object.version = Version(0x0807_0605_0403_0201);
+    let bytes = encoded(&Record::Put(put));
+    assert_eq!((bytes[1], &bytes[33..41]), (31, &b"\x01\x02\x03\x04\x05\x06\x07\x08"[..]));
+    assert_eq!(&bytes[41..], end);
     let delete = Record::Delete { key: b"key", place };
     assert_eq!(encoded(&delete), b"\x02\0\x03\0\x0e\x0d\x0c\x0b\x0a\x03key");
     for (flags, when_reached) in [(1, WhenReached::Refuse), (3, WhenReached::EvictOwn)] {
@@ -107,7 +112,7 @@ fn records_are_as_documented() {
     }
     let layout = Record::Layout { id: LayoutId(7), bytes: b"abc" };
     assert_eq!(encoded(&layout), b"\x04\0\x07\x03abc");
-    assert_eq!(RECORD_BYTES_MAX, 2593);
+    assert_eq!(RECORD_BYTES_MAX, 2601);
 }
 
 const LINEAGE: Lineage = Lineage { store: *b"0123456789abcdef", epoch: 2, shard: 3 };
@@ -171,8 +176,8 @@ fn areas_are_as_documented() {
     };
     let geometry = Geometry::new(&options).expect("room");
     let journal = (24 * u64::from(objects_max)).div_ceil(4096);
-    let records = (101 * u64::from(objects_max) + 36_720) * 5 / 4;
-    let slot = 1 + 16 * records.div_ceil(62_888);
+    let records = (109 * u64::from(objects_max) + 36_720) * 5 / 4;
+    let slot = 1 + 16 * records.div_ceil(62_880);
     let each = journal + 2 * slot;
     assert_eq!(geometry.journal(0), (0, 1..1 + journal));
     assert_eq!(geometry.checkpoint(0, 0), (0, 1 + journal..1 + journal + slot));
@@ -181,5 +186,5 @@ fn areas_are_as_documented() {
     assert_eq!(geometry.journal(2), (0, 1 + each..1 + each + journal));
     assert_eq!(geometry.data(0, 0)[0].start, 1 + 2 * each);
     assert_eq!((geometry.data(2, 0)[0].end, geometry.superblocks(0)), (29_999, [0, 29_999]));
-    assert_eq!(geometry.record_bytes_max(), (slot - 1) / 16 * 62_888 / 5 * 4);
+    assert_eq!(geometry.record_bytes_max(), (slot - 1) / 16 * 62_880 / 5 * 4);
 }

@@ -144,6 +144,47 @@ fn body(key: u32, version: u32, len: usize) -> Vec<u8> {
 }
 
 #[test]
+fn requests_may_depend_on_the_version_that_is_there() {
+    let image = Image::new();
+    let server = Server::formatted(&image);
+    let url = server.url("/objects/k");
+    let put = |header: (&str, &str), body: &[u8]| {
+        let answer = server.agent.put(&url).header(header.0, header.1).send(body);
+        let answer = answer.expect("an answer");
+        let tag = answer.headers().get("ETag").map(|tag| tag.to_str().expect("text").to_owned());
+        (answer.status().as_u16(), tag)
+    };
+    let get = |headers: &[(&str, &str)]| {
+        let request = server.agent.get(&url);
+        let request =
+            headers.iter().fold(request, |request, header| request.header(header.0, header.1));
+        let mut answer = request.call().expect("an answer");
+        (answer.status().as_u16(), answer.body_mut().read_to_vec().expect("a body"))
+    };
+    let (status, first) = put(("If-None-Match", "*"), b"the first");
+    let first = first.expect("an ETag");
+    assert_eq!((status, put(("If-None-Match", "*"), b"no")), (201, (412, None)));
+    let (status, second) = put(("If-Match", &first), b"a second");
+    let second = second.expect("an ETag");
+    assert!(status == 201 && second != first, "{second}");
+    assert_eq!(put(("If-Match", &first), b"no").0, 412);
+    assert_eq!(put(("If-Match", "none"), b"no").0, 400);
+    let head = server.agent.head(&url).call().expect("an answer");
+    assert_eq!(head.headers()["ETag"].to_str().expect("text"), second);
+    let range = ("Range", "bytes=2-3");
+    assert_eq!(get(&[range, ("If-Range", &second)]), (206, b"se".to_vec()));
+    assert_eq!(get(&[range, ("If-Range", &first)]), (200, b"a second".to_vec()), "all of it");
+    assert_eq!(get(&[range, ("If-Match", &first)]).0, 412);
+    assert_eq!(get(&[("If-Match", &second)]), (200, b"a second".to_vec()));
+    let delete = |tag: &str| {
+        let answer = server.agent.delete(&url).header("If-Match", tag).call();
+        answer.expect("an answer").status().as_u16()
+    };
+    assert_eq!((delete(&first), delete(&second), delete(&second)), (412, 204, 412));
+    assert_eq!((server.put("empty", b""), server.get("/objects/empty", None).2), (201, vec![]));
+}
+
+#[test]
 fn objects_are_stored_given_back_measured_and_removed() {
     let image = Image::new();
     let server = Server::formatted(&image);
@@ -187,7 +228,6 @@ fn what_cannot_be_is_refused_with_a_status() {
     assert_eq!(server.get(&format!("/objects/{}", "k".repeat(513)), None).0, 400, "too long");
     assert_eq!(server.get("/objects/a%zz", None).0, 400, "no hexadecimal");
     assert_eq!(server.get("/nothing", None).0, 404);
-    assert_eq!(server.put("empty", &[]), 400);
     let posted = server.agent.post(server.url("/objects/a")).send(&[1][..]).expect("an answer");
     assert_eq!(posted.status().as_u16(), 405);
     let other = Command::new(example("server"))

@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
-use adit_kvstore::shard::Failure;
+use adit_kvstore::shard::{Condition, Failure};
 use adit_kvstore::store::{DefinedLayout, LayoutConfig, PutWith, Unfinished, Value};
-use adit_kvstore::{Error, Key, Store};
+use adit_kvstore::{Error, Key, Store, Version};
 
 use crate::connection::{Answer, Body, Head};
 
@@ -27,8 +27,9 @@ impl Answer {
 
     /// Answers with a value, straight from the store's memory.
     fn value(status: u16, value: Value) -> Answer {
+        let etag = etag(value.version());
         let (length, body) = (value.len(), Box::new(Cursor::new(value)));
-        let headers = vec![("Accept-Ranges", "bytes".to_owned())];
+        let headers = vec![("Accept-Ranges", "bytes".to_owned()), ("ETag", etag)];
         Answer { status, headers, length, body }
     }
 
@@ -54,6 +55,7 @@ impl From<Error> for Refusal {
             Error::Failed(Failure::TooLarge { .. }) => 413,
             Error::Failed(Failure::Full | Failure::Quota { .. } | Failure::NoSpace { .. }) => 507,
             Error::Failed(Failure::Part(_)) => 416,
+            Error::Failed(Failure::Conflict { .. }) => 412,
             _ => 503,
         };
         Refusal(status, error.to_string())
@@ -136,20 +138,49 @@ fn object(
     let store = &service.store;
     match head.method.as_str() {
         "PUT" => put(service, key, (head, length), body),
-        "GET" => get(store, key, head.header("Range")),
+        "GET" => get(store, key, head),
         "HEAD" => {
             let info = store.info(key).wait()?.ok_or_else(missing)?;
-            let length = info.bytes as usize;
-            Ok(Answer { length, ..Answer::new(200) }.with("Accept-Ranges", "bytes".to_owned()))
+            let answer = Answer { length: info.bytes as usize, ..Answer::new(200) };
+            let answer = answer.with("Accept-Ranges", "bytes".to_owned());
+            Ok(answer.with("ETag", etag(info.version)))
         }
-        "DELETE" if store.delete(key).wait()? => Ok(Answer::new(204)),
-        "DELETE" => Err(missing()),
+        "DELETE" => {
+            let is_gone = match version(head, "If-Match")? {
+                Some(version) => store.delete_if(key, version).wait()?,
+                None => store.delete(key).wait()?,
+            };
+            if is_gone { Ok(Answer::new(204)) } else { Err(missing()) }
+        }
         _ => Err(not_allowed()),
     }
 }
 
 fn missing() -> Refusal {
     Refusal(404, "there is no such object".to_owned())
+}
+
+/// Returns an object's version as HTTP names it.
+fn etag(version: Version) -> String {
+    format!("\"{version}\"")
+}
+
+/// Reads the version in a header.
+fn version(head: &Head, name: &str) -> Result<Option<Version>, Refusal> {
+    let Some(text) = head.header(name) else { return Ok(None) };
+    let version = text.trim().strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    let version = version.and_then(|text| text.parse().ok());
+    let refused = || Refusal(400, format!("{name} is one ETag of this server's, in quotes"));
+    version.map(Some).ok_or_else(refused)
+}
+
+/// Returns what a put's headers ask of the object that is there.
+fn condition(head: &Head) -> Result<Condition, Refusal> {
+    match head.header("If-None-Match") {
+        None => Ok(version(head, "If-Match")?.map_or(Condition::Always, Condition::Version)),
+        Some(any) if any.trim() == "*" => Ok(Condition::Absent),
+        Some(_) => Err(Refusal(400, "If-None-Match of a put is *".to_owned())),
+    }
 }
 
 /// Stores the body, read straight into memory that the device reads.
@@ -165,7 +196,8 @@ fn put(
         Some(Ok(seconds)) => Some(Duration::from_secs(seconds)),
         Some(Err(_)) => return Err(Refusal(400, "X-Ttl-Seconds is a whole number".to_owned())),
     };
-    let with = PutWith { ttl, layout: layouts.of(head)?, ..PutWith::default() };
+    let (layout, condition) = (layouts.of(head)?, condition(head)?);
+    let with = PutWith { ttl, layout, condition, ..PutWith::default() };
     let mut buffer = store.buffer(bytes).wait()?;
     body.begin();
     let cut_off = |why: std::io::Error| match why.kind() {
@@ -174,26 +206,52 @@ fn put(
     };
     body.read_exact(&mut buffer).map_err(cut_off)?;
     let put = store.put_with(key, buffer, &with).wait()?;
-    if put.is_stored() {
-        Ok(Answer::new(201))
-    } else {
-        Err(Refusal(503, "the store declined it: it writes less today".to_owned()))
+    match put.version {
+        Some(version) => Ok(Answer::new(201).with("ETag", etag(version))),
+        None => Err(Refusal(503, "the store declined it: it writes less today".to_owned())),
     }
 }
 
-fn get(store: &Store, key: Key, range: Option<&str>) -> Result<Answer, Refusal> {
-    let Some(wanted) = range.and_then(Wanted::parse) else {
-        return Ok(Answer::value(200, store.get(key).wait()?.ok_or_else(missing)?));
+/// Returns an object or a range of it. A range is of the version whose length it was cut to.
+fn get(store: &Store, key: Key, head: &Head) -> Result<Answer, Refusal> {
+    let (matched, ranged) = (version(head, "If-Match")?, version(head, "If-Range")?);
+    let Some(wanted) = head.header("Range").and_then(Wanted::parse) else {
+        return whole(store, key, matched);
     };
-    let bytes = store.info(key.clone()).wait()?.ok_or_else(missing)?.bytes;
-    let Some(range) = wanted.of(bytes) else {
-        let refused = Answer::text(416, "the object ends before the range begins\n".to_owned());
-        return Ok(refused.with("Content-Range", format!("bytes */{bytes}")));
-    };
-    let start = range.start;
-    let value = store.get_range(key, range).wait()?.ok_or_else(missing)?;
-    let (end, all) = (start + value.len() as u64 - 1, value.object_bytes());
-    Ok(Answer::value(206, value).with("Content-Range", format!("bytes {start}-{end}/{all}")))
+    loop {
+        let info = store.info(key.clone()).wait()?.ok_or_else(missing)?;
+        if ranged.is_some_and(|ranged| ranged != info.version) {
+            // What the client has of it is of another object.
+            return whole(store, key, matched);
+        }
+        let Some(range) = wanted.of(info.bytes) else {
+            let refused = Answer::text(416, "the object ends before the range begins\n".to_owned());
+            return Ok(refused.with("Content-Range", format!("bytes */{}", info.bytes)));
+        };
+        let start = range.start;
+        let read = store.get_range_if(key.clone(), range, matched.unwrap_or(info.version)).wait();
+        let value = match read {
+            Ok(value) => value.ok_or_else(missing)?,
+            // It was replaced since, and the client did not ask for a version.
+            Err(why) if is_conflict(&why) && matched.is_none() => continue,
+            Err(why) => return Err(why.into()),
+        };
+        let (end, all) = (start + value.len() as u64 - 1, value.object_bytes());
+        let sent = format!("bytes {start}-{end}/{all}");
+        return Ok(Answer::value(206, value).with("Content-Range", sent));
+    }
+}
+
+fn is_conflict(why: &Unfinished) -> bool {
+    matches!(why.failure(), Some(Failure::Conflict { .. }))
+}
+
+fn whole(store: &Store, key: Key, matched: Option<Version>) -> Result<Answer, Refusal> {
+    let value = store.get(key).wait()?.ok_or_else(missing)?;
+    if matched.is_some_and(|matched| matched != value.version()) {
+        return Err(Refusal(412, format!("the object has the ETag {}", etag(value.version()))));
+    }
+    Ok(Answer::value(200, value))
 }
 
 /// A byte range as a request states it.

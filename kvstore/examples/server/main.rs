@@ -2,13 +2,15 @@
 //!
 //! | request | does |
 //! |---|---|
-//! | `PUT /objects/{key}` | stores the body, for `X-Ttl-Seconds` if given; as a KV block of the layout `X-Layout` |
-//! | `GET /objects/{key}` | returns the object, or the part in `Range` |
+//! | `PUT /objects/{key}` | stores the body, for `X-Ttl-Seconds` if given; as a KV block of the layout `X-Layout`; with `If-None-Match: *` if there is no object, with `If-Match` over that version |
+//! | `GET /objects/{key}` | returns the object, or the part in `Range`, which `If-Range` makes one of that version |
 //! | `HEAD /objects/{key}` | returns its length |
-//! | `DELETE /objects/{key}` | removes it |
+//! | `DELETE /objects/{key}` | removes it, with `If-Match` that version |
 //! | `POST /commit` | answers when everything stored before survives a power cut |
 //! | `GET /metrics` | returns the store's counters for Prometheus |
 //! | `GET /healthz` | returns whether the server responds |
+//!
+//! An object's `ETag` is its version in the store. A condition that does not hold is answered with 412.
 //!
 //! Settings come from a TOML file (`--config`) and from flags; `server.toml` shows all of them.
 //!

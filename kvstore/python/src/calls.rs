@@ -1,8 +1,11 @@
 //! The class `Calls`: the calls that `Store` and `Client` have in common.
 
+use std::time::UNIX_EPOCH;
+
+use adit_kvstore::Version;
 use adit_kvstore::layout::BlockShape;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::arguments;
 use crate::blocks::{Layout, Lease};
@@ -195,9 +198,85 @@ impl Calls {
         self.many(keys, Requests::lookup_prefix)?.get_item(0)
     }
 
+    /// Read an object, with its version.
+    ///
+    /// Returns
+    /// -------
+    /// (bytes, int) or None
+    ///     The version is for ``put``, ``get`` and ``delete`` with ``if_version``.
+    fn get_versioned<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
+        self.source.get_versioned(py, arguments::key(key)?)
+    }
+
+    /// Return what the store knows about an object.
+    ///
+    /// Returns
+    /// -------
+    /// dict or None
+    ///     ``bytes``; ``version``; ``stored``, the Unix time of the put in seconds, or ``None`` for objects from before
+    ///     there were versions; ``ttl``, the seconds until it expires, or ``None``; ``tenant``. ``None`` if there is no
+    ///     such object.
+    fn info<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(known) = self.source.info(py, arguments::key(key)?)? else { return Ok(None) };
+        let info = PyDict::new(py);
+        let stored = known.version.time().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        info.set_item("bytes", known.bytes)?;
+        info.set_item("version", known.version.0)?;
+        info.set_item("stored", stored.map(|stored| stored.as_secs_f64()))?;
+        info.set_item("ttl", known.ttl_s)?;
+        info.set_item("tenant", known.tenant)?;
+        Ok(Some(info))
+    }
+
     /// Remove an object; return whether there was one.
-    fn delete<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.one(key, Requests::delete)
+    ///
+    /// Parameters
+    /// ----------
+    /// key : bytes or str
+    /// if_version : int, optional
+    ///     The version that the object must have.
+    ///
+    /// Raises
+    /// ------
+    /// ConflictError
+    ///     If there is no object of that version. Nothing was removed.
+    #[pyo3(signature = (key, *, if_version=None))]
+    fn delete<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        if_version: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Some(version) = if_version else { return self.one(key, Requests::delete) };
+        let (py, name) = (key.py(), arguments::key(key)?);
+        let is_gone = self.source.delete_if(py, name, Version(version))?;
+        Ok(is_gone.into_pyobject(py)?.to_owned().into_any())
+    }
+
+    /// Let an object expire after ``ttl`` seconds from now; return whether there is one. Writes no data.
+    fn touch<'py>(&self, key: &Bound<'py, PyAny>, ttl: f64) -> PyResult<Bound<'py, PyAny>> {
+        let (py, key) = (key.py(), arguments::key(key)?);
+        let ttl = options::seconds(py, "ttl", ttl)?;
+        self.run(py, |requests| requests.touch(vec![key], ttl))?.one(py)
+    }
+
+    /// Let several objects expire after ``ttl`` seconds from now; return for each whether there is one.
+    fn touch_many<'py>(&self, keys: &Bound<'py, PyAny>, ttl: f64) -> PyResult<Bound<'py, PyList>> {
+        let (py, keys) = (keys.py(), arguments::keys(keys)?);
+        let ttl = options::seconds(py, "ttl", ttl)?;
+        self.run(py, |requests| requests.touch(keys, ttl))?.all(py)
+    }
+
+    /// Let an object never expire; return whether there is one.
+    fn persist(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.source.persist(key.py(), arguments::key(key)?)
     }
 
     /// Remove several objects; return for each whether there was one.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use adit_kvshare::{Client as Connected, ClientOptions, Error};
+use adit_kvstore::shard::Condition;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -127,15 +128,19 @@ impl Client {
     }
 
     /// Store an object, in the place of one with the same key; see ``Store.put``.
-    #[pyo3(signature = (key, value, *, ttl=None, layout=None))]
+    #[pyo3(signature = (key, value, *, ttl=None, layout=None, if_absent=false, if_version=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
     fn put<'py>(
         slf: &Bound<'py, Client>,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
         ttl: Option<f64>,
         layout: Option<&Layout>,
+        if_absent: bool,
+        if_version: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let with = PutArguments { ttl, tenant: None, after: None, layout };
+        let condition = options::condition(slf.py(), if_absent, if_version)?;
+        let with = PutArguments { ttl, tenant: None, after: None, layout, condition };
         Calls::put(slf.as_super(), key, value, with)
     }
 
@@ -148,7 +153,8 @@ impl Client {
         ttl: Option<f64>,
         layout: Option<&Layout>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let with = PutArguments { ttl, tenant: None, after: None, layout };
+        let condition = Condition::Always;
+        let with = PutArguments { ttl, tenant: None, after: None, layout, condition };
         Calls::put_many(slf.as_super(), keys, values, with)
     }
 
@@ -161,6 +167,31 @@ impl Client {
         let key = arguments::key(key)?;
         let value = self.connection.ask(py, |client| client.get(key))?;
         Ok(value.map(|value| PyBytes::new(py, &value)))
+    }
+
+    /// Return some of the objects whose keys begin with a prefix, and where to go on; see ``Store.scan``.
+    ///
+    /// Returns
+    /// -------
+    /// list of tuple
+    ///     Of each object its key, its bytes and its version; there may be none though there are more.
+    /// int or None
+    ///     The next cursor, unless these were the last.
+    #[pyo3(signature = (cursor=0, *, prefix=None))]
+    fn scan<'py>(
+        &self,
+        py: Python<'py>,
+        cursor: u64,
+        prefix: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyList>, Option<u64>)> {
+        let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
+        let (found, next) = self.connection.ask(py, |client| client.scan(&prefix, cursor))?;
+        let objects = PyList::empty(py);
+        for found in found {
+            let key = PyBytes::new(py, found.key.as_bytes());
+            objects.append((key, found.bytes, found.version.0))?;
+        }
+        Ok((objects, next))
     }
 
     /// Remove all objects whose keys begin with a prefix, which is not empty; see ``Store.delete_where``.

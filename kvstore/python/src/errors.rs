@@ -3,8 +3,8 @@
 use adit_driver::Error as DriverError;
 use adit_kvshare::Error as SharedError;
 use adit_kvshare::wire::Code;
-use adit_kvstore::Error;
 use adit_kvstore::shard::Failure;
+use adit_kvstore::{Error, Version};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -19,7 +19,17 @@ pub(crate) fn named(py: Python<'_>, name: &str, text: &str) -> PyErr {
 
 /// Makes an exception of a store's error, with its text.
 pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
-    named(py, class(error), &error.to_string())
+    let exception = named(py, class(error), &error.to_string());
+    match error {
+        Error::Failed(Failure::Conflict { found }) => with_version(py, exception, *found),
+        _ => exception,
+    }
+}
+
+/// Adds the version that a conflict found.
+fn with_version(py: Python<'_>, exception: PyErr, found: Option<Version>) -> PyErr {
+    let set = exception.value(py).setattr("version", found.map(|version| version.0));
+    set.err().unwrap_or(exception)
 }
 
 /// Makes an exception of a driver's error.
@@ -39,7 +49,13 @@ pub(crate) fn of_shared(py: Python<'_>, error: &SharedError) -> PyErr {
         SharedError::Driver(error) => driver_class(error),
         _ => "Error",
     };
-    named(py, class, &error.to_string())
+    let exception = named(py, class, &error.to_string());
+    match error {
+        SharedError::Refused { code: Code::Conflict, found, .. } => {
+            with_version(py, exception, *found)
+        }
+        _ => exception,
+    }
 }
 
 /// Refuses a call in a process that was forked from the store's.
@@ -60,6 +76,7 @@ fn code_class(code: Code) -> &'static str {
         Code::Full => "FullError",
         Code::NoSpace => "NoSpaceError",
         Code::Quota => "QuotaError",
+        Code::Conflict => "ConflictError",
         Code::Memory | Code::InUse => "BadBufferError",
         Code::Deadline => "DeadlineError",
         Code::Device => "DeviceError",
@@ -95,6 +112,7 @@ fn failure_class(failure: &Failure) -> &'static str {
         Failure::Full => "FullError",
         Failure::NoSpace { .. } => "NoSpaceError",
         Failure::Quota { .. } => "QuotaError",
+        Failure::Conflict { .. } => "ConflictError",
         Failure::Declined(_) => "DeclinedError",
         Failure::Deadline => "DeadlineError",
         Failure::Device { .. } => "DeviceError",

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use adit_driver::Buffer;
 use adit_kvshare::client::PutWith as SharedWith;
-use adit_kvstore::shard::Failure;
+use adit_kvstore::shard::{Condition, Failure};
 use adit_kvstore::store::{Answer, Pending, PutWith, Tenant};
 use adit_kvstore::{Error, Store};
 use pyo3::prelude::*;
@@ -157,6 +157,7 @@ pub(crate) struct PutArguments<'a, 'py> {
     pub(crate) tenant: Option<&'a str>,
     pub(crate) after: Option<&'a Bound<'py, PyAny>>,
     pub(crate) layout: Option<&'a Layout>,
+    pub(crate) condition: Condition,
 }
 
 impl PutArguments<'_, '_> {
@@ -169,7 +170,7 @@ impl PutArguments<'_, '_> {
         let tenant = self.tenant.map(|name| store.tenant(py, name)).transpose()?;
         let after = self.after.map(arguments::key).transpose()?;
         let layout = self.layout.map(|layout| layout.for_store(py)).transpose()?.cloned();
-        Ok(PutWith { tenant, ttl, after, layout })
+        Ok(PutWith { tenant, ttl, after, layout, condition: self.condition })
     }
 
     /// Returns a connection's options.
@@ -187,7 +188,7 @@ impl PutArguments<'_, '_> {
         }
         let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
         let layout = self.layout.map(|layout| layout.for_client(py, link.number)).transpose()?;
-        Ok(SharedWith { ttl, layout })
+        Ok(SharedWith { ttl, layout, condition: self.condition })
     }
 }
 

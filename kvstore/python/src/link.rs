@@ -135,7 +135,11 @@ impl Way for Link {
     }
 
     fn remove(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<bool>> {
-        keys.into_iter().map(|key| self.client.delete(key))
+        self.client.delete_many(keys).into_iter()
+    }
+
+    fn expire(&self, keys: Vec<Key>, ttl: Duration) -> impl Iterator<Item = Pending<bool>> {
+        self.client.touch_many(keys, ttl).into_iter()
     }
 
     fn count(&self, keys: Vec<Key>) -> Pending<usize> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use adit_driver::Target;
 use adit_driver::runtime::Cores;
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
-use adit_kvstore::{Durability, Error, OpenOptions, PolicyKind, Quota, WhenReached};
+use adit_kvstore::shard::Condition;
+use adit_kvstore::{Durability, Error, OpenOptions, PolicyKind, Quota, Version, WhenReached};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -123,6 +124,26 @@ pub(crate) fn quota(py: Python<'_>, bytes: Option<u64>, when: &str) -> PyResult<
         _ => return Err(invalid(py, "when_reached", when, "use refuse or evict-own")),
     };
     Ok(bytes.map(|bytes| Quota { bytes, when_reached }))
+}
+
+/// Reads what must hold of a key.
+///
+/// # Errors
+/// `InvalidError` for two conditions.
+pub(crate) fn condition(
+    py: Python<'_>,
+    if_absent: bool,
+    if_version: Option<u64>,
+) -> PyResult<Condition> {
+    match (if_absent, if_version) {
+        (false, None) => Ok(Condition::Always),
+        (true, None) => Ok(Condition::Absent),
+        (false, Some(version)) => Ok(Condition::Version(Version(version))),
+        (true, Some(version)) => {
+            let fix = "leave it out with if_absent: an object that is absent has no version";
+            Err(invalid(py, "if_version", version, fix))
+        }
+    }
 }
 
 /// Reads the type of a number in a KV cache.

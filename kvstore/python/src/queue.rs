@@ -17,6 +17,7 @@ use crate::errors;
 use crate::forked::Ours;
 use crate::inside::PutArguments;
 use crate::job::Job;
+use crate::options;
 use crate::ready::Ready;
 use crate::reaper::{Landing, Reaper};
 use crate::requests::{ByKeys, Maker, Requests};
@@ -251,12 +252,16 @@ impl Queue {
     ///     What ``drain`` returns instead of the number.
     /// ttl, tenant, after, layout : optional
     ///     As for ``Store.put_many``. A connection's objects are its own tenant's, and there is no ``after``.
+    /// if_absent, if_version : optional
+    ///     As for ``Store.put``, for each of them.
     ///
     /// Returns
     /// -------
     /// int
     ///     The job's number. Its results are those of ``Store.put_many``.
-    #[pyo3(signature = (keys, values, *, token=None, ttl=None, tenant=None, after=None, layout=None))]
+    #[pyo3(signature = (
+        keys, values, *, token=None, ttl=None, tenant=None, after=None, layout=None, if_absent=false, if_version=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
     fn submit_put(
         &self,
@@ -268,9 +273,12 @@ impl Queue {
         tenant: Option<&str>,
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&crate::blocks::Layout>,
+        if_absent: bool,
+        if_version: Option<u64>,
     ) -> PyResult<u64> {
         let state = self.state(py)?;
-        let with = PutArguments { ttl, tenant, after, layout };
+        let condition = options::condition(py, if_absent, if_version)?;
+        let with = PutArguments { ttl, tenant, after, layout, condition };
         let items = arguments::pairs(keys, values, View::readable)?;
         self.source.put(py, items, with, |requests, job| state.launch(requests, job, token))
     }
@@ -316,6 +324,19 @@ impl Queue {
     #[pyo3(signature = (keys, *, token=None))]
     fn submit_delete(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
         self.submit_keys(keys, token, Requests::delete)
+    }
+
+    /// Let several objects expire after ``ttl`` seconds; see ``Store.touch_many``.
+    #[pyo3(signature = (keys, ttl, *, token=None))]
+    fn submit_touch(
+        &self,
+        keys: &Bound<'_, PyAny>,
+        ttl: f64,
+        token: Option<Py<PyAny>>,
+    ) -> PyResult<u64> {
+        let (py, keys) = (keys.py(), arguments::keys(keys)?);
+        let ttl = options::seconds(py, "ttl", ttl)?;
+        self.submit(py, token, move |requests| requests.touch(keys, ttl))
     }
 
     /// Make everything acknowledged survive a power cut; see ``Store.commit``.

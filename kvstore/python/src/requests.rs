@@ -37,6 +37,9 @@ pub(crate) trait Requests {
     /// Removes objects.
     fn delete(&self, keys: Vec<Key>) -> Job;
 
+    /// Sets when objects expire.
+    fn touch(&self, keys: Vec<Key>, ttl: Duration) -> Job;
+
     /// Asks how many objects exist before the first miss.
     fn lookup_prefix(&self, keys: Vec<Key>) -> Job;
 
@@ -90,6 +93,7 @@ pub(crate) trait Way: Sized {
     ) -> impl Iterator<Item = Self::Pending<Self::Read>>;
     fn find(&self, keys: Vec<Key>) -> impl Iterator<Item = Self::Pending<bool>>;
     fn remove(&self, keys: Vec<Key>) -> impl Iterator<Item = Self::Pending<bool>>;
+    fn expire(&self, keys: Vec<Key>, ttl: Duration) -> impl Iterator<Item = Self::Pending<bool>>;
     fn count(&self, keys: Vec<Key>) -> Self::Pending<usize>;
     fn sync(&self) -> Self::Pending<()>;
 
@@ -169,6 +173,10 @@ impl<W: Way> Requests for W {
 
     fn delete(&self, keys: Vec<Key>) -> Job {
         self.job_of(keys.len(), self.remove(keys).map(|pending| Flight::Flag(Some(pending))))
+    }
+
+    fn touch(&self, keys: Vec<Key>, ttl: Duration) -> Job {
+        self.job_of(keys.len(), self.expire(keys, ttl).map(|pending| Flight::Flag(Some(pending))))
     }
 
     fn lookup_prefix(&self, keys: Vec<Key>) -> Job {

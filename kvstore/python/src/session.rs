@@ -138,11 +138,15 @@ impl Way for Session {
     }
 
     fn find(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<bool>> {
-        keys.into_iter().map(|key| self.store.exists(key))
+        self.store.exists_many(keys).into_iter()
     }
 
     fn remove(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<bool>> {
-        keys.into_iter().map(|key| self.store.delete(key))
+        self.store.delete_many(keys).into_iter()
+    }
+
+    fn expire(&self, keys: Vec<Key>, ttl: Duration) -> impl Iterator<Item = Pending<bool>> {
+        self.store.touch_many(keys, ttl).into_iter()
     }
 
     fn count(&self, keys: Vec<Key>) -> Pending<usize> {

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_kvstore::Key;
+use adit_kvshare::client::Info;
 use adit_kvstore::layout::Layout as Shape;
+use adit_kvstore::store::ObjectInfo;
+use adit_kvstore::{Key, Version};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::blocks::{Layout, Lease};
 use crate::connection::Connection;
@@ -20,6 +23,14 @@ use crate::view::View;
 pub(crate) enum Source {
     Store(Arc<Inside>),
     Client(Arc<Connection>),
+}
+
+/// What is known about an object.
+pub(crate) struct Known {
+    pub(crate) bytes: u64,
+    pub(crate) version: Version,
+    pub(crate) ttl_s: Option<u64>,
+    pub(crate) tenant: String,
 }
 
 impl Source {
@@ -90,6 +101,86 @@ impl Source {
                 let count = lease.count();
                 Lease::new(py, lease, count)
             }
+        }
+    }
+
+    /// Reads an object, with its version.
+    ///
+    /// # Errors
+    /// As [`Source::ask`]; the request's.
+    pub(crate) fn get_versioned<'py>(
+        &self,
+        py: Python<'py>,
+        key: Key,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
+        match self {
+            Source::Store(store) => {
+                let session = store.session(py)?;
+                let value = wait(py, || session.store.get(key))?;
+                Ok(value.map(|value| (PyBytes::new(py, &value), value.version().0)))
+            }
+            Source::Client(connection) => {
+                let value = connection.ask(py, |client| client.get(key))?;
+                Ok(value.map(|value| (PyBytes::new(py, &value), value.version().0)))
+            }
+        }
+    }
+
+    /// Returns what the store knows about an object.
+    ///
+    /// # Errors
+    /// As [`Source::ask`]; the request's.
+    pub(crate) fn info(&self, py: Python<'_>, key: Key) -> PyResult<Option<Known>> {
+        match self {
+            Source::Store(store) => {
+                let session = store.session(py)?;
+                let info = wait(py, || session.store.info(key))?;
+                Ok(info.map(|ObjectInfo { bytes, version, ttl_s, tenant, .. }| Known {
+                    bytes,
+                    version,
+                    ttl_s,
+                    tenant: tenant.into(),
+                }))
+            }
+            Source::Client(connection) => {
+                let info = connection.ask(py, |client| client.info(key))?;
+                Ok(info.map(|Info { bytes, version, ttl_s, tenant }| Known {
+                    bytes,
+                    version,
+                    ttl_s,
+                    tenant,
+                }))
+            }
+        }
+    }
+
+    /// Removes an object if it has this version.
+    ///
+    /// # Errors
+    /// As [`Source::ask`]; the request's.
+    pub(crate) fn delete_if(&self, py: Python<'_>, key: Key, version: Version) -> PyResult<bool> {
+        match self {
+            Source::Store(store) => {
+                let session = store.session(py)?;
+                wait(py, || session.store.delete_if(key, version))
+            }
+            Source::Client(connection) => {
+                connection.ask(py, |client| client.delete_if(key, version))
+            }
+        }
+    }
+
+    /// Lets an object never expire.
+    ///
+    /// # Errors
+    /// As [`Source::ask`]; the request's.
+    pub(crate) fn persist(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
+        match self {
+            Source::Store(store) => {
+                let session = store.session(py)?;
+                wait(py, || session.store.persist(key))
+            }
+            Source::Client(connection) => connection.ask(py, |client| client.persist(key)),
         }
     }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use adit_kvstore::shard::Condition;
 use adit_kvstore::store::Selection;
-use adit_kvstore::{FormatStore, Store as Opened};
+use adit_kvstore::{FormatStore, Store as Opened, Version};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -185,12 +186,23 @@ impl Store {
     ///     The key of an object to place it behind.
     /// layout : Layout, optional
     ///     Its shape, if it is a KV block.
+    /// if_absent : bool
+    ///     Whether to store it only if there is no such object.
+    /// if_version : int, optional
+    ///     The version that the object must have which it replaces; see ``get_versioned``.
     ///
     /// Returns
     /// -------
     /// bool
     ///     False if admission or the write budget declined it.
-    #[pyo3(signature = (key, value, *, ttl=None, tenant=None, after=None, layout=None))]
+    ///
+    /// Raises
+    /// ------
+    /// ConflictError
+    ///     If the object is there, or has another version, which the attribute ``version`` names. Nothing was changed.
+    #[pyo3(signature = (
+        key, value, *, ttl=None, tenant=None, after=None, layout=None, if_absent=false, if_version=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
     fn put<'py>(
         slf: &Bound<'py, Store>,
@@ -200,8 +212,11 @@ impl Store {
         tenant: Option<&str>,
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&Layout>,
+        if_absent: bool,
+        if_version: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let with = PutArguments { ttl, tenant, after, layout };
+        let condition = options::condition(slf.py(), if_absent, if_version)?;
+        let with = PutArguments { ttl, tenant, after, layout, condition };
         Calls::put(slf.as_super(), key, value, with)
     }
 
@@ -237,7 +252,8 @@ impl Store {
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&Layout>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let with = PutArguments { ttl, tenant, after, layout };
+        let condition = Condition::Always;
+        let with = PutArguments { ttl, tenant, after, layout, condition };
         Calls::put_many(slf.as_super(), keys, values, with)
     }
 
@@ -248,23 +264,33 @@ impl Store {
     /// key : bytes or str
     /// start, stop : int, optional
     ///     The range, cut off at the object's end.
+    /// if_version : int, optional
+    ///     The version that the object must have, so that ranges that are read one after another are of one object.
     ///
     /// Returns
     /// -------
     /// bytes or None
     ///     ``None`` if there is no such object.
-    #[pyo3(signature = (key, start=0, stop=None))]
+    ///
+    /// Raises
+    /// ------
+    /// ConflictError
+    ///     If the object has another version.
+    #[pyo3(signature = (key, start=0, stop=None, *, if_version=None))]
     fn get<'py>(
         &self,
         py: Python<'py>,
         key: &Bound<'_, PyAny>,
         start: u64,
         stop: Option<u64>,
+        if_version: Option<u64>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let (key, session) = (arguments::key(key)?, self.inside.session(py)?);
-        let value = wait(py, || match (start, stop) {
-            (0, None) => session.store.get(key),
-            (start, stop) => session.store.get_range(key, start..stop.unwrap_or(u64::MAX)),
+        let range = start..stop.unwrap_or(u64::MAX);
+        let value = wait(py, || match (start, stop, if_version) {
+            (0, None, None) => session.store.get(key),
+            (_, _, None) => session.store.get_range(key, range),
+            (_, _, Some(version)) => session.store.get_range_if(key, range, Version(version)),
         })?;
         Ok(value.map(|value| PyBytes::new(py, &value)))
     }
@@ -325,7 +351,8 @@ impl Store {
         tenant: Option<&str>,
         after: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<BlocksWriter>> {
-        let with = PutArguments { ttl, tenant, after, layout: Some(layout) };
+        let condition = Condition::Always;
+        let with = PutArguments { ttl, tenant, after, layout: Some(layout), condition };
         let with = with.resolve(py, &self.inside)?;
         let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
         let defined = layout.for_store(py)?.clone();
@@ -368,22 +395,26 @@ impl Store {
     ///     0, or what the last call returned.
     /// limit : int
     ///     The most objects to return.
+    /// prefix : bytes or str, optional
+    ///     What their keys begin with. The store has no order of keys: it looks at all objects, some in each call.
     ///
     /// Returns
     /// -------
     /// list of tuple
-    ///     Of each object its key, its bytes and its tenant.
+    ///     Of each object its key, its bytes and its tenant; there may be none though there are more.
     /// int or None
     ///     The next cursor, unless these were the last.
-    #[pyo3(signature = (cursor=0, limit=1000))]
+    #[pyo3(signature = (cursor=0, limit=1000, *, prefix=None))]
     fn scan<'py>(
         &self,
         py: Python<'py>,
         cursor: u64,
         limit: usize,
+        prefix: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Bound<'py, PyList>, Option<u64>)> {
+        let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
         let session = self.inside.session(py)?;
-        let (found, next) = wait(py, || session.store.scan(cursor, limit))?;
+        let (found, next) = wait(py, || session.store.scan_prefix(&prefix, cursor, limit))?;
         let objects = PyList::empty(py);
         for info in found {
             let key = PyBytes::new(py, info.key.as_bytes());

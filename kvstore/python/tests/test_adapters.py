@@ -67,7 +67,7 @@ def test_a_size_that_is_none_is_refused_before_a_file_is_made(tmp_path: Path) ->
     for size in ("10", -1, float("nan"), float("inf"), True, [1]):
         with pytest.raises(adit.InvalidError, match="size_gb .*: give GiB as a number above 0"):
             _engine.open_store(f"uring:{tmp_path / 'kv.img'}", size)  # type: ignore[arg-type]
-    with pytest.raises(adit.InvalidError, match="needs 2248704 bytes or more"):
+    with pytest.raises(adit.InvalidError, match="needs 2379776 bytes or more"):
         _engine.open_store(f"uring:{tmp_path / 'kv.img'}", 0.0001)
     with pytest.raises(adit.RefusedError, match="or the size of a new one"):
         _engine.open_store(f"uring:{tmp_path / 'kv.img'}")

@@ -52,9 +52,16 @@ def test_jobs_end_at_the_eventfd(either: adit.Store | adit.Client) -> None:
         assert len(queue) == 0
 
 
+def small_layout(either: adit.Store | adit.Client) -> adit.Layout:
+    """Return a layout that no value of a few bytes fits."""
+    return either.layout(layers=1, kv_heads=1, head_dim=64, tokens=16, dtype="bf16")
+
+
 def test_a_job_that_fails_says_which_request(either: adit.Store | adit.Client) -> None:
     with either.queue() as queue:
-        queue.submit_put(["a", "b", "c"], [b"1", b"", b"3"], token="put")
+        layout = small_layout(either)
+        block = bytes(layout.block_bytes)
+        queue.submit_put(["a", "b", "c"], [block, b"2", block], token="put", layout=layout)
         ((results, failure),) = drain(queue, 1).values()
         assert results == [True, None, True]
         assert isinstance(failure, adit.InvalidError) and failure.index == 1
@@ -107,7 +114,7 @@ def test_futures_of_threads(either: adit.Store | adit.Client) -> None:
         called: list[object] = []
         futures.get("y").add_done_callback(lambda future: called.append(future.result()))
         with pytest.raises(adit.InvalidError):
-            futures.put("z", b"").result(30)
+            futures.put("z", b"short", layout=small_layout(either)).result(30)
         with pytest.raises(TypeError):
             futures.get(1)  # type: ignore[arg-type]
         assert futures.get("y").cancel() is False
@@ -160,7 +167,7 @@ def test_futures_of_an_event_loop(either: adit.Store | adit.Client) -> None:
             assert await aio.lookup_prefix(KEYS) == 64
             assert await aio.commit() is None
             with pytest.raises(adit.InvalidError):
-                await aio.put("z", b"")
+                await aio.put("z", b"short", layout=small_layout(either))
             with pytest.raises(TypeError):
                 aio.get(1)  # type: ignore[arg-type]
             last = aio.get_many(KEYS)

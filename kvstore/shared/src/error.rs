@@ -1,5 +1,7 @@
 //! Why a call of a client or of the server failed.
 
+use adit_kvstore::Version;
+
 use crate::Span;
 use crate::wire::Code;
 
@@ -19,6 +21,8 @@ pub enum Error {
         text: String,
         /// Bytes that are needed, for [`Code::Memory`].
         value: u64,
+        /// The version of the object that is there, for [`Code::Conflict`]; `None` if there is none.
+        found: Option<Version>,
     },
     /// The server is gone or does not answer, and the connection with it.
     #[error("the server of the store is lost ({why}): connect again once 'adit kv serve' runs")]

@@ -10,12 +10,12 @@
 use std::time::Duration;
 
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
-use adit_kvstore::shard::{Part, Stats};
-use adit_kvstore::{KEY_BYTES_MAX, Key};
+use adit_kvstore::shard::{Condition, Part, Stats};
+use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The version of all of this; client and server have the same.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Begins every message: "aditkvs1".
 pub const MAGIC: u64 = u64::from_be_bytes(*b"aditkvs1");
 /// Bytes of a message on the socket.
@@ -33,11 +33,17 @@ pub const TEXT_BYTES: usize = 224;
 /// Words of 8 bytes of a request, and of those before its key.
 pub const ENTRY_WORDS: usize = HEAD_WORDS + KEY_BYTES_MAX / 8;
 /// Words of a request before its key.
-pub const HEAD_WORDS: usize = 8;
+pub const HEAD_WORDS: usize = 9;
 /// Words of an answer.
 pub const DONE_WORDS: usize = DONE_HEAD_WORDS + TEXT_BYTES / 8;
 /// Words of an answer before its text.
 pub const DONE_HEAD_WORDS: usize = 4;
+/// [`Done::ttl_s`] of an object that does not expire.
+pub const NEVER_S: u32 = u32::MAX;
+/// [`Done::extra`] of the last page of a scan.
+pub const SCAN_END: u64 = u64::MAX;
+/// Bytes of an object in a page of a scan before its key: bytes, version, and length of the key in two bytes.
+pub const SCANNED_BYTES: usize = 18;
 
 /// A message on the socket, or its answer.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -143,6 +149,8 @@ pub enum Code {
     Closed = 24,
     /// Another failure of the store.
     Failed = 25,
+    /// The key has not what the request asks for: [`Done::value`] is the version found, if [`Done::extra`] is 1.
+    Conflict = 26,
     /// The request means nothing, or names what is not there.
     Malformed = 32,
     /// A request in progress has some of this memory.
@@ -170,6 +178,7 @@ impl Code {
             NoSpace,
             Closed,
             Failed,
+            Conflict,
             Malformed,
             InUse,
             Limit,
@@ -188,7 +197,7 @@ mod action {
     pub(super) const PUT: u8 = 1;
     pub(super) const GET: u8 = 2;
     pub(super) const EXISTS: u8 = 3;
-    pub(super) const LENGTH: u8 = 4;
+    pub(super) const INFO: u8 = 4;
     pub(super) const DELETE: u8 = 5;
     pub(super) const KEY: u8 = 6;
     pub(super) const LOOKUP_PREFIX: u8 = 7;
@@ -196,6 +205,8 @@ mod action {
     pub(super) const RELEASE: u8 = 9;
     pub(super) const COMMIT: u8 = 10;
     pub(super) const DELETE_PREFIX: u8 = 11;
+    pub(super) const TOUCH: u8 = 12;
+    pub(super) const SCAN: u8 = 13;
 }
 
 /// A request before its key.
@@ -204,7 +215,8 @@ mod action {
 pub struct Head {
     /// What is asked for.
     pub action: u8,
-    /// Which part: 0 for all, 1 for the bytes `low..high`, 2 for layer `low`.
+    /// Which part: 0 for all, 1 for the bytes `low..high`, 2 for layer `low`. And 16 times the condition: 0 for none, 1
+    /// if there must be no object, 2 if it must have `version`.
     pub part: u8,
     /// Bytes of the key.
     pub key_bytes: u16,
@@ -226,6 +238,8 @@ pub struct Head {
     pub layout: u32,
     /// Seconds until the object expires, or 0.
     pub ttl_s: u32,
+    /// The version that the object must have, if its condition is that.
+    pub version: u64,
 }
 
 /// A request.
@@ -251,13 +265,13 @@ pub struct Done {
     pub code: u16,
     /// Bytes of the text.
     pub text_bytes: u16,
-    /// Zero.
-    pub reserved: u32,
+    /// Of an object that was asked about, seconds until it expires; [`NEVER_S`] if it does not.
+    pub ttl_s: u32,
     /// By action: bytes, a number of objects, a lease, 1 for yes.
     pub value: u64,
-    /// By action: the number of objects leased.
+    /// By action: the number of objects leased, the version that was stored or read, where a scan goes on.
     pub extra: u64,
-    /// Why it failed.
+    /// Why it failed, or the name of an object's tenant.
     pub text: [u8; TEXT_BYTES],
 }
 
@@ -317,6 +331,8 @@ pub enum Ask {
         ttl_s: u32,
         /// It is of the same call as the put before it, and is laid out behind that one.
         joins: bool,
+        /// What must hold of the key.
+        condition: Condition,
     },
     /// Reads a part of an object.
     Get {
@@ -326,13 +342,36 @@ pub enum Ask {
         part: Part,
         /// The destination.
         memory: Run,
+        /// The version that it must have.
+        version: Option<Version>,
     },
     /// Asks whether an object exists.
     Exists(Key),
-    /// Asks for an object's length in bytes.
-    Length(Key),
-    /// Removes an object.
-    Delete(Key),
+    /// Asks what the store knows about an object.
+    Info(Key),
+    /// Removes an object, if it has this version.
+    Delete {
+        /// Its key.
+        key: Key,
+        /// The version that it must have.
+        version: Option<Version>,
+    },
+    /// Sets when an object expires.
+    Touch {
+        /// Its key.
+        key: Key,
+        /// Seconds from now; `None` for never.
+        ttl_s: Option<u32>,
+    },
+    /// Reads a page of the objects with a prefix into `memory`: for each [`SCANNED_BYTES`] and its key.
+    Scan {
+        /// What the keys begin with, up to 512 bytes.
+        prefix: Box<[u8]>,
+        /// Where to go on; 0 at first.
+        from: u64,
+        /// The destination.
+        memory: Run,
+    },
     /// Adds a key to the list of the next request that takes several. Has no answer.
     Key(Key),
     /// Counts the objects before the first miss, of the keys before and this one.
@@ -352,6 +391,10 @@ pub enum Ask {
     DeletePrefix(Key),
 }
 
+fn of_version(version: Option<Version>) -> Condition {
+    version.map_or(Condition::Always, Condition::Version)
+}
+
 impl Entry {
     fn zeroed(action: u8, tag: u64) -> Entry {
         let mut entry = Entry::new_zeroed();
@@ -362,14 +405,14 @@ impl Entry {
     /// Creates a request.
     pub fn of(ask: &Ask, tag: u64) -> Entry {
         match ask {
-            Ask::Put { key, memory, bytes, layout, ttl_s, joins } => {
+            Ask::Put { key, memory, bytes, layout, ttl_s, joins, condition } => {
                 let mut entry = Entry::zeroed(action::PUT, tag).with_key(key).with_run(memory);
                 let head = &mut entry.head;
                 (head.bytes, head.layout, head.ttl_s) = (*bytes, *layout, *ttl_s);
                 head.low = u64::from(*joins);
-                entry
+                entry.with_condition(*condition)
             }
-            Ask::Get { key, part, memory } => {
+            Ask::Get { key, part, memory, version } => {
                 let mut entry = Entry::zeroed(action::GET, tag).with_key(key).with_run(memory);
                 let head = &mut entry.head;
                 (head.part, head.low, head.high) = match part {
@@ -377,11 +420,25 @@ impl Entry {
                     Part::Bytes(range) => (1, range.start, range.end),
                     Part::Layer(layer) => (2, u64::from(*layer), 0),
                 };
-                entry
+                entry.with_condition(of_version(*version))
             }
             Ask::Exists(key) => Entry::zeroed(action::EXISTS, tag).with_key(key),
-            Ask::Length(key) => Entry::zeroed(action::LENGTH, tag).with_key(key),
-            Ask::Delete(key) => Entry::zeroed(action::DELETE, tag).with_key(key),
+            Ask::Info(key) => Entry::zeroed(action::INFO, tag).with_key(key),
+            Ask::Delete { key, version } => {
+                let entry = Entry::zeroed(action::DELETE, tag).with_key(key);
+                entry.with_condition(of_version(*version))
+            }
+            Ask::Touch { key, ttl_s } => {
+                let mut entry = Entry::zeroed(action::TOUCH, tag).with_key(key);
+                (entry.head.ttl_s, entry.head.low) =
+                    (ttl_s.unwrap_or(0), u64::from(ttl_s.is_some()));
+                entry
+            }
+            Ask::Scan { prefix, from, memory } => {
+                let mut entry = Entry::zeroed(action::SCAN, tag).with_bytes(prefix);
+                entry.head.low = *from;
+                entry.with_run(memory)
+            }
             Ask::Key(key) => Entry::zeroed(action::KEY, tag).with_key(key),
             Ask::LookupPrefix(key) => Entry::zeroed(action::LOOKUP_PREFIX, tag).with_key(key),
             Ask::Lease { key, time } => {
@@ -399,10 +456,26 @@ impl Entry {
         }
     }
 
-    fn with_key(mut self, key: &Key) -> Entry {
-        let bytes = key.as_bytes();
+    fn with_key(self, key: &Key) -> Entry {
+        self.with_bytes(key.as_bytes())
+    }
+
+    /// Sets the key, or the first [`KEY_BYTES_MAX`] bytes of a prefix.
+    fn with_bytes(mut self, bytes: &[u8]) -> Entry {
+        let bytes = &bytes[..bytes.len().min(KEY_BYTES_MAX)];
         self.key[..bytes.len()].copy_from_slice(bytes);
         self.head.key_bytes = bytes.len() as u16;
+        self
+    }
+
+    fn with_condition(mut self, condition: Condition) -> Entry {
+        let (kind, version) = match condition {
+            Condition::Always => (0, Version::NONE),
+            Condition::Absent => (1, Version::NONE),
+            Condition::Version(version) => (2, version),
+        };
+        self.head.part |= kind << 4;
+        self.head.version = version.0;
         self
     }
 
@@ -423,9 +496,32 @@ impl Entry {
         key.ok_or("a key has 1 to 512 bytes")
     }
 
+    fn prefix(&self) -> Result<Box<[u8]>, &'static str> {
+        let bytes = self.key.get(..usize::from(self.head.key_bytes));
+        bytes.map(Box::from).ok_or("a prefix has up to 512 bytes")
+    }
+
+    fn condition(&self) -> Result<Condition, &'static str> {
+        match self.head.part >> 4 {
+            0 => Ok(Condition::Always),
+            1 => Ok(Condition::Absent),
+            2 => Ok(Condition::Version(Version(self.head.version))),
+            _ => Err("there is no such condition"),
+        }
+    }
+
+    /// Returns the version that an object must have, of a request that cannot ask for none.
+    fn version(&self) -> Result<Option<Version>, &'static str> {
+        match self.condition()? {
+            Condition::Always => Ok(None),
+            Condition::Version(version) => Ok(Some(version)),
+            Condition::Absent => Err("what is read or removed cannot be absent"),
+        }
+    }
+
     fn part(&self) -> Result<Part, &'static str> {
         let Head { part, low, high, .. } = self.head;
-        match (part, u32::try_from(low)) {
+        match (part & 15, u32::try_from(low)) {
             (0, _) => Ok(Part::All),
             (1, _) if low < high => Ok(Part::Bytes(low..high)),
             (2, Ok(layer)) => Ok(Part::Layer(layer)),
@@ -444,12 +540,18 @@ impl Ask {
         let memory = Run { region, offset, bytes: room };
         Ok(match entry.head.action {
             action::PUT => {
-                Ask::Put { key: entry.key()?, memory, bytes, layout, ttl_s, joins: low != 0 }
+                let (key, condition, joins) = (entry.key()?, entry.condition()?, low != 0);
+                Ask::Put { key, memory, bytes, layout, ttl_s, joins, condition }
             }
-            action::GET => Ask::Get { key: entry.key()?, part: entry.part()?, memory },
+            action::GET => {
+                let (key, part, version) = (entry.key()?, entry.part()?, entry.version()?);
+                Ask::Get { key, part, memory, version }
+            }
             action::EXISTS => Ask::Exists(entry.key()?),
-            action::LENGTH => Ask::Length(entry.key()?),
-            action::DELETE => Ask::Delete(entry.key()?),
+            action::INFO => Ask::Info(entry.key()?),
+            action::DELETE => Ask::Delete { key: entry.key()?, version: entry.version()? },
+            action::TOUCH => Ask::Touch { key: entry.key()?, ttl_s: (low != 0).then_some(ttl_s) },
+            action::SCAN => Ask::Scan { prefix: entry.prefix()?, from: low, memory },
             action::KEY => Ask::Key(entry.key()?),
             action::LOOKUP_PREFIX => Ask::LookupPrefix(entry.key()?),
             action::LEASE => Ask::Lease { key: entry.key()?, time: Duration::from_millis(low) },

@@ -12,7 +12,7 @@ use std::ops::Range;
 use crate::media::bytes::{Reader, Writer};
 use crate::model::key::KEY_BYTES_MAX;
 use crate::model::layout::Piece;
-use crate::model::object::{CHECKSUMS_MAX, LayoutId, Object, TenantId};
+use crate::model::object::{CHECKSUMS_MAX, LayoutId, Object, TenantId, Version};
 use crate::model::options::{Quota, WhenReached};
 use crate::model::place::{Place, units};
 use crate::policy::age::Ages;
@@ -33,6 +33,7 @@ const PUT_BYTES: usize = 19;
 const SLAB_BASE_BYTES: usize = 5;
 const EXPIRES_BYTES: usize = 8;
 const AGE_BYTES: usize = 1;
+const VERSION_BYTES: usize = 8;
 const DELETE_BYTES: usize = 10;
 const NAMED_BYTES: usize = 4;
 const QUOTA_BYTES: usize = 8;
@@ -42,13 +43,15 @@ const HAS_EXPIRY: u8 = 2;
 const HAS_AGE: u8 = 4;
 /// [`Put::is_provisional`].
 const PROVISIONAL: u8 = 8;
+const HAS_VERSION: u8 = 16;
 const HAS_QUOTA: u8 = 1;
 const EVICTS_OWN: u8 = 2;
 
-/// Returns the most bytes that an object's record takes, with a slab, an expiry and an age. Used for accounting: a
+/// Returns the most bytes that an object's record takes, with a slab, an expiry, an age and a version. Used for accounting: a
 /// checkpoint holds one record per object.
 pub const fn record_bytes(key_bytes: usize, checksums: usize) -> usize {
-    PUT_BYTES + SLAB_BASE_BYTES + EXPIRES_BYTES + AGE_BYTES + key_bytes + 4 * checksums
+    let optional = SLAB_BASE_BYTES + EXPIRES_BYTES + AGE_BYTES + VERSION_BYTES;
+    PUT_BYTES + optional + key_bytes + 4 * checksums
 }
 
 /// Why bytes are not a record.
@@ -91,7 +94,7 @@ pub enum Record<'a> {
 pub struct Put<'a> {
     /// Its key: 1 to 512 bytes.
     pub key: &'a [u8],
-    /// Its place, length, tenant and layout.
+    /// Its place, length, tenant, layout and version.
     pub object: Object,
     /// The first unit of its slab, if it lies in one; not behind its own place.
     pub slab_base: Option<u64>,
@@ -250,21 +253,22 @@ impl<'a> Put<'a> {
         let slab = self.slab_base.map_or(0, |_| SLAB_BASE_BYTES);
         let expiry = self.expires_s.map_or(0, |_| EXPIRES_BYTES);
         let age = self.age.map_or(0, |_| AGE_BYTES);
-        PUT_BYTES + slab + expiry + age + self.key.len() + 4 * self.checksums.len()
+        let version = if self.object.version == Version::NONE { 0 } else { VERSION_BYTES };
+        PUT_BYTES + slab + expiry + age + version + self.key.len() + 4 * self.checksums.len()
     }
 
     fn flags(&self) -> u8 {
         let slab = if self.slab_base.is_some() { HAS_SLAB_BASE } else { 0 };
         let expiry = if self.expires_s.is_some() { HAS_EXPIRY } else { 0 };
         let age = if self.age.is_some() { HAS_AGE } else { 0 };
-        slab | expiry | age | if self.is_provisional { PROVISIONAL } else { 0 }
+        let version = if self.object.version == Version::NONE { 0 } else { HAS_VERSION };
+        slab | expiry | age | version | if self.is_provisional { PROVISIONAL } else { 0 }
     }
 
     fn encode(&self, writer: &mut Writer<'_>) {
-        let Object { place, bytes, layout, tenant } = self.object;
+        let Object { place, bytes, layout, tenant, version } = self.object;
         let checksums = self.checksums.len();
         assert!((1..=CHECKSUMS_MAX).contains(&checksums), "an object has {checksums} checksums");
-        assert!(bytes > 0, "an object has a byte or more");
         writer.put(&[PUT, self.flags(), tenant.0, layout.0]).put(&key_len(self.key));
         writer.put(&(checksums as u16).to_le_bytes()).u48(place.pack()).u40(bytes);
         self.slab_base.inspect(|base| {
@@ -276,6 +280,9 @@ impl<'a> Put<'a> {
             assert!(*age <= Ages::MAX, "an age saturates");
             writer.put(&[*age]);
         });
+        if version != Version::NONE {
+            writer.put(&version.0.to_le_bytes());
+        }
         writer.put(self.key);
         for checksum in self.checksums.iter() {
             writer.put(&checksum.to_le_bytes());
@@ -288,15 +295,15 @@ impl<'a> Put<'a> {
         let head: [u8; PUT_BYTES - 1] = reader.array().ok_or(CUT)?;
         let [flags, tenant, layout, k0, k1, c0, c1, p0, p1, p2, p3, p4, p5, b0, b1, b2, b3, b4] =
             head;
-        if flags & !(HAS_SLAB_BASE | HAS_EXPIRY | HAS_AGE | PROVISIONAL) != 0 {
+        if flags & !(HAS_SLAB_BASE | HAS_EXPIRY | HAS_AGE | PROVISIONAL | HAS_VERSION) != 0 {
             return Err(Malformed("a flag of its is unknown"));
         }
         let key_bytes = check_key_len(u16::from_le_bytes([k0, k1]))?;
         let checksums = usize::from(u16::from_le_bytes([c0, c1]));
         let place = Place::unpack(u64::from_le_bytes([p0, p1, p2, p3, p4, p5, 0, 0]));
         let bytes = u64::from_le_bytes([b0, b1, b2, b3, b4, 0, 0, 0]);
-        if bytes == 0 || checksums == 0 || checksums > CHECKSUMS_MAX {
-            return Err(Malformed("its object is empty, or has no or too many checksums"));
+        if checksums == 0 || checksums > CHECKSUMS_MAX {
+            return Err(Malformed("its object has no or too many checksums"));
         }
         let slab_base = optional(flags & HAS_SLAB_BASE != 0, || reader.u40())?;
         if slab_base.is_some_and(|base| base > place.unit) {
@@ -307,10 +314,15 @@ impl<'a> Put<'a> {
         if age.is_some_and(|age| age > Ages::MAX) {
             return Err(Malformed("its age is too high"));
         }
+        let version = optional(flags & HAS_VERSION != 0, || reader.u64())?;
+        if version == Some(Version::NONE.0) {
+            return Err(Malformed("its version is none"));
+        }
+        let version = version.map_or(Version::NONE, Version);
         let key = reader.take(key_bytes).ok_or(CUT)?;
         let checksums = Checksums(Form::Bytes(reader.take(4 * checksums).ok_or(CUT)?));
         let (layout, tenant) = (LayoutId(layout), TenantId(tenant));
-        let object = Object { place, bytes, layout, tenant };
+        let object = Object { place, bytes, layout, tenant, version };
         let is_provisional = flags & PROVISIONAL != 0;
         Ok(Put { key, object, slab_base, expires_s, age, is_provisional, checksums })
     }
@@ -450,8 +462,12 @@ pub(crate) mod tests {
     }
 
     prop_compose! {
-        fn objects()(place in places(), bytes in 1..Object::BYTES_END, layout: u8, tenant: u8) -> Object {
-            Object { place, bytes, layout: LayoutId(layout), tenant: TenantId(tenant) }
+        fn objects()(
+            place in places(), bytes in 0..Object::BYTES_END, layout: u8, tenant: u8,
+            version in prop_oneof![Just(0), any::<u64>()],
+        ) -> Object {
+            let (layout, tenant, version) = (LayoutId(layout), TenantId(tenant), Version(version));
+            Object { place, bytes, layout, tenant, version }
         }
     }
 
@@ -523,7 +539,7 @@ pub(crate) mod tests {
     fn small_put(key: &[u8]) -> Record<'_> {
         let place = Place { device: 1, unit: 2 };
         let (layout, tenant) = (LayoutId::PLAIN, TenantId(0));
-        let object = Object { place, bytes: 131_072, layout, tenant };
+        let object = Object { place, bytes: 131_072, layout, tenant, version: Version::NONE };
         let checksums = Checksums::from(&[7u32][..]);
         let (slab_base, expires_s, age, is_provisional) = (None, None, None, false);
         Record::Put(Put { key, object, slab_base, expires_s, age, is_provisional, checksums })
@@ -532,14 +548,14 @@ pub(crate) mod tests {
     #[test]
     fn an_object_of_a_hash_and_one_piece_takes_39_bytes() {
         assert_eq!(small_put(&[1; 16]).encoded_bytes(), 39);
-        assert_eq!(record_bytes(16, 1), 39 + 14, "accounted with a slab, an expiry and an age");
+        assert_eq!(record_bytes(16, 1), 39 + 22, "accounted with all options");
     }
 
     #[test]
     fn each_field_out_of_its_range_is_refused() {
         let good = encoded(&small_put(b"key"));
         assert!(Record::decode(&good).is_ok());
-        let cases: [(usize, u8); 5] = [(0, 9), (1, 16), (5, 0xff), (6, 0), (7, 3)];
+        let cases: [(usize, u8); 5] = [(0, 9), (1, 32), (5, 0xff), (6, 0), (7, 3)];
         for (at, value) in cases {
             let mut bad = good.clone();
             bad[at] = value;
@@ -551,9 +567,11 @@ pub(crate) mod tests {
         let mut bad = aged.clone();
         bad[19] += 1;
         assert!(Record::decode(&bad).is_err(), "an age that is none");
-        let mut empty = good.clone();
-        empty[14..19].fill(0);
-        assert!(Record::decode(&empty).is_err(), "an object of no bytes");
+        let object = Object { version: Version(7), ..put.object };
+        let mut versioned = encoded(&Record::Put(Put { object, ..put }));
+        assert_eq!((versioned.len(), versioned[1]), (good.len() + 8, HAS_VERSION));
+        versioned[19] = 0;
+        assert!(Record::decode(&versioned).is_err(), "a version that is none");
         assert!(Record::decode(&[TENANT, 0, 1, 2, 0xff, 0xff]).is_err(), "no UTF-8");
         assert!(Record::decode(&[LAYOUT, 0, 1, 65]).is_err(), "a long layout");
     }

@@ -28,7 +28,9 @@ use crate::model::place::UNIT_BYTES;
 /// Bytes of a superblock: one unit.
 pub const SUPERBLOCK_BYTES: usize = UNIT_BYTES as usize;
 /// The version of the whole format.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
+/// The oldest version that this one opens. The next superblock written makes it a store of [`FORMAT_VERSION`].
+pub const FORMAT_VERSION_MIN: u32 = 2;
 /// Maximum length of a label, in bytes of UTF-8.
 pub const LABEL_BYTES_MAX: usize = 32;
 
@@ -144,7 +146,11 @@ impl fmt::Display for Absent {
             Absent::Foreign(Some(name)) => write!(f, "there is {name} here, and no store"),
             Absent::Foreign(None) => f.write_str("there is other data here, and no store"),
             Absent::Version(version) => {
-                write!(f, "the store has version {version} of the format, not {FORMAT_VERSION}")
+                write!(
+                    f,
+                    "the store has version {version} of the format, not {FORMAT_VERSION_MIN} to \
+                     {FORMAT_VERSION}"
+                )
             }
             Absent::Damaged => f.write_str("both copies of the superblock are damaged"),
         }
@@ -225,7 +231,7 @@ impl Superblock {
         }
         let mut reader = Reader(&bytes[MAGIC.len()..CRC_AT]);
         match reader.u32() {
-            Some(FORMAT_VERSION) => {
+            Some(FORMAT_VERSION_MIN..=FORMAT_VERSION) => {
                 let mut behind = Reader(&bytes[REVISION_AT..CRC_AT]);
                 let found = parse(&mut reader, &mut behind).ok_or(Absent::Damaged)?.check()?;
                 let stop = parse_stop(bytes, &found);

@@ -144,7 +144,8 @@ pub(crate) type Piece = (u64, u64);
 pub(crate) fn pieces(object: &Object, layout: Option<&Layout>) -> Vec<Piece> {
     let Some(layout) = layout else {
         let piece = piece_bytes(object.bytes);
-        let starts = (0..object.bytes).step_by(piece as usize);
+        // An empty object has one piece without bytes.
+        let starts = (0..object.bytes.max(1)).step_by(piece as usize);
         return starts.map(|at| (at / UNIT_BYTES, piece.min(object.bytes - at))).collect();
     };
     let tensors = 0..layout.tensors();

@@ -4,6 +4,11 @@
 //! [`piece_bytes`] of anything else. A part of an object can therefore be read and verified without the rest. There
 //! are 1 to 512 pieces, so that a record with all checksums fits in a journal block.
 
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::error::{Error, Result};
 use crate::model::place::{Place, units};
 
 /// Maximum checksums, and so pieces, of one object.
@@ -28,17 +33,57 @@ impl LayoutId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u8);
 
+/// Tells one version of an object from every other of its key: microseconds of Unix time when it was stored, raised
+/// where that is needed so that each put of a shard gets a higher one. It is stored with the object, so it survives
+/// restarts. Two versions of a key can be equal only if the system's clock was set back over a restart, and hits the same
+/// microsecond again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(pub u64);
+
+impl Version {
+    /// The version of all objects that an Adit without versions stored (format 2).
+    pub const NONE: Version = Version(0);
+
+    /// Returns the version of an object stored at `wall`, in Unix time, where `last` is the newest so far.
+    pub(crate) fn after(last: Version, wall: Duration) -> Version {
+        Version(last.0.saturating_add(1).max(wall.as_micros() as u64))
+    }
+
+    /// Returns when the object was stored, to the microsecond unless many were stored at once; `None` for
+    /// [`Version::NONE`].
+    pub fn time(self) -> Option<SystemTime> {
+        (self != Version::NONE).then(|| UNIX_EPOCH + Duration::from_micros(self.0))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl FromStr for Version {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Version> {
+        let fix = "a version is a number, as 'adit kv info' shows it";
+        text.parse().map(Version).map_err(|_| Error::invalid("the version", text, fix))
+    }
+}
+
 /// An object's properties other than its key and checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
     /// Where it starts: its extent, or the first run of its slot in a slab.
     pub place: Place,
-    /// Its length without padding, 1 to 2^40 - 1 bytes.
+    /// Its length without padding, up to 2^40 - 1 bytes. An object of no bytes takes a unit, whose contents mean nothing.
     pub bytes: u64,
     /// Its layout from there.
     pub layout: LayoutId,
     /// Its tenant.
     pub tenant: TenantId,
+    /// Its version.
+    pub version: Version,
 }
 
 impl Object {
@@ -47,8 +92,13 @@ impl Object {
 
     /// Returns the units that it takes as one contiguous extent.
     pub fn units(&self) -> u64 {
-        units(self.bytes)
+        plain_units(self.bytes)
     }
+}
+
+/// Returns the units of a plain object of this length: at least one, so that each object has a place of its own.
+pub(crate) const fn plain_units(bytes: u64) -> u64 {
+    if bytes == 0 { 1 } else { units(bytes) }
 }
 
 /// Returns the bytes of each piece but the last of a plain object: 128 KiB, or for long objects the power of two that
@@ -58,11 +108,12 @@ pub const fn piece_bytes(bytes: u64) -> u64 {
     if least > PIECE_BYTES { least } else { PIECE_BYTES }
 }
 
-/// Returns the number of pieces of a plain object. By a shift: an opening counts them for millions of objects, and
+/// Returns the number of pieces of a plain object: one without bytes for an empty one. By a shift: an opening counts them for millions of objects, and
 /// a division by a variable is slow.
 pub(crate) const fn piece_count(bytes: u64) -> u64 {
     let piece = piece_bytes(bytes);
-    (bytes + piece - 1) >> piece.trailing_zeros()
+    let count = (bytes + piece - 1) >> piece.trailing_zeros();
+    if count == 0 { 1 } else { count }
 }
 
 #[cfg(test)]

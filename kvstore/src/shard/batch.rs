@@ -7,11 +7,11 @@ use adit_driver::transfer::{Direction, Slice};
 use smallvec::SmallVec;
 
 use super::parts::{Extract, Memory};
-use super::request::WriterId;
+use super::request::{Condition, WriterId};
 use crate::error::Failure;
 use crate::media::record::record_bytes;
 use crate::model::key::Key;
-use crate::model::object::{Object, ObjectId, TenantId};
+use crate::model::object::{Object, ObjectId, TenantId, Version};
 use crate::model::place::Place;
 use crate::model::plan::{Plan, Run};
 
@@ -27,6 +27,8 @@ pub(super) struct NewObject {
     pub(super) slab_base: Option<u64>,
     /// Unix time in seconds.
     pub(super) expires_s: Option<u64>,
+    /// What must hold of its key when it is recorded.
+    pub(super) condition: Condition,
     pub(super) checksums: Sums,
 }
 
@@ -54,6 +56,7 @@ pub(super) struct Reading {
     pub(super) id: ObjectId,
     pub(super) tenant: TenantId,
     pub(super) place: Place,
+    pub(super) version: Version,
     pub(super) extract: Extract,
     pub(super) checksums: Sums,
 }

@@ -9,7 +9,7 @@ use adit_driver::paths::CommandQueue;
 use super::Shard;
 use super::key_order::Ready;
 use super::log::SMALL_RECORD_BYTES;
-use super::request::{Done, Outcome};
+use super::request::{Condition, Done, Outcome};
 use super::stalled::{Begun, Change};
 use super::stats::Evictions;
 use crate::catalog::index::Index;
@@ -81,6 +81,7 @@ pub(super) struct Deleting<R> {
     pub(super) reply: R,
     pub(super) hash: u64,
     pub(super) key: Key,
+    pub(super) condition: Condition,
 }
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
@@ -274,7 +275,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             return Begun::Later(Change::Delete(deleting));
         }
         let hash = deleting.hash;
-        if self.log.is_strict() && (self.order.is_busy(hash) || self.order.is_hidden(hash)) {
+        if self.has_unfinished(hash) {
             return Begun::Later(Change::Delete(deleting));
         }
         self.log.reserve(SMALL_RECORD_BYTES);
@@ -285,23 +286,26 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Removes an object in its turn, using the room reserved for the record.
     pub(super) fn delete_in_turn(&mut self, now: Time, deleting: Deleting<R>) {
-        let Deleting { reply, hash, key } = deleting;
+        let Deleting { reply, hash, key, condition } = deleting;
         self.log.unreserve(SMALL_RECORD_BYTES);
         if let Err(failure) = self.check_home() {
             return self.answer(reply, Err(failure), AnyBuffer::None);
         }
+        if let Err(conflict) = self.check_condition(now, (&key, hash), condition) {
+            return self.answer(reply, Err(conflict), AnyBuffer::None);
+        }
         let Some(id) = self.index.find_hashed(hash, key.as_bytes()) else {
             // Its removal may not be durable yet: answer only when it is.
-            return self.answer_removal(now, reply, Outcome::Miss, self.log.newest());
+            return self.answer_change(now, reply, Outcome::Miss, self.log.newest());
         };
         let sequence = self.remove(now, id);
         self.stats.deletes += 1;
-        self.answer_removal(now, reply, Outcome::Deleted, sequence);
+        self.answer_change(now, reply, Outcome::Deleted, sequence);
     }
 
-    /// Answers a removal that block `sequence` of the journal records.
-    pub(super) fn answer_removal(&mut self, now: Time, reply: R, outcome: Outcome, sequence: u64) {
-        let answer = Done { reply, result: Ok(outcome), memory: AnyBuffer::None };
+    /// Answers a change without memory that block `sequence` of the journal records.
+    pub(super) fn answer_change(&mut self, now: Time, reply: R, outcome: Outcome, sequence: u64) {
+        let answer = Done { reply, result: Ok(outcome), memory: AnyBuffer::None, version: None };
         self.acknowledge(now, sequence, answer);
     }
 }

@@ -8,12 +8,12 @@ use adit_driver::transfer::Direction;
 use super::Shard;
 use super::batch::{Item, Items, Job, Reading, Sums, Trouble};
 use super::parts::{Extract, Memory, extract};
-use super::request::{Action, Arriving, Found, GetItem, Hashed, Outcome, Part, Request};
+use super::request::{Action, Arriving, Done, Found, GetItem, Hashed, Outcome, Part, Request};
 use super::tier::Resident;
 use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::model::key::Key;
-use crate::model::object::{Object, ObjectId, TenantId};
+use crate::model::object::{Object, ObjectId, TenantId, Version};
 use crate::model::place::UNIT_BYTES;
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
@@ -31,6 +31,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         {
             let id = self.lookup(now, *hash, &item.key);
             let object = id.map(|id| (id, self.index.object(id)));
+            if let Some((_, object)) = &object
+                && item.version.is_some_and(|version| version != object.version)
+            {
+                self.refuse_get(requests, object.version);
+                continue;
+            }
             if let Some((id, object)) = &object {
                 if self.tier.has_objects() && self.get_from_memory(*id, object, requests, choose) {
                     continue;
@@ -67,6 +73,20 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
+    /// Refuses the get that comes next: the object has another version than it asks for.
+    fn refuse_get(
+        &mut self,
+        requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
+        found: Version,
+    ) {
+        if let Some(Hashed { request: Request { reply, action, .. }, .. }) = requests.next.take() {
+            let conflict = Failure::Conflict { found: Some(found) };
+            self.stats.gets += 1;
+            self.answer(reply, Err(conflict), action.into_memory());
+        }
+        requests.advance();
+    }
+
     pub(super) fn found(&self, &Object { place, bytes, layout, .. }: &Object) -> Found {
         let layout = self.spaces.layout(layout);
         let bytes = layout.map_or(bytes, |layout| layout.block_units() * UNIT_BYTES);
@@ -88,7 +108,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let checksums = Sums::from_slice(sums);
         self.spaces.pin(object.place);
         self.note_read(id, hash, object.tenant);
-        Ok(Reading { id, tenant: object.tenant, place: object.place, extract, checksums })
+        let Object { tenant, place, version, .. } = *object;
+        Ok(Reading { id, tenant, place, version, extract, checksums })
     }
 
     /// Locates a part to be read as `item` of a batch, and checks the memory for it.
@@ -162,8 +183,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Some(Trouble::Expired) => Err(Failure::Deadline),
         };
         self.spaces.unpin(reading.place);
+        let version = result.as_ref().is_ok_and(Outcome::is_hit).then_some(reading.version);
         self.scratch.readings.keep(reading);
-        self.answer(reply, result, memory.into_any());
+        self.answers.push_back(Done { reply, result, memory: memory.into_any(), version });
     }
 
     /// Handles bytes that differ from what was put: counts a miss and removes the object.

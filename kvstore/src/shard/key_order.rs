@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use super::batch::NewObject;
+use super::conditions::Touching;
 use super::evicting::Deleting;
 use super::request::Done;
 use crate::catalog::hash::NumberMap;
@@ -22,6 +23,8 @@ pub(super) enum Ready<R> {
     Put(Box<NewObject>, Done<R>),
     /// A removal, with room reserved for its record.
     Delete(Deleting<R>),
+    /// Another expiry, with room reserved for its record.
+    Touch(Touching<R>),
     /// A put that failed.
     Nothing,
 }

@@ -13,6 +13,7 @@
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
 //! | `stalled`, `room`, `claim`, `capacity` | changes that wait for room; what goes for them; how many objects there may be |
 //! | `key_order` | in which order changes of one key take effect |
+//! | `conditions` | what must hold of a key for a change of it; versions; other expiries |
 //! | `tenants`, `sweeping` | tenants' quotas; removing all objects of a tenant or a prefix |
 //! | `space` | what is free, and what may not be overwritten yet |
 //! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
@@ -32,6 +33,7 @@ mod batch;
 mod capacity;
 mod checkpointing;
 mod claim;
+mod conditions;
 mod evicting;
 mod get;
 mod journaling;
@@ -71,8 +73,8 @@ pub use crate::io::lane::{
 pub use opening::Recovery;
 pub use planning::{Certainty, Check, Planned, PlannedItem, Verification, Verifier};
 pub use request::{
-    Action, Done, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request, ReserveItem,
-    WriterId,
+    Action, Condition, Done, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request,
+    ReserveItem, TouchItem, WriterId,
 };
 pub(crate) use request::{Arriving, Found, Hashed};
 pub use stats::{Evicted, Evictions, Stats};
@@ -82,6 +84,7 @@ pub use tier::{GivenUp, Resident};
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::capacity::Capacity;
 use self::checkpointing::Checkpoints;
+use self::conditions::Touching;
 use self::evicting::{Deleting, Unlogged};
 use self::journaling::HeldObjects;
 use self::key_order::KeyOrder;
@@ -105,7 +108,7 @@ use crate::io::lane::Finished;
 use crate::media::record::Record;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, ObjectId, TenantId};
+use crate::model::object::{LayoutId, ObjectId, TenantId, Version};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
 use crate::model::place::Place;
 use crate::model::plan;
@@ -139,8 +142,8 @@ pub struct ShardOptions {
     pub flush_interval: Duration,
     /// How long space stays free before it is deallocated on its device. Default 10 s.
     pub discard_after: Duration,
-    /// Unix time in seconds at the origin of the clock that `now` uses.
-    pub wall_s_at_zero: u64,
+    /// Unix time at the origin of the clock that `now` uses.
+    pub wall_at_zero: Duration,
     /// What tenants use of their quotas; shards of one store have clones of one ledger.
     pub ledger: Ledger,
 }
@@ -159,7 +162,7 @@ impl Default for ShardOptions {
             seal_interval: Duration::from_millis(10),
             flush_interval: Duration::from_secs(1),
             discard_after: Duration::from_secs(10),
-            wall_s_at_zero: 0,
+            wall_at_zero: Duration::ZERO,
             ledger: Ledger::default(),
         }
     }
@@ -178,6 +181,8 @@ impl ShardOptions {
 /// Bytes of writes that are sent without waiting for the next turn: the device works on them while the checksums of the
 /// next ones are computed.
 const SEND_BYTES: u64 = 512 << 10;
+/// How many ids one call of a scan looks at, because nothing else happens meanwhile.
+const SCANNED_IDS: u32 = 16 << 10;
 /// Number of keys looked up together.
 const LOOKUP_GROUP: usize = 64;
 /// A slab of a layout takes at most one `SLAB_PARTS`th of the shard's share of a device.
@@ -205,6 +210,8 @@ pub struct Info {
     pub layout: LayoutId,
     /// Its tenant.
     pub tenant: TenantId,
+    /// Its version, which says when it was stored.
+    pub version: Version,
     /// Seconds until it expires, if it does.
     pub ttl_s: Option<u64>,
     /// The index of its device among the targets.
@@ -223,6 +230,8 @@ pub struct Shard<Q, R = u64> {
     regions: Regions,
     policy: Order,
     expiry: Expiry,
+    /// The highest version so far.
+    newest: Version,
     tenants: Tenants,
     /// The objects of tenants that evict their own.
     own: OwnOrder,
@@ -315,7 +324,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 Action::Get(_) => self.get(now, deadline, &mut requests, &mut choose),
                 Action::Reserve(_) => self.reserve(now, deadline, &mut requests),
                 Action::Fill(_) => self.fill(now, deadline, &mut requests),
-                Action::Seal(_) | Action::Delete(_) | Action::DeleteWhere(_) | Action::Commit => {
+                Action::Seal(_)
+                | Action::Delete(_)
+                | Action::DeleteIf(..)
+                | Action::Touch(_)
+                | Action::DeleteWhere(_)
+                | Action::Commit => {
                     requests.next.take().into_iter().for_each(|one| self.accept_one(now, one));
                     requests.advance();
                 }
@@ -330,7 +344,16 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let Request { reply, deadline, action } = request;
         let change = match action {
             Action::Seal(writer) => Change::Seal(Sealing { reply, writer }),
-            Action::Delete(key) => Change::Delete(Deleting { reply, hash, key }),
+            Action::Delete(key) => {
+                Change::Delete(Deleting { reply, hash, key, condition: Condition::Always })
+            }
+            Action::DeleteIf(key, version) => {
+                let condition = Condition::Version(version);
+                Change::Delete(Deleting { reply, hash, key, condition })
+            }
+            Action::Touch(TouchItem { key, ttl_s }) => {
+                Change::Touch(Touching { reply, hash, key, ttl_s })
+            }
             Action::Commit => return self.commit(reply),
             Action::DeleteWhere(selection) => {
                 return self.sweep(Sweeping { reply, deadline, selection });
@@ -377,6 +400,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             bytes: object.bytes,
             layout: object.layout,
             tenant: object.tenant,
+            version: object.version,
             ttl_s: self.expiry.get(id).map(left),
             device: object.place.device,
         }
@@ -405,20 +429,35 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         has_time && self.lanes[device].failure().is_none()
     }
 
-    /// Returns at most `limit` objects from cursor `from`, and the next cursor while there are more. Start at 0.
+    /// Returns whether each object exists.
+    pub fn exists_many(&self, now: Time, keys: &[Key]) -> Vec<bool> {
+        let mut found = Vec::new();
+        self.index.find_many(keys, &mut found);
+        found.into_iter().map(|id| id.is_some_and(|id| self.is_live(now, id))).collect()
+    }
+
+    /// Returns at most `limit` objects whose keys begin with `prefix` from cursor `from`, and the next cursor while there
+    /// may be more. Looks at a bounded number of objects, so the list may be short, or empty, before the end. Start at 0.
     /// Objects that are added or removed during the scan may or may not appear.
-    pub fn scan(&self, now: Time, from: u32, limit: usize) -> (Vec<Info>, Option<u32>) {
-        let (mut found, mut next) = (Vec::new(), from);
-        while let Some(id) = self.index.next_live(next) {
+    pub fn scan(
+        &self,
+        now: Time,
+        prefix: &[u8],
+        from: u32,
+        limit: usize,
+    ) -> (Vec<Info>, Option<u32>) {
+        let mut found = Vec::new();
+        let (ids_end, end) = (self.index.ids_end(), from.saturating_add(SCANNED_IDS));
+        for id in (from..end.min(ids_end)).map(ObjectId) {
             if found.len() == limit {
                 return (found, Some(id.0));
             }
-            next = id.0 + 1;
-            if self.is_live(now, id) {
+            let is_there = self.index.contains(id) && self.is_live(now, id);
+            if is_there && self.index.key_bytes(id).starts_with(prefix) {
                 found.push(self.info_of(now, id));
             }
         }
-        (found, None)
+        (found, (end < ids_end).then_some(end))
     }
 
     /// Keeps the objects of `keys` before the first miss readable until `until`, and returns their number.
@@ -539,21 +578,26 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.lanes.iter().map(Lane::figures)
     }
 
+    /// Returns the Unix time.
+    fn wall(&self, now: Time) -> Duration {
+        self.options.wall_at_zero + now.since(Time::ZERO)
+    }
+
     /// Returns the Unix time in seconds.
     fn wall_s(&self, now: Time) -> u64 {
-        self.options.wall_s_at_zero + now.since(Time::ZERO).as_secs()
+        self.wall(now).as_secs()
     }
 
     /// Returns when the next object expires that can be removed then.
     fn next_expiry(&self, now: Time) -> Time {
         let Some(at_s) = self.expiry.next_s() else { return Time::NEVER };
         if at_s > self.wall_s(now) {
-            return Time::ZERO + Duration::from_secs(at_s - self.options.wall_s_at_zero);
+            return Time::ZERO + (Duration::from_secs(at_s) - self.options.wall_at_zero);
         }
         if self.log.has_room_for_small() { now } else { Time::NEVER }
     }
 
     fn answer(&mut self, reply: R, result: Result<Outcome, Failure>, memory: AnyBuffer) {
-        self.answers.push_back(Done { reply, result, memory });
+        self.answers.push_back(Done { reply, result, memory, version: None });
     }
 }

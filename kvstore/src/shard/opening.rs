@@ -36,7 +36,7 @@ use crate::media::record::{Put, Record, record_bytes};
 use crate::media::recovery::{Rebuild, Recovered, recover};
 use crate::model::key::KeyHasher;
 use crate::model::layout::{ENCODED_BYTES, Layout, Piece, pieces};
-use crate::model::object::{LayoutId, Object, ObjectId, TenantId};
+use crate::model::object::{LayoutId, Object, ObjectId, TenantId, Version};
 use crate::model::options::Durability;
 use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES};
@@ -157,8 +157,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         settled: Settled,
         now: Time,
     ) -> Shard<Q, R> {
-        let Settled { index, regions, policy, expiry, tenants, spaces, objects_max, record_bytes } =
-            settled;
+        let Settled { index, regions, policy, expiry, newest, tenants, spaces, .. } = settled;
+        let (objects_max, record_bytes) = (settled.objects_max, settled.record_bytes);
         let limits = lanes.iter().map(|lane| &lane.info);
         let command_bytes_max =
             limits.clone().map(|info| info.command_bytes_max / UNIT_BYTES * UNIT_BYTES).min();
@@ -187,6 +187,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             regions,
             policy,
             expiry,
+            newest,
             tenants,
             spaces,
             capacity,
@@ -285,6 +286,8 @@ fn new_log<R>(
 struct Tables {
     index: Loading,
     expiry: Expiry,
+    /// The highest version of any record.
+    newest: Version,
     /// How long ago each object was used: by the checkpoint, and by its place in the journal.
     ages: Ages,
     /// Names and quotas, by number from 1.
@@ -311,6 +314,7 @@ struct Settled {
     regions: Regions,
     policy: Order,
     expiry: Expiry,
+    newest: Version,
     tenants: Tenants,
     spaces: Spaces,
     objects_max: u32,
@@ -335,6 +339,7 @@ impl Tables {
             ages: Ages::new(index.index().capacity()),
             index,
             expiry: Expiry::new(),
+            newest: Version::NONE,
             tenants: Vec::new(),
             is_first: shard == 0,
             spaces: Spaces::new(&ranges, capacity_units, options.discard_after),
@@ -350,7 +355,7 @@ impl Tables {
     }
 
     fn is_possible(&self, put: &Put<'_>) -> bool {
-        let Object { place, layout, tenant, bytes } = put.object;
+        let Object { place, layout, tenant, .. } = put.object;
         let units = self.spaces.units_of(&put.object);
         let inside =
             |range: &Range<u64>| range.contains(&place.unit) && units <= range.end - place.unit;
@@ -363,7 +368,6 @@ impl Tables {
             _ => false,
         };
         is_known
-            && bytes > 0
             && usize::from(tenant.0) <= self.tenants.len()
             && self
                 .ranges
@@ -394,7 +398,8 @@ impl Tables {
     /// Counts the objects and enters them into the policy by their ages.
     fn counted(self) -> Settled {
         let mut tenants = self.tenants();
-        let Tables { index, ranges, mut expiry, mut ages, mut spaces, entries, options, .. } = self;
+        let Tables { index, ranges, mut expiry, newest, mut ages, mut spaces, entries, .. } = self;
+        let options = self.options;
         let mut index = index.into_index();
         index.shed_spare(&mut |from, to| {
             if let Some(at_s) = expiry.get(from) {
@@ -418,7 +423,17 @@ impl Tables {
         let policy = Order::new(options.build_policy(index.capacity()), ages, ids);
         let objects_max = options.capacity_objects.map_or(entries, |most| most.clamp(1, entries));
         let record_bytes = all_record_bytes;
-        Settled { index, regions, policy, expiry, tenants, spaces, objects_max, record_bytes }
+        Settled {
+            index,
+            regions,
+            policy,
+            expiry,
+            newest,
+            tenants,
+            spaces,
+            objects_max,
+            record_bytes,
+        }
     }
 
     /// Enters the tenants into the ledger of all shards.
@@ -559,6 +574,7 @@ impl Rebuild for Tables {
     }
 
     fn put(&mut self, put: &Put<'_>) -> Result<()> {
+        self.newest = self.newest.max(put.object.version);
         if !self.is_possible(put) {
             self.dropped += 1;
             if let Some(id) = self.find(put.key) {

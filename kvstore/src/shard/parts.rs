@@ -15,8 +15,8 @@ use super::space::Spaces;
 use crate::error::Failure;
 use crate::media::checksum;
 use crate::model::layout::Layout;
-use crate::model::object::{Object, piece_bytes};
-use crate::model::place::{UNIT_BYTES, units};
+use crate::model::object::{Object, piece_bytes, plain_units};
+use crate::model::place::UNIT_BYTES;
 use crate::model::plan;
 
 /// The extent of a part within its object.
@@ -71,7 +71,8 @@ fn plain(
     let piece = piece_bytes(object.bytes);
     let (shift, within) = (piece.trailing_zeros(), piece - 1);
     let (start, end) = (range.start, range.end.min(object.bytes));
-    if start >= end {
+    let is_empty = object.bytes == 0 && start == 0;
+    if start >= end && !is_empty {
         return Err(Failure::Part("the range has no bytes of the object"));
     }
     if start & within != 0 || (end & within != 0 && end != object.bytes) {
@@ -79,8 +80,8 @@ fn plain(
             "a range begins and ends where pieces of the object do, or at its end",
         ));
     }
-    let (bytes, padded_bytes) = (end - start, units(end - start) * UNIT_BYTES);
-    let count = (bytes + within) >> shift;
+    let (bytes, padded_bytes) = (end - start, plain_units(end - start) * UNIT_BYTES);
+    let count = ((bytes + within) >> shift).max(1);
     parts.push(plan::Part {
         place: object.place.plus(start / UNIT_BYTES),
         item,

@@ -14,7 +14,9 @@ use super::evicting::Evicted;
 use super::key_order::Ready;
 use super::log::{Event, put_record};
 use super::parts::{Memory, extract};
-use super::request::{Action, Arriving, Done, Hashed, Outcome, Part, PutItem, PutOptions, Request};
+use super::request::{
+    Action, Arriving, Condition, Done, Hashed, Outcome, Part, PutItem, PutOptions, Request,
+};
 use super::room::SomeRooms;
 use super::space::Room;
 use super::stalled::{Begun, Change, Stalled};
@@ -24,7 +26,7 @@ use crate::io::lane::Load;
 use crate::media::record::{Put, Record};
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, Object};
+use crate::model::object::{LayoutId, Object, Version};
 use crate::model::place::{Place, UNIT_BYTES};
 
 /// Room for each object of a batch.
@@ -88,11 +90,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             self.stats.puts += 1;
             let PutItem { key, bytes, data, options } = item;
             let mut memory = Memory::of(data);
+            let waits_alone = self.log.is_strict() && options.condition != Condition::Always;
             match self.check_put(now, (&key, hash), bytes, &options, Some(&memory)) {
                 Ok((object, devices)) => {
                     let expires_s = self.expires_s(now, &options);
-                    let new = self.prepared((key, hash), object, expires_s, &mut memory);
-                    if !share.add(self.spaces.units_of(&object), new.record_bytes(), &most) {
+                    let mut new = self.prepared((key, hash), object, expires_s, &mut memory);
+                    new.condition = options.condition;
+                    let fits = share.add(self.spaces.units_of(&object), new.record_bytes(), &most);
+                    if !fits || (waits_alone && !puts.is_empty()) {
                         let change = Change::Put(std::mem::take(&mut puts));
                         self.enter(now, Stalled { deadline, change });
                     }
@@ -126,6 +131,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         memory: Option<&Memory>,
     ) -> Result<(Object, u64), Result<Outcome, Failure>> {
         let object = self.shape(bytes, options).map_err(Err)?;
+        self.refuse_early(now, (key, hash), options.condition).map_err(Err)?;
         let needs = self.spaces.units_of(&object);
         let most = self.spaces.extent_units_max();
         if needs > most {
@@ -153,11 +159,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             None => bytes,
             Some(layout) => whole_block(layout, bytes)?,
         };
-        if bytes == 0 || bytes >= Object::BYTES_END {
-            return Err(Failure::Part("an object has 1 to 2^40 - 1 bytes"));
+        if bytes >= Object::BYTES_END {
+            return Err(Failure::Part("an object has up to 2^40 - 1 bytes"));
         }
         let place = Place { device: 0, unit: 0 };
-        Ok(Object { place, bytes, layout: options.layout, tenant: options.tenant })
+        let (layout, tenant, version) = (options.layout, options.tenant, Version::NONE);
+        Ok(Object { place, bytes, layout, tenant, version })
     }
 
     /// Returns the devices whose queues can use this memory, which must be large enough.
@@ -207,6 +214,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             object,
             slab_base: None,
             expires_s,
+            condition: Condition::Always,
             checksums,
         })
     }
@@ -223,6 +231,16 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         deadline: Time,
         puts: SmallVec<[Putting<R>; 1]>,
     ) -> Begun<R> {
+        if puts.iter().any(|put| self.waits_for_key(put.new.hash, put.new.condition)) {
+            // What it waits for never ends while the journal's device is away.
+            return match self.check_home() {
+                Ok(()) => Begun::Later(Change::Put(puts)),
+                Err(failure) => {
+                    puts.into_iter().for_each(|put| self.fail_put(put, failure.clone()));
+                    Begun::Yes
+                }
+            };
+        }
         let wanted: SmallVec<[Wanted<'_>; 1]> =
             puts.iter().map(|put| (put.new.object, put.devices, put.after.as_ref())).collect();
         let fresh = |index: &Index| {
@@ -376,7 +394,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             self.answer(reply, Err(trouble.into_failure()), memory);
             return self.take_effect(now, hash, turn, Ready::Nothing);
         }
-        let answer = Done { reply, result: Ok(Outcome::Stored), memory };
+        let answer = Done { reply, result: Ok(Outcome::Stored), memory, version: None };
         self.take_effect(now, hash, turn, Ready::Put(new, answer));
     }
 
@@ -387,6 +405,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             match ready {
                 Ready::Put(new, answer) => self.record(now, new, answer),
                 Ready::Delete(deleting) => self.delete_in_turn(now, deleting),
+                Ready::Touch(touching) => self.touch_in_turn(now, touching),
                 Ready::Nothing => {}
             }
             next = self.order.use_turn(hash);
@@ -401,7 +420,16 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Records an object whose data is written: at once or, in a `durable` store with an object or put of its key, when
     /// the data is flushed. Its record has room reserved.
-    fn record(&mut self, now: Time, new: Box<NewObject>, answer: Done<R>) {
+    fn record(&mut self, now: Time, mut new: Box<NewObject>, mut answer: Done<R>) {
+        if let Err(conflict) = self.check_condition(now, (&new.key, new.hash), new.condition) {
+            self.log.unreserve(new.record_bytes());
+            self.capacity.settle(&new);
+            self.drop_new(&new);
+            self.scratch.news.keep(new);
+            return self.answers.push_back(Done { result: Err(conflict), ..answer });
+        }
+        new.object.version = self.next_version(now);
+        answer.version = Some(new.object.version);
         let replaces = self.log.is_strict() && self.hide(&new);
         if replaces {
             return self.hold_back(new, answer);

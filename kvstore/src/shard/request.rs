@@ -12,7 +12,7 @@ use adit_driver::memory::AnyBuffer;
 use super::sweeping::Selection;
 use crate::error::{Decline, Failure};
 use crate::model::key::{Key, KeyHasher};
-use crate::model::object::{LayoutId, TenantId};
+use crate::model::object::{LayoutId, TenantId, Version};
 
 /// A request about one object. Requests that are submitted together are planned together, so that neighbours on a
 /// device share commands and objects put one after another are placed next to each other where there is room.
@@ -42,6 +42,10 @@ pub enum Action {
     Seal(WriterId),
     /// Removes an object.
     Delete(Key),
+    /// Removes an object if it has this version; else fails with [`Failure::Conflict`].
+    DeleteIf(Key, Version),
+    /// Sets when an object expires, and writes no data.
+    Touch(TouchItem),
     /// Removes the selected objects that exist when it begins, some in each turn; also any that are stored meanwhile
     /// and met.
     DeleteWhere(Selection),
@@ -56,7 +60,9 @@ impl Action {
             Action::Put(PutItem { key, .. })
             | Action::Get(GetItem { key, .. })
             | Action::Reserve(ReserveItem { key, .. })
-            | Action::Delete(key) => Some(key),
+            | Action::Delete(key)
+            | Action::DeleteIf(key, _)
+            | Action::Touch(TouchItem { key, .. }) => Some(key),
             Action::Fill(_) | Action::Seal(_) | Action::DeleteWhere(_) | Action::Commit => None,
         }
     }
@@ -126,9 +132,9 @@ pub(crate) struct Found {
 pub struct PutItem {
     /// Its key. An object with the same key is replaced.
     pub key: Key,
-    /// Its length, at least 1.
+    /// Its length.
     pub bytes: u64,
-    /// Its data: at least as many whole units as it takes. A KV block of a layout has its tensors one after another,
+    /// Its data: at least as many whole units as it takes, one for an empty object. A KV block of a layout has its tensors one after another,
     /// each padded to units.
     pub data: AnyBuffer,
     /// Further options.
@@ -146,6 +152,37 @@ pub struct PutOptions {
     pub after: Option<Key>,
     /// Its layout; [`LayoutId::PLAIN`] for one contiguous extent.
     pub layout: LayoutId,
+    /// What must hold of the key when the object is stored; a writer's when it is sealed.
+    pub condition: Condition,
+}
+
+/// What must hold of a key when a change of it takes effect, in its turn among all changes of the key. Otherwise nothing
+/// changes, and the change fails with [`Failure::Conflict`], which names the version found. An object that has expired, or
+/// whose device has failed, is absent here as it is to a get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// Anything.
+    #[default]
+    Always,
+    /// There is no object.
+    Absent,
+    /// There is an object of this version.
+    Version(Version),
+}
+
+impl Condition {
+    /// Checks it against the version of the object that is there.
+    ///
+    /// # Errors
+    /// [`Failure::Conflict`].
+    pub(super) fn check(self, found: Option<Version>) -> Result<(), Failure> {
+        let holds = match self {
+            Condition::Always => true,
+            Condition::Absent => found.is_none(),
+            Condition::Version(version) => found == Some(version),
+        };
+        if holds { Ok(()) } else { Err(Failure::Conflict { found }) }
+    }
 }
 
 /// A part of an object.
@@ -169,6 +206,17 @@ pub struct GetItem {
     pub part: Part,
     /// The destination: at least as many whole units as the part takes.
     pub into: AnyBuffer,
+    /// The version that the object must have. Another fails with [`Failure::Conflict`]; without an object it is a miss.
+    pub version: Option<Version>,
+}
+
+/// An object that is to expire at another time, or no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TouchItem {
+    /// Its key.
+    pub key: Key,
+    /// Its maximum lifetime from now in seconds; `None` if it never expires.
+    pub ttl_s: Option<u64>,
 }
 
 /// An object to write in parts. It is invisible until it is sealed.
@@ -176,7 +224,7 @@ pub struct GetItem {
 pub struct ReserveItem {
     /// Its key. An object with the same key is replaced when this one is sealed.
     pub key: Key,
-    /// Its length, at least 1.
+    /// Its length.
     pub bytes: u64,
     /// Further options.
     pub options: PutOptions,
@@ -206,6 +254,8 @@ pub struct Done<R = u64> {
     pub result: Result<Outcome, Failure>,
     /// The request's memory.
     pub memory: AnyBuffer,
+    /// The version that was stored or read, if one was.
+    pub version: Option<Version>,
 }
 
 /// The successful result of a request.
@@ -233,6 +283,8 @@ pub enum Outcome {
     Filled,
     /// The object is removed.
     Deleted,
+    /// The object expires when it was asked to.
+    Touched,
     /// The selected objects are removed.
     Swept {
         /// Their number.
@@ -240,6 +292,13 @@ pub enum Outcome {
     },
     /// Everything before it is durable.
     Committed,
+}
+
+impl Outcome {
+    /// Returns whether a part was read.
+    pub(crate) fn is_hit(&self) -> bool {
+        matches!(self, Outcome::Hit { .. })
+    }
 }
 
 impl fmt::Display for TenantId {
@@ -260,7 +319,7 @@ mod tests {
         let (part, options) = (Part::All, PutOptions::default());
         let writer = WriterId(1);
         let put = PutItem { key: key(), bytes: 4096, data: buffer(), options: options.clone() };
-        let get = GetItem { key: key(), part: part.clone(), into: buffer() };
+        let get = GetItem { key: key(), part: part.clone(), into: buffer(), version: None };
         let fill = FillItem { writer, part, data: buffer() };
         for with in [Action::Put(put), Action::Get(get), Action::Fill(fill)] {
             assert!(matches!(with.into_memory(), AnyBuffer::One(back) if back.len() == 4096));

@@ -11,8 +11,8 @@ use adit_driver::Time;
 
 use crate::catalog::hash::NumberMap;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, Object, piece_count};
-use crate::model::place::{Place, units};
+use crate::model::object::{LayoutId, Object, piece_count, plain_units};
+use crate::model::place::Place;
 use crate::space::discard::Discards;
 use crate::space::extent::Extents;
 use crate::space::runs::Runs;
@@ -124,7 +124,8 @@ impl Spaces {
     }
 
     pub(super) fn units_of(&self, object: &Object) -> u64 {
-        self.layout(object.layout).map_or_else(|| units(object.bytes), Layout::block_units)
+        let plain = || plain_units(object.bytes);
+        self.layout(object.layout).map_or_else(plain, Layout::block_units)
     }
 
     /// Returns the most units of one extent on any device.

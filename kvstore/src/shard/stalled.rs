@@ -8,6 +8,7 @@ use adit_driver::paths::CommandQueue;
 use smallvec::SmallVec;
 
 use super::Shard;
+use super::conditions::Touching;
 use super::evicting::Deleting;
 use super::put::Putting;
 use super::writers::{Reserving, Sealing};
@@ -21,6 +22,7 @@ pub(super) enum Change<R> {
     Reserve(SmallVec<[Reserving<R>; 1]>),
     Seal(Sealing<R>),
     Delete(Deleting<R>),
+    Touch(Touching<R>),
 }
 
 /// A change that may have to wait for room.
@@ -130,6 +132,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Change::Reserve(items) => self.begin_reserves(now, items),
             Change::Seal(sealing) => self.begin_seal(now, sealing),
             Change::Delete(deleting) => self.begin_delete(now, deleting),
+            Change::Touch(touching) => self.begin_touch(now, touching),
         };
         match begun {
             Begun::Yes => None,
@@ -149,7 +152,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                     self.answer(reply, Err(failure.clone()), AnyBuffer::None);
                 }
             }
-            Change::Seal(Sealing { reply, .. }) | Change::Delete(Deleting { reply, .. }) => {
+            Change::Seal(Sealing { reply, .. })
+            | Change::Delete(Deleting { reply, .. })
+            | Change::Touch(Touching { reply, .. }) => {
                 self.answer(reply, Err(failure.clone()), AnyBuffer::None);
             }
         }

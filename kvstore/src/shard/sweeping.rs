@@ -55,7 +55,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         if self.sweep_some(now, &mut sweep) {
             let swept = Outcome::Swept { objects: sweep.removed };
-            return self.answer_removal(now, sweep.asked.reply, swept, self.log.newest());
+            return self.answer_change(now, sweep.asked.reply, swept, self.log.newest());
         }
         self.sweeps.push_front(sweep);
     }

@@ -15,7 +15,8 @@ use super::key_order::Ready;
 use super::parts::{Memory, extract};
 use super::put::{Share, Wanted};
 use super::request::{
-    Action, Arriving, Done, FillItem, Hashed, Outcome, Part, Request, ReserveItem, WriterId,
+    Action, Arriving, Condition, Done, FillItem, Hashed, Outcome, Part, PutOptions, Request,
+    ReserveItem, WriterId,
 };
 use super::stalled::{Begun, Change, Stalled};
 use crate::catalog::index::Index;
@@ -67,6 +68,7 @@ pub(super) struct Reserving<R> {
     pub(super) hash: u64,
     pub(super) object: Object,
     expires_s: Option<u64>,
+    condition: Condition,
     after: Option<Key>,
 }
 
@@ -99,8 +101,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                         let change = Change::Reserve(std::mem::take(&mut checked));
                         self.enter(now, Stalled { deadline, change });
                     }
-                    let after = options.after;
-                    checked.push(Reserving { reply, key, hash, object, expires_s, after });
+                    let PutOptions { after, condition, .. } = options;
+                    let item = Reserving { reply, key, hash, object, expires_s, condition, after };
+                    checked.push(item);
                 }
                 Err(refusal) => self.answer(reply, refusal, AnyBuffer::None),
             }
@@ -145,11 +148,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let mut parts = Vec::new();
         let all = extract(&self.spaces, &object, &Part::All, 0, &mut parts);
         let count = all.expect("an object has all of its parts").pieces.count as usize;
-        let Reserving { hash, expires_s, .. } = *item;
+        let Reserving { hash, expires_s, condition, .. } = *item;
         let (key, checksums) = (item.key.clone(), Sums::from_elem(0, count));
-        let new = NewObject { key, hash, turn: 0, object, slab_base, expires_s, checksums };
+        let new =
+            NewObject { key, hash, turn: 0, object, slab_base, expires_s, condition, checksums };
         let new = self.scratch.news.fill(new);
-        let (filled, claimed) = (vec![false; count], vec![false; count]);
+        // An empty object has nothing to fill, and the checksum of nothing is 0.
+        let (filled, claimed) = (vec![object.bytes == 0; count], vec![false; count]);
         self.writers.add(Writer { new, filled, claimed, in_flight: 0, is_abandoned: false })
     }
 
@@ -247,6 +252,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub(super) fn begin_seal(&mut self, now: Time, sealing: Sealing<R>) -> Begun<R> {
         match self.check_seal(sealing.writer) {
             Err(failure) => self.answer(sealing.reply, Err(failure), AnyBuffer::None),
+            Ok(_) if self.seal_waits(sealing.writer) => return Begun::Later(Change::Seal(sealing)),
             Ok(record_bytes) if !self.log.has_room(record_bytes) => {
                 self.want_journal();
                 return Begun::Later(Change::Seal(sealing));
@@ -270,6 +276,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Begun::Yes
     }
 
+    /// Returns whether a writer's object has a condition that cannot be checked yet.
+    fn seal_waits(&self, writer: WriterId) -> bool {
+        let new = &self.writers.open[&writer].new;
+        self.waits_for_key(new.hash, new.condition)
+    }
+
     fn seal_now(&mut self, now: Time, Sealing { reply, writer }: Sealing<R>) {
         let new = self.writers.open.remove(&writer).expect("it was checked").new;
         let (result, memory) = (Ok(Outcome::Stored), AnyBuffer::None);
@@ -277,7 +289,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.capacity.promise(&new);
         self.log.reserve(new.record_bytes());
         let (hash, turn) = (new.hash, self.order.take_turn(new.hash));
-        self.take_effect(now, hash, turn, Ready::Put(new, Done { reply, result, memory }));
+        let answer = Done { reply, result, memory, version: None };
+        self.take_effect(now, hash, turn, Ready::Put(new, answer));
     }
 
     /// Checks that everything was filled, and returns the length of the object's record.

@@ -242,10 +242,6 @@ impl Core {
         payload: Payload<'a>,
         device: Option<u8>,
     ) -> Result<Registered, (Payload<'a>, Option<Error>)> {
-        if payload.bytes() == 0 {
-            let why = Error::invalid("the length in bytes", 0, "an object has at least one");
-            return Err((payload, Some(why)));
-        }
         match payload.0 {
             Form::Lent { memory, bytes } => self.try_lend(memory, bytes, device),
             Form::Pooled(buffer) => Ok(Registered::pooled(buffer)),
@@ -322,7 +318,7 @@ impl Core {
             return Err((Payload::lent(memory, bytes), Some(never)));
         }
         let run = match way.through {
-            0 => None,
+            0 if bytes > 0 => None,
             through => {
                 let Some(run) = self.pools.take(through, way.device) else {
                     return Err((Payload::lent(memory, bytes), None));

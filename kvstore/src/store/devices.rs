@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use adit_driver::paths::{DeviceQueue, QueueOptions};
 use adit_driver::{Buffer, Device, DeviceOptions, Target, Time};
@@ -195,10 +195,10 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Returns the Unix time in seconds at the origin of the clock that reads `now`.
-pub(super) fn wall_s_at_zero(now: Time) -> u64 {
+/// Returns the Unix time at the origin of the clock that reads `now`.
+pub(super) fn wall_at_zero(now: Time) -> Duration {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    wall.as_secs().saturating_sub(now.since(Time::ZERO).as_secs())
+    wall.saturating_sub(now.since(Time::ZERO))
 }
 
 #[cfg(test)]
@@ -207,8 +207,9 @@ mod tests {
 
     #[test]
     fn the_wall_clock_stood_earlier_when_this_one_stood_at_zero() {
-        let at_zero = wall_s_at_zero(Time::ZERO);
-        let earlier = wall_s_at_zero(Time::from_ns(1_000_000_000_000));
-        assert!((999..=1001).contains(&(at_zero - earlier)), "{at_zero} {earlier}");
+        let at_zero = wall_at_zero(Time::ZERO);
+        let earlier = wall_at_zero(Time::from_ns(1_000_000_000_000));
+        let apart = (at_zero - earlier).as_secs();
+        assert!((999..=1001).contains(&apart), "{at_zero:?} {earlier:?}");
     }
 }

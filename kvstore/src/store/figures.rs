@@ -52,7 +52,7 @@ fn load(counter: &AtomicU64) -> u64 {
 }
 
 impl Figures {
-    /// Counts an answer that `caller` has waited for since `since`. Sweeps and calls about writers in parts have no
+    /// Counts an answer that `caller` has waited for since `since`. Sweeps, other expiries and calls about writers in parts have no
     /// histogram.
     pub(super) fn answered(
         &self,
@@ -68,7 +68,10 @@ impl Figures {
             (Caller::Put { .. }, Ok(_)) => 2,
             (Caller::Delete(_), Ok(_)) => 3,
             (Caller::Commit(_), Ok(_)) => 4,
-            (Caller::Fill { .. } | Caller::Writer(_) | Caller::Sweep(_), Ok(_)) => return,
+            (
+                Caller::Fill { .. } | Caller::Writer(_) | Caller::Touch(_) | Caller::Sweep(_),
+                Ok(_),
+            ) => return,
         };
         self.latencies[kind].record(since, now);
     }

@@ -33,6 +33,7 @@ use crate::media::change::Changed;
 use crate::media::format::Set;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
+use crate::model::object::Version;
 use crate::model::options::Quota;
 use crate::shard::{
     Action, Failure, GetItem, Hashed, Part, PutItem, PutOptions, Recovery, Request, ReserveItem,
@@ -197,7 +198,7 @@ impl Store {
     }
 
     fn fetch(&self, key: Key, range: Option<Range<u64>>) -> Pending<Option<Value>> {
-        let (request, pending) = self.fetch_request(key, range);
+        let (request, pending) = self.fetch_request(key, range, None);
         self.core.send(request);
         pending
     }
@@ -207,7 +208,7 @@ impl Store {
     /// # Errors
     /// The reason for the refusal.
     pub fn try_get(&self, key: Key) -> Result<Pending<Option<Value>>, RefuseReason> {
-        let (request, pending) = self.fetch_request(key, None);
+        let (request, pending) = self.fetch_request(key, None, None);
         if self.core.mailbox(self.core.shard(request.hash)).is_busy_for_reads() {
             return Err(RefuseReason::Busy);
         }
@@ -224,7 +225,7 @@ impl Store {
         let mut lists = self.core.lists();
         let mut pendings = Vec::new();
         for key in keys {
-            let (request, pending) = self.fetch_request(key, None);
+            let (request, pending) = self.fetch_request(key, None, None);
             self.core.add(&mut lists, request);
             pendings.push(pending);
         }
@@ -236,7 +237,7 @@ impl Store {
     /// comes back with the answer. What a device cannot use, because it does not begin at a multiple of an LBA or end at
     /// one of 4 KiB, passes through the store's memory, for which the read may wait.
     pub fn get_into(&self, key: Key, part: Part, into: impl Into<AnyBuffer>) -> Pending<Read> {
-        let (request, pending) = self.get_request(key, part, into.into());
+        let (request, pending) = self.get_request(key, part, into.into(), None);
         self.core.send(request);
         pending
     }
@@ -249,7 +250,7 @@ impl Store {
         let mut lists = self.core.lists();
         let mut pendings = Vec::new();
         for (key, part, into) in items {
-            let (request, pending) = self.get_request(key, part, into);
+            let (request, pending) = self.get_request(key, part, into, None);
             self.core.add(&mut lists, request);
             pendings.push(pending);
         }
@@ -268,9 +269,7 @@ impl Store {
 
     /// Removes an object; returns false if there is none.
     pub fn delete(&self, key: Key) -> Pending<bool> {
-        let hash = self.core.hash(&key);
-        let (reply, pending) = self.core.pair();
-        let request = self.core.request(hash, Action::Delete(key), Caller::Delete(reply));
+        let (request, pending) = self.change_request(Action::Delete(key));
         self.core.send(request);
         pending
     }
@@ -323,22 +322,11 @@ impl Store {
         })
     }
 
-    /// Returns at most `limit` objects from cursor `from`, and the next cursor while there are more. Start at 0.
-    /// Objects that are added or removed during the scan may or may not appear.
+    /// Returns at most `limit` objects from cursor `from`, and the next cursor while there are more: fewer objects, or
+    /// none, do not mean that it is the end. Start at 0. The order means nothing. Every object that exists for the whole
+    /// scan appears once; objects that are added, replaced or removed meanwhile may or may not appear.
     pub fn scan(&self, from: u64, limit: usize) -> Pending<(Vec<ObjectInfo>, Option<u64>)> {
-        let (number, shards) = (from >> 32, u64::from(self.core.set.shards()));
-        if number >= shards {
-            let (reply, pending) = self.core.pair();
-            reply.send(Ok((Vec::new(), None)));
-            return pending;
-        }
-        self.core.ask(number as u16, move |shard, now| {
-            let (found, next) = shard.scan(now, from as u32, limit);
-            let in_shard = next.map(|next| number << 32 | u64::from(next));
-            let next_shard = (number + 1 < shards).then_some((number + 1) << 32);
-            let found = found.into_iter().map(|info| ObjectInfo::of(shard, info)).collect();
-            Ok((found, in_shard.or(next_shard)))
-        })
+        self.scan_prefix(&[], from, limit)
     }
 
     /// Returns how many of `keys` exist before the first miss.
@@ -548,11 +536,12 @@ impl Store {
     }
 
     /// Makes the request of a read into the caller's memory.
-    fn get_request(
+    pub(super) fn get_request(
         &self,
         key: Key,
         part: Part,
         into: AnyBuffer,
+        version: Option<Version>,
     ) -> (Hashed<Waiter>, Pending<Read>) {
         let hash = self.core.hash(&key);
         let (reply, pending) = self.core.pair();
@@ -562,19 +551,21 @@ impl Store {
             let bounced = Bounced::new(reply, &self.core.reach, into);
             (AnyBuffer::None, Caller::Bounced(Box::new(bounced)))
         };
-        let action = Action::Get(GetItem { key, part, into });
+        let action = Action::Get(GetItem { key, part, into, version });
         (self.core.request(hash, action, waiter), pending)
     }
 
     /// Makes the request of a read into the store's memory, which it gets when the object is found.
-    fn fetch_request(
+    pub(super) fn fetch_request(
         &self,
         key: Key,
         range: Option<Range<u64>>,
+        version: Option<Version>,
     ) -> (Hashed<Waiter>, Pending<Option<Value>>) {
         let hash = self.core.hash(&key);
         let (reply, pending) = self.core.pair();
-        let action = Action::Get(GetItem { key, part: Part::All, into: AnyBuffer::None });
+        let (part, into) = (Part::All, AnyBuffer::None);
+        let action = Action::Get(GetItem { key, part, into, version });
         let waiter = Caller::Fetch(Fetch::new(reply, range));
         (self.core.request(hash, action, waiter), pending)
     }
@@ -601,12 +592,17 @@ fn lease(core: &Arc<Core>, keys: &[Key], time: Duration, reply: Reply<Lease>) {
     }
 }
 
+/// Returns a duration in seconds, rounded up.
+pub(super) fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0))
+}
+
 /// Translates options into a shard's ids.
 fn options(shard: u16, with: &PutWith) -> PutOptions {
     let tenant = with.tenant.as_ref().map(|tenant| tenant.in_shard(shard)).unwrap_or_default();
     let layout = with.layout.as_ref().map(|layout| layout.in_shard(shard)).unwrap_or_default();
-    let ttl_s = with.ttl.map(|ttl| ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)));
-    PutOptions { tenant, ttl_s, after: with.after.clone(), layout }
+    let ttl_s = with.ttl.map(whole_seconds);
+    PutOptions { tenant, ttl_s, after: with.after.clone(), layout, condition: with.condition }
 }
 
 /// Restores a put that found the mailbox full to its original form.

@@ -16,6 +16,7 @@ use super::pending::{Reply, Unfinished};
 use super::pool::{Counts, Pool, PoolBuffer, Pools};
 use super::value::Read;
 use crate::error::Result;
+use crate::model::object::Version;
 use crate::model::place::UNIT_BYTES;
 use crate::shard::{Failure, Found, GetItem, Outcome, Part};
 
@@ -71,6 +72,10 @@ impl Reach {
 
     /// Returns whether each device can use all of the memory, or none knows it.
     pub(super) fn needs_no_copy(&self, memory: &AnyBuffer) -> bool {
+        if memory.segment_count() == 0 {
+            // An empty object is read into it by way of a pool.
+            return false;
+        }
         let mut devices = 0..self.devices.len();
         devices.clone().all(|device| self.uses(device, memory))
             || !devices.any(|device| self.devices[device].accepts(memory))
@@ -79,6 +84,10 @@ impl Reach {
     /// Returns how the memory of a put of `bytes` goes to `device`, or to any; `None` if it goes as it is, or no device
     /// knows it.
     pub(super) fn way(&self, memory: &AnyBuffer, bytes: u64, device: Option<u8>) -> Option<Way> {
+        if bytes == 0 {
+            // A unit goes to the device, and none of the caller's memory is its.
+            return Some(Way { head: 0, through: 0, device });
+        }
         let devices = device
             .map_or(0..self.devices.len(), |device| usize::from(device)..usize::from(device) + 1);
         let is_short = bytes_of(memory) < bytes;
@@ -210,7 +219,8 @@ impl Bounced {
         let reaches = |buffer| self.reach.reaches(usize::from(found.device), buffer);
         let is_direct =
             self.into.iter().all(|buffer| reaches(buffer) && buffer.len().is_multiple_of(UNIT));
-        if is_direct || needs == 0 || needs > has {
+        let is_empty = found.bytes == 0;
+        if !is_empty && (is_direct || needs == 0 || needs > has) {
             // The shard says what is wrong, if anything is.
             self.taken = Some((has, None));
             item.into = any(std::mem::take(&mut self.into));
@@ -220,7 +230,7 @@ impl Bounced {
             if self.into.len() == 1 && reaches(&self.into[0]) { needs / UNIT * UNIT } else { 0 };
         let through = needs - head;
         let mut run = None;
-        if through > 0 {
+        if through > 0 || is_empty {
             pools.check(through as u64)?;
             let pool = pools.of_device(found.device);
             let granted = self.granted.take().filter(|granted| granted.is_for(through, pool));
@@ -243,7 +253,12 @@ impl Bounced {
     }
 
     /// Delivers the answer, and copies what passed through the pool.
-    pub(super) fn answer(mut self, result: Result<Outcome, Failure>, memory: AnyBuffer) {
+    pub(super) fn answer(
+        mut self,
+        result: Result<Outcome, Failure>,
+        memory: AnyBuffer,
+        version: Option<Version>,
+    ) {
         let mut parts = list(memory);
         if let Some((head, Some(pool))) = self.taken.take() {
             let run = parts.pop().expect("the run comes back behind the caller's memory");
@@ -256,8 +271,8 @@ impl Bounced {
         }
         let memory = any(joined(parts, self.into));
         self.reply.send(match result {
-            Ok(Outcome::Hit { bytes }) => Ok(Read { bytes: Some(bytes), memory }),
-            Ok(_) => Ok(Read { bytes: None, memory }),
+            Ok(Outcome::Hit { bytes }) => Ok(Read { bytes: Some(bytes), memory, version }),
+            Ok(_) => Ok(Read { bytes: None, memory, version: None }),
             Err(failure) => Err(Unfinished { memory, ..Unfinished::new(failure) }),
         });
     }

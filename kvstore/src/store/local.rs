@@ -217,6 +217,8 @@ impl Local {
     /// | `reserve_blocks` | [`Action::Reserve`] with the layout; each answer has a [`WriterId`] |
     /// | `BlocksWriter::put_layer` | [`Action::Fill`] of [`Part::Layer`] of each writer, together |
     /// | `BlocksWriter::commit` | [`Action::Seal`] of each; [`Local::abandon`] gives one up |
+    /// | `delete_if`; `touch`, `persist` | [`Action::DeleteIf`]; [`Action::Touch`] |
+    /// | `get_range_if`, `get_into_if` | [`Action::Get`] with a version |
     ///
     /// [`Local::submit_many`] takes requests together.
     pub fn submit(&mut self, now: Time, request: Request) {
@@ -346,12 +348,30 @@ impl Local {
         misses.min().unwrap_or(0)
     }
 
-    /// Returns at most `limit` objects from cursor `from`, and the next cursor while there are more. Start at 0.
-    /// Objects that are added or removed during the scan may or may not appear.
-    pub fn scan(&self, now: Time, from: u64, limit: usize) -> (Vec<ObjectInfo>, Option<u64>) {
+    /// Returns whether each object exists.
+    pub fn exists_many(&self, now: Time, keys: &[Key]) -> Vec<bool> {
+        let mut all = vec![false; keys.len()];
+        for (number, share) in route::deal(keys, self.set.shards(), |key| self.set.route(key)) {
+            let found = self.shards[usize::from(number)].exists_many(now, &share.items);
+            for (position, is_there) in share.positions.into_iter().zip(found) {
+                all[position as usize] = is_there;
+            }
+        }
+        all
+    }
+
+    /// Returns at most `limit` objects whose keys begin with `prefix` from cursor `from`, and the next cursor while there
+    /// are more, as [`super::Store::scan_prefix`] does; all objects if the prefix is empty.
+    pub fn scan(
+        &self,
+        now: Time,
+        prefix: &[u8],
+        from: u64,
+        limit: usize,
+    ) -> (Vec<ObjectInfo>, Option<u64>) {
         let number = (from >> 32) as u16;
         let Some(shard) = self.shards.get(usize::from(number)) else { return (Vec::new(), None) };
-        let (found, next) = shard.scan(now, from as u32, limit);
+        let (found, next) = shard.scan(now, prefix, from as u32, limit);
         let next = match next {
             Some(next) => Some(u64::from(number) << 32 | u64::from(next)),
             None if usize::from(number) + 1 < self.shards.len() => {
@@ -551,11 +571,11 @@ impl Local {
 
 /// Passes the answer of shard `shard` to `done` as an answer to the caller's request.
 fn join(joints: &mut Vec<Joint>, shard: u16, answer: Done<Ticket>, done: &mut dyn FnMut(Done)) {
-    let Done { reply, result, memory } = answer;
+    let Done { reply, result, memory, version } = answer;
     match reply {
         Ticket::Request(reply) => {
             let result = result.map(|outcome| known_outcome(shard, outcome));
-            done(Done { reply, result, memory });
+            done(Done { reply, result, memory, version });
         }
         Ticket::Part { number } => {
             let at = joints.iter().position(|joint| joint.number == number);
@@ -575,7 +595,8 @@ fn join(joints: &mut Vec<Joint>, shard: u16, answer: Done<Ticket>, done: &mut dy
             };
             if joint.left == 0 {
                 let Joint { reply, failure, .. } = joints.swap_remove(at);
-                done(Done { reply, result: failure.map_or(Ok(outcome), Err), memory });
+                let result = failure.map_or(Ok(outcome), Err);
+                done(Done { reply, result, memory, version });
             }
         }
     }

@@ -29,6 +29,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `handle` | the handle itself: [`Store`] |
+//! | `keys` | its calls on conditions, for many keys, about expiries and prefixes |
 //! | `layers` | its calls for KV blocks and their layers |
 //! | `plans` | reads that another executor carries out |
 //! | `open`, `change`, `devices` | formatting, changing and opening a store |
@@ -58,6 +59,7 @@ mod figures;
 mod gather;
 mod handle;
 mod inbox;
+mod keys;
 mod layers;
 mod lease;
 mod lent;

@@ -160,7 +160,7 @@ impl OpenOptions {
     fn shard(
         &self,
         shards: u16,
-        wall_s_at_zero: u64,
+        wall_at_zero: Duration,
         write_bytes_per_day: Option<u64>,
     ) -> Result<ShardOptions> {
         let of = |total: u64| total / u64::from(shards);
@@ -182,7 +182,7 @@ impl OpenOptions {
             seal_interval: self.seal_interval,
             flush_interval: self.flush_interval,
             discard_after: self.discard_after,
-            wall_s_at_zero,
+            wall_at_zero,
             ledger: Ledger::default(),
         })
     }
@@ -329,9 +329,9 @@ impl Found {
         drop(lanes);
         devices.check_shards(set.shards())?;
         tier::check(options.tier_bytes, set.shards())?;
-        let wall_s = devices::wall_s_at_zero(devices.now());
+        let wall = devices::wall_at_zero(devices.now());
         let budget = options.budget(&devices)?;
-        let shard_options = options.shard(set.shards(), wall_s, budget)?;
+        let shard_options = options.shard(set.shards(), wall, budget)?;
         Ok(Found { devices, set, options: options.clone(), shard_options })
     }
 

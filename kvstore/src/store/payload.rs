@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, TenantId};
+use crate::shard::Condition;
 
 /// The data of an object: bytes to copy, or memory that devices read directly ([`PoolBuffer`], [`Payload::lent`]).
 #[derive(Debug)]
@@ -184,6 +185,9 @@ pub struct PutWith {
     pub after: Option<Key>,
     /// Its layout; if not given, one contiguous extent, cut into pieces by length.
     pub layout: Option<DefinedLayout>,
+    /// What must hold of the key, or the put fails with [`Failure::Conflict`](crate::shard::Failure::Conflict): for each
+    /// object of a batch by itself, for a writer's at its commit.
+    pub condition: Condition,
 }
 
 /// The owner of objects, for [`super::PutWith`]. Cheap to clone.

@@ -19,9 +19,9 @@ use super::pending::{Answer, Reply, Unfinished};
 use super::pool::{Pool, PoolBuffer, Pools};
 use super::value::{Put, Read, Value};
 use crate::error::{Error, Result};
-use crate::model::object::piece_bytes;
+use crate::model::object::{Version, piece_bytes};
 use crate::shard::{
-    Action, Failure, FillItem, Found, GetItem, Hashed, Outcome, Part, PutItem, Resident,
+    Action, Failure, FillItem, Found, GetItem, Hashed, Outcome, Part, PutItem, Request, Resident,
 };
 
 /// A shard on one of the store's threads.
@@ -81,7 +81,8 @@ impl Work {
 impl Hashed<Waiter> {
     /// Answers with a failure without having begun.
     pub(super) fn refuse(self, failure: Failure) {
-        self.request.reply.caller.answer(Err(failure), self.request.action.into_memory());
+        let Request { reply, action, .. } = self.request;
+        reply.caller.answer(Err(failure), action.into_memory(), None);
     }
 
     /// Like [`Hashed::refuse`], with any error, for a request that waits for memory.
@@ -168,8 +169,18 @@ impl Hashed<Waiter> {
 
 impl Arrival for Hashed<Waiter> {
     fn key_hash(&self) -> Option<u64> {
-        let is_ordered =
-            matches!(self.request.action, Action::Put(_) | Action::Delete(_) | Action::Seal(_));
+        let is_ordered = match &self.request.action {
+            Action::Put(_)
+            | Action::Delete(_)
+            | Action::DeleteIf(..)
+            | Action::Touch(_)
+            | Action::Seal(_) => true,
+            Action::Get(_)
+            | Action::Reserve(_)
+            | Action::Fill(_)
+            | Action::DeleteWhere(_)
+            | Action::Commit => false,
+        };
         is_ordered.then_some(self.hash)
     }
 
@@ -275,6 +286,8 @@ pub(super) enum Caller {
     },
     Writer(Box<dyn WriterCaller>),
     Delete(Reply<bool>),
+    /// Another expiry.
+    Touch(Reply<bool>),
     /// One shard's part of a commit.
     Commit(Box<dyn FnOnce(Answer<()>) + Send>),
     /// One shard's part of a sweep.
@@ -291,26 +304,31 @@ impl Caller {
             Caller::Get(reply) => reply.is_wanted(),
             Caller::Fill { reply, .. } => reply.is_wanted(),
             Caller::Writer(caller) => caller.is_wanted(),
-            Caller::Delete(reply) => reply.is_wanted(),
+            Caller::Delete(reply) | Caller::Touch(reply) => reply.is_wanted(),
             Caller::Commit(_) | Caller::Sweep(_) => true,
         }
     }
 
     /// Delivers the answer.
-    pub(super) fn answer(self, result: Result<Outcome, Failure>, memory: AnyBuffer) {
+    pub(super) fn answer(
+        self,
+        result: Result<Outcome, Failure>,
+        memory: AnyBuffer,
+        version: Option<Version>,
+    ) {
         match self {
             Caller::Put { reply, source } => {
                 let memory = source.restore(memory);
                 reply.send(match result {
-                    Ok(outcome) => Ok(Put { outcome, memory }),
+                    Ok(outcome) => Ok(Put { outcome, memory, version }),
                     Err(failure) => Err(failed(failure, memory)),
                 });
             }
-            Caller::Fetch(fetch) => fetch.answer(result, memory),
-            Caller::Bounced(bounced) => bounced.answer(result, memory),
+            Caller::Fetch(fetch) => fetch.answer(result, memory, version),
+            Caller::Bounced(bounced) => bounced.answer(result, memory, version),
             Caller::Get(reply) => reply.send(match result {
-                Ok(Outcome::Hit { bytes }) => Ok(Read { bytes: Some(bytes), memory }),
-                Ok(_) => Ok(Read { bytes: None, memory }),
+                Ok(Outcome::Hit { bytes }) => Ok(Read { bytes: Some(bytes), memory, version }),
+                Ok(_) => Ok(Read { bytes: None, memory, version: None }),
                 Err(failure) => Err(failed(failure, memory)),
             }),
             Caller::Fill { reply, source } => {
@@ -321,9 +339,9 @@ impl Caller {
                 });
             }
             Caller::Writer(caller) => caller.answer(result),
-            Caller::Delete(reply) => {
-                let deleted = result.map(|outcome| outcome == Outcome::Deleted);
-                reply.send(deleted.map_err(Unfinished::new));
+            Caller::Delete(reply) | Caller::Touch(reply) => {
+                let changed = result.map(|outcome| outcome != Outcome::Miss);
+                reply.send(changed.map_err(Unfinished::new));
             }
             Caller::Commit(send) => send(result.map(|_| ()).map_err(Unfinished::new)),
             Caller::Sweep(send) => {
@@ -393,14 +411,15 @@ impl Fetch {
         Ok(None)
     }
 
-    fn answer(self, result: Result<Outcome, Failure>, memory: AnyBuffer) {
+    fn answer(self, result: Result<Outcome, Failure>, memory: AnyBuffer, version: Option<Version>) {
+        let version = version.unwrap_or_default();
         let hit = matches!(result, Ok(Outcome::Hit { .. }));
         let taken = match self.holds {
             Holds::Taken(aim, pool) => pooled(memory, aim.len, &pool)
                 .filter(|_| hit)
-                .map(|buffer| (aim.len, Value::new(buffer, aim.wanted, aim.object_bytes))),
+                .map(|buffer| (aim.len, Value::new(buffer, aim.wanted, aim.object_bytes, version))),
             Holds::Shared(aim, resident) => {
-                Some((aim.len, Value::shared(resident, aim.wanted, aim.object_bytes)))
+                Some((aim.len, Value::shared(resident, aim.wanted, aim.object_bytes, version)))
             }
             Holds::Nothing | Holds::Granted(_) => None,
         };
@@ -434,7 +453,8 @@ impl Aim {
     fn of(found: Found, range: Option<&Range<u64>>) -> Result<(Part, Aim), Failure> {
         let Found { bytes: object_bytes, is_block, .. } = found;
         let range = range.cloned().unwrap_or(0..object_bytes);
-        if range.start >= object_bytes || range.is_empty() {
+        let reads_nothing = object_bytes == 0 && range.start == 0;
+        if (range.start >= object_bytes || range.is_empty()) && !reads_nothing {
             return Err(Failure::Part("the range is empty, or begins behind the object's end"));
         }
         let wanted = range.start..range.end.min(object_bytes);

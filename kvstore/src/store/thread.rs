@@ -464,9 +464,9 @@ impl Desk {
     /// Counts and delivers an answer.
     fn answer(&mut self, now: Time, figures: &Figures, done: Done<Waiter>) {
         self.open -= 1;
-        let Done { reply: Waiter { since, caller }, result, memory } = done;
+        let Done { reply: Waiter { since, caller }, result, memory, version } = done;
         figures.answered((since, now), &caller, &result);
-        caller.answer(result, memory);
+        caller.answer(result, memory, version);
     }
 
     fn is_empty(&self) -> bool {

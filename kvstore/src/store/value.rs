@@ -10,6 +10,7 @@ use super::devices::DeviceShard;
 use super::pool::PoolBuffer;
 use crate::model::key::Key;
 use crate::model::layout::BlockShape;
+use crate::model::object::Version;
 use crate::shard::{Info, Outcome, Resident, TenantStats};
 
 /// An object's bytes, or a range of them, verified against their checksums. The memory is the store's and returns to
@@ -18,6 +19,7 @@ pub struct Value {
     memory: Memory,
     range: Range<usize>,
     object_bytes: u64,
+    version: Version,
 }
 
 /// Where the bytes of a value are.
@@ -40,18 +42,33 @@ impl Deref for Memory {
 }
 
 impl Value {
-    pub(super) fn new(buffer: PoolBuffer, range: Range<usize>, object_bytes: u64) -> Value {
-        Value::of(Memory::Pooled(buffer), range, object_bytes)
+    pub(super) fn new(
+        buffer: PoolBuffer,
+        range: Range<usize>,
+        object_bytes: u64,
+        version: Version,
+    ) -> Value {
+        Value::of(Memory::Pooled(buffer), range, object_bytes, version)
     }
 
     /// Creates a value that shares the bytes of an object in memory.
-    pub(super) fn shared(bytes: Resident, range: Range<usize>, object_bytes: u64) -> Value {
-        Value::of(Memory::Shared(bytes), range, object_bytes)
+    pub(super) fn shared(
+        bytes: Resident,
+        range: Range<usize>,
+        object_bytes: u64,
+        version: Version,
+    ) -> Value {
+        Value::of(Memory::Shared(bytes), range, object_bytes, version)
     }
 
-    fn of(memory: Memory, range: Range<usize>, object_bytes: u64) -> Value {
+    fn of(memory: Memory, range: Range<usize>, object_bytes: u64, version: Version) -> Value {
         assert!(range.end <= memory.len() && range.start <= range.end, "a value was read");
-        Value { memory, range, object_bytes }
+        Value { memory, range, object_bytes, version }
+    }
+
+    /// Returns the object's version, for [`super::PutWith::condition`] and [`super::Store::get_range_of`].
+    pub fn version(&self) -> Version {
+        self.version
     }
 
     /// Returns the length of the whole object in bytes.
@@ -87,6 +104,8 @@ pub struct Put {
     pub outcome: Outcome,
     /// The memory that the caller lent; none if the data was copied.
     pub memory: AnyBuffer,
+    /// The version that the object got, if it was stored.
+    pub version: Option<Version>,
 }
 
 impl Put {
@@ -103,6 +122,8 @@ pub struct Read {
     pub bytes: Option<u64>,
     /// The caller's memory.
     pub memory: AnyBuffer,
+    /// The object's version; `None` if there is no such object.
+    pub version: Option<Version>,
 }
 
 /// Information about an object. Each shard numbers tenants and layouts by itself, so an object is described by its
@@ -117,6 +138,8 @@ pub struct ObjectInfo {
     pub tenant: Box<str>,
     /// Its shape, if it is a KV block.
     pub block: Option<BlockShape>,
+    /// Its version. [`Version::time`] says when it was stored.
+    pub version: Version,
     /// Seconds until it expires, if it does.
     pub ttl_s: Option<u64>,
     /// The index of its device among the targets.
@@ -126,10 +149,10 @@ pub struct ObjectInfo {
 impl ObjectInfo {
     /// Translates a shard's information about one of its objects.
     pub(super) fn of<R>(shard: &DeviceShard<R>, info: Info) -> ObjectInfo {
-        let Info { key, bytes, layout, tenant, ttl_s, device } = info;
+        let Info { key, bytes, layout, tenant, version, ttl_s, device } = info;
         let tenant = shard.tenant_name(tenant).unwrap_or_default().into();
         let block = shard.layout_of(layout).map(|layout| *layout.block());
-        ObjectInfo { key, bytes, tenant, block, ttl_s, device }
+        ObjectInfo { key, bytes, tenant, block, version, ttl_s, device }
     }
 }
 

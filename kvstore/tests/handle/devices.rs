@@ -162,8 +162,10 @@ fn a_local_store_recovers_a_device_that_failed_and_no_other() {
     let mut hit = |store: &mut Local, number: u64| {
         let room = &mut rooms[number as usize % 2];
         let into = room.take().expect("it came back");
-        let (outcome, memory) =
-            ask(store, Action::Get(GetItem { key: key(number), part: Part::All, into }));
+        let (outcome, memory) = ask(
+            store,
+            Action::Get(GetItem { key: key(number), part: Part::All, into, version: None }),
+        );
         *room = Some(memory);
         matches!(outcome, Some(Outcome::Hit { bytes: 8000 }))
     };

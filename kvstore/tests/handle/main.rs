@@ -6,6 +6,7 @@ mod cores;
 mod damage;
 mod devices;
 mod executor;
+mod keys;
 mod layers;
 mod lent;
 mod limits;

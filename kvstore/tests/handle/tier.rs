@@ -167,7 +167,8 @@ fn a_local_store_has_a_tier_as_well(rig: &Rig) {
     let put = PutItem { key: name.clone(), bytes, data, options };
     assert_eq!(run(&mut local, Action::Put(put)), Outcome::Stored);
     for _ in 0..3 {
-        let get = GetItem { key: name.clone(), part: Part::All, into: memory(&local, 0) };
+        let get =
+            GetItem { key: name.clone(), part: Part::All, into: memory(&local, 0), version: None };
         assert_eq!(run(&mut local, Action::Get(get)), Outcome::Hit { bytes });
     }
     assert_eq!(local.stats().tier_hits, 2);

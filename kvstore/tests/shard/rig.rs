@@ -243,7 +243,7 @@ impl Opened<'_> {
 
     pub(crate) fn get_item(&self, key: &str, bytes: u64, part: Part) -> GetItem {
         let into = AnyBuffer::One(self.rig.memory(bytes as usize));
-        GetItem { key: Key::try_from(key).expect("a key"), part, into }
+        GetItem { key: Key::try_from(key).expect("a key"), part, into, version: None }
     }
 
     /// Returns whether an object exists, and checks its bytes.

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::{Action, GetItem, Outcome, Part};
 use adit_kvstore::store::ObjectInfo;
-use adit_kvstore::{Key, piece_bytes};
+use adit_kvstore::{Key, Version, piece_bytes};
 use clap::Args;
 
 use super::key::{self, hex};
@@ -48,6 +48,10 @@ pub(crate) struct GetArgs {
     /// The first and the last byte, from 0; without the last, up to the end
     #[arg(long, value_name = "A-B")]
     range: Option<Bytes>,
+
+    /// Only if the object has this version, so that a range that is read later is of the same object
+    #[arg(long, value_name = "VERSION")]
+    if_version: Option<Version>,
 
     /// Prints JSON about what was written, with --output
     #[arg(long, requires = "output")]
@@ -93,6 +97,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
     let mut session = Session::open(args.store.targets())?;
     let found = session.info(&args.key);
     let info = found.ok_or_else(|| missing(&args.store.targets(), &args.key))?;
+    check_version(args, &info)?;
     let range = match args.range {
         None => 0..info.bytes,
         Some(range) => range.of(info.bytes).ok_or_else(|| {
@@ -114,9 +119,21 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
         "key": args.key.to_string(),
         "key_hex": hex(&args.key),
         "object_bytes": info.bytes,
+        "version": info.version.0,
         "bytes": range.end - range.start,
     });
     crate::output::Output::Standard.write(&format!("{report:#}\n"))
+}
+
+fn check_version(args: &GetArgs, info: &ObjectInfo) -> Result<()> {
+    match args.if_version {
+        Some(version) if version != info.version => Err(Failure::failed(format!(
+            "object '{}' has version {}, not {version}: what was read of it before is of another \
+             object; read it from its beginning",
+            args.key, info.version
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the failure for a missing object.
@@ -151,7 +168,12 @@ pub(super) fn copy(
     while at < range.end {
         let end = (at + part_bytes).min(range.end.next_multiple_of(piece)).min(info.bytes);
         let part = if at == 0 && end == info.bytes { Part::All } else { Part::Bytes(at..end) };
-        let item = GetItem { key: info.key.clone(), part, into: AnyBuffer::One(memory) };
+        let item = GetItem {
+            key: info.key.clone(),
+            part,
+            into: AnyBuffer::One(memory),
+            version: Some(info.version),
+        };
         let (outcome, back) = session.call(Action::Get(item))?;
         memory = one(back);
         if !matches!(outcome, Outcome::Hit { bytes } if bytes == end - at) {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::get::missing;
 use super::key::{self, hex};
-use super::ls::block_json;
+use super::ls::{block_json, stored_unix_s};
 use super::store::{StoreArg, name};
 use super::survey::{IN_USE, Reader};
 use crate::failure::Result;
@@ -120,6 +120,8 @@ fn object_json(survey: &ShardSurvey, found: &SurveyedObject) -> Value {
         "unit": object.place.unit,
         "tenant": survey.tenant_of(found),
         "block": survey.layout_of(found).map(|layout| block_json(layout.block())),
+        "version": object.version.0,
+        "stored_unix_s": stored_unix_s(object.version),
         "expires_unix_s": found.expires_s,
         "checksums": found.checksums.len(),
     })

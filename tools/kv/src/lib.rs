@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `store`, `session` | a store's devices, and the store itself, opened for one command |
 //! | `key` | keys on the command line |
-//! | `format`, `put`, `get`, `ls`, `rm`, `tenant`, `info`, `stat`, `top`, `check`, `scrub`, `change` | the commands |
+//! | `format`, `put`, `get`, `ls`, `rm`, `touch`, `tenant`, `info`, `stat`, `top`, `check`, `scrub`, `change` | the commands |
 //! | `serve` | the store, for other processes |
 //! | `metrics` | a server's metrics, parsed |
 //! | `survey` | the media's contents, read without opening the store |
@@ -35,6 +35,7 @@ mod store;
 mod survey;
 mod tenant;
 mod top;
+mod touch;
 
 use clap::{Args, Subcommand};
 
@@ -78,6 +79,7 @@ enum Command {
     Get(get::GetArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Touch(touch::TouchArgs),
     Tenant(tenant::TenantArgs),
     Info(info::InfoArgs),
     Stat(stat::StatArgs),
@@ -102,6 +104,7 @@ pub fn run(command: &KvCommand) -> Result<()> {
         Command::Get(args) => get::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Rm(args) => rm::run(args),
+        Command::Touch(args) => touch::run(args),
         Command::Tenant(args) => tenant::run(args),
         Command::Info(args) => info::run(args),
         Command::Stat(args) => stat::run(args),

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use adit_kvstore::Version;
 use adit_kvstore::layout::BlockShape;
 use adit_kvstore::store::ObjectInfo;
 use adit_kvstore::survey::ShardSurvey;
@@ -24,7 +25,8 @@ Examples:
   While a server has it open:
     adit kv ls uring:kv.img --read-only
 
-Each line is an object's bytes and its key, in no particular order. Bytes of a key that are not printable ASCII are
+Each line is an object's bytes and its key, in no particular order. A prefix makes it no faster: the store has no order of
+keys and looks at all. Bytes of a key that are not printable ASCII are
 written as \\x1f.";
 
 /// Lines written at once.
@@ -61,7 +63,7 @@ pub(crate) fn run(args: &LsArgs) -> Result<()> {
     }
     let session = Session::open(args.store.targets.clone()).map_err(naming_read_only)?;
     let mut list = List::new(args);
-    session.scan(&mut |info| list.add(&info))?;
+    session.scan(&args.prefix, &mut |info| list.add(&info))?;
     list.end()?;
     session.close()
 }
@@ -88,6 +90,7 @@ fn live(survey: &ShardSurvey, now_s: u64) -> Vec<ObjectInfo> {
         bytes: found.object.bytes,
         tenant: survey.tenant_of(found).into(),
         block: survey.layout_of(found).map(|layout| *layout.block()),
+        version: found.object.version,
         ttl_s: found.expires_s.map(|at| at - now_s),
         device: found.object.place.device,
     });
@@ -144,8 +147,16 @@ fn object_json(info: &ObjectInfo) -> Value {
         "device": info.device,
         "tenant": info.tenant,
         "block": info.block.as_ref().map(block_json),
+        "version": info.version.0,
+        "stored_unix_s": stored_unix_s(info.version),
         "ttl_s": info.ttl_s,
     })
+}
+
+/// Returns when an object of this version was stored; `None` if that is not known.
+pub(super) fn stored_unix_s(version: Version) -> Option<u64> {
+    let stored = version.time()?.duration_since(UNIX_EPOCH).ok()?;
+    Some(stored.as_secs())
 }
 
 /// Describes a KV block.

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::{
-    Action, FillItem, Outcome, Part, PutItem, PutOptions, ReserveItem, WriterId,
+    Action, Condition, FillItem, Outcome, Part, PutItem, PutOptions, ReserveItem, WriterId,
 };
-use adit_kvstore::{Key, piece_bytes};
+use adit_kvstore::{Key, Version, piece_bytes};
 use clap::Args;
 use serde_json::json;
 
@@ -26,8 +26,12 @@ const EXAMPLES: &str = "\
 Examples:
   adit kv put uring:kv.img greeting hello.txt
   echo hello | adit kv put uring:kv.img 0x0123456789abcdef -
+  Once, by whoever is first:
+    adit kv put uring:kv.img leader me.txt --if-absent
+  Only over the version that was read ('adit kv info' and 'put --json' show it):
+    adit kv put uring:kv.img settings new.toml --if-version 1764272043123456
 
-A key is text, or bytes in hexadecimal after 0x or hex:.";
+A key is text, or bytes in hexadecimal after 0x or hex:. A condition that does not hold fails and changes nothing.";
 
 /// Minimum bytes per put; longer objects are put in parts.
 const PART_BYTES: u64 = 8 << 20;
@@ -49,6 +53,14 @@ pub(crate) struct PutArgs {
     /// Seconds after which it expires
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     ttl: Option<u64>,
+
+    /// Only if there is no such object
+    #[arg(long, conflicts_with = "if_version")]
+    if_absent: bool,
+
+    /// Only over this version of the object
+    #[arg(long, value_name = "VERSION")]
+    if_version: Option<Version>,
 
     /// The tenant that it belongs to; created if it is new
     #[arg(long, value_name = "NAME")]
@@ -74,6 +86,7 @@ pub(crate) fn run(args: &PutArgs) -> Result<()> {
     let mut source = Source::open(args.file.as_deref())?;
     let mut session = Session::open(args.store.targets())?;
     let stored = put(&mut session, args, &mut source)?;
+    let version = session.info(&args.key).map(|info| info.version.0);
     session.close()?;
     if let Outcome::Declined(why) = stored {
         return Err(Failure::failed(format!("object '{}' was declined: {why:?}", args.key)));
@@ -85,23 +98,17 @@ pub(crate) fn run(args: &PutArgs) -> Result<()> {
         "key": args.key.to_string(),
         "key_hex": hex(&args.key),
         "bytes": source.bytes,
+        "version": version,
     });
     Output::Standard.write(&format!("{report:#}\n"))
 }
 
 impl Source {
     fn open(path: Option<&Path>) -> Result<Source> {
-        let source = match path {
-            None => Source::standard_input()?,
-            Some(path) if path.as_os_str() == "-" => Source::standard_input()?,
-            Some(path) => Source::file(path)?,
-        };
-        match source.bytes {
-            0 => Err(Failure::failed(format!(
-                "{}: it is empty; an object has at least one byte",
-                source.name
-            ))),
-            _ => Ok(source),
+        match path {
+            None => Source::standard_input(),
+            Some(path) if path.as_os_str() == "-" => Source::standard_input(),
+            Some(path) => Source::file(path),
         }
     }
 
@@ -142,7 +149,12 @@ impl Source {
 fn put(session: &mut Session, args: &PutArgs, source: &mut Source) -> Result<Outcome> {
     let tenant = args.tenant.as_deref().map(|name| session.tenant(name)).transpose()?;
     let tenant = tenant.unwrap_or_default();
-    let options = PutOptions { tenant, ttl_s: args.ttl, ..PutOptions::default() };
+    let condition = match args.if_version {
+        Some(version) => Condition::Version(version),
+        None if args.if_absent => Condition::Absent,
+        None => Condition::Always,
+    };
+    let options = PutOptions { tenant, ttl_s: args.ttl, condition, ..PutOptions::default() };
     let bytes = source.bytes;
     let key = args.key.clone();
     if bytes > PART_BYTES {

@@ -1,7 +1,7 @@
 //! `adit kv rm`: removes objects.
 
-use adit_kvstore::Key;
 use adit_kvstore::shard::{Action, Outcome, Selection};
+use adit_kvstore::{Key, Version};
 use clap::Args;
 use serde_json::json;
 
@@ -18,6 +18,8 @@ Examples:
   adit kv rm uring:kv.img greeting 0x0123456789abcdef
   adit kv rm uring:kv.img --prefix user/
   adit kv rm uring:kv.img --tenant 'a team'
+  Only the version that was read:
+    adit kv rm uring:kv.img settings --if-version 1764272043123456
 
 Removes the objects with these keys, and fails if any did not exist; or all objects of a tenant or with a prefix, and
 prints their number.";
@@ -41,6 +43,10 @@ pub(crate) struct RmArgs {
     /// Removes all objects of this tenant
     #[arg(long, value_name = "NAME", conflicts_with = "keys")]
     tenant: Option<String>,
+
+    /// Only this version of the object, and fails otherwise; with one key
+    #[arg(long, value_name = "VERSION", conflicts_with_all = ["prefix", "tenant"])]
+    if_version: Option<Version>,
 
     /// Prints JSON
     #[arg(long)]
@@ -89,10 +95,18 @@ fn remove_all(args: &RmArgs, selection: Selection) -> Result<()> {
 
 fn remove_each(args: &RmArgs) -> Result<()> {
     let targets = args.store.targets();
+    if args.if_version.is_some() && args.keys.len() != 1 {
+        return Err(Failure::usage("--if-version is the version of one object: give one key"));
+    }
     let mut session = Session::open(targets.clone())?;
     let (mut removed, mut missing) = (Vec::new(), Vec::new());
-    for key in &args.keys {
-        match session.call(Action::Delete(key.clone()))?.0 {
+    let action = |key: &Key| match args.if_version {
+        Some(version) => Action::DeleteIf(key.clone(), version),
+        None => Action::Delete(key.clone()),
+    };
+    let outcomes = session.batch(args.keys.iter().map(action).collect())?;
+    for (key, (outcome, _)) in args.keys.iter().zip(outcomes) {
+        match outcome {
             Outcome::Deleted => removed.push(key.to_string()),
             _ => missing.push(key.to_string()),
         }
@@ -104,10 +118,6 @@ fn remove_each(args: &RmArgs) -> Result<()> {
     }
     match missing.is_empty() {
         true => Ok(()),
-        false => Err(Failure::failed(format!(
-            "{}: there is no object '{}'",
-            store::name(&targets),
-            missing.join("', '")
-        ))),
+        false => Err(store::no_objects(&targets, &missing)),
     }
 }

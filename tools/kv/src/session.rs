@@ -115,14 +115,18 @@ impl Session {
         self.local.info(self.local.now(), key)
     }
 
-    /// Passes all objects to `each`, in no particular order.
+    /// Passes all objects whose keys begin with `prefix` to `each`, in no particular order.
     ///
     /// # Errors
     /// As `each`.
-    pub fn scan(&self, each: &mut dyn FnMut(ObjectInfo) -> Result<()>) -> Result<()> {
+    pub fn scan(
+        &self,
+        prefix: &[u8],
+        each: &mut dyn FnMut(ObjectInfo) -> Result<()>,
+    ) -> Result<()> {
         let mut from = Some(0);
         while let Some(cursor) = from {
-            let (page, next) = self.local.scan(self.local.now(), cursor, PAGE);
+            let (page, next) = self.local.scan(self.local.now(), prefix, cursor, PAGE);
             page.into_iter().try_for_each(&mut *each)?;
             from = next;
         }

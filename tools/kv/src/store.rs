@@ -42,6 +42,11 @@ pub(crate) fn name(targets: &[Target]) -> String {
     targets.first().map(Target::device).unwrap_or_default()
 }
 
+/// Returns the failure for objects that do not exist.
+pub(crate) fn no_objects(targets: &[Target], keys: &[String]) -> Failure {
+    Failure::failed(format!("{}: there is no object '{}'", name(targets), keys.join("', '")))
+}
+
 /// Refuses targets that are given twice.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use adit_driver::Target;
 use adit_kvstore::layout::Layout;
 use adit_kvstore::survey::ShardSurvey;
-use adit_kvstore::{Quota, UNIT_BYTES, WhenReached, units};
+use adit_kvstore::{Quota, UNIT_BYTES, WhenReached};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -124,7 +124,7 @@ fn usage(shard: u16, survey: &ShardSurvey) -> BTreeMap<String, Usage> {
     }
     for found in &survey.objects {
         let tenant = all.entry(survey.tenant_of(found).to_owned()).or_default();
-        let plain = || units(found.object.bytes);
+        let plain = || found.object.units();
         tenant.objects += 1;
         tenant.units += survey.layout_of(found).map_or_else(plain, Layout::block_units);
     }

@@ -125,7 +125,7 @@ fn restore(target: Target, said: &str, interrupt: &Interrupt) -> Result<String> 
     let mut session = Session::open(vec![target])?;
     let opened = begun.elapsed();
     let mut objects = 0u64;
-    session.scan(&mut |_| {
+    session.scan(&[], &mut |_| {
         objects += 1;
         Ok(())
     })?;

@@ -2,8 +2,8 @@
 
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
-use adit_kvstore::piece_bytes;
-use adit_kvstore::shard::{Done, Failure, Outcome, Part, WriterId};
+use adit_kvstore::shard::{Condition, Done, Failure, Outcome, Part, WriterId};
+use adit_kvstore::{Version as StoreVersion, piece_bytes};
 
 use super::canary::StoreCanary;
 use super::counts::Sum;
@@ -13,19 +13,21 @@ use super::pool::{gather, length, pieces_mut};
 use super::world::{Item, Pending, RequestTag, StoreWorld, Writer};
 use crate::world::violated;
 
-struct Answer {
-    tag: u64,
+pub(super) struct Answer {
+    pub(super) tag: u64,
     shard: u16,
-    begin: Moment,
+    pub(super) begin: Moment,
     since: Time,
     has_deadline: bool,
-    result: Result<Outcome, Failure>,
+    pub(super) result: Result<Outcome, Failure>,
+    /// The version that was stored or read.
+    pub(super) version: Option<StoreVersion>,
 }
 
 impl StoreWorld {
     /// Checks the answer to an item of a request.
     pub(crate) fn answer(&mut self, done: Done<RequestTag>) {
-        let Done { reply: RequestTag { tag, item }, result, memory } = done;
+        let Done { reply: RequestTag { tag, item }, result, memory, version } = done;
         if self.canary == Some(StoreCanary::LostAnswer) && self.random.one_in(20) {
             return;
         }
@@ -45,7 +47,7 @@ impl StoreWorld {
             self.check_evictions(usize::from(shard), asked);
         }
         self.note(&[tag, u64::from(item), code(&result)], format_args!("{tag}.{item}: {result:?}"));
-        let answer = Answer { tag, shard, begin, since, has_deadline, result };
+        let answer = Answer { tag, shard, begin, since, has_deadline, result, version };
         self.take(answer, what, memory);
     }
 
@@ -62,24 +64,45 @@ impl StoreWorld {
             violated(3, format_args!("{has} of {expected} bytes came back with {}", answer.tag));
         }
         match item {
-            Item::Put { key, begin, ttl_s, .. } | Item::Seal { key, begin, ttl_s } => {
-                self.take_put(&answer, key, begin, ttl_s);
+            Item::Put { key, begin, ttl_s, condition, .. }
+            | Item::Seal { key, begin, ttl_s, condition } => {
+                self.take_put(&answer, (key, begin), ttl_s, condition);
             }
-            Item::Get { key, part, .. } => self.take_get(&answer, key, &part, &mut memory),
-            Item::Reserve { key, version, ttl_s } => {
-                self.take_reserve(&answer, key, version, ttl_s)
+            Item::Get { key, part, version, .. } => {
+                self.take_get(&answer, (key, version), &part, &mut memory);
+            }
+            Item::Reserve { key, version, ttl_s, condition } => {
+                self.take_reserve(&answer, (key, version), ttl_s, condition);
             }
             Item::Fill { writer, .. } => self.take_fill(&answer, writer),
-            Item::Delete { key, begin } => self.take_delete(&answer, key, begin),
+            Item::Delete { key, begin, condition } => {
+                self.take_delete(&answer, (key, begin), condition);
+            }
+            Item::Touch { key, begin, ttl_s, expires } => {
+                self.take_touch(&answer, (key, begin), ttl_s, expires);
+            }
             Item::Sweep { keys, is_of_tenant } => self.take_sweep(&answer, &keys, is_of_tenant),
             Item::Commit => self.take_commit(&answer),
         }
         self.pool.give(memory);
     }
 
-    fn take_put(&mut self, answer: &Answer, key: usize, begin: Moment, ttl_s: Option<u64>) {
+    fn take_put(
+        &mut self,
+        answer: &Answer,
+        (key, begin): (usize, Moment),
+        ttl_s: Option<u64>,
+        condition: Condition,
+    ) {
         let ended = match &answer.result {
-            Ok(Outcome::Stored) => Ended::Acknowledged,
+            Ok(Outcome::Stored) => {
+                self.check_stored(answer, (key, begin), condition);
+                Ended::Acknowledged
+            }
+            Err(Failure::Conflict { found }) => {
+                self.check_conflict(answer, key, condition, *found);
+                Ended::Void
+            }
             Ok(Outcome::Declined(_)) => {
                 self.counts.count(Sum::Declined, 1);
                 Ended::Void
@@ -96,7 +119,7 @@ impl StoreWorld {
     }
 
     /// Checks that a device failure has a reason.
-    fn unknown(&mut self, answer: &Answer) -> Ended {
+    pub(super) fn unknown(&mut self, answer: &Answer) -> Ended {
         self.excuse_if_struck();
         if !self.model.is_excused() && !lock(&self.machine).is_off() {
             violated(2, format_args!("request {} failed on healthy devices", answer.tag));
@@ -104,7 +127,7 @@ impl StoreWorld {
         Ended::Unknown
     }
 
-    fn check_refusal(&mut self, answer: &Answer, failure: &Failure) {
+    pub(super) fn check_refusal(&mut self, answer: &Answer, failure: &Failure) {
         self.excuse_if_struck();
         let is_tight = !self.shape.is_roomy || self.model.is_excused();
         let is_apt = match failure {
@@ -120,8 +143,24 @@ impl StoreWorld {
         }
     }
 
-    fn take_get(&mut self, answer: &Answer, key: usize, part: &Part, memory: &mut AnyBuffer) {
+    fn take_get(
+        &mut self,
+        answer: &Answer,
+        (key, version): (usize, Option<StoreVersion>),
+        part: &Part,
+        memory: &mut AnyBuffer,
+    ) {
+        let condition = version.map_or(Condition::Always, Condition::Version);
         match &answer.result {
+            Ok(Outcome::Hit { .. })
+                if answer.version.is_none() || (version.is_some() && version != answer.version) =>
+            {
+                let read = answer.version;
+                violated(1, format_args!("request {} read version {read:?}", answer.tag));
+            }
+            Err(Failure::Conflict { found }) => {
+                self.check_conflict(answer, key, condition, *found);
+            }
             Ok(Outcome::Hit { bytes }) => self.take_hit(answer, key, part, *bytes, memory),
             Ok(Outcome::Miss) => self.take_miss(answer, key),
             Err(Failure::Device { .. }) => drop(self.unknown(answer)),
@@ -160,8 +199,9 @@ impl StoreWorld {
             key
         };
         let found = Found { bytes: &found, part };
-        match self.model.hit(key, &found, answer.begin, answer.since) {
-            Ok(version) => self.settle(key, Some(version)),
+        match self.model.hit(key, (&found, answer.version), answer.begin, answer.since) {
+            Ok(Some(version)) => self.settle(key, Some(version)),
+            Ok(None) => {}
             Err(what) => violated(1, format_args!("request {}: {what}", answer.tag)),
         }
     }
@@ -197,7 +237,13 @@ impl StoreWorld {
         }
     }
 
-    fn take_reserve(&mut self, answer: &Answer, key: usize, version: Version, ttl_s: Option<u64>) {
+    fn take_reserve(
+        &mut self,
+        answer: &Answer,
+        (key, version): (usize, Version),
+        ttl_s: Option<u64>,
+        condition: Condition,
+    ) {
         match &answer.result {
             Ok(Outcome::Reserved { writer: id, .. }) => {
                 let parts = parts(&version);
@@ -209,12 +255,16 @@ impl StoreWorld {
                     key,
                     version,
                     ttl_s,
+                    condition,
                     parts,
                     part_count,
                     unanswered: 0,
                 });
             }
             Ok(Outcome::Declined(_)) => self.counts.count(Sum::Declined, 1),
+            Err(Failure::Conflict { found }) => {
+                self.check_conflict(answer, key, condition, *found);
+            }
             Err(Failure::Device { .. }) => drop(self.unknown(answer)),
             Err(failure) => self.check_refusal(answer, failure),
             other => unfit(answer, other),
@@ -243,9 +293,21 @@ impl StoreWorld {
         }
     }
 
-    fn take_delete(&mut self, answer: &Answer, key: usize, begin: Moment) {
+    fn take_delete(
+        &mut self,
+        answer: &Answer,
+        (key, begin): (usize, Moment),
+        condition: Condition,
+    ) {
         let ended = match &answer.result {
-            Ok(Outcome::Deleted) => Ended::Acknowledged,
+            Ok(Outcome::Deleted) => {
+                self.check_held(answer, (key, begin), condition);
+                Ended::Acknowledged
+            }
+            Err(Failure::Conflict { found }) => {
+                self.check_conflict(answer, key, condition, *found);
+                Ended::Void
+            }
             Ok(Outcome::Miss) if lock(&self.machine).is_off() => Ended::Unknown,
             Ok(Outcome::Miss) => {
                 self.check_miss(key, answer.begin, format_args!("delete {}", answer.tag));
@@ -297,7 +359,7 @@ fn parts(version: &Version) -> Vec<Part> {
     starts.map(|at| Part::Bytes(at..(at + piece).min(version.bytes))).collect()
 }
 
-fn unfit(answer: &Answer, result: &Result<Outcome, Failure>) -> ! {
+pub(super) fn unfit(answer: &Answer, result: &Result<Outcome, Failure>) -> ! {
     violated(2, format_args!("request {} is answered with {result:?}", answer.tag));
 }
 
@@ -312,6 +374,7 @@ fn code(result: &Result<Outcome, Failure>) -> u64 {
         Ok(Outcome::Filled) => 5,
         Ok(Outcome::Deleted) => 6,
         Ok(Outcome::Committed) => 7,
+        Ok(Outcome::Touched) => 9,
         Ok(Outcome::Swept { objects }) => 2 << 32 | objects,
         Err(Failure::Device { device, .. }) => 100 + u64::from(*device),
         Err(_) => 8,

@@ -23,11 +23,13 @@ pub enum StoreCanary {
     StaleMemory,
     /// Changes begin before an earlier one of their key that waits for memory.
     JumpedQueue,
+    /// The store gets conditional puts as unconditional ones.
+    IgnoredCondition,
 }
 
 impl StoreCanary {
     /// All of them.
-    pub const ALL: [StoreCanary; 9] = [
+    pub const ALL: [StoreCanary; 10] = [
         StoreCanary::IgnoredFlush,
         StoreCanary::FlippedByte,
         StoreCanary::SwappedObject,
@@ -37,6 +39,7 @@ impl StoreCanary {
         StoreCanary::GreedyEviction,
         StoreCanary::StaleMemory,
         StoreCanary::JumpedQueue,
+        StoreCanary::IgnoredCondition,
     ];
 
     /// Returns its name on the command line.
@@ -51,6 +54,7 @@ impl StoreCanary {
             StoreCanary::GreedyEviction => "greedy-eviction",
             StoreCanary::StaleMemory => "stale-memory",
             StoreCanary::JumpedQueue => "jumped-queue",
+            StoreCanary::IgnoredCondition => "ignored-condition",
         }
     }
 

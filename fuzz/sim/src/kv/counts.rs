@@ -47,6 +47,9 @@ const NAMES: [&str; Sum::COUNT] = [
     "memory tiers made smaller",
     "puts that waited for memory",
     "changes that waited for one of their key",
+    "conditions that held",
+    "conflicts",
+    "other expiries",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,10 +95,13 @@ pub(crate) enum Sum {
     TiersShrunk,
     Waited,
     Followed,
+    Conditions,
+    Conflicts,
+    Touches,
 }
 
 impl Sum {
-    const COUNT: usize = Sum::Followed as usize + 1;
+    const COUNT: usize = Sum::Touches as usize + 1;
 }
 
 /// Sums over runs.

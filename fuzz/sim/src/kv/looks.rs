@@ -85,7 +85,7 @@ impl StoreWorld {
         for shard in 0..self.shards.len() {
             let mut cursor = Some(0);
             while let Some(from) = cursor {
-                let (page, next) = self.shards[shard].scan(self.now, from, PAGE);
+                let (page, next) = self.shards[shard].scan(self.now, &[], from, PAGE);
                 if page.len() > PAGE || next.is_some_and(|next| next <= from) {
                     violated(4, format_args!("a scan goes from {from} to {next:?}"));
                 }

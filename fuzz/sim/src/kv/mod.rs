@@ -10,6 +10,7 @@
 //! | `pool`, `content`, `tensors` | memory, the contents of objects, and KV blocks |
 //! | `model` | what may be read of each key |
 //! | `shape` | what a seed decides first: the store, its devices, its faults |
+//! | `conditions` | conditional changes, versions as the store names them, other expiries |
 //! | `world`, `requests`, `answers`, `looks` | the state of a run; requests; checking answers; immediate calls |
 //! | `attaching` | devices that come back |
 //! | `schedule`, `run` | how the store is opened, used and lost; the run of one seed, and a cut at each command |
@@ -20,6 +21,7 @@
 mod answers;
 mod attaching;
 mod canary;
+mod conditions;
 mod content;
 mod counts;
 mod damage;

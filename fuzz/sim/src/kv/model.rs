@@ -18,10 +18,11 @@ use std::ops::Range;
 
 use adit_driver::Time;
 use adit_kvstore::shard::Part;
-use adit_kvstore::{Durability, Key};
+use adit_kvstore::{Durability, Key, Version as StoreVersion};
 
 use super::content;
 use super::tensors::Tensors;
+use names::Names;
 
 /// A point in the order of begins and ends.
 pub(crate) type Moment = u64;
@@ -41,6 +42,10 @@ pub(crate) struct Version {
     pub(crate) expires: Option<Time>,
     /// The latest virtual time at which it may still exist.
     pub(crate) gone: Option<Time>,
+    /// The earliest of all times that it was ever given to expire: a crash may bring any of them back.
+    earliest: Option<Time>,
+    /// Whether it may have been given another time than that of its put.
+    is_touched: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +95,10 @@ struct History {
     /// Whether a cut may have lost the data of a version that replaced nothing, whose record may since have come back
     /// and been committed.
     may_lack_data: bool,
+    /// When another expiry of it last began.
+    touched: Moment,
+    /// When a put began that found it absent.
+    claimed: Option<Moment>,
 }
 
 /// How a life of the store ended.
@@ -148,6 +157,8 @@ pub(crate) struct Model {
     committed: Vec<Moment>,
     /// For each shard, the moments that its state can be of, judging by reads after a crash.
     windows: Vec<(Moment, Moment)>,
+    /// Versions as the store names them.
+    names: Names,
 }
 
 impl Model {
@@ -159,12 +170,15 @@ impl Model {
             writes: vec![absent],
             ever: Vec::new(),
             may_lack_data: false,
+            touched: 0,
+            claimed: None,
         };
         let keys: Vec<History> = keys.into_iter().map(history).collect();
         let windows = vec![ALWAYS; usize::from(shards)];
         let committed = vec![0; usize::from(shards)];
         let (moment, versions, is_excused) = (1, 0, false);
-        Model { seed, keys, moment, versions, is_excused, may_evict, committed, windows }
+        let names = Names::default();
+        Model { seed, keys, moment, versions, is_excused, may_evict, committed, windows, names }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -201,12 +215,13 @@ impl Model {
 
     /// Returns the length of the longest version of a key; 1 if it had none.
     pub(crate) fn longest(&self, key: usize) -> u64 {
-        self.keys[key].ever.iter().map(|version| version.bytes).max().unwrap_or(1)
+        self.keys[key].ever.iter().map(|version| version.bytes).max().unwrap_or(1).max(1)
     }
 
     pub(crate) fn version(&mut self, bytes: u64, expires: Option<Time>) -> Version {
         self.versions += 1;
-        Version { number: self.versions, bytes, tensors: None, expires, gone: None }
+        let (tensors, gone, earliest, is_touched) = (None, None, expires, false);
+        Version { number: self.versions, bytes, tensors, expires, gone, earliest, is_touched }
     }
 
     /// Creates a new version that is a KV block.
@@ -246,7 +261,9 @@ impl Model {
         match ended {
             Ended::Acknowledged => {
                 writes[index].end = Some(end);
-                if let Some(version) = &mut writes[index].version {
+                if let Some(version) = &mut writes[index].version
+                    && !version.is_touched
+                {
                     version.gone = gone.map(|gone| gone + slack());
                 }
             }
@@ -261,19 +278,24 @@ impl Model {
         *committed = begin.max(*committed);
     }
 
-    /// Checks what a read of a key returned, which began at `begin` and at the time `since`.
+    /// Checks what a read of a key returned, which began at `begin` and at the time `since`, and under which name. Returns
+    /// its version; `None` if it may be one of several, all without bytes.
     ///
     /// # Errors
     /// What is wrong with it.
     pub(crate) fn hit(
         &self,
         key: usize,
-        found: &Found<'_>,
+        (found, name): (&Found<'_>, Option<StoreVersion>),
         begin: Moment,
         since: Time,
-    ) -> Result<Version, String> {
+    ) -> Result<Option<Version>, String> {
         let history = &self.keys[key];
-        let equals = |version: &&Version| found.is_of(version, self.content(**version));
+        let number = name.and_then(|name| self.named(key, name)).map(|version| version.number);
+        let equals = |version: &&Version| {
+            number.is_none_or(|number| number == version.number)
+                && found.is_of(version, self.content(**version))
+        };
         let equal: Vec<Version> = history.ever.iter().filter(equals).copied().collect();
         if equal.is_empty() {
             return Err(self.describe_wrong(history, found));
@@ -281,8 +303,9 @@ impl Model {
         let is_current = |version: &&Version| {
             history.may_be(Some(**version), begin, self.moment) && !history.is_gone(version, since)
         };
-        if let Some(version) = equal.iter().find(is_current) {
-            return Ok(*version);
+        let mut current = equal.iter().filter(is_current);
+        if let Some(version) = current.next() {
+            return Ok(current.next().is_none().then_some(*version));
         }
         let numbers: Vec<u64> = equal.iter().map(|version| version.number).collect();
         Err(format!(
@@ -357,11 +380,14 @@ impl Model {
                 (Durability::Restart, Crash::Kill { recorded }) => recorded.max(*committed),
             };
         }
+        self.forget_conditions();
         let may_lose_data = !is_volatile && crash == Crash::Cut;
         let may_revert = may_lose_data && durability == Durability::Restart;
         for history in &mut self.keys {
             let from = self.committed[usize::from(history.shard)];
-            let writes = std::mem::take(&mut history.writes);
+            let mut writes = std::mem::take(&mut history.writes);
+            writes.iter_mut().filter_map(|write| write.version.as_mut()).for_each(Version::revert);
+            history.ever.iter_mut().for_each(Version::revert);
             let all = history.ever.iter().map(|version| Some(*version)).chain([None]);
             let is_kept = |version: &Option<Version>| match version {
                 Some(_) if is_volatile => false,
@@ -392,6 +418,7 @@ impl Model {
     /// `is_certain`, perhaps unchanged.
     pub(crate) fn emptied(&mut self, is_certain: bool) {
         let now = self.tick();
+        self.forget_conditions();
         for history in &mut self.keys {
             // Until it is certain, neither this nor the newest version replaces the other.
             let newest = history.writes.iter().map(|write| write.begin).max().unwrap_or(now);
@@ -518,5 +545,6 @@ fn slack() -> std::time::Duration {
     std::time::Duration::from_nanos(EXPIRY_SLACK_NS)
 }
 
+mod names;
 #[cfg(test)]
 mod tests;

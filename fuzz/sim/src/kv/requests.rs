@@ -5,7 +5,8 @@ use std::time::Duration;
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::{
-    Action, FillItem, GetItem, Part, PutItem, PutOptions, Request, ReserveItem, Selection,
+    Action, Condition, FillItem, GetItem, Part, PutItem, PutOptions, Request, ReserveItem,
+    Selection,
 };
 use adit_kvstore::{piece_bytes, units};
 
@@ -27,7 +28,8 @@ impl StoreWorld {
     /// Submits a random request.
     pub(crate) fn submit_any(&mut self) {
         match self.random.below(100) {
-            0..30 => self.submit_put(),
+            0..28 => self.submit_put(),
+            28..30 => self.submit_touch(),
             30..38 => self.submit_puts(),
             38..65 => self.submit_get(),
             65..73 => self.submit_gets(),
@@ -69,7 +71,7 @@ impl StoreWorld {
         self.keep_moments();
     }
 
-    fn any_key(&mut self) -> usize {
+    pub(crate) fn any_key(&mut self) -> usize {
         // Some keys are used more than others.
         let keys = self.model.len();
         let range = if self.random.one_in(2) { keys.div_ceil(4) } else { keys };
@@ -81,6 +83,7 @@ impl StoreWorld {
         let random = &mut self.random;
         let usual = self.shape.bytes_usual;
         let bytes = match random.below(20) {
+            0 if random.one_in(3) => 0,
             0 => random.between(1, 16),
             1 => 4096 * random.between(1, 8),
             2 => random.between(1, self.shape.bytes_max),
@@ -117,14 +120,22 @@ impl StoreWorld {
         (version, ttl_s)
     }
 
-    fn put_options(&mut self, shard: u16, version: &Version, ttl_s: Option<u64>) -> PutOptions {
+    fn put_options(
+        &mut self,
+        shard: u16,
+        version: &Version,
+        ttl_s: Option<u64>,
+        condition: Condition,
+    ) -> PutOptions {
         let ids = &self.layouts[usize::from(shard)];
         let layout = version.tensors.and_then(|tensors| ids[tensors.layout]).unwrap_or_default();
         let tenants = &self.tenants[usize::from(shard)];
         let tenant = if self.random.one_in(2) { self.random.pick(tenants) } else { tenants[0] };
         let after = self.random.one_in(3).then(|| self.any_key());
         let after = after.map(|key| self.model.key(key).clone());
-        PutOptions { tenant, ttl_s, after, layout }
+        let is_ignored = self.canary == Some(StoreCanary::IgnoredCondition);
+        let condition = if is_ignored { Condition::Always } else { condition };
+        PutOptions { tenant, ttl_s, after, layout, condition }
     }
 
     fn memory_with(&mut self, version: Version, part: &Part) -> AnyBuffer {
@@ -166,9 +177,10 @@ impl StoreWorld {
             self.model.end(key, begin, Ended::Acknowledged, None);
         }
         self.counts.count(Sum::Puts, 1);
-        let options = self.put_options(shard, &version, ttl_s);
-        let (bytes, asked) = (length(&data), units(version.bytes));
-        let item = Item::Put { key, begin, ttl_s, bytes, asked };
+        let condition = self.draw_condition(key);
+        let options = self.put_options(shard, &version, ttl_s, condition);
+        let (bytes, asked) = (length(&data), units(version.bytes).max(1));
+        let item = Item::Put { key, begin, ttl_s, bytes, asked, condition };
         (PutItem { key: self.model.key(key).clone(), bytes: version.bytes, data, options }, item)
     }
 
@@ -226,8 +238,9 @@ impl StoreWorld {
         let mut into = self.pool.take(most, &mut self.random);
         pieces_mut(&mut into).for_each(|piece| piece.fill(0xab));
         self.counts.count(Sum::Gets, 1);
-        let item = Item::Get { key, part: part.clone(), bytes: length(&into) };
-        (GetItem { key: self.model.key(key).clone(), part, into }, item)
+        let version = if self.random.one_in(8) { self.model.newest_name(key) } else { None };
+        let item = Item::Get { key, part: part.clone(), bytes: length(&into), version };
+        (GetItem { key: self.model.key(key).clone(), part, into, version }, item)
     }
 
     /// Reads a whole object.
@@ -255,10 +268,11 @@ impl StoreWorld {
         let shard = self.model.shard(keys[0]);
         let mut reserve = |key: usize| {
             let (version, ttl_s) = self.draw_version(shard);
-            let options = self.put_options(shard, &version, ttl_s);
+            let condition = self.draw_condition(key);
+            let options = self.put_options(shard, &version, ttl_s, condition);
             let key_bytes = self.model.key(key).clone();
             let item = ReserveItem { key: key_bytes, bytes: version.bytes, options };
-            (item, Item::Reserve { key, version, ttl_s })
+            (item, Item::Reserve { key, version, ttl_s, condition })
         };
         let (reserves, items): (Vec<_>, _) = keys.into_iter().map(&mut reserve).unzip();
         self.submit(shard, reserves.into_iter().map(Action::Reserve), items);
@@ -305,7 +319,8 @@ impl StoreWorld {
         let writer = self.writers.swap_remove(index);
         self.unlease(writer.key);
         let begin = self.model.begin(writer.key, Some(writer.version));
-        let item = Item::Seal { key: writer.key, begin, ttl_s: writer.ttl_s };
+        let (key, ttl_s, condition) = (writer.key, writer.ttl_s, writer.condition);
+        let item = Item::Seal { key, begin, ttl_s, condition };
         self.counts.count(Sum::Sealed, 1);
         self.submit(writer.shard, [Action::Seal(writer.id)], vec![item]);
     }
@@ -315,8 +330,14 @@ impl StoreWorld {
         self.unlease(key);
         let begin = self.model.begin(key, None);
         self.counts.count(Sum::Deletes, 1);
-        let action = Action::Delete(self.model.key(key).clone());
-        self.submit(self.model.shard(key), [action], vec![Item::Delete { key, begin }]);
+        let name = self.model.key(key).clone();
+        let version = if self.random.one_in(3) { self.model.newest_name(key) } else { None };
+        let (action, condition) = match version {
+            Some(version) => (Action::DeleteIf(name, version), Condition::Version(version)),
+            None => (Action::Delete(name), Condition::Always),
+        };
+        let item = Item::Delete { key, begin, condition };
+        self.submit(self.model.shard(key), [action], vec![item]);
     }
 
     /// Removes all keys of a shard, those with a prefix, or, where misses need no reason, those of a tenant.
@@ -352,7 +373,7 @@ impl StoreWorld {
     }
 
     /// Drops a key that is rewritten from all leases.
-    fn unlease(&mut self, key: usize) {
+    pub(crate) fn unlease(&mut self, key: usize) {
         self.leases.iter_mut().for_each(|lease| lease.keys.retain(|other| *other != key));
     }
 }

@@ -84,7 +84,7 @@ impl StoreWorld {
         let is_plain = info.layout == LayoutId::PLAIN;
         let bytes = if is_plain { info.bytes as usize } else { resident.len() };
         let found = Found { bytes: &resident[..bytes], part: &Part::All };
-        if let Err(what) = self.model.hit(key, &found, begin, since) {
+        if let Err(what) = self.model.hit(key, (&found, Some(info.version)), begin, since) {
             violated(1, format_args!("in memory: {what}"));
         }
         self.note(&[61, key as u64], format_args!("a reader holds {bytes} bytes of {key}"));

@@ -30,7 +30,7 @@ pub(crate) struct Change {
 impl Change {
     /// Returns the units of memory that it needs to begin.
     fn needs(&self) -> u64 {
-        if let Action::Put(put) = &self.request.action { units(put.bytes) } else { 0 }
+        if let Action::Put(put) = &self.request.action { units(put.bytes).max(1) } else { 0 }
     }
 }
 
@@ -101,9 +101,12 @@ impl StoreWorld {
     fn change(&self, request: Request<RequestTag>) -> Change {
         let RequestTag { tag, item } = request.reply;
         let key = match self.pending[&tag].items[item as usize] {
-            Some(Item::Put { key, .. } | Item::Seal { key, .. } | Item::Delete { key, .. }) => {
-                Some(key as u64)
-            }
+            Some(
+                Item::Put { key, .. }
+                | Item::Seal { key, .. }
+                | Item::Delete { key, .. }
+                | Item::Touch { key, .. },
+            ) => Some(key as u64),
             _ => None,
         };
         Change { key, request }
@@ -180,7 +183,8 @@ impl StoreWorld {
             let Request { reply, action, .. } = request;
             self.pending.get_mut(&reply.tag).expect("it is not answered").has_deadline = true;
             let Action::Put(put) = action else { unreachable!("only puts wait for memory") };
-            self.answer(Done { reply, result: Err(Failure::Deadline), memory: put.data });
+            let (result, memory) = (Err(Failure::Deadline), put.data);
+            self.answer(Done { reply, result, memory, version: None });
         } else {
             self.shards[usize::from(shard)].submit(self.now, request);
         }

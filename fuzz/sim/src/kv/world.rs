@@ -7,8 +7,13 @@ use std::time::Duration;
 
 use adit_driver::Time;
 use adit_kvstore::internals::format::Set;
-use adit_kvstore::shard::{Lane, LeaseId, Ledger, Part, Shard, ShardOptions, Tag, WriterId};
-use adit_kvstore::{Durability, Key, LayoutId, Quota, TenantId, UNIT_BYTES, Watermarks, units};
+use adit_kvstore::shard::{
+    Condition, Lane, LeaseId, Ledger, Part, Shard, ShardOptions, Tag, WriterId,
+};
+use adit_kvstore::{
+    Durability, Key, LayoutId, Quota, TenantId, UNIT_BYTES, Version as StoreVersion, Watermarks,
+    units,
+};
 
 use super::canary::StoreCanary;
 use super::counts::StoreCounts;
@@ -47,16 +52,20 @@ pub(crate) enum Item {
         ttl_s: Option<u64>,
         bytes: usize,
         asked: u64,
+        condition: Condition,
     },
     Get {
         key: usize,
         part: Part,
         bytes: usize,
+        /// The version that it must have.
+        version: Option<StoreVersion>,
     },
     Reserve {
         key: usize,
         version: Version,
         ttl_s: Option<u64>,
+        condition: Condition,
     },
     Fill {
         writer: WriterId,
@@ -66,10 +75,19 @@ pub(crate) enum Item {
         key: usize,
         begin: Moment,
         ttl_s: Option<u64>,
+        condition: Condition,
     },
     Delete {
         key: usize,
         begin: Moment,
+        condition: Condition,
+    },
+    /// Another expiry, at this time at the earliest.
+    Touch {
+        key: usize,
+        begin: Moment,
+        ttl_s: Option<u64>,
+        expires: Option<Time>,
     },
     /// The removal of these keys if they exist, or of those among them that are a tenant's.
     Sweep {
@@ -84,7 +102,7 @@ impl Item {
     pub(crate) fn asked_units(&self) -> u64 {
         match self {
             Item::Put { asked, .. } => *asked,
-            Item::Reserve { version, .. } => units(version.bytes),
+            Item::Reserve { version, .. } => units(version.bytes).max(1),
             _ => 0,
         }
     }
@@ -128,6 +146,7 @@ pub(crate) struct Writer {
     pub(crate) key: usize,
     pub(crate) version: Version,
     pub(crate) ttl_s: Option<u64>,
+    pub(crate) condition: Condition,
     /// Parts not submitted yet.
     pub(crate) parts: Vec<Part>,
     pub(crate) part_count: usize,
@@ -316,7 +335,7 @@ impl StoreWorld {
             seal_interval: shape.seal_interval,
             flush_interval: shape.flush_interval,
             discard_after: shape.flush_interval / 4,
-            wall_s_at_zero: WALL_S,
+            wall_at_zero: Duration::from_secs(WALL_S),
             ledger: self.ledger.clone(),
         }
     }

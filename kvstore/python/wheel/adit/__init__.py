@@ -15,6 +15,7 @@ from ._adit import BlocksWriter, Client, Layout, Lease, Queue, Region, Store, __
 from ._errors import (
     BadBufferError,
     ClosedError,
+    ConflictError,
     DeadlineError,
     DeclinedError,
     DeviceError,
@@ -37,6 +38,7 @@ __all__ = [
     "BlocksWriter",
     "Client",
     "ClosedError",
+    "ConflictError",
     "DeadlineError",
     "DeclinedError",
     "DeviceError",

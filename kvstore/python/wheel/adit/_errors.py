@@ -59,6 +59,18 @@ class DeclinedError(Error):
     """Admission or the write budget declined a reservation."""
 
 
+class ConflictError(Error):
+    """A condition of a put or a removal, or the version that a read asked for, does not hold. Nothing was changed.
+
+    Attributes
+    ----------
+    version : int or None
+        The version of the object that is there; ``None`` if there is none.
+    """
+
+    version: int | None = None
+
+
 class ClosedError(Error):
     """The store is closed."""
 

@@ -82,11 +82,21 @@ class _Calls(Generic[F]):
         tenant: str | None = None,
         after: _Key | None = None,
         layout: Layout | None = None,
+        if_absent: bool = False,
+        if_version: int | None = None,
     ) -> F:
         """Store an object."""
-        put = self._queue.submit_put
         return self._ask(
-            True, put, (key,), (value,), ttl=ttl, tenant=tenant, after=after, layout=layout
+            True,
+            self._queue.submit_put,
+            (key,),
+            (value,),
+            ttl=ttl,
+            tenant=tenant,
+            after=after,
+            layout=layout,
+            if_absent=if_absent,
+            if_version=if_version,
         )
 
     def put_many(
@@ -140,6 +150,14 @@ class _Calls(Generic[F]):
     def delete_many(self, keys: Iterable[_Key]) -> F:
         """Remove several objects."""
         return self._ask(False, self._queue.submit_delete, keys)
+
+    def touch(self, key: _Key, ttl: float) -> F:
+        """Let an object expire after so many seconds."""
+        return self._ask(True, self._queue.submit_touch, (key,), ttl)
+
+    def touch_many(self, keys: Iterable[_Key], ttl: float) -> F:
+        """Let several objects expire after so many seconds."""
+        return self._ask(False, self._queue.submit_touch, keys, ttl)
 
     def commit(self) -> F:
         """Make everything acknowledged survive a power cut."""

@@ -15,6 +15,7 @@
 //!
 //! A process that forks must not use the client in the child.
 
+mod meaning;
 mod pending;
 mod shared;
 mod state;
@@ -28,9 +29,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_kvstore::Key;
 use adit_kvstore::layout::Layout;
-use adit_kvstore::shard::{Part, Stats};
+use adit_kvstore::shard::{Condition, Part, Stats};
+use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use zerocopy::FromBytes;
 
@@ -40,11 +41,13 @@ use crate::error::{Error, Result, Unfinished};
 use crate::mapping::{LARGE, Mapping, PAGE};
 use crate::memory::{self, Region, Span};
 use crate::ring::{self, Rings, Sleep};
-use crate::wire::{Ask, Code, Matter, Message, Serving, VERSION, layout_numbers};
+use crate::wire::{Ask, Matter, Message, Serving, VERSION, layout_numbers};
 use pending::Meaning;
 use shared::{Control, Registration, Shared};
-use state::{Ended, How, Memory, State, Wish};
+use state::{How, Memory, State, Wish};
 
+/// Memory for a page of a scan.
+const PAGE_BYTES: usize = 64 << 10;
 /// How long the server may take to answer a message.
 const MESSAGE_MAX: Duration = Duration::from_secs(60);
 
@@ -75,6 +78,8 @@ pub struct PutWith {
     pub ttl: Option<Duration>,
     /// Its layout, if it is a KV block.
     pub layout: Option<SharedLayout>,
+    /// What must hold of the key, or the put fails with [`Code::Conflict`](crate::wire::Code::Conflict).
+    pub condition: Condition,
 }
 
 /// A layout of KV blocks that a client has defined, for [`PutWith`].
@@ -133,6 +138,32 @@ pub struct Put {
     pub is_stored: bool,
     /// The memory that was lent.
     pub memory: Option<Span>,
+    /// The version that the object got, if it was stored.
+    pub version: Option<Version>,
+}
+
+/// What the store knows about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its version, which says when it was stored.
+    pub version: Version,
+    /// Seconds until it expires, if it does; at most 2^32 - 2.
+    pub ttl_s: Option<u64>,
+    /// The name of its tenant; empty for the default tenant.
+    pub tenant: String,
+}
+
+/// An object of a scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scanned {
+    /// Its key.
+    pub key: Key,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its version.
+    pub version: Version,
 }
 
 /// The result of a read into the caller's memory.
@@ -142,6 +173,8 @@ pub struct Read {
     pub bytes: Option<u64>,
     /// The caller's memory.
     pub memory: Span,
+    /// The object's version, if there is one.
+    pub version: Option<Version>,
 }
 
 /// A connection to the server of a store, usable from any thread. Clones refer to the same connection, which ends with
@@ -191,7 +224,7 @@ impl Client {
     /// 2 MiB and lies on pages of that size, as far as the system has some: a drive does more with those.
     ///
     /// # Errors
-    /// [`Error::Refused`] with [`Code::Limit`] if that is more than a client may share; [`Error::System`] if there is no
+    /// [`Error::Refused`] with [`Code::Limit`](crate::wire::Code::Limit) if that is more than a client may share; [`Error::System`] if there is no
     /// memory.
     pub fn allocate(&self, len: usize) -> Result<Span> {
         let page = if len < LARGE { PAGE } else { LARGE as u64 };
@@ -240,8 +273,8 @@ impl Client {
 
     fn make_put(&self, key: Key, data: Data<'_>, with: &PutWith, joins: bool) -> Made {
         let layout = with.layout.map_or(0, |layout| layout.number);
-        let ttl = with.ttl.map_or(0, |ttl| ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0));
-        let how = How { layout, ttl_s: u32::try_from(ttl).unwrap_or(u32::MAX), joins };
+        let ttl_s = with.ttl.map_or(0, whole_seconds);
+        let how = How { layout, ttl_s, joins, condition: with.condition };
         match data {
             Data::Span(span, bytes) => Ok((Wish::Put { key, bytes, how }, Memory::Lent(span))),
             Data::Bytes(bytes) => {
@@ -283,7 +316,15 @@ impl Client {
 
     /// Reads a part of an object into shared memory, which comes back with the answer.
     pub fn get_into(&self, key: Key, part: Part, into: Span) -> Pending<Read> {
-        self.submit(Ok((Wish::Get { key, part }, Memory::Lent(into))), meaning::read)
+        let wish = Wish::Get { key, part, version: None };
+        self.submit(Ok((wish, Memory::Lent(into))), meaning::read)
+    }
+
+    /// Like [`Client::get_into`], if the object has this version; otherwise fails with [`Code::Conflict`](crate::wire::Code::Conflict), so that ranges
+    /// that are read one after another are never of different versions.
+    pub fn get_into_if(&self, key: Key, part: Part, into: Span, version: Version) -> Pending<Read> {
+        let wish = Wish::Get { key, part, version: Some(version) };
+        self.submit(Ok((wish, Memory::Lent(into))), meaning::read)
     }
 
     /// Like [`Client::get_into`] for parts of several objects, which are asked for together, such as one layer of many KV
@@ -293,7 +334,9 @@ impl Client {
         items: impl IntoIterator<Item = (Key, Part, Span)>,
     ) -> Vec<Pending<Read>> {
         let made = items.into_iter();
-        let made = made.map(|(key, part, into)| Ok((Wish::Get { key, part }, Memory::Lent(into))));
+        let made = made.map(|(key, part, into)| {
+            Ok((Wish::Get { key, part, version: None }, Memory::Lent(into)))
+        });
         self.submit_all(made.collect(), meaning::read)
     }
 
@@ -310,12 +353,61 @@ impl Client {
 
     /// Returns an object's length in bytes.
     pub fn length(&self, key: Key) -> Pending<Option<u64>> {
-        self.submit(plain(Ask::Length(key)), meaning::length)
+        self.submit(plain(Ask::Info(key)), meaning::length)
+    }
+
+    /// Returns what the store knows about an object.
+    pub fn info(&self, key: Key) -> Pending<Option<Info>> {
+        self.submit(plain(Ask::Info(key)), meaning::info)
     }
 
     /// Removes an object; returns false if there is none.
     pub fn delete(&self, key: Key) -> Pending<bool> {
-        self.submit(plain(Ask::Delete(key)), meaning::yes)
+        self.submit(plain(Ask::Delete { key, version: None }), meaning::yes)
+    }
+
+    /// Removes an object if it has this version; otherwise fails with [`Code::Conflict`](crate::wire::Code::Conflict).
+    pub fn delete_if(&self, key: Key, version: Version) -> Pending<bool> {
+        self.submit(plain(Ask::Delete { key, version: Some(version) }), meaning::yes)
+    }
+
+    /// Removes several objects, which go to the server together. Each answer says whether there was an object.
+    pub fn delete_many(&self, keys: impl IntoIterator<Item = Key>) -> Vec<Pending<bool>> {
+        let made = keys.into_iter().map(|key| plain(Ask::Delete { key, version: None }));
+        self.submit_all(made.collect(), meaning::yes)
+    }
+
+    /// Lets an object expire after `ttl` from now, rounded up to whole seconds, and writes no data
+    /// ([`adit_kvstore::Store::touch`]). Returns false if there is no object.
+    pub fn touch(&self, key: Key, ttl: Duration) -> Pending<bool> {
+        self.submit(plain(Ask::Touch { key, ttl_s: Some(whole_seconds(ttl)) }), meaning::yes)
+    }
+
+    /// Like [`Client::touch`] for several objects, which go to the server together.
+    pub fn touch_many(
+        &self,
+        keys: impl IntoIterator<Item = Key>,
+        ttl: Duration,
+    ) -> Vec<Pending<bool>> {
+        let ttl_s = Some(whole_seconds(ttl));
+        let made = keys.into_iter().map(|key| plain(Ask::Touch { key, ttl_s }));
+        self.submit_all(made.collect(), meaning::yes)
+    }
+
+    /// Lets an object never expire. Returns false if there is no object.
+    pub fn persist(&self, key: Key) -> Pending<bool> {
+        self.submit(plain(Ask::Touch { key, ttl_s: None }), meaning::yes)
+    }
+
+    /// Returns some of the objects whose keys begin with `prefix` from cursor `from`, and the next cursor while there are
+    /// more, as [`adit_kvstore::Store::scan_prefix`] does: a page may be empty. Takes 64 KiB of the pool meanwhile.
+    pub fn scan(&self, prefix: &[u8], from: u64) -> Pending<(Vec<Scanned>, Option<u64>)> {
+        if prefix.len() > KEY_BYTES_MAX {
+            return Pending::made(&self.shared, Ok((Vec::new(), None)));
+        }
+        let wish = Wish::Scan { prefix: prefix.into(), from, room: PAGE_BYTES };
+        let made = self.check_pool(PAGE_BYTES).map(|()| (wish, Memory::None));
+        self.submit(made, meaning::page)
     }
 
     /// Returns how many of `keys` exist before the first miss.
@@ -435,6 +527,12 @@ impl Client {
     }
 }
 
+/// Returns a duration in seconds, rounded up; at most what a request can tell.
+fn whole_seconds(time: Duration) -> u32 {
+    let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
 /// A request to make, or why there is none.
 type Made = Result<(Wish, Memory), Unfinished>;
 
@@ -481,6 +579,14 @@ pub struct Value {
     /// Present until the drop.
     span: Option<Span>,
     bytes: usize,
+    version: Version,
+}
+
+impl Value {
+    /// Returns the object's version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
 }
 
 impl Deref for Value {
@@ -540,82 +646,5 @@ impl Drop for Lease {
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lease({} objects)", self.count)
-    }
-}
-
-/// What answers mean to callers.
-mod meaning {
-    use super::*;
-
-    fn failed(ended: Ended) -> Unfinished {
-        let Ended { done, memory, is_lost } = ended;
-        let (code, text, value) = (Code::of(done.code), done.text(), done.value);
-        let error = match is_lost {
-            true => Error::Lost { why: text },
-            false => Error::Refused { code, text, value },
-        };
-        Unfinished { memory: lent(memory), ..Unfinished::new(error) }
-    }
-
-    fn lent(memory: Memory) -> Option<Span> {
-        match memory {
-            Memory::Lent(span) => Some(span),
-            Memory::None => None,
-            Memory::Pooled(_) => {
-                unreachable!("the pool has its memory back, unless it is a value's")
-            }
-        }
-    }
-
-    /// Passes on what did not fail.
-    fn checked(ended: Ended) -> Answer<(Code, Ended)> {
-        let code = Code::of(ended.done.code);
-        if code.is_failure() || ended.is_lost { Err(failed(ended)) } else { Ok((code, ended)) }
-    }
-
-    pub(super) fn put(_: &Arc<Shared>, ended: Ended) -> Answer<Put> {
-        let (code, ended) = checked(ended)?;
-        Ok(Put { is_stored: code == Code::Done, memory: lent(ended.memory) })
-    }
-
-    pub(super) fn read(_: &Arc<Shared>, ended: Ended) -> Answer<Read> {
-        let (code, ended) = checked(ended)?;
-        let bytes = (code == Code::Done).then_some(ended.done.value);
-        let memory = lent(ended.memory).expect("a read that ends gives its memory back");
-        Ok(Read { bytes, memory })
-    }
-
-    pub(super) fn value(shared: &Arc<Shared>, ended: Ended) -> Answer<Option<Value>> {
-        let (_, ended) = checked(ended)?;
-        let Memory::Pooled(span) = ended.memory else { return Ok(None) };
-        let bytes = usize::try_from(ended.done.value).unwrap_or(usize::MAX).min(span.len());
-        Ok(Some(Value { shared: Arc::clone(shared), span: Some(span), bytes }))
-    }
-
-    pub(super) fn yes(_: &Arc<Shared>, ended: Ended) -> Answer<bool> {
-        Ok(checked(ended)?.1.done.value != 0)
-    }
-
-    pub(super) fn count(_: &Arc<Shared>, ended: Ended) -> Answer<usize> {
-        Ok(usize::try_from(checked(ended)?.1.done.value).unwrap_or(usize::MAX))
-    }
-
-    pub(super) fn objects(_: &Arc<Shared>, ended: Ended) -> Answer<u64> {
-        Ok(checked(ended)?.1.done.value)
-    }
-
-    pub(super) fn length(_: &Arc<Shared>, ended: Ended) -> Answer<Option<u64>> {
-        let (code, ended) = checked(ended)?;
-        Ok((code == Code::Done).then_some(ended.done.value))
-    }
-
-    pub(super) fn nothing(_: &Arc<Shared>, ended: Ended) -> Answer<()> {
-        checked(ended).map(|_| ())
-    }
-
-    pub(super) fn lease(shared: &Arc<Shared>, ended: Ended) -> Answer<Lease> {
-        let done = checked(ended)?.1.done;
-        let (shared, number, count) = (Arc::clone(shared), done.value, done.extra as usize);
-        Ok(Lease { shared, number, count })
     }
 }

@@ -55,7 +55,7 @@ impl Control {
             Code::Done => Ok(answer),
             code => {
                 let text = String::from_utf8_lossy(answer.body()).into_owned();
-                Err(Error::Refused { code, text, value: 0 })
+                Err(Error::Refused { code, text, value: 0, found: None })
             }
         }
     }

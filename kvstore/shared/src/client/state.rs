@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::mem;
 use std::task::Waker;
 
-use adit_kvstore::shard::Part;
-use adit_kvstore::{Key, UNIT_BYTES, units};
+use adit_kvstore::shard::{Condition, Part};
+use adit_kvstore::{Key, UNIT_BYTES, Version, units};
 
 use crate::memory::Span;
 use crate::pieces::Pieces;
@@ -28,6 +28,8 @@ pub(super) struct How {
     pub(super) ttl_s: u32,
     /// The put before it is of the same call.
     pub(super) joins: bool,
+    /// What must hold of the key.
+    pub(super) condition: Condition,
 }
 
 /// A request as it was called.
@@ -37,9 +39,11 @@ pub(super) enum Wish {
     /// Stores bytes that wait for memory of the pool.
     PutBytes { key: Key, data: Vec<u8>, how: How },
     /// Reads into the caller's memory.
-    Get { key: Key, part: Part },
+    Get { key: Key, part: Part, version: Option<Version> },
     /// Reads into memory of the pool.
     Fetch { key: Key, room: usize },
+    /// Reads a page of a scan into memory of the pool.
+    Scan { prefix: Box<[u8]>, from: u64, room: usize },
     /// Anything without memory. The keys before the last are sent one by one.
     Plain { ask: Ask, keys: Vec<Key>, sent: usize },
 }
@@ -256,6 +260,7 @@ impl State {
         let room = match (&*wish, &*memory) {
             (Wish::PutBytes { data, .. }, Memory::None) => data.len(),
             (Wish::Fetch { room, .. }, Memory::None) => self.guess.max(*room),
+            (Wish::Scan { room, .. }, Memory::None) => *room,
             _ => return true,
         };
         let Some(pool) = &mut self.pool else { return false };
@@ -337,6 +342,9 @@ impl State {
                     let rest = span.split_off(whole(bytes));
                     self.give_pooled(rest);
                 }
+                Memory::Pooled(span)
+            }
+            (Wish::Scan { .. }, Memory::Pooled(span)) if Code::of(done.code) == Code::Done => {
                 Memory::Pooled(span)
             }
             (_, Memory::Pooled(span)) => {
@@ -454,12 +462,21 @@ fn ask(wish: &Wish, memory: &Memory) -> Ask {
         Memory::None => Run { region: 0, offset: 0, bytes: 0 },
     };
     match wish {
-        Wish::Put { key, bytes, how: How { layout, ttl_s, joins } } => {
-            let (key, layout, ttl_s, joins) = (key.clone(), *layout, *ttl_s, *joins);
-            Ask::Put { key, memory: run, bytes: *bytes, layout, ttl_s, joins }
+        Wish::Put { key, bytes, how } => {
+            let How { layout, ttl_s, joins, condition } = *how;
+            let (key, bytes) = (key.clone(), *bytes);
+            Ask::Put { key, memory: run, bytes, layout, ttl_s, joins, condition }
         }
-        Wish::Get { key, part } => Ask::Get { key: key.clone(), part: part.clone(), memory: run },
-        Wish::Fetch { key, .. } => Ask::Get { key: key.clone(), part: Part::All, memory: run },
+        Wish::Get { key, part, version } => {
+            let (key, part, version) = (key.clone(), part.clone(), *version);
+            Ask::Get { key, part, memory: run, version }
+        }
+        Wish::Fetch { key, .. } => {
+            Ask::Get { key: key.clone(), part: Part::All, memory: run, version: None }
+        }
+        Wish::Scan { prefix, from, .. } => {
+            Ask::Scan { prefix: prefix.clone(), from: *from, memory: run }
+        }
         Wish::Plain { ask, .. } => ask.clone(),
         Wish::PutBytes { .. } => unreachable!("its bytes were copied to memory of the pool"),
     }

@@ -22,6 +22,7 @@ use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read};
 
 use super::counts::Counts;
 use super::outcome;
+use super::page::{self, Page};
 use crate::pieces::Pieces;
 use crate::ring::{Answering, Broken, Rings, Sleep};
 use crate::wire::{Code, Done, Run};
@@ -35,9 +36,11 @@ const REGIONS_MAX: usize = 1024;
 pub(super) enum Flight {
     Put(Pending<Put>),
     Get(Pending<Read>),
-    Exists(Pending<bool>),
-    Length(Pending<Option<ObjectInfo>>),
-    Delete(Pending<bool>),
+    /// Whether there was an object.
+    Yes(Pending<bool>),
+    Info(Pending<Option<ObjectInfo>>),
+    /// A page of a scan, and the memory for it.
+    Scan(Pending<Page>, Option<Buffer>),
     LookupPrefix(Pending<usize>),
     Lease(Pending<Lease>),
     Commit(Pending<()>),
@@ -298,7 +301,11 @@ struct Ended {
 
 impl Ended {
     fn of(done: Done) -> Ended {
-        Ended { done, memory: AnyBuffer::None, lease: None }
+        Ended::with(done, AnyBuffer::None)
+    }
+
+    fn with(done: Done, memory: AnyBuffer) -> Ended {
+        Ended { done, memory, lease: None }
     }
 }
 
@@ -306,20 +313,23 @@ impl Flight {
     /// Returns how the request ended, if it has; the context's waker is called once it has.
     fn poll(&mut self, tag: u64, context: &mut Context<'_>) -> Option<Ended> {
         match self {
-            Flight::Put(pending) => ended(pending, tag, context, |put| Ended {
-                memory: put.memory,
-                ..Ended::of(outcome::stored(tag, put.outcome))
+            Flight::Put(pending) => ended(pending, tag, context, |put| {
+                Ended::with(outcome::stored(tag, &put), put.memory)
             }),
-            Flight::Get(pending) => ended(pending, tag, context, |read| Ended {
-                memory: read.memory,
-                ..Ended::of(outcome::found(tag, read.bytes))
+            Flight::Get(pending) => ended(pending, tag, context, |read| {
+                Ended::with(outcome::read(tag, &read), read.memory)
             }),
-            Flight::Exists(pending) | Flight::Delete(pending) => {
-                ended(pending, tag, context, |yes| number(tag, u64::from(yes)))
+            Flight::Yes(pending) => ended(pending, tag, context, |yes| number(tag, u64::from(yes))),
+            Flight::Info(pending) => {
+                ended(pending, tag, context, |info| Ended::of(outcome::about(tag, info)))
             }
-            Flight::Length(pending) => ended(pending, tag, context, |info| {
-                Ended::of(outcome::found(tag, info.map(|info| info.bytes)))
-            }),
+            Flight::Scan(pending, buffer) => {
+                let ended = ended(pending, tag, context, |page| {
+                    Ended::of(page::written(tag, &page, buffer.as_deref_mut().unwrap_or_default()))
+                })?;
+                let memory = buffer.take().map_or(AnyBuffer::None, AnyBuffer::One);
+                Some(Ended { memory, ..ended })
+            }
             Flight::LookupPrefix(pending) => {
                 ended(pending, tag, context, |count| number(tag, count as u64))
             }

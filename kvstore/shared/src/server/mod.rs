@@ -13,6 +13,7 @@
 mod counts;
 mod desk;
 mod outcome;
+mod page;
 mod session;
 mod taking;
 

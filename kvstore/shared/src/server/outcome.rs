@@ -2,29 +2,44 @@
 
 use adit_kvstore::Error;
 use adit_kvstore::shard::{Failure, Outcome};
+use adit_kvstore::store::{ObjectInfo, Put, Read};
 
-use crate::wire::{Code, Done};
+use crate::wire::{Code, Done, NEVER_S};
 
 /// Answers a put.
-pub(super) fn stored(tag: u64, outcome: Outcome) -> Done {
-    let code = match outcome {
+pub(super) fn stored(tag: u64, put: &Put) -> Done {
+    let code = match put.outcome {
         Outcome::Declined(adit_kvstore::shard::Decline::Admission) => Code::DeclinedByAdmission,
         Outcome::Declined(adit_kvstore::shard::Decline::Budget) => Code::DeclinedByBudget,
         _ => Code::Done,
     };
-    Done::new(tag, code, 0, 0)
+    Done::new(tag, code, 0, put.version.unwrap_or_default().0)
 }
 
-/// Answers a question for bytes: of a part that was read, or of an object.
-pub(super) fn found(tag: u64, bytes: Option<u64>) -> Done {
-    match bytes {
-        Some(bytes) => Done::new(tag, Code::Done, bytes, 0),
+/// Answers a read.
+pub(super) fn read(tag: u64, read: &Read) -> Done {
+    match read.bytes {
+        Some(bytes) => Done::new(tag, Code::Done, bytes, read.version.unwrap_or_default().0),
         None => Done::new(tag, Code::Miss, 0, 0),
     }
 }
 
+/// Answers a question about an object.
+pub(super) fn about(tag: u64, info: Option<ObjectInfo>) -> Done {
+    let Some(info) = info else { return Done::new(tag, Code::Miss, 0, 0) };
+    // Longer lifetimes than any u32 are told as the longest.
+    let left_s = |ttl_s: u64| u32::try_from(ttl_s).unwrap_or(NEVER_S).min(NEVER_S - 1);
+    let ttl_s = info.ttl_s.map_or(NEVER_S, left_s);
+    let done = Done::new(tag, Code::Done, info.bytes, info.version.0);
+    Done { ttl_s, ..done.with_text(&info.tenant) }
+}
+
 /// Answers a request that failed.
 pub(super) fn failed(tag: u64, error: &Error) -> Done {
+    if let Error::Failed(Failure::Conflict { found }) = error {
+        let (value, extra) = (found.unwrap_or_default().0, u64::from(found.is_some()));
+        return Done::new(tag, Code::Conflict, value, extra).with_text(&error.to_string());
+    }
     let (code, value) = match error {
         Error::Failed(failure) => code(failure),
         Error::Timeout { .. } => (Code::Deadline, 0),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
-use adit_kvstore::shard::Part;
+use adit_kvstore::shard::{Condition, Part};
 use adit_kvstore::store::{DefinedLayout, Feed, Payload, PutWith, Selection};
 use adit_kvstore::{Key, Store};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -25,6 +25,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::counts::Counts;
 use super::desk::{Desk, Flight};
 use super::outcome;
+use super::page;
 use crate::ring::{ANYTHING, Asked, Broken, Rings, Sleep};
 use crate::wire::{Ask, Code, Done, Entry, KEYS_MAX, Run};
 
@@ -37,6 +38,7 @@ const TOGETHER_MAX: u64 = 256;
 struct Puts {
     layout: u32,
     ttl_s: u32,
+    condition: Condition,
     items: Vec<(u64, Key, Run, u64, Buffer)>,
 }
 
@@ -45,6 +47,16 @@ enum Together {
     None,
     Gets(Vec<(u64, Key, Part, Run, Buffer)>),
     Puts(Puts),
+    /// Requests of one kind about keys alone.
+    Keys(ByKey, Vec<(u64, Key)>),
+}
+
+/// What is asked about a key, with yes or no as the answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ByKey {
+    Exists,
+    Delete,
+    Touch(u32),
 }
 
 /// What a client's thread and the one that takes its requests tell each other.
@@ -156,26 +168,50 @@ impl Taking {
         together: &mut Together,
     ) -> Result<(), (Code, &'static str)> {
         let ask = match ask {
-            Ask::Get { key, part, memory } => {
+            Ask::Get { key, part, memory, version: None } => {
                 let buffer = self.desk.take(memory)?;
                 let gets = self.gets(together);
                 gets.push((tag, key, part, memory, buffer));
                 return Ok(());
             }
-            Ask::Put { key, memory, bytes, layout, ttl_s, joins } => {
+            Ask::Put { key, memory, bytes, layout, ttl_s, joins, condition } => {
                 self.check_put(memory, bytes, layout)?;
                 let buffer = self.desk.take(memory)?;
-                let puts = self.puts(together, (layout, ttl_s), joins);
+                let puts = self.puts(together, (layout, ttl_s, condition), joins);
                 puts.push((tag, key, memory, bytes, buffer));
                 return Ok(());
+            }
+            Ask::Exists(key) => return self.by_key(together, ByKey::Exists, (tag, key)),
+            Ask::Delete { key, version: None } => {
+                return self.by_key(together, ByKey::Delete, (tag, key));
+            }
+            Ask::Touch { key, ttl_s: Some(ttl_s) } => {
+                return self.by_key(together, ByKey::Touch(ttl_s), (tag, key));
             }
             other => other,
         };
         self.send(std::mem::replace(together, Together::None));
+        self.start_alone(tag, ask)
+    }
+
+    /// Begins a request that goes to the store by itself.
+    fn start_alone(&mut self, tag: u64, ask: Ask) -> Result<(), (Code, &'static str)> {
+        let mut run = None;
         let flight = match ask {
-            Ask::Exists(key) => Flight::Exists(self.store.exists(key)),
-            Ask::Length(key) => Flight::Length(self.store.info(key)),
-            Ask::Delete(key) => Flight::Delete(self.store.delete(key)),
+            Ask::Get { key, part, memory, version: Some(version) } => {
+                let buffer = self.desk.take(*run.insert(memory))?;
+                Flight::Get(self.store.get_into_if(key, part, buffer, version))
+            }
+            Ask::Scan { prefix, from, memory } => {
+                let buffer = self.desk.take(*run.insert(memory))?;
+                let most = page::objects_max(memory.bytes);
+                Flight::Scan(self.store.scan_prefix(&prefix, from, most), Some(buffer))
+            }
+            Ask::Info(key) => Flight::Info(self.store.info(key)),
+            Ask::Delete { key, version: Some(version) } => {
+                Flight::Yes(self.store.delete_if(key, version))
+            }
+            Ask::Touch { key, ttl_s: None } => Flight::Yes(self.store.persist(key)),
             Ask::LookupPrefix(key) => {
                 self.keys.push(key);
                 Flight::LookupPrefix(self.store.lookup_prefix(&std::mem::take(&mut self.keys)))
@@ -195,9 +231,14 @@ impl Taking {
                 self.desk.answer(&Done::new(tag, Code::Done, u64::from(was_there), 0));
                 return Ok(());
             }
-            Ask::Get { .. } | Ask::Put { .. } | Ask::Key(_) => unreachable!("begun above"),
+            Ask::Get { .. }
+            | Ask::Put { .. }
+            | Ask::Key(_)
+            | Ask::Exists(_)
+            | Ask::Delete { .. }
+            | Ask::Touch { .. } => unreachable!("begun with others of its kind"),
         };
-        self.desk.begin(tag, flight, None);
+        self.desk.begin(tag, flight, run);
         Ok(())
     }
 
@@ -206,11 +247,8 @@ impl Taking {
     }
 
     fn check_put(&self, memory: Run, bytes: u64, layout: u32) -> Result<(), (Code, &'static str)> {
-        if bytes == 0 || bytes > memory.bytes {
-            return Err((
-                Code::Malformed,
-                "an object has a byte or more, all of them in its memory",
-            ));
+        if bytes > memory.bytes {
+            return Err((Code::Malformed, "an object has all of its bytes in its memory"));
         }
         match layout {
             0 => Ok(()),
@@ -235,17 +273,44 @@ impl Taking {
     fn puts<'a>(
         &mut self,
         together: &'a mut Together,
-        (layout, ttl_s): (u32, u32),
+        with: (u32, u32, Condition),
         joins: bool,
     ) -> &'a mut Vec<(u64, Key, Run, u64, Buffer)> {
         let fits = joins
-            && matches!(together, Together::Puts(puts) if (puts.layout, puts.ttl_s) == (layout, ttl_s));
+            && matches!(together, Together::Puts(puts) if (puts.layout, puts.ttl_s, puts.condition) == with);
         if !fits {
-            let empty = Puts { layout, ttl_s, items: Vec::new() };
+            let (layout, ttl_s, condition) = with;
+            let empty = Puts { layout, ttl_s, condition, items: Vec::new() };
             self.send(std::mem::replace(together, Together::Puts(empty)));
         }
         let Together::Puts(Puts { items, .. }) = together else { unreachable!("made above") };
         items
+    }
+
+    /// Adds a request about a key to the list of its kind.
+    fn by_key(
+        &self,
+        together: &mut Together,
+        kind: ByKey,
+        item: (u64, Key),
+    ) -> Result<(), (Code, &'static str)> {
+        match together {
+            Together::Keys(of, items) if *of == kind => items.push(item),
+            _ => self.send(std::mem::replace(together, Together::Keys(kind, vec![item]))),
+        }
+        Ok(())
+    }
+
+    fn send_keys(&self, kind: ByKey, items: Vec<(u64, Key)>) {
+        let (tags, keys): (Vec<u64>, Vec<Key>) = items.into_iter().unzip();
+        let batch = match kind {
+            ByKey::Exists => self.store.exists_many(keys),
+            ByKey::Delete => self.store.delete_many(keys),
+            ByKey::Touch(ttl_s) => self.store.touch_many(keys, Duration::from_secs(ttl_s.into())),
+        };
+        for (tag, pending) in tags.into_iter().zip(batch) {
+            self.desk.begin(tag, Flight::Yes(pending), None);
+        }
     }
 
     /// Gives requests to the store.
@@ -268,8 +333,9 @@ impl Taking {
                     self.desk.begin(tag, Flight::Get(pending), Some(run));
                 }
             }
-            Together::Puts(Puts { layout, ttl_s, mut items }) => {
-                let mut with = self.with.clone();
+            Together::Keys(kind, items) => self.send_keys(kind, items),
+            Together::Puts(Puts { layout, ttl_s, condition, mut items }) => {
+                let mut with = PutWith { condition, ..self.with.clone() };
                 with.ttl = (ttl_s > 0).then(|| Duration::from_secs(ttl_s.into()));
                 with.layout = layout.checked_sub(1).map(|at| self.layouts()[at as usize].clone());
                 if items.len() == 1 {

@@ -13,23 +13,35 @@ fn parts() -> impl Strategy<Value = Part> {
     prop_oneof![Just(Part::All), bytes, any::<u32>().prop_map(Part::Layer)]
 }
 
+fn conditions() -> impl Strategy<Value = Condition> {
+    let version = any::<u64>().prop_map(|number| Condition::Version(Version(number)));
+    prop_oneof![Just(Condition::Always), Just(Condition::Absent), version]
+}
+
 fn asks() -> impl Strategy<Value = Ask> {
     let run = (any::<u32>(), any::<u64>(), any::<u64>());
     let run = run.prop_map(|(region, offset, bytes)| Run { region, offset, bytes });
-    let put = (keys(), run.clone(), any::<u64>(), any::<(u32, u32, bool)>());
+    let put = (keys(), run.clone(), any::<u64>(), any::<(u32, u32, bool)>(), conditions());
+    let versions = || proptest::option::of(any::<u64>().prop_map(Version));
     prop_oneof![
-        put.prop_map(|(key, memory, bytes, (layout, ttl_s, joins))| Ask::Put {
+        put.prop_map(|(key, memory, bytes, (layout, ttl_s, joins), condition)| Ask::Put {
             key,
             memory,
             bytes,
             layout,
             ttl_s,
-            joins
+            joins,
+            condition
         }),
-        (keys(), parts(), run).prop_map(|(key, part, memory)| Ask::Get { key, part, memory }),
+        (keys(), parts(), run.clone(), versions())
+            .prop_map(|(key, part, memory, version)| Ask::Get { key, part, memory, version }),
+        (proptest::collection::vec(any::<u8>(), 0..=KEY_BYTES_MAX), any::<u64>(), run)
+            .prop_map(|(prefix, from, memory)| Ask::Scan { prefix: prefix.into(), from, memory }),
+        (keys(), proptest::option::of(any::<u32>()))
+            .prop_map(|(key, ttl_s)| Ask::Touch { key, ttl_s }),
         keys().prop_map(Ask::Exists),
-        keys().prop_map(Ask::Length),
-        keys().prop_map(Ask::Delete),
+        keys().prop_map(Ask::Info),
+        (keys(), versions()).prop_map(|(key, version)| Ask::Delete { key, version }),
         keys().prop_map(Ask::Key),
         keys().prop_map(Ask::LookupPrefix),
         (keys(), any::<u64>())
@@ -55,7 +67,7 @@ proptest! {
     #[test]
     fn any_bytes_are_a_request_that_means_something_or_not(
         head in proptest::collection::vec(any::<u8>(), 8 * HEAD_WORDS),
-        action in 0u8..13,
+        action in 0u8..15,
         fill: u8,
     ) {
         let mut entry = Entry::new_zeroed();

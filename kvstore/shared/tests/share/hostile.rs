@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_kvshare::wire::{
     Ask, Code, DONE_WORDS, Done, ENTRY_WORDS, Entry, Matter, Message, Run, VERSION,
 };
-use adit_kvstore::shard::Part;
+use adit_kvstore::shard::{Condition, Part};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -294,10 +294,10 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
     let mut raw = Raw::greeted(&rig);
     let region = raw.share(4 * PAGE);
     let good = Run { region, offset: 0, bytes: PAGE };
-    let get = |memory| Ask::Get { key: key(1), part: Part::All, memory };
+    let get = |memory| Ask::Get { key: key(1), part: Part::All, memory, version: None };
     let put = |memory, bytes, layout| {
-        let (key, ttl_s, joins) = (key(2), 0, false);
-        Ask::Put { key, memory, bytes, layout, ttl_s, joins }
+        let (key, ttl_s, joins, condition) = (key(2), 0, false, Condition::Always);
+        Ask::Put { key, memory, bytes, layout, ttl_s, joins, condition }
     };
     let asks = [
         get(Run { region: 1000, ..good }),
@@ -306,7 +306,8 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
         get(Run { offset: PAGE, bytes: u64::MAX, ..good }),
         get(Run { bytes: 0, ..good }),
         put(good, PAGE + 1, 0),
-        put(good, 0, 0),
+        Ask::Scan { prefix: [].into(), from: 0, memory: Run { bytes: 0, ..good } },
+        Ask::Scan { prefix: [].into(), from: 0, memory: Run { offset: 4 * PAGE, ..good } },
         put(good, 1, 1),
         put(good, u64::MAX, u32::MAX),
     ];
@@ -322,6 +323,21 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
     codes.sort_by_key(|(tag, _)| *tag);
     assert_eq!(codes[0], (100, Code::Done));
     assert!(matches!(codes[1], (101, Code::InUse | Code::Done)), "{codes:?}");
+    // A page has room for whole objects only, whatever the memory.
+    for (tag, bytes) in [(200, 1), (201, 529), (202, 530), (203, PAGE)] {
+        // One of the two shards has the object.
+        let found = [0, 1 << 32].map(|from| {
+            let memory = Run { bytes, ..good };
+            raw.ask(&Ask::Scan { prefix: [].into(), from, memory }, tag);
+            let done = raw.take();
+            assert_eq!(Code::of(done.code), Code::Done);
+            done.value
+        });
+        assert_eq!(found.iter().sum::<u64>(), u64::from(bytes >= 530), "{bytes} bytes");
+    }
+    let nowhere = Ask::Scan { prefix: [7; 512].into(), from: u64::MAX, memory: good };
+    raw.ask(&nowhere, 204);
+    assert_eq!(raw.take().value, 0);
     raw.ask(&Ask::Release(77), 102);
     assert_eq!(raw.take().value, 0, "there was no such lease");
     drop(raw);
@@ -340,7 +356,8 @@ fn only_puts_of_one_call_are_laid_out_together() {
         let put = |number: u64| {
             let memory = Run { region, offset: number * PAGE, bytes: PAGE };
             let (key, joins) = (key(first + number), joins && number > 0);
-            let ask = Ask::Put { key, memory, bytes: PAGE, layout: 0, ttl_s: 0, joins };
+            let (bytes, condition) = (PAGE, Condition::Always);
+            let ask = Ask::Put { key, memory, bytes, layout: 0, ttl_s: 0, joins, condition };
             Entry::of(&ask, number)
         };
         raw.push_all(&(0..DEPTH).map(put).collect::<Vec<_>>());
@@ -485,7 +502,8 @@ fn a_client_that_writes_its_memory_while_it_is_read_into_gets_nothing_into_the_m
         });
         for number in keys() {
             reads.store(number, Ordering::Relaxed);
-            raw.ask(&Ask::Get { key: key(number), part: Part::All, memory }, number);
+            let (key, part) = (key(number), Part::All);
+            raw.ask(&Ask::Get { key, part, memory, version: None }, number);
             raw.take();
         }
         is_over.store(true, Ordering::Relaxed);

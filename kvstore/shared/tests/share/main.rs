@@ -1,6 +1,7 @@
 //! Tests a server and its clients together: calls, waiting, hostile clients.
 
 mod calls;
+mod conditions;
 mod hostile;
 mod rig;
 mod waiting;

@@ -1,4 +1,4 @@
-//! The index's entries: 50 bytes for each object, packed.
+//! The index's entries: 58 bytes for each object, packed.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -8,14 +8,15 @@
 //! | 39..44 | the object's bytes |
 //! | 44..48 | the checksum, or the number of the list of them |
 //! | 48, 49 | layout, tenant |
+//! | 50..58 | version |
 //!
 //! An all-zero entry, as in fresh pages, is not live. A freed entry keeps the next free id in 1..5.
 
 use crate::catalog::table::Table;
-use crate::model::object::{LayoutId, Object, TenantId};
+use crate::model::object::{LayoutId, Object, TenantId, Version};
 use crate::model::place::Place;
 
-pub(super) const ENTRY_BYTES: usize = 50;
+pub(super) const ENTRY_BYTES: usize = 58;
 /// Longest key stored in the entry, in bytes.
 pub(super) const SHORT_BYTES: usize = 32;
 /// The state of an entry with a longer key.
@@ -99,7 +100,7 @@ pub(super) fn may_be(entry: &Entry, key: &[u8]) -> bool {
 /// Writes everything except the key.
 pub(super) fn set_object(entry: &mut Entry, object: Object, sums: SumForm) {
     assert!(is_live(entry), "an object has a key");
-    assert!(object.bytes > 0 && object.bytes < Object::BYTES_END, "a length has 40 bits");
+    assert!(object.bytes < Object::BYTES_END, "a length has 40 bits");
     entry[33..39].copy_from_slice(&object.place.pack().to_le_bytes()[..6]);
     entry[39..44].copy_from_slice(&object.bytes.to_le_bytes()[..5]);
     let (bits, listed) = match sums {
@@ -109,6 +110,7 @@ pub(super) fn set_object(entry: &mut Entry, object: Object, sums: SumForm) {
     entry[0] = entry[0] & !LISTED | listed;
     entry[44..48].copy_from_slice(&bits.to_le_bytes());
     (entry[48], entry[49]) = (object.layout.0, object.tenant.0);
+    entry[50..].copy_from_slice(&object.version.0.to_le_bytes());
 }
 
 pub(super) fn object(entry: &Entry) -> Object {
@@ -116,11 +118,13 @@ pub(super) fn object(entry: &Entry) -> Object {
     let mut bytes = [0; 8];
     place[..6].copy_from_slice(&entry[33..39]);
     bytes[..5].copy_from_slice(&entry[39..44]);
+    let version = u64::from_le_bytes(entry[50..].try_into().expect("eight bytes"));
     Object {
         place: Place::unpack(u64::from_le_bytes(place)),
         bytes: u64::from_le_bytes(bytes),
         layout: LayoutId(entry[48]),
         tenant: TenantId(entry[49]),
+        version: Version(version),
     }
 }
 
@@ -129,7 +133,7 @@ pub(super) fn checksums(entry: &Entry) -> SumForm {
     if entry[0] & LISTED == 0 { SumForm::One(bits) } else { SumForm::List(bits) }
 }
 
-/// Bits of an id that name an entry of a segment. Segments of 50 MiB are whole large pages.
+/// Bits of an id that name an entry of a segment. Segments of 58 MiB are whole large pages.
 const SEGMENT_BITS: u32 = if cfg!(test) { 10 } else { 20 };
 /// Entries of a segment.
 pub(super) const SEGMENT_ENTRIES: u32 = 1 << SEGMENT_BITS;
@@ -224,7 +228,7 @@ mod tests {
         #[test]
         fn an_entry_gives_back_what_was_packed(
             key_bytes in vec(any::<u8>(), 1..=64), number in any::<u32>(), unit in 0..Place::UNITS_MAX,
-            device in any::<u8>(), bytes in 1..Object::BYTES_END, ids in any::<(u8, u8)>(),
+            device in any::<u8>(), bytes in 0..Object::BYTES_END, ids in any::<(u8, u8)>(), version: u64,
             sum in any::<u32>(), listed in any::<bool>(),
         ) {
             let long = key_bytes.len() > SHORT_BYTES;
@@ -234,6 +238,7 @@ mod tests {
                 bytes,
                 layout: LayoutId(ids.0),
                 tenant: TenantId(ids.1),
+                version: Version(version),
             };
             let mut entry = [0xff; ENTRY_BYTES];
             set_key(&mut entry, &key_bytes, long.then_some(number));

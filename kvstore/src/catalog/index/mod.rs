@@ -1,7 +1,7 @@
 //! The index of objects: from keys to ids, and from ids to everything known about an object.
 //!
-//! - **Memory.** An object costs 50 bytes for its entry and 5 for its share of the hash table, for any key of up to
-//!   32 bytes. An eviction policy takes 8, its age 1, and its place in a region (see `regions`) 4, which makes 68, and
+//! - **Memory.** An object costs 58 bytes for its entry and 5 for its share of the hash table, for any key of up to
+//!   32 bytes. An eviction policy takes 8, its age 1, and its place in a region (see `regions`) 4, which makes 76, and
 //!   the regions themselves 4 for each 256 KiB of space. Longer keys and further checksums are stored
 //!   separately, at their length. The arrays have their full length from the start (see `table`): unused entries cost
 //!   nothing, while the hash table, which is used at random, is soon fully resident. An index being loaded has spare
@@ -226,6 +226,11 @@ impl Index {
     #[inline]
     pub fn contains(&self, id: ObjectId) -> bool {
         self.entries.get(id.0).is_some_and(entry::is_live)
+    }
+
+    /// Returns the id behind the last that was ever in use.
+    pub fn ids_end(&self) -> u32 {
+        self.fresh
     }
 
     /// Returns the first object's id from `from`. A walk over all ids sees every object that exists for the whole

@@ -9,7 +9,7 @@ use super::*;
 use crate::media::block::{BlockKind, BlockReader};
 use crate::media::checkpoint::{CheckpointWriter, Pushed};
 use crate::media::journal::{Full, Journal, JournalWrite};
-use crate::model::object::Object;
+use crate::model::object::{Object, Version};
 use crate::model::options::Quota;
 
 pub(super) const LINEAGE: Lineage = Lineage { store: [3; 16], epoch: 1, shard: 0 };
@@ -172,7 +172,8 @@ impl Said {
         match self {
             Said::Put(key, unit) => {
                 let (layout, tenant) = (LayoutId(0), TenantId(0));
-                let object = Object { place: at(unit), bytes: 1, layout, tenant };
+                let version = Version::NONE;
+                let object = Object { place: at(unit), bytes: 1, layout, tenant, version };
                 let checksums = [1u32; 60].as_slice().into();
                 use_it(&Record::Put(Put {
                     key,

@@ -3,7 +3,7 @@
 use super::model::{Device, LINEAGE, State, areas, open};
 use super::*;
 use crate::media::journal::Journal;
-use crate::model::object::Object;
+use crate::model::object::{Object, Version};
 
 /// The first unit of data.
 const DATA: u64 = 300;
@@ -38,7 +38,8 @@ impl Told {
         }
         let place = Place { device: 0, unit: DATA + unit };
         let (layout, tenant) = (LayoutId::PLAIN, TenantId(0));
-        let object = Object { place, bytes: UNIT_BYTES, layout, tenant };
+        let version = Version::NONE;
+        let object = Object { place, bytes: UNIT_BYTES, layout, tenant, version };
         let checksums = [checksum::of(&data)];
         let checksums = checksums.as_slice().into();
         let (slab_base, expires_s, age) = (None, None, None);

@@ -7,7 +7,7 @@ use crate::media::record::{Put, Record};
 use crate::media::superblock::{Revision, Superblock};
 use crate::model::key::Key;
 use crate::model::layout::{BlockShape, Dtype, Layout, Order};
-use crate::model::object::{LayoutId, Object, TenantId};
+use crate::model::object::{LayoutId, Object, TenantId, Version};
 use crate::model::options::Durability;
 use crate::model::place::Place;
 
@@ -83,7 +83,13 @@ fn first_unit(heads: &Heads) -> u64 {
 
 fn put(key: &'static [u8], unit: u64, bytes: u64, checksums: &'static [u32]) -> Record<'static> {
     let place = Place { device: 0, unit };
-    let object = Object { place, bytes, layout: LayoutId::PLAIN, tenant: TenantId(0) };
+    let object = Object {
+        place,
+        bytes,
+        layout: LayoutId::PLAIN,
+        tenant: TenantId(0),
+        version: Version::NONE,
+    };
     let checksums = checksums.into();
     let (slab_base, expires_s, age, is_provisional) = (None, None, None, false);
     Record::Put(Put { key, object, slab_base, expires_s, age, is_provisional, checksums })

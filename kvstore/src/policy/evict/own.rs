@@ -128,7 +128,7 @@ impl OwnOrder {
 mod tests {
     use super::*;
     use crate::model::key::KeyHasher;
-    use crate::model::object::{LayoutId, Object};
+    use crate::model::object::{LayoutId, Object, Version};
     use crate::model::place::Place;
 
     const ONE: TenantId = TenantId(1);
@@ -141,7 +141,8 @@ mod tests {
         let place = Place { device: 0, unit: 0 };
         for number in 0..count {
             let tenant = if number % 3 == 0 { LAST } else { ONE };
-            let object = Object { place, bytes: 1, layout: LayoutId::PLAIN, tenant };
+            let object =
+                Object { place, bytes: 1, layout: LayoutId::PLAIN, tenant, version: Version::NONE };
             let id = index.insert(&key(number), object, &[0]).expect("room");
             assert_eq!(id, ObjectId(number));
         }

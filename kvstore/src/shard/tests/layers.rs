@@ -49,7 +49,10 @@ fn of_layout(layout: LayoutId) -> PutOptions {
 impl Rig {
     fn part(&mut self, key: u64, part: Part, units: u64) -> Done {
         let into = AnyBuffer::One(memory((units * UNIT_BYTES) as usize));
-        self.submit(Time::NEVER, Action::Get(GetItem { key: key.into(), part, into }));
+        self.submit(
+            Time::NEVER,
+            Action::Get(GetItem { key: key.into(), part, into, version: None }),
+        );
         self.turn(5);
         self.answers.pop().expect("an answer")
     }

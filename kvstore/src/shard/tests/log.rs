@@ -9,12 +9,12 @@ use crate::media::block::{JOURNAL_BLOCK_BYTES, Lineage};
 use crate::media::journal::{FIRST_SEQUENCE, Journal, JournalWrite, Mark};
 use crate::media::record::Record;
 use crate::model::key::Key;
-use crate::model::object::{LayoutId, Object, TenantId};
+use crate::model::object::{LayoutId, Object, TenantId, Version};
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES};
 use crate::shard::batch::{NewObject, Sums};
 use crate::shard::log::{Due, Event, Log};
-use crate::shard::request::{Done, Outcome};
+use crate::shard::request::{Condition, Done, Outcome};
 
 const SEAL_MS: u64 = 10;
 const FLUSH_MS: u64 = 1000;
@@ -79,7 +79,7 @@ impl Log<u64> {
 }
 
 fn done(reply: u64) -> Done<u64> {
-    Done { reply, result: Ok(Outcome::Stored), memory: AnyBuffer::None }
+    Done { reply, result: Ok(Outcome::Stored), memory: AnyBuffer::None, version: None }
 }
 
 fn put(key: &[u8], answer: Option<u64>) -> Event<u64> {
@@ -92,9 +92,11 @@ fn put(key: &[u8], answer: Option<u64>) -> Event<u64> {
             bytes: UNIT_BYTES,
             layout: LayoutId::PLAIN,
             tenant: TenantId::default(),
+            version: Version::NONE,
         },
         slab_base: None,
         expires_s: None,
+        condition: Condition::Always,
         checksums: Sums::new(),
     };
     Event::Put(Box::new(new), answer.map(done))

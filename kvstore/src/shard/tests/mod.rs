@@ -2,6 +2,7 @@
 
 mod attaching;
 mod checkpointing;
+mod conditions;
 mod damage;
 pub(crate) mod device;
 mod durable;
@@ -193,7 +194,7 @@ fn item(key: u64, units: u64) -> PutItem {
 
 fn get(key: u64, units: u64) -> Action {
     let into = AnyBuffer::One(memory((units * UNIT_BYTES) as usize));
-    Action::Get(GetItem { key: key.into(), part: Part::All, into })
+    Action::Get(GetItem { key: key.into(), part: Part::All, into, version: None })
 }
 
 fn surveyed(device: &TestDevice) -> (usize, Vec<Fault>) {

@@ -4,23 +4,26 @@ use std::ops::Range;
 
 use super::checkpointing::long_rig;
 use super::device::TestDevice;
-use super::{Rig, SHAPE, UNITS, form, format, layout, options};
+use super::{Rig, SHAPE, STORED, UNITS, form, format, item, layout, options};
+use crate::media::bytes::crc32c;
 use crate::media::checkpoint::BODY_BLOCK_UNITS;
 use crate::media::format::read_set;
 use crate::media::record::{Put, Record};
+use crate::media::superblock::SUPERBLOCK_BYTES;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, Object, TenantId};
+use crate::model::object::{LayoutId, Object, TenantId, Version};
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES};
-use crate::shard::{Action, Outcome};
+use crate::shard::{Action, Condition, Failure, Outcome, PutItem, PutOptions};
 
 const RESTART: Durability = Durability::Restart;
 
 /// Returns an object of whole units outside slabs.
 pub(super) fn object(unit: u64, units: u64) -> Object {
     let (layout, tenant) = (LayoutId::PLAIN, TenantId::default());
-    Object { place: Place { device: 0, unit }, bytes: units * UNIT_BYTES, layout, tenant }
+    let place = Place { device: 0, unit };
+    Object { place, bytes: units * UNIT_BYTES, layout, tenant, version: Version::NONE }
 }
 
 /// Returns a put of an object of one piece.
@@ -193,4 +196,43 @@ fn nothing_stays_of_checkpoints_that_are_damaged_behind_their_first_block() {
     assert!(recovered.checkpoint.is_none() && !recovered.passed_over.is_empty());
     assert_eq!((rig.recovery.objects, rig.shard.stats().objects), (0, 0));
     assert_eq!(rig.shard.layout_of(id), None);
+}
+
+/// Makes both copies of a superblock those of format 2, which differs in its number and in what records may have.
+fn as_of_format_2(device: &TestDevice) {
+    for unit in [0, UNITS - 1] {
+        let at = (unit * UNIT_BYTES) as usize;
+        let mut medium = device.medium();
+        let copy = &mut medium.bytes[at..at + SUPERBLOCK_BYTES];
+        copy[8..12].copy_from_slice(&2u32.to_le_bytes());
+        let crc = crc32c(&copy[..SUPERBLOCK_BYTES - 4]);
+        copy[SUPERBLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_store_of_format_2_opens_with_its_objects_and_becomes_one_of_format_3() {
+    let mut rig = Rig::new(1, 64, options(RESTART));
+    let start = rig.share().start;
+    rig.record_puts(&[put("old", object(start, 1)), put("other", object(start + 1, 1))]);
+    let device = rig.devices[0].after_power_cut(false);
+    as_of_format_2(&device);
+    let mut rig = Rig::open(vec![device], options(RESTART));
+    let key = |text: &str| Key::new(text.as_bytes()).expect("a key");
+    let version = |rig: &Rig, text| rig.shard.info(rig.now, &key(text)).expect("there").version;
+    assert_eq!((rig.recovery.objects, version(&rig, "old")), (2, Version::NONE));
+    assert_eq!(Version::NONE.time(), None);
+    let number = rig.devices[0].medium().bytes[8];
+    assert_eq!(number, 3, "an Adit that does not know it refuses the store from now on");
+    let condition = Condition::Version(Version::NONE);
+    let replace = |condition| {
+        let options = PutOptions { condition, ..PutOptions::default() };
+        Action::Put(PutItem { key: key("old"), options, ..item(1, 1) })
+    };
+    assert_eq!(rig.wait(replace(condition)), STORED);
+    let found = version(&rig, "old");
+    assert_eq!(rig.wait(replace(condition)), Err(Failure::Conflict { found: Some(found) }));
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    let rig = rig.reopened(options(RESTART));
+    assert_eq!([version(&rig, "old"), version(&rig, "other")], [found, Version::NONE]);
 }

@@ -1,5 +1,7 @@
 //! Objects that are replaced in a `restart` store before a power cut, which takes any part of what was not flushed.
 
+use std::time::Duration;
+
 use adit_driver::Time;
 
 use super::device::TestDevice;
@@ -157,7 +159,8 @@ fn what_an_expired_object_replaced_never_comes_back() {
     let put = PutItem { options: short, ..item(1, 3) };
     assert_eq!(rig.wait(Action::Put(put)), STORED);
     rig.turn(20);
-    let later = ShardOptions { wall_s_at_zero: 10, ..options(Durability::Restart) };
+    let later =
+        ShardOptions { wall_at_zero: Duration::from_secs(10), ..options(Durability::Restart) };
     let mut rig = Rig::open(vec![rig.devices[0].after_power_cut(true)], later.clone());
     assert_eq!(rig.get(1, 3), Ok(Outcome::Miss));
     // As long as the expired object, whose place is the run that fits best.

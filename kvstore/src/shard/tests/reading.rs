@@ -40,7 +40,7 @@ fn a_scan_returns_each_object_once_in_pieces_of_its_limit() {
     for limit in [1, 4, 9, 10] {
         let (mut found, mut from, mut pieces) = (Vec::new(), Some(0), 0);
         while let Some(at) = from {
-            let (infos, next) = rig.shard.scan(rig.now, at, limit);
+            let (infos, next) = rig.shard.scan(rig.now, &[], at, limit);
             assert!(infos.len() == limit || next.is_none());
             found.extend(infos.into_iter().map(|info| info.key));
             (from, pieces) = (next, pieces + 1);
@@ -54,7 +54,10 @@ fn a_scan_returns_each_object_once_in_pieces_of_its_limit() {
 
 #[test]
 fn the_clock_is_looked_at_when_the_next_object_expires() {
-    let wall = crate::shard::ShardOptions { wall_s_at_zero: 1000, ..options(Durability::Volatile) };
+    let wall = crate::shard::ShardOptions {
+        wall_at_zero: Duration::from_secs(1000),
+        ..options(Durability::Volatile)
+    };
     let mut rig = Rig::new(1, 64, wall);
     for (key, ttl_s) in [(1, 9), (2, 5)] {
         let options = PutOptions { ttl_s: Some(ttl_s), ..PutOptions::default() };
@@ -107,7 +110,8 @@ fn a_range_of_an_object_is_whole_pieces() {
     assert_eq!(rig.wait(Action::Put(PutItem { bytes, ..item(1, units) })), STORED);
     let mut range = |start: u64, end: u64| {
         let into = AnyBuffer::One(memory((units * UNIT_BYTES) as usize));
-        rig.wait(Action::Get(GetItem { key: 1u64.into(), part: Part::Bytes(start..end), into }))
+        let (key, part) = (1u64.into(), Part::Bytes(start..end));
+        rig.wait(Action::Get(GetItem { key, part, into, version: None }))
     };
     let refused =
         Err(Failure::Part("a range begins and ends where pieces of the object do, or at its end"));

@@ -39,8 +39,10 @@ fn an_object_that_no_device_can_hold_is_too_large() {
 #[test]
 fn an_object_has_a_length() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
-    let refused = Err(Failure::Part("an object has 1 to 2^40 - 1 bytes"));
-    assert_eq!(rig.wait(sized(0, 1)), refused);
+    let refused = Err(Failure::Part("an object has up to 2^40 - 1 bytes"));
+    let nothing = PutItem { bytes: 0, data: AnyBuffer::None, ..item(1, 1) };
+    let refusal = Err(Failure::Memory { needs: UNIT_BYTES, has: 0 });
+    assert_eq!(rig.wait(Action::Put(nothing)), refusal, "an empty object takes a unit");
     assert_eq!(rig.wait(sized(Object::BYTES_END, 1)), refused);
     let too_large = rig.wait(sized(Object::BYTES_END - 1, 1));
     assert!(matches!(too_large, Err(Failure::TooLarge { .. })), "{too_large:?}");

@@ -28,7 +28,8 @@ fn rig(units: usize) -> Rig {
 /// Reads a part of an object into `units` of memory, and returns the answer, with the bytes of a hit.
 fn read(rig: &mut Rig, key: u64, part: Part, units: usize) -> Result<Option<Vec<u8>>, Failure> {
     let into = AnyBuffer::One(memory(units * UNIT));
-    let tag = rig.submit(Time::NEVER, Action::Get(GetItem { key: key.into(), part, into }));
+    let get = GetItem { key: key.into(), part, into, version: None };
+    let tag = rig.submit(Time::NEVER, Action::Get(get));
     rig.turn(20);
     let at = rig.answers.iter().position(|done| done.reply == tag).expect("answered");
     let Done { result, memory, .. } = rig.answers.swap_remove(at);
@@ -170,7 +171,8 @@ fn a_read_that_ends_after_its_object_was_replaced_leaves_nothing() {
 
 #[test]
 fn what_expires_or_is_evicted_is_forgotten() {
-    let wall = ShardOptions { wall_s_at_zero: 1000, ..options(Durability::Restart) };
+    let wall =
+        ShardOptions { wall_at_zero: Duration::from_secs(1000), ..options(Durability::Restart) };
     let mut rig = Rig::new(1, 64, wall);
     rig.shard.lend_to_tier([memory(64 * UNIT)]);
     let soon = PutOptions { ttl_s: Some(3), ..PutOptions::default() };

@@ -8,7 +8,9 @@ use adit_driver::paths::CommandQueue;
 use super::super::Shard;
 use super::super::batch::Reading;
 use super::super::parts::{Extract, Memory, extract};
-use super::super::request::{Action, Arriving, Found, GetItem, Hashed, Outcome, Part, Request};
+use super::super::request::{
+    Action, Arriving, Done, Found, GetItem, Hashed, Outcome, Part, Request,
+};
 use super::{GivenUp, Known, Resident};
 use crate::error::Failure;
 use crate::io::lane::Load;
@@ -73,7 +75,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let mut memory = Memory::of(into);
             let copies = if is_shared { None } else { Some(&resident[..]) };
             let read = self.read_from_memory((id, hash), object, &part, (&mut memory, copies));
-            self.answer(reply, read.map(|bytes| Outcome::Hit { bytes }), memory.into_any());
+            let version = read.is_ok().then_some(object.version);
+            let (result, memory) = (read.map(|bytes| Outcome::Hit { bytes }), memory.into_any());
+            self.answers.push_back(Done { reply, result, memory, version });
         }
         requests.advance();
         true

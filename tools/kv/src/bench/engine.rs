@@ -195,7 +195,7 @@ impl<'a, B: Bed> Engine<'a, B> {
 
     fn get_item(&mut self, object: u64) -> GetItem {
         let into = AnyBuffer::One(self.buffer());
-        GetItem { key: objects::key(object), part: Part::All, into }
+        GetItem { key: objects::key(object), part: Part::All, into, version: None }
     }
 
     fn buffer(&mut self) -> Buffer {

@@ -148,7 +148,7 @@ impl Blocks {
         self.take_memory(session, count as usize, self.run_room())?;
         let get = |(block, into)| {
             let (key, part) = (Blocks::key(sequence, block), Part::Layer(layer));
-            Action::Get(GetItem { key, part, into: AnyBuffer::One(into) })
+            Action::Get(GetItem { key, part, into: AnyBuffer::One(into), version: None })
         };
         let room = self.memory.drain(..);
         let gets: Vec<Action> = (0..count).zip(room).map(get).collect();

@@ -275,7 +275,7 @@ impl Run<'_> {
             return Ok((count, None));
         }
         let mut known = Vec::new();
-        self.session.scan(&mut |info| {
+        self.session.scan(&[], &mut |info| {
             known.extend(objects::object(&info.key));
             Ok(())
         })?;

@@ -1,0 +1,150 @@
+//! Calls about keys: conditional ones, those for many keys at once, other expiries, and pages of keys with a prefix.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
+
+use super::batch::Batch;
+use super::handle::{Store, whole_seconds};
+use super::pending::{Pending, Reply, Unfinished};
+use super::request::{Caller, ThreadShard, Waiter};
+use super::route;
+use super::value::{ObjectInfo, Read, Value};
+use crate::model::key::Key;
+use crate::model::object::Version;
+use crate::shard::{Action, Failure, Hashed, Part, TouchItem};
+
+impl Store {
+    /// Like [`Store::get_range`], if the object has this version. With another version it fails with
+    /// [`Failure::Conflict`], so ranges that are read one after another are never of
+    /// different versions.
+    pub fn get_range_if(
+        &self,
+        key: Key,
+        range: Range<u64>,
+        version: Version,
+    ) -> Pending<Option<Value>> {
+        let (request, pending) = self.fetch_request(key, Some(range), Some(version));
+        self.core.send(request);
+        pending
+    }
+
+    /// Like [`Store::get_into`], if the object has this version, as [`Store::get_range_if`].
+    pub fn get_into_if(
+        &self,
+        key: Key,
+        part: Part,
+        into: impl Into<AnyBuffer>,
+        version: Version,
+    ) -> Pending<Read> {
+        let (request, pending) = self.get_request(key, part, into.into(), Some(version));
+        self.core.send(request);
+        pending
+    }
+
+    /// Removes an object if it has this version; returns true then. Without an object or with another version it fails
+    /// with [`Failure::Conflict`].
+    pub fn delete_if(&self, key: Key, version: Version) -> Pending<bool> {
+        let (request, pending) = self.change_request(Action::DeleteIf(key, version));
+        self.core.send(request);
+        pending
+    }
+
+    /// Removes several objects, with one message for each shard. Each answer says whether there was an object.
+    pub fn delete_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<bool> {
+        self.change_many(keys.into_iter().map(Action::Delete))
+    }
+
+    /// Lets an object expire after `ttl` from now, rounded up to whole seconds, whatever it had before. Writes a record and
+    /// no data, is as durable as a put, and counts as a use. The version stays. Returns false if there is no object.
+    pub fn touch(&self, key: Key, ttl: Duration) -> Pending<bool> {
+        let ttl_s = Some(whole_seconds(ttl));
+        let (request, pending) = self.change_request(Action::Touch(TouchItem { key, ttl_s }));
+        self.core.send(request);
+        pending
+    }
+
+    /// Like [`Store::touch`] for several objects, with one message for each shard.
+    pub fn touch_many(&self, keys: impl IntoIterator<Item = Key>, ttl: Duration) -> Batch<bool> {
+        let ttl_s = Some(whole_seconds(ttl));
+        self.change_many(keys.into_iter().map(|key| Action::Touch(TouchItem { key, ttl_s })))
+    }
+
+    /// Lets an object never expire, as [`Store::touch`] sets an expiry. Returns false if there is no object.
+    pub fn persist(&self, key: Key) -> Pending<bool> {
+        let item = TouchItem { key, ttl_s: None };
+        let (request, pending) = self.change_request(Action::Touch(item));
+        self.core.send(request);
+        pending
+    }
+
+    /// Asks whether each object exists, with one message for each shard.
+    pub fn exists_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<bool> {
+        let keys: Vec<Key> = keys.into_iter().collect();
+        let (replies, pendings): (Vec<_>, Vec<_>) = keys.iter().map(|_| self.core.pair()).unzip();
+        let mut replies: Vec<Option<Reply<bool>>> = replies.into_iter().map(Some).collect();
+        let shares = route::deal(&keys, self.core.set.shards(), |key| self.core.route(key));
+        for (shard, route::Share { positions, items }) in shares {
+            let of = |position: u32| replies[position as usize].take().expect("each is dealt once");
+            let replies: Vec<Reply<bool>> = positions.into_iter().map(of).collect();
+            let ask = Box::new(move |there: Result<(&mut ThreadShard, Time), Failure>| {
+                let found = there.map(|(shard, now)| shard.exists_many(now, &items));
+                for (at, reply) in replies.into_iter().enumerate() {
+                    let answer = found.as_ref().map(|found| found[at]);
+                    reply.send(answer.map_err(|failure| Unfinished::new(failure.clone())));
+                }
+            });
+            self.core.ask_for(shard, ask);
+        }
+        Batch::new(pendings)
+    }
+
+    /// Like [`Store::scan`], of the objects whose keys begin with `prefix`. The index is by hash: a scan looks at all
+    /// objects whatever the prefix, at most 16384 in one call, so a page may be empty while there are more.
+    pub fn scan_prefix(
+        &self,
+        prefix: &[u8],
+        from: u64,
+        limit: usize,
+    ) -> Pending<(Vec<ObjectInfo>, Option<u64>)> {
+        let (number, shards) = (from >> 32, u64::from(self.core.set.shards()));
+        if number >= shards {
+            let (reply, pending) = self.core.pair();
+            reply.send(Ok((Vec::new(), None)));
+            return pending;
+        }
+        let prefix: Box<[u8]> = prefix.into();
+        self.core.ask(number as u16, move |shard, now| {
+            let (found, next) = shard.scan(now, &prefix, from as u32, limit);
+            let in_shard = next.map(|next| number << 32 | u64::from(next));
+            let next_shard = (number + 1 < shards).then_some((number + 1) << 32);
+            let found = found.into_iter().map(|info| ObjectInfo::of(shard, info)).collect();
+            Ok((found, in_shard.or(next_shard)))
+        })
+    }
+
+    /// Makes the request of a change that has no memory, of the key in `action`.
+    pub(super) fn change_request(&self, action: Action) -> (Hashed<Waiter>, Pending<bool>) {
+        let hash = action.key().map_or(0, |key| self.core.hash(key));
+        let (reply, pending) = self.core.pair();
+        let caller = match action {
+            Action::Touch(_) => Caller::Touch(reply),
+            _ => Caller::Delete(reply),
+        };
+        (self.core.request(hash, action, caller), pending)
+    }
+
+    fn change_many(&self, actions: impl Iterator<Item = Action>) -> Batch<bool> {
+        let mut lists = self.core.lists();
+        let mut pendings = Vec::new();
+        for action in actions {
+            let (request, pending) = self.change_request(action);
+            self.core.add(&mut lists, request);
+            pendings.push(pending);
+        }
+        self.core.send_lists(&mut lists);
+        Batch::new(pendings)
+    }
+}

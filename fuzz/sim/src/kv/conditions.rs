@@ -57,6 +57,8 @@ impl StoreWorld {
         self.excuse_if_struck();
         let held = match condition {
             Condition::Always => Ok(()),
+            // Devices without power have no data.
+            Condition::Absent if lock(&self.machine).is_off() => Ok(()),
             Condition::Absent => {
                 self.check_miss(key, answer.begin, format_args!("absent, {}", answer.tag));
                 self.model.claim(key, begin)

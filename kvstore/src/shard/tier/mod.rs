@@ -144,7 +144,7 @@ impl Tier {
         self.entries_max = entries_max as u32;
         self.object_bytes_max = self.regions.largest_bytes().min(bytes / OBJECT_PARTS);
         self.order = S3Fifo::new(self.entries_max);
-        self.seen = Recent::new(entries_max as usize);
+        self.seen = Recent::new(entries_max as usize / 2);
         // A tier that became smaller gives their memory back as well.
         self.slots = Default::default();
         self.idle_slots = Vec::new();
@@ -202,8 +202,7 @@ impl Tier {
     /// Makes room for an object that was seen lately; otherwise only remembers that it was seen. Evicts as many bytes as
     /// it has, which may leave no run that is long enough: then what is free is for others.
     fn make_room(&mut self, bytes: u64, hash: u64) -> Option<Room> {
-        let thousandths = self.slots.len() as u64 * 1000 / u64::from(self.entries_max);
-        if !self.seen.take(hash, thousandths as u32) {
+        if !self.seen.take(hash, self.slots.len() as u64 / 2) {
             self.seen.remember(hash);
             return None;
         }

@@ -451,6 +451,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         for place in self.leases.release(lease).into_iter().flatten() {
             self.spaces.unpin(place);
         }
+        self.note_unleased();
     }
 
     /// Returns the id of this layout, defining it if it is new. In a small store its slabs are made smaller;

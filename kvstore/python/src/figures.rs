@@ -74,7 +74,7 @@ fn device(stats: &Stats) -> [(&'static str, u64); 13] {
     ]
 }
 
-fn tier(stats: &Stats) -> [(&'static str, u64); 8] {
+fn tier(stats: &Stats) -> [(&'static str, u64); 10] {
     [
         ("tier_hits", stats.tier_hits),
         ("tier_hit_bytes", stats.tier_hit_bytes),
@@ -84,6 +84,8 @@ fn tier(stats: &Stats) -> [(&'static str, u64); 8] {
         ("tier_objects", stats.tier_objects),
         ("tier_object_bytes", stats.tier_object_bytes),
         ("tier_bytes", stats.tier_bytes),
+        ("tier_pinned_bytes", stats.tier_pinned_bytes),
+        ("tier_given_up_bytes", stats.tier_given_up_bytes),
     ]
 }
 

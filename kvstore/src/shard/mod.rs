@@ -77,7 +77,7 @@ pub use request::{
 pub(crate) use request::{Arriving, Found, Hashed};
 pub use stats::{Evicted, Evictions, Stats};
 pub use sweeping::Selection;
-pub use tier::{GivenUp, Resident};
+pub use tier::{GivenUp, Pinned, Resident};
 
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::capacity::Capacity;

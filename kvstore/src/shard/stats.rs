@@ -135,11 +135,15 @@ pub struct Stats {
     pub tier_object_bytes: u64,
     /// Bytes of memory that the memory tier has.
     pub tier_bytes: u64,
+    /// Bytes of the regions of its memory in which callers hold values, those that it gave up included.
+    pub tier_pinned_bytes: u64,
+    /// Bytes of regions that it gave up and values still keep.
+    pub tier_given_up_bytes: u64,
 }
 
 impl Stats {
     /// The number of counters and sizes.
-    pub const FIELDS: usize = 47;
+    pub const FIELDS: usize = 49;
 
     /// Returns all counters and sizes in the order of [`Stats::of_fields`], to hand them to another process of this
     /// version.
@@ -204,6 +208,8 @@ impl Stats {
             &mut self.tier_objects,
             &mut self.tier_object_bytes,
             &mut self.tier_bytes,
+            &mut self.tier_pinned_bytes,
+            &mut self.tier_given_up_bytes,
         ]
     }
 }

@@ -10,10 +10,11 @@ use super::devices::DeviceShard;
 use super::pool::PoolBuffer;
 use crate::model::key::Key;
 use crate::model::layout::BlockShape;
-use crate::shard::{Info, Outcome, Resident, TenantStats};
+use crate::shard::{Info, Outcome, Pinned, TenantStats};
 
 /// An object's bytes, or a range of them, verified against their checksums. The memory is the store's and returns to
-/// it when this is dropped: holding many values makes other readers wait, or keeps memory of the memory tier in use.
+/// it when this is dropped: holding many values makes other readers wait, or keeps memory of the memory tier in use: at most half of
+/// it, or 256 MiB of each shard. Beyond that, values are copies in memory of the pools.
 pub struct Value {
     memory: Memory,
     range: Range<usize>,
@@ -25,7 +26,7 @@ enum Memory {
     /// In memory of a pool, which they were read into.
     Pooled(PoolBuffer),
     /// In the memory tier, which shares them.
-    Shared(Resident),
+    Shared(Pinned),
 }
 
 impl Deref for Memory {
@@ -34,7 +35,7 @@ impl Deref for Memory {
     fn deref(&self) -> &[u8] {
         match self {
             Memory::Pooled(buffer) => buffer,
-            Memory::Shared(resident) => resident,
+            Memory::Shared(pinned) => pinned,
         }
     }
 }
@@ -45,7 +46,7 @@ impl Value {
     }
 
     /// Creates a value that shares the bytes of an object in memory.
-    pub(super) fn shared(bytes: Resident, range: Range<usize>, object_bytes: u64) -> Value {
+    pub(super) fn shared(bytes: Pinned, range: Range<usize>, object_bytes: u64) -> Value {
         Value::of(Memory::Shared(bytes), range, object_bytes)
     }
 

@@ -3,8 +3,8 @@
 //! - **A hit is right.** It returns exactly the bytes that were put; anything else is a miss. Every read through host
 //!   memory is checked against checksums that are stored apart from the data.
 //! - **It is bounded.** It evicts, and its memory is proportional to the number of objects it was formatted for.
-//! - **It recovers** after a crash as its [`Durability`] promises. Damage to its journal costs the blocks that cannot be
-//!   read, which the opening counts: keys whose latest change only they tell are missing or back in an older version.
+//! - **It recovers** after a crash as its [`Durability`] promises. Damage to its journal costs what it may have
+//!   made outdated, which the opening counts: these objects are misses, unless [`OpenOptions::keep_outdated`] is set.
 //!
 //! # Getting started
 //!

@@ -56,7 +56,7 @@ fn requests(stats: &Stats) -> [(&'static str, u64); 16] {
     ]
 }
 
-fn device(stats: &Stats) -> [(&'static str, u64); 13] {
+fn device(stats: &Stats) -> [(&'static str, u64); 14] {
     [
         ("bytes_to_device", stats.bytes_to_device),
         ("journal_bytes", stats.journal_bytes),
@@ -71,6 +71,7 @@ fn device(stats: &Stats) -> [(&'static str, u64); 13] {
         ("device_failures", stats.device_failures),
         ("journal_delay_max_ns", stats.journal_delay_max_ns),
         ("journal_lost_blocks", stats.journal_lost_blocks),
+        ("journal_outdated_objects", stats.journal_outdated_objects),
     ]
 }
 

@@ -141,6 +141,9 @@ pub struct ShardOptions {
     pub discard_after: Duration,
     /// Unix time in seconds at the origin of the clock that `now` uses.
     pub wall_s_at_zero: u64,
+    /// Whether to keep objects that damage to the journal may have made outdated: blocks that cannot be read may have
+    /// replaced or deleted them. By default they are dropped, for ever.
+    pub keep_outdated: bool,
     /// What tenants use of their quotas; shards of one store have clones of one ledger.
     pub ledger: Ledger,
 }
@@ -160,6 +163,7 @@ impl Default for ShardOptions {
             flush_interval: Duration::from_secs(1),
             discard_after: Duration::from_secs(10),
             wall_s_at_zero: 0,
+            keep_outdated: false,
             ledger: Ledger::default(),
         }
     }

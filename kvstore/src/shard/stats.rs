@@ -105,6 +105,8 @@ pub struct Stats {
     pub journal_delay_max_ns: u64,
     /// Flushed blocks of journals that the opening could not read.
     pub journal_lost_blocks: u64,
+    /// Objects that these blocks may have replaced or deleted, which the opening dropped or, if it was told so, kept.
+    pub journal_outdated_objects: u64,
     /// Hits, of those above, that the memory tier answered.
     pub tier_hits: u64,
     /// Bytes that these delivered.
@@ -143,7 +145,7 @@ pub struct Stats {
 
 impl Stats {
     /// The number of counters and sizes.
-    pub const FIELDS: usize = 49;
+    pub const FIELDS: usize = 50;
 
     /// Returns all counters and sizes in the order of [`Stats::of_fields`], to hand them to another process of this
     /// version.
@@ -193,6 +195,7 @@ impl Stats {
             &mut self.device_failures,
             &mut self.journal_delay_max_ns,
             &mut self.journal_lost_blocks,
+            &mut self.journal_outdated_objects,
             &mut self.tier_hits,
             &mut self.tier_hit_bytes,
             &mut self.tier_admissions,

@@ -162,6 +162,11 @@ const METRICS: &[Metric] = &[
         "Flushed blocks of journals that the opening could not read.",
         |s| s.journal_lost_blocks,
     ),
+    counter(
+        "adit_kv_journal_outdated_objects_total",
+        "Objects that these blocks may have replaced or deleted, dropped or kept by the opening.",
+        |s| s.journal_outdated_objects,
+    ),
     counter("adit_kv_tier_hits_total", "Hits that the memory tier answered.", |s| s.tier_hits),
     counter("adit_kv_tier_hit_bytes_total", "Bytes that these gave to callers.", |s| {
         s.tier_hit_bytes

@@ -21,11 +21,13 @@ pub enum StoreCanary {
     GreedyEviction,
     /// The memory tier keeps objects that were replaced or removed.
     StaleMemory,
+    /// Openings keep what damage to the journal made outdated, though they should not.
+    KeptOutdated,
 }
 
 impl StoreCanary {
     /// All of them.
-    pub const ALL: [StoreCanary; 8] = [
+    pub const ALL: [StoreCanary; 9] = [
         StoreCanary::IgnoredFlush,
         StoreCanary::FlippedByte,
         StoreCanary::SwappedObject,
@@ -34,6 +36,7 @@ impl StoreCanary {
         StoreCanary::LostAnswer,
         StoreCanary::GreedyEviction,
         StoreCanary::StaleMemory,
+        StoreCanary::KeptOutdated,
     ];
 
     /// Returns its name on the command line.
@@ -47,6 +50,7 @@ impl StoreCanary {
             StoreCanary::LostAnswer => "lost-answer",
             StoreCanary::GreedyEviction => "greedy-eviction",
             StoreCanary::StaleMemory => "stale-memory",
+            StoreCanary::KeptOutdated => "kept-outdated",
         }
     }
 

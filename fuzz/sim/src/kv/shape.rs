@@ -60,6 +60,8 @@ pub(crate) struct Shape {
     pub(crate) quota: Option<WhenReached>,
     /// Units of a region of a shard's memory tier; 0 for no tier.
     pub(crate) tier_units: u64,
+    /// Whether openings keep what damage to the journal made outdated.
+    pub(crate) keep_outdated: bool,
 }
 
 impl Shape {
@@ -133,6 +135,7 @@ impl Shape {
             quota: (!is_roomy && random.one_in(3))
                 .then(|| random.pick(&[WhenReached::Refuse, WhenReached::EvictOwn])),
             tier_units: random.pick(&[0, 0, 0, 8, 16, 32, 64, 256]),
+            keep_outdated: random.one_in(4),
         }
     }
 

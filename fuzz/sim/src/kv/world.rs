@@ -313,6 +313,7 @@ impl StoreWorld {
             flush_interval: shape.flush_interval,
             discard_after: shape.flush_interval / 4,
             wall_s_at_zero: WALL_S,
+            keep_outdated: shape.keep_outdated || self.canary == Some(StoreCanary::KeptOutdated),
             ledger: self.ledger.clone(),
         }
     }

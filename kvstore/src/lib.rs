@@ -3,8 +3,8 @@
 //! - **A hit is right.** It returns exactly the bytes that were put; anything else is a miss. Every read through host
 //!   memory is checked against checksums that are stored apart from the data.
 //! - **It is bounded.** It evicts, and its memory is proportional to the number of objects it was formatted for.
-//! - **It recovers** after a crash as its [`Durability`] promises. Damage to its journal costs the blocks that cannot be
-//!   read, which the opening counts: keys whose latest change only they tell are missing or back in an older version.
+//! - **It recovers** after a crash as its [`Durability`] promises. Damage to its journal costs what it may have
+//!   made outdated, which the opening counts: these objects are misses, unless [`OpenOptions::keep_outdated`] is set.
 //!
 //! # Getting started
 //!
@@ -60,7 +60,7 @@
 //! | `memory` | what the machine and control groups leave to this process, and how large a cache may be |
 //! | `model` | keys, objects, places, options, layouts of KV blocks, and the commands of a batch |
 //! | `space` | free runs, extents, slabs for KV blocks interleaved layer by layer, discards |
-//! | `catalog` | the objects in memory (at most 80 bytes each, with policy and age), their expiry, tenants and leases |
+//! | `catalog` | the objects in memory (at most 80 bytes each, with policy and age; 86 with S3-FIFO), their expiry, tenants and leases |
 //! | `policy` | eviction, admission and the write budget |
 //! | `io` | the order in which requests go to a device, and the queue pair they go through |
 //! | `media` | the format on the media: checksums, records, journal, checkpoints, recovery |

@@ -56,7 +56,7 @@ fn requests(stats: &Stats) -> [(&'static str, u64); 16] {
     ]
 }
 
-fn device(stats: &Stats) -> [(&'static str, u64); 13] {
+fn device(stats: &Stats) -> [(&'static str, u64); 14] {
     [
         ("bytes_to_device", stats.bytes_to_device),
         ("journal_bytes", stats.journal_bytes),
@@ -71,10 +71,11 @@ fn device(stats: &Stats) -> [(&'static str, u64); 13] {
         ("device_failures", stats.device_failures),
         ("journal_delay_max_ns", stats.journal_delay_max_ns),
         ("journal_lost_blocks", stats.journal_lost_blocks),
+        ("journal_outdated_objects", stats.journal_outdated_objects),
     ]
 }
 
-fn tier(stats: &Stats) -> [(&'static str, u64); 8] {
+fn tier(stats: &Stats) -> [(&'static str, u64); 10] {
     [
         ("tier_hits", stats.tier_hits),
         ("tier_hit_bytes", stats.tier_hit_bytes),
@@ -84,6 +85,8 @@ fn tier(stats: &Stats) -> [(&'static str, u64); 8] {
         ("tier_objects", stats.tier_objects),
         ("tier_object_bytes", stats.tier_object_bytes),
         ("tier_bytes", stats.tier_bytes),
+        ("tier_pinned_bytes", stats.tier_pinned_bytes),
+        ("tier_given_up_bytes", stats.tier_given_up_bytes),
     ]
 }
 

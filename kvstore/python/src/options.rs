@@ -65,6 +65,7 @@ pub(crate) struct OpenArguments<'a> {
     pub(crate) capacity_objects: Option<u64>,
     pub(crate) adaptive_admission: bool,
     pub(crate) write_bytes_per_day: Option<u64>,
+    pub(crate) keep_outdated: bool,
 }
 
 impl OpenArguments<'_> {
@@ -92,6 +93,7 @@ impl OpenArguments<'_> {
         options.capacity_objects = self.capacity_objects;
         options.adaptive_admission = self.adaptive_admission;
         options.write_bytes_per_day = self.write_bytes_per_day;
+        options.keep_outdated = self.keep_outdated;
         Ok(options)
     }
 }

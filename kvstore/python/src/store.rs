@@ -47,6 +47,8 @@ use crate::view::View;
 ///     Whether to store only objects that are asked for again, where that helps.
 /// write_bytes_per_day : int, optional
 ///     How much objects may write.
+/// keep_outdated : bool
+///     Whether objects stay that damage to the journal may have made outdated. By default they are misses, for ever.
 ///
 /// Raises
 /// ------
@@ -70,7 +72,7 @@ impl Store {
     #[pyo3(signature = (
         target, *, durability="restart", policy="lru", threads=None, cores=None, pool_bytes=67_108_864, tier_bytes=0,
         timeout=30.0, command_timeout=10.0, capacity_bytes=None, capacity_objects=None, adaptive_admission=false,
-        write_bytes_per_day=None
+        write_bytes_per_day=None, keep_outdated=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
     fn new(
@@ -88,6 +90,7 @@ impl Store {
         capacity_objects: Option<u64>,
         adaptive_admission: bool,
         write_bytes_per_day: Option<u64>,
+        keep_outdated: bool,
     ) -> PyResult<PyClassInitializer<Store>> {
         let arguments = OpenArguments {
             durability,
@@ -102,6 +105,7 @@ impl Store {
             capacity_objects,
             adaptive_admission,
             write_bytes_per_day,
+            keep_outdated,
         };
         let options = arguments.options(py, options::targets(target)?)?;
         let opened = py.detach(|| Opened::open(&options)).map_err(|why| errors::of(py, &why))?;

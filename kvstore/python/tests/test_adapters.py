@@ -63,6 +63,30 @@ for number in range(16):
     assert "larger objects_max" in ended.stderr
 
 
+def test_what_damage_to_a_journal_cost_is_logged_and_an_older_version_is_a_miss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, key, others = tmp_path / "kv.img", b"key-of-two-versions", 900
+    with _engine.open_store(f"uring:{path}", 0.0625) as store:
+        for number in range(others):
+            store.put(f"other-{number}", b"value")
+        store.put(key, b"old")
+    # One put is too little for a checkpoint at the end, so only the journal has it.
+    with _engine.open_store(f"uring:{path}") as store:
+        store.put(key, b"new")
+    journal = path.read_bytes()[4096 : 1 << 20]
+    with path.open("r+b") as file:
+        file.seek(4096 + journal.rindex(key))
+        file.write(b"K")
+    assert "could not be read" not in caplog.text
+    with _engine.open_store(f"uring:{path}") as store:
+        assert store.get(key) is None
+        stats = store.stats()
+        assert (stats["journal_lost_blocks"], stats["journal_outdated_objects"]) == (1, others + 1)
+    told = f"1 flushed blocks of the journal cannot be read: {others + 1} objects"
+    until(lambda: told in caplog.text)
+
+
 def test_a_size_that_is_none_is_refused_before_a_file_is_made(tmp_path: Path) -> None:
     for size in ("10", -1, float("nan"), float("inf"), True, [1]):
         with pytest.raises(adit.InvalidError, match="size_gb .*: give GiB as a number above 0"):

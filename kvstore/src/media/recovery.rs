@@ -11,7 +11,8 @@
 //!    that ends there, or by the clean stop of the store ([`Witness`]).
 //! 5. If the replay passed the checkpoint's end and lost no block, the state is exactly that after the last block before
 //!    the cut. If it did not pass the end, try the next candidate. If none is left, take the newest whole one; the result
-//!    is *inconsistent*: records of objects may then contradict each other about space.
+//!    is *inconsistent*: records of objects may then contradict each other about space. All its objects were put before
+//!    records that are missing.
 //!
 //! Records are passed on in order, and the last one for a key counts. In between there may be more objects than the
 //! shard ever held at one time, and extents may overlap, so compute free space at the end.
@@ -121,8 +122,8 @@ pub trait Rebuild {
     /// An error ends the recovery.
     fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()>;
 
-    /// Notes that records are missing here: a block that was flushed cannot be read. The objects so far may have been
-    /// superseded in it. A delete that follows removes its key if it lies elsewhere, too, unless it was put since; and
+    /// Notes that records are missing here: a block that was flushed cannot be read. The objects so far are *outdated*:
+    /// they may have been superseded in it, and no record that is left tells. A delete that follows removes its key if it lies elsewhere, too, unless it was put since; and
     /// of objects that overlap, those put since are right.
     fn lose_block(&mut self);
 
@@ -259,6 +260,9 @@ pub fn recover<M: Media, R: Rebuild>(
     let ends = headers.iter().flatten().map(|header| header.end.sequence);
     search.headed_end = ends.max().unwrap_or(FIRST_SEQUENCE);
     let found = search.first_consistent(&candidates(&headers))?;
+    if found.lacks_end() {
+        search.rebuild.lose_block();
+    }
     let recovered = search.result(&headers, found);
     recovered.assert_sound(areas);
     Ok(recovered)
@@ -267,7 +271,14 @@ pub fn recover<M: Media, R: Rebuild>(
 impl Recovered {
     /// Returns whether damage cost records.
     pub fn is_damaged(&self) -> bool {
-        self.lost_blocks > 0 || self.is_inconsistent
+        self.lost_blocks > 0 || self.is_inconsistent || self.is_journal_void
+    }
+
+    /// Returns whether the shard had records and none of them can be read.
+    pub fn is_index_lost(&self) -> bool {
+        let is_empty = self.checkpoint.is_none() && self.journal_blocks == 0;
+        assert!(!is_empty || self.journal_records == 0, "records are in blocks");
+        self.is_journal_void || is_empty && self.lost_blocks > 0
     }
 
     /// Asserts what a journal and checkpoints that go on from here rely on, whatever was read.
@@ -302,6 +313,15 @@ struct Found {
     checkpoint_records: u64,
     replay: Replay,
     is_inconsistent: bool,
+}
+
+impl Found {
+    /// Returns whether flushed blocks are missing behind the last block replayed.
+    fn lacks_end(&self) -> bool {
+        let (passed, all) = (self.replay.lost_blocks, self.replay.lost_blocks_in_all());
+        assert!(passed <= all, "what was lost on the way is lost");
+        self.is_inconsistent || all > passed
+    }
 }
 
 struct Search<'a, M, R> {

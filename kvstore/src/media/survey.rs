@@ -222,7 +222,8 @@ pub(crate) fn shard_of<M: Media>(
     let data = geometry.data_of(shard);
     let mut objects = Objects::new(data.clone());
     let recovered = recover(media, &mut objects, lineage, &areas, witness)?;
-    let mut faults = of_recovery(shard, &recovered);
+    let outdated = objects.drop_outdated();
+    let mut faults = of_recovery(shard, &recovered, outdated);
     faults.append(&mut objects.faults());
     let space = Space::of(&objects, &data, &mut faults);
     let (tenants, layouts) = (objects.tenants(), objects.layouts());
@@ -247,7 +248,7 @@ pub fn of_heads(heads: &Heads, devices: &[DeviceFacts]) -> Vec<Fault> {
     faults
 }
 
-fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
+fn of_recovery(shard: u16, recovered: &Recovered, outdated: u64) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (slot, _) in recovered.damaged_headers.iter().enumerate().filter(|(_, bad)| **bad) {
         let text = format!(
@@ -273,21 +274,32 @@ fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
         );
         faults.push(Fault::new("journal-cut", 0, text).at(recovered.next.sequence));
     }
+    let becomes = format!(
+        "{outdated} objects may have been replaced or deleted since they were stored, and the next opening drops them \
+         unless it is told to keep them ('adit kv serve --keep-outdated', OpenOptions::keep_outdated)"
+    );
     if recovered.lost_blocks > 0 {
         let text = format!(
-            "shard {shard}: {} flushed blocks of the journal cannot be read: objects that only they name are missing, or \
-             are there in an older version",
+            "shard {shard}: {} flushed blocks of the journal cannot be read: objects that only they name are missing, \
+             and {becomes}",
             recovered.lost_blocks
         );
-        faults.push(Fault::new("journal-lost", 0, text));
+        faults.push(Fault::new("journal-lost", outdated, text));
     }
     if recovered.is_inconsistent {
+        let lost = if recovered.lost_blocks > 0 { 0 } else { outdated };
         let text = format!(
-            "shard {shard}: the journal ends at block {}, before the end of every checkpoint; objects may be missing, \
-             and some that are listed may have been overwritten, which their checksums tell",
+            "shard {shard}: the journal ends at block {}, before the end of every checkpoint: {becomes}",
             recovered.next.sequence
         );
-        faults.push(Fault::new("inconsistent", 0, text));
+        faults.push(Fault::new("inconsistent", lost, text));
+    }
+    if recovered.is_index_lost() {
+        let text = format!(
+            "shard {shard}: neither a checkpoint nor the journal can be read: the objects that it held are lost, and the \
+             next opening begins with none"
+        );
+        faults.push(Fault::new("index-lost", 0, text));
     }
     faults
 }

@@ -260,6 +260,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             for place in places {
                 self.spaces.unpin(place);
             }
+            self.note_unleased();
         }
     }
 

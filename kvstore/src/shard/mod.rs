@@ -79,7 +79,7 @@ pub use request::{
 pub(crate) use request::{Arriving, Found, Hashed};
 pub use stats::{Evicted, Evictions, Stats};
 pub use sweeping::Selection;
-pub use tier::{GivenUp, Resident};
+pub use tier::{GivenUp, Pinned, Resident};
 
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::capacity::Capacity;
@@ -144,6 +144,9 @@ pub struct ShardOptions {
     pub discard_after: Duration,
     /// Unix time at the origin of the clock that `now` uses.
     pub wall_at_zero: Duration,
+    /// Whether to keep objects that damage to the journal may have made outdated: blocks that cannot be read may have
+    /// replaced or deleted them. By default they are dropped, for ever.
+    pub keep_outdated: bool,
     /// What tenants use of their quotas; shards of one store have clones of one ledger.
     pub ledger: Ledger,
 }
@@ -163,6 +166,7 @@ impl Default for ShardOptions {
             flush_interval: Duration::from_secs(1),
             discard_after: Duration::from_secs(10),
             wall_at_zero: Duration::ZERO,
+            keep_outdated: false,
             ledger: Ledger::default(),
         }
     }
@@ -490,6 +494,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         for place in self.leases.release(lease).into_iter().flatten() {
             self.spaces.unpin(place);
         }
+        self.note_unleased();
     }
 
     /// Returns the id of this layout, defining it if it is new. In a small store its slabs are made smaller;

@@ -67,6 +67,9 @@ pub struct Recovery {
     pub objects: u64,
     /// Objects dropped because their records are impossible: outside the store or overlapping another object.
     pub dropped: u64,
+    /// Objects dropped because they were put before a block of the journal that damage took: it may have replaced or
+    /// deleted them. With [`ShardOptions::keep_outdated`], those that were kept.
+    pub outdated: u64,
 }
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
@@ -105,7 +108,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Waiting { lanes: &mut lanes, clock }.void(&areas, recovered)?;
         }
         let now = clock();
-        let mut recovery = Recovery { recovered, objects: 0, dropped: tables.dropped };
+        let mut recovery = Recovery { recovered, objects: 0, dropped: tables.dropped, outdated: 0 };
         let (settled, lost) = tables.settle(&mut recovery);
         let log = new_log(shard, geometry, &options, &recovery, agreed, now);
         let mut opened = Shard { log, ..Shard::new(shard, lanes, geometry, options, settled, now) };
@@ -122,12 +125,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             checkpoints
         });
         opened.tell_damage(shard, &recovery);
-        if let Some(reverted) = recovery.recovered.as_ref().map(|recovered| recovered.reverted)
-            && reverted > 0
-        {
+        let reverted = recovery.recovered.as_ref().map_or(0, |recovered| recovered.reverted);
+        if reverted > 0 {
             tracing::warn!(
                 "shard {shard}: a power cut took the newest version of {reverted} objects; what they replaced is back"
             );
+        }
+        // What was dropped stays so, also if the block can be read the next time.
+        if reverted > 0 || recovery.outdated > 0 && !opened.options.keep_outdated {
             opened.checkpoint_at_once(clock)?;
         }
         for (key, place) in lost {
@@ -139,13 +144,29 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Ok((opened, recovery))
     }
 
-    /// Counts the blocks of the journal that damage took, and warns.
+    /// Counts what damage to the journal and the checkpoints took, and warns.
     fn tell_damage(&mut self, shard: u16, recovery: &Recovery) {
         let damaged = recovery.recovered.as_ref().filter(|recovered| recovered.is_damaged());
-        let Some(Recovered { lost_blocks, .. }) = damaged else { return };
+        let Some(recovered) = damaged else { return };
+        let Recovered { lost_blocks, .. } = recovered;
+        let (outdated, objects) = (recovery.outdated, self.index.len());
         self.stats.journal_lost_blocks = *lost_blocks;
+        self.stats.journal_outdated_objects = outdated;
+        if recovered.is_index_lost() {
+            tracing::warn!(
+                "shard {shard}: its index cannot be read, neither the checkpoints nor the journal: it held objects and \
+                 opens with none; check the drive"
+            );
+            return;
+        }
+        let became = if self.options.keep_outdated {
+            "are kept, as keep_outdated says: they may be older versions, or deleted ones"
+        } else {
+            "are dropped"
+        };
         tracing::warn!(
-            "shard {shard}: {lost_blocks} flushed blocks of the journal cannot be read: objects that only they name are missing or back in an older version; check the drive"
+            "shard {shard}: {lost_blocks} flushed blocks of the journal cannot be read: {outdated} objects, which these \
+             blocks may have replaced or deleted, {became}; {objects} objects are left; check the drive"
         );
     }
 
@@ -376,12 +397,17 @@ impl Tables {
             && put.checksums.len() == self.spaces.checksums_of(&put.object)
     }
 
-    /// Removes objects that overlap another. Those that have expired stay for the shard's turns, which keep their space
+    /// Removes objects that are outdated, unless they are to be kept, and those that overlap another. Those that have expired stay for the shard's turns, which keep their space
     /// until a record of the removal is durable: one of them may have replaced an object that comes back once its
     /// data are overwritten.
     fn settle(mut self, recovery: &mut Recovery) -> (Settled, Lost) {
         let mut lost = Lost::new();
         self.link();
+        let outdated = self.renewed.outdated(self.index.index().live().map(|live| live.id));
+        recovery.outdated = outdated.len() as u64;
+        if !self.options.keep_outdated {
+            outdated.into_iter().for_each(|id| drop(self.remove(id)));
+        }
         for id in self.overwritten() {
             recovery.dropped += 1;
             lost.push(self.remove(id));

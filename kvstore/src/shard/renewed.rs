@@ -2,7 +2,8 @@
 //!
 //! A lost block may have held the record that ended an object: a later put or delete of its key, or its eviction. Such
 //! an object comes back. It goes if a later record tells: a delete of its key, whatever the place, or a put that took
-//! its units. What no later record tells, its checksums do, once its units are overwritten.
+//! its units. What no later record tells, its checksums do, once its units are overwritten. Until then nothing distinguishes
+//! an object that the block ended from one that it did not name, so all objects put before it are *outdated*.
 //!
 //! Objects are compared by how many blocks were lost before they were put.
 
@@ -56,6 +57,14 @@ impl Renewed {
     /// Returns whether a block was lost since an object was put.
     pub(super) fn is_outdated(&self, id: ObjectId) -> bool {
         self.losses > 0 && self.before.get(&id) != Some(&self.losses)
+    }
+
+    /// Returns those of all `objects` that a block was lost since.
+    pub(super) fn outdated(&self, objects: impl Iterator<Item = ObjectId>) -> Vec<ObjectId> {
+        match self.losses {
+            0 => Vec::new(),
+            _ => objects.filter(|id| self.is_outdated(*id)).collect(),
+        }
     }
 
     /// Returns those of `objects` whose units are claimed by one that was put behind a block that they were put before.

@@ -105,6 +105,8 @@ pub struct Stats {
     pub journal_delay_max_ns: u64,
     /// Flushed blocks of journals that the opening could not read.
     pub journal_lost_blocks: u64,
+    /// Objects that these blocks may have replaced or deleted, which the opening dropped or, if it was told so, kept.
+    pub journal_outdated_objects: u64,
     /// Hits, of those above, that the memory tier answered.
     pub tier_hits: u64,
     /// Bytes that these delivered.
@@ -135,11 +137,15 @@ pub struct Stats {
     pub tier_object_bytes: u64,
     /// Bytes of memory that the memory tier has.
     pub tier_bytes: u64,
+    /// Bytes of the regions of its memory in which callers hold values, those that it gave up included.
+    pub tier_pinned_bytes: u64,
+    /// Bytes of regions that it gave up and values still keep.
+    pub tier_given_up_bytes: u64,
 }
 
 impl Stats {
     /// The number of counters and sizes.
-    pub const FIELDS: usize = 47;
+    pub const FIELDS: usize = 50;
 
     /// Returns all counters and sizes in the order of [`Stats::of_fields`], to hand them to another process of this
     /// version.
@@ -189,6 +195,7 @@ impl Stats {
             &mut self.device_failures,
             &mut self.journal_delay_max_ns,
             &mut self.journal_lost_blocks,
+            &mut self.journal_outdated_objects,
             &mut self.tier_hits,
             &mut self.tier_hit_bytes,
             &mut self.tier_admissions,
@@ -204,6 +211,8 @@ impl Stats {
             &mut self.tier_objects,
             &mut self.tier_object_bytes,
             &mut self.tier_bytes,
+            &mut self.tier_pinned_bytes,
+            &mut self.tier_given_up_bytes,
         ]
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A tenant that evicts its own objects may have more than its quota for a moment: a put is stored, and then the shard
 //! removes the tenant's least recently used objects. If it has no other, it asks the other shards to do so, because the
-//! quota is the store's.
+//! quota is the store's. A tenant may also have more while its objects are leased: the shard goes on when a lease ends.
 
 use adit_driver::Time;
 use adit_driver::paths::CommandQueue;
@@ -25,8 +25,11 @@ const EVICTIONS_PER_TURN: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Shrinking {
     is_due: bool,
-    /// Whether this shard stored an object, which then stays: rather than that one, others' objects go.
+    /// Whether this shard stored an object, which then stays if it fits the quota: rather than that one, others' objects
+    /// go.
     asks: bool,
+    /// Whether a tenant still has more, because its objects here are leased.
+    is_blocked: bool,
 }
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
@@ -114,6 +117,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             self.tenants.uncover(old);
         }
         self.tenants.credit(object.tenant, self.spaces.units_of(object));
+        // What the other one covered counts again, perhaps beyond a quota that was lowered meanwhile.
+        self.shrinking.is_due |= self.tenants.is_to_shrink(object.tenant);
     }
 
     /// Takes an object that is removed or replaced off its tenant's account and order.
@@ -132,8 +137,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     fn note_growth(&mut self, tenant: TenantId) {
         if tenant != TenantId::default() && self.tenants.is_to_shrink(tenant) {
-            self.shrinking = Shrinking { is_due: true, asks: true };
+            (self.shrinking.is_due, self.shrinking.asks) = (true, true);
         }
+    }
+
+    /// Notes that a lease ended, whose objects a quota may have waited for.
+    pub(super) fn note_unleased(&mut self) {
+        self.shrinking.is_due |= self.shrinking.is_blocked;
     }
 
     /// Follows changed quotas, and evicts objects of tenants that have too much.
@@ -149,7 +159,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             return;
         }
         let Some(is_enough) = self.shrink(now) else { return };
-        let Shrinking { asks, .. } = std::mem::take(&mut self.shrinking);
+        let asks = self.shrinking.asks;
+        self.shrinking = Shrinking { is_blocked: !is_enough, ..Shrinking::default() };
         if asks && !is_enough {
             self.tenants.ask_others();
         }
@@ -174,7 +185,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Some(is_enough)
     }
 
-    /// Removes a tenant's least recently used object; with `spares_newest`, not the one just stored.
+    /// Removes a tenant's least recently used object; with `spares_newest`, not the one just stored, unless it alone
+    /// exceeds the quota, which was lowered then.
     fn evict_own(&mut self, now: Time, tenant: TenantId, spares_newest: bool) -> Evicted {
         if !self.log.has_room_for_small() {
             self.want_journal();
@@ -182,9 +194,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         let (index, leases) = (&self.index, &self.leases);
         let is_leased = |id| leases.is_leased(index.object(id).place);
-        let Some(victim) = self.own.oldest(tenant, spares_newest, is_leased) else {
-            return Evicted::Nothing;
-        };
+        let quota_bytes = self.tenants.quota(tenant).map_or(u64::MAX, |quota| quota.bytes);
+        let fits = |id| self.spaces.units_of(&index.object(id)) * UNIT_BYTES <= quota_bytes;
+        let oldest = self.own.oldest(tenant, is_leased);
+        let spared = |id| spares_newest && self.own.is_newest(tenant, id) && fits(id);
+        let Some(victim) = oldest.filter(|id| !spared(*id)) else { return Evicted::Nothing };
         assert_eq!(index.object(victim).tenant, tenant, "its own object");
         let bytes = self.spaces.units_of(&self.index.object(victim)) * UNIT_BYTES;
         self.remove(now, victim);

@@ -66,6 +66,8 @@ pub struct StoreConfig {
     pub pool_bytes: Option<u64>,
     /// The most bytes of registered memory for the memory tier.
     pub tier_bytes: Option<u64>,
+    /// Whether objects stay that damage to the journal may have made outdated.
+    pub keep_outdated: Option<bool>,
     /// How long a call may wait to begin.
     #[serde(deserialize_with = "positive")]
     pub timeout_ms: Option<u64>,
@@ -166,6 +168,7 @@ impl StoreConfig {
         set(&mut options.mailbox_depth, self.mailbox_depth.map(|depth| depth as usize));
         set(&mut options.pool_bytes, self.pool_bytes.map(|bytes| bytes as usize));
         set(&mut options.tier_bytes, self.tier_bytes);
+        set(&mut options.keep_outdated, self.keep_outdated);
         set(&mut options.timeout, self.timeout_ms.map(Duration::from_millis));
         set(&mut options.command_timeout, self.command_timeout_ms.map(Duration::from_millis));
         set(&mut options.seal_interval, self.seal_interval_ms.map(Duration::from_millis));
@@ -261,7 +264,7 @@ mod tests {
             "targets = ['null:', 'soft:mem=16M']\ndurability = 'durable'\npolicy = 's3fifo'\n\
              capacity_bytes = 1\ncapacity_objects = 2\nwatermarks = { high = 900, low = 800 }\n\
              adaptive_admission = true\nwrite_bytes_per_day = 3\nlifetime_days = 4\nqueue_depth = 5\n\
-             cores = [1, 0]\nmailbox_depth = 6\npool_bytes = 7\ntier_bytes = 16\ntimeout_ms = 8\ncommand_timeout_ms = 9\n\
+             cores = [1, 0]\nmailbox_depth = 6\npool_bytes = 7\ntier_bytes = 16\nkeep_outdated = true\ntimeout_ms = 8\ncommand_timeout_ms = 9\n\
              seal_interval_ms = 10\nflush_interval_ms = 11\ndiscard_after_ms = 12\n\
              [format]\nshards = 2\nobjects_max = 13\nkey_bytes = 16\njournal_bytes = 14\nlabel = 'x'\nfile_bytes = 15\n",
         )
@@ -274,7 +277,7 @@ mod tests {
         let told = (options.capacity_bytes, options.capacity_objects, options.write_bytes_per_day);
         assert_eq!(told, (Some(1), Some(2), Some(3)));
         assert_eq!((options.queue_depth, options.mailbox_depth, options.pool_bytes), (5, 6, 7));
-        assert_eq!(options.tier_bytes, 16);
+        assert_eq!((options.tier_bytes, options.keep_outdated), (16, true));
         assert_eq!(
             (options.cores, options.lifetime),
             (Some(Cores::List(vec![1, 0])), Some(Duration::from_secs(345_600)))

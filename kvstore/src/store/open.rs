@@ -80,6 +80,11 @@ pub struct OpenOptions {
     /// How long space stays free before it is deallocated on its device. Default 10 s. A file with all blocks
     /// allocated when the store is opened keeps them: nothing of it is deallocated.
     pub discard_after: Duration,
+    /// Whether objects stay that damage to a shard's journal may have made outdated: flushed blocks that cannot be read
+    /// may have replaced or deleted them, and a get may then return an older version. Only the first opening after the
+    /// damage can keep them. Default false: they are misses, which are counted
+    /// ([`Stats::journal_outdated_objects`](crate::shard::Stats::journal_outdated_objects)).
+    pub keep_outdated: bool,
 }
 
 impl Default for OpenOptions {
@@ -108,6 +113,7 @@ impl Default for OpenOptions {
             seal_interval: shard.seal_interval,
             flush_interval: shard.flush_interval,
             discard_after: shard.discard_after,
+            keep_outdated: shard.keep_outdated,
         }
     }
 }
@@ -183,6 +189,7 @@ impl OpenOptions {
             flush_interval: self.flush_interval,
             discard_after: self.discard_after,
             wall_at_zero,
+            keep_outdated: self.keep_outdated,
             ledger: Ledger::default(),
         })
     }

@@ -162,6 +162,11 @@ const METRICS: &[Metric] = &[
         "Flushed blocks of journals that the opening could not read.",
         |s| s.journal_lost_blocks,
     ),
+    counter(
+        "adit_kv_journal_outdated_objects_total",
+        "Objects that these blocks may have replaced or deleted, dropped or kept by the opening.",
+        |s| s.journal_outdated_objects,
+    ),
     counter("adit_kv_tier_hits_total", "Hits that the memory tier answered.", |s| s.tier_hits),
     counter("adit_kv_tier_hit_bytes_total", "Bytes that these gave to callers.", |s| {
         s.tier_hit_bytes
@@ -182,6 +187,16 @@ const METRICS: &[Metric] = &[
     gauge("adit_kv_tier_objects", "Objects in the memory tier.", |s| s.tier_objects),
     gauge("adit_kv_tier_used_bytes", "Their bytes, padding included.", |s| s.tier_object_bytes),
     gauge("adit_kv_tier_bytes", "Bytes of memory that the memory tier has.", |s| s.tier_bytes),
+    gauge(
+        "adit_kv_tier_pinned_bytes",
+        "Bytes of its regions in which callers hold values, with those that it gave up.",
+        |s| s.tier_pinned_bytes,
+    ),
+    gauge(
+        "adit_kv_tier_given_up_bytes",
+        "Bytes of regions that it gave up and values still keep.",
+        |s| s.tier_given_up_bytes,
+    ),
     gauge("adit_kv_objects", "Objects there are.", |s| s.objects),
     gauge("adit_kv_leased_objects", "Objects that are leased.", |s| s.leased),
     gauge("adit_kv_used_bytes", "Bytes in use, padding included.", |s| s.used_units * UNIT_BYTES),

@@ -21,7 +21,8 @@ use super::value::{Put, Read, Value};
 use crate::error::{Error, Result};
 use crate::model::object::{Version, piece_bytes};
 use crate::shard::{
-    Action, Failure, FillItem, Found, GetItem, Hashed, Outcome, Part, PutItem, Request, Resident,
+    Action, Failure, FillItem, Found, GetItem, Hashed, Outcome, Part, Pinned, PutItem, Request,
+    Resident,
 };
 
 /// A shard on one of the store's threads.
@@ -371,7 +372,7 @@ enum Holds {
     /// The range that it reads, and the pool of the memory that it reads into.
     Taken(Aim, Arc<Pool>),
     /// The range that it asks for, within the bytes of the whole object in memory, which it shares.
-    Shared(Aim, Resident),
+    Shared(Aim, Pinned),
 }
 
 impl Fetch {
@@ -379,7 +380,7 @@ impl Fetch {
         Fetch { reply, range, holds: Holds::Nothing }
     }
 
-    /// Chooses the part to read and takes memory for it, which `item` gets, unless the object is in memory. Returns how
+    /// Chooses the part to read and takes memory for it, which `item` gets, unless it may hold the object in memory. Returns how
     /// many bytes it lacks if there are none now.
     ///
     /// # Errors
@@ -393,8 +394,8 @@ impl Fetch {
         resident: Option<&Resident>,
     ) -> Result<Option<usize>> {
         let (part, aim) = Aim::of(found, self.range.as_ref())?;
-        if let Some(resident) = resident {
-            self.holds = Holds::Shared(aim.within_object(&part), resident.clone());
+        if let Some(pinned) = resident.and_then(Resident::pin) {
+            self.holds = Holds::Shared(aim.within_object(&part), pinned);
             item.part = part;
             return Ok(None);
         }
@@ -411,6 +412,11 @@ impl Fetch {
         Ok(None)
     }
 
+    /// Returns whether it holds the object in memory.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.holds, Holds::Shared(..))
+    }
+
     fn answer(self, result: Result<Outcome, Failure>, memory: AnyBuffer, version: Option<Version>) {
         let version = version.unwrap_or_default();
         let hit = matches!(result, Ok(Outcome::Hit { .. }));
@@ -418,8 +424,8 @@ impl Fetch {
             Holds::Taken(aim, pool) => pooled(memory, aim.len, &pool)
                 .filter(|_| hit)
                 .map(|buffer| (aim.len, Value::new(buffer, aim.wanted, aim.object_bytes, version))),
-            Holds::Shared(aim, resident) => {
-                Some((aim.len, Value::shared(resident, aim.wanted, aim.object_bytes, version)))
+            Holds::Shared(aim, pinned) => {
+                Some((aim.len, Value::shared(pinned, aim.wanted, aim.object_bytes, version)))
             }
             Holds::Nothing | Holds::Granted(_) => None,
         };

@@ -263,7 +263,8 @@ impl Rounds {
                 let Action::Get(item) = action else { return false };
                 let (taken, shares) = match &mut reply.caller {
                     Caller::Fetch(fetch) => {
-                        (fetch.take(found, item, pools, resident), resident.is_some())
+                        let taken = fetch.take(found, item, pools, resident);
+                        (taken, fetch.is_shared())
                     }
                     Caller::Bounced(bounced) => (bounced.take(found, item, pools), false),
                     _ => return false,

@@ -11,10 +11,11 @@ use super::pool::PoolBuffer;
 use crate::model::key::Key;
 use crate::model::layout::BlockShape;
 use crate::model::object::Version;
-use crate::shard::{Info, Outcome, Resident, TenantStats};
+use crate::shard::{Info, Outcome, Pinned, TenantStats};
 
 /// An object's bytes, or a range of them, verified against their checksums. The memory is the store's and returns to
-/// it when this is dropped: holding many values makes other readers wait, or keeps memory of the memory tier in use.
+/// it when this is dropped: holding many values makes other readers wait, or keeps memory of the memory tier in use: at most half of
+/// it, or 256 MiB of each shard. Beyond that, values are copies in memory of the pools.
 pub struct Value {
     memory: Memory,
     range: Range<usize>,
@@ -27,7 +28,7 @@ enum Memory {
     /// In memory of a pool, which they were read into.
     Pooled(PoolBuffer),
     /// In the memory tier, which shares them.
-    Shared(Resident),
+    Shared(Pinned),
 }
 
 impl Deref for Memory {
@@ -36,7 +37,7 @@ impl Deref for Memory {
     fn deref(&self) -> &[u8] {
         match self {
             Memory::Pooled(buffer) => buffer,
-            Memory::Shared(resident) => resident,
+            Memory::Shared(pinned) => pinned,
         }
     }
 }
@@ -53,7 +54,7 @@ impl Value {
 
     /// Creates a value that shares the bytes of an object in memory.
     pub(super) fn shared(
-        bytes: Resident,
+        bytes: Pinned,
         range: Range<usize>,
         object_bytes: u64,
         version: Version,

@@ -81,19 +81,31 @@ fn put_last(store: &Store) {
     store.commit().wait().expect("flushed");
 }
 
-/// Opens the store, and returns how many blocks were lost, and what each key has.
-fn found(rig: &Rig) -> (u64, Vec<Option<Vec<u8>>>) {
-    let store = Store::open(&OpenOptions { ..rig.options() }).expect("a store");
+/// What an opening found.
+#[derive(PartialEq, Eq)]
+struct Opened {
+    lost: u64,
+    outdated: u64,
+    values: Vec<Option<Vec<u8>>>,
+}
+
+/// Opens the store, and returns how many blocks were lost, how many objects they made outdated, and what each key has.
+fn found(rig: &Rig, keep_outdated: bool) -> Opened {
+    let store = Store::open(&OpenOptions { keep_outdated, ..rig.options() }).expect("a store");
     let lost = |recovery: &Recovery| recovery.recovered.as_ref().map_or(0, |it| it.lost_blocks);
     let lost = store.recoveries().iter().map(lost).sum();
-    let counted = store.stats().wait().expect("figures").journal_lost_blocks;
+    let outdated = store.recoveries().iter().map(|recovery| recovery.outdated).sum();
+    let stats = store.stats().wait().expect("figures");
     let text = store.prometheus().wait().expect("figures");
-    assert_eq!(counted, lost, "the figures tell what the opening found");
-    assert!(text.contains(&format!("adit_kv_journal_lost_blocks_total {lost}\n")), "{text}");
+    let counted = (stats.journal_lost_blocks, stats.journal_outdated_objects);
+    assert_eq!(counted, (lost, outdated), "the figures tell what the opening found");
+    for (name, value) in [("lost_blocks", lost), ("outdated_objects", outdated)] {
+        assert!(text.contains(&format!("adit_kv_journal_{name}_total {value}\n")), "{text}");
+    }
     let get = |number| store.get(key(number)).wait().expect("answered").map(|v| v.to_vec());
     let values = (0..OBJECTS + LAST).map(get).collect();
     store.close().wait().expect("closed");
-    (lost, values)
+    Opened { lost, outdated, values }
 }
 
 fn newest(number: u64) -> Vec<u8> {
@@ -118,32 +130,65 @@ fn assert_costs_only(keys: &[Key], values: &[Option<Vec<u8>>]) {
 }
 
 #[test]
-fn a_flipped_bit_in_the_journal_costs_one_block() {
+fn a_flipped_bit_in_the_journal_makes_what_came_before_it_a_miss_and_no_older_version() {
+    let (geometry, rig) = filled(&Rig::file());
+    let blocks = blocks(&rig, &geometry);
+    let (at, objects) = (blocks.len() / 2, OBJECTS + LAST);
+    let (hit, behind) = (&blocks[at], &blocks[at + 1..]);
+    assert!(hit.keys.iter().any(|known| (0..OBJECTS).any(|number| *known == key(number))));
+    flip(&rig, hit.unit);
+    let Opened { lost, outdated, values } = found(&rig, false);
+    assert_eq!(lost, 1, "block {}", hit.sequence);
+    let mut misses = 0;
+    for (number, value) in (0..).zip(&values) {
+        match value {
+            Some(value) => assert_eq!(*value, newest(number), "{number}: the newest, or a miss"),
+            None => misses += 1,
+        }
+        let is_behind = behind.iter().any(|block| block.keys.contains(&key(number)));
+        assert_eq!(value.is_some(), is_behind, "{number}: what was put behind the block stays");
+    }
+    assert!(misses < objects && outdated > 0 && outdated <= misses, "{outdated} of {misses}");
+    let again = found(&rig, true);
+    assert_eq!((again.lost, again.outdated), (0, 0), "what was dropped stays so");
+    assert!(again.values == values);
+}
+
+#[test]
+fn a_flipped_bit_in_the_journal_costs_one_block_if_what_is_outdated_is_kept() {
     let (geometry, rig) = filled(&Rig::file());
     let blocks = blocks(&rig, &geometry);
     let hit = &blocks[blocks.len() / 2];
     assert!(blocks.len() > 20 && !hit.keys.is_empty());
     flip(&rig, hit.unit);
-    let (lost, values) = found(&rig);
-    assert_eq!(lost, 1, "block {}", hit.sequence);
-    assert_costs_only(&hit.keys, &values);
-    let (lost, again) = found(&rig);
-    assert_eq!((lost, again == values), (0, true), "the state is one again");
+    let first = found(&rig, true);
+    assert_eq!(first.lost, 1, "block {}", hit.sequence);
+    assert!(first.outdated > 0);
+    assert_costs_only(&hit.keys, &first.values);
+    let again = found(&rig, true);
+    assert!((again.lost, again.values) == (0, first.values), "the state is one again");
 }
 
 #[test]
 fn damage_to_the_end_of_the_journal_after_a_clean_stop_is_told() {
-    let rig = Rig::file();
-    let (geometry, _) = filled(&rig);
-    let store = rig.open();
-    put_last(&store);
-    store.close().wait().expect("closed");
-    let blocks = blocks(&rig, &geometry);
-    let [.., hit, last] = &blocks[..] else { panic!("there are blocks") };
-    [hit, last].into_iter().for_each(|block| flip(&rig, block.unit));
-    let (lost, values) = found(&rig);
-    assert_eq!(lost, 2);
-    assert_costs_only(&[&hit.keys[..], &last.keys[..]].concat(), &values);
+    for keep_outdated in [false, true] {
+        let rig = Rig::file();
+        let (geometry, _) = filled(&rig);
+        let store = rig.open();
+        put_last(&store);
+        store.close().wait().expect("closed");
+        let blocks = blocks(&rig, &geometry);
+        let [.., hit, last] = &blocks[..] else { panic!("there are blocks") };
+        [hit, last].into_iter().for_each(|block| flip(&rig, block.unit));
+        let Opened { lost, outdated, values } = found(&rig, keep_outdated);
+        assert_eq!(lost, 2);
+        if keep_outdated {
+            assert_costs_only(&[&hit.keys[..], &last.keys[..]].concat(), &values);
+        } else {
+            // Any of them may have been replaced there.
+            assert!(outdated >= OBJECTS && values.iter().all(Option::is_none), "{outdated}");
+        }
+    }
 }
 
 #[test]
@@ -151,8 +196,8 @@ fn without_damage_nothing_is_lost() {
     let rig = Rig::file();
     filled(&rig);
     for _ in 0..2 {
-        let (lost, values) = found(&rig);
-        assert_eq!(lost, 0);
+        let Opened { lost, outdated, values } = found(&rig, false);
+        assert_eq!((lost, outdated), (0, 0));
         assert_costs_only(&[], &values);
     }
 }
@@ -171,5 +216,5 @@ fn a_torn_end_of_a_store_that_was_not_closed_is_a_cut() {
     store.close().wait().expect("closed");
     let last = blocks(&copy, &geometry).pop().expect("a block");
     flip(&copy, last.unit);
-    assert_eq!(found(&copy).0, 0);
+    assert_eq!(found(&copy, false).lost, 0);
 }

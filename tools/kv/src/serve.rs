@@ -63,6 +63,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "LEVEL", default_value = "restart")]
     durability: Durability,
 
+    /// Keeps objects that damage to the journal may have made outdated, which are dropped otherwise: see 'adit kv
+    /// check', before the first opening
+    #[arg(long)]
+    keep_outdated: bool,
+
     /// Prints JSON, one object a line
     #[arg(long)]
     json: bool,
@@ -72,7 +77,8 @@ impl ServeArgs {
     fn open_options(&self) -> OpenOptions {
         let targets = [&self.store].into_iter().chain(&self.with).cloned();
         let (durability, tier_bytes) = (self.durability, self.tier);
-        OpenOptions { durability, tier_bytes, ..OpenOptions::new(targets) }
+        let keep_outdated = self.keep_outdated;
+        OpenOptions { durability, tier_bytes, keep_outdated, ..OpenOptions::new(targets) }
     }
 
     fn serving(&self) -> Options {

@@ -25,11 +25,13 @@ pub enum StoreCanary {
     JumpedQueue,
     /// The store gets conditional puts as unconditional ones.
     IgnoredCondition,
+    /// Openings keep what damage to the journal made outdated, though they should not.
+    KeptOutdated,
 }
 
 impl StoreCanary {
     /// All of them.
-    pub const ALL: [StoreCanary; 10] = [
+    pub const ALL: [StoreCanary; 11] = [
         StoreCanary::IgnoredFlush,
         StoreCanary::FlippedByte,
         StoreCanary::SwappedObject,
@@ -40,6 +42,7 @@ impl StoreCanary {
         StoreCanary::StaleMemory,
         StoreCanary::JumpedQueue,
         StoreCanary::IgnoredCondition,
+        StoreCanary::KeptOutdated,
     ];
 
     /// Returns its name on the command line.
@@ -55,6 +58,7 @@ impl StoreCanary {
             StoreCanary::StaleMemory => "stale-memory",
             StoreCanary::JumpedQueue => "jumped-queue",
             StoreCanary::IgnoredCondition => "ignored-condition",
+            StoreCanary::KeptOutdated => "kept-outdated",
         }
     }
 

@@ -1,4 +1,8 @@
-//! Clean stops, and damage to journals after them: a flipped bit in a flushed block costs only what the block names.
+//! Clean stops, and damage to journals after them. A flipped bit in a flushed block costs only objects that were put
+//! before it: what later blocks name is exact. The others are as they were, or missing; where openings keep what is
+//! outdated, they are exact as well, but for those that the block names, which may have any version.
+
+use std::collections::BTreeSet;
 
 use adit_kvstore::internals::block::{BlockKind, BlockReader, JOURNAL_BLOCK_BYTES};
 use adit_kvstore::internals::format;
@@ -51,6 +55,8 @@ impl StoreWorld {
         let last = blocks.len() - 1;
         let at = if self.random.one_in(3) { last } else { self.random.index(blocks.len()) };
         let Flushed { unit, keys } = &blocks[at];
+        let later: BTreeSet<usize> =
+            blocks[at + 1..].iter().flat_map(|block| &block.keys).copied().collect();
         let bit = self.random.index(JOURNAL_BLOCK_BYTES * 8);
         {
             let media = &mut lock(&self.machine).media[usize::from(areas.device)];
@@ -61,7 +67,13 @@ impl StoreWorld {
         self.damaged_blocks += 1;
         self.counts.count(Sum::Damaged, 1);
         self.note(&[48, *unit], format_args!("bit {bit} of unit {unit} flips: {keys:?}"));
-        keys.iter().for_each(|key| self.model.damaged(*key));
+        if self.shape.keep_outdated {
+            return keys.iter().for_each(|key| self.model.damaged(*key));
+        }
+        let of_shard = |key: &usize| usize::from(self.model.shard(*key)) == shard;
+        let keys: Vec<usize> = (0..self.model.len()).filter(of_shard).collect();
+        let earlier = keys.into_iter().filter(|key| !later.contains(key));
+        earlier.for_each(|key| self.model.outdated(key));
     }
 
     /// Returns the blocks of a journal below `end` that define nothing: what names a lost tenant or layout is lost, too.

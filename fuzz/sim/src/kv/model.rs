@@ -414,6 +414,16 @@ impl Model {
         history.writes = all.map(|version| Write::over(version, now, now)).collect();
     }
 
+    /// Records that a key of a shard may be missing from now on, though nothing removed it: damage at rest took a record
+    /// that may have been about it. Its versions are what they were.
+    pub(crate) fn outdated(&mut self, key: usize) {
+        let now = self.tick();
+        let writes = &mut self.keys[key].writes;
+        // Neither the absence nor a version replaces the other.
+        let begin = writes.iter().map(|write| write.begin).max().unwrap_or(now);
+        writes.push(Write::over(None, begin, now));
+    }
+
     /// Records that the store was opened as volatile, or that this had begun: it is empty or, unless that
     /// `is_certain`, perhaps unchanged.
     pub(crate) fn emptied(&mut self, is_certain: bool) {

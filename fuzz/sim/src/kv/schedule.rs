@@ -9,6 +9,7 @@ use adit_kvstore::layout::Layout;
 use adit_kvstore::shard::{Failure, Ledger, Shard};
 use adit_kvstore::{Durability, LayoutId, Quota, TenantId, UNIT_BYTES, WhenReached};
 
+use super::canary::StoreCanary;
 use super::counts::Sum;
 use super::frozen::Freezer;
 use super::machine::lock;
@@ -401,7 +402,7 @@ impl StoreWorld {
         self.fall();
         if let Some(ends) = stopped
             && self.shape.faults.kinds().next().is_none()
-            && self.random.one_in(2)
+            && (self.random.one_in(2) || self.canary == Some(StoreCanary::KeptOutdated))
         {
             self.damage_journal(&ends);
         }

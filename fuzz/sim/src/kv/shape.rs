@@ -65,6 +65,8 @@ pub(crate) struct Shape {
     pub(crate) tier_units: u64,
     /// Units of memory for puts, at least as many as the longest object has; 0 if none waits for memory.
     pub(crate) memory_units: u64,
+    /// Whether openings keep what damage to the journal made outdated.
+    pub(crate) keep_outdated: bool,
 }
 
 impl Shape {
@@ -139,6 +141,7 @@ impl Shape {
                 .then(|| random.pick(&[WhenReached::Refuse, WhenReached::EvictOwn])),
             tier_units: random.pick(&[0, 0, 0, 8, 16, 32, 64, 256]),
             memory_units: if random.one_in(2) { 0 } else { MEMORY_UNITS },
+            keep_outdated: random.one_in(4),
         }
     }
 

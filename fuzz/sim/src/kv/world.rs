@@ -336,6 +336,7 @@ impl StoreWorld {
             flush_interval: shape.flush_interval,
             discard_after: shape.flush_interval / 4,
             wall_at_zero: Duration::from_secs(WALL_S),
+            keep_outdated: shape.keep_outdated || self.canary == Some(StoreCanary::KeptOutdated),
             ledger: self.ledger.clone(),
         }
     }

@@ -185,6 +185,7 @@ class Store(Calls):
         capacity_objects: int | None = None,
         adaptive_admission: bool = False,
         write_bytes_per_day: int | None = None,
+        keep_outdated: bool = False,
     ) -> Self: ...
     @staticmethod
     def format(

@@ -106,7 +106,7 @@ def open_store(
         if len(targets) > 1:
             raise InvalidError(f"{', '.join(targets)}: a store that is served has one socket, and no other target")
         logger.info("connecting to %s: blocks are copied, as the server cannot use the engine's memory", *targets)
-        return connect(targets[0].removeprefix(_SERVED), **options)
+        return _looked_at(connect(targets[0].removeprefix(_SERVED), **options), targets)
     nbytes = _bytes_of(size_gb)
     paths = [path for path in map(_new_file, targets) if path is not None]
     if nbytes and len(paths) == len(targets):
@@ -115,6 +115,21 @@ def open_store(
         logger.info("formatting %s for %d objects", ", ".join(targets), objects_max)
         _format(targets, nbytes, objects_max, paths)
     return Store(targets, **options)
+
+
+def _looked_at(store: Client, targets: list[str]) -> Client:
+    """Log what damage to its journal cost a store that is served. One of this process logs that when it is opened."""
+    stats = store.stats()
+    lost, outdated = stats["journal_lost_blocks"], stats["journal_outdated_objects"]
+    if lost or outdated:
+        logger.warning(
+            "%s: %d blocks of its journal could not be read, which may have replaced or deleted %d objects: these are "
+            "misses, unless it was opened with keep_outdated; check the drive",
+            ", ".join(targets),
+            lost,
+            outdated,
+        )
+    return store
 
 
 def _bytes_of(size_gb: object) -> int:

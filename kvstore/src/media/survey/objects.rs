@@ -134,6 +134,13 @@ impl Objects {
         list
     }
 
+    /// Removes the objects that records which are missing may have superseded, as an opening does. Returns their number.
+    pub(super) fn drop_outdated(&mut self) -> u64 {
+        let (before, first) = (self.objects.len(), self.read_at_loss);
+        self.objects.retain(|_, found| found.order >= first);
+        (before - self.objects.len()) as u64
+    }
+
     /// Returns the tenants: id, name, quota.
     pub(super) fn tenants(&self) -> Vec<(u8, String, Option<Quota>)> {
         let each = self.tenants.iter();

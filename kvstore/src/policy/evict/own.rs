@@ -103,12 +103,10 @@ impl OwnOrder {
         }
     }
 
-    /// Returns the tenant's least recently used object that is not leased. With `spares_newest`, not the most recently
-    /// used one, even if it is the only one.
+    /// Returns the tenant's least recently used object that is not leased.
     pub(crate) fn oldest(
         &self,
         tenant: TenantId,
-        spares_newest: bool,
         is_leased: impl Fn(ObjectId) -> bool,
     ) -> Option<ObjectId> {
         let links = self.links.as_ref()?;
@@ -116,7 +114,13 @@ impl OwnOrder {
         while let Some(id) = at.filter(|id| is_leased(*id)) {
             at = links.before(id);
         }
-        at.filter(|id| !spares_newest || links.before(*id).is_some())
+        at
+    }
+
+    /// Returns whether an object is the tenant's most recently used one.
+    pub(crate) fn is_newest(&self, tenant: TenantId, id: ObjectId) -> bool {
+        let is_front = |links: &Links| links.is_linked(id) && links.before(id).is_none();
+        self.is_ordered[usize::from(tenant.0)] && self.links.as_ref().is_some_and(is_front)
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -169,10 +173,10 @@ mod tests {
             model.sort_unstable();
             let used = used.into_iter().filter(|id| index.object(*id).tenant == tenant);
             for id in model.into_iter().map(|(_, id)| ObjectId(id)).chain(used) {
-                assert_eq!(order.oldest(tenant, false, |_| false), Some(id));
+                assert_eq!(order.oldest(tenant, |_| false), Some(id));
                 order.removed(id);
             }
-            assert_eq!(order.oldest(tenant, false, |_| false), None);
+            assert_eq!(order.oldest(tenant, |_| false), None);
         }
     }
 
@@ -181,25 +185,20 @@ mod tests {
         let mut order = OwnOrder::new(10);
         let id = ObjectId;
         order.used(id(9), ONE);
-        assert_eq!(
-            (order.oldest(ONE, false, |_| false), order.memory_bytes()),
-            (None, 0),
-            "not kept"
-        );
+        assert_eq!((order.oldest(ONE, |_| false), order.memory_bytes()), (None, 0), "not kept");
         order.keep(ONE, true);
         order.keep(LAST, true);
         for number in 0..6 {
             order.used(id(number), if number % 2 == 0 { ONE } else { LAST });
         }
         order.used(id(0), ONE);
-        assert_eq!(order.oldest(ONE, false, |_| false), Some(id(2)));
-        assert_eq!(order.oldest(ONE, false, |leased| leased == id(2)), Some(id(4)));
-        assert_eq!(order.oldest(LAST, false, |_| false), Some(id(1)));
+        assert_eq!(order.oldest(ONE, |_| false), Some(id(2)));
+        assert_eq!(order.oldest(ONE, |leased| leased == id(2)), Some(id(4)));
+        assert_eq!(order.oldest(LAST, |_| false), Some(id(1)));
         order.removed(id(1));
         order.removed(id(7));
-        assert_eq!(order.oldest(LAST, false, |_| false), Some(id(3)));
-        assert_eq!(order.oldest(LAST, false, |_| true), None);
-        assert_eq!(order.oldest(LAST, true, |_| false), Some(id(3)));
-        assert_eq!(order.oldest(LAST, true, |leased| leased == id(3)), None, "5 is the newest");
+        assert_eq!(order.oldest(LAST, |_| false), Some(id(3)));
+        assert_eq!(order.oldest(LAST, |_| true), None);
+        assert!(order.is_newest(LAST, id(5)) && !order.is_newest(LAST, id(3)));
     }
 }

@@ -1,8 +1,8 @@
 //! S3-FIFO (Yang, Zhang, Qiu, Yue, Vigfusson: "FIFO queues are all you need for cache eviction", SOSP 2023).
 //!
 //! New objects enter a small queue, a tenth of all objects. Those hit twice there move to the main queue; the rest
-//! are evicted and remembered as ghosts. An object that returns while its ghost exists goes to the main queue at
-//! once. Main objects that were hit go round again, once per hit, for up to three hits. A hit moves nothing; it is
+//! are evicted and remembered as ghosts, the latest as many as there are objects ([`Recent`]: 6.4 bytes each). An
+//! object that returns while its ghost exists goes to the main queue at once. Main objects that were hit go round again, once per hit, for up to three hits. A hit moves nothing; it is
 //! only counted.
 //!
 //! A leased object at the back of a queue goes to its front, because it is in use. A search for a victim ends: it
@@ -30,9 +30,8 @@ pub struct S3Fifo {
     links: Links,
     /// The length of each queue.
     lens: [u32; 2],
-    /// Keys evicted from the small queue: half as many as the capacity, at one byte per object of capacity.
+    /// Keys evicted from the small queue, as many as there are objects.
     ghosts: Recent,
-    objects_max: u32,
 }
 
 impl S3Fifo {
@@ -42,7 +41,6 @@ impl S3Fifo {
             links: Links::new(objects_max, 2),
             lens: [0; 2],
             ghosts: Recent::new(objects_max as usize),
-            objects_max,
         }
     }
 
@@ -134,11 +132,9 @@ impl Search<'_> {
 
 impl Policy for S3Fifo {
     fn inserted(&mut self, id: ObjectId, key_hash: u64) {
-        // Limit the age of ghosts to what fits the store: with few large objects it would otherwise remember many
-        // times what it holds.
-        let objects = u64::from(self.lens[SMALL as usize]) + u64::from(self.lens[MAIN as usize]);
-        let thousandths = (objects * 1000 / u64::from(self.objects_max)) as u32;
-        let queue = if self.ghosts.take(key_hash, thousandths) { MAIN } else { SMALL };
+        // With few large objects the ghosts of all objects that may be would be many times what the store holds.
+        let objects = 1 + self.lens.map(u64::from).iter().sum::<u64>();
+        let queue = if self.ghosts.take(key_hash, objects) { MAIN } else { SMALL };
         self.push(queue, id, 0);
     }
 
@@ -177,3 +173,6 @@ impl Policy for S3Fifo {
         self.links.memory_bytes() + self.ghosts.memory_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests;

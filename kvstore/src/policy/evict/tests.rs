@@ -119,15 +119,15 @@ impl Policy for Fifo {
 }
 
 #[test]
-fn index_regions_ages_and_policy_together_take_80_bytes_an_object_of_128_kib() {
+fn index_regions_ages_and_policy_take_80_bytes_an_object_of_128_kib_and_86_with_ghosts() {
     let objects = 1 << 20;
     let index = Index::new(objects, KeyHasher::new([0; 16])).expect("a capacity");
     let (half, all) = (u64::from(objects) * 16, u64::from(objects) * 32);
     let regions = Regions::new(&[vec![0..half, half..all]], objects);
     let bytes = index.memory_bytes() + regions.memory_bytes() + Ages::new(objects).memory_bytes();
-    for kind in [PolicyKind::Lru, PolicyKind::S3Fifo] {
+    for (kind, most) in [(PolicyKind::Lru, 80), (PolicyKind::S3Fifo, 86)] {
         let bytes = bytes + kind.build(objects).memory_bytes();
-        assert!(bytes <= 80 * objects as usize + 128, "{kind}: {bytes} bytes");
+        assert!(bytes <= most * objects as usize + 128, "{kind}: {bytes} bytes");
     }
 }
 
@@ -189,14 +189,14 @@ impl Model for LruModel {
     }
 }
 
-/// The paper's queues from the back, with each object's hits, and leases as in this store. Ghosts are never
-/// forgotten.
+/// The paper's queues from the back, with each object's hits, and leases as in this store. A ghost is one while it is
+/// among the latest, as many as there are objects.
 #[derive(Default)]
 struct S3Model {
     small: VecDeque<u32>,
     main: VecDeque<u32>,
     hits: HashMap<u32, u32>,
-    ghosts: HashSet<u32>,
+    ghosts: Vec<Option<u32>>,
 }
 
 impl S3Model {
@@ -209,7 +209,7 @@ impl S3Model {
                 self.hits.insert(number, 0);
                 self.main.push_back(number);
             } else {
-                self.ghosts.insert(number);
+                self.ghosts.push(Some(number));
                 return Some(number);
             }
         }
@@ -239,7 +239,12 @@ impl Model for S3Model {
 
     fn insert(&mut self, number: u32) {
         self.hits.insert(number, 0);
-        if self.ghosts.remove(&number) {
+        let ghost = self.ghosts.iter().rposition(|ghost| *ghost == Some(number));
+        let is_recent = ghost.is_some_and(|at| self.ghosts.len() - at <= self.hits.len());
+        if let Some(at) = ghost {
+            self.ghosts[at] = None;
+        }
+        if is_recent {
             self.main.push_back(number);
         } else {
             self.small.push_back(number);
@@ -327,9 +332,9 @@ proptest! {
         follow(PolicyKind::Lru.build(OBJECTS), LruModel::default(), steps);
     }
 
-    /// With such a large capacity each ghost has a bucket of its own, so both remember the same.
+    /// With such a capacity each ghost has a bucket of its own, and each tick is one, so both remember the same.
     #[test]
     fn s3fifo_is_the_papers(steps in vec(step(), 1..300)) {
-        follow(Box::new(S3Fifo::new(1 << 20)), S3Model::default(), steps);
+        follow(Box::new(S3Fifo::new(1 << 14)), S3Model::default(), steps);
     }
 }

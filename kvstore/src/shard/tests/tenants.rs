@@ -1,5 +1,7 @@
 //! Quotas and sweeps where devices fail and the journal is full.
 
+use std::time::Duration;
+
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
@@ -252,4 +254,54 @@ fn a_tenants_oldest_objects_are_known_before_any_of_them_goes() {
     rig.turn(10);
     assert_eq!(used_units(&rig), count - 100);
     assert!((0..used).all(|key| rig.shard.exists(rig.now, &key.into())), "they were used");
+}
+
+#[test]
+fn a_lowered_quota_is_kept_as_soon_as_the_lease_in_its_way_ends() {
+    for ends_by_itself in [false, true] {
+        let mut rig = Rig::new(1, 64, options(Durability::Restart));
+        let id = tenant(&mut rig, 100, WhenReached::EvictOwn);
+        assert!((0..4).all(|key| rig.wait(put(key, 2, id)) == STORED));
+        let keys: Vec<_> = (0u64..4).map(Into::into).collect();
+        let until = rig.now + Duration::from_secs(1);
+        let (lease, count) = rig.shard.lease(rig.now, &keys, until).expect("a lease");
+        assert_eq!(count, 4);
+        tenant(&mut rig, 4, WhenReached::EvictOwn);
+        rig.turn(5);
+        assert_eq!((used_units(&rig), rig.shard.has_objects_to_remove()), (8, false), "leased");
+        if ends_by_itself {
+            rig.now = until;
+        } else {
+            rig.shard.release(lease);
+            assert!(rig.shard.has_objects_to_remove(), "the next turn does not wait");
+        }
+        rig.turn(2);
+        assert_eq!(used_units(&rig), 4);
+        assert!((2..4u64).all(|key| rig.shard.exists(rig.now, &key.into())), "the newest stay");
+    }
+}
+
+#[test]
+fn an_object_just_stored_goes_if_a_lowered_quota_has_no_room_for_it() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let id = tenant(&mut rig, 8, WhenReached::EvictOwn);
+    assert_eq!(rig.wait(put(1, 1, id)), STORED);
+    let tag = rig.submit(Time::NEVER, put(2, 8, id));
+    tenant(&mut rig, 4, WhenReached::EvictOwn);
+    rig.turn(20);
+    assert_eq!((rig.taken(tag), used_units(&rig)), (vec![STORED], 0));
+}
+
+#[test]
+fn an_object_whose_shorter_replacement_fails_counts_again_against_a_lowered_quota() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let id = tenant(&mut rig, 8, WhenReached::EvictOwn);
+    assert_eq!(rig.wait(put(1, 8, id)), STORED);
+    rig.settle();
+    rig.devices[0].medium().failing = vec![(Kind::Write, 1)];
+    let tag = rig.submit(Time::NEVER, put(1, 2, id));
+    tenant(&mut rig, 4, WhenReached::EvictOwn);
+    rig.turn(20);
+    assert!(device_failed(0, &rig.taken(tag)[0]));
+    assert!(used_units(&rig) <= 4, "{} units", used_units(&rig));
 }

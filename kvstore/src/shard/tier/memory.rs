@@ -4,17 +4,26 @@
 //! last of them to drop it gives the run back, on any thread. That takes a lock, which a hit does not. A region that the
 //! tier gives up is freed with the last `Resident` in it.
 //!
+//! A value that a caller holds keeps its whole region from the system: what a tier gives up is freed region by region. So
+//! values may pin half of the tier's memory ([`Resident::pin`]); who asks for more gets a copy.
+//!
 //! A region has a number that no other gets. Numbers ascend in the order in which regions are lent, and regions go from
 //! the end, so what lies in regions that went has a number from some one on.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use adit_driver::Buffer;
 
 use crate::io::memory::FreeMemory;
+
+/// Values may pin one part of a tier's memory in so many.
+const PINNED_PARTS: u64 = 2;
+/// They may pin this many bytes of a smaller tier: regions of 64 MiB are few there.
+const PINNED_BYTES_MIN: u64 = 256 << 20;
 
 /// The bytes of an object in memory, padding included. Clones share them.
 #[derive(Clone)]
@@ -23,10 +32,61 @@ pub struct Resident(Arc<Held>);
 struct Held {
     /// There until it is dropped.
     run: Option<Buffer>,
-    /// The number of its region.
-    region: u64,
+    region: Arc<Ground>,
     /// Gone with its tier.
     home: Weak<Home>,
+}
+
+/// What is known of a region as long as anything is in it.
+struct Ground {
+    number: u64,
+    bytes: u64,
+    /// Values in it that callers hold.
+    values: AtomicU64,
+    sums: Arc<Sums>,
+}
+
+/// Sums over the regions of a tier, with those that it gave up and readers keep.
+#[derive(Default)]
+struct Sums {
+    bytes: AtomicU64,
+    /// Bytes of those in which callers hold values.
+    pinned_bytes: AtomicU64,
+    pinned_bytes_max: AtomicU64,
+}
+
+impl Ground {
+    fn new(number: u64, bytes: u64, sums: &Arc<Sums>) -> Arc<Ground> {
+        sums.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Arc::new(Ground { number, bytes, values: AtomicU64::new(0), sums: Arc::clone(sums) })
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        self.sums.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A value that a caller holds: an object's bytes, whose region it pins.
+#[derive(Debug)]
+pub struct Pinned(Resident);
+
+impl Deref for Pinned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let region = &self.0.0.region;
+        if region.values.fetch_sub(1, Ordering::Relaxed) == 1 {
+            region.sums.pinned_bytes.fetch_sub(region.bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Resident {
@@ -35,9 +95,27 @@ impl Resident {
         Arc::strong_count(&self.0) > 1
     }
 
+    /// Lets a caller hold it, unless values would pin more memory than they may. A region that has a value has room for
+    /// others. Call it on the tier's thread, which alone adds values.
+    pub fn pin(&self) -> Option<Pinned> {
+        let region = &self.0.region;
+        let sums = &region.sums;
+        if region.values.load(Ordering::Relaxed) == 0 {
+            let pinned = sums.pinned_bytes.load(Ordering::Relaxed) + region.bytes;
+            if pinned > sums.pinned_bytes_max.load(Ordering::Relaxed) {
+                return None;
+            }
+        }
+        // The last value may have gone since; then it takes the bytes off that are added here.
+        if region.values.fetch_add(1, Ordering::Relaxed) == 0 {
+            sums.pinned_bytes.fetch_add(region.bytes, Ordering::Relaxed);
+        }
+        Some(Pinned(self.clone()))
+    }
+
     /// Returns the number of its region.
     pub(super) fn region(&self) -> u64 {
-        self.0.region
+        self.0.region.number
     }
 }
 
@@ -58,7 +136,7 @@ impl fmt::Debug for Resident {
 impl Drop for Held {
     fn drop(&mut self) {
         if let (Some(run), Some(home)) = (self.run.take(), self.home.upgrade()) {
-            home.take_back(self.region, run);
+            home.take_back(self.region.number, run);
         }
     }
 }
@@ -107,6 +185,8 @@ struct Region {
     number: u64,
     bytes: u64,
     free: FreeMemory,
+    /// Dropped after its memory.
+    ground: Arc<Ground>,
 }
 
 /// Regions that a tier has given up, with the objects in them. Dropping this frees all that no reader holds, which takes
@@ -145,6 +225,7 @@ pub(super) struct Regions {
     /// For each region the bytes of its longest free run, and where it is in `all`.
     longest: BTreeSet<(usize, usize)>,
     numbers: u64,
+    sums: Arc<Sums>,
     home: Arc<Home>,
     /// Runs on their way from `home` to their regions; otherwise empty.
     returned: Vec<(u64, Buffer)>,
@@ -158,8 +239,29 @@ impl Regions {
         let mut free = FreeMemory::default();
         free.give(memory);
         self.longest.insert((bytes, self.all.len()));
-        self.all.push(Region { number, bytes: bytes as u64, free });
+        let ground = Ground::new(number, bytes as u64, &self.sums);
+        self.all.push(Region { number, bytes: bytes as u64, free, ground });
         self.home.lock().regions.push(number);
+        self.limit_pins(self.bytes());
+    }
+
+    /// Lets values pin a part of `bytes`. Those that pin more stay.
+    fn limit_pins(&self, bytes: u64) {
+        self.set_pinned_bytes_max((bytes / PINNED_PARTS).max(PINNED_BYTES_MIN));
+    }
+
+    pub(super) fn set_pinned_bytes_max(&self, bytes: u64) {
+        self.sums.pinned_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of the regions in which callers hold values, with those that were given up.
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        self.sums.pinned_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of the regions that were given up and are not freed.
+    pub(super) fn given_up_bytes(&self) -> u64 {
+        self.sums.bytes.load(Ordering::Relaxed).saturating_sub(self.bytes())
     }
 
     /// Returns their bytes. Looks at each.
@@ -178,7 +280,7 @@ impl Regions {
         self.put_back();
         let (_, at) = *self.longest.range((bytes, 0)..).next()?;
         let run = self.change(at, |free| free.take(bytes));
-        let (region, home) = (self.all[at].number, Arc::downgrade(&self.home));
+        let (region, home) = (Arc::clone(&self.all[at].ground), Arc::downgrade(&self.home));
         Some(Room(Held { run: Some(run.expect("a run is long enough")), region, home }))
     }
 
@@ -221,7 +323,9 @@ impl Regions {
             let is_known = self.longest.remove(&(region.free.longest(), at));
             assert!(is_known, "each region has one entry");
         }
-        GivenUp { regions: self.all.split_off(keep), residents: Vec::new() }
+        let regions = self.all.split_off(keep);
+        self.limit_pins(self.bytes());
+        GivenUp { regions, residents: Vec::new() }
     }
 
     /// Returns the bytes of memory of the tables.
@@ -288,6 +392,36 @@ mod tests {
         drop(rooms);
         assert!(regions.take(4096).is_none(), "nor does room that was not filled");
     }
+
+    #[test]
+    fn values_pin_regions_up_to_a_bound_and_count_those_that_were_given_up() {
+        let mut regions = Regions::default();
+        (0..4).for_each(|_| regions.add(memory(8192)));
+        regions.set_pinned_bytes_max(2 * 8192);
+        let all: Vec<Resident> = (0..8).map_while(|byte| resident(&mut regions, byte)).collect();
+        let of = |region| all.iter().filter(move |resident| resident.region() == region);
+        let pin = |region: u64, at: usize| of(region).nth(at).expect("two in each").pin();
+        let [first, second, third] = [pin(3, 0), pin(0, 0), pin(3, 1)];
+        assert!(first.is_some() && second.is_some() && third.is_some(), "two regions");
+        assert!(pin(1, 0).is_none() && pin(2, 1).is_none(), "a third one");
+        assert_eq!((regions.pinned_bytes(), regions.given_up_bytes()), (2 * 8192, 0));
+        drop(first);
+        assert!(pin(1, 0).is_none(), "one of its values is still there");
+        drop(second);
+        let fourth = pin(1, 0).expect("a region is pinned no more");
+        // Two regions go, one of them pinned.
+        let mut gone = regions.give_up_beyond(2 * 8192);
+        let first = gone.first();
+        all.into_iter().filter(|one| Some(one.region()) >= first).for_each(|one| gone.add(one));
+        drop(gone);
+        assert_eq!((regions.pinned_bytes(), regions.given_up_bytes()), (2 * 8192, 8192));
+        assert!(third.as_deref().is_some_and(|bytes| bytes.iter().all(|byte| *byte == bytes[0])));
+        std::thread::spawn(move || drop(third)).join().expect("it ends");
+        assert_eq!((regions.pinned_bytes(), regions.given_up_bytes()), (8192, 0));
+        drop(fourth);
+        assert_eq!(regions.pinned_bytes(), 0);
+    }
+
     #[test]
     fn room_comes_from_the_shortest_run_of_any_region() {
         let mut regions = Regions::default();
@@ -295,7 +429,7 @@ mod tests {
         let mut held = Vec::new();
         for (units, region) in [(1, 1), (1, 2), (1, 2), (2, 0), (1, 0)] {
             held.extend(regions.take(units * 4096));
-            assert_eq!(held.last().map(|room| room.0.region), Some(region));
+            assert_eq!(held.last().map(|room| room.0.region.number), Some(region));
         }
         assert!(regions.take(4096).is_none());
         drop(held.remove(3));

@@ -11,7 +11,8 @@
 //!   forgets the entry as well ([`Tier::forget`]), so before the change is acknowledged.
 //! - Bytes do not change while they are shared. Readers that outlive their entry keep the run that they read, and no
 //!   other object gets it meanwhile.
-//! - The tier has the memory that it was lent and no more, however many readers hold parts of it.
+//! - The tier has the memory that it was lent and no more, however many readers hold parts of it. Values that callers hold
+//!   pin at most a part of it, with what they keep of memory that the tier gave up.
 //!
 //! A tier without memory, the default, is off: it finds nothing and takes nothing.
 
@@ -22,7 +23,7 @@ mod tests;
 
 use adit_driver::Buffer;
 
-pub use self::memory::{GivenUp, Resident};
+pub use self::memory::{GivenUp, Pinned, Resident};
 use self::memory::{Regions, Room};
 use super::stats::Stats;
 use crate::catalog::hash::NumberMap;
@@ -144,7 +145,7 @@ impl Tier {
         self.entries_max = entries_max as u32;
         self.object_bytes_max = self.regions.largest_bytes().min(bytes / OBJECT_PARTS);
         self.order = S3Fifo::new(self.entries_max);
-        self.seen = Recent::new(entries_max as usize);
+        self.seen = Recent::new(entries_max as usize / 2);
         // A tier that became smaller gives their memory back as well.
         self.slots = Default::default();
         self.idle_slots = Vec::new();
@@ -202,8 +203,7 @@ impl Tier {
     /// Makes room for an object that was seen lately; otherwise only remembers that it was seen. Evicts as many bytes as
     /// it has, which may leave no run that is long enough: then what is free is for others.
     fn make_room(&mut self, bytes: u64, hash: u64) -> Option<Room> {
-        let thousandths = self.slots.len() as u64 * 1000 / u64::from(self.entries_max);
-        if !self.seen.take(hash, thousandths as u32) {
+        if !self.seen.take(hash, self.slots.len() as u64 / 2) {
             self.seen.remember(hash);
             return None;
         }
@@ -279,6 +279,12 @@ impl Tier {
         entry
     }
 
+    /// Lets values pin `bytes` of memory, until its size changes.
+    #[cfg(test)]
+    pub(crate) fn set_pinned_bytes_max(&self, bytes: u64) {
+        self.regions.set_pinned_bytes_max(bytes);
+    }
+
     /// Makes it keep what is replaced and removed, against its rule.
     #[cfg(feature = "internals")]
     pub(super) fn keep_stale(&mut self) {
@@ -317,6 +323,8 @@ impl Tier {
             tier_objects: self.slots.len() as u64,
             tier_object_bytes: self.used_bytes,
             tier_bytes: self.regions.bytes(),
+            tier_pinned_bytes: self.regions.pinned_bytes(),
+            tier_given_up_bytes: self.regions.given_up_bytes(),
             ..stats
         }
     }

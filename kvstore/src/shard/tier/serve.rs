@@ -40,6 +40,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.tier.shrink(bytes)
     }
 
+    /// Lets values pin `bytes` of the memory tier, until its size changes.
+    #[cfg(test)]
+    pub(crate) fn set_pinned_bytes_max(&self, bytes: u64) {
+        self.tier.set_pinned_bytes_max(bytes);
+    }
+
     /// Returns the bytes of an object, padding included, if they are in memory.
     #[cfg(feature = "internals")]
     pub fn resident(&mut self, now: Time, key: &Key) -> Option<Resident> {

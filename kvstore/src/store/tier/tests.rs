@@ -9,6 +9,7 @@ use super::*;
 use crate::memory::Machine;
 use crate::model::key::Key;
 use crate::store::pending::pair;
+use crate::store::request::ThreadShard;
 use crate::store::{FormatStore, OpenOptions};
 
 const MIB: u64 = 1 << 20;
@@ -154,6 +155,44 @@ fn a_tier_gives_memory_back_while_there_is_too_little_and_then_takes_it_again() 
     let before = hits();
     read_until(&store, most);
     assert!(hits() >= before + OBJECTS);
+    store.close().wait().expect("closed");
+}
+
+#[test]
+fn values_pin_a_part_of_the_memory_and_are_copies_beyond_that() {
+    let (_machine, probe) = machine("pinned", 8192);
+    let store = open(probe);
+    assert_eq!(store.set_tier(8 * MIB).expect("memory"), 8 * MIB);
+    let stats = || store.stats().wait().expect("counters");
+    let read = || {
+        let get = |number| store.get(Key::from(number)).wait().expect("an answer").expect("a hit");
+        let values: Vec<_> = (0..OBJECTS).map(get).collect();
+        assert!((0..).zip(&values).all(|(number, value)| **value == *bytes(number)));
+        values
+    };
+    drop(read());
+    let before = stats().tier_hits;
+    let shared = read();
+    assert_eq!((stats().tier_pinned_bytes, stats().tier_given_up_bytes), (8 * MIB, 0));
+    assert_eq!(store.set_tier(0).expect("none"), 0);
+    let left = stats();
+    assert_eq!((left.tier_bytes, left.tier_pinned_bytes), (0, 8 * MIB), "values keep it");
+    assert_eq!(left.tier_given_up_bytes, 8 * MIB);
+    drop(shared);
+    assert_eq!((stats().tier_pinned_bytes, stats().tier_given_up_bytes), (0, 0));
+
+    assert_eq!(store.set_tier(8 * MIB).expect("memory"), 8 * MIB);
+    for shard in 0..2 {
+        let limit = |shard: &mut ThreadShard, _| {
+            shard.set_pinned_bytes_max(4 * MIB - 1);
+            Ok(())
+        };
+        store.core.ask(shard, limit).wait().expect("an answer");
+    }
+    drop(read());
+    let copies = read();
+    assert_eq!((stats().tier_pinned_bytes, stats().tier_hits), (0, before + 2 * OBJECTS));
+    assert!((0..).zip(&copies).all(|(number, value)| **value == *bytes(number)));
     store.close().wait().expect("closed");
 }
 

@@ -72,7 +72,12 @@ impl StoreWorld {
     }
 
     pub(crate) fn any_key(&mut self) -> usize {
-        // Some keys are used more than others.
+        // Some keys are used more than others, and most those with a put that waits.
+        if let Some(key) = self.waiting_key()
+            && self.random.one_in(3)
+        {
+            return key;
+        }
         let keys = self.model.len();
         let range = if self.random.one_in(2) { keys.div_ceil(4) } else { keys };
         self.random.index(range)

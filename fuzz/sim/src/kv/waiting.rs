@@ -193,6 +193,11 @@ impl StoreWorld {
         }
     }
 
+    /// Returns the key of the last put that waits for memory.
+    pub(crate) fn waiting_key(&self) -> Option<usize> {
+        self.waiting.line.back().and_then(|(_, change)| change.key).map(|key| key as usize)
+    }
+
     /// Returns when a put that waits is late.
     pub(crate) fn next_late(&self) -> Time {
         self.waiting.line.front().map_or(Time::NEVER, |(_, change)| change.request.deadline)

@@ -340,6 +340,35 @@ fn a_get_follows_links_and_writes_to_what_is_no_file() {
 }
 
 #[test]
+fn a_bench_overwrites_a_store_only_when_told_to_and_never_an_open_one() {
+    let scratch = Scratch::new("bench");
+    let target = scratch.store("a.img");
+    put(&target, "k", b"value");
+    let soft = format!("soft:file={}", scratch.path("a.img").display());
+    for name in [&target, &soft] {
+        let bench = ["bench", "--rw=randwrite", "--bs=4k", "--number_ios=8", "--filename", name];
+        fail(&bench, 2, "it is a device of a store of Adit");
+        fail(&bench, 2, "add --allow-destroy if all of its data may be lost");
+        let read = [&bench[..1], &["--rw=randread"], &bench[2..]].concat();
+        assert!(adit(&read).status().expect("adit runs").success(), "{name} may be read");
+    }
+    let allowed =
+        ["bench", "--rw=randwrite", "--bs=4k", "--number_ios=8", "--allow-destroy", "--filename"];
+    let socket = scratch.path("kv.sock").display().to_string();
+    let mut server = adit(&["kv", "serve", "--store", &target, "--socket", &socket, "--json"]);
+    let mut server = server.stdout(Stdio::piped()).spawn().expect("adit runs");
+    let mut ready = [0; 1];
+    server.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("it is ready");
+    for name in [&target, &soft] {
+        fail(&[&allowed[..], &[name]].concat(), 1, "another process has it for itself");
+    }
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+    assert!(adit(&["kv", "get", &target, "k"]).status().expect("adit runs").success());
+    assert!(adit(&[&allowed[..], &[&target]].concat()).status().expect("adit runs").success());
+}
+
+#[test]
 fn scrub_finds_what_was_damaged_and_removes_it_when_told_to() {
     let scratch = Scratch::new("scrub");
     let target = scratch.store("a.img");

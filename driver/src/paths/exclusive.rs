@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::DeviceOptions;
 use crate::error::{Error, Result};
 
 /// Holds the lock while it or a copy exists.
@@ -27,7 +28,7 @@ impl Lock {
     /// # Errors
     /// [`Error::Refused`] if another handle holds it, in this process or another; if the kernel itself uses
     /// the block device, for example for a mounted file system; or if the file system has no locks.
-    pub(super) fn take(path: &Path, device: &str) -> Result<Lock> {
+    fn take(path: &Path, device: &str) -> Result<Lock> {
         let what = "open it exclusively";
         // On a block device: fail while the kernel itself uses it. No effect on a file.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
@@ -51,6 +52,35 @@ impl Lock {
             }
         })?;
         Ok(Lock { _file: Arc::new(file) })
+    }
+
+    /// Takes what handles that write need, so that none has the file or device at `path` for itself meanwhile. Any
+    /// number may have it. None is needed where there are no locks.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if another handle has it exclusively.
+    fn share(path: &Path, device: &str) -> Result<Option<Lock>> {
+        let Ok(file) = OpenOptions::new().read(true).open(path) else { return Ok(None) };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Some(Lock { _file: Arc::new(file) })),
+            Err(TryLockError::WouldBlock) => {
+                let why = "another process has it for itself, such as an open store";
+                Err(Error::refused(device, "write to it", why, "close it there first"))
+            }
+            Err(TryLockError::Error(_)) => Ok(None),
+        }
+    }
+
+    /// Takes the lock that these options ask for.
+    ///
+    /// # Errors
+    /// As [`Lock::take`] and [`Lock::share`].
+    pub(super) fn of(options: &DeviceOptions, path: &Path, device: &str) -> Result<Option<Lock>> {
+        match options {
+            DeviceOptions { exclusive: true, .. } => Lock::take(path, device).map(Some),
+            DeviceOptions { respects_exclusive: true, .. } => Lock::share(path, device),
+            _ => Ok(None),
+        }
     }
 }
 

@@ -74,8 +74,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
         return Err(no_file());
     }
     let file = open_as(target, options.writes).map_err(|error| refusal(target, options, error))?;
-    let take = || Lock::take(&target.file, &device);
-    let lock = options.exclusive.then(take).transpose()?;
+    let lock = Lock::of(options, &target.file, &device)?;
     let about = file.metadata().map_err(|error| refusal(target, options, error))?;
     let file_type = about.file_type();
     let (kind, bytes) = if file_type.is_block_device() {

@@ -148,6 +148,9 @@ pub struct DeviceOptions {
     /// uses the block device, for example for a mounted file system. A controller reached through VFIO always
     /// has one user; one behind a vfio-user socket, as its server decides. Default false.
     pub exclusive: bool,
+    /// Refused while another process or handle has it open exclusively, and keeps others from that meanwhile: for
+    /// handles that write over what may be a store. Default false.
+    pub respects_exclusive: bool,
     /// Whether a controller's queues use shadow doorbells if available. Turn off if another agent, such as a
     /// GPU, drives queues of the same controller: see [`Controller::create_raw_queue_pair`]. Default true.
     pub shadow_doorbells: bool,
@@ -165,6 +168,7 @@ impl Default for DeviceOptions {
             file_bytes: None,
             fills_holes: false,
             exclusive: false,
+            respects_exclusive: false,
             shadow_doorbells: true,
             server_timeout: SERVER_TIMEOUT,
         }

@@ -39,18 +39,18 @@ pub(super) fn open(target: &Target, options: &DeviceOptions) -> crate::Result<De
         ..ControllerOptions::default()
     };
     let controller = Controller::open(target, &about)?;
-    let lock = if options.exclusive { lock(target)? } else { None };
+    let lock = lock(target, options)?;
     let namespace = controller.namespace_of(target)?;
     Ok(device(controller, namespace, target, lock))
 }
 
 /// Locks a software controller's data file; no lock for other targets.
-fn lock(target: &Target) -> crate::Result<Option<Lock>> {
-    let Target::Soft { options, .. } = target else { return Ok(None) };
-    let Storage::File { path, .. } = options.parse::<soft::Options>()?.storage else {
+fn lock(target: &Target, options: &DeviceOptions) -> crate::Result<Option<Lock>> {
+    let Target::Soft { options: controller, .. } = target else { return Ok(None) };
+    let Storage::File { path, .. } = controller.parse::<soft::Options>()?.storage else {
         return Ok(None);
     };
-    Lock::take(&path, &target.device()).map(Some)
+    Lock::of(options, &path, &target.device())
 }
 
 pub(super) fn device(

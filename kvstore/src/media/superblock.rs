@@ -34,7 +34,7 @@ pub const FORMAT_VERSION_MIN: u32 = 2;
 /// Maximum length of a label, in bytes of UTF-8.
 pub const LABEL_BYTES_MAX: usize = 32;
 
-const MAGIC: [u8; 8] = *b"ADITKV\0\x01";
+pub(super) const MAGIC: [u8; 8] = *b"ADITKV\0\x01";
 const CRC_AT: usize = SUPERBLOCK_BYTES - 4;
 /// Where the revision is, which the chart follows.
 const REVISION_AT: usize = 248;

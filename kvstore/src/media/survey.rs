@@ -77,6 +77,12 @@ impl Heads {
     }
 }
 
+/// Returns whether these bytes begin a superblock of a store, whole or damaged, of any version. A device of a store has
+/// one in its first 4096 bytes, and one in the last of its whole 4096.
+pub fn is_superblock(bytes: &[u8]) -> bool {
+    bytes.starts_with(&super::superblock::MAGIC)
+}
+
 /// Reads and compares the superblocks.
 ///
 /// # Errors

@@ -122,7 +122,7 @@ pub fn guard(targets: &[Target], devices: &[Device], force: bool) -> Result<()> 
     let written = targets.iter().zip(devices);
     let written: Vec<Written<'_>> =
         written.map(|(target, device)| Written { target, device }).collect();
-    let permission = Permission { option: "--force", is_given: force };
+    let permission = Permission { option: "--force", is_given: force, spares_stores: false };
     for warning in check_destruction(&written, permission)? {
         tracing::warn!("{}", warning.text);
     }

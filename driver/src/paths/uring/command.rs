@@ -89,8 +89,7 @@ pub(in crate::paths) fn open(
                    block devices)";
         return Err(Error::invalid(device, why));
     }
-    let take = || Lock::take(&target.file, &device);
-    let lock = options.exclusive.then(take).transpose()?;
+    let lock = Lock::of(options, &target.file, &device)?;
     let queue = KernelLimits::beside(&file);
     let namespace = identify(&file, &device, &queue, options.writes)?;
     let polls = queue.polls();

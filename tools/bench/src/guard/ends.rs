@@ -14,6 +14,7 @@ use std::time::Duration;
 use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Completion, Device, Error, RejectReason, Rejected};
+use adit_kvstore::{UNIT_BYTES, survey};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use adit_setup::{Root, Signature, signatures_of_file};
@@ -40,7 +41,7 @@ type Chunk = (Buffer, u64);
 /// Why the search failed.
 pub(super) fn signatures(root: &Root, device: &Device) -> Result<Vec<Signature>, String> {
     let mut image = None;
-    let found = each_chunk(device, |offset, data| {
+    let found = each_chunk(device, &ends(device), |offset, data| {
         // Zeroes need neither an image nor the program.
         if data.iter().all(|&byte| byte == 0) {
             return Ok(());
@@ -64,11 +65,33 @@ pub(super) fn signatures(root: &Root, device: &Device) -> Result<Vec<Signature>,
 /// Why reading failed.
 pub(super) fn are_zero(device: &Device) -> Result<bool, String> {
     let mut zero = true;
-    each_chunk(device, |_, data| {
+    each_chunk(device, &ends(device), |_, data| {
         zero &= data.iter().all(|&byte| byte == 0);
         Ok(())
     })?;
     Ok(zero)
+}
+
+/// Returns whether the device is one of a store, by either of its superblocks.
+///
+/// # Errors
+/// Why reading failed.
+pub(super) fn hold_store(device: &Device) -> Result<bool, String> {
+    let lba_bytes = u64::from(device.info().lba_bytes);
+    let units = device.info().bytes / UNIT_BYTES;
+    let bytes = lba_bytes.max(UNIT_BYTES);
+    let mut places = vec![(0, bytes)];
+    if units > 1 {
+        let last = (units - 1) * UNIT_BYTES;
+        places.push((last - last % lba_bytes, bytes));
+    }
+    places.truncate(units as usize);
+    let mut holds = false;
+    each_chunk(device, &places, |_, data| {
+        holds |= survey::is_superblock(data);
+        Ok(())
+    })?;
+    Ok(holds)
 }
 
 /// Creates a sparse file in memory as long as the device.
@@ -79,15 +102,21 @@ fn empty_image(bytes: u64) -> Result<File, String> {
     Ok(image)
 }
 
-/// Reads the ends and passes each piece, with its byte offset, in order of completion.
-fn each_chunk(
-    device: &Device,
-    mut show: impl FnMut(u64, &[u8]) -> Result<(), String>,
-) -> Result<(), String> {
+/// Returns the pieces of both ends.
+fn ends(device: &Device) -> Vec<(u64, u64)> {
     let info = device.info();
     let lba_bytes = u64::from(info.lba_bytes);
     let chunk_bytes = chunk_bytes(info.command_bytes_max, info.boundary_bytes, lba_bytes);
-    let chunks = chunks(info.bytes, lba_bytes, chunk_bytes);
+    chunks(info.bytes, lba_bytes, chunk_bytes)
+}
+
+/// Reads these pieces, offsets with lengths in bytes, and passes each on, in order of completion.
+fn each_chunk(
+    device: &Device,
+    chunks: &[(u64, u64)],
+    mut show: impl FnMut(u64, &[u8]) -> Result<(), String>,
+) -> Result<(), String> {
+    let info = device.info();
     let total: u64 = chunks.iter().map(|&(_, bytes)| bytes).sum();
     let words = |error: Error| error.to_string();
     let mut rest = device.allocate(total as usize).map_err(words)?;
@@ -95,7 +124,7 @@ fn each_chunk(
     let options = QueueOptions { depth, timeout: READ_LIMIT, abort_timeout: READ_LIMIT };
     let mut queue = device.create_queue(&options, &[&rest]).map_err(words)?;
     let mut waiting = Vec::with_capacity(chunks.len());
-    for (offset, bytes) in chunks {
+    for &(offset, bytes) in chunks {
         let after = rest.split_off(bytes as usize);
         waiting.push((rest, offset));
         rest = after;

@@ -6,8 +6,8 @@
 //! same code. Controllers that the kernel does not manage are only searched for signatures, through a queue of
 //! our own (`ends`). `--allow-destroy` turns refusals into warnings.
 //!
-//! As in fio, files are overwritten without a question. Targets made for the run (`soft:mem`, `null:`) hold no
-//! data.
+//! As in fio, files are overwritten without a question, unless they hold a store of Adit, which counts as a signature
+//! everywhere. Targets made for the run (`soft:mem`, `null:`) hold no data.
 
 mod ends;
 
@@ -33,7 +33,7 @@ pub struct Written<'a> {
 
 /// The option of `adit bench` that allows overwriting.
 pub(crate) const ALLOW_DESTROY: Permission =
-    Permission { option: "--allow-destroy", is_given: false };
+    Permission { option: "--allow-destroy", is_given: false, spares_stores: true };
 
 /// Whether overwriting is allowed, and by which option.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,8 @@ pub struct Permission {
     pub option: &'static str,
     /// Whether it is on the command line.
     pub is_given: bool,
+    /// Whether stores of Adit are looked for. Callers that format stores do so themselves.
+    pub spares_stores: bool,
 }
 
 /// Inspects what would be overwritten. With permission, findings become warnings.
@@ -50,7 +52,13 @@ pub struct Permission {
 /// A usage failure that lists each device's findings and how to continue.
 pub fn check(written: &[Written], permission: Permission) -> Result<Vec<Warning>> {
     let root = Root::open(None)?;
-    let look = |one: Written| (one.target.to_string(), look(&root, &one));
+    let look = |one: Written| {
+        let mut findings = look(&root, &one);
+        if permission.spares_stores {
+            findings.extend(of_store(&root, &one));
+        }
+        (one.target.to_string(), findings)
+    };
     let looked: Vec<(String, Vec<Finding>)> = distinct(written).into_iter().map(look).collect();
     judge(&looked, permission)
 }
@@ -100,7 +108,7 @@ impl Finding {
 /// Returns all findings for one device.
 fn look(root: &Root, written: &Written) -> Vec<Finding> {
     match place(root, written.target) {
-        Place::Free => Vec::new(),
+        Place::Free | Place::File => Vec::new(),
         Place::Opaque => of_signatures(ends::signatures(root, written.device), "it"),
         Place::Disk(name) => {
             let mut disk = Disk::read(root, &name);
@@ -115,11 +123,21 @@ fn look(root: &Root, written: &Written) -> Vec<Finding> {
     }
 }
 
+/// Returns the finding of a store of Adit. What cannot be read is not known to be one.
+fn of_store(root: &Root, written: &Written) -> Option<Finding> {
+    let is_store =
+        place(root, written.target) != Place::Free && ends::hold_store(written.device) == Ok(true);
+    let remedy = || format!("adit kv info {}", written.target.device());
+    is_store.then(|| Finding::new(Kind::Loss, "it is a device of a store of Adit", Some(remedy())))
+}
+
 /// Where a target's data is, if it may be lost.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Made for the run, or a file, which may be overwritten.
+    /// Made for the run.
     Free,
+    /// A file, which may be overwritten unless it holds a store.
+    File,
     /// The kernel's block device of this name.
     Disk(String),
     /// Not visible to the kernel.
@@ -133,7 +151,7 @@ fn place(root: &Root, target: &Target) -> Place {
             Some(name) => Place::Disk(name),
             // A namespace without a block device has a format the kernel cannot use.
             None if kernel.path == KernelPath::UringCmd => Place::Opaque,
-            None => Place::Free,
+            None => Place::File,
         },
         Target::Soft { options, .. } => match options.parse::<soft::Options>().map(|o| o.storage) {
             // The software controller may store its data on one of the kernel's disks.

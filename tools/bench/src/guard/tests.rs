@@ -142,7 +142,7 @@ fn files_and_what_is_made_for_the_run_are_free() {
         assert_eq!(place(&root, &target), Place::Free, "{target}");
     }
     let file = kernel(KernelPath::Psync, "/home/me/fio.0.0");
-    assert_eq!(place(&root, &file), Place::Free);
+    assert_eq!(place(&root, &file), Place::File);
     for target in ["vfio:0000:01:00.0", "vfio-user:/run/x", "soft:file=/tmp/x,size=64M"] {
         let target = target.parse().expect("a target");
         assert_eq!(place(&root, &target), Place::Opaque, "{target}");

@@ -380,6 +380,7 @@ fn open_device(
     let options = DeviceOptions {
         queue_count,
         writes: writes || made.is_some(),
+        respects_exclusive: writes || made.is_some(),
         file_bytes,
         server_timeout: server_timeout(users),
         ..DeviceOptions::default()

@@ -77,6 +77,12 @@ impl Failure {
         Failure { message: listed(heading, &reasons), code: FAILED }
     }
 
+    /// Creates a failure for an error in the command line, with `reasons`, one per line, and what to do about them.
+    pub fn refusal(heading: &str, reasons: &[String], remedy: &str) -> Failure {
+        let Failure { message, .. } = Failure::list(&printable(heading), reasons);
+        Failure { message: format!("{message}\n{}", printable(remedy)), code: USAGE }
+    }
+
     /// Returns the process's exit code.
     pub fn code(&self) -> u8 {
         self.code

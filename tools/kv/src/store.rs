@@ -114,14 +114,14 @@ pub(crate) fn is_made_for_the_run(target: &Target) -> bool {
     }
 }
 
-/// Refuses devices that are mounted, claimed or contain data; with `force`, only those that cannot be written.
+/// Refuses devices, open exclusively, that are mounted or contain data; with `force`, only those that cannot be written.
 ///
 /// # Errors
 /// The findings, and how to continue.
 pub fn guard(targets: &[Target], devices: &[Device], force: bool) -> Result<()> {
     let written = targets.iter().zip(devices);
     let written: Vec<Written<'_>> =
-        written.map(|(target, device)| Written { target, device }).collect();
+        written.map(|(target, device)| Written { target, device, is_ours: true }).collect();
     let permission = Permission { option: "--force", is_given: force, spares_stores: false };
     for warning in check_destruction(&written, permission)? {
         tracing::warn!("{}", warning.text);

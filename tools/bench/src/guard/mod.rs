@@ -11,8 +11,6 @@
 
 mod ends;
 
-use std::fmt::Write;
-
 use adit_driver::soft::{self, Storage};
 use adit_driver::target::KernelPath;
 use adit_driver::{Device, Target};
@@ -29,6 +27,9 @@ pub struct Written<'a> {
     pub target: &'a Target,
     /// The open device; it must be able to provide a queue for a moment.
     pub device: &'a Device,
+    /// Whether it is open exclusively ([`adit_driver::DeviceOptions::exclusive`]), so that a claim of a block device is
+    /// our own: it would not have opened if another had claimed it.
+    pub is_ours: bool,
 }
 
 /// The option of `adit bench` that allows overwriting.
@@ -118,6 +119,7 @@ fn look(root: &Root, written: &Written) -> Vec<Finding> {
                 // Zeroes contain no signature; no program is needed to tell.
                 disk.signatures = Ok(Vec::new());
             }
+            disk.is_claimed &= !written.is_ours;
             of_disk(&disk)
         }
     }
@@ -233,19 +235,17 @@ fn judge(looked: &[(String, Vec<Finding>)], permission: Permission) -> Result<Ve
 }
 
 fn refusal(device: &str, against: &[&Finding], option: &str) -> Failure {
-    let mut text = format!("{device}: nothing was written, because");
-    for finding in against {
+    let reason = |finding: &&Finding| {
         let remedy = finding.remedy.as_ref().map(|remedy| format!("; {remedy}"));
-        write!(text, "\n  {}{}", finding.reason, remedy.unwrap_or_default())
-            .expect("a String takes all");
-    }
+        format!("{}{}", finding.reason, remedy.unwrap_or_default())
+    };
+    let reasons: Vec<String> = against.iter().map(reason).collect();
     let liftable = against.iter().all(|finding| finding.kind == Kind::Loss);
-    text.push_str("\nuse another device");
-    if liftable {
-        write!(text, ", or add {option} if all of its data may be lost")
-            .expect("a String takes all");
-    }
-    Failure::usage(text)
+    let remedy = match liftable {
+        true => format!("use another device, or add {option} if all of its data may be lost"),
+        false => "use another device".to_owned(),
+    };
+    Failure::refusal(&format!("{device}: nothing was written, because"), &reasons, &remedy)
 }
 
 fn warning(device: &str, finding: &Finding, option: &str) -> Warning {

@@ -47,7 +47,7 @@ fn judged_with(
     allow_destroy: bool,
 ) -> Result<Vec<Warning>> {
     let root = Root::recorded(machine);
-    let findings = look(&root, &Written { target, device });
+    let findings = look(&root, &Written { target, device, is_ours: false });
     judge(&[(target.device(), findings)], Permission { is_given: allow_destroy, ..ALLOW_DESTROY })
 }
 
@@ -103,6 +103,18 @@ fn what_is_known_to_be_mounted_is_not_told_as_claimed_again() {
     let text =
         refusal_of(&with(&(MOUNTED.to_owned() + "/recorded/claimed-nvme0n1 = yes\n")), &drive());
     assert!(text.contains("mounted") && !text.contains("claimed"), "{text}");
+}
+
+#[test]
+fn the_claim_of_our_own_handle_is_no_obstacle() {
+    let machine = with("/recorded/claimed-nvme0n1 = yes\n");
+    let null = "null:".parse().expect("a target");
+    let device = Device::open(&null, &DeviceOptions::default()).expect("nothing is opened");
+    let (root, target) = (Root::recorded(&machine), drive());
+    let found = |is_ours| look(&root, &Written { target: &target, device: &device, is_ours });
+    assert_eq!((found(true), found(false).len()), (vec![], 1));
+    let text = refusal_of(&machine, &target);
+    assert_eq!(text.lines().count(), 3, "one for each reason, and what to do: {text}");
 }
 
 #[test]
@@ -190,7 +202,8 @@ fn a_target_is_looked_at_once_and_each_namespace_for_itself() {
     let device = Device::open(&null, &DeviceOptions::default()).expect("nothing is opened");
     let names = ["vfio:0000:01:00.0,ns=1", "vfio:0000:01:00.0,ns=2", "vfio:0000:01:00.0,ns=1"];
     let targets = names.map(|name| name.parse::<Target>().expect("a target"));
-    let written = targets.each_ref().map(|target| Written { target, device: &device });
+    let written =
+        targets.each_ref().map(|target| Written { target, device: &device, is_ours: false });
     let looked: Vec<String> = distinct(&written).iter().map(|one| one.target.to_string()).collect();
     assert_eq!(looked, names[..2]);
 }

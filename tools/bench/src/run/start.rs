@@ -135,7 +135,11 @@ impl Fleet {
             .zip(&of_threads)
             .filter(|(thread, _)| thread.destroys())
             .flat_map(|(_, its)| its)
-            .map(|target| guard::Written { target, device: &devices[&target.to_string()].1 })
+            .map(|target| guard::Written {
+                target,
+                device: &devices[&target.to_string()].1,
+                is_ours: false,
+            })
             .collect();
         let is_given = request.run.allow_destroy;
         let permission = guard::Permission { is_given, ..guard::ALLOW_DESTROY };

@@ -169,7 +169,6 @@ const REFUSALS: Case = Case {
         ),
         good(writes!("vfio:0000:00:18.0", "--allow-destroy"), &["ext4", "OVERWRITTEN", "err= 0"]),
         good(writes!("vfio:0000:00:18.0"), &["err= 0"]),
-        good(writes!("uring:{k1}"), &["err= 0"]),
         usage(
             "blockdev --setro {k1}; adit bench --name=v --filename=uring:{k1} --rw=randwrite --bs=4k --size=1M --verify=md5",
             &["read-only"],
@@ -179,6 +178,25 @@ const REFUSALS: Case = Case {
             &["offset=2147483648"],
         ),
         usage("adit bench --name=odd --filename={0} --rw=write --bs=1000 --size=1M", &["512"]),
+        // A fresh drive of the kernel's, and of ours, takes a store, which a benchmark does not overwrite, open or not.
+        good(
+            "for drive in uring:{k1} {0}; do adit kv format $drive && echo hi | adit kv put $drive greeting - || exit 1; done",
+            &["uring:/dev/nvme1n1: a store of", "vfio:0000:00:10.0: a store of"],
+        ),
+        usage(writes!("uring:{k1}"), &["it is a device of a store of Adit", "--allow-destroy"]),
+        usage(writes!("uring-cmd:{g1}"), &["it is a device of a store of Adit"]),
+        usage(writes!("{0}"), &["it is a device of a store of Adit"]),
+        refused(
+            "adit kv serve --store uring:{k1} --socket /tmp/kv.sock & server=$!; until [ -S /tmp/kv.sock ]; do usleep 100000; done\n\
+             adit bench --name=w --filename=uring:{k1} --rw=write --bs=64k --size=1M --allow-destroy; code=$?\n\
+             kill $server; wait $server; exit $code",
+            &["another process has it for itself"],
+        ),
+        good("adit kv get uring:{k1} greeting; adit kv get {0} greeting", &["hi\nhi"]),
+        good(
+            writes!("uring:{k1}", "--allow-destroy"),
+            &["a store of Adit", "OVERWRITTEN", "err= 0"],
+        ),
     ],
 };
 

@@ -46,18 +46,13 @@ const SHORT_PARTS: u64 = 2;
 const PRESSING_PARTS: u64 = 4;
 /// Failed checkpoints in a row before the device counts as out of service.
 const FAILURES_MAX: u32 = 3;
-/// Ticks of the clock of the ages, of 128 in a turnover, after which a checkpoint begins for them.
-const AGES_TICKS: u64 = 16;
-/// The least time between two checkpoints for the ages. Each writes all records, about 70 bytes for each object.
-const AGES_INTERVAL: Duration = Duration::from_secs(600);
+/// The least time between two checkpoints for the ages, if their clock ticked. Each writes all records, about 76 bytes
+/// for each object.
+const AGES_INTERVAL: Duration = Duration::from_secs(60);
 /// Checkpoints for the ages write at most one `AGES_PARTS`th of the shard's capacity in a day, so that stores of small
 /// objects do not wear their drives out.
 const AGES_PARTS: u64 = 10;
 const DAY_S: u64 = 24 * 60 * 60;
-/// A store that is being closed takes checkpoints for the ages if all its shards' records take no more than this.
-const CLOSING_BYTES_MAX: u64 = 32 << 20;
-/// Checkpoints of a store that is being closed are abandoned after this time, so that closing is not held up.
-const CLOSING_TIME_MAX: Duration = Duration::from_millis(250);
 /// Limit of records taken per turn, which bounds a turn.
 const RECORDS_PER_TURN: usize = 512;
 
@@ -106,8 +101,6 @@ pub(super) struct Checkpoints {
     pub(super) kept_ages: KeptAges,
     /// Whether the last one of a shard that is being closed is to begin.
     is_last_due: bool,
-    /// Limit of the records that it may have to write.
-    closing_bytes_max: u64,
     /// From then on there are none, because the store is being closed.
     ends_at: Time,
     writes: u32,
@@ -124,7 +117,6 @@ impl Checkpoints {
         (next_number, next_slot): (u64, usize),
         newest_begin: u64,
         kept_ages: KeptAges,
-        shards: u16,
     ) -> Checkpoints {
         Checkpoints {
             state: State::Idle,
@@ -138,7 +130,6 @@ impl Checkpoints {
             is_wanted: false,
             kept_ages,
             is_last_due: false,
-            closing_bytes_max: CLOSING_BYTES_MAX / u64::from(shards),
             ends_at: Time::NEVER,
             writes: 0,
             is_broken: false,
@@ -204,14 +195,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Ok(())
     }
 
-    /// Begins a last checkpoint, because the store is being closed, if objects were used since the last one and it is
-    /// short. It is abandoned if it takes long, and so is one in progress.
-    pub fn keep_ages(&mut self, now: Time) {
+    /// Begins a last checkpoint, because the store is being closed, if objects were used since the last one. It is
+    /// abandoned when it takes longer than `within`, with a warning, and so is one in progress.
+    pub fn keep_ages(&mut self, now: Time, within: Duration) {
         let Some(checkpoints) = &mut self.checkpoints else { return };
         let has_ticked = self.policy.ticks() > checkpoints.kept_ages.ticks;
-        let is_short = self.capacity.record_bytes <= checkpoints.closing_bytes_max;
-        checkpoints.ends_at = now + CLOSING_TIME_MAX;
-        checkpoints.is_last_due = has_ticked && is_short && checkpoints.is_idle();
+        checkpoints.ends_at = now + within;
+        checkpoints.is_last_due = has_ticked && checkpoints.is_idle();
         self.wake();
     }
 
@@ -223,7 +213,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns when a checkpoint is due for the ages.
     fn ages_due_at(&self, checkpoints: &Checkpoints) -> Time {
         let KeptAges { ticks, at } = checkpoints.kept_ages;
-        if self.policy.ticks() - ticks < AGES_TICKS {
+        if self.policy.ticks() == ticks {
             return Time::NEVER;
         }
         let capacity_bytes = self.spaces.capacity_units().max(1) * UNIT_BYTES;
@@ -242,6 +232,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         let Some(mut checkpoints) = self.checkpoints.take() else { return };
         if now >= checkpoints.ends_at {
+            if !checkpoints.is_idle() {
+                tracing::warn!(
+                    "the last checkpoint took too long, so the store forgets which objects were used since the one before; \
+                     a larger timeout lets it take longer"
+                );
+            }
             (checkpoints.state, checkpoints.is_last_due) = (State::Idle, false);
         } else if self.lanes[self.home].failure().is_none() {
             self.advance(now, &mut checkpoints);

@@ -116,9 +116,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let next = (recovered.next_number, recovered.next_slot);
             let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
             let ages = KeptAges { ticks: opened.policy.ticks(), at: now };
-            let (session, shards) = (agreed.sequence, geometry.shards());
-            let mut checkpoints =
-                Checkpoints::new(areas, lineage, session, next, begin, ages, shards);
+            let session = agreed.sequence;
+            let mut checkpoints = Checkpoints::new(areas, lineage, session, next, begin, ages);
             if recovered.is_damaged() {
                 checkpoints.hurry();
             }

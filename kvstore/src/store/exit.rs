@@ -20,6 +20,14 @@ use crate::shard::{Failure, Stats};
 /// How long opening devices waits for them to be released.
 const RELEASE_MAX: Duration = Duration::from_secs(60);
 
+/// How long the last checkpoints, for the order of eviction, take at most.
+const KEEP_AGES_MAX: Duration = Duration::from_secs(5);
+
+/// Returns how long the last checkpoints of a store with this timeout may take: closing has more time than that.
+pub(super) fn keep_ages_within(timeout: Duration) -> Duration {
+    KEEP_AGES_MAX.min(timeout / 2)
+}
+
 /// The names of devices that stores of this process release.
 static RELEASING: (Mutex<Vec<Arc<[String]>>>, Condvar) = (Mutex::new(Vec::new()), Condvar::new());
 

@@ -493,7 +493,7 @@ impl Store {
     }
 
     /// Finishes the requests in progress, makes acknowledged data durable, ends the threads and returns the counters.
-    /// Also takes checkpoints, for the order of eviction, if they are short and take less than 250 ms. Requests that wait
+    /// Also takes checkpoints, for the order of eviction, if they take less than 5 s and half the store's timeout. Requests that wait
     /// for memory or room fail with [`Failure::Closed`] at once, and so do calls on other clones. The store closes
     /// whether the answer is awaited or not.
     ///

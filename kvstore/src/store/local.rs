@@ -12,6 +12,7 @@ use adit_driver::{Buffer, Device, Time};
 
 use super::devices::{self, DeviceShard, Devices};
 use super::exit::Open;
+use super::exit::keep_ages_within;
 use super::open::{Found, OpenOptions};
 use super::plans::{ShardTransfers, Transfers};
 use super::route;
@@ -525,7 +526,9 @@ impl Local {
         const COMMIT: u64 = u64::MAX;
         let (begun, deadline) = (self.now(), self.now() + self.options.timeout);
         self.submit(begun, Request { reply: COMMIT, deadline, action: Action::Commit });
-        self.shards.iter_mut().for_each(|shard| shard.keep_ages(begun));
+        self.shards
+            .iter_mut()
+            .for_each(|shard| shard.keep_ages(begun, keep_ages_within(self.options.timeout)));
         let mut committed = None;
         loop {
             let now = self.now();

@@ -18,7 +18,7 @@ use adit_driver::runtime::{self, Alarm, Round};
 use adit_driver::{Device, Time};
 
 use super::arrivals::{Arrival, Arrivals};
-use super::exit::{End, Leaving};
+use super::exit::{End, Leaving, keep_ages_within};
 use super::feed::Feeds;
 use super::figures::Figures;
 use super::inbox::Inbox;
@@ -426,7 +426,7 @@ impl Rounds {
             let reply = Waiter { since: now, caller };
             let request = Request { reply, deadline: until, action: Action::Commit };
             self.submit(now, shard, iter::once(Hashed { hash: 0, request }));
-            self.worker.shards[shard].keep_ages(now);
+            self.worker.shards[shard].keep_ages(now, keep_ages_within(self.worker.drain_timeout));
         }
         Ending::Committing { until, answers, left, failure }
     }

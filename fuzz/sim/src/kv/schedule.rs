@@ -421,7 +421,8 @@ impl StoreWorld {
     /// Has the shards take their last checkpoints. Sometimes the process does not wait for them.
     fn keep_ages(&mut self) {
         let now = self.now;
-        self.shards.iter_mut().for_each(|shard| shard.keep_ages(now));
+        let within = self.random.pick(&[Duration::from_millis(50), Duration::from_secs(5)]);
+        self.shards.iter_mut().for_each(|shard| shard.keep_ages(now, within));
         let until = now + PATIENCE;
         let steps_max = if self.random.one_in(4) { self.random.below(60) } else { u64::MAX };
         for _ in 0..steps_max {

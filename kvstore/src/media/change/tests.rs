@@ -359,7 +359,7 @@ fn a_removal_keeps_the_ages_of_objects() {
     with_shards(&old, |_, _, shard| {
         wait(shard, put_as(40, 1, PutOptions::default()));
         let mut now = Time::ZERO;
-        shard.keep_ages(now);
+        shard.keep_ages(now, std::time::Duration::from_secs(5));
         while !shard.is_idle() {
             now = now + std::time::Duration::from_millis(1);
             shard.poll(now, &mut |_| ());

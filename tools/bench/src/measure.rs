@@ -172,6 +172,21 @@ impl Samples {
         self.add(Point { at_ms, bytes_per_second, iops });
     }
 
+    /// Returns the samples of a job that has ended: none if it did no such I/O at all; without those before its first I/O
+    /// and after its last if it `has_phases`, of which the others do no such I/O.
+    pub(crate) fn settled(self, has_phases: bool) -> Samples {
+        let moved = |point: &Point| point.iops > 0.0;
+        let (first, last) =
+            (self.points.iter().position(moved), self.points.iter().rposition(moved));
+        let (Some(first), Some(last)) = (first, last) else { return Samples::default() };
+        if !has_phases {
+            return self;
+        }
+        let mut settled = Samples::default();
+        self.points[first..=last].iter().for_each(|point| settled.add(*point));
+        settled
+    }
+
     /// Adds another job's or way's samples; rates of the same interval are summed.
     fn merge(&mut self, other: &Samples) {
         let mut sums: BTreeMap<u64, Point> = BTreeMap::new();

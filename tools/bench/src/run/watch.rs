@@ -208,7 +208,12 @@ impl<'a> Watch<'a> {
         };
         (0..)
             .zip(self.threads)
-            .map(|(index, watched)| (watched.samples, steady(index, watched.thread)))
+            .map(|(index, watched)| {
+                // A job that verifies does one kind of I/O after another.
+                let has_phases = watched.thread.job().verify.is_some();
+                let samples = PerWay(watched.samples.0.map(|samples| samples.settled(has_phases)));
+                (samples, steady(index, watched.thread))
+            })
             .collect()
     }
 }
@@ -234,7 +239,8 @@ impl Watched<'_> {
                 now[way].1 - self.seen[way].1.min(now[way].1),
             );
             self.moved[way] = moved;
-            if moved.0 > 0 && active > interval / 4 {
+            // An interval without I/O is a stall, if the job does I/O of this kind: see `Samples::settled`.
+            if active > interval / 4 {
                 self.samples[way].push(at_ms, moved.1, moved.0, active);
             }
         }
@@ -350,6 +356,26 @@ mod tests {
         );
         let samples = &watch.finish()[0].0[Way::Read];
         assert_eq!((samples.points.len(), samples.points[0].iops), (1, 250.0));
+    }
+
+    #[test]
+    fn an_interval_without_io_is_a_zero() {
+        let section = Section { job: JobOptions::default(), given: Vec::new() };
+        let (thread, progress) =
+            (Thread { section: &section, number: 0, group: 0, wave: 0 }, Progress::default());
+        let mut watch = Watch::new(&RunOptions::default(), vec![(&thread, &progress, None)]);
+        progress.set_running(true);
+        std::thread::sleep(Duration::from_millis(20));
+        for (at_ms, ios) in [(500, 0), (1000, 10), (1500, 10), (2000, 20), (2500, 20)] {
+            progress.store(Way::Read, ios, ios * 4096);
+            watch.threads[0].sample(at_ms, Duration::from_millis(20));
+        }
+        let samples = &watch.finish()[0].0;
+        let iops: Vec<f64> = samples[Way::Read].points.iter().map(|point| point.iops).collect();
+        assert_eq!(iops, [0.0, 500.0, 0.0, 500.0, 0.0]);
+        assert_eq!((samples[Way::Read].iops.min, samples[Way::Read].iops.mean()), (0.0, 200.0));
+        assert_eq!(samples[Way::Read].kib_per_second.min, 0.0);
+        assert_eq!(samples[Way::Write].points, [], "the job writes nothing");
     }
 
     #[test]

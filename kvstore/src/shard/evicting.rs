@@ -60,16 +60,17 @@ pub(super) struct Unlogged {
 }
 
 impl Unlogged {
-    /// Counts an eviction. Warns of the first, which a remedy can prevent; from then on tells of the others once a minute.
-    fn note(&mut self, now: Time, why: impl FnOnce() -> String) {
+    /// Counts an eviction and tells of them once a minute. `warns` of the first if the store was formatted for too little.
+    fn note(&mut self, now: Time, warns: bool, why: impl FnOnce() -> String) {
         self.objects += 1;
         if now < self.from {
             return;
         }
         let (objects, why) = (self.objects, why());
-        match self.from {
-            Time::ZERO => tracing::warn!("an object was evicted although there was space: {why}"),
-            _ => tracing::info!("{objects} objects were evicted although there was space: {why}"),
+        if warns && self.from == Time::ZERO {
+            tracing::warn!("an object was evicted although there was space: {why}");
+        } else {
+            tracing::info!("{objects} objects were evicted although there was space: {why}");
         }
         *self = Unlogged { objects: 0, from: now + LOG_INTERVAL };
     }
@@ -141,7 +142,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             EvictReason::Space => space,
             EvictReason::Records => {
                 let objects_max = self.capacity.objects_max;
-                self.unlogged[0].note(now, || {
+                self.unlogged[0].note(now, true, || {
                     format!(
                         "this shard is formatted for {objects_max} objects, fewer if keys or objects are long, and \
                          has as many. Format the store with a larger objects_max (adit kv format --objects N)"
@@ -150,7 +151,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 records
             }
             EvictReason::Fragmentation => {
-                self.unlogged[1].note(now, || {
+                self.unlogged[1].note(now, false, || {
                     "it was not in one run. Objects of similar lengths, or lower watermarks, avoid that"
                         .to_owned()
                 });
@@ -320,7 +321,7 @@ mod tests {
         let mut unlogged = Unlogged::default();
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         let after = |unlogged: &mut Unlogged, seconds| {
-            unlogged.note(at(seconds), || "a test".to_owned());
+            unlogged.note(at(seconds), false, || "a test".to_owned());
             (unlogged.objects, unlogged.from)
         };
         assert_eq!(after(&mut unlogged, 5), (0, at(65)));

@@ -347,8 +347,11 @@ fn a_bench_overwrites_a_store_only_when_told_to_and_never_an_open_one() {
     let soft = format!("soft:file={}", scratch.path("a.img").display());
     for name in [&target, &soft] {
         let bench = ["bench", "--rw=randwrite", "--bs=4k", "--number_ios=8", "--filename", name];
-        fail(&bench, 2, "it is a device of a store of Adit");
-        fail(&bench, 2, "add --allow-destroy if all of its data may be lost");
+        let refused = adit(&bench).output().expect("adit runs");
+        let told = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{told}");
+        let reason = "\n  it is a device of a store of Adit; adit kv info ";
+        assert!(told.contains(reason) && told.contains("add --allow-destroy"), "{told}");
         let read = [&bench[..1], &["--rw=randread"], &bench[2..]].concat();
         assert!(adit(&read).status().expect("adit runs").success(), "{name} may be read");
     }

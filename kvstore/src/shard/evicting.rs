@@ -142,7 +142,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             EvictReason::Space => space,
             EvictReason::Records => {
                 let objects_max = self.capacity.objects_max;
-                self.unlogged[0].note(now, true, || {
+                // Not by a limit that the caller asked for.
+                let is_by_format = self.options.capacity_objects.is_none();
+                self.unlogged[0].note(now, is_by_format, || {
                     format!(
                         "this shard is formatted for {objects_max} objects, fewer if keys or objects are long, and \
                          has as many. Format the store with a larger objects_max (adit kv format --objects N)"

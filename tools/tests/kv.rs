@@ -372,6 +372,19 @@ fn a_bench_overwrites_a_store_only_when_told_to_and_never_an_open_one() {
 }
 
 #[test]
+fn a_store_keeps_its_objects_on_a_drive_with_any_boundary() {
+    let scratch = Scratch::new("boundary");
+    let wanted = noise(300_000);
+    for (lba, noiob) in [(512, 7), (512, 100), (512, 255), (4096, 3), (4096, 33)] {
+        let path = scratch.path(&format!("{lba}-{noiob}.img"));
+        let target = format!("soft:file={},size=64M,lba={lba},noiob={noiob}", path.display());
+        succeed(&["kv", "format", &target]);
+        put(&target, "k", &wanted);
+        assert!(succeed(&["kv", "get", &target, "k"]) == wanted, "{target}");
+    }
+}
+
+#[test]
 fn scrub_finds_what_was_damaged_and_removes_it_when_told_to() {
     let scratch = Scratch::new("scrub");
     let target = scratch.store("a.img");

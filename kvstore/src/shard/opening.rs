@@ -182,8 +182,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let limits = lanes.iter().map(|lane| &lane.info);
         let command_bytes_max =
             limits.clone().map(|info| info.command_bytes_max / UNIT_BYTES * UNIT_BYTES).min();
+        // A boundary is advice for speed (NVM Command Set, NOIOB). The driver keeps one that units cannot.
+        let is_kept = |bytes: u64| bytes > 0 && bytes.is_multiple_of(UNIT_BYTES);
         let boundary_bytes =
-            limits.map(|info| info.boundary_bytes).filter(|bytes| *bytes > 0).min();
+            limits.map(|info| info.boundary_bytes).filter(|bytes| is_kept(*bytes)).min();
         let capacity = Capacity {
             objects_max,
             live_units_max: options.watermarks.high_units(spaces.capacity_units()),

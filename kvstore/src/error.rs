@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::model::object::Version;
+use crate::version::Version;
 
 /// The result of a store call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

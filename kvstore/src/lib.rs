@@ -57,6 +57,7 @@
 //!
 //! | folder | holds |
 //! |---|---|
+//! | `version` | what tells the versions of an object apart |
 //! | `memory` | what the machine and control groups leave to this process, and how large a cache may be |
 //! | `model` | keys, objects, places, options, layouts of KV blocks, and the commands of a batch |
 //! | `space` | free runs, extents, slabs for KV blocks interleaved layer by layer, discards |
@@ -85,6 +86,7 @@ pub mod shard;
 mod space;
 pub mod store;
 pub mod tensors;
+mod version;
 
 /// Parts of the store for its simulation, fuzz targets and benchmarks. They change without notice.
 #[cfg(feature = "internals")]

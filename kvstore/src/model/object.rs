@@ -4,12 +4,11 @@
 //! [`piece_bytes`] of anything else. A part of an object can therefore be read and verified without the rest. There
 //! are 1 to 512 pieces, so that a record with all checksums fits in a journal block.
 
-use std::fmt;
 use std::str::FromStr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
 use crate::model::place::{Place, units};
+pub use crate::version::Version;
 
 /// Maximum checksums, and so pieces, of one object.
 pub const CHECKSUMS_MAX: usize = 512;
@@ -32,35 +31,6 @@ impl LayoutId {
 /// Identifies the tenant of an object; 0 for the default tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u8);
-
-/// Tells one version of an object from every other of its key: microseconds of Unix time when it was stored, raised
-/// where that is needed so that each put of a shard gets a higher one. It is stored with the object, so it survives
-/// restarts. Two versions of a key can be equal only if the system's clock was set back over a restart, and hits the same
-/// microsecond again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(pub u64);
-
-impl Version {
-    /// The version of all objects that an Adit without versions stored (format 2).
-    pub const NONE: Version = Version(0);
-
-    /// Returns the version of an object stored at `wall`, in Unix time, where `last` is the newest so far.
-    pub(crate) fn after(last: Version, wall: Duration) -> Version {
-        Version(last.0.saturating_add(1).max(wall.as_micros() as u64))
-    }
-
-    /// Returns when the object was stored, to the microsecond unless many were stored at once; `None` for
-    /// [`Version::NONE`].
-    pub fn time(self) -> Option<SystemTime> {
-        (self != Version::NONE).then(|| UNIX_EPOCH + Duration::from_micros(self.0))
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
 
 impl FromStr for Version {
     type Err = Error;

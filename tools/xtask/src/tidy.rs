@@ -70,8 +70,8 @@ const PARTS: [Part; 15] = [
     Part {
         path: "kvstore/src/",
         layers: &[
-            "error", "memory", "model", "space", "catalog", "policy", "io", "media", "shard",
-            "store", "tensors",
+            "version", "error", "memory", "model", "space", "catalog", "policy", "io", "media",
+            "shard", "store", "tensors",
         ],
     },
     Part { path: "kvstore/python/src/", layers: &[] },

@@ -11,8 +11,7 @@ use adit_driver::memory::AnyBuffer;
 use adit_driver::runtime::Cores;
 use adit_kvstore::shard::{Failure, Part};
 use adit_kvstore::store::{
-    Answer, OpenOptions, Payload, Pending, PoolBuffer, Put, PutWith, RefuseReason, Unfinished,
-    Value,
+    Answer, OpenOptions, Payload, Pending, PutWith, RefuseReason, Unfinished, Value,
 };
 use adit_kvstore::{Error, Key, Store};
 
@@ -124,9 +123,7 @@ fn the_last_change_of_a_key_wins_whatever_the_one_before_waited_for(rig: &Rig) {
     let small = data(2, 5000);
     // All memory but little is held, so the first put has to wait, and the others need not.
     let held = || store.buffer((8 << 20) - (64 << 10)).wait().expect("most of it");
-    let is_second = |held: PoolBuffer, first: Pending<Put>| {
-        drop(held);
-        assert!(first.wait().expect("put").is_stored());
+    let check = || {
         let value = store.get(key(1)).wait().expect("got").expect("there");
         assert!(value[..] == small, "{} bytes, and not those submitted last", value.len());
     };
@@ -134,8 +131,9 @@ fn the_last_change_of_a_key_wins_whatever_the_one_before_waited_for(rig: &Rig) {
     let (all, one) = (held(), first());
     let second = store.put(key(1), &small);
     assert!(store.put(key(2), &small).wait().expect("put").is_stored(), "another key");
-    is_second(all, one);
-    assert!(second.wait().expect("put").is_stored());
+    drop(all);
+    assert!(one.wait().expect("put").is_stored() && second.wait().expect("put").is_stored());
+    check();
 
     let (all, one) = (held(), first());
     let deleted = store.delete(key(1));
@@ -147,8 +145,10 @@ fn the_last_change_of_a_key_wins_whatever_the_one_before_waited_for(rig: &Rig) {
     writer.fill(0, &small).wait().expect("written");
     let (all, one) = (held(), first());
     let sealed = writer.commit();
-    is_second(all, one);
+    drop(all);
+    assert!(one.wait().expect("put").is_stored());
     sealed.wait().expect("committed");
+    check();
 
     // One that is given up holds up none behind it.
     let (all, one) = (held(), first());
@@ -156,8 +156,7 @@ fn the_last_change_of_a_key_wins_whatever_the_one_before_waited_for(rig: &Rig) {
     drop(one);
     assert!(second.wait().expect("put").is_stored());
     drop(all);
-    let value = store.get(key(1)).wait().expect("got").expect("there");
-    assert!(value[..] == small, "{} bytes, and not those submitted last", value.len());
+    check();
 }
 
 fn changes_that_follow_one_without_memory_do_not_keep_memory_from_it(rig: &Rig) {

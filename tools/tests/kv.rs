@@ -355,6 +355,16 @@ fn a_bench_overwrites_a_store_only_when_told_to_and_never_an_open_one() {
         let read = [&bench[..1], &["--rw=randread"], &bench[2..]].concat();
         assert!(adit(&read).status().expect("adit runs").success(), "{name} may be read");
     }
+    let length = || fs::metadata(scratch.path("a.img")).expect("it is there").len();
+    let before = length();
+    let longer = format!("--size={}", before + (1 << 20));
+    for rw in ["--rw=write", "--rw=read"] {
+        let bench = ["bench", rw, "--bs=4k", &longer, "--filename", &target];
+        let refused = adit(&bench).output().expect("adit runs");
+        let told = text(&refused.stderr);
+        assert!(told.contains("it is a device of a store of Adit"), "{told}");
+        assert_eq!((refused.status.code(), length()), (Some(2), before), "{rw}");
+    }
     let allowed =
         ["bench", "--rw=randwrite", "--bs=4k", "--number_ios=8", "--allow-destroy", "--filename"];
     let socket = scratch.path("kv.sock").display().to_string();
@@ -365,6 +375,16 @@ fn a_bench_overwrites_a_store_only_when_told_to_and_never_an_open_one() {
     for name in [&target, &soft] {
         fail(&[&allowed[..], &[name]].concat(), 1, "another process has it for itself");
     }
+    for layout in ["--fallocate=none", "--fallocate=native"] {
+        let longer = [&allowed[..], &[&target, &longer, layout]].concat();
+        fail(&longer, 1, "another process has it for itself");
+    }
+    fail(
+        &["kv", "format", "--force", "--size=1G", &target],
+        1,
+        "another process or handle has it open",
+    );
+    assert_eq!(length(), before, "what an open store has is as long as before");
     server.kill().expect("it runs");
     server.wait().expect("it ends");
     assert!(adit(&["kv", "get", &target, "k"]).status().expect("adit runs").success());

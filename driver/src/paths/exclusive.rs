@@ -71,6 +71,26 @@ impl Lock {
         }
     }
 
+    /// Opens the file or device at `path`, which `open` may create or lengthen, under the lock that these options ask
+    /// for. What exists is locked first: its length, too, belongs to whoever has it.
+    ///
+    /// # Errors
+    /// As [`Lock::take`] and [`Lock::share`], and those of `open`.
+    pub(super) fn around<T>(
+        options: &DeviceOptions,
+        path: &Path,
+        device: &str,
+        open: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, Option<Lock>)> {
+        let first = if path.exists() { Lock::of(options, path, device)? } else { None };
+        let opened = open()?;
+        let lock = match first {
+            Some(lock) => Some(lock),
+            None => Lock::of(options, path, device)?,
+        };
+        Ok((opened, lock))
+    }
+
     /// Takes the lock that these options ask for.
     ///
     /// # Errors
@@ -90,8 +110,12 @@ mod tests {
     use crate::{Device, DeviceOptions, Result, Target};
 
     fn open(target: &str, exclusive: bool) -> Result<Device> {
+        open_as(target, exclusive, 1 << 20)
+    }
+
+    fn open_as(target: &str, exclusive: bool, bytes: u64) -> Result<Device> {
         let options =
-            DeviceOptions { exclusive, file_bytes: Some(1 << 20), ..DeviceOptions::default() };
+            DeviceOptions { exclusive, file_bytes: Some(bytes), ..DeviceOptions::default() };
         Device::open(&target.parse::<Target>()?, &options)
     }
 
@@ -115,6 +139,10 @@ mod tests {
             for second in &targets {
                 let held = open(first, true).expect("it is free");
                 assert!(is_refused(open(second, true)), "{second} after {first}");
+                let longer = second.replace("size=1M", "size=2M");
+                assert!(is_refused(open_as(&longer, true, 2 << 20)), "{longer} after {first}");
+                let bytes = std::fs::metadata(path.to_string()).expect("it is there").len();
+                assert_eq!(bytes, 1 << 20, "{longer} was refused, and lengthened the file");
                 assert!(open(second, false).is_ok(), "a shared opening is not refused");
                 drop(held);
                 assert!(open(second, true).is_ok(), "{second} after {first} was closed");

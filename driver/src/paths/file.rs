@@ -64,17 +64,18 @@ pub fn check_writeback(file: &File) -> io::Result<()> {
 /// file or block device.
 pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<OpenFile> {
     let device = target.device();
-    if let Some(bytes) = options.file_bytes {
-        lay_out(target, bytes, options.fills_holes)?;
-    }
     let no_file = || Error::invalid(&device, "neither a regular file nor a block device: give one");
     // Opening some other kinds would wait for a peer.
     let is_other = |about: Metadata| !(about.is_file() || about.file_type().is_block_device());
     if target.file.metadata().is_ok_and(is_other) {
         return Err(no_file());
     }
-    let file = open_as(target, options.writes).map_err(|error| refusal(target, options, error))?;
-    let lock = Lock::of(options, &target.file, &device)?;
+    let (file, lock) = Lock::around(options, &target.file, &device, || {
+        if let Some(bytes) = options.file_bytes {
+            lay_out(target, bytes, options.fills_holes)?;
+        }
+        open_as(target, options.writes).map_err(|error| refusal(target, options, error))
+    })?;
     let about = file.metadata().map_err(|error| refusal(target, options, error))?;
     let file_type = about.file_type();
     let (kind, bytes) = if file_type.is_block_device() {

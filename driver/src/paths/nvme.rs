@@ -1,6 +1,8 @@
 //! The driver's own queue pairs as a path.
 #![allow(unsafe_code)]
 
+use std::path::PathBuf;
+
 use zerocopy::IntoBytes;
 
 use super::exclusive::Lock;
@@ -38,19 +40,22 @@ pub(super) fn open(target: &Target, options: &DeviceOptions) -> crate::Result<De
         server_timeout: options.server_timeout,
         ..ControllerOptions::default()
     };
-    let controller = Controller::open(target, &about)?;
-    let lock = lock(target, options)?;
+    let open = || Controller::open(target, &about);
+    let (controller, lock) = match software_file(target)? {
+        Some(path) => Lock::around(options, &path, &target.device(), open)?,
+        None => (open()?, None),
+    };
     let namespace = controller.namespace_of(target)?;
     Ok(device(controller, namespace, target, lock))
 }
 
-/// Locks a software controller's data file; no lock for other targets.
-fn lock(target: &Target, options: &DeviceOptions) -> crate::Result<Option<Lock>> {
-    let Target::Soft { options: controller, .. } = target else { return Ok(None) };
-    let Storage::File { path, .. } = controller.parse::<soft::Options>()?.storage else {
-        return Ok(None);
-    };
-    Lock::of(options, &path, &target.device())
+/// Returns a software controller's data file, which is locked; there is none to lock for other targets.
+fn software_file(target: &Target) -> crate::Result<Option<PathBuf>> {
+    let Target::Soft { options, .. } = target else { return Ok(None) };
+    match options.parse::<soft::Options>()?.storage {
+        Storage::File { path, .. } => Ok(Some(path)),
+        _ => Ok(None),
+    }
 }
 
 pub(super) fn device(

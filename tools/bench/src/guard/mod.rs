@@ -64,6 +64,20 @@ pub fn check(written: &[Written], permission: Permission) -> Result<Vec<Warning>
     judge(&looked, permission)
 }
 
+/// Inspects a file that would become longer, also for jobs that only read it: the end of a store's file is where its
+/// second superblock is.
+///
+/// # Errors
+/// As [`check`]; nothing was opened for writing.
+pub(crate) fn check_lengthening(target: &Target, permission: Permission) -> Result<()> {
+    let Target::Kernel(kernel) = target else { return Ok(()) };
+    // What cannot be read is not known to be a store, and opening it says why.
+    if permission.spares_stores && ends::file_holds_store(&kernel.file).unwrap_or(false) {
+        judge(&[(target.to_string(), vec![store_found(target)])], permission)?;
+    }
+    Ok(())
+}
+
 /// Removes duplicate targets, which jobs may share. One device under two names is reported twice.
 fn distinct<'a>(written: &[Written<'a>]) -> Vec<Written<'a>> {
     let mut distinct: Vec<Written> = Vec::new();
@@ -129,8 +143,12 @@ fn look(root: &Root, written: &Written) -> Vec<Finding> {
 fn of_store(root: &Root, written: &Written) -> Option<Finding> {
     let is_store =
         place(root, written.target) != Place::Free && ends::hold_store(written.device) == Ok(true);
-    let remedy = || format!("adit kv info {}", written.target.device());
-    is_store.then(|| Finding::new(Kind::Loss, "it is a device of a store of Adit", Some(remedy())))
+    is_store.then(|| store_found(written.target))
+}
+
+fn store_found(target: &Target) -> Finding {
+    let remedy = format!("adit kv info {}", target.device());
+    Finding::new(Kind::Loss, "it is a device of a store of Adit", Some(remedy))
 }
 
 /// Where a target's data is, if it may be lost.

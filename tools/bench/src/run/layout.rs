@@ -59,6 +59,12 @@ pub(crate) fn lengthen(target: &Target, bytes: u64) -> Result<()> {
         return Ok(());
     }
     let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&kernel.file);
+    // Whoever has it alone keeps its length; opening it says so.
+    if let Ok(file) = &file
+        && matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
+    {
+        return Ok(());
+    }
     file.and_then(|file| file.set_len(bytes)).map_err(|error| {
         Failure::failed(format!(
             "{}: it cannot be made {bytes} bytes long: {error}",

@@ -105,7 +105,7 @@ impl Fleet {
             of_threads.push(its);
         }
         let open = |(name, (target, users)): (String, (Target, Vec<User<'_>>))| {
-            let device = open_device(&target, &users, request.run.readonly, interrupt)?;
+            let device = open_device(&target, &users, request, interrupt)?;
             Ok((name, (target, device)))
         };
         let devices = used.into_iter().map(open).collect::<Result<BTreeMap<_, _>>>()?;
@@ -141,9 +141,7 @@ impl Fleet {
                 is_ours: false,
             })
             .collect();
-        let is_given = request.run.allow_destroy;
-        let permission = guard::Permission { is_given, ..guard::ALLOW_DESTROY };
-        let mut warnings = guard::check(&written, permission)?;
+        let mut warnings = guard::check(&written, permission(request))?;
         let device = |target: &Target| &devices[&target.to_string()].1;
         let planned = threads
             .iter()
@@ -362,24 +360,31 @@ fn sleep(delay: Duration, is_over: impl Fn() -> bool) {
 /// A thread that uses a device, and the index of the file it is for that thread.
 type User<'a> = (&'a Thread<'a>, usize);
 
+fn permission(request: &Request) -> guard::Permission {
+    guard::Permission { is_given: request.run.allow_destroy, ..guard::ALLOW_DESTROY }
+}
+
 /// Opens a device for all its threads.
 fn open_device(
     target: &Target,
     users: &[User<'_>],
-    readonly: bool,
+    request: &Request,
     interrupt: &Interrupt,
 ) -> Result<Device> {
     let writes = users.iter().any(|(thread, _)| thread.destroys());
     let file_bytes = users.iter().filter_map(|(thread, file)| thread.file_bytes(*file)).max();
     let before = layout::length(target);
     let made = layout::makes(target, before, file_bytes, users[0].0);
-    if made.is_some() && readonly {
+    if made.is_some() && request.run.readonly {
         return Err(users[0].0.usage(format!(
             "{} is shorter than the region to read, and --readonly forbids extending it; write it first",
             target.device()
         )));
     }
     let queue_count = users.len().min(usize::from(u16::MAX)) as u16;
+    if before.is_some_and(|length| file_bytes.is_some_and(|bytes| length < bytes)) {
+        guard::check_lengthening(target, permission(request))?;
+    }
     // A file to be created is written even for readers.
     let options = DeviceOptions {
         queue_count,

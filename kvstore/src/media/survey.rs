@@ -19,7 +19,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 pub use in_use::{Looks, Moment, heads_in_use};
 use objects::Objects;
@@ -81,6 +84,22 @@ impl Heads {
 /// one in its first 4096 bytes, and one in the last of its whole 4096.
 pub fn is_superblock(bytes: &[u8]) -> bool {
     bytes.starts_with(&super::superblock::MAGIC)
+}
+
+/// Returns whether a file or block device is one of a store, by either superblock. Moves its position.
+///
+/// # Errors
+/// Why its ends cannot be read.
+pub fn is_of_store(file: &File) -> io::Result<bool> {
+    let units = (&*file).seek(SeekFrom::End(0))? / UNIT_BYTES;
+    let mut start = [0; super::superblock::MAGIC.len()];
+    for unit in [0, units.saturating_sub(1)] {
+        let bytes = file.read_at(&mut start, unit * UNIT_BYTES)?;
+        if is_superblock(&start[..bytes]) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Reads and compares the superblocks.

@@ -6,10 +6,8 @@
 //! ZFS's, within 512 KiB.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -94,23 +92,6 @@ pub(super) fn hold_store(device: &Device) -> Result<bool, String> {
         Ok(())
     })?;
     Ok(holds)
-}
-
-/// Returns whether a regular file is one of a store, by either of its superblocks.
-///
-/// # Errors
-/// Why reading failed.
-pub(super) fn file_holds_store(path: &Path) -> io::Result<bool> {
-    let file = File::open(path)?;
-    let units = file.metadata()?.len() / UNIT_BYTES;
-    let mut start = [0; 64];
-    for unit in [0, units.saturating_sub(1)] {
-        let bytes = file.read_at(&mut start, unit * UNIT_BYTES)?;
-        if survey::is_superblock(&start[..bytes]) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Creates a sparse file in memory as long as the device.

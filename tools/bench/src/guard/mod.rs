@@ -11,9 +11,12 @@
 
 mod ends;
 
+use std::fs::File;
+
 use adit_driver::soft::{self, Storage};
 use adit_driver::target::KernelPath;
 use adit_driver::{Device, Target};
+use adit_kvstore::survey;
 
 use super::outcome::Warning;
 use crate::failure::{Failure, Result};
@@ -72,7 +75,8 @@ pub fn check(written: &[Written], permission: Permission) -> Result<Vec<Warning>
 pub(crate) fn check_lengthening(target: &Target, permission: Permission) -> Result<()> {
     let Target::Kernel(kernel) = target else { return Ok(()) };
     // What cannot be read is not known to be a store, and opening it says why.
-    if permission.spares_stores && ends::file_holds_store(&kernel.file).unwrap_or(false) {
+    let found = File::open(&kernel.file).and_then(|file| survey::is_of_store(&file));
+    if permission.spares_stores && found.unwrap_or(false) {
         judge(&[(target.to_string(), vec![store_found(target)])], permission)?;
     }
     Ok(())

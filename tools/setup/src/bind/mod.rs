@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::args::{BindArgs, RestoreArgs, UnbindArgs};
 use super::grant::{self, group::Sharing};
-use super::inventory::{Function, Inventory};
+use super::inventory::{Function, Inventory, Namespace};
 use super::operation::{self, Operation};
 use super::root::Root;
 use crate::device::{Device, NVME};
@@ -111,6 +111,13 @@ fn bind_tasks(
     for function in &functions {
         if plan::lacks_iommu(function) {
             operation.say(no_iommu::warning(&function.bdf))?;
+        }
+        let stores = function.namespaces.iter().filter(|one| one.holds_store == Some(true));
+        for Namespace { name, .. } in stores {
+            operation.say(format!(
+                "{}: {name} is a device of a store of Adit, which stays as it is",
+                function.bdf
+            ))?;
         }
         if let Some(warning) = erase::warning(function) {
             operation.say(warning)?;

@@ -134,6 +134,9 @@ pub(crate) struct Namespace {
     pub(crate) signatures: Option<Vec<Signature>>,
     /// Why they are unknown.
     pub(crate) unreadable: Option<String>,
+    /// Whether it is a device of a store of Adit, by either superblock; `None` if that cannot be read. A store does not
+    /// keep a drive from being taken, as it is used through VFIO.
+    pub(crate) holds_store: Option<bool>,
 }
 
 /// A use of a block device.

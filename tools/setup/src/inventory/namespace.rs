@@ -1,5 +1,9 @@
 //! A controller's namespaces, as the kernel's block devices.
 
+use std::fs::File;
+
+use adit_kvstore::survey;
+
 use super::function::Controller;
 use super::usage::{BLOCK, Usage, block, partitions};
 use super::{Namespace, Signature, Use, signature};
@@ -45,6 +49,20 @@ fn read(root: &Root, controller: &Controller, path: &Path, usage: &Usage) -> Nam
         unreadable,
         uses,
         partitions,
+        holds_store: holds_store(root, &path.head),
+    }
+}
+
+/// Returns whether a store's superblock is at either end; `None` if neither end can be read.
+fn holds_store(root: &Root, head: &str) -> Option<bool> {
+    let look = || {
+        let found = File::open(format!("/dev/{head}")).and_then(|file| survey::is_of_store(&file));
+        found.map_or("unknown", |found| if found { "yes" } else { "no" }).to_owned()
+    };
+    match root.observed(&format!("store-{head}"), look)?.as_str() {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
     }
 }
 

@@ -170,13 +170,15 @@ fn details(function: &Function) -> Vec<String> {
 }
 
 fn namespace(namespace: &Namespace) -> String {
-    let Namespace { name, size_bytes, lba_bytes, partitions, .. } = namespace;
+    let Namespace { name, size_bytes, lba_bytes, partitions, holds_store, .. } = namespace;
     let partitions = if partitions.is_empty() {
         String::new()
     } else {
         format!("; partitions {}", partitions.join(", "))
     };
-    format!("{name}: {}, LBA of {lba_bytes} bytes{partitions}", human::capacity(*size_bytes))
+    let store = if *holds_store == Some(true) { "; a device of a store of Adit" } else { "" };
+    let size = human::capacity(*size_bytes);
+    format!("{name}: {size}, LBA of {lba_bytes} bytes{partitions}{store}")
 }
 
 fn obstacle(obstacle: &Obstacle) -> String {
@@ -196,6 +198,36 @@ fn obstacle(obstacle: &Obstacle) -> String {
 mod tests {
     use super::*;
     use crate::root::Root;
+
+    #[test]
+    fn a_drive_of_a_store_is_told_and_may_be_taken() {
+        let status = |store: &str| {
+            let place = "/sys/devices/pci0000:00/0000:01:00.0";
+            let text = of(&Inventory::read(&Root::recorded(&format!(
+                "/sys/bus/pci/devices/0000:01:00.0 -> ../../../devices/pci0000:00/0000:01:00.0\n\
+                 /sys/class/block/nvme0n1 -> ../../devices/pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1\n\
+                 /sys/kernel/iommu_groups/7/devices/0000:01:00.0 -> ../../../../devices/pci0000:00/0000:01:00.0\n\
+                 /recorded/wipefs/nvme0n1 = {{\"signatures\": []}}\n{store}\
+                 {place}/class = 0x010802\n\
+                 {place}/driver -> ../../../bus/pci/drivers/nvme\n\
+                 {place}/iommu_group -> ../../../kernel/iommu_groups/7\n\
+                 {place}/nvme/nvme0/state = live\n\
+                 {place}/nvme/nvme0/nvme0n1/dev = 259:0\n\
+                 {place}/nvme/nvme0/nvme0n1/size = 2048\n"
+            ))));
+            let row = text.lines().find(|line| line.contains("0000:01:00.0")).map(str::to_owned);
+            (
+                row.is_some_and(|row| row.ends_with("yes")),
+                text.contains("; a device of a store of Adit"),
+                text,
+            )
+        };
+        for (store, wanted) in [("yes", true), ("no", false), ("unknown", false)] {
+            let (free, told, text) = status(&format!("/recorded/store-nvme0n1 = {store}\n"));
+            assert_eq!((free, told), (true, wanted), "{text}");
+        }
+        assert!(!status("").1, "an older recording does not have it");
+    }
 
     #[test]
     fn what_another_tool_bound_after_a_reboot_is_not_given_back() {

@@ -183,6 +183,10 @@ const REFUSALS: Case = Case {
             "for drive in uring:{k1} {0}; do adit kv format $drive && echo hi | adit kv put $drive greeting - || exit 1; done",
             &["uring:/dev/nvme1n1: a store of", "vfio:0000:00:10.0: a store of"],
         ),
+        good(
+            "adit setup status && adit setup bind --dry-run $(basename $(readlink -f /sys/class/block/nvme1n1/device/device))",
+            &["a device of a store of Adit\n", "which stays as it is", "would be bound"],
+        ),
         usage(writes!("uring:{k1}"), &["it is a device of a store of Adit", "--allow-destroy"]),
         usage(writes!("uring-cmd:{g1}"), &["it is a device of a store of Adit"]),
         usage(writes!("{0}"), &["it is a device of a store of Adit"]),

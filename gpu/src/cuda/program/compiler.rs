@@ -21,7 +21,7 @@ const BUILTINS: &str = "libnvrtc-builtins.so";
 const MAJOR_MIN: u32 = 12;
 const MAJOR_KNOWN: u32 = 13;
 const WHAT: &str = "the device code's compiler";
-const FIX: &str = "pip install nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for a driver of CUDA 12), and set ADIT_NVRTC or LD_LIBRARY_PATH to the directory of its libnvrtc.so";
+const FIX: &str = "pip install nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for a driver of CUDA 12), or set ADIT_NVRTC or LD_LIBRARY_PATH to the directory of its libnvrtc.so";
 const SUCCESS: u32 = 0;
 const COMPILATION: u32 = 6;
 

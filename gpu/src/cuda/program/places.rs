@@ -82,7 +82,9 @@ fn is_wheel(name: &str) -> bool {
 /// Returns the prefix of each `python3` in a search path: `/opt/x` for `/opt/x/bin/python3`.
 fn prefixes(path: OsString) -> Vec<PathBuf> {
     let directories = std::env::split_paths(&path).filter(|bin| bin.join("python3").exists());
-    directories.filter_map(|bin| bin.parent().map(Path::to_owned)).collect()
+    // Where /bin is a link, its prefix is /usr.
+    let real = directories.filter_map(|bin| bin.canonicalize().ok());
+    real.filter_map(|bin| bin.parent().map(Path::to_owned)).collect()
 }
 
 /// Returns the directories of packages below a prefix, of each version of Python.

@@ -40,8 +40,12 @@ pub(super) fn run(
 ) -> Ended {
     let begun = Instant::now();
     let mut command = Command::new(program);
-    // As many hardware queues for streams as there are, so that none waits behind a kernel that does not end.
-    command.args(words).env("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+    // As many hardware queues for streams as there are, and all code loaded at once: so that nothing waits behind a kernel
+    // that does not end.
+    command
+        .args(words)
+        .env("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        .env("CUDA_MODULE_LOADING", "EAGER");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,

@@ -21,11 +21,11 @@ const NAMES: [&str; 15] = [
     "foreign streams",
     "two processes",
     "bench",
-    "bench, rings in host memory",
-    "bench, controller on the CPU",
-    "trace, one-shot",
-    "trace, persistent",
-    "trace, pages in host memory",
+    "bench in host memory",
+    "bench by the CPU",
+    "trace one-shot",
+    "trace persistent",
+    "trace in host memory",
     "KV tensors",
     "sanitizers",
 ];
@@ -65,8 +65,11 @@ pub(super) struct Expected {
     /// Where the value comes from.
     pub(super) source: &'static str,
     /// `None` if the report has no such figure, as for times of the emulated GPU.
-    pub(super) figure: fn(&Value) -> Option<f64>,
+    pub(super) figure: Figure,
 }
+
+/// Takes a figure out of a step's report.
+type Figure = fn(&Value) -> Option<f64>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Goal {
@@ -204,7 +207,7 @@ impl Plan {
     fn host_copies(&self, name: &'static str, machine: &Machine) -> Step {
         // PCIe 5.0 from Hopper on; a kind of GPU that is slower says so in the report.
         let goal = if machine.major >= 9 { 50.0 } else { 22.0 };
-        let figures: [(&str, fn(&Value) -> Option<f64>); 2] = [
+        let figures: [(&str, Figure); 2] = [
             ("GB/s from pinned host memory to the GPU", |report| report["best"]["to_gpu"].as_f64()),
             ("GB/s from the GPU to pinned host memory", |report| {
                 report["best"]["from_gpu"].as_f64()
@@ -293,7 +296,7 @@ impl Plan {
         let time = self.time(2000, 500);
         match name {
             "bench" => self.curve(name, machine, &time),
-            "bench, rings in host memory" => {
+            "bench in host memory" => {
                 let line = machine.bench(&machine.share(8), 16, &time) + " --placement host";
                 self.step(name, &line, 45)
                     .tells("the same across PCIe: rings in pinned memory")
@@ -327,8 +330,8 @@ impl Plan {
 
     fn trace(&self, name: &'static str) -> Step {
         let more = match name {
-            "trace, persistent" => "--kernel persistent",
-            "trace, pages in host memory" => "--placement host",
+            "trace persistent" => "--kernel persistent",
+            "trace in host memory" => "--placement host",
             _ => "",
         };
         self.step(name, &format!("gpu trace {more}"), 45)
@@ -452,7 +455,7 @@ impl Step {
         what: &'static str,
         goal: Goal,
         source: &'static str,
-        figure: fn(&Value) -> Option<f64>,
+        figure: Figure,
     ) -> Step {
         self.expected.push(Expected { what, goal, source, figure });
         self
@@ -542,6 +545,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), NAMES.len());
+        assert!(names.iter().all(|name| !name.contains(',')), "--only separates them by commas");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_gpu::internals::layout::Segment;
-use adit_gpu::internals::{self, DeviceMemory, Program, Verifier};
+use adit_gpu::internals::{self, DeviceMemory, PartitionKind, Program, Verifier};
 use adit_gpu::{Gpu, Priority, Result, Stream};
 use serde_json::{Value, json};
 
@@ -45,7 +45,11 @@ pub(super) fn measure(gpu: &Arc<Gpu>) -> failure::Result<Value> {
         }))
     };
     let (io, whole) = (&partitions.io, gpu.info().sm_count);
-    let of_8_sms = part(&io.stream(Priority::Normal)?, io.sms())?;
+    // Without green contexts the stream is on all multiprocessors.
+    let of_8_sms = match partitions.kind {
+        PartitionKind::Green => part(&io.stream(Priority::Normal)?, io.sms())?,
+        PartitionKind::Priority { .. } => Value::Null,
+    };
     let of_whole = part(&Stream::new(gpu, Priority::Normal)?, BLOCKS.min(whole))?;
     Ok(json!({
         "bytes": bytes,
@@ -91,16 +95,31 @@ impl Sums {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_verdict_is_right_and_the_emulated_gpu_has_no_rate() {
-        let test =
-            concat!(module_path!(), "::every_verdict_is_right_and_the_emulated_gpu_has_no_rate");
-        adit_gpu_emulated::alone("sms=16", test, || {
+    fn figures(settings: &str, test: &str, check: fn(&Value)) {
+        let test = format!("{}::{test}", module_path!());
+        adit_gpu_emulated::alone(settings, &test, || {
             let gpu = Gpu::open(0).expect("an emulated GPU");
             let figures = measure(&gpu).expect("measured");
             assert_eq!(figures["wrong_verdicts"], 0, "{figures}");
+            check(&figures);
+        });
+    }
+
+    #[test]
+    fn every_verdict_is_right_and_the_emulated_gpu_has_no_rate() {
+        let name = "every_verdict_is_right_and_the_emulated_gpu_has_no_rate";
+        figures("sms=16", name, |figures| {
             assert_eq!(figures["of_8_sms"]["sms"], 8, "{figures}");
             assert_eq!(figures["of_8_sms"]["gb_per_s"], Value::Null, "{figures}");
+        });
+    }
+
+    #[test]
+    fn without_green_contexts_nothing_is_said_of_8_multiprocessors() {
+        let name = "without_green_contexts_nothing_is_said_of_8_multiprocessors";
+        figures("sms=16,no-green", name, |figures| {
+            assert_eq!(figures["of_8_sms"], Value::Null, "{figures}");
+            assert_eq!(figures["of_the_whole_gpu"]["sms"], 16, "{figures}");
         });
     }
 }

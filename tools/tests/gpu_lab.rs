@@ -100,10 +100,7 @@ fn each_step_has_its_figures_beside_what_is_expected() {
     let copies = step(&report, "host copies");
     assert_eq!(copies["report"]["best"]["to_gpu"], Value::Null, "{copies}");
     assert!(out.contains("GB/s from the GPU to pinned host memory: not measured"), "{out}");
-    assert!(
-        out.contains("met     bytes that arrived wrong: 0.0000 (expected: 0 or less)"),
-        "{out}"
-    );
+    assert!(out.contains("met     bytes that arrived wrong: 0 (expected: 0 or less)"), "{out}");
 }
 
 #[test]
@@ -253,5 +250,5 @@ fn nvrtc_is_found_among_pythons_packages() {
     lab.env("VIRTUAL_ENV", environment_with_nvrtc(&scratch)).env_remove("ADIT_NVRTC");
     let (code, out, err) = run(&mut lab);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
-    assert!(out.contains("verdicts that are wrong: 0.0000"), "{out}");
+    assert!(out.contains("verdicts that are wrong: 0 ("), "{out}");
 }

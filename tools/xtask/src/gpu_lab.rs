@@ -33,7 +33,8 @@ const IN_ROOT: &str = "gpu-lab";
 const RUN: &str = r#"#!/bin/sh
 # Measures this machine's GPU, within eight minutes: DIR/run --out FILE, or with --quick within three. --help tells more.
 # Needs NVIDIA's driver, and NVRTC of CUDA or of Python's package nvidia-cuda-nvrtc. Reads and writes no drive.
-here=$(cd "${0%/*}" && pwd) || exit 1
+case $0 in */*) here=${0%/*}/ ;; *) here=. ;; esac
+here=$(cd "$here" && pwd) || exit 1
 # Where containers have the driver.
 libraries=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/nvidia/lib64:/usr/lib/wsl/lib
 if [ -d "$here/emulated" ]; then

@@ -109,7 +109,7 @@ impl Entry {
         let (state, seconds) = (self.state.name(), self.took.as_secs_f64());
         let line = format!("{state:<10}{} ({seconds:.1} s) {}", self.name, human::printable(why));
         let figure = |one: &Figure| {
-            let measured = one.measured.map_or("not measured".to_owned(), |it| format!("{it:.4}"));
+            let measured = one.measured.map_or("not measured".to_owned(), number);
             let is_met = one.is_met.map_or("-", |is_met| if is_met { "met" } else { "MISSED" });
             format!("  {is_met:<8}{}: {measured} (expected: {})\n", one.what, one.goal)
         };
@@ -149,11 +149,17 @@ impl Entry {
         };
         let missed = self.expected.iter().filter(|one| one.is_met == Some(false));
         faults.extend(missed.map(|one| {
-            let measured = one.measured.unwrap_or_default();
-            format!("{}: {}: {measured:.4}, expected: {}", self.name, one.what, one.goal)
+            let measured = number(one.measured.unwrap_or_default());
+            format!("{}: {}: {measured}, expected: {}", self.name, one.what, one.goal)
         }));
         faults
     }
+}
+
+/// Formats a figure with as many places as it needs, four at most.
+fn number(figure: f64) -> String {
+    let text = format!("{figure:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// The report, and its file.
@@ -263,5 +269,16 @@ impl Report {
     /// Returns what failed, and each figure that is not as expected.
     pub(super) fn faults(&self) -> Vec<String> {
         self.entries.iter().flat_map(Entry::faults).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_the_places_that_they_need() {
+        let all = [0.0, 180.0, 31.59931, 0.02, 61_500_000.0].map(number);
+        assert_eq!(all, ["0", "180", "31.5993", "0.02", "61500000"]);
     }
 }

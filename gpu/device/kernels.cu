@@ -49,8 +49,9 @@ struct ComputeArguments {
     u64 a, b, c;
     u32 n;                    // a multiple of 4
     u32 rounds;
+    u64 times;                // u64[2 * warps], or 0: how long each warp took, and its longest round, in ns
 };
-static_assert(sizeof(ComputeArguments) == 32, "as gpu/src/layout.rs has it");
+static_assert(sizeof(ComputeArguments) == 40, "as tools/gpu/src/bench/compute.rs has it");
 
 // Computes four rows of c = a * b in one column.
 inline void multiply_rows(const ComputeArguments& arguments, u64 row, u64 column) {
@@ -122,10 +123,13 @@ ADIT_KERNEL void adit_poke(u64 at) {
     });
 }
 
-// A compute load: c = a * b, repeatedly.
+// A compute load: c = a * b, repeatedly. Its warps time themselves.
 ADIT_KERNEL void adit_compute(u64 at) {
     const adit::ComputeArguments arguments = *reinterpret_cast<const adit::ComputeArguments*>(at);
     const u64 n = arguments.n;
+    const u64 begun = adit::now_ns();
+    u64 longest = 0;
+    u64 before = begun;
     for (u32 round = 0; round < arguments.rounds; ++round) {
         ADIT_EACH_LANE(lane) {
             const u64 step = static_cast<u64>(adit::warp_count()) * adit::LANES;
@@ -133,5 +137,15 @@ ADIT_KERNEL void adit_compute(u64 at) {
                 adit::multiply_rows(arguments, each / n * 4, each % n);
             }
         }
+        const u64 now = adit::now_ns();
+        longest = now - before > longest ? now - before : longest;
+        before = now;
     }
+    if (arguments.times == 0) { return; }
+    adit::once([&] {
+        u64* times = reinterpret_cast<u64*>(arguments.times) + 2ull * adit::warp_index();
+        times[0] = before - begun;
+        times[1] = longest;
+        return 0u;
+    });
 }

@@ -1,8 +1,8 @@
 //! Compiles the kernels for some architectures, without a GPU: `compile DIRECTORY sm_80 sm_90`; or a file's, which may
 //! include the device code: `compile DIRECTORY attend.cu sm_90`.
 //!
-//! Writes `kernels.sm_80.ptx`, `.cubin` and `.log` for each into the directory (`attend.sm_90.ptx`). Finds NVRTC by the
-//! dynamic linker, or in the directory that `ADIT_NVRTC` names.
+//! Writes `kernels.sm_80.ptx`, `.cubin` and `.log` for each into the directory (`attend.sm_90.ptx`). Finds NVRTC as
+//! the rings do.
 
 use std::error::Error;
 use std::path::Path;

@@ -241,7 +241,7 @@ fn a_reader_that_goes_away_is_no_failure_and_a_full_disk_is() {
 
 #[test]
 fn help_has_examples() {
-    for command in ["", "doctor ", "trace ", "selftest ", "bench "] {
+    for command in ["", "doctor ", "trace ", "selftest ", "bench ", "lab "] {
         let ended = without(&format!("{command}--help"));
         assert!(ended.out.contains("Example"), "adit gpu {command}--help");
     }

@@ -316,8 +316,15 @@ void the_other_kernels_do_what_they_say() {
     CHECK(word == 77, "%u", word);
     std::vector<float> a(64), b(64), c(64);
     for (u32 cell = 0; cell < 64; ++cell) { a[cell] = static_cast<float>(cell % 5), b[cell] = static_cast<float>(cell % 7); }
-    ComputeArguments compute{reinterpret_cast<u64>(a.data()), reinterpret_cast<u64>(b.data()), reinterpret_cast<u64>(c.data()), 8, 2};
-    Grid(adit_compute, reinterpret_cast<u64>(&compute), 1).join();
+    constexpr u32 WARPS = 2;
+    std::vector<u64> times(2 * WARPS, ~0ull);
+    ComputeArguments compute{reinterpret_cast<u64>(a.data()), reinterpret_cast<u64>(b.data()), reinterpret_cast<u64>(c.data()), 8, 2,
+                             reinterpret_cast<u64>(times.data())};
+    Grid(adit_compute, reinterpret_cast<u64>(&compute), WARPS).join();
+    for (u32 warp = 0; warp < WARPS; ++warp) {
+        const u64 all = times[2 * warp], longest = times[2 * warp + 1];
+        CHECK(longest <= all && all <= 2 * longest && all != ~0ull, "warp %u", warp);
+    }
     for (u32 cell = 0; cell < 64; ++cell) {
         float sum = 0;
         for (u32 k = 0; k < 8; ++k) { sum += a[cell / 8 * 8 + k] * b[k * 8 + cell % 8]; }

@@ -21,7 +21,8 @@ bool constant_attribute(u32 attribute, int& value) {
         case MAX_THREADS_PER_BLOCK: value = 1024; return true;
         case WARP_SIZE: value = 32; return true;
         case CLOCK_RATE: value = 1980000; return true;
-        case INTEGRATED: case MANAGED_MEMORY: value = 0; return true;
+        // Without cuMemAllocAsync there are no pools.
+        case INTEGRATED: case MANAGED_MEMORY: case MEMORY_POOLS: value = 0; return true;
         case PCI_DEVICE_ID: case PCI_DOMAIN_ID: value = 0; return true;
         case MAX_THREADS_PER_MULTIPROCESSOR: value = 2048; return true;
         case MAX_BLOCKS_PER_MULTIPROCESSOR: value = 32; return true;
@@ -31,7 +32,6 @@ bool constant_attribute(u32 attribute, int& value) {
         case CAN_MAP_HOST_MEMORY: case CONCURRENT_KERNELS: case ECC_ENABLED: case UNIFIED_ADDRESSING:
         case STREAM_PRIORITIES_SUPPORTED: case CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: case CAN_USE_STREAM_MEM_OPS:
         case CAN_USE_64_BIT_STREAM_MEM_OPS: case HANDLE_TYPE_POSIX_FD: case READ_ONLY_HOST_REGISTER:
-        case MEMORY_POOLS:
             value = 1;
             return true;
         default: return false;

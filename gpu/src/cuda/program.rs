@@ -1,10 +1,11 @@
 //! The device code: its source, compiled by NVRTC for the present GPU, and loaded.
 //!
-//! The source is part of the program. NVRTC is located on first use: by the dynamic linker, or in the directory that
-//! `ADIT_NVRTC` names, whose libraries need not be anywhere else. Of several versions, the one for the driver is taken.
-//! NVRTC needs no GPU.
+//! The source is part of the program. NVRTC is located on first use: by the dynamic linker, in CUDA's folders and in
+//! Python's packages, or only in the directory that `ADIT_NVRTC` names. Of several versions, the one for the driver is
+//! taken. NVRTC needs no GPU.
 
 mod compiler;
+mod places;
 
 use crate::cuda::{Function, Gpu, Module};
 use crate::{Error, Result};

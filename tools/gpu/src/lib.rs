@@ -5,6 +5,7 @@
 //! | `doctor` | what the machine has, what works with it, and why the rest does not |
 //! | `selftest` | whether the GPU can drive rings, check by check |
 //! | `bench` | performance of the rings |
+//! | `lab` | all of it, and more, step by step into one report |
 //! | `trace` | one layer of a store's KV blocks through the rings, step by step |
 //!
 //! Without a GPU the commands other than `doctor` end with a reason and exit code 3.
@@ -12,6 +13,7 @@
 mod bench;
 mod controller;
 pub mod doctor;
+mod lab;
 mod rig;
 pub mod selftest;
 mod trace;
@@ -32,6 +34,7 @@ Examples:
   adit gpu selftest
   adit gpu bench --queues 8 --sms 8
   adit gpu trace
+  adit gpu lab --out gpu-lab.json
 
 Without a GPU they say why there is none and end with exit code 3; each command's help has its exit \
 codes. 'cargo xtask gpu -- trace' runs them with the GPU's code on threads of this machine.";
@@ -49,6 +52,7 @@ enum Command {
     Doctor(doctor::command::DoctorArgs),
     Selftest(selftest::command::SelftestArgs),
     Bench(bench::command::BenchArgs),
+    Lab(lab::LabArgs),
     Trace(Box<trace::TraceArgs>),
 }
 
@@ -61,6 +65,7 @@ pub fn run(command: &GpuCommand) -> Result<()> {
         Command::Doctor(args) => doctor::command::run(args),
         Command::Selftest(args) => selftest::command::run(args),
         Command::Bench(args) => bench::command::run(args),
+        Command::Lab(args) => lab::run(args),
         Command::Trace(args) => trace::run(args),
     }
 }

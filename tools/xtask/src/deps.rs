@@ -54,6 +54,9 @@ pub(crate) const FIO: Need = Need { package: "fio", probe: Probe::Program("fio")
 pub(crate) const WIPEFS: Need = Need { package: "util-linux", probe: Probe::Program("wipefs") };
 /// Pins programs to cores.
 pub(crate) const TASKSET: Need = Need { package: "util-linux", probe: Probe::Program("taskset") };
+/// Makes root file systems.
+pub(crate) const DEBOOTSTRAP: Need =
+    Need { package: "debootstrap", probe: Probe::Program("debootstrap") };
 pub(crate) const STRACE: Need = Need { package: "strace", probe: Probe::Program("strace") };
 
 /// What every build needs besides Rust: it links with the C compiler.

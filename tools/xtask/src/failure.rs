@@ -23,11 +23,6 @@ impl Failure {
         Self { code: 2, message: message.into() }
     }
 
-    /// Creates a failure for something that the machine lacks: exit code 3, as `adit gpu` has it.
-    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
-        Self { code: 3, message: message.into() }
-    }
-
     /// Creates the failure for Ctrl-C: exit code 130, as shells report it.
     pub(crate) fn interrupted() -> Self {
         Self { code: 130, message: "interrupted".into() }

@@ -5,7 +5,7 @@
 //! runs servers for hours, `repeat` finds tests that fail
 //! by chance, `mutants` finds code that no test covers, `bench-driver` counts and measures the driver's path of
 //! an I/O, `python` tests the wheel, `demo` shows the driver on the software controller, `device` tests the GPU's code
-//! and `gpu` runs `adit gpu`, both without a GPU; `gpu-lab` measures a GPU, and `engines` runs inference engines on the
+//! and `gpu` runs `adit gpu`, both without a GPU; `gpu-lab` builds what measures one, and `engines` runs inference engines on the
 //! store. Each installs what it needs and says so; none touches a real NVMe device.
 //! This crate knows nothing about the driver's internals: it only builds and runs the `adit` binary.
 
@@ -72,7 +72,7 @@ enum Command {
     Demo,
     /// Run `adit gpu` with the GPU's code on threads of this machine, which needs no GPU
     Gpu(gpu::GpuArgs),
-    /// Run and measure, on a machine with a GPU, what no other can show, into one file
+    /// Build the GPU lab, and run it, make a folder of it for a machine with a GPU, or rehearse that
     GpuLab(gpu_lab::GpuLabArgs),
     /// Build real inference engines, and run them on the store
     Engines(engines::EnginesArgs),

@@ -70,6 +70,12 @@ pub(crate) fn build_release(package: &str, name: &str) -> Result<PathBuf> {
     build(name, &["build", "--release", "--package", package, "--bin", name])
 }
 
+/// Builds `adit` to measure a GPU, which needs no libraries of the system, and returns its path.
+pub(crate) fn build_lab() -> Result<PathBuf> {
+    let how = ["build", "--release", "--package", "adit", "--no-default-features", "--bin", "adit"];
+    build("adit", &how)
+}
+
 /// Builds the example server for a long run and returns its path.
 pub(crate) fn build_server() -> Result<PathBuf> {
     build(

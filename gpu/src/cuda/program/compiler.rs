@@ -2,13 +2,14 @@
 //! driver refuses what a newer one compiles.
 #![allow(unsafe_code)]
 
+use super::places::{Places, entries};
 use crate::cuda::library::{driver_major, functions};
 use crate::error::with_causes;
 use crate::{Error, Result};
 use cudarc::nvrtc::sys::nvrtcProgram;
 use libloading::Library;
 use std::ffi::{CString, c_char, c_int};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -20,7 +21,7 @@ const BUILTINS: &str = "libnvrtc-builtins.so";
 const MAJOR_MIN: u32 = 12;
 const MAJOR_KNOWN: u32 = 13;
 const WHAT: &str = "the device code's compiler";
-const FIX: &str = "pip install nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for a driver of CUDA 12), and set ADIT_NVRTC or LD_LIBRARY_PATH to the directory of its libnvrtc.so";
+const FIX: &str = "pip install nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for a driver of CUDA 12), or set ADIT_NVRTC or LD_LIBRARY_PATH to the directory of its libnvrtc.so";
 const SUCCESS: u32 = 0;
 const COMPILATION: u32 = 6;
 
@@ -231,18 +232,34 @@ fn nvrtc() -> Result<&'static Nvrtc> {
     let driver = driver_major();
     let found = match std::env::var_os(DIRECTORY_VARIABLE) {
         Some(directory) => find_in(Path::new(&directory), driver)?,
-        None => find_by_name(driver)?,
+        None => find_anywhere(driver)?,
     };
     Ok(NVRTC.get_or_init(|| found))
 }
 
-fn find_by_name(driver: Option<u32>) -> Result<Nvrtc> {
+/// Finds NVRTC by the dynamic linker, or else where CUDA and Python keep it.
+fn find_anywhere(driver: Option<u32>) -> Result<Nvrtc> {
     let newest = driver.unwrap_or(0).max(MAJOR_KNOWN);
     let versioned = (MAJOR_MIN..=newest).map(|major| format!("{LIBRARY}.{major}"));
-    let names = preferred(versioned.chain([LIBRARY.to_owned()]).collect(), driver);
-    // The message for a machine that has none; the linker's names the last file that it tried.
-    let absent = || Error::unavailable(WHAT, format!("{LIBRARY} is not found"), FIX);
-    first_for(driver, names, |name| open(Path::new(name)).map_err(|_| absent()))
+    let mut files: Vec<PathBuf> = versioned.rev().map(PathBuf::from).collect();
+    files.push(PathBuf::from(LIBRARY));
+    let places = Places::find(Path::new("/"), |name| std::env::var_os(name));
+    files.extend(places.directories.iter().flat_map(|directory| files_in(directory, LIBRARY)));
+    first_for(driver, preferred(files, driver), open_anywhere)?.ok_or_else(|| absent(&places))
+}
+
+fn absent(places: &Places) -> Error {
+    Error::unavailable(WHAT, format!("{LIBRARY} is not found: {}", places.looked()), FIX)
+}
+
+/// Loads a file of [`find_anywhere`]; `None` if it is a name that the dynamic linker does not find.
+fn open_anywhere(file: &Path) -> Result<Option<&'static Library>> {
+    let Some(directory) = directory_of(file) else { return Ok(open(file).ok()) };
+    // Newer versions may do without.
+    if let Some(builtins) = builtins_of(&files_in(directory, BUILTINS), file) {
+        open(builtins)?;
+    }
+    open(file).map(Some)
 }
 
 /// Finds NVRTC and its own dependency in a directory, so that neither needs the dynamic linker's search path.
@@ -252,37 +269,38 @@ fn find_in(directory: &Path, driver: Option<u32>) -> Result<Nvrtc> {
         let why = format!("there is no {start} in {shown}, which {DIRECTORY_VARIABLE} names");
         Error::unavailable(WHAT, why, FIX)
     };
-    let names = preferred(files_in(directory, LIBRARY), driver);
-    if names.is_empty() {
-        return Err(missing(LIBRARY));
-    }
     let builtins = files_in(directory, BUILTINS);
-    first_for(driver, names, |name| {
-        let builtins = builtins_of(&builtins, name).ok_or_else(|| missing(BUILTINS))?;
-        open(&directory.join(builtins))?;
-        open(&directory.join(name))
-    })
+    let files = preferred(files_in(directory, LIBRARY), driver);
+    let found = first_for(driver, files, |file| {
+        open(builtins_of(&builtins, file).ok_or_else(|| missing(BUILTINS))?)?;
+        open(file).map(Some)
+    });
+    found?.ok_or_else(|| missing(LIBRARY))
 }
 
-/// Loads libraries in turn, until one is NVRTC of a version that the driver takes; of none, keeps the first.
+/// Loads libraries in turn, until one is NVRTC of a version that the driver takes; of none, keeps the first. `None` if
+/// none is there.
 fn first_for(
     driver: Option<u32>,
-    names: Vec<String>,
-    load: impl Fn(&str) -> Result<&'static Library>,
-) -> Result<Nvrtc> {
+    files: Vec<PathBuf>,
+    load: impl Fn(&Path) -> Result<Option<&'static Library>>,
+) -> Result<Option<Nvrtc>> {
     let mut other = None;
-    for name in names {
-        let found = load(&name).and_then(functions_of).and_then(|nvrtc| {
+    for file in files {
+        let Some(loaded) = load(&file).transpose() else { continue };
+        let found = loaded.and_then(functions_of).and_then(|nvrtc| {
             let (major, _) = nvrtc.version()?;
             Ok((nvrtc, major))
         });
         match found {
-            Ok((nvrtc, major)) if driver.is_none_or(|driver| major <= driver) => return Ok(nvrtc),
+            Ok((nvrtc, major)) if driver.is_none_or(|driver| major <= driver) => {
+                return Ok(Some(nvrtc));
+            }
             Ok((nvrtc, _)) => other = other.filter(Result::is_ok).or(Some(Ok(nvrtc))),
             Err(error) => other = other.or(Some(Err(error))),
         }
     }
-    other.expect("there is a name")
+    other.transpose()
 }
 
 fn functions_of(library: &'static Library) -> Result<Nvrtc> {
@@ -302,9 +320,10 @@ fn open(file: &Path) -> Result<&'static Library> {
 
 /// Sorts files of NVRTC: the driver's own major version, whose machine code it takes whatever the minor versions; a name
 /// without a version; older ones, the newest first; newer ones, which it takes least likely. Without a driver, the name
-/// without a version, then the newest.
-fn preferred(mut names: Vec<String>, driver: Option<u32>) -> Vec<String> {
-    let rank = |name: &str| match (major_of(name), driver) {
+/// without a version, then the newest. Of equal ones, names for the dynamic linker come first, and then files in their
+/// order.
+fn preferred(mut files: Vec<PathBuf>, driver: Option<u32>) -> Vec<PathBuf> {
+    let rank = |file: &Path| match (major_of(file), driver) {
         (None, None) => (0, 0),
         (Some(major), None) => (1, u32::MAX - major),
         (Some(major), Some(driver)) if major == driver => (0, 0),
@@ -312,39 +331,45 @@ fn preferred(mut names: Vec<String>, driver: Option<u32>) -> Vec<String> {
         (Some(major), Some(driver)) if major < driver => (2, driver - major),
         (Some(major), Some(driver)) => (3, major - driver),
     };
-    // Of one major version, the last by name has the highest minor version.
-    names.sort_by(|one, other| rank(one).cmp(&rank(other)).then_with(|| other.cmp(one)));
-    names
+    files.sort_by_key(|file| (rank(file), directory_of(file).is_some()));
+    files
+}
+
+fn directory_of(file: &Path) -> Option<&Path> {
+    file.parent().filter(|directory| !directory.as_os_str().is_empty())
 }
 
 /// Parses the major version of a library: 13 of `libnvrtc.so.13.0.88`.
-fn major_of(name: &str) -> Option<u32> {
-    let (_, version) = name.split_once(".so.")?;
+fn major_of(file: &Path) -> Option<u32> {
+    let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
     version.split('.').next()?.parse().ok()
 }
 
 /// Chooses the dependency of the same major version; without a version, the highest.
-fn builtins_of<'a>(builtins: &'a [String], name: &str) -> Option<&'a String> {
-    let is_same = |file: &&String| match (major_of(name), major_of(file)) {
+fn builtins_of<'a>(builtins: &'a [PathBuf], file: &Path) -> Option<&'a PathBuf> {
+    let is_same = |other: &&PathBuf| match (major_of(file), major_of(other)) {
         (Some(major), Some(other)) => major == other,
         _ => true,
     };
-    builtins.iter().filter(is_same).max()
+    builtins.iter().find(is_same)
 }
 
-/// Returns the files of a directory whose names begin with `start`.
-fn files_in(directory: &Path, start: &str) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter(|name| name.starts_with(start)).collect()
+/// Returns the files of a directory whose names begin with `start`; the last by name, which is the newest, comes first.
+fn files_in(directory: &Path, start: &str) -> Vec<PathBuf> {
+    entries(directory, |name| name.starts_with(start))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn paths(names: &[&str]) -> Vec<PathBuf> {
+        names.iter().map(PathBuf::from).collect()
+    }
+
     fn sorted(names: &[&str], driver: Option<u32>) -> Vec<String> {
-        preferred(names.iter().map(|name| (*name).to_owned()).collect(), driver)
+        let files = preferred(paths(names), driver);
+        files.iter().map(|file| file.display().to_string()).collect()
     }
 
     #[test]
@@ -358,20 +383,41 @@ mod tests {
     }
 
     #[test]
-    fn of_one_version_the_newest_file_comes_first() {
-        let names = ["libnvrtc.so.12", "libnvrtc.so.12.8.93", "libnvrtc.so.13.0.88"];
-        assert_eq!(sorted(&names, Some(12))[0], "libnvrtc.so.12.8.93");
-        assert_eq!(major_of("libnvrtc.so.12.8.93"), Some(12));
-        assert_eq!((major_of("libnvrtc.so"), major_of("libnvrtc.so.alt")), (None, None));
+    fn of_one_version_the_linkers_comes_first_and_then_the_likelier_place() {
+        let names =
+            ["/p/libnvrtc.so.12.8.93", "/q/libnvrtc.so.12", "libnvrtc.so.12", "/q/libnvrtc.so.13"];
+        let order =
+            ["libnvrtc.so.12", "/p/libnvrtc.so.12.8.93", "/q/libnvrtc.so.12", "/q/libnvrtc.so.13"];
+        assert_eq!(sorted(&names, Some(12)), order);
+        let major = |name| major_of(Path::new(name));
+        assert_eq!(major("/p/libnvrtc.so.12.8.93"), Some(12));
+        assert_eq!((major("libnvrtc.so"), major("libnvrtc.so.alt")), (None, None));
     }
 
     #[test]
     fn the_dependency_is_of_the_same_version() {
-        let builtins = ["libnvrtc-builtins.so.13.0", "libnvrtc-builtins.so.12.8"].map(String::from);
-        let of = |name| builtins_of(&builtins, name).map(String::as_str);
-        assert_eq!(of("libnvrtc.so.12"), Some("libnvrtc-builtins.so.12.8"));
-        assert_eq!(of("libnvrtc.so.13.0.88"), Some("libnvrtc-builtins.so.13.0"));
-        assert_eq!(of("libnvrtc.so"), Some("libnvrtc-builtins.so.13.0"));
-        assert_eq!(of("libnvrtc.so.14"), None);
+        let builtins = paths(&["/p/libnvrtc-builtins.so.13.0", "/p/libnvrtc-builtins.so.12.8"]);
+        let of = |name| builtins_of(&builtins, Path::new(name)).map(|it| it.display().to_string());
+        assert_eq!(of("/p/libnvrtc.so.12").as_deref(), Some("/p/libnvrtc-builtins.so.12.8"));
+        assert_eq!(of("/p/libnvrtc.so.13.0.88").as_deref(), Some("/p/libnvrtc-builtins.so.13.0"));
+        assert_eq!(of("/p/libnvrtc.so").as_deref(), Some("/p/libnvrtc-builtins.so.13.0"));
+        assert_eq!(of("/p/libnvrtc.so.14"), None);
+    }
+
+    #[test]
+    fn a_machine_without_nvrtc_says_where_was_looked_and_how_to_get_it() {
+        let error = absent(&Places::default());
+        assert!(error.is_unavailable(), "{error}");
+        let text = error.to_string();
+        for part in [
+            "libnvrtc.so is not found: neither by the dynamic linker",
+            "CUDA_HOME",
+            "Python's packages",
+            "pip install nvidia-cuda-nvrtc",
+            "LD_LIBRARY_PATH",
+            "ADIT_NVRTC",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 }

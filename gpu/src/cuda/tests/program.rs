@@ -33,23 +33,6 @@ fn an_architecture_that_is_none_is_told() {
 }
 
 #[test]
-fn a_machine_without_nvrtc_says_how_to_get_it() {
-    alone_with(Some(Installation::DriverAlone), "", || {
-        let error = Program::load(&open()).expect_err("there is no compiler");
-        assert!(error.is_unavailable(), "{error}");
-        let text = error.to_string();
-        for word in [
-            "libnvrtc.so is not found",
-            "pip install nvidia-cuda-nvrtc",
-            "LD_LIBRARY_PATH",
-            "ADIT_NVRTC",
-        ] {
-            assert!(text.contains(word), "{text}");
-        }
-    });
-}
-
-#[test]
 fn what_the_compiler_says_of_code_that_does_not_compile_is_told() {
     alone("nvrtc=error", || {
         let error = Program::load(&open()).expect_err("it does not compile");

@@ -2,7 +2,8 @@
 //!
 //! Alone, the compute kernel has all multiprocessors. Beside, it has the complement of the I/O partition, which also
 //! runs the controller in device code; the cost is that partition. Without a partition, the kernels share all
-//! multiprocessors, and none is given away.
+//! multiprocessors, and none is given away. In the complement it also runs while the rings have nothing to do: what it
+//! loses from there to busy rings is their share of caches and memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use adit_gpu::internals::{PartitionKind, Partitions, Program};
 use adit_gpu::{Error, Gpu, Priority, Result, Stream};
 
 use super::command::Watch;
-use super::compute::Compute;
+use super::compute::{Compute, Took};
 use crate::failure;
 use crate::rig::load::Round;
 use crate::rig::{Rig, add_up};
@@ -31,10 +32,12 @@ const REGISTERS_IO: u32 = 3_072;
 /// A compute kernel beside the persistent I/O kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Beside {
-    /// Time of the kernel alone, on all multiprocessors.
-    pub(super) alone_ms: f64,
-    /// Time of the kernel in the complement, beside the rings at work.
-    pub(super) beside_ms: f64,
+    /// The kernel alone, on all multiprocessors.
+    pub(super) alone: Took,
+    /// The kernel in the complement, beside rings without work.
+    pub(super) idle: Took,
+    /// The kernel in the complement, beside the rings at work.
+    pub(super) busy: Took,
     /// Multiprocessors of the GPU.
     pub(super) sms_all: u32,
     /// Multiprocessors given away; 0 without a partition.
@@ -48,8 +51,12 @@ pub(super) struct Beside {
 impl Beside {
     /// Returns the extra time of the kernel, as a share of its time alone.
     pub(super) fn slowdown(&self) -> f64 {
-        assert!(self.alone_ms > 0.0, "a kernel takes time");
-        self.beside_ms / self.alone_ms - 1.0
+        more(&self.busy, &self.alone)
+    }
+
+    /// Returns the extra time of the kernel in the complement when the rings are at work, as a share of its time there.
+    pub(super) fn disturbance(&self) -> f64 {
+        more(&self.busy, &self.idle)
     }
 
     /// Returns the share of multiprocessors given away.
@@ -58,11 +65,16 @@ impl Beside {
     }
 }
 
+fn more(took: &Took, than: &Took) -> f64 {
+    assert!(than.ms > 0.0, "a kernel takes time");
+    took.ms / than.ms - 1.0
+}
+
 /// The compute kernel alone, before anything persistent runs.
 #[derive(Debug)]
 pub(super) struct Alone {
     work: Compute,
-    alone_ms: f64,
+    took: Took,
     /// Its multiprocessors: all.
     sms: u32,
 }
@@ -75,9 +87,8 @@ pub(super) fn alone(gpu: &Arc<Gpu>, program: &Arc<Program>, time: Duration) -> R
     let stream = Arc::new(Stream::new(gpu, Priority::Normal)?);
     let sms = gpu.info().sm_count;
     let work = Compute::calibrated(gpu, program, (&stream, sms), time)?;
-    let times = (0..RUNS).map(|_| work.run_ms((&stream, sms), || Ok(())));
-    let alone_ms = median(times.collect::<Result<_>>()?);
-    Ok(Alone { work, alone_ms, sms })
+    let took = undisturbed(&work, (&stream, sms))?;
+    Ok(Alone { work, took, sms })
 }
 
 /// Measures it again in the complement, while a persistent kernel of `grid` executes `rounds`, one of each ring, over
@@ -96,6 +107,7 @@ pub(super) fn measure(
     let sms = partitions.compute.sms();
     let mut commands = 0;
     let mut times = Vec::with_capacity(RUNS);
+    let idle = undisturbed(&alone.work, (&stream, sms))?;
     rig.persist(grid)?;
     for ring in 0..rounds.len() as u32 {
         begin(rig, ring, rounds)?;
@@ -103,14 +115,15 @@ pub(super) fn measure(
     while times.len() < RUNS {
         watch.step(format!("a compute kernel beside the rings: {} of {RUNS}", times.len()))?;
         let meanwhile = || keep_busy(rig, rounds, &mut commands);
-        times.push(alone.work.run_ms((&stream, sms), meanwhile)?);
+        times.push(alone.work.run((&stream, sms), meanwhile)?);
     }
     commands += settle(rig, rounds.len() as u32)?;
     rig.unpersist()?;
     rig.finish(commands)?;
     Ok(Beside {
-        alone_ms: alone.alone_ms,
-        beside_ms: median(times),
+        alone: alone.took,
+        idle,
+        busy: median(times),
         sms_all: alone.sms,
         // None if only priorities separate the parts.
         sms_given: alone.sms.saturating_sub(sms),
@@ -162,8 +175,14 @@ fn settle(rig: &Rig, queues: u32) -> Result<u64> {
     Ok(add_up(&rig.load.headers(0..queues)?)?.0)
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
+/// Returns the median of several runs with nothing to do meanwhile.
+fn undisturbed(work: &Compute, on: (&Arc<Stream>, u32)) -> Result<Took> {
+    let times = (0..RUNS).map(|_| work.run(on, || Ok(())));
+    Ok(median(times.collect::<Result<_>>()?))
+}
+
+fn median(mut times: Vec<Took>) -> Took {
+    times.sort_by(|one, other| one.ms.total_cmp(&other.ms));
     times[times.len() / 2]
 }
 

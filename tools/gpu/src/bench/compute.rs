@@ -1,4 +1,4 @@
-//! A compute load: products of matrices in GPU memory, timed by events.
+//! A compute load: products of matrices in GPU memory, timed by events and by its own warps.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,13 +26,24 @@ struct ComputeArguments {
     c: u64,
     n: u32,
     rounds: u32,
+    times: u64,
 }
 
-const _: () = assert!(size_of::<ComputeArguments>() == 32);
+const _: () = assert!(size_of::<ComputeArguments>() == 40);
+
+/// How long a kernel took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Took {
+    /// By events around it.
+    pub(crate) ms: f64,
+    /// A warp's round by the GPU's clock: the mean, and the longest of all.
+    pub(crate) round_ns: u64,
+    pub(crate) longest_round_ns: u64,
+}
 
 /// A fixed amount of work for a kernel.
 #[derive(Debug)]
-pub(super) struct Compute {
+pub(crate) struct Compute {
     reached: Arc<Reached>,
     rows: u32,
     rounds: u32,
@@ -45,14 +56,16 @@ struct Reached {
     program: Arc<Program>,
     matrices: DeviceMemory,
     arguments: DeviceMemory,
+    /// Two words of each warp.
+    times: DeviceMemory,
 }
 
 impl Compute {
     /// Creates work that takes about `time` on a number of multiprocessors in a stream.
     ///
     /// # Errors
-    /// As [`Compute::run_ms`].
-    pub(super) fn calibrated(
+    /// As [`Compute::run`].
+    pub(crate) fn calibrated(
         gpu: &Arc<Gpu>,
         program: &Arc<Program>,
         on: (&Arc<Stream>, u32),
@@ -62,9 +75,11 @@ impl Compute {
         let matrices = DeviceMemory::allocate(gpu, bytes)?;
         matrices.zero()?;
         let arguments = DeviceMemory::allocate(gpu, size_of::<ComputeArguments>() as u64)?;
-        let reached = Arc::new(Reached { program: Arc::clone(program), matrices, arguments });
+        let times = DeviceMemory::allocate(gpu, u64::from(warps(gpu, gpu.info().sm_count)) * 16)?;
+        let reached = Reached { program: Arc::clone(program), matrices, arguments, times };
+        let reached = Arc::new(reached);
         let mut work = Compute { reached, rows: ROWS_FIRST, rounds: 1, patience: PATIENCE };
-        let product_ms = |work: &Compute| work.run_ms(on, || Ok(()));
+        let product_ms = |work: &Compute| work.run(on, || Ok(())).map(|took| took.ms);
         // The first run is slower than later ones.
         product_ms(&work)?;
         let mut took_ms = product_ms(&work)?;
@@ -82,11 +97,11 @@ impl Compute {
     ///
     /// # Errors
     /// [`Error::TimedOut`] if it does not end; [`Error::Cuda`]; the errors of `meanwhile`.
-    pub(super) fn run_ms(
+    pub(crate) fn run(
         &self,
         (stream, sms): (&Arc<Stream>, u32),
         meanwhile: impl FnMut() -> Result<()>,
-    ) -> Result<f64> {
+    ) -> Result<Took> {
         let begin = self.launch(stream, sms)?;
         let took = stream.record().and_then(|end| self.wait_ms(&begin, &end, meanwhile));
         if took.is_err() {
@@ -95,21 +110,28 @@ impl Compute {
             );
             std::mem::forget((Arc::clone(&self.reached), Arc::clone(stream)));
         }
-        took
+        self.told(took?, warps(stream.gpu(), sms))
+    }
+
+    /// Reads what the warps of the last run measured.
+    fn told(&self, ms: f64, warps: u32) -> Result<Took> {
+        let mut words = vec![0u64; 2 * warps as usize];
+        self.reached.times.read(0, words.as_mut_bytes())?;
+        let sum: u64 = words.iter().step_by(2).sum();
+        let round_ns = sum / u64::from(warps) / u64::from(self.rounds);
+        let longest = words.iter().skip(1).step_by(2).max();
+        Ok(Took { ms, round_ns, longest_round_ns: longest.copied().unwrap_or(0) })
     }
 
     /// Enqueues it; returns the event of its beginning.
     fn launch(&self, stream: &Stream, sms: u32) -> Result<Event> {
-        let Reached { program, matrices, arguments } = &*self.reached;
+        let Reached { program, matrices, arguments, times } = &*self.reached;
         let matrix_bytes = u64::from(self.rows) * u64::from(self.rows) * 4;
         let a = matrices.address();
         let (b, c) = (a + matrix_bytes, a + 2 * matrix_bytes);
-        let told = ComputeArguments { a, b, c, n: self.rows, rounds: self.rounds };
-        arguments.write(0, told.as_bytes())?;
-        let grid = match crate::is_emulated(&stream.gpu().info().name) {
-            true => (sms, 32), // It has room for few warps, each of which is a thread.
-            false => (sms * BLOCKS_PER_SM, THREADS),
-        };
+        let (n, rounds, times) = (self.rows, self.rounds, times.address());
+        arguments.write(0, ComputeArguments { a, b, c, n, rounds, times }.as_bytes())?;
+        let grid = grid(stream.gpu(), sms);
         let begin = stream.record()?;
         internals::launch(stream, program.function(Kernel::Compute), grid, arguments.address())?;
         Ok(begin)
@@ -137,6 +159,19 @@ impl Compute {
     }
 }
 
+/// Returns the blocks and threads of the kernel on `sms` multiprocessors.
+fn grid(gpu: &Gpu, sms: u32) -> (u32, u32) {
+    match crate::is_emulated(&gpu.info().name) {
+        true => (sms, 32), // It has room for few warps, each of which is a thread.
+        false => (sms * BLOCKS_PER_SM, THREADS),
+    }
+}
+
+fn warps(gpu: &Gpu, sms: u32) -> u32 {
+    let (blocks, threads) = grid(gpu, sms);
+    blocks * threads / 32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,10 +189,11 @@ mod tests {
             let stream = Arc::new(Stream::new(&gpu, Priority::Normal).expect("a stream"));
             let time = Duration::from_millis(500);
             let mut work = Compute::calibrated(&gpu, &program, (&stream, 2), time).expect("work");
-            work.run_ms((&stream, 2), || Ok(())).expect("it ends by itself");
+            let took = work.run((&stream, 2), || Ok(())).expect("it ends by itself");
+            assert!(took.round_ns > 0 && took.longest_round_ns >= took.round_ns, "{took:?}");
+            assert!(took.longest_round_ns as f64 <= took.ms * 1e6, "{took:?}");
             work.patience = Duration::ZERO;
-            let late =
-                work.run_ms((&stream, 2), || Ok(())).expect_err("it takes more than no time");
+            let late = work.run((&stream, 2), || Ok(())).expect_err("it takes more than no time");
             assert!(matches!(late, Error::TimedOut { .. }), "{late}");
             let before = adit_gpu_emulated::report();
             assert_eq!(before.kernels_running, 1);

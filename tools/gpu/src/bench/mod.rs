@@ -11,7 +11,7 @@
 
 mod beside;
 pub(crate) mod command;
-mod compute;
+pub(crate) mod compute;
 mod report;
 mod saturated;
 mod single;

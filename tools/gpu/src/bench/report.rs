@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::beside::Beside;
 use super::command::BenchArgs;
+use super::compute::Took;
 use super::saturated::Saturated;
 use super::single::Single;
 use crate::human;
@@ -58,6 +59,9 @@ const ROWS: &[Row] = &[
     ("SMs given away", false, |point| beside(point, |part| percent(part.share()))),
     ("compute kernel beside the rings, slower by", true, |point| {
         beside(point, |part| percent(part.slowdown()))
+    }),
+    ("  of that, by the rings' work", true, |point| {
+        beside(point, |part| percent(part.disturbance()))
     }),
 ];
 
@@ -150,9 +154,11 @@ impl Report {
                 "p99_ns": time(single.p99_ns.into()),
             },
             "beside_compute": beside.as_ref().ok().map(|part| json!({
-                "alone_ms": time(part.alone_ms.into()),
-                "beside_ms": time(part.beside_ms.into()),
+                "alone": time(took(&part.alone)),
+                "idle": time(took(&part.idle)),
+                "busy": time(took(&part.busy)),
                 "slowdown": time(part.slowdown().into()),
+                "disturbance": time(part.disturbance().into()),
                 "sms_all": part.sms_all,
                 "sms_given": part.sms_given,
                 "share_given": part.share(),
@@ -162,6 +168,11 @@ impl Report {
             "why_no_compute": beside.as_ref().err(),
         })
     }
+}
+
+fn took(took: &Took) -> Value {
+    let Took { ms, round_ns, longest_round_ns } = took;
+    json!({ "ms": ms, "round_ns": round_ns, "longest_round_ns": longest_round_ns })
 }
 
 #[cfg(test)]
@@ -183,9 +194,11 @@ mod tests {
             single: Single { commands: 100, sq_rings: 100, p50_ns: 3_400, p99_ns: 5_100 },
             beside,
         };
+        let took = |ms| Took { ms, round_ns: 300_000, longest_round_ns: 400_000 };
         let beside = Beside {
-            alone_ms: 10.0,
-            beside_ms: 10.5,
+            alone: took(10.0),
+            idle: took(10.4),
+            busy: took(10.5),
             sms_all: 132,
             sms_given: 8,
             kind: "green contexts".to_owned(),
@@ -215,6 +228,7 @@ mod tests {
         assert_eq!(cells("commands per SQ doorbell"), "40.0 40.0");
         assert_eq!(cells("SMs given away"), "- 6.1 %");
         assert_eq!(cells("compute kernel beside the rings, slower by"), "- 5.0 %");
+        assert_eq!(cells("  of that, by the rings' work"), "- 1.0 %");
         assert!(
             text.ends_with("\n1 SMs: no compute kernel beside the rings: it is full\n"),
             "{text}"
@@ -235,6 +249,7 @@ mod tests {
             (&Value::Null, &"it is full".into())
         );
         assert_eq!(last["beside_compute"]["sms_given"], 8);
+        assert_eq!(last["beside_compute"]["busy"]["longest_round_ns"], 400_000);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use adit_gpu::Error;
 
+use crate::failure::Failure;
+
 pub(super) const DRIVER: &str = "driver and GPU";
 pub(super) const CODE: &str = "device code";
 /// The checks that all others depend on.
@@ -76,7 +78,7 @@ pub fn verdict(checks: &[Check]) -> Verdict {
 
 /// Why a check did not pass.
 #[derive(Debug)]
-pub(super) enum Objection {
+pub(crate) enum Objection {
     Wrong(String),
     /// The crate returned an error.
     Error(Error),
@@ -97,6 +99,16 @@ impl Objection {
 impl From<Error> for Objection {
     fn from(error: Error) -> Objection {
         Objection::Error(error)
+    }
+}
+
+impl From<Objection> for Failure {
+    fn from(objection: Objection) -> Failure {
+        match objection {
+            Objection::Wrong(what) => Failure::failed(what),
+            Objection::Error(error) => error.into(),
+            Objection::Missing(what) => Failure::unavailable(what),
+        }
     }
 }
 

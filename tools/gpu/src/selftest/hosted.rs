@@ -13,7 +13,7 @@ use adit_gpu::{
 use super::check::{Objection, Seen, expect};
 use super::machine::Machine;
 
-const TARGET: &str = "soft:mem=64M,dbbuf=off";
+pub(crate) const TARGET: &str = "soft:mem=64M,dbbuf=off";
 /// The hundredth command completes with the identifier of another.
 const TARGET_FAULTY: &str = "soft:mem=64M,dbbuf=off,faults=cid@n=100";
 /// Bytes of each region: one is written, the other read into.
@@ -22,7 +22,7 @@ const PIECE_BYTES: u64 = 8192;
 const LONG: Duration = Duration::from_secs(30);
 
 /// Returns options for few multiprocessors and host memory.
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         queues: 2,
         depth: 64,
@@ -35,7 +35,11 @@ fn options() -> Options {
     }
 }
 
-fn rings(gpu: &Arc<Gpu>, target: &str, options: &Options) -> Result<GioUring, Objection> {
+pub(crate) fn rings(
+    gpu: &Arc<Gpu>,
+    target: &str,
+    options: &Options,
+) -> Result<GioUring, Objection> {
     let target: Target = target.parse()?;
     let settings = ControllerOptions { shadow_doorbells: false, ..Default::default() };
     let controller = Arc::new(Controller::open(&target, &settings)?);
@@ -70,7 +74,7 @@ fn carry_out(uring: &GioUring, region: u32, direction: Direction) -> Result<u64,
 }
 
 /// Writes data and reads it back, byte by byte the same.
-fn there_and_back(uring: &GioUring) -> Result<u64, Objection> {
+pub(crate) fn there_and_back(uring: &GioUring) -> Result<u64, Objection> {
     let byte = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
     let written: Vec<u8> = (0..REGION_BYTES).map(byte).collect();
     uring.pool().write(0, 0, &written)?;

@@ -12,12 +12,12 @@
 //! | `waits` | streams and kernels that wait for control blocks |
 //! | `hosted` | rings in host memory served by the driver's software controller, and the staged engine |
 
-mod check;
+pub(crate) mod check;
 pub(crate) mod command;
-mod hosted;
+pub(crate) mod hosted;
 mod machine;
 pub(crate) mod rings;
-mod sums;
+pub(crate) mod sums;
 mod trouble;
 mod waits;
 

@@ -23,7 +23,7 @@ const KNOWN: [(ByteAt, u32); 4] = [
 type ByteAt = fn(u8) -> u8;
 
 /// Computes a CRC-32C bit by bit.
-fn slow_sum(bytes: &[u8]) -> u32 {
+pub(crate) fn slow_sum(bytes: &[u8]) -> u32 {
     let divide = |crc: u32| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
     let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| divide(crc));
     !bytes.iter().fold(!0, byte)

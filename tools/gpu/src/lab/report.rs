@@ -1,0 +1,284 @@
+//! The report of the lab, written anew before and after each step.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::child::Ended;
+use super::steps::Step;
+use crate::failure::{Failure, Result};
+use crate::human;
+use adit_tools_common::whole_file::WholeFile;
+
+/// Files that say what machine this is.
+const FACTS: [(&str, &str); 4] = [
+    ("kernel", "/proc/sys/kernel/osrelease"),
+    ("system", "/etc/os-release"),
+    ("nvidia_module", "/proc/driver/nvidia/version"),
+    ("load", "/proc/loadavg"),
+];
+
+/// What became of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Not begun, because there was no time left, or the lab was cut off.
+    NotBegun,
+    Running,
+    Done,
+    /// The machine lacks what it needs.
+    Lacks,
+    Failed,
+    /// It was ended at its limit.
+    Late,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::NotBegun => "not begun",
+            State::Running => "running",
+            State::Done => "done",
+            State::Lacks => "lacks",
+            State::Failed => "failed",
+            State::Late => "late",
+        }
+    }
+}
+
+/// A figure beside the value expected.
+#[derive(Clone, Debug)]
+struct Figure {
+    what: &'static str,
+    goal: String,
+    source: &'static str,
+    measured: Option<f64>,
+    is_met: Option<bool>,
+}
+
+/// A step in the report.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    name: &'static str,
+    tells: &'static str,
+    commands: Vec<String>,
+    pub(super) state: State,
+    code: Option<i32>,
+    took: Duration,
+    expected: Vec<Figure>,
+    /// Null if there is none.
+    pub(super) report: Value,
+    pub(super) said: String,
+}
+
+impl Entry {
+    fn of(step: &Step, report: &Value) -> Entry {
+        let figures = step.expected.iter().map(|one| {
+            let measured = (one.figure)(report);
+            Figure {
+                what: one.what,
+                goal: one.goal.text(),
+                source: one.source,
+                measured,
+                is_met: measured.map(|measured| one.goal.is_met(measured)),
+            }
+        });
+        Entry {
+            name: step.name,
+            tells: step.tells,
+            commands: step.commands(),
+            state: State::NotBegun,
+            code: None,
+            took: Duration::ZERO,
+            expected: figures.collect(),
+            report: report.clone(),
+            said: String::new(),
+        }
+    }
+
+    /// Whether an option of the lab was refused.
+    pub(super) fn is_usage(&self) -> bool {
+        self.code == Some(2)
+    }
+
+    /// Describes it for people: a line, and one for each figure.
+    pub(super) fn line(&self) -> String {
+        let why = self.said.lines().last().filter(|_| self.state != State::Done).unwrap_or("");
+        let (state, seconds) = (self.state.name(), self.took.as_secs_f64());
+        let line = format!("{state:<10}{} ({seconds:.1} s) {}", self.name, human::printable(why));
+        let figure = |one: &Figure| {
+            let measured = one.measured.map_or("not measured".to_owned(), number);
+            let is_met = one.is_met.map_or("-", |is_met| if is_met { "met" } else { "MISSED" });
+            format!("  {is_met:<8}{}: {measured} (expected: {})\n", one.what, one.goal)
+        };
+        format!("{}\n{}", line.trim_end(), self.expected.iter().map(figure).collect::<String>())
+    }
+
+    fn json(&self) -> Value {
+        let figure = |one: &Figure| {
+            json!({
+                "what": one.what,
+                "expected": one.goal,
+                "source": one.source,
+                "measured": one.measured,
+                "is_met": one.is_met,
+            })
+        };
+        json!({
+            "name": self.name,
+            "tells": self.tells,
+            "state": self.state.name(),
+            "expected": self.expected.iter().map(figure).collect::<Vec<_>>(),
+            "took_s": self.took.as_secs_f64(),
+            "exit_code": self.code,
+            "commands": self.commands,
+            "said": self.said,
+            "report": self.report,
+        })
+    }
+
+    /// Says what is wrong: that it failed, and each figure that is not as expected.
+    fn faults(&self) -> Vec<String> {
+        let why = self.said.lines().last().unwrap_or("it says nothing");
+        let mut faults = match self.state {
+            State::Failed => vec![format!("{}: failed: {why}", self.name)],
+            State::Late => vec![format!("{}: {why}", self.name)],
+            _ => Vec::new(),
+        };
+        let missed = self.expected.iter().filter(|one| one.is_met == Some(false));
+        faults.extend(missed.map(|one| {
+            let measured = number(one.measured.unwrap_or_default());
+            format!("{}: {}: {measured}, expected: {}", self.name, one.what, one.goal)
+        }));
+        faults
+    }
+}
+
+/// Formats a figure with as many places as it needs, four at most.
+fn number(figure: f64) -> String {
+    let text = format!("{figure:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// The report, and its file.
+pub(super) struct Report {
+    out: PathBuf,
+    is_quick: bool,
+    whole: Duration,
+    pub(super) is_emulated: bool,
+    is_complete: bool,
+    entries: Vec<Entry>,
+}
+
+impl Report {
+    pub(super) fn new(out: &Path, is_quick: bool, whole: Duration) -> Report {
+        let (is_emulated, is_complete) = (false, false);
+        Report {
+            out: out.to_owned(),
+            is_quick,
+            whole,
+            is_emulated,
+            is_complete,
+            entries: Vec::new(),
+        }
+    }
+
+    /// Adds steps that are still to run.
+    pub(super) fn add_all<'a>(&mut self, steps: impl IntoIterator<Item = &'a Step>) {
+        self.entries.extend(steps.into_iter().map(|step| Entry::of(step, &Value::Null)));
+    }
+
+    pub(super) fn entry(&self, index: usize) -> &Entry {
+        &self.entries[index]
+    }
+
+    /// Marks a step as running.
+    ///
+    /// # Errors
+    /// As [`Report::save`].
+    pub(super) fn begin(&mut self, index: usize) -> Result<()> {
+        self.entries[index].state = State::Running;
+        self.save()
+    }
+
+    /// Sets how a step ended.
+    ///
+    /// # Errors
+    /// As [`Report::save`].
+    pub(super) fn set(
+        &mut self,
+        index: usize,
+        step: &Step,
+        (ended, report): (Ended, Value),
+    ) -> Result<()> {
+        let state = match ended.code {
+            Some(0) => State::Done,
+            Some(3) => State::Lacks,
+            _ if ended.is_late => State::Late,
+            _ => State::Failed,
+        };
+        let Ended { code, took, said, .. } = ended;
+        self.entries[index] = Entry { state, code, took, said, ..Entry::of(step, &report) };
+        self.save()
+    }
+
+    /// Marks it as complete.
+    ///
+    /// # Errors
+    /// As [`Report::save`].
+    pub(super) fn end(&mut self) -> Result<()> {
+        self.is_complete = true;
+        self.save()
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn save(&self) -> Result<()> {
+        let text = format!("{:#}\n", self.json());
+        let written = WholeFile::create(&self.out)
+            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.finish()));
+        written.map_err(|why| {
+            Failure::failed(format!("{}: {why}; name another file by --out", self.out.display()))
+        })
+    }
+
+    fn json(&self) -> Value {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let fact = |(name, file): (&str, &str)| {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            (name.to_owned(), Value::from(text.trim()))
+        };
+        json!({
+            "lab": env!("CARGO_PKG_VERSION"),
+            "unix_time_s": since.as_secs(),
+            "measured_against": "software controllers, no PCIe to a drive",
+            "is_emulated": self.is_emulated,
+            "is_quick": self.is_quick,
+            "limit_s": self.whole.as_secs(),
+            "is_complete": self.is_complete,
+            "faults": self.faults(),
+            "machine": FACTS.map(fact).into_iter().collect::<serde_json::Map<_, _>>(),
+            "steps": self.entries.iter().map(Entry::json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Returns what failed, and each figure that is not as expected.
+    pub(super) fn faults(&self) -> Vec<String> {
+        self.entries.iter().flat_map(Entry::faults).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_the_places_that_they_need() {
+        let all = [0.0, 180.0, 31.59931, 0.02, 61_500_000.0].map(number);
+        assert_eq!(all, ["0", "180", "31.5993", "0.02", "61500000"]);
+    }
+}

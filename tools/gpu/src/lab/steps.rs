@@ -1,0 +1,605 @@
+//! The steps of the lab, in the order of what they tell, and what is expected of each.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::child::{self, Ended};
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+
+const MACHINE: &str = "machine";
+/// The steps after the first, in order.
+const NAMES: [&str; 15] = [
+    "selftest",
+    "host copies",
+    "green contexts",
+    "doorbell stress",
+    "checksums",
+    "foreign streams",
+    "two processes",
+    "bench",
+    "bench in host memory",
+    "bench by the CPU",
+    "trace one-shot",
+    "trace persistent",
+    "trace in host memory",
+    "KV tensors",
+    "sanitizers",
+];
+/// 768 MiB, with and without the page cache, verified in the GPU's memory.
+const TENSORS: &str = "kv bench --workload dual-blade --model opt-1.3b --prompt 120 --gen 8 --config dual,direct --verify";
+/// Where the sanitizer lies if it is not in `PATH`.
+const SANITIZER: &str = "/usr/local/cuda/bin/compute-sanitizer";
+
+/// A command, and what it is for.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) tells: &'static str,
+    pub(super) limit: Duration,
+    /// At least one.
+    pub(super) expected: Vec<Expected>,
+    program: PathBuf,
+    lines: Vec<Vec<String>>,
+    how: How,
+}
+
+/// How a step runs its lines, and what its report is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// One line, which prints the report.
+    Once,
+    /// One line: alone, and then twice at once. The report is a list of three.
+    Pair,
+    /// Lines that tell by their exit codes alone.
+    Codes,
+}
+
+/// A figure of a step's report, beside the value expected.
+#[derive(Clone)]
+pub(super) struct Expected {
+    pub(super) what: &'static str,
+    pub(super) goal: Goal,
+    /// Where the value comes from.
+    pub(super) source: &'static str,
+    /// `None` if the report has no such figure, as for times of the emulated GPU.
+    pub(super) figure: Figure,
+}
+
+/// Takes a figure out of a step's report.
+type Figure = fn(&Value) -> Option<f64>;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Goal {
+    pub(super) fn is_met(self, measured: f64) -> bool {
+        match self {
+            Goal::AtLeast(goal) => measured >= goal,
+            Goal::AtMost(goal) => measured <= goal,
+        }
+    }
+
+    pub(super) fn text(self) -> String {
+        match self {
+            Goal::AtLeast(goal) => format!("{goal} or more"),
+            Goal::AtMost(goal) => format!("{goal} or less"),
+        }
+    }
+}
+use Goal::{AtLeast, AtMost};
+
+/// What the first step says of the machine.
+pub(super) struct Machine {
+    pub(super) has_gpu: bool,
+    pub(super) is_emulated: bool,
+    sms: u32,
+    /// Major compute capability.
+    major: u32,
+}
+
+impl Machine {
+    /// Reads the report of the first step. Assumes a GPU if that step has none, because it crashed or hung.
+    pub(super) fn of(report: &Value) -> Machine {
+        let row = |name: &str| {
+            let rows = report["sections"][0]["rows"].as_array()?;
+            rows.iter().find(|row| row["name"] == name && row["verdict"] != "missing")
+        };
+        let value = |name: &str| row(name).and_then(|row| row["value"].as_str());
+        let number = |name: &str| value(name)?.split('.').next()?.parse().ok();
+        Machine {
+            has_gpu: report.is_null() || row("GPU").is_some(),
+            is_emulated: value("GPU").is_some_and(crate::is_emulated),
+            sms: number("multiprocessors").unwrap_or(16),
+            major: number("compute capability").unwrap_or(8),
+        }
+    }
+}
+
+/// What the steps depend on.
+pub(super) struct Plan {
+    pub(super) gpu: u32,
+    /// A drive to look at, or empty.
+    pub(super) target: String,
+    pub(super) is_quick: bool,
+    pub(super) stress_s: u64,
+}
+
+impl Plan {
+    /// Returns the first step, which tells what the others need to know.
+    pub(super) fn machine(&self) -> Step {
+        let step = self.step(MACHINE, &format!("gpu doctor {}", self.target), 60);
+        let figure = |report: &Value| {
+            let rows = report["sections"][0]["rows"].as_array()?;
+            Some(rows.iter().filter(|row| row["verdict"] == "missing").count() as f64)
+        };
+        step.tells("the GPU, its driver, NVRTC, and the ways to memory that the machine allows")
+            .expects(
+                "facts of the GPU that rings need and that are missing",
+                AtMost(0.0),
+                LIMITS,
+                figure,
+            )
+    }
+
+    /// Returns the others.
+    pub(super) fn steps(&self, machine: &Machine) -> Vec<Step> {
+        NAMES.into_iter().map(|name| self.named(name, machine)).collect()
+    }
+
+    fn named(&self, name: &'static str, machine: &Machine) -> Step {
+        match name {
+            "selftest" => self.selftest(name),
+            "host copies" => self.host_copies(name, machine),
+            "green contexts" => self.green_contexts(name, machine),
+            "doorbell stress" => self.stress(name, machine),
+            "checksums" => self.checksums(name),
+            "foreign streams" => self.foreign(name),
+            "two processes" => self.two_processes(name, machine),
+            "KV tensors" => self.tensors(name),
+            "sanitizers" => self.sanitizers(name, machine),
+            _ if name.starts_with("bench") => self.bench(name, machine),
+            _ => self.trace(name),
+        }
+    }
+
+    /// Makes a step that runs `adit` with a line's words, the GPU's number and `--json`.
+    fn step(&self, name: &'static str, line: &str, limit_s: u64) -> Step {
+        let line = format!("{line} --gpu {} --json", self.gpu);
+        Step {
+            name,
+            tells: "",
+            limit: Duration::from_secs(limit_s),
+            expected: Vec::new(),
+            program: std::env::current_exe().unwrap_or_else(|_| "adit".into()),
+            lines: vec![words(&line)],
+            how: How::Once,
+        }
+    }
+
+    /// Makes a step of a measurement that the lab makes itself.
+    fn measure(&self, name: &'static str, limit_s: u64) -> Step {
+        let mut step = self.step(name, "", limit_s);
+        let measure = name.replace(' ', "-");
+        step.lines = vec![words(&format!("gpu lab --measure {measure} --gpu {}", self.gpu))];
+        step
+    }
+
+    fn time(&self, full_ms: u64, quick_ms: u64) -> String {
+        format!("{}ms", if self.is_quick { quick_ms } else { full_ms })
+    }
+
+    fn selftest(&self, name: &'static str) -> Step {
+        let failed = |report: &Value| {
+            let checks = report["checks"].as_array()?;
+            Some(checks.iter().filter(|check| check["outcome"] == "failed").count() as f64)
+        };
+        self.step(name, "gpu selftest", 90)
+            .tells("whether driver, device code, memory, rings and doorbells do what rings rely on")
+            .expects("checks that failed", AtMost(0.0), TESTED, failed)
+    }
+
+    fn host_copies(&self, name: &'static str, machine: &Machine) -> Step {
+        // PCIe 5.0 from Hopper on; a kind of GPU that is slower says so in the report.
+        let goal = if machine.major >= 9 { 50.0 } else { 22.0 };
+        let figures: [(&str, Figure); 2] = [
+            ("GB/s from pinned host memory to the GPU", |report| report["best"]["to_gpu"].as_f64()),
+            ("GB/s from the GPU to pinned host memory", |report| {
+                report["best"]["from_gpu"].as_f64()
+            }),
+        ];
+        let step = self
+            .measure(name, 60)
+            .tells("copies between registered host memory and the GPU, by size and direction")
+            .expects("bytes that arrived wrong", AtMost(0.0), COPIES, |report| {
+                report["wrong_bytes"].as_f64()
+            });
+        figures
+            .into_iter()
+            .fold(step, |step, (what, figure)| step.expects(what, AtLeast(goal), LINK, figure))
+    }
+
+    fn green_contexts(&self, name: &'static str, machine: &Machine) -> Step {
+        let line = machine.bench(&machine.share(8), 16, &self.time(2000, 1000));
+        self.step(name, &line, 60)
+            .tells("what a compute kernel loses, by its own clock, where I/O has multiprocessors of its own")
+            .expects("multiprocessors that I/O has to itself", AtLeast(1.0), GREEN, |report| {
+                beside(report)["sms_given"].as_f64()
+            })
+            .expects("slow-down beyond the share of SMs given away", AtMost(0.02), GOALS, |report| {
+                Some(beside(report)["slowdown"].as_f64()? - beside(report)["share_given"].as_f64()?)
+            })
+            .expects("slow-down by the rings' work alone", AtMost(0.02), GOALS, |report| {
+                beside(report)["disturbance"].as_f64()
+            })
+    }
+
+    fn stress(&self, name: &'static str, machine: &Machine) -> Step {
+        let line = machine.bench(&machine.share(8), 1, &format!("{}s", self.stress_s));
+        self.step(name, &line, self.stress_s + 45)
+            .tells("doorbells of one queue, rung by warps of several multiprocessors; a command that is out of order or half written fails the step")
+            .expects("commands per submission doorbell", AtLeast(16.0), GOALS, |report| {
+                saturated(report)["commands_per_sq_doorbell"].as_f64()
+            })
+            .expects("looks at a full completion ring", AtMost(0.0), GOALS, |report| {
+                saturated(report)["cq_full"].as_f64()
+            })
+    }
+
+    fn checksums(&self, name: &'static str) -> Step {
+        self.measure(name, 45)
+            .tells("how fast the GPU compares checksums")
+            .expects("verdicts that are wrong", AtMost(0.0), TESTED, |report| {
+                report["wrong_verdicts"].as_f64()
+            })
+            .expects("GB/s of each SM, 8 SMs", AtLeast(12.0), SUMS, |report| {
+                report["of_8_sms"]["gb_per_s_of_each"].as_f64()
+            })
+    }
+
+    fn foreign(&self, name: &'static str) -> Step {
+        self.measure(name, 90)
+            .tells(
+                "whether kernels and calls of other libraries go on beside the persistent kernel",
+            )
+            .expects("streams whose kernel did not end", AtMost(0.0), QUEUES, |report| {
+                report["streams_late"].as_f64()
+            })
+            .expects("calls that waited for the persistent kernel", AtMost(2.0), QUEUES, |report| {
+                let calls = report["calls"].as_array()?;
+                Some(calls.iter().filter(|call| call["returned"] == false).count() as f64)
+            })
+    }
+
+    fn two_processes(&self, name: &'static str, machine: &Machine) -> Step {
+        let line = machine.bench(&machine.share(2), 2, &self.time(3000, 1000));
+        let mut step = self.step(name, &line, 90);
+        step.how = How::Pair;
+        step.tells("rings of two processes on one GPU, which share it by time slices")
+            .expects("processes that ended well", AtLeast(2.0), TESTED, |report| {
+                report.as_array()?;
+                let commands = |at: usize| saturated(&report[at])["commands"].as_f64();
+                Some([1, 2].into_iter().filter_map(commands).filter(|one| *one > 0.0).count() as f64)
+            })
+            .expects("rate that the slower one keeps", AtLeast(0.3), SLICES, |report| {
+                let rate = |at: usize| saturated(&report[at])["commands_per_second"].as_f64();
+                Some(rate(1)?.min(rate(2)?) / rate(0)?)
+            })
+    }
+
+    fn bench(&self, name: &'static str, machine: &Machine) -> Step {
+        let time = self.time(2000, 500);
+        match name {
+            "bench" => self.curve(name, machine, &time),
+            "bench in host memory" => {
+                let line = machine.bench(&machine.share(8), 16, &time) + " --placement host";
+                self.step(name, &line, 45)
+                    .tells("the same across PCIe: rings in pinned memory")
+                    .expects("commands per second", AtLeast(1e6), ESTIMATE, per_second)
+            }
+            _ => {
+                let line =
+                    format!("gpu bench --controller cpu --queues 1 --depth 256 --runtime {time}");
+                self.step(name, &line, 45)
+                    .tells("the same with a thread of the CPU as the controller")
+                    .expects("commands per second", AtLeast(1e6), ESTIMATE, per_second)
+            }
+        }
+    }
+
+    fn curve(&self, name: &'static str, machine: &Machine, time: &str) -> Step {
+        let sms = [1, 2, 4, 8].map(|sms| machine.share(sms)).join(",");
+        self.step(name, &machine.bench(&sms, 16, time), 100)
+            .tells("commands per second and doorbells on 1, 2, 4 and 8 multiprocessors; latency")
+            .expects("commands per second, 8 SMs (100 M wanted)", AtLeast(60e6), GOALS, per_second)
+            .expects("commands per submission doorbell", AtLeast(16.0), GOALS, |report| {
+                saturated(report)["commands_per_sq_doorbell"].as_f64()
+            })
+            .expects("completion doorbells per lap", AtMost(4.0), GOALS, |report| {
+                saturated(report)["cq_doorbells_per_lap"].as_f64()
+            })
+            .expects("ns from submission to completion, p50", AtMost(5000.0), GOALS, |report| {
+                last(report)["single"]["p50_ns"].as_f64()
+            })
+    }
+
+    fn trace(&self, name: &'static str) -> Step {
+        let more = match name {
+            "trace persistent" => "--kernel persistent",
+            "trace in host memory" => "--placement host",
+            _ => "",
+        };
+        self.step(name, &format!("gpu trace {more}"), 45)
+            .tells("a layer of a store's KV blocks through the rings")
+            .expects("blocks that are not what was put", AtMost(0.0), TESTED, |report| {
+                report["verified"]["misses"].as_f64()
+            })
+    }
+
+    fn tensors(&self, name: &'static str) -> Step {
+        self.step(name, TENSORS, 90)
+            .tells("KV tensors whose copy threads share pinned memory with drive and GPU")
+            .expects(
+                "runs whose bytes are right in the GPU's memory",
+                AtLeast(2.0),
+                TESTED,
+                |report| Some(report["runs"].as_array()?.len() as f64),
+            )
+    }
+
+    /// NVIDIA's compute-sanitizer over the self-test, where it is installed.
+    fn sanitizers(&self, name: &'static str, machine: &Machine) -> Step {
+        let mut step = self.step(name, "", 150);
+        let adit = step.program.display().to_string();
+        let line = |tool| {
+            words(&format!(
+                "--tool {tool} --error-exitcode 1 {adit} gpu selftest --gpu {}",
+                self.gpu
+            ))
+        };
+        let sanitizer = sanitizer().filter(|_| !machine.is_emulated && !self.is_quick);
+        let tools = ["memcheck", "racecheck", "synccheck"];
+        step.lines = if sanitizer.is_some() { tools.map(line).into() } else { Vec::new() };
+        step.program = sanitizer.unwrap_or_default();
+        step.how = How::Codes;
+        step.tells("compute-sanitizer's memcheck, racecheck and synccheck over the self-test")
+            .expects("tools that found errors", AtMost(0.0), TESTED, |report| {
+                let codes = report.as_array()?;
+                Some(codes.iter().filter(|code| **code != 0).count() as f64)
+            })
+    }
+}
+
+const GOALS: &str = "docs/gpu.md, What could be measured";
+const LIMITS: &str = "docs/gpu.md, Limits";
+const TESTED: &str = "docs/gpu.md, How it is tested without a GPU";
+const GREEN: &str = "CUDA 12.5 has green contexts";
+const QUEUES: &str =
+    "docs/gpu.md, The kernels: CUDA frees nothing beside a kernel that does not end";
+const SUMS: &str = "docs/perf.md, Checksums: reckoned from machine code";
+const COPIES: &str = "every byte is compared";
+const LINK: &str =
+    "nvbandwidth on PCIe 5.0 x16: 53.7 GB/s (xNVMe's experiments); half of it on 4.0";
+const SLICES: &str = "estimate: half each, less switching";
+const ESTIMATE: &str = "estimate: 1 to 5 M/s for a thread that polls across PCIe";
+
+impl Machine {
+    /// Returns `sms`, or as many as leave half of the GPU to others.
+    fn share(&self, sms: u32) -> String {
+        sms.min(self.sms / 2).max(1).to_string()
+    }
+
+    /// Returns the line of a bench. The emulated GPU has room for fewer warps.
+    fn bench(&self, sms: &str, queues: u32, time: &str) -> String {
+        let (queues, small) = match self.is_emulated {
+            true => (queues.min(4), "--warps 2 --depth 256"),
+            false => (queues, ""),
+        };
+        format!("gpu bench --sms {sms} --queues {queues} {small} --runtime {time}")
+    }
+}
+
+fn last(report: &Value) -> &Value {
+    let points = report["curve"].as_array();
+    points.and_then(|points| points.last()).unwrap_or(&Value::Null)
+}
+
+fn saturated(report: &Value) -> &Value {
+    &last(report)["saturated"]
+}
+
+fn beside(report: &Value) -> &Value {
+    &last(report)["beside_compute"]
+}
+
+fn per_second(report: &Value) -> Option<f64> {
+    saturated(report)["commands_per_second"].as_f64()
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+fn sanitizer() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|directory| directory.join("compute-sanitizer"));
+    found.chain([PathBuf::from(SANITIZER)]).find(|file| file.is_file())
+}
+
+/// # Errors
+/// A usage failure that lists the steps, for a name that none has.
+pub(super) fn check_names(names: &[String]) -> Result<()> {
+    let is_known = |name: &&String| name.as_str() == MACHINE || NAMES.contains(&name.as_str());
+    match names.iter().find(|name| !is_known(name)) {
+        None => Ok(()),
+        Some(name) => Err(Failure::usage(format!(
+            "--only {name}: there is no such step; there are: {}",
+            NAMES.map(|name| format!("'{name}'")).join(", ")
+        ))),
+    }
+}
+
+impl Step {
+    fn tells(mut self, tells: &'static str) -> Step {
+        self.tells = tells;
+        self
+    }
+
+    fn expects(
+        mut self,
+        what: &'static str,
+        goal: Goal,
+        source: &'static str,
+        figure: Figure,
+    ) -> Step {
+        self.expected.push(Expected { what, goal, source, figure });
+        self
+    }
+
+    /// Returns the commands that it runs.
+    pub(super) fn commands(&self) -> Vec<String> {
+        let name = self.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.lines.iter().map(|line| format!("{name} {}", line.join(" "))).collect()
+    }
+
+    /// Runs it, within a limit; returns how it ended, with its report.
+    pub(super) fn run(
+        &self,
+        limit: Duration,
+        interrupt: &Interrupt,
+        tell: &mut dyn FnMut(),
+    ) -> (Ended, Value) {
+        let each = limit / if self.how == How::Pair { 2 } else { self.lines.len().max(1) as u32 };
+        let run = |line: &[String], tell: &mut dyn FnMut()| {
+            child::run(&self.program, line, each, interrupt, tell)
+        };
+        let ended = match (&self.lines[..], self.how) {
+            ([], _) => {
+                let said = "compute-sanitizer is not installed, or not asked for".to_owned();
+                return (Ended { code: Some(3), said, ..Ended::default() }, Value::Null);
+            }
+            ([line, ..], How::Pair) => {
+                let alone = run(line, tell);
+                let both = thread::scope(|scope| {
+                    let child = |_| {
+                        scope.spawn(|| child::run(&self.program, line, each, interrupt, &mut || ()))
+                    };
+                    let both = [0, 1].map(child);
+                    both.map(|one| one.join().unwrap_or_default())
+                });
+                [alone].into_iter().chain(both).collect::<Vec<_>>()
+            }
+            (lines, _) => lines.iter().map(|line| run(line, tell)).collect(),
+        };
+        let report = |one: &Ended| serde_json::from_str(&one.out).unwrap_or(Value::Null);
+        let report = match self.how {
+            How::Once => report(&ended[0]),
+            How::Pair => ended.iter().map(report).collect(),
+            How::Codes => ended.iter().map(|one| json!(one.code)).collect(),
+        };
+        (together(ended, self.how), report)
+    }
+}
+
+/// Combines how processes ended: the first that did not end well counts.
+fn together(ended: Vec<Ended>, how: How) -> Ended {
+    let took = ended.iter().map(|one| one.took).sum();
+    let worst = ended.iter().find(|one| one.code != Some(0)).or(ended.first()).cloned();
+    let mut worst = worst.unwrap_or_default();
+    if how == How::Codes && worst.said.is_empty() {
+        worst.said = worst.out.lines().last().unwrap_or_default().to_owned();
+    }
+    Ended { took, ..worst }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(is_emulated: bool) -> Machine {
+        Machine { has_gpu: true, is_emulated, sms: 132, major: 9 }
+    }
+
+    fn all(is_quick: bool) -> Vec<Step> {
+        let target = "vfio:0000:01:00.0".to_owned();
+        let plan = Plan { gpu: 0, target, is_quick, stress_s: 60 };
+        let mut steps = vec![plan.machine()];
+        steps.extend(plan.steps(&machine(false)));
+        steps
+    }
+
+    #[test]
+    fn every_step_says_what_it_tells_and_what_is_expected() {
+        for step in all(false) {
+            assert!(!step.tells.is_empty() && !step.expected.is_empty(), "{}", step.name);
+            assert!(step.expected.iter().all(|one| !one.source.is_empty()), "{}", step.name);
+            // A report without figures, as of a step that crashed, meets and misses nothing.
+            assert!(step.expected.iter().all(|one| (one.figure)(&Value::Null).is_none()));
+        }
+        let mut names = NAMES.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), NAMES.len());
+        assert!(names.iter().all(|name| !name.contains(',')), "--only separates them by commas");
+    }
+
+    #[test]
+    fn a_drive_is_only_looked_at() {
+        let steps = all(false);
+        let names_it = |step: &&Step| step.commands().iter().any(|line| line.contains("vfio:"));
+        let named: Vec<&str> = steps.iter().filter(names_it).map(|step| step.name).collect();
+        assert_eq!(named, [MACHINE]);
+    }
+
+    #[test]
+    fn the_machine_is_read_from_the_doctors_report() {
+        let row =
+            |name: &str, value: &str| json!({ "name": name, "verdict": "ok", "value": value });
+        let rows = [
+            row("GPU", "Emulated GPU 0"),
+            row("compute capability", "9.0"),
+            row("multiprocessors", "8"),
+        ];
+        let machine = Machine::of(&json!({ "sections": [{ "rows": rows }] }));
+        assert!(machine.has_gpu && machine.is_emulated);
+        assert_eq!((machine.sms, machine.major, machine.share(8)), (8, 9, "4".to_owned()));
+        let missing = json!({ "sections": [{ "rows": [{ "name": "GPU", "verdict": "missing", "value": "no" }] }] });
+        assert!(!Machine::of(&missing).has_gpu);
+        assert!(Machine::of(&Value::Null).has_gpu);
+    }
+
+    #[test]
+    fn figures_stand_beside_their_goals() {
+        let point = |rate: f64, slowdown: f64| {
+            json!({ "curve": [Value::Null, {
+                "saturated": { "commands_per_second": rate, "commands_per_sq_doorbell": 31.0, "cq_doorbells_per_lap": 3.9 },
+                "single": { "p50_ns": 4000 },
+                "beside_compute": { "slowdown": slowdown, "share_given": 0.06, "sms_given": 8, "disturbance": 0.01 },
+            }] })
+        };
+        let met = |name: &str, report: &Value| -> Vec<Option<bool>> {
+            let step = all(false).into_iter().find(|step| step.name == name).expect("a step");
+            step.expected.iter().map(|one| Some(one.goal.is_met((one.figure)(report)?))).collect()
+        };
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(met("bench", &point(1e8, 0.07)), [yes; 4]);
+        assert_eq!(met("bench", &point(5e7, 0.07)), [no, yes, yes, yes]);
+        assert_eq!(met("green contexts", &point(1e8, 0.07)), [yes; 3]);
+        assert_eq!(met("green contexts", &point(1e8, 0.09)), [yes, no, yes]);
+        let pair = json!([point(9e6, 0.0), point(5e6, 0.0), point(2e6, 0.0)]);
+        assert_eq!(met("two processes", &pair)[1], no);
+        assert_eq!(met("sanitizers", &json!([0, 1, 0])), [no]);
+    }
+
+    #[test]
+    fn a_name_that_no_step_has_is_refused_with_all_names() {
+        assert!(check_names(&["machine".to_owned(), "host copies".to_owned()]).is_ok());
+        let failure = check_names(&["copies".to_owned()]).expect_err("there is none");
+        assert!(failure.to_string().contains("'host copies', 'green contexts'"), "{failure}");
+    }
+}

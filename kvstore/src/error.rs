@@ -34,6 +34,22 @@ pub enum Error {
     /// The store could not complete the request.
     #[error(transparent)]
     Failed(#[from] Failure),
+    /// The object that a reader reads was replaced or removed.
+    #[error(
+        "the object was replaced or removed when {at} of its {bytes} bytes were read: read it again from its beginning"
+    )]
+    Gone {
+        /// How many bytes were read.
+        at: u64,
+        /// The object's length in bytes.
+        bytes: u64,
+    },
+    /// What was to be stored could not be read.
+    #[error("the data to store cannot be read: {why}; nothing was stored")]
+    Source {
+        /// The reason.
+        why: String,
+    },
     /// A deadline passed.
     #[error("waited {} ms for {waited_for}; {fix}", .after.as_millis())]
     Timeout {

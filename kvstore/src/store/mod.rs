@@ -35,6 +35,7 @@
 //! | `open`, `change`, `devices` | formatting, changing and opening a store |
 //! | `config` | its options in a configuration file (feature `serde`) |
 //! | `payload`, `value`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
+//! | `reader`, `supply` | objects of any length, in pieces: read, and put from what can be read |
 //! | `figures`, `prometheus` | latencies and counters, and both as text |
 //! | `pool`, `line` | registered memory, reused, and who waits for it |
 //! | `lent` | memory of the caller's: registering it, and what of it a device cannot use |
@@ -71,10 +72,12 @@ mod pending;
 mod plans;
 mod pool;
 mod prometheus;
+mod reader;
 mod ready;
 mod request;
 mod route;
 mod short;
+mod supply;
 mod thread;
 mod threads;
 mod tier;
@@ -95,6 +98,8 @@ pub use payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant
 pub use pending::{Answer, Pending, Unfinished};
 pub use plans::{ShardTransfers, Transfers};
 pub use pool::PoolBuffer;
+pub use reader::{Pieces, Reader, StorePieces, step_bytes};
+pub use supply::measured;
 pub use value::{ObjectInfo, Put, Read, Value};
 pub use writer::Writer;
 

@@ -44,6 +44,14 @@ pub enum Error {
         /// The object's length in bytes.
         bytes: u64,
     },
+    /// A stream of objects ([`crate::stream`]) is damaged or cut off.
+    #[error("the stream of objects, at byte {at}: {why}")]
+    Stream {
+        /// How many bytes of it were read before.
+        at: u64,
+        /// What is wrong.
+        why: String,
+    },
     /// What was to be stored could not be read.
     #[error("the data to store cannot be read: {why}; nothing was stored")]
     Source {

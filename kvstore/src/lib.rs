@@ -44,6 +44,7 @@
 //! | [`evict`] | writing your own eviction policy |
 //! | [`tensors`] | KV tensors of one run that exceed memory, without keys: page cache and drive side by side |
 //! | [`memory`] | how much memory this process may use |
+//! | [`stream`] | the format of exports |
 //! | [`survey`] | inspecting the media without opening the store |
 //! | [`Error`] | what can fail, and what to do about it |
 //!
@@ -65,6 +66,7 @@
 //! | `policy` | eviction, admission and the write budget |
 //! | `io` | the order in which requests go to a device, and the queue pair they go through |
 //! | `media` | the format on the media: checksums, records, journal, checkpoints, recovery |
+//! | `stream` | the format of a stream of objects, for backups and moving |
 //! | `shard` | one part of the store with a single owner, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
 //! | `tensors` | beside the store: KV tensors of one inference run, without keys |
@@ -85,6 +87,7 @@ mod policy;
 pub mod shard;
 mod space;
 pub mod store;
+pub mod stream;
 pub mod tensors;
 mod version;
 

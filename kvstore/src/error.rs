@@ -44,6 +44,12 @@ pub enum Error {
         /// The object's length in bytes.
         bytes: u64,
     },
+    /// A stream of objects could not be written.
+    #[error("the stream of objects cannot be written: {why}")]
+    Output {
+        /// The reason.
+        why: String,
+    },
     /// A stream of objects ([`crate::stream`]) is damaged or cut off.
     #[error("the stream of objects, at byte {at}: {why}")]
     Stream {

@@ -30,6 +30,7 @@
 //! |---|---|
 //! | `handle` | the handle itself: [`Store`] |
 //! | `keys` | its calls on conditions, for many keys, about expiries and prefixes |
+//! | `moving` | exports and imports |
 //! | `layers` | its calls for KV blocks and their layers |
 //! | `plans` | reads that another executor carries out |
 //! | `open`, `change`, `devices` | formatting, changing and opening a store |
@@ -66,6 +67,7 @@ mod lease;
 mod lent;
 mod line;
 mod local;
+mod moving;
 mod open;
 mod payload;
 mod pending;
@@ -93,6 +95,7 @@ pub use handle::Store;
 pub use layers::{BlocksWriter, ReservedBlocks};
 pub use lease::Lease;
 pub use local::{Local, LocalLease};
+pub use moving::{Import, ImportWith, Imported};
 pub use open::{FormatStore, Formatted, OpenOptions};
 pub use payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
 pub use pending::{Answer, Pending, Unfinished};

@@ -56,15 +56,13 @@ fn unnamed(folder: &std::path::Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Returns the error of data that cannot be read.
-fn unreadable(why: io::Error) -> Error {
-    let is_short = why.kind() == io::ErrorKind::UnexpectedEof;
-    let why = if is_short {
-        "it has fewer bytes than were announced".to_owned()
-    } else {
-        why.to_string()
-    };
-    Error::Source { why }
+/// Returns the error of data that cannot be read: the store's own, if that is the reason.
+pub(super) fn unreadable(why: io::Error) -> Error {
+    if why.kind() == io::ErrorKind::UnexpectedEof {
+        return Error::Source { why: "it has fewer bytes than were announced".to_owned() };
+    }
+    let own = why.get_ref().and_then(|own| own.downcast_ref::<Error>());
+    own.cloned().unwrap_or_else(|| Error::Source { why: why.to_string() })
 }
 
 impl Store {

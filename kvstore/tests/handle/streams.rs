@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::{Failure, Outcome};
-use adit_kvstore::store::{OpenOptions, PutWith};
+use adit_kvstore::store::{ImportWith, Imported, OpenOptions, PutWith};
 use adit_kvstore::{Error, Store};
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -18,6 +18,7 @@ on_each_path!(
     a_replaced_object_ends_its_readers,
     a_get_beyond_the_pool_names_the_reader,
     a_kv_block_is_read_by_layers,
+    an_export_is_imported_as_it_was,
 );
 
 /// Longer than the pool of 8 MiB, and no multiple of anything.
@@ -207,4 +208,83 @@ fn an_async_reader_reads_what_an_async_put_stored() {
     let mut reader = store.reader(key(1)).wait().expect("asked").expect("there");
     store.close().wait().expect("closed");
     assert!(matches!(reader.next(), Err(Error::Failed(Failure::Closed))));
+}
+
+fn an_export_is_imported_as_it_was(rig: &Rig) {
+    let store = open(rig);
+    let tenant = Some(store.tenant("red").wait().expect("a tenant"));
+    let ttl = Some(std::time::Duration::from_secs(1000));
+    let shape = BlockShape {
+        layers: 3,
+        tensors_per_layer: 2,
+        kv_heads: 1,
+        head_dim: 64,
+        dtype: Dtype::F16,
+        tokens: 20,
+    };
+    let layout = Layout::new(shape, Order::LayerMajor { slots: 8 }).expect("a layout");
+    let block = layout.block_units() as usize * 4096;
+    let lengths = [0, 1, 5000, 1 << 20, (1 << 20) + 1, LONG, block];
+    for (number, bytes) in (0..).zip(lengths) {
+        let defined = (bytes == block).then(|| store.layout(layout).wait().expect("defined"));
+        let with = PutWith { tenant: tenant.clone(), ttl, layout: defined, ..PutWith::default() };
+        let all = data(number, bytes);
+        store.put_from(key(number), Some(bytes as u64), &all[..], &with).expect("put");
+    }
+    let other = adit_kvstore::Key::new(b"other").expect("a key");
+    store.put(other.clone(), b"another").wait().expect("put");
+    let mut whole = Vec::new();
+    let counts = store.export(b"", &mut whole).expect("exported");
+    let bytes: u64 = lengths.iter().map(|bytes| *bytes as u64).sum();
+    assert_eq!((counts.objects, counts.bytes), (lengths.len() as u64 + 1, bytes + 7));
+    assert_eq!(store.export(b"oth", std::io::sink()).expect("exported").objects, 1);
+    let keys = (0..).take(lengths.len()).map(key).chain([other.clone()]);
+    let infos = |store: &Store| -> Vec<_> {
+        let info = |key| store.info(key).wait().expect("asked").expect("there");
+        keys.clone().map(info).collect()
+    };
+    let before = infos(&store);
+    store.close().wait().expect("closed");
+
+    let store = open(rig);
+    let import = |from: &[u8], keeps| {
+        let mut import = store
+            .import(from, ImportWith { keeps, ..ImportWith::default() })
+            .expect("it is a stream");
+        (import.run(), import.told())
+    };
+    // Cut off within the longest object, whose place in the stream is any.
+    let (ended, told) = import(&whole[..whole.len() - 9], false);
+    assert!(matches!(ended, Err(Error::Stream { .. })), "{ended:?}");
+    assert_eq!(told.objects, counts.objects, "all but the end has come");
+    let (ended, told) = import(&whole[..whole.len() / 2], true);
+    assert!(ended.expect_err("cut off").to_string().contains("cut off"));
+    assert!(told.objects == 0 && told.kept > 0, "{told:?}");
+    assert!(store.delete(key(5)).wait().expect("deleted"));
+    let (ended, told) = import(&whole, true);
+    ended.expect("whole");
+    let expected = Imported { objects: 1, bytes: LONG as u64, ..Imported::default() };
+    assert_eq!(told, Imported { kept: counts.objects - 1, ..expected });
+
+    for (before, now) in before.iter().zip(infos(&store)) {
+        assert_eq!(
+            (&now.tenant, now.layout, now.bytes),
+            (&before.tenant, before.layout, before.bytes)
+        );
+        let (left, left_before) = (now.ttl_s.unwrap_or(0), before.ttl_s.unwrap_or(0));
+        // Seconds are rounded up each time.
+        assert!(left <= left_before + 2 && left + 100 > left_before, "{left} of {left_before} s");
+        assert_ne!(now.version, before.version);
+    }
+    for (number, bytes) in (0..).zip(lengths).filter(|(_, bytes)| *bytes != block) {
+        let mut reader = store.reader(key(number)).wait().expect("asked").expect("there");
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).expect("read");
+        assert!(read == data(number, bytes), "the bytes of object {number}");
+    }
+    let prefix = b"oth".to_vec();
+    let mut import =
+        store.import(&whole[..], ImportWith { prefix, keeps: false }).expect("it is a stream");
+    import.run().expect("whole");
+    assert_eq!(import.told().objects, 1);
 }

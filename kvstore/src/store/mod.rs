@@ -102,7 +102,7 @@ pub use pending::{Answer, Pending, Unfinished};
 pub use plans::{ShardTransfers, Transfers};
 pub use pool::PoolBuffer;
 pub use reader::{Pieces, Reader, StorePieces, step_bytes};
-pub use supply::measured;
+pub use supply::{measured, unreadable};
 pub use value::{ObjectInfo, Put, Read, Value};
 pub use writer::Writer;
 

@@ -57,7 +57,7 @@ fn unnamed(folder: &std::path::Path) -> io::Result<File> {
 }
 
 /// Returns the error of data that cannot be read: the store's own, if that is the reason.
-pub(super) fn unreadable(why: io::Error) -> Error {
+pub fn unreadable(why: io::Error) -> Error {
     if why.kind() == io::ErrorKind::UnexpectedEof {
         return Error::Source { why: "it has fewer bytes than were announced".to_owned() };
     }

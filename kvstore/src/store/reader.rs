@@ -184,6 +184,20 @@ impl<P: Pieces> Reader<P> {
         }
     }
 
+    /// Passes the next bytes to `into`, at most `room`, and returns how many; 0 at the end. Blocks until some are there.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn read_with(&mut self, room: usize, into: impl FnOnce(&[u8])) -> Result<usize, P::Error> {
+        if room > 0 && self.current.is_none() {
+            match self.next()? {
+                Some(piece) => self.keep(piece),
+                None => return Ok(0),
+            }
+        }
+        Ok(self.take(room, into).unwrap_or(0))
+    }
+
     /// Asks for what comes next, and for some behind it.
     fn ask(&mut self) {
         while self.ahead.len() <= self.ahead_max {
@@ -266,17 +280,8 @@ fn failed<P: Pieces>(why: P::Error) -> io::Error {
 
 impl<P: Pieces> io::Read for Reader<P> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if into.is_empty() {
-            return Ok(0);
-        }
-        if self.current.is_none() {
-            match self.next().map_err(failed::<P>)? {
-                Some(piece) => self.keep(piece),
-                None => return Ok(0),
-            }
-        }
-        let taken = self.take(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes));
-        Ok(taken.unwrap_or(0))
+        self.read_with(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes))
+            .map_err(failed::<P>)
     }
 }
 

@@ -80,8 +80,8 @@ fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
 /// A store that another process serves, returned by ``connect``.
 ///
 /// Its calls are those of ``Store`` with the same names. Buffers in memory of ``allocate`` go to the drive and back
-/// without a copy; others are copied once. There are no ranges, scans, quotas or blocks written layer by layer: these are
-/// for the process that has the store.
+/// without a copy; others are copied once. ``get`` has no ranges: ``reader`` does. Quotas and blocks written layer by
+/// layer are for the process that has the store.
 ///
 /// Notes
 /// -----

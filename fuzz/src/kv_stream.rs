@@ -26,7 +26,7 @@ pub fn target(data: &[u8]) {
 }
 
 /// Appends a frame: mostly a right one, so that those behind it are reached.
-fn frame(input: &mut Input<'_>, number: u64, stream: &mut Vec<u8>) {
+fn frame(input: &mut Input, number: u64, stream: &mut Vec<u8>) {
     let (kind, bytes) = (input.byte() % 6, usize::from(input.byte()));
     let body: Vec<u8> = (0..bytes).map(|_| input.byte()).collect();
     let mut head = [0; HEAD_BYTES];

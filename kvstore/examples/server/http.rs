@@ -204,7 +204,9 @@ fn put(
     if bytes as u64 > LONG_BYTES {
         let put = store.put_from(key.clone(), Some(bytes as u64), &mut *body, &with)?;
         let stored = if put == Outcome::Stored { store.info(key).wait()? } else { None };
-        return stored.map(|info| Answer::new(201).with("ETag", etag(info.version))).ok_or_else(declined);
+        return stored
+            .map(|info| Answer::new(201).with("ETag", etag(info.version)))
+            .ok_or_else(declined);
     }
     let mut buffer = store.buffer(bytes).wait()?;
     body.begin();
@@ -289,7 +291,8 @@ fn in_pieces(
     let (all, version) = (reader.object_bytes(), reader.version());
     check(matched, version)?;
     // Another version than the one whose length was looked at may be shorter.
-    let range = wanted.as_ref().map_or(Some(0..all), |wanted| wanted.of(all)).ok_or_else(missing)?;
+    let range =
+        wanted.as_ref().map_or(Some(0..all), |wanted| wanted.of(all)).ok_or_else(missing)?;
     let status = if wanted.is_some() { 206 } else { 200 };
     let sent = wanted.map(|_| format!("bytes {}-{}/{all}", range.start, range.end - 1));
     let mut headers = vec![("Accept-Ranges", "bytes".to_owned()), ("ETag", etag(version))];

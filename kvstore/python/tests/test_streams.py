@@ -11,10 +11,26 @@ import numpy as np
 import pytest
 
 import adit
+from conftest import Served
 
+POOL_BYTES = 8 << 20
 # Longer than the pool.
-LONG = (65 << 20) + 321
+LONG = (20 << 20) + 321
 DATA = np.random.default_rng(1).integers(0, 256, LONG, dtype=np.uint8).tobytes()
+
+
+@pytest.fixture
+def store(target: str) -> Iterator[adit.Store]:
+    """Return an open store with a small pool."""
+    with adit.Store(target, pool_bytes=POOL_BYTES) as store:
+        yield store
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[adit.Client]:
+    """Return a connection with a small pool."""
+    with adit.connect(served.socket, pool_bytes=POOL_BYTES) as client:
+        yield client
 
 
 def chunks(data: bytes, size: int) -> Iterator[bytes]:

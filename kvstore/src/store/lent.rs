@@ -231,7 +231,7 @@ impl Bounced {
         let through = needs - head;
         let mut run = None;
         if through > 0 || is_empty {
-            pools.check(through as u64)?;
+            pools.check_read(through as u64, matches!(item.part, Part::Bytes(_)))?;
             let pool = pools.of_device(found.device);
             let granted = self.granted.take().filter(|granted| granted.is_for(through, pool));
             let Some(taken) = granted.or_else(|| pool.take(through)) else {

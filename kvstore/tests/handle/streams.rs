@@ -6,8 +6,8 @@ use std::pin::Pin;
 
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::{Failure, Outcome};
-use adit_kvstore::store::{ImportWith, Imported, OpenOptions, PutWith};
-use adit_kvstore::{Error, Store};
+use adit_kvstore::store::{ImportWith, Imported, ObjectInfo, OpenOptions, PutWith};
+use adit_kvstore::{Error, Key, Store};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::on_each_path;
@@ -210,8 +210,10 @@ fn an_async_reader_reads_what_an_async_put_stored() {
     assert!(matches!(reader.next(), Err(Error::Failed(Failure::Closed))));
 }
 
-fn an_export_is_imported_as_it_was(rig: &Rig) {
-    let store = open(rig);
+/// Puts objects of these lengths; the last is a KV block.
+const LENGTHS: [usize; 7] = [0, 1, 5000, 1 << 20, (1 << 20) + 1, LONG, 6 * 4096];
+
+fn fill(store: &Store) {
     let tenant = Some(store.tenant("red").wait().expect("a tenant"));
     let ttl = Some(std::time::Duration::from_secs(1000));
     let shape = BlockShape {
@@ -223,26 +225,33 @@ fn an_export_is_imported_as_it_was(rig: &Rig) {
         tokens: 20,
     };
     let layout = Layout::new(shape, Order::LayerMajor { slots: 8 }).expect("a layout");
-    let block = layout.block_units() as usize * 4096;
-    let lengths = [0, 1, 5000, 1 << 20, (1 << 20) + 1, LONG, block];
-    for (number, bytes) in (0..).zip(lengths) {
-        let defined = (bytes == block).then(|| store.layout(layout).wait().expect("defined"));
+    for (number, bytes) in (0..).zip(LENGTHS) {
+        let is_block = number == LENGTHS.len() as u64 - 1;
+        let defined = is_block.then(|| store.layout(layout).wait().expect("defined"));
         let with = PutWith { tenant: tenant.clone(), ttl, layout: defined, ..PutWith::default() };
         let all = data(number, bytes);
         store.put_from(key(number), Some(bytes as u64), &all[..], &with).expect("put");
     }
-    let other = adit_kvstore::Key::new(b"other").expect("a key");
-    store.put(other.clone(), b"another").wait().expect("put");
+    store.put(other(), b"another").wait().expect("put");
+}
+
+fn other() -> Key {
+    Key::new(b"other").expect("a key")
+}
+
+fn infos(store: &Store) -> Vec<ObjectInfo> {
+    let info = |key| store.info(key).wait().expect("asked").expect("there");
+    (0..).take(LENGTHS.len()).map(key).chain([other()]).map(info).collect()
+}
+
+fn an_export_is_imported_as_it_was(rig: &Rig) {
+    let store = open(rig);
+    fill(&store);
     let mut whole = Vec::new();
     let counts = store.export(b"", &mut whole).expect("exported");
-    let bytes: u64 = lengths.iter().map(|bytes| *bytes as u64).sum();
-    assert_eq!((counts.objects, counts.bytes), (lengths.len() as u64 + 1, bytes + 7));
+    let bytes: u64 = LENGTHS.iter().map(|bytes| *bytes as u64).sum();
+    assert_eq!((counts.objects, counts.bytes), (LENGTHS.len() as u64 + 1, bytes + 7));
     assert_eq!(store.export(b"oth", std::io::sink()).expect("exported").objects, 1);
-    let keys = (0..).take(lengths.len()).map(key).chain([other.clone()]);
-    let infos = |store: &Store| -> Vec<_> {
-        let info = |key| store.info(key).wait().expect("asked").expect("there");
-        keys.clone().map(info).collect()
-    };
     let before = infos(&store);
     store.close().wait().expect("closed");
 
@@ -276,7 +285,7 @@ fn an_export_is_imported_as_it_was(rig: &Rig) {
         assert!(left <= left_before + 2 && left + 100 > left_before, "{left} of {left_before} s");
         assert_ne!(now.version, before.version);
     }
-    for (number, bytes) in (0..).zip(lengths).filter(|(_, bytes)| *bytes != block) {
+    for (number, bytes) in (0..).zip(LENGTHS).take(LENGTHS.len() - 1) {
         let mut reader = store.reader(key(number)).wait().expect("asked").expect("there");
         let mut read = Vec::new();
         reader.read_to_end(&mut read).expect("read");
@@ -287,4 +296,30 @@ fn an_export_is_imported_as_it_was(rig: &Rig) {
         store.import(&whole[..], ImportWith { prefix, keeps: false }).expect("it is a stream");
     import.run().expect("whole");
     assert_eq!(import.told().objects, 1);
+}
+
+#[test]
+fn a_piece_that_is_longer_than_the_pool_is_refused_with_what_to_do() {
+    let rig = Rig::soft();
+    rig.format(1);
+    let (dtype, tensors_per_layer) = (Dtype::Bf16, 2);
+    let shape =
+        BlockShape { layers: 2, tensors_per_layer, kv_heads: 8, head_dim: 128, dtype, tokens: 800 };
+    let layout = Layout::new(shape, Order::BlockMajor).expect("a layout");
+    let (bytes, layer) = (layout.block_units() * 4096, layout.run_units() * 4096);
+    let all = data(1, bytes as usize);
+    let open = |pool_bytes| {
+        let store = Store::open(&OpenOptions { pool_bytes, ..rig.options() }).expect("a store");
+        let layout = Some(store.layout(layout).wait().expect("defined"));
+        (store, PutWith { layout, ..PutWith::default() })
+    };
+    let (store, with) = open(4 << 20);
+    store.put_from(key(1), Some(bytes), &all[..], &with).expect("a layer fits");
+    store.close().wait().expect("closed");
+    let (store, with) = open(1 << 20);
+    let read = store.reader(key(1)).wait().expect_err("a layer does not fit").to_string();
+    let put = store.put_from(key(1), Some(bytes), &all[..], &with).expect_err("nor here");
+    for told in [read, put.to_string()] {
+        assert!(told.contains(&layer.to_string()) && told.contains("raise pool_bytes"), "{told}");
+    }
 }

@@ -15,12 +15,14 @@
 //! | [`soft_host`] | what a host writes to the software controller | no panic, bounded work in each step |
 //! | [`strings`] | target strings and options | no panic; what parses prints as something that parses to the same |
 //! | [`kv_media`], five of them | what is on the media of a KV store, with checksums corrected | no panic, bounded work; what decodes encodes to the same; the journal can continue |
+//! | [`kv_stream`] | a stream of objects to import, with checksums corrected | no panic, bounded memory; what is read whole is written to the same bytes |
 //! | [`jobfile`] | job files of `adit bench` | no panic; what parses is shown as a command line of the same jobs |
 
 pub mod hostile;
 pub mod input;
 pub mod jobfile;
 pub mod kv_media;
+pub mod kv_stream;
 pub mod planner;
 pub mod soft_host;
 pub mod spec_bytes;
@@ -48,7 +50,7 @@ pub mod recovery {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     ("spec_bytes", spec_bytes::target),
     ("hostile_controller", hostile_controller::target),
     ("recovery", recovery::target),
@@ -63,4 +65,5 @@ pub const TARGETS: [Target; 14] = [
     ("kv_block", kv_media::block),
     ("kv_checkpoint", kv_media::checkpoint),
     ("kv_recovery", kv_media::recovery),
+    ("kv_stream", kv_stream::target),
 ];

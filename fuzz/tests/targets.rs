@@ -118,5 +118,6 @@ exercises!(
     kv_record,
     kv_block,
     kv_checkpoint,
-    kv_recovery
+    kv_recovery,
+    kv_stream
 );

@@ -6,8 +6,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_driver::Target;
-use adit_kvstore::{Error, FormatStore, Key, OpenOptions, Result, Store};
+use adit_kvstore::{Error, FormatStore, Key, OpenOptions, Result, Store, Target};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 

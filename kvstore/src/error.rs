@@ -34,6 +34,36 @@ pub enum Error {
     /// The store could not complete the request.
     #[error(transparent)]
     Failed(#[from] Failure),
+    /// The object that a reader reads was replaced or removed.
+    #[error(
+        "the object was replaced or removed when {at} of its {bytes} bytes were read: read it again from its beginning"
+    )]
+    Gone {
+        /// How many bytes were read.
+        at: u64,
+        /// The object's length in bytes.
+        bytes: u64,
+    },
+    /// A stream of objects could not be written.
+    #[error("the stream of objects cannot be written: {why}")]
+    Output {
+        /// The reason.
+        why: String,
+    },
+    /// A stream of objects ([`crate::stream`]) is damaged or cut off.
+    #[error("the stream of objects, at byte {at}: {why}")]
+    Stream {
+        /// How many bytes of it were read before.
+        at: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// What was to be stored could not be read.
+    #[error("the data to store cannot be read: {why}; nothing was stored")]
+    Source {
+        /// The reason.
+        why: String,
+    },
     /// A deadline passed.
     #[error("waited {} ms for {waited_for}; {fix}", .after.as_millis())]
     Timeout {

@@ -12,12 +12,12 @@
 //! which is a future and also blocks with `wait()`.
 //!
 //! ```
-//! use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
+//! use adit_kvstore::{FormatStore, Key, OpenOptions, Store, Target};
 //!
 //! # let path = std::env::temp_dir().join(format!("adit-front-page-{}.img", std::process::id()));
 //! # let name = format!("uring:{}", path.display());
 //! // For example "uring:kv.img" (a file or block device) or "vfio:0000:01:00.0" (a controller of the driver's).
-//! let target: adit_driver::Target = name.parse().expect("a target");
+//! let target: Target = name.parse().expect("a target");
 //! let file_bytes = Some(64 << 20);
 //! Store::format(&FormatStore { file_bytes, ..FormatStore::new([target.clone()]) })?;
 //!
@@ -40,10 +40,13 @@
 //! | [`store`] | guarantees: bounds, deadlines, cancellation, zero-copy memory |
 //! | [`layout`], [`Store::put_blocks`], [`Store::get_layer`] | KV blocks of a model, layer by layer |
 //! | [`Store::plan`] | reads that another executor carries out, such as a GPU |
+//! | [`Store::reader`], [`Store::put_from`] | objects longer than memory, in pieces |
+//! | [`driver`] | the driver's types, so that a server needs no other crate |
 //! | [`Local`], [`shard`] | the same store on the caller's own thread: requests, outcomes, failures |
 //! | [`evict`] | writing your own eviction policy |
 //! | [`tensors`] | KV tensors of one run that exceed memory, without keys: page cache and drive side by side |
 //! | [`memory`] | how much memory this process may use |
+//! | [`stream`], [`Store::export`], [`Store::import`] | backups, and moving objects to other stores |
 //! | [`survey`] | inspecting the media without opening the store |
 //! | [`Error`] | what can fail, and what to do about it |
 //!
@@ -65,6 +68,7 @@
 //! | `policy` | eviction, admission and the write budget |
 //! | `io` | the order in which requests go to a device, and the queue pair they go through |
 //! | `media` | the format on the media: checksums, records, journal, checkpoints, recovery |
+//! | `stream` | the format of a stream of objects, for backups and moving |
 //! | `shard` | one part of the store with a single owner, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
 //! | `tensors` | beside the store: KV tensors of one inference run, without keys |
@@ -74,6 +78,11 @@
 #![forbid(unsafe_code)]
 // Without the feature, items that are `pub` inside are unreachable from outside.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+
+/// The snippets of the operators' page.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/kv.md")]
+struct Page;
 
 mod catalog;
 mod error;
@@ -85,6 +94,7 @@ mod policy;
 pub mod shard;
 mod space;
 pub mod store;
+pub mod stream;
 pub mod tensors;
 mod version;
 
@@ -100,6 +110,12 @@ pub mod internals {
     pub use crate::store::arrivals::{Arrival, Arrivals, Changes};
 }
 
+/// The driver, whose types calls take and return, so that a server depends on this crate alone.
+pub use adit_driver as driver;
+pub use adit_driver::memory::AnyBuffer;
+pub use adit_driver::runtime::Cores;
+pub use adit_driver::sys::HostMemory;
+pub use adit_driver::{Buffer, Device, DeviceOptions, Target};
 pub use error::{Error, Result};
 pub use media::survey;
 pub use model::key::{KEY_BYTES_MAX, Key};

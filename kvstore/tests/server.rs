@@ -104,7 +104,7 @@ impl Server {
         let mut answer = request.call().expect("an answer");
         let sent = answer.headers().get("Content-Range");
         let sent = sent.map(|range| range.to_str().expect("text").to_owned());
-        let body = answer.body_mut().with_config().limit(64 << 20).read_to_vec();
+        let body = answer.body_mut().with_config().limit(128 << 20).read_to_vec();
         (answer.status().as_u16(), sent, body.expect("a body"))
     }
 
@@ -218,6 +218,21 @@ fn objects_are_stored_given_back_measured_and_removed() {
     assert!(metrics.contains("\nadit_kv_puts_total 1\n"), "{metrics}");
     assert!(metrics.contains("\nadit_kv_copied_bytes_total 0\n"), "{metrics}");
     assert_eq!(server.get("/healthz", None), (200, None, b"ok\n".to_vec()));
+}
+
+#[test]
+fn an_object_longer_than_the_pool_goes_through_it_in_pieces() {
+    let image = Image::new();
+    let server = Server::formatted(&image);
+    let long = body(1, 1, (70 << 20) + 5);
+    assert_eq!(server.put("long", &long), 201);
+    let (status, _, read) = server.get("/objects/long", None);
+    assert!(status == 200 && read == long, "{status}, {} bytes", read.len());
+    let (from, to) = (1 << 20, 69 << 20);
+    let (status, sent, read) =
+        server.get("/objects/long", Some(&format!("bytes={from}-{}", to - 1)));
+    assert_eq!((status, sent), (206, Some(format!("bytes {from}-{}/{}", to - 1, long.len()))));
+    assert!(read == long[from..to], "the bytes of the range");
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use adit_driver::Target;
 use adit_kvstore::Durability;
+use adit_kvstore::Target;
 use adit_kvstore::store::{LayoutConfig, StoreConfig};
 use clap::Parser;
 

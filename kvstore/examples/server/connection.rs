@@ -246,17 +246,15 @@ impl Body<'_, '_> {
     /// # Errors
     /// If the client ends early, or takes too long.
     pub(crate) fn read_exact(&mut self, mut into: &mut [u8]) -> Result<()> {
-        if std::mem::take(&mut self.is_awaited) {
-            self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n", self.until)?;
-        }
         while !into.is_empty() {
-            let count = self.read(into)?;
+            let count = Read::read(self, into)?;
             into = &mut into[count..];
         }
         Ok(())
     }
 
-    fn read(&mut self, into: &mut [u8]) -> Result<usize> {
+    /// Reads some of the body; fails at its end.
+    fn some(&mut self, into: &mut [u8]) -> Result<usize> {
         let ahead = &mut self.connection.ahead;
         let most = into.len().min(self.left);
         let count = if ahead.is_empty() {
@@ -276,11 +274,21 @@ impl Body<'_, '_> {
     fn drain(&mut self) -> bool {
         let mut room = [0; 4096];
         while self.left > 0 && self.left <= DRAINED_BYTES_MAX && !self.is_awaited {
-            if self.read(&mut room).is_err() {
+            if self.some(&mut room).is_err() {
                 return false;
             }
         }
         self.left == 0
+    }
+}
+
+/// Asks a client that waits for that to send the body.
+impl Read for Body<'_, '_> {
+    fn read(&mut self, into: &mut [u8]) -> Result<usize> {
+        if std::mem::take(&mut self.is_awaited) {
+            self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n", self.until)?;
+        }
+        self.some(into)
     }
 }
 

@@ -6,11 +6,14 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
-use adit_kvstore::shard::{Condition, Failure};
+use adit_kvstore::shard::{Condition, Failure, Outcome};
 use adit_kvstore::store::{DefinedLayout, LayoutConfig, PutWith, Unfinished, Value};
 use adit_kvstore::{Error, Key, Store, Version};
 
 use crate::connection::{Answer, Body, Head};
+
+/// Bytes from which an object passes through the store's memory in pieces.
+const LONG_BYTES: u64 = 8 << 20;
 
 /// A failed request: a status and a sentence.
 struct Refusal(u16, String);
@@ -198,6 +201,13 @@ fn put(
     };
     let (layout, condition) = (layouts.of(head)?, condition(head)?);
     let with = PutWith { ttl, layout, condition, ..PutWith::default() };
+    if bytes as u64 > LONG_BYTES {
+        let put = store.put_from(key.clone(), Some(bytes as u64), &mut *body, &with)?;
+        let stored = if put == Outcome::Stored { store.info(key).wait()? } else { None };
+        return stored
+            .map(|info| Answer::new(201).with("ETag", etag(info.version)))
+            .ok_or_else(declined);
+    }
     let mut buffer = store.buffer(bytes).wait()?;
     body.begin();
     let cut_off = |why: std::io::Error| match why.kind() {
@@ -208,8 +218,12 @@ fn put(
     let put = store.put_with(key, buffer, &with).wait()?;
     match put.version {
         Some(version) => Ok(Answer::new(201).with("ETag", etag(version))),
-        None => Err(Refusal(503, "the store declined it: it writes less today".to_owned())),
+        None => Err(declined()),
     }
+}
+
+fn declined() -> Refusal {
+    Refusal(503, "the store declined it: it writes less today".to_owned())
 }
 
 /// Returns an object or a range of it. A range is of the version whose length it was cut to.
@@ -228,6 +242,9 @@ fn get(store: &Store, key: Key, head: &Head) -> Result<Answer, Refusal> {
             let refused = Answer::text(416, "the object ends before the range begins\n".to_owned());
             return Ok(refused.with("Content-Range", format!("bytes */{}", info.bytes)));
         };
+        if range.end - range.start > LONG_BYTES {
+            return in_pieces(store, key, Some(wanted), matched);
+        }
         let start = range.start;
         let read = store.get_range_if(key.clone(), range, matched.unwrap_or(info.version)).wait();
         let value = match read {
@@ -247,11 +264,42 @@ fn is_conflict(why: &Unfinished) -> bool {
 }
 
 fn whole(store: &Store, key: Key, matched: Option<Version>) -> Result<Answer, Refusal> {
-    let value = store.get(key).wait()?.ok_or_else(missing)?;
-    if matched.is_some_and(|matched| matched != value.version()) {
-        return Err(Refusal(412, format!("the object has the ETag {}", etag(value.version()))));
-    }
+    let value = match store.get(key.clone()).wait().map_err(Error::from) {
+        // It is longer than the pool, perhaps.
+        Err(Error::Invalid { .. }) => return in_pieces(store, key, None, matched),
+        value => value?.ok_or_else(missing)?,
+    };
+    check(matched, value.version())?;
     Ok(Answer::value(200, value))
+}
+
+fn check(matched: Option<Version>, found: Version) -> Result<(), Refusal> {
+    if matched.is_some_and(|matched| matched != found) {
+        return Err(Refusal(412, format!("the object has the ETag {}", etag(found))));
+    }
+    Ok(())
+}
+
+/// Returns an object of any length or a range of it, of one version, while it is read.
+fn in_pieces(
+    store: &Store,
+    key: Key,
+    wanted: Option<Wanted>,
+    matched: Option<Version>,
+) -> Result<Answer, Refusal> {
+    let mut reader = store.reader(key).wait()?.ok_or_else(missing)?;
+    let (all, version) = (reader.object_bytes(), reader.version());
+    check(matched, version)?;
+    // Another version than the one whose length was looked at may be shorter.
+    let range =
+        wanted.as_ref().map_or(Some(0..all), |wanted| wanted.of(all)).ok_or_else(missing)?;
+    let status = if wanted.is_some() { 206 } else { 200 };
+    let sent = wanted.map(|_| format!("bytes {}-{}/{all}", range.start, range.end - 1));
+    let mut headers = vec![("Accept-Ranges", "bytes".to_owned()), ("ETag", etag(version))];
+    headers.extend(sent.map(|sent| ("Content-Range", sent)));
+    let length = (range.end - range.start) as usize;
+    reader.set_range(range);
+    Ok(Answer { status, headers, length, body: Box::new(reader) })
 }
 
 /// A byte range as a request states it.

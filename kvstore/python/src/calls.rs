@@ -17,6 +17,7 @@ use crate::queue::Queue;
 use crate::requests::{ByKeys, Maker, Requests};
 use crate::scope::Scope;
 use crate::source::Source;
+use crate::streams::{self, Pieces};
 use crate::view::View;
 
 /// The calls that ``Store`` and ``Client`` have in common.
@@ -59,6 +60,23 @@ impl Calls {
         slf.get().source.put(slf.py(), items, with, |_, job| ended(job))?.all(slf.py())
     }
 
+    /// Stores what can be read; `Store.put_from` says how.
+    ///
+    /// # Errors
+    /// As [`streams::put_from`] and [`arguments::key`].
+    pub(crate) fn put_from(
+        slf: &Bound<'_, Calls>,
+        key: &Bound<'_, PyAny>,
+        source: &Bound<'_, PyAny>,
+        nbytes: Option<u64>,
+        with: PutArguments<'_, '_>,
+    ) -> PyResult<bool> {
+        let (py, key) = (slf.py(), arguments::key(key)?);
+        let readable = py.import("adit._streams")?.getattr("readable")?.call1((source, nbytes))?;
+        let (source, nbytes): (Py<PyAny>, Option<u64>) = readable.extract()?;
+        streams::put_from(py, &slf.get().source, (key, nbytes), source, with)
+    }
+
     /// Makes requests, waits for their answers detached, and returns the job.
     fn run(&self, py: Python<'_>, start: impl FnOnce(&Maker) -> Job + Send) -> PyResult<Job> {
         self.source.ask(py, |requests| ended(start(requests)))
@@ -89,6 +107,18 @@ fn ended(mut job: Job) -> Job {
 
 #[pymethods]
 impl Calls {
+    /// Open an object to be read in pieces, whatever its length.
+    ///
+    /// Returns
+    /// -------
+    /// Reader or None
+    ///     A file, for the ``with`` statement; ``None`` if there is no such object.
+    fn reader<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, key) = (key.py(), arguments::key(key)?);
+        let Some(pieces) = Pieces::of(py, &self.source, key)? else { return Ok(None) };
+        py.import("adit._streams")?.getattr("Reader")?.call1((pieces,)).map(Some)
+    }
+
     /// Read several objects, planned together.
     ///
     /// Returns

@@ -31,7 +31,8 @@ use crate::source::Source;
 /// tenant : str, optional
 ///     The owner of the objects that this client puts.
 /// pool_bytes : int
-///     Memory for data that is not in the client's own memory. Also the longest such object.
+///     Memory for data that is not in the client's own memory. Also the longest such object that goes in one piece; see
+///     ``reader`` and ``put_from`` for longer ones.
 /// depth : int
 ///     Requests that the server has at a time: a power of two from 2 to 4096. Others wait in line.
 /// timeout : float
@@ -79,8 +80,8 @@ fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
 /// A store that another process serves, returned by ``connect``.
 ///
 /// Its calls are those of ``Store`` with the same names. Buffers in memory of ``allocate`` go to the drive and back
-/// without a copy; others are copied once. There are no ranges, scans, quotas or blocks written layer by layer: these are
-/// for the process that has the store.
+/// without a copy; others are copied once. ``get`` has no ranges: ``reader`` does. Quotas and blocks written layer by
+/// layer are for the process that has the store.
 ///
 /// Notes
 /// -----
@@ -156,6 +157,24 @@ impl Client {
         let condition = Condition::Always;
         let with = PutArguments { ttl, tenant: None, after: None, layout, condition };
         Calls::put_many(slf.as_super(), keys, values, with)
+    }
+
+    /// Store what can be read as an object, of any length; see ``Store.put_from``.
+    #[pyo3(signature = (key, source, nbytes=None, *, ttl=None, layout=None, if_absent=false, if_version=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn put_from(
+        slf: &Bound<'_, Client>,
+        key: &Bound<'_, PyAny>,
+        source: &Bound<'_, PyAny>,
+        nbytes: Option<u64>,
+        ttl: Option<f64>,
+        layout: Option<&Layout>,
+        if_absent: bool,
+        if_version: Option<u64>,
+    ) -> PyResult<bool> {
+        let condition = options::condition(slf.py(), if_absent, if_version)?;
+        let with = PutArguments { ttl, tenant: None, after: None, layout, condition };
+        Calls::put_from(slf.as_super(), key, source, nbytes, with)
     }
 
     /// Return an object's bytes, or ``None`` if there is no such object.

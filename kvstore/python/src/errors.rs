@@ -93,6 +93,8 @@ fn class(error: &Error) -> &'static str {
         Error::Invalid { .. } => "InvalidError",
         Error::Failed(failure) => failure_class(failure),
         Error::Timeout { .. } => "DeadlineError",
+        Error::Gone { .. } => "ConflictError",
+        Error::Source { .. } => "InvalidError",
         Error::Media { .. } => "MediaError",
         _ => "Error",
     }

@@ -17,6 +17,7 @@
 //! | `connection` | a connection behind the objects that use it, and its end |
 //! | `reaper` | the thread that takes a connection's answers for its queues |
 //! | `shared` | the memory that a client shares with its server |
+//! | `streams` | the class `Pieces`, behind readers of objects of any length; and puts of such objects |
 //! | `blocks` | the classes `Layout`, `BlocksWriter` and `Lease` |
 //! | `arguments`, `options` | keys, buffers and settings, read from Python objects |
 //! | `job` | the requests of one call and their answers, of either kind |
@@ -54,6 +55,7 @@ mod session;
 mod shared;
 mod source;
 mod store;
+mod streams;
 mod view;
 
 use pyo3::prelude::*;
@@ -77,6 +79,8 @@ mod _adit {
     use scope::Scope;
     #[pymodule_export]
     use store::Store;
+    #[pymodule_export]
+    use streams::Pieces;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -34,7 +34,8 @@ use crate::view::View;
 /// threads : int, optional; cores : list of int, optional
 ///     Number of threads, at most one for each shard; in its place, the cores to pin threads to.
 /// pool_bytes : int
-///     Memory for data that is not in registered memory. Also the longest such object.
+///     Memory for data that is not in registered memory. Also the longest such object that goes in one piece; see
+///     ``reader`` and ``put_from`` for longer ones.
 /// tier_bytes : int
 ///     The most memory for hot objects, which then come without a device; 0 for none. Less while memory is short.
 /// timeout : float
@@ -259,6 +260,49 @@ impl Store {
         let condition = Condition::Always;
         let with = PutArguments { ttl, tenant, after, layout, condition };
         Calls::put_many(slf.as_super(), keys, values, with)
+    }
+
+    /// Store what can be read as an object, of any length, with some MiB of memory.
+    ///
+    /// Parameters
+    /// ----------
+    /// key : bytes or str
+    /// source : file or iterable of buffers
+    ///     A binary file with ``read``, from where it is, or buffers one behind the other.
+    /// nbytes : int, optional
+    ///     How many bytes to store. By default all; of a source that cannot seek, more than 8 MiB are then kept in a
+    ///     temporary file first, because the store needs to know the length.
+    /// ttl, tenant, after, layout, if_absent, if_version : optional
+    ///     As for ``put``.
+    ///
+    /// Returns
+    /// -------
+    /// bool
+    ///     False if admission or the write budget declined it.
+    ///
+    /// Raises
+    /// ------
+    /// InvalidError
+    ///     If the source has fewer bytes. Nothing is stored then, nor if it raises.
+    #[pyo3(signature = (
+        key, source, nbytes=None, *, ttl=None, tenant=None, after=None, layout=None, if_absent=false, if_version=None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn put_from(
+        slf: &Bound<'_, Store>,
+        key: &Bound<'_, PyAny>,
+        source: &Bound<'_, PyAny>,
+        nbytes: Option<u64>,
+        ttl: Option<f64>,
+        tenant: Option<&str>,
+        after: Option<&Bound<'_, PyAny>>,
+        layout: Option<&Layout>,
+        if_absent: bool,
+        if_version: Option<u64>,
+    ) -> PyResult<bool> {
+        let condition = options::condition(slf.py(), if_absent, if_version)?;
+        let with = PutArguments { ttl, tenant, after, layout, condition };
+        Calls::put_from(slf.as_super(), key, source, nbytes, with)
     }
 
     /// Read an object, or a range of its bytes.

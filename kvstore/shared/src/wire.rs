@@ -15,7 +15,7 @@ use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The version of all of this; client and server have the same.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Begins every message: "aditkvs1".
 pub const MAGIC: u64 = u64::from_be_bytes(*b"aditkvs1");
 /// Bytes of a message on the socket.
@@ -207,6 +207,11 @@ mod action {
     pub(super) const DELETE_PREFIX: u8 = 11;
     pub(super) const TOUCH: u8 = 12;
     pub(super) const SCAN: u8 = 13;
+    pub(super) const RESERVE: u8 = 14;
+    pub(super) const FILL: u8 = 15;
+    pub(super) const SEAL: u8 = 16;
+    pub(super) const ABANDON: u8 = 17;
+    pub(super) const OUTLINE: u8 = 18;
 }
 
 /// A request before its key.
@@ -238,7 +243,7 @@ pub struct Head {
     pub layout: u32,
     /// Seconds until the object expires, or 0.
     pub ttl_s: u32,
-    /// The version that the object must have, if its condition is that.
+    /// The version that the object must have, if its condition is that; the writer of a part.
     pub version: u64,
 }
 
@@ -265,9 +270,10 @@ pub struct Done {
     pub code: u16,
     /// Bytes of the text.
     pub text_bytes: u16,
-    /// Of an object that was asked about, seconds until it expires; [`NEVER_S`] if it does not.
+    /// Of an object that was asked about, seconds until it expires; [`NEVER_S`] if it does not. Of its outline, the units
+    /// of a piece.
     pub ttl_s: u32,
-    /// By action: bytes, a number of objects, a lease, 1 for yes.
+    /// By action: bytes, a number of objects, a lease, a writer, 1 for yes.
     pub value: u64,
     /// By action: the number of objects leased, the version that was stored or read, where a scan goes on.
     pub extra: u64,
@@ -385,6 +391,36 @@ pub enum Ask {
     },
     /// Ends a lease.
     Release(u64),
+    /// Makes room for an object that is written in parts.
+    Reserve {
+        /// Its key.
+        key: Key,
+        /// Its length.
+        bytes: u64,
+        /// The number of its layout, or 0.
+        layout: u32,
+        /// Seconds until it expires, or 0.
+        ttl_s: u32,
+        /// What must hold of the key when it is sealed.
+        condition: Condition,
+    },
+    /// Writes the first `bytes` of `memory` as a part of a writer's object.
+    Fill {
+        /// The writer's number.
+        writer: u64,
+        /// Where in the object.
+        offset: u64,
+        /// How many bytes.
+        bytes: u64,
+        /// The data.
+        memory: Run,
+    },
+    /// Turns what a writer wrote into an object.
+    Seal(u64),
+    /// Gives up a writer and its room.
+    Abandon(u64),
+    /// Asks for an object's length as it is read, its version and the length of its pieces.
+    Outline(Key),
     /// Makes everything acknowledged durable.
     Commit,
     /// Removes all objects whose keys begin with this.
@@ -446,14 +482,30 @@ impl Entry {
                 entry.head.low = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
                 entry
             }
-            Ask::Release(lease) => {
-                let mut entry = Entry::zeroed(action::RELEASE, tag);
-                entry.head.low = *lease;
+            Ask::Release(lease) => Entry::zeroed(action::RELEASE, tag).with_number(*lease),
+            Ask::Seal(writer) => Entry::zeroed(action::SEAL, tag).with_number(*writer),
+            Ask::Abandon(writer) => Entry::zeroed(action::ABANDON, tag).with_number(*writer),
+            Ask::Outline(key) => Entry::zeroed(action::OUTLINE, tag).with_key(key),
+            Ask::Reserve { key, bytes, layout, ttl_s, condition } => {
+                let mut entry = Entry::zeroed(action::RESERVE, tag).with_key(key);
+                let head = &mut entry.head;
+                (head.bytes, head.layout, head.ttl_s) = (*bytes, *layout, *ttl_s);
+                entry.with_condition(*condition)
+            }
+            Ask::Fill { writer, offset, bytes, memory } => {
+                let mut entry = Entry::zeroed(action::FILL, tag).with_run(memory);
+                let head = &mut entry.head;
+                (head.version, head.low, head.bytes) = (*writer, *offset, *bytes);
                 entry
             }
             Ask::Commit => Entry::zeroed(action::COMMIT, tag),
             Ask::DeletePrefix(key) => Entry::zeroed(action::DELETE_PREFIX, tag).with_key(key),
         }
+    }
+
+    fn with_number(mut self, number: u64) -> Entry {
+        self.head.low = number;
+        self
     }
 
     fn with_key(self, key: &Key) -> Entry {
@@ -536,7 +588,7 @@ impl Ask {
     /// # Errors
     /// What is wrong with it.
     pub fn of(entry: &Entry) -> Result<Ask, &'static str> {
-        let Head { region, offset, room, bytes, low, layout, ttl_s, .. } = entry.head;
+        let Head { region, offset, room, bytes, low, layout, ttl_s, version, .. } = entry.head;
         let memory = Run { region, offset, bytes: room };
         Ok(match entry.head.action {
             action::PUT => {
@@ -556,6 +608,14 @@ impl Ask {
             action::LOOKUP_PREFIX => Ask::LookupPrefix(entry.key()?),
             action::LEASE => Ask::Lease { key: entry.key()?, time: Duration::from_millis(low) },
             action::RELEASE => Ask::Release(low),
+            action::RESERVE => {
+                let (key, condition) = (entry.key()?, entry.condition()?);
+                Ask::Reserve { key, bytes, layout, ttl_s, condition }
+            }
+            action::FILL => Ask::Fill { writer: version, offset: low, bytes, memory },
+            action::SEAL => Ask::Seal(low),
+            action::ABANDON => Ask::Abandon(low),
+            action::OUTLINE => Ask::Outline(entry.key()?),
             action::COMMIT => Ask::Commit,
             action::DELETE_PREFIX => Ask::DeletePrefix(entry.key()?),
             _ => return Err("there is no such request"),

@@ -13,7 +13,7 @@ use super::tier::Resident;
 use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::model::key::Key;
-use crate::model::object::{Object, ObjectId, TenantId, Version};
+use crate::model::object::{Object, ObjectId, TenantId, Version, piece_bytes};
 use crate::model::place::UNIT_BYTES;
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
@@ -89,8 +89,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     pub(super) fn found(&self, &Object { place, bytes, layout, .. }: &Object) -> Found {
         let layout = self.spaces.layout(layout);
-        let bytes = layout.map_or(bytes, |layout| layout.block_units() * UNIT_BYTES);
-        Found { device: place.device, bytes, is_block: layout.is_some() }
+        let (bytes, piece_bytes) = match layout {
+            None => (bytes, piece_bytes(bytes)),
+            Some(layout) => (layout.block_units() * UNIT_BYTES, layout.run_units() * UNIT_BYTES),
+        };
+        Found { device: place.device, bytes, piece_bytes }
     }
 
     /// Pins the part to read as `item` of a batch.

@@ -55,10 +55,23 @@ pub(super) fn extract(
             Ok(runs(layout, object, *layer..*layer + 1, item, parts))
         }
         (Some(_), Part::Layer(_)) => Err(Failure::Part("the layout has no such layer")),
-        (Some(_), Part::Bytes(_)) => {
-            Err(Failure::Part("a KV block has layers, not bytes: ask for a layer or for all"))
+        (Some(layout), Part::Bytes(range)) => {
+            Ok(runs(layout, object, layers_of(layout, range)?, item, parts))
         }
     }
+}
+
+/// Returns the layers whose bytes are a range of a KV block.
+fn layers_of(layout: &Layout, range: &Range<u64>) -> Result<Range<u32>, Failure> {
+    let (all, layer) = (layout.block_units() * UNIT_BYTES, layout.run_units() * UNIT_BYTES);
+    let (start, end) = (range.start, range.end.min(all));
+    if start >= end {
+        return Err(Failure::Part("the range has no bytes of the object"));
+    }
+    if !start.is_multiple_of(layer) || !end.is_multiple_of(layer) {
+        return Err(Failure::Part("a range of a KV block begins and ends where its layers do"));
+    }
+    Ok((start / layer) as u32..(end / layer) as u32)
 }
 
 fn plain(

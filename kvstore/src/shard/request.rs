@@ -124,7 +124,8 @@ pub(crate) struct Found {
     pub(crate) device: u8,
     /// Its length in bytes; with its padding if it is a KV block.
     pub(crate) bytes: u64,
-    pub(crate) is_block: bool,
+    /// The bytes at whose multiples a range of it may begin and end.
+    pub(crate) piece_bytes: u64,
 }
 
 /// An object to store.
@@ -191,7 +192,7 @@ pub enum Part {
     /// All of it.
     All,
     /// A byte range, cut off at the object's end. Must begin and end at piece boundaries ([`crate::piece_bytes`]) or
-    /// at the object's end.
+    /// at the object's end. Of a KV block, with its padding, at those of layers.
     Bytes(Range<u64>),
     /// The tensors of one layer of a KV block.
     Layer(u32),

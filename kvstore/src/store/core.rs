@@ -1,5 +1,6 @@
 //! State shared by a handle, its writers and its leases: the mailboxes of the threads, and registered memory.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,14 +19,16 @@ use super::payload::{Form, Payload};
 use super::pending::{Answer, Pending, Reply, Unfinished, pair};
 use super::pool::{PoolBuffer, Pools};
 use super::request::{
-    Ask, Caller, Heap, Job, Kept, Lend, Requests, Source, ThreadShard, Waiter, Work,
+    Ask, Caller, Fetch, Heap, Job, Kept, Lend, Requests, Source, ThreadShard, Waiter, Work,
 };
 use super::route;
 use super::tier::TierSize;
+use super::value::Value;
 use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::{Key, KeyHasher};
-use crate::shard::{Action, Failure, Hashed, Request};
+use crate::model::object::Version;
+use crate::shard::{Action, Failure, GetItem, Hashed, Part, Request};
 use adit_driver::memory::AnyBuffer;
 
 /// The shared part of a [`super::Store`].
@@ -229,6 +232,21 @@ impl Core {
         let since = self.clock.now();
         let (reply, deadline) = (Waiter { since, caller }, since + self.timeout);
         Hashed { hash, request: Request { reply, deadline, action } }
+    }
+
+    /// Makes the request of a read into the store's memory, which it gets when the object is found.
+    pub(super) fn fetch_request(
+        &self,
+        key: Key,
+        range: Option<Range<u64>>,
+        version: Option<Version>,
+    ) -> (Hashed<Waiter>, Pending<Option<Value>>) {
+        let hash = self.hash(&key);
+        let (reply, pending) = self.pair();
+        let (part, into) = (Part::All, AnyBuffer::None);
+        let action = Action::Get(GetItem { key, part, into, version });
+        let waiter = Caller::Fetch(Fetch::new(reply, range));
+        (self.request(hash, action, waiter), pending)
     }
 
     /// Returns registered memory with the data of `payload`, if there is room now: memory for `device`, or for any

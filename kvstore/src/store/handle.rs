@@ -23,7 +23,7 @@ use super::pending::{Answer, Pending, Reply, pair};
 use super::plans::{ShardTransfers, Transfers};
 use super::pool::PoolBuffer;
 use super::prometheus::{self, Sample, Sampled};
-use super::request::{Caller, Fetch, Waiter, Work};
+use super::request::{Caller, Waiter, Work};
 use super::route;
 use super::threads::{self, Threads};
 use super::value::{ObjectInfo, Put, Read, Value, merged};
@@ -198,7 +198,7 @@ impl Store {
     }
 
     fn fetch(&self, key: Key, range: Option<Range<u64>>) -> Pending<Option<Value>> {
-        let (request, pending) = self.fetch_request(key, range, None);
+        let (request, pending) = self.core.fetch_request(key, range, None);
         self.core.send(request);
         pending
     }
@@ -208,7 +208,7 @@ impl Store {
     /// # Errors
     /// The reason for the refusal.
     pub fn try_get(&self, key: Key) -> Result<Pending<Option<Value>>, RefuseReason> {
-        let (request, pending) = self.fetch_request(key, None, None);
+        let (request, pending) = self.core.fetch_request(key, None, None);
         if self.core.mailbox(self.core.shard(request.hash)).is_busy_for_reads() {
             return Err(RefuseReason::Busy);
         }
@@ -225,7 +225,7 @@ impl Store {
         let mut lists = self.core.lists();
         let mut pendings = Vec::new();
         for key in keys {
-            let (request, pending) = self.fetch_request(key, None, None);
+            let (request, pending) = self.core.fetch_request(key, None, None);
             self.core.add(&mut lists, request);
             pendings.push(pending);
         }
@@ -552,21 +552,6 @@ impl Store {
             (AnyBuffer::None, Caller::Bounced(Box::new(bounced)))
         };
         let action = Action::Get(GetItem { key, part, into, version });
-        (self.core.request(hash, action, waiter), pending)
-    }
-
-    /// Makes the request of a read into the store's memory, which it gets when the object is found.
-    pub(super) fn fetch_request(
-        &self,
-        key: Key,
-        range: Option<Range<u64>>,
-        version: Option<Version>,
-    ) -> (Hashed<Waiter>, Pending<Option<Value>>) {
-        let hash = self.core.hash(&key);
-        let (reply, pending) = self.core.pair();
-        let (part, into) = (Part::All, AnyBuffer::None);
-        let action = Action::Get(GetItem { key, part, into, version });
-        let waiter = Caller::Fetch(Fetch::new(reply, range));
         (self.core.request(hash, action, waiter), pending)
     }
 }

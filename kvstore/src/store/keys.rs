@@ -26,7 +26,7 @@ impl Store {
         range: Range<u64>,
         version: Version,
     ) -> Pending<Option<Value>> {
-        let (request, pending) = self.fetch_request(key, Some(range), Some(version));
+        let (request, pending) = self.core.fetch_request(key, Some(range), Some(version));
         self.core.send(request);
         pending
     }

@@ -231,7 +231,7 @@ impl Bounced {
         let through = needs - head;
         let mut run = None;
         if through > 0 || is_empty {
-            pools.check(through as u64)?;
+            pools.check_read(through as u64, matches!(item.part, Part::Bytes(_)))?;
             let pool = pools.of_device(found.device);
             let granted = self.granted.take().filter(|granted| granted.is_for(through, pool));
             let Some(taken) = granted.or_else(|| pool.take(through)) else {
@@ -278,17 +278,14 @@ impl Bounced {
     }
 }
 
-/// Returns the bytes that a part of an object takes, of memory of `has` bytes; 0 if there is no such part. A layer is
-/// whole units, so that it fits in as many as there are.
+/// Returns the bytes that a part of an object takes, of memory of `has` bytes. A layer is whole units, so that it fits in
+/// as many as there are.
 fn needs(found: Found, part: &Part, has: usize) -> usize {
     let all = found.bytes as usize;
     match part {
         Part::All => all,
-        Part::Layer(_) if found.is_block => all.min(has / UNIT * UNIT),
-        Part::Bytes(range) if !found.is_block => {
-            (range.end.min(found.bytes).saturating_sub(range.start)) as usize
-        }
-        _ => 0,
+        Part::Layer(_) => all.min(has / UNIT * UNIT),
+        Part::Bytes(range) => (range.end.min(found.bytes).saturating_sub(range.start)) as usize,
     }
 }
 

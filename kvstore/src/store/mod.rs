@@ -30,11 +30,13 @@
 //! |---|---|
 //! | `handle` | the handle itself: [`Store`] |
 //! | `keys` | its calls on conditions, for many keys, about expiries and prefixes |
+//! | `moving` | exports and imports |
 //! | `layers` | its calls for KV blocks and their layers |
 //! | `plans` | reads that another executor carries out |
 //! | `open`, `change`, `devices` | formatting, changing and opening a store |
 //! | `config` | its options in a configuration file (feature `serde`) |
 //! | `payload`, `value`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
+//! | `reader`, `supply` | objects of any length, in pieces: read, and put from what can be read |
 //! | `figures`, `prometheus` | latencies and counters, and both as text |
 //! | `pool`, `line` | registered memory, reused, and who waits for it |
 //! | `lent` | memory of the caller's: registering it, and what of it a device cannot use |
@@ -65,16 +67,19 @@ mod lease;
 mod lent;
 mod line;
 mod local;
+mod moving;
 mod open;
 mod payload;
 mod pending;
 mod plans;
 mod pool;
 mod prometheus;
+mod reader;
 mod ready;
 mod request;
 mod route;
 mod short;
+mod supply;
 mod thread;
 mod threads;
 mod tier;
@@ -90,11 +95,14 @@ pub use handle::Store;
 pub use layers::{BlocksWriter, ReservedBlocks};
 pub use lease::Lease;
 pub use local::{Local, LocalLease};
+pub use moving::{Import, ImportWith, Imported};
 pub use open::{FormatStore, Formatted, OpenOptions};
 pub use payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
 pub use pending::{Answer, Pending, Unfinished};
 pub use plans::{ShardTransfers, Transfers};
 pub use pool::PoolBuffer;
+pub use reader::{Pieces, Reader, StorePieces, step_bytes};
+pub use supply::{measured, unreadable};
 pub use value::{ObjectInfo, Put, Read, Value};
 pub use writer::Writer;
 

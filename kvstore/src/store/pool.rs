@@ -341,15 +341,40 @@ impl Pools {
     /// # Errors
     /// [`Error::Invalid`] if not.
     pub(super) fn check(&self, len: u64) -> Result<()> {
-        let most = self.pools.iter().map(|pool| pool.bytes()).min().unwrap_or(0);
+        let most = self.bytes_max();
         if len <= most as u64 {
             return Ok(());
         }
         let fix = format!(
-            "it passes through memory of {most} bytes: raise pool_bytes, or lend memory of your own (get_into, \
-             Store::allocate)"
+            "it passes through the store's pool of {most} bytes: write it in pieces (Store::put_from, Store::reserve), \
+             lend memory of your own (Store::allocate), or raise pool_bytes"
         );
         Err(Error::invalid("the length in bytes", len, fix))
+    }
+
+    /// Like [`Pools::check`], for `len` bytes of an object that are read at once: all of it, or a range.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], which names the reader.
+    pub(super) fn check_read(&self, len: u64, is_range: bool) -> Result<()> {
+        self.check(len).map_err(|_| {
+            let what = if is_range {
+                "the length in bytes of the range, with the pieces around it,"
+            } else {
+                "the length in bytes of the object"
+            };
+            let fix = format!(
+                "it is more than the store's pool of {} bytes: read it in pieces (Store::reader), into memory of your \
+                 own (get_into, Store::allocate), or raise pool_bytes",
+                self.bytes_max()
+            );
+            Error::invalid(what, len, fix)
+        })
+    }
+
+    /// Returns the most bytes that any buffer may have.
+    pub(super) fn bytes_max(&self) -> usize {
+        self.pools.iter().map(|pool| pool.bytes()).min().unwrap_or(0)
     }
 }
 

@@ -19,7 +19,7 @@ use super::pending::{Answer, Reply, Unfinished};
 use super::pool::{Pool, PoolBuffer, Pools};
 use super::value::{Put, Read, Value};
 use crate::error::{Error, Result};
-use crate::model::object::{Version, piece_bytes};
+use crate::model::object::Version;
 use crate::shard::{
     Action, Failure, FillItem, Found, GetItem, Hashed, Outcome, Part, Pinned, PutItem, Request,
     Resident,
@@ -399,7 +399,7 @@ impl Fetch {
             item.part = part;
             return Ok(None);
         }
-        pools.check(aim.len as u64)?;
+        pools.check_read(aim.len as u64, self.range.is_some())?;
         let pool = pools.of_device(found.device);
         let taken = match std::mem::replace(&mut self.holds, Holds::Nothing) {
             Holds::Granted(buffer) if buffer.is_for(aim.len, pool) => Some(buffer),
@@ -452,26 +452,21 @@ struct Aim {
 }
 
 impl Aim {
-    /// Selects the whole pieces around `range`; for a KV block, whose pieces differ, all of it, padding included.
+    /// Selects the whole pieces around `range`; of a KV block whole layers, padding included.
     ///
     /// # Errors
     /// [`Failure::Part`] if the range begins beyond the object's end.
     fn of(found: Found, range: Option<&Range<u64>>) -> Result<(Part, Aim), Failure> {
-        let Found { bytes: object_bytes, is_block, .. } = found;
+        let Found { bytes: object_bytes, piece_bytes: piece, .. } = found;
         let range = range.cloned().unwrap_or(0..object_bytes);
         let reads_nothing = object_bytes == 0 && range.start == 0;
         if (range.start >= object_bytes || range.is_empty()) && !reads_nothing {
             return Err(Failure::Part("the range is empty, or begins behind the object's end"));
         }
         let wanted = range.start..range.end.min(object_bytes);
-        let piece = piece_bytes(object_bytes);
-        let pieces =
+        let read =
             wanted.start / piece * piece..wanted.end.next_multiple_of(piece).min(object_bytes);
-        let (part, read) = if !is_block && pieces != (0..object_bytes) {
-            (Part::Bytes(pieces.clone()), pieces)
-        } else {
-            (Part::All, 0..object_bytes)
-        };
+        let part = if read == (0..object_bytes) { Part::All } else { Part::Bytes(read.clone()) };
         let at = |byte: u64| (byte - read.start) as usize;
         let (len, wanted) = (at(read.end), at(wanted.start)..at(wanted.end));
         Ok((part, Aim { len, wanted, object_bytes }))
@@ -500,6 +495,7 @@ fn failed(failure: Failure, memory: AnyBuffer) -> Unfinished {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::object::piece_bytes;
     use proptest::prelude::*;
 
     proptest! {
@@ -510,7 +506,8 @@ mod tests {
             len in 0u64..(1 << 21),
         ) {
             let range = start..start + len;
-            match Aim::of(Found { device: 0, bytes, is_block: false }, Some(&range)) {
+            let piece = piece_bytes(bytes);
+            match Aim::of(Found { device: 0, bytes, piece_bytes: piece }, Some(&range)) {
                 Err(_) => prop_assert!(start >= bytes || len == 0),
                 Ok((part, aim)) => {
                     let read = match &part {
@@ -518,7 +515,6 @@ mod tests {
                         _ => 0..bytes,
                     };
                     prop_assert_eq!(aim.len as u64, read.end - read.start);
-                    let piece = piece_bytes(bytes);
                     prop_assert!(read.start.is_multiple_of(piece));
                     prop_assert!(read.end == bytes || read.end.is_multiple_of(piece));
                     prop_assert_eq!(read.start + aim.wanted.start as u64, start);
@@ -532,9 +528,13 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_read_whole_with_its_padding() {
-        let block = Found { device: 0, bytes: 1 << 20, is_block: true };
-        let (part, aim) = Aim::of(block, Some(&(5..6))).expect("inside");
-        assert_eq!((part, aim.len, aim.wanted), (Part::All, 1 << 20, 5..6));
+    fn a_block_is_read_by_layers_with_their_padding() {
+        let (bytes, piece_bytes) = (60 << 12, 20 << 12);
+        let block = Found { device: 0, bytes, piece_bytes };
+        let aim = |range| Aim::of(block, Some(&range)).expect("inside");
+        let (part, Aim { len, wanted, .. }) = aim(piece_bytes + 5..piece_bytes + 6);
+        assert_eq!((part, len, wanted), (Part::Bytes(20 << 12..40 << 12), 20 << 12, 5..6));
+        let (part, Aim { len, wanted, .. }) = aim(5..bytes);
+        assert_eq!((part, len, wanted), (Part::All, 60 << 12, 5..60 << 12));
     }
 }

@@ -9,8 +9,9 @@ use adit_driver::memory::AnyBuffer;
 use super::devices::DeviceShard;
 use super::pool::PoolBuffer;
 use crate::model::key::Key;
-use crate::model::layout::BlockShape;
-use crate::model::object::Version;
+use crate::model::layout::Layout;
+use crate::model::object::{Version, piece_bytes};
+use crate::model::place::UNIT_BYTES;
 use crate::shard::{Info, Outcome, Pinned, TenantStats};
 
 /// An object's bytes, or a range of them, verified against their checksums. The memory is the store's and returns to
@@ -128,7 +129,7 @@ pub struct Read {
 }
 
 /// Information about an object. Each shard numbers tenants and layouts by itself, so an object is described by its
-/// tenant's name and its block's shape.
+/// tenant's name and its block's layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// Its key.
@@ -137,8 +138,8 @@ pub struct ObjectInfo {
     pub bytes: u64,
     /// The name of its tenant; empty for the default tenant.
     pub tenant: Box<str>,
-    /// Its shape, if it is a KV block.
-    pub block: Option<BlockShape>,
+    /// Its layout, if it is a KV block.
+    pub layout: Option<Layout>,
     /// Its version. [`Version::time`] says when it was stored.
     pub version: Version,
     /// Seconds until it expires, if it does.
@@ -152,8 +153,18 @@ impl ObjectInfo {
     pub(super) fn of<R>(shard: &DeviceShard<R>, info: Info) -> ObjectInfo {
         let Info { key, bytes, layout, tenant, version, ttl_s, device } = info;
         let tenant = shard.tenant_name(tenant).unwrap_or_default().into();
-        let block = shard.layout_of(layout).map(|layout| *layout.block());
-        ObjectInfo { key, bytes, tenant, block, version, ttl_s, device }
+        let layout = shard.layout_of(layout).copied();
+        ObjectInfo { key, bytes, tenant, layout, version, ttl_s, device }
+    }
+
+    /// Returns the bytes that a get of all of it returns: of a KV block with its padding.
+    pub fn read_bytes(&self) -> u64 {
+        self.layout.map_or(self.bytes, |layout| layout.block_units() * UNIT_BYTES)
+    }
+
+    /// Returns the bytes at whose multiples a range ([`Part::Bytes`](crate::shard::Part::Bytes)) of it begins and ends.
+    pub fn piece_bytes(&self) -> u64 {
+        self.layout.map_or(piece_bytes(self.bytes), |layout| layout.run_units() * UNIT_BYTES)
     }
 }
 

@@ -297,7 +297,7 @@ fn tenants_and_blocks_are_told_alike_by_all_shards(rig: &Rig) {
         BlockShape { layers: 2, tensors_per_layer, kv_heads: 2, head_dim: 64, dtype, tokens: 16 };
     let layout = Layout::new(shape, Order::BlockMajor).expect("a layout");
     let told = |infos: &[ObjectInfo]| {
-        let one = |info: &ObjectInfo| (info.key.clone(), info.tenant.clone(), info.block);
+        let one = |info: &ObjectInfo| (info.key.clone(), info.tenant.clone(), info.layout);
         let mut told: Vec<_> = infos.iter().map(one).collect();
         told.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         told
@@ -308,13 +308,13 @@ fn tenants_and_blocks_are_told_alike_by_all_shards(rig: &Rig) {
     for number in 0..40u64 {
         let tenant = names[number as usize % 3];
         let is_block = number.is_multiple_of(2);
-        let layout = is_block.then(|| store.layout(layout).wait().expect("defined"));
+        let defined = is_block.then(|| store.layout(layout).wait().expect("defined"));
         let whose = store.tenant(tenant).wait().expect("a tenant");
         let bytes = if is_block { 4 * 4096 } else { 5000 };
-        let with = PutWith { tenant: Some(whose), layout, ..PutWith::default() };
+        let with = PutWith { tenant: Some(whose), layout: defined, ..PutWith::default() };
         let put = store.put_with(key(number), data(number, bytes), &with).wait().expect("put");
         assert!(put.is_stored());
-        expected.push((key(number), Box::from(tenant), is_block.then_some(shape)));
+        expected.push((key(number), Box::from(tenant), is_block.then_some(layout)));
     }
     put(&store, 40, 100);
     expected.push((key(40), Box::from(""), None));
@@ -330,7 +330,7 @@ fn tenants_and_blocks_are_told_alike_by_all_shards(rig: &Rig) {
     };
     assert!(told(&scan(&store)) == expected, "while it is open");
     let info = store.info(key(3)).wait().expect("known").expect("there");
-    assert_eq!((&*info.tenant, info.block), ("red", None));
+    assert_eq!((&*info.tenant, info.layout), ("red", None));
     store.close().wait().expect("closed");
     // No tenant or layout has been named since the store was opened.
     let local = Store::open_local(&rig.options()).expect("a store");

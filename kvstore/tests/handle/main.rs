@@ -20,6 +20,7 @@ mod restart;
 mod rig;
 mod sized;
 mod space;
+mod streams;
 mod tenants;
 mod tier;
 

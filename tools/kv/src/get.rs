@@ -3,7 +3,7 @@
 //! Every byte is verified before it is written anywhere. An output file appears complete or not at all
 //! ([`WholeFile`]).
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,13 +11,15 @@ use std::str::FromStr;
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::{Action, GetItem, Outcome, Part};
 use adit_kvstore::store::ObjectInfo;
-use adit_kvstore::{Key, Version, piece_bytes};
+use adit_kvstore::{Key, Version};
 use clap::Args;
 
 use super::key::{self, hex};
+use super::meter::Meter;
 use super::session::{Session, one};
 use super::store::{self, StoreArg};
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
 use crate::whole_file::WholeFile;
 
 const EXAMPLES: &str = "\
@@ -98,17 +100,22 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
     let found = session.info(&args.key);
     let info = found.ok_or_else(|| missing(&args.store.targets(), &args.key))?;
     check_version(args, &info)?;
+    let bytes = info.read_bytes();
     let range = match args.range {
-        None => 0..info.bytes,
-        Some(range) => range.of(info.bytes).ok_or_else(|| {
+        None => 0..bytes,
+        Some(range) => range.of(bytes).ok_or_else(|| {
             Failure::failed(format!(
                 "object '{}' has {} bytes; --range starts after its end",
-                args.key, info.bytes
+                args.key, bytes
             ))
         })?,
     };
     match &args.output {
-        None => copy(&mut session, &info, range.clone(), &mut to_standard_output)?,
+        None => {
+            // No line of progress between the object's own lines.
+            let meter = (!io::stdout().is_terminal()).then(Meter::of_long_work);
+            copy(&mut session, (&info, range.clone()), meter, &mut to_standard_output)?;
+        }
         Some(path) => into_file(&mut session, &info, range.clone(), path)?,
     }
     session.close()?;
@@ -118,7 +125,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
     let report = serde_json::json!({
         "key": args.key.to_string(),
         "key_hex": hex(&args.key),
-        "object_bytes": info.bytes,
+        "object_bytes": bytes,
         "version": info.version.0,
         "bytes": range.end - range.start,
     });
@@ -154,20 +161,27 @@ fn to_standard_output(bytes: &[u8]) -> io::Result<bool> {
 }
 
 /// Reads a range of an object in parts, each verified before any of it is passed on.
-pub(super) fn copy(
+fn copy(
     session: &mut Session,
-    info: &ObjectInfo,
-    range: Range<u64>,
+    (info, range): (&ObjectInfo, Range<u64>),
+    mut meter: Option<Meter>,
     sink: Sink<'_>,
 ) -> Result<()> {
     // Parts consist of whole pieces with checksums.
-    let piece = piece_bytes(info.bytes);
-    let part_bytes = PART_BYTES.max(piece);
-    let mut memory = session.allocate(info.device, part_bytes.min(info.bytes))?;
+    let (bytes, piece) = (info.read_bytes(), info.piece_bytes());
+    let part_bytes = (PART_BYTES / piece * piece).max(piece);
+    let mut memory = session.allocate(info.device, part_bytes.min(bytes))?;
+    let interrupt = Interrupt::install()?;
     let mut at = range.start - range.start % piece;
     while at < range.end {
-        let end = (at + part_bytes).min(range.end.next_multiple_of(piece)).min(info.bytes);
-        let part = if at == 0 && end == info.bytes { Part::All } else { Part::Bytes(at..end) };
+        if interrupt.requested() {
+            return Err(Failure::interrupted());
+        }
+        if let Some(meter) = &mut meter {
+            meter.show_bytes(at.saturating_sub(range.start), range.end - range.start);
+        }
+        let end = (at + part_bytes).min(range.end.next_multiple_of(piece)).min(bytes);
+        let part = if at == 0 && end == bytes { Part::All } else { Part::Bytes(at..end) };
         let item = GetItem {
             key: info.key.clone(),
             part,
@@ -201,7 +215,8 @@ fn into_file(
 ) -> Result<()> {
     let failed = |why: io::Error| Failure::failed(format!("{}: {why}", path.display()));
     let mut file = WholeFile::create(path).map_err(failed)?;
-    copy(session, info, range, &mut |bytes| file.write_all(bytes).map(|()| true))
+    let meter = Some(Meter::of_long_work());
+    copy(session, (info, range), meter, &mut |bytes| file.write_all(bytes).map(|()| true))
         .map_err(|failure| failure.and(format_args!("{} was not written", path.display())))?;
     file.finish().map_err(failed)
 }

@@ -5,6 +5,7 @@
 //! | `store`, `session` | a store's devices, and the store itself, opened for one command |
 //! | `key` | keys on the command line |
 //! | `format`, `put`, `get`, `ls`, `rm`, `touch`, `tenant`, `info`, `stat`, `top`, `check`, `scrub`, `change` | the commands |
+//! | `moving` | `export` and `import`: objects as a stream |
 //! | `serve` | the store, for other processes |
 //! | `metrics` | a server's metrics, parsed |
 //! | `survey` | the media's contents, read without opening the store |
@@ -25,6 +26,7 @@ mod key;
 mod ls;
 mod meter;
 mod metrics;
+mod moving;
 mod put;
 mod rm;
 mod scrub;
@@ -58,6 +60,7 @@ Examples:
   adit kv put uring:kv.img greeting hello.txt
   adit kv get uring:kv.img greeting
   adit kv ls uring:kv.img
+  adit kv export uring:kv.img backup.kvx
   adit kv bench --store uring:bench.img --size 4G --workload fill
   adit kv serve --store uring:kv.img --socket /run/adit/kv.sock";
 
@@ -86,6 +89,8 @@ enum Command {
     Top(top::TopArgs),
     Check(check::CheckArgs),
     Scrub(scrub::ScrubArgs),
+    Export(moving::ExportArgs),
+    Import(moving::ImportArgs),
     Serve(serve::ServeArgs),
     Bench(Box<bench::KvBenchArgs>),
 }
@@ -111,6 +116,8 @@ pub fn run(command: &KvCommand) -> Result<()> {
         Command::Top(args) => top::run(args),
         Command::Check(args) => check::run(args),
         Command::Scrub(args) => scrub::run(args),
+        Command::Export(args) => moving::export(args),
+        Command::Import(args) => moving::import(args),
         Command::Serve(args) => serve::run(args),
         Command::Bench(args) => bench::run(args),
     }

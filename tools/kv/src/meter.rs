@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::human;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// How long a command goes on before it is worth a line.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Interval between updates.
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -27,6 +30,18 @@ impl Meter {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("the template is valid"));
         Meter { bar, shown: Instant::now() }
+    }
+
+    /// Creates a line that appears once the command has taken two seconds.
+    pub(crate) fn of_long_work() -> Meter {
+        let mut meter = Meter::new();
+        meter.shown += PATIENCE - INTERVAL;
+        meter
+    }
+
+    /// Updates the line with how much of the work is done.
+    pub(crate) fn show_bytes(&mut self, done: u64, all: u64) {
+        self.show(|_| format!("{} of {}", human::capacity(done), human::capacity(all)));
     }
 
     /// Updates the line if it is time to; `line` gets the time since the last update.

@@ -1,7 +1,7 @@
 //! `adit kv put`: stores an object.
 //!
-//! A file is put in parts, so it may be larger than memory. Standard input is read completely first, because
-//! its length is unknown.
+//! A file is put in parts, so it may be larger than memory. Standard input is read completely first, because its
+//! length is unknown, and what is long of it goes to a temporary file ([`measured`]).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,6 +11,7 @@ use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::{
     Action, Condition, FillItem, Outcome, Part, PutItem, PutOptions, ReserveItem, WriterId,
 };
+use adit_kvstore::store::measured;
 use adit_kvstore::{Key, Version, piece_bytes};
 use clap::Args;
 use serde_json::json;
@@ -19,19 +20,20 @@ use super::key::{self, hex};
 use super::session::Session;
 use super::store::StoreArg;
 use crate::failure::{Failure, Result};
-use crate::human;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
   adit kv put uring:kv.img greeting hello.txt
   echo hello | adit kv put uring:kv.img 0x0123456789abcdef -
+  tar c models | TMPDIR=/data adit kv put uring:kv.img models.tar
   Once, by whoever is first:
     adit kv put uring:kv.img leader me.txt --if-absent
   Only over the version that was read ('adit kv info' and 'put --json' show it):
     adit kv put uring:kv.img settings new.toml --if-version 1764272043123456
 
-A key is text, or bytes in hexadecimal after 0x or hex:. A condition that does not hold fails and changes nothing.";
+A key is text, or bytes in hexadecimal after 0x or hex:. A condition that does not hold fails and changes nothing.
+More than 8 MiB of standard input are kept in TMPDIR (/tmp) first: the store needs to know the length.";
 
 /// Minimum bytes per put; longer objects are put in parts.
 const PART_BYTES: u64 = 8 << 20;
@@ -113,15 +115,13 @@ impl Source {
     }
 
     fn standard_input() -> Result<Source> {
-        let mut data = Vec::new();
-        let read = io::stdin().lock().read_to_end(&mut data);
-        read.map_err(|why| Failure::failed(format!("standard input: {why}")))?;
-        let bytes = data.len() as u64;
-        Ok(Source {
-            name: "standard input".to_owned(),
-            bytes,
-            data: Box::new(io::Cursor::new(data)),
-        })
+        let name = "standard input".to_owned();
+        let (bytes, data) = measured(io::stdin()).map_err(|why| {
+            Failure::failed(format!(
+                "{name}: {why}; give the name of a file, or set TMPDIR to a folder with room"
+            ))
+        })?;
+        Ok(Source { name, bytes, data })
     }
 
     fn file(path: &Path) -> Result<Source> {
@@ -169,11 +169,11 @@ fn put(session: &mut Session, args: &PutArgs, source: &mut Source) -> Result<Out
 
 fn in_parts(session: &mut Session, item: ReserveItem, source: &mut Source) -> Result<Outcome> {
     let bytes = item.bytes;
-    let writer = match session.call(Action::Reserve(item))?.0 {
-        Outcome::Reserved { writer, .. } => writer,
+    let (writer, device) = match session.call(Action::Reserve(item))?.0 {
+        Outcome::Reserved { writer, device } => (writer, device),
         other => return Ok(other),
     };
-    let filled = fill(session, writer, bytes, source);
+    let filled = fill(session, (writer, device), bytes, source);
     match filled {
         Ok(()) => Ok(session.call(Action::Seal(writer))?.0),
         Err(failure) => {
@@ -183,17 +183,22 @@ fn in_parts(session: &mut Session, item: ReserveItem, source: &mut Source) -> Re
     }
 }
 
-fn fill(session: &mut Session, writer: WriterId, bytes: u64, source: &mut Source) -> Result<()> {
+fn fill(
+    session: &mut Session,
+    (writer, device): (WriterId, u8),
+    bytes: u64,
+    source: &mut Source,
+) -> Result<()> {
     let part_bytes = PART_BYTES.max(piece_bytes(bytes));
     let interrupt = crate::interrupt::Interrupt::install()?;
-    let mut meter = super::meter::Meter::new();
-    let mut memory = session.allocate(0, part_bytes)?;
+    let mut meter = super::meter::Meter::of_long_work();
+    let mut memory = session.allocate(device, part_bytes)?;
     let mut at = 0;
     while at < bytes {
         if interrupt.requested() {
             return Err(Failure::stopped("interrupted; nothing was stored"));
         }
-        meter.show(|_| format!("{} of {}", human::capacity(at), human::capacity(bytes)));
+        meter.show_bytes(at, bytes);
         let end = bytes.min(at + part_bytes);
         source.read(&mut memory[..(end - at) as usize])?;
         let item = FillItem { writer, part: Part::Bytes(at..end), data: AnyBuffer::One(memory) };

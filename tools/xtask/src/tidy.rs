@@ -71,7 +71,7 @@ const PARTS: [Part; 15] = [
         path: "kvstore/src/",
         layers: &[
             "version", "error", "memory", "model", "space", "catalog", "policy", "io", "media",
-            "shard", "store", "tensors",
+            "stream", "shard", "store", "tensors",
         ],
     },
     Part { path: "kvstore/python/src/", layers: &[] },

@@ -31,6 +31,7 @@ from ._errors import (
     RefusedError,
 )
 from ._futures import Aio, Futures
+from ._streams import Reader
 
 __all__ = [
     "Aio",
@@ -55,6 +56,7 @@ __all__ = [
     "NoSpaceError",
     "Queue",
     "QuotaError",
+    "Reader",
     "RefusedError",
     "Region",
     "Store",

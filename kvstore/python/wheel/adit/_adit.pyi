@@ -7,6 +7,7 @@ from typing_extensions import Buffer, Self, TypeAlias, disjoint_base
 
 from ._errors import Error
 from ._futures import Aio, Futures
+from ._streams import Reader
 
 _Key: TypeAlias = bytes | str
 
@@ -25,6 +26,7 @@ __all__ = [
     "Client",
     "Layout",
     "Lease",
+    "Pieces",
     "Queue",
     "Region",
     "Scope",
@@ -69,6 +71,19 @@ class Scope:
         _traceback: TracebackType | None,
         /,
     ) -> None: ...
+
+@type_check_only
+class _Readable(Protocol):
+    def read(self, size: int, /) -> Buffer: ...
+
+@final
+class Pieces:
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    def readinto(self, position: int, buffer: _Data) -> int: ...
+    def close(self) -> None: ...
 
 @final
 class Layout:
@@ -130,6 +145,7 @@ class Queue(Scope):
 
 @disjoint_base
 class Calls(Scope):
+    def reader(self, key: _Key) -> Reader | None: ...
     def get_many(self, keys: Iterable[_Key]) -> list[bytes | None]: ...
     def get_into(self, key: _Key, buffer: _Data) -> int | None: ...
     def get_many_into(
@@ -220,6 +236,19 @@ class Store(Calls):
         after: _Key | None = None,
         layout: Layout | None = None,
     ) -> list[bool]: ...
+    def put_from(
+        self,
+        key: _Key,
+        source: _Readable | Iterable[_Data],
+        nbytes: int | None = None,
+        *,
+        ttl: float | None = None,
+        tenant: str | None = None,
+        after: _Key | None = None,
+        layout: Layout | None = None,
+        if_absent: bool = False,
+        if_version: int | None = None,
+    ) -> bool: ...
     def get(
         self,
         key: _Key,
@@ -281,6 +310,17 @@ class Client(Calls):
         ttl: float | None = None,
         layout: Layout | None = None,
     ) -> list[bool]: ...
+    def put_from(
+        self,
+        key: _Key,
+        source: _Readable | Iterable[_Data],
+        nbytes: int | None = None,
+        *,
+        ttl: float | None = None,
+        layout: Layout | None = None,
+        if_absent: bool = False,
+        if_version: int | None = None,
+    ) -> bool: ...
     def get(self, key: _Key) -> bytes | None: ...
     def scan(
         self, cursor: int = 0, *, prefix: _Key | None = None

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use adit_kvstore::{Key, Version};
+use adit_kvstore::{Key, UNIT_BYTES, Version};
 
 use super::pending::Answer;
 use super::shared::Shared;
 use super::state::{Ended, Memory};
+use super::streams::{Outline, SharedWriter};
 use super::{Info, Lease, Put, Read, Scanned, Value};
 use crate::error::{Error, Unfinished};
 use crate::memory::Span;
@@ -56,7 +57,14 @@ pub(super) fn read(_: &Arc<Shared>, ended: Ended) -> Answer<Read> {
     Ok(Read { bytes, memory, version })
 }
 
-pub(super) fn value(shared: &Arc<Shared>, ended: Ended) -> Answer<Option<Value>> {
+pub(super) fn value(shared: &Arc<Shared>, mut ended: Ended) -> Answer<Option<Value>> {
+    if Code::of(ended.done.code) == Code::Memory && !ended.is_lost {
+        let (needs, pool_bytes) = (ended.done.value, shared.options().pool_bytes);
+        ended.done = ended.done.with_text(&format!(
+            "the object takes {needs} bytes and the client's pool has {pool_bytes}: read it in pieces (Client::reader) or \
+             into shared memory (Client::get_into), or raise pool_bytes"
+        ));
+    }
     let (_, ended) = checked(ended)?;
     let Memory::Pooled(span) = ended.memory else { return Ok(None) };
     let bytes = usize::try_from(ended.done.value).unwrap_or(usize::MAX).min(span.len());
@@ -117,6 +125,30 @@ pub(super) fn objects(_: &Arc<Shared>, ended: Ended) -> Answer<u64> {
 pub(super) fn length(_: &Arc<Shared>, ended: Ended) -> Answer<Option<u64>> {
     let (code, ended) = checked(ended)?;
     Ok((code == Code::Done).then_some(ended.done.value))
+}
+
+pub(super) fn outline(_: &Arc<Shared>, ended: Ended) -> Answer<Option<Outline>> {
+    let (code, Ended { done, .. }) = checked(ended)?;
+    Ok((code == Code::Done).then(|| Outline {
+        bytes: done.value,
+        version: Version(done.extra),
+        piece_bytes: u64::from(done.ttl_s.max(1)) * UNIT_BYTES,
+    }))
+}
+
+/// A writer, or `None` if the store declined the object.
+pub(super) fn writer(shared: &Arc<Shared>, ended: Ended) -> Answer<Option<SharedWriter>> {
+    let (code, Ended { done, .. }) = checked(ended)?;
+    Ok((code == Code::Done).then(|| SharedWriter::new(shared, done.value)))
+}
+
+pub(super) fn filled(_: &Arc<Shared>, ended: Ended) -> Answer<Span> {
+    Ok(lent(checked(ended)?.1.memory).expect("a part that is written gives its memory back"))
+}
+
+/// Whether it was stored.
+pub(super) fn sealed(_: &Arc<Shared>, ended: Ended) -> Answer<bool> {
+    Ok(checked(ended)?.0 == Code::Done)
 }
 
 pub(super) fn nothing(_: &Arc<Shared>, ended: Ended) -> Answer<()> {

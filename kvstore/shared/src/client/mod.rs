@@ -19,6 +19,7 @@ mod meaning;
 mod pending;
 mod shared;
 mod state;
+mod streams;
 
 use std::fmt;
 use std::fs::File;
@@ -36,6 +37,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use zerocopy::FromBytes;
 
 pub use pending::{Answer, Pending};
+pub use streams::{ClientPieces, Piece};
 
 use crate::error::{Error, Result, Unfinished};
 use crate::mapping::{LARGE, Mapping, PAGE};
@@ -311,7 +313,7 @@ impl Client {
 
     fn make_fetch(&self, key: Key) -> Made {
         self.check_pool(0)?;
-        Ok((Wish::Fetch { key, room: 0 }, Memory::None))
+        Ok((Wish::Fetch { key, part: Part::All, version: None, room: 0 }, Memory::None))
     }
 
     /// Reads a part of an object into shared memory, which comes back with the answer.
@@ -501,7 +503,7 @@ impl Client {
         let pool_bytes = self.shared.options().pool_bytes;
         if bytes > pool_bytes {
             let what = format!("an object of {bytes} bytes, with a pool of {pool_bytes}");
-            let fix = "raise pool_bytes, or put it from shared memory";
+            let fix = "put it in pieces (Client::put_from) or from shared memory (Client::allocate), or raise pool_bytes";
             return Err(Unfinished::new(Error::Invalid { what, fix }));
         }
         self.make_pool().map_err(Unfinished::new)
@@ -637,7 +639,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.shared.with(|state| {
-            state.release(self.number);
+            state.give_up(Ask::Release(self.number));
             state.turn();
         });
     }

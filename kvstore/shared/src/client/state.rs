@@ -40,8 +40,10 @@ pub(super) enum Wish {
     PutBytes { key: Key, data: Vec<u8>, how: How },
     /// Reads into the caller's memory.
     Get { key: Key, part: Part, version: Option<Version> },
-    /// Reads into memory of the pool.
-    Fetch { key: Key, room: usize },
+    /// Reads into memory of the pool; a part into as much as it takes.
+    Fetch { key: Key, part: Part, version: Option<Version>, room: usize },
+    /// Writes the first `bytes` of the caller's memory as a part of a writer's object.
+    Fill { writer: u64, offset: u64, bytes: u64 },
     /// Reads a page of a scan into memory of the pool.
     Scan { prefix: Box<[u8]>, from: u64, room: usize },
     /// Anything without memory. The keys before the last are sent one by one.
@@ -236,7 +238,7 @@ impl State {
             unreachable!("what waits in line has not been sent")
         };
         let is_due = matches!(wish, Wish::Plain { sent: 1.., .. })
-            || matches!(wish, Wish::Plain { ask: Ask::Release(_), .. });
+            || matches!(wish, Wish::Plain { ask: Ask::Release(_) | Ask::Abandon(_), .. });
         if !caller.is_there && !is_due {
             self.free.push(number);
             self.discard(memory);
@@ -259,7 +261,8 @@ impl State {
     fn find_memory(&mut self, wish: &mut Wish, memory: &mut Memory) -> bool {
         let room = match (&*wish, &*memory) {
             (Wish::PutBytes { data, .. }, Memory::None) => data.len(),
-            (Wish::Fetch { room, .. }, Memory::None) => self.guess.max(*room),
+            (Wish::Fetch { part: Part::All, room, .. }, Memory::None) => self.guess.max(*room),
+            (Wish::Fetch { room, .. }, Memory::None) => *room,
             (Wish::Scan { room, .. }, Memory::None) => *room,
             _ => return true,
         };
@@ -309,25 +312,29 @@ impl State {
         if let Some(room) = self.lacks(&wish, done)
             && caller.is_there
         {
-            let Wish::Fetch { key, .. } = wish else {
+            let Wish::Fetch { key, part, version, .. } = wish else {
                 unreachable!("only such a one can lack memory")
             };
-            self.slots[number as usize] =
-                Slot::Waiting { wish: Wish::Fetch { key, room }, memory, caller };
+            let wish = Wish::Fetch { key, part, version, room };
+            self.slots[number as usize] = Slot::Waiting { wish, memory, caller };
             return self.line.push_back(number);
         }
-        if !caller.is_there
-            && Code::of(done.code) == Code::Done
-            && matches!(wish, Wish::Plain { ask: Ask::Lease { .. }, .. })
-        {
-            self.release(done.value);
+        if !caller.is_there && Code::of(done.code) == Code::Done {
+            match wish {
+                Wish::Plain { ask: Ask::Lease { .. }, .. } => {
+                    self.give_up(Ask::Release(done.value))
+                }
+                Wish::Plain { ask: Ask::Reserve { .. }, .. } => {
+                    self.give_up(Ask::Abandon(done.value));
+                }
+                _ => {}
+            }
         }
         self.finish(number, Ended { done: *done, memory, is_lost: false }, caller);
     }
 
-    /// Ends a lease, for which no caller waits.
-    pub(super) fn release(&mut self, lease: u64) {
-        let ask = Ask::Release(lease);
+    /// Ends a lease or a writer, for which no caller waits.
+    pub(super) fn give_up(&mut self, ask: Ask) {
         let slot = self.add(Wish::Plain { ask, keys: Vec::new(), sent: 0 }, Memory::None);
         self.abandon(slot);
     }
@@ -337,7 +344,9 @@ impl State {
         match (wish, memory) {
             (Wish::Fetch { .. }, Memory::Pooled(mut span)) if Code::of(done.code) == Code::Done => {
                 let bytes = usize::try_from(done.value).unwrap_or(usize::MAX).min(span.len());
-                self.guess = whole(bytes);
+                if matches!(wish, Wish::Fetch { part: Part::All, .. }) {
+                    self.guess = whole(bytes);
+                }
                 if whole(bytes) < span.len() {
                     let rest = span.split_off(whole(bytes));
                     self.give_pooled(rest);
@@ -467,12 +476,12 @@ fn ask(wish: &Wish, memory: &Memory) -> Ask {
             let (key, bytes) = (key.clone(), *bytes);
             Ask::Put { key, memory: run, bytes, layout, ttl_s, joins, condition }
         }
-        Wish::Get { key, part, version } => {
+        Wish::Get { key, part, version } | Wish::Fetch { key, part, version, .. } => {
             let (key, part, version) = (key.clone(), part.clone(), *version);
             Ask::Get { key, part, memory: run, version }
         }
-        Wish::Fetch { key, .. } => {
-            Ask::Get { key: key.clone(), part: Part::All, memory: run, version: None }
+        Wish::Fill { writer, offset, bytes } => {
+            Ask::Fill { writer: *writer, offset: *offset, bytes: *bytes, memory: run }
         }
         Wish::Scan { prefix, from, .. } => {
             Ask::Scan { prefix: prefix.clone(), from: *from, memory: run }

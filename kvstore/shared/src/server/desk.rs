@@ -18,7 +18,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::serve::parts::Signaller;
-use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read};
+use adit_kvstore::shard::Outcome;
+use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read, Writer};
 
 use super::counts::Counts;
 use super::outcome;
@@ -29,8 +30,13 @@ use crate::wire::{Code, Done, Run};
 
 /// The most leases that a client may hold.
 const LEASES_MAX: usize = 4096;
+/// The most objects that a client may be writing in parts.
+const WRITERS_MAX: usize = 256;
 /// The most regions that a client may share.
 const REGIONS_MAX: usize = 1024;
+
+/// What is wrong with the number of a writer.
+const NO_WRITER: &str = "there is no such writer: it was sealed, given up or never made";
 
 /// A request that the store has.
 pub(super) enum Flight {
@@ -39,6 +45,10 @@ pub(super) enum Flight {
     /// Whether there was an object.
     Yes(Pending<bool>),
     Info(Pending<Option<ObjectInfo>>),
+    Outline(Pending<Option<ObjectInfo>>),
+    Reserve(Pending<Writer>),
+    Fill(Pending<AnyBuffer>),
+    Seal(Pending<Outcome>),
     /// A page of a scan, and the memory for it.
     Scan(Pending<Page>, Option<Buffer>),
     LookupPrefix(Pending<usize>),
@@ -67,6 +77,8 @@ struct State {
     regions: Vec<Option<Region>>,
     leases: BTreeMap<u64, Lease>,
     leases_made: u64,
+    writers: BTreeMap<u64, Arc<Writer>>,
+    writers_made: u64,
     /// The client is gone: what is begun now is dropped.
     is_closed: bool,
 }
@@ -112,6 +124,8 @@ impl Desk {
             regions: Vec::new(),
             leases: BTreeMap::new(),
             leases_made: 0,
+            writers: BTreeMap::new(),
+            writers_made: 0,
             is_closed: false,
         };
         let (sleep, counts) = (Sleep::of_server(rings), Arc::clone(counts));
@@ -160,12 +174,14 @@ impl Desk {
         let Some(ended) = slot.flight.poll(slot.tag, context) else { return };
         let slot = state.slots[number as usize].take().expect("it was there");
         state.free.push(number);
-        let Ended { mut done, memory, lease } = ended;
+        let Ended { mut done, memory, kept } = ended;
         if let (Some(run), AnyBuffer::One(buffer)) = (slot.run, memory) {
             state.give(run, buffer);
         }
-        if let Some(lease) = lease {
-            done = state.keep(done, lease, &self.counts.leases_now);
+        match kept {
+            Kept::Nothing => {}
+            Kept::Lease(lease) => done = state.keep(done, lease, &self.counts.leases_now),
+            Kept::Writer(writer) => done = state.keep_writer(done, writer),
         }
         self.counts.requests_now.fetch_sub(1, Ordering::Relaxed);
         state.answers.push(&done);
@@ -249,6 +265,24 @@ impl Desk {
         was_there
     }
 
+    /// Returns a writer of the client's.
+    ///
+    /// # Errors
+    /// That there is none.
+    pub(super) fn writer(&self, number: u64) -> Result<Arc<Writer>, (Code, &'static str)> {
+        let state = self.lock();
+        state.writers.get(&number).cloned().ok_or((Code::Malformed, NO_WRITER))
+    }
+
+    /// Takes a writer of the client's away, to be sealed or dropped.
+    ///
+    /// # Errors
+    /// That there is none.
+    pub(super) fn take_writer(&self, number: u64) -> Result<Writer, (Code, &'static str)> {
+        let writer = self.lock().writers.remove(&number);
+        writer.and_then(Arc::into_inner).ok_or((Code::Malformed, NO_WRITER))
+    }
+
     /// Returns the number of requests in progress.
     pub(super) fn in_progress(&self) -> usize {
         let state = self.lock();
@@ -263,10 +297,11 @@ impl Desk {
         let slots: Vec<Slot> = state.slots.iter_mut().filter_map(Option::take).collect();
         let (regions, leases) =
             (std::mem::take(&mut state.regions), std::mem::take(&mut state.leases));
+        let writers = std::mem::take(&mut state.writers);
         drop(state);
         self.counts.requests_now.fetch_sub(slots.len() as u64, Ordering::Relaxed);
         self.counts.leases_now.fetch_sub(leases.len() as u64, Ordering::Relaxed);
-        drop((slots, regions, leases));
+        drop((slots, regions, leases, writers));
     }
 }
 
@@ -276,6 +311,17 @@ impl State {
         if let Some(Some(region)) = self.regions.get_mut(run.region as usize) {
             region.pieces.give(run.offset as usize, buffer);
         }
+    }
+
+    /// Keeps a writer for the client and names it in the answer.
+    fn keep_writer(&mut self, done: Done, writer: Writer) -> Done {
+        if self.writers.len() >= WRITERS_MAX {
+            return Done::new(done.tag, Code::Limit, 0, 0)
+                .with_text("this client writes too many objects in parts: commit or drop some");
+        }
+        self.writers_made += 1;
+        self.writers.insert(self.writers_made, Arc::new(writer));
+        Done::new(done.tag, Code::Done, self.writers_made, 0)
     }
 
     /// Keeps a lease for the client and names it in the answer.
@@ -292,11 +338,18 @@ impl State {
     }
 }
 
+/// What the server keeps for the client.
+enum Kept {
+    Nothing,
+    Lease(Lease),
+    Writer(Writer),
+}
+
 /// A request that has ended.
 struct Ended {
     done: Done,
     memory: AnyBuffer,
-    lease: Option<Lease>,
+    kept: Kept,
 }
 
 impl Ended {
@@ -304,8 +357,12 @@ impl Ended {
         Ended::with(done, AnyBuffer::None)
     }
 
+    fn keeping(tag: u64, kept: Kept) -> Ended {
+        Ended { kept, ..number(tag, 0) }
+    }
+
     fn with(done: Done, memory: AnyBuffer) -> Ended {
-        Ended { done, memory, lease: None }
+        Ended { done, memory, kept: Kept::Nothing }
     }
 }
 
@@ -323,6 +380,18 @@ impl Flight {
             Flight::Info(pending) => {
                 ended(pending, tag, context, |info| Ended::of(outcome::about(tag, info)))
             }
+            Flight::Outline(pending) => {
+                ended(pending, tag, context, |info| Ended::of(outcome::outline(tag, info)))
+            }
+            Flight::Reserve(pending) => {
+                ended(pending, tag, context, |writer| Ended::keeping(tag, Kept::Writer(writer)))
+            }
+            Flight::Fill(pending) => ended(pending, tag, context, |memory| {
+                Ended::with(Done::new(tag, Code::Done, 0, 0), memory)
+            }),
+            Flight::Seal(pending) => ended(pending, tag, context, |outcome| {
+                Ended::of(Done::new(tag, outcome::ended(outcome), 0, 0))
+            }),
             Flight::Scan(pending, buffer) => {
                 let ended = ended(pending, tag, context, |page| {
                     Ended::of(page::written(tag, &page, buffer.as_deref_mut().unwrap_or_default()))
@@ -334,7 +403,7 @@ impl Flight {
                 ended(pending, tag, context, |count| number(tag, count as u64))
             }
             Flight::Lease(pending) => {
-                ended(pending, tag, context, |lease| Ended { lease: Some(lease), ..number(tag, 0) })
+                ended(pending, tag, context, |lease| Ended::keeping(tag, Kept::Lease(lease)))
             }
             Flight::Commit(pending) => ended(pending, tag, context, |()| number(tag, 0)),
             Flight::DeletePrefix(pending) => {

@@ -1,19 +1,29 @@
 //! The store's outcomes and failures as answers.
 
-use adit_kvstore::Error;
-use adit_kvstore::shard::{Failure, Outcome};
+use adit_kvstore::shard::{Decline, Failure, Outcome};
 use adit_kvstore::store::{ObjectInfo, Put, Read};
+use adit_kvstore::{Error, units};
 
 use crate::wire::{Code, Done, NEVER_S};
 
 /// Answers a put.
 pub(super) fn stored(tag: u64, put: &Put) -> Done {
-    let code = match put.outcome {
-        Outcome::Declined(adit_kvstore::shard::Decline::Admission) => Code::DeclinedByAdmission,
-        Outcome::Declined(adit_kvstore::shard::Decline::Budget) => Code::DeclinedByBudget,
+    Done::new(tag, ended(put.outcome), 0, put.version.unwrap_or_default().0)
+}
+
+/// Returns how something was stored.
+pub(super) fn ended(outcome: Outcome) -> Code {
+    match outcome {
+        Outcome::Declined(why) => declined(why),
         _ => Code::Done,
-    };
-    Done::new(tag, code, 0, put.version.unwrap_or_default().0)
+    }
+}
+
+fn declined(why: Decline) -> Code {
+    match why {
+        Decline::Admission => Code::DeclinedByAdmission,
+        Decline::Budget => Code::DeclinedByBudget,
+    }
 }
 
 /// Answers a read.
@@ -32,6 +42,14 @@ pub(super) fn about(tag: u64, info: Option<ObjectInfo>) -> Done {
     let ttl_s = info.ttl_s.map_or(NEVER_S, left_s);
     let done = Done::new(tag, Code::Done, info.bytes, info.version.0);
     Done { ttl_s, ..done.with_text(&info.tenant) }
+}
+
+/// Answers a question about how an object is read.
+pub(super) fn outline(tag: u64, info: Option<ObjectInfo>) -> Done {
+    let Some(info) = info else { return Done::new(tag, Code::Miss, 0, 0) };
+    // Pieces have at most a 256th of the longest object, so their units are far below 2^32.
+    let piece_units = u32::try_from(units(info.piece_bytes())).unwrap_or(u32::MAX);
+    Done { ttl_s: piece_units, ..Done::new(tag, Code::Done, info.read_bytes(), info.version.0) }
 }
 
 /// Answers a request that failed.
@@ -65,6 +83,7 @@ fn code(failure: &Failure) -> (Code, u64) {
         Failure::Device { .. } => (Code::Device, 0),
         Failure::NoSpace { .. } => (Code::NoSpace, 0),
         Failure::Closed => (Code::Closed, 0),
+        Failure::Declined(why) => (declined(*why), 0),
         _ => (Code::Failed, 0),
     }
 }

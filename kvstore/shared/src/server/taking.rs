@@ -208,6 +208,26 @@ impl Taking {
                 Flight::Scan(self.store.scan_prefix(&prefix, from, most), Some(buffer))
             }
             Ask::Info(key) => Flight::Info(self.store.info(key)),
+            Ask::Outline(key) => Flight::Outline(self.store.info(key)),
+            Ask::Reserve { key, bytes, layout, ttl_s, condition } => {
+                self.check_layout(layout)?;
+                let with = self.with(layout, ttl_s, condition);
+                Flight::Reserve(self.store.reserve(key, bytes, &with))
+            }
+            Ask::Fill { writer, offset, bytes, memory } => {
+                if bytes > memory.bytes {
+                    return Err((Code::Malformed, "a part has all of its bytes in its memory"));
+                }
+                let writer = self.desk.writer(writer)?;
+                let buffer = self.desk.take(*run.insert(memory))?;
+                Flight::Fill(writer.fill(offset, Payload::lent(buffer, bytes)))
+            }
+            Ask::Seal(writer) => Flight::Seal(self.desk.take_writer(writer)?.commit()),
+            Ask::Abandon(writer) => {
+                let was_there = self.desk.take_writer(writer).map(drop).is_ok();
+                self.desk.answer(&Done::new(tag, Code::Done, u64::from(was_there), 0));
+                return Ok(());
+            }
             Ask::Delete { key, version: Some(version) } => {
                 Flight::Yes(self.store.delete_if(key, version))
             }
@@ -250,6 +270,10 @@ impl Taking {
         if bytes > memory.bytes {
             return Err((Code::Malformed, "an object has all of its bytes in its memory"));
         }
+        self.check_layout(layout)
+    }
+
+    fn check_layout(&self, layout: u32) -> Result<(), (Code, &'static str)> {
         match layout {
             0 => Ok(()),
             number if number as usize <= self.layouts().len() => Ok(()),
@@ -313,6 +337,16 @@ impl Taking {
         }
     }
 
+    /// Returns the options of what is put with a layout that there is, or 0.
+    fn with(&self, layout: u32, ttl_s: u32, condition: Condition) -> PutWith {
+        PutWith {
+            condition,
+            ttl: (ttl_s > 0).then(|| Duration::from_secs(ttl_s.into())),
+            layout: layout.checked_sub(1).map(|at| self.layouts()[at as usize].clone()),
+            ..self.with.clone()
+        }
+    }
+
     /// Gives requests to the store.
     fn send(&self, together: Together) {
         match together {
@@ -335,9 +369,7 @@ impl Taking {
             }
             Together::Keys(kind, items) => self.send_keys(kind, items),
             Together::Puts(Puts { layout, ttl_s, condition, mut items }) => {
-                let mut with = PutWith { condition, ..self.with.clone() };
-                with.ttl = (ttl_s > 0).then(|| Duration::from_secs(ttl_s.into()));
-                with.layout = layout.checked_sub(1).map(|at| self.layouts()[at as usize].clone());
+                let with = self.with(layout, ttl_s, condition);
                 if items.len() == 1 {
                     let (tag, key, run, bytes, buffer) = items.remove(0);
                     let pending = self.store.put_with(key, Payload::lent(buffer, bytes), &with);

@@ -21,6 +21,7 @@ fn conditions() -> impl Strategy<Value = Condition> {
 fn asks() -> impl Strategy<Value = Ask> {
     let run = (any::<u32>(), any::<u64>(), any::<u64>());
     let run = run.prop_map(|(region, offset, bytes)| Run { region, offset, bytes });
+    let fill = run.clone();
     let put = (keys(), run.clone(), any::<u64>(), any::<(u32, u32, bool)>(), conditions());
     let versions = || proptest::option::of(any::<u64>().prop_map(Version));
     prop_oneof![
@@ -47,6 +48,24 @@ fn asks() -> impl Strategy<Value = Ask> {
         (keys(), any::<u64>())
             .prop_map(|(key, ms)| Ask::Lease { key, time: Duration::from_millis(ms) }),
         any::<u64>().prop_map(Ask::Release),
+        (keys(), any::<u64>(), any::<(u32, u32)>(), conditions()).prop_map(
+            |(key, bytes, (layout, ttl_s), condition)| Ask::Reserve {
+                key,
+                bytes,
+                layout,
+                ttl_s,
+                condition
+            }
+        ),
+        (any::<(u64, u64, u64)>(), fill).prop_map(|((writer, offset, bytes), memory)| Ask::Fill {
+            writer,
+            offset,
+            bytes,
+            memory
+        }),
+        any::<u64>().prop_map(Ask::Seal),
+        any::<u64>().prop_map(Ask::Abandon),
+        keys().prop_map(Ask::Outline),
         Just(Ask::Commit),
         keys().prop_map(Ask::DeletePrefix),
     ]
@@ -67,7 +86,7 @@ proptest! {
     #[test]
     fn any_bytes_are_a_request_that_means_something_or_not(
         head in proptest::collection::vec(any::<u8>(), 8 * HEAD_WORDS),
-        action in 0u8..15,
+        action in 0u8..20,
         fill: u8,
     ) {
         let mut entry = Entry::new_zeroed();

@@ -310,6 +310,10 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
         Ask::Scan { prefix: [].into(), from: 0, memory: Run { offset: 4 * PAGE, ..good } },
         put(good, 1, 1),
         put(good, u64::MAX, u32::MAX),
+        Ask::Fill { writer: 1, offset: 0, bytes: PAGE, memory: good },
+        Ask::Fill { writer: 1, offset: 0, bytes: PAGE + 1, memory: good },
+        Ask::Seal(1),
+        Ask::Reserve { key: key(1), bytes: 1, layout: 1, ttl_s: 0, condition: Condition::Always },
     ];
     for (tag, ask) in (0..).zip(&asks) {
         raw.ask(ask, tag);
@@ -338,6 +342,8 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
     let nowhere = Ask::Scan { prefix: [7; 512].into(), from: u64::MAX, memory: good };
     raw.ask(&nowhere, 204);
     assert_eq!(raw.take().value, 0);
+    raw.ask(&Ask::Abandon(1), 102);
+    assert_eq!(raw.take().value, 0, "there was no such writer");
     raw.ask(&Ask::Release(77), 102);
     assert_eq!(raw.take().value, 0, "there was no such lease");
     drop(raw);
@@ -377,7 +383,7 @@ fn any_bytes_in_the_ring_are_answered_and_nothing_else_happens() {
     raw.share(16 * PAGE);
     let entries = (
         proptest::collection::vec(any::<u8>(), size_of::<Entry>()),
-        0u8..12,
+        0u8..20,
         any::<bool>(),
         any::<bool>(),
     );

@@ -4,4 +4,5 @@ mod calls;
 mod conditions;
 mod hostile;
 mod rig;
+mod streams;
 mod waiting;

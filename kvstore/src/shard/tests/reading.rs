@@ -96,8 +96,8 @@ fn a_get_is_told_the_length_of_an_object_and_of_a_block_with_its_padding() {
         });
     }
     let device = 0;
-    let block = Found { device, bytes: 2 * UNIT_BYTES, is_block: true };
-    assert_eq!(found, [Found { device, bytes, is_block: false }, block]);
+    let block = Found { device, bytes: 2 * UNIT_BYTES, piece_bytes: UNIT_BYTES };
+    assert_eq!(found, [Found { device, bytes, piece_bytes: 128 << 10 }, block]);
     assert_eq!(rig.shard.stats().misses, 1, "nothing is found of the third");
 }
 

@@ -1,0 +1,259 @@
+//! `adit kv export` and `adit kv import`: the objects of a store as a stream, for backups and for moving.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use adit_kvstore::store::{ImportWith, Imported};
+use adit_kvstore::stream::Counts;
+use adit_kvstore::{OpenOptions, Store};
+use clap::Args;
+use serde_json::json;
+
+use super::key;
+use super::meter::Meter;
+use super::store::{self, NO_STORE, StoreArg};
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+use crate::whole_file::WholeFile;
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  adit kv export uring:kv.img backup.kvx
+  From one machine to another:
+    adit kv export vfio:0000:01:00.0 - | ssh other adit kv import uring:kv.img -
+  The objects of one model, compressed:
+    adit kv export uring:kv.img - --prefix model/7b/ | zstd > 7b.kvx.zst
+
+A stream has each object's key, bytes, tenant, expiry and layout, with checksums; not the quotas of tenants. The store is open
+meanwhile: a server exports its own by Store::export. docs/kv-stream.md has the format.";
+
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  adit kv import uring:kv.img backup.kvx
+  zstd -dc 7b.kvx.zst | adit kv import uring:kv.img -
+  After an import that was interrupted:
+    adit kv import uring:kv.img backup.kvx --keep
+
+Each object appears whole or not at all, and replaces one with its key unless --keep is given. Of a stream that is cut off or
+damaged, the objects before that are stored. Objects that have expired since are passed over.";
+
+/// Writes a store's objects to a file or a pipe, for a backup or another store
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXPORT_EXAMPLES)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// The file to write, which appears once it is complete; standard output for '-'
+    file: PathBuf,
+
+    /// Only keys with this prefix: text, or 0x0123 for bytes
+    // The full path makes clap take the bytes as one value.
+    #[arg(long, value_name = "KEY", default_value = "", value_parser = key::bytes)]
+    prefix: std::vec::Vec<u8>,
+
+    /// Prints JSON; not with '-'
+    #[arg(long)]
+    json: bool,
+}
+
+/// Stores the objects that 'adit kv export' wrote
+#[derive(Args, Clone, Debug)]
+#[command(after_help = IMPORT_EXAMPLES)]
+pub(crate) struct ImportArgs {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// The file to read; standard input for '-'
+    file: PathBuf,
+
+    /// Only keys with this prefix: text, or 0x0123 for bytes
+    // The full path makes clap take the bytes as one value.
+    #[arg(long, value_name = "KEY", default_value = "", value_parser = key::bytes)]
+    prefix: std::vec::Vec<u8>,
+
+    /// Keeps objects that are there, as after an import that was interrupted
+    #[arg(long)]
+    keep: bool,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A file or a pipe that a stream passes through: shows how much has, and ends it at an interrupt.
+struct Passing<T> {
+    inner: T,
+    done: u64,
+    /// Bytes of all of it, if that is known.
+    all: Option<u64>,
+    meter: Meter,
+    interrupt: Interrupt,
+}
+
+impl<T> Passing<T> {
+    fn new(inner: T, all: Option<u64>, interrupt: &Interrupt) -> Passing<T> {
+        let (meter, interrupt) = (Meter::of_long_work(), interrupt.clone());
+        Passing { inner, done: 0, all, meter, interrupt }
+    }
+
+    fn pass(&mut self, bytes: usize) -> io::Result<usize> {
+        if self.interrupt.requested() {
+            return Err(io::Error::other("interrupted"));
+        }
+        self.done += bytes as u64;
+        match self.all {
+            Some(all) => self.meter.show_bytes(self.done, all),
+            None => self.meter.show(|_| human::capacity(self.done)),
+        }
+        Ok(bytes)
+    }
+}
+
+impl<T: Read> Read for Passing<T> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.inner.read(into)?;
+        self.pass(bytes)
+    }
+}
+
+impl<T: Write> Write for Passing<T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let bytes = self.inner.write(bytes)?;
+        self.pass(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn open(arg: &StoreArg) -> Result<Store> {
+    let targets = arg.targets();
+    store::check_there(&targets, NO_STORE)?;
+    Ok(Store::open(&OpenOptions::new(targets))?)
+}
+
+fn close(store: Store) -> Result<()> {
+    store.close().wait().map(drop).map_err(|why| adit_kvstore::Error::from(why).into())
+}
+
+/// Runs `adit kv export`.
+///
+/// # Errors
+/// When the store cannot be read, or the file cannot be written.
+pub(crate) fn export(args: &ExportArgs) -> Result<()> {
+    let name = args.file.display();
+    if is_standard(&args.file) && args.json {
+        return Err(Failure::usage(
+            "--json prints to standard output, where the stream goes: name a file",
+        ));
+    }
+    let failed = |why: io::Error| Failure::failed(format!("{name}: {why}"));
+    let interrupt = Interrupt::install()?;
+    let store = open(&args.store)?;
+    let exported = if is_standard(&args.file) {
+        store.export(&args.prefix, Passing::new(io::stdout().lock(), None, &interrupt))
+    } else {
+        let mut file = WholeFile::create(&args.file).map_err(failed)?;
+        let exported = store.export(&args.prefix, Passing::new(&mut file, None, &interrupt));
+        if exported.is_ok() {
+            file.finish().map_err(failed)?;
+        }
+        exported
+    };
+    close(store)?;
+    let Counts { objects, bytes, .. } = match exported {
+        Err(_) if interrupt.requested() => {
+            return Err(Failure::stopped(
+                "interrupted: what was written has no end, and an import tells so",
+            ));
+        }
+        exported => exported
+            .map_err(|why| Failure::from(why).and(format_args!("{name} is not complete")))?,
+    };
+    if args.json {
+        let report = json!({ "objects": objects, "bytes": bytes });
+        return Output::Standard.write(&format!("{report:#}\n"));
+    }
+    if !is_standard(&args.file) {
+        let told = format!("{name}: {objects} objects of {}\n", human::capacity(bytes));
+        return Output::Standard.write(&told);
+    }
+    Ok(())
+}
+
+/// Runs `adit kv import`.
+///
+/// # Errors
+/// When the stream cannot be read to its end, or an object cannot be stored.
+pub(crate) fn import(args: &ImportArgs) -> Result<()> {
+    let name = args.file.display();
+    let failed = |why: io::Error| Failure::failed(format!("{name}: {why}"));
+    let (from, all): (Box<dyn Read>, Option<u64>) = if is_standard(&args.file) {
+        (Box::new(io::stdin().lock()), None)
+    } else {
+        let file = File::open(&args.file).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        (Box::new(file), about.is_file().then_some(about.len()))
+    };
+    let interrupt = Interrupt::install()?;
+    let store = open(&args.store)?;
+    let evicted = |store: &Store| {
+        store
+            .stats()
+            .wait()
+            .map(|stats| stats.evictions.objects())
+            .map_err(adit_kvstore::Error::from)
+    };
+    let before = evicted(&store)?;
+    let from = BufReader::with_capacity(1 << 20, Passing::new(from, all, &interrupt));
+    let with = ImportWith { prefix: args.prefix.clone(), keeps: args.keep };
+    let (ended, told) = match store.import(from, with) {
+        Err(why) => (Err(why), Imported::default()),
+        Ok(mut import) => (import.run(), import.told()),
+    };
+    let evicted = evicted(&store)? - before;
+    close(store)?;
+    if evicted > 0 {
+        tracing::warn!(
+            "{evicted} objects were evicted to make room, some of the stream's perhaps: format a larger store, or for more \
+             objects, if all have to stay"
+        );
+    }
+    report(args, told, evicted)?;
+    let Err(why) = ended else { return Ok(()) };
+    let left =
+        format!("{} objects are stored; '--keep' goes on from there", told.objects + told.kept);
+    if interrupt.requested() {
+        return Err(Failure::stopped(format!("interrupted: {left}")));
+    }
+    let failure = Failure::from(why);
+    Err(if told == Imported::default() { failure } else { failure.and(left) })
+}
+
+fn report(args: &ImportArgs, told: Imported, evicted: u64) -> Result<()> {
+    let Imported { objects, bytes, kept, expired, declined } = told;
+    if args.json {
+        let report = json!({
+            "objects": objects, "bytes": bytes, "kept": kept, "expired": expired, "declined": declined,
+            "evicted": evicted,
+        });
+        return Output::Standard.write(&format!("{report:#}\n"));
+    }
+    let mut text = format!("stored {objects} objects of {}", human::capacity(bytes));
+    for (count, what) in [(kept, "kept as they were"), (expired, "expired"), (declined, "declined")]
+    {
+        if count > 0 {
+            text += &format!(", {count} {what}");
+        }
+    }
+    Output::Standard.write(&(text + "\n"))
+}

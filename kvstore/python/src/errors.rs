@@ -94,6 +94,7 @@ fn class(error: &Error) -> &'static str {
         Error::Failed(failure) => failure_class(failure),
         Error::Timeout { .. } => "DeadlineError",
         Error::Media { .. } => "MediaError",
+        Error::Died { .. } => "ClosedError",
         _ => "Error",
     }
 }

@@ -39,3 +39,13 @@ impl Device {
         self.controller.create_queue_pair(options).expect("a queue pair")
     }
 }
+
+/// A bug of the software controller's own: what waits is told that the device is gone, not that it is late.
+#[test]
+fn a_controller_whose_thread_died_is_gone() {
+    let options = "mem=1M".parse().expect("options");
+    let device = Device::open(SoftBus::new(options, Drive::Thread).expect("a bus"));
+    device.bus.with_controller(|controller| controller.set_hook(|_, _| panic!("as arranged")));
+    let error = device.controller.namespace(Nsid(1)).expect_err("no thread").to_string();
+    assert!(error.contains("read as all ones"), "{error}");
+}

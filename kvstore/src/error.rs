@@ -86,6 +86,18 @@ pub enum Error {
         /// What to do.
         fix: &'static str,
     },
+    /// A thread of the store has panicked. Its shards are out of reach, and the media are as after a crash of the
+    /// process: close the store and open it again.
+    #[error(
+        "the store's thread {thread} died ({why}): open the store again, and report this, as it is a bug of Adit's, or \
+         of the eviction policy that the program supplied"
+    )]
+    Died {
+        /// The thread's name.
+        thread: String,
+        /// The panic's message.
+        why: String,
+    },
     /// A device holds no store, or a store that this version cannot open.
     #[error("{device}: {why}; {fix}")]
     Media {
@@ -209,7 +221,7 @@ pub enum Failure {
         /// The device.
         device: String,
     },
-    /// The store is being closed.
+    /// The store is being closed, or a thread of it has died ([`Store::check`](crate::Store::check) says so).
     #[error("the store is closed")]
     Closed,
 }
@@ -238,6 +250,12 @@ impl Error {
     ) -> Error {
         let (device, what, why) = (device.to_string(), what.to_string(), why.to_string());
         Error::Tensors { device, what, why, fix }
+    }
+
+    /// Creates the error of the calling thread, which has panicked.
+    pub(crate) fn died(why: &str) -> Error {
+        let thread = std::thread::current();
+        Error::Died { thread: thread.name().unwrap_or("?").to_owned(), why: why.to_owned() }
     }
 
     pub(crate) fn invalid(what: &'static str, value: impl ToString, fix: impl ToString) -> Error {

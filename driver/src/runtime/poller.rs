@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::alarm::Alarm;
 use super::cores::Place;
 use super::idle::{Idle, Idling, Rest};
-use super::wait::shielded;
+use super::wait::{caught, shielded};
 use crate::Time;
 use crate::error::{Error, Result};
 
@@ -38,6 +38,10 @@ pub trait Worker {
     /// Called once after each [`Worker::before_sleep`], before the next round. `is_interrupted` says whether an interrupt
     /// was raised.
     fn after_sleep(&mut self, _is_interrupted: bool) {}
+
+    /// Called once if the worker has panicked with message `why`, before it is dropped: tells those who wait for more
+    /// than an answer.
+    fn died(&mut self, _why: &str) {}
 }
 
 /// The result of a round.
@@ -144,12 +148,14 @@ struct Rounds {
 impl Rounds {
     fn live<W: Worker>(mut self, make: impl FnOnce() -> Option<W>) -> Option<W::End> {
         let mut worker = shielded("it started", make).flatten()?;
-        let ended = shielded("it ran, which is a bug; its requests end unfinished", || {
-            self.run(&mut worker)
-        });
+        let ended =
+            caught("it ran, which is a bug; its requests end unfinished", || self.run(&mut worker));
+        if let Err(why) = &ended {
+            let _ = shielded("it told of its end", || worker.died(why));
+        }
         // Apart from the rounds: a drop that panics while another panic unwinds ends the process.
         let dropped = shielded("it ended", || drop(worker));
-        ended.filter(|_| dropped.is_some())
+        ended.ok().filter(|_| dropped.is_some())
     }
 
     fn run<W: Worker>(&mut self, worker: &mut W) -> W::End {
@@ -194,6 +200,7 @@ mod tests {
         seen: Vec<u32>,
         endings: usize,
         dropped: Arc<AtomicUsize>,
+        died: Option<String>,
     }
 
     impl Worker for Echo {
@@ -210,10 +217,21 @@ mod tests {
             self.endings += 1;
             (self.endings == 3).then(|| std::mem::take(&mut self.seen))
         }
+
+        fn died(&mut self, why: &str) {
+            self.died = Some(why.to_owned());
+        }
     }
 
     impl Drop for Echo {
         fn drop(&mut self) {
+            let has_13 = self.died.take().map(|why| why == "as arranged");
+            assert_ne!(has_13, Some(false), "it is told why");
+            assert_eq!(
+                has_13.is_some(),
+                self.endings == 0,
+                "it is told of a panic, and of that only"
+            );
             self.dropped.fetch_add(1, Ordering::Release);
         }
     }
@@ -228,8 +246,9 @@ mod tests {
         let (sender, receiver) = channel();
         let (alarm, dropped) = (Alarm::new().expect("alarm"), Arc::default());
         let theirs = Arc::clone(&dropped);
-        let make =
-            move || Some(Echo { orders: receiver, seen: vec![], endings: 0, dropped: theirs });
+        let make = move || {
+            Some(Echo { orders: receiver, seen: vec![], endings: 0, dropped: theirs, died: None })
+        };
         let poller = Poller::spawn(seat(), Arc::clone(&alarm), make).expect("a thread");
         assert!(!poller.is_own());
         for order in orders {

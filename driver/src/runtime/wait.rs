@@ -25,12 +25,22 @@ thread_local! {
 
 /// Runs foreign code on a thread that must survive its panics. Returns `None` if it panicked, which is logged.
 pub(super) fn shielded<T>(what: &str, f: impl FnOnce() -> T) -> Option<T> {
-    let result = catch_unwind(AssertUnwindSafe(f)).ok();
-    if result.is_none() {
+    caught(what, f).ok()
+}
+
+/// Runs code on a thread that must survive its panics.
+///
+/// # Errors
+/// The panic's message, which is logged with `what` the code did.
+pub fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
         let thread = thread::current();
-        tracing::error!("thread {} caught a panic while {what}", thread.name().unwrap_or("?"));
-    }
-    result
+        let name = thread.name().unwrap_or("?");
+        tracing::error!("thread {name} caught a panic while {what}: {text}");
+        text.to_owned()
+    })
 }
 
 /// Locks a mutex even after a panic in another thread: every holder leaves the content consistent.

@@ -1,6 +1,7 @@
 //! Maps device addresses to memory of this process: the IOMMU of a software controller.
 //!
-//! An access must lie within one mapping. Owners leave gaps between mappings, so that an overrun faults as on hardware.
+//! An access may go on from a mapping into its neighbour, as behind an IOMMU: guests hand over their memory in pieces of
+//! any size. Owners that want an overrun to fault leave gaps between mappings.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -62,7 +63,7 @@ impl DmaTable {
     ) -> bool {
         let Some(end) = iova.checked_add(len).filter(|end| *end > iova) else { return false };
         let before = self.mappings.range(..end).next_back();
-        if before.is_some_and(|(_, mapping)| mapping.iova + mapping.len > iova) {
+        if before.is_some_and(|(_, mapping)| mapping.end() > iova) {
             return false;
         }
         self.mappings.insert(iova, Mapping { iova, len, at, is_writable });
@@ -90,7 +91,7 @@ impl DmaTable {
         self.faults.get()
     }
 
-    /// Returns where `len` bytes at `iova` are, or `None` and counts a fault.
+    /// Returns where `len` bytes at `iova` are if they are in one mapping.
     #[inline]
     fn locate(&self, iova: u64, len: u64, access: Access) -> Option<NonNull<u8>> {
         let slot = &self.cache[(iova >> CACHE_SHIFT) as usize % CACHED];
@@ -106,36 +107,92 @@ impl DmaTable {
         len: u64,
         access: Access,
     ) -> Option<NonNull<u8>> {
-        let mapping = self.mappings.range(..=iova).next_back().map(|(_, mapping)| *mapping);
-        let found = mapping.and_then(|mapping| mapping.locate(iova, len, access));
-        match found {
-            Some(_) => slot.set(mapping),
-            None => self.faults.set(self.faults.get() + 1),
-        }
-        found
+        let mapping = *self.mappings.range(..=iova).next_back()?.1;
+        let found = mapping.locate(iova, len, access)?;
+        slot.set(Some(mapping));
+        Some(found)
     }
 
+    /// Returns where an aligned word is, which is in one mapping as these are whole pages; `None` and counts a fault if it
+    /// is in none.
     fn locate_aligned(&self, iova: u64, len: u64, access: Access) -> Option<NonNull<u8>> {
-        self.locate(iova, len, access).filter(|at| (at.addr().get() as u64).is_multiple_of(len))
+        let found = self.locate(iova, len, access);
+        if found.is_none() {
+            self.count_fault();
+        }
+        found.filter(|at| (at.addr().get() as u64).is_multiple_of(len))
+    }
+
+    fn count_fault(&self) {
+        self.faults.set(self.faults.get() + 1);
+    }
+
+    /// Calls `copy` with each piece of `len` bytes at `iova`, which are in a mapping or in neighbours: its place, its offset
+    /// and its length. `None` and counts a fault if a byte is in none, before any is copied.
+    #[inline]
+    fn pieces(
+        &self,
+        iova: u64,
+        len: usize,
+        access: Access,
+        mut copy: impl FnMut(NonNull<u8>, usize, usize),
+    ) -> Option<()> {
+        match self.locate(iova, len as u64, access) {
+            Some(at) => copy(at, 0, len),
+            None => return self.across(iova, len as u64, access, copy),
+        }
+        Some(())
+    }
+
+    /// [`DmaTable::pieces`] of several mappings.
+    #[cold]
+    fn across(
+        &self,
+        iova: u64,
+        len: u64,
+        access: Access,
+        mut copy: impl FnMut(NonNull<u8>, usize, usize),
+    ) -> Option<()> {
+        let each = |copy: &mut dyn FnMut(NonNull<u8>, usize, usize)| {
+            let end = iova.checked_add(len).filter(|end| *end > iova)?;
+            let mut next = iova;
+            while next < end {
+                let mapping = self.mappings.range(..=next).next_back()?.1;
+                let piece = mapping.end().min(end).checked_sub(next).filter(|piece| *piece > 0)?;
+                copy(mapping.locate(next, piece, access)?, (next - iova) as usize, piece as usize);
+                next += piece;
+            }
+            Some(())
+        };
+        let whole = each(&mut |_, _, _| ()).and_then(|()| each(&mut copy));
+        if whole.is_none() {
+            self.count_fault();
+        }
+        whole
     }
 
     /// Fills `into` from `iova`.
     #[inline]
     pub fn read(&self, iova: u64, into: &mut [u8]) -> Option<()> {
-        let from = self.locate(iova, into.len() as u64, Access::Read)?;
-        // SAFETY: `locate` checked the range, `insert`'s caller keeps it mapped. Bytes the host
-        // changes meanwhile arrive in any mixture, as over PCIe; they are copied, not interpreted.
-        unsafe { from.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
-        Some(())
+        let len = into.len();
+        let copy = |from: NonNull<u8>, offset: usize, len: usize| {
+            let into = &mut into[offset..offset + len];
+            // SAFETY: `locate` or `across` checked the range, `insert`'s caller keeps it mapped. Bytes the host
+            // changes meanwhile arrive in any mixture, as over PCIe; they are copied, not interpreted.
+            unsafe { from.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), len) };
+        };
+        self.pieces(iova, len, Access::Read, copy)
     }
 
     /// Writes all of `from` at `iova`.
     #[inline]
     pub fn write(&self, iova: u64, from: &[u8]) -> Option<()> {
-        let to = self.locate(iova, from.len() as u64, Access::Write)?;
-        // SAFETY: as in `read`; the memory was given to the device to write.
-        unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-        Some(())
+        let copy = |to: NonNull<u8>, offset: usize, len: usize| {
+            let from = &from[offset..offset + len];
+            // SAFETY: as in `read`; the memory was given to the device to write.
+            unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), len) };
+        };
+        self.pieces(iova, from.len(), Access::Write, copy)
     }
 
     /// Reads a 32-bit word with acquire order.
@@ -179,6 +236,10 @@ impl DmaTable {
 }
 
 impl Mapping {
+    fn end(&self) -> u64 {
+        self.iova + self.len
+    }
+
     #[inline]
     fn locate(&self, iova: u64, len: u64, access: Access) -> Option<NonNull<u8>> {
         let offset = iova.checked_sub(self.iova)?;
@@ -198,6 +259,7 @@ impl std::fmt::Debug for DmaTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn table(memory: &mut [u64]) -> DmaTable {
         let at = NonNull::new(memory.as_mut_ptr().cast()).expect("not null");
@@ -252,6 +314,96 @@ mod tests {
         assert_eq!(table.write(0x1000, &[1]), None);
         assert_eq!((table.store32(0x1000, 1), table.store128(0x1000, &[1; 16])), (None, None));
         assert_eq!((table.load32(0x1000), table.faults()), (Some(7), 3));
+    }
+
+    /// A byte of device memory in the model: `None` where nothing is mapped.
+    type Byte = Option<(u8, bool)>;
+
+    /// An operation on a table: what it does, where, and on how many bytes.
+    #[derive(Clone, Copy, Debug)]
+    enum Operation {
+        Read,
+        Write(u8),
+        Remove,
+    }
+
+    /// Returns the result of an access by the rule that each byte must be mapped, and allowed.
+    fn is_whole(bytes: &[Byte], at: usize, len: usize, writes: bool) -> bool {
+        let range = bytes.get(at..at + len);
+        let is_allowed = |byte: &Byte| byte.is_some_and(|(_, writable)| writable || !writes);
+        len > 0 && range.is_some_and(|range| range.iter().all(is_allowed))
+    }
+
+    fn pieces() -> impl Strategy<Value = Vec<(usize, usize, bool)>> {
+        let gap = prop_oneof![3 => Just(0usize), 1 => 1..5usize];
+        prop::collection::vec((gap, 1..40usize, prop::bool::weighted(0.9)), 1..12)
+    }
+
+    fn operations() -> impl Strategy<Value = Vec<(Operation, usize, usize)>> {
+        let what = prop_oneof![
+            4 => Just(Operation::Read),
+            4 => any::<u8>().prop_map(Operation::Write),
+            1 => Just(Operation::Remove),
+        ];
+        prop::collection::vec((what, 0..300usize, 1..120usize), 1..60)
+    }
+
+    proptest! {
+        /// Neighbours, gaps and holes against a list of bytes.
+        #[test]
+        fn accesses_span_neighbours_and_nothing_else(pieces in pieces(), operations in operations()) {
+            const BASE: u64 = 0xfff0;
+            // In another order than the device's, so that neighbours there are none here.
+            let mut memory: Vec<Vec<u8>> = pieces.iter().map(|(_, len, _)| vec![0; *len]).collect();
+            let (mut table, mut model, mut faults) = (DmaTable::default(), Vec::<Byte>::new(), 0);
+            let mut mapped = Vec::new();
+            for (memory, (gap, len, writable)) in memory.iter_mut().zip(&pieces) {
+                model.extend(std::iter::repeat_n(None, *gap));
+                let at = NonNull::new(memory.as_mut_ptr()).expect("not null");
+                // SAFETY: the memory outlives the table and is not used meanwhile.
+                let fits =
+                    unsafe { table.insert(BASE + model.len() as u64, at, *len as u64, *writable) };
+                prop_assert!(fits);
+                mapped.push((model.len(), *len));
+                model.extend(std::iter::repeat_n(Some((0, *writable)), *len));
+            }
+            for (operation, at, len) in operations {
+                let iova = BASE + at as u64;
+                let is_fault = match operation {
+                    Operation::Read => {
+                        let mut back = vec![0xaa; len];
+                        let read = table.read(iova, &mut back);
+                        let is_whole = is_whole(&model, at, len, false);
+                        prop_assert_eq!(read.is_some(), is_whole);
+                        let wanted = |index: usize| match is_whole {
+                            true => model[at + index].expect("mapped").0,
+                            false => 0xaa,
+                        };
+                        prop_assert!(back.iter().enumerate().all(|(index, byte)| *byte == wanted(index)));
+                        !is_whole
+                    }
+                    Operation::Write(first) => {
+                        let data: Vec<u8> = (0..len).map(|index| first.wrapping_add(index as u8)).collect();
+                        let is_whole = is_whole(&model, at, len, true);
+                        prop_assert_eq!(table.write(iova, &data).is_some(), is_whole);
+                        if is_whole {
+                            let bytes = model[at..].iter_mut().zip(&data);
+                            bytes.for_each(|(byte, new)| *byte = Some((*new, true)));
+                        }
+                        !is_whole
+                    }
+                    Operation::Remove => {
+                        let (at, len) = mapped[at % mapped.len()];
+                        let was_there = model[at].is_some();
+                        prop_assert_eq!(table.remove(BASE + at as u64, len as u64), was_there);
+                        model[at..at + len].fill(None);
+                        false
+                    }
+                };
+                faults += u64::from(is_fault);
+                prop_assert_eq!(table.faults(), faults);
+            }
+        }
     }
 
     #[test]

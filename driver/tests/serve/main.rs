@@ -5,6 +5,7 @@ mod clients;
 mod fuzz;
 mod hostile;
 mod messages;
+mod neighbours;
 mod other_make;
 mod raw;
 #[path = "../support/served.rs"]

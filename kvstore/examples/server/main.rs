@@ -68,9 +68,11 @@ fn run(arguments: &Arguments) -> std::result::Result<(), Box<dyn std::error::Err
     println!("listening on http://{address}");
     std::thread::scope(|scope| {
         scope.spawn(|| accept(scope, &listener, &service, &config, &stops));
-        while !stops.load(Ordering::Relaxed) {
+        // A store of which a thread has died is closed, which tells why.
+        while !stops.load(Ordering::Relaxed) && service.store.check().is_ok() {
             std::thread::sleep(LOOK);
         }
+        stops.store(true, Ordering::Relaxed);
         // Wake the accepting thread.
         drop(TcpStream::connect(address));
     });

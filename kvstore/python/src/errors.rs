@@ -96,6 +96,7 @@ fn class(error: &Error) -> &'static str {
         Error::Gone { .. } => "ConflictError",
         Error::Source { .. } => "InvalidError",
         Error::Media { .. } => "MediaError",
+        Error::Died { .. } => "ClosedError",
         _ => "Error",
     }
 }

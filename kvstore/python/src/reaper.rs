@@ -14,6 +14,7 @@ use std::task::{Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_driver::runtime::caught;
 use adit_kvshare::Client;
 
 use crate::job::Job;
@@ -235,10 +236,13 @@ impl Drop for Reaper {
 
 fn serve(desk: &Arc<Desk>) {
     while let Some((client, at_most)) = desk.next() {
-        client.take_answers();
-        for (landing, position) in desk.answered(&client, at_most) {
-            landing.settle(position, desk);
-        }
+        // A job whose answer panics is given up when it is late, as no other thread waits for it.
+        let _ = caught("it took answers, which is a bug", || {
+            client.take_answers();
+            for (landing, position) in desk.answered(&client, at_most) {
+                landing.settle(position, desk);
+            }
+        });
         desk.give_up_late();
     }
 }

@@ -105,6 +105,13 @@ impl Leaving {
     pub(super) fn with(&mut self, end: Result<End>) {
         self.end = Some(end);
     }
+
+    /// Notes at once that the thread has panicked.
+    pub(super) fn died(&mut self, why: &str) {
+        let died = Error::died(why);
+        self.exit.lock().failure.get_or_insert(died.clone());
+        self.end = Some(Err(died));
+    }
 }
 
 impl Drop for Leaving {
@@ -159,6 +166,11 @@ impl Exit {
         true
     }
 
+    /// Returns the first failure of a thread, if there is any.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.lock().failure.clone()
+    }
+
     /// Answers `reply` once all threads have ended.
     pub(super) fn tell(&self, reply: Reply<Stats>) {
         let mut state = self.lock();
@@ -173,7 +185,7 @@ impl Exit {
                 state.stats += stats;
                 state.ends.extend(ends);
             }
-            Err(error) => state.failure = state.failure.take().or(Some(error)),
+            Err(error) => _ = state.failure.get_or_insert(error),
         }
         if state.left == 1 {
             let open = state.open.take();
@@ -198,13 +210,14 @@ impl Exit {
         if state.left > 0 {
             return;
         }
-        let (failure, mut stats, reply) = (state.failure.take(), state.stats, state.reply.take());
+        // The failure stays: threads that died are told of when the store is closed.
+        let (failure, mut stats, reply) = (state.failure.clone(), state.stats, state.reply.take());
         drop(state);
         self.pools.counts.add_to(&mut stats);
         match (reply, failure) {
             (Some(reply), None) => reply.send(Ok(stats)),
             (Some(reply), Some(failure)) => reply.send(Err(Unfinished::new(failure))),
-            (None, Some(failure)) => tracing::error!("closing a store: {failure}"),
+            (None, Some(failure)) => tracing::error!("the end of a store: {failure}"),
             (None, None) => {}
         }
     }

@@ -7,10 +7,10 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use adit_driver::runtime::caught;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::core::Core;
@@ -104,33 +104,35 @@ impl Feeds {
 
     fn look(&mut self) -> usize {
         let mut moved = 0;
+        self.keep(|feed| feed.turn().map(|count| moved += count));
+        moved
+    }
+
+    /// Calls each feed, and drops those that return `None` or panic: what a feed does with another process's bytes must
+    /// not end the store.
+    fn keep(&mut self, mut call: impl FnMut(&mut dyn Feed) -> Option<()>) {
         let Feeds { list, epoll } = self;
         list.retain_mut(|feed| {
-            // What a feed does with another process's bytes must not end the store.
-            let turned = catch_unwind(AssertUnwindSafe(|| feed.turn()));
-            if turned.is_err() {
-                tracing::error!("what brings requests panicked, which is a bug; it is dropped");
-            }
-            let count = turned.ok().flatten();
-            moved += count.unwrap_or(0);
-            if let (None, Some(epoll)) = (count, &epoll) {
+            let what = "it looked at what brings requests, which is a bug; that is dropped";
+            let kept = caught(what, || call(&mut **feed)).ok().flatten();
+            if let (None, Some(epoll)) = (kept, &epoll) {
                 // Its maker may keep the descriptor open.
                 let _ = epoll.delete(feed.bell());
             }
-            count.is_some()
+            kept.is_some()
         });
         if self.list.is_empty() {
             self.epoll = None;
         }
-        moved
     }
 
     /// Tells all feeds that the thread is about to sleep; returns whether something has come in.
     pub(super) fn announce(&mut self) -> bool {
         let mut has_news = false;
-        for feed in &mut self.list {
+        self.keep(|feed| {
             has_news |= feed.announce();
-        }
+            Some(())
+        });
         has_news
     }
 
@@ -139,7 +141,10 @@ impl Feeds {
         if is_interrupted {
             self.take_edges();
         }
-        self.list.iter_mut().for_each(|feed| feed.resume());
+        self.keep(|feed| {
+            feed.resume();
+            Some(())
+        });
     }
 
     /// Takes the edges that ended a sleep, so that they do not end the next. Edges beyond these end the next at once.
@@ -245,13 +250,21 @@ mod tests {
         assert_eq!(feeds.interrupts().len(), 1);
         script.lock().expect("script").turns = vec![None];
         assert_eq!((feeds.turn(), feeds.interrupts().len()), (0, 0));
-        let (mut feeds, script, _bell) = self::feeds();
-        let poisoned = Arc::clone(&script);
-        let _ = std::thread::spawn(move || {
-            let _held = poisoned.lock();
-            panic!("poisons the script, so that the feed panics");
-        })
-        .join();
-        assert_eq!((feeds.turn(), feeds.interrupts().len()), (0, 0));
+        let calls: [fn(&mut Feeds); 3] = [
+            |feeds| assert_eq!(feeds.turn(), 0),
+            |feeds| assert!(!feeds.announce()),
+            |feeds| feeds.resume(true),
+        ];
+        for call in calls {
+            let (mut feeds, script, _bell) = self::feeds();
+            let poisoned = Arc::clone(&script);
+            let _ = std::thread::spawn(move || {
+                let _held = poisoned.lock();
+                panic!("poisons the script, so that the feed panics");
+            })
+            .join();
+            call(&mut feeds);
+            assert_eq!(feeds.interrupts().len(), 0);
+        }
     }
 }

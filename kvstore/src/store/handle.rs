@@ -492,14 +492,23 @@ impl Store {
         self.threads.recoveries()
     }
 
+    /// Fails once a thread of the store has died: a server ends then, as [`Failure::Closed`] answers all requests to that
+    /// thread's shards. Takes a lock and asks no thread, so it may be called often.
+    ///
+    /// # Errors
+    /// [`Error::Died`] with the thread and its panic; once the store is closed, why that failed.
+    pub fn check(&self) -> Result<()> {
+        self.threads.failure().map_or(Ok(()), Err)
+    }
+
     /// Finishes the requests in progress, makes acknowledged data durable, ends the threads and returns the counters.
     /// Also takes checkpoints, for the order of eviction, if they take less than 5 s and half the store's timeout. Requests that wait
     /// for memory or room fail with [`Failure::Closed`] at once, and so do calls on other clones. The store closes
     /// whether the answer is awaited or not.
     ///
     /// Fails with [`Error::Failed`] if a device could not make data durable; with [`Error::Timeout`] if requests in
-    /// progress, or the commit after them, took longer than the store's timeout; with [`Failure::Closed`] if another
-    /// clone has closed the store.
+    /// progress, or the commit after them, took longer than the store's timeout; with [`Error::Died`] if a thread
+    /// panicked; with [`Failure::Closed`] if another clone has closed the store.
     pub fn close(self) -> Pending<Stats> {
         self.threads.close()
     }

@@ -119,6 +119,12 @@ impl runtime::Worker for Rounds {
         self.leaving.with(end.map(|stats| End { stats, ends: self.worker.ends() }));
         Some(())
     }
+
+    fn died(&mut self, why: &str) {
+        self.leaving.died(why);
+        // Before the shards, which take a while to let go of their devices.
+        self.feeds = Feeds::default();
+    }
 }
 
 impl Drop for Rounds {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use adit_driver::Buffer;
 use adit_driver::Device;
 use adit_driver::bus::Locality;
-use adit_driver::runtime::{Alarm, Cores, Idle, Place, Poller, Seat};
+use adit_driver::runtime::{self, Alarm, Cores, Idle, Place, Poller, Seat};
 
 use super::core::Core;
 use super::devices::Devices;
@@ -24,7 +24,7 @@ use super::pool::{self, Pools};
 use super::request::ThreadShard;
 use super::thread::{Rounds, Worker};
 use super::tier::Follower;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::shard::{Failure, Recovery, Stats};
 
 /// The threads of a store. Dropping this closes the store, without waiting for it.
@@ -223,7 +223,15 @@ impl Opening {
 impl Inputs {
     /// Opens the thread's shards, and waits until all others are open. Returns `None` if one is not.
     fn rounds(self, said: Sender<Said>) -> Option<Rounds> {
-        let shards = self.open(&said)?;
+        let opened = runtime::caught("it opened shards, which is a bug", || self.open(&said));
+        let shards = match opened {
+            Ok(shards) => shards?,
+            Err(why) => {
+                // The receiver is gone if another thread failed first.
+                let _ = said.send(Err(Error::died(&why)));
+                return None;
+            }
+        };
         let Inputs { found, regions, options, alarm, mailbox, figures, first, step, begins } = self;
         let devices = found.devices.as_slice().to_vec();
         found.ledger().wake_on_news(Waker::from(Arc::clone(&alarm)));
@@ -268,6 +276,11 @@ impl Threads {
     /// Returns what each shard found when it was opened.
     pub(super) fn recoveries(&self) -> &[Recovery] {
         &self.recoveries
+    }
+
+    /// Returns why a thread has ended that should not have, if one has.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.exit.failure()
     }
 
     /// Has the memory tier follow memory from now on.

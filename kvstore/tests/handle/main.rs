@@ -4,6 +4,7 @@ mod basics;
 mod changes;
 mod cores;
 mod damage;
+mod dead;
 mod devices;
 mod executor;
 mod keys;

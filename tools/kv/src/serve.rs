@@ -27,7 +27,8 @@ Examples:
     adit kv serve --store uring:kv.img --socket kv.sock --json
 
 Clients connect with adit_kvshare::Client (Rust) or adit.connect (Python). Their memory goes to the drive and back without
-a copy. Ctrl-C or SIGTERM ends it: requests in progress are finished, and everything is made durable.";
+a copy. Ctrl-C or SIGTERM ends it: requests in progress are finished, and everything is made durable. It ends by itself,
+with exit code 1, if a thread of the store dies.";
 
 /// Lets several processes of this machine share a store, through shared memory
 #[derive(Args, Clone, Debug)]
@@ -92,12 +93,16 @@ impl ServeArgs {
 /// # Errors
 /// When the store cannot be opened or closed, or the socket cannot be served.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
-    let options = args.open_options();
+    serve(args, &args.open_options())
+}
+
+/// Serves the store that `options` open.
+fn serve(args: &ServeArgs, options: &OpenOptions) -> Result<()> {
     store::check_there(&options.targets, NO_STORE)?;
     let interrupt = Interrupt::install()?;
     // First, as a store that was opened has to be closed.
     let server = Server::bind(&args.socket, args.serving()).map_err(failed)?;
-    let store = Store::open(&options)?;
+    let store = Store::open(options)?;
     let mut output = Output::Standard;
     output.write(&ready(args))?;
     let (output, written) = (Mutex::new(output), Mutex::new(Ok(())));
@@ -166,4 +171,77 @@ fn ended(args: &ServeArgs, stats: &Stats, counts: Serving) -> String {
         human::capacity(stats.bytes_read),
         human::capacity(stats.bytes_written)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_kvshare::{Client, ClientOptions, Error};
+    use adit_kvstore::evict::{Policy, PolicyMaker};
+    use adit_kvstore::{FormatStore, Key, ObjectId};
+    use clap::Parser;
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+
+    /// Panics at the first object, which ends the store's thread.
+    struct Fatal;
+
+    impl Policy for Fatal {
+        fn inserted(&mut self, _: ObjectId, _: u64) {
+            panic!("as arranged");
+        }
+        fn touched(&mut self, _: ObjectId) {}
+        fn removed(&mut self, _: ObjectId) {}
+        fn evicted(&mut self, _: ObjectId, _: u64) {}
+        fn victim(&mut self, _: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
+            None
+        }
+        fn memory_bytes(&self) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn a_dead_thread_of_the_store_ends_it_with_an_error() {
+        let folder = std::env::temp_dir().join(format!("adit-serve-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (file, socket) = (folder.join("kv.img"), folder.join("kv.sock"));
+        let target = format!("uring:{}", file.display());
+        let targets = vec![target.parse().expect("a target")];
+        let format = FormatStore { targets, file_bytes: Some(64 << 20), ..FormatStore::default() };
+        Store::format(&format).expect("formatted");
+        let path = socket.to_str().expect("text");
+        let line = Line::parse_from(["serve", "--store", &target, "--socket", path, "--json"]);
+        let (sender, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let custom_policy = Some(PolicyMaker::new(|_| Box::new(Fatal)));
+            let options = OpenOptions { custom_policy, ..line.args.open_options() };
+            sender.send(serve(&line.args, &options))
+        });
+        let begin = Instant::now();
+        let options = ClientOptions { timeout: 2 * PATIENCE, ..ClientOptions::default() };
+        let client = loop {
+            match Client::connect(&socket, &options) {
+                Ok(client) => break client,
+                Err(why) => assert!(begin.elapsed() < PATIENCE, "{why}"),
+            }
+            std::thread::yield_now();
+        };
+        let put = client.put(Key::from(1u64), b"x").wait().expect_err("its thread died");
+        assert!(matches!(*put.error, Error::Lost { .. }), "{put}");
+        let failure = ended.recv_timeout(PATIENCE).expect("it ends").expect_err("its store died");
+        assert_eq!(failure.code(), 1);
+        let text = failure.to_string();
+        assert!(text.contains("adit-kv-0 died (as arranged)"), "{text}");
+        assert!(!socket.exists(), "no client finds it any more");
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
 }

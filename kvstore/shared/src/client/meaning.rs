@@ -18,7 +18,8 @@ fn failed(ended: Ended) -> Unfinished {
     let (code, text, value) = (Code::of(done.code), done.text(), done.value);
     let is_found = code == Code::Conflict && done.extra == 1;
     let found = is_found.then_some(Version(value));
-    let error = match is_lost {
+    // A server whose store has ended ends, too.
+    let error = match is_lost || code == Code::Closed {
         true => Error::Lost { why: text },
         false => Error::Refused { code, text, value, found },
     };

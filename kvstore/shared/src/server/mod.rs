@@ -138,7 +138,8 @@ impl Server {
     /// progress and lets the clients go; the caller closes the store.
     ///
     /// # Errors
-    /// [`Error::System`] if clients cannot be waited for.
+    /// [`Error::Store`] if a thread of the store has died; [`Error::System`] if clients cannot be waited for. Clients are
+    /// let go then, too.
     pub fn run(
         &self,
         store: &Store,
@@ -171,6 +172,7 @@ impl Server {
         stops: &AtomicBool,
     ) -> Result<()> {
         while !stops.load(Ordering::Relaxed) {
+            common.store.check()?;
             let mut polled = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
             match poll(&mut polled, LOOK_MS) {
                 Ok(_) | Err(Errno::EINTR) => {}

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use adit_driver::runtime::caught;
 use adit_driver::serve::parts::{Signaller, close_elsewhere, is_eventfd};
 use adit_kvstore::Store;
 use adit_kvstore::store::{Attached, PutWith};
@@ -81,7 +82,8 @@ struct Session<'a> {
 pub(super) fn run(common: &Common<'_>, number: u64, stream: UnixStream) {
     let end = match Session::new(common, number, stream) {
         Ok(mut session) => {
-            let end = session.serve();
+            let served = caught("it served a client, which is a bug", || session.serve());
+            let end = served.unwrap_or_else(|why| End::Left(format!("its thread died ({why})")));
             session.close();
             end
         }
@@ -142,7 +144,7 @@ impl<'a> Session<'a> {
         };
         if let Some(Greeted { link, .. }) = &self.greeted {
             let fault = link.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
-            fault.map_or(Ok(()), |fault| Err(End::Expelled(fault)))?;
+            fault.map_or(Ok(()), Err)?;
         }
         match events[..count].iter().any(|event| event.data() == SOCKET) {
             true => self.hear(),

@@ -26,6 +26,7 @@ use super::counts::Counts;
 use super::desk::{Desk, Flight};
 use super::outcome;
 use super::page;
+use super::session::End;
 use crate::ring::{ANYTHING, Asked, Broken, Rings, Sleep};
 use crate::wire::{Ask, Code, Done, Entry, KEYS_MAX, Run};
 
@@ -65,8 +66,8 @@ pub(super) struct Link {
     pub(super) layouts: Mutex<Vec<DefinedLayout>>,
     /// No more requests are taken.
     pub(super) is_over: AtomicBool,
-    /// What is wrong with the rings.
-    pub(super) fault: Mutex<Option<String>>,
+    /// Why no more requests are taken, though the client is there.
+    pub(super) fault: Mutex<Option<End>>,
     /// Rung for a fault.
     pub(super) bell: EventFd,
 }
@@ -78,6 +79,14 @@ impl Link {
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
         let (layouts, is_over, fault) = Default::default();
         Ok(Arc::new(Link { layouts, is_over, fault, bell }))
+    }
+
+    /// Has the client's thread end with `end`, unless it has another reason by now.
+    fn end_with(&self, end: End) {
+        self.is_over.store(true, Ordering::Release);
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
+        // A full counter has rung already.
+        let _ = self.bell.write(1);
     }
 }
 
@@ -389,6 +398,15 @@ impl Taking {
     }
 }
 
+impl Drop for Taking {
+    /// Tells the client's thread if no thread of the store takes its requests any more.
+    fn drop(&mut self) {
+        if !self.link.is_over.load(Ordering::Acquire) {
+            self.link.end_with(End::Left("the store has ended".to_owned()));
+        }
+    }
+}
+
 impl Feed for Taking {
     fn turn(&mut self) -> Option<usize> {
         if self.link.is_over.load(Ordering::Acquire) {
@@ -397,10 +415,7 @@ impl Feed for Taking {
         match self.begin_all() {
             Ok(count) => Some(count as usize),
             Err(fault) => {
-                let mut place = self.link.fault.lock().unwrap_or_else(PoisonError::into_inner);
-                *place = Some(fault);
-                // A full counter has rung already.
-                let _ = self.link.bell.write(1);
+                self.link.end_with(End::Expelled(fault));
                 None
             }
         }

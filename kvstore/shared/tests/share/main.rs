@@ -2,6 +2,7 @@
 
 mod calls;
 mod conditions;
+mod dead;
 mod hostile;
 mod rig;
 mod streams;

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 
 use adit_driver::{Device, DeviceOptions, Target};
 use adit_kvshare::wire::Serving;
-use adit_kvshare::{Client, ClientOptions, Event, Options, Server};
-use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
+use adit_kvshare::{Client, ClientOptions, Error, Event, Options, Server};
+use adit_kvstore::evict::{Policy, PolicyMaker};
+use adit_kvstore::{FormatStore, Key, ObjectId, OpenOptions, Store};
 
 /// How long what has to happen may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+const SOFT: &str = "soft:mem=256M,queues=host";
 
 pub(crate) struct Rig {
     pub(crate) store: Store,
@@ -21,27 +24,68 @@ pub(crate) struct Rig {
     pub(crate) events: Arc<Mutex<Vec<Event>>>,
     folder: PathBuf,
     stops: Arc<AtomicBool>,
-    serving: Option<JoinHandle<()>>,
+    serving: Option<JoinHandle<Result<(), Error>>>,
+}
+
+/// Panics at the first object, which ends the store's thread.
+struct Fatal;
+
+impl Policy for Fatal {
+    fn inserted(&mut self, _: ObjectId, _: u64) {
+        panic!("as arranged");
+    }
+    fn touched(&mut self, _: ObjectId) {}
+    fn removed(&mut self, _: ObjectId) {}
+    fn evicted(&mut self, _: ObjectId, _: u64) {}
+    fn victim(&mut self, _: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
+        None
+    }
+    fn memory_bytes(&self) -> usize {
+        0
+    }
 }
 
 impl Rig {
     /// Serves a store in memory.
     pub(crate) fn soft() -> Rig {
-        Rig::new("soft:mem=256M,queues=host".to_owned(), None, Options::default())
+        Rig::soft_with(Options::default())
     }
 
     /// Serves a store in memory with these settings.
     pub(crate) fn soft_with(options: Options) -> Rig {
-        Rig::new("soft:mem=256M,queues=host".to_owned(), None, options)
+        Rig::new(SOFT.to_owned(), None, options, OpenOptions::default())
+    }
+
+    /// Serves a store in memory whose thread dies of its first object.
+    pub(crate) fn dying() -> Rig {
+        let custom_policy = Some(PolicyMaker::new(|_| Box::new(Fatal)));
+        let open = OpenOptions { custom_policy, ..OpenOptions::default() };
+        Rig::new(SOFT.to_owned(), None, Options::default(), open)
+    }
+
+    /// Serves a store in memory whose server panics when it tells of an event.
+    pub(crate) fn panicking_at(what: fn(&Event) -> bool) -> Rig {
+        Rig::serve(SOFT.to_owned(), None, Options::default(), OpenOptions::default(), what)
     }
 
     /// Serves a store in a file, through io_uring.
     pub(crate) fn file() -> Rig {
         let path = scratch().join("kv.img");
-        Rig::new(format!("uring:{}", path.display()), Some(256 << 20), Options::default())
+        let target = format!("uring:{}", path.display());
+        Rig::new(target, Some(256 << 20), Options::default(), OpenOptions::default())
     }
 
-    fn new(target: String, file_bytes: Option<u64>, options: Options) -> Rig {
+    fn new(target: String, file_bytes: Option<u64>, options: Options, open: OpenOptions) -> Rig {
+        Rig::serve(target, file_bytes, options, open, |_| false)
+    }
+
+    fn serve(
+        target: String,
+        file_bytes: Option<u64>,
+        options: Options,
+        open: OpenOptions,
+        panics_at: fn(&Event) -> bool,
+    ) -> Rig {
         let folder = scratch();
         std::fs::create_dir_all(&folder).expect("a folder");
         let file = target.strip_prefix("uring:").map(PathBuf::from);
@@ -56,15 +100,18 @@ impl Rig {
         let shards = 2;
         let format = FormatStore { devices: devices.clone(), shards, ..FormatStore::default() };
         Store::format(&format).expect("formatted");
-        let store = Store::open(&OpenOptions { devices, ..OpenOptions::default() }).expect("open");
+        let store = Store::open(&OpenOptions { devices, ..open }).expect("open");
         let server = Arc::new(Server::bind(&folder.join("kv.sock"), options).expect("bound"));
         let (events, stops) = (Arc::<Mutex<Vec<Event>>>::default(), Arc::<AtomicBool>::default());
         let serving = std::thread::spawn({
             let (store, server) = (store.clone(), Arc::clone(&server));
             let (events, stops) = (Arc::clone(&events), Arc::clone(&stops));
             move || {
-                let tell = |event: &Event| locked(&events).push(event.clone());
-                server.run(&store, &stops, &tell).expect("served");
+                let tell = |event: &Event| {
+                    assert!(!panics_at(event), "as arranged");
+                    locked(&events).push(event.clone());
+                };
+                server.run(&store, &stops, &tell)
             }
         });
         if let Some(file) = file {
@@ -90,10 +137,21 @@ impl Rig {
     /// Ends the server and waits for it.
     pub(crate) fn end(&mut self) {
         self.stops.store(true, Ordering::Relaxed);
-        if let Some(serving) = self.serving.take() {
-            serving.join().expect("the server ends in order");
+        if self.serving.is_some() {
+            self.ended().expect("the server ends in order");
+        }
+    }
+
+    /// Waits for the end of the server, and returns how it ended.
+    pub(crate) fn ended(&mut self) -> Result<(), Error> {
+        let serving = self.serving.take().expect("it has not ended");
+        let begin = Instant::now();
+        while !serving.is_finished() {
+            assert!(begin.elapsed() < PATIENCE, "the server does not end");
+            std::thread::sleep(Duration::from_millis(2));
         }
         self.server = None;
+        serving.join().expect("the server does not panic")
     }
 
     /// Returns the server's counters.

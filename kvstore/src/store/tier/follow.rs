@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use adit_driver::runtime::caught;
+
 use super::super::core::Core;
 use super::super::exit::{Exit, Leaving};
 use crate::error::Result;
@@ -49,9 +51,15 @@ impl Follower {
 }
 
 /// Evaluates memory until `ended` says so. `leaving` is dropped last, when the devices are released.
-fn follow(leaving: Leaving, core: Arc<Core>, ended: Receiver<Infallible>) {
-    while ended.recv_timeout(EVALUATE_EVERY) == Err(RecvTimeoutError::Timeout) {
-        core.fit_tier(&|| ended.try_recv() == Err(TryRecvError::Empty));
+fn follow(mut leaving: Leaving, core: Arc<Core>, ended: Receiver<Infallible>) {
+    let followed = caught("it fitted the memory tier to memory, which is a bug", || {
+        while ended.recv_timeout(EVALUATE_EVERY) == Err(RecvTimeoutError::Timeout) {
+            core.fit_tier(&|| ended.try_recv() == Err(TryRecvError::Empty));
+        }
+    });
+    if let Err(why) = followed {
+        // A tier that takes no notice of memory may use up the machine's.
+        leaving.died(&why);
     }
     drop(core);
     drop(leaving);

@@ -38,12 +38,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use adit_driver::runtime::caught;
 use adit_driver::{Device, Target};
 
 use super::options::{ExitWhat, Request};
 use super::outcome::{ClockOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome, Warning};
 use super::way::Way;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use disks::Disks;
 use doubts::{Machine, Speed};
@@ -177,9 +178,12 @@ impl Run<'_> {
         let (sender, receiver) = mpsc::channel();
         thread::scope(|scope| {
             for (index, ready) in ready {
-                let sender = sender.clone();
-                // Sending fails only if the watcher panicked.
-                scope.spawn(move || drop(sender.send((index, ready.run()))));
+                let (sender, progress) = (sender.clone(), &self.progress[index]);
+                scope.spawn(move || {
+                    let ended = ended(progress, || ready.run());
+                    // Sending fails only if the watcher panicked.
+                    let _ = sender.send((index, ended));
+                });
             }
             drop(sender);
             self.collect(&receiver, watch, outcomes, status)
@@ -189,7 +193,7 @@ impl Run<'_> {
     /// Waits for the wave while watching jobs and controllers.
     fn collect(
         &self,
-        receiver: &Receiver<(usize, JobOutcome)>,
+        receiver: &Receiver<(usize, Ended<JobOutcome>)>,
         watch: &mut Watch<'_>,
         outcomes: &mut [Option<JobOutcome>],
         status: &mut Status<'_>,
@@ -197,7 +201,15 @@ impl Run<'_> {
         let mut told = Ok(());
         loop {
             match receiver.recv_timeout(watch.until_next().min(supervisor::LOOK_EVERY)) {
-                Ok((index, outcome)) => {
+                Ok((index, Err(why))) => {
+                    self.progress.iter().for_each(Progress::stop);
+                    let name = &self.threads[index].job().name;
+                    let died = format!(
+                        "a thread of job '{name}' died ({why}): this is a bug of Adit's, report it; no figures are told"
+                    );
+                    told = told.and(Err(Failure::failed(died)));
+                }
+                Ok((index, Ok(outcome))) => {
                     self.end_others(&self.threads[index], &outcome);
                     outcomes[index] = Some(outcome);
                 }
@@ -285,6 +297,17 @@ impl Run<'_> {
             speeds,
         }
     }
+}
+
+/// What a job's thread left, or the message of its panic.
+type Ended<T> = std::result::Result<T, String>;
+
+/// Runs a job's thread. Jobs that wait for it go on if it panics, too.
+///
+/// # Errors
+/// The panic's message.
+fn ended<T>(progress: &Progress, run: impl FnOnce() -> T) -> Ended<T> {
+    caught("it ran a job, which is a bug", run).inspect_err(|_| progress.set_running(false))
 }
 
 /// Returns each thread's seed in order; all random choices follow from them.

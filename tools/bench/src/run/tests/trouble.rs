@@ -2,6 +2,7 @@
 
 use adit_driver::bus::BusEvent;
 
+use super::super::progress::Progress;
 use super::*;
 use crate::command::verdict;
 use crate::failure::FAILED;
@@ -190,4 +191,13 @@ fn a_request_to_give_the_device_back_ends_the_run_also_with_recover() {
         assert!(ended.to_string().contains("for the device to be released"), "{ended}");
         assert_eq!(outcome.jobs[0].recoveries, 0);
     }
+}
+
+#[test]
+fn a_job_whose_thread_panics_has_ended_for_jobs_that_wait_for_it() {
+    let progress = Progress::default();
+    progress.set_running(true);
+    let died = super::super::ended(&progress, || -> JobOutcome { panic!("as arranged") });
+    assert_eq!(died.map(drop), Err("as arranged".to_owned()));
+    assert!(!progress.is_running() && progress.times().1.is_some());
 }

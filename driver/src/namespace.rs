@@ -77,14 +77,17 @@ impl Namespace {
             );
             return Err(Error::device(controller.device, what, FORMAT_FIX));
         }
-        let limits = Limits {
+        let mut limits = Limits {
             lba_shift,
             max_bytes: max_bytes & !u64::from(lba_bytes - 1),
-            boundary_lbas: identify.noiob().unwrap_or(0),
+            boundary_lbas: boundary_lbas(&identify, lba_bytes),
             sgl: controller.sgl,
             list_pages: LIST_PAGES_PER_COMMAND,
             bounce_bytes: PAGE_BYTES,
         };
+        if controller.sgl == SglSupport::None {
+            limits.max_bytes = limits.max_bytes.min(limits.max_prp_entries() * PAGE_BYTES);
+        }
         let shape = Shape::of(&identify).expect("a format that is taken is valid");
         let lba_count = share(shape, identify.nsze_lbas.get());
         Ok(Namespace {
@@ -92,7 +95,7 @@ impl Namespace {
             lba_count,
             limits,
             command_limits: controller.commands,
-            max_lbas: max_bytes >> lba_shift,
+            max_lbas: limits.max_bytes >> lba_shift,
             takes_sgls: controller.sgl != SglSupport::None,
             sgl_mask: match controller.sgl {
                 SglSupport::None | SglSupport::Byte => 0,
@@ -261,6 +264,13 @@ pub(crate) fn format(
             Err(refusal(what))
         }
     }
+}
+
+/// Returns the boundary of a namespace's commands, or 0. One that is no multiple of 4 KiB is none: it is advice for speed
+/// (NVM Command Set 1.0 section 4.1.5.1, NOIOB), no medium has such stripes, and a command for each costs more.
+fn boundary_lbas(identify: &IdentifyNamespace, lba_bytes: u32) -> u32 {
+    let is_kept = |lbas: &u32| (u64::from(*lbas) * u64::from(lba_bytes)).is_multiple_of(PAGE_BYTES);
+    identify.noiob().filter(is_kept).unwrap_or(0)
 }
 
 /// Returns whether the format depends on CNS 05h: the namespace is protected and the controller has extended

@@ -125,6 +125,8 @@ fn every_way_to_move_data_verifies() {
         ("soft:mem=32M,cmb=1M,queues=cmb", "--bs=4k --iodepth=8"),
         ("soft:mem=32M,dbbuf=off,ioqueues=1,mqes=2", "--bs=4k"),
         ("soft:mem=32M,noiob=24", "--bs=64k --iodepth=8"),
+        ("soft:mem=32M,noiob=1", "--bs=4m"),
+        ("soft:mem=128M,sgl=off,mdts=0", "--bs=33m --size=66m"),
         ("soft:mem=32M,lba=512+4096,ns=2", "--bs=128k --iodepth=2"),
         ("soft:mem=32M", "--bs=1536 --iodepth=3 --offset=512"),
     ] {

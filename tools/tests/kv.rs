@@ -391,16 +391,38 @@ fn a_bench_overwrites_a_store_only_when_told_to_and_never_an_open_one() {
     assert!(adit(&[&allowed[..], &[&target]].concat()).status().expect("adit runs").success());
 }
 
+/// What Identify says of ordinary drives and odd ones, down to queues of one command.
 #[test]
-fn a_store_keeps_its_objects_on_a_drive_with_any_boundary() {
-    let scratch = Scratch::new("boundary");
-    let wanted = noise(300_000);
-    for (lba, noiob) in [(512, 7), (512, 100), (512, 255), (4096, 3), (4096, 33)] {
-        let path = scratch.path(&format!("{lba}-{noiob}.img"));
-        let target = format!("soft:file={},size=64M,lba={lba},noiob={noiob}", path.display());
+fn every_command_works_within_the_limits_of_a_drive() {
+    let scratch = Scratch::new("limits");
+    let wanted = noise(3_000_000);
+    for (number, limits) in [
+        "lba=4096,mdts=5,noiob=32",
+        "mdts=5,noiob=256",
+        "mdts=4",
+        "mdts=1,sgl=off,noiob=3",
+        "noiob=1",
+        "noiob=7",
+        "noiob=255",
+        "lba=4096,noiob=1",
+        "lba=4096,noiob=3",
+        "lba=4096,mdts=2,noiob=33,mqes=2",
+        "mqes=2,noiob=1",
+        "mdts=0,sgl=off,mqes=2",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = scratch.path(&format!("{number}.img"));
+        let target = format!("soft:file={},size=64M,{limits}", path.display());
         succeed(&["kv", "format", &target]);
         put(&target, "k", &wanted);
         assert!(succeed(&["kv", "get", &target, "k"]) == wanted, "{target}");
+        for command in ["check", "scrub", "stat", "tenant", "info", "ls"] {
+            succeed(&["kv", command, &target]);
+        }
+        let bench = ["kv", "bench", "--store", &target, "--workload", "fill", "--force"];
+        succeed(&[&bench[..], &["--objects", "9", "--object-bytes", "1M"]].concat());
     }
 }
 

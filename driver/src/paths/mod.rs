@@ -22,6 +22,7 @@ mod file;
 mod null;
 mod nvme;
 mod queue;
+mod split;
 mod synchronous;
 mod uring;
 
@@ -31,6 +32,7 @@ pub use file::check_writeback;
 pub use null::NullQueue;
 pub use nvme::NvmeQueue;
 pub use queue::DeviceQueue;
+pub use split::Split;
 pub use synchronous::{MmapQueue, PsyncQueue};
 pub use uring::{UringCmdQueue, UringQueue};
 
@@ -184,9 +186,9 @@ pub struct DeviceInfo {
     pub bytes: u64,
     /// Bytes of an LBA: the alignment of offsets and lengths. For a file, what direct I/O requires.
     pub lba_bytes: u32,
-    /// A longer request becomes several commands.
+    /// A longer request becomes several commands, which must fit the queue: see [`DeviceInfo::split`].
     pub command_bytes_max: u64,
-    /// A request that crosses a multiple of this becomes several commands (NOIOB); 0 for no boundary.
+    /// A request that crosses a multiple of this becomes several commands (NOIOB): a multiple of 4 KiB; 0 for no boundary.
     pub boundary_bytes: u64,
     /// Most commands in flight on a queue; 1 if `post` carries each out.
     pub queue_depth_max: u32,

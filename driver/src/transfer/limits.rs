@@ -18,7 +18,7 @@ pub enum SglSupport {
 pub struct Limits {
     /// Log2 of the LBA's data size in bytes.
     pub lba_shift: u32,
-    /// Most data bytes of one command, by MDTS and NLB; a multiple of the LBA size.
+    /// Most data bytes of one command, by MDTS, NLB and, without SGLs, the longest list; a multiple of the LBA size.
     pub max_bytes: u64,
     /// Commands should not cross a multiple of this many LBAs (NOIOB); 0 for no boundary.
     pub boundary_lbas: u32,

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use adit_driver::memory::{AnyBuffer, Buffer};
-use adit_driver::paths::{CommandQueue, Operation, Request};
+use adit_driver::paths::{CommandQueue, Operation, Request, Split};
 use adit_driver::{CommandError, Protection, RejectReason, Time};
 
 use crate::io::figures::DeviceFigures;
@@ -122,7 +122,7 @@ pub struct LaneInfo {
     pub lba_bytes: u32,
     /// Maximum bytes of one command.
     pub command_bytes_max: u64,
-    /// A command must not cross a multiple of this many bytes; 0 for no boundary.
+    /// A command must not cross a multiple of this many bytes: whole units; 0 for no boundary.
     pub boundary_bytes: u64,
     /// Maximum commands in flight.
     pub depth: u32,
@@ -134,6 +134,18 @@ pub struct LaneInfo {
     pub protection: Option<Protection>,
     /// Returns whether its queue can use this memory.
     pub accepts: Box<dyn Fn(&Buffer) -> bool + Send>,
+}
+
+impl LaneInfo {
+    /// Returns how runs of units are split, so that each request is one command, which every queue takes.
+    pub(crate) fn split(&self) -> Split {
+        debug_assert!(self.boundary_bytes.is_multiple_of(UNIT_BYTES), "boundaries are whole units");
+        Split {
+            command_bytes_max: (self.command_bytes_max / UNIT_BYTES).max(1) * UNIT_BYTES,
+            boundary_bytes: self.boundary_bytes,
+            commands: 1,
+        }
+    }
 }
 
 /// The connection to one device.
@@ -228,6 +240,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
     pub(crate) fn push(&mut self, now: Time, command: Command) {
         let moves = matches!(command.operation, Operation::Read(_) | Operation::Write(_));
         debug_assert!(moves || command.bytes == 0, "only reads and writes move bytes");
+        debug_assert!(command.bytes <= self.info.split().command_bytes_max, "it is one command");
         if !self.overflow.is_empty() {
             return self.overflow.push_back(command);
         }

@@ -401,18 +401,20 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     /// # Errors
     /// [`Error::Media`] if the device does not answer.
     pub(crate) fn write_run(&mut self, device: u8, unit: u64, bytes: &[u8]) -> Result<()> {
-        let step_units = self.step_units(device);
-        let parts = bytes.chunks((step_units * UNIT_BYTES) as usize);
-        for (part, unit) in parts.zip((unit..).step_by(step_units as usize)) {
+        let (mut unit, mut bytes) = (unit, bytes);
+        while !bytes.is_empty() {
+            let count = self.step_units(device, unit, units(bytes.len() as u64));
+            let (part, rest) = bytes.split_at((count * UNIT_BYTES) as usize);
             self.write(usize::from(device), unit, part)?;
+            (unit, bytes) = (unit + count, rest);
         }
         Ok(())
     }
 
-    /// Returns the most units of one command.
-    pub(crate) fn step_units(&self, device: u8) -> u64 {
-        let command_bytes_max = self.lanes[usize::from(device)].info.command_bytes_max;
-        (command_bytes_max.min(LANE_BUFFER_BYTES as u64) / UNIT_BYTES).max(1)
+    /// Returns the units of one command from `unit`, at most `count` and those of a buffer.
+    fn step_units(&self, device: u8, unit: u64, count: u64) -> u64 {
+        let bytes = (count * UNIT_BYTES).min(LANE_BUFFER_BYTES as u64);
+        self.lanes[usize::from(device)].info.split().first(unit * UNIT_BYTES, bytes) / UNIT_BYTES
     }
 
     fn write(&mut self, device: usize, unit: u64, bytes: &[u8]) -> Result<()> {
@@ -503,7 +505,6 @@ struct Stream {
     device: usize,
     next: u64,
     end: u64,
-    step_units: u64,
     issued: u32,
     taken: u32,
     back: BTreeMap<u32, Finished>,
@@ -513,7 +514,8 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     fn read_ahead(&mut self, stream: &mut Stream) {
         while stream.next < stream.end && ((stream.issued - stream.taken) as usize) < AHEAD {
             let Some(mut memory) = self.lanes[stream.device].memory.pop() else { break };
-            let count = stream.step_units.min(stream.end - stream.next);
+            let left = stream.end - stream.next;
+            let count = self.step_units(stream.device as u8, stream.next, left);
             let rest = memory.split_off((count * UNIT_BYTES) as usize);
             self.lanes[stream.device].keep(rest);
             let place = Place { device: stream.device as u8, unit: stream.next };
@@ -578,12 +580,10 @@ impl<Q: CommandQueue<Load>> Media for Waiting<'_, Q> {
         chunk_bytes: usize,
         each: &mut dyn FnMut(&[u8]) -> Result<bool>,
     ) -> Result<()> {
-        let step_units = self.step_units(device);
         let mut stream = Stream {
             device: usize::from(device),
             next: range.start,
             end: range.end,
-            step_units,
             issued: 0,
             taken: 0,
             back: BTreeMap::new(),

@@ -20,6 +20,7 @@
 
 use std::ops::Range;
 
+use adit_driver::paths::Split;
 use adit_driver::transfer::{Direction, Slice, Transfer};
 
 use crate::model::place::{Place, UNIT_BYTES};
@@ -83,11 +84,9 @@ impl Limits {
 
     /// Returns the most bytes of a command that starts at `unit`.
     fn bytes_at(&self, unit: u64) -> u64 {
-        if self.boundary_bytes == 0 {
-            return self.command_bytes_max;
-        }
-        let past_bytes = unit % (self.boundary_bytes / UNIT_BYTES) * UNIT_BYTES;
-        self.command_bytes_max.min(self.boundary_bytes - past_bytes)
+        let Limits { command_bytes_max, boundary_bytes, .. } = *self;
+        let split = Split { command_bytes_max, boundary_bytes, commands: 1 };
+        split.first(unit * UNIT_BYTES, command_bytes_max)
     }
 }
 

@@ -19,7 +19,7 @@ use super::request::{Done, Outcome};
 use crate::error::Failure;
 use crate::io::lane::{Command, Lane, Load, Purpose};
 use crate::io::schedule::Class;
-use crate::model::place::{Place, units};
+use crate::model::place::{Place, UNIT_BYTES, units};
 
 /// Buried space above one `BURIED_PARTS`th of the capacity justifies a flush of its own.
 const BURIED_PARTS: u64 = 64;
@@ -137,13 +137,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         bytes: usize,
     ) -> u32 {
         let lane = &mut self.lanes[self.home];
-        let step = self.limits.command_bytes_max.min(bytes as u64) as usize;
+        let split = lane.info.split();
         let mut commands = 0;
         lane.keep(memory.split_off(bytes));
         let mut place = Place { device: self.home as u8, unit };
         while !memory.is_empty() {
-            let rest = memory.split_off(step.min(memory.len()));
-            let bytes = memory.len() as u64;
+            let bytes = split.first(place.unit * UNIT_BYTES, memory.len() as u64);
+            let rest = memory.split_off(bytes as usize);
             let operation = Operation::Write(place.lba(lane.info.lba_bytes));
             let (memory_now, deadline) = (AnyBuffer::One(memory), Time::NEVER);
             lane.push(

@@ -179,13 +179,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     ) -> Shard<Q, R> {
         let Settled { index, regions, policy, expiry, newest, tenants, spaces, .. } = settled;
         let (objects_max, record_bytes) = (settled.objects_max, settled.record_bytes);
-        let limits = lanes.iter().map(|lane| &lane.info);
-        let command_bytes_max =
-            limits.clone().map(|info| info.command_bytes_max / UNIT_BYTES * UNIT_BYTES).min();
-        // A boundary is advice for speed (NVM Command Set, NOIOB). The driver keeps one that units cannot.
-        let is_kept = |bytes: u64| bytes > 0 && bytes.is_multiple_of(UNIT_BYTES);
-        let boundary_bytes =
-            limits.map(|info| info.boundary_bytes).filter(|bytes| is_kept(*bytes)).min();
+        let splits = lanes.iter().map(|lane| lane.info.split());
+        let command_bytes_max = splits.clone().map(|split| split.command_bytes_max).min();
+        let boundary_bytes = splits.map(|split| split.boundary_bytes).fold(0, common_boundary);
         let capacity = Capacity {
             objects_max,
             live_units_max: options.watermarks.high_units(spaces.capacity_units()),
@@ -198,8 +194,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Shard {
             home: usize::from(geometry.home(shard)),
             limits: plan::Limits {
-                command_bytes_max: command_bytes_max.unwrap_or(0).max(UNIT_BYTES),
-                boundary_bytes: boundary_bytes.unwrap_or(0),
+                command_bytes_max: command_bytes_max.unwrap_or(UNIT_BYTES),
+                boundary_bytes,
                 slices_max: SLICES_MAX,
             },
             lanes,
@@ -236,6 +232,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             options,
         }
     }
+}
+
+/// Returns the boundary that keeps both, their greatest common divisor; 0 is none.
+fn common_boundary(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { common_boundary(other, one % other) }
 }
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {

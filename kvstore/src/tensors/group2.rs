@@ -115,11 +115,11 @@ impl Stream {
             abort_timeout: options.timeout / 4,
         };
         let queue = device.create_queue(&queue_options, &[memory])?;
-        let command_bytes = options.command_bytes.min(info.command_bytes_max);
+        let fits = info.split(depth).anywhere(info.lba_bytes).min(info.command_bytes_max);
         Ok(Stream {
             device: device.clone(),
             queue,
-            command_bytes: command_bytes.max(info.lba_bytes.into()),
+            command_bytes: options.command_bytes.min(fits).max(info.lba_bytes.into()),
             timeout: options.timeout,
             depth: depth as usize,
             in_flight: 0,

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
-use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request, Split};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Completion, Device, DeviceOptions, Target};
 use adit_kvstore::survey::{self, DeviceFacts, Fault, Heads, Looks, Media, Moment, ShardSurvey};
@@ -73,6 +73,8 @@ impl<T> Picture<T> {
 struct Opened {
     device: Device,
     queue: DeviceQueue<Buffer>,
+    /// What one read may cover.
+    split: Split,
     memory: Option<Buffer>,
 }
 
@@ -224,12 +226,24 @@ impl Opened {
         let depth = DEPTH.min(device.info().queue_depth_max);
         let options = QueueOptions { depth, timeout: READ_LIMIT, abort_timeout: READ_LIMIT };
         let queue = device.create_queue(&options, &[&memory])?;
-        Ok(Opened { device, queue, memory: Some(memory) })
+        let split = device.info().split(depth);
+        Ok(Opened { device, queue, split, memory: Some(memory) })
     }
 
-    /// Reads one range; unreadable parts are returned as zeroes.
-    fn read(&mut self, unit: u64, into: &mut [u8]) -> adit_kvstore::Result<()> {
-        let lba = Lba(unit * (UNIT_BYTES / u64::from(self.device.info().lba_bytes)));
+    /// Reads one range, in as many requests as it takes; unreadable ones are returned as zeroes.
+    fn read(&mut self, unit: u64, mut into: &mut [u8]) -> adit_kvstore::Result<()> {
+        let mut offset = unit * UNIT_BYTES;
+        while !into.is_empty() {
+            let bytes = self.split.first(offset, CHUNK_BYTES.min(into.len() as u64));
+            let (part, rest) = into.split_at_mut(bytes as usize);
+            self.read_once(offset, part)?;
+            (offset, into) = (offset + bytes, rest);
+        }
+        Ok(())
+    }
+
+    fn read_once(&mut self, offset: u64, into: &mut [u8]) -> adit_kvstore::Result<()> {
+        let lba = Lba(offset / u64::from(self.device.info().lba_bytes));
         let mut whole = self.memory.take().expect("one read at a time");
         let rest = whole.split_off(into.len());
         let request = Request { operation: Operation::Read(lba), buffer: whole };
@@ -240,10 +254,8 @@ impl Opened {
         match result {
             Ok(_) => into.copy_from_slice(&buffer),
             Err(error) => {
-                tracing::warn!(
-                    "{}: reading unit {unit} failed: {error}",
-                    self.device.info().device
-                );
+                let (device, unit) = (&self.device.info().device, offset / UNIT_BYTES);
+                tracing::warn!("{device}: reading unit {unit} failed: {error}");
                 into.fill(0);
             }
         }
@@ -277,12 +289,7 @@ impl Opened {
 
 impl Media for Reader {
     fn read(&mut self, device: u8, unit: u64, into: &mut [u8]) -> adit_kvstore::Result<()> {
-        let opened = &mut self.devices[usize::from(device)];
-        let units = CHUNK_BYTES / UNIT_BYTES;
-        for (index, part) in (0..).zip(into.chunks_mut(CHUNK_BYTES as usize)) {
-            opened.read(unit + index * units, part)?;
-        }
-        Ok(())
+        self.devices[usize::from(device)].read(unit, into)
     }
 
     fn read_stream(

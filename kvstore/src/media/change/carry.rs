@@ -5,7 +5,7 @@ use adit_driver::paths::CommandQueue;
 use super::plan::{self, Move, Plan};
 use super::{Changed, Leaving, place_without};
 use crate::error::{Error, Result};
-use crate::io::lane::Load;
+use crate::io::lane::{LANE_BUFFER_BYTES, Load};
 use crate::media::block::{BODY_BLOCK_BYTES, Lineage};
 use crate::media::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointWriter, Pushed};
 use crate::media::format::{Set, Waiting};
@@ -134,7 +134,7 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
         to: &SurveyedObject,
     ) -> Result<u64> {
         let (source, target) = (from.object.place.device, to.object.place.device);
-        let step_units = self.waiting.step_units(target);
+        let step_units = LANE_BUFFER_BYTES as u64 / UNIT_BYTES;
         let (mut room, mut bytes) = (Vec::new(), 0);
         for (from, to) in survey.runs_of(from).into_iter().zip(survey.runs_of(to)) {
             assert_eq!(from.end - from.start, to.end - to.start, "one layout has one shape");

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::Duration;
 
-use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::paths::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request, Split};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Completion, Device, Error, RejectReason, Rejected};
 use adit_kvstore::{UNIT_BYTES, survey};
@@ -105,9 +105,7 @@ fn empty_image(bytes: u64) -> Result<File, String> {
 /// Returns the pieces of both ends.
 fn ends(device: &Device) -> Vec<(u64, u64)> {
     let info = device.info();
-    let lba_bytes = u64::from(info.lba_bytes);
-    let chunk_bytes = chunk_bytes(info.command_bytes_max, info.boundary_bytes, lba_bytes);
-    chunks(info.bytes, lba_bytes, chunk_bytes)
+    chunks(info.bytes, info.lba_bytes.into(), info.split(1))
 }
 
 /// Reads these pieces, offsets with lengths in bytes, and passes each on, in order of completion.
@@ -171,23 +169,15 @@ fn post(
     Ok(posted)
 }
 
-/// Returns the bytes per read in whole LBAs, at most what one command may transfer.
-fn chunk_bytes(command_bytes_max: u64, boundary_bytes: u64, lba_bytes: u64) -> u64 {
-    let boundary = if boundary_bytes == 0 { u64::MAX } else { boundary_bytes };
-    let most = CHUNK_BYTES_MAX.min(command_bytes_max).min(boundary);
-    (most - most % lba_bytes).max(lba_bytes)
-}
-
 /// Returns offset and length in bytes of the reads of a device of `bytes` bytes, in whole LBAs without overlap.
-fn chunks(bytes: u64, lba_bytes: u64, chunk_bytes: u64) -> Vec<(u64, u64)> {
+fn chunks(bytes: u64, lba_bytes: u64, split: Split) -> Vec<(u64, u64)> {
+    let command_bytes_max = CHUNK_BYTES_MAX.min(split.command_bytes_max);
+    let split = Split { command_bytes_max, ..split };
     let bytes = bytes - bytes % lba_bytes;
     let start = START_BYTES.min(bytes);
     let end = bytes.saturating_sub(END_BYTES).next_multiple_of(lba_bytes).max(start);
-    let pieces = |from: u64, to: u64| {
-        let offsets = (from..to).step_by(chunk_bytes as usize);
-        offsets.map(move |offset| (offset, chunk_bytes.min(to - offset)))
-    };
-    pieces(0, start).chain(pieces(end, bytes)).collect()
+    let pieces = split.pieces(0..start).chain(split.pieces(end..bytes));
+    pieces.map(|piece| (piece.start, piece.end - piece.start)).collect()
 }
 
 #[cfg(test)]
@@ -263,21 +253,22 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_one_command_where_it_can_be() {
-        assert_eq!(chunk_bytes(u64::MAX, 0, 4096), CHUNK_BYTES_MAX);
-        assert_eq!(chunk_bytes(128 << 10, 0, 512), 128 << 10);
-        assert_eq!(chunk_bytes(128 << 10, 64 << 10, 512), 64 << 10);
-        assert_eq!(chunk_bytes(5000, 0, 4096), 4096);
-    }
-
-    #[test]
     fn the_ends_are_read_in_whole_lbas_and_nothing_twice() {
-        for (bytes, lba) in [(0, 512), (512, 512), (1 << 20, 4096), (5 << 20, 512), (5 << 40, 4096)]
+        let split = |kib: u64, boundary_kib: u64| Split {
+            command_bytes_max: kib.saturating_mul(1024),
+            boundary_bytes: boundary_kib << 10,
+            commands: 1,
+        };
+        let splits = [split(u64::MAX, 0), split(256, 0), split(128, 96)];
+        let sizes = [(0, 512), (512, 512), (1 << 20, 4096), (5 << 20, 512), (5 << 40, 4096)];
+        for ((bytes, lba), split) in
+            sizes.into_iter().flat_map(|size| splits.map(|split| (size, split)))
         {
-            let chunks = chunks(bytes, lba, 256 << 10);
+            let chunks = chunks(bytes, lba, split);
             let mut at = 0;
             for &(offset, len) in &chunks {
-                assert!(offset >= at && len > 0 && len <= 256 << 10, "{chunks:?}");
+                assert!(offset >= at && len > 0 && len <= CHUNK_BYTES_MAX, "{chunks:?}");
+                assert_eq!(split.first(offset, len), len, "one command");
                 assert!(offset % lba == 0 && len % lba == 0, "{chunks:?}");
                 at = offset + len;
             }
@@ -286,6 +277,6 @@ mod tests {
             assert_eq!(total, bytes.min(START_BYTES + END_BYTES));
         }
         // If a file ends within a block, only whole blocks are read.
-        assert_eq!(chunks(1000, 512, 4096), [(0, 512)]);
+        assert_eq!(chunks(1000, 512, splits[0]), [(0, 512)]);
     }
 }

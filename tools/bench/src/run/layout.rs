@@ -113,7 +113,8 @@ pub(crate) fn fill(
     while idle.len() < depth as usize || offset < end {
         while offset < end && failure.is_none() {
             let Some(mut buffer) = idle.pop() else { break };
-            let bytes = CHUNK.min((end - offset).next_multiple_of(lba));
+            let left = (end - offset).next_multiple_of(lba);
+            let bytes = info.split(1).first(offset, CHUNK.min(left));
             noise(&mut buffer, offset);
             drop(buffer.split_off(bytes as usize));
             let request = Request { operation: Operation::Write(Lba(offset / lba)), buffer };

@@ -240,12 +240,10 @@ impl Thread<'_> {
 /// Returns the maximum number of commands an I/O is split into by MDTS and NOIOB.
 fn commands_per_io(bytes: u64, is_aligned: bool, info: &DeviceInfo) -> u64 {
     let boundary = info.boundary_bytes;
-    if boundary == 0 || (is_aligned && boundary.is_multiple_of(bytes)) {
-        return bytes.div_ceil(info.command_bytes_max);
-    }
-    // MDTS splits each stretch between two boundaries separately.
-    let stretches = bytes.div_ceil(boundary) + 1;
-    stretches * boundary.min(bytes).div_ceil(info.command_bytes_max)
+    let fits = is_aligned && (boundary.is_multiple_of(bytes) || bytes.is_multiple_of(boundary));
+    // No start takes more commands than one LBA before a boundary.
+    let start = if fits { 0 } else { boundary.saturating_sub(info.lba_bytes.into()) };
+    info.split(1).pieces(start..start + bytes).count() as u64
 }
 
 /// Refuses jobs that would overwrite blocks another job verifies. A thread is listed once per file.
@@ -414,7 +412,9 @@ mod tests {
     fn large_blocks_count_their_commands() {
         let bounded = DeviceInfo { boundary_bytes: 192 << 10, ..info() };
         assert_eq!(commands_per_io(512 << 10, true, &info()), 4);
-        assert_eq!(commands_per_io(512 << 10, true, &bounded), 8);
+        assert_eq!(commands_per_io(512 << 10, true, &bounded), 6);
+        assert_eq!(commands_per_io(384 << 10, true, &bounded), 4);
+        assert_eq!(commands_per_io(384 << 10, false, &bounded), 5);
         assert_eq!(commands_per_io(4096, true, &bounded), 1);
         assert_eq!(commands_per_io(4096, false, &bounded), 2);
     }

@@ -197,7 +197,7 @@ pub(crate) struct RandomOptions {
     pub(crate) percentage_random: PerWay<u8>,
     /// `norandommap`: random blocks may repeat before all have been used.
     pub(crate) norandommap: bool,
-    /// `random_generator=lfsr`: random blocks come once even with `norandommap`.
+    /// `random_generator=lfsr`: random blocks of one size come once even with `norandommap`.
     pub(crate) is_lfsr: bool,
     /// `randseed`: overrides `randrepeat`.
     pub(crate) randseed: Option<u64>,

@@ -36,7 +36,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use adit_driver::{Device, Target};
 
@@ -262,8 +262,7 @@ impl Run<'_> {
         let jobs = merged(jobs);
         RunOutcome {
             global: self.request.global.clone(),
-            unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
-                as u64,
+            unix_ms: clock::unix_ms(),
             groups: groups(&jobs),
             jobs,
             clock,

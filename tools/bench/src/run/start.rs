@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use adit_driver::paths::{
     CommandQueue, Device, DeviceInfo, DeviceOptions, DeviceQueue, QueueOptions,
@@ -14,6 +14,7 @@ use adit_driver::{Buffer, Controller, Target};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
+use super::clock::unix_ms;
 use super::file_queues::FileQueues;
 use super::job::{Job, JobFile, Owned, Setting};
 use super::plan::{self, Thread};
@@ -164,13 +165,12 @@ impl Fleet {
             })
             .collect();
         plan::check_apart(&apart)?;
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let retries = if request.run.recover { RECOVERY_RETRIES } else { 0 };
         Ok(Fleet {
             devices,
             planned,
             warnings,
-            started_unix_ms: started.as_millis() as u64,
+            started_unix_ms: unix_ms(),
             retries,
             state_folder: request.run.aux_path.clone(),
         })

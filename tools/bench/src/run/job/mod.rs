@@ -32,7 +32,7 @@ use adit_driver::paths::{CommandQueue, Device};
 use adit_driver::{Buffer, CommandError, Time};
 
 use super::again::Again;
-use super::clock::Clock;
+use super::clock::{Clock, unix_ms};
 use super::cpu::Cpu;
 use super::latency_target::DepthSearch;
 use super::pace::Pace;
@@ -406,6 +406,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     fn begin(&mut self) {
         self.set.progress.set_running(true);
         self.load.cpu_before = Cpu::of_this_thread();
+        self.outcome.start_unix_ms = unix_ms();
         self.times.start = self.clock.now();
         (self.times.now, self.load.last_finish, self.times.counts_from) =
             (self.times.start, self.times.start, self.times.start);
@@ -564,6 +565,7 @@ fn empty_outcome(set: &Setting<'_>) -> JobOutcome {
         lba_bytes: infos().map(|info| info.lba_bytes).max().unwrap_or(0),
         group: set.group,
         threads: 1,
+        start_unix_ms: 0,
         elapsed: Duration::ZERO,
         ways: PerWay::all(WayOutcome::new()),
         sync: Latency::new(),

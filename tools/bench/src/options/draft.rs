@@ -9,7 +9,7 @@ use super::{
     RandomOptions, RateOptions, ReportOptions, Sequencer, SteadyOf, SteadyState, VerifyKind,
     VerifyOptions, Workload,
 };
-use super::{Distribution, FileOrder, FileService, RateProcess, ThinkTime};
+use super::{Distribution, FileOrder, FileService, Flow, RateProcess, ThinkTime};
 
 use crate::units::{KbBase, Size};
 use crate::way::PerWay;
@@ -80,6 +80,7 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     time_based: false,
     ramp_time: Duration::ZERO,
     thinktime: ThinkTime::default(),
+    flow: Flow::default(),
     rates: RateOptions {
         rate: PerWay::all(None),
         rate_min: PerWay::all(None),

@@ -140,6 +140,8 @@ pub struct JobOptions {
     pub(crate) ramp_time: Duration,
     /// `thinktime` and related options.
     pub(crate) thinktime: ThinkTime,
+    /// `flow` and related options.
+    pub(crate) flow: Flow,
     pub(crate) rates: RateOptions,
     /// `max_latency`: fails the job if an I/O takes longer.
     pub(crate) max_latency: Option<Duration>,

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_driver::paths::{
@@ -16,6 +17,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::clock::unix_ms;
 use super::file_queues::FileQueues;
+use super::flow::Group;
 use super::job::{Job, JobFile, Owned, Setting};
 use super::plan::{self, Thread};
 use super::progress::Progress;
@@ -60,6 +62,8 @@ pub(crate) struct Fleet {
     retries: u8,
     /// The folder for verify states.
     state_folder: PathBuf,
+    /// By `flow_id`.
+    flows: BTreeMap<u32, Arc<Group>>,
 }
 
 /// A thread's place among the others.
@@ -173,6 +177,7 @@ impl Fleet {
             started_unix_ms: unix_ms(),
             retries,
             state_folder: request.run.aux_path.clone(),
+            flows: threads.iter().map(|thread| (thread.job().flow.id, Arc::default())).collect(),
         })
     }
 
@@ -271,6 +276,7 @@ impl Fleet {
             state_folder: &self.state_folder,
             samples_zeroes: targets.iter().all(|target| samples_zeroes(job, target)),
             retries: self.retries,
+            flow: self.flows.get(&job.flow.id).filter(|_| job.flow.weight > 0).cloned(),
         };
         let cores = affinity::cores(job, thread.number)?.or_else(|| usual_core(&targets, place));
         Ok(Ready { targets, awaited, delay: delay(job, seed), cores, set, queues, buffers })

@@ -491,6 +491,19 @@ fn what_was_written_in_several_passes_or_in_part_is_checked_by_itself() {
 }
 
 #[test]
+fn jobs_that_share_by_flow_all_come_to_their_end() {
+    let jobs = [
+        "filename=null: size=64m flow=1 number_ios=4000",
+        "filename=null: size=64m flow=5 number_ios=4000 iodepth=4 flow_sleep=100",
+        "filename=null: size=64m rw=randwrite flow=10 number_ios=4000 numjobs=2",
+        "filename=null: size=64m flow=10 flow_id=1 number_ios=4000 rate_iops=1m",
+    ];
+    let ios = |job: &JobOutcome| job.ways.iter().map(|(_, way)| way.ios).sum::<u64>();
+    let ended: Vec<u64> = run(&jobs).jobs.iter().map(ios).collect();
+    assert_eq!(ended, [4000; 5]);
+}
+
+#[test]
 fn flushes_after_so_many_writes_come_by_either_count() {
     let job = run_one("filename=null: rw=write bs=4k number_ios=16 fsync=4 fdatasync=3");
     assert_eq!(job.sync.count(), 7, "after 3, 4, 6, 8, 9, 12 and 15, as in fio");

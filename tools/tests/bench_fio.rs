@@ -361,7 +361,7 @@ fn questions_are_answered_without_a_run() {
     assert!(scratch.told("--cmdhelp").lines().count() > 100);
     assert!(scratch.told("--cmdhelp=bs").contains("blocksize"));
     assert!(scratch.told("--cmdhelp=nice").contains("Ignored with a warning"));
-    assert!(scratch.told("--cmdhelp=flow").contains("adit does not: jobs do not share"));
+    assert!(scratch.told("--cmdhelp=gid").contains("adit does not: start the whole run"));
     assert!(scratch.told("--enghelp").contains("libaio (uring:)"));
     assert!(scratch.told("--enghelp=libaio").contains("uring:"));
     for (unknown, meant) in [("--cmdhelp=iodetph", "iodepth"), ("--enghelp=libaoi", "libaio")] {

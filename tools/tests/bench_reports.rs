@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The recorded version of fio.
 const VERSION: &str = "fio-3.33";
@@ -88,6 +89,24 @@ fn a_job_has_the_same_keys_and_types_as_with_fio() {
             panic!("{case}: {difference}");
         }
     }
+}
+
+#[test]
+fn each_job_says_when_it_started() {
+    let unix_ms = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        since.as_millis() as u64
+    };
+    let mut adit = Command::new(env!("CARGO_BIN_EXE_adit"));
+    adit.arg("bench");
+    let before = unix_ms();
+    let second = "--size=1m --ioengine=null --rw=read --name=second --stonewall --size=1m \
+                  --ioengine=null --rw=read --output-format=json";
+    let report = run(adit, "starts", second);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let start = |job: usize| report["jobs"][job]["job_start"].as_u64().expect("a number");
+    let times = [before, start(0), start(1), unix_ms()];
+    assert!(times.is_sorted(), "{times:?}");
 }
 
 /// Returns the beginnings of the lines of a report for people, without units and figures.

@@ -80,6 +80,8 @@ pub struct JobOutcome {
     /// The group, from 0.
     pub(crate) group: u32,
     pub(crate) threads: u32,
+    /// When it started, in milliseconds since 1970; of merged threads, the first one.
+    pub(crate) start_unix_ms: u64,
     /// Time from the first counted I/O to the end.
     pub(crate) elapsed: Duration,
     /// Reads, writes and trims.

@@ -42,7 +42,8 @@ pub(crate) const CASES: [(&str, &str); 8] = [
 /// Paths of values other than objects and lists, with their types: `jobs/*/read/iops float`.
 pub(crate) type Keys = BTreeSet<(String, String)>;
 
-/// Returns the keys of a report, without ours and those that depend on the machine and the command line.
+/// Returns the keys of a report, without ours, those that depend on the machine and the command line, and
+/// `job_start`, which came with fio 3.38.
 pub(crate) fn of(report: &str) -> Keys {
     let mut report: Value = serde_json::from_str(report).expect("JSON");
     let mut found = Keys::new();
@@ -52,6 +53,7 @@ pub(crate) fn of(report: &str) -> Keys {
     for job in report["jobs"].as_array_mut().expect("a list") {
         let job = job.as_object_mut().expect("an object");
         job.remove("adit");
+        job.remove("job_start");
         job.remove("job options").expect("options are listed");
     }
     leaves(&report, "", &mut found);

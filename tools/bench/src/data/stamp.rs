@@ -22,7 +22,7 @@ use md5::{Digest, Md5};
 use xxhash_rust::xxh64::xxh64;
 
 use super::contents::first_difference;
-use super::fio_header;
+use super::fio_header::Header;
 use crate::options::{Pattern, VerifyKind};
 use crate::workload::random::mix;
 
@@ -78,10 +78,10 @@ pub(super) fn check(block: &[u8], kind: VerifyKind, expected: Identity) -> Resul
 }
 
 fn checked(block: &[u8], kind: VerifyKind, expected: Identity) -> Result<(), Cause> {
-    if fio_header::is_one(block) {
+    if let Some(header) = Header::of(block) {
         // This run writes our header only.
         let may_be = kind == VerifyKind::Crc32c && expected.writer.is_none();
-        return if may_be { fio_header::check(block, expected.offset) } else { Err(Cause::Fio) };
+        return if may_be { header.check(block, expected.offset) } else { Err(Cause::Fio) };
     }
     if get(block, 0) != MAGIC {
         return Err(Cause::Magic { got: get(block, 0), all_zero: is_zero(block) });
@@ -179,6 +179,8 @@ pub(crate) struct Mismatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     Fio,
+    FioKind { kind: u16 },
+    FioVersion { version: u8 },
     Magic { got: u64, all_zero: bool },
     Kind { expected: VerifyKind, got: VerifyKind },
     NoKind,
@@ -211,7 +213,16 @@ impl fmt::Display for Cause {
             }
             Cause::Fio => write!(
                 f,
-                "is not this run's: fio wrote it with --verify=crc32c; read it with that and --rw=read"
+                "is not this run's: fio wrote it; if it was with --verify=crc32c, read it with that and --rw=read"
+            ),
+            Cause::FioKind { kind } => write!(
+                f,
+                "is fio's, with a checksum of kind {kind}; of fio's only crc32c is checked here: verify it with fio"
+            ),
+            Cause::FioVersion { version } => write!(
+                f,
+                "is fio's, with version {version:#04x} of its header; known are 0x81 (since fio 3.41) and \
+                 the one before: verify it with the fio that wrote it"
             ),
             Cause::NoKind => write!(f, "is corrupt: its header has no kind of checksum"),
             Cause::Length { expected, got } => write!(

@@ -15,7 +15,7 @@ use crate::whole_file::WholeFile;
 use crate::workload::Region;
 
 /// The version written; others are refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The progress of one thread of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use super::{
     RandomOptions, RateOptions, ReportOptions, Sequencer, SteadyOf, SteadyState, VerifyKind,
     VerifyOptions, Workload,
 };
-use super::{Distribution, FileOrder, FileService, RateProcess, ThinkTime};
+use super::{Distribution, FileOrder, FileService, Flow, RateProcess, ThinkTime};
 
 use crate::units::{KbBase, Size};
 use crate::way::PerWay;
@@ -80,6 +80,7 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     time_based: false,
     ramp_time: Duration::ZERO,
     thinktime: ThinkTime::default(),
+    flow: Flow::default(),
     rates: RateOptions {
         rate: PerWay::all(None),
         rate_min: PerWay::all(None),
@@ -216,6 +217,7 @@ impl Draft {
         self.job.steadystate = self.is_steady.then_some(self.steady);
         self.log_names();
         self.endless();
+        self.never_steady();
         super::check::job(&self.job)?;
         self.unheeded()?;
         Ok(self.job)
@@ -253,6 +255,18 @@ impl Draft {
             self.job.unheeded.push((
                 "time_based",
                 "there is no runtime; the job ends with its size, give runtime=10 for ten seconds",
+            ));
+        }
+    }
+
+    /// As in fio, a job may be too short to become steady.
+    fn never_steady(&mut self) {
+        let needed = self.job.steadystate.map(|steady| steady.duration + steady.ramp);
+        if self.job.runtime.zip(needed).is_some_and(|(runtime, needed)| runtime < needed) {
+            self.job.unheeded.push((
+                "steadystate",
+                "steadystate_duration and steadystate_ramp_time are longer than runtime, so it is never attained; \
+                 give a longer runtime",
             ));
         }
     }

@@ -140,6 +140,8 @@ pub struct JobOptions {
     pub(crate) ramp_time: Duration,
     /// `thinktime` and related options.
     pub(crate) thinktime: ThinkTime,
+    /// `flow` and related options.
+    pub(crate) flow: Flow,
     pub(crate) rates: RateOptions,
     /// `max_latency`: fails the job if an I/O takes longer.
     pub(crate) max_latency: Option<Duration>,
@@ -197,7 +199,7 @@ pub(crate) struct RandomOptions {
     pub(crate) percentage_random: PerWay<u8>,
     /// `norandommap`: random blocks may repeat before all have been used.
     pub(crate) norandommap: bool,
-    /// `random_generator=lfsr`: random blocks come once even with `norandommap`.
+    /// `random_generator=lfsr`: random blocks of one size come once even with `norandommap`.
     pub(crate) is_lfsr: bool,
     /// `randseed`: overrides `randrepeat`.
     pub(crate) randseed: Option<u64>,

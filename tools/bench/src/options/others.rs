@@ -131,8 +131,10 @@ mod tests {
     use super::super::table;
     use super::*;
 
-    /// All options of fio 3.33 and of its engines libaio, io_uring and io_uring_cmd.
-    const OF_FIO: &str = include_str!("fio-3.33-options.txt");
+    /// All options of fio 3.33 and of its engines libaio, io_uring and io_uring_cmd, and those that fio 3.41 and
+    /// the other engines taken here add.
+    const OF_FIO: &str =
+        concat!(include_str!("fio-3.33-options.txt"), include_str!("fio-3.41-options.txt"));
 
     fn take(name: &str, value: &str) -> Parsed<()> {
         find(name).expect(name).take(&mut Draft::default(), name, Some(value))
@@ -186,6 +188,19 @@ mod tests {
             draft.finish().is_ok()
         };
         assert!(with(true, "/dev/x") && with(false, "soft:mem=1G") && !with(false, "/dev/x"));
+    }
+
+    #[test]
+    fn a_steady_state_that_runtime_leaves_no_time_for_is_a_warning() {
+        let warned = |options: &str| {
+            let section = crate::options::Section::of(options).expect("taken");
+            section.job.unheeded.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        };
+        let job = "filename=null: steadystate=iops:1% steadystate_duration=20";
+        assert_eq!(warned(&format!("{job} runtime=19")), ["steadystate"]);
+        assert_eq!(warned(&format!("{job} steadystate_ramp_time=5 runtime=24")), ["steadystate"]);
+        assert_eq!(warned(&format!("{job} steadystate_ramp_time=5 runtime=25")), [""; 0]);
+        assert_eq!(warned(job), [""; 0]);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::units::KbBase;
 
 /// The longest queue NVMe allows, in entries.
 const DEPTH_MAX: u32 = 65_535;
+/// The greatest `flow`, as in fio.
+const FLOW_MAX: u32 = 1000;
 
 /// Sets a supported option.
 ///
@@ -160,6 +162,9 @@ fn timing(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
             job.thinktime.counts_issues = word(text, &[("complete", false), ("issue", true)])?;
         }
         "thinktime_iotime" => job.thinktime.iotime = time(text, SECOND)?,
+        "flow" => job.flow.weight = within_u32(text, base, 0, FLOW_MAX)?,
+        "flow_id" => job.flow.id = within_u32(text, base, 0, u32::MAX)?,
+        "flow_sleep" => job.flow.sleep = time(text, US)?,
         "rate" => per_way(text, &mut job.rates.rate, |part| count(part, base))?,
         "rate_min" => per_way(text, &mut job.rates.rate_min, |part| count(part, base))?,
         "rate_iops" => per_way(text, &mut job.rates.rate_iops, |part| count(part, base))?,

@@ -155,6 +155,17 @@ pub(crate) struct ThinkTime {
     pub(crate) iotime: Duration,
 }
 
+/// `flow`: a share in the I/Os of a group of jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flow {
+    /// The job's weight; zero for no share.
+    pub(crate) weight: u32,
+    /// The group (`flow_id`).
+    pub(crate) id: u32,
+    /// How long the job sleeps while it waits for others (`flow_sleep`).
+    pub(crate) sleep: Duration,
+}
+
 /// `rate_process`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RateProcess {

@@ -1,4 +1,4 @@
-//! fio 3.33's JSON schema: its keys with its types.
+//! fio 3.33's JSON schema: its keys with its types, and `job_start` of fio's newer releases.
 //!
 //! Unmeasured values are present as zero, so that readers of fio's files find every key. One key, `adit`, is
 //! added to each job and to the whole, for what fio does not report.
@@ -57,6 +57,7 @@ pub(super) fn job(outcome: &RunOutcome, job: &JobOutcome, bins: bool) -> Value {
     let mut value = json!({
         "jobname": asked.name,
         "groupid": job.group,
+        "job_start": job.start_unix_ms,
         "error": job.failure.as_ref().map_or(0, |failure| failure.errno),
         "eta": 0,
         "elapsed": job.elapsed.as_secs() + 1,

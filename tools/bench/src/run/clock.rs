@@ -4,12 +4,17 @@
 //! and read instead. The two are compared again at the end of a run: drift makes every latency wrong in
 //! proportion, and the report says so.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use adit_driver::Time;
 use adit_driver::paths::Device;
 
 use crate::outcome::ClockOutcome;
+
+/// Returns the time in milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
 
 /// A thread's clock in the device's time, read without calling the device or the system.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 //! | `start` | opened devices, queues and buffers |
 //! | `job/` | one thread: the measured loop |
 //! | `file_queues` | the queues of a job on several files, as one |
-//! | `pace`, `latency_target`, `again` | when the next I/O is due, how many are in flight, retries |
+//! | `pace`, `flow`, `latency_target`, `again` | when the next I/O is due, how many are in flight, retries |
 //! | `clock`, `cpu`, `disks`, `affinity` | time, the system's counts, and cores |
 //! | `progress`, `watch`, `steady` | observation of running jobs |
 //! | `supervisor` | events outside the queues; recovery of a controller |
@@ -20,6 +20,7 @@ pub(crate) mod cpu;
 mod disks;
 mod doubts;
 mod file_queues;
+mod flow;
 mod job;
 mod latency_target;
 mod layout;
@@ -36,7 +37,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use adit_driver::runtime::caught;
 use adit_driver::{Device, Target};
@@ -274,8 +275,7 @@ impl Run<'_> {
         let jobs = merged(jobs);
         RunOutcome {
             global: self.request.global.clone(),
-            unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
-                as u64,
+            unix_ms: clock::unix_ms(),
             groups: groups(&jobs),
             jobs,
             clock,

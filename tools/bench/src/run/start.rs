@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
 use adit_driver::paths::{
     CommandQueue, Device, DeviceInfo, DeviceOptions, DeviceQueue, QueueOptions,
@@ -14,7 +15,9 @@ use adit_driver::{Buffer, Controller, Target};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
+use super::clock::unix_ms;
 use super::file_queues::FileQueues;
+use super::flow::Group;
 use super::job::{Job, JobFile, Owned, Setting};
 use super::plan::{self, Thread};
 use super::progress::Progress;
@@ -59,6 +62,8 @@ pub(crate) struct Fleet {
     retries: u8,
     /// The folder for verify states.
     state_folder: PathBuf,
+    /// By `flow_id`.
+    flows: BTreeMap<u32, Arc<Group>>,
 }
 
 /// A thread's place among the others.
@@ -162,15 +167,15 @@ impl Fleet {
             })
             .collect();
         plan::check_apart(&apart)?;
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let retries = if request.run.recover { RECOVERY_RETRIES } else { 0 };
         Ok(Fleet {
             devices,
             planned,
             warnings,
-            started_unix_ms: started.as_millis() as u64,
+            started_unix_ms: unix_ms(),
             retries,
             state_folder: request.run.aux_path.clone(),
+            flows: threads.iter().map(|thread| (thread.job().flow.id, Arc::default())).collect(),
         })
     }
 
@@ -269,6 +274,7 @@ impl Fleet {
             state_folder: &self.state_folder,
             samples_zeroes: targets.iter().all(|target| samples_zeroes(job, target)),
             retries: self.retries,
+            flow: self.flows.get(&job.flow.id).filter(|_| job.flow.weight > 0).cloned(),
         };
         let cores = affinity::cores(job, thread.number)?.or_else(|| usual_core(&targets, place));
         Ok(Ready { targets, awaited, delay: delay(job, seed), cores, set, queues, buffers })

@@ -66,6 +66,7 @@ fn job_outcome(section: Section, target: String, ways: PerWay<WayOutcome>) -> Jo
         lba_bytes: 512,
         group: 0,
         threads: 1,
+        start_unix_ms: 1_700_000_000_000 - 1000,
         elapsed: Duration::from_secs(1),
         ways,
         sync: Latency::new(),

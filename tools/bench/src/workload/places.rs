@@ -3,18 +3,20 @@
 //! | rw | options | places |
 //! |---|---|---|
 //! | sequential | | `InOrder`: each way continues where its last I/O ended |
-//! | random | blocks of one size | `Once`: a permutation of the blocks, without a map |
-//! | random | several sizes, runs, some I/Os sequential | `Mapped`: units in random order, and a map of the free ones |
-//! | random | `norandommap`, another `blockalign` or `random_distribution` | `Drawn`: any place at any time |
+//! | random | | `Once`: each block of a way's smallest size comes once per pass |
+//! | random | `norandommap`, another `blockalign` or `random_distribution`, `lfsr` with several sizes | `Drawn`: any place at any time |
 //!
-//! With a map, a step takes the free units from its place on, up to its size; a sequential step takes the next
-//! free unit. So each unit comes once per pass, and late in a pass steps may be shorter than any `bs`, as in
-//! fio.
+//! Ways with the same smallest size share their blocks; ways with different ones each cover the region by themselves, so
+//! that one never breaks up the blocks of the other. Blocks of a single size come in the order of a permutation. With
+//! several sizes there is a map of the free ones: a step takes the free blocks from a random place on, or from the head
+//! of the next free run if that place is taken, up to its size. So a step is cut where a free run ends, as in fio, but
+//! never below the way's smallest size. The sequential I/Os of a random job go on where the last one ended, at their
+//! full size; as in fio, they do not count as taken.
 
 use super::distribution::Draw;
 use super::map::Map;
 use super::order::Order;
-use super::random::Stream;
+use super::random::{Stream, below};
 use super::sizes::Sizes;
 use crate::way::{PerWay, Way};
 
@@ -36,12 +38,52 @@ impl Span {
 pub(super) enum Places {
     /// Each way continues `step` bytes after its last I/O.
     InOrder { step: i64, room: u64 },
-    /// Blocks of one size.
-    Once { order: Order, bytes: u64 },
-    /// Units that are still free.
-    Mapped { order: Order, map: Map, unit: u64 },
+    /// Each block of a set once, and which set is whose.
+    Once { sets: Vec<Blocks>, of: PerWay<usize>, room: u64 },
     /// Any place at any time.
     Drawn { draws: Box<PerWay<Drawn>>, room: u64 },
+}
+
+/// The blocks that ways with the same smallest size share.
+#[derive(Clone, Debug)]
+pub(super) struct Blocks {
+    /// Their length.
+    pub(super) bytes: u64,
+    pub(super) left: Left,
+}
+
+/// The blocks that a pass has not taken yet.
+#[derive(Clone, Debug)]
+pub(super) enum Left {
+    /// All steps take one block each, in this order.
+    Ordered(Order),
+    /// Steps take several.
+    Mapped(Map),
+}
+
+impl Blocks {
+    fn restart(&mut self, seed: u64, pass: u64) {
+        match &mut self.left {
+            Left::Ordered(order) => order.restart(seed, pass),
+            Left::Mapped(map) => map.clear(),
+        }
+    }
+
+    #[inline]
+    fn random(&mut self, wish: Wish<'_>) -> Option<Span> {
+        match &mut self.left {
+            Left::Ordered(order) => {
+                order.next().map(|block| Span { offset: block * self.bytes, bytes: self.bytes })
+            }
+            Left::Mapped(map) => {
+                let from = below(wish.place.at(wish.position), map.blocks());
+                let block = map.next_free(from)?;
+                let bytes = wish.sizes.draw(|| wish.size.at(wish.position));
+                let blocks = map.take(block, bytes.div_ceil(self.bytes));
+                Some(Span { offset: block * self.bytes, bytes: bytes.min(blocks * self.bytes) })
+            }
+        }
+    }
 }
 
 /// Draws multiples of `align`.
@@ -77,11 +119,7 @@ impl Places {
     pub(super) fn restart(&mut self, seed: u64, pass: u64) {
         match self {
             Places::InOrder { .. } | Places::Drawn { .. } => {}
-            Places::Once { order, .. } => order.restart(seed, pass),
-            Places::Mapped { order, map, .. } => {
-                order.restart(seed, pass);
-                map.clear();
-            }
+            Places::Once { sets, .. } => sets.iter_mut().for_each(|set| set.restart(seed, pass)),
         }
     }
 
@@ -90,15 +128,7 @@ impl Places {
     pub(super) fn random(&mut self, wish: Wish<'_>) -> Option<Span> {
         match self {
             Places::InOrder { room, .. } => wish.within(0, *room),
-            Places::Once { order, bytes } => {
-                let bytes = *bytes;
-                order.next().map(|block| Span { offset: block * bytes, bytes })
-            }
-            Places::Mapped { order, map, unit } => {
-                let place =
-                    std::iter::from_fn(|| order.next()).find(|place| map.is_free(*place))?;
-                Some(taken(map, *unit, place, wish))
-            }
+            Places::Once { sets, of, .. } => sets[of[wish.way]].random(wish),
             Places::Drawn { draws, room } => {
                 let drawn = &draws[wish.way];
                 wish.within(drawn.draw.place(wish.place.at(wish.position)) * drawn.align, *room)
@@ -119,19 +149,11 @@ impl Places {
     pub(super) fn after(&mut self, end: u64, wish: Wish<'_>) -> Option<Span> {
         match self {
             Places::InOrder { step, room } => in_order(*step, *room, end, wish),
-            Places::Once { .. } => self.random(wish),
-            Places::Mapped { map, unit, .. } => {
-                let place = map.next_free(end / *unit)?;
-                Some(taken(map, *unit, place, wish))
+            Places::Once { room, .. } | Places::Drawn { room, .. } => {
+                wish.within(end, *room).or_else(|| self.random(wish))
             }
-            Places::Drawn { room, .. } => wish.within(end, *room).or_else(|| wish.within(0, *room)),
         }
     }
-}
-
-fn taken(map: &mut Map, unit: u64, place: u64, wish: Wish<'_>) -> Span {
-    let units = map.take(place, wish.sizes.draw(|| wish.size.at(wish.position)) / unit);
-    Span { offset: place * unit, bytes: units * unit }
 }
 
 /// Steps like fio: wraps at the region's end to its start, and backwards at its start to its end.

@@ -4,7 +4,7 @@ use super::distribution::Draw;
 use super::latest::Latest;
 use super::map::Map;
 use super::order::Order;
-use super::places::{Drawn, Places};
+use super::places::{Blocks, Drawn, Left, Places};
 use super::sizes::{Sizes, gcd};
 use super::ways::Ways;
 use super::{Generator, Region, Streams};
@@ -24,18 +24,17 @@ pub(super) fn generator(
     let is_identical = job.rw_sequencer == Sequencer::Identical;
     let overlaps = match &places {
         Places::InOrder { step, .. } => *step != 0,
-        Places::Once { .. } | Places::Mapped { .. } => run > 1 && is_identical,
+        Places::Once { .. } => run > 1 || !plan.is_all_random(),
         Places::Drawn { .. } => true,
     };
     let changes = job.rw.writes || job.rw.trims;
     let latest = plan.latest(overlaps && job.rw.writes && job.verify.is_some())?;
-    let shortest = if matches!(places, Places::Mapped { .. }) { plan.unit } else { plan.min };
     let per_place = if plan.ways == Ways::TrimThenWrite { 2 } else { 1 };
     let pass_bytes = region.bytes / plan.unit * plan.unit;
     let mut generator = Generator {
         start: region.start,
         pass_bytes,
-        pass_steps: pass_bytes.div_ceil(shortest) * per_place,
+        pass_steps: pass_bytes.div_ceil(plan.min) * per_place,
         seed,
         ways: plan.ways,
         random_percent: if job.rw.random { job.random.percentage_random } else { PerWay::all(0) },
@@ -58,8 +57,7 @@ pub(super) fn generator(
     Ok(generator)
 }
 
-/// Returns the greatest common divisor of the lengths of `job`'s I/Os, in bytes; with a map, random I/Os may be
-/// this short.
+/// Returns the greatest common divisor of the lengths of `job`'s I/Os, in bytes.
 ///
 /// # Errors
 /// There is none; says what to do.
@@ -133,19 +131,38 @@ impl<'a> Plan<'a> {
         if !self.has_map() {
             return Ok(Places::Drawn { draws: Box::new(self.draws(seed)?), room });
         }
-        let units = room / self.unit;
-        let order = Order::new(units, seed);
-        if self.has_one_size() && self.has_no_sequences() {
-            return Ok(Places::Once { order, bytes: self.unit });
+        let mut sets: Vec<Blocks> = Vec::new();
+        let mut of = PerWay::all(0);
+        for way in &self.used {
+            let bytes = self.sizes[*way].min();
+            of[*way] = match sets.iter().position(|set| set.bytes == bytes) {
+                Some(set) => set,
+                None => {
+                    sets.push(Blocks { bytes, left: self.blocks(bytes, seed)? });
+                    sets.len() - 1
+                }
+            };
         }
-        let map = Map::new(units).map_err(|_| {
-            format!("there is no memory for a map of {units} blocks: use norandommap, a larger bs or a smaller size")
-        })?;
-        Ok(Places::Mapped { order, map, unit: self.unit })
+        Ok(Places::Once { sets, of, room })
+    }
+
+    /// Returns all blocks of `bytes`, the smallest size of some ways.
+    fn blocks(&self, bytes: u64, seed: u64) -> Result<Left, String> {
+        let count = self.region.bytes / bytes;
+        let has_one_size = self.used.iter().all(|way| {
+            let sizes = &self.sizes[*way];
+            sizes.min() != bytes || sizes.only().is_some()
+        });
+        if has_one_size {
+            return Ok(Left::Ordered(Order::new(count, seed)));
+        }
+        Map::new(count).map(Left::Mapped).map_err(|_| {
+            format!("there is no memory for a map of {count} blocks: use norandommap, a larger bs or a smaller size")
+        })
     }
 
     /// Returns whether each place comes once. fio calls this a random map; it excludes other distributions and
-    /// alignments.
+    /// alignments, and fio's lfsr has none, which matters where sizes differ.
     fn has_map(&self) -> bool {
         let job = self.job;
         let is_plain = |way: &Way| {
@@ -153,17 +170,17 @@ impl<'a> Plan<'a> {
             job.random.random_distribution[*way] == Distribution::Uniform
                 && align.is_none_or(|align| align == self.sizes[*way].min())
         };
-        let is_wanted = !job.random.norandommap || job.random.is_lfsr;
+        let random = &job.random;
+        let has_one_size = |way: &Way| self.sizes[*way].only().is_some();
+        let is_wanted = match random.is_lfsr {
+            true => self.used.iter().all(has_one_size),
+            false => !random.norandommap,
+        };
         is_wanted && self.used.iter().all(is_plain)
     }
 
-    fn has_one_size(&self) -> bool {
-        self.used.iter().all(|way| self.sizes[*way].only() == Some(self.unit))
-    }
-
-    fn has_no_sequences(&self) -> bool {
-        let has_runs = self.job.rw.step > 1 && self.job.rw_sequencer == Sequencer::Sequential;
-        !has_runs && self.used.iter().all(|way| self.job.random.percentage_random[*way] == 100)
+    fn is_all_random(&self) -> bool {
+        self.used.iter().all(|way| self.job.random.percentage_random[*way] == 100)
     }
 
     fn align(&self, way: Way) -> u64 {

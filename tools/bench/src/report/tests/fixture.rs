@@ -61,6 +61,7 @@ pub(super) fn job(name: &str, group: u32) -> JobOutcome {
         lba_bytes: 512,
         group,
         threads: 1,
+        start_unix_ms: UNIX_MS - 2001,
         elapsed: Duration::from_millis(2001),
         ways: PerWay([WayOutcome::new(), WayOutcome::new(), WayOutcome::new()]),
         sync: Latency::new(),

@@ -25,6 +25,7 @@ mod submit;
 mod trouble;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_driver::memory::Prefix;
@@ -32,8 +33,9 @@ use adit_driver::paths::{CommandQueue, Device};
 use adit_driver::{Buffer, CommandError, Time};
 
 use super::again::Again;
-use super::clock::Clock;
+use super::clock::{Clock, unix_ms};
 use super::cpu::Cpu;
+use super::flow::{Group, Share};
 use super::latency_target::DepthSearch;
 use super::pace::Pace;
 use super::progress::Progress;
@@ -180,6 +182,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) samples_zeroes: bool,
     /// Retries of a failed I/O unless the job specifies them.
     pub(crate) retries: u8,
+    /// The jobs it shares I/Os with.
+    pub(crate) flow: Option<Arc<Group>>,
 }
 
 impl Setting<'_> {
@@ -286,6 +290,10 @@ pub(crate) struct Job<'a, Q> {
     /// Disabled measurements; a blocking path has no submission latency either.
     disabled: Disabled,
     pace: Pace,
+    /// Its part of a group's I/Os, once it runs.
+    share: Option<Share>,
+    /// Whether it waits for others of its group.
+    is_ahead: bool,
     search: Option<DepthSearch>,
     checks: Checks,
     bytes_issued: u64,
@@ -339,6 +347,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
                 ..options.reports.disable
             },
             pace: Pace::new(options, set.seed, Time::ZERO),
+            share: None,
+            is_ahead: false,
             search: None,
             checks: Checks {
                 to_verify: None,
@@ -406,10 +416,13 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     fn begin(&mut self) {
         self.set.progress.set_running(true);
         self.load.cpu_before = Cpu::of_this_thread();
+        self.outcome.start_unix_ms = unix_ms();
         self.times.start = self.clock.now();
         (self.times.now, self.load.last_finish, self.times.counts_from) =
             (self.times.start, self.times.start, self.times.start);
         self.pace = Pace::new(self.options, self.set.seed, self.times.start);
+        let weight = self.options.flow.weight;
+        self.share = self.set.flow.clone().map(|group| Share::join(group, weight));
         let depth_max = self.pool.depth() as u32;
         self.search = self
             .options
@@ -489,7 +502,9 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         let must_end_well = self.is_down || !self.inflight.again.is_empty();
         let ends = if self.checks.to_verify.is_some() { self.is_stopped() } else { self.is_over() };
         let thinks = self.checks.to_verify.is_none()
-            && (self.pace.wants_pause() || self.times.now < self.pace.paused_until());
+            && (self.is_ahead
+                || self.pace.wants_pause()
+                || self.times.now < self.pace.paused_until());
         (must_end_well && !self.is_stopped()) || ((self.inflight.held.is_some() || thinks) && !ends)
     }
 
@@ -564,6 +579,7 @@ fn empty_outcome(set: &Setting<'_>) -> JobOutcome {
         lba_bytes: infos().map(|info| info.lba_bytes).max().unwrap_or(0),
         group: set.group,
         threads: 1,
+        start_unix_ms: 0,
         elapsed: Duration::ZERO,
         ways: PerWay::all(WayOutcome::new()),
         sync: Latency::new(),

@@ -86,6 +86,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     /// Takes all steps to the end of the job without I/O; if only time ends the job, those of the first pass.
+    /// As in fio, they count as done, in no time.
     fn take_all_steps(&mut self) {
         let most = (self.set.bytes_max.unwrap_or(u64::MAX), self.ios_max.unwrap_or(u64::MAX));
         let (mut bytes, mut ios) = (0, 0);
@@ -99,6 +100,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             let Some(step) = step else { return };
             bytes += step.bytes;
             ios += 1;
+            let counted = &mut self.outcome.ways[step.way];
+            counted.bytes += step.bytes;
+            counted.ios += 1;
         }
     }
 

@@ -6,7 +6,7 @@ use adit_driver::memory::Prefix;
 use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::spec::Lba;
 
-use super::{EIO, Job, Owned, Tag, What, Work};
+use super::{EIO, Job, Owned, Share, Tag, What, Work};
 use crate::data::{Identity, Writer};
 use crate::way::Way;
 use crate::workload::Step;
@@ -324,7 +324,14 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.is_over() || self.pace.wants_pause() {
             return None;
         }
+        self.is_ahead = self.share.as_ref().is_some_and(Share::is_ahead);
+        if self.is_ahead {
+            return None;
+        }
         let step = self.next_step()?;
+        if let Some(share) = &mut self.share {
+            share.count();
+        }
         self.bytes_issued += step.bytes;
         self.ios_issued += 1;
         // A mixed workload may read data of other jobs or earlier passes.

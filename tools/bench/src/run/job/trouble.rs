@@ -153,9 +153,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Waits while nothing is in flight or due: sleeps as far as that is accurate enough, then spins.
     pub(super) fn pause(&mut self) {
-        let wait = self.until_due().min(NAP);
+        let flow = if self.is_ahead { self.options.flow.sleep } else { Duration::ZERO };
+        let wait = self.until_due().max(flow).min(NAP);
         if wait > SLEEP_SLACK + self.pace.spin() {
             std::thread::sleep(wait - SLEEP_SLACK - self.pace.spin());
+        } else if self.is_ahead {
+            // Those it waits for may need this core.
+            std::thread::yield_now();
         } else {
             std::hint::spin_loop();
         }
@@ -173,6 +177,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn has_later(&self) -> bool {
         self.inflight.held.is_some()
             || !self.inflight.again.is_empty()
+            || self.is_ahead
             || self.times.now < self.pace.paused_until()
     }
 

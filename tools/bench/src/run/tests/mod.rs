@@ -481,8 +481,26 @@ fn what_was_written_in_several_passes_or_in_part_is_checked_by_itself() {
         assert!(written.ways[Way::Write].ios > 0);
         let checked = run_one(&format!("{job} {options} verify_only=1"));
         std::fs::remove_file(&file).expect("it was there");
-        assert!(checked.ways[Way::Read].ios > 0, "{options}");
+        let of = |job: &JobOutcome, way: Way| (job.ways[way].ios, job.ways[way].bytes);
+        assert_eq!(of(&checked, Way::Write), of(&written, Way::Write), "{options}");
+        assert_eq!(checked.ways[Way::Write].runtime, Duration::ZERO, "{options}");
+        // With loops, blocks were written several times and are there once.
+        let read = of(&checked, Way::Read);
+        assert!(read.0 > 0 && read.0 <= of(&checked, Way::Write).0, "{options}: {read:?}");
     }
+}
+
+#[test]
+fn jobs_that_share_by_flow_all_come_to_their_end() {
+    let jobs = [
+        "filename=null: size=64m flow=1 number_ios=4000",
+        "filename=null: size=64m flow=5 number_ios=4000 iodepth=4 flow_sleep=100",
+        "filename=null: size=64m rw=randwrite flow=10 number_ios=4000 numjobs=2",
+        "filename=null: size=64m flow=10 flow_id=1 number_ios=4000 rate_iops=1m",
+    ];
+    let ios = |job: &JobOutcome| job.ways.iter().map(|(_, way)| way.ios).sum::<u64>();
+    let ended: Vec<u64> = run(&jobs).jobs.iter().map(ios).collect();
+    assert_eq!(ended, [4000; 5]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::memory::allocate_for_host;
 use crate::queue_pair::{CommandError, Errno};
 use crate::sys::{file_io, punch_hole};
-use crate::target::KernelTarget;
+use crate::target::{KernelPath, KernelTarget};
 
 /// Default alignment of offsets: a sector.
 const SECTOR: u32 = 512;
@@ -132,6 +132,7 @@ impl OpenFile {
             command_bytes_max: TRANSFER_BYTES_MAX & !u64::from(self.lba_bytes - 1),
             boundary_bytes: 0,
             queue_depth_max,
+            is_synchronous: matches!(target.path, KernelPath::Psync | KernelPath::Mmap),
             queue_count_max: u16::MAX,
             deallocates: self.deallocates,
             deallocate_lbas_max: u64::MAX,

@@ -188,8 +188,10 @@ pub struct DeviceInfo {
     pub command_bytes_max: u64,
     /// A request that crosses a multiple of this becomes several commands (NOIOB); 0 for no boundary.
     pub boundary_bytes: u64,
-    /// Most commands in flight on a queue; 1 if `post` carries each out.
+    /// Most commands in flight on a queue.
     pub queue_depth_max: u32,
+    /// Whether `post` itself carries a request out, one at a time.
+    pub is_synchronous: bool,
     /// Most queues.
     pub queue_count_max: u16,
     /// Whether [`Operation::Deallocate`] works.

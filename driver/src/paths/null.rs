@@ -26,6 +26,7 @@ pub(super) fn open(target: &KernelTarget) -> Device {
         queue_count_max: u16::MAX,
         deallocates: true,
         deallocate_lbas_max: u64::MAX,
+        is_synchronous: false,
         is_preallocated: false,
         is_cached: false,
         protection: None,

@@ -67,6 +67,7 @@ pub(super) fn device(
         command_bytes_max: limits.max_bytes,
         boundary_bytes: u64::from(limits.boundary_lbas) << limits.lba_shift,
         queue_depth_max: about.queue_entries_max - 1,
+        is_synchronous: false,
         queue_count_max: about.io_queues,
         deallocates: about.identify.oncs().dataset_management(),
         deallocate_lbas_max: namespace.command_limits().deallocate_lbas_max(),

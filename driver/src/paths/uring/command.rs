@@ -172,6 +172,7 @@ impl UringCmdDevice {
             command_bytes_max: self.namespace.command_bytes_max,
             boundary_bytes: 0,
             queue_depth_max: depth_max(true),
+            is_synchronous: false,
             queue_count_max: u16::MAX,
             deallocates: self.namespace.deallocates,
             deallocate_lbas_max: self.namespace.limits.deallocate_lbas_max(),

@@ -59,6 +59,7 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     },
     amount: AmountOptions {
         size: None,
+        filesize: None,
         io_size: None,
         offset: Size::Bytes(0),
         offset_increment: Size::Bytes(0),
@@ -243,6 +244,7 @@ impl Draft {
             let whole = Size::Bytes(bytes.saturating_mul(files));
             self.job.amount.io_size = self.job.amount.io_size.or(self.job.amount.size);
             self.job.amount.size = Some(whole);
+            self.job.amount.filesize = Some(bytes);
         }
     }
 

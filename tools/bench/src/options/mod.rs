@@ -210,6 +210,8 @@ pub(crate) struct RandomOptions {
 pub(crate) struct AmountOptions {
     /// `size` of the job's region; the whole device by default.
     pub(crate) size: Option<Size>,
+    /// `filesize`: bytes of each of its files; `size` is then that of all.
+    pub(crate) filesize: Option<u64>,
     /// `io_size`: bytes after which the job ends; `size` by default.
     pub(crate) io_size: Option<Size>,
     /// `offset` of the region.

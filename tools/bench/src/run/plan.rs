@@ -72,6 +72,9 @@ impl Thread<'_> {
     /// the remaining blocks. A percentage applies to each file.
     fn share(&self, size: Size, file: usize) -> Size {
         let files = targets::count(self.job()) as u64;
+        if let Some(bytes) = self.job().amount.filesize {
+            return Size::Bytes(bytes);
+        }
         let Size::Bytes(bytes) = size else { return size };
         if files == 1 {
             return size;
@@ -86,14 +89,22 @@ impl Thread<'_> {
         Way::ALL.map(|way| self.job().bs[way].min()).into_iter().min().unwrap_or(0)
     }
 
+    /// Returns the start of its region. As in fio, one given as a share of the device is rounded up to a block.
+    fn start(&self, info: &DeviceInfo) -> u64 {
+        let (offset, each) = (self.job().amount.offset, self.job().amount.offset_increment);
+        let start = offset.of(info.bytes) + u64::from(self.number) * each.of(info.bytes);
+        let is_share = [offset, each].iter().any(|size| matches!(size, Size::Percent(_)));
+        let block = self.least_block().next_multiple_of(info.lba_bytes.into());
+        if is_share && block > 0 { start.next_multiple_of(block) } else { start }
+    }
+
     /// Returns its region of its file `file`.
     ///
     /// # Errors
     /// The requested region does not fit; says what would.
     pub(crate) fn region(&self, info: &DeviceInfo, file: usize) -> Result<Region> {
         let (job, lba) = (self.job(), u64::from(info.lba_bytes));
-        let increment = u64::from(self.number) * job.amount.offset_increment.of(info.bytes);
-        let start = job.amount.offset.of(info.bytes) + increment;
+        let start = self.start(info);
         if !start.is_multiple_of(lba) {
             return Err(self.usage(format!(
                 "offset={start}: {} has LBAs of {lba} bytes; start at a multiple of it",
@@ -101,7 +112,12 @@ impl Thread<'_> {
             )));
         }
         let there = info.bytes.saturating_sub(start);
-        let size = job.amount.size.map_or(there, |size| self.share(size, file).of(info.bytes));
+        let size = match job.amount.size.map(|size| self.share(size, file)) {
+            None => there,
+            // As in fio, a share of the whole ends where the whole ends.
+            Some(size @ Size::Percent(_)) => size.of(info.bytes).min(there),
+            Some(Size::Bytes(bytes)) => bytes,
+        };
         // As in fio, the size is rounded down to whole LBAs.
         let bytes = size / lba * lba;
         if bytes > there {
@@ -118,13 +134,14 @@ impl Thread<'_> {
         Ok(Region { start, bytes })
     }
 
-    /// Returns the bytes after which it ends, from those its files have and those of its regions; `None` if
-    /// only time or a full device ends it.
-    pub(crate) fn bytes_max(&self, there: u64, region_bytes: u64) -> Option<u64> {
+    /// Returns the bytes after which it ends, from those its files have and its regions; `None` if only time or a
+    /// full device ends it.
+    pub(crate) fn bytes_max(&self, there: u64, regions: &[Region]) -> Option<u64> {
         let job = self.job();
-        let pass = job.amount.io_size.map_or(region_bytes, |size| size.of(there));
-        // As in fio, no block crosses the end.
+        // As in fio, no block crosses the end of a file.
         let unit = unit_bytes(job).unwrap_or(1).max(1);
+        let whole = || regions.iter().map(|region| region.bytes / unit * unit).sum();
+        let pass = job.amount.io_size.map_or_else(whole, |size| size.of(there));
         let pass = (pass / unit * unit).max(unit) * job.rw.ios_per_block();
         (!job.time_based).then(|| pass.saturating_mul(u64::from(job.amount.loops.max(1))))
     }
@@ -201,7 +218,7 @@ impl Thread<'_> {
 
     /// Returns the I/Os in flight; one if the path blocks.
     pub(crate) fn iodepth(&self, info: &DeviceInfo) -> u32 {
-        if info.queue_depth_max == 1 { 1 } else { self.job().iodepth }
+        if info.is_synchronous { 1 } else { self.job().iodepth }
     }
 
     fn check_blocks(&self, info: &DeviceInfo) -> Result<()> {
@@ -227,6 +244,15 @@ impl Thread<'_> {
             return Err(
                 self.usage(format!("rw: {} cannot deallocate; leave out trims", info.device))
             );
+        }
+        let (trim, most) =
+            (self.job().bs[Way::Trim].max(), info.deallocate_lbas_max.saturating_mul(lba));
+        if self.job().rw.trims && trim > most {
+            return Err(self.usage(format!(
+                "bs={trim}: one trim of {} is at most {most} bytes (DMRL, DMRSL, DMSL); use a smaller bs for trims, as in \
+                 bs=4k,4k,{most}",
+                info.device
+            )));
         }
         Ok(())
     }
@@ -330,6 +356,7 @@ mod tests {
             command_bytes_max: 128 << 10,
             boundary_bytes: 0,
             queue_depth_max: 63,
+            is_synchronous: false,
             queue_count_max: 4,
             deallocates: true,
             deallocate_lbas_max: u64::MAX,
@@ -408,6 +435,37 @@ mod tests {
             .contains("LBAs of 512")
         );
         assert!(refusal(JobOptions { iodepth: 64, ..job() }).contains("iodepth=63 at most"));
+        // A controller whose queues have two entries (MQES) is no path that blocks.
+        let shallow = DeviceInfo { queue_depth_max: 1, ..info() };
+        let section = section(JobOptions { iodepth: 2, ..job() });
+        let thread = &threads(std::slice::from_ref(&section))[0];
+        let region = Region { start: 0, bytes: 1 << 20 };
+        let said = thread.queue_depth(&shallow, region).expect_err("too deep").to_string();
+        assert!(said.contains("iodepth=1 at most"), "{said}");
+        let blocking = DeviceInfo { is_synchronous: true, ..shallow };
+        assert_eq!(thread.queue_depth(&blocking, region).expect("one at a time"), (1, None));
+    }
+
+    #[test]
+    fn shares_begin_at_a_block_and_end_with_the_device() {
+        let region = |size, offset, increment| {
+            let amount = AmountOptions {
+                size: Some(size),
+                offset,
+                offset_increment: increment,
+                ..JobOptions::default().amount
+            };
+            let section = section(JobOptions { amount, numjobs: 2, ..JobOptions::default() });
+            let threads = threads(std::slice::from_ref(&section));
+            let Region { start, bytes } = threads[1].region(&info(), 0).expect("there");
+            (start, bytes)
+        };
+        let (share, bytes) = (Size::Percent, Size::Bytes);
+        // As fio 3.33 does with a file of 1 MiB: 102 blocks are left of 60 %.
+        assert_eq!(region(share(60), share(60), bytes(0)), (630_784, 102 * 4096));
+        assert_eq!(region(share(60), bytes(1 << 19), bytes(0)), (1 << 19, 1 << 19));
+        assert_eq!(region(share(30), share(33), share(33)), (692_224, 614 * 512));
+        assert_eq!(region(share(60), bytes(512), bytes(0)), (512, 1228 * 512));
     }
 
     #[test]

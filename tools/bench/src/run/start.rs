@@ -15,7 +15,7 @@ use adit_driver::{Buffer, Controller, Target};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::file_queues::FileQueues;
-use super::job::{Job, JobFile, Owned, Setting};
+use super::job::{Job, JobFile, Owned, RANGE_BYTES, Setting};
 use super::plan::{self, Thread};
 use super::progress::Progress;
 use super::supervisor::Recovery;
@@ -441,7 +441,7 @@ fn planned<'a>(
         crowded = crowded.or(warning);
     }
     let there = infos.iter().map(|info| info.bytes).sum();
-    let bytes_max = thread.bytes_max(there, regions.iter().map(|region| region.bytes).sum());
+    let bytes_max = thread.bytes_max(there, &regions);
     let iodepth = infos.iter().map(|info| thread.iodepth(info)).min().unwrap_or(1);
     let files = its.into_iter().zip(regions).collect();
     Ok(Planned { files, queue_depth, crowded, iodepth, bytes_max })
@@ -477,7 +477,8 @@ fn buffers(
     iodepth: u32,
     data: &mut Data,
 ) -> Result<Vec<Buffer>> {
-    let block = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0);
+    let ranges = if job.rw.trims { RANGE_BYTES as u64 } else { 0 };
+    let block = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0).max(ranges);
     let stride = block.next_multiple_of(BUFFER_ALIGN) as usize;
     let mut rest = device.allocate(stride * iodepth as usize)?;
     let mut buffers = Vec::with_capacity(iodepth as usize);

@@ -50,6 +50,7 @@ use crate::way::{PerWay, Way};
 use crate::workload::{Region, Step, Steps};
 use overlap::Overlaps;
 use pool::Pool;
+pub(super) use submit::RANGE_BYTES;
 
 /// Interval between checks of slow changes: the ramp, the watcher's requests, minimum rates.
 const TICK: Duration = Duration::from_millis(1);
@@ -314,7 +315,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         let (depth, slots, files) = (pool.depth(), pool.slots(), set.files.len());
         let options = &set.section.job;
         let infos = || set.files.iter().map(|file| file.device.info());
-        let blocks = infos().any(|info| info.queue_depth_max == 1);
+        let blocks = infos().any(|info| info.is_synchronous);
         let lba_shifts = infos().map(|info| info.lba_bytes.trailing_zeros()).collect();
         let backlog_max = read_back::backlog_of(options);
         Job {

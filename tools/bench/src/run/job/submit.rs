@@ -11,8 +11,8 @@ use crate::data::{Identity, Writer};
 use crate::way::Way;
 use crate::workload::Step;
 
-/// A deallocation keeps its range in the first bytes of its buffer.
-const RANGE_BYTES: usize = 16;
+/// A deallocation keeps its ranges in the first bytes of its buffer: as many as a command may have, of 16 bytes.
+pub(in crate::run) const RANGE_BYTES: usize = 256 * 16;
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Posts all I/Os that are due and have a buffer, and rings.
@@ -202,7 +202,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         };
         let (operation, bytes) = match work.what {
             What::Step(step) => (self.operation(step), step.bytes as usize),
-            What::Flush(_) => (Operation::Flush, RANGE_BYTES),
+            What::Flush(_) => (Operation::Flush, buffer.len()),
         };
         if let What::Step(step) = work.what
             && step.way == Way::Write
@@ -218,8 +218,10 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             }
         }
         let since = self.since(&work);
-        let bytes =
-            if matches!(operation, Operation::Deallocate(..)) { RANGE_BYTES } else { bytes };
+        let bytes = match operation {
+            Operation::Deallocate(..) => RANGE_BYTES.min(buffer.len()),
+            _ => bytes,
+        };
         let buffer = Prefix::new(buffer, bytes);
         let file = work.what.file();
         let request = Request { operation, buffer: (buffer, Tag::new(slot, file)) };

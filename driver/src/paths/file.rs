@@ -85,7 +85,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     } else {
         return Err(no_file());
     };
-    let lba_bytes = lba_bytes(&file, &kind, target.direct);
+    let lba_bytes = lba_bytes(&file, &kind, target.direct, options.byte_addressed);
     let bytes = bytes & !u64::from(lba_bytes - 1);
     if bytes == 0 {
         let why = format!("it holds less than {lba_bytes} bytes; give its size (size=)");
@@ -303,14 +303,14 @@ fn refusal(target: &KernelTarget, options: &DeviceOptions, error: io::Error) -> 
     Error::refused(target.device(), what, error, fix)
 }
 
-/// Returns the alignment of offsets and lengths. The page cache needs none; a sector keeps addresses as on a
-/// drive.
-fn lba_bytes(file: &File, kind: &Kind, direct: bool) -> u32 {
+/// Returns the alignment of offsets and lengths. The page cache needs none; a sector, unless the caller wants bytes, keeps
+/// addresses as on a drive.
+fn lba_bytes(file: &File, kind: &Kind, direct: bool, byte_addressed: bool) -> u32 {
     if matches!(kind, Kind::Block(_)) {
         return usable(file_io::block_lba_bytes(file).unwrap_or(SECTOR));
     }
     if !direct {
-        return SECTOR;
+        return if byte_addressed { 1 } else { SECTOR };
     }
     match file_io::direct_offset_alignment(file) {
         Some(align) => usable(align),

@@ -144,6 +144,9 @@ pub struct DeviceOptions {
     /// Allocate all blocks of a regular file of this size, also those of its holes, so that a full disk shows now
     /// and not at a write. Only with `file_bytes`. Default false: only what is added is allocated.
     pub fills_holes: bool,
+    /// Address a regular file that is reached through the page cache by the byte: its LBAs are then one byte long.
+    /// No effect with direct I/O and on devices. Default false: sectors of 512 bytes.
+    pub byte_addressed: bool,
     /// Open for this handle alone: refused if another process or handle has opened it so, or if the kernel
     /// uses the block device, for example for a mounted file system. A controller reached through VFIO always
     /// has one user; one behind a vfio-user socket, as its server decides. Default false.
@@ -167,6 +170,7 @@ impl Default for DeviceOptions {
             writes: true,
             file_bytes: None,
             fills_holes: false,
+            byte_addressed: false,
             exclusive: false,
             respects_exclusive: false,
             shadow_doorbells: true,

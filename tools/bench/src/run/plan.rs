@@ -18,6 +18,9 @@ use crate::workload::{Region, unit_bytes};
 /// Maximum bytes of an I/O; `iodepth` buffers of this size are allocated.
 const BLOCK_BYTES_MAX: u64 = 1 << 30;
 
+/// The alignment of files through the page cache unless a job needs less.
+const SECTOR: u64 = 512;
+
 /// One thread of a job, before devices are opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Thread<'a> {
@@ -57,6 +60,16 @@ impl Thread<'_> {
     /// Returns whether it changes data on the device.
     pub(crate) fn destroys(&self) -> bool {
         crate::options::writes(self.job())
+    }
+
+    /// Returns whether its blocks or places are no multiples of a sector, as only the page cache takes them.
+    pub(crate) fn wants_bytes(&self) -> bool {
+        let job = self.job();
+        let step = if job.rw.random { 0 } else { job.rw.step.unsigned_abs() };
+        let places = [job.amount.offset.of(0), job.amount.offset_increment.of(0), step];
+        let aligns = job.random.blockalign.0.iter().flatten().copied();
+        let sizes = job.bs.iter().flat_map(|(_, sizes)| sizes.listed());
+        places.into_iter().chain(aligns).chain(sizes).any(|bytes| !bytes.is_multiple_of(SECTOR))
     }
 
     /// Returns the bytes its file `file` must have; `None` if the file decides.

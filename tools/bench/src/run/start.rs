@@ -386,6 +386,7 @@ fn open_device(
         writes: writes || made.is_some(),
         respects_exclusive: writes || made.is_some(),
         file_bytes,
+        byte_addressed: users.iter().any(|(thread, _)| thread.wants_bytes()),
         server_timeout: server_timeout(users),
         ..DeviceOptions::default()
     };

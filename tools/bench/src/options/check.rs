@@ -135,6 +135,9 @@ fn data(job: &JobOptions) -> Result<(), String> {
 
 fn verification(job: &JobOptions) -> Result<(), String> {
     let Some(verify) = &job.verify else { return Ok(()) };
+    refuse(!job.replay.logs.is_empty(), || {
+        "verify cannot know what a log's I/Os left; replay it without verify".into()
+    })?;
     refuse(job.rw.trims, || {
         "verify cannot know what a trimmed block holds; use a workload without trims".into()
     })?;

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use super::iolog::ReplayOptions;
 use super::{
     AmountOptions, BatchOptions, BlockSizes, BufferOptions, CpuOptions, Disabled, Engine,
     FailureOptions, FileOptions, FlushOptions, JobOptions, LatencyTarget, LogOptions, OrderOptions,
@@ -115,6 +116,7 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
         unified_rw_reporting: false,
     },
     logs: LogOptions::default(),
+    replay: ReplayOptions::default(),
     unheeded: Vec::new(),
 });
 

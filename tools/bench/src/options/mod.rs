@@ -11,6 +11,7 @@ pub(crate) mod command_line;
 pub(crate) mod draft;
 pub(crate) mod expression;
 mod grammar;
+pub(crate) mod iolog;
 pub(crate) mod jobfile;
 pub(crate) mod others;
 mod pattern;
@@ -72,6 +73,26 @@ impl Request {
     pub(crate) fn unheeded(&self) -> BTreeMap<&'static str, &'static str> {
         let of_jobs = self.sections.iter().flat_map(|section| &section.job.unheeded);
         of_jobs.copied().chain(self.run.unheeded()).collect()
+    }
+
+    /// Reads the logs that jobs replay, and sets these jobs' files and I/Os to theirs.
+    ///
+    /// # Errors
+    /// As [`iolog::load`]; a usage failure if two threads would write to one log.
+    pub(crate) fn with_iologs(mut self) -> Result<Request, Failure> {
+        let mut written = std::collections::BTreeSet::new();
+        for section in &mut self.sections {
+            iolog::load(section)?;
+            let Some(path) = &section.job.logs.iolog else { continue };
+            if section.job.numjobs > 1 || !written.insert(path.clone()) {
+                return Err(Failure::usage(format!(
+                    "write_iolog={}: the threads that write to it would mix their I/Os; give each a job with a log of its \
+                     own and numjobs=1",
+                    path.display()
+                )));
+            }
+        }
+        Ok(self)
     }
 
     /// With `--readonly`, refuses jobs that write or trim.
@@ -158,6 +179,8 @@ pub struct JobOptions {
     pub(crate) reports: ReportOptions,
     /// `write_bw_log` and the other logs.
     pub(crate) logs: LogOptions,
+    /// `read_iolog` and related options.
+    pub(crate) replay: iolog::ReplayOptions,
     /// Ignored options of the job, with reasons.
     pub(crate) unheeded: Vec<(&'static str, &'static str)>,
 }

@@ -334,6 +334,8 @@ pub(crate) struct LogOptions {
     pub(crate) iops: Option<PathBuf>,
     /// `write_lat_log`: slat, clat and lat.
     pub(crate) lat: Option<PathBuf>,
+    /// `write_iolog`: a file for the I/Os themselves.
+    pub(crate) iolog: Option<PathBuf>,
     /// `write_hist_log`.
     pub(crate) hist: Option<PathBuf>,
     /// `log_avg_msec`: the averaging window; zero logs each I/O.

@@ -9,6 +9,7 @@ use adit_driver::{ProtectionChecks, Target};
 
 use crate::failure::{Failure, Result};
 use crate::human;
+use crate::options::iolog::Entry;
 use crate::options::{JobOptions, Section, targets};
 use crate::outcome::Warning;
 use crate::units::Size;
@@ -68,7 +69,9 @@ impl Thread<'_> {
         let step = if job.rw.random { 0 } else { job.rw.step.unsigned_abs() };
         let places = [job.amount.offset.of(0), job.amount.offset_increment.of(0), step];
         let aligns = job.random.blockalign.0.iter().flatten().copied();
-        let sizes = job.bs.iter().flat_map(|(_, sizes)| sizes.listed());
+        let replayed = job.replay.of_thread(self.number).into_iter().flat_map(|log| log.iter());
+        let replayed = replayed.filter_map(Entry::io).flat_map(|(_, at, bytes)| [at, bytes]);
+        let sizes = job.bs.iter().flat_map(|(_, sizes)| sizes.listed()).chain(replayed);
         places.into_iter().chain(aligns).chain(sizes).any(|bytes| !bytes.is_multiple_of(SECTOR))
     }
 
@@ -151,6 +154,9 @@ impl Thread<'_> {
     /// full device ends it.
     pub(crate) fn bytes_max(&self, there: u64, regions: &[Region]) -> Option<u64> {
         let job = self.job();
+        if let Some(log) = job.replay.of_thread(self.number) {
+            return Some(log.iter().filter_map(Entry::io).map(|(.., bytes)| bytes).sum());
+        }
         // As in fio, no block crosses the end of a file.
         let unit = unit_bytes(job).unwrap_or(1).max(1);
         let whole = || regions.iter().map(|region| region.bytes / unit * unit).sum();
@@ -172,7 +178,8 @@ impl Thread<'_> {
         self.check_blocks(info)?;
         let job = self.job();
         let bytes = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0);
-        let aligned = job.bs.iter().all(|(_, sizes)| sizes.min() == bytes && sizes.max() == bytes);
+        let aligned = job.replay.read.is_none()
+            && job.bs.iter().all(|(_, sizes)| sizes.min() == bytes && sizes.max() == bytes);
         let commands = commands_per_io(bytes, aligned && region.start.is_multiple_of(bytes), info);
         let (depth, holds) = (self.iodepth(info), u64::from(info.queue_depth_max));
         let needed = commands * u64::from(depth);
@@ -232,6 +239,35 @@ impl Thread<'_> {
     /// Returns the I/Os in flight; one if the path blocks.
     pub(crate) fn iodepth(&self, info: &DeviceInfo) -> u32 {
         if info.is_synchronous { 1 } else { self.job().iodepth }
+    }
+
+    /// Checks the I/Os of its log on its file `file` of `files`.
+    ///
+    /// # Errors
+    /// The first that the device does not take; says what would help.
+    pub(crate) fn check_replay(&self, info: &DeviceInfo, file: usize, files: usize) -> Result<()> {
+        let Some(log) = self.job().replay.of_thread(self.number) else { return Ok(()) };
+        let (lba, device) = (u64::from(info.lba_bytes), &info.device);
+        let trim_max = info.deallocate_lbas_max.saturating_mul(lba);
+        let is_here = |entry: &&Entry| (entry.file as usize).min(files - 1) == file;
+        for (way, offset, bytes) in log.iter().filter(is_here).filter_map(Entry::io) {
+            let why = if offset.saturating_add(bytes) > info.bytes {
+                format!("{device} ends at {}; use a larger one, or replay_scale", info.bytes)
+            } else if !offset.is_multiple_of(lba) {
+                format!("{device} has LBAs of {lba} bytes; give replay_align={lba}")
+            } else if !bytes.is_multiple_of(lba) {
+                format!("{device} has LBAs of {lba} bytes; use a target with smaller ones")
+            } else if way == Way::Trim && (!info.deallocates || bytes > trim_max) {
+                format!("{device} does not take such a trim; give replay_skip=trim")
+            } else {
+                continue;
+            };
+            let way = way.name();
+            return Err(
+                self.usage(format!("read_iolog: a {way} of {bytes} bytes at {offset}: {why}"))
+            );
+        }
+        Ok(())
     }
 
     fn check_blocks(&self, info: &DeviceInfo) -> Result<()> {

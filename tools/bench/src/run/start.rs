@@ -25,7 +25,7 @@ use crate::data::state::VerifyState;
 use crate::failure::{Failure, Result};
 use crate::guard;
 use crate::interrupt::Interrupt;
-use crate::logs::JobLogs;
+use crate::logs::{IoLog, JobLogs};
 use crate::options::targets::{has_own_files, joined, targets};
 use crate::options::{JobOptions, RANDSEED, Request, Workload};
 use crate::outcome::{JobOutcome, Warning};
@@ -239,7 +239,8 @@ impl Fleet {
             planned.files.iter().map(|(target, _)| &self.devices[&target.to_string()].1).collect();
         let blocks: Vec<_> = devices.iter().map(|device| device.info().lba_bytes).collect();
         let places: Vec<_> = regions.iter().copied().zip(blocks).collect();
-        let steps = Steps::new(wrote, &places, seed).map_err(|why| thread.usage(why))?;
+        let steps_of = if job.replay.read.is_some() { &[][..] } else { &places };
+        let steps = Steps::new(wrote, steps_of, seed).map_err(|why| thread.usage(why))?;
         let mut data = Data::new(job, seed).map_err(|why| thread.usage(why))?;
         let (buffers, domains) = all_buffers(&devices, job, planned.iodepth, &mut data)?;
         let create = |(device, domain): (&&'a Device, &usize)| {
@@ -255,6 +256,7 @@ impl Fleet {
             files,
             target: joined(&targets),
             thread: index as u32,
+            number: thread.number,
             group: thread.group,
             seed,
             stamp,
@@ -267,6 +269,7 @@ impl Fleet {
             interrupt,
             progress,
             logs: JobLogs::open(&job.logs, &job.name, index as u32 + 1, self.started_unix_ms)?,
+            iolog: iolog(job, &targets)?,
             earlier,
             state_folder: &self.state_folder,
             samples_zeroes: targets.iter().all(|target| samples_zeroes(job, target)),
@@ -433,6 +436,9 @@ fn planned<'a>(
     let infos: Vec<&DeviceInfo> = its.iter().map(|target| device(target).info()).collect();
     let regions = (0..).zip(&infos).map(|(file, info)| thread.region(info, file));
     let regions = regions.collect::<Result<Vec<Region>>>()?;
+    for (file, info) in infos.iter().enumerate() {
+        thread.check_replay(info, file, infos.len())?;
+    }
     let depths = infos.iter().zip(&regions).map(|(info, region)| thread.queue_depth(info, *region));
     // The deepest queue, and the first warning about a queue that is too short.
     let (mut queue_depth, mut crowded) = (1, None);
@@ -493,6 +499,21 @@ fn buffers(
         buffers.push(std::mem::replace(&mut rest, tail));
     }
     Ok(buffers)
+}
+
+/// Begins the log of a job's I/Os, if it writes one. A kernel path's file is named as fio would name it.
+fn iolog(job: &JobOptions, targets: &[&Target]) -> Result<Option<IoLog>> {
+    let name = |target: &&Target| match target {
+        Target::Kernel(kernel) if kernel.path != KernelPath::Null => {
+            kernel.file.display().to_string()
+        }
+        target => target.to_string(),
+    };
+    let open = |path: &PathBuf| {
+        let is_data = job.flushes.fdatasync.is_some();
+        IoLog::open(path, targets.iter().map(name).collect(), is_data)
+    };
+    job.logs.iolog.as_ref().map(open).transpose()
 }
 
 /// Creates a queue for a thread whose requests use `memory`.

@@ -146,7 +146,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Keeps work for later; drops it if the job is over.
     fn put_off(&mut self, work: Work) {
         let What::Step(step) = work.what else { return self.inflight.held = Some(work) };
-        if self.checks.to_verify.is_none() && work.retried.is_none() && self.is_over() {
+        if self.checks.to_verify.is_none() && work.retried.is_none() && self.is_ended() {
             // The generator has counted it as written.
             self.forgo(step);
         } else {
@@ -177,6 +177,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns whether the I/O is due and overlaps nothing in flight that forbids it.
     #[inline]
     fn may_go(&self, work: &Work) -> bool {
+        if self.due_by_log(work).is_some_and(|due| due > self.times.now) {
+            return false;
+        }
         let What::Step(step) = work.what else { return true };
         let is_due = self.due(work, step).is_none_or(|due| due <= self.times.now);
         is_due && self.inflight.overlaps.as_ref().is_none_or(|overlaps| !overlaps.meets(step))
@@ -274,6 +277,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Counts a posted I/O.
     #[inline]
     fn account(&mut self, work: &Work) {
+        if self.notes_issues {
+            self.note_issued(work);
+        }
         let What::Step(step) = work.what else { return };
         if work.retried.is_some() {
             return self.note_write(step);
@@ -325,6 +331,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn new_step(&mut self) -> Option<Work> {
         if self.is_over() || self.pace.wants_pause() {
             return None;
+        }
+        if self.replay.is_some() {
+            return self.next_of_log();
         }
         let step = self.next_step()?;
         self.bytes_issued += step.bytes;

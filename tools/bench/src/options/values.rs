@@ -266,6 +266,8 @@ pub(crate) enum VerifyKind {
     /// A header with a CRC-32C
     #[value(alias = "crc32c-intel")]
     Crc32c,
+    /// A header with fio's CRC-64
+    Crc64,
     /// A header with an xxHash64
     Xxhash,
     /// A header with an MD5

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::io::Placements;
 use super::admin::{Events, Features, Statistics};
 use super::cmb::Cmb;
 use super::command::Entry;
@@ -51,6 +52,7 @@ pub struct Controller {
     pub(super) features: Features,
     pub(super) events: Events,
     pub(super) statistics: Statistics,
+    pub(super) placements: Placements,
     pub(super) held: Vec<Held>,
     pub(super) pending: Pending,
     pub(super) life: Life,
@@ -90,6 +92,7 @@ impl Controller {
             features: Features::new(&options),
             events: Events::default(),
             statistics: Statistics::default(),
+            placements: Placements::new(&options),
             held: Vec::new(),
             pending: Pending::default(),
             life: Life::default(),

@@ -136,6 +136,8 @@ impl OpenFile {
             queue_count_max: u16::MAX,
             deallocates: self.deallocates,
             deallocate_lbas_max: u64::MAX,
+            deallocate_ranges_max: 0,
+            deallocate_range_lbas_max: u64::MAX,
             is_preallocated: self.is_preallocated,
             is_cached: !target.direct,
             protection: None,

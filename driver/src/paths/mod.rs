@@ -39,8 +39,8 @@ use crate::bus::vfio_user::SERVER_TIMEOUT;
 use crate::bus::{Clock, Locality};
 use crate::error::Result;
 use crate::memory::{self, Buffer, IoBuffer};
-use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
-use crate::spec::Lba;
+use crate::queue_pair::{CommandError, Completion, RejectReason, Rejected, Stats};
+use crate::spec::{DsmRange, Lba};
 use crate::sys::HostMemory;
 use crate::target::{KernelPath, Target};
 use crate::{Controller, Namespace, Protection};
@@ -96,6 +96,22 @@ pub trait CommandQueue<B: IoBuffer>: Send {
     /// # Errors
     /// As [`CommandQueue::post`].
     fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>>;
+
+    /// Takes a deallocation of several ranges, at most [`DeviceInfo::deallocate_ranges_max`]. `buffer` is scratch: its first
+    /// segment has room for 16 bytes for each.
+    ///
+    /// # Errors
+    /// As [`CommandQueue::post`]; [`crate::RejectReason::TooLarge`] where only [`Operation::Deallocate`] works.
+    fn post_ranges(
+        &mut self,
+        now: Time,
+        ranges: &[DsmRange],
+        buffer: B,
+    ) -> Result<(), Rejected<B>> {
+        let _ = now;
+        let (what, needs) = ("ranges of a deallocation", ranges.len());
+        Err(Rejected { buffer, reason: RejectReason::TooLarge { what, needs, has: 0 } })
+    }
 
     /// Submits everything posted.
     fn ring(&mut self);
@@ -202,6 +218,10 @@ pub struct DeviceInfo {
     pub deallocates: bool,
     /// Most LBAs of one deallocation; the largest number for no limit.
     pub deallocate_lbas_max: u64,
+    /// Most ranges that [`CommandQueue::post_ranges`] takes; 0 where it takes none.
+    pub deallocate_ranges_max: u32,
+    /// Most LBAs of each of these ranges; the largest number for no limit.
+    pub deallocate_range_lbas_max: u64,
     /// Whether it is a regular file with all blocks allocated. A deallocation then gives blocks back to the file
     /// system, and a later write there may find no space.
     pub is_preallocated: bool,
@@ -316,6 +336,18 @@ impl Device {
         match &self.path {
             Path::Nvme(nvme) => Some(&nvme.controller),
             _ => None,
+        }
+    }
+
+    /// Returns the placement identifiers through which its namespace takes writes (Flexible Data Placement), in the order of
+    /// their handles; none if it has no such handles, or the path carries no placement. Creates a queue for a moment.
+    ///
+    /// # Errors
+    /// As [`Device::create_queue`]; the controller's, if it does not tell them.
+    pub fn placement_handles(&self) -> Result<Vec<u16>> {
+        match &self.path {
+            Path::Nvme(nvme) => nvme.placement_handles(&self.info.device),
+            _ => Ok(Vec::new()),
         }
     }
 

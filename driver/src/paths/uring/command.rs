@@ -176,6 +176,8 @@ impl UringCmdDevice {
             queue_count_max: u16::MAX,
             deallocates: self.namespace.deallocates,
             deallocate_lbas_max: self.namespace.limits.deallocate_lbas_max(),
+            deallocate_ranges_max: 0,
+            deallocate_range_lbas_max: u64::MAX,
             is_preallocated: false,
             is_cached: false,
             protection: self.namespace.protection,

@@ -7,7 +7,7 @@ use super::iolog::ReplayOptions;
 use super::{
     AmountOptions, BatchOptions, BlockSizes, BufferOptions, CpuOptions, Disabled, Engine,
     FailureOptions, FileOptions, FlushOptions, JobOptions, LatencyTarget, LogOptions, OrderOptions,
-    RandomOptions, RateOptions, ReportOptions, Sequencer, SteadyOf, SteadyState, VerifyKind,
+    PlacementOptions, RandomOptions, RateOptions, ReportOptions, Sequencer, SteadyOf, SteadyState, VerifyKind,
     VerifyOptions, Workload,
 };
 use super::{Distribution, FileOrder, FileService, RateProcess, ThinkTime};
@@ -75,6 +75,8 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
         iodepth_batch_complete_max: None,
         iodepth_low: None,
     },
+    num_range: 1,
+    placement: PlacementOptions::default(),
     serialize_overlap: false,
     numjobs: 1,
     order: OrderOptions::default(),

@@ -151,6 +151,9 @@ pub struct JobOptions {
     pub(crate) amount: AmountOptions,
     pub(crate) iodepth: u32,
     pub(crate) batch: BatchOptions,
+    /// `num_range`: ranges of each trim.
+    pub(crate) num_range: u32,
+    pub(crate) placement: PlacementOptions,
     /// `serialize_overlap`: never issues I/O that overlaps I/O in flight.
     pub(crate) serialize_overlap: bool,
     pub(crate) numjobs: u32,

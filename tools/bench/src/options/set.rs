@@ -89,6 +89,14 @@ fn work(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
             workload::distributions(text, &mut job.random.random_distribution, base)?;
         }
         "percentage_random" => per_way(text, &mut job.random.percentage_random, percent)?,
+        "num_range" => job.num_range = within_u32(text, base, 1, 256)?,
+        "fdp" => job.placement.is_on = switch(text)?,
+        "dataplacement" => job.placement.is_on = data_placement(text)?,
+        "plids" => job.placement.indices = Some(numbers(text, "handles")?),
+        "plid_select" => {
+            let words = [("roundrobin", false), ("random", true)];
+            job.placement.is_random = word(text, &words)?;
+        }
         "norandommap" => job.random.norandommap = switch(text)?,
         "random_generator" => {
             let words = [("tausworthe", false), ("tausworthe64", false), ("lfsr", true)];
@@ -317,6 +325,13 @@ fn reports(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         _ => return Ok(false),
     }
     Ok(true)
+}
+
+fn data_placement(text: &str) -> Parsed<bool> {
+    if text == "streams" {
+        return Err("streams are not supported; use fdp, or fio".to_owned());
+    }
+    word(text, &[("none", false), ("fdp", true)])
 }
 
 /// Parses the name of a single file or target.

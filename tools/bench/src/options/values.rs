@@ -214,6 +214,17 @@ pub(crate) struct Pattern {
     pub(crate) offsets_at: Vec<usize>,
 }
 
+/// `fdp`, `plids` and `plid_select`: the reclaim unit handles that writes go through (Flexible Data Placement).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PlacementOptions {
+    /// `fdp`, or `dataplacement=fdp`.
+    pub(crate) is_on: bool,
+    /// `plids`: indices of the namespace's handles; all by default.
+    pub(crate) indices: Option<Vec<usize>>,
+    /// `plid_select=random`: takes them at random, not in turn.
+    pub(crate) is_random: bool,
+}
+
 /// `pi_chk`, `apptag` and `apptag_mask`: checks of the namespace's protection information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProtectionOptions {

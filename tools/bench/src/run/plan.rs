@@ -254,6 +254,71 @@ impl Thread<'_> {
         }))
     }
 
+    /// Returns the placement identifiers of its writes, given the device's by handle.
+    ///
+    /// # Errors
+    /// The device has none, or not those that the job wants.
+    pub(crate) fn placement(
+        &self,
+        info: &DeviceInfo,
+        handles: impl FnOnce() -> Result<Vec<u16>>,
+    ) -> Result<Vec<u16>> {
+        let options = &self.job().placement;
+        if !options.is_on || !self.destroys() {
+            return Ok(Vec::new());
+        }
+        let (device, known) = (&info.device, handles()?);
+        if known.is_empty() {
+            return Err(self.usage(format!(
+                "fdp: {device} tells no reclaim unit handles; enable Flexible Data Placement, use a vfio: target, or omit fdp"
+            )));
+        }
+        let all = (0..known.len()).collect();
+        let wanted = options.indices.as_ref().unwrap_or(&all);
+        let of = |index: &usize| {
+            known.get(*index).copied().ok_or_else(|| {
+                self.usage(format!(
+                    "plids={index}: {device} has {} reclaim unit handles; the last is {}",
+                    known.len(),
+                    known.len() - 1
+                ))
+            })
+        };
+        wanted.iter().map(of).collect()
+    }
+
+    /// Checks trims against the device.
+    ///
+    /// # Errors
+    /// It takes none, or none so long; says what would be possible.
+    fn check_trims(&self, info: &DeviceInfo) -> Result<()> {
+        let (job, device, lba) = (self.job(), &info.device, u64::from(info.lba_bytes));
+        if !job.rw.trims {
+            return Ok(());
+        }
+        if !info.deallocates {
+            return Err(self.usage(format!("rw: {device} cannot deallocate; leave out trims")));
+        }
+        let (ranges, trim) = (job.num_range, job.bs[Way::Trim].max());
+        if ranges > 1 && ranges > info.deallocate_ranges_max {
+            let most = info.deallocate_ranges_max.max(1);
+            return Err(self.usage(format!(
+                "num_range={ranges}: a trim of {device} has at most {most} range(s); use num_range={most}"
+            )));
+        }
+        let all = info.deallocate_lbas_max.saturating_mul(lba);
+        let one = if ranges > 1 { info.deallocate_range_lbas_max.saturating_mul(lba) } else { all };
+        let most = one.min(all / u64::from(ranges));
+        if trim > most {
+            let of = if ranges > 1 { format!(" with num_range={ranges}") } else { String::new() };
+            return Err(self.usage(format!(
+                "bs={trim}: one trim of {device} is at most {most} bytes{of} (DMRL, DMRSL, DMSL); use a smaller bs for \
+                 trims, as in bs=4k,4k,{most}"
+            )));
+        }
+        Ok(())
+    }
+
     /// Returns the I/Os in flight; one if the path blocks.
     pub(crate) fn iodepth(&self, info: &DeviceInfo) -> u32 {
         if info.is_synchronous { 1 } else { self.job().iodepth }
@@ -307,21 +372,7 @@ impl Thread<'_> {
                 )));
             }
         }
-        if self.job().rw.trims && !info.deallocates {
-            return Err(
-                self.usage(format!("rw: {} cannot deallocate; leave out trims", info.device))
-            );
-        }
-        let (trim, most) =
-            (self.job().bs[Way::Trim].max(), info.deallocate_lbas_max.saturating_mul(lba));
-        if self.job().rw.trims && trim > most {
-            return Err(self.usage(format!(
-                "bs={trim}: one trim of {} is at most {most} bytes (DMRL, DMRSL, DMSL); use a smaller bs for trims, as in \
-                 bs=4k,4k,{most}",
-                info.device
-            )));
-        }
-        Ok(())
+        self.check_trims(info)
     }
 
     /// Returns a refusal that names the job.
@@ -427,6 +478,8 @@ mod tests {
             queue_count_max: 4,
             deallocates: true,
             deallocate_lbas_max: u64::MAX,
+            deallocate_ranges_max: 256,
+            deallocate_range_lbas_max: u64::MAX,
             is_preallocated: false,
             is_cached: false,
             protection: None,

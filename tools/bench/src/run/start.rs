@@ -79,6 +79,8 @@ pub(crate) struct Planned {
     /// A warning if its I/Os can exceed the queue.
     crowded: Option<Warning>,
     iodepth: u32,
+    /// By file: the placement identifiers that its writes go through.
+    placements: Vec<Vec<u16>>,
     /// Bytes after which it ends; `None` if only time or a full device ends it.
     pub(crate) bytes_max: Option<u64>,
 }
@@ -243,10 +245,13 @@ impl Fleet {
         let steps = Steps::new(wrote, steps_of, seed).map_err(|why| thread.usage(why))?;
         let mut data = Data::new(job, seed).map_err(|why| thread.usage(why))?;
         let (buffers, domains) = all_buffers(&devices, job, planned.iodepth, &mut data)?;
-        let create = |(device, domain): (&&'a Device, &usize)| {
-            Ok((*device, queue(thread, planned, device, &buffers[*domain])?))
+        let create = |((device, domain), placement): ((&&'a Device, &usize), &Vec<u16>)| {
+            let mut queue = queue(thread, planned, device, &buffers[*domain])?;
+            queue.set_placement(placement, job.placement.is_random.then_some(seed));
+            Ok((*device, queue))
         };
-        let queues = devices.iter().zip(&domains).map(create).collect::<Result<_>>()?;
+        let files = devices.iter().zip(&domains).zip(&planned.placements);
+        let queues = files.map(create).collect::<Result<_>>()?;
         let queues = Queues::of(queues)?;
         let file = |((device, region), domain)| JobFile { device, region, domain };
         let files = devices.into_iter().zip(regions).zip(domains).map(file).collect();
@@ -450,8 +455,13 @@ fn planned<'a>(
     let there = infos.iter().map(|info| info.bytes).sum();
     let bytes_max = thread.bytes_max(there, &regions);
     let iodepth = infos.iter().map(|info| thread.iodepth(info)).min().unwrap_or(1);
+    let placements = its
+        .iter()
+        .zip(&infos)
+        .map(|(target, info)| thread.placement(info, || Ok(device(target).placement_handles()?)));
+    let placements = placements.collect::<Result<_>>()?;
     let files = its.into_iter().zip(regions).collect();
-    Ok(Planned { files, queue_depth, crowded, iodepth, bytes_max })
+    Ok(Planned { files, queue_depth, crowded, iodepth, placements, bytes_max })
 }
 
 /// Returns a thread's seed.

@@ -6,6 +6,7 @@
 //! | `submit` | which I/O is posted next, and when |
 //! | `reap` | completions and their counts |
 //! | `replay` | the I/Os of a log, in place of a workload's |
+//! | `ranges` | trims of several ranges |
 //! | `read_back` | verification of written data |
 //! | `trouble` | failures, and controllers that may recover |
 //! | `pool`, `overlap` | buffers, and the ranges in flight |
@@ -20,6 +21,7 @@
 
 mod overlap;
 mod pool;
+mod ranges;
 mod read_back;
 mod reap;
 mod replay;
@@ -52,6 +54,7 @@ use crate::way::{PerWay, Way};
 use crate::workload::{Region, Step, Steps};
 use overlap::Overlaps;
 use pool::Pool;
+use ranges::Ranges;
 use replay::Replay;
 pub(super) use submit::RANGE_BYTES;
 
@@ -296,6 +299,8 @@ pub(crate) struct Job<'a, Q> {
     pace: Pace,
     /// A log whose I/Os are the job's.
     replay: Option<Replay>,
+    /// The ranges of trims, if each has several.
+    ranges: Option<Ranges>,
     /// Whether it matters when each I/O is issued.
     notes_issues: bool,
     search: Option<DepthSearch>,
@@ -352,6 +357,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
                 ..options.reports.disable
             },
             pace: Pace::new(options, set.seed, Time::ZERO),
+            ranges: Ranges::of(options.num_range),
             notes_issues: log.is_some() || set.iolog.is_some(),
             replay: log.map(|log| Replay::new(log.clone(), files)),
             search: None,

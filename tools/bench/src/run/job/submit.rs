@@ -1,7 +1,6 @@
 //! Chooses which I/O is posted next, and when.
 
-use adit_driver::RejectReason;
-use adit_driver::Time;
+use adit_driver::{RejectReason, Rejected, Time};
 use adit_driver::memory::Prefix;
 use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::spec::Lba;
@@ -169,6 +168,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn forgo(&mut self, step: Step) {
         self.bytes_issued -= step.bytes;
         self.ios_issued -= 1;
+        if let Some(ranges) = &mut self.ranges {
+            ranges.forget(step);
+        }
         if step.way != Way::Read {
             self.checks.unwritten.insert((step.file, step.offset));
         }
@@ -221,17 +223,33 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             }
         }
         let since = self.since(&work);
+        let tag = Tag::new(slot, work.what.file());
+        if let (Some(_), What::Step(step)) = (&self.ranges, work.what) {
+            let posted = self.post_ranges(step, buffer, tag);
+            return self.note_posted(work, since, slot, posted);
+        }
         let bytes = match operation {
             Operation::Deallocate(..) => RANGE_BYTES.min(buffer.len()),
             _ => bytes,
         };
         let buffer = Prefix::new(buffer, bytes);
-        let file = work.what.file();
-        let request = Request { operation, buffer: (buffer, Tag::new(slot, file)) };
+        let request = Request { operation, buffer: (buffer, tag) };
         let posted = match work.retried {
             None => self.queue.post(self.times.now, request),
             Some(_) => self.queue.post_again(self.times.now, request),
         };
+        self.note_posted(work, since, slot, posted)
+    }
+
+    /// Notes that an I/O was posted, or puts it off if the queue is full; returns whether the queue accepted it.
+    #[inline(always)]
+    fn note_posted(
+        &mut self,
+        work: Work,
+        since: Option<Time>,
+        slot: u32,
+        posted: Result<(), Rejected<Owned>>,
+    ) -> bool {
         if let Err(rejected) = posted {
             let (buffer, tag) = rejected.buffer;
             self.pool.put(tag.slot(), buffer.into_buffer());
@@ -335,6 +353,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.replay.is_some() {
             return self.next_of_log();
         }
+        if self.ranges.is_some() {
+            return self.next_ranges();
+        }
         let step = self.next_step()?;
         self.bytes_issued += step.bytes;
         self.ios_issued += 1;
@@ -356,7 +377,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     #[inline]
-    fn next_step(&mut self) -> Option<Step> {
+    pub(super) fn next_step(&mut self) -> Option<Step> {
         if self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most) || self.checks_backlog()
         {
             return None;

@@ -1,5 +1,6 @@
 //! Tests jobs over working and failing controllers.
 
+mod commands;
 mod files;
 mod trouble;
 

@@ -7,12 +7,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::io::Placements;
 use super::admin::{Events, Features, Statistics};
 use super::cmb::Cmb;
 use super::command::Entry;
 use super::doorbells::{DOORBELLS_OFFSET, Doorbells, Side};
 use super::hook::Watch;
+use super::io::Placements;
 use super::life::Life;
 use super::media::Store;
 use super::memory::{Dma, Fault, HostMemory};

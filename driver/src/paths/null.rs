@@ -1,6 +1,6 @@
 //! The `null:` path, which does no I/O: measures a benchmark's own cost.
 
-use super::{Operation, CommandQueue, Device, DeviceInfo, Path, QueueOptions, Request};
+use super::{CommandQueue, Device, DeviceInfo, Operation, Path, QueueOptions, Request};
 use crate::Time;
 use crate::bus::Locality;
 use crate::error::Result;

@@ -15,10 +15,10 @@ use crate::error::Error;
 use crate::memory::{Buffer, DomainId, IoBuffer};
 use crate::namespace::{CommandLimits, Ranges};
 use crate::queue_pair::{Body, Command, Completion, RejectReason, Rejected, Stats};
-use crate::transfer::Unplannable;
 use crate::soft::{self, Storage};
 use crate::spec::{DsmRange, Lba, RangeCount, Sqe};
 use crate::target::{QueueMemory, Target};
+use crate::transfer::Unplannable;
 use crate::{
     Controller, ControllerOptions, Namespace, Placement, ProtectionChecks, QueuePair,
     QueuePairOptions,
@@ -111,7 +111,8 @@ impl NvmeDevice {
         if !has_them {
             return Ok(Vec::new());
         }
-        let options = QueueOptions { depth: 1, timeout: HANDLES_TIMEOUT, abort_timeout: HANDLES_TIMEOUT };
+        let options =
+            QueueOptions { depth: 1, timeout: HANDLES_TIMEOUT, abort_timeout: HANDLES_TIMEOUT };
         let mut queue = self.create_queue::<Buffer>(&options)?;
         let buffer = self.controller.allocate(HANDLES_BYTES)?;
         let sqe = Sqe::reclaim_unit_handles(self.namespace.nsid(), HANDLES_BYTES as u32);

@@ -187,6 +187,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
             && transfer.opcode == IoOpcode::WRITE
         {
             transfer.control |= DATA_PLACEMENT | u64::from(identifier) << DSPEC_SHIFT;
+            debug_assert!(transfer.control & NLB == 0, "a directive leaves the count of LBAs");
         }
         self
     }

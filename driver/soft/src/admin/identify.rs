@@ -167,7 +167,8 @@ fn put_controller(page: &mut [u8], options: &Options) {
     put(page, 77, [options.mdts]);
     put(page, 80, 0x0002_0000u32.to_le_bytes());
     put(page, 92, OAES.to_le_bytes());
-    let ctratt = [(options.protection > 0, CTRATT_ELBAS), (options.placement_handles > 0, CTRATT_FDPS)];
+    let ctratt =
+        [(options.protection > 0, CTRATT_ELBAS), (options.placement_handles > 0, CTRATT_FDPS)];
     let ctratt = ctratt.iter().filter(|(is, _)| *is).fold(0, |all, (_, bit)| all | bit);
     put(page, 96, ctratt.to_le_bytes());
     // CNTRLTYPE: an I/O controller.

@@ -88,15 +88,30 @@ pub(super) struct CopyTo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoCommand {
     Flush,
-    Read { range: Range, fua: bool },
-    Write { range: Range, fua: bool },
+    Read {
+        range: Range,
+        fua: bool,
+    },
+    Write {
+        range: Range,
+        fua: bool,
+    },
     Compare(Range),
-    WriteZeroes { range: Range, fua: bool },
+    WriteZeroes {
+        range: Range,
+        fua: bool,
+    },
     Verify(Range),
-    Deallocate { ranges: usize },
-    Manage { ranges: usize },
+    Deallocate {
+        ranges: usize,
+    },
+    Manage {
+        ranges: usize,
+    },
     /// I/O Management Receive of `bytes`.
-    Handles { bytes: u64 },
+    Handles {
+        bytes: u64,
+    },
     Copy(CopyTo),
 }
 

@@ -59,9 +59,8 @@ fn null_completes_and_moves_nothing() {
 #[test]
 fn writes_go_through_the_reclaim_unit_handle_that_they_name() {
     let handles = |nsid: u32| Cmd::new(0x12).nsid(nsid).with(10, 1).with(11, 1023).prp(DATA, 0);
-    let placed = |handle: u32, kind: u32| {
-        write(0, 4).with(12, 3 | kind << 20).with(13, handle << 16)
-    };
+    let placed =
+        |handle: u32, kind: u32| write(0, 4).with(12, 3 | kind << 20).with(13, handle << 16);
     let mut rig = Rig::new("mem=1M,fdp=3");
     rig.ok(write(0, 2));
     rig.ok(placed(2, 2));

@@ -32,7 +32,8 @@ fn ranges(job: &JobOptions) -> Result<(), String> {
         "num_range needs a single device, as a trim has all its ranges on one; give each device a job".into()
     })?;
     refuse(job.serialize_overlap || job.logs.iolog.is_some() || !job.replay.logs.is_empty(), || {
-        "serialize_overlap, write_iolog and read_iolog know one range of a trim; use num_range=1".into()
+        "serialize_overlap, write_iolog and read_iolog know one range of a trim; use num_range=1"
+            .into()
     })
 }
 

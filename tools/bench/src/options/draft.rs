@@ -7,8 +7,8 @@ use super::iolog::ReplayOptions;
 use super::{
     AmountOptions, BatchOptions, BlockSizes, BufferOptions, CpuOptions, Disabled, Engine,
     FailureOptions, FileOptions, FlushOptions, JobOptions, LatencyTarget, LogOptions, OrderOptions,
-    PlacementOptions, RandomOptions, RateOptions, ReportOptions, Sequencer, SteadyOf, SteadyState, VerifyKind,
-    VerifyOptions, Workload,
+    PlacementOptions, RandomOptions, RateOptions, ReportOptions, Sequencer, SteadyOf, SteadyState,
+    VerifyKind, VerifyOptions, Workload,
 };
 use super::{Distribution, FileOrder, FileService, RateProcess, ThinkTime};
 

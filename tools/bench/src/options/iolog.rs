@@ -24,7 +24,7 @@ use crate::way::{PerWay, Way};
 
 /// The first four bytes of a trace of blktrace, less the version in the lowest byte.
 const BLKTRACE: u32 = 0x6561_7400;
-/// fio's shortest `wait` that counts is given in these.
+/// Microseconds of the unit of `wait`.
 const US_PER_MS: u64 = 1000;
 
 /// `read_iolog` and the options that change what is replayed.

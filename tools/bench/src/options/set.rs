@@ -414,8 +414,8 @@ fn buffer_pattern(text: &str) -> Parsed<Pattern> {
 
 fn verify_kind(text: &str) -> Parsed<Option<VerifyKind>> {
     const OTHERS: [&str; 12] = [
-        "crc32", "crc16", "crc7", "sha1", "sha256", "sha512", "sha3-224", "sha3-256",
-        "sha3-384", "sha3-512", "null", "1",
+        "crc32", "crc16", "crc7", "sha1", "sha256", "sha512", "sha3-224", "sha3-256", "sha3-384",
+        "sha3-512", "null", "1",
     ];
     if OTHERS.contains(&text) {
         return Err(format!(

@@ -159,8 +159,7 @@ impl Thread<'_> {
         }
         // As in fio, no block crosses the end of a file.
         let unit = unit_bytes(job).unwrap_or(1).max(1);
-        let of_region =
-            |region: &Region| self.holed(*region).unwrap_or(region.bytes / unit * unit);
+        let of_region = |region: &Region| self.holed(*region).unwrap_or(region.bytes / unit * unit);
         let whole = || regions.iter().map(of_region).sum();
         let pass = job.amount.io_size.map_or_else(whole, |size| size.of(there));
         let pass = (pass / unit * unit).max(unit) * job.rw.ios_per_block();

@@ -301,8 +301,6 @@ pub(crate) struct Job<'a, Q> {
     replay: Option<Replay>,
     /// The ranges of trims, if each has several.
     ranges: Option<Ranges>,
-    /// Whether it matters when each I/O is issued.
-    notes_issues: bool,
     search: Option<DepthSearch>,
     checks: Checks,
     bytes_issued: u64,
@@ -358,7 +356,6 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             },
             pace: Pace::new(options, set.seed, Time::ZERO),
             ranges: Ranges::of(options.num_range),
-            notes_issues: log.is_some() || set.iolog.is_some(),
             replay: log.map(|log| Replay::new(log.clone(), files)),
             search: None,
             checks: Checks {

@@ -1,6 +1,6 @@
 //! Replays a log of I/Os: what is next, and when.
 //!
-//! As in fio, the times of a log are those between two I/Os: an I/O that is late delays all that follow.
+//! The times of a log stay due, as those of a rate: what is late goes at once, and what follows keeps its time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,23 +20,22 @@ pub(super) struct Replay {
     next: usize,
     /// The number of the job's files; a single one stands for all of the log.
     files: u32,
-    /// When the last I/O was issued.
-    issued: Time,
+    /// The time of the chosen entry, in microseconds since the start.
+    at_us: u64,
     /// When the chosen entry may be issued.
     pub(super) due: Time,
 }
 
 impl Replay {
     pub(super) fn new(entries: Arc<[Entry]>, files: usize) -> Replay {
-        let start = Time::ZERO;
-        Replay { entries, next: 0, files: files as u32, issued: start, due: start }
+        Replay { entries, next: 0, files: files as u32, at_us: 0, due: Time::ZERO }
     }
 
     /// Chooses the next entry; `start` is the job's. `None` at the end.
     fn choose(&mut self, start: Time) -> Option<What> {
         let entry = *self.entries.get(self.next)?;
-        self.due = (self.issued.max(start) + Duration::from_micros(entry.after_us))
-            .max(start + Duration::from_micros(entry.at_us));
+        self.at_us = self.at_us.saturating_add(entry.after_us).max(entry.at_us);
+        self.due = start + Duration::from_micros(self.at_us);
         let number = self.next as u64;
         self.next += 1;
         let file = entry.file.min(self.files - 1);
@@ -68,16 +67,10 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         work.retried.is_none().then_some(replay.due)
     }
 
-    /// Notes when an I/O was issued, and logs it if asked to.
+    /// Logs an I/O that was issued, unless it is a retry.
     #[cold]
-    pub(super) fn note_issued(&mut self, work: &Work) {
-        if work.retried.is_some() {
-            return;
-        }
-        if let Some(replay) = &mut self.replay {
-            replay.issued = self.times.now;
-        }
-        let Some(log) = &mut self.set.iolog else { return };
+    pub(super) fn log_issued(&mut self, work: &Work) {
+        let Some(log) = self.set.iolog.as_mut().filter(|_| work.retried.is_none()) else { return };
         let at = self.times.now.since(self.times.start);
         match work.what {
             What::Step(step) => log.record(at, step.file, step.way, (step.offset, step.bytes)),

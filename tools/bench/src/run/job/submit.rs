@@ -1,9 +1,9 @@
 //! Chooses which I/O is posted next, and when.
 
-use adit_driver::{RejectReason, Rejected, Time};
 use adit_driver::memory::Prefix;
 use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::spec::Lba;
+use adit_driver::{RejectReason, Rejected, Time};
 
 use super::{EIO, Job, Owned, Tag, What, Work};
 use crate::data::{Identity, Writer};
@@ -295,8 +295,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Counts a posted I/O.
     #[inline]
     fn account(&mut self, work: &Work) {
-        if self.notes_issues {
-            self.note_issued(work);
+        if self.set.iolog.is_some() {
+            self.log_issued(work);
         }
         let What::Step(step) = work.what else { return };
         if work.retried.is_some() {

@@ -21,8 +21,7 @@ fn seen(controller: &str, options: &str, opcode: u8) -> Vec<[u32; 4]> {
     bus.with_controller(|controller| controller.set_hook(hook));
     let outcome = run_on(&bus, &request(&[&format!("filename=soft:mem=4M {options}")]));
     assert!(outcome.jobs[0].failure.is_none(), "{:?}", outcome.jobs[0].failure);
-    let seen = all.lock().expect("whole").clone();
-    seen
+    all.lock().expect("whole").clone()
 }
 
 #[test]

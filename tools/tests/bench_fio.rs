@@ -465,3 +465,31 @@ fn a_job_that_fails_ends_the_others_where_it_is_asked_for() {
     assert_eq!(output.status.code(), Some(1));
     assert!(json["jobs"][1]["read"]["total_ios"].as_u64().is_some_and(|ios| ios < 2500));
 }
+
+#[test]
+fn a_file_through_the_page_cache_takes_blocks_of_any_length() {
+    let scratch = Scratch::new("bytes");
+    // The check of a drive that etcd's documentation gives, with fewer writes.
+    let check =
+        "--name=etcd --rw=write --ioengine=sync --fdatasync=1 --directory=. --size=20000 --bs=2300";
+    let job = &scratch.json(check)["jobs"][0];
+    assert_eq!((&job["write"]["total_ios"], &job["sync"]["total_ios"]), (&8.into(), &8.into()));
+    let file = fs::read(scratch.file("etcd.0.0")).expect("the file");
+    assert_eq!((file.len(), file[8 * 2300..].iter().all(|byte| *byte == 0)), (20000, true));
+    assert!(file[..8 * 2300].chunks(2300).all(|block| block.iter().any(|byte| *byte != 0)));
+    for engine in ["sync", "io_uring --iodepth=4", "mmap"] {
+        let job =
+            format!("--name=j --filename=f --size=100001 --bsrange=999-3001 --ioengine={engine}");
+        for rw in ["write", "randwrite", "randwrite --norandommap"] {
+            scratch.told(&format!("{job} --rw={rw} --verify=crc32c --offset=7"));
+        }
+        scratch.told(&format!("{job} --rw=randtrim"));
+        let length = fs::metadata(scratch.file("f")).expect("the file").len();
+        assert_eq!(length, 100_008, "{engine}");
+        fs::remove_file(scratch.file("f")).expect("the file");
+    }
+    // What bypasses the page cache has blocks of its own.
+    let output = scratch.bench("--name=j --filename=f --size=100k --bs=2300 --rw=write --direct=1");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("use a multiple"), "{said}");
+}

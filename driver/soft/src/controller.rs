@@ -12,6 +12,7 @@ use super::cmb::Cmb;
 use super::command::Entry;
 use super::doorbells::{DOORBELLS_OFFSET, Doorbells, Side};
 use super::hook::Watch;
+use super::io::Placements;
 use super::life::Life;
 use super::media::Store;
 use super::memory::{Dma, Fault, HostMemory};
@@ -51,6 +52,7 @@ pub struct Controller {
     pub(super) features: Features,
     pub(super) events: Events,
     pub(super) statistics: Statistics,
+    pub(super) placements: Placements,
     pub(super) held: Vec<Held>,
     pub(super) pending: Pending,
     pub(super) life: Life,
@@ -90,6 +92,7 @@ impl Controller {
             features: Features::new(&options),
             events: Events::default(),
             statistics: Statistics::default(),
+            placements: Placements::new(&options),
             held: Vec::new(),
             pending: Pending::default(),
             life: Life::default(),

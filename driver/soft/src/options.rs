@@ -99,6 +99,8 @@ pub struct Options {
     pub dbbuf: bool,
     /// Number of I/O queue pairs.
     pub io_queue_count: u16,
+    /// Reclaim unit handles of each namespace, for Flexible Data Placement; 0 is none.
+    pub placement_handles: u16,
     /// Maximum entries of a queue (CAP.MQES, one-based).
     pub queue_entries_max: u32,
     /// Namespace optimal I/O boundary in LBAs; 0 is none.
@@ -125,7 +127,7 @@ pub struct Options {
 }
 
 const DEFAULT_NULL_BYTES: u64 = 1 << 40;
-const NAMES: [&str; 28] = [
+const NAMES: [&str; 29] = [
     "mem",
     "file",
     "null",
@@ -143,6 +145,7 @@ const NAMES: [&str; 28] = [
     "cmb",
     "dbbuf",
     "ioqueues",
+    "fdp",
     "mqes",
     "noiob",
     "serial",
@@ -162,6 +165,8 @@ const VWC_BYTES_MIN: u64 = 16 << 10;
 /// PCI vendor and subsystem vendor, for Identify and a served function's configuration space. The public list (pci.ids)
 /// assigns it to no vendor, so that no quirks apply; 0 and FFFFh mean no device.
 pub const PCI_VENDOR: u16 = 0xad17;
+/// Maximum number of reclaim unit handles, so that their status fits a page.
+const HANDLES_MAX: u16 = 127;
 /// Maximum number of namespaces.
 pub(super) const NAMESPACES_MAX: u32 = 256;
 
@@ -189,6 +194,7 @@ impl Options {
             cmb_bytes: 0,
             dbbuf: true,
             io_queue_count: 64,
+            placement_handles: 0,
             queue_entries_max: 4096,
             noiob_lbas: 0,
             serial: "ADIT0001".to_owned(),
@@ -228,6 +234,7 @@ impl Options {
         range("vsl", u64::from(self.limits.vsl), 0, 15)?;
         range("wzsl", u64::from(self.limits.wzsl), 0, 15)?;
         range("ioqueues", u64::from(self.io_queue_count), 1, 1024)?;
+        range("fdp", self.placement_handles.into(), 0, HANDLES_MAX.into())?;
         range("mqes", u64::from(self.queue_entries_max), 2, 65536)?;
         range("dstrd", u64::from(self.dstrd), 0, 8)?;
         range("cmb", self.cmb_bytes, 0, 1 << 30)?;
@@ -279,6 +286,7 @@ impl Options {
             "cmb" => self.cmb_bytes = size(value)?,
             "dbbuf" => self.dbbuf = switch(value)?,
             "ioqueues" => self.io_queue_count = number(value)?,
+            "fdp" => self.placement_handles = number(value)?,
             "mqes" => self.queue_entries_max = number(value)?,
             "noiob" => self.noiob_lbas = number(value)?,
             "serial" => self.serial = value.to_owned(),

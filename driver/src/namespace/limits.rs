@@ -85,6 +85,17 @@ impl CommandLimits {
         check("LBAs of one deallocation", "DMSL", all, self.deallocate_lbas)
     }
 
+    /// Returns the most ranges of one deallocation.
+    pub(crate) fn ranges_max(&self) -> u32 {
+        self.ranges
+    }
+
+    /// Returns the most LBAs of one of its ranges.
+    pub(crate) fn range_lbas_max(&self) -> u64 {
+        let none = CommandLimits::NONE.range_lbas;
+        if self.range_lbas == none { u64::MAX } else { self.range_lbas.into() }
+    }
+
     /// Returns the most LBAs of one deallocation, split into as many ranges as allowed.
     pub(crate) fn deallocate_lbas_max(&self) -> u64 {
         (u64::from(self.range_lbas) * u64::from(self.ranges)).min(self.deallocate_lbas)

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::memory::allocate_for_host;
 use crate::queue_pair::{CommandError, Errno};
 use crate::sys::{file_io, punch_hole};
-use crate::target::KernelTarget;
+use crate::target::{KernelPath, KernelTarget};
 
 /// Default alignment of offsets: a sector.
 const SECTOR: u32 = 512;
@@ -86,7 +86,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     } else {
         return Err(no_file());
     };
-    let lba_bytes = lba_bytes(&file, &kind, target.direct);
+    let lba_bytes = lba_bytes(&file, &kind, target.direct, options.byte_addressed);
     let bytes = bytes & !u64::from(lba_bytes - 1);
     if bytes == 0 {
         let why = format!("it holds less than {lba_bytes} bytes; give its size (size=)");
@@ -133,9 +133,12 @@ impl OpenFile {
             command_bytes_max: TRANSFER_BYTES_MAX & !u64::from(self.lba_bytes - 1),
             boundary_bytes: 0,
             queue_depth_max,
+            is_synchronous: matches!(target.path, KernelPath::Psync | KernelPath::Mmap),
             queue_count_max: u16::MAX,
             deallocates: self.deallocates,
             deallocate_lbas_max: u64::MAX,
+            deallocate_ranges_max: 0,
+            deallocate_range_lbas_max: u64::MAX,
             is_preallocated: self.is_preallocated,
             is_cached: !target.direct,
             protection: None,
@@ -303,14 +306,14 @@ fn refusal(target: &KernelTarget, options: &DeviceOptions, error: io::Error) -> 
     Error::refused(target.device(), what, error, fix)
 }
 
-/// Returns the alignment of offsets and lengths. The page cache needs none; a sector keeps addresses as on a
-/// drive.
-fn lba_bytes(file: &File, kind: &Kind, direct: bool) -> u32 {
+/// Returns the alignment of offsets and lengths. The page cache needs none; a sector, unless the caller wants bytes, keeps
+/// addresses as on a drive.
+fn lba_bytes(file: &File, kind: &Kind, direct: bool, byte_addressed: bool) -> u32 {
     if matches!(kind, Kind::Block(_)) {
         return usable(file_io::block_lba_bytes(file).unwrap_or(SECTOR));
     }
     if !direct {
-        return SECTOR;
+        return if byte_addressed { 1 } else { SECTOR };
     }
     match file_io::direct_offset_alignment(file) {
         Some(align) => usable(align),

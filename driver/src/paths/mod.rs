@@ -41,8 +41,8 @@ use crate::bus::vfio_user::SERVER_TIMEOUT;
 use crate::bus::{Clock, Locality};
 use crate::error::Result;
 use crate::memory::{self, Buffer, IoBuffer};
-use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
-use crate::spec::Lba;
+use crate::queue_pair::{CommandError, Completion, RejectReason, Rejected, Stats};
+use crate::spec::{DsmRange, Lba};
 use crate::sys::HostMemory;
 use crate::target::{KernelPath, Target};
 use crate::{Controller, Namespace, Protection};
@@ -99,6 +99,22 @@ pub trait CommandQueue<B: IoBuffer>: Send {
     /// As [`CommandQueue::post`].
     fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>>;
 
+    /// Takes a deallocation of several ranges, at most [`DeviceInfo::deallocate_ranges_max`]. `buffer` is scratch: its first
+    /// segment has room for 16 bytes for each.
+    ///
+    /// # Errors
+    /// As [`CommandQueue::post`]; [`crate::RejectReason::TooLarge`] where only [`Operation::Deallocate`] works.
+    fn post_ranges(
+        &mut self,
+        now: Time,
+        ranges: &[DsmRange],
+        buffer: B,
+    ) -> Result<(), Rejected<B>> {
+        let _ = now;
+        let (what, needs) = ("ranges of a deallocation", ranges.len());
+        Err(Rejected { buffer, reason: RejectReason::TooLarge { what, needs, has: 0 } })
+    }
+
     /// Submits everything posted.
     fn ring(&mut self);
 
@@ -146,6 +162,9 @@ pub struct DeviceOptions {
     /// Allocate all blocks of a regular file of this size, also those of its holes, so that a full disk shows now
     /// and not at a write. Only with `file_bytes`. Default false: only what is added is allocated.
     pub fills_holes: bool,
+    /// Address a regular file that is reached through the page cache by the byte: its LBAs are then one byte long.
+    /// No effect with direct I/O and on devices. Default false: sectors of 512 bytes.
+    pub byte_addressed: bool,
     /// Open for this handle alone: refused if another process or handle has opened it so, or if the kernel
     /// uses the block device, for example for a mounted file system. A controller reached through VFIO always
     /// has one user; one behind a vfio-user socket, as its server decides. Default false.
@@ -169,6 +188,7 @@ impl Default for DeviceOptions {
             writes: true,
             file_bytes: None,
             fills_holes: false,
+            byte_addressed: false,
             exclusive: false,
             respects_exclusive: false,
             shadow_doorbells: true,
@@ -190,14 +210,20 @@ pub struct DeviceInfo {
     pub command_bytes_max: u64,
     /// A request that crosses a multiple of this becomes several commands (NOIOB): a multiple of 4 KiB; 0 for no boundary.
     pub boundary_bytes: u64,
-    /// Most commands in flight on a queue; 1 if `post` carries each out.
+    /// Most commands in flight on a queue.
     pub queue_depth_max: u32,
+    /// Whether `post` itself carries a request out, one at a time.
+    pub is_synchronous: bool,
     /// Most queues.
     pub queue_count_max: u16,
     /// Whether [`Operation::Deallocate`] works.
     pub deallocates: bool,
     /// Most LBAs of one deallocation; the largest number for no limit.
     pub deallocate_lbas_max: u64,
+    /// Most ranges that [`CommandQueue::post_ranges`] takes; 0 where it takes none.
+    pub deallocate_ranges_max: u32,
+    /// Most LBAs of each of these ranges; the largest number for no limit.
+    pub deallocate_range_lbas_max: u64,
     /// Whether it is a regular file with all blocks allocated. A deallocation then gives blocks back to the file
     /// system, and a later write there may find no space.
     pub is_preallocated: bool,
@@ -312,6 +338,18 @@ impl Device {
         match &self.path {
             Path::Nvme(nvme) => Some(&nvme.controller),
             _ => None,
+        }
+    }
+
+    /// Returns the placement identifiers through which its namespace takes writes (Flexible Data Placement), in the order of
+    /// their handles; none if it has no such handles, or the path carries no placement. Creates a queue for a moment.
+    ///
+    /// # Errors
+    /// As [`Device::create_queue`]; the controller's, if it does not tell them.
+    pub fn placement_handles(&self) -> Result<Vec<u16>> {
+        match &self.path {
+            Path::Nvme(nvme) => nvme.placement_handles(&self.info.device),
+            _ => Ok(Vec::new()),
         }
     }
 

@@ -1,15 +1,19 @@
 //! The `null:` path, which does no I/O: measures a benchmark's own cost.
 
-use super::{CommandQueue, Device, DeviceInfo, Path, QueueOptions, Request};
+use super::{CommandQueue, Device, DeviceInfo, Operation, Path, QueueOptions, Request};
 use crate::Time;
 use crate::bus::Locality;
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, RejectReason, Rejected, Stats};
+use crate::spec::DsmRange;
 use crate::target::KernelTarget;
 
 /// Most requests in flight, limited only by memory.
 const DEPTH_MAX: u32 = 65_535;
+
+/// Ranges that a deallocation of NVMe may have.
+const RANGES_MAX: u32 = 256;
 
 /// The `null:` device; it has no state.
 #[derive(Clone, Debug)]
@@ -26,6 +30,9 @@ pub(super) fn open(target: &KernelTarget) -> Device {
         queue_count_max: u16::MAX,
         deallocates: true,
         deallocate_lbas_max: u64::MAX,
+        deallocate_ranges_max: RANGES_MAX,
+        deallocate_range_lbas_max: u64::MAX,
+        is_synchronous: false,
         is_preallocated: false,
         is_cached: false,
         protection: None,
@@ -63,6 +70,10 @@ impl<B: IoBuffer> CommandQueue<B> for NullQueue<B> {
         self.posted.push(request.buffer);
         self.stats.submitted += 1;
         Ok(())
+    }
+
+    fn post_ranges(&mut self, now: Time, _: &[DsmRange], buffer: B) -> Result<(), Rejected<B>> {
+        self.post(now, Request { operation: Operation::Flush, buffer })
     }
 
     fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use zerocopy::IntoBytes;
 
@@ -11,16 +12,30 @@ use super::{
     Request,
 };
 use crate::Time;
-use crate::memory::{DomainId, IoBuffer};
+use crate::error::Error;
+use crate::memory::{Buffer, DomainId, IoBuffer};
 use crate::namespace::{CommandLimits, Ranges};
 use crate::queue_pair::{Body, Command, Completion, RejectReason, Rejected, Stats};
 use crate::soft::{self, Storage};
-use crate::spec::{DsmRange, Lba, Sqe};
+use crate::spec::{DsmRange, Lba, RangeCount, Sqe};
 use crate::target::{QueueMemory, Target};
+use crate::transfer::Unplannable;
 use crate::{
     Controller, ControllerOptions, Namespace, Placement, ProtectionChecks, QueuePair,
     QueuePairOptions,
 };
+
+/// Time for the answer about placement, and again for its abortion.
+const HANDLES_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of the Reclaim Unit Handle Status that are read: 127 handles, of the 128 that a namespace may have.
+const HANDLES_BYTES: usize = 4096;
+
+/// Returns the placement identifiers of a Reclaim Unit Handle Status (Base 2.1, 7.3.1.1).
+fn identifiers(status: &[u8]) -> Vec<u16> {
+    let (header, handles) = status.split_at(16);
+    let count = usize::from(u16::from_le_bytes([header[14], header[15]]));
+    handles.chunks_exact(32).take(count).map(|it| u16::from_le_bytes([it[0], it[1]])).collect()
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct NvmeDevice {
@@ -72,9 +87,12 @@ pub(super) fn device(
         command_bytes_max: limits.max_bytes,
         boundary_bytes: u64::from(limits.boundary_lbas) << limits.lba_shift,
         queue_depth_max: about.queue_entries_max - 1,
+        is_synchronous: false,
         queue_count_max: about.io_queues,
         deallocates: about.identify.oncs().dataset_management(),
         deallocate_lbas_max: namespace.command_limits().deallocate_lbas_max(),
+        deallocate_ranges_max: namespace.command_limits().ranges_max(),
+        deallocate_range_lbas_max: namespace.command_limits().range_lbas_max(),
         is_preallocated: false,
         is_cached: false,
         protection: namespace.protection(),
@@ -89,6 +107,37 @@ pub(super) fn device(
 impl NvmeDevice {
     pub(super) fn domain(&self) -> DomainId {
         self.namespace.domain()
+    }
+
+    /// Asks the namespace for its placement identifiers, on a queue of its own.
+    pub(super) fn placement_handles(&self, device: &str) -> crate::Result<Vec<u16>> {
+        let has_them = self.controller.info().identify.ctratt().flexible_data_placement();
+        if !has_them {
+            return Ok(Vec::new());
+        }
+        let options =
+            QueueOptions { depth: 1, timeout: HANDLES_TIMEOUT, abort_timeout: HANDLES_TIMEOUT };
+        let mut queue = self.create_queue::<Buffer>(&options)?;
+        let buffer = self.controller.allocate(HANDLES_BYTES)?;
+        let sqe = Sqe::reclaim_unit_handles(self.namespace.nsid(), HANDLES_BYTES as u32);
+        let command = self.namespace.fixed(sqe, HANDLES_BYTES, buffer);
+        let failed = |why: String| {
+            let what = format!("its reclaim unit handles are not known: {why}");
+            Error::device(device, what, "write without placement, or enable it as its vendor says")
+        };
+        let posted = queue.queue.post(self.controller.now(), command);
+        posted.map_err(|rejected| failed(rejected.reason.to_string()))?;
+        queue.ring();
+        let mut told = None;
+        while told.is_none() {
+            if queue.poll(self.controller.now(), |done| told = Some(done)) == 0 {
+                queue.check()?;
+                std::thread::yield_now();
+            }
+        }
+        let Completion { buffer, result } = told.expect("it has ended");
+        result.map_err(|why| failed(why.to_string()))?;
+        Ok(identifiers(&buffer))
     }
 
     pub(super) fn create_queue<B: IoBuffer>(
@@ -109,7 +158,7 @@ impl NvmeDevice {
         };
         let queue = self.controller.create_queue_pair(options)?;
         let (reads, writes) = (self.namespace.clone(), self.namespace.clone());
-        Ok(NvmeQueue { queue, reads, writes, _lock: self.lock.clone() })
+        Ok(NvmeQueue { queue, reads, writes, placement: None, _lock: self.lock.clone() })
     }
 }
 
@@ -120,12 +169,18 @@ pub struct NvmeQueue<B: IoBuffer> {
     /// The namespace for reads and all else, and for writes, which may set more bits.
     reads: Namespace,
     writes: Namespace,
+    /// The handles that writes go through, and which is next.
+    placement: Option<Turns>,
     _lock: Option<Lock>,
 }
 
 impl<B: IoBuffer> NvmeQueue<B> {
     pub(super) fn set_durability(&mut self, durability: Durability) {
         self.writes.force_unit_access(durability != Durability::Cached);
+    }
+
+    pub(super) fn set_placement(&mut self, identifiers: &[u16], random: Option<u64>) {
+        self.placement = Turns::new(identifiers, random);
     }
 
     pub(super) fn set_protection_checks(&mut self, checks: ProtectionChecks) {
@@ -137,13 +192,31 @@ impl<B: IoBuffer> NvmeQueue<B> {
 impl<B: IoBuffer> CommandQueue<B> for NvmeQueue<B> {
     #[inline(always)]
     fn post(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
-        let command = command(&self.reads, &self.writes, request);
+        let command = command(&self.reads, &self.writes, &mut self.placement, request);
         self.queue.post(now, command).map(drop)
     }
 
     fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
-        let command = command(&self.reads, &self.writes, request);
+        let command = command(&self.reads, &self.writes, &mut self.placement, request);
         self.queue.resubmit(now, command).map(drop)
+    }
+
+    #[cold]
+    fn post_ranges(
+        &mut self,
+        now: Time,
+        ranges: &[DsmRange],
+        buffer: B,
+    ) -> Result<(), Rejected<B>> {
+        let namespace = &self.reads;
+        let command = match put_several(namespace.command_limits(), ranges, &buffer) {
+            Ok(count) => {
+                let sqe = Sqe::dataset_management(namespace.nsid(), count, true);
+                namespace.fixed(sqe, size_of_val(ranges), buffer)
+            }
+            Err(reason) => Command { body: Body::Refused(reason), buffer },
+        };
+        self.queue.post(now, command).map(drop)
     }
 
     #[inline(always)]
@@ -169,14 +242,67 @@ impl<B: IoBuffer> CommandQueue<B> for NvmeQueue<B> {
 fn command<'n, B: IoBuffer>(
     namespace: &'n Namespace,
     writes: &'n Namespace,
+    placement: &mut Option<Turns>,
     request: Request<B>,
 ) -> Command<'n, B> {
     match request.operation {
         Operation::Read(lba) => namespace.read(lba, request.buffer),
-        Operation::Write(lba) => writes.write(lba, request.buffer),
+        Operation::Write(lba) => match placement {
+            None => writes.write(lba, request.buffer),
+            Some(turns) => writes.write(lba, request.buffer).placed(turns.next()),
+        },
         Operation::Flush => namespace.fixed(Sqe::flush(namespace.nsid()), 0, request.buffer),
         Operation::Deallocate(lba, lbas) => deallocate(namespace, lba, lbas, request.buffer),
     }
+}
+
+/// The order in which writes take placement identifiers.
+#[derive(Debug)]
+struct Turns {
+    /// At least one.
+    identifiers: Box<[u16]>,
+    /// Writes so far.
+    count: u64,
+    /// The seed of a random order.
+    random: Option<u64>,
+}
+
+impl Turns {
+    fn new(identifiers: &[u16], random: Option<u64>) -> Option<Turns> {
+        let some = !identifiers.is_empty();
+        some.then(|| Turns { identifiers: identifiers.into(), count: 0, random })
+    }
+
+    fn next(&mut self) -> u16 {
+        self.count += 1;
+        let turn = match self.random {
+            None => self.count - 1,
+            // SplitMix64.
+            Some(seed) => {
+                let mut mixed = seed.wrapping_add(self.count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+                mixed ^ mixed >> 31
+            }
+        };
+        self.identifiers[(turn % self.identifiers.len() as u64) as usize]
+    }
+}
+
+/// Writes several ranges of a deallocation to the start of its buffer's first segment.
+///
+/// # Errors
+/// As [`put_ranges`]; [`Unplannable::Ranges`] for none or more than a command has.
+fn put_several<B: IoBuffer>(
+    limits: &CommandLimits,
+    ranges: &[DsmRange],
+    buffer: &B,
+) -> Result<RangeCount, RejectReason> {
+    let count = u32::try_from(ranges.len()).ok().and_then(RangeCount::new);
+    let count = count.ok_or(Unplannable::Ranges { ranges: ranges.len(), room: 256 })?;
+    limits.check_ranges(ranges)?;
+    put(ranges.iter().copied(), size_of_val(ranges) as u64, buffer)?;
+    Ok(count)
 }
 
 #[cold]
@@ -207,16 +333,29 @@ pub(super) fn put_ranges<B: IoBuffer>(
     buffer: &B,
 ) -> Result<Ranges, RejectReason> {
     let ranges = limits.cut(lba, lbas)?;
+    put(ranges.iter(), ranges.bytes(), buffer)?;
+    Ok(ranges)
+}
+
+/// Writes ranges of `bytes` together to the start of a buffer's first segment.
+///
+/// # Errors
+/// [`RejectReason::ShortBuffer`] if it has no room for them.
+fn put<B: IoBuffer>(
+    ranges: impl Iterator<Item = DsmRange>,
+    bytes: u64,
+    buffer: &B,
+) -> Result<(), RejectReason> {
     let has = if buffer.segment_count() > 0 { buffer.segment(0).len } else { 0 };
-    if has < ranges.bytes() {
-        return Err(RejectReason::ShortBuffer { needs: ranges.bytes(), has });
+    if has < bytes {
+        return Err(RejectReason::ShortBuffer { needs: bytes, has });
     }
-    for (index, range) in ranges.iter().enumerate() {
+    for (index, range) in ranges.enumerate() {
         let (bytes, at) = (range.as_bytes(), index * size_of::<DsmRange>());
         // SAFETY: the segment has room for all, and is exclusively the buffer's, which is not in flight (`IoBuffer`).
         let at = unsafe { buffer.pointer(0).as_ptr().add(at) };
         // SAFETY: as above.
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
-    Ok(ranges)
+    Ok(())
 }

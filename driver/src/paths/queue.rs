@@ -11,6 +11,7 @@ use crate::Time;
 use crate::error::Result;
 use crate::memory::{Buffer, IoBuffer};
 use crate::queue_pair::{Completion, Rejected, Stats};
+use crate::spec::DsmRange;
 
 /// A queue of a [`super::Device`]. The hottest loops should match on the queue inside.
 #[derive(Debug)]
@@ -70,6 +71,14 @@ impl<B: IoBuffer> DeviceQueue<B> {
         }
     }
 
+    /// Makes writes posted from now on go through these placement identifiers, of [`super::Device::placement_handles`], in
+    /// turn or, with a seed, at random. No effect on paths without placement.
+    pub fn set_placement(&mut self, identifiers: &[u16], random: Option<u64>) {
+        if let DeviceQueue::Nvme(queue) = self {
+            queue.set_placement(identifiers, random);
+        }
+    }
+
     /// Makes the kernel signal `event`, an eventfd, whenever a request finishes, so that one thread can sleep
     /// on several queues. Returns `false` if [`CommandQueue::wait`] would not sleep: such a queue must be
     /// polled.
@@ -93,6 +102,15 @@ impl<B: IoBuffer> CommandQueue<B> for DeviceQueue<B> {
 
     fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
         each!(self, queue => queue.post_again(now, request))
+    }
+
+    fn post_ranges(
+        &mut self,
+        now: Time,
+        ranges: &[DsmRange],
+        buffer: B,
+    ) -> Result<(), Rejected<B>> {
+        each!(self, queue => queue.post_ranges(now, ranges, buffer))
     }
 
     #[inline]

@@ -45,8 +45,8 @@ pub(crate) struct LbaCommand<'n> {
     pub(crate) namespace: &'n Namespace,
     pub(crate) opcode: IoOpcode,
     pub(crate) lba: Lba,
-    /// CDW12 bits 31:16 (limited retry, FUA, protection information).
-    pub(crate) control: u32,
+    /// CDW12 bits 31:16 (limited retry, FUA, protection information, directive), and CDW13 above them.
+    pub(crate) control: u64,
 }
 
 impl LbaCommand<'_> {
@@ -62,7 +62,7 @@ impl LbaCommand<'_> {
         let nsid = u64::from(self.namespace.nsid().0);
         let [dptr0, dptr1] = pointer.words;
         let tags = self.namespace.prinfo().tags(lba);
-        let cdw12 = u64::from(self.control) | (count - 1);
+        let cdw12 = self.control | (count - 1);
         [u64::from(cdw0) | nsid << 32, 0, 0, dptr0, dptr1, lba.0, cdw12, tags]
     }
 }
@@ -100,13 +100,19 @@ impl Pointer {
 const PSDT_SGL: u32 = 1 << 14;
 
 /// CDW12 bit 30: Force Unit Access.
-const FUA: u32 = 1 << 30;
+const FUA: u64 = 1 << 30;
+
+/// CDW12 bits 23:20: a directive of type Data Placement.
+const DATA_PLACEMENT: u64 = 2 << 20;
+
+/// Where CDW13 bits 31:16, the identifier of a directive, are above CDW12.
+const DSPEC_SHIFT: u32 = 48;
 
 /// CDW0 bits 15:14: how the data pointer points.
 const PSDT: u32 = 3 << 14;
 
 /// CDW12 bits 15:0: the count of LBAs.
-const NLB: u32 = 0xffff;
+const NLB: u64 = 0xffff;
 
 const _: () = assert!(PSDT_SGL & !PSDT == 0 && FUA & NLB == 0);
 const _: () = assert!(size_of::<DsmRange>() == 16, "a range to deallocate has 16 bytes");
@@ -119,7 +125,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
         lba: Lba,
         buffer: B,
     ) -> Self {
-        let control = namespace.prinfo().control;
+        let control = u64::from(namespace.prinfo().control);
         debug_assert!(control & NLB == 0, "the count of LBAs has its bits for itself");
         Command { body: Body::Transfer(LbaCommand { namespace, opcode, lba, control }), buffer }
     }
@@ -168,6 +174,20 @@ impl<'n, B: IoBuffer> Command<'n, B> {
             }
             // The driver does not know what this bit means to another command.
             Body::Raw { .. } | Body::Refused(_) => {}
+        }
+        self
+    }
+
+    /// Writes through the reclaim unit handle of this placement identifier, one of
+    /// [`crate::Device::placement_handles`] (Flexible Data Placement, NVM Command Set 1.1, Write, DTYPE and DSPEC). Affects
+    /// only writes.
+    #[inline(always)]
+    pub fn placed(mut self, identifier: u16) -> Self {
+        if let Body::Transfer(transfer) = &mut self.body
+            && transfer.opcode == IoOpcode::WRITE
+        {
+            transfer.control |= DATA_PLACEMENT | u64::from(identifier) << DSPEC_SHIFT;
+            debug_assert!(transfer.control & NLB == 0, "a directive leaves the count of LBAs");
         }
         self
     }

@@ -14,7 +14,7 @@ use crate::spec::{IoOpcode, Lba, Sqe};
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
     /// LBAs to or from the buffer.
-    Transfer { namespace: usize, opcode: IoOpcode, lba: Lba, control: u32 },
+    Transfer { namespace: usize, opcode: IoOpcode, lba: Lba, control: u64 },
     /// One command, sent unchanged.
     Raw { sqe: Sqe, bounds: Option<Bounds> },
 }

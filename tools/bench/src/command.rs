@@ -53,7 +53,7 @@ fn jobs(args: &BenchArgs) -> Result<()> {
     if request.run.parse_only {
         return Ok(());
     }
-    execute(&request)
+    execute(&request.with_iologs()?)
 }
 
 fn execute(request: &Request) -> Result<()> {

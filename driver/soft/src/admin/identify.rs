@@ -37,6 +37,8 @@ const MC_SEPARATE: u8 = 1 << 1;
 const DPC_ALL: u8 = 0b11111;
 /// Extended LBA formats: CNS 05h reports the guard width, which is 16 bits (all zeroes).
 const CTRATT_ELBAS: u32 = 1 << 15;
+/// Flexible Data Placement.
+const CTRATT_FDPS: u32 = 1 << 19;
 const WARNING_KELVIN: u16 = 358;
 const CRITICAL_KELVIN: u16 = 368;
 const CSI_NVM: u8 = 0;
@@ -165,7 +167,9 @@ fn put_controller(page: &mut [u8], options: &Options) {
     put(page, 77, [options.mdts]);
     put(page, 80, 0x0002_0000u32.to_le_bytes());
     put(page, 92, OAES.to_le_bytes());
-    let ctratt = if options.protection > 0 { CTRATT_ELBAS } else { 0 };
+    let ctratt =
+        [(options.protection > 0, CTRATT_ELBAS), (options.placement_handles > 0, CTRATT_FDPS)];
+    let ctratt = ctratt.iter().filter(|(is, _)| *is).fold(0, |all, (_, bit)| all | bit);
     put(page, 96, ctratt.to_le_bytes());
     // CNTRLTYPE: an I/O controller.
     put(page, 111, [1]);
@@ -217,6 +221,8 @@ fn put_namespace(page: &mut [u8], namespace: &Namespace, options: &Options) {
     put(page, 29, [kind]);
     put(page, 46, options.noiob_lbas.to_le_bytes());
     put(page, 48, u128::from(namespace.bytes).to_le_bytes());
+    // ENDGID: with placement, all namespaces are in one endurance group.
+    put(page, 102, u16::from(options.placement_handles > 0).to_le_bytes());
     put(page, 104, nguid(namespace.nsid.0));
 }
 

@@ -210,7 +210,7 @@ impl Controller {
                 4096
             }
             EFFECTS => {
-                put_effects(page, self.options.dbbuf);
+                put_effects(page, self.options.dbbuf, self.options.placement_handles > 0);
                 4096
             }
             _ => return Err(INVALID_LOG_PAGE),
@@ -227,13 +227,16 @@ fn put_changed(page: &mut [u8], changed: &[u32]) {
     }
 }
 
-fn put_effects(page: &mut [u8], has_dbbuf: bool) {
+fn put_effects(page: &mut [u8], has_dbbuf: bool, has_placement: bool) {
     for opcode in super::SUPPORTED {
         if opcode != super::DOORBELL_BUFFER_CONFIG || has_dbbuf {
             put(page, usize::from(opcode) * 4, EFFECT_SUPPORTED.to_le_bytes());
         }
     }
-    for (opcode, changes_data) in io::SUPPORTED {
+    let supported = io::SUPPORTED.into_iter();
+    for (opcode, changes_data) in
+        supported.filter(|(opcode, _)| *opcode != io::IO_MANAGEMENT_RECEIVE || has_placement)
+    {
         let effects = EFFECT_SUPPORTED | if changes_data { EFFECT_DATA } else { 0 };
         put(page, 1024 + usize::from(opcode) * 4, effects.to_le_bytes());
     }

@@ -108,7 +108,7 @@ impl Controller {
 }
 
 /// Writes little-endian bytes at `offset`.
-fn put<const N: usize>(page: &mut [u8], offset: usize, bytes: [u8; N]) {
+pub(crate) fn put<const N: usize>(page: &mut [u8], offset: usize, bytes: [u8; N]) {
     page[offset..offset + N].copy_from_slice(&bytes);
 }
 

@@ -15,10 +15,11 @@ const COMPARE: u8 = 0x05;
 const WRITE_ZEROES: u8 = 0x08;
 const DATASET_MANAGEMENT: u8 = 0x09;
 const VERIFY: u8 = 0x0c;
+pub(crate) const IO_MANAGEMENT_RECEIVE: u8 = 0x12;
 const COPY: u8 = 0x19;
 
 /// Opcodes of all supported I/O commands, and whether they change data.
-pub(crate) const SUPPORTED: [(u8, bool); 8] = [
+pub(crate) const SUPPORTED: [(u8, bool); 9] = [
     (FLUSH, false),
     (WRITE, true),
     (READ, false),
@@ -26,6 +27,7 @@ pub(crate) const SUPPORTED: [(u8, bool); 8] = [
     (WRITE_ZEROES, true),
     (DATASET_MANAGEMENT, true),
     (VERIFY, false),
+    (IO_MANAGEMENT_RECEIVE, false),
     (COPY, true),
 ];
 
@@ -86,13 +88,30 @@ pub(super) struct CopyTo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoCommand {
     Flush,
-    Read { range: Range, fua: bool },
-    Write { range: Range, fua: bool },
+    Read {
+        range: Range,
+        fua: bool,
+    },
+    Write {
+        range: Range,
+        fua: bool,
+    },
     Compare(Range),
-    WriteZeroes { range: Range, fua: bool },
+    WriteZeroes {
+        range: Range,
+        fua: bool,
+    },
     Verify(Range),
-    Deallocate { ranges: usize },
-    Manage { ranges: usize },
+    Deallocate {
+        ranges: usize,
+    },
+    Manage {
+        ranges: usize,
+    },
+    /// I/O Management Receive of `bytes`.
+    Handles {
+        bytes: u64,
+    },
     Copy(CopyTo),
 }
 
@@ -111,6 +130,7 @@ impl IoCommand {
             WRITE_ZEROES => IoCommand::WriteZeroes { range: range(command), fua },
             VERIFY => IoCommand::Verify(range(command)),
             DATASET_MANAGEMENT => dataset_management(command),
+            IO_MANAGEMENT_RECEIVE => handles(command)?,
             COPY => copy(command, fua)?,
             _ => return Err(INVALID_OPCODE),
         })
@@ -128,6 +148,14 @@ fn dataset_management(command: &Command) -> IoCommand {
     match command.cdw(11) >> 2 & 1 {
         0 => IoCommand::Manage { ranges },
         _ => IoCommand::Deallocate { ranges },
+    }
+}
+
+/// Of I/O Management Receive only the Reclaim Unit Handle Status is supported.
+fn handles(command: &Command) -> Result<IoCommand, Status> {
+    match command.cdw(10) as u8 {
+        1 => Ok(IoCommand::Handles { bytes: (u64::from(command.cdw(11)) + 1) * 4 }),
+        _ => Err(INVALID_FIELD),
     }
 }
 

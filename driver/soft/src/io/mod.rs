@@ -3,6 +3,7 @@
 
 mod copy;
 mod decode;
+mod placement;
 mod protected;
 
 use self::decode::IoCommand;
@@ -20,7 +21,10 @@ use super::status::{
 use adit_spec::Status;
 
 pub(super) use copy::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
-pub(super) use decode::{NAMES, Range, SUPPORTED, changes_data, effort_of, range_of, writes};
+pub(super) use decode::{
+    IO_MANAGEMENT_RECEIVE, NAMES, Range, SUPPORTED, changes_data, effort_of, range_of, writes,
+};
+pub(super) use placement::Placements;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -41,6 +45,7 @@ impl Controller {
             IoCommand::Verify(range) => self.verify(command, range),
             IoCommand::Deallocate { ranges } => self.deallocate(command, ranges, dma),
             IoCommand::Manage { ranges } => self.manage(command, ranges, dma),
+            IoCommand::Handles { bytes } => self.handles(command, bytes, dma),
             IoCommand::Copy(copy) => self.copy(command, copy, dma),
         }
     }
@@ -64,7 +69,9 @@ impl Controller {
     fn write(&mut self, command: &Command, range: Range, fua: bool, dma: &Dma<'_>) -> Answer {
         let run = self.media_run(command.nsid, range)?;
         let protected = self.acting(command, run)?;
+        let handle = self.handle_of(command)?;
         self.move_data(command, run, Way::FromHost, dma)?;
+        self.placements.written(handle, range.lba_count);
         if let Some(protected) = protected {
             self.protect(protected)?;
         }

@@ -57,6 +57,35 @@ fn null_completes_and_moves_nothing() {
 }
 
 #[test]
+fn writes_go_through_the_reclaim_unit_handle_that_they_name() {
+    let handles = |nsid: u32| Cmd::new(0x12).nsid(nsid).with(10, 1).with(11, 1023).prp(DATA, 0);
+    let placed =
+        |handle: u32, kind: u32| write(0, 4).with(12, 3 | kind << 20).with(13, handle << 16);
+    let mut rig = Rig::new("mem=1M,fdp=3");
+    rig.ok(write(0, 2));
+    rig.ok(placed(2, 2));
+    rig.ok(placed(2, 2));
+    rig.ok(placed(1, 2));
+    // Handles that are not there, and other directives.
+    assert_eq!(rig.io(placed(3, 2)), Status::INVALID_FIELD_IN_COMMAND);
+    assert_eq!(rig.io(placed(0, 1)), Status::INVALID_FIELD_IN_COMMAND);
+    rig.ok(handles(1));
+    let told = rig.peek(DATA, 4096);
+    let number = |at: usize| u16::from_le_bytes([told[at], told[at + 1]]);
+    assert_eq!(number(14), 3);
+    let left = |handle: usize| 32_768 - u32::from(number(16 + handle * 32 + 8));
+    assert_eq!([0, 1, 2].map(|handle| number(16 + handle * 32)), [0, 1, 2]);
+    assert_eq!([0, 1, 2].map(left), [2, 4, 8]);
+    // Any other part of I/O management.
+    assert_eq!(rig.io(handles(1).with(10, 2)), Status::INVALID_FIELD_IN_COMMAND);
+    assert_eq!(rig.io(handles(9)), Status::INVALID_FIELD_IN_COMMAND);
+    rig.admin(identify(1, 0));
+    assert_eq!(rig.peek_u32(DATA + 96) >> 19, 1, "CTRATT.FDPS");
+    assert_eq!(Rig::new("mem=1M").io(handles(1)), Status::INVALID_COMMAND_OPCODE);
+    assert!("mem=1M,fdp=128".parse::<Options>().is_err());
+}
+
+#[test]
 fn ranges_and_namespaces_are_checked() {
     let mut rig = Rig::new("mem=1M,namespaces=2");
     let lbas = 1024;

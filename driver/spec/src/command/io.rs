@@ -10,6 +10,7 @@ use crate::ids::{Lba, LbaCount, Nsid, RangeCount};
 const FUA: u32 = 1 << 30;
 const DEAC: u32 = 1 << 25;
 const DSM_AD: u32 = 1 << 2;
+const RECLAIM_UNIT_HANDLES: u32 = 1;
 
 impl Sqe {
     #[inline]
@@ -71,6 +72,19 @@ impl Sqe {
             cdw10: U32::new(ranges.z() as u32),
             cdw11: U32::new(if deallocate { DSM_AD } else { 0 }),
             ..Sqe::new(IoOpcode::DATASET_MANAGEMENT.0, nsid)
+        }
+    }
+
+    /// I/O Management Receive of the Reclaim Unit Handle Status (Base 2.1, 7.3): the handles through which a namespace
+    /// with Flexible Data Placement takes writes. The data is a header of 16 bytes, whose last two hold the number of
+    /// handles, then 32 bytes for each, of which the first two are its placement identifier; `bytes` of it are returned, a
+    /// multiple of 4.
+    pub const fn reclaim_unit_handles(nsid: Nsid, bytes: u32) -> Sqe {
+        assert!(bytes >= 4 && bytes.is_multiple_of(4), "a length in whole dwords");
+        Sqe {
+            cdw10: U32::new(RECLAIM_UNIT_HANDLES),
+            cdw11: U32::new(bytes / 4 - 1),
+            ..Sqe::new(IoOpcode::IO_MANAGEMENT_RECEIVE.0, nsid)
         }
     }
 
@@ -154,6 +168,15 @@ mod tests {
         let copy = Sqe::copy(Nsid(1), Lba(99), RangeCount::new(3).unwrap()).with_fua(true);
         assert_eq!((copy.slba(), copy.cdw12.get()), (Lba(99), 2 | FUA));
         assert!(copy.fua());
+    }
+
+    #[test]
+    fn the_handles_of_a_namespace_are_received_in_dwords() {
+        let sqe = Sqe::reclaim_unit_handles(Nsid(3), 4096);
+        let mut expected = [0; 16];
+        (expected[0], expected[1], expected[10], expected[11]) = (0x12, 3, 1, 1023);
+        assert_eq!(sqe.to_dwords(), expected);
+        assert!(!sqe.io_opcode().may_write());
     }
 
     type Builder = fn(Nsid, Lba, LbaCount) -> Sqe;

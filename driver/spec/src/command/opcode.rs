@@ -85,6 +85,7 @@ opcodes! {
         RESERVATION_REGISTER = 0x0d, "Reservation Register";
         RESERVATION_REPORT = 0x0e, "Reservation Report";
         RESERVATION_ACQUIRE = 0x11, "Reservation Acquire";
+        IO_MANAGEMENT_RECEIVE = 0x12, "I/O Management Receive";
         RESERVATION_RELEASE = 0x15, "Reservation Release";
         COPY = 0x19, "Copy";
     }
@@ -103,6 +104,7 @@ impl IoOpcode {
                 | IoOpcode::RESERVATION_REPORT
                 | IoOpcode::RESERVATION_ACQUIRE
                 | IoOpcode::RESERVATION_RELEASE
+                | IoOpcode::IO_MANAGEMENT_RECEIVE
         )
     }
 }

@@ -27,6 +27,7 @@ bit_flags! {
     Ctratt(u32) {
         5 predictable_latency with_predictable_latency, "Predictable Latency Mode";
         15 extended_lba_formats, "Extended LBA Formats";
+        19 flexible_data_placement, "Flexible Data Placement";
     }
 }
 

@@ -217,8 +217,8 @@ mod tests {
     }
 
     fn all_kinds() -> Vec<VerifyOptions> {
-        use VerifyKind::{Crc32c, Md5, Meta, Xxhash};
-        let mut all: Vec<VerifyOptions> = [Crc32c, Md5, Meta, Xxhash].map(verify).to_vec();
+        use VerifyKind::{Crc32c, Crc64, Md5, Meta, Xxhash};
+        let mut all: Vec<VerifyOptions> = [Crc32c, Crc64, Md5, Meta, Xxhash].map(verify).to_vec();
         all.push(VerifyOptions { pattern: pattern(), ..verify(VerifyKind::Pattern) });
         all.push(VerifyOptions { pattern: pattern(), ..verify(VerifyKind::Crc32c) });
         all.extend(

@@ -132,6 +132,7 @@ fn is_zero(block: &[u8]) -> bool {
 fn code(kind: VerifyKind) -> &'static [u8; 4] {
     match kind {
         VerifyKind::Crc32c => b"crc\0",
+        VerifyKind::Crc64 => b"c64\0",
         VerifyKind::Xxhash => b"xxh\0",
         VerifyKind::Md5 => b"md5\0",
         VerifyKind::Meta => b"meta",
@@ -151,6 +152,10 @@ fn checksum_of(block: &[u8], kind: VerifyKind) -> [u8; 16] {
         VerifyKind::Crc32c => {
             let crc = checksum(CrcAlgorithm::Crc32Iscsi, rest) as u32;
             sum[..4].copy_from_slice(&crc.to_le_bytes());
+        }
+        // Jones' polynomial, which fio has.
+        VerifyKind::Crc64 => {
+            sum[..8].copy_from_slice(&checksum(CrcAlgorithm::Crc64Redis, rest).to_le_bytes());
         }
         VerifyKind::Xxhash => sum[..8].copy_from_slice(&xxh64(rest, 0).to_le_bytes()),
         VerifyKind::Md5 => sum = Md5::digest(rest).into(),
@@ -273,7 +278,8 @@ mod tests {
 
     const WRITER: Writer = Writer { seed: 7, generation: 3 };
     const HERE: Identity = Identity { offset: 8192, writer: Some(WRITER) };
-    const CHECKING: [VerifyKind; 3] = [VerifyKind::Crc32c, VerifyKind::Xxhash, VerifyKind::Md5];
+    const CHECKING: [VerifyKind; 4] =
+        [VerifyKind::Crc32c, VerifyKind::Crc64, VerifyKind::Xxhash, VerifyKind::Md5];
 
     fn stamped(kind: VerifyKind) -> Vec<u8> {
         let mut block: Vec<u8> = (0..4096).map(|i| i as u8).collect();
@@ -346,8 +352,9 @@ mod tests {
             let block = [&[0; 24], &b"123456789"[..]].concat();
             Hex(kind, &checksum_of(&block, kind)).to_string()
         };
-        // The check value of CRC-32C; xxhsum -H64; md5sum.
+        // The check values of CRC-32C and of CRC-64 with Jones' polynomial; xxhsum -H64; md5sum.
         assert_eq!(of(VerifyKind::Crc32c), "0xe3069283");
+        assert_eq!(of(VerifyKind::Crc64), "0xe9c6d914c4b8d9ca");
         assert_eq!(of(VerifyKind::Xxhash), "0x8cb841db40e6ae83");
         assert_eq!(of(VerifyKind::Md5), "25f9e794323b453885f5181f1b624d0b");
     }

@@ -88,7 +88,7 @@ impl LogFile {
         });
     }
 
-    fn write(&mut self, row: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
+    pub(super) fn write(&mut self, row: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
         row(&mut self.text).expect("memory takes everything");
         if self.text.len() > CAPACITY - ROOM {
             self.drain();

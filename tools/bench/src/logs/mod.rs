@@ -10,7 +10,10 @@
 
 mod file;
 mod histogram;
+mod iolog;
 mod window;
+
+pub(crate) use self::iolog::IoLog;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -3,11 +3,12 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use super::iolog::ReplayOptions;
 use super::{
     AmountOptions, BatchOptions, BlockSizes, BufferOptions, CpuOptions, Disabled, Engine,
     FailureOptions, FileOptions, FlushOptions, JobOptions, LatencyTarget, LogOptions, OrderOptions,
-    RandomOptions, RateOptions, ReportOptions, Sequencer, SteadyOf, SteadyState, VerifyKind,
-    VerifyOptions, Workload,
+    PlacementOptions, RandomOptions, RateOptions, ReportOptions, Sequencer, SteadyOf, SteadyState,
+    VerifyKind, VerifyOptions, Workload,
 };
 use super::{Distribution, FileOrder, FileService, Flow, RateProcess, ThinkTime};
 
@@ -59,6 +60,7 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     },
     amount: AmountOptions {
         size: None,
+        filesize: None,
         io_size: None,
         offset: Size::Bytes(0),
         offset_increment: Size::Bytes(0),
@@ -73,6 +75,8 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
         iodepth_batch_complete_max: None,
         iodepth_low: None,
     },
+    num_range: 1,
+    placement: PlacementOptions::default(),
     serialize_overlap: false,
     numjobs: 1,
     order: OrderOptions::default(),
@@ -115,6 +119,7 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
         unified_rw_reporting: false,
     },
     logs: LogOptions::default(),
+    replay: ReplayOptions::default(),
     unheeded: Vec::new(),
 });
 
@@ -245,6 +250,7 @@ impl Draft {
             let whole = Size::Bytes(bytes.saturating_mul(files));
             self.job.amount.io_size = self.job.amount.io_size.or(self.job.amount.size);
             self.job.amount.size = Some(whole);
+            self.job.amount.filesize = Some(bytes);
         }
     }
 

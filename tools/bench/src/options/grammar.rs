@@ -24,8 +24,20 @@ pub(crate) fn whole(text: &str, base: KbBase) -> Parsed<u64> {
     if is_expression(text) {
         return evaluate(text, &|unit| units::byte_unit(unit, base).map(|bytes| bytes as f64));
     }
-    units::bytes_in(text, base)
+    units::bytes_in(without_zeroes(text), base)
         .map_err(|_| format!("'{text}' is not a number such as 8, 4k, 1m or 10g"))
+}
+
+/// Returns `text` without a fraction of zeroes, as in `33554432.0`, which scripts write. Before a unit it stays: fio
+/// takes `4.0k` for 4 bytes, so both meanings are possible.
+fn without_zeroes(text: &str) -> &str {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    match text.split_once('.') {
+        Some((digits, zeroes)) if is_number(digits) && !zeroes.is_empty() => {
+            if zeroes.bytes().all(|it| it == b'0') { digits } else { text }
+        }
+        _ => text,
+    }
 }
 
 /// Parses an integer within bounds.
@@ -73,8 +85,9 @@ pub(crate) fn size(text: &str, base: KbBase) -> Parsed<Size> {
             ));
         }
     }
-    if text.ends_with('%') && !is_expression(text) {
-        return text.parse::<Size>().map_err(|why| why.to_string());
+    if let Some(share) = text.strip_suffix('%').filter(|_| !is_expression(text)) {
+        let share = format!("{}%", without_zeroes(share));
+        return share.parse::<Size>().map_err(|why| why.to_string());
     }
     whole(text, base).map(Size::Bytes)
 }
@@ -88,7 +101,7 @@ pub(crate) fn time(text: &str, unit: Duration) -> Parsed<Duration> {
         };
         return evaluate(text, &in_us).map(Duration::from_micros);
     }
-    units::time(text, unit).map_err(|why| why.to_string())
+    units::time(without_zeroes(text), unit).map_err(|why| why.to_string())
 }
 
 /// Parses a time or a range of times, swapping the ends if the first is longer.
@@ -218,6 +231,21 @@ mod tests {
         assert_eq!(whole("4k", KbBase::Decimal), Ok(4000));
         assert_eq!(time("(2*500ms)", SECOND), Ok(SECOND));
         assert_eq!(time("(1000)", SECOND), Ok(MS));
+    }
+
+    #[test]
+    fn a_fraction_of_zeroes_changes_no_number() {
+        assert_eq!(size("33554432.0", KbBase::Binary), Ok(Size::Bytes(32 << 20)));
+        assert_eq!(size("60.00%", KbBase::Binary), Ok(Size::Percent(60)));
+        assert_eq!(within_u32("16.0", KbBase::Binary, 1, 64), Ok(16));
+        assert_eq!((percent("50.0"), percent("50.0%")), (Ok(50), Ok(50)));
+        assert_eq!(time("10.0", SECOND), Ok(SECOND * 10));
+        assert_eq!(times("5.0-10.0", SECOND), Ok((SECOND * 5, SECOND * 10)));
+        for text in ["1.5", "4.0k", "1.5m", "4.", ".0", "-4.0", "1.0.0", "."] {
+            assert!(whole(text, KbBase::Binary).is_err(), "{text}");
+            assert!(time(text, SECOND).is_err(), "{text}");
+        }
+        assert!(size("60.5%", KbBase::Binary).is_err() && percent("60.5").is_err());
     }
 
     #[test]

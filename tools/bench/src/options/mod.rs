@@ -11,6 +11,7 @@ pub(crate) mod command_line;
 pub(crate) mod draft;
 pub(crate) mod expression;
 mod grammar;
+pub(crate) mod iolog;
 pub(crate) mod jobfile;
 pub(crate) mod others;
 mod pattern;
@@ -74,6 +75,26 @@ impl Request {
         of_jobs.copied().chain(self.run.unheeded()).collect()
     }
 
+    /// Reads the logs that jobs replay, and sets these jobs' files and I/Os to theirs.
+    ///
+    /// # Errors
+    /// As [`iolog::load`]; a usage failure if two threads would write to one log.
+    pub(crate) fn with_iologs(mut self) -> Result<Request, Failure> {
+        let mut written = std::collections::BTreeSet::new();
+        for section in &mut self.sections {
+            iolog::load(section)?;
+            let Some(path) = &section.job.logs.iolog else { continue };
+            if section.job.numjobs > 1 || !written.insert(path.clone()) {
+                return Err(Failure::usage(format!(
+                    "write_iolog={}: the threads that write to it would mix their I/Os; give each a job with a log of its \
+                     own and numjobs=1",
+                    path.display()
+                )));
+            }
+        }
+        Ok(self)
+    }
+
     /// With `--readonly`, refuses jobs that write or trim.
     ///
     /// # Errors
@@ -130,6 +151,9 @@ pub struct JobOptions {
     pub(crate) amount: AmountOptions,
     pub(crate) iodepth: u32,
     pub(crate) batch: BatchOptions,
+    /// `num_range`: ranges of each trim.
+    pub(crate) num_range: u32,
+    pub(crate) placement: PlacementOptions,
     /// `serialize_overlap`: never issues I/O that overlaps I/O in flight.
     pub(crate) serialize_overlap: bool,
     pub(crate) numjobs: u32,
@@ -160,6 +184,8 @@ pub struct JobOptions {
     pub(crate) reports: ReportOptions,
     /// `write_bw_log` and the other logs.
     pub(crate) logs: LogOptions,
+    /// `read_iolog` and related options.
+    pub(crate) replay: iolog::ReplayOptions,
     /// Ignored options of the job, with reasons.
     pub(crate) unheeded: Vec<(&'static str, &'static str)>,
 }
@@ -212,6 +238,8 @@ pub(crate) struct RandomOptions {
 pub(crate) struct AmountOptions {
     /// `size` of the job's region; the whole device by default.
     pub(crate) size: Option<Size>,
+    /// `filesize`: bytes of each of its files; `size` is then that of all.
+    pub(crate) filesize: Option<u64>,
     /// `io_size`: bytes after which the job ends; `size` by default.
     pub(crate) io_size: Option<Size>,
     /// `offset` of the region.

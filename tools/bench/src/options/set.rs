@@ -8,7 +8,7 @@ use super::grammar::{
     MS, Parsed, SECOND, US, choice, count, fraction, numbers, per_way, percent, size, switch, time,
     times, whole, within, within_u32, word,
 };
-use super::{Disabled, FileService, Pattern, VerifyKind, pattern, targets, workload};
+use super::{Disabled, FileService, Pattern, VerifyKind, iolog, pattern, targets, workload};
 use crate::units::KbBase;
 
 /// The longest queue NVMe allows, in entries.
@@ -21,7 +21,8 @@ const FLOW_MAX: u32 = 1000;
 /// # Errors
 /// A sentence without the option's name.
 pub(crate) fn set(draft: &mut Draft, name: &str, text: &str) -> Parsed<()> {
-    let groups = [place, work, amount, depth, timing, data, verification, failures, reports];
+    let groups =
+        [place, work, replay, amount, depth, timing, data, verification, failures, reports];
     for group in groups {
         if group(draft, name, text)? {
             return Ok(());
@@ -90,6 +91,14 @@ fn work(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
             workload::distributions(text, &mut job.random.random_distribution, base)?;
         }
         "percentage_random" => per_way(text, &mut job.random.percentage_random, percent)?,
+        "num_range" => job.num_range = within_u32(text, base, 1, 256)?,
+        "fdp" => job.placement.is_on = switch(text)?,
+        "dataplacement" => job.placement.is_on = data_placement(text)?,
+        "plids" => job.placement.indices = Some(numbers(text, "handles")?),
+        "plid_select" => {
+            let words = [("roundrobin", false), ("random", true)];
+            job.placement.is_random = word(text, &words)?;
+        }
         "norandommap" => job.random.norandommap = switch(text)?,
         "random_generator" => {
             let words = [("tausworthe", false), ("tausworthe64", false), ("lfsr", true)];
@@ -97,6 +106,22 @@ fn work(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         }
         "randseed" => job.random.randseed = Some(whole(text, KbBase::Binary)?),
         "randrepeat" => job.random.randrepeat = switch(text)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn replay(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
+    let (replay, base) = (&mut draft.job.replay, draft.kb_base);
+    match name {
+        "read_iolog" => replay.logs = iolog::names(text)?,
+        "replay_no_stall" => replay.no_stall = switch(text)?,
+        "replay_time_scale" => replay.time_scale = within_u32(text, base, 1, 1_000_000)?,
+        "replay_redirect" => replay.redirect = Some(one_target(text)?),
+        "replay_scale" => replay.scale = within(text, base, 1, u64::MAX)?,
+        "replay_align" => replay.align = replay_align(text, base)?,
+        "replay_skip" => replay.skip = iolog::skip(text)?,
+        "write_iolog" => draft.job.logs.iolog = Some(text.into()),
         _ => return Ok(false),
     }
     Ok(true)
@@ -307,6 +332,28 @@ fn reports(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
     Ok(true)
 }
 
+fn data_placement(text: &str) -> Parsed<bool> {
+    if text == "streams" {
+        return Err("streams are not supported; use fdp, or fio".to_owned());
+    }
+    word(text, &[("none", false), ("fdp", true)])
+}
+
+/// Parses the name of a single file or target.
+fn one_target(text: &str) -> Parsed<String> {
+    match &targets::split(text)?[..] {
+        [only] => Ok(only.clone()),
+        several => Err(format!("'{text}' names {} targets; give one", several.len())),
+    }
+}
+
+fn replay_align(text: &str, base: KbBase) -> Parsed<u64> {
+    match within(text, base, 1, 1 << 40)? {
+        align if align.is_power_of_two() => Ok(align),
+        _ => Err(format!("'{text}' is no power of two, as 4k is")),
+    }
+}
+
 fn job_name(text: &str) -> Parsed<String> {
     if text.eq_ignore_ascii_case("global") {
         return Err(
@@ -371,9 +418,9 @@ fn buffer_pattern(text: &str) -> Parsed<Pattern> {
 }
 
 fn verify_kind(text: &str) -> Parsed<Option<VerifyKind>> {
-    const OTHERS: [&str; 13] = [
-        "crc64", "crc32", "crc16", "crc7", "sha1", "sha256", "sha512", "sha3-224", "sha3-256",
-        "sha3-384", "sha3-512", "null", "1",
+    const OTHERS: [&str; 12] = [
+        "crc32", "crc16", "crc7", "sha1", "sha256", "sha512", "sha3-224", "sha3-256", "sha3-384",
+        "sha3-512", "null", "1",
     ];
     if OTHERS.contains(&text) {
         return Err(format!(

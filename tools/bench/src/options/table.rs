@@ -104,7 +104,9 @@ mod tests {
         let free = ["name", "description", "filename", "directory", "filename_format", "wait_for"];
         for spec in options() {
             let name = spec.name;
-            let is_free = free.contains(&name) || name.starts_with("write_");
+            let is_free = free.contains(&name)
+                || name.starts_with("write_")
+                || ["read_iolog", "replay_redirect"].contains(&name);
             let taken = set(&mut Draft::default(), name, "no%sense");
             assert_eq!(taken.is_ok(), is_free, "{name}: {taken:?}");
         }

@@ -37,7 +37,7 @@ pub(crate) fn split(text: &str) -> std::result::Result<Vec<String>, String> {
 }
 
 /// Splits at unescaped colons and removes the escapes.
-fn pieces(text: &str) -> Vec<String> {
+pub(super) fn pieces(text: &str) -> Vec<String> {
     let (mut pieces, mut piece) = (Vec::new(), String::new());
     let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {

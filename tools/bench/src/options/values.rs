@@ -225,6 +225,17 @@ pub(crate) struct Pattern {
     pub(crate) offsets_at: Vec<usize>,
 }
 
+/// `fdp`, `plids` and `plid_select`: the reclaim unit handles that writes go through (Flexible Data Placement).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PlacementOptions {
+    /// `fdp`, or `dataplacement=fdp`.
+    pub(crate) is_on: bool,
+    /// `plids`: indices of the namespace's handles; all by default.
+    pub(crate) indices: Option<Vec<usize>>,
+    /// `plid_select=random`: takes them at random, not in turn.
+    pub(crate) is_random: bool,
+}
+
 /// `pi_chk`, `apptag` and `apptag_mask`: checks of the namespace's protection information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProtectionOptions {
@@ -277,6 +288,8 @@ pub(crate) enum VerifyKind {
     /// A header with a CRC-32C
     #[value(alias = "crc32c-intel")]
     Crc32c,
+    /// A header with fio's CRC-64
+    Crc64,
     /// A header with an xxHash64
     Xxhash,
     /// A header with an MD5
@@ -345,6 +358,8 @@ pub(crate) struct LogOptions {
     pub(crate) iops: Option<PathBuf>,
     /// `write_lat_log`: slat, clat and lat.
     pub(crate) lat: Option<PathBuf>,
+    /// `write_iolog`: a file for the I/Os themselves.
+    pub(crate) iolog: Option<PathBuf>,
     /// `write_hist_log`.
     pub(crate) hist: Option<PathBuf>,
     /// `log_avg_msec`: the averaging window; zero logs each I/O.

@@ -9,7 +9,8 @@ use adit_driver::{ProtectionChecks, Target};
 
 use crate::failure::{Failure, Result};
 use crate::human;
-use crate::options::{JobOptions, Section, targets};
+use crate::options::iolog::Entry;
+use crate::options::{BlockSizes, JobOptions, Section, targets};
 use crate::outcome::Warning;
 use crate::units::Size;
 use crate::way::Way;
@@ -17,6 +18,9 @@ use crate::workload::{Region, unit_bytes};
 
 /// Maximum bytes of an I/O; `iodepth` buffers of this size are allocated.
 const BLOCK_BYTES_MAX: u64 = 1 << 30;
+
+/// The alignment of files through the page cache unless a job needs less.
+const SECTOR: u64 = 512;
 
 /// One thread of a job, before devices are opened.
 #[derive(Clone, Debug)]
@@ -59,6 +63,18 @@ impl Thread<'_> {
         crate::options::writes(self.job())
     }
 
+    /// Returns whether its blocks or places are no multiples of a sector, as only the page cache takes them.
+    pub(crate) fn wants_bytes(&self) -> bool {
+        let job = self.job();
+        let step = if job.rw.random { 0 } else { job.rw.step.unsigned_abs() };
+        let places = [job.amount.offset.of(0), job.amount.offset_increment.of(0), step];
+        let aligns = job.random.blockalign.0.iter().flatten().copied();
+        let replayed = job.replay.of_thread(self.number).into_iter().flat_map(|log| log.iter());
+        let replayed = replayed.filter_map(Entry::io).flat_map(|(_, at, bytes)| [at, bytes]);
+        let sizes = job.bs.iter().flat_map(|(_, sizes)| sizes.listed()).chain(replayed);
+        places.into_iter().chain(aligns).chain(sizes).any(|bytes| !bytes.is_multiple_of(SECTOR))
+    }
+
     /// Returns the bytes its file `file` must have; `None` if the file decides.
     pub(crate) fn file_bytes(&self, file: usize) -> Option<u64> {
         let job = self.job();
@@ -72,6 +88,9 @@ impl Thread<'_> {
     /// the remaining blocks. A percentage applies to each file.
     fn share(&self, size: Size, file: usize) -> Size {
         let files = targets::count(self.job()) as u64;
+        if let Some(bytes) = self.job().amount.filesize {
+            return Size::Bytes(bytes);
+        }
         let Size::Bytes(bytes) = size else { return size };
         if files == 1 {
             return size;
@@ -86,14 +105,22 @@ impl Thread<'_> {
         Way::ALL.map(|way| self.job().bs[way].min()).into_iter().min().unwrap_or(0)
     }
 
+    /// Returns the start of its region. As in fio, one given as a share of the device is rounded up to a block.
+    fn start(&self, info: &DeviceInfo) -> u64 {
+        let (offset, each) = (self.job().amount.offset, self.job().amount.offset_increment);
+        let start = offset.of(info.bytes) + u64::from(self.number) * each.of(info.bytes);
+        let is_share = [offset, each].iter().any(|size| matches!(size, Size::Percent(_)));
+        let block = self.least_block().next_multiple_of(info.lba_bytes.into());
+        if is_share && block > 0 { start.next_multiple_of(block) } else { start }
+    }
+
     /// Returns its region of its file `file`.
     ///
     /// # Errors
     /// The requested region does not fit; says what would.
     pub(crate) fn region(&self, info: &DeviceInfo, file: usize) -> Result<Region> {
         let (job, lba) = (self.job(), u64::from(info.lba_bytes));
-        let increment = u64::from(self.number) * job.amount.offset_increment.of(info.bytes);
-        let start = job.amount.offset.of(info.bytes) + increment;
+        let start = self.start(info);
         if !start.is_multiple_of(lba) {
             return Err(self.usage(format!(
                 "offset={start}: {} has LBAs of {lba} bytes; start at a multiple of it",
@@ -101,7 +128,12 @@ impl Thread<'_> {
             )));
         }
         let there = info.bytes.saturating_sub(start);
-        let size = job.amount.size.map_or(there, |size| self.share(size, file).of(info.bytes));
+        let size = match job.amount.size.map(|size| self.share(size, file)) {
+            None => there,
+            // As in fio, a share of the whole ends where the whole ends.
+            Some(size @ Size::Percent(_)) => size.of(info.bytes).min(there),
+            Some(Size::Bytes(bytes)) => bytes,
+        };
         // As in fio, the size is rounded down to whole LBAs.
         let bytes = size / lba * lba;
         if bytes > there {
@@ -118,15 +150,36 @@ impl Thread<'_> {
         Ok(Region { start, bytes })
     }
 
-    /// Returns the bytes after which it ends, from those its files have and those of its regions; `None` if
-    /// only time or a full device ends it.
-    pub(crate) fn bytes_max(&self, there: u64, region_bytes: u64) -> Option<u64> {
+    /// Returns the bytes after which it ends, from those its files have and its regions; `None` if only time or a
+    /// full device ends it.
+    pub(crate) fn bytes_max(&self, there: u64, regions: &[Region]) -> Option<u64> {
         let job = self.job();
-        let pass = job.amount.io_size.map_or(region_bytes, |size| size.of(there));
-        // As in fio, no block crosses the end.
+        if let Some(log) = job.replay.of_thread(self.number) {
+            return Some(log.iter().filter_map(Entry::io).map(|(.., bytes)| bytes).sum());
+        }
+        // As in fio, no block crosses the end of a file.
         let unit = unit_bytes(job).unwrap_or(1).max(1);
+        let of_region = |region: &Region| self.holed(*region).unwrap_or(region.bytes / unit * unit);
+        let whole = || regions.iter().map(of_region).sum();
+        let pass = job.amount.io_size.map_or_else(whole, |size| size.of(there));
         let pass = (pass / unit * unit).max(unit) * job.rw.ios_per_block();
         (!job.time_based).then(|| pass.saturating_mul(u64::from(job.amount.loops.max(1))))
+    }
+
+    /// Returns the bytes of a pass that skips after each I/O, if it ends where no block fits any more; as in fio, a pass
+    /// whose next place lies behind the region begins again, until it has moved as much as the region has.
+    fn holed(&self, region: Region) -> Option<u64> {
+        let job = self.job();
+        let skip = u64::try_from(job.rw.step).ok().filter(|skip| *skip > 0 && !job.rw.random)?;
+        let way = match (job.rw.reads, job.rw.writes, job.rw.trims) {
+            (true, false, false) => Way::Read,
+            (false, true, false) => Way::Write,
+            (false, false, true) => Way::Trim,
+            _ => return None,
+        };
+        let BlockSizes::Fixed(block) = job.bs[way] else { return None };
+        let ios = region.bytes.checked_sub(block)? / (block + skip) + 1;
+        (ios * (block + skip) < region.bytes).then_some(ios * block)
     }
 
     /// Checks blocks and depth against the device. Returns the commands its queue must hold, and a warning if
@@ -142,7 +195,8 @@ impl Thread<'_> {
         self.check_blocks(info)?;
         let job = self.job();
         let bytes = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0);
-        let aligned = job.bs.iter().all(|(_, sizes)| sizes.min() == bytes && sizes.max() == bytes);
+        let aligned = job.replay.read.is_none()
+            && job.bs.iter().all(|(_, sizes)| sizes.min() == bytes && sizes.max() == bytes);
         let commands = commands_per_io(bytes, aligned && region.start.is_multiple_of(bytes), info);
         let (depth, holds) = (self.iodepth(info), u64::from(info.queue_depth_max));
         let needed = commands * u64::from(depth);
@@ -199,9 +253,103 @@ impl Thread<'_> {
         }))
     }
 
+    /// Returns the placement identifiers of its writes, given the device's by handle.
+    ///
+    /// # Errors
+    /// The device has none, or not those that the job wants.
+    pub(crate) fn placement(
+        &self,
+        info: &DeviceInfo,
+        handles: impl FnOnce() -> Result<Vec<u16>>,
+    ) -> Result<Vec<u16>> {
+        let options = &self.job().placement;
+        if !options.is_on || !self.destroys() {
+            return Ok(Vec::new());
+        }
+        let (device, known) = (&info.device, handles()?);
+        if known.is_empty() {
+            return Err(self.usage(format!(
+                "fdp: {device} tells no reclaim unit handles; enable Flexible Data Placement, use a vfio: target, or omit fdp"
+            )));
+        }
+        let all = (0..known.len()).collect();
+        let wanted = options.indices.as_ref().unwrap_or(&all);
+        let of = |index: &usize| {
+            known.get(*index).copied().ok_or_else(|| {
+                self.usage(format!(
+                    "plids={index}: {device} has {} reclaim unit handles; the last is {}",
+                    known.len(),
+                    known.len() - 1
+                ))
+            })
+        };
+        wanted.iter().map(of).collect()
+    }
+
+    /// Checks trims against the device.
+    ///
+    /// # Errors
+    /// It takes none, or none so long; says what would be possible.
+    fn check_trims(&self, info: &DeviceInfo) -> Result<()> {
+        let (job, device, lba) = (self.job(), &info.device, u64::from(info.lba_bytes));
+        if !job.rw.trims {
+            return Ok(());
+        }
+        if !info.deallocates {
+            return Err(self.usage(format!("rw: {device} cannot deallocate; leave out trims")));
+        }
+        let (ranges, trim) = (job.num_range, job.bs[Way::Trim].max());
+        if ranges > 1 && ranges > info.deallocate_ranges_max {
+            let most = info.deallocate_ranges_max.max(1);
+            return Err(self.usage(format!(
+                "num_range={ranges}: a trim of {device} has at most {most} range(s); use num_range={most}"
+            )));
+        }
+        let all = info.deallocate_lbas_max.saturating_mul(lba);
+        let one = if ranges > 1 { info.deallocate_range_lbas_max.saturating_mul(lba) } else { all };
+        let most = one.min(all / u64::from(ranges));
+        if trim > most {
+            let of = if ranges > 1 { format!(" with num_range={ranges}") } else { String::new() };
+            return Err(self.usage(format!(
+                "bs={trim}: one trim of {device} is at most {most} bytes{of} (DMRL, DMRSL, DMSL); use a smaller bs for \
+                 trims, as in bs=4k,4k,{most}"
+            )));
+        }
+        Ok(())
+    }
+
     /// Returns the I/Os in flight; one if the path blocks.
     pub(crate) fn iodepth(&self, info: &DeviceInfo) -> u32 {
-        if info.queue_depth_max == 1 { 1 } else { self.job().iodepth }
+        if info.is_synchronous { 1 } else { self.job().iodepth }
+    }
+
+    /// Checks the I/Os of its log on its file `file` of `files`.
+    ///
+    /// # Errors
+    /// The first that the device does not take; says what would help.
+    pub(crate) fn check_replay(&self, info: &DeviceInfo, file: usize, files: usize) -> Result<()> {
+        let Some(log) = self.job().replay.of_thread(self.number) else { return Ok(()) };
+        let (lba, device) = (u64::from(info.lba_bytes), &info.device);
+        let trim_max = info.deallocate_lbas_max.saturating_mul(lba);
+        let is_here = |entry: &&Entry| (entry.file as usize).min(files - 1) == file;
+        for (way, offset, bytes) in log.iter().filter(is_here).filter_map(Entry::io) {
+            let why = if offset.saturating_add(bytes) > info.bytes {
+                format!("{device} ends at {}; use a larger one, or replay_scale", info.bytes)
+            } else if !offset.is_multiple_of(lba) {
+                format!("{device} has LBAs of {lba} bytes; give replay_align={lba}")
+            } else if !bytes.is_multiple_of(lba) {
+                format!("{device} has LBAs of {lba} bytes; use a target with smaller ones")
+            } else if way == Way::Trim && (!info.deallocates || bytes > trim_max) {
+                format!("{device} does not take such a trim; give replay_skip=trim")
+            } else {
+                continue;
+            };
+            let way = way.name();
+            return Err(
+                self.usage(format!("read_iolog: a {way} of {bytes} bytes at {offset}: {why}"))
+            );
+        }
+        Ok(())
     }
 
     fn check_blocks(&self, info: &DeviceInfo) -> Result<()> {
@@ -223,12 +371,7 @@ impl Thread<'_> {
                 )));
             }
         }
-        if self.job().rw.trims && !info.deallocates {
-            return Err(
-                self.usage(format!("rw: {} cannot deallocate; leave out trims", info.device))
-            );
-        }
-        Ok(())
+        self.check_trims(info)
     }
 
     /// Returns a refusal that names the job.
@@ -317,7 +460,7 @@ impl DataPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{AmountOptions, BlockSizes, OrderOptions};
+    use crate::options::{AmountOptions, OrderOptions};
     use crate::way::PerWay;
 
     fn info() -> DeviceInfo {
@@ -328,9 +471,12 @@ mod tests {
             command_bytes_max: 128 << 10,
             boundary_bytes: 0,
             queue_depth_max: 63,
+            is_synchronous: false,
             queue_count_max: 4,
             deallocates: true,
             deallocate_lbas_max: u64::MAX,
+            deallocate_ranges_max: 256,
+            deallocate_range_lbas_max: u64::MAX,
             is_preallocated: false,
             is_cached: false,
             protection: None,
@@ -406,6 +552,52 @@ mod tests {
             .contains("LBAs of 512")
         );
         assert!(refusal(JobOptions { iodepth: 64, ..job() }).contains("iodepth=63 at most"));
+        // A controller whose queues have two entries (MQES) is no path that blocks.
+        let shallow = DeviceInfo { queue_depth_max: 1, ..info() };
+        let section = section(JobOptions { iodepth: 2, ..job() });
+        let thread = &threads(std::slice::from_ref(&section))[0];
+        let region = Region { start: 0, bytes: 1 << 20 };
+        let said = thread.queue_depth(&shallow, region).expect_err("too deep").to_string();
+        assert!(said.contains("iodepth=1 at most"), "{said}");
+        let blocking = DeviceInfo { is_synchronous: true, ..shallow };
+        assert_eq!(thread.queue_depth(&blocking, region).expect("one at a time"), (1, None));
+    }
+
+    #[test]
+    fn shares_begin_at_a_block_and_end_with_the_device() {
+        let region = |size, offset, increment| {
+            let amount = AmountOptions {
+                size: Some(size),
+                offset,
+                offset_increment: increment,
+                ..JobOptions::default().amount
+            };
+            let section = section(JobOptions { amount, numjobs: 2, ..JobOptions::default() });
+            let threads = threads(std::slice::from_ref(&section));
+            let Region { start, bytes } = threads[1].region(&info(), 0).expect("there");
+            (start, bytes)
+        };
+        let (share, bytes) = (Size::Percent, Size::Bytes);
+        // As fio 3.33 does with a file of 1 MiB: 102 blocks are left of 60 %.
+        assert_eq!(region(share(60), share(60), bytes(0)), (630_784, 102 * 4096));
+        assert_eq!(region(share(60), bytes(1 << 19), bytes(0)), (1 << 19, 1 << 19));
+        assert_eq!(region(share(30), share(33), share(33)), (692_224, 614 * 512));
+        assert_eq!(region(share(60), bytes(512), bytes(0)), (512, 1228 * 512));
+    }
+
+    #[test]
+    fn a_pass_with_holes_ends_where_no_block_fits() {
+        let moved = |options: &str, bytes| {
+            let section = Section::of(options).expect(options);
+            let threads = threads(std::slice::from_ref(&section));
+            threads[0].bytes_max(bytes, &[Region { start: 0, bytes }]).expect("an end") >> 10
+        };
+        // As fio 3.33 moves: 85 MiB in 127.5 MiB, and all where the last hole ends the region.
+        assert_eq!(moved("rw=read:512k bs=1m", 128 << 20), 87_040);
+        assert_eq!(moved("rw=read:512k bs=1m loops=2", 128 << 20), 2 * 87_040);
+        assert_eq!(moved("rw=read:4k bs=4k", 1 << 20), 1024);
+        assert_eq!(moved("rw=read:512k bs=1m io_size=128m", 128 << 20), 128 << 10);
+        assert_eq!(moved("rw=randread:8 bs=4k", 1 << 20), 1024);
     }
 
     #[test]

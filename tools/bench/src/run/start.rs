@@ -18,7 +18,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use super::clock::unix_ms;
 use super::file_queues::FileQueues;
 use super::flow::Group;
-use super::job::{Job, JobFile, Owned, Setting};
+use super::job::{Job, JobFile, Owned, RANGE_BYTES, Setting};
 use super::plan::{self, Thread};
 use super::progress::Progress;
 use super::supervisor::Recovery;
@@ -28,7 +28,7 @@ use crate::data::state::VerifyState;
 use crate::failure::{Failure, Result};
 use crate::guard;
 use crate::interrupt::Interrupt;
-use crate::logs::JobLogs;
+use crate::logs::{IoLog, JobLogs};
 use crate::options::targets::{has_own_files, joined, targets};
 use crate::options::{JobOptions, RANDSEED, Request, Workload};
 use crate::outcome::{JobOutcome, Warning};
@@ -84,6 +84,8 @@ pub(crate) struct Planned {
     /// A warning if its I/Os can exceed the queue.
     crowded: Option<Warning>,
     iodepth: u32,
+    /// By file: the placement identifiers that its writes go through.
+    placements: Vec<Vec<u16>>,
     /// Bytes after which it ends; `None` if only time or a full device ends it.
     pub(crate) bytes_max: Option<u64>,
 }
@@ -242,13 +244,17 @@ impl Fleet {
             planned.files.iter().map(|(target, _)| &self.devices[&target.to_string()].1).collect();
         let blocks: Vec<_> = devices.iter().map(|device| device.info().lba_bytes).collect();
         let places: Vec<_> = regions.iter().copied().zip(blocks).collect();
-        let steps = Steps::new(wrote, &places, seed).map_err(|why| thread.usage(why))?;
+        let steps_of = if job.replay.read.is_some() { &[][..] } else { &places };
+        let steps = Steps::new(wrote, steps_of, seed).map_err(|why| thread.usage(why))?;
         let mut data = Data::new(job, seed).map_err(|why| thread.usage(why))?;
         let (buffers, domains) = all_buffers(&devices, job, planned.iodepth, &mut data)?;
-        let create = |(device, domain): (&&'a Device, &usize)| {
-            Ok((*device, queue(thread, planned, device, &buffers[*domain])?))
+        let create = |((device, domain), placement): ((&&'a Device, &usize), &Vec<u16>)| {
+            let mut queue = queue(thread, planned, device, &buffers[*domain])?;
+            queue.set_placement(placement, job.placement.is_random.then_some(seed));
+            Ok((*device, queue))
         };
-        let queues = devices.iter().zip(&domains).map(create).collect::<Result<_>>()?;
+        let files = devices.iter().zip(&domains).zip(&planned.placements);
+        let queues = files.map(create).collect::<Result<_>>()?;
         let queues = Queues::of(queues)?;
         let file = |((device, region), domain)| JobFile { device, region, domain };
         let files = devices.into_iter().zip(regions).zip(domains).map(file).collect();
@@ -258,6 +264,7 @@ impl Fleet {
             files,
             target: joined(&targets),
             thread: index as u32,
+            number: thread.number,
             group: thread.group,
             seed,
             stamp,
@@ -270,6 +277,7 @@ impl Fleet {
             interrupt,
             progress,
             logs: JobLogs::open(&job.logs, &job.name, index as u32 + 1, self.started_unix_ms)?,
+            iolog: iolog(job, &targets)?,
             earlier,
             state_folder: &self.state_folder,
             samples_zeroes: targets.iter().all(|target| samples_zeroes(job, target)),
@@ -397,6 +405,7 @@ fn open_device(
         writes: writes || made.is_some(),
         respects_exclusive: writes || made.is_some(),
         file_bytes,
+        byte_addressed: users.iter().any(|(thread, _)| thread.wants_bytes()),
         server_timeout: server_timeout(users),
         ..DeviceOptions::default()
     };
@@ -443,6 +452,9 @@ fn planned<'a>(
     let infos: Vec<&DeviceInfo> = its.iter().map(|target| device(target).info()).collect();
     let regions = (0..).zip(&infos).map(|(file, info)| thread.region(info, file));
     let regions = regions.collect::<Result<Vec<Region>>>()?;
+    for (file, info) in infos.iter().enumerate() {
+        thread.check_replay(info, file, infos.len())?;
+    }
     let depths = infos.iter().zip(&regions).map(|(info, region)| thread.queue_depth(info, *region));
     // The deepest queue, and the first warning about a queue that is too short.
     let (mut queue_depth, mut crowded) = (1, None);
@@ -452,10 +464,15 @@ fn planned<'a>(
         crowded = crowded.or(warning);
     }
     let there = infos.iter().map(|info| info.bytes).sum();
-    let bytes_max = thread.bytes_max(there, regions.iter().map(|region| region.bytes).sum());
+    let bytes_max = thread.bytes_max(there, &regions);
     let iodepth = infos.iter().map(|info| thread.iodepth(info)).min().unwrap_or(1);
+    let placements = its
+        .iter()
+        .zip(&infos)
+        .map(|(target, info)| thread.placement(info, || Ok(device(target).placement_handles()?)));
+    let placements = placements.collect::<Result<_>>()?;
     let files = its.into_iter().zip(regions).collect();
-    Ok(Planned { files, queue_depth, crowded, iodepth, bytes_max })
+    Ok(Planned { files, queue_depth, crowded, iodepth, placements, bytes_max })
 }
 
 /// Returns a thread's seed.
@@ -488,7 +505,8 @@ fn buffers(
     iodepth: u32,
     data: &mut Data,
 ) -> Result<Vec<Buffer>> {
-    let block = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0);
+    let ranges = if job.rw.trims { RANGE_BYTES as u64 } else { 0 };
+    let block = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0).max(ranges);
     let stride = block.next_multiple_of(BUFFER_ALIGN) as usize;
     let mut rest = device.allocate(stride * iodepth as usize)?;
     let mut buffers = Vec::with_capacity(iodepth as usize);
@@ -502,6 +520,21 @@ fn buffers(
         buffers.push(std::mem::replace(&mut rest, tail));
     }
     Ok(buffers)
+}
+
+/// Begins the log of a job's I/Os, if it writes one. A kernel path's file is named as fio would name it.
+fn iolog(job: &JobOptions, targets: &[&Target]) -> Result<Option<IoLog>> {
+    let name = |target: &&Target| match target {
+        Target::Kernel(kernel) if kernel.path != KernelPath::Null => {
+            kernel.file.display().to_string()
+        }
+        target => target.to_string(),
+    };
+    let open = |path: &PathBuf| {
+        let is_data = job.flushes.fdatasync.is_some();
+        IoLog::open(path, targets.iter().map(name).collect(), is_data)
+    };
+    job.logs.iolog.as_ref().map(open).transpose()
 }
 
 /// Creates a queue for a thread whose requests use `memory`.

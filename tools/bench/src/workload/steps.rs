@@ -37,7 +37,7 @@ struct Turn {
 impl Turn {
     fn new(files: usize) -> Turn {
         // The first choice is the file after the last.
-        Turn { open: (0..files as u32).collect(), at: files - 1, left: 0, chosen: 0 }
+        Turn { open: (0..files as u32).collect(), at: files.saturating_sub(1), left: 0, chosen: 0 }
     }
 
     /// Returns the file of the next I/O; `None` after the pass has ended on all.
@@ -68,8 +68,8 @@ impl Turn {
 }
 
 impl Steps {
-    /// Starts the first pass of `job` over its files, at least one, each given by region and block size in
-    /// bytes.
+    /// Starts the first pass of `job` over its files, each given by region and block size in bytes; without files there
+    /// are no steps.
     ///
     /// # Errors
     /// As [`Generator::new`].
@@ -130,7 +130,7 @@ impl Steps {
 
     /// Returns the number of this pass, from zero.
     pub(crate) fn pass(&self) -> u64 {
-        self.generators[0].pass()
+        self.generators.first().map_or(0, Generator::pass)
     }
 
     /// Returns how many steps of this pass were taken, on all files.

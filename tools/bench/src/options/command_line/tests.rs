@@ -145,7 +145,7 @@ fn values_of_switches_may_follow_by_blank_only_where_fio_wants_one() {
 #[test]
 fn what_only_fio_has_says_what_to_use_instead() {
     assert!(refusal(&["--name=x", "--uid=5"]).contains("as with setpriv --reuid"));
-    assert!(refusal(&["--name=x", "--bs-unaligned"]).contains("multiple of the LBA"));
+    assert!(refusal(&["--name=x", "--bs-unaligned"]).contains("smaller least"));
     assert!(refusal(&["--name=x", "--server"]).contains("as with ssh"));
     assert!(refusal(&["--name=x", "--terse-version=5"]).contains("possible values: 3"));
     assert!(refusal(&["--name=x", "--iodpeth=5"]).contains("--iodepth"));

@@ -5,6 +5,8 @@
 //! | `mod` | the job, from its first pass to its outcome |
 //! | `submit` | which I/O is posted next, and when |
 //! | `reap` | completions and their counts |
+//! | `replay` | the I/Os of a log, in place of a workload's |
+//! | `ranges` | trims of several ranges |
 //! | `read_back` | verification of written data |
 //! | `trouble` | failures, and controllers that may recover |
 //! | `pool`, `overlap` | buffers, and the ranges in flight |
@@ -19,8 +21,10 @@
 
 mod overlap;
 mod pool;
+mod ranges;
 mod read_back;
 mod reap;
+mod replay;
 mod submit;
 mod trouble;
 
@@ -44,7 +48,7 @@ use crate::data::state::VerifyState;
 use crate::data::{Data, Identity};
 use crate::errors::{Errors, Unwritten};
 use crate::interrupt::Interrupt;
-use crate::logs::JobLogs;
+use crate::logs::{IoLog, JobLogs};
 use crate::measure::{Latency, Levels};
 use crate::options::{Disabled, JobOptions, Section};
 use crate::outcome::{JobFailure, JobOutcome, WayOutcome};
@@ -52,6 +56,9 @@ use crate::way::{PerWay, Way};
 use crate::workload::{Region, Step, Steps};
 use overlap::Overlaps;
 use pool::Pool;
+use ranges::Ranges;
+use replay::Replay;
+pub(super) use submit::RANGE_BYTES;
 
 /// Interval between checks of slow changes: the ramp, the watcher's requests, minimum rates.
 const TICK: Duration = Duration::from_millis(1);
@@ -158,6 +165,8 @@ pub(crate) struct Setting<'a> {
     /// Their targets, as a string that parses back to them.
     pub(crate) target: String,
     pub(crate) thread: u32,
+    /// Its index among the threads of its job.
+    pub(crate) number: u32,
     pub(crate) group: u32,
     pub(crate) seed: u64,
     /// Distinguishes this run's data from an earlier run's with the same seed.
@@ -174,6 +183,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) progress: &'a Progress,
     pub(crate) logs: Option<JobLogs>,
+    /// `write_iolog`.
+    pub(crate) iolog: Option<IoLog>,
     /// The state an interrupted run left, to be read back.
     pub(crate) earlier: Option<VerifyState>,
     /// The folder for this job's verify state.
@@ -294,6 +305,10 @@ pub(crate) struct Job<'a, Q> {
     share: Option<Share>,
     /// Whether it waits for others of its group.
     is_ahead: bool,
+    /// A log whose I/Os are the job's.
+    replay: Option<Replay>,
+    /// The ranges of trims, if each has several.
+    ranges: Option<Ranges>,
     search: Option<DepthSearch>,
     checks: Checks,
     bytes_issued: u64,
@@ -322,9 +337,10 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         let (depth, slots, files) = (pool.depth(), pool.slots(), set.files.len());
         let options = &set.section.job;
         let infos = || set.files.iter().map(|file| file.device.info());
-        let blocks = infos().any(|info| info.queue_depth_max == 1);
+        let blocks = infos().any(|info| info.is_synchronous);
         let lba_shifts = infos().map(|info| info.lba_bytes.trailing_zeros()).collect();
         let backlog_max = read_back::backlog_of(options);
+        let log = options.replay.of_thread(set.number);
         Job {
             options,
             clock: Clock::of(set.files[0].device),
@@ -349,6 +365,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             pace: Pace::new(options, set.seed, Time::ZERO),
             share: None,
             is_ahead: false,
+            ranges: Ranges::of(options.num_range),
+            replay: log.map(|log| Replay::new(log.clone(), files)),
             search: None,
             checks: Checks {
                 to_verify: None,
@@ -444,6 +462,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             }
             if self.checks.mismatches.is_some()
                 || self.is_over()
+                || self.replay.is_some()
                 || self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most)
             {
                 return;
@@ -500,8 +519,10 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     fn goes_on(&self) -> bool {
         // Work that was begun is finished even if no more may begin.
         let must_end_well = self.is_down || !self.inflight.again.is_empty();
-        let ends = if self.checks.to_verify.is_some() { self.is_stopped() } else { self.is_over() };
+        let ends =
+            if self.checks.to_verify.is_some() { self.is_stopped() } else { self.is_ended() };
         let thinks = self.checks.to_verify.is_none()
+            && !self.is_over()
             && (self.is_ahead
                 || self.pace.wants_pause()
                 || self.times.now < self.pace.paused_until());
@@ -516,9 +537,14 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// Returns whether to begin no new work.
     #[inline]
     fn is_over(&self) -> bool {
+        self.is_ended() || self.ios_max.is_some_and(|most| self.ios_issued >= most)
+    }
+
+    /// Returns whether to begin nothing, not even what waits for its time and is counted already.
+    #[inline]
+    fn is_ended(&self) -> bool {
         self.is_full
             || self.times.end.is_some_and(|end| self.times.now >= end)
-            || self.ios_max.is_some_and(|most| self.ios_issued >= most)
             || self.set.progress.is_stopped()
             || self.is_stopped()
     }
@@ -546,7 +572,9 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
     fn finish_logs(&mut self) {
         let at = self.clock.now().since(self.times.start);
-        if let Some(Err(failure)) = self.set.logs.take().map(|logs| logs.finish(at)) {
+        let logs = self.set.logs.take().map(|logs| logs.finish(at));
+        let iolog = self.set.iolog.take().map(|log| log.finish(at));
+        if let Some(failure) = [logs, iolog].into_iter().flatten().find_map(Result::err) {
             self.fail(EIO, failure.to_string());
         }
     }

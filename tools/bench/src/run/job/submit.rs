@@ -1,18 +1,17 @@
 //! Chooses which I/O is posted next, and when.
 
-use adit_driver::RejectReason;
-use adit_driver::Time;
 use adit_driver::memory::Prefix;
 use adit_driver::paths::{CommandQueue, Operation, Request};
 use adit_driver::spec::Lba;
+use adit_driver::{RejectReason, Rejected, Time};
 
 use super::{EIO, Job, Owned, Share, Tag, What, Work};
 use crate::data::{Identity, Writer};
 use crate::way::Way;
 use crate::workload::Step;
 
-/// A deallocation keeps its range in the first bytes of its buffer.
-const RANGE_BYTES: usize = 16;
+/// A deallocation keeps its ranges in the first bytes of its buffer: as many as a command may have, of 16 bytes.
+pub(in crate::run) const RANGE_BYTES: usize = 256 * 16;
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Posts all I/Os that are due and have a buffer, and rings.
@@ -146,7 +145,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Keeps work for later; drops it if the job is over.
     fn put_off(&mut self, work: Work) {
         let What::Step(step) = work.what else { return self.inflight.held = Some(work) };
-        if self.checks.to_verify.is_none() && work.retried.is_none() && self.is_over() {
+        if self.checks.to_verify.is_none() && work.retried.is_none() && self.is_ended() {
             // The generator has counted it as written.
             self.forgo(step);
         } else {
@@ -169,6 +168,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn forgo(&mut self, step: Step) {
         self.bytes_issued -= step.bytes;
         self.ios_issued -= 1;
+        if let Some(ranges) = &mut self.ranges {
+            ranges.forget(step);
+        }
         if step.way != Way::Read {
             self.checks.unwritten.insert((step.file, step.offset));
         }
@@ -177,6 +179,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns whether the I/O is due and overlaps nothing in flight that forbids it.
     #[inline]
     fn may_go(&self, work: &Work) -> bool {
+        if self.due_by_log(work).is_some_and(|due| due > self.times.now) {
+            return false;
+        }
         let What::Step(step) = work.what else { return true };
         let is_due = self.due(work, step).is_none_or(|due| due <= self.times.now);
         is_due && self.inflight.overlaps.as_ref().is_none_or(|overlaps| !overlaps.meets(step))
@@ -202,7 +207,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         };
         let (operation, bytes) = match work.what {
             What::Step(step) => (self.operation(step), step.bytes as usize),
-            What::Flush(_) => (Operation::Flush, RANGE_BYTES),
+            What::Flush(_) => (Operation::Flush, buffer.len()),
         };
         if let What::Step(step) = work.what
             && step.way == Way::Write
@@ -218,15 +223,33 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             }
         }
         let since = self.since(&work);
-        let bytes =
-            if matches!(operation, Operation::Deallocate(..)) { RANGE_BYTES } else { bytes };
+        let tag = Tag::new(slot, work.what.file());
+        if let (Some(_), What::Step(step)) = (&self.ranges, work.what) {
+            let posted = self.post_ranges(step, buffer, tag);
+            return self.note_posted(work, since, slot, posted);
+        }
+        let bytes = match operation {
+            Operation::Deallocate(..) => RANGE_BYTES.min(buffer.len()),
+            _ => bytes,
+        };
         let buffer = Prefix::new(buffer, bytes);
-        let file = work.what.file();
-        let request = Request { operation, buffer: (buffer, Tag::new(slot, file)) };
+        let request = Request { operation, buffer: (buffer, tag) };
         let posted = match work.retried {
             None => self.queue.post(self.times.now, request),
             Some(_) => self.queue.post_again(self.times.now, request),
         };
+        self.note_posted(work, since, slot, posted)
+    }
+
+    /// Notes that an I/O was posted, or puts it off if the queue is full; returns whether the queue accepted it.
+    #[inline(always)]
+    fn note_posted(
+        &mut self,
+        work: Work,
+        since: Option<Time>,
+        slot: u32,
+        posted: Result<(), Rejected<Owned>>,
+    ) -> bool {
         if let Err(rejected) = posted {
             let (buffer, tag) = rejected.buffer;
             self.pool.put(tag.slot(), buffer.into_buffer());
@@ -272,6 +295,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Counts a posted I/O.
     #[inline]
     fn account(&mut self, work: &Work) {
+        if self.set.iolog.is_some() {
+            self.log_issued(work);
+        }
         let What::Step(step) = work.what else { return };
         if work.retried.is_some() {
             return self.note_write(step);
@@ -328,10 +354,23 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.is_ahead {
             return None;
         }
-        let step = self.next_step()?;
+        let work = if self.replay.is_some() {
+            self.next_of_log()?
+        } else if self.ranges.is_some() {
+            self.next_ranges()?
+        } else {
+            self.next_of_plan()?
+        };
         if let Some(share) = &mut self.share {
             share.count();
         }
+        Some(work)
+    }
+
+    /// Returns the next I/O of the job's workload.
+    #[inline]
+    fn next_of_plan(&mut self) -> Option<Work> {
+        let step = self.next_step()?;
         self.bytes_issued += step.bytes;
         self.ios_issued += 1;
         // A mixed workload may read data of other jobs or earlier passes.
@@ -352,7 +391,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     #[inline]
-    fn next_step(&mut self) -> Option<Step> {
+    pub(super) fn next_step(&mut self) -> Option<Step> {
         if self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most) || self.checks_backlog()
         {
             return None;

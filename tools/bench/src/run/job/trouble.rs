@@ -30,6 +30,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.send_again(work, since, error) {
             return;
         }
+        if let (Some(ranges), What::Step(step)) = (&mut self.ranges, work.what) {
+            ranges.forget(step);
+        }
         let kind = match work.what {
             What::Step(step) if step.way == Way::Read => Kind::Read,
             _ => Kind::Write,
@@ -184,10 +187,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns the time until the next I/O must be posted, if only waiting helps.
     fn until_due(&self) -> Duration {
         let due = match &self.inflight.held {
-            Some(work) => match work.what {
-                What::Step(step) => self.due(work, step).unwrap_or(self.times.now),
-                What::Flush(_) => self.times.now,
-            },
+            Some(work) => {
+                let by_rate = match work.what {
+                    What::Step(step) => self.due(work, step),
+                    What::Flush(_) => None,
+                };
+                by_rate.max(self.due_by_log(work)).unwrap_or(self.times.now)
+            }
             None => self.times.now,
         };
         let again = self.inflight.again.next_due().unwrap_or(due);

@@ -186,3 +186,20 @@ fn what_may_not_overlap_is_no_deeper_than_there_are_blocks() {
     assert!(deep(options) > 50.0);
     assert_eq!(deep(&format!("{options} serialize_overlap=1")), 0.0);
 }
+
+#[test]
+fn each_file_is_as_long_as_asked_whatever_the_blocks() {
+    for path in ["psync", "mmap", "io_uring"] {
+        for (rw, direct) in [("write", 0), ("randread", 0), ("randrw", 1)] {
+            let place = Place::new(&format!("filesize-{path}-{rw}"));
+            let folder = place.0.display();
+            let job = run_one(&format!(
+                "name=l directory={folder} nrfiles=2 filesize=30k bs=4k rw={rw} ioengine={path} direct={direct}"
+            ));
+            assert_eq!(job.ways.0.iter().map(|way| way.ios).sum::<u64>(), 14, "{path} {rw}");
+            let lengths = ["l.0.0", "l.0.1"]
+                .map(|name| fs::metadata(place.0.join(name)).expect("the file").len());
+            assert_eq!(lengths, [30 << 10; 2], "{path} {rw}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! Tests jobs over working and failing controllers.
 
+mod commands;
 mod files;
 mod trouble;
 
@@ -333,6 +334,33 @@ fn a_file_that_is_not_there_is_laid_out_before_it_is_read() {
         "{:?}",
         outcome.warnings
     );
+}
+
+#[test]
+fn trims_are_cut_into_the_ranges_that_a_controller_takes_or_refused_before_the_first() {
+    let with = "filename=soft:mem=4M,dmrl=3,dmrsl=4 rw=randtrim";
+    for (bs, ios) in [("512", 8192), ("2k", 2048), ("4k", 1024), ("6k", 682)] {
+        let job = run_one(&format!("{with} bs={bs} iodepth=4"));
+        assert_eq!(job.ways[Way::Trim].ios, ios, "{bs}");
+    }
+    // Only trims are bounded.
+    run_one("filename=soft:mem=4M,dmrl=3,dmrsl=4 rw=randread bs=64k");
+    for bs in ["8k", "4k,4k,8k", "1k-64k"] {
+        let bs = if bs.contains('-') { format!("bsrange={bs}") } else { format!("bs={bs}") };
+        let said = refusal(&[&format!("{with} {bs}")]);
+        assert!(said.contains("at most 6144 bytes (DMRL, DMRSL, DMSL)"), "{said}");
+    }
+}
+
+#[test]
+fn a_queue_of_two_entries_takes_one_io_at_a_time() {
+    let job = run_one("filename=soft:mem=4M,mqes=2 rw=randread bs=4k iodepth=1 number_ios=8");
+    assert_eq!(job.ways[Way::Read].ios, 8);
+    // It is a queue all the same: what waits for the device is not submission.
+    assert!(job.ways[Way::Read].slat.count() > 0);
+    let said = refusal(&["filename=soft:mem=4M,mqes=2 rw=randread bs=4k iodepth=2"]);
+    assert!(said.contains("a queue of soft:mem=4M,mqes=2 holds 1 command"), "{said}");
+    assert!(said.contains("iodepth=1 at most"), "{said}");
 }
 
 #[test]

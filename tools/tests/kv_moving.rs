@@ -120,3 +120,24 @@ fn standard_input_of_any_length_is_put_by_way_of_a_folder() {
     assert_eq!(fs::read_dir(&scratch.0).expect("listed").count(), 1, "nothing is left there");
     assert!(succeed(&["kv", "get", &target, "long"]) == data, "the same bytes");
 }
+
+/// The room of an object is on any device, and so is the memory that its parts need.
+#[test]
+fn long_objects_go_to_whichever_controller_has_the_room() {
+    let scratch = Scratch::new("controllers");
+    let device = |name: &str| format!("soft:file={},size=64m", scratch.path(name).display());
+    let (one, other) = (device("a.img"), device("b.img"));
+    succeed(&["kv", "format", &one, &other]);
+    let (long, data) = (scratch.path("long"), noise(19 << 20));
+    fs::write(&long, &data).expect("there is room");
+    let devices: std::collections::BTreeSet<u64> = (0..5)
+        .map(|key| {
+            let key = key.to_string();
+            let put = ["kv", "put", &one, &key, &long.display().to_string(), "--with", &other];
+            succeed(&put);
+            assert!(succeed(&["kv", "get", &one, &key, "--with", &other]) == data);
+            json(&["kv", "info", &one, &key, "--with", &other])["device"].as_u64().expect("known")
+        })
+        .collect();
+    assert_eq!(devices.len(), 2, "each device has some");
+}

@@ -219,6 +219,8 @@ impl Local {
     /// | `BlocksWriter::put_layer` | [`Action::Fill`] of [`Part::Layer`] of each writer, together |
     /// | `BlocksWriter::commit` | [`Action::Seal`] of each; [`Local::abandon`] gives one up |
     /// | `delete_if`; `touch`, `persist` | [`Action::DeleteIf`]; [`Action::Touch`] |
+    /// | `reader` | [`Action::Get`] of one [`Part::Bytes`] after another, with [`ObjectInfo::piece_bytes`] and a version |
+    /// | `put_from` | [`Action::Reserve`], [`Action::Fill`] of one part after another, [`Action::Seal`] |
     /// | `get_range_if`, `get_into_if` | [`Action::Get`] with a version |
     ///
     /// [`Local::submit_many`] takes requests together.

@@ -68,7 +68,7 @@ impl Value {
         Value { memory, range, object_bytes, version }
     }
 
-    /// Returns the object's version, for [`super::PutWith::condition`] and [`super::Store::get_range_of`].
+    /// Returns the object's version, for [`super::PutWith::condition`] and [`super::Store::get_range_if`].
     pub fn version(&self) -> Version {
         self.version
     }

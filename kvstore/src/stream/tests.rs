@@ -56,8 +56,11 @@ fn written(items: &[Item]) -> (Vec<u8>, Counts) {
     stream.end().expect("written")
 }
 
+/// An object that was read, with its bytes.
+type Whole = (Entry, Option<Vec<u8>>);
+
 /// Reads all objects; those that were given up have no bytes.
-fn read(bytes: &[u8]) -> Result<(Vec<(Entry, Option<Vec<u8>>)>, Counts)> {
+fn read(bytes: &[u8]) -> Result<(Vec<Whole>, Counts)> {
     let mut stream = Importer::new(bytes)?;
     let mut all = Vec::new();
     while let Some(entry) = stream.object()? {

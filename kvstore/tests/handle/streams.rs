@@ -323,3 +323,55 @@ fn a_piece_that_is_longer_than_the_pool_is_refused_with_what_to_do() {
         assert!(told.contains(&layer.to_string()) && told.contains("raise pool_bytes"), "{told}");
     }
 }
+
+/// A stream during which something happens, once.
+struct Meanwhile<'a>(Vec<u8>, Option<&'a dyn Fn()>);
+
+impl std::io::Write for Meanwhile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        // Behind the first pieces of the object.
+        if self.0.len() > 3 << 20
+            && let Some(happens) = self.1.take()
+        {
+            happens();
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_object_that_is_replaced_while_it_is_exported_comes_in_one_version_or_not() {
+    let with = PutWith::default();
+    for is_deleted in [false, true] {
+        let rig = Rig::soft();
+        let (store, first, second) = (open(&rig), data(1, LONG), data(2, LONG + 1));
+        store.put_from(key(1), None, Cursor::new(&first), &with).expect("put");
+        let happens = || match is_deleted {
+            true => assert!(store.delete(key(1)).wait().expect("deleted")),
+            false => {
+                store.put_from(key(1), None, Cursor::new(&second), &with).expect("put");
+            }
+        };
+        let mut stream = Meanwhile(Vec::new(), Some(&happens));
+        let counts = store.export(b"", &mut stream).expect("exported");
+        let expected = (u64::from(!is_deleted), 1);
+        assert_eq!((counts.objects, counts.abandoned), expected, "deleted: {is_deleted}");
+        let other = Rig::soft();
+        let store = open(&other);
+        let mut import = store.import(&stream.0[..], ImportWith::default()).expect("a stream");
+        import.run().expect("whole");
+        assert_eq!(import.told().objects, expected.0);
+        let reader = store.reader(key(1)).wait().expect("asked");
+        assert_eq!(reader.is_none(), is_deleted);
+        if let Some(mut reader) = reader {
+            let mut read = Vec::new();
+            reader.read_to_end(&mut read).expect("read");
+            assert!(read == second, "the new version");
+        }
+    }
+}

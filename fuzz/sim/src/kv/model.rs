@@ -127,7 +127,11 @@ impl Found<'_> {
             (Some(tensors), Part::Layer(layer)) => {
                 tensors.are(self.bytes, *layer..*layer + 1, seed)
             }
-            (None, Part::Layer(_)) | (Some(_), Part::Bytes(_)) => false,
+            (Some(tensors), Part::Bytes(range)) => {
+                let layers = tensors.layers_of(range);
+                layers.is_some_and(|layers| tensors.are(self.bytes, layers, seed))
+            }
+            (None, Part::Layer(_)) => false,
         }
     }
 

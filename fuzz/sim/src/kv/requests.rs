@@ -223,7 +223,12 @@ impl StoreWorld {
             let layout = &self.shape.layouts[number];
             let layer = self.random.below(u64::from(layout.block().layers)) as u32;
             let tensors = Tensors::of(number, layout);
-            return (Part::Layer(layer), tensors.memory_bytes(layer..layer + 1));
+            let most = tensors.memory_bytes(layer..layer + 1);
+            let from = tensors.memory_bytes(0..layer);
+            // Both name the same bytes.
+            let is_range = layer.is_multiple_of(2);
+            let part = if is_range { Part::Bytes(from..from + most) } else { Part::Layer(layer) };
+            return (part, most);
         }
         let piece = piece_bytes(longest);
         let pieces = longest.div_ceil(piece);

@@ -45,6 +45,14 @@ impl Tensors {
         self.numbers(layers).len() as u64 * self.padded_bytes()
     }
 
+    /// Returns the layers whose bytes, with padding, are a range that is cut off at the block's end.
+    pub(crate) fn layers_of(&self, range: &Range<u64>) -> Option<Range<u32>> {
+        let begins = |layer: &u32| self.memory_bytes(0..*layer);
+        let find = |at: u64| (0..=self.layers).find(|layer| begins(layer) == at);
+        let end = range.end.min(begins(&self.layers));
+        Some(find(range.start)?..find(end)?).filter(|layers| !layers.is_empty())
+    }
+
     /// Returns these layers as they lie in memory, with contents of this seed.
     pub(crate) fn fill(&self, layers: Range<u32>, seed: u64) -> Vec<u8> {
         let mut bytes = vec![0xee; self.memory_bytes(layers.clone()) as usize];
@@ -96,7 +104,10 @@ mod tests {
             assert!(tensors.are(&bytes, all.clone(), 7) && !tensors.are(&bytes, all.clone(), 8));
             let layer = tensors.layers - 1..tensors.layers;
             let from = bytes.len() - tensors.memory_bytes(layer.clone()) as usize;
-            assert!(tensors.are(&bytes[from..], layer, 7));
+            assert!(tensors.are(&bytes[from..], layer.clone(), 7));
+            assert_eq!(tensors.layers_of(&(from as u64..u64::MAX)), Some(layer));
+            assert_eq!(tensors.layers_of(&(0..bytes.len() as u64)), Some(all.clone()));
+            assert_eq!(tensors.layers_of(&(1..bytes.len() as u64)), None);
             bytes[0] ^= 1;
             assert!(!tensors.are(&bytes, all, 7));
         }

@@ -85,6 +85,7 @@ pub(super) fn device(
         queue_depth_max: about.queue_entries_max - 1,
         is_synchronous: false,
         queue_count_max: about.io_queues,
+        is_write_protected: namespace.identify().is_write_protected(),
         deallocates: about.identify.oncs().dataset_management(),
         deallocate_lbas_max: namespace.command_limits().deallocate_lbas_max(),
         deallocate_ranges_max: namespace.command_limits().ranges_max(),

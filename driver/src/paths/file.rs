@@ -135,6 +135,7 @@ impl OpenFile {
             queue_depth_max,
             is_synchronous: matches!(target.path, KernelPath::Psync | KernelPath::Mmap),
             queue_count_max: u16::MAX,
+            is_write_protected: false,
             deallocates: self.deallocates,
             deallocate_lbas_max: u64::MAX,
             deallocate_ranges_max: 0,

@@ -216,6 +216,9 @@ pub struct DeviceInfo {
     pub is_synchronous: bool,
     /// Most queues.
     pub queue_count_max: u16,
+    /// Whether the controller says that it refuses writes to the namespace for now (NSATTR, Base 2.0 section 8.12). Other
+    /// paths are opened for reading only, or not at all.
+    pub is_write_protected: bool,
     /// Whether [`Operation::Deallocate`] works.
     pub deallocates: bool,
     /// Most LBAs of one deallocation; the largest number for no limit.

@@ -28,6 +28,7 @@ pub(super) fn open(target: &KernelTarget) -> Device {
         boundary_bytes: 0,
         queue_depth_max: DEPTH_MAX,
         queue_count_max: u16::MAX,
+        is_write_protected: false,
         deallocates: true,
         deallocate_lbas_max: u64::MAX,
         deallocate_ranges_max: RANGES_MAX,

@@ -89,6 +89,7 @@ pub(super) fn device(
         queue_depth_max: about.queue_entries_max - 1,
         is_synchronous: false,
         queue_count_max: about.io_queues,
+        is_write_protected: namespace.identify().is_write_protected(),
         deallocates: about.identify.oncs().dataset_management(),
         deallocate_lbas_max: namespace.command_limits().deallocate_lbas_max(),
         deallocate_ranges_max: namespace.command_limits().ranges_max(),
@@ -179,8 +180,8 @@ impl<B: IoBuffer> NvmeQueue<B> {
         self.writes.force_unit_access(durability != Durability::Cached);
     }
 
-    pub(super) fn set_placement(&mut self, identifiers: &[u16], random: Option<u64>) {
-        self.placement = Turns::new(identifiers, random);
+    pub(super) fn set_placement(&mut self, identifiers: &[u16]) {
+        self.placement = Turns::new(identifiers);
     }
 
     pub(super) fn set_protection_checks(&mut self, checks: ProtectionChecks) {
@@ -256,36 +257,24 @@ fn command<'n, B: IoBuffer>(
     }
 }
 
-/// The order in which writes take placement identifiers.
+/// The order in which writes take placement identifiers, again and again.
 #[derive(Debug)]
 struct Turns {
     /// At least one.
     identifiers: Box<[u16]>,
-    /// Writes so far.
-    count: u64,
-    /// The seed of a random order.
-    random: Option<u64>,
+    next: usize,
 }
 
 impl Turns {
-    fn new(identifiers: &[u16], random: Option<u64>) -> Option<Turns> {
+    fn new(identifiers: &[u16]) -> Option<Turns> {
         let some = !identifiers.is_empty();
-        some.then(|| Turns { identifiers: identifiers.into(), count: 0, random })
+        some.then(|| Turns { identifiers: identifiers.into(), next: 0 })
     }
 
     fn next(&mut self) -> u16 {
-        self.count += 1;
-        let turn = match self.random {
-            None => self.count - 1,
-            // SplitMix64.
-            Some(seed) => {
-                let mut mixed = seed.wrapping_add(self.count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-                mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-                mixed ^ mixed >> 31
-            }
-        };
-        self.identifiers[(turn % self.identifiers.len() as u64) as usize]
+        let identifier = self.identifiers[self.next];
+        self.next = (self.next + 1) % self.identifiers.len();
+        identifier
     }
 }
 

@@ -71,11 +71,11 @@ impl<B: IoBuffer> DeviceQueue<B> {
         }
     }
 
-    /// Makes writes posted from now on go through these placement identifiers, of [`super::Device::placement_handles`], in
-    /// turn or, with a seed, at random. No effect on paths without placement.
-    pub fn set_placement(&mut self, identifiers: &[u16], random: Option<u64>) {
+    /// Makes writes posted from now on go through these placement identifiers in turn, each one of
+    /// [`super::Device::placement_handles`]; through none if there are none. No effect on paths without placement.
+    pub fn set_placement(&mut self, identifiers: &[u16]) {
         if let DeviceQueue::Nvme(queue) = self {
-            queue.set_placement(identifiers, random);
+            queue.set_placement(identifiers);
         }
     }
 

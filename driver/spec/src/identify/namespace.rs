@@ -105,6 +105,11 @@ impl IdentifyNamespace {
         self.nsze_lbas.get() != 0
     }
 
+    /// Whether writes are refused for now (NSATTR bit 0, Base 2.0 section 8.12).
+    pub const fn is_write_protected(&self) -> bool {
+        self.nsattr & 1 != 0
+    }
+
     /// Index of the LBA format in use. Bits 6:5 count only with more than 16 formats.
     pub const fn format_index(&self) -> u8 {
         let low = self.flbas & 0xf;

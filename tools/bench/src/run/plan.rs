@@ -371,6 +371,13 @@ impl Thread<'_> {
                 )));
             }
         }
+        if self.destroys() && info.is_write_protected {
+            return Err(self.usage(format!(
+                "{}: its controller refuses writes to this namespace (NSATTR); end its write protection, as with nvme \
+                 set-feature -f 0x84 -v 0, or only read",
+                info.device
+            )));
+        }
         self.check_trims(info)
     }
 
@@ -473,6 +480,7 @@ mod tests {
             queue_depth_max: 63,
             is_synchronous: false,
             queue_count_max: 4,
+            is_write_protected: false,
             deallocates: true,
             deallocate_lbas_max: u64::MAX,
             deallocate_ranges_max: 256,
@@ -552,6 +560,15 @@ mod tests {
             .contains("LBAs of 512")
         );
         assert!(refusal(JobOptions { iodepth: 64, ..job() }).contains("iodepth=63 at most"));
+        let job_of = |options: &str| Section::of(options).expect(options).job;
+        let protected = DeviceInfo { is_write_protected: true, ..info() };
+        for (options, is_refused) in [("rw=randrw", true), ("rw=trim", true), ("rw=read", false)] {
+            let section = section(job_of(options));
+            let thread = &threads(std::slice::from_ref(&section))[0];
+            let region = Region { start: 0, bytes: 1 << 20 };
+            let said = thread.queue_depth(&protected, region).map_err(|why| why.to_string());
+            assert_eq!(said.is_err_and(|why| why.contains("NSATTR")), is_refused, "{options}");
+        }
         // A controller whose queues have two entries (MQES) is no path that blocks.
         let shallow = DeviceInfo { queue_depth_max: 1, ..info() };
         let section = section(JobOptions { iodepth: 2, ..job() });

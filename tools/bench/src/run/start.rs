@@ -48,6 +48,9 @@ const AWAITED_EVERY: Duration = Duration::from_millis(1);
 /// Default time until an I/O is aborted, and until its queue is recreated.
 const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
 
+/// Writes after which a random order of placement identifiers begins again.
+const RANDOM_TURNS: u64 = 4096;
+
 /// A server that shares its core may need this long for a reply.
 const SERVER_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
@@ -250,7 +253,7 @@ impl Fleet {
         let (buffers, domains) = all_buffers(&devices, job, planned.iodepth, &mut data)?;
         let create = |((device, domain), placement): ((&&'a Device, &usize), &Vec<u16>)| {
             let mut queue = queue(thread, planned, device, &buffers[*domain])?;
-            queue.set_placement(placement, job.placement.is_random.then_some(seed));
+            queue.set_placement(&turns(placement, job, seed));
             Ok((*device, queue))
         };
         let files = devices.iter().zip(&domains).zip(&planned.placements);
@@ -520,6 +523,15 @@ fn buffers(
         buffers.push(std::mem::replace(&mut rest, tail));
     }
     Ok(buffers)
+}
+
+/// Returns the order in which writes take placement identifiers.
+fn turns(identifiers: &[u16], job: &JobOptions, seed: u64) -> Vec<u16> {
+    if !job.placement.is_random || identifiers.is_empty() {
+        return identifiers.to_vec();
+    }
+    let draw = |turn| mix(seed ^ mix(turn)) % identifiers.len() as u64;
+    (0..RANDOM_TURNS).map(|turn| identifiers[draw(turn) as usize]).collect()
 }
 
 /// Begins the log of a job's I/Os, if it writes one. A kernel path's file is named as fio would name it.

@@ -52,6 +52,8 @@ written, 2 an option cannot be, 3 no GPU, 130 interrupted.";
 /// Time for all steps.
 const WHOLE: Duration = Duration::from_secs(8 * 60);
 const QUICK: Duration = Duration::from_secs(3 * 60);
+/// Part of that for the end of a process that was killed and does not go.
+const GRACE: Duration = Duration::from_secs(15);
 /// A step that has less time than this does not begin.
 const LEAST: Duration = Duration::from_secs(5);
 
@@ -105,7 +107,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<()> {
     };
     let whole = whole + Duration::from_secs(plan.stress_s.saturating_sub(stress_s));
     let interrupt = Interrupt::install()?;
-    let mut lab = Lab { args, deadline: Instant::now() + whole, interrupt };
+    let mut lab = Lab { args, deadline: Instant::now() + whole - GRACE, interrupt };
     let mut report = Report::new(&args.out, args.quick, whole);
     lab.run(&plan, &mut report)
 }

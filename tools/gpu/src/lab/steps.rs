@@ -380,7 +380,7 @@ const LIMITS: &str = "docs/gpu.md, Limits";
 const TESTED: &str = "docs/gpu.md, How it is tested without a GPU";
 const GREEN: &str = "CUDA 12.5 has green contexts";
 const QUEUES: &str =
-    "docs/gpu.md, The kernels: CUDA frees nothing beside a kernel that does not end";
+    "docs/gpu.md, Partitions and kernels: CUDA frees nothing beside a kernel that does not end";
 const SUMS: &str = "docs/perf.md, Checksums: reckoned from machine code";
 const COPIES: &str = "every byte is compared";
 const LINK: &str =
@@ -520,6 +520,7 @@ fn together(ended: Vec<Ended>, how: How) -> Ended {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn machine(is_emulated: bool) -> Machine {
         Machine { has_gpu: true, is_emulated, sms: 132, major: 9 }
@@ -554,6 +555,26 @@ mod tests {
         let names_it = |step: &&Step| step.commands().iter().any(|line| line.contains("vfio:"));
         let named: Vec<&str> = steps.iter().filter(names_it).map(|step| step.name).collect();
         assert_eq!(named, [MACHINE]);
+    }
+
+    #[test]
+    fn a_source_in_the_documentation_is_a_heading_of_its_page() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root");
+        let mut found = 0;
+        for source in all(false).iter().flat_map(|step| &step.expected).map(|one| one.source) {
+            let Some((page, rest)) =
+                source.split_once(", ").filter(|_| source.starts_with("docs/"))
+            else {
+                continue;
+            };
+            let heading = rest.split(':').next().unwrap_or(rest);
+            let text = std::fs::read_to_string(root.join(page)).expect(page);
+            let is_there =
+                text.lines().any(|line| line.trim_start_matches('#') == format!(" {heading}"));
+            assert!(is_there, "{source}");
+            found += 1;
+        }
+        assert!(found > 10, "{found}");
     }
 
     #[test]

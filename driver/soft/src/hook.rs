@@ -100,6 +100,7 @@ impl Verdict {
 /// What may affect commands between fetching and completing them.
 pub(super) struct Watch {
     pub(super) hook: Option<CommandHook>,
+    pub(super) identity: Option<IdentifyHook>,
     pub(super) injector: Option<Injector>,
     pub(super) timing: Option<Box<Timing>>,
 }
@@ -108,6 +109,7 @@ impl Watch {
     pub(super) fn new(options: &Options) -> Watch {
         let mut watch = Watch {
             hook: None,
+            identity: None,
             injector: None,
             timing: options.model.map(|model| Box::new(Timing::new(model.profile()))),
         };
@@ -125,6 +127,9 @@ impl Watch {
         self.hook.is_none() && self.injector.is_none() && self.timing.is_none()
     }
 }
+
+/// Alters Identify data before the host gets it, given its CNS.
+pub(super) type IdentifyHook = Box<dyn FnMut(u8, &mut [u8; 4096]) + Send>;
 
 /// Decides about each command in fetch order.
 pub(super) type CommandHook = Box<dyn FnMut(&Sqe, Qid) -> Verdict + Send>;

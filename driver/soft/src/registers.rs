@@ -95,6 +95,10 @@ impl Registers {
         }
     }
 
+    pub(super) fn set_cap(&mut self, cap: u64) {
+        self.cap = cap;
+    }
+
     /// Clears what a controller reset (CC.EN to 0) clears. Keeps CC and the registers of the admin queue and the CMB.
     pub(super) fn controller_reset(&mut self) {
         self.csts = self.kept_status();

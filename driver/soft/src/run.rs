@@ -22,6 +22,17 @@ impl Controller {
         self.watch.hook = Some(Box::new(hook));
     }
 
+    /// Calls `alter` with the CNS and the 4096 bytes of each Identify structure before the host gets it. The controller
+    /// itself keeps to the truth.
+    pub fn alter_identify(&mut self, alter: impl FnMut(u8, &mut [u8; 4096]) + Send + 'static) {
+        self.watch.identity = Some(Box::new(alter));
+    }
+
+    /// Makes the capabilities register read as `cap`. The controller itself keeps to the truth.
+    pub fn set_cap(&mut self, cap: u64) {
+        self.registers.set_cap(cap);
+    }
+
     /// Removes the hook; the fault plan stays in force.
     pub fn clear_hook(&mut self) {
         self.watch.hook = None;

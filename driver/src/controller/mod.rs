@@ -66,6 +66,8 @@ use shared::Shared;
 
 /// Most active namespaces accepted; a list can name four thousand million.
 const NAMESPACES_MAX: usize = 1 << 16;
+/// Longest delay before a retry that is accepted; a controller can say 109 minutes.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Options for opening a controller.
 #[derive(Clone, Debug)]
@@ -374,7 +376,7 @@ impl Controller {
     }
 
     /// Returns the delay before resending a request that failed with `error`: what the controller requests
-    /// (Command Retry Delay, NVMe Base 2.0 section 3.3.3.2.1), or zero. `None` if it would fail again.
+    /// (Command Retry Delay, NVMe Base 2.0 section 3.3.3.2.1), at most a minute, or zero. `None` if it would fail again.
     pub fn retry_delay(&self, error: &CommandError) -> Option<Duration> {
         let crd = match error {
             CommandError::Status(status) => status.crd(),
@@ -384,7 +386,7 @@ impl Controller {
             | CommandError::Short { .. } => 0,
         };
         let delay = Duration::from_millis(self.info().identify.retry_delay_ms(crd));
-        error.is_retryable().then_some(delay)
+        error.is_retryable().then_some(delay.min(RETRY_DELAY_MAX))
     }
 
     /// Returns the number of protocol violations on the admin queue.

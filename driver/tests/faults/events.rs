@@ -170,17 +170,19 @@ fn an_activation_that_takes_too_long_is_a_failure_like_any() {
 }
 
 #[test]
-fn a_status_that_asks_for_a_delay_gets_it() {
-    let rig = Rig::new("mem=16M,crdt=100ms+1s+10s");
+fn a_status_that_asks_for_a_delay_gets_it_unless_it_is_longer_than_a_minute() {
+    let rig = Rig::new("mem=16M,crdt=100ms+1s+6553500ms");
     let mut pair = rig.pair::<Buffer>(8);
-    let busy = Status::NAMESPACE_NOT_READY.with_crd(2);
-    rig.all_reads(Verdict::Fail(busy));
-    let buffer = rig.controller.allocate(512).expect("buffer");
-    pair.submit(rig.now(), rig.namespace.read(Lba(0), buffer)).expect("room");
-    let finished = rig.drain(&mut pair);
-    let error = finished[0].result.expect_err("it is not ready");
-    assert_eq!(rig.controller.retry_delay(&error), Some(Duration::from_secs(1)));
-    drop((finished, pair));
+    for (crd, seconds) in [(2, 1), (3, 60)] {
+        let busy = Status::NAMESPACE_NOT_READY.with_crd(crd);
+        rig.all_reads(Verdict::Fail(busy));
+        let buffer = rig.controller.allocate(512).expect("buffer");
+        pair.submit(rig.now(), rig.namespace.read(Lba(0), buffer)).expect("room");
+        let finished = rig.drain(&mut pair);
+        let error = finished[0].result.expect_err("it is not ready");
+        assert_eq!(rig.controller.retry_delay(&error), Some(Duration::from_secs(seconds)));
+    }
+    drop(pair);
     rig.finish();
 }
 

@@ -50,7 +50,8 @@ impl Controller {
         self.page.fill(0);
         let csi = (command.cdw(11) >> 24) as u8;
         let nsid = command.nsid;
-        match command.low(10) as u8 {
+        let cns = command.low(10) as u8;
+        match cns {
             0x00 => self.identify_namespace(nsid, true)?,
             0x01 => self.identify_controller(),
             0x02 => self.list_namespaces(nsid, true)?,
@@ -66,6 +67,9 @@ impl Controller {
             // I/O command sets: one combination, the NVM command set alone.
             0x1c => put(&mut self.page[..], 0, 1u64.to_le_bytes()),
             _ => return Err(INVALID_FIELD),
+        }
+        if let Some(alter) = &mut self.watch.identity {
+            alter(cns, &mut self.page);
         }
         self.send_page(command, 4096, dma)
     }

@@ -25,7 +25,13 @@ impl Script<'_> {
         self.0.set_hook(hook);
     }
 
+    /// Calls [`Controller::alter_identify`].
+    pub fn alter_identify(&mut self, alter: impl FnMut(u8, &mut [u8; 4096]) + Send + 'static) {
+        self.0.alter_identify(alter);
+    }
+
     pass_on! {
+        set_cap(cap: u64);
         clear_hook();
         set_faults(plan: FaultPlan);
         fault_counts() -> Vec<u32>;

@@ -87,8 +87,8 @@ pub(crate) struct Generator {
     run_left: u64,
     /// The end of each way's last I/O, from the start of the region.
     ends: PerWay<u64>,
-    /// Each way's place of the current run, if I/Os are identical.
-    repeated: PerWay<Option<Span>>,
+    /// Each way's offset in the current run, if I/Os are identical.
+    repeated: PerWay<Option<u64>>,
     /// The trimmed place to write next.
     trimmed: Option<Span>,
 }
@@ -106,6 +106,12 @@ impl Streams {
     fn new(seed: u64, pass: u64) -> Streams {
         let stream = |purpose| Stream::new(seed, pass, purpose);
         Streams { way: stream(1), turn: stream(2), place: stream(3), size: stream(4) }
+    }
+
+    /// Returns what constrains a way's step at this position.
+    #[inline]
+    fn wish(self, way: Way, sizes: &PerWay<Sizes>, position: u64) -> Wish<'_> {
+        Wish { way, sizes: &sizes[way], position, place: self.place, size: self.size }
     }
 }
 
@@ -171,21 +177,17 @@ impl Generator {
         if !self.is_identical {
             return self.new_place(way, goes_on);
         }
-        if !goes_on || self.repeated[way].is_none() {
-            self.repeated[way] = self.new_place(way, false);
+        if let Some(offset) = self.repeated[way].filter(|_| goes_on) {
+            return self.places.again(offset, self.streams.wish(way, &self.sizes, self.position));
         }
-        self.repeated[way]
+        let span = self.new_place(way, false);
+        self.repeated[way] = span.map(|span| span.offset);
+        span
     }
 
     #[inline]
     fn new_place(&mut self, way: Way, goes_on: bool) -> Option<Span> {
-        let wish = Wish {
-            way,
-            sizes: &self.sizes[way],
-            position: self.position,
-            place: self.streams.place,
-            size: self.streams.size,
-        };
+        let wish = self.streams.wish(way, &self.sizes, self.position);
         match self.random_percent[way] {
             100 if !goes_on => self.places.random(wish),
             percent if !goes_on && happens(self.streams.turn.at(self.position), percent) => {

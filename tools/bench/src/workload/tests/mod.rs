@@ -228,6 +228,20 @@ fn random_blocks_of_several_sizes_are_as_long_as_fios() {
 }
 
 #[test]
+fn identical_places_come_at_sizes_of_their_own() {
+    // fio --rw=randread:8 --rw_sequencer=identical --bssplit=4k/50:64k/50: 34,398 and 34,378.
+    let mut job = JobOptions {
+        bs: PerWay::all(BlockSizes::Split(vec![(4096, 50), (65536, 50)])),
+        rw_sequencer: Sequencer::Identical,
+        verify: None,
+        ..of("randread")
+    };
+    job.rw.step = 8;
+    let (_, mean) = pass_of(&job, Way::Read);
+    assert!((mean / 34_388.0 - 1.0).abs() < 0.02, "{mean}");
+}
+
+#[test]
 fn a_way_of_one_size_never_gets_a_shorter_block() {
     // fio --rw=randrw --bs=4k,128k --rwmixread=70
     let sizes = [4096, 131_072, 4096].map(BlockSizes::Fixed);

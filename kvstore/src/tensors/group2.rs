@@ -246,6 +246,22 @@ impl Stream {
         }
     }
 
+    /// Posts a request, after others if the queue is full: it may be several commands.
+    ///
+    /// # Errors
+    /// As [`Stream::reap`].
+    fn post_in_turn(&mut self, load: Load) -> Result<std::result::Result<(), Buffer>> {
+        let (mut memory, tag) = load;
+        loop {
+            match self.post((memory, tag)) {
+                Err(back) if self.failed.is_none() && self.in_flight > 0 => memory = back,
+                other => return Ok(other),
+            }
+            self.queue.ring();
+            self.reap()?;
+        }
+    }
+
     fn count(&mut self, direction: Direction, slba: u64, end: u64) {
         let last = self.ends[direction as usize].replace(end);
         self.cost.commands += 1;
@@ -409,7 +425,7 @@ impl Stream {
         let operation = Operation::Write(Lba(span.slba));
         let tag = Tag { operation, attempts: 1, kind: Kind::Behind(tensor) };
         self.failed = None;
-        if let Err(back) = self.post((memory, tag)) {
+        if let Err(back) = self.post_in_turn((memory, tag))? {
             self.spare.push(back);
             return self.take_failure(Direction::Write).and(Err(self.stuck()));
         }
@@ -456,7 +472,7 @@ impl Stream {
             self.pieces.push(None);
             self.failed = None;
             let load = memory.take().expect("it came back");
-            if self.post((load, tag)).is_err() {
+            if self.post_in_turn((load, tag))?.is_err() {
                 return self.take_failure(Direction::Write).and(Err(self.stuck()));
             }
             self.queue.ring();

@@ -102,6 +102,18 @@ fn every_configuration_gives_the_bytes_back() {
 }
 
 #[test]
+fn a_drive_with_short_boundaries_and_queues_gives_the_bytes_back() {
+    for limits in ["noiob=1,mqes=3", "noiob=3,mdts=1,mqes=2", "noiob=8,mqes=5"] {
+        let target = format!("soft:mem=16M,lba=4096,{limits}").parse().expect("a target");
+        let extent = Extent { first_lba: 16, ..Extent::new(target) };
+        let mut run = open(options(Configuration::Direct, Some(extent), 0));
+        prefill(&mut run);
+        rest(&mut run);
+        run.close().expect("no failure");
+    }
+}
+
+#[test]
 fn portions_that_end_within_a_page_are_whole() {
     let model = Model { name: "narrow", layers: LAYERS, heads: 3, head_elements: 256 };
     let shape = Shape::new(model, 1, PROMPT, GENERATED).expect("1536 bytes for a token");

@@ -25,6 +25,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::pci::VirtualFunction;
 use crate::Time;
 use crate::error::{Error, Result};
 use crate::spec::Iova;
@@ -248,4 +249,9 @@ pub unsafe trait Bus: Send + Sync + fmt::Debug {
 
     /// Returns the device's location.
     fn locality(&self) -> Locality;
+
+    /// Returns its place on its physical function, if it is a virtual function.
+    fn virtual_function(&self) -> Option<VirtualFunction> {
+        None
+    }
 }

@@ -114,6 +114,49 @@ pub fn is_vfio(driver: &str) -> bool {
     driver.contains("vfio")
 }
 
+/// A virtual function's place on its physical function (PCIe SR-IOV), where it is put online and taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VirtualFunction {
+    /// The physical function.
+    pub physical: PciAddress,
+    /// The physical function's controller (`nvme0`), while the kernel's NVMe driver has it.
+    pub controller: Option<String>,
+    /// Its number from 1: VFN of its Secondary Controller Entry (NVMe Base 2.1, Identify with CNS 15h).
+    pub number: u32,
+}
+
+impl VirtualFunction {
+    /// Says where [`VirtualFunction::commands`] put it online, and what their `C` stands for.
+    pub fn advice(&self) -> String {
+        let VirtualFunction { physical, number, .. } = self;
+        let first = match self.controller {
+            Some(_) => "",
+            None => ", once the kernel's NVMe driver has that as /dev/nvmeN",
+        };
+        format!(
+            "put it online on its physical function {physical}{first} (nvme-cli; C is the SCID that list-secondary shows at VFN {number:#06x})"
+        )
+    }
+
+    /// Returns nvme-cli's commands that put it online with the fewest resources: an admin and an I/O queue
+    /// pair, and an interrupt vector (NVMe Base 2.1, Virtualization Management command).
+    pub fn commands(&self) -> [String; 4] {
+        let device = format!("/dev/{}", self.controller.as_deref().unwrap_or("nvmeN"));
+        let manage = |what: &str| format!("sudo nvme virt-mgmt {device} --cntlid=C {what}");
+        [
+            format!("sudo nvme list-secondary {device}"),
+            manage("--rt=0 --nr=2 --act=8"),
+            manage("--rt=1 --nr=1 --act=8"),
+            manage("--act=9"),
+        ]
+    }
+
+    /// Returns how to put it online, in one sentence.
+    pub fn remedy(&self) -> String {
+        format!("{}: '{}'", self.advice(), self.commands().join("', '"))
+    }
+}
+
 impl PciFunction {
     /// Returns the function at `address` in the sysfs mounted at `root`, if it exists.
     pub fn find(root: &Path, address: PciAddress) -> Option<PciFunction> {
@@ -163,6 +206,19 @@ impl PciFunction {
         members
     }
 
+    /// Returns its place on its physical function; `None` if it is no virtual function.
+    pub fn virtual_function(&self) -> Option<VirtualFunction> {
+        let physical: PciAddress = link_name(&self.directory.join("physfn"))?.parse().ok()?;
+        let directory = self.root.join("bus/pci/devices").join(physical.to_string());
+        let name = self.address.to_string();
+        let index = names(&directory).into_iter().find_map(|link| {
+            let index: u32 = link.strip_prefix("virtfn")?.parse().ok()?;
+            (link_name(&directory.join(&link))? == name).then_some(index)
+        })?;
+        let controller = names(&directory.join("nvme")).into_iter().next();
+        Some(VirtualFunction { physical, controller, number: index + 1 })
+    }
+
     /// Returns its NUMA node, if the firmware reports one (the kernel prints -1 if not).
     pub fn numa_node(&self) -> Option<u32> {
         self.attribute("numa_node")?.parse().ok()
@@ -187,6 +243,11 @@ fn resource_len(line: &str) -> Option<u64> {
         .map(|field| u64::from_str_radix(field.trim_start_matches("0x"), 16));
     let (start, end) = (fields.next()?.ok()?, fields.next()?.ok()?);
     (end > start).then(|| end - start + 1)
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 fn link_name(link: &Path) -> Option<String> {
@@ -252,6 +313,13 @@ pub(crate) mod recorded {
             fs::create_dir_all(target.join("devices")).expect("group directory");
             symlink(&directory, target.join("devices").join(name)).expect("member link");
             symlink(&target, directory.join("iommu_group")).expect("group link");
+        }
+
+        pub(crate) fn virtual_function(&self, physical: &str, index: u32, name: &str) {
+            let devices = self.0.join("devices/pci0000:00");
+            let (physical, own) = (devices.join(physical), devices.join(name));
+            symlink(&own, physical.join(format!("virtfn{index}"))).expect("virtfn link");
+            symlink(&physical, own.join("physfn")).expect("physfn link");
         }
 
         pub(crate) fn find(&self, name: &str) -> PciFunction {
@@ -331,6 +399,34 @@ mod tests {
         assert_eq!(function.numa_node(), None);
         assert!(function.group_members().is_empty());
         assert!(PciFunction::find(&tree.0, "0000:02:00.0".parse().expect("address")).is_none());
+    }
+
+    #[test]
+    fn a_virtual_function_knows_its_physical_function_and_its_number() {
+        let tree = Tree::new();
+        for name in ["0000:01:00.0", "0000:01:00.1", "0000:01:00.2"] {
+            tree.function(name, "0x010802");
+        }
+        tree.virtual_function("0000:01:00.0", 0, "0000:01:00.1");
+        tree.virtual_function("0000:01:00.0", 1, "0000:01:00.2");
+        assert_eq!(tree.find("0000:01:00.0").virtual_function(), None);
+        let of = |name: &str| tree.find(name).virtual_function().expect("a virtual function");
+        let (first, second) = (of("0000:01:00.1"), of("0000:01:00.2"));
+        assert_eq!((first.number, second.number), (1, 2));
+        assert_eq!(first.physical.to_string(), "0000:01:00.0");
+        let remedy = first.remedy();
+        assert!(remedy.contains("as /dev/nvmeN") && remedy.contains("virt-mgmt /dev/nvmeN "));
+        fs::create_dir_all(tree.find("0000:01:00.0").directory().join("nvme/nvme3"))
+            .expect("nvme3");
+        let remedy = of("0000:01:00.2").remedy();
+        for part in [
+            "its physical function 0000:01:00.0 (",
+            "VFN 0x0002",
+            "'sudo nvme list-secondary /dev/nvme3'",
+            "'sudo nvme virt-mgmt /dev/nvme3 --cntlid=C --act=9'",
+        ] {
+            assert!(remedy.contains(part), "{remedy}");
+        }
     }
 
     #[test]

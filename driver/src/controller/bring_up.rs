@@ -185,7 +185,7 @@ fn capabilities(bus: &dyn Bus) -> Result<Cap> {
     let cap = read(bus, CAP);
     if cap == Cap(0) {
         let fix = "check the slot and the kernel log, and reset or power-cycle the device";
-        return Err(Error::device(bus.device(), "its registers read as zero", fix));
+        return Err(not_online(bus, "its registers read as zero", fix));
     }
     let unsupported =
         |what: String| Err(Error::device(bus.device(), what, "this driver cannot use it"));
@@ -305,13 +305,23 @@ fn start(bus: &dyn Bus, cap: Cap, timeout: Duration) -> Result<()> {
         wait_for(bus, "CSTS.RDY after CC.EN = 1", timeout, |status| status.rdy() || status.cfs())?;
     if status.cfs() {
         let what = format!("fatal status (CSTS.CFS) while it was enabled; {}", describe(bus));
-        return Err(Error::device(
-            bus.device(),
-            what,
-            "power-cycle the device or look for DMA faults in the kernel log",
-        ));
+        let fix = "power-cycle the device or look for DMA faults in the kernel log";
+        return Err(not_online(bus, what, fix));
     }
     Ok(())
+}
+
+/// Returns the error of a controller that offers nothing: a virtual function is most likely not online, which
+/// its physical function changes; `fix` is for the others. Offline, CSTS.CFS is set and the other properties
+/// mean nothing (NVMe Base 2.1, Virtualization Enhancements: secondary controller states).
+fn not_online(bus: &dyn Bus, what: impl ToString, fix: &str) -> Error {
+    match bus.virtual_function() {
+        None => Error::device(bus.device(), what, fix),
+        Some(function) => {
+            let what = format!("it is a virtual function that is not online: {}", what.to_string());
+            Error::device(bus.device(), what, function.remedy())
+        }
+    }
 }
 
 fn queue_entries_max(cap: Cap) -> u32 {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::bus::Bus;
+use crate::bus::pci::VirtualFunction;
 use crate::error::{Error, Result};
 use crate::spec::register::{AQA, CAP, CC, CSTS, Csts, Readable, Reg, RegValue, VS, Writable};
 
@@ -76,11 +77,15 @@ pub(crate) const GONE: &str = "its registers read as all ones: the device was re
 
 /// Returns the error of a device that reads as all ones: removed, without power or link, or without a server.
 pub(crate) fn gone(bus: &dyn Bus) -> Error {
-    Error::device(
-        bus.device(),
-        GONE,
-        "check the slot and the kernel log, or the server, then open it again",
-    )
+    let fix = match bus.virtual_function() {
+        None => "check the slot and the kernel log, or the server, then open it again".to_owned(),
+        Some(VirtualFunction { physical, .. }) => format!(
+            "it is a virtual function, which is gone when its physical function {physical} is reset or \
+             has none: see 'cat /sys/bus/pci/devices/{physical}/sriov_numvfs' and the kernel log, then \
+             put it online and open it again"
+        ),
+    };
+    Error::device(bus.device(), GONE, fix)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_driver::bus::Bus;
+use adit_driver::bus::pci::VirtualFunction;
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{AdminOpcode, Status};
 use adit_driver::{Controller, ControllerOptions, Error};
@@ -54,6 +55,39 @@ fn each_register_that_cannot_be_is_one_sentence() {
     assert!(entries.contains("hold one entry (CAP.MQES)"), "{entries}");
     let sets = refused_by(instead(CAP, 0xff << 37, 0));
     assert!(sets.contains("NVM command set (CAP.CSS)"), "{sets}");
+}
+
+/// The refusal of a virtual function of 0000:01:00.0 that shows `lie`.
+fn virtual_refused_by(lie: impl FnMut(u32, u64) -> u64 + Send + 'static) -> String {
+    let physical = "0000:01:00.0".parse().expect("an address");
+    let bus = Watch::new("mem=16M");
+    bus.be_virtual(VirtualFunction { physical, controller: Some("nvme3".to_owned()), number: 2 });
+    bus.lie(lie);
+    refusal(&bus).to_string()
+}
+
+#[test]
+fn a_virtual_function_that_is_not_online_is_told_as_such() {
+    // QEMU's reads as zero but for CSTS; others show their capabilities.
+    let zeros = virtual_refused_by(|offset, _| if offset == CSTS { 2 } else { 0 });
+    let fatal = virtual_refused_by(instead(CSTS, 3, 2));
+    for said in [&zeros, &fatal] {
+        assert!(said.contains("it is a virtual function that is not online: "), "{said}");
+        assert!(said.contains("its physical function 0000:01:00.0 "), "{said}");
+        assert!(said.contains("nvme virt-mgmt /dev/nvme3 --cntlid=C --act=9"), "{said}");
+        assert!(!said.contains("power-cycle"), "{said}");
+    }
+    assert!(zeros.contains("read as zero") && fatal.contains("fatal status (CSTS.CFS)"));
+    let physical = refused_by(instead(CSTS, 3, 2));
+    assert!(physical.contains("power-cycle") && !physical.contains("online"), "{physical}");
+}
+
+#[test]
+fn a_virtual_function_that_is_gone_points_to_its_physical_function() {
+    let said = virtual_refused_by(|_, _| u64::MAX);
+    assert!(said.contains("read as all ones"), "{said}");
+    assert!(said.contains("/sys/bus/pci/devices/0000:01:00.0/sriov_numvfs"), "{said}");
+    assert!(!said.contains("check the slot"), "{said}");
 }
 
 #[test]

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use adit_driver::bus::pci::VirtualFunction;
 use adit_driver::controller::Placement;
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{AdminOpcode, Lba};
 use adit_driver::{Buffer, CommandError, ControllerOptions, Error, QueuePair, QueuePairOptions};
 
 use crate::rig::{Rig, Watch};
+
+const CSTS: u32 = 0x1c;
 
 const KINDS: [&str; 4] =
     ["mem=16M", "mem=16M,dbbuf=off", "mem=16M,sgl=off,mdts=2", "mem=16M,cmb=1M"];
@@ -131,6 +134,20 @@ fn a_device_that_was_pulled_and_put_back_recovers() {
     rig.controller.recover().expect("it is back");
     drop(write_and_read(&rig, &mut pair, data));
     drop(pair);
+    rig.finish();
+}
+
+#[test]
+fn a_virtual_function_that_is_taken_offline_in_use_is_told_as_such() {
+    let rig = Rig::new("mem=16M");
+    let physical = "0000:01:00.0".parse().expect("an address");
+    rig.bus.be_virtual(VirtualFunction { physical, controller: None, number: 1 });
+    rig.bus.lie(|offset, _| if offset == CSTS { 2 } else { 0 });
+    assert_eq!(rig.controller.poll(rig.now()), None);
+    let error = rig.controller.recover().expect_err("offline").to_string();
+    assert!(error.contains("it is a virtual function that is not online"), "{error}");
+    rig.bus.tell_the_truth();
+    rig.controller.recover().expect("it is online again");
     rig.finish();
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use adit_driver::bus::pci::VirtualFunction;
 use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::bus::{Bus, BusEvent, Doorbell, Locality};
 use adit_driver::soft::Verdict;
@@ -39,6 +40,7 @@ pub(crate) struct Watch {
     is_cut_off: AtomicBool,
     no_vectors: AtomicBool,
     no_doorbells: AtomicBool,
+    virtual_function: Mutex<Option<VirtualFunction>>,
 }
 
 impl Watch {
@@ -55,6 +57,7 @@ impl Watch {
             is_cut_off: AtomicBool::new(false),
             no_vectors: AtomicBool::new(false),
             no_doorbells: AtomicBool::new(false),
+            virtual_function: Mutex::default(),
         })
     }
 
@@ -102,6 +105,12 @@ impl Watch {
     /// Offers no interrupt vectors from now on.
     pub(crate) fn hide_vectors(&self) {
         self.no_vectors.store(true, Ordering::Relaxed);
+    }
+
+    /// Passes for a virtual function of a drive from now on.
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn be_virtual(&self, function: VirtualFunction) {
+        *self.virtual_function.lock().expect("not poisoned") = Some(function);
     }
 
     /// Hides the doorbells, as behind a BAR that is too short, or shows them again.
@@ -219,6 +228,9 @@ unsafe impl Bus for Watch {
     }
     fn locality(&self) -> Locality {
         self.soft.locality()
+    }
+    fn virtual_function(&self) -> Option<VirtualFunction> {
+        self.virtual_function.lock().expect("not poisoned").clone()
     }
 }
 

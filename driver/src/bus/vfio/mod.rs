@@ -32,6 +32,7 @@ use self::dma::Dma;
 use self::region::Region;
 use super::clock::Clock;
 use super::notices::Notices;
+use super::pci::{PciFunction, VirtualFunction};
 use super::{Bus, BusEvent, Doorbell, Locality, mapped};
 use crate::Time;
 use crate::error::{Error, Result};
@@ -45,6 +46,8 @@ pub const HAS_IOMMUFD: bool = cfg!(feature = "iommufd");
 pub struct Vfio {
     name: String,
     locality: Locality,
+    /// As of its opening: sysfs forgets it before the function is gone.
+    virtual_function: Option<VirtualFunction>,
     clock: Clock,
     msix: Option<MsixTable>,
     config: Region,
@@ -70,14 +73,12 @@ impl Vfio {
         let name = format!("vfio:{address}");
         let opened = iommu::open(&name, &admitted)?;
         let dma = Dma::new(&name, opened.iommu, &opened.info);
-        let locality =
-            Locality { pci_address: Some(address), numa_node: admitted.function.numa_node() };
-        Self::start(name, locality, Arc::new(opened.device), dma)
+        Self::start(name, &admitted.function, Arc::new(opened.device), dma)
     }
 
     fn start(
         name: String,
-        locality: Locality,
+        function: &PciFunction,
         device: Arc<VfioDevice>,
         dma: Dma,
     ) -> Result<Arc<Vfio>> {
@@ -93,9 +94,11 @@ impl Vfio {
         // The last step, after everything that can fail: it alone changes the device.
         config::enable(&config);
         let clock = Clock::start();
+        let pci_address = Some(function.address().to_string());
         Ok(Arc::new(Vfio {
             name,
-            locality,
+            locality: Locality { pci_address, numa_node: function.numa_node() },
+            virtual_function: function.virtual_function(),
             clock,
             msix,
             config,
@@ -206,6 +209,10 @@ unsafe impl Bus for Vfio {
 
     fn locality(&self) -> Locality {
         self.locality.clone()
+    }
+
+    fn virtual_function(&self) -> Option<VirtualFunction> {
+        self.virtual_function.clone()
     }
 }
 

@@ -160,6 +160,11 @@ fn driver(patient: &Patient) -> Outcome {
         return Outcome::broken(format!("{has}, and nothing uses it"), remedy);
     }
     let why = format!("{has}, and it cannot be taken: {}", reasons(function));
+    if let Some(place) = function.perhaps_offline() {
+        let probe = format!("echo {} | sudo tee /sys/bus/pci/drivers_probe", function.bdf);
+        let commands = place.commands().into_iter().chain([probe, bind_command(&function.bdf)]);
+        return Outcome::broken(why, Remedy::new(place.advice(), commands));
+    }
     Outcome::broken(why, made_free(function))
 }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use adit_driver::bus::pci::VirtualFunction;
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{Buffer, Controller, ControllerOptions, Error, QueuePair, QueuePairOptions};
 
@@ -107,6 +108,9 @@ fn broken(patient: &Patient, error: &Error) -> Outcome {
         Error::Refused { what, why, fix, .. } => {
             Outcome::broken(format!("{what}: {why}"), refused(fix, log))
         }
+        Error::Device { what, fix, .. } if let Some(place) = offline(patient, fix) => {
+            Outcome::broken(what, Remedy::new(place.advice(), place.commands()))
+        }
         Error::Device { what, fix, .. } => {
             Outcome::broken(what, Remedy::new(fix, [format!("adit log vfio:{bdf} --smart"), log]))
         }
@@ -118,6 +122,11 @@ fn broken(patient: &Patient, error: &Error) -> Outcome {
             ),
         ),
     }
+}
+
+/// Returns the place of a virtual function that the driver wants put online there.
+fn offline<'a>(patient: &Patient<'a>, fix: &str) -> Option<&'a VirtualFunction> {
+    patient.function.virtual_function.as_ref().filter(|place| place.remedy() == fix)
 }
 
 /// Returns the driver's remedy, unless it is this very command.

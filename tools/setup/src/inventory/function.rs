@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use adit_driver::bus::pci::{CLASS_NVME, PciAddress, PciFunction};
+use adit_driver::bus::pci::{CLASS_NVME, PciAddress, PciFunction, VirtualFunction};
+use serde::{Serialize, Serializer};
 
 use super::usage::Usage;
 use super::{Function, Group, Host, Link, Member, Namespace, namespace, verdict};
@@ -25,8 +26,14 @@ pub(super) fn all(root: &Root, host: &Host, usage: &Usage) -> Vec<Function> {
 fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function {
     let directory = PathBuf::from(format!("{DEVICES}/{}", pci.address()));
     let attribute = |name: &str| root.text(directory.join(name));
-    for name in ["class", "numa_node", "driver", "iommu_group"] {
+    for name in ["class", "numa_node", "driver", "iommu_group", "physfn"] {
         root.note(directory.join(name));
+    }
+    let virtual_function = pci.virtual_function();
+    if let Some(VirtualFunction { physical, number, .. }) = &virtual_function {
+        let physical = Path::new(DEVICES).join(physical.to_string());
+        root.note(physical.join(format!("virtfn{}", number - 1)));
+        root.names(physical.join("nvme"));
     }
     let controller = Controller::of(root, &directory);
     // Commands that rely on the record report damage themselves.
@@ -53,6 +60,7 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
         virtual_functions: attribute("sriov_numvfs")
             .and_then(|text| text.parse().ok())
             .unwrap_or(0),
+        virtual_function,
         driver_override: root
             .text_in_time(directory.join("driver_override"))
             .filter(|name| is_override(name)),
@@ -72,6 +80,25 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
     };
     function.obstacles = verdict::obstacles(&function, host);
     function
+}
+
+/// Writes a virtual function's place as JSON.
+pub(super) fn virtual_function<S: Serializer>(
+    function: &Option<VirtualFunction>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Fields<'a> {
+        physical: String,
+        controller: Option<&'a str>,
+        number: u32,
+    }
+    let fields = function.as_ref().map(|VirtualFunction { physical, controller, number }| Fields {
+        physical: physical.to_string(),
+        controller: controller.as_deref(),
+        number: *number,
+    });
+    fields.serialize(serializer)
 }
 
 fn ids(root: &Root, directory: &Path) -> String {

@@ -16,7 +16,7 @@ mod signature;
 mod usage;
 mod verdict;
 
-use adit_driver::bus::pci::is_vfio;
+use adit_driver::bus::pci::{VirtualFunction, is_vfio};
 use serde::Serialize;
 
 use super::record::DeviceRecord;
@@ -62,6 +62,9 @@ pub(crate) struct Function {
     pub(crate) state: Option<String>,
     /// Number of SR-IOV virtual functions.
     pub(crate) virtual_functions: u32,
+    /// Its physical function, if it is a virtual function.
+    #[serde(serialize_with = "function::virtual_function")]
+    pub(crate) virtual_function: Option<VirtualFunction>,
     /// Its `driver_override`, if set.
     pub(crate) driver_override: Option<String>,
     /// Its IOMMU group; `None` without an IOMMU.
@@ -223,6 +226,13 @@ impl Function {
     /// Returns whether the kernel's NVMe driver operates it.
     pub(crate) fn is_live(&self) -> bool {
         matches!(self.state.as_deref(), Some("live" | ""))
+    }
+
+    /// Returns its place on its physical function if it may not be online there: the kernel's driver lets go
+    /// of a virtual function that does not answer.
+    pub(crate) fn perhaps_offline(&self) -> Option<&VirtualFunction> {
+        let let_go = self.driver.is_none() && self.record.is_none();
+        self.virtual_function.as_ref().filter(|_| let_go)
     }
 
     /// Returns whether a VFIO driver has it.

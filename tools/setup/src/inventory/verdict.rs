@@ -215,6 +215,11 @@ fn unseen(function: &Function) -> Option<Obstacle> {
             "no driver has it",
             "'adit setup restore' gives it back to the one that it had".to_owned(),
         ),
+        (None, _) if let Some(place) = function.perhaps_offline() => because(
+            unseen,
+            "no driver has it, and a virtual function may not be online",
+            format!("{}; then 'echo {bdf} > /sys/bus/pci/drivers_probe'; {FORCE}", place.remedy()),
+        ),
         (None, _) => because(
             unseen,
             "no driver has it",
@@ -360,6 +365,28 @@ mod tests {
         let (reason, remedy) = only(&function, ObstacleKind::InUse);
         assert!(reason.contains("4 virtual functions") && remedy.contains("sriov_numvfs"));
         assert!(with(&format!("{PLACE}/sriov_numvfs = 0\n")).obstacles.is_empty());
+    }
+
+    #[test]
+    fn a_virtual_function_without_a_driver_may_not_be_online() {
+        let physical = "/sys/bus/pci/devices/0000:01:00.1";
+        let links = format!(
+            "{PLACE}/physfn -> ../0000:01:00.1\n{physical}/virtfn0 -> ../0000:01:00.0\n{physical}/class = 0x010800\n"
+        );
+        let bare: String = IDLE
+            .lines()
+            .filter(|line| !line.contains("nvme"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let function = machine(&format!("{bare}{links}"));
+        let (reason, remedy) = only(&function, ObstacleKind::Unseen);
+        assert!(reason.contains("a virtual function may not be online"), "{reason}");
+        assert!(remedy.contains("its physical function 0000:01:00.1"), "{remedy}");
+        assert!(remedy.contains("--act=9'; then 'echo 0000:01:00.0 >"), "{remedy}");
+        // The kernel's driver keeps one that answers.
+        assert_eq!(with(&links).obstacles, []);
+        let other = machine(&bare);
+        assert!(!only(&other, ObstacleKind::Unseen).0.contains("online"), "no virtual function");
     }
 
     #[test]

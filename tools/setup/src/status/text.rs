@@ -3,6 +3,8 @@
 
 use std::fmt::Write;
 
+use adit_driver::bus::pci::VirtualFunction;
+
 use crate::human;
 use crate::inventory::{
     Function, Host, Hugepages, Inventory, ModuleState, Namespace, Obstacle, ObstacleKind,
@@ -144,6 +146,11 @@ fn row(function: &Function) -> [String; 9] {
 /// Returns the lines below a controller's row.
 fn details(function: &Function) -> Vec<String> {
     let mut details: Vec<String> = function.namespaces.iter().map(namespace).collect();
+    details.extend(function.virtual_function.as_ref().map(|place| {
+        let name = place.controller.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+        format!("virtual function {} of {}{name}", place.number, place.physical)
+    }));
+    details.extend(function.perhaps_offline().map(VirtualFunction::remedy));
     details.extend(function.obstacles.iter().map(obstacle));
     if function.is_bound() {
         let record = function.record.as_ref().filter(|_| function.is_recorded_now);
@@ -227,6 +234,35 @@ mod tests {
             assert_eq!((free, told), (true, wanted), "{text}");
         }
         assert!(!status("").1, "an older recording does not have it");
+    }
+
+    #[test]
+    fn a_virtual_function_is_told_with_its_physical_function() {
+        let (physical, own) =
+            ("/sys/bus/pci/devices/0000:01:00.0", "/sys/bus/pci/devices/0000:01:00.1");
+        let status = |driver: &str| {
+            let root = Root::recorded(&format!(
+                "{physical}/class = 0x010802\n{physical}/nvme/nvme3/state = live\n\
+                 {physical}/virtfn0 -> ../0000:01:00.1\n\
+                 {own}/class = 0x010802\n{own}/physfn -> ../0000:01:00.0\n{driver}"
+            ));
+            let text = of(&Inventory::read(&root));
+            let again = Root::recorded(&root.recording());
+            assert_eq!(of(&Inventory::read(&again)), text, "a recording keeps the links");
+            text
+        };
+        let offline = status("");
+        assert!(
+            offline.contains("      virtual function 1 of 0000:01:00.0 (nvme3)\n"),
+            "{offline}"
+        );
+        assert!(offline.contains("a virtual function may not be online"), "{offline}");
+        assert!(
+            offline.contains("'sudo nvme virt-mgmt /dev/nvme3 --cntlid=C --act=9'"),
+            "{offline}"
+        );
+        let bound = status(&format!("{own}/driver -> ../../drivers/vfio-pci\n"));
+        assert!(bound.contains("virtual function 1 of") && !bound.contains("online"), "{bound}");
     }
 
     #[test]

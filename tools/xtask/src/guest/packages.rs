@@ -18,11 +18,12 @@ use std::sync::{Mutex, PoisonError};
 const META_PACKAGES: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
 
 /// Programs fetched if the host lacks them, each with its package.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("lvm", "lvm2"),
     ("mdadm", "mdadm"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.vfat", "dosfstools"),
+    ("nvme", "nvme-cli"),
     ("sfdisk", "fdisk"),
 ];
 

@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_program_that_can_be_fetched_is_known_whether_the_host_has_it_or_not() {
-        for name in ["lvm", "mdadm", "mkfs.ext4", "mkfs.vfat", "sfdisk"] {
+        for name in ["lvm", "mdadm", "mkfs.ext4", "mkfs.vfat", "nvme", "sfdisk"] {
             assert_eq!(Program::find(name).map(|program| program.name).ok().as_deref(), Some(name));
         }
     }

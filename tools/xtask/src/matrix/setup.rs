@@ -4,7 +4,7 @@
 //! The guests have busybox's modprobe and no udev. Users come by `su`, so the limits that a login would take
 //! from limits.d are set by hand from that file.
 
-use super::{Case, good, interrupted, refused, usage};
+use super::{Case, good, interrupted, refused, usage, verified};
 
 /// Provides arrays and file systems, and finds their signatures.
 macro_rules! guest {
@@ -53,7 +53,7 @@ find /var/lib/adit /etc/udev /run/udev /etc/security /etc/tmpfiles.d ! -type d 2
 /// The output if nothing is left.
 const NOTHING_LEFT: &[&str] = &["nvme\n(null)\n/dev/nvme0n1\nnothing else\n"];
 
-pub(super) const CASES: &[Case] = &[KILLED, OPERATOR, REFUSED, GROUPS, NO_IOMMU];
+pub(super) const CASES: &[Case] = &[KILLED, OPERATOR, REFUSED, GROUPS, NO_IOMMU, VIRTUAL];
 
 /// Three drives, one of them free: it goes to a user and back, without effect on the others.
 const OPERATOR: Case = Case {
@@ -361,4 +361,57 @@ const KILLED: Case = Case {
     name: "setup-killed",
     guest: guest!("--kernel-nvme", ""),
     steps: &[good(include_str!("setup/killed.sh"), &["bind was killed at ", "unbind at "])],
+};
+
+/// A virtual function, which QEMU's physical function offers offline: the commands that `doctor` prints put it
+/// online. A reset of the physical function takes it offline again.
+const VIRTUAL: Case = Case {
+    name: "virtual-function",
+    guest: &[
+        "--with",
+        "nvme",
+        "--qemu-arg",
+        "-device pcie-root-port,id=rp0,slot=1,chassis=1,addr=0x4",
+        "--qemu-arg",
+        "-device nvme-subsys,id=ss0",
+        "--kernel-nvme",
+        "bus=rp0,subsys=ss0,sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs=10,msix_qsize=11",
+    ],
+    steps: &[
+        good(
+            "echo 1 >/sys/bus/pci/devices/0000:01:00.0/sriov_numvfs || exit\n\
+             until dmesg | grep -q 'nvme1: Removing after probe failure' &&\n\
+                 [ ! -e /sys/bus/pci/devices/0000:01:00.1/driver ]; do usleep 100000; done\n\
+             adit setup status --record /tmp/tree | tee /tmp/live\n\
+             adit setup status --sysroot /tmp/tree | diff /tmp/live - && echo replayed",
+            &[
+                "virtual function 1 of 0000:01:00.0 (nvme0)\n",
+                "a virtual function may not be online",
+                "\nreplayed\n",
+            ],
+        ),
+        good(
+            "adit setup bind 0000:01:00.1 --force-erase-signature",
+            &["0000:01:00.1 is bound to vfio-pci"],
+        ),
+        refused(
+            "adit setup doctor 0000:01:00.1 >/tmp/doctor; code=$?; cat /tmp/doctor; exit $code",
+            &[
+                "BAD  open: it is a virtual function that is not online: its registers read as zero",
+                "its physical function 0000:01:00.0",
+            ],
+        ),
+        refused("adit identify vfio:0000:01:00.1", &["that is not online", "--act=9"]),
+        good(
+            "scid=$(nvme list-secondary /dev/nvme0 | awk '/SCID/ { scid = $NF } /VFN/ && $NF == \"0x0001\" { print scid }')\n\
+             sed -n \"s/^ *sudo \\(nvme .*\\)/\\1/p\" /tmp/doctor | sed \"s/=C /=$scid /\" >/tmp/commands\n\
+             wc -l </tmp/commands; sh -e /tmp/commands && adit setup doctor 0000:01:00.1",
+            &["4\n", "(Offline)", "(NRM):0x2", "ok   read: LBA 0"],
+        ),
+        verified!("vfio:0000:01:00.1", &["err= 0", "violations=0"]),
+        refused(
+            "nvme reset /dev/nvme0; adit identify vfio:0000:01:00.1",
+            &["it is a virtual function that is not online"],
+        ),
+    ],
 };

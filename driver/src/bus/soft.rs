@@ -13,6 +13,7 @@ mod script;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,6 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 use super::{Bus, BusEvent, Doorbell, Locality};
 use crate::Time;
 use crate::error::{Error, Result};
-use crate::runtime::caught;
 use crate::soft::{CMB_BAR, Controller, DOORBELLS_OFFSET, DmaResult, Fault, HostMemory, Options};
 use crate::spec::Iova;
 use crate::sys::{DmaTable, HostRange, SharedPages, Window};
@@ -311,7 +311,8 @@ fn into_owned(eventfd: EventFd) -> OwnedFd {
 
 fn spawn(device: &str, shared: Arc<Shared>) -> Result<JoinHandle<()>> {
     let run = move || {
-        if caught("it ran the software controller, which is a bug", || shared.run()).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| shared.run())).is_err() {
+            tracing::error!("the thread of a software controller panicked, which is a bug");
             // No command waits for its deadline on a controller that no thread drives.
             shared.unplug();
         }

@@ -34,7 +34,7 @@ pub(super) fn identify_controller(bytes: &[u8]) {
 pub(super) fn identify_namespace(bytes: &[u8]) {
     let Some(namespace) = IdentifyNamespace::view(bytes) else { return };
     show(namespace, None);
-    look!(namespace; is_active, format_index, lba_format, protection_type, noiob);
+    look!(namespace; is_active, format_index, lba_format, protection_type, noiob, is_write_protected);
     for format in &namespace.lbaf {
         show(format, None);
         assert!(format.lba_bytes().is_none_or(u32::is_power_of_two));

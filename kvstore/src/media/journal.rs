@@ -174,11 +174,16 @@ impl Journal {
         self.mark
     }
 
+    /// Returns the unit at which the next write begins.
+    pub fn next_unit(&self) -> u64 {
+        self.ring.start + self.taken_end() % self.blocks()
+    }
+
     /// Copies sealed blocks, oldest first, to the front of `into`: as many as fit in it and in one write, which does
     /// not cross the ring's end. Returns `None` if there is no sealed block, or no room for one.
     pub fn take(&mut self, into: &mut [u8]) -> Option<JournalWrite> {
         let first = self.taken_end();
-        let at = first % self.blocks();
+        let (at, unit) = (first % self.blocks(), self.next_unit());
         let fits = (into.len() / JOURNAL_BLOCK_BYTES).min(self.sealed.len());
         let count = fits.min((self.blocks() - at) as usize);
         if count == 0 {
@@ -194,7 +199,7 @@ impl Journal {
         assert!(at + count as u64 <= self.blocks(), "a write does not go around the ring's end");
         self.in_flight.push_back((sequences.clone(), false));
         self.assert_in_order();
-        Some(JournalWrite { unit: self.ring.start + at, sequences })
+        Some(JournalWrite { unit, sequences })
     }
 
     /// Records that a write has completed; writes may complete in any order.

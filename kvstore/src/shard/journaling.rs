@@ -96,15 +96,19 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         while self.log.has_sealed() {
             let lane = &mut self.lanes[self.home];
             let Some(mut memory) = lane.take_memory(self.log.sealed_bytes()) else { break };
-            let fits = memory.len().min(self.limits.command_bytes_max as usize);
-            let Some(write) = self.log.take(&mut memory[..fits]) else {
+            // One command, whose completion is that of the write.
+            let start = self.log.next_unit() * UNIT_BYTES;
+            let fits = lane.info.split().first(start, memory.len() as u64);
+            let Some(write) = self.log.take(&mut memory[..fits as usize]) else {
                 lane.keep(memory);
                 break;
             };
             let bytes = write.bytes();
             self.stats.journal_bytes += bytes as u64;
             let purpose = Purpose::Journal { end: write.sequences.end };
-            self.write_home(now, purpose, Class::Metadata, write.unit, memory, bytes);
+            let commands =
+                self.write_home(now, purpose, Class::Metadata, write.unit, memory, bytes);
+            assert_eq!(commands, 1, "blocks count as written when their only command is done");
         }
     }
 

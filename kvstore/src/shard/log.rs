@@ -309,6 +309,11 @@ impl<R> Log<R> {
         }
     }
 
+    /// Returns the unit at which the next write begins; 0 without a journal, which writes nothing.
+    pub(super) fn next_unit(&self) -> u64 {
+        self.journal.as_ref().map_or(0, Journal::next_unit)
+    }
+
     /// Copies sealed blocks into `memory` to be written.
     pub(super) fn take(&mut self, memory: &mut [u8]) -> Option<JournalWrite> {
         let write = self.journal.as_mut()?.take(memory)?;

@@ -140,6 +140,7 @@ pub(crate) struct TestDevice {
     name: String,
     pub(crate) depth: u32,
     pub(crate) command_bytes_max: u64,
+    pub(crate) boundary_bytes: u64,
     pub(crate) deallocates: bool,
     pub(crate) deallocate_lbas_max: u64,
 }
@@ -152,6 +153,7 @@ impl TestDevice {
             name: name.to_owned(),
             depth: 32,
             command_bytes_max: 1 << 20,
+            boundary_bytes: 0,
             deallocates: false,
             deallocate_lbas_max: u64::MAX,
         }
@@ -197,7 +199,7 @@ impl TestDevice {
             bytes: self.medium().bytes.len() as u64,
             lba_bytes: LBA_BYTES as u32,
             command_bytes_max: self.command_bytes_max,
-            boundary_bytes: 0,
+            boundary_bytes: self.boundary_bytes,
             depth: self.depth,
             deallocates: self.deallocates,
             deallocate_lbas_max: self.deallocate_lbas_max,

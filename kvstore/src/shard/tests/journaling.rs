@@ -7,6 +7,7 @@ use adit_driver::Time;
 use super::device::{Kind, TestDevice};
 use super::{Rig, STORED, UNITS, device_failed, form, format, item, options};
 use crate::model::options::Durability;
+use crate::model::place::UNIT_BYTES;
 use crate::shard::{Action, Failure, Outcome, ShardOptions};
 
 const DELETED: Result<Outcome, Failure> = Ok(Outcome::Deleted);
@@ -44,6 +45,31 @@ impl Rig {
         let device = |key: u64| self.shard.info(self.now, &key.into()).map(|info| info.device);
         stored.into_iter().map(device).collect()
     }
+}
+
+#[test]
+fn blocks_of_a_journal_beyond_a_boundary_are_a_write_of_their_own() {
+    let mut device = TestDevice::new("memory:0", 8 * UNITS);
+    device.boundary_bytes = 2 * UNIT_BYTES;
+    let devices = vec![device.clone()];
+    format(&devices, &form(64));
+    let mut rig = Rig::open(devices, options(Durability::Restart));
+    let keys = 0..1000u64;
+    assert!(keys.clone().all(|key| rig.put(key, 1) == STORED));
+    assert_eq!(rig.wait(Action::Commit), COMMITTED);
+    rig.settle();
+    let before = rig.shard.stats().journal_bytes;
+    // One turn seals several blocks, and the commands of a write end in several.
+    device.medium().commands_per_poll = Some(1);
+    let tags: Vec<u64> =
+        keys.map(|key| rig.submit(Time::NEVER, Action::Delete(key.into()))).collect();
+    rig.turn(100);
+    assert_eq!(rig.wait(Action::Commit), COMMITTED);
+    // Some were evicted by later puts.
+    let are_gone = |tag| matches!(rig.taken(tag)[..], [Ok(Outcome::Deleted | Outcome::Miss)]);
+    assert!(tags.into_iter().all(are_gone));
+    let blocks = (rig.shard.stats().journal_bytes - before) / UNIT_BYTES;
+    assert!(blocks > 1, "{blocks} blocks, so that a write meets a boundary");
 }
 
 #[test]

@@ -29,7 +29,18 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "mdts-1",
         guest: &["--nvme", "mdts=1"],
-        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
+        steps: &[
+            verified!("{0}", BY_SGL),
+            verified!("{0},sgl=off", BY_PRP),
+            good(
+                "dd if=/dev/urandom of=/tmp/v bs=1000 count=1000 2>/dev/null\n\
+                 adit kv format --force {0} && adit kv put {0} k /tmp/v && adit kv get {0} k | cmp - /tmp/v || exit 1\n\
+                 for command in check scrub stat tenant info ls; do adit kv $command {0} || exit 1; done\n\
+                 adit kv export {0} /tmp/x && adit kv rm {0} k && adit kv import {0} /tmp/x &&\n\
+                 adit kv get {0} k | cmp - /tmp/v && echo it came back",
+                &["1 object", "it came back"],
+            ),
+        ],
     },
     Case {
         name: "mdts-5",

@@ -176,7 +176,9 @@ impl Journal {
 
     /// Returns the unit at which the next write begins.
     pub fn next_unit(&self) -> u64 {
-        self.ring.start + self.taken_end() % self.blocks()
+        let unit = self.ring.start + self.taken_end() % self.blocks();
+        assert!(self.ring.contains(&unit), "the ring has a place for each block");
+        unit
     }
 
     /// Copies sealed blocks, oldest first, to the front of `into`: as many as fit in it and in one write, which does
@@ -208,6 +210,11 @@ impl Journal {
     /// If it is not in flight.
     pub fn written(&mut self, write: &JournalWrite) {
         assert!(self.written_end <= write.sequences.start, "a write completes once");
+        assert_eq!(
+            write.unit,
+            self.ring.start + write.sequences.start % self.blocks(),
+            "it went where its blocks belong"
+        );
         let mut in_flight = self.in_flight.iter_mut();
         let found = in_flight.find(|(sequences, done)| *sequences == write.sequences && !*done);
         found.expect("a write that was taken and has not completed").1 = true;

@@ -72,7 +72,7 @@ impl Lock {
     }
 
     /// Opens the file or device at `path`, which `open` may create or lengthen, under the lock that these options ask
-    /// for. What exists is locked first: its length, too, belongs to whoever has it.
+    /// for. What exists is locked first: its length, too, belongs to the handle that has it.
     ///
     /// # Errors
     /// As [`Lock::take`] and [`Lock::share`], and those of `open`.

@@ -35,7 +35,7 @@ const WRITERS_MAX: usize = 256;
 /// The most regions that a client may share.
 const REGIONS_MAX: usize = 1024;
 
-/// What is wrong with the number of a writer.
+/// The error of a writer number that the client does not have.
 const NO_WRITER: &str = "there is no such writer: it was sealed, given up or never made";
 
 /// A request that the store has.

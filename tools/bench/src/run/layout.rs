@@ -59,7 +59,7 @@ pub(crate) fn lengthen(target: &Target, bytes: u64) -> Result<()> {
         return Ok(());
     }
     let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&kernel.file);
-    // Whoever has it alone keeps its length; opening it says so.
+    // An exclusive handle keeps its length; opening the file then says why.
     if let Ok(file) = &file
         && matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
     {

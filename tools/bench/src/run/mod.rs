@@ -206,7 +206,7 @@ impl Run<'_> {
                     self.progress.iter().for_each(Progress::stop);
                     let name = &self.threads[index].job().name;
                     let died = format!(
-                        "a thread of job '{name}' died ({why}): this is a bug of Adit's, report it; no figures are told"
+                        "a thread of job '{name}' died ({why}): this is a bug of Adit's, report it; there are no figures"
                     );
                     told = told.and(Err(Failure::failed(died)));
                 }

@@ -79,6 +79,15 @@ fn a_stream_passes_through_a_pipe_and_is_chosen_by_prefix() {
 }
 
 #[test]
+fn an_export_that_finds_no_room_says_what_is_left() {
+    let scratch = Scratch::new("full");
+    let store = scratch.store("a.img");
+    put(&store, "key", &noise(300_000));
+    let left = "what /dev/full has lacks its end, which an import reports";
+    fail(&["kv", "export", &store, "/dev/full"], 1, left);
+}
+
+#[test]
 fn an_import_into_a_store_that_is_too_small_says_so() {
     let scratch = Scratch::new("small");
     let from = scratch.target("a.img");

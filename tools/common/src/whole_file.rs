@@ -59,6 +59,11 @@ impl WholeFile {
         Ok(WholeFile { file, renames: None })
     }
 
+    /// Returns whether the file stays as it was before until [`WholeFile::finish`]; a pipe or a device takes each byte.
+    pub fn replaces(&self) -> bool {
+        self.renames.is_some()
+    }
+
     /// Ends the file: from now on its contents are those written.
     ///
     /// # Errors
@@ -180,6 +185,8 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("changed");
         let mut second = WholeFile::create(&path).expect("begun");
         second.write_all(b"second").expect("written");
+        assert!(second.replaces());
+        assert!(!WholeFile::create(Path::new("/dev/null")).expect("begun").replaces());
         assert_eq!(fs::read(&path).expect("there"), b"first");
         drop(second);
         assert_eq!(

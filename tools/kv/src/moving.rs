@@ -150,7 +150,10 @@ fn close(store: Store) -> Result<()> {
 /// # Errors
 /// When the store cannot be read, or the file cannot be written.
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
-    let name = args.file.display();
+    let name = match is_standard(&args.file) {
+        true => "standard output".to_owned(),
+        false => args.file.display().to_string(),
+    };
     if is_standard(&args.file) && args.json {
         return Err(Failure::usage(
             "--json prints to standard output, where the stream goes: name a file",
@@ -159,10 +162,12 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     let failed = |why: io::Error| Failure::failed(format!("{name}: {why}"));
     let interrupt = Interrupt::install()?;
     let store = open(&args.store)?;
+    let mut keeps_nothing = false;
     let exported = if is_standard(&args.file) {
         store.export(&args.prefix, Passing::new(io::stdout().lock(), None, &interrupt))
     } else {
         let mut file = WholeFile::create(&args.file).map_err(failed)?;
+        keeps_nothing = file.replaces();
         let exported = store.export(&args.prefix, Passing::new(&mut file, None, &interrupt));
         if exported.is_ok() {
             file.finish().map_err(failed)?;
@@ -170,14 +175,15 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         exported
     };
     close(store)?;
+    let left = match keeps_nothing {
+        true => format!("{name} is as it was before"),
+        false => format!("what {name} has lacks its end, which an import reports"),
+    };
     let Counts { objects, bytes, .. } = match exported {
         Err(_) if interrupt.requested() => {
-            return Err(Failure::stopped(
-                "interrupted: what was written has no end, and an import tells so",
-            ));
+            return Err(Failure::stopped(format!("interrupted: {left}")));
         }
-        exported => exported
-            .map_err(|why| Failure::from(why).and(format_args!("{name} is not complete")))?,
+        exported => exported.map_err(|why| Failure::from(why).and(left))?,
     };
     if args.json {
         let report = json!({ "objects": objects, "bytes": bytes });

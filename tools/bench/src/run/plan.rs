@@ -269,7 +269,7 @@ impl Thread<'_> {
         let (device, known) = (&info.device, handles()?);
         if known.is_empty() {
             return Err(self.usage(format!(
-                "fdp: {device} tells no reclaim unit handles; enable Flexible Data Placement, use a vfio: target, or omit fdp"
+                "fdp: {device} has no reclaim unit handles; enable Flexible Data Placement (soft:fdp=N), use a vfio: target, or omit fdp"
             )));
         }
         let all = (0..known.len()).collect();

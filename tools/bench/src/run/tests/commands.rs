@@ -49,7 +49,7 @@ fn writes_go_through_the_handles_that_were_asked_for() {
 fn handles_that_are_not_there_are_refused_before_the_first_write() {
     let job = "rw=write bs=4k fdp=1";
     let said = refusal(&[&format!("filename=soft:mem=4M {job}")]);
-    assert!(said.contains("tells no reclaim unit handles"), "{said}");
+    assert!(said.contains("has no reclaim unit handles"), "{said}");
     let said = refusal(&[&format!("filename=null: {job}")]);
     assert!(said.contains("use a vfio: target"), "{said}");
     let said = refusal(&[&format!("filename=soft:mem=4M,fdp=2 {job} plids=2")]);

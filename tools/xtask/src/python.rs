@@ -1,16 +1,20 @@
 //! `cargo xtask python`: builds the wheel, installs it where nothing else is, and runs its tests from Python.
+//!
+//! zig links it with an older glibc than this machine's, and maturin refuses a wheel that needs a newer one.
 
 use crate::deps::{self, PIP, VENV};
 use crate::failure::{Context, Failure, Result};
 use crate::process;
 use crate::progress::Progress;
 use crate::workspace;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs, iter};
 
-/// Builds the wheel. Pinned, so that a new release cannot break an old commit.
-const MATURIN: &str = "maturin==1.16.*";
+/// Build the wheel. Pinned, so that a new release cannot break an old commit.
+const TOOLS: [&str; 2] = ["maturin==1.16.*", "ziglang==0.17.1"];
+/// The oldest systems that the wheel installs on: those with glibc 2.28, as the engines' own wheels.
+const PLATFORM: &str = "manylinux_2_28";
 /// What the tests need.
 const PACKAGES: [&str; 3] = ["numpy", "pytest>=8", "mypy>=1.15"];
 
@@ -43,18 +47,26 @@ pub(crate) enum Profile {
 
 /// Returns the wheel, built in a folder.
 pub(crate) fn build(folder: &Path, profile: Profile) -> Result<PathBuf> {
-    let maturin = maturin(&folder.join("tools"))?;
+    let tools = tools(&folder.join("tools"))?;
     let wheels = folder.join("wheels");
     // An older version's wheel would be found in its place.
     if wheels.exists() {
         fs::remove_dir_all(&wheels).context(wheels.display())?;
     }
     let _progress = Progress::start("building the wheel");
-    let mut command = Command::new(maturin);
-    command.args(["build", "--quiet", "--locked", "--out"]).arg(&wheels);
+    let mut command = Command::new(tools.join("maturin"));
+    command.args(["build", "--quiet", "--locked", "--zig", "--compatibility", PLATFORM, "--out"]);
+    command.arg(&wheels);
     if profile == Profile::Release {
         command.arg("--release");
     }
+    // maturin asks the first interpreter of the path for zig.
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths(iter::once(tools).chain(env::split_paths(&path)));
+    command.env("PATH", path.context("PATH")?);
+    // Else both write below the user's home.
+    command.env("CARGO_ZIGBUILD_CACHE_DIR", folder.join("zigbuild"));
+    command.env("ZIG_GLOBAL_CACHE_DIR", folder.join("zig"));
     command.env("CARGO_TARGET_DIR", workspace::target_directory()?);
     process::run_quietly(command.current_dir(sources()))?;
     let mut built = fs::read_dir(&wheels).context(wheels.display())?;
@@ -62,22 +74,16 @@ pub(crate) fn build(folder: &Path, profile: Profile) -> Result<PathBuf> {
     Ok(wheel.context(wheels.display())?.path())
 }
 
-/// Returns maturin, fetching it on first use.
-fn maturin(folder: &Path) -> Result<PathBuf> {
-    let program = folder.join("bin/maturin");
-    let is_right = || {
-        let asked = process::run_quietly(Command::new(&program).arg("--version")).ok();
-        let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        said.is_some_and(|said| {
-            said.contains(MATURIN.trim_start_matches("maturin==").trim_end_matches('*'))
-        })
-    };
-    if !is_right() {
-        let _progress = Progress::start("fetching maturin from PyPI (once)");
+/// Returns the folder of maturin and an interpreter that has zig, fetching them on first use.
+fn tools(folder: &Path) -> Result<PathBuf> {
+    let (wanted, installed) = (TOOLS.join("\n"), folder.join("installed.txt"));
+    if !fs::read_to_string(&installed).is_ok_and(|text| text == wanted) {
+        let _progress = Progress::start("fetching maturin and zig from PyPI (once)");
         make_venv(folder)?;
-        pip_install(folder, [MATURIN])?;
+        pip_install(folder, TOOLS)?;
+        fs::write(&installed, wanted).context(installed.display())?;
     }
-    Ok(program)
+    Ok(folder.join("bin"))
 }
 
 /// Installs the wheel into an environment without anything else but what the tests need. Returns its interpreter.

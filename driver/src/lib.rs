@@ -36,6 +36,7 @@
 //! | [`runtime`], [`reactor`] | threads that own queue pairs for programs in which any thread asks for I/O, and futures |
 //! | [`transfer`] | ranges of LBAs and memory to commands, for own planners |
 //! | [`bus`], [`sys`] | access to a device; mapped memory and registers |
+//! | [`lock`] | what one process at a time has |
 //! | [`spec`], [`soft`] | wire types; a software controller that shares no logic with the driver |
 //!
 //! `docs/ARCHITECTURE.md` has the map of the repository.
@@ -45,6 +46,7 @@ pub mod controller;
 pub mod error;
 mod file_mapping;
 mod locality;
+pub mod lock;
 pub mod memory;
 mod namespace;
 pub mod paths;

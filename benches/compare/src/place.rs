@@ -2,9 +2,10 @@
 //!
 //! It is locked while in use. A folder left by a killed run is not locked, and the next run removes it.
 
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use adit_driver::lock::{LockFile, NotTaken};
 use anyhow::{Context, Result, bail};
 use nix::sys::statvfs::statvfs;
 
@@ -19,7 +20,8 @@ pub(crate) struct Place {
     folder: PathBuf,
     /// The folder around it, if this run created it.
     made: Option<PathBuf>,
-    _lock: File,
+    /// Present until the drop.
+    lock: Option<LockFile>,
 }
 
 impl Place {
@@ -36,18 +38,17 @@ impl Place {
             )
         };
         fs::create_dir_all(parent).with_context(about)?;
-        let lock = File::create(parent.join(format!("{NAME}.lock"))).with_context(about)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
+        let lock = match LockFile::take(&parent.join(format!("{NAME}.lock"))) {
+            Ok(lock) => lock,
+            Err(NotTaken::Held(_)) => {
                 bail!(
                     "another comparison is at work in {}; wait for it, or name another folder with --dir",
                     parent.display()
                 )
             }
-            Err(TryLockError::Error(why)) => return Err(why).with_context(about),
-        }
-        let place = Place { folder: parent.join(NAME), made, _lock: lock };
+            Err(why) => return Err(why).with_context(about),
+        };
+        let place = Place { folder: parent.join(NAME), made, lock: Some(lock) };
         place.empty()?;
         check_room(parent, room_bytes(load))?;
         Ok(place)
@@ -78,9 +79,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         // The next run removes what cannot be removed now.
         let _ = self.empty();
-        if let Some(parent) = self.folder.parent() {
-            let _ = fs::remove_file(parent.join(format!("{NAME}.lock")));
-        }
+        // Its file is in the way of removing the folder.
+        drop(self.lock.take());
         if let Some(made) = &self.made {
             let _ = fs::remove_dir(made);
         }

@@ -1,9 +1,7 @@
 //! Exclusive use of a file or block device, by a lock.
 //!
-//! The lock is advisory (`flock`) and ends with the last copy of the [`Lock`], so also with the process. A
-//! forked process has a copy too, until it executes another program or ends. The lock only excludes others
-//! that ask for it, as every exclusive open does. `/dev/nvme0n1` and `/dev/ng0n1` are two files to the
-//! kernel, and so two locks.
+//! The lock ends with the last copy of the [`Lock`]. It only excludes others that ask for it, as every exclusive open
+//! does ([`crate::lock`]). `/dev/nvme0n1` and `/dev/ng0n1` are two files to the kernel, and so two locks.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,6 +10,7 @@ use std::sync::Arc;
 
 use super::DeviceOptions;
 use crate::error::{Error, Result};
+use crate::lock::{self, NotTaken};
 
 /// Holds the lock while it or a copy exists.
 ///
@@ -23,12 +22,13 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of the file or device at `path`.
+    /// Takes the lock of the file or device at `path`. A file that this handle writes is closed to users who may only
+    /// read it: they could lock it too.
     ///
     /// # Errors
     /// [`Error::Refused`] if another handle holds it, in this process or another; if the kernel itself uses
     /// the block device, for example for a mounted file system; or if the file system has no locks.
-    fn take(path: &Path, device: &str) -> Result<Lock> {
+    fn take(path: &Path, device: &str, writes: bool) -> Result<Lock> {
         let what = "open it exclusively";
         // On a block device: fail while the kernel itself uses it. No effect on a file.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
@@ -41,16 +41,16 @@ impl Lock {
             };
             Error::refused(device, what, why, fix)
         })?;
-        file.try_lock().map_err(|why| match why {
-            TryLockError::WouldBlock => {
-                let fix = "close it there first";
-                Error::refused(device, what, "another process or handle has it open", fix)
-            }
-            TryLockError::Error(why) => {
-                let fix = "use a file system that has locks (flock)";
-                Error::refused(device, what, why, fix)
-            }
+        lock::take(&file).map_err(|why| {
+            let fix = match why {
+                NotTaken::System(_) => "use a file system that has locks (flock)",
+                _ => "close it there first",
+            };
+            Error::refused(device, what, why, fix)
         })?;
+        if writes {
+            lock::close_to_others(&file, path);
+        }
         Ok(Lock { _file: Arc::new(file) })
     }
 
@@ -64,7 +64,8 @@ impl Lock {
         match file.try_lock_shared() {
             Ok(()) => Ok(Some(Lock { _file: Arc::new(file) })),
             Err(TryLockError::WouldBlock) => {
-                let why = "another process has it for itself, such as an open store";
+                let by = lock::holder(&file).map(|by| format!(" ({by})")).unwrap_or_default();
+                let why = format!("another process has it for itself, such as an open store{by}");
                 Err(Error::refused(device, "write to it", why, "close it there first"))
             }
             Err(TryLockError::Error(_)) => Ok(None),
@@ -97,7 +98,9 @@ impl Lock {
     /// As [`Lock::take`] and [`Lock::share`].
     pub(super) fn of(options: &DeviceOptions, path: &Path, device: &str) -> Result<Option<Lock>> {
         match options {
-            DeviceOptions { exclusive: true, .. } => Lock::take(path, device).map(Some),
+            DeviceOptions { exclusive: true, writes, .. } => {
+                Lock::take(path, device, *writes).map(Some)
+            }
             DeviceOptions { respects_exclusive: true, .. } => Lock::share(path, device),
             _ => Ok(None),
         }
@@ -106,6 +109,10 @@ impl Lock {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::path::Path;
+
     use crate::memory::Buffer;
     use crate::{Device, DeviceOptions, Result, Target};
 
@@ -149,6 +156,37 @@ mod tests {
             }
         }
         std::fs::remove_file(path.to_string()).expect("it was there");
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).expect("it is there").mode() & 0o777
+    }
+
+    #[test]
+    fn those_who_may_only_read_can_neither_read_nor_lock_what_one_alone_writes() {
+        let path = std::env::temp_dir().join(format!("adit-readers-{}", std::process::id()));
+        let file = path.display();
+        let targets = [
+            format!("psync:{file},direct=off"),
+            format!("uring:{file},direct=off"),
+            format!("soft:file={file},size=1M"),
+        ];
+        for target in &targets {
+            let _ = std::fs::remove_file(&path);
+            drop(open(target, false).expect("it is made"));
+            assert_eq!(mode(&path), 0o600, "{target}");
+            let others_read = Permissions::from_mode(0o644);
+            std::fs::set_permissions(&path, others_read).expect("rights");
+            drop(open(target, false).expect("it is free"));
+            assert_eq!(mode(&path), 0o644, "{target}: it is not for one alone");
+            let (writes, exclusive) = (false, true);
+            let options = DeviceOptions { writes, exclusive, ..DeviceOptions::default() };
+            drop(Device::open(&target.parse().expect("a target"), &options).expect("it is free"));
+            assert_eq!(mode(&path), 0o644, "{target}: a reader changes nothing");
+            drop(open(target, true).expect("it is free"));
+            assert_eq!(mode(&path), 0o640, "{target}");
+        }
+        std::fs::remove_file(&path).expect("it was there");
     }
 
     #[test]

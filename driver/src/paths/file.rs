@@ -236,7 +236,9 @@ fn lay_out(target: &KernelTarget, bytes: u64, fills_holes: bool) -> Result<()> {
         return Ok(());
     }
     let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create(true).truncate(false).open(&target.file);
+    // Others could read what a program keeps in it, and lock it.
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(&target.file);
     let file = file.map_err(|why| refused("create it", why))?;
     let about = file.metadata().map_err(|why| refused("look at it", why))?;
     if is_done(&about) {

@@ -1,6 +1,7 @@
 //! The listening socket: created where no other file is in the way, removed at the end.
 
-use std::fs::{self, File};
+use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -11,10 +12,11 @@ use std::time::Duration;
 
 use crate::bus::vfio_user::connect;
 use crate::error::{Error, Result};
+use crate::lock::{LockFile, NotTaken};
 
 /// Longest path in a socket's address (`sockaddr_un`), without the terminating zero byte.
 const PATH_BYTES_MAX: usize = 107;
-/// How long another process may lock the folder while it creates its own socket.
+/// How long another server may take to create the socket.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
@@ -43,11 +45,8 @@ impl Socket {
             return Err(Error::invalid(what, why));
         }
         let cannot = |why: io::Error, fix: &str| refused(path, why, fix);
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = File::open(folder.unwrap_or(Path::new(".")))
-            .map_err(|why| cannot(why, "make the folder first, or name another"))?;
-        // The lock serializes the check and the bind of servers that start at once.
-        lock(&folder).map_err(|why| cannot(why, "try again"))?;
+        // It serializes the check and the bind of servers that start at once.
+        let _lock = lock(path)?;
         make_way(path)?;
         let fix = "check the folder's rights";
         let listener = UnixListener::bind(path).map_err(|why| cannot(why, fix))?;
@@ -102,16 +101,26 @@ fn refused(path: &Path, why: impl ToString, fix: &str) -> Error {
     Error::refused(path.display(), "cannot serve here", why, fix)
 }
 
-fn lock(folder: &File) -> io::Result<()> {
+/// Takes a lock that only servers of this path, and of this user, can have.
+fn lock(path: &Path) -> Result<LockFile> {
+    let fix = "name a file in a folder, such as /run/adit/kv.sock";
+    let name = path.file_name().ok_or_else(|| refused(path, "it names no file", fix))?;
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    hidden.push(".lock");
+    let lock = path.with_file_name(hidden);
     for _ in 0..LOCK_TRIES {
-        match folder.try_lock() {
-            Ok(()) => return Ok(()),
-            Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-            // Without file locks, two servers that start at once are not told apart.
-            Err(fs::TryLockError::Error(_)) => return Ok(()),
+        match LockFile::take(&lock) {
+            Ok(lock) => return Ok(lock),
+            Err(NotTaken::Held(_)) => std::thread::sleep(LOCK_PAUSE),
+            Err(NotTaken::System(why)) if why.kind() == io::ErrorKind::NotFound => {
+                return Err(refused(path, why, "make the folder first, or name another"));
+            }
+            Err(why) => return Err(refused(path, why, "check the folder's rights")),
         }
     }
-    Err(io::Error::other("another process keeps the folder locked"))
+    let why = format!("another server is being started here and has {}", lock.display());
+    Err(refused(path, why, "end that one first, or name another folder"))
 }
 
 /// Removes a dead server's socket; refuses if anything else is in the way.
@@ -143,6 +152,9 @@ fn make_way(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::sync::Barrier;
+
     use super::*;
 
     struct Scratch(PathBuf);
@@ -177,6 +189,51 @@ mod tests {
         assert!(socket.accept().expect("no error without a client").is_none());
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_locked_folder_and_a_socket_beside_keep_no_server_waiting() {
+        let scratch = Scratch::new("folder");
+        let folder = File::open(&scratch.0).expect("any user may open it");
+        folder.lock().expect("and lock it");
+        let beside = lock(&scratch.0.join("other")).expect("it is free");
+        let socket = Socket::bind(&scratch.0.join("cntrl")).expect("bound");
+        drop(beside);
+        let names = fs::read_dir(&scratch.0).expect("a folder");
+        let names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
+        assert_eq!(names, ["cntrl"], "no lock is left");
+        drop(socket);
+    }
+
+    #[test]
+    fn two_servers_that_start_at_once_are_told_apart() {
+        let scratch = Scratch::new("race");
+        let path = scratch.0.join("cntrl");
+        for _ in 0..20 {
+            drop(UnixListener::bind(&path).expect("a server that does not clean up"));
+            let start = Barrier::new(4);
+            let bound = std::thread::scope(|scope| {
+                let bind = || {
+                    start.wait();
+                    Socket::bind(&path)
+                };
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().expect("no panic"))
+                    .collect::<Vec<_>>()
+            });
+            assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1, "{bound:?}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_not_ours_is_refused_and_stays() {
+        let scratch = Scratch::new("link");
+        fs::write(scratch.0.join("precious"), "precious").expect("written");
+        std::os::unix::fs::symlink("precious", scratch.0.join(".cntrl.lock")).expect("a link");
+        assert!(scratch.refusal().contains("cntrl.lock is no regular file; remove it"));
+        assert_eq!(fs::read(scratch.0.join("precious")).expect("still there"), b"precious");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Cursor, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,7 +52,8 @@ fn unnamed(folder: &std::path::Path) -> io::Result<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = folder.join(format!("adit-{}-{number}.part", process::id()));
-    let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    let mut options = fs::OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
     fs::remove_file(&path)?;
     Ok(file)
 }

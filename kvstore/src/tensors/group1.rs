@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,7 +67,8 @@ impl CachedFile {
         let failed = |what: &str, why: io::Error| {
             Error::tensors(path.display(), what, why, "choose a folder that you may write")
         };
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = file.map_err(|why| failed("create it", why))?;
         let sized = file.set_len(bytes).map_err(|why| failed("extend it", why));
         // A second state of read-ahead.

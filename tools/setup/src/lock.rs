@@ -1,19 +1,16 @@
 //! The lock that allows one `adit setup` at a time.
 
-use std::fs::{self, File, OpenOptions};
-
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use adit_driver::lock::{LockFile, NotTaken};
 
 use super::root::Root;
 use crate::failure::{Failure, Result};
 
-/// The lock's file; the lock itself ends with the process.
+/// The lock's file, which root alone may open.
 const FILE: &str = "/run/adit-setup.lock";
 
 /// The right to change the machine, until dropped.
 #[derive(Debug)]
-pub(crate) struct Lock(#[expect(dead_code, reason = "held, never read")] Flock<File>);
+pub(crate) struct Lock(#[expect(dead_code, reason = "held, never read")] LockFile);
 
 impl Lock {
     /// Takes the lock.
@@ -21,32 +18,23 @@ impl Lock {
     /// # Errors
     /// When another `adit setup` holds it, with its process, or the file cannot be written.
     pub(crate) fn take(root: &Root) -> Result<Lock> {
-        let path = root.path(FILE);
-        let cannot =
-            |why: &dyn std::fmt::Display| Failure::failed(format!("cannot lock {FILE}: {why}"));
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(|why| cannot(&why))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => {
-                // The holder's id, for the message to the next process; the lock does not depend on it.
-                let _ = fs::write(&path, format!("{}\n", std::process::id()));
-                Ok(Lock(lock))
-            }
-            Err((_, Errno::EWOULDBLOCK)) => {
-                let pid = fs::read_to_string(&path).unwrap_or_default();
-                Err(Failure::failed(format!(
-                    "another 'adit setup' (pid {}) is running; wait until it ends",
-                    pid.trim()
-                )))
-            }
-            Err((_, why)) => Err(cannot(&why)),
-        }
+        LockFile::take(&root.path(FILE)).map(Lock).map_err(|why| {
+            Failure::failed(match why {
+                NotTaken::Held(by) => {
+                    let by = by.map(|by| format!(" ({by})")).unwrap_or_default();
+                    format!("another 'adit setup'{by} is running; wait until it ends")
+                }
+                why => format!("cannot lock {FILE}: {why}"),
+            })
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
     use super::*;
 
     #[test]
@@ -54,8 +42,8 @@ mod tests {
         let root = Root::recorded("/run/");
         let first = Lock::take(&root).expect("it is free");
         let why = Lock::take(&root).expect_err("the first has it").to_string();
-        let pid = std::process::id();
-        assert_eq!(why, format!("another 'adit setup' (pid {pid}) is running; wait until it ends"));
+        let by = format!("another 'adit setup' (process {}, ", std::process::id());
+        assert!(why.starts_with(&by) && why.ends_with(") is running; wait until it ends"), "{why}");
         drop(first);
         Lock::take(&root).expect("it is free again");
     }
@@ -64,6 +52,26 @@ mod tests {
     fn a_lock_file_left_by_a_killed_process_is_no_lock() {
         let root = Root::recorded("/run/adit-setup.lock = 4711");
         Lock::take(&root).expect("it is free");
+    }
+
+    #[test]
+    fn only_its_owner_can_open_the_lock() {
+        let root = Root::recorded("/run/adit-setup.lock = 4711");
+        let path = root.path(FILE);
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("rights");
+        let lock = Lock::take(&root).expect("it is free");
+        assert_eq!(fs::metadata(&path).expect("it is there").mode() & 0o777, 0o600);
+        drop(lock);
+    }
+
+    #[test]
+    fn a_link_is_no_lock() {
+        let root = Root::recorded("/run/\n/etc/shadow = x");
+        symlink(root.path("/etc/shadow"), root.path(FILE)).expect("a link");
+        let why = Lock::take(&root).expect_err("a link").to_string();
+        assert!(why.starts_with("cannot lock /run/adit-setup.lock: "), "{why}");
+        assert!(why.ends_with("is no regular file; remove it if it is not in use"), "{why}");
+        assert!(root.path("/etc/shadow").exists());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The server's use of the file system: the socket's folder, exclusive use of the media, free space.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use adit_driver::lock::{self, NotTaken};
 use adit_driver::soft::Storage;
 use nix::sys::statvfs::statvfs;
 
@@ -47,7 +48,8 @@ impl Drop for Folder {
     }
 }
 
-/// Locks the media's file against other servers; `None` for other media.
+/// Locks the media's file against other servers, and closes it to users who may only read it, as they could lock it
+/// too; `None` for other media.
 ///
 /// # Errors
 /// When another server has it.
@@ -55,14 +57,16 @@ pub(super) fn claim(storage: &Storage) -> Result<Option<File>> {
     let Storage::File { path, .. } = storage else { return Ok(None) };
     // The controller explains why a file cannot be opened.
     let Ok(file) = File::options().read(true).write(true).open(path) else { return Ok(None) };
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(Failure::failed(format!(
-            "--media file={}: another server has it; end that one first",
+    if let Err(NotTaken::Held(by)) = lock::take(&file) {
+        let by = by.map(|by| format!(" ({by})")).unwrap_or_default();
+        return Err(Failure::failed(format!(
+            "--media file={}: another server has it{by}; end that one first",
             path.display()
-        ))),
-        // A file system without locks does not prevent serving.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(file)),
+        )));
     }
+    // A file system without locks does not prevent serving.
+    lock::close_to_others(&file, path);
+    Ok(Some(file))
 }
 
 /// Warns if the media can grow beyond the free space of its file system.

@@ -50,6 +50,7 @@ const PARTS: [Part; 15] = [
         layers: &[
             "refused",
             "error",
+            "lock",
             "target",
             "sys",
             "bus",

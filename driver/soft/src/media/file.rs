@@ -4,7 +4,7 @@
 //! FUA are fdatasync, and Deallocate punches a hole.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::{MediaError, MediaResult};
@@ -32,6 +32,8 @@ impl FileMedia {
             .write(true)
             .create(bytes.is_some())
             .truncate(false)
+            // Others could read what a program keeps on the drive, and lock it.
+            .mode(0o600)
             .open(path)
             .map_err(|why| refused("open the file", why))?;
         let present = file.metadata().map_err(|why| refused("read its length", why))?.len();

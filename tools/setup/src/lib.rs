@@ -18,10 +18,12 @@ mod hugepages;
 mod inventory;
 mod lock;
 mod machine;
+mod names;
 mod operation;
 mod persist;
 mod progress;
 mod record;
+mod rights;
 mod root;
 #[cfg(test)]
 mod simulated;

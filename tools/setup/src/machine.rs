@@ -6,9 +6,9 @@
 //! Files and links are renamed into place, and directories are synced: after a crash either the old or the new
 //! one exists, and perhaps a leftover beside it, which the next write or removal deletes.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -141,7 +141,8 @@ fn directory_of(path: &Path) -> io::Result<&Path> {
     let directory = parent(path);
     let missing: Vec<&Path> = directory.ancestors().take_while(|one| !one.exists()).collect();
     for one in missing.into_iter().rev() {
-        fs::create_dir(one)?;
+        // With any umask, only root writes there: records are refused otherwise.
+        DirBuilder::new().mode(0o755).create(one)?;
         sync(parent(one))?;
     }
     Ok(directory)

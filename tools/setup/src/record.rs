@@ -10,14 +10,19 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::change::Change;
+use super::names::{is_driver, is_user};
 use super::root::Root;
 use crate::failure::{Failure, Result};
+use crate::human::printable;
 
 /// The folder of `adit setup`'s persistent state.
 pub(crate) const STATE: &str = "/var/lib/adit/setup";
 
 /// The record's format version.
 pub(crate) const VERSION: u32 = 1;
+
+/// Most characters that are shown of a name that is none.
+const NAME_SHOWN_MAX: usize = 64;
 
 /// One device's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,24 +102,30 @@ pub(crate) fn load(root: &Root, address: PciAddress) -> Result<Option<DeviceReco
     let remedy = "inspect it, return the device by hand as docs/setup.md describes, then remove it";
     read(root, &path(address), remedy, |record: &DeviceRecord| {
         let is_ours = record.version == VERSION && record.bdf == address.to_string();
-        (!is_ours).then(|| format!("version {} of {}", record.version, record.bdf))
+        let other = || format!("version {} of {}", record.version, record.bdf);
+        (!is_ours).then(other).or_else(|| record.odd_name())
     })
 }
 
 /// Reads a file of our state, if there is one; `wrong` returns why its content cannot be used.
 ///
 /// # Errors
-/// When the file is no state of ours; names it, and the remedy.
+/// When the file is no state of ours, or others than root can change it; names it, and the remedy.
 pub(crate) fn read<T: DeserializeOwned>(
     root: &Root,
     file: &str,
     remedy: &str,
     wrong: impl Fn(&T) -> Option<String>,
 ) -> Result<Option<T>> {
+    if let Some(why) = root.changed_by_others(file) {
+        return Err(Failure::failed(format!("{file} is not followed: {why}; check it before")));
+    }
     let Some(text) = root.text(file) else { return Ok(None) };
     let parsed = serde_json::from_str::<T>(&text).map_err(|why| why.to_string());
     let checked = parsed.and_then(|state| wrong(&state).map_or(Ok(state), Err));
-    checked.map(Some).map_err(|why| Failure::failed(format!("{file} is damaged ({why}); {remedy}")))
+    checked
+        .map(Some)
+        .map_err(|why| Failure::failed(printable(&format!("{file} is damaged ({why}); {remedy}"))))
 }
 
 /// Returns the change that writes a file of our state.
@@ -152,6 +163,18 @@ impl DeviceRecord {
     /// reboot, so if vfio-pci has the device of an earlier record, another tool bound it.
     pub(crate) fn is_of_this_boot(&self, root: &Root) -> bool {
         self.boot_id == boot_id(root)
+    }
+
+    /// Returns why one of its names cannot be used: they become parts of paths in sysfs and in `/etc`, and arguments of
+    /// modprobe. Texts that a device tells about itself are only shown.
+    fn odd_name(&self) -> Option<String> {
+        let Before { driver, driver_override } = &self.before;
+        let drivers = driver.iter().chain(driver_override).chain(&self.identity.namespaces);
+        let mut odd = drivers.filter(|name| !is_driver(name));
+        let odd = odd.next().or_else(|| self.grant.as_ref().filter(|name| !is_user(name)))?;
+        // A long one would fill the screen.
+        let odd: String = odd.chars().take(NAME_SHOWN_MAX).collect();
+        Some(format!("{odd:?} is no name of a driver, a block device or a user"))
     }
 
     /// Returns the change that writes the record.
@@ -222,6 +245,49 @@ mod tests {
             let why = why.expect_err(&text).to_string();
             assert!(why.contains("0000:01:00.0.json is damaged"), "{why}");
         }
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        let before = |driver: &str, driver_override: &str| Before {
+            driver: Some(driver.to_owned()),
+            driver_override: Some(driver_override.to_owned()),
+        };
+        let identity = Identity { namespaces: vec!["../sda".into()], ..record().identity };
+        let long = "x".repeat(65);
+        for odd in [
+            DeviceRecord { before: before("../../devices", "nvme"), ..record() },
+            DeviceRecord { before: before("--version", "nvme"), ..record() },
+            DeviceRecord { before: before("", "nvme"), ..record() },
+            DeviceRecord { before: before(&long, "nvme"), ..record() },
+            DeviceRecord { before: before("nvme", "a\nb"), ..record() },
+            DeviceRecord { identity, ..record() },
+            DeviceRecord { grant: Some("../../x".into()), ..record() },
+        ] {
+            let root = machine(content(odd.stored()).as_bytes());
+            let why = load(&root, odd.address()).expect_err("an odd name").to_string();
+            let is_told = why.contains(".json is damaged (\"") && why.contains("is no name of");
+            assert!(is_told && why.lines().count() == 1, "{why}");
+        }
+        let right = DeviceRecord {
+            before: before("uio_pci_generic", "vfio-pci"),
+            identity: Identity { namespaces: vec!["nvme0c0n1".into()], ..record().identity },
+            grant: Some("alice.b".into()),
+            ..record()
+        };
+        let root = machine(content(right.stored()).as_bytes());
+        assert_eq!(load(&root, right.address()).expect("a record"), Some(right));
+    }
+
+    #[test]
+    fn a_record_that_others_can_change_is_not_followed() {
+        let text = content(record().stored());
+        // A recorded machine lies below a directory that all may write to.
+        let root = machine(text.as_bytes()).into_live();
+        let why = load(&root, record().address()).expect_err("others can change it").to_string();
+        assert!(why.contains("is not followed: others than root can change /"), "{why}");
+        let absent = load(&root, "0000:02:00.0".parse().expect("an address"));
+        assert_eq!(absent.expect("there is none"), None);
     }
 
     #[test]

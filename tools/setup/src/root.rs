@@ -14,6 +14,7 @@ use std::time::Duration;
 use nix::unistd::{AccessFlags, eaccess};
 
 use super::machine;
+use super::rights::{self, Rights};
 use super::tree::{self, NOT_RECORDED, Noted, Scratch};
 use crate::failure::{Failure, Result};
 
@@ -79,6 +80,24 @@ impl Root {
     /// Returns whether this is the machine the process runs on. Otherwise nothing is changed, opened or run.
     pub(crate) fn is_live(&self) -> bool {
         self.live
+    }
+
+    /// Returns a sentence if others than root can change the file `path` of this machine. Of a recorded one, only the
+    /// recording's reader depends on it.
+    pub(crate) fn changed_by_others(&self, path: &str) -> Option<String> {
+        let real = self.path(path);
+        if !self.live || fs::symlink_metadata(&real).is_err() {
+            return None;
+        }
+        // Links above it are as good as what they lead to.
+        let folder = fs::canonicalize(real.parent()?).ok()?;
+        rights::of_others(&folder.join(real.file_name()?), Rights::of)
+    }
+
+    /// The machine that is recorded, as if it was this one.
+    #[cfg(test)]
+    pub(crate) fn into_live(self) -> Root {
+        Root { live: true, ..self }
     }
 
     /// Returns the real location of `path` (absolute, as on the machine). Reads there are not noted.

@@ -68,7 +68,11 @@ pub(super) fn put_back_if_unused(operation: &mut Operation) -> Result<bool> {
 fn put_back(operation: &mut Operation) -> Result<bool> {
     let root = operation.root;
     let remedy = format!("put {SWITCH} back, then remove it");
-    let Some(record) = record::read(root, &file(), &remedy, |_: &Record| None)? else {
+    let odd = |record: &Record| {
+        let is_switch = matches!(record.before.as_str(), "Y" | "N");
+        (!is_switch).then(|| "the switch is neither Y nor N".to_owned())
+    };
+    let Some(record) = record::read(root, &file(), &remedy, odd)? else {
         return Ok(false);
     };
     let now = root.text(SWITCH);

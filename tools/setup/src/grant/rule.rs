@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use adit_driver::bus::pci::PciAddress;
 
-use super::user;
 use crate::change::Change;
+use crate::names::is_user;
 use crate::root::Root;
 
 /// Rules that end with the boot (udev(7)), because at the next boot another drive may have the address. Binding
@@ -31,7 +31,7 @@ pub(super) fn limits_path(user: &str) -> PathBuf {
     format!("/etc/security/limits.d/{PREFIX}{user}.conf").into()
 }
 
-/// Returns the change that writes the rule; `user` must be [plain](user::is_plain).
+/// Returns the change that writes the rule; `user` must be [plain](is_user).
 pub(super) fn written(address: PciAddress, user: &str) -> Change {
     // Neither form needs the group's number. `%k` is the name in /sys/class/vfio, which is that number; a group
     // without an IOMMU has another name there, and stays root's.
@@ -62,7 +62,7 @@ pub(super) fn holder(root: &Root, address: PciAddress) -> Option<String> {
     let text = root.text(path(address))?;
     let (_, rest) = text.split_once(CHOWN)?;
     let (name, _) = rest.split_once(' ')?;
-    user::is_plain(name).then(|| name.to_owned())
+    is_user(name).then(|| name.to_owned())
 }
 
 pub(super) fn devices(root: &Root) -> Vec<PciAddress> {
@@ -124,7 +124,7 @@ mod tests {
             start in "(RUN\\+=\"/bin/chown )?", rest in proptest::collection::vec(any::<u8>(), 0..60),
         ) {
             let root = machine(&[start.as_bytes(), &rest].concat());
-            prop_assert!(holder(&root, address()).is_none_or(|name| user::is_plain(&name)));
+            prop_assert!(holder(&root, address()).is_none_or(|name| is_user(&name)));
         }
     }
 }

@@ -5,10 +5,8 @@
 //! `user@domain`).
 
 use crate::failure::{Failure, Result};
+use crate::names::is_user;
 use crate::root::Root;
-
-/// Longer names would not fit into a file name.
-const NAME_BYTES_MAX: usize = 128;
 
 /// An existing user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +21,7 @@ impl User {
     /// # Errors
     /// When the user does not exist, or the name cannot be put into a rule.
     pub(super) fn find(root: &Root, name: &str) -> Result<User> {
-        if !is_plain(name) {
+        if !is_user(name) {
             return Err(Failure::usage(format!(
                 "user {name:?}: a name of letters, digits, '_', '-' and '.' is needed, as others mean something else in \
                  udev's rules and limits.d; give the device to a local user with such a name"
@@ -37,16 +35,6 @@ impl User {
         };
         uid.map(|uid| User { name: name.to_owned(), uid }).ok_or_else(unknown)
     }
-}
-
-/// Returns whether a name is safe in a file name, a rule and a line of limits.d, and denotes a user there.
-pub(super) fn is_plain(name: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    let begins =
-        name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    // A name of digits would be taken for a uid.
-    let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
-    begins && !is_number && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed)
 }
 
 fn uid_of(name: &str) -> Result<Option<u32>> {
@@ -107,7 +95,7 @@ mod tests {
             "www-data",
             &"x".repeat(128),
         ] {
-            assert!(is_plain(name), "{name}");
+            assert!(is_user(name), "{name}");
         }
         let bad = [
             "",
@@ -135,7 +123,7 @@ mod tests {
             "a;b",
         ];
         for name in bad.into_iter().chain([&*"x".repeat(129)]) {
-            assert!(!is_plain(name), "{name}");
+            assert!(!is_user(name), "{name}");
             let why = User::find(&Root::recorded(PASSWD), name).expect_err(name);
             assert_eq!(why.code(), crate::failure::USAGE);
         }

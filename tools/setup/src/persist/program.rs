@@ -1,18 +1,13 @@
 //! The program a boot runs: this one, if only root can change it.
 
-use std::fs::{self, Metadata};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::failure::{Failure, Result};
+use crate::rights::{self, Rights};
 use crate::root::Root;
 
 /// Its assumed path on a recorded machine.
 const USUAL: &str = "/usr/local/bin/adit";
-
-/// Write permission of the group and of others.
-const GROUP_WRITES: u32 = 0o020;
-const OTHERS_WRITE: u32 = 0o002;
 
 /// Returns the path of this program.
 ///
@@ -26,27 +21,7 @@ pub(super) fn path(root: &Root) -> Result<String> {
     let path = path.map_err(|why| {
         Failure::failed(format!("cannot find out where this program is: {why}; is /proc mounted?"))
     })?;
-    check(&path, |path| fs::symlink_metadata(path).ok().map(|found| Rights::of(&found)))
-}
-
-/// The owner and mode of a file or directory.
-#[derive(Clone, Copy, Debug)]
-struct Rights {
-    uid: u32,
-    gid: u32,
-    mode: u32,
-}
-
-impl Rights {
-    fn of(found: &Metadata) -> Rights {
-        Rights { uid: found.uid(), gid: found.gid(), mode: found.mode() }
-    }
-
-    /// Returns whether only root may write.
-    fn are_roots(self) -> bool {
-        let group = self.gid != 0 && self.mode & GROUP_WRITES != 0;
-        self.uid == 0 && !group && self.mode & OTHERS_WRITE == 0
-    }
+    check(&path, Rights::of)
 }
 
 /// Returns the program's path as text, if only root can write to it and to every directory above it.
@@ -56,15 +31,8 @@ fn check(program: &Path, rights: impl Fn(&Path) -> Option<Rights>) -> Result<Str
     let Some(text) = program.to_str().filter(|text| text.bytes().all(is_plain)) else {
         return refuse(format!("the name {} means something else in a unit", program.display()));
     };
-    let mut places: Vec<PathBuf> = program.ancestors().map(Path::to_owned).collect();
-    places.reverse();
-    for place in places {
-        if !rights(&place).is_some_and(Rights::are_roots) {
-            let place = place.display();
-            return refuse(format!(
-                "others than root can change {place} ('sudo chown root:root {place}' and 'sudo chmod go-w {place}' end that)"
-            ));
-        }
+    if let Some(why) = rights::of_others(program, rights) {
+        return refuse(why);
     }
     Ok(text.to_owned())
 }

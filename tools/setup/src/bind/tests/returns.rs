@@ -149,6 +149,20 @@ fn without_an_iommu_the_switch_goes_back_with_the_last_device() {
 }
 
 #[test]
+fn a_switch_that_is_neither_on_nor_off_is_not_written() {
+    let mut world = World::new(&[Drive { group: None, ..Drive::new(A, 0) }], 9);
+    world.kernel.load("vfio-pci");
+    let args = BindArgs { unsafe_no_iommu: true, ..bind_args(&[A]) };
+    done(bind_with(&mut world, &args, None));
+    let record = world.root.path("/var/lib/adit/setup/no-iommu.json");
+    let text = std::fs::read_to_string(&record).expect("a record");
+    std::fs::write(&record, text.replace("\"N\"", "\"N\\nY\"")).expect("written");
+    let why = failure(unbind(&mut world, &[A], None));
+    assert!(why.contains("no-iommu.json is damaged (the switch is neither Y nor N)"), "{why}");
+    assert_eq!(driver(&world, A).as_deref(), Some("nvme"), "the device is back nevertheless");
+}
+
+#[test]
 fn a_drive_that_a_process_has_open_is_not_unbound_and_the_process_is_named() {
     let mut world = World::new(&two_drives(), 10);
     done(bind(&mut world, &[A, B], None));

@@ -61,7 +61,7 @@ pub mod sys;
 pub mod target;
 pub mod transfer;
 
-pub use adit_shared::Time;
+pub use adit_shared::{Time, deadline};
 pub use adit_soft as soft;
 pub use adit_spec as spec;
 pub use controller::{

@@ -5,7 +5,7 @@
 //! | [`Atomics`] | a view of shared memory as atomics: rings, lists, shadow doorbells |
 //! | [`SharedPages`] | memory that a software controller shows as a BAR |
 //! | [`zero_mapping`], [`punch_hole`] | giving the space behind zeros back |
-//! | [`Time`] | a point in time, as an argument |
+//! | [`Time`], [`deadline`] | a point in time, as an argument; the end of a wait |
 //!
 //! ```
 //! use adit_shared::Time;
@@ -26,4 +26,4 @@ mod time;
 pub use atomics::Atomics;
 pub use media::{punch_hole, zero_mapping};
 pub use shared_pages::SharedPages;
-pub use time::Time;
+pub use time::{Time, deadline};

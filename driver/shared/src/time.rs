@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::ops::Add;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A point on a bus's monotonic clock, in nanoseconds from an arbitrary origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +37,15 @@ impl Time {
     }
 }
 
+/// A century, which is for ever to a program. An [`Instant`] need not reach as far as a [`Duration`].
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Returns when a wait that begins now ends, for a thread that blocks: in a century if `at_most` is longer. Use it for
+/// each time limit that a caller gives: adding [`Duration::MAX`] to an [`Instant`] panics.
+pub fn deadline(at_most: Duration) -> Instant {
+    Instant::now() + at_most.min(CENTURY)
+}
+
 impl Add<Duration> for Time {
     type Output = Time;
 
@@ -62,6 +71,16 @@ mod tests {
     fn addition_saturates_at_never() {
         assert_eq!(Time::NEVER + Duration::from_secs(1), Time::NEVER);
         assert_eq!(Time::from_ns(5) + Duration::from_nanos(7), Time::from_ns(12));
+    }
+
+    #[test]
+    fn any_limit_has_a_deadline() {
+        let before = Instant::now();
+        let short = deadline(Duration::from_secs(1));
+        assert!(
+            short >= before + Duration::from_secs(1) && short <= deadline(Duration::from_secs(1))
+        );
+        assert!(deadline(Duration::MAX) >= before + CENTURY);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 
@@ -15,7 +15,6 @@ use super::outcome::{Data, End, RefuseReason, Refused};
 use super::pending::Pending;
 use super::port::{Action, Note, Port, Request, Stats};
 use super::retry::Retry;
-use crate::Time;
 use crate::controller::{Controller, Event};
 use crate::error::{Error, Result};
 use crate::memory::{AnyBuffer, Buffer, DomainId};
@@ -23,6 +22,7 @@ use crate::namespace::Namespace;
 use crate::queue_pair::{Body, Command, CommandError, Completion, RejectReason};
 use crate::runtime::{Cells, Refusal, block_until, lock, try_or_want};
 use crate::spec::Lba;
+use crate::{Time, deadline};
 
 /// Most events kept for clients; the oldest are dropped first.
 const EVENTS: usize = 64;
@@ -278,10 +278,9 @@ impl Client {
         command: Command<'_, D>,
         at_most: Duration,
     ) -> Result<Pending<D>, Refused<D>> {
-        // No deadline if the clock cannot represent it.
-        let deadline = Instant::now().checked_add(at_most);
+        let until = Some(deadline(at_most));
         let mut submitting = self.submit_async(command);
-        block_until(deadline, |context| Pin::new(&mut submitting).poll(context))
+        block_until(until, |context| Pin::new(&mut submitting).poll(context))
             .unwrap_or_else(|| Err(submitting.give_up()))
     }
 

@@ -5,9 +5,10 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::outcome::{Data, End, Lost, Unfinished};
+use crate::deadline;
 use crate::queue_pair::Completion;
 use crate::runtime::{Dropped, Receipt};
 
@@ -47,7 +48,7 @@ impl<D: Data> Pending<D> {
         mut self,
         at_most: Duration,
     ) -> Result<Result<Completion<D>, Unfinished<D>>, Pending<D>> {
-        self.receipt.wait_until(Instant::now().checked_add(at_most)).map(typed).ok_or(self)
+        self.receipt.wait_until(Some(deadline(at_most))).map(typed).ok_or(self)
     }
 
     /// Returns the answer without waiting.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use adit_driver::deadline;
 use adit_kvshare::Error as SharedError;
 use adit_kvstore::Error;
 use adit_kvstore::store::Value;
@@ -23,8 +24,6 @@ use crate::view::View;
 /// How long to wait for one answer of several before another is looked at. A connection's answers hold memory of its
 /// pool, for which others may wait.
 const LOOK: Duration = Duration::from_millis(1);
-/// Longer than any process runs, and no more than a clock can count.
-const NEVER: Duration = Duration::from_secs(1 << 32);
 
 /// One request, and what it needs once it is answered.
 pub(crate) enum Flight {
@@ -226,7 +225,7 @@ impl Job {
 impl Deadline {
     /// Creates the deadline of a call that begins now.
     pub(crate) fn after(timeout: Duration) -> Deadline {
-        Deadline { until: Instant::now() + timeout.min(NEVER), timeout }
+        Deadline { until: deadline(timeout), timeout }
     }
 
     fn left(self) -> Duration {

@@ -38,7 +38,7 @@ pub(crate) fn targets(object: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
 /// `InvalidError` unless it is a number of seconds that fits.
 pub(crate) fn seconds(py: Python<'_>, what: &'static str, value: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value)
-        .map_err(|_| invalid(py, what, value, "give seconds, 0 or more"))
+        .map_err(|_| invalid(py, what, value, "give seconds, from 0 to 1e19"))
 }
 
 /// Makes an exception that says how to correct a setting.

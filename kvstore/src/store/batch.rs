@@ -5,8 +5,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
+use adit_driver::deadline;
 use adit_driver::runtime::block_until;
 
 use super::pending::{Answer, Pending};
@@ -62,8 +62,7 @@ impl<T> Batch<T> {
     #[allow(clippy::should_implement_trait, reason = "a batch is no iterator: it blocks")]
     pub fn next(&mut self) -> Option<(usize, Answer<T>)> {
         let patience = self.items.iter().flatten().map(Pending::patience).max()?;
-        let until = Instant::now() + patience;
-        let next = block_until(Some(until), |context| self.poll_next(context));
+        let next = block_until(Some(deadline(patience)), |context| self.poll_next(context));
         next.unwrap_or_else(|| {
             let item = self.items.iter().position(Option::is_some)?;
             self.left -= 1;

@@ -15,7 +15,7 @@ use super::gather::Gather;
 use super::inbox::Inbox;
 use super::lent::{Origin, Reach};
 use super::open::OpenOptions;
-use super::payload::{Form, Payload};
+use super::payload::{Form, Identity, Payload};
 use super::pending::{Answer, Pending, Reply, Unfinished, pair};
 use super::pool::{PoolBuffer, Pools};
 use super::request::{
@@ -52,6 +52,8 @@ pub(super) struct Core {
     /// How long to wait for an answer, device deadlines included.
     pub(super) patience: Duration,
     pub(super) reach: Arc<Reach>,
+    /// Of its tenants and layouts.
+    pub(super) identity: Identity,
     /// Held while the size of the memory tier changes.
     pub(super) tier: Mutex<TierSize>,
 }

@@ -18,7 +18,7 @@ use super::lease::{Lease, ShardLease};
 use super::lent::Bounced;
 use super::local::Local;
 use super::open::{FormatStore, Formatted, OpenOptions};
-use super::payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
+use super::payload::{DefinedLayout, Identity, Payload, PutWith, RefuseReason, Refused, Tenant};
 use super::pending::{Answer, Pending, Reply, pair};
 use super::plans::{ShardTransfers, Transfers};
 use super::pool::PoolBuffer;
@@ -380,15 +380,18 @@ impl Store {
     /// there are 255 already, or the name is longer than 64 bytes.
     pub fn tenant(&self, name: &str) -> Pending<Tenant> {
         let name = name.to_owned();
-        self.core
-            .ask_each(move |shard, now| shard.tenant(now, &name), |ids| Tenant::new(ids.collect()))
+        let identity = self.core.identity.clone();
+        self.core.ask_each(
+            move |shard, now| shard.tenant(now, &name),
+            |ids| Tenant::new(ids.collect(), identity),
+        )
     }
 
     /// Sets a tenant's quota, or lifts it. It holds at once, for all of the tenant's objects wherever they lie, and
     /// survives a power cut once a later [`Store::commit`] completes. A tenant that has more keeps it and gets no more,
     /// or loses its least recently used objects, as [`Quota::when_reached`] says.
     pub fn set_quota(&self, tenant: &Tenant, quota: Option<Quota>) -> Pending<()> {
-        let id = tenant.in_shard(0);
+        let id = tenant.in_shard(&self.core.identity, 0);
         self.core.ask(0, move |shard, now| Ok(shard.set_quota(now, id, quota)?))
     }
 
@@ -399,9 +402,10 @@ impl Store {
 
     /// Returns a model's layout of KV blocks for [`PutWith::layout`], defining it if it is new.
     pub fn layout(&self, layout: Layout) -> Pending<DefinedLayout> {
+        let identity = self.core.identity.clone();
         self.core.ask_each(
             move |shard, now| shard.layout(now, layout),
-            move |ids| DefinedLayout::new(ids.collect(), layout),
+            move |ids| DefinedLayout::new(ids.collect(), layout, identity),
         )
     }
 
@@ -523,7 +527,12 @@ impl Store {
     ) -> (Hashed<Waiter>, Pending<Put>) {
         let (shard, Registered { memory, bytes, source }) = (self.core.shard(hash), registered);
         let (reply, pending) = self.core.pair();
-        let item = PutItem { key, bytes, data: memory, options: options(shard, with) };
+        let item = PutItem {
+            key,
+            bytes,
+            data: memory,
+            options: options(&self.core.identity, shard, with),
+        };
         let waiter = Caller::Put { reply, source };
         (self.core.request(hash, Action::Put(item), waiter), pending)
     }
@@ -538,7 +547,8 @@ impl Store {
     ) -> (Hashed<Waiter>, Pending<Writer>) {
         let shard = self.core.shard(hash);
         let (reply, pending) = self.core.pair();
-        let item = ReserveItem { key, bytes, options: options(shard, with) };
+        let options = options(&self.core.identity, shard, with);
+        let item = ReserveItem { key, bytes, options };
         let caller = Reserving { reply, core: Arc::clone(&self.core), shard, hash, bytes };
         let waiter = Caller::Writer(Box::new(caller));
         (self.core.request(hash, Action::Reserve(item), waiter), pending)
@@ -592,9 +602,10 @@ pub(super) fn whole_seconds(time: Duration) -> u64 {
 }
 
 /// Translates options into a shard's ids.
-fn options(shard: u16, with: &PutWith) -> PutOptions {
-    let tenant = with.tenant.as_ref().map(|tenant| tenant.in_shard(shard)).unwrap_or_default();
-    let layout = with.layout.as_ref().map(|layout| layout.in_shard(shard)).unwrap_or_default();
+fn options(store: &Identity, shard: u16, with: &PutWith) -> PutOptions {
+    let tenant = with.tenant.as_ref().map(|tenant| tenant.in_shard(store, shard));
+    let layout = with.layout.as_ref().map(|layout| layout.in_shard(store, shard));
+    let (tenant, layout) = (tenant.unwrap_or_default(), layout.unwrap_or_default());
     let ttl_s = with.ttl.map(whole_seconds);
     PutOptions { tenant, ttl_s, after: with.after.clone(), layout, condition: with.condition }
 }

@@ -190,32 +190,51 @@ pub struct PutWith {
     pub condition: Condition,
 }
 
-/// The owner of objects, for [`super::PutWith`]. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tenant(Arc<[TenantId]>);
+/// Tells an open store from all others of the process: ids of one would mean something else in another.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Identity(Arc<()>);
 
-impl Tenant {
-    /// Creates a tenant with id `ids[n]` in shard n.
-    pub(super) fn new(ids: Vec<TenantId>) -> Tenant {
-        Tenant(ids.into())
-    }
+impl Eq for Identity {}
 
-    pub(super) fn in_shard(&self, shard: u16) -> TenantId {
-        self.0[usize::from(shard)]
+impl PartialEq for Identity {
+    fn eq(&self, other: &Identity) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// A layout of KV blocks defined in a store, for [`super::PutWith`]. Cheap to clone.
+/// The owner of objects in one open store, for [`super::PutWith`]. Cheap to clone. Another store, and this one when it is
+/// opened again, has no such tenant ([`Failure::Undefined`](crate::shard::Failure::Undefined)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    ids: Arc<[TenantId]>,
+    store: Identity,
+}
+
+impl Tenant {
+    /// Creates a tenant with id `ids[n]` in shard n.
+    pub(super) fn new(ids: Vec<TenantId>, store: Identity) -> Tenant {
+        Tenant { ids: ids.into(), store }
+    }
+
+    /// Returns its id in a shard of the store `store`; one that is never defined if it is another store's.
+    pub(super) fn in_shard(&self, store: &Identity, shard: u16) -> TenantId {
+        if self.store == *store { self.ids[usize::from(shard)] } else { TenantId(u8::MAX) }
+    }
+}
+
+/// A layout of KV blocks defined in one open store, for [`super::PutWith`]. Cheap to clone. Another store, and this one when
+/// it is opened again, has no such layout ([`Failure::Undefined`](crate::shard::Failure::Undefined)).
 #[derive(Clone, Debug, PartialEq)]
 pub struct DefinedLayout {
     ids: Arc<[LayoutId]>,
     layout: Arc<Layout>,
+    store: Identity,
 }
 
 impl DefinedLayout {
     /// Creates a layout with id `ids[n]` in shard n.
-    pub(super) fn new(ids: Vec<LayoutId>, layout: Layout) -> DefinedLayout {
-        DefinedLayout { ids: ids.into(), layout: Arc::new(layout) }
+    pub(super) fn new(ids: Vec<LayoutId>, layout: Layout, store: Identity) -> DefinedLayout {
+        DefinedLayout { ids: ids.into(), layout: Arc::new(layout), store }
     }
 
     /// Returns the layout itself.
@@ -223,8 +242,9 @@ impl DefinedLayout {
         &self.layout
     }
 
-    pub(super) fn in_shard(&self, shard: u16) -> LayoutId {
-        self.ids[usize::from(shard)]
+    /// Returns its id in a shard of the store `store`; one that is never defined if it is another store's.
+    pub(super) fn in_shard(&self, store: &Identity, shard: u16) -> LayoutId {
+        if self.store == *store { self.ids[usize::from(shard)] } else { LayoutId(u8::MAX) }
     }
 }
 

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use adit_driver::deadline;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::runtime::{self, Dropped, Receipt};
 
@@ -96,7 +97,7 @@ impl<T> Pending<T> {
     /// # Errors
     /// Itself, to be waited for again, if the answer has not arrived by then.
     pub fn wait_timeout(mut self, at_most: Duration) -> Result<Answer<T>, Pending<T>> {
-        self.receipt.wait_until(Instant::now().checked_add(at_most)).map(answer).ok_or(self)
+        self.receipt.wait_until(Some(deadline(at_most))).map(answer).ok_or(self)
     }
 
     /// Returns the answer if it has arrived, without waiting.

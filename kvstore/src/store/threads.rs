@@ -19,6 +19,7 @@ use super::figures::Figures;
 use super::inbox::Inbox;
 use super::lent::Reach;
 use super::open::{Found, OpenOptions};
+use super::payload::Identity;
 use super::pending::{Pending, Unfinished, pair};
 use super::pool::{self, Pools};
 use super::request::ThreadShard;
@@ -211,6 +212,7 @@ impl Opening {
             timeout,
             patience,
             reach,
+            identity: Identity::default(),
             tier: Mutex::default(),
         };
         let (core, pollers) = (Arc::new(core), Mutex::new(pollers));

@@ -82,6 +82,6 @@ pub use options::{Configuration, Extent, Knob, RunOptions};
 pub use overlap::{Chooser, Overlap};
 pub use place::{Area, Chunk, Place, PlaceMap, Slab, Span, chunks};
 pub use plan::{FirstLayers, Plan, Ranker, Spread, cached_layers};
-pub use run::{Reading, Tensors};
+pub use run::{NotFinished, Reading, Tensors};
 pub use shape::{Component, Model, Shape, TensorId};
 pub use stats::{Figures, GroupStats, Latency, RunStats};

@@ -7,6 +7,7 @@ mod damage;
 mod dead;
 mod devices;
 mod executor;
+mod foreign;
 mod keys;
 mod layers;
 mod lent;

@@ -1,6 +1,6 @@
 //! What a restart keeps: the order in which objects were used.
 
-use adit_kvstore::store::{OpenOptions, PutWith};
+use adit_kvstore::store::{OpenOptions, PutWith, Tenant};
 use adit_kvstore::{PolicyKind, Quota, Store, WhenReached};
 
 use crate::on_each_path;
@@ -84,19 +84,24 @@ fn the_newest_objects_outlive_older_ones(rig: &Rig) {
     assert_eq!(lost, 0, "of {} new objects", newer.len());
 }
 
+fn of(tenant: Tenant) -> PutWith {
+    PutWith { tenant: Some(tenant), ..PutWith::default() }
+}
+
 fn a_tenants_own_objects_go_in_their_order_of_use(rig: &Rig) {
     let store = rig.format(1).open();
     let tenant = store.tenant("a").wait().expect("a tenant");
     let bytes = 40 * OBJECT_BYTES as u64;
     let quota = Some(Quota { bytes, when_reached: WhenReached::EvictOwn });
     store.set_quota(&tenant, quota).wait().expect("a quota");
-    let with = PutWith { tenant: Some(tenant), ..PutWith::default() };
+    let with = of(tenant);
     (0..40).for_each(|number| put(&store, number, &with));
     let used: Vec<u64> = (0..20).rev().map(|number| 2 * number).collect();
     use_all(&store, &used);
     store.close().wait().expect("closed");
 
     let store = rig.open();
+    let with = of(store.tenant("a").wait().expect("it is there"));
     let unused = (1..40).step_by(2);
     for (at, oldest) in unused.chain(used).enumerate() {
         assert!(is_there(&store, oldest), "{oldest} goes in its turn, after {at}");

@@ -111,7 +111,8 @@ impl Connection {
         files: &[RawFd],
     ) -> Result<Result<Option<File>, i32>, String> {
         let now = Instant::now();
-        let end = self.limit.map_or(now + self.deadline, |limit| limit.min(now + self.deadline));
+        let own = adit_shared::deadline(self.deadline);
+        let end = self.limit.map_or(own, |limit| limit.min(own));
         if now > end {
             return Err("the time limit for the whole answer has passed".to_owned());
         }
@@ -276,6 +277,14 @@ mod tests {
         });
         assert_eq!(answer, Ok(vec![1, 2, 3, 4]));
         assert!(connection.is_gone(), "the other end was dropped");
+    }
+
+    #[test]
+    fn a_deadline_of_any_length_is_taken() {
+        let (connection, answer) = answered(Duration::MAX, |request, stream| {
+            send(stream, reply_to(request), &[]);
+        });
+        assert_eq!((connection.broken, answer), (None, Ok(Vec::new())));
     }
 
     #[test]

@@ -10,7 +10,6 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use vfio_bindings::bindings::vfio::{VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX};
 
@@ -48,7 +47,7 @@ fn connect(bus: &VfioUser) -> Result<Connection> {
         let (why, fix) = open::why_not_connected(&why, deadline);
         Error::refused(&bus.name, "the connection was lost and cannot be restored", why, fix)
     })?;
-    fresh.limit_to(Some(Instant::now() + deadline));
+    fresh.limit_to(Some(adit_shared::deadline(deadline)));
     Ok(fresh)
 }
 

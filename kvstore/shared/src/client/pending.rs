@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use adit_shared::deadline;
+
 use super::shared::Shared;
 use super::state::Ended;
 use crate::error::{Error, Unfinished};
@@ -69,7 +71,7 @@ impl<T> Pending<T> {
     /// # Errors
     /// Itself, to be waited for again, if the answer has not arrived by then.
     pub fn wait_timeout(mut self, at_most: Duration) -> Result<Answer<T>, Pending<T>> {
-        let until = Instant::now() + at_most;
+        let until = deadline(at_most);
         self.take(|shared, slot| shared.wait(slot, until)).ok_or(self)
     }
 

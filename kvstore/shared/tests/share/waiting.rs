@@ -38,6 +38,19 @@ fn threads_of_a_process_share_a_client() {
 }
 
 #[test]
+fn time_limits_of_any_length_are_taken() {
+    let rig = Rig::soft();
+    let client = rig.client_with(&ClientOptions { timeout: Duration::MAX, ..Default::default() });
+    client.put(key(1), b"one").wait().expect("put");
+    let there = client.exists(key(1)).wait_timeout(Duration::MAX).expect("an answer");
+    assert!(there.expect("asked"));
+    client.watch(Duration::from_millis(1));
+    let lease = client.lease(&[key(1)], Duration::MAX).wait().expect("leased");
+    assert_eq!(lease.count(), 1);
+    assert!(client.touch(key(1), Duration::MAX).wait().expect("asked"));
+}
+
+#[test]
 fn an_event_loop_is_rung_for_answers_and_shares_the_client_with_threads() {
     let rig = Rig::soft();
     let client = rig.client();

@@ -168,6 +168,11 @@ impl Threads {
         }
     }
 
+    /// Returns what the threads count together.
+    pub(in crate::tensors) fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
     /// Returns the time limit of a job, which takes several waits of its own: for writes behind, for its commands, and
     /// for its turn.
     fn job_timeout(&self) -> Duration {

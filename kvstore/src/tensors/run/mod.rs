@@ -15,7 +15,7 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::tensors::copy::gpu::Gpu;
 use crate::tensors::copy::threads::{Threads, thread_of};
-use crate::tensors::copy::{Done, Route, Task, Work};
+use crate::tensors::copy::{Counts, Done, Route, Task, Work};
 use crate::tensors::options::{Configuration, RunOptions};
 use crate::tensors::overlap::{Chooser, Overlap};
 use crate::tensors::place::{Place, PlaceMap};
@@ -80,7 +80,7 @@ struct Ended {
     result: Result<Option<Vec<u8>>>,
 }
 
-/// A read of a layer that has begun. Pass it to [`Tensors::finish_read`].
+/// A read of a layer that has begun. Pass it to [`Tensors::finish_read`] of its run.
 #[derive(Debug)]
 #[must_use = "the layer is in the GPU's memory only once the read is finished"]
 pub struct Reading {
@@ -89,12 +89,36 @@ pub struct Reading {
     bytes: u64,
     begun: Instant,
     group_index: usize,
+    /// The counts of its run, which tell it from others.
+    run: Arc<Counts>,
 }
 
 impl Reading {
     /// Returns the layer.
     pub fn layer(&self) -> u32 {
         self.layer
+    }
+}
+
+/// Why [`Tensors::finish_read`] did not finish a read.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotFinished {
+    /// The reason.
+    pub error: Error,
+    /// The read, if another run began it: it goes on there.
+    pub reading: Option<Box<Reading>>,
+}
+
+impl From<Error> for NotFinished {
+    fn from(error: Error) -> NotFinished {
+        NotFinished { error, reading: None }
+    }
+}
+
+impl From<NotFinished> for Error {
+    fn from(why: NotFinished) -> Error {
+        why.error
     }
 }
 
@@ -304,14 +328,21 @@ impl<G: Gpu> Tensors<G> {
             *ticket = self.send(tensor, work, purpose)?;
         }
         self.was_cached[layer as usize] |= group_index == 0;
-        Ok(Reading { layer, tickets, bytes: 2 * bytes, begun, group_index })
+        let run = Arc::clone(self.threads.counts());
+        Ok(Reading { layer, tickets, bytes: 2 * bytes, begun, group_index, run })
     }
 
     /// Waits until a layer is in the GPU's memory.
     ///
     /// # Errors
-    /// The failure of either tensor, and earlier ones.
-    pub fn finish_read(&mut self, reading: Reading) -> Result<()> {
+    /// The failure of either tensor, and earlier ones; [`Error::Invalid`] for a read of another run, which comes back.
+    pub fn finish_read(&mut self, reading: Reading) -> Result<(), NotFinished> {
+        if !Arc::ptr_eq(&reading.run, self.threads.counts()) {
+            let (what, fix) = ("the read to finish", "pass it to the run that began it");
+            let error =
+                Error::invalid(what, format!("another run's of layer {}", reading.layer), fix);
+            return Err(NotFinished { error, reading: Some(Box::new(reading)) });
+        }
         let [keys, values] = reading.tickets.map(|ticket| self.wait_for(ticket));
         let (keys, values) = (keys?, values?);
         // The GPU may have computed for a while since the end.
@@ -327,7 +358,7 @@ impl<G: Gpu> Tensors<G> {
         self.choosers[reading.group_index].notice(rate, bytes as f64 / all.max(1) as f64);
         keys.result.and(values.result)?;
         // A write of these tensors that failed came before.
-        self.check_failure()
+        Ok(self.check_failure()?)
     }
 
     /// Reads the first `tokens` of both tensors of a layer into the GPU's memory.
@@ -336,7 +367,7 @@ impl<G: Gpu> Tensors<G> {
     /// As [`Tensors::begin_read`] and [`Tensors::finish_read`].
     pub fn read_layer(&mut self, layer: u32, tokens: u32) -> Result<()> {
         let reading = self.begin_read(layer, tokens)?;
-        self.finish_read(reading)
+        Ok(self.finish_read(reading)?)
     }
 
     /// Reads the first `tokens` of one tensor into memory. Not counted as a read of the run.

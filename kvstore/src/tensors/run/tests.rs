@@ -102,6 +102,27 @@ fn every_configuration_gives_the_bytes_back() {
 }
 
 #[test]
+fn a_read_of_another_run_is_refused_and_comes_back() {
+    let mut runs = [0, 1].map(|_| open(options(Configuration::Direct, Some(soft()), 0)));
+    runs.iter_mut().for_each(prefill);
+    let [first, second] = &mut runs;
+    // Both runs count their jobs from the same number.
+    let reading = first.begin_read(3, PROMPT).expect("a read");
+    let other = second.begin_read(4, PROMPT).expect("a read");
+    let refused = second.finish_read(reading).expect_err("it is the first run's");
+    let text = refused.to_string();
+    assert!(text.contains("another run's of layer 3") && text.contains("the run that began it"));
+    let reading = *refused.reading.expect("it comes back");
+    first.finish_read(reading).expect("right bytes");
+    second.finish_read(other).expect("right bytes");
+    // Nothing else has begun in the second run.
+    let reading = first.begin_read(5, PROMPT).expect("a read");
+    let reading = second.finish_read(reading).expect_err("the first run's").reading;
+    first.finish_read(*reading.expect("it comes back")).expect("right bytes");
+    runs.into_iter().for_each(|run| drop(run.close().expect("no failure")));
+}
+
+#[test]
 fn a_drive_with_short_boundaries_and_queues_gives_the_bytes_back() {
     for limits in ["noiob=1,mqes=3", "noiob=3,mdts=1,mqes=2", "noiob=8,mqes=5"] {
         let target = format!("soft:mem=16M,lba=4096,{limits}").parse().expect("a target");

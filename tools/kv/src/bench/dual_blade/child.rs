@@ -86,7 +86,7 @@ fn decode(tensors: &mut Tensors<impl Gpu>, tokens: u32, ahead: u32) -> Result<()
         }
         let Some(reading) = readings.pop_front() else { break };
         let layer = reading.layer();
-        tensors.finish_read(reading)?;
+        tensors.finish_read(reading).map_err(adit_kvstore::Error::from)?;
         tensors.write_layer(layer, tokens..tokens + 1)?;
     }
     Ok(tensors.next_iteration()?)

@@ -14,6 +14,7 @@ use super::devices::{self, DeviceShard, Devices};
 use super::exit::Open;
 use super::exit::keep_ages_within;
 use super::open::{Found, OpenOptions};
+use super::payload::Identity;
 use super::plans::{ShardTransfers, Transfers};
 use super::route;
 use super::tier::{self, TierSize};
@@ -50,6 +51,8 @@ pub struct Local {
     recoveries: Vec<Recovery>,
     /// Options for new lanes, and timeouts.
     options: OpenOptions,
+    /// Of its leases.
+    identity: Identity,
 }
 
 /// What a request to a shard carries.
@@ -101,7 +104,10 @@ impl<T: Copy + Default + PartialEq> Names<T> {
 /// A lease of objects across shards.
 #[derive(Debug)]
 #[must_use = "the objects are leased until it is released or its time is over"]
-pub struct LocalLease(Vec<(u16, LeaseId)>);
+pub struct LocalLease {
+    parts: Vec<(u16, LeaseId)>,
+    store: Identity,
+}
 
 impl Local {
     pub(super) fn open(options: &OpenOptions) -> Result<Local> {
@@ -125,6 +131,7 @@ impl Local {
             set,
             recoveries,
             options: options.clone(),
+            identity: Identity::default(),
         };
         if options.tier_bytes > 0 {
             local.set_tier(options.tier_bytes)?;
@@ -397,12 +404,12 @@ impl Local {
     ) -> Result<(LocalLease, usize), Failure> {
         let prefix = self.lookup_prefix(now, keys);
         let shares = route::deal(&keys[..prefix], self.set.shards(), |key| self.set.route(key));
-        let mut lease = LocalLease(Vec::new());
+        let mut lease = self.no_lease();
         for (number, share) in shares {
             match self.shards[usize::from(number)].lease(now, &share.items, until) {
-                Ok((id, _)) => lease.0.push((number, id)),
+                Ok((id, _)) => lease.parts.push((number, id)),
                 Err(full) => {
-                    self.release(lease);
+                    self.end(lease);
                     return Err(full);
                 }
             }
@@ -421,17 +428,17 @@ impl Local {
         asked: &[(Key, Part)],
         until: Time,
     ) -> Result<Transfers<LocalLease>, Failure> {
-        let mut transfers = Transfers { parts: Vec::new(), lease: LocalLease(Vec::new()) };
+        let mut transfers = Transfers { parts: Vec::new(), lease: self.no_lease() };
         for (number, share) in route::deal(asked, self.set.shards(), |item| self.set.route(&item.0))
         {
             match self.shards[usize::from(number)].plan(now, &share.items, until) {
                 Ok(planned) => {
                     let (part, lease) = ShardTransfers::new(share.positions, planned);
                     transfers.parts.push(part);
-                    transfers.lease.0.push((number, lease));
+                    transfers.lease.parts.push((number, lease));
                 }
                 Err(failure) => {
-                    self.release(transfers.lease);
+                    self.end(transfers.lease);
                     return Err(failure);
                 }
             }
@@ -439,9 +446,24 @@ impl Local {
         Ok(transfers)
     }
 
+    fn no_lease(&self) -> LocalLease {
+        LocalLease { parts: Vec::new(), store: self.identity.clone() }
+    }
+
     /// Ends a lease. Ignores one that has already expired.
-    pub fn release(&mut self, lease: LocalLease) {
-        for (shard, id) in lease.0 {
+    ///
+    /// # Errors
+    /// The lease, if it is another store's.
+    pub fn release(&mut self, lease: LocalLease) -> Result<(), LocalLease> {
+        if lease.store != self.identity {
+            return Err(lease);
+        }
+        self.end(lease);
+        Ok(())
+    }
+
+    fn end(&mut self, lease: LocalLease) {
+        for (shard, id) in lease.parts {
             self.shards[usize::from(shard)].release(id);
         }
     }

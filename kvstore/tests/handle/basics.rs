@@ -439,7 +439,7 @@ fn a_local_store_does_the_same_on_this_thread(rig: &Rig) {
     assert_eq!(local.lookup_prefix(now, &keys), 30);
     let (lease, count) = local.lease(now, &keys, Time::NEVER).expect("leased");
     assert_eq!((count, local.stats().leased), (30, 30));
-    local.release(lease);
+    local.release(lease).expect("this store's");
     assert_eq!((local.stats().leased, commits), (0, 1));
     local.close(&mut |_| {}).expect("closed");
     let store = rig.open();

@@ -1,5 +1,7 @@
 //! What one store made, given to another: each is refused with a reason, or works; nothing is mixed up and nothing lost.
 
+use std::time::Duration;
+
 use adit_driver::memory::{AnyBuffer, IoBuffer};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::{Failure, Part};
@@ -14,6 +16,7 @@ on_each_path!(
     layouts_of_another_store_are_no_layouts_here,
     a_handle_outlives_no_store,
     memory_of_another_store_is_used_or_comes_back,
+    a_lease_of_another_local_store_comes_back,
 );
 
 /// Stores with more shards here than there, and the other way around.
@@ -145,5 +148,25 @@ fn memory_of_another_store_is_used_or_comes_back(rig: &Rig) {
         assert!(buffers.iter().all(Result::is_ok), "its pool is whole");
         drop(buffers);
         store.close().wait().expect("closed");
+    }
+}
+
+fn a_lease_of_another_local_store_comes_back(rig: &Rig) {
+    let other = Rig::soft();
+    let mut stores = [(rig, 1), (&other, 2)].map(|(rig, shards)| {
+        let store = rig.format(shards).open();
+        (0..8).for_each(|number| drop(store.put(key(number), b"one").wait().expect("put")));
+        store.close().wait().expect("closed");
+        Store::open_local(&rig.options()).expect("a store")
+    });
+    let [here, there] = &mut stores;
+    let keys: Vec<_> = (0..8).map(key).collect();
+    let (now, until) = (there.now(), there.now() + Duration::from_secs(60));
+    let (lease, leased) = there.lease(now, &keys, until).expect("leased");
+    assert_eq!(leased, 8);
+    let lease = here.release(lease).expect_err("another store's, which has two shards");
+    there.release(lease).expect("its own");
+    for store in stores {
+        store.close(&mut |_| ()).expect("closed");
     }
 }

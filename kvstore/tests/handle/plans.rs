@@ -191,7 +191,7 @@ fn nothing_is_written_where_a_plan_reads_until_it_is_released() {
         assert!(is_intact && bytes == data(u64::from(position), 50_000), "object {position}");
     }
     let Transfers { parts, lease } = transfers;
-    local.release(lease);
+    local.release(lease).expect("this store's");
     churn(&mut local, 2);
     // Small ones fit where the replaced objects were.
     (0..16).for_each(|round| put_all(&mut local, 3000 + 8 * round..3008 + 8 * round, 7000, 50_000));

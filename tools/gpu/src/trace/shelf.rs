@@ -149,7 +149,7 @@ impl Shelf {
 
     /// Releases what a plan holds.
     pub(super) fn release(&mut self, lease: LocalLease) {
-        self.session.local_mut().release(lease);
+        self.session.local_mut().release(lease).expect("a plan of this store's");
     }
 
     /// Makes everything durable and releases the device.

@@ -4,8 +4,9 @@
 #[path = "support/softnvme.rs"]
 mod softnvme;
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -234,6 +235,20 @@ fn media_that_cannot_be_is_refused_with_a_way_out() {
     let empty = format!("file={}", file.display());
     with(&["--media", &empty], 2, &["empty", "size=4G"]);
     with(&["--media", &empty, "--size", "8000000T"], 1, &["make it longer"]);
+}
+
+#[test]
+fn media_that_all_may_read_are_closed_to_others() {
+    let scratch = Scratch::new();
+    let file = scratch.path("disk.img");
+    fs::write(&file, [0; 1 << 16]).expect("file");
+    fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("rights");
+    let media = format!("file={}", file.display());
+    let server = Softnvme::start(&scratch.path("drive"), &["--media", &media]);
+    assert_eq!(fs::metadata(&file).expect("it is there").mode() & 0o777, 0o640);
+    let (code, _, complaints) = server.end("TERM");
+    assert_eq!(code, Some(0));
+    assert!(complaints.contains("any user could read it, and lock it"), "{complaints}");
 }
 
 #[test]

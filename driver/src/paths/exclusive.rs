@@ -18,17 +18,16 @@ use crate::lock::{self, NotTaken};
 /// closed, and a lock with it.
 #[derive(Clone, Debug)]
 pub(super) struct Lock {
-    _file: Arc<File>,
+    file: Arc<File>,
 }
 
 impl Lock {
-    /// Takes the lock of the file or device at `path`. A file that this handle writes is closed to users who may only
-    /// read it: they could lock it too.
+    /// Takes the lock of the file or device at `path`.
     ///
     /// # Errors
     /// [`Error::Refused`] if another handle holds it, in this process or another; if the kernel itself uses
     /// the block device, for example for a mounted file system; or if the file system has no locks.
-    fn take(path: &Path, device: &str, writes: bool) -> Result<Lock> {
+    fn take(path: &Path, device: &str) -> Result<Lock> {
         let what = "open it exclusively";
         // On a block device: fail while the kernel itself uses it. No effect on a file.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
@@ -48,10 +47,7 @@ impl Lock {
             };
             Error::refused(device, what, why, fix)
         })?;
-        if writes {
-            lock::close_to_others(&file, path);
-        }
-        Ok(Lock { _file: Arc::new(file) })
+        Ok(Lock { file: Arc::new(file) })
     }
 
     /// Takes what handles that write need, so that none has the file or device at `path` for itself meanwhile. Any
@@ -62,7 +58,7 @@ impl Lock {
     fn share(path: &Path, device: &str) -> Result<Option<Lock>> {
         let Ok(file) = OpenOptions::new().read(true).open(path) else { return Ok(None) };
         match file.try_lock_shared() {
-            Ok(()) => Ok(Some(Lock { _file: Arc::new(file) })),
+            Ok(()) => Ok(Some(Lock { file: Arc::new(file) })),
             Err(TryLockError::WouldBlock) => {
                 let by = lock::holder(&file).map(|by| format!(" ({by})")).unwrap_or_default();
                 let why = format!("another process has it for itself, such as an open store{by}");
@@ -73,7 +69,8 @@ impl Lock {
     }
 
     /// Opens the file or device at `path`, which `open` may create or lengthen, under the lock that these options ask
-    /// for. What exists is locked first: its length, too, belongs to the handle that has it.
+    /// for. What exists is locked first: its length, too, belongs to the handle that has it. A file that is this handle's
+    /// alone to write is closed to users who may only read it, as they could lock it too.
     ///
     /// # Errors
     /// As [`Lock::take`] and [`Lock::share`], and those of `open`.
@@ -89,6 +86,10 @@ impl Lock {
             Some(lock) => Some(lock),
             None => Lock::of(options, path, device)?,
         };
+        if let (DeviceOptions { exclusive: true, writes: true, .. }, Some(lock)) = (options, &lock)
+        {
+            lock::close_to_others(&lock.file, path);
+        }
         Ok((opened, lock))
     }
 
@@ -98,9 +99,7 @@ impl Lock {
     /// As [`Lock::take`] and [`Lock::share`].
     pub(super) fn of(options: &DeviceOptions, path: &Path, device: &str) -> Result<Option<Lock>> {
         match options {
-            DeviceOptions { exclusive: true, writes, .. } => {
-                Lock::take(path, device, *writes).map(Some)
-            }
+            DeviceOptions { exclusive: true, .. } => Lock::take(path, device).map(Some),
             DeviceOptions { respects_exclusive: true, .. } => Lock::share(path, device),
             _ => Ok(None),
         }

@@ -46,6 +46,7 @@ fn bind(args: &SoftnvmeArgs, options: Options) -> Result<(Server, Option<std::fs
     let before = place::claim(&storage)?;
     let controller = Controller::new(options).map_err(|why| explained(why.into()))?;
     let media = before.map_or_else(|| place::claim(&storage), |file| Ok(Some(file)))?;
+    place::close_to_others(&storage, media.as_ref());
     place::check_room(&storage);
     let server = Server::bind(&args.socket.join(SOCKET), controller, serving)?;
     Ok((server, media))

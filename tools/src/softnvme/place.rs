@@ -48,8 +48,7 @@ impl Drop for Folder {
     }
 }
 
-/// Locks the media's file against other servers, and closes it to users who may only read it, as they could lock it
-/// too; `None` for other media.
+/// Locks the media's file against other servers; `None` for other media.
 ///
 /// # Errors
 /// When another server has it.
@@ -65,8 +64,14 @@ pub(super) fn claim(storage: &Storage) -> Result<Option<File>> {
         )));
     }
     // A file system without locks does not prevent serving.
-    lock::close_to_others(&file, path);
     Ok(Some(file))
+}
+
+/// Closes the locked file to users who may only read it: they could lock it too.
+pub(super) fn close_to_others(storage: &Storage, file: Option<&File>) {
+    if let (Storage::File { path, .. }, Some(file)) = (storage, file) {
+        lock::close_to_others(file, path);
+    }
 }
 
 /// Warns if the media can grow beyond the free space of its file system.

@@ -52,7 +52,7 @@ pub mod parts {
     pub use super::signaller::Signaller;
     pub use super::socket::Socket;
     pub use super::system::{is_eventfd, receive};
-    pub use crate::sys::memory_file::{page_bytes, seal_length};
+    pub use crate::sys::memory_file::{first_hole, page_bytes, seal_length, seal_pages};
 }
 
 /// How clients reach the doorbells.

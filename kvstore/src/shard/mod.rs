@@ -108,9 +108,9 @@ use crate::io::lane::Finished;
 use crate::media::record::Record;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, ObjectId, TenantId, Version};
+use crate::model::object::{LayoutId, Object, ObjectId, TenantId, Version};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
-use crate::model::place::Place;
+use crate::model::place::{Place, UNIT_BYTES};
 use crate::model::plan;
 use crate::policy::admission::Admission;
 use crate::policy::budget::Budget;
@@ -476,14 +476,22 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     ) -> Result<(LeaseId, usize), Failure> {
         let find = |key: &Key| self.lookup(now, self.index.hash(key.as_bytes()), key);
         let ids = keys.iter().map_while(find);
-        let places: Vec<_> = ids.map(|id| self.index.object(id).place).collect();
-        Ok((self.hold(&places, until)?, places.len()))
+        let objects: Vec<Object> = ids.map(|id| self.index.object(id)).collect();
+        Ok((self.hold(&objects, until)?, objects.len()))
     }
 
-    /// Protects the data at these places from being overwritten.
-    fn hold(&mut self, places: &[Place], until: Time) -> Result<LeaseId, Failure> {
+    /// Returns the bytes of a lease's objects, with their padding; 0 if it has ended.
+    pub fn leased_bytes(&self, lease: LeaseId) -> u64 {
+        self.leases.bytes(lease)
+    }
+
+    /// Protects the data of these objects from being overwritten.
+    fn hold(&mut self, objects: &[Object], until: Time) -> Result<LeaseId, Failure> {
         self.wake();
-        let lease = self.leases.lease(places, until).map_err(|_| Failure::Full)?;
+        let places: Vec<Place> = objects.iter().map(|object| object.place).collect();
+        let units: u64 = objects.iter().map(|object| self.spaces.units_of(object)).sum();
+        let lease = self.leases.lease(&places, units * UNIT_BYTES, until);
+        let lease = lease.map_err(|_| Failure::Full)?;
         places.iter().for_each(|place| self.spaces.pin(*place));
         Ok(lease)
     }

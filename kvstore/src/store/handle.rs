@@ -370,7 +370,8 @@ impl Store {
             self.core.gather(number, &gather, move |shard, now| {
                 let planned = shard.plan(now, &share.items, now + time)?;
                 let (part, lease) = ShardTransfers::new(share.positions, planned);
-                Ok((part, ShardLease::new(core, number, lease)))
+                let bytes = shard.leased_bytes(lease);
+                Ok((part, ShardLease::new(core, number, lease, bytes)))
             });
         }
         pending
@@ -581,7 +582,8 @@ fn lease(core: &Arc<Core>, keys: &[Key], time: Duration, reply: Reply<Lease>) {
         let owner = Arc::clone(core);
         core.gather(number, &gather, move |shard, now| {
             let (id, leased) = shard.lease(now, &share.items, now + time)?;
-            Ok((ShardLease::new(owner, number, id), share.first_miss(leased, all)))
+            let lease = ShardLease::new(owner, number, id, shard.leased_bytes(id));
+            Ok((lease, share.first_miss(leased, all)))
         });
     }
 }

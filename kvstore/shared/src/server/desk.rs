@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
@@ -21,6 +22,7 @@ use adit_driver::serve::parts::Signaller;
 use adit_kvstore::shard::Outcome;
 use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read, Writer};
 
+use super::Options;
 use super::counts::Counts;
 use super::outcome;
 use super::page::{self, Page};
@@ -52,7 +54,8 @@ pub(super) enum Flight {
     /// A page of a scan, and the memory for it.
     Scan(Pending<Page>, Option<Buffer>),
     LookupPrefix(Pending<usize>),
-    Lease(Pending<Lease>),
+    /// And for how long.
+    Lease(Pending<Lease>, Duration),
     Commit(Pending<()>),
     DeletePrefix(Pending<u64>),
 }
@@ -70,13 +73,40 @@ struct Region {
     pieces: Pieces<Buffer>,
 }
 
+/// How much may be leased.
+#[derive(Clone, Copy)]
+pub(super) struct Leasing {
+    /// Bytes of one client,
+    client_bytes_max: u64,
+    /// and of all together.
+    all_bytes_max: u64,
+}
+
+impl Leasing {
+    /// Returns the shares of a store of `capacity_bytes`.
+    pub(super) fn new(capacity_bytes: u64, options: &Options) -> Leasing {
+        let of = |percent: u64| capacity_bytes / 100 * percent.min(100);
+        let percent = options.client_lease_percent;
+        Leasing { client_bytes_max: of(percent), all_bytes_max: of(percent.saturating_mul(2)) }
+    }
+}
+
+/// A lease, and when it ends by itself.
+struct Held {
+    lease: Lease,
+    until: Instant,
+}
+
 struct State {
     answers: Answering,
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
     regions: Vec<Option<Region>>,
-    leases: BTreeMap<u64, Lease>,
+    leases: BTreeMap<u64, Held>,
     leases_made: u64,
+    leasing: Leasing,
+    /// Bytes of what it leases.
+    leased_bytes: u64,
     writers: BTreeMap<u64, Arc<Writer>>,
     writers_made: u64,
     /// The client is gone: what is begun now is dropped.
@@ -112,8 +142,8 @@ impl Desk {
     pub(super) fn new(
         rings: &Rings,
         depth: u64,
-        signaller: Signaller,
-        bell: File,
+        leasing: Leasing,
+        (signaller, bell): (Signaller, File),
         counts: &Arc<Counts>,
     ) -> Arc<Desk> {
         let slots = depth as u32;
@@ -124,6 +154,8 @@ impl Desk {
             regions: Vec::new(),
             leases: BTreeMap::new(),
             leases_made: 0,
+            leasing,
+            leased_bytes: 0,
             writers: BTreeMap::new(),
             writers_made: 0,
             is_closed: false,
@@ -180,7 +212,7 @@ impl Desk {
         }
         match kept {
             Kept::Nothing => {}
-            Kept::Lease(lease) => done = state.keep(done, lease, &self.counts.leases_now),
+            Kept::Lease(lease) => done = state.keep(done, lease, &self.counts),
             Kept::Writer(writer) => done = state.keep_writer(done, writer),
         }
         self.counts.requests_now.fetch_sub(1, Ordering::Relaxed);
@@ -259,10 +291,8 @@ impl Desk {
 
     /// Ends a lease; returns whether there was such a one.
     pub(super) fn release(&self, lease: u64) -> bool {
-        let lease = self.lock().leases.remove(&lease);
-        let was_there = lease.is_some();
-        self.counts.leases_now.fetch_sub(u64::from(was_there), Ordering::Relaxed);
-        was_there
+        let lease = self.lock().remove_lease(lease, &self.counts);
+        lease.is_some()
     }
 
     /// Returns a writer of the client's.
@@ -295,12 +325,13 @@ impl Desk {
         let mut state = self.lock();
         state.is_closed = true;
         let slots: Vec<Slot> = state.slots.iter_mut().filter_map(Option::take).collect();
-        let (regions, leases) =
-            (std::mem::take(&mut state.regions), std::mem::take(&mut state.leases));
+        let regions = std::mem::take(&mut state.regions);
+        let numbers: Vec<u64> = state.leases.keys().copied().collect();
+        let remove = |number| state.remove_lease(number, &self.counts);
+        let leases: Vec<_> = numbers.into_iter().filter_map(remove).collect();
         let writers = std::mem::take(&mut state.writers);
         drop(state);
         self.counts.requests_now.fetch_sub(slots.len() as u64, Ordering::Relaxed);
-        self.counts.leases_now.fetch_sub(leases.len() as u64, Ordering::Relaxed);
         drop((slots, regions, leases, writers));
     }
 }
@@ -325,23 +356,58 @@ impl State {
     }
 
     /// Keeps a lease for the client and names it in the answer.
-    fn keep(&mut self, done: Done, lease: Lease, leases_now: &AtomicU64) -> Done {
-        if self.leases.len() >= LEASES_MAX {
-            return Done::new(done.tag, Code::Limit, 0, 0)
-                .with_text("this client holds too many leases: release some");
+    fn keep(&mut self, done: Done, held: Held, counts: &Counts) -> Done {
+        if let Err(why) = self.make_room_for(&held.lease, counts) {
+            return Done::new(done.tag, Code::Limit, 0, 0).with_text(why);
         }
         self.leases_made += 1;
-        leases_now.fetch_add(1, Ordering::Relaxed);
-        let count = lease.count() as u64;
-        self.leases.insert(self.leases_made, lease);
+        counts.leases_now.fetch_add(1, Ordering::Relaxed);
+        self.leased_bytes += held.lease.bytes();
+        let count = held.lease.count() as u64;
+        self.leases.insert(self.leases_made, held);
         Done::new(done.tag, Code::Done, self.leases_made, count)
+    }
+
+    /// Counts a lease with those of all clients, if it keeps the limits. Leases that have ended by themselves count no
+    /// more.
+    ///
+    /// # Errors
+    /// Which limit it exceeds.
+    fn make_room_for(&mut self, lease: &Lease, counts: &Counts) -> Result<(), &'static str> {
+        let fits = |state: &State| {
+            state.leases.len() < LEASES_MAX
+                && state.leased_bytes + lease.bytes() <= state.leasing.client_bytes_max
+        };
+        if !fits(self) {
+            let now = Instant::now();
+            let over = |(number, held): (&u64, &Held)| (held.until <= now).then_some(*number);
+            let over: Vec<u64> = self.leases.iter().filter_map(over).collect();
+            over.into_iter().for_each(|number| drop(self.remove_lease(number, counts)));
+        }
+        if !fits(self) {
+            return Err("this client leases too much: release some, or raise the server's --lease-share");
+        }
+        let most = self.leasing.all_bytes_max;
+        let with = |has: u64| has.checked_add(lease.bytes()).filter(|all| *all <= most);
+        let added =
+            counts.leased_bytes_now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
+        let why = "all clients together lease too much: try again, or raise the server's --lease-share";
+        added.map(drop).map_err(|_| why)
+    }
+
+    fn remove_lease(&mut self, number: u64, counts: &Counts) -> Option<Held> {
+        let held = self.leases.remove(&number)?;
+        self.leased_bytes -= held.lease.bytes();
+        counts.leases_now.fetch_sub(1, Ordering::Relaxed);
+        counts.leased_bytes_now.fetch_sub(held.lease.bytes(), Ordering::Relaxed);
+        Some(held)
     }
 }
 
 /// What the server keeps for the client.
 enum Kept {
     Nothing,
-    Lease(Lease),
+    Lease(Held),
     Writer(Writer),
 }
 
@@ -402,9 +468,10 @@ impl Flight {
             Flight::LookupPrefix(pending) => {
                 ended(pending, tag, context, |count| number(tag, count as u64))
             }
-            Flight::Lease(pending) => {
-                ended(pending, tag, context, |lease| Ended::keeping(tag, Kept::Lease(lease)))
-            }
+            Flight::Lease(pending, time) => ended(pending, tag, context, |lease| {
+                let until = Instant::now() + *time;
+                Ended::keeping(tag, Kept::Lease(Held { lease, until }))
+            }),
             Flight::Commit(pending) => ended(pending, tag, context, |()| number(tag, 0)),
             Flight::DeletePrefix(pending) => {
                 ended(pending, tag, context, |objects| number(tag, objects))

@@ -12,6 +12,7 @@ use adit_kvshare::wire::{
     Ask, Code, DONE_WORDS, Done, ENTRY_WORDS, Entry, Matter, Message, Run, VERSION,
 };
 use adit_kvstore::shard::{Condition, Part};
+use memmap2::MmapRaw;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -33,16 +34,43 @@ const ANSWERS_HEAD: u64 = 192;
 /// A client that writes what it likes. It reaches its rings through their file.
 struct Raw {
     stream: UnixStream,
-    rings: File,
+    rings: Mapped,
     bell: EventFd,
     server_bell: EventFd,
     tail: u64,
     head: u64,
 }
 
+/// A memory file that is mapped, as one must be to be shared. Its bytes are reached as a debugger reaches them, which
+/// takes no unsafe code.
+struct Mapped {
+    file: File,
+    map: MmapRaw,
+    process: File,
+}
+
+impl Mapped {
+    fn new(file: File) -> Mapped {
+        let map = MmapRaw::map_raw(&file).expect("mapped");
+        let process = File::options().read(true).write(true).open("/proc/self/mem");
+        Mapped { file, map, process: process.expect("Linux") }
+    }
+
+    fn write(&self, bytes: &[u8], at: u64) {
+        let at = self.map.as_ptr().addr() as u64 + at;
+        self.process.write_all_at(bytes, at).expect("written");
+    }
+
+    fn read(&self, into: &mut [u8], at: u64) {
+        let at = self.map.as_ptr().addr() as u64 + at;
+        self.process.read_exact_at(into, at).expect("read");
+    }
+}
+
+/// Makes a memory file without a hole.
 fn memory(bytes: u64, flags: MFdFlags) -> File {
     let file = File::from(memfd_create(c"test", flags).expect("memfd"));
-    file.set_len(bytes).expect("room");
+    file.write_all_at(&vec![0; bytes as usize], 0).expect("room");
     file
 }
 
@@ -78,8 +106,9 @@ fn connect(rig: &Rig) -> UnixStream {
 impl Raw {
     fn greeted(rig: &Rig) -> Raw {
         let stream = connect(rig);
-        let (rings, bell, server_bell) = (sealable(ring_bytes()), eventfd(), eventfd());
-        let files = [rings.as_raw_fd(), server_bell.as_fd().as_raw_fd(), bell.as_fd().as_raw_fd()];
+        let rings = Mapped::new(sealable(ring_bytes()));
+        let (bell, server_bell) = (eventfd(), eventfd());
+        let files = [rings.file.as_raw_fd(), server_bell.as_fd().as_raw_fd(), bell.as_fd().as_raw_fd()];
         send(&stream, &Message::new(Matter::Greet, [VERSION, DEPTH, 1, 0]), &files);
         assert_eq!(answer(&stream).expect("an answer").code, 0);
         Raw { stream, rings, bell, server_bell, tail: 0, head: 0 }
@@ -97,7 +126,7 @@ impl Raw {
     }
 
     fn store(&self, at: u64, value: u64) {
-        self.rings.write_all_at(&value.to_ne_bytes(), at).expect("written");
+        self.rings.write(&value.to_ne_bytes(), at);
     }
 
     fn ring(&self) {
@@ -112,7 +141,7 @@ impl Raw {
     fn push_all(&mut self, entries: &[Entry]) {
         for entry in entries {
             let at = PAGE + self.tail % DEPTH * 8 * ENTRY_WORDS as u64;
-            self.rings.write_all_at(entry.as_bytes(), at).expect("written");
+            self.rings.write(entry.as_bytes(), at);
             self.tail += 1;
         }
         self.store(REQUESTS_TAIL, self.tail);
@@ -125,7 +154,7 @@ impl Raw {
 
     fn answers(&self) -> u64 {
         let mut word = [0; 8];
-        self.rings.read_exact_at(&mut word, ANSWERS_TAIL).expect("read");
+        self.rings.read(&mut word, ANSWERS_TAIL);
         u64::from_ne_bytes(word)
     }
 
@@ -139,7 +168,7 @@ impl Raw {
         let answers = PAGE + DEPTH * 8 * ENTRY_WORDS as u64;
         let at = answers + self.head % DEPTH * 8 * DONE_WORDS as u64;
         let mut bytes = [0; size_of::<Done>()];
-        self.rings.read_exact_at(&mut bytes, at).expect("read");
+        self.rings.read(&mut bytes, at);
         self.head += 1;
         self.store(ANSWERS_HEAD, self.head);
         Done::read_from_bytes(&bytes).expect("its size")
@@ -220,7 +249,7 @@ fn memory_that_could_make_the_server_fault_is_not_mapped() {
     let raw = Raw::greeted(&rig);
     let null = File::open("/dev/null").expect("a file");
     let sealed = |seals| {
-        let file = sealable(1 << 30);
+        let file = sealable(1 << 20);
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).expect("sealed");
         file
     };
@@ -228,8 +257,8 @@ fn memory_that_could_make_the_server_fault_is_not_mapped() {
     let read_only = File::open(format!("/proc/self/fd/{}", shrink.as_raw_fd())).expect("opened");
     let constant = sealed(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_WRITE);
     let cases = [
-        (1 << 30, read_only, "for writing: Permission denied"),
-        (1 << 30, constant, "for writing: Operation not permitted"),
+        (1 << 20, read_only, "for writing: Permission denied"),
+        (1 << 20, constant, "for writing: Operation not permitted"),
         (PAGE, memory(PAGE, MFdFlags::empty()), "can be shortened"),
         (2 * PAGE, sealable(PAGE), "the file has 4096 bytes"),
         (PAGE, null, "not a memory file"),
@@ -427,7 +456,7 @@ fn a_list_of_keys_without_an_end_ends_the_connection() {
     while rig.counts().clients_expelled == 0 {
         assert!(begin.elapsed() < PATIENCE, "it is not left");
         let mut head = [0; 8];
-        raw.rings.read_exact_at(&mut head, REQUESTS_HEAD).expect("read");
+        raw.rings.read(&mut head, REQUESTS_HEAD);
         for _ in raw.tail - u64::from_ne_bytes(head)..DEPTH {
             raw.push(&Entry::of(&Ask::Key(key(1)), 0));
         }
@@ -492,8 +521,8 @@ fn a_client_that_writes_its_memory_while_it_is_read_into_gets_nothing_into_the_m
         client.put(key(number), &data(number, 3, BYTES as usize)).wait().expect("put");
     }
     let mut raw = Raw::greeted(&rig);
-    let file = sealable(BYTES);
-    let memory = Run { region: raw.share_file(&file, BYTES), offset: 0, bytes: BYTES };
+    let mapped = Mapped::new(sealable(BYTES));
+    let memory = Run { region: raw.share_file(&mapped.file, BYTES), offset: 0, bytes: BYTES };
     let (reads, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         // Writes the last byte that the object being read has, and another one.
@@ -502,7 +531,7 @@ fn a_client_that_writes_its_memory_while_it_is_read_into_gets_nothing_into_the_m
                 let number = reads.load(Ordering::Relaxed);
                 let last = *data(number, 3, BYTES as usize).last().expect("it has bytes");
                 for byte in (0..100).flat_map(|_| [last, !last]) {
-                    file.write_all_at(&[byte], BYTES - 1).expect("written");
+                    mapped.write(&[byte], BYTES - 1);
                 }
             }
         });

@@ -62,7 +62,8 @@ impl Allowance {
         }
         if add(mappings, 1, MAPPINGS_MAX).is_err() {
             mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            let why = "all clients together share too many pieces of memory: share fewer, larger ones";
+            let why =
+                "all clients together share too many pieces of memory: share fewer, larger ones";
             return Err(limit(why.to_owned()));
         }
         let (mapped_bytes, mappings) = (Arc::clone(mapped_bytes), Arc::clone(mappings));
@@ -136,9 +137,7 @@ fn map_checked(
     match page_bytes(file) {
         Some(PAGE) => {}
         Some(other) => {
-            return Err(malformed(format!(
-                "its pages have {other} bytes; share memory of {PAGE}"
-            )));
+            return Err(malformed(format!("its pages have {other} bytes; share memory of {PAGE}")));
         }
         None => return Err(malformed("it is not a memory file; share one of memfd_create")),
     }

@@ -385,13 +385,16 @@ impl State {
             over.into_iter().for_each(|number| drop(self.remove_lease(number, counts)));
         }
         if !fits(self) {
-            return Err("this client leases too much: release some, or raise the server's --lease-share");
+            return Err(
+                "this client leases too much: release some, or raise the server's --lease-share",
+            );
         }
         let most = self.leasing.all_bytes_max;
         let with = |has: u64| has.checked_add(lease.bytes()).filter(|all| *all <= most);
         let added =
             counts.leased_bytes_now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
-        let why = "all clients together lease too much: try again, or raise the server's --lease-share";
+        let why =
+            "all clients together lease too much: try again, or raise the server's --lease-share";
         added.map(drop).map_err(|_| why)
     }
 

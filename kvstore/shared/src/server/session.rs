@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use adit_driver::runtime::caught;
 use adit_driver::serve::parts::{Signaller, close_elsewhere, is_eventfd};
-use adit_kvstore::{Store, UNIT_BYTES};
 use adit_kvstore::store::{Attached, PutWith};
+use adit_kvstore::{Store, UNIT_BYTES};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
@@ -292,8 +292,7 @@ impl<'a> Session<'a> {
         };
         let memory = memory::rings(&rings, ring::bytes(depth), &self.allowance);
         close_elsewhere(rings);
-        let memory =
-            memory.map_err(|(code, why)| (code, format!("the rings' memory: {why}")))?;
+        let memory = memory.map_err(|(code, why)| (code, format!("the rings' memory: {why}")))?;
         let failed = |why: std::io::Error| (Code::Failed, format!("the server: {why}"));
         let link = Link::new().map_err(failed)?;
         let added = self.epoll.add(&link.bell, EpollEvent::new(EpollFlags::EPOLLIN, FAULT));

@@ -108,7 +108,8 @@ impl Raw {
         let stream = connect(rig);
         let rings = Mapped::new(sealable(ring_bytes()));
         let (bell, server_bell) = (eventfd(), eventfd());
-        let files = [rings.file.as_raw_fd(), server_bell.as_fd().as_raw_fd(), bell.as_fd().as_raw_fd()];
+        let files =
+            [rings.file.as_raw_fd(), server_bell.as_fd().as_raw_fd(), bell.as_fd().as_raw_fd()];
         send(&stream, &Message::new(Matter::Greet, [VERSION, DEPTH, 1, 0]), &files);
         assert_eq!(answer(&stream).expect("an answer").code, 0);
         Raw { stream, rings, bell, server_bell, tail: 0, head: 0 }

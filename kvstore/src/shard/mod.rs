@@ -108,7 +108,7 @@ use crate::io::lane::Finished;
 use crate::media::record::Record;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, Object, ObjectId, TenantId, Version};
+use crate::model::object::{Hold, LayoutId, Object, ObjectId, TenantId, Version};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
 use crate::model::place::{Place, UNIT_BYTES};
 use crate::model::plan;
@@ -189,6 +189,9 @@ const SEND_BYTES: u64 = 512 << 10;
 const SCANNED_IDS: u32 = 16 << 10;
 /// Number of keys looked up together.
 const LOOKUP_GROUP: usize = 64;
+/// Why another layout has no number.
+const LAYOUTS_IN_USE: &str = "a store has at most 255 layouts with objects or a user: remove the objects of one, or try again once a checkpoint \
+     has ended";
 /// A slab of a layout takes at most one `SLAB_PARTS`th of the shard's share of a device.
 const SLAB_PARTS: u64 = 16;
 
@@ -506,10 +509,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Returns the id of this layout, defining it if it is new. In a small store its slabs are made smaller;
-    /// [`Shard::layout_of`] returns the result.
+    /// [`Shard::layout_of`] returns the result. The id stays its own while it has objects or a holder
+    /// ([`Shard::hold_layout`]).
     ///
     /// # Errors
-    /// [`Failure::Undefined`] if there are 255 already; [`Failure::Device`] if it cannot be written to the journal;
+    /// [`Failure::Layout`] if there are 255 such layouts already; [`Failure::Device`] if it cannot be written to the journal;
     /// [`Failure::Full`] while the journal has no room, which polling makes.
     pub fn layout(&mut self, now: Time, layout: Layout) -> Result<LayoutId, Failure> {
         let layout = layout.with_slabs_up_to(self.spaces.extent_units_max() / SLAB_PARTS);
@@ -518,12 +522,24 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             return Ok(LayoutId((at + 1) as u8));
         }
         self.check_definable()?;
-        if self.spaces.layouts().len() == usize::from(u8::MAX) {
-            return Err(Failure::Undefined("layout"));
-        }
-        let id = self.spaces.define(layout);
+        let id = if self.spaces.layouts().len() < usize::from(u8::MAX) {
+            self.spaces.define(layout)
+        } else {
+            let free = self.spaces.free_layout().filter(|_| self.may_replace());
+            let id = free.ok_or(Failure::Layout(LAYOUTS_IN_USE))?;
+            self.spaces.redefine(id, layout);
+            id
+        };
         self.log.append(now, &Record::Layout { id, bytes: &layout.encode() });
         Ok(id)
+    }
+
+    /// Keeps a layout's id from being given to another.
+    ///
+    /// # Panics
+    /// If there is no such layout.
+    pub fn hold_layout(&self, id: LayoutId) -> Hold {
+        self.spaces.hold(id)
     }
 
     /// Checks that a definition can be written to the journal.

@@ -14,7 +14,7 @@ use super::pool::PoolBuffer;
 use crate::error::Error;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, TenantId};
+use crate::model::object::{Hold, LayoutId, TenantId};
 use crate::shard::Condition;
 
 /// The data of an object: bytes to copy, or memory that devices read directly ([`PoolBuffer`], [`Payload::lent`]).
@@ -192,29 +192,29 @@ pub struct PutWith {
 
 /// The owner of objects, for [`super::PutWith`]. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tenant(Arc<[TenantId]>);
+pub struct Tenant(Arc<[(TenantId, Hold)]>);
 
 impl Tenant {
     /// Creates a tenant with id `ids[n]` in shard n.
-    pub(super) fn new(ids: Vec<TenantId>) -> Tenant {
+    pub(super) fn new(ids: Vec<(TenantId, Hold)>) -> Tenant {
         Tenant(ids.into())
     }
 
-    pub(super) fn in_shard(&self, shard: u16) -> TenantId {
-        self.0[usize::from(shard)]
+    pub(super) fn in_shard(&self, shard: u16) -> (TenantId, Hold) {
+        self.0[usize::from(shard)].clone()
     }
 }
 
 /// A layout of KV blocks defined in a store, for [`super::PutWith`]. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DefinedLayout {
-    ids: Arc<[LayoutId]>,
+    ids: Arc<[(LayoutId, Hold)]>,
     layout: Arc<Layout>,
 }
 
 impl DefinedLayout {
     /// Creates a layout with id `ids[n]` in shard n.
-    pub(super) fn new(ids: Vec<LayoutId>, layout: Layout) -> DefinedLayout {
+    pub(super) fn new(ids: Vec<(LayoutId, Hold)>, layout: Layout) -> DefinedLayout {
         DefinedLayout { ids: ids.into(), layout: Arc::new(layout) }
     }
 
@@ -223,8 +223,8 @@ impl DefinedLayout {
         &self.layout
     }
 
-    pub(super) fn in_shard(&self, shard: u16) -> LayoutId {
-        self.ids[usize::from(shard)]
+    pub(super) fn in_shard(&self, shard: u16) -> (LayoutId, Hold) {
+        self.ids[usize::from(shard)].clone()
     }
 }
 

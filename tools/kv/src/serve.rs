@@ -67,9 +67,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=255), default_value_t = 128)]
     tenants: u8,
 
-    /// The share of the store, in percent, that each client may lease; all together may lease twice that
+    /// The share of the store, in percent, that each client may hold by leases and by objects that it writes in parts; all
+    /// together may hold twice that
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=100), default_value_t = 25)]
-    lease_share: u64,
+    hold_share: u64,
 
     /// The longest time that a client leases objects for, as in 10m; it renews a lease that it needs for longer
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1h")]
@@ -110,7 +111,7 @@ impl ServeArgs {
             all_bytes_max: self.memory_all,
             client_layouts_max: self.layouts.into(),
             tenants_max: self.tenants.into(),
-            client_lease_percent: self.lease_share,
+            client_hold_percent: self.hold_share,
             lease_max: self.lease_max,
             ..Options::default()
         }

@@ -19,8 +19,8 @@ pub(super) struct Counts {
     pub(super) requests_now: AtomicU64,
     pub(super) requests: AtomicU64,
     pub(super) leases_now: AtomicU64,
-    /// Bytes of the objects that clients lease; an object counts once for each of its leases.
-    pub(super) leased_bytes_now: AtomicU64,
+    /// Bytes of the objects that clients lease, each once for each of its leases, and of those that they write in parts.
+    pub(super) held_bytes_now: AtomicU64,
 }
 
 impl Counts {

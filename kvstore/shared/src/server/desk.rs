@@ -48,7 +48,8 @@ pub(super) enum Flight {
     Yes(Pending<bool>),
     Info(Pending<Option<ObjectInfo>>),
     Outline(Pending<Option<ObjectInfo>>),
-    Reserve(Pending<Writer>),
+    /// And the bytes of the object.
+    Reserve(Pending<Writer>, u64),
     Fill(Pending<AnyBuffer>),
     Seal(Pending<Outcome>),
     /// A page of a scan, and the memory for it.
@@ -73,22 +74,30 @@ struct Region {
     pieces: Pieces<Buffer>,
 }
 
-/// How much may be leased.
+/// How much of the store clients may keep from others: by leases, and by objects that are being written in parts.
 #[derive(Clone, Copy)]
-pub(super) struct Leasing {
+pub(super) struct Shares {
+    capacity_bytes: u64,
     /// Bytes of one client,
     client_bytes_max: u64,
     /// and of all together.
     all_bytes_max: u64,
 }
 
-impl Leasing {
+impl Shares {
     /// Returns the shares of a store of `capacity_bytes`.
-    pub(super) fn new(capacity_bytes: u64, options: &Options) -> Leasing {
+    pub(super) fn new(capacity_bytes: u64, options: &Options) -> Shares {
         let of = |percent: u64| capacity_bytes / 100 * percent.min(100);
-        let percent = options.client_lease_percent;
-        Leasing { client_bytes_max: of(percent), all_bytes_max: of(percent.saturating_mul(2)) }
+        let percent = options.client_hold_percent;
+        let all_bytes_max = of(percent.saturating_mul(2));
+        Shares { capacity_bytes, client_bytes_max: of(percent), all_bytes_max }
     }
+}
+
+/// An object that is being written in parts, and its bytes.
+struct Writing {
+    writer: Arc<Writer>,
+    bytes: u64,
 }
 
 /// A lease, and when it ends by itself.
@@ -104,10 +113,10 @@ struct State {
     regions: Vec<Option<Region>>,
     leases: BTreeMap<u64, Held>,
     leases_made: u64,
-    leasing: Leasing,
-    /// Bytes of what it leases.
-    leased_bytes: u64,
-    writers: BTreeMap<u64, Arc<Writer>>,
+    shares: Shares,
+    /// Bytes of what it leases and is writing in parts.
+    held_bytes: u64,
+    writers: BTreeMap<u64, Writing>,
     writers_made: u64,
     /// The client is gone: what is begun now is dropped.
     is_closed: bool,
@@ -142,7 +151,7 @@ impl Desk {
     pub(super) fn new(
         rings: &Rings,
         depth: u64,
-        leasing: Leasing,
+        shares: Shares,
         (signaller, bell): (Signaller, File),
         counts: &Arc<Counts>,
     ) -> Arc<Desk> {
@@ -154,8 +163,8 @@ impl Desk {
             regions: Vec::new(),
             leases: BTreeMap::new(),
             leases_made: 0,
-            leasing,
-            leased_bytes: 0,
+            shares,
+            held_bytes: 0,
             writers: BTreeMap::new(),
             writers_made: 0,
             is_closed: false,
@@ -211,9 +220,13 @@ impl Desk {
             state.give(run, buffer);
         }
         match kept {
-            Kept::Nothing => {}
+            Kept::Nothing => {
+                if let Flight::Reserve(_, bytes) = slot.flight {
+                    state.let_go(bytes, &self.counts);
+                }
+            }
             Kept::Lease(lease) => done = state.keep(done, lease, &self.counts),
-            Kept::Writer(writer) => done = state.keep_writer(done, writer),
+            Kept::Writer(writing) => done = state.keep_writer(done, writing, &self.counts),
         }
         self.counts.requests_now.fetch_sub(1, Ordering::Relaxed);
         state.answers.push(&done);
@@ -295,13 +308,26 @@ impl Desk {
         lease.is_some()
     }
 
+    /// Counts an object that is about to be written in parts, and returns the bytes that it holds: none if the store is
+    /// certain to refuse it.
+    ///
+    /// # Errors
+    /// That the client would hold too much of the store.
+    pub(super) fn hold(&self, bytes: u64) -> Result<u64, (Code, &'static str)> {
+        let mut state = self.lock();
+        let bytes = if bytes > state.shares.capacity_bytes { 0 } else { bytes };
+        state.hold(bytes, &self.counts).map_err(|why| (Code::Limit, why))?;
+        Ok(bytes)
+    }
+
     /// Returns a writer of the client's.
     ///
     /// # Errors
     /// That there is none.
     pub(super) fn writer(&self, number: u64) -> Result<Arc<Writer>, (Code, &'static str)> {
         let state = self.lock();
-        state.writers.get(&number).cloned().ok_or((Code::Malformed, NO_WRITER))
+        let writing = state.writers.get(&number).ok_or((Code::Malformed, NO_WRITER))?;
+        Ok(Arc::clone(&writing.writer))
     }
 
     /// Takes a writer of the client's away, to be sealed or dropped.
@@ -309,8 +335,12 @@ impl Desk {
     /// # Errors
     /// That there is none.
     pub(super) fn take_writer(&self, number: u64) -> Result<Writer, (Code, &'static str)> {
-        let writer = self.lock().writers.remove(&number);
-        writer.and_then(Arc::into_inner).ok_or((Code::Malformed, NO_WRITER))
+        let mut state = self.lock();
+        let Writing { writer, bytes } =
+            state.writers.remove(&number).ok_or((Code::Malformed, NO_WRITER))?;
+        state.let_go(bytes, &self.counts);
+        drop(state);
+        Arc::into_inner(writer).ok_or((Code::Malformed, NO_WRITER))
     }
 
     /// Returns the number of requests in progress.
@@ -330,6 +360,9 @@ impl Desk {
         let remove = |number| state.remove_lease(number, &self.counts);
         let leases: Vec<_> = numbers.into_iter().filter_map(remove).collect();
         let writers = std::mem::take(&mut state.writers);
+        let rest = state.held_bytes;
+        // What is being reserved, and the writers.
+        state.let_go(rest, &self.counts);
         drop(state);
         self.counts.requests_now.fetch_sub(slots.len() as u64, Ordering::Relaxed);
         drop((slots, regions, leases, writers));
@@ -345,64 +378,84 @@ impl State {
     }
 
     /// Keeps a writer for the client and names it in the answer.
-    fn keep_writer(&mut self, done: Done, writer: Writer) -> Done {
+    fn keep_writer(&mut self, done: Done, writing: Writing, counts: &Counts) -> Done {
         if self.writers.len() >= WRITERS_MAX {
+            self.let_go(writing.bytes, counts);
             return Done::new(done.tag, Code::Limit, 0, 0)
                 .with_text("this client writes too many objects in parts: commit or drop some");
         }
         self.writers_made += 1;
-        self.writers.insert(self.writers_made, Arc::new(writer));
+        self.writers.insert(self.writers_made, writing);
         Done::new(done.tag, Code::Done, self.writers_made, 0)
     }
 
     /// Keeps a lease for the client and names it in the answer.
     fn keep(&mut self, done: Done, held: Held, counts: &Counts) -> Done {
-        if let Err(why) = self.make_room_for(&held.lease, counts) {
+        if self.leases.len() >= LEASES_MAX {
+            self.drop_expired(counts);
+        }
+        let is_full = self.leases.len() >= LEASES_MAX;
+        let many = "this client holds too many leases: release some";
+        let taken = if is_full { Err(many) } else { self.hold(held.lease.bytes(), counts) };
+        if let Err(why) = taken {
             return Done::new(done.tag, Code::Limit, 0, 0).with_text(why);
         }
         self.leases_made += 1;
         counts.leases_now.fetch_add(1, Ordering::Relaxed);
-        self.leased_bytes += held.lease.bytes();
         let count = held.lease.count() as u64;
         self.leases.insert(self.leases_made, held);
         Done::new(done.tag, Code::Done, self.leases_made, count)
     }
 
-    /// Counts a lease with those of all clients, if it keeps the limits. Leases that have ended by themselves count no
-    /// more.
+    /// Counts bytes that the client keeps from others, if that keeps the limits.
     ///
     /// # Errors
     /// Which limit it exceeds.
-    fn make_room_for(&mut self, lease: &Lease, counts: &Counts) -> Result<(), &'static str> {
-        let fits = |state: &State| {
-            state.leases.len() < LEASES_MAX
-                && state.leased_bytes + lease.bytes() <= state.leasing.client_bytes_max
-        };
+    fn hold(&mut self, bytes: u64, counts: &Counts) -> Result<(), &'static str> {
+        if self.is_closed {
+            return Err("the client is gone");
+        }
+        let most = self.shares.client_bytes_max;
+        let fits =
+            |state: &State| state.held_bytes.checked_add(bytes).is_some_and(|all| all <= most);
         if !fits(self) {
-            let now = Instant::now();
-            let over = |(number, held): (&u64, &Held)| (held.until <= now).then_some(*number);
-            let over: Vec<u64> = self.leases.iter().filter_map(over).collect();
-            over.into_iter().for_each(|number| drop(self.remove_lease(number, counts)));
+            self.drop_expired(counts);
         }
         if !fits(self) {
             return Err(
-                "this client leases too much: release some, or raise the server's --lease-share",
+                "this client would hold too much of the store by leases and objects in parts: release or commit some, \
+                 or raise the server's --hold-share",
             );
         }
-        let most = self.leasing.all_bytes_max;
-        let with = |has: u64| has.checked_add(lease.bytes()).filter(|all| *all <= most);
-        let added =
-            counts.leased_bytes_now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
-        let why =
-            "all clients together lease too much: try again, or raise the server's --lease-share";
-        added.map(drop).map_err(|_| why)
+        let most = self.shares.all_bytes_max;
+        let with = |has: u64| has.checked_add(bytes).filter(|all| *all <= most);
+        let added = counts.held_bytes_now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
+        added.map_err(|_| {
+            "all clients together would hold too much of the store by leases and objects in parts: try again, or \
+             raise the server's --hold-share"
+        })?;
+        self.held_bytes += bytes;
+        Ok(())
+    }
+
+    /// Undoes [`State::hold`].
+    fn let_go(&mut self, bytes: u64, counts: &Counts) {
+        self.held_bytes -= bytes;
+        counts.held_bytes_now.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Drops leases that have ended by themselves, which the client has yet to release.
+    fn drop_expired(&mut self, counts: &Counts) {
+        let now = Instant::now();
+        let over = |(number, held): (&u64, &Held)| (held.until <= now).then_some(*number);
+        let over: Vec<u64> = self.leases.iter().filter_map(over).collect();
+        over.into_iter().for_each(|number| drop(self.remove_lease(number, counts)));
     }
 
     fn remove_lease(&mut self, number: u64, counts: &Counts) -> Option<Held> {
         let held = self.leases.remove(&number)?;
-        self.leased_bytes -= held.lease.bytes();
+        self.let_go(held.lease.bytes(), counts);
         counts.leases_now.fetch_sub(1, Ordering::Relaxed);
-        counts.leased_bytes_now.fetch_sub(held.lease.bytes(), Ordering::Relaxed);
         Some(held)
     }
 }
@@ -411,7 +464,7 @@ impl State {
 enum Kept {
     Nothing,
     Lease(Held),
-    Writer(Writer),
+    Writer(Writing),
 }
 
 /// A request that has ended.
@@ -452,9 +505,10 @@ impl Flight {
             Flight::Outline(pending) => {
                 ended(pending, tag, context, |info| Ended::of(outcome::outline(tag, info)))
             }
-            Flight::Reserve(pending) => {
-                ended(pending, tag, context, |writer| Ended::keeping(tag, Kept::Writer(writer)))
-            }
+            Flight::Reserve(pending, bytes) => ended(pending, tag, context, |writer| {
+                let (writer, bytes) = (Arc::new(writer), *bytes);
+                Ended::keeping(tag, Kept::Writer(Writing { writer, bytes }))
+            }),
             Flight::Fill(pending) => ended(pending, tag, context, |memory| {
                 Ended::with(Done::new(tag, Code::Done, 0, 0), memory)
             }),

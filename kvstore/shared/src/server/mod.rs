@@ -61,8 +61,9 @@ pub struct Options {
     pub tenants_max: usize,
     /// The longest lease, of those that ask for longer ones. Default an hour.
     pub lease_max: Duration,
-    /// The share of the store in percent that one client may lease; all of them together may lease twice that. Default 25.
-    pub client_lease_percent: u64,
+    /// The share of the store in percent that one client may hold by leases and by objects that it writes in parts; all of
+    /// them together may hold twice that. Default 25.
+    pub client_hold_percent: u64,
 }
 
 impl Default for Options {
@@ -75,7 +76,7 @@ impl Default for Options {
             client_layouts_max: 8,
             tenants_max: 128,
             lease_max: Duration::from_secs(3600),
-            client_lease_percent: 25,
+            client_hold_percent: 25,
         }
     }
 }

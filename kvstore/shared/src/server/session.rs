@@ -20,7 +20,7 @@ use nix::sys::eventfd::EventFd;
 use zerocopy::IntoBytes;
 
 use super::counts::Counts;
-use super::desk::{Desk, Leasing};
+use super::desk::{Desk, Shares};
 use super::taking::{Link, Taking};
 use super::waiting::Waiting;
 use super::{Event, Options};
@@ -301,8 +301,8 @@ impl<'a> Session<'a> {
         let rings = Rings::new(memory, depth);
         let (store, counts) = (self.common.store, self.common.counts);
         let stats = store.stats().wait().map_err(|why| (Code::Failed, why.to_string()))?;
-        let leases = Leasing::new(stats.capacity_units * UNIT_BYTES, self.common.options);
-        let desk = Desk::new(&rings, depth, leases, (signaller, client_bell), counts);
+        let shares = Shares::new(stats.capacity_units * UNIT_BYTES, self.common.options);
+        let desk = Desk::new(&rings, depth, shares, (signaller, client_bell), counts);
         let ends = (store.clone(), Arc::clone(&link));
         let lease_max = self.common.options.lease_max;
         let taking = Taking::new(ends, (&rings, bell), &desk, (with, lease_max), counts);

@@ -222,7 +222,8 @@ impl Taking {
             Ask::Reserve { key, bytes, layout, ttl_s, condition } => {
                 self.check_layout(layout)?;
                 let with = self.with(layout, ttl_s, condition);
-                Flight::Reserve(self.store.reserve(key, bytes, &with))
+                let held = self.desk.hold(bytes)?;
+                Flight::Reserve(self.store.reserve(key, bytes, &with), held)
             }
             Ask::Fill { writer, offset, bytes, memory } => {
                 if bytes > memory.bytes {

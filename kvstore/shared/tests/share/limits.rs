@@ -4,11 +4,13 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use adit_kvshare::wire::Code;
+use adit_kvshare::wire::{Ask, Code};
 use adit_kvshare::{Client, ClientOptions, Error, Options};
-use adit_kvstore::Key;
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
+use adit_kvstore::shard::Condition;
+use adit_kvstore::{Key, Version};
 
+use crate::raw::Raw;
 use crate::rig::{PATIENCE, Rig, data, key};
 
 fn tenant(rig: &Rig, name: &str) -> Result<Client, Error> {
@@ -42,7 +44,7 @@ fn connections_that_say_nothing_take_no_place_of_a_client() {
 
 #[test]
 fn a_client_leases_its_share_and_no_more() {
-    let rig = Rig::soft_with(Options { client_lease_percent: 1, ..Options::default() });
+    let rig = Rig::soft_with(Options { client_hold_percent: 1, ..Options::default() });
     let clients = [(); 3].map(|()| rig.client());
     let stats = rig.store.stats().wait().expect("counted");
     let share = stats.capacity_units * 4096 / 100;
@@ -55,7 +57,7 @@ fn a_client_leases_its_share_and_no_more() {
     let lease = |client: &Client, keys: &[Key]| client.lease(keys, PATIENCE).wait();
     let refused = lease(&clients[0], &keys).expect_err("more than its share");
     assert_eq!(refused.error.code(), Some(Code::Limit), "{refused}");
-    assert!(refused.to_string().contains("--lease-share"), "{refused}");
+    assert!(refused.to_string().contains("--hold-share"), "{refused}");
     let two = lease(&clients[0], &keys[..2]).expect("its share");
     lease(&clients[0], &keys[2..]).expect_err("it has its share");
     let other = lease(&clients[1], &keys[..2]).expect("another's share");
@@ -70,6 +72,44 @@ fn a_client_leases_its_share_and_no_more() {
     let brief: Vec<_> = (0..2).map(|_| lease_briefly(&clients[1], &keys[..2])).collect();
     assert_eq!(brief.len(), 2);
     drop((clients, brief, _third));
+    rig.until_nothing_is_left();
+}
+
+#[test]
+fn a_client_writes_its_share_in_parts_and_no_more() {
+    let rig = Rig::soft_with(Options { client_hold_percent: 1, ..Options::default() });
+    let share = rig.store.stats().wait().expect("counted").capacity_units * 4096 / 100;
+    let [mut one, mut other, mut third] = [(); 3].map(|()| Raw::greeted(&rig.socket()));
+    let reserve = |client: &mut Raw, number: u64, bytes: u64| {
+        let (key, condition) = (key(number), Condition::Always);
+        client.ask(&Ask::Reserve { key, bytes, layout: 0, ttl_s: 0, condition }, number);
+        let done = client.take();
+        (Code::of(done.code), done.value, done.text())
+    };
+    let bytes = share / 5 * 2;
+    let writers = [1, 2].map(|number| reserve(&mut one, number, bytes));
+    assert!(writers.iter().all(|(code, ..)| *code == Code::Done), "{writers:?}");
+    let (code, _, why) = reserve(&mut one, 3, bytes);
+    assert!(code == Code::Limit && why.contains("this client"), "{why}");
+    for number in [4, 5] {
+        assert_eq!(reserve(&mut other, number, bytes).0, Code::Done, "another's share");
+    }
+    let (code, _, why) = reserve(&mut third, 6, share / 2);
+    assert!(code == Code::Limit && why.contains("all clients together"), "{why}");
+    // What is given up, or fails, or goes with its client, is free again.
+    one.ask(&Ask::Abandon(writers[0].1), 7);
+    assert_eq!(one.take().value, 1);
+    assert_eq!(reserve(&mut third, 8, share / 2).0, Code::Done);
+    assert_eq!(reserve(&mut third, 9, 1 << 39).0, Code::TooLarge);
+    drop(other);
+    rig.until("it is gone", |counts| counts.clients_now == 2);
+    for number in 0..4 {
+        let (key, condition) = (key(number), Condition::Version(Version(77)));
+        one.ask(&Ask::Reserve { key, bytes, layout: 0, ttl_s: 0, condition }, number);
+        assert_eq!(Code::of(one.take().code), Code::Conflict);
+    }
+    assert_eq!(reserve(&mut one, 10, bytes).0, Code::Done);
+    drop((one, third));
     rig.until_nothing_is_left();
 }
 

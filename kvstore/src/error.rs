@@ -157,6 +157,9 @@ pub enum Failure {
     /// There cannot be such a tenant, or it cannot have a quota.
     #[error("{0}")]
     Tenant(&'static str),
+    /// There are too many layouts.
+    #[error("{0}")]
+    Layout(&'static str),
     /// The memory is too short or not whole units.
     #[error(
         "the part takes {needs} bytes of memory in whole units of 4096 and there are {has}: give as many"

@@ -121,7 +121,7 @@ pub use media::survey;
 pub use model::key::{KEY_BYTES_MAX, Key};
 pub use model::layout;
 pub use model::object::{
-    CHECKSUMS_MAX, LayoutId, Object, ObjectId, TenantId, Version, piece_bytes,
+    CHECKSUMS_MAX, Hold, LayoutId, Object, ObjectId, TenantId, Version, piece_bytes,
 };
 pub use model::options::{Durability, PolicyKind, Quota, Watermarks, WhenReached};
 pub use model::place::{Place, UNIT_BYTES, units};

@@ -367,6 +367,12 @@ impl Device {
         matches!(&self.path, Path::Nvme(nvme) if nvme.is_outside)
     }
 
+    /// Returns whether another process maps the files behind registered memory, so that they must stay writable to it
+    /// (`vfio-user:`).
+    pub fn maps_files(&self) -> bool {
+        matches!(&self.path, Path::Nvme(nvme) if nvme.maps_files)
+    }
+
     /// Returns whether its queues can use `buffer`; memory of other controllers cannot be used.
     pub fn accepts<B: IoBuffer>(&self, buffer: &B) -> bool {
         match &self.path {

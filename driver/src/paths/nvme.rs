@@ -44,6 +44,8 @@ pub(super) struct NvmeDevice {
     queues: QueueMemory,
     /// Whether something outside this process carries out its commands.
     pub(super) is_outside: bool,
+    /// Whether that is another process, which maps registered memory's files.
+    pub(super) maps_files: bool,
     /// Excludes other users of a software controller's file.
     lock: Option<Lock>,
 }
@@ -100,8 +102,10 @@ pub(super) fn device(
     };
     let queues = target.settings().queues;
     let is_outside = !matches!(target, Target::Soft { .. });
+    let maps_files = matches!(target, Target::VfioUser { .. });
     let locality = controller.locality();
-    let path = Path::Nvme(NvmeDevice { controller, namespace, queues, is_outside, lock });
+    let path =
+        Path::Nvme(NvmeDevice { controller, namespace, queues, is_outside, maps_files, lock });
     Device::new(info, path, locality)
 }
 

@@ -30,18 +30,29 @@ pub(super) struct ClientMemory {
     table: DmaTable,
     pieces: BTreeMap<u64, Piece>,
     mappings: FragileMappings,
+    /// Bytes that the controller may touch, without those on large pages.
+    touchable_bytes: u64,
+    /// The most of these, if there is a limit.
+    touchable_max: Option<u64>,
     warned: bool,
 }
 
 #[derive(Debug)]
 struct Piece {
     len: u64,
+    /// Its part of [`ClientMemory::touchable_bytes`].
+    touchable_bytes: u64,
     /// Start of its mapping. Absent for memory that the device may not read, and for read-only files that cannot be
     /// mapped.
     mapping: Option<usize>,
 }
 
 impl ClientMemory {
+    /// Creates memory that a client hands over up to a limit, if there is one.
+    pub(super) fn new(touchable_max: Option<u64>) -> ClientMemory {
+        ClientMemory { touchable_max, ..ClientMemory::default() }
+    }
+
     /// Runs `work` with the controller's table.
     #[inline]
     pub(super) fn access<T>(&self, work: impl FnOnce(&DmaTable) -> T) -> T {
@@ -73,14 +84,34 @@ impl ClientMemory {
         let file = file.ok_or_else(|| {
             Refusal::unsupported("no file came with the memory; share it as a memfd")
         })?;
+        let touchable_bytes = self.touchable(ask, &file)?;
         let mapping = match ask.flags & DMA_READ_WRITE {
             DMA_READ_WRITE => Some(self.map_file(ask, &file, sealed_only)?),
             // A virtual machine also hands over its ROMs, which need not be memory files.
             DMA_READ => self.map_file(ask, &file, sealed_only).ok(),
             _ => None,
         };
-        self.pieces.insert(ask.address, Piece { len: ask.size, mapping });
+        let touchable_bytes = if mapping.is_some() { touchable_bytes } else { 0 };
+        self.touchable_bytes += touchable_bytes;
+        self.pieces.insert(ask.address, Piece { len: ask.size, touchable_bytes, mapping });
         Ok(())
+    }
+
+    /// Returns how much of a piece this process would be charged for, at worst: a virtual machine's memory has holes, and
+    /// may get new ones at any time, so all of it.
+    fn touchable(&self, ask: &DmaMap, file: &File) -> Outcome<u64> {
+        let bytes = if memory_file::page_bytes(file) == Some(PAGE) { ask.size } else { 0 };
+        let all = self.touchable_bytes.saturating_add(bytes);
+        match self.touchable_max {
+            Some(most) if bytes > 0 && all > most => {
+                let why = format!(
+                    "{bytes} bytes of memory make {all}, and pages of it count towards this server's control group \
+                     once it touches them: at most {most} are taken; raise the group's limit, or set --memory"
+                );
+                Err(Refusal::new(libc::ENOMEM, why))
+            }
+            _ => Ok(bytes),
+        }
     }
 
     /// Maps the whole pages around the piece, which are larger than its own on hugetlbfs; returns where they start.
@@ -161,9 +192,11 @@ impl ClientMemory {
             }
         }
         self.table.remove(ask.address, ask.size);
-        let piece = self.pieces.remove(&ask.address);
-        if let Some(mapping) = piece.and_then(|piece| piece.mapping) {
-            self.mappings.remove(mapping);
+        if let Some(piece) = self.pieces.remove(&ask.address) {
+            self.touchable_bytes -= piece.touchable_bytes;
+            if let Some(mapping) = piece.mapping {
+                self.mappings.remove(mapping);
+            }
         }
         Ok(())
     }
@@ -173,6 +206,7 @@ impl ClientMemory {
             self.table.remove(address, piece.len);
         }
         self.mappings.clear();
+        self.touchable_bytes = 0;
         self.warned = false;
     }
 }
@@ -246,6 +280,27 @@ mod tests {
         memory.map(&ask(0x10000, 4096), Some(file(4096)), true).expect("mapped again");
         memory.unmap(&unmap(0, 0, UNMAP_ALL)).expect("all");
         assert_eq!((memory.piece_count(), memory.access(DmaTable::mapped_bytes)), (0, 0));
+    }
+
+    #[test]
+    fn a_client_hands_over_no_more_than_the_server_may_be_charged_for() {
+        let mut memory = ClientMemory::new(Some(3 * 4096));
+        memory.map(&ask(0x10000, 8192), Some(file(8192)), true).expect("room");
+        let refused = memory.map(&ask(0x20000, 8192), Some(file(8192)), true);
+        let refused = refused.expect_err("one page too many");
+        assert!(refused.errno == libc::ENOMEM && refused.why.contains("--memory"), "{refused:?}");
+        memory.map(&ask(0x20000, 4096), Some(file(4096)), true).expect("room");
+        // What is not mapped costs nothing, nor what is not there any more.
+        let rom = File::open("/proc/self/exe").expect("a file");
+        let read_only = DmaMap { flags: DMA_READ, ..ask(0x30000, 4096) };
+        memory.map(&read_only, Some(rom), true).expect("taken");
+        assert_eq!(errno(memory.map(&ask(0x40000, 4096), Some(file(4096)), true)), libc::ENOMEM);
+        let unmap = DmaUnmap { argsz: 24, flags: 0, address: 0x10000, size: 8192 };
+        memory.unmap(&unmap).expect("unmapped");
+        memory.map(&ask(0x40000, 8192), Some(file(8192)), true).expect("room again");
+        memory.unmap_all();
+        memory.map(&ask(0, 3 * 4096), Some(file(3 * 4096)), true).expect("room for all");
+        ClientMemory::new(None).map(&ask(0, 1 << 40), Some(file(1 << 40)), true).expect("no limit");
     }
 
     #[test]

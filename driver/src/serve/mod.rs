@@ -52,7 +52,7 @@ pub mod parts {
     pub use super::signaller::Signaller;
     pub use super::socket::Socket;
     pub use super::system::{is_eventfd, receive};
-    pub use crate::sys::memory_file::{page_bytes, seal_length};
+    pub use crate::sys::memory_file::{first_hole, page_bytes, seal_length, seal_pages};
 }
 
 /// How clients reach the doorbells.
@@ -73,6 +73,10 @@ pub struct Options {
     /// Refuses memory whose file can be shortened. Sealable files are sealed in any case; if this is off, a client that
     /// shortens an unsealable file is dropped.
     pub sealed_memory_only: bool,
+    /// The most bytes of memory that a client may hand over. Each page of it that is not there yet, or is taken out later, is
+    /// charged to this process when the controller touches it, so this is at most what the process may use. Memory on
+    /// hugetlbfs does not count: it is reserved.
+    pub client_bytes_max: Option<u64>,
     /// How the server's thread idles.
     pub pace: Pace,
 }

@@ -123,6 +123,7 @@ fn failure_class(failure: &Failure) -> &'static str {
         Failure::Memory { .. } | Failure::Foreign { .. } => "BadBufferError",
         Failure::TooLarge { .. }
         | Failure::Tenant(_)
+        | Failure::Layout(_)
         | Failure::Part(_)
         | Failure::Writer
         | Failure::Unfilled { .. }

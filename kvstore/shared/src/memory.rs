@@ -1,7 +1,8 @@
 //! Memory that client and server both map: memory files, as rings, as the store's DMA memory, as a client's spans.
 //!
 //! **The server** maps only memory files of ordinary pages that are sealed against shortening, so that no access of its
-//! own faults. The client may write the bytes at any time, also while a device or the store reads them: then a put has
+//! own faults, and against holes, with no page missing, so that it is never charged for one: a page counts towards the
+//! control group of the process that touches it first, which is the client. The client may write the bytes at any time, also while a device or the store reads them: then a put has
 //! other bytes than its checksum says and is a miss later, or a read is taken for damaged. Nothing else follows from
 //! these bytes; no length, offset or decision is read from them.
 //!
@@ -13,93 +14,184 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use adit_driver::serve::parts::{page_bytes, seal_length};
+use adit_driver::serve::parts::{first_hole, page_bytes, seal_length, seal_pages};
 use adit_driver::sys::HostMemory;
+use adit_kvstore::memory::{Memory, Probe, budget};
 use adit_shared::Atomics;
-use memmap2::MmapOptions;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::mapping::{Mapping, PAGE};
 use crate::pieces::Divide;
+use crate::wire::Code;
 
-/// A mapping of the server's, counted while it lasts.
-struct Counted {
-    map: Mapping,
-    mapped_bytes: Arc<AtomicU64>,
+/// How much of clients' memory a server maps, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Allowance {
+    /// Bytes that are mapped, for rings or for requests.
+    pub(crate) mapped_bytes: Arc<AtomicU64>,
+    /// The mappings of these.
+    pub(crate) mappings: Arc<AtomicU64>,
+    /// The most bytes.
+    pub(crate) bytes_max: u64,
+    /// Whether a device's process maps the files, too, so that they must stay mappable.
+    pub(crate) maps_files: bool,
 }
 
-impl Counted {
-    fn new(map: Mapping, mapped_bytes: &Arc<AtomicU64>) -> Counted {
-        mapped_bytes.fetch_add(map.len() as u64, Ordering::Relaxed);
-        Counted { map, mapped_bytes: Arc::clone(mapped_bytes) }
+/// The most mappings: a process may have 65530 (`vm.max_map_count`).
+const MAPPINGS_MAX: u64 = 16 << 10;
+
+/// Bytes of an allowance in one mapping, until it is dropped.
+struct Counted {
+    bytes: u64,
+    mapped_bytes: Arc<AtomicU64>,
+    mappings: Arc<AtomicU64>,
+}
+
+impl Allowance {
+    fn take(&self, bytes: u64) -> Result<Counted, Refusal> {
+        let Allowance { mapped_bytes, mappings, bytes_max: most, .. } = self;
+        if let Err(has) = add(mapped_bytes, bytes, *most) {
+            return Err(limit(format!(
+                "{bytes} bytes more than the {has} that all clients share; together they may share {most}: raise \
+                 the server's --memory-all, or share less"
+            )));
+        }
+        if add(mappings, 1, MAPPINGS_MAX).is_err() {
+            mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            let why =
+                "all clients together share too many pieces of memory: share fewer, larger ones";
+            return Err(limit(why.to_owned()));
+        }
+        let (mapped_bytes, mappings) = (Arc::clone(mapped_bytes), Arc::clone(mappings));
+        Ok(Counted { bytes, mapped_bytes, mappings })
     }
+}
+
+/// Adds to a counter what keeps it below a limit; otherwise returns what it has.
+fn add(counter: &AtomicU64, more: u64, most: u64) -> Result<u64, u64> {
+    let with = |has: u64| has.checked_add(more).filter(|all| *all <= most);
+    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with)
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.mapped_bytes.fetch_sub(self.map.len() as u64, Ordering::Relaxed);
+        self.mapped_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.mappings.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Why memory is not mapped.
+pub(crate) type Refusal = (Code, String);
+
+fn limit(why: String) -> Refusal {
+    (Code::Limit, why)
+}
+
+fn malformed(why: impl ToString) -> Refusal {
+    (Code::Malformed, why.to_string())
 }
 
 /// Maps `bytes` of a client's file as rings.
 ///
 /// # Errors
 /// Why the server does not map it.
-pub(crate) fn rings(
-    file: &File,
-    bytes: usize,
-    counter: &Arc<AtomicU64>,
-) -> Result<Atomics, String> {
-    let counted = Counted::new(map_checked(file, bytes as u64)?, counter);
-    let (at, len) = (counted.map.start(), counted.map.len());
-    // SAFETY: `counted` keeps the mapping of `len` bytes; this is the only view of it here, and the file behind it
+pub(crate) fn rings(file: &File, bytes: usize, allowance: &Allowance) -> Result<Atomics, Refusal> {
+    // No device maps rings.
+    let allowance = Allowance { maps_files: false, ..allowance.clone() };
+    let owner = map_checked(file, bytes as u64, &allowance)?;
+    let (at, len) = (owner.0.start(), owner.0.len());
+    // SAFETY: `owner` keeps the mapping of `len` bytes; this is the only view of it here, and the file behind it
     // cannot become shorter.
-    Ok(unsafe { Atomics::new(at, len, Arc::new(counted)) })
+    Ok(unsafe { Atomics::new(at, len, Arc::new(owner)) })
 }
 
-/// Maps `bytes` of a client's file as memory for a store to register.
+/// Maps `bytes` of a client's file as memory for a store to register. The descriptor is kept only where a device needs
+/// it, so that clients do not use the server's up.
 ///
 /// # Errors
 /// Why the server does not map it.
-pub(crate) fn dma(file: File, bytes: u64, counter: &Arc<AtomicU64>) -> Result<HostMemory, String> {
-    let map = map_checked(&file, bytes)?;
-    // Pages that the client has not touched are made now, and not under a request.
-    map.populate().map_err(|why| format!("there is no memory for it: {why}"))?;
-    let counted = Counted::new(map, counter);
-    let (at, len) = (counted.map.start(), counted.map.len());
+pub(crate) fn dma(file: File, bytes: u64, allowance: &Allowance) -> Result<HostMemory, Refusal> {
+    let owner = map_checked(&file, bytes, allowance)?;
+    // Maps the pages, which are there, now and not under a request.
+    let populated = owner.0.populate();
+    populated.map_err(|why| malformed(format!("there is no memory for it: {why}")))?;
+    let (at, len) = (owner.0.start(), owner.0.len());
+    let file = allowance.maps_files.then_some((file, 0));
     // SAFETY: the owner keeps the mapping, and this is the only one of it here. The other process may change the bytes
     // at any time; they are only summed and copied (see above).
-    let memory = unsafe { HostMemory::adopt(at, len, Some((file, 0)), Box::new(counted)) };
-    memory.map_err(|why| why.to_string())
+    let memory = unsafe { HostMemory::adopt(at, len, file, Box::new(owner)) };
+    memory.map_err(malformed)
 }
 
-fn map_checked(file: &File, bytes: u64) -> Result<Mapping, String> {
+/// Maps a client's file, all of whose pages are there and stay there. Touches no page: one that is not there would be
+/// charged to this process.
+fn map_checked(
+    file: &File,
+    bytes: u64,
+    allowance: &Allowance,
+) -> Result<(Mapping, Counted), Refusal> {
     match page_bytes(file) {
         Some(PAGE) => {}
-        Some(other) => return Err(format!("its pages have {other} bytes; share memory of {PAGE}")),
-        None => return Err("it is not a memory file; share one of memfd_create".to_owned()),
+        Some(other) => {
+            return Err(malformed(format!("its pages have {other} bytes; share memory of {PAGE}")));
+        }
+        None => return Err(malformed("it is not a memory file; share one of memfd_create")),
     }
     if bytes == 0 || !bytes.is_multiple_of(PAGE) {
-        return Err(format!("it has {bytes} bytes; share whole pages of {PAGE}"));
+        return Err(malformed(format!("it has {bytes} bytes; share whole pages of {PAGE}")));
     }
     if !seal_length(file) {
-        return Err("it can be shortened; make it with MFD_ALLOW_SEALING".to_owned());
+        return Err(malformed("it can be shortened; make it with MFD_ALLOW_SEALING"));
     }
     // After it was sealed: before, the length could change.
-    let has = file.metadata().map_err(|why| why.to_string())?.len();
+    let has = file.metadata().map_err(malformed)?.len();
     if has < bytes {
-        return Err(format!("the file has {has} bytes, {bytes} are to be shared"));
+        return Err(malformed(format!("the file has {has} bytes, {bytes} are to be shared")));
     }
-    let len = usize::try_from(bytes).map_err(|why| why.to_string())?;
-    Mapping::new(file, len).map_err(|why| format!("cannot map it for writing: {why}"))
+    let len = usize::try_from(bytes).map_err(malformed)?;
+    let counted = allowance.take(bytes)?;
+    check_room(if allowance.maps_files { bytes } else { bytes / PAGE_TABLE_PART + PAGE })?;
+    let map = Mapping::new(file, len);
+    let map = map.map_err(|why| malformed(format!("cannot map it for writing: {why}")))?;
+    // After it was mapped: from then on it cannot be.
+    if !allowance.maps_files && !seal_pages(file) {
+        let why = "pages can be taken out of it: map it, and leave it open to seals (Linux 5.1); Adit's own client of \
+                   this version does";
+        return Err(malformed(why));
+    }
+    let hole = first_hole(file).map_err(malformed)?;
+    if hole < bytes {
+        return Err(malformed(format!(
+            "its page at {hole} is not there: write all of it before it is shared"
+        )));
+    }
+    Ok((map, counted))
 }
 
-/// Makes a memory file that cannot become shorter or longer.
+/// One byte of page tables maps so many bytes.
+const PAGE_TABLE_PART: u64 = PAGE / 8;
+
+/// Checks that this process may take `bytes` more of memory: what control groups leave it.
+fn check_room(bytes: u64) -> Result<(), Refusal> {
+    // A system that does not describe its memory sets no limit here.
+    let Ok(memory) = Probe::new().and_then(|probe| probe.memory()) else { return Ok(()) };
+    let left = budget(&Memory { available_bytes: u64::MAX, ..memory }, 0);
+    if bytes > left {
+        let why = format!(
+            "the server's control group leaves it {left} bytes, and mapping it may take {bytes}: raise its limit, or \
+             share less"
+        );
+        return Err(limit(why));
+    }
+    Ok(())
+}
+
+/// Makes a memory file that cannot become shorter or longer. Its maker maps it before it is shared, as a server seals it
+/// against new mappings.
 ///
 /// # Errors
 /// The system's error.
@@ -107,20 +199,20 @@ pub(crate) fn make(name: &std::ffi::CStr, bytes: u64) -> io::Result<File> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let file = File::from(memfd_create(name, flags)?);
     file.set_len(bytes)?;
-    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(file)
 }
 
-/// Maps a client's own rings.
+/// Maps a client's own rings, with all of their pages.
 ///
 /// # Errors
 /// The system's error.
 pub(crate) fn own_rings(file: &File, bytes: usize) -> io::Result<Atomics> {
-    let map = MmapOptions::new().len(bytes).map_raw(file)?;
-    let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
+    let map = Mapping::new(file, bytes)?;
+    map.populate()?;
     // SAFETY: the owner keeps the mapping of `bytes` bytes, and this is the only view of it here.
-    Ok(unsafe { Atomics::new(at, bytes, Arc::new(map)) })
+    Ok(unsafe { Atomics::new(map.start(), bytes, Arc::new(map)) })
 }
 
 /// A region of a client's memory that the server has registered, until all its spans are dropped.
@@ -229,12 +321,29 @@ impl fmt::Debug for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::fcntl::{FallocateFlags, fallocate};
+
+    fn allowance() -> Allowance {
+        let (mapped_bytes, mappings) = Default::default();
+        Allowance { mapped_bytes, mappings, bytes_max: 1 << 40, maps_files: false }
+    }
+
+    fn taken(allowance: &Allowance) -> (u64, u64) {
+        let Allowance { mapped_bytes, mappings, .. } = allowance;
+        (mapped_bytes.load(Ordering::Relaxed), mappings.load(Ordering::Relaxed))
+    }
 
     fn refusal(file: File, bytes: u64) -> String {
-        let counter = Arc::default();
-        let why = dma(file, bytes, &counter).expect_err("not taken");
-        assert_eq!(counter.load(Ordering::Relaxed), 0, "nothing stays mapped");
+        let allowance = allowance();
+        let (code, why) = dma(file, bytes, &allowance).expect_err("not taken");
+        assert_eq!((code, taken(&allowance)), (Code::Malformed, (0, 0)), "nothing stays mapped");
         why
+    }
+
+    fn touched(file: File) -> File {
+        let bytes = file.metadata().expect("a file").len() as usize;
+        Mapping::new(&file, bytes).expect("mapped").populate().expect("memory");
+        file
     }
 
     #[test]
@@ -244,16 +353,93 @@ mod tests {
         let unsealable = File::from(memfd_create(c"test", MFdFlags::empty()).expect("memfd"));
         unsealable.set_len(2 * PAGE).expect("room");
         assert!(refusal(unsealable, PAGE).contains("MFD_ALLOW_SEALING"));
-        let short = || make(c"test", 2 * PAGE).expect("a file");
+        let short = || touched(make(c"test", 2 * PAGE).expect("a file"));
         assert!(refusal(short(), 3 * PAGE).contains("the file has 8192 bytes, 12288"));
         for ragged in [0, 1, PAGE + 1, u64::MAX] {
             assert!(refusal(short(), ragged).contains("whole pages"), "{ragged}");
         }
-        let counter = Arc::default();
-        let memory = dma(short(), 2 * PAGE, &counter).expect("mapped");
-        assert_eq!((memory.len(), counter.load(Ordering::Relaxed)), (8192, 8192));
+        let allowance = allowance();
+        let memory = dma(short(), 2 * PAGE, &allowance).expect("mapped");
+        assert_eq!((memory.len(), taken(&allowance)), (8192, (8192, 1)));
         drop(memory);
-        assert_eq!(counter.load(Ordering::Relaxed), 0);
+        assert_eq!(taken(&allowance), (0, 0));
+    }
+
+    /// Returns the pages that a file has, and those reserved behind its end.
+    fn pages(file: &File) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        file.metadata().expect("a file").blocks() * 512 / PAGE
+    }
+
+    #[test]
+    fn pages_that_are_not_there_are_refused_before_one_is_touched() {
+        let whole = || touched(make(c"test", 64 * PAGE).expect("a file"));
+        let punched = |at: u64| {
+            let file = whole();
+            let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            fallocate(&file, flags, (at * PAGE) as i64, PAGE as i64).expect("a hole");
+            file
+        };
+        // As many pages as it is long, but behind its end.
+        let behind = File::from(memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).expect("memfd"));
+        behind.set_len(64 * PAGE).expect("room");
+        let bytes = (64 * PAGE) as i64;
+        fallocate(&behind, FallocateFlags::FALLOC_FL_KEEP_SIZE, bytes, bytes).expect("room");
+        let cases = [
+            (make(c"test", 64 * PAGE).expect("a file"), 0, 0),
+            (behind, 64, 0),
+            (punched(0), 63, 0),
+            (punched(63), 63, 63),
+        ];
+        for (file, has, hole) in cases {
+            let again = file.try_clone().expect("a descriptor");
+            let why = refusal(file, 64 * PAGE);
+            assert!(why.contains(&format!("its page at {} is not there", hole * PAGE)), "{why}");
+            assert_eq!(pages(&again), has, "no page was made");
+        }
+        // What is not shared may be missing.
+        dma(punched(63), 63 * PAGE, &allowance()).expect("mapped");
+        let why = rings(&punched(3), 64 * PAGE as usize, &allowance()).expect_err("a hole");
+        assert!(why.1.contains("its page at 12288 is not there"), "{why:?}");
+    }
+
+    #[test]
+    fn pages_that_are_shared_stay() {
+        let [file, of_rings] = [(); 2].map(|()| touched(make(c"test", 4 * PAGE).expect("a file")));
+        let again = file.try_clone().expect("a descriptor");
+        let _memory = dma(file, 4 * PAGE, &allowance()).expect("mapped");
+        let _rings = rings(&of_rings, 4 * PAGE as usize, &allowance()).expect("mapped");
+        for file in [again, of_rings] {
+            let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            fallocate(&file, flags, 0, PAGE as i64).expect_err("no page can be taken out");
+            assert_eq!(pages(&file), 4);
+        }
+        // One that was sealed against further seals could lose them.
+        let closed = touched(make(c"test", PAGE).expect("a file"));
+        fcntl(&closed, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SEAL)).expect("sealed");
+        let twin = closed.try_clone().expect("a descriptor");
+        assert!(refusal(twin, PAGE).contains("pages can be taken out of it"));
+        // A device's process could not map what is sealed so.
+        let mapping = Allowance { maps_files: true, ..allowance() };
+        let memory = dma(closed, PAGE, &mapping).expect("mapped");
+        assert!(memory.file().is_some(), "the device gets the file");
+    }
+
+    #[test]
+    fn all_clients_together_share_no_more_than_the_allowance() {
+        let whole = || touched(make(c"test", 4 * PAGE).expect("a file"));
+        let allowance = Allowance { bytes_max: 9 * PAGE, ..allowance() };
+        let memory = [(); 2].map(|()| dma(whole(), 4 * PAGE, &allowance).expect("room"));
+        let (code, why) = dma(whole(), 4 * PAGE, &allowance).expect_err("none");
+        assert!(code == Code::Limit && why.contains("--memory-all"), "{why}");
+        let (code, _) = rings(&whole(), 2 * PAGE as usize, &allowance).expect_err("none");
+        assert_eq!((code, taken(&allowance)), (Code::Limit, (8 * PAGE, 2)));
+        drop(memory);
+        dma(whole(), 4 * PAGE, &allowance).expect("room again");
+        allowance.mappings.store(MAPPINGS_MAX, Ordering::Relaxed);
+        let (code, why) = dma(whole(), PAGE, &allowance).expect_err("none");
+        assert!(code == Code::Limit && why.contains("too many pieces"), "{why}");
+        assert_eq!(taken(&allowance), (0, MAPPINGS_MAX));
     }
 
     #[test]
@@ -261,7 +447,7 @@ mod tests {
         let file = File::from(memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).expect("memfd"));
         file.set_len(PAGE).expect("room");
         let again = file.try_clone().expect("a descriptor");
-        let _memory = dma(file, PAGE, &Arc::default()).expect("mapped");
+        let _memory = dma(touched(file), PAGE, &allowance()).expect("mapped");
         assert!(again.set_len(0).is_err(), "a client cannot make the server fault");
     }
 

@@ -15,7 +15,7 @@ use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The version of all of this; client and server have the same.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Begins every message: "aditkvs1".
 pub const MAGIC: u64 = u64::from_be_bytes(*b"aditkvs1");
 /// Bytes of a message on the socket.
@@ -635,6 +635,8 @@ pub struct Serving {
     pub clients: u64,
     /// Clients that were left because they broke a rule.
     pub clients_expelled: u64,
+    /// Connections that were turned away, as there were too many.
+    pub clients_turned_away: u64,
     /// Bytes of clients' memory that is mapped, for requests or for rings.
     pub mapped_bytes_now: u64,
     /// Requests in progress.

@@ -36,6 +36,8 @@ pub(crate) struct LeasesFull {
 struct Lease {
     until: Time,
     places: Box<[Place]>,
+    /// Bytes of its objects.
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -80,11 +82,16 @@ impl Leases {
         self.holds.contains_key(&place)
     }
 
-    /// Leases objects, all or none, until `until`.
+    /// Leases objects of so many bytes, all or none, until `until`.
     ///
     /// # Errors
     /// [`LeasesFull`] if too many are leased.
-    pub(crate) fn lease(&mut self, places: &[Place], until: Time) -> Result<LeaseId, LeasesFull> {
+    pub(crate) fn lease(
+        &mut self,
+        places: &[Place],
+        bytes: u64,
+        until: Time,
+    ) -> Result<LeaseId, LeasesFull> {
         let asked = Lease::cost(places);
         if asked > self.leased_max - self.leased {
             let Leases { leased, leased_max, .. } = *self;
@@ -95,13 +102,18 @@ impl Leases {
         let lease = LeaseId(self.next);
         self.next += 1;
         self.ends.insert((until, lease));
-        self.leases.insert(lease, Lease { until, places: places.into() });
+        self.leases.insert(lease, Lease { until, places: places.into(), bytes });
         Ok(lease)
+    }
+
+    /// Returns the bytes of a lease's objects; 0 if it has ended.
+    pub(crate) fn bytes(&self, lease: LeaseId) -> u64 {
+        self.leases.get(&lease).map_or(0, |lease| lease.bytes)
     }
 
     /// Ends a lease. Returns its objects, or `None` if it had already expired.
     pub(crate) fn release(&mut self, lease: LeaseId) -> Option<Box<[Place]>> {
-        let Lease { until, places } = self.leases.remove(&lease)?;
+        let Lease { until, places, .. } = self.leases.remove(&lease)?;
         assert!(self.ends.remove(&(until, lease)), "lease {} has an end", lease.0);
         self.leased -= Lease::cost(&places);
         places.iter().for_each(|place| self.unpin(*place));
@@ -154,8 +166,8 @@ mod tests {
     #[test]
     fn an_object_is_held_until_its_last_lease_ends() {
         let mut leases = Leases::new(10);
-        let first = leases.lease(&ids(&[1, 2]), at(5)).expect("room");
-        let second = leases.lease(&ids(&[2]), at(9)).expect("room");
+        let first = leases.lease(&ids(&[1, 2]), 0, at(5)).expect("room");
+        let second = leases.lease(&ids(&[2]), 0, at(9)).expect("room");
         assert_eq!(leases.release(first).as_deref(), Some(&ids(&[1, 2])[..]));
         assert!(!leases.is_leased(place(1)) && leases.is_leased(place(2)));
         leases.release(second).expect("it is not over");
@@ -166,8 +178,8 @@ mod tests {
     #[test]
     fn a_lost_lease_ends_by_itself_and_is_released_in_vain() {
         let mut leases = Leases::new(10);
-        let later = leases.lease(&ids(&[2]), at(9)).expect("room");
-        let sooner = leases.lease(&ids(&[1]), at(5)).expect("room");
+        let later = leases.lease(&ids(&[2]), 0, at(9)).expect("room");
+        let sooner = leases.lease(&ids(&[1]), 0, at(5)).expect("room");
         assert_eq!(leases.expire(at(4)), None);
         assert_eq!(leases.expire(at(9)).as_deref(), Some(&ids(&[1])[..]));
         assert_eq!(leases.expire(at(9)).as_deref(), Some(&ids(&[2])[..]));
@@ -178,12 +190,12 @@ mod tests {
     #[test]
     fn too_many_leases_are_refused_and_hold_nothing() {
         let mut leases = Leases::new(3);
-        leases.lease(&ids(&[1, 2]), at(5)).expect("room");
-        let refused = leases.lease(&ids(&[3, 4]), at(5)).expect_err("no room");
+        leases.lease(&ids(&[1, 2]), 0, at(5)).expect("room");
+        let refused = leases.lease(&ids(&[3, 4]), 0, at(5)).expect_err("no room");
         assert_eq!(refused, LeasesFull { leased: 2, leased_max: 3, asked: 2 });
         assert!(!leases.is_leased(place(3)));
-        leases.lease(&[], at(5)).expect("room for one");
-        leases.lease(&[], at(5)).expect_err("a lease of nothing counts too");
+        leases.lease(&[], 0, at(5)).expect("room for one");
+        leases.lease(&[], 0, at(5)).expect_err("a lease of nothing counts too");
     }
 
     proptest! {
@@ -197,7 +209,7 @@ mod tests {
                 let leased: usize = model.iter().map(|(_, _, ids)| ids.len().max(1)).sum();
                 prop_assert_eq!(leases.leased(), leased);
                 match step {
-                    0 | 1 => match leases.lease(&wanted, at(number)) {
+                    0 | 1 => match leases.lease(&wanted, 0, at(number)) {
                         Ok(lease) => model.push((lease, number, wanted)),
                         Err(_) => prop_assert!(leased + wanted.len().max(1) > 12),
                     },

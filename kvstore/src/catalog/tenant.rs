@@ -1,8 +1,9 @@
 //! Tenants: names, quotas and usage.
 //!
-//! A tenant has a name and a number. Numbers are assigned in order and never reused, because objects on the media
-//! refer to them; adding the same names in the same order yields the same numbers. Number 0 is the default tenant: it
-//! has no name and no quota, and always exists.
+//! A tenant has a name and a number, to which its objects on the media refer. Numbers are assigned in order; adding the
+//! same names in the same order yields the same numbers. Once all are in use, that of a tenant without objects and
+//! without a quota, which nobody holds ([`Hold`]), is given to the next. Number 0 is the default tenant: it has no name
+//! and no quota, and always exists.
 //!
 //! A quota is the store's: a [`Ledger`] sums up what a tenant has in all shards. [`Tenants`] are those of one shard,
 //! with their counters. Units are charged from when an extent is reserved.
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use crate::catalog::hash::NumberMap;
-use crate::model::object::{ObjectId, TenantId};
+use crate::model::object::{Hold, ObjectId, TenantId};
 use crate::model::options::{Quota, WhenReached};
 use crate::model::place::UNIT_BYTES;
 
@@ -115,6 +116,8 @@ impl Ledger {
 
     fn account(&self, name: &str) -> Arc<Account> {
         let mut accounts = lock(&self.0.accounts);
+        // Those that no shard has any more; a quota is kept by the shard that has read it.
+        accounts.retain(|account| Arc::strong_count(account) > 1);
         if let Some(known) = accounts.iter().find(|account| &*account.name == name) {
             return Arc::clone(known);
         }
@@ -166,6 +169,7 @@ impl Account {
 #[derive(Debug)]
 struct Tenant {
     account: Arc<Account>,
+    hold: Hold,
     /// Units in use.
     units: u64,
     /// Units charged to the account.
@@ -197,20 +201,38 @@ impl Tenants {
     /// Adds a tenant.
     ///
     /// # Errors
-    /// Why not, if the name is empty, longer than 64 bytes or taken, or there are 255 tenants.
-    pub(crate) fn add(&mut self, name: &str) -> Result<TenantId, &'static str> {
+    /// Why not, if the name is empty, longer than 64 bytes or taken, or there are 255 tenants, none of which `may_replace`
+    /// lets go.
+    pub(crate) fn add(&mut self, name: &str, may_replace: bool) -> Result<TenantId, &'static str> {
         if name.is_empty() || name.len() > TENANT_NAME_BYTES_MAX {
             return Err("a tenant's name has 1 to 64 bytes: choose another name");
         }
         if self.find(name).is_some() {
             return Err("there is a tenant of this name: use it");
         }
-        if self.tenants.len() > TENANTS_MAX {
-            return Err("a store has at most 255 tenants, which stay: use one of them");
+        if self.tenants.len() <= TENANTS_MAX {
+            let id = TenantId(self.tenants.len() as u8);
+            self.tenants.push(Tenant::new(self.ledger.account(name)));
+            return Ok(id);
         }
-        let id = TenantId(self.tenants.len() as u8);
-        self.tenants.push(Tenant::new(self.ledger.account(name)));
-        Ok(id)
+        let free = self.tenants.iter().skip(1).position(Tenant::is_free).filter(|_| may_replace);
+        let Some(at) = free.map(|at| at + 1) else {
+            return Err(
+                "a store has at most 255 tenants with objects, a quota or a user: use one of them, remove the objects \
+                 of one, or try again once a checkpoint has ended",
+            );
+        };
+        assert_eq!(self.tenants[at].units, 0, "it has no objects");
+        self.tenants[at] = Tenant::new(self.ledger.account(name));
+        Ok(TenantId(at as u8))
+    }
+
+    /// Keeps a tenant's number from being given to another.
+    ///
+    /// # Panics
+    /// If there is no such tenant.
+    pub(crate) fn hold(&self, id: TenantId) -> Hold {
+        self.tenants[usize::from(id.0)].hold.clone()
     }
 
     /// Returns the tenant of this name; the empty name is the default tenant.
@@ -406,7 +428,13 @@ impl Drop for Tenants {
 
 impl Tenant {
     fn new(account: Arc<Account>) -> Tenant {
-        Tenant { account, units: 0, charged: 0, stats: TenantStats::default() }
+        let hold = Hold::default();
+        Tenant { account, hold, units: 0, charged: 0, stats: TenantStats::default() }
+    }
+
+    /// Returns whether its number may be given to another.
+    fn is_free(&self) -> bool {
+        self.stats.objects == 0 && self.account.quota().is_none() && self.hold.is_alone()
     }
 }
 
@@ -428,7 +456,7 @@ mod tests {
     /// A shard's tenants with one tenant that has a quota.
     fn one(quota: Option<Quota>) -> (Tenants, TenantId) {
         let mut tenants = Tenants::new(&Ledger::default());
-        let id = tenants.add("a").expect("a name");
+        let id = tenants.add("a", true).expect("a name");
         tenants.set_quota(id, quota);
         (tenants, id)
     }
@@ -445,7 +473,7 @@ mod tests {
     fn names_and_numbers_lead_to_each_other() {
         let mut tenants = Tenants::new(&Ledger::default());
         let (first, second) =
-            (tenants.add("a").expect("a name"), tenants.add("ä").expect("a name"));
+            (tenants.add("a", true).expect("a name"), tenants.add("ä", true).expect("a name"));
         assert_eq!((first, second), (TenantId(1), TenantId(2)));
         assert_eq!((tenants.find("ä"), tenants.find("b")), (Some(second), None));
         assert_eq!((tenants.name(second), tenants.name(TenantId(3))), (Some("ä"), None));
@@ -455,23 +483,38 @@ mod tests {
     fn tenants_added_in_the_order_of_a_walk_have_the_same_numbers() {
         let mut tenants = Tenants::new(&Ledger::default());
         for number in 0..TENANTS_MAX {
-            tenants.add(&format!("tenant {number}")).expect("room");
+            tenants.add(&format!("tenant {number}"), true).expect("room");
         }
         let mut again = Tenants::new(&Ledger::default());
         for id in tenants.ids().skip(1) {
             let name = tenants.name(id).expect("it was added");
-            assert_eq!(again.add(name).expect("room"), id);
+            assert_eq!(again.add(name, true).expect("room"), id);
         }
-        again.add("one more").expect_err("255 are all");
+        again.add("one more", false).expect_err("255 are all");
+        // Those in use keep their numbers: by objects, a quota, or a holder.
+        again.count(TenantId(1), 5);
+        again.set_quota(TenantId(2), refuse(1));
+        let hold = again.hold(TenantId(3));
+        again.counters(TenantId(4)).puts = 9;
+        assert_eq!(again.add("one more", true), Ok(TenantId(4)));
+        assert_eq!((again.name(TenantId(4)), again.find("tenant 3")), (Some("one more"), None));
+        assert_eq!(again.stats()[4].puts, 0, "the other's are gone");
+        drop(hold);
+        assert_eq!(again.add("and another", true), Ok(TenantId(3)));
+        again.credit(TenantId(1), 5);
+        again.set_quota(TenantId(2), None);
+        assert_eq!(again.add("the first", true), Ok(TenantId(1)));
+        let accounts = lock(&again.ledger.0.accounts).len();
+        assert!(accounts <= 1 + 2 * TENANTS_MAX, "{accounts}: those without a shard are gone");
     }
 
     #[test]
     fn names_that_cannot_be_are_refused() {
         let mut tenants = Tenants::new(&Ledger::default());
-        tenants.add(&"a".repeat(TENANT_NAME_BYTES_MAX)).expect("a name");
+        tenants.add(&"a".repeat(TENANT_NAME_BYTES_MAX), true).expect("a name");
         for name in ["", &"a".repeat(TENANT_NAME_BYTES_MAX), &"b".repeat(TENANT_NAME_BYTES_MAX + 1)]
         {
-            tenants.add(name).expect_err("no name");
+            tenants.add(name, true).expect_err("no name");
         }
     }
 
@@ -492,7 +535,7 @@ mod tests {
     fn a_quota_holds_for_all_shards_together_and_a_shard_that_ends_gives_its_share_back() {
         let ledger = Ledger::default();
         let mut shards = [Tenants::new(&ledger), Tenants::new(&ledger)];
-        let [first, second] = shards.each_mut().map(|shard| shard.add("a").expect("a name"));
+        let [first, second] = shards.each_mut().map(|shard| shard.add("a", true).expect("a name"));
         shards[0].set_quota(first, refuse(10));
         assert!(charge(&mut shards[1], second, 9), "whatever the spread");
         assert!(!charge(&mut shards[0], first, 2) && charge(&mut shards[0], first, 1));
@@ -548,7 +591,7 @@ mod tests {
         let mut shards = [Tenants::new(&ledger), Tenants::new(&ledger)];
         assert!(shards.iter_mut().all(Tenants::read_news), "all there is, is news");
         assert!(!shards.iter().any(Tenants::has_news));
-        let id = shards[0].add("a").expect("a name");
+        let id = shards[0].add("a", true).expect("a name");
         shards[0].set_quota(id, evict_own(1));
         assert!(shards.iter().all(Tenants::has_news));
         assert!(shards.iter_mut().all(Tenants::read_news));

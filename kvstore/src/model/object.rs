@@ -5,6 +5,7 @@
 //! are 1 to 512 pieces, so that a record with all checksums fits in a journal block.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::model::place::{Place, units};
@@ -31,6 +32,25 @@ impl LayoutId {
 /// Identifies the tenant of an object; 0 for the default tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u8);
+
+/// Keeps the number of a tenant or a layout from being given to another one, while it or a clone lives.
+#[derive(Clone, Debug, Default)]
+pub struct Hold(Arc<()>);
+
+impl Hold {
+    /// Returns whether there is no clone. Only its owner can make one then.
+    pub(crate) fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+impl PartialEq for Hold {
+    fn eq(&self, other: &Hold) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Hold {}
 
 impl FromStr for Version {
     type Err = Error;

@@ -108,9 +108,9 @@ use crate::io::lane::Finished;
 use crate::media::record::Record;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, ObjectId, TenantId, Version};
+use crate::model::object::{Hold, LayoutId, Object, ObjectId, TenantId, Version};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
-use crate::model::place::Place;
+use crate::model::place::{Place, UNIT_BYTES};
 use crate::model::plan;
 use crate::policy::admission::Admission;
 use crate::policy::budget::Budget;
@@ -189,6 +189,9 @@ const SEND_BYTES: u64 = 512 << 10;
 const SCANNED_IDS: u32 = 16 << 10;
 /// Number of keys looked up together.
 const LOOKUP_GROUP: usize = 64;
+/// Why another layout has no number.
+const LAYOUTS_IN_USE: &str = "a store has at most 255 layouts with objects or a user: remove the objects of one, or try again once a checkpoint \
+     has ended";
 /// A slab of a layout takes at most one `SLAB_PARTS`th of the shard's share of a device.
 const SLAB_PARTS: u64 = 16;
 
@@ -476,14 +479,22 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     ) -> Result<(LeaseId, usize), Failure> {
         let find = |key: &Key| self.lookup(now, self.index.hash(key.as_bytes()), key);
         let ids = keys.iter().map_while(find);
-        let places: Vec<_> = ids.map(|id| self.index.object(id).place).collect();
-        Ok((self.hold(&places, until)?, places.len()))
+        let objects: Vec<Object> = ids.map(|id| self.index.object(id)).collect();
+        Ok((self.hold(&objects, until)?, objects.len()))
     }
 
-    /// Protects the data at these places from being overwritten.
-    fn hold(&mut self, places: &[Place], until: Time) -> Result<LeaseId, Failure> {
+    /// Returns the bytes of a lease's objects, with their padding; 0 if it has ended.
+    pub fn leased_bytes(&self, lease: LeaseId) -> u64 {
+        self.leases.bytes(lease)
+    }
+
+    /// Protects the data of these objects from being overwritten.
+    fn hold(&mut self, objects: &[Object], until: Time) -> Result<LeaseId, Failure> {
         self.wake();
-        let lease = self.leases.lease(places, until).map_err(|_| Failure::Full)?;
+        let places: Vec<Place> = objects.iter().map(|object| object.place).collect();
+        let units: u64 = objects.iter().map(|object| self.spaces.units_of(object)).sum();
+        let lease = self.leases.lease(&places, units * UNIT_BYTES, until);
+        let lease = lease.map_err(|_| Failure::Full)?;
         places.iter().for_each(|place| self.spaces.pin(*place));
         Ok(lease)
     }
@@ -498,10 +509,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Returns the id of this layout, defining it if it is new. In a small store its slabs are made smaller;
-    /// [`Shard::layout_of`] returns the result.
+    /// [`Shard::layout_of`] returns the result. The id stays its own while it has objects or a holder
+    /// ([`Shard::hold_layout`]).
     ///
     /// # Errors
-    /// [`Failure::Undefined`] if there are 255 already; [`Failure::Device`] if it cannot be written to the journal;
+    /// [`Failure::Layout`] if there are 255 such layouts already; [`Failure::Device`] if it cannot be written to the journal;
     /// [`Failure::Full`] while the journal has no room, which polling makes.
     pub fn layout(&mut self, now: Time, layout: Layout) -> Result<LayoutId, Failure> {
         let layout = layout.with_slabs_up_to(self.spaces.extent_units_max() / SLAB_PARTS);
@@ -510,12 +522,24 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             return Ok(LayoutId((at + 1) as u8));
         }
         self.check_definable()?;
-        if self.spaces.layouts().len() == usize::from(u8::MAX) {
-            return Err(Failure::Undefined("layout"));
-        }
-        let id = self.spaces.define(layout);
+        let id = if self.spaces.layouts().len() < usize::from(u8::MAX) {
+            self.spaces.define(layout)
+        } else {
+            let free = self.spaces.free_layout().filter(|_| self.may_replace());
+            let id = free.ok_or(Failure::Layout(LAYOUTS_IN_USE))?;
+            self.spaces.redefine(id, layout);
+            id
+        };
         self.log.append(now, &Record::Layout { id, bytes: &layout.encode() });
         Ok(id)
+    }
+
+    /// Keeps a layout's id from being given to another.
+    ///
+    /// # Panics
+    /// If there is no such layout.
+    pub fn hold_layout(&self, id: LayoutId) -> Hold {
+        self.spaces.hold(id)
     }
 
     /// Checks that a definition can be written to the journal.

@@ -1,5 +1,6 @@
 //! Opening a shard, which rebuilds its tables from the media, and reattaching a device that was lost.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use adit_driver::Time;
@@ -315,6 +316,7 @@ struct Tables {
     ages: Ages,
     /// Names and quotas, by number from 1.
     tenants: Vec<(Box<str>, Option<Quota>)>,
+    replaced: Replaced,
     /// Whether this is shard 0, whose journal holds the quotas.
     is_first: bool,
     spaces: Spaces,
@@ -329,6 +331,22 @@ struct Tables {
     /// Checksums of the last object; kept to reuse its memory.
     checksums: Vec<u32>,
     options: ShardOptions,
+}
+
+/// The tenants and layouts whose numbers were given to others, with the newest version that there was then. Older objects
+/// of these numbers were removed before, but one may come back where records are missing, or its successor is not whole.
+#[derive(Default)]
+struct Replaced {
+    tenants: BTreeMap<TenantId, Version>,
+    layouts: BTreeMap<LayoutId, Version>,
+}
+
+impl Replaced {
+    /// Returns whether an object means another tenant or layout than the one that has its number.
+    fn concerns(&self, object: &Object) -> bool {
+        let is_old = |since: Option<&Version>| since.is_some_and(|since| object.version <= *since);
+        is_old(self.tenants.get(&object.tenant)) || is_old(self.layouts.get(&object.layout))
+    }
 }
 
 /// The tables without impossible objects.
@@ -364,6 +382,7 @@ impl Tables {
             expiry: Expiry::new(),
             newest: Version::NONE,
             tenants: Vec::new(),
+            replaced: Replaced::default(),
             is_first: shard == 0,
             spaces: Spaces::new(&ranges, capacity_units, options.discard_after),
             ranges,
@@ -405,6 +424,9 @@ impl Tables {
     fn settle(mut self, recovery: &mut Recovery) -> (Settled, Lost) {
         let mut lost = Lost::new();
         self.link();
+        for id in self.strangers() {
+            lost.push(self.remove(id));
+        }
         let outdated = self.renewed.outdated(self.index.index().live().map(|live| live.id));
         recovery.outdated = outdated.len() as u64;
         if !self.options.keep_outdated {
@@ -444,6 +466,7 @@ impl Tables {
             let units = spaces.units_of(&object);
             tenants.count(object.tenant, units);
             spaces.count(units);
+            spaces.enter(object.layout);
             regions.insert(live.id, object.place);
             all_record_bytes += record_bytes(live.key_bytes(), live.checksums()) as u64;
             live.id
@@ -468,7 +491,7 @@ impl Tables {
     fn tenants(&self) -> Tenants {
         let mut tenants = Tenants::new(&self.options.ledger);
         for (name, quota) in &self.tenants {
-            let id = tenants.add(name).expect("each was checked");
+            let id = tenants.add(name, false).expect("each was checked");
             if self.is_first {
                 tenants.set_quota(id, *quota);
             }
@@ -488,6 +511,16 @@ impl Tables {
     fn overwritten(&self) -> Vec<ObjectId> {
         let ids = self.index.index().live().map(|live| live.id);
         self.renewed.overwritten(ids.map(|id| (id, self.claim(id))))
+    }
+
+    /// Returns the objects of tenants and layouts whose numbers others have.
+    fn strangers(&self) -> Vec<ObjectId> {
+        let Replaced { tenants, layouts } = &self.replaced;
+        if tenants.is_empty() && layouts.is_empty() {
+            return Vec::new();
+        }
+        let all = self.index.index().live();
+        all.filter(|live| self.replaced.concerns(&live.object())).map(|live| live.id).collect()
     }
 
     fn claim(&self, id: ObjectId) -> Claim {
@@ -591,6 +624,7 @@ impl Rebuild for Tables {
         self.expiry = Expiry::new();
         self.ages = Ages::new(self.index.index().capacity());
         self.tenants.clear();
+        self.replaced = Replaced::default();
         self.spaces.forget_layouts();
         self.slab_bases.clear();
         self.renewed = Renewed::default();
@@ -659,17 +693,28 @@ impl Rebuild for Tables {
             self.tenants[at].1 = quota;
         } else if known.is_none() && at == self.tenants.len() {
             self.tenants.push((name.into(), quota));
+        } else if known.is_none() && at < self.tenants.len() {
+            self.tenants[at] = (name.into(), quota);
+            self.replaced.tenants.insert(id, self.newest);
         }
         Ok(())
     }
 
     fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()> {
-        let is_next = usize::from(id.0) == self.spaces.layouts().len() + 1;
         let bytes: Option<&[u8; ENCODED_BYTES]> = bytes.try_into().ok();
-        if let Some(layout) = bytes.and_then(|bytes| Layout::decode(bytes).ok())
-            && is_next
-        {
-            self.spaces.define(layout);
+        let Some(layout) = bytes.and_then(|bytes| Layout::decode(bytes).ok()) else {
+            return Ok(());
+        };
+        match self.spaces.layout(id) {
+            Some(known) if *known == layout => {}
+            Some(_) => {
+                self.spaces.redefine(id, layout);
+                self.replaced.layouts.insert(id, self.newest);
+            }
+            None if usize::from(id.0) == self.spaces.layouts().len() + 1 => {
+                self.spaces.define(layout);
+            }
+            None => {}
         }
         Ok(())
     }

@@ -164,7 +164,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         asked: &[(Key, Part)],
         until: Time,
     ) -> Result<Planned, Failure> {
-        let (mut parts, mut places) = (Vec::<plan::Part>::new(), Vec::new());
+        let (mut parts, mut objects) = (Vec::<plan::Part>::new(), Vec::new());
         let mut items = Vec::with_capacity(asked.len());
         for (number, (key, part)) in (0u32..).zip(asked) {
             let found = self.lookup(now, self.index.hash(key.as_bytes()), key);
@@ -179,11 +179,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let protection = self.lanes[usize::from(object.place.device)].info.protection;
             let verification = protection.map_or(Verification::Unverified, Verification::Device);
             items.push(Some(PlannedItem { extract, checksums: sums.to_vec(), verification }));
-            places.push(object.place);
+            objects.push(object);
             self.policy.touched(id);
             self.own.used(id, object.tenant);
         }
-        let lease = self.hold(&places, until)?;
+        let lease = self.hold(&objects, until)?;
         let lba_bytes = self.lanes.iter().map(|lane| lane.info.lba_bytes).collect();
         Ok(Planned { plan: Plan::of(&mut parts, &self.limits), lba_bytes, items, lease })
     }

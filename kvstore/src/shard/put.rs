@@ -140,7 +140,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         let devices =
             memory.map_or(Ok(u64::MAX), |memory| self.devices_for(memory, needs)).map_err(Err)?;
-        self.charge((key, hash), options.tenant, needs).map_err(Err)?;
+        self.charge((key, hash), (options.tenant, options.layout), needs).map_err(Err)?;
         if let Some(decline) = self.declines(now, (key, hash), needs * UNIT_BYTES) {
             self.uncharge((key, hash), &object);
             self.stats.declined += 1;
@@ -151,6 +151,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Returns an object of this length and layout, without a place.
     fn shape(&self, bytes: u64, options: &PutOptions) -> Result<Object, Failure> {
+        if let Some(what) = options.undefined {
+            return Err(Failure::Undefined(what));
+        }
         if self.tenants.name(options.tenant).is_none() {
             return Err(Failure::Undefined("tenant"));
         }

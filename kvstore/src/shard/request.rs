@@ -12,7 +12,7 @@ use adit_driver::memory::AnyBuffer;
 use super::sweeping::Selection;
 use crate::error::{Decline, Failure};
 use crate::model::key::{Key, KeyHasher};
-use crate::model::object::{LayoutId, TenantId, Version};
+use crate::model::object::{Hold, LayoutId, TenantId, Version};
 
 /// A request about one object. Requests that are submitted together are planned together, so that neighbours on a
 /// device share commands and objects put one after another are placed next to each other where there is room.
@@ -155,6 +155,10 @@ pub struct PutOptions {
     pub layout: LayoutId,
     /// What must hold of the key when the object is stored; a writer's when it is sealed.
     pub condition: Condition,
+    /// Keep the numbers of tenant and layout until the object is counted. Without them, see [`super::Shard::tenant`].
+    pub holds: [Option<Hold>; 2],
+    /// What is another store's, the tenant or the layout, if one is: the put fails with [`Failure::Undefined`].
+    pub undefined: Option<&'static str>,
 }
 
 /// What must hold of a key when a change of it takes effect, in its turn among all changes of the key. Otherwise nothing

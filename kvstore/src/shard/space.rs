@@ -11,7 +11,7 @@ use adit_driver::Time;
 
 use crate::catalog::hash::NumberMap;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, Object, piece_count, plain_units};
+use crate::model::object::{Hold, LayoutId, Object, piece_count, plain_units};
 use crate::model::place::Place;
 use crate::space::discard::Discards;
 use crate::space::extent::Extents;
@@ -67,6 +67,11 @@ struct Pin {
 pub(super) struct Spaces {
     devices: Vec<Space>,
     layouts: Vec<Layout>,
+    /// Who uses them beside objects.
+    holds: Vec<Hold>,
+    /// The objects of each, in the order of their numbers: those that wait for room, are being written, are there, or
+    /// are buried.
+    objects: Box<[u32; 1 << u8::BITS]>,
     discards: Discards,
     graves: VecDeque<Grave>,
     pins: NumberMap<u64, Pin>,
@@ -95,6 +100,8 @@ impl Spaces {
         Spaces {
             devices: ranges.iter().map(space).collect(),
             layouts: Vec::new(),
+            holds: Vec::new(),
+            objects: Box::new([0; 1 << u8::BITS]),
             discards: Discards::new(DISCARD_RUNS_MAX, discard_after),
             graves: VecDeque::new(),
             pins: NumberMap::default(),
@@ -111,7 +118,38 @@ impl Spaces {
     pub(super) fn define(&mut self, layout: Layout) -> LayoutId {
         assert!(self.layouts.len() < usize::from(u8::MAX), "a layout's number has eight bits");
         self.layouts.push(layout);
+        self.holds.push(Hold::default());
         LayoutId(self.layouts.len() as u8)
+    }
+
+    /// Returns a layout that has no objects and that nobody uses.
+    pub(super) fn free_layout(&self) -> Option<LayoutId> {
+        let is_free = |at: &usize| self.objects[at + 1] == 0 && self.holds[*at].is_alone();
+        (0..self.layouts.len()).find(is_free).map(|at| LayoutId((at + 1) as u8))
+    }
+
+    /// Gives the number of a layout to another one.
+    pub(super) fn redefine(&mut self, id: LayoutId, layout: Layout) {
+        self.layouts[usize::from(id.0) - 1] = layout;
+    }
+
+    /// Keeps a layout's number from being given to another.
+    ///
+    /// # Panics
+    /// If there is no such layout.
+    pub(super) fn hold(&self, id: LayoutId) -> Hold {
+        self.holds[usize::from(id.0) - 1].clone()
+    }
+
+    /// Counts an object of a layout, which may be none.
+    pub(super) fn enter(&mut self, layout: LayoutId) {
+        self.objects[usize::from(layout.0)] += 1;
+    }
+
+    /// Undoes [`Spaces::enter`].
+    pub(super) fn leave(&mut self, layout: LayoutId) {
+        let objects = &mut self.objects[usize::from(layout.0)];
+        *objects = objects.checked_sub(1).expect("only what was counted goes");
     }
 
     pub(super) fn layouts(&self) -> &[Layout] {
@@ -273,6 +311,7 @@ impl Spaces {
     /// Forgets all layouts, because their source was damaged.
     pub(super) fn forget_layouts(&mut self) {
         self.layouts.clear();
+        self.holds.clear();
     }
 
     /// Frees the space of an object that was never recorded on the media.
@@ -295,6 +334,7 @@ impl Spaces {
     /// Buries an object whose removal is recorded in block `sequence` of the journal.
     pub(super) fn bury(&mut self, sequence: u64, object: Object, is_leased: bool) {
         let units = self.units_of(&object);
+        self.enter(object.layout);
         self.buried_units += units;
         let is_in_slab = self.is_in_slab(&object);
         let (Place { device, unit }, sinks) = (object.place, !is_leased);
@@ -343,6 +383,7 @@ impl Spaces {
             assert!(space.sinking.remove(unit..unit + units), "what sinks was buried");
         }
         self.give_back(object);
+        self.leave(object.layout);
     }
 
     /// Returns whether an object lies in a slab.

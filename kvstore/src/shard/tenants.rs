@@ -14,7 +14,7 @@ use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::media::record::Record;
 use crate::model::key::Key;
-use crate::model::object::{Object, ObjectId, TenantId};
+use crate::model::object::{Hold, LayoutId, Object, ObjectId, TenantId};
 use crate::model::options::Quota;
 use crate::model::place::UNIT_BYTES;
 
@@ -33,19 +33,34 @@ pub(super) struct Shrinking {
 }
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
-    /// Returns the tenant of this name, creating it without a quota if it is new.
+    /// Returns the tenant of this name, creating it without a quota if it is new. Its number stays its own while it has
+    /// objects, a quota or a holder ([`Shard::hold_tenant`]).
     ///
     /// # Errors
-    /// [`Failure::Tenant`] if there are 255 already, or the name is longer than 64 bytes; [`Failure::Device`] if it
+    /// [`Failure::Tenant`] if there are 255 such tenants already, or the name is longer than 64 bytes; [`Failure::Device`] if it
     /// cannot be written to the journal; [`Failure::Full`] while the journal has no room, which polling makes.
     pub fn tenant(&mut self, now: Time, name: &str) -> Result<TenantId, Failure> {
         if let Some(id) = self.tenants.find(name) {
             return Ok(id);
         }
         self.check_definable()?;
-        let id = self.tenants.add(name).map_err(Failure::Tenant)?;
+        let id = self.tenants.add(name, self.may_replace()).map_err(Failure::Tenant)?;
         self.record_tenant(now, id);
         Ok(id)
+    }
+
+    /// Returns whether a number of a tenant or a layout may be given to another one: not while a checkpoint is being
+    /// taken, which would have objects of both.
+    pub(super) fn may_replace(&self) -> bool {
+        !self.is_checkpointing()
+    }
+
+    /// Keeps a tenant's number from being given to another.
+    ///
+    /// # Panics
+    /// If there is no such tenant.
+    pub fn hold_tenant(&self, id: TenantId) -> Hold {
+        self.tenants.hold(id)
     }
 
     /// Sets a tenant's quota in all shards that share the ledger, or lifts it. Call it on shard 0: the quotas in its
@@ -93,7 +108,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub(super) fn charge(
         &mut self,
         (key, hash): (&Key, u64),
-        tenant: TenantId,
+        (tenant, layout): (TenantId, LayoutId),
         units: u64,
     ) -> Result<(), Failure> {
         let old = || {
@@ -105,6 +120,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let over =
             |OverQuota { tenant, quota }| Failure::Quota { tenant, quota_bytes: quota.bytes };
         charged.map_err(over)?;
+        self.spaces.enter(layout);
         self.note_growth(tenant);
         Ok(())
     }
@@ -117,6 +133,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             self.tenants.uncover(old);
         }
         self.tenants.credit(object.tenant, self.spaces.units_of(object));
+        self.spaces.leave(object.layout);
         // What the other one covered counts again, perhaps beyond a quota that was lowered meanwhile.
         self.shrinking.is_due |= self.tenants.is_to_shrink(object.tenant);
     }
@@ -126,6 +143,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.own.removed(id);
         self.tenants.uncover(id);
         self.tenants.credit(object.tenant, self.spaces.units_of(object));
+        self.spaces.leave(object.layout);
     }
 
     /// Notes that an object became visible.

@@ -23,7 +23,7 @@ use super::pending::{Answer, Pending, Reply, pair};
 use super::plans::{ShardTransfers, Transfers};
 use super::pool::PoolBuffer;
 use super::prometheus::{self, Sample, Sampled};
-use super::request::{Caller, Waiter, Work};
+use super::request::{Caller, ThreadShard, Waiter, Work};
 use super::route;
 use super::threads::{self, Threads};
 use super::value::{ObjectInfo, Put, Read, Value, merged};
@@ -370,29 +370,34 @@ impl Store {
             self.core.gather(number, &gather, move |shard, now| {
                 let planned = shard.plan(now, &share.items, now + time)?;
                 let (part, lease) = ShardTransfers::new(share.positions, planned);
-                Ok((part, ShardLease::new(core, number, lease)))
+                let bytes = shard.leased_bytes(lease);
+                Ok((part, ShardLease::new(core, number, lease, bytes)))
             });
         }
         pending
     }
 
     /// Returns the tenant of this name, creating it without a quota if it is new. Fails with [`Failure::Tenant`] if
-    /// there are 255 already, or the name is longer than 64 bytes.
+    /// there are 255 already that have objects or a quota or are in use, or the name is longer than 64 bytes.
     pub fn tenant(&self, name: &str) -> Pending<Tenant> {
         let name = name.to_owned();
         let identity = self.core.identity.clone();
-        self.core.ask_each(
-            move |shard, now| shard.tenant(now, &name),
-            |ids| Tenant::new(ids.collect(), identity),
-        )
+        let define = move |shard: &mut ThreadShard, now| {
+            let id = shard.tenant(now, &name)?;
+            Ok((id, shard.hold_tenant(id)))
+        };
+        self.core.ask_each(define, |ids| Tenant::new(ids.collect(), identity))
     }
 
     /// Sets a tenant's quota, or lifts it. It holds at once, for all of the tenant's objects wherever they lie, and
     /// survives a power cut once a later [`Store::commit`] completes. A tenant that has more keeps it and gets no more,
     /// or loses its least recently used objects, as [`Quota::when_reached`] says.
     pub fn set_quota(&self, tenant: &Tenant, quota: Option<Quota>) -> Pending<()> {
-        let id = tenant.in_shard(&self.core.identity, 0);
-        self.core.ask(0, move |shard, now| Ok(shard.set_quota(now, id, quota)?))
+        let held = tenant.in_shard(&self.core.identity, 0);
+        self.core.ask(0, move |shard, now| {
+            let (id, _hold) = held.ok_or(Failure::Undefined("tenant"))?;
+            Ok(shard.set_quota(now, id, quota)?)
+        })
     }
 
     /// Returns what each tenant has and did, in the order of their names; the default tenant comes first.
@@ -400,11 +405,15 @@ impl Store {
         self.core.ask_each(|shard, _| Ok(shard.tenant_stats()), |parts| merged(parts.flatten()))
     }
 
-    /// Returns a model's layout of KV blocks for [`PutWith::layout`], defining it if it is new.
+    /// Returns a model's layout of KV blocks for [`PutWith::layout`], defining it if it is new. Fails with
+    /// [`Failure::Layout`] if there are 255 already that have objects or are in use.
     pub fn layout(&self, layout: Layout) -> Pending<DefinedLayout> {
         let identity = self.core.identity.clone();
         self.core.ask_each(
-            move |shard, now| shard.layout(now, layout),
+            move |shard, now| {
+                let id = shard.layout(now, layout)?;
+                Ok((id, shard.hold_layout(id)))
+            },
             move |ids| DefinedLayout::new(ids.collect(), layout, identity),
         )
     }
@@ -591,7 +600,8 @@ fn lease(core: &Arc<Core>, keys: &[Key], time: Duration, reply: Reply<Lease>) {
         let owner = Arc::clone(core);
         core.gather(number, &gather, move |shard, now| {
             let (id, leased) = shard.lease(now, &share.items, now + time)?;
-            Ok((ShardLease::new(owner, number, id), share.first_miss(leased, all)))
+            let lease = ShardLease::new(owner, number, id, shard.leased_bytes(id));
+            Ok((lease, share.first_miss(leased, all)))
         });
     }
 }
@@ -605,9 +615,22 @@ pub(super) fn whole_seconds(time: Duration) -> u64 {
 fn options(store: &Identity, shard: u16, with: &PutWith) -> PutOptions {
     let tenant = with.tenant.as_ref().map(|tenant| tenant.in_shard(store, shard));
     let layout = with.layout.as_ref().map(|layout| layout.in_shard(store, shard));
-    let (tenant, layout) = (tenant.unwrap_or_default(), layout.unwrap_or_default());
-    let ttl_s = with.ttl.map(whole_seconds);
-    PutOptions { tenant, ttl_s, after: with.after.clone(), layout, condition: with.condition }
+    let undefined = match (&tenant, &layout) {
+        (Some(None), _) => Some("tenant"),
+        (_, Some(None)) => Some("layout"),
+        _ => None,
+    };
+    let (tenant, tenant_hold) = tenant.flatten().unzip();
+    let (layout, layout_hold) = layout.flatten().unzip();
+    PutOptions {
+        tenant: tenant.unwrap_or_default(),
+        ttl_s: with.ttl.map(whole_seconds),
+        after: with.after.clone(),
+        layout: layout.unwrap_or_default(),
+        condition: with.condition,
+        holds: [tenant_hold, layout_hold],
+        undefined,
+    }
 }
 
 /// Restores a put that found the mailbox full to its original form.

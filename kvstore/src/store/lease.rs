@@ -18,11 +18,12 @@ pub(super) struct ShardLease {
     core: Arc<Core>,
     shard: u16,
     id: LeaseId,
+    bytes: u64,
 }
 
 impl ShardLease {
-    pub(super) fn new(core: Arc<Core>, shard: u16, id: LeaseId) -> ShardLease {
-        ShardLease { core, shard, id }
+    pub(super) fn new(core: Arc<Core>, shard: u16, id: LeaseId, bytes: u64) -> ShardLease {
+        ShardLease { core, shard, id, bytes }
     }
 }
 
@@ -43,6 +44,11 @@ impl Lease {
     /// Returns how many objects are leased: the keys before the first miss.
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// Returns the bytes that its objects take, with their padding.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
     }
 }
 

@@ -44,6 +44,11 @@ impl Store {
         }
         Ok(buffer)
     }
+
+    /// Returns whether a device maps the files behind registered memory itself ([`Device::maps_files`]).
+    pub fn maps_files(&self) -> bool {
+        self.core.devices.as_slice().iter().any(Device::maps_files)
+    }
 }
 
 /// What the devices of a store can use, and how much was copied because they could not.

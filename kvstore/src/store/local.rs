@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::{Key, KeyHasher};
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, TenantId};
+use crate::model::object::{Hold, LayoutId, TenantId};
 use crate::model::options::Quota;
 use crate::shard::{
     Action, Arriving, Done, Failure, FillItem, Hashed, LeaseId, Outcome, Part, PutItem, Recovery,
@@ -42,6 +42,8 @@ pub struct Local {
     shards: Vec<DeviceShard<Ticket>>,
     tenants: Names<TenantId>,
     layouts: Names<LayoutId>,
+    /// Keep these ids for as long as the handle is there.
+    holds: Vec<Hold>,
     joints: Vec<Joint>,
     joints_made: u64,
     /// Requests for each shard; kept to reuse the memory.
@@ -101,6 +103,12 @@ impl<T: Copy + Default + PartialEq> Names<T> {
     }
 }
 
+fn keep(holds: &mut Vec<Hold>, hold: Hold) {
+    if !holds.contains(&hold) {
+        holds.push(hold);
+    }
+}
+
 /// A lease of objects across shards.
 #[derive(Debug)]
 #[must_use = "the objects are leased until it is released or its time is over"]
@@ -124,6 +132,7 @@ impl Local {
             shards,
             tenants,
             layouts,
+            holds: Vec::new(),
             joints: Vec::new(),
             joints_made: 0,
             lists: Vec::new(),
@@ -292,11 +301,15 @@ impl Local {
             &mut action
             && self.shards.len() > 1
         {
-            // An id that was never defined maps to one that is undefined in the shard as well.
             let tenant = self.tenants.in_shard(shard, options.tenant.0);
-            options.tenant = tenant.unwrap_or(TenantId(u8::MAX));
             let layout = self.layouts.in_shard(shard, options.layout.0);
-            options.layout = layout.unwrap_or(LayoutId(u8::MAX));
+            options.undefined = match (tenant, layout) {
+                (None, _) => Some("tenant"),
+                (_, None) => Some("layout"),
+                (Some(_), Some(_)) => None,
+            };
+            (options.tenant, options.layout) =
+                (tenant.unwrap_or_default(), layout.unwrap_or_default());
         }
         let request = Request { reply: Ticket::Request(reply), deadline, action };
         (shard, Hashed { hash, request })
@@ -481,7 +494,12 @@ impl Local {
     pub fn tenant(&mut self, now: Time, name: &str) -> Result<TenantId, Failure> {
         let of = |shard: &mut DeviceShard<Ticket>| shard.tenant(now, name);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
-        self.tenants.name(ids, TenantId).ok_or(Failure::Undefined("tenant"))
+        // Its ids stay with the handle.
+        for (shard, id) in self.shards.iter().zip(&ids) {
+            keep(&mut self.holds, shard.hold_tenant(*id));
+        }
+        let many = Failure::Tenant("a handle knows at most 255 tenants: open the store anew");
+        self.tenants.name(ids, TenantId).ok_or(many)
     }
 
     /// Sets a tenant's quota, or lifts it; as [`super::Store::set_quota`].
@@ -508,11 +526,15 @@ impl Local {
     /// Returns the id of this layout, defining it if it is new.
     ///
     /// # Errors
-    /// [`Failure::Undefined`] if there are 255 already; [`Failure::Device`] if it cannot be written to the journal.
+    /// [`Failure::Layout`] if there are 255 already; [`Failure::Device`] if it cannot be written to the journal.
     pub fn layout(&mut self, now: Time, layout: &Layout) -> Result<LayoutId, Failure> {
         let of = |shard: &mut DeviceShard<Ticket>| shard.layout(now, *layout);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
-        self.layouts.name(ids, LayoutId).ok_or(Failure::Undefined("layout"))
+        for (shard, id) in self.shards.iter().zip(&ids) {
+            keep(&mut self.holds, shard.hold_layout(*id));
+        }
+        let many = Failure::Layout("a handle knows at most 255 layouts: open the store anew");
+        self.layouts.name(ids, LayoutId).ok_or(many)
     }
 
     /// Returns the counters, summed over the shards.

@@ -14,7 +14,7 @@ use super::pool::PoolBuffer;
 use crate::error::Error;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, TenantId};
+use crate::model::object::{Hold, LayoutId, TenantId};
 use crate::shard::Condition;
 
 /// The data of an object: bytes to copy, or memory that devices read directly ([`PoolBuffer`], [`Payload::lent`]).
@@ -206,19 +206,19 @@ impl PartialEq for Identity {
 /// opened again, has no such tenant ([`Failure::Undefined`](crate::shard::Failure::Undefined)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
-    ids: Arc<[TenantId]>,
+    ids: Arc<[(TenantId, Hold)]>,
     store: Identity,
 }
 
 impl Tenant {
     /// Creates a tenant with id `ids[n]` in shard n.
-    pub(super) fn new(ids: Vec<TenantId>, store: Identity) -> Tenant {
+    pub(super) fn new(ids: Vec<(TenantId, Hold)>, store: Identity) -> Tenant {
         Tenant { ids: ids.into(), store }
     }
 
-    /// Returns its id in a shard of the store `store`; one that is never defined if it is another store's.
-    pub(super) fn in_shard(&self, store: &Identity, shard: u16) -> TenantId {
-        if self.store == *store { self.ids[usize::from(shard)] } else { TenantId(u8::MAX) }
+    /// Returns its id in a shard of the store `store`; `None` if it is another store's.
+    pub(super) fn in_shard(&self, store: &Identity, shard: u16) -> Option<(TenantId, Hold)> {
+        (self.store == *store).then(|| self.ids[usize::from(shard)].clone())
     }
 }
 
@@ -226,14 +226,18 @@ impl Tenant {
 /// it is opened again, has no such layout ([`Failure::Undefined`](crate::shard::Failure::Undefined)).
 #[derive(Clone, Debug, PartialEq)]
 pub struct DefinedLayout {
-    ids: Arc<[LayoutId]>,
+    ids: Arc<[(LayoutId, Hold)]>,
     layout: Arc<Layout>,
     store: Identity,
 }
 
 impl DefinedLayout {
     /// Creates a layout with id `ids[n]` in shard n.
-    pub(super) fn new(ids: Vec<LayoutId>, layout: Layout, store: Identity) -> DefinedLayout {
+    pub(super) fn new(
+        ids: Vec<(LayoutId, Hold)>,
+        layout: Layout,
+        store: Identity,
+    ) -> DefinedLayout {
         DefinedLayout { ids: ids.into(), layout: Arc::new(layout), store }
     }
 
@@ -242,9 +246,9 @@ impl DefinedLayout {
         &self.layout
     }
 
-    /// Returns its id in a shard of the store `store`; one that is never defined if it is another store's.
-    pub(super) fn in_shard(&self, store: &Identity, shard: u16) -> LayoutId {
-        if self.store == *store { self.ids[usize::from(shard)] } else { LayoutId(u8::MAX) }
+    /// Returns its id in a shard of the store `store`; `None` if it is another store's.
+    pub(super) fn in_shard(&self, store: &Identity, shard: u16) -> Option<(LayoutId, Hold)> {
+        (self.store == *store).then(|| self.ids[usize::from(shard)].clone())
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use adit_driver::Time;
 use adit_driver::runtime::Cores;
+use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::{Action, Failure, Outcome, Request};
 use adit_kvstore::store::{OpenOptions, PutWith, Selection, Tenant, TenantStats};
 use adit_kvstore::{Durability, Key, Quota, Store, WhenReached};
@@ -298,4 +299,43 @@ fn a_local_store_removes_and_counts_alike(rig: &Rig) {
     local.close(&mut drop).expect("closed");
     let store = rig.open();
     assert_eq!(stats(&store, "a").quota, refuse(8192));
+}
+
+#[test]
+fn tenants_and_layouts_without_objects_or_users_make_room_for_others() {
+    let rig = Rig::soft();
+    let store = rig.format(2).open();
+    let layout = |tokens| {
+        let (layers, tensors_per_layer, kv_heads, head_dim) = (2, 2, 1, 64);
+        let dtype = Dtype::Bf16;
+        let shape = BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens };
+        store.layout(Layout::new(shape, Order::BlockMajor).expect("a layout")).wait()
+    };
+    let named = |number: u32| store.tenant(&format!("tenant {number}")).wait();
+    let held: Vec<_> = (1..256)
+        .map(|number| (named(number).expect("room"), layout(number).expect("room")))
+        .collect();
+    let full = |why: String| assert!(why.contains("at most 255"), "{why}");
+    full(named(256).expect_err("all are used").to_string());
+    full(layout(256).expect_err("all are used").to_string());
+    // A put keeps them until it is counted, and its object from then on.
+    let (tenant, defined) = held[100].clone();
+    let bytes = (defined.layout().block_units() * 4096) as usize;
+    let with = PutWith { tenant: Some(tenant), layout: Some(defined), ..PutWith::default() };
+    let put = store.put_with(Key::from(1u64), vec![7; bytes], &with);
+    drop((held, with));
+    let others: Vec<_> = (300..500)
+        .map(|number| (named(number).expect("room"), layout(number).expect("room")))
+        .collect();
+    put.wait().expect("put");
+    drop(others);
+    for number in 500..900 {
+        named(number).expect("room");
+        layout(number).expect("room");
+    }
+    let info = store.info(Key::from(1u64)).wait().expect("asked").expect("there");
+    assert_eq!(&*info.tenant, "tenant 101");
+    let value = store.get(Key::from(1u64)).wait().expect("got").expect("a hit");
+    assert_eq!(value.len(), bytes);
+    store.close().wait().expect("closed");
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use adit_driver::Target;
 use adit_kvshare::wire::Serving;
@@ -50,9 +51,30 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::block_bytes, default_value = "16G")]
     memory: u64,
 
-    /// The most clients at a time
+    /// The most memory that all clients together may share
+    #[arg(long, value_name = "SIZE", value_parser = units::block_bytes, default_value = "256G")]
+    memory_all: u64,
+
+    /// The most clients at a time; others are told that there are too many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024), default_value_t = 64)]
     clients: u64,
+
+    /// The most layouts of KV blocks that each client may use
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=255), default_value_t = 8)]
+    layouts: u8,
+
+    /// Clients bring new tenants into the store while fewer than N have objects or a quota; a store can have 255
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=255), default_value_t = 128)]
+    tenants: u8,
+
+    /// The share of the store, in percent, that each client may hold by leases and by objects that it writes in parts; all
+    /// together may hold twice that
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=100), default_value_t = 25)]
+    hold_share: u64,
+
+    /// The longest time that a client leases objects for, as in 10m; it renews a lease that it needs for longer
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1h")]
+    lease_max: Duration,
 
     /// The most memory in which the store keeps hot objects, as in 8G; less while the machine or a control
     /// group has little left; none by default
@@ -83,8 +105,16 @@ impl ServeArgs {
     }
 
     fn serving(&self) -> Options {
-        let (clients_max, client_bytes_max) = (self.clients, self.memory);
-        Options { clients_max, client_bytes_max, ..Options::default() }
+        Options {
+            clients_max: self.clients,
+            client_bytes_max: self.memory,
+            all_bytes_max: self.memory_all,
+            client_layouts_max: self.layouts.into(),
+            tenants_max: self.tenants.into(),
+            client_hold_percent: self.hold_share,
+            lease_max: self.lease_max,
+            ..Options::default()
+        }
     }
 }
 
@@ -151,16 +181,19 @@ fn told(args: &ServeArgs, event: &Event) -> String {
         Event::ClientGone { client, why, is_expelled } => {
             json!({"event": "client_gone", "client": client, "why": why, "expelled": is_expelled})
         }
-        Event::TurnedAway => json!({"event": "turned_away"}),
+        Event::TurnedAway { connections } => {
+            json!({"event": "turned_away", "connections": connections})
+        }
     };
     format!("{told}\n")
 }
 
 fn ended(args: &ServeArgs, stats: &Stats, counts: Serving) -> String {
-    let Serving { clients, clients_expelled, requests, .. } = counts;
+    let Serving { clients, clients_expelled, clients_turned_away, requests, .. } = counts;
     if args.json {
         let told = json!({
-            "event": "ended", "clients": clients, "clients_expelled": clients_expelled, "requests": requests,
+            "event": "ended", "clients": clients, "clients_expelled": clients_expelled,
+            "clients_turned_away": clients_turned_away, "requests": requests,
             "gets": stats.gets, "hits": stats.hits, "puts": stats.puts, "bytes_read": stats.bytes_read,
             "bytes_written": stats.bytes_written, "bytes_copied": stats.copied_bytes,
         });
@@ -181,7 +214,7 @@ mod tests {
     use adit_kvstore::{FormatStore, Key, ObjectId};
     use clap::Parser;
     use std::sync::mpsc;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 

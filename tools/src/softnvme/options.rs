@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use adit_driver::serve::DoorbellAccess;
 use adit_driver::soft;
+use adit_kvstore::memory::{Memory, Probe, budget};
 use clap::{Args, ValueEnum};
 
 use crate::failure::Result;
+use adit_tools_common::units;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -97,6 +99,11 @@ pub(crate) struct SoftnvmeArgs {
     #[arg(long)]
     sealed_memory_only: bool,
 
+    /// The most memory that a client may hand over, as in 16G: pages of it that are not there, as in a virtual machine's,
+    /// count towards this server's control group once it touches them. By default what the group leaves at the start
+    #[arg(long, value_name = "SIZE", value_parser = units::block_bytes)]
+    memory: Option<u64>,
+
     /// Pins the server's thread to this core
     #[arg(long, value_name = "N")]
     pub(crate) core: Option<usize>,
@@ -154,7 +161,15 @@ impl SoftnvmeArgs {
         adit_driver::serve::Options {
             doorbells,
             sealed_memory_only: self.sealed_memory_only,
+            client_bytes_max: self.memory.or_else(group_bytes),
             pace: adit_driver::serve::Pace { sleep, ..Default::default() },
         }
     }
+}
+
+/// Returns how much memory the control groups of this process leave it, if they limit it.
+fn group_bytes() -> Option<u64> {
+    let memory = Probe::new().and_then(|probe| probe.memory()).ok()?;
+    let is_limited = memory.groups.iter().any(|group| group.limit_bytes.is_some());
+    is_limited.then(|| budget(&Memory { available_bytes: u64::MAX, ..memory }, 0))
 }

@@ -140,7 +140,7 @@ impl StoreWorld {
         let after = after.map(|key| self.model.key(key).clone());
         let is_ignored = self.canary == Some(StoreCanary::IgnoredCondition);
         let condition = if is_ignored { Condition::Always } else { condition };
-        PutOptions { tenant, ttl_s, after, layout, condition }
+        PutOptions { tenant, ttl_s, after, layout, condition, ..PutOptions::default() }
     }
 
     fn memory_with(&mut self, version: Version, part: &Part) -> AnyBuffer {

@@ -233,15 +233,19 @@ impl Client {
         let bytes = (len.max(1) as u64).next_multiple_of(page);
         let make = |why| Error::system(format!("make {bytes} bytes of shared memory"), why);
         let file = memory::make(c"adit-pool", bytes).map_err(make)?;
-        // Before the server pins the pages, which then stay as they are; and not if it is going to refuse them.
-        if bytes <= self.bytes_max {
-            Mapping::new(&file, bytes as usize).map_err(make)?.enlarge();
+        // The server takes no page that is not there, and seals the file against later mappings. It pins the pages, which
+        // then stay as they are. None are made if it is going to refuse them.
+        let map = || Mapping::new(&file, bytes as usize).map_err(make);
+        let mapping = (bytes <= self.bytes_max).then(map).transpose()?;
+        if let Some(mapping) = &mapping {
+            mapping.enlarge();
+            mapping.populate().map_err(make)?;
         }
         let control = &self.shared.control;
         let answer = control.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[&file])?;
         let number = answer.numbers[0];
         let registration = Registration { control: Arc::clone(control), number };
-        let mapping = Mapping::new(&file, bytes as usize).map_err(make)?;
+        let mapping = mapping.map_or_else(map, Ok)?;
         Ok(Region::span(mapping, number as u32, Box::new(registration)))
     }
 

@@ -11,11 +11,16 @@ pub(super) struct Counts {
     pub(super) clients_now: AtomicU64,
     pub(super) clients: AtomicU64,
     pub(super) clients_expelled: AtomicU64,
+    pub(super) clients_turned_away: AtomicU64,
     /// Apart from the others, as mappings outlive their client until the store gives them back.
     pub(super) mapped_bytes_now: Arc<AtomicU64>,
+    /// And how many mappings.
+    pub(super) mappings_now: Arc<AtomicU64>,
     pub(super) requests_now: AtomicU64,
     pub(super) requests: AtomicU64,
     pub(super) leases_now: AtomicU64,
+    /// Bytes of the objects that clients lease, each once for each of its leases, and of those that they write in parts.
+    pub(super) held_bytes_now: AtomicU64,
 }
 
 impl Counts {
@@ -26,6 +31,7 @@ impl Counts {
             clients_now: of(&self.clients_now),
             clients: of(&self.clients),
             clients_expelled: of(&self.clients_expelled),
+            clients_turned_away: of(&self.clients_turned_away),
             mapped_bytes_now: of(&self.mapped_bytes_now),
             requests_now: of(&self.requests_now),
             requests: of(&self.requests),

@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
@@ -21,6 +22,7 @@ use adit_driver::serve::parts::Signaller;
 use adit_kvstore::shard::Outcome;
 use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read, Writer};
 
+use super::Options;
 use super::counts::Counts;
 use super::outcome;
 use super::page::{self, Page};
@@ -46,13 +48,15 @@ pub(super) enum Flight {
     Yes(Pending<bool>),
     Info(Pending<Option<ObjectInfo>>),
     Outline(Pending<Option<ObjectInfo>>),
-    Reserve(Pending<Writer>),
+    /// And the bytes of the object.
+    Reserve(Pending<Writer>, u64),
     Fill(Pending<AnyBuffer>),
     Seal(Pending<Outcome>),
     /// A page of a scan, and the memory for it.
     Scan(Pending<Page>, Option<Buffer>),
     LookupPrefix(Pending<usize>),
-    Lease(Pending<Lease>),
+    /// And for how long.
+    Lease(Pending<Lease>, Duration),
     Commit(Pending<()>),
     DeletePrefix(Pending<u64>),
 }
@@ -70,14 +74,49 @@ struct Region {
     pieces: Pieces<Buffer>,
 }
 
+/// How much of the store clients may keep from others: by leases, and by objects that are being written in parts.
+#[derive(Clone, Copy)]
+pub(super) struct Shares {
+    capacity_bytes: u64,
+    /// Bytes of one client,
+    client_bytes_max: u64,
+    /// and of all together.
+    all_bytes_max: u64,
+}
+
+impl Shares {
+    /// Returns the shares of a store of `capacity_bytes`.
+    pub(super) fn new(capacity_bytes: u64, options: &Options) -> Shares {
+        let of = |percent: u64| capacity_bytes / 100 * percent.min(100);
+        let percent = options.client_hold_percent;
+        let all_bytes_max = of(percent.saturating_mul(2));
+        Shares { capacity_bytes, client_bytes_max: of(percent), all_bytes_max }
+    }
+}
+
+/// An object that is being written in parts, and its bytes.
+struct Writing {
+    writer: Arc<Writer>,
+    bytes: u64,
+}
+
+/// A lease, and when it ends by itself.
+struct Held {
+    lease: Lease,
+    until: Instant,
+}
+
 struct State {
     answers: Answering,
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
     regions: Vec<Option<Region>>,
-    leases: BTreeMap<u64, Lease>,
+    leases: BTreeMap<u64, Held>,
     leases_made: u64,
-    writers: BTreeMap<u64, Arc<Writer>>,
+    shares: Shares,
+    /// Bytes of what it leases and is writing in parts.
+    held_bytes: u64,
+    writers: BTreeMap<u64, Writing>,
     writers_made: u64,
     /// The client is gone: what is begun now is dropped.
     is_closed: bool,
@@ -112,8 +151,8 @@ impl Desk {
     pub(super) fn new(
         rings: &Rings,
         depth: u64,
-        signaller: Signaller,
-        bell: File,
+        shares: Shares,
+        (signaller, bell): (Signaller, File),
         counts: &Arc<Counts>,
     ) -> Arc<Desk> {
         let slots = depth as u32;
@@ -124,6 +163,8 @@ impl Desk {
             regions: Vec::new(),
             leases: BTreeMap::new(),
             leases_made: 0,
+            shares,
+            held_bytes: 0,
             writers: BTreeMap::new(),
             writers_made: 0,
             is_closed: false,
@@ -179,9 +220,13 @@ impl Desk {
             state.give(run, buffer);
         }
         match kept {
-            Kept::Nothing => {}
-            Kept::Lease(lease) => done = state.keep(done, lease, &self.counts.leases_now),
-            Kept::Writer(writer) => done = state.keep_writer(done, writer),
+            Kept::Nothing => {
+                if let Flight::Reserve(_, bytes) = slot.flight {
+                    state.let_go(bytes, &self.counts);
+                }
+            }
+            Kept::Lease(lease) => done = state.keep(done, lease, &self.counts),
+            Kept::Writer(writing) => done = state.keep_writer(done, writing, &self.counts),
         }
         self.counts.requests_now.fetch_sub(1, Ordering::Relaxed);
         state.answers.push(&done);
@@ -259,10 +304,20 @@ impl Desk {
 
     /// Ends a lease; returns whether there was such a one.
     pub(super) fn release(&self, lease: u64) -> bool {
-        let lease = self.lock().leases.remove(&lease);
-        let was_there = lease.is_some();
-        self.counts.leases_now.fetch_sub(u64::from(was_there), Ordering::Relaxed);
-        was_there
+        let lease = self.lock().remove_lease(lease, &self.counts);
+        lease.is_some()
+    }
+
+    /// Counts an object that is about to be written in parts, and returns the bytes that it holds: none if the store is
+    /// certain to refuse it.
+    ///
+    /// # Errors
+    /// That the client would hold too much of the store.
+    pub(super) fn hold(&self, bytes: u64) -> Result<u64, (Code, &'static str)> {
+        let mut state = self.lock();
+        let bytes = if bytes > state.shares.capacity_bytes { 0 } else { bytes };
+        state.hold(bytes, &self.counts).map_err(|why| (Code::Limit, why))?;
+        Ok(bytes)
     }
 
     /// Returns a writer of the client's.
@@ -271,7 +326,8 @@ impl Desk {
     /// That there is none.
     pub(super) fn writer(&self, number: u64) -> Result<Arc<Writer>, (Code, &'static str)> {
         let state = self.lock();
-        state.writers.get(&number).cloned().ok_or((Code::Malformed, NO_WRITER))
+        let writing = state.writers.get(&number).ok_or((Code::Malformed, NO_WRITER))?;
+        Ok(Arc::clone(&writing.writer))
     }
 
     /// Takes a writer of the client's away, to be sealed or dropped.
@@ -279,8 +335,12 @@ impl Desk {
     /// # Errors
     /// That there is none.
     pub(super) fn take_writer(&self, number: u64) -> Result<Writer, (Code, &'static str)> {
-        let writer = self.lock().writers.remove(&number);
-        writer.and_then(Arc::into_inner).ok_or((Code::Malformed, NO_WRITER))
+        let mut state = self.lock();
+        let Writing { writer, bytes } =
+            state.writers.remove(&number).ok_or((Code::Malformed, NO_WRITER))?;
+        state.let_go(bytes, &self.counts);
+        drop(state);
+        Arc::into_inner(writer).ok_or((Code::Malformed, NO_WRITER))
     }
 
     /// Returns the number of requests in progress.
@@ -295,12 +355,16 @@ impl Desk {
         let mut state = self.lock();
         state.is_closed = true;
         let slots: Vec<Slot> = state.slots.iter_mut().filter_map(Option::take).collect();
-        let (regions, leases) =
-            (std::mem::take(&mut state.regions), std::mem::take(&mut state.leases));
+        let regions = std::mem::take(&mut state.regions);
+        let numbers: Vec<u64> = state.leases.keys().copied().collect();
+        let remove = |number| state.remove_lease(number, &self.counts);
+        let leases: Vec<_> = numbers.into_iter().filter_map(remove).collect();
         let writers = std::mem::take(&mut state.writers);
+        let rest = state.held_bytes;
+        // What is being reserved, and the writers.
+        state.let_go(rest, &self.counts);
         drop(state);
         self.counts.requests_now.fetch_sub(slots.len() as u64, Ordering::Relaxed);
-        self.counts.leases_now.fetch_sub(leases.len() as u64, Ordering::Relaxed);
         drop((slots, regions, leases, writers));
     }
 }
@@ -314,35 +378,93 @@ impl State {
     }
 
     /// Keeps a writer for the client and names it in the answer.
-    fn keep_writer(&mut self, done: Done, writer: Writer) -> Done {
+    fn keep_writer(&mut self, done: Done, writing: Writing, counts: &Counts) -> Done {
         if self.writers.len() >= WRITERS_MAX {
+            self.let_go(writing.bytes, counts);
             return Done::new(done.tag, Code::Limit, 0, 0)
                 .with_text("this client writes too many objects in parts: commit or drop some");
         }
         self.writers_made += 1;
-        self.writers.insert(self.writers_made, Arc::new(writer));
+        self.writers.insert(self.writers_made, writing);
         Done::new(done.tag, Code::Done, self.writers_made, 0)
     }
 
     /// Keeps a lease for the client and names it in the answer.
-    fn keep(&mut self, done: Done, lease: Lease, leases_now: &AtomicU64) -> Done {
+    fn keep(&mut self, done: Done, held: Held, counts: &Counts) -> Done {
         if self.leases.len() >= LEASES_MAX {
-            return Done::new(done.tag, Code::Limit, 0, 0)
-                .with_text("this client holds too many leases: release some");
+            self.drop_expired(counts);
+        }
+        let is_full = self.leases.len() >= LEASES_MAX;
+        let many = "this client holds too many leases: release some";
+        let taken = if is_full { Err(many) } else { self.hold(held.lease.bytes(), counts) };
+        if let Err(why) = taken {
+            return Done::new(done.tag, Code::Limit, 0, 0).with_text(why);
         }
         self.leases_made += 1;
-        leases_now.fetch_add(1, Ordering::Relaxed);
-        let count = lease.count() as u64;
-        self.leases.insert(self.leases_made, lease);
+        counts.leases_now.fetch_add(1, Ordering::Relaxed);
+        let count = held.lease.count() as u64;
+        self.leases.insert(self.leases_made, held);
         Done::new(done.tag, Code::Done, self.leases_made, count)
+    }
+
+    /// Counts bytes that the client keeps from others, if that keeps the limits.
+    ///
+    /// # Errors
+    /// Which limit it exceeds.
+    fn hold(&mut self, bytes: u64, counts: &Counts) -> Result<(), &'static str> {
+        if self.is_closed {
+            return Err("the client is gone");
+        }
+        let most = self.shares.client_bytes_max;
+        let fits =
+            |state: &State| state.held_bytes.checked_add(bytes).is_some_and(|all| all <= most);
+        if !fits(self) {
+            self.drop_expired(counts);
+        }
+        if !fits(self) {
+            return Err(
+                "this client would hold too much of the store by leases and objects in parts: release or commit some, \
+                 or raise the server's --hold-share",
+            );
+        }
+        let most = self.shares.all_bytes_max;
+        let with = |has: u64| has.checked_add(bytes).filter(|all| *all <= most);
+        let added = counts.held_bytes_now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
+        added.map_err(|_| {
+            "all clients together would hold too much of the store by leases and objects in parts: try again, or \
+             raise the server's --hold-share"
+        })?;
+        self.held_bytes += bytes;
+        Ok(())
+    }
+
+    /// Undoes [`State::hold`].
+    fn let_go(&mut self, bytes: u64, counts: &Counts) {
+        self.held_bytes -= bytes;
+        counts.held_bytes_now.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Drops leases that have ended by themselves, which the client has yet to release.
+    fn drop_expired(&mut self, counts: &Counts) {
+        let now = Instant::now();
+        let over = |(number, held): (&u64, &Held)| (held.until <= now).then_some(*number);
+        let over: Vec<u64> = self.leases.iter().filter_map(over).collect();
+        over.into_iter().for_each(|number| drop(self.remove_lease(number, counts)));
+    }
+
+    fn remove_lease(&mut self, number: u64, counts: &Counts) -> Option<Held> {
+        let held = self.leases.remove(&number)?;
+        self.let_go(held.lease.bytes(), counts);
+        counts.leases_now.fetch_sub(1, Ordering::Relaxed);
+        Some(held)
     }
 }
 
 /// What the server keeps for the client.
 enum Kept {
     Nothing,
-    Lease(Lease),
-    Writer(Writer),
+    Lease(Held),
+    Writer(Writing),
 }
 
 /// A request that has ended.
@@ -383,9 +505,10 @@ impl Flight {
             Flight::Outline(pending) => {
                 ended(pending, tag, context, |info| Ended::of(outcome::outline(tag, info)))
             }
-            Flight::Reserve(pending) => {
-                ended(pending, tag, context, |writer| Ended::keeping(tag, Kept::Writer(writer)))
-            }
+            Flight::Reserve(pending, bytes) => ended(pending, tag, context, |writer| {
+                let (writer, bytes) = (Arc::new(writer), *bytes);
+                Ended::keeping(tag, Kept::Writer(Writing { writer, bytes }))
+            }),
             Flight::Fill(pending) => ended(pending, tag, context, |memory| {
                 Ended::with(Done::new(tag, Code::Done, 0, 0), memory)
             }),
@@ -402,9 +525,10 @@ impl Flight {
             Flight::LookupPrefix(pending) => {
                 ended(pending, tag, context, |count| number(tag, count as u64))
             }
-            Flight::Lease(pending) => {
-                ended(pending, tag, context, |lease| Ended::keeping(tag, Kept::Lease(lease)))
-            }
+            Flight::Lease(pending, time) => ended(pending, tag, context, |lease| {
+                let until = Instant::now() + *time;
+                Ended::keeping(tag, Kept::Lease(Held { lease, until }))
+            }),
             Flight::Commit(pending) => ended(pending, tag, context, |()| number(tag, 0)),
             Flight::DeletePrefix(pending) => {
                 ended(pending, tag, context, |objects| number(tag, objects))

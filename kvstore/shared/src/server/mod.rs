@@ -16,6 +16,7 @@ mod outcome;
 mod page;
 mod session;
 mod taking;
+mod waiting;
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -24,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_driver::serve::parts::Socket;
 use adit_kvstore::Store;
@@ -35,24 +36,48 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::error::{Error, Result};
 use crate::wire::Serving;
 use counts::Counts;
+use waiting::Waiting;
 
 /// How often the server looks whether it is to end.
 const LOOK_MS: u16 = 50;
+/// How often to tell of connections that were turned away.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Settings of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The permissions of the socket. Default 0600: this user's processes.
     pub mode: u32,
-    /// The most clients at a time; others are turned away. Default 64.
+    /// The most clients at a time; others are told that there are too many. Default 64.
     pub clients_max: u64,
     /// The most bytes of memory that a client may share. Default 16 GiB.
     pub client_bytes_max: u64,
+    /// The most bytes that all clients together may share, their rings included. Default 256 GiB.
+    pub all_bytes_max: u64,
+    /// The most layouts that a client may use. Default 8.
+    pub client_layouts_max: usize,
+    /// No client brings another tenant into a store that has so many, of the 255 that it can have: the others are the
+    /// operator's. Default 128.
+    pub tenants_max: usize,
+    /// The longest lease, of those that ask for longer ones. Default an hour.
+    pub lease_max: Duration,
+    /// The share of the store in percent that one client may hold by leases and by objects that it writes in parts; all of
+    /// them together may hold twice that. Default 25.
+    pub client_hold_percent: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { mode: 0o600, clients_max: 64, client_bytes_max: 16 << 30 }
+        Options {
+            mode: 0o600,
+            clients_max: 64,
+            client_bytes_max: 16 << 30,
+            all_bytes_max: 256 << 30,
+            client_layouts_max: 8,
+            tenants_max: 128,
+            lease_max: Duration::from_secs(3600),
+            client_hold_percent: 25,
+        }
     }
 }
 
@@ -75,8 +100,12 @@ pub enum Event {
         /// Whether it was disconnected for breaking a rule.
         is_expelled: bool,
     },
-    /// There were too many clients for another.
-    TurnedAway,
+    /// Connections were turned away, which is told once a second at most: there were too many clients, or too many
+    /// connections that did not greet.
+    TurnedAway {
+        /// How many, since the last of these events.
+        connections: u64,
+    },
 }
 
 impl fmt::Display for Event {
@@ -91,7 +120,9 @@ impl fmt::Display for Event {
             Event::ClientGone { client, why, is_expelled: true } => {
                 write!(f, "client {client} was disconnected: {why}")
             }
-            Event::TurnedAway => write!(f, "a client was turned away: there are too many"),
+            Event::TurnedAway { connections } => {
+                write!(f, "turned away {connections} connections: there are too many")
+            }
         }
     }
 }
@@ -146,13 +177,14 @@ impl Server {
         stops: &AtomicBool,
         tell: &(dyn Fn(&Event) + Sync),
     ) -> Result<()> {
-        let ends = AtomicBool::new(false);
+        let (ends, waiting) = (AtomicBool::new(false), Waiting::default());
         let common = session::Common {
             store,
             options: &self.options,
             counts: &self.counts,
             stops: &ends,
             end: &self.end,
+            waiting: &waiting,
             tell,
         };
         thread::scope(|scope| {
@@ -171,36 +203,66 @@ impl Server {
         common: &'scope session::Common<'_>,
         stops: &AtomicBool,
     ) -> Result<()> {
+        let look = Duration::from_millis(LOOK_MS.into());
+        let (mut number, mut told) = (0, Told::default());
         while !stops.load(Ordering::Relaxed) {
             common.store.check()?;
+            told.tell(common);
+            if !common.waiting.has_room(look) {
+                continue;
+            }
             let mut polled = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
             match poll(&mut polled, LOOK_MS) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(why) => return Err(Error::system("wait for clients", why)),
             }
-            let stream = match self.socket.accept() {
+            let accepted = self.socket.accept().and_then(|stream| {
+                let Some(stream) = stream else { return Ok(None) };
+                number += 1;
+                common.waiting.add(number, &stream).map(|()| Some(stream))
+            });
+            let stream = match accepted {
                 Ok(Some(stream)) => stream,
                 Ok(None) => continue,
                 Err(why) => {
                     // Too many open files, for example: clients that are there go on.
                     tracing::warn!("cannot accept a client: {why}");
-                    thread::sleep(Duration::from_millis(LOOK_MS.into()));
+                    thread::sleep(look);
                     continue;
                 }
             };
-            if self.counts.clients_now.load(Ordering::Relaxed) >= self.options.clients_max {
-                (common.tell)(&Event::TurnedAway);
-                continue;
-            }
-            self.counts.clients_now.fetch_add(1, Ordering::Relaxed);
-            let number = self.counts.clients.fetch_add(1, Ordering::Relaxed) + 1;
             let builder = thread::Builder::new().name(format!("adit-client-{number}"));
             let started = builder.spawn_scoped(scope, move || session::run(common, number, stream));
             if let Err(why) = started {
-                self.counts.clients_now.fetch_sub(1, Ordering::Relaxed);
+                common.waiting.remove(number);
                 tracing::warn!("cannot start a thread for a client: {why}");
             }
         }
+        told.rest(common);
         Ok(())
+    }
+}
+
+/// How many connections that were turned away have been told of.
+#[derive(Default)]
+struct Told {
+    connections: u64,
+    at: Option<Instant>,
+}
+
+impl Told {
+    fn tell(&mut self, common: &session::Common<'_>) {
+        if self.at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            self.rest(common);
+        }
+    }
+
+    fn rest(&mut self, common: &session::Common<'_>) {
+        let all = common.counts.clients_turned_away.load(Ordering::Relaxed);
+        let connections = all - self.connections;
+        if connections > 0 {
+            (self.connections, self.at) = (all, Some(Instant::now()));
+            (common.tell)(&Event::TurnedAway { connections });
+        }
     }
 }

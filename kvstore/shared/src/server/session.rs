@@ -12,18 +12,19 @@ use std::time::{Duration, Instant};
 
 use adit_driver::runtime::caught;
 use adit_driver::serve::parts::{Signaller, close_elsewhere, is_eventfd};
-use adit_kvstore::Store;
 use adit_kvstore::store::{Attached, PutWith};
+use adit_kvstore::{Store, UNIT_BYTES};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
 use zerocopy::IntoBytes;
 
 use super::counts::Counts;
-use super::desk::Desk;
+use super::desk::{Desk, Shares};
 use super::taking::{Link, Taking};
+use super::waiting::Waiting;
 use super::{Event, Options};
-use crate::memory;
+use crate::memory::{self, Allowance};
 use crate::ring::{self, Rings};
 use crate::socket::{Incoming, Peer};
 use crate::wire::{Code, GREETING_FILES, Matter, Message, VERSION, layout_of};
@@ -32,8 +33,6 @@ use crate::wire::{Code, GREETING_FILES, Matter, Message, VERSION, layout_of};
 const GREETING_MAX: Duration = Duration::from_secs(10);
 /// How long requests in progress may take once the server ends.
 const ENDING_MAX: Duration = Duration::from_secs(10);
-/// The most layouts that a client may define.
-const LAYOUTS_MAX: usize = 256;
 
 /// Names of what the thread sleeps on.
 const SOCKET: u64 = 0;
@@ -46,6 +45,8 @@ pub(super) enum End {
     Left(String),
     /// The client broke a rule.
     Expelled(String),
+    /// There was no place for it.
+    TurnedAway,
 }
 
 /// What the sessions of a server share.
@@ -56,6 +57,8 @@ pub(super) struct Common<'a> {
     pub(super) stops: &'a AtomicBool,
     /// Readable once the server ends.
     pub(super) end: &'a EventFd,
+    /// Connections that have not greeted.
+    pub(super) waiting: &'a Waiting,
     pub(super) tell: &'a (dyn Fn(&Event) + Sync),
 }
 
@@ -72,6 +75,9 @@ struct Session<'a> {
     peer: Peer,
     epoll: Epoll,
     greeted: Option<Greeted>,
+    /// It has a place among the clients.
+    is_counted: bool,
+    allowance: Allowance,
     /// Bytes of memory that it shares.
     shared_bytes: u64,
     regions_bytes: Vec<u64>,
@@ -80,23 +86,33 @@ struct Session<'a> {
 /// Serves a client until it leaves, breaks a rule, or the server ends. Nothing of it stays behind but what the store is
 /// still doing with its memory.
 pub(super) fn run(common: &Common<'_>, number: u64, stream: UnixStream) {
+    let mut is_counted = false;
     let end = match Session::new(common, number, stream) {
         Ok(mut session) => {
             let served = caught("it served a client, which is a bug", || session.serve());
             let end = served.unwrap_or_else(|why| End::Left(format!("its thread died ({why})")));
+            is_counted = session.is_counted;
             session.close();
             end
         }
         Err(why) => End::Left(format!("cannot serve it: {why}")),
     };
-    let (why, is_expelled) = match end {
-        End::Left(why) => (why, false),
-        End::Expelled(why) => (why, true),
+    let end = if common.waiting.remove(number) { End::TurnedAway } else { end };
+    let told = match end {
+        End::Left(why) => Some((why, false)),
+        End::Expelled(why) => Some((why, true)),
+        End::TurnedAway => None,
     };
-    // Before it is counted: what the counters show has been told.
-    (common.tell)(&Event::ClientGone { client: number, why, is_expelled });
-    common.counts.clients_expelled.fetch_add(u64::from(is_expelled), Ordering::Relaxed);
-    common.counts.clients_now.fetch_sub(1, Ordering::Relaxed);
+    let counts = common.counts;
+    match told {
+        Some((why, is_expelled)) => {
+            // Before it is counted: what the counters show has been told.
+            (common.tell)(&Event::ClientGone { client: number, why, is_expelled });
+            counts.clients_expelled.fetch_add(u64::from(is_expelled), Ordering::Relaxed);
+        }
+        None => drop(counts.clients_turned_away.fetch_add(1, Ordering::Relaxed)),
+    }
+    counts.clients_now.fetch_sub(u64::from(is_counted), Ordering::Relaxed);
 }
 
 impl<'a> Session<'a> {
@@ -110,8 +126,23 @@ impl<'a> Session<'a> {
         let readable = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
         epoll.add(peer.stream(), EpollEvent::new(readable, SOCKET))?;
         epoll.add(common.end.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, END))?;
-        let (greeted, shared_bytes, regions_bytes) = (None, 0, Vec::new());
-        Ok(Session { common, number, peer, epoll, greeted, shared_bytes, regions_bytes })
+        let allowance = Allowance {
+            mapped_bytes: Arc::clone(&common.counts.mapped_bytes_now),
+            mappings: Arc::clone(&common.counts.mappings_now),
+            bytes_max: common.options.all_bytes_max,
+            maps_files: common.store.maps_files(),
+        };
+        Ok(Session {
+            common,
+            number,
+            peer,
+            epoll,
+            greeted: None,
+            is_counted: false,
+            allowance,
+            shared_bytes: 0,
+            regions_bytes: Vec::new(),
+        })
     }
 
     fn serve(&mut self) -> End {
@@ -164,6 +195,10 @@ impl<'a> Session<'a> {
                         close_elsewhere(files);
                         return Err(End::Expelled("it does not speak this protocol".to_owned()));
                     };
+                    if self.greeted.is_none() && !self.common.waiting.greets(self.number) {
+                        close_elsewhere(files);
+                        return Err(End::TurnedAway);
+                    }
                     let answer = match self.handle(matter, &message, files) {
                         Ok(numbers) => self.answer_of(matter, numbers),
                         Err((code, why)) => {
@@ -175,8 +210,10 @@ impl<'a> Session<'a> {
                     self.peer.answer(&answer).map_err(End::Left)?;
                     if self.greeted.is_none() {
                         let why = String::from_utf8_lossy(answer.body()).into_owned();
-                        return Err(End::Expelled(why));
+                        let is_limit = Code::of(answer.code) == Code::Limit;
+                        return Err(if is_limit { End::TurnedAway } else { End::Expelled(why) });
                     }
+                    self.common.waiting.remove(self.number);
                 }
             }
         }
@@ -246,12 +283,16 @@ impl<'a> Session<'a> {
             close_elsewhere([rings, bell, client_bell]);
             return refuse("the doorbells are no eventfds".to_owned());
         }
-        let with = self.put_with(message)?;
-        let memory =
-            memory::rings(&rings, ring::bytes(depth), &self.common.counts.mapped_bytes_now);
+        let with = match self.take_place().and_then(|()| self.put_with(message)) {
+            Ok(with) => with,
+            Err(refusal) => {
+                close_elsewhere([rings, bell, client_bell]);
+                return Err(refusal);
+            }
+        };
+        let memory = memory::rings(&rings, ring::bytes(depth), &self.allowance);
         close_elsewhere(rings);
-        let memory =
-            memory.map_err(|why| (Code::Malformed, format!("the rings' memory: {why}")))?;
+        let memory = memory.map_err(|(code, why)| (code, format!("the rings' memory: {why}")))?;
         let failed = |why: std::io::Error| (Code::Failed, format!("the server: {why}"));
         let link = Link::new().map_err(failed)?;
         let added = self.epoll.add(&link.bell, EpollEvent::new(EpollFlags::EPOLLIN, FAULT));
@@ -259,13 +300,28 @@ impl<'a> Session<'a> {
         let signaller = Signaller::new().map_err(failed)?;
         let rings = Rings::new(memory, depth);
         let (store, counts) = (self.common.store, self.common.counts);
-        let desk = Desk::new(&rings, depth, signaller, client_bell, counts);
+        let stats = store.stats().wait().map_err(|why| (Code::Failed, why.to_string()))?;
+        let shares = Shares::new(stats.capacity_units * UNIT_BYTES, self.common.options);
+        let desk = Desk::new(&rings, depth, shares, (signaller, client_bell), counts);
         let ends = (store.clone(), Arc::clone(&link));
-        let taking = Taking::new(ends, (&rings, bell), &desk, with, counts);
+        let lease_max = self.common.options.lease_max;
+        let taking = Taking::new(ends, (&rings, bell), &desk, (with, lease_max), counts);
         let taking = store.attach_feed(Box::new(taking));
+        counts.clients.fetch_add(1, Ordering::Relaxed);
         self.greeted = Some(Greeted { desk, link, taking });
         (self.common.tell)(&Event::ClientCame { client: self.number, process });
         Ok([VERSION, self.common.options.client_bytes_max, 0, 0])
+    }
+
+    /// Takes a place among the clients.
+    fn take_place(&mut self) -> Result<(), (Code, String)> {
+        let most = self.common.options.clients_max;
+        let another = |has: u64| (has < most).then_some(has + 1);
+        let clients = &self.common.counts.clients_now;
+        let taken = clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another);
+        self.is_counted = taken.is_ok();
+        let why = || format!("too many clients: the server takes {most}; raise its --clients");
+        taken.map(drop).map_err(|_| (Code::Limit, why()))
     }
 
     /// Returns how the client's objects are stored: for its tenant, if it names one.
@@ -275,11 +331,30 @@ impl<'a> Session<'a> {
         let tenant = match name {
             "" => None,
             name => {
+                self.check_tenant(name)?;
                 let tenant = self.common.store.tenant(name).wait();
                 Some(tenant.map_err(|why| (Code::Failed, why.to_string()))?)
             }
         };
         Ok(PutWith { tenant, ..PutWith::default() })
+    }
+
+    /// Checks that a client may name this tenant: that it is there, or that there are few.
+    fn check_tenant(&self, name: &str) -> Result<(), (Code, String)> {
+        let tenants = self.common.store.tenants().wait();
+        let tenants = tenants.map_err(|why| (Code::Failed, why.to_string()))?;
+        let most = self.common.options.tenants_max;
+        let named = tenants.iter().filter(|tenant| !tenant.name.is_empty());
+        // Those that have nothing make room for others.
+        let used = named.filter(|it| it.objects > 0 || it.quota.is_some()).count();
+        if used < most || tenants.iter().any(|tenant| &*tenant.name == name) {
+            return Ok(());
+        }
+        let why = format!(
+            "too many tenants for another: clients bring in new ones while there are fewer than {most}; raise the \
+             server's --tenants, or make '{name}' with 'adit kv tenant'"
+        );
+        Err((Code::Limit, why))
     }
 
     fn share(&mut self, bytes: u64, mut files: Vec<File>) -> Result<[u64; 4], (Code, String)> {
@@ -303,8 +378,7 @@ impl<'a> Session<'a> {
         let Some(Greeted { desk, .. }) = &self.greeted else {
             unreachable!("checked by the caller")
         };
-        let memory = memory::dma(file, bytes, &self.common.counts.mapped_bytes_now)
-            .map_err(|why| (Code::Malformed, why))?;
+        let memory = memory::dma(file, bytes, &self.allowance)?;
         let buffer = self.common.store.register(memory);
         let buffer = buffer.map_err(|why| (Code::Failed, why.to_string()))?;
         let number = desk.add_region(buffer);
@@ -332,11 +406,13 @@ impl<'a> Session<'a> {
             unreachable!("checked by the caller")
         };
         let layouts = || link.layouts.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = self.common.options.client_layouts_max;
         let known = layouts().iter().position(|known| *known.layout() == layout);
         let place = match known {
             Some(place) => place,
-            None if layouts().len() == LAYOUTS_MAX => {
-                return Err((Code::Limit, "it defines too many layouts".to_owned()));
+            None if layouts().len() >= most => {
+                let why = format!("a client may use {most} layouts: raise the server's --layouts");
+                return Err((Code::Limit, why));
             }
             None => {
                 let defined = self.common.store.layout(layout).wait();

@@ -30,8 +30,6 @@ use super::session::End;
 use crate::ring::{ANYTHING, Asked, Broken, Rings, Sleep};
 use crate::wire::{Ask, Code, Done, Entry, KEYS_MAX, Run};
 
-/// The longest lease; a client renews one that it needs for longer.
-const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The most requests that are given to the store together.
 const TOGETHER_MAX: u64 = 256;
 
@@ -100,6 +98,8 @@ pub(super) struct Taking {
     asked: Asked,
     desk: Arc<Desk>,
     with: PutWith,
+    /// The longest lease; a client renews one that it needs for longer.
+    lease_max: Duration,
     /// Keys for the next request that takes several.
     keys: Vec<Key>,
     counts: Arc<Counts>,
@@ -110,12 +110,13 @@ impl Taking {
         (store, link): (Store, Arc<Link>),
         (rings, bell): (&Rings, File),
         desk: &Arc<Desk>,
-        with: PutWith,
+        (with, lease_max): (PutWith, Duration),
         counts: &Arc<Counts>,
     ) -> Taking {
         let (asked, sleep) = (Asked::new(rings), Sleep::of_server(rings));
         let (desk, counts) = (Arc::clone(desk), Arc::clone(counts));
-        Taking { store, link, sleep, bell, asked, desk, with, keys: Vec::new(), counts }
+        let keys = Vec::new();
+        Taking { store, link, sleep, bell, asked, desk, with, lease_max, keys, counts }
     }
 
     fn takes(&self) -> Result<u64, String> {
@@ -221,7 +222,8 @@ impl Taking {
             Ask::Reserve { key, bytes, layout, ttl_s, condition } => {
                 self.check_layout(layout)?;
                 let with = self.with(layout, ttl_s, condition);
-                Flight::Reserve(self.store.reserve(key, bytes, &with))
+                let held = self.desk.hold(bytes)?;
+                Flight::Reserve(self.store.reserve(key, bytes, &with), held)
             }
             Ask::Fill { writer, offset, bytes, memory } => {
                 if bytes > memory.bytes {
@@ -248,7 +250,8 @@ impl Taking {
             Ask::Lease { key, time } => {
                 self.keys.push(key);
                 let keys = std::mem::take(&mut self.keys);
-                Flight::Lease(self.store.lease(&keys, time.min(LEASE_MAX)))
+                let time = time.min(self.lease_max);
+                Flight::Lease(self.store.lease(&keys, time), time)
             }
             Ask::Commit => Flight::Commit(self.store.commit()),
             Ask::DeletePrefix(key) => {

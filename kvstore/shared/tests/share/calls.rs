@@ -262,7 +262,11 @@ fn clients_beyond_the_limit_are_turned_away_and_a_path_without_a_server_is_named
     let mut rig = Rig::soft_with(Options { clients_max: 1, ..Options::default() });
     let client = rig.client();
     let other = adit_kvshare::Client::connect(&rig.socket(), &ClientOptions::default());
-    assert!(matches!(other, Err(Error::Lost { .. })), "{other:?}");
+    let refused = other.expect_err("there is one");
+    assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
+    assert!(refused.to_string().contains("too many clients: the server takes 1"), "{refused}");
+    rig.until("it was counted", |counts| counts.clients_turned_away == 1);
+    assert_eq!((rig.counts().clients, rig.counts().clients_expelled), (1, 0));
     drop(client);
     rig.until("it is gone", |counts| counts.clients_now == 0);
     drop(rig.client());

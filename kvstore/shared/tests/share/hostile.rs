@@ -2,154 +2,23 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use adit_kvshare::wire::{
-    Ask, Code, DONE_WORDS, Done, ENTRY_WORDS, Entry, Matter, Message, Run, VERSION,
-};
+use adit_kvshare::wire::{Ask, Code, Entry, Matter, Message, Run, VERSION};
 use adit_kvstore::shard::{Condition, Part};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
-use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::memfd::MFdFlags;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use vmm_sys_util::sock_ctrl_msg::ScmSocket;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::FromBytes;
 
+use crate::raw::{
+    ANSWERS_HEAD, DEPTH, Mapped, PAGE, REQUESTS_HEAD, REQUESTS_TAIL, Raw, answer, connect, eventfd,
+    memory, ring_bytes, sealable, send,
+};
 use crate::rig::{PATIENCE, Rig, data, key};
-
-const DEPTH: u64 = 8;
-const PAGE: u64 = 4096;
-/// Where the counters are in the rings' memory.
-const REQUESTS_TAIL: u64 = 0;
-const REQUESTS_HEAD: u64 = 64;
-const ANSWERS_TAIL: u64 = 128;
-const ANSWERS_HEAD: u64 = 192;
-
-/// A client that writes what it likes. It reaches its rings through their file.
-struct Raw {
-    stream: UnixStream,
-    rings: File,
-    bell: EventFd,
-    server_bell: EventFd,
-    tail: u64,
-    head: u64,
-}
-
-fn memory(bytes: u64, flags: MFdFlags) -> File {
-    let file = File::from(memfd_create(c"test", flags).expect("memfd"));
-    file.set_len(bytes).expect("room");
-    file
-}
-
-fn sealable(bytes: u64) -> File {
-    memory(bytes, MFdFlags::MFD_ALLOW_SEALING)
-}
-
-fn ring_bytes() -> u64 {
-    PAGE + (DEPTH * 8 * (ENTRY_WORDS + DONE_WORDS) as u64).next_multiple_of(PAGE)
-}
-
-fn eventfd() -> EventFd {
-    EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd")
-}
-
-fn send(stream: &UnixStream, message: &Message, files: &[RawFd]) {
-    let sent = stream.send_with_fds(&[message.as_bytes()], files).expect("sent");
-    assert_eq!(sent, size_of::<Message>());
-}
-
-/// Returns the answer, or `None` if the server has closed the connection.
-fn answer(mut stream: &UnixStream) -> Option<Message> {
-    let mut answer = Message::new_zeroed();
-    stream.read_exact(answer.as_mut_bytes()).ok().map(|()| answer)
-}
-
-fn connect(rig: &Rig) -> UnixStream {
-    let stream = UnixStream::connect(rig.socket()).expect("connected");
-    stream.set_read_timeout(Some(PATIENCE)).expect("set");
-    stream
-}
-
-impl Raw {
-    fn greeted(rig: &Rig) -> Raw {
-        let stream = connect(rig);
-        let (rings, bell, server_bell) = (sealable(ring_bytes()), eventfd(), eventfd());
-        let files = [rings.as_raw_fd(), server_bell.as_fd().as_raw_fd(), bell.as_fd().as_raw_fd()];
-        send(&stream, &Message::new(Matter::Greet, [VERSION, DEPTH, 1, 0]), &files);
-        assert_eq!(answer(&stream).expect("an answer").code, 0);
-        Raw { stream, rings, bell, server_bell, tail: 0, head: 0 }
-    }
-
-    fn share(&self, bytes: u64) -> u32 {
-        self.share_file(&sealable(bytes), bytes)
-    }
-
-    fn share_file(&self, file: &File, bytes: u64) -> u32 {
-        send(&self.stream, &Message::new(Matter::Share, [bytes, 0, 0, 0]), &[file.as_raw_fd()]);
-        let answer = answer(&self.stream).expect("an answer");
-        assert_eq!(answer.code, 0);
-        answer.numbers[0] as u32
-    }
-
-    fn store(&self, at: u64, value: u64) {
-        self.rings.write_all_at(&value.to_ne_bytes(), at).expect("written");
-    }
-
-    fn ring(&self) {
-        self.server_bell.write(1).expect("rung");
-    }
-
-    fn push(&mut self, entry: &Entry) {
-        self.push_all(std::slice::from_ref(entry));
-    }
-
-    /// Publishes entries together.
-    fn push_all(&mut self, entries: &[Entry]) {
-        for entry in entries {
-            let at = PAGE + self.tail % DEPTH * 8 * ENTRY_WORDS as u64;
-            self.rings.write_all_at(entry.as_bytes(), at).expect("written");
-            self.tail += 1;
-        }
-        self.store(REQUESTS_TAIL, self.tail);
-    }
-
-    fn ask(&mut self, ask: &Ask, tag: u64) {
-        self.push(&Entry::of(ask, tag));
-        self.ring();
-    }
-
-    fn answers(&self) -> u64 {
-        let mut word = [0; 8];
-        self.rings.read_exact_at(&mut word, ANSWERS_TAIL).expect("read");
-        u64::from_ne_bytes(word)
-    }
-
-    /// Waits for the next answer, looking now and then.
-    fn take(&mut self) -> Done {
-        let begin = std::time::Instant::now();
-        while self.answers() == self.head {
-            assert!(begin.elapsed() < PATIENCE, "no answer");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        let answers = PAGE + DEPTH * 8 * ENTRY_WORDS as u64;
-        let at = answers + self.head % DEPTH * 8 * DONE_WORDS as u64;
-        let mut bytes = [0; size_of::<Done>()];
-        self.rings.read_exact_at(&mut bytes, at).expect("read");
-        self.head += 1;
-        self.store(ANSWERS_HEAD, self.head);
-        Done::read_from_bytes(&bytes).expect("its size")
-    }
-
-    /// Waits until the server has closed the connection.
-    fn is_left(&self) -> bool {
-        answer(&self.stream).is_none()
-    }
-}
 
 /// Checks that a client beside the hostile one is served rightly.
 fn check_the_server(rig: &Rig) {
@@ -174,10 +43,10 @@ fn expelled(rig: &Rig, part: &str) {
 #[test]
 fn what_is_no_message_ends_the_connection() {
     let rig = Rig::soft();
-    let mut stream = connect(&rig);
+    let mut stream = connect(&rig.socket());
     stream.write_all(&[0x5a; 4096]).expect("sent");
     expelled(&rig, "does not speak this protocol");
-    let stream = connect(&rig);
+    let stream = connect(&rig.socket());
     send(&stream, &Message::new(Matter::Share, [PAGE, 0, 0, 0]), &[]);
     let refused = answer(&stream).expect("an answer");
     assert_eq!(refused.body(), b"greet first");
@@ -204,7 +73,7 @@ fn greetings_that_are_wrong_are_refused_with_the_reason() {
         (greet, &[unsealable.as_raw_fd(), bell, bell], "can be shortened"),
     ];
     for (numbers, files, part) in cases {
-        let stream = connect(&rig);
+        let stream = connect(&rig.socket());
         send(&stream, &Message::new(Matter::Greet, numbers), files);
         let refused = answer(&stream).expect("an answer");
         let why = String::from_utf8_lossy(refused.body()).into_owned();
@@ -217,10 +86,10 @@ fn greetings_that_are_wrong_are_refused_with_the_reason() {
 #[test]
 fn memory_that_could_make_the_server_fault_is_not_mapped() {
     let rig = Rig::soft();
-    let raw = Raw::greeted(&rig);
+    let raw = Raw::greeted(&rig.socket());
     let null = File::open("/dev/null").expect("a file");
     let sealed = |seals| {
-        let file = sealable(1 << 30);
+        let file = sealable(1 << 20);
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).expect("sealed");
         file
     };
@@ -228,8 +97,8 @@ fn memory_that_could_make_the_server_fault_is_not_mapped() {
     let read_only = File::open(format!("/proc/self/fd/{}", shrink.as_raw_fd())).expect("opened");
     let constant = sealed(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_WRITE);
     let cases = [
-        (1 << 30, read_only, "for writing: Permission denied"),
-        (1 << 30, constant, "for writing: Operation not permitted"),
+        (1 << 20, read_only, "for writing: Permission denied"),
+        (1 << 20, constant, "for writing: Operation not permitted"),
         (PAGE, memory(PAGE, MFdFlags::empty()), "can be shortened"),
         (2 * PAGE, sealable(PAGE), "the file has 4096 bytes"),
         (PAGE, null, "not a memory file"),
@@ -266,7 +135,7 @@ fn counters_that_jump_end_the_connection() {
         (ANSWERS_HEAD, u64::MAX - DEPTH),
     ] {
         let rig = Rig::soft();
-        let raw = Raw::greeted(&rig);
+        let raw = Raw::greeted(&rig.socket());
         raw.store(word, value);
         raw.ring();
         assert!(raw.is_left());
@@ -277,7 +146,7 @@ fn counters_that_jump_end_the_connection() {
 #[test]
 fn a_client_that_never_reads_its_answers_is_left() {
     let rig = Rig::soft();
-    let mut raw = Raw::greeted(&rig);
+    let mut raw = Raw::greeted(&rig.socket());
     for tag in 0..DEPTH {
         raw.ask(&Ask::Exists(key(tag)), tag);
     }
@@ -291,7 +160,7 @@ fn a_client_that_never_reads_its_answers_is_left() {
 fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
     let rig = Rig::soft();
     rig.store.put(key(1), data(1, 0, 4096)).wait().expect("put");
-    let mut raw = Raw::greeted(&rig);
+    let mut raw = Raw::greeted(&rig.socket());
     let region = raw.share(4 * PAGE);
     let good = Run { region, offset: 0, bytes: PAGE };
     let get = |memory| Ask::Get { key: key(1), part: Part::All, memory, version: None };
@@ -354,7 +223,7 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
 #[test]
 fn only_puts_of_one_call_are_laid_out_together() {
     let rig = Rig::soft();
-    let mut raw = Raw::greeted(&rig);
+    let mut raw = Raw::greeted(&rig.socket());
     let region = raw.share(DEPTH * PAGE);
     let mut commands = |first: u64, joins: bool| {
         let written = || rig.store.stats().wait().expect("counters").commands_write;
@@ -379,7 +248,7 @@ fn only_puts_of_one_call_are_laid_out_together() {
 #[test]
 fn any_bytes_in_the_ring_are_answered_and_nothing_else_happens() {
     let rig = Rig::soft();
-    let raw = Raw::greeted(&rig);
+    let raw = Raw::greeted(&rig.socket());
     raw.share(16 * PAGE);
     let entries = (
         proptest::collection::vec(any::<u8>(), size_of::<Entry>()),
@@ -422,12 +291,12 @@ fn any_bytes_in_the_ring_are_answered_and_nothing_else_happens() {
 #[test]
 fn a_list_of_keys_without_an_end_ends_the_connection() {
     let rig = Rig::soft();
-    let mut raw = Raw::greeted(&rig);
+    let mut raw = Raw::greeted(&rig.socket());
     let begin = std::time::Instant::now();
     while rig.counts().clients_expelled == 0 {
         assert!(begin.elapsed() < PATIENCE, "it is not left");
         let mut head = [0; 8];
-        raw.rings.read_exact_at(&mut head, REQUESTS_HEAD).expect("read");
+        raw.rings.read(&mut head, REQUESTS_HEAD);
         for _ in raw.tail - u64::from_ne_bytes(head)..DEPTH {
             raw.push(&Entry::of(&Ask::Key(key(1)), 0));
         }
@@ -441,7 +310,7 @@ fn a_list_of_keys_without_an_end_ends_the_connection() {
 #[test]
 fn a_doorbell_that_would_block_stops_only_its_owner() {
     let rig = Rig::soft();
-    let mut raw = Raw::greeted(&rig);
+    let mut raw = Raw::greeted(&rig.socket());
     for bell in [&raw.bell, &raw.server_bell] {
         let flags = OFlag::from_bits_retain(fcntl(bell, FcntlArg::F_GETFL).expect("flags"));
         fcntl(bell, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK)).expect("set");
@@ -491,9 +360,9 @@ fn a_client_that_writes_its_memory_while_it_is_read_into_gets_nothing_into_the_m
     for number in keys() {
         client.put(key(number), &data(number, 3, BYTES as usize)).wait().expect("put");
     }
-    let mut raw = Raw::greeted(&rig);
-    let file = sealable(BYTES);
-    let memory = Run { region: raw.share_file(&file, BYTES), offset: 0, bytes: BYTES };
+    let mut raw = Raw::greeted(&rig.socket());
+    let mapped = Mapped::new(sealable(BYTES));
+    let memory = Run { region: raw.share_file(&mapped.file, BYTES), offset: 0, bytes: BYTES };
     let (reads, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         // Writes the last byte that the object being read has, and another one.
@@ -502,7 +371,7 @@ fn a_client_that_writes_its_memory_while_it_is_read_into_gets_nothing_into_the_m
                 let number = reads.load(Ordering::Relaxed);
                 let last = *data(number, 3, BYTES as usize).last().expect("it has bytes");
                 for byte in (0..100).flat_map(|_| [last, !last]) {
-                    file.write_all_at(&[byte], BYTES - 1).expect("written");
+                    mapped.write(&[byte], BYTES - 1);
                 }
             }
         });

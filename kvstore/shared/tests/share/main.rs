@@ -4,6 +4,8 @@ mod calls;
 mod conditions;
 mod dead;
 mod hostile;
+mod limits;
+mod raw;
 mod rig;
 mod streams;
 mod waiting;

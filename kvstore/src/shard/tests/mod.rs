@@ -18,6 +18,7 @@ mod planning;
 mod reading;
 mod recency;
 mod refusals;
+mod replacing;
 mod reporting;
 mod room;
 mod sealing;

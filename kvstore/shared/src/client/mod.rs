@@ -13,6 +13,12 @@
 //! look again every 100 microseconds. A thread of one's own can serve futures without that: it takes answers
 //! ([`Client::take_answers`]), which wakes them, and sleeps until more come ([`Client::watch`]).
 //!
+//! **A lost server.** A client whose server is lost stays lost: its requests fail with [`Error::Lost`], those in flight
+//! too. [`Client::when_lost`] says when; connect anew, and again until a server listens. Layouts, leases, readers and what
+//! was not stored yet are of the old connection, and end with it: another refuses its layouts. Its memory stays mapped
+//! while there are spans of it, and [`Client::adopt`] shares those with the new server. Spans of requests that the old one
+//! had do not come back, because its devices may still write them.
+//!
 //! A process that forks must not use the client in the child.
 
 mod meaning;
@@ -87,7 +93,8 @@ pub struct PutWith {
 /// A layout of KV blocks that a client has defined, for [`PutWith`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedLayout {
-    number: u32,
+    /// The connection, and the layout's number there.
+    place: (u64, u32),
     layout: Layout,
 }
 
@@ -108,6 +115,13 @@ pub enum Data<'a> {
     /// The first bytes of shared memory, which comes back with the answer. Up to 4095 bytes of it are zeroed behind the
     /// object's end.
     Span(Span, u64),
+}
+
+impl Data<'_> {
+    /// Returns the shared memory, if it is such.
+    fn into_span(self) -> Option<Span> {
+        if let Data::Span(span, _) = self { Some(span) } else { None }
+    }
 }
 
 impl fmt::Debug for Data<'_> {
@@ -237,12 +251,57 @@ impl Client {
         if bytes <= self.bytes_max {
             Mapping::new(&file, bytes as usize).map_err(make)?.enlarge();
         }
-        let control = &self.shared.control;
-        let answer = control.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[&file])?;
-        let number = answer.numbers[0];
-        let registration = Registration { control: Arc::clone(control), number };
+        let (place, registration) = self.share(&file, bytes)?;
         let mapping = Mapping::new(&file, bytes as usize).map_err(make)?;
-        Ok(Region::span(mapping, number as u32, Box::new(registration)))
+        Ok(Region::span((file, mapping), place, Box::new(registration)))
+    }
+
+    /// Shares memory of another connection, such as one whose server is lost, with this one's server, and returns the
+    /// same spans for requests of this one. Waits for that. Their bytes stay as they are. Name all spans of a region at
+    /// once: the server counts its whole length for each call.
+    ///
+    /// # Errors
+    /// As [`Client::allocate`]; [`Error::Invalid`] if the spans are of several regions. The spans come back.
+    pub fn adopt(&self, spans: Vec<Span>) -> Result<Vec<Span>, (Box<Error>, Vec<Span>)> {
+        let Some(region) = spans.first().map(|span| Arc::clone(span.region())) else {
+            return Ok(spans);
+        };
+        if spans.iter().any(|span| !Arc::ptr_eq(span.region(), &region)) {
+            let what = "memory of several regions".to_owned();
+            let why = Error::Invalid { what, fix: "adopt each region by itself" };
+            return Err((Box::new(why), spans));
+        }
+        let (file, bytes) = region.file();
+        match self.share(file, bytes) {
+            Ok((place, registration)) => {
+                let again = region.again(place, Box::new(registration));
+                Ok(spans.into_iter().map(|span| span.moved(&again)).collect())
+            }
+            Err(why) => Err((Box::new(why), spans)),
+        }
+    }
+
+    /// Has the server register a memory file; returns its place there, and what takes it back.
+    fn share(&self, file: &File, bytes: u64) -> Result<((u64, u32), Registration)> {
+        let answer = self.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[file])?;
+        let (control, number) = (Arc::clone(&self.shared.control), answer.numbers[0]);
+        Ok(((self.shared.number, number as u32), Registration { control, number }))
+    }
+
+    /// Sends a message and returns its answer. Without one the server is lost.
+    fn ask(&self, message: &Message, files: &[&File]) -> Result<Message> {
+        let answer = self.shared.control.ask(message, files);
+        if let Err(Error::Lost { why }) = &answer {
+            self.shared.lose(why);
+        }
+        answer
+    }
+
+    /// Calls `then` once the server is lost, with the reason, on the thread that notices: one that makes a request, waits
+    /// for an answer, or drops what its answer gave. A loss that was noticed before calls it at once. It takes the place
+    /// of what an earlier call gave.
+    pub fn when_lost(&self, then: impl FnOnce(&str) + Send + 'static) {
+        self.shared.when_lost(Box::new(then));
     }
 
     /// Stores an object, replacing one with the same key.
@@ -274,17 +333,45 @@ impl Client {
     }
 
     fn make_put(&self, key: Key, data: Data<'_>, with: &PutWith, joins: bool) -> Made {
-        let layout = with.layout.map_or(0, |layout| layout.number);
+        let layout = match self.layout_number(with) {
+            Ok(number) => number,
+            Err(error) => {
+                return Err(Unfinished { memory: data.into_span(), ..Unfinished::new(error) });
+            }
+        };
         let ttl_s = with.ttl.map_or(0, whole_seconds);
         let how = How { layout, ttl_s, joins, condition: with.condition };
         match data {
-            Data::Span(span, bytes) => Ok((Wish::Put { key, bytes, how }, Memory::Lent(span))),
+            Data::Span(span, bytes) => Ok((Wish::Put { key, bytes, how }, self.lend(span)?)),
             Data::Bytes(bytes) => {
                 let copy = |into: &mut [u8]| into.copy_from_slice(bytes);
                 self.make_copied(key, bytes.len(), &copy, how)
             }
             Data::Copied(bytes, copy) => self.make_copied(key, bytes, copy, how),
         }
+    }
+
+    /// Returns the number of a put's layout, or 0.
+    fn layout_number(&self, with: &PutWith) -> Result<u32> {
+        match with.layout.map_or((self.shared.number, 0), |layout| layout.place) {
+            (connection, number) if connection == self.shared.number => Ok(number),
+            _ => {
+                let what = "a layout of another connection".to_owned();
+                Err(Error::Invalid { what, fix: "define it with Client::layout of this one" })
+            }
+        }
+    }
+
+    /// Takes the caller's memory for a request. The number of another connection's region would be that of other memory
+    /// here.
+    fn lend(&self, span: Span) -> Result<Memory, Unfinished> {
+        if span.connection() == self.shared.number {
+            return Ok(Memory::Lent(span));
+        }
+        let what = "memory of another connection".to_owned();
+        let fix = "use Client::allocate of this one, or have it share that memory (Client::adopt)";
+        let error = Error::Invalid { what, fix };
+        Err(Unfinished { memory: Some(span), ..Unfinished::new(error) })
     }
 
     /// Makes a put of bytes in the pool, or of bytes that wait for room in it.
@@ -319,14 +406,14 @@ impl Client {
     /// Reads a part of an object into shared memory, which comes back with the answer.
     pub fn get_into(&self, key: Key, part: Part, into: Span) -> Pending<Read> {
         let wish = Wish::Get { key, part, version: None };
-        self.submit(Ok((wish, Memory::Lent(into))), meaning::read)
+        self.submit(self.lend(into).map(|memory| (wish, memory)), meaning::read)
     }
 
     /// Like [`Client::get_into`], if the object has this version; otherwise fails with [`Code::Conflict`](crate::wire::Code::Conflict), so that ranges
     /// that are read one after another are never of different versions.
     pub fn get_into_if(&self, key: Key, part: Part, into: Span, version: Version) -> Pending<Read> {
         let wish = Wish::Get { key, part, version: Some(version) };
-        self.submit(Ok((wish, Memory::Lent(into))), meaning::read)
+        self.submit(self.lend(into).map(|memory| (wish, memory)), meaning::read)
     }
 
     /// Like [`Client::get_into`] for parts of several objects, which are asked for together, such as one layer of many KV
@@ -337,7 +424,7 @@ impl Client {
     ) -> Vec<Pending<Read>> {
         let made = items.into_iter();
         let made = made.map(|(key, part, into)| {
-            Ok((Wish::Get { key, part, version: None }, Memory::Lent(into)))
+            Ok((Wish::Get { key, part, version: None }, self.lend(into)?))
         });
         self.submit_all(made.collect(), meaning::read)
     }
@@ -448,8 +535,8 @@ impl Client {
     /// [`Error::Refused`] if the store has no room for another.
     pub fn layout(&self, layout: Layout) -> Result<SharedLayout> {
         let message = Message::new(Matter::Layout, layout_numbers(&layout));
-        let answer = self.shared.control.ask(&message, &[])?;
-        Ok(SharedLayout { number: answer.numbers[0] as u32, layout })
+        let answer = self.ask(&message, &[])?;
+        Ok(SharedLayout { place: (self.shared.number, answer.numbers[0] as u32), layout })
     }
 
     /// Returns the counters of the store and of the server, and waits for them.
@@ -457,7 +544,7 @@ impl Client {
     /// # Errors
     /// [`Error::Lost`] if the server is gone.
     pub fn stats(&self) -> Result<(Stats, Serving)> {
-        let answer = self.shared.control.ask(&Message::new(Matter::Stats, [0; 4]), &[])?;
+        let answer = self.ask(&Message::new(Matter::Stats, [0; 4]), &[])?;
         let read = <[u64; Stats::FIELDS]>::read_from_prefix(answer.body()).ok();
         let read =
             read.and_then(|(fields, rest)| Some((fields, Serving::read_from_bytes(rest).ok()?)));

@@ -435,6 +435,11 @@ impl State {
         }
     }
 
+    /// Returns why the server is lost, if it is.
+    pub(super) fn why_lost(&self) -> Option<&str> {
+        self.lost.as_deref()
+    }
+
     fn end_all(&mut self) {
         let why = self.lost.clone().unwrap_or_default();
         self.line.clear();
@@ -466,7 +471,7 @@ impl State {
 fn ask(wish: &Wish, memory: &Memory) -> Ask {
     let run = match memory {
         Memory::Lent(span) | Memory::Pooled(span) => {
-            Run { region: span.region(), offset: span.offset() as u64, bytes: span.len() as u64 }
+            Run { region: span.number(), offset: span.offset() as u64, bytes: span.len() as u64 }
         }
         Memory::None => Run { region: 0, offset: 0, bytes: 0 },
     };

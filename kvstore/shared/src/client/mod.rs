@@ -21,6 +21,7 @@
 //!
 //! A process that forks must not use the client in the child.
 
+mod connection;
 mod meaning;
 mod pending;
 mod shared;
@@ -51,7 +52,7 @@ use crate::memory::{self, Region, Span};
 use crate::ring::{self, Rings, Sleep};
 use crate::wire::{Ask, Matter, Message, Serving, VERSION, layout_numbers};
 use pending::Meaning;
-use shared::{Control, Registration, Shared};
+use shared::{Control, Shared};
 use state::{How, Memory, State, Wish};
 
 /// Memory for a page of a scan.
@@ -246,6 +247,7 @@ impl Client {
         let page = if len < LARGE { PAGE } else { LARGE as u64 };
         let bytes = (len.max(1) as u64).next_multiple_of(page);
         let make = |why| Error::system(format!("make {bytes} bytes of shared memory"), why);
+        self.check_lost()?;
         let file = memory::make(c"adit-pool", bytes).map_err(make)?;
         // Before the server pins the pages, which then stay as they are; and not if it is going to refuse them.
         if bytes <= self.bytes_max {
@@ -254,54 +256,6 @@ impl Client {
         let (place, registration) = self.share(&file, bytes)?;
         let mapping = Mapping::new(&file, bytes as usize).map_err(make)?;
         Ok(Region::span((file, mapping), place, Box::new(registration)))
-    }
-
-    /// Shares memory of another connection, such as one whose server is lost, with this one's server, and returns the
-    /// same spans for requests of this one. Waits for that. Their bytes stay as they are. Name all spans of a region at
-    /// once: the server counts its whole length for each call.
-    ///
-    /// # Errors
-    /// As [`Client::allocate`]; [`Error::Invalid`] if the spans are of several regions. The spans come back.
-    pub fn adopt(&self, spans: Vec<Span>) -> Result<Vec<Span>, (Box<Error>, Vec<Span>)> {
-        let Some(region) = spans.first().map(|span| Arc::clone(span.region())) else {
-            return Ok(spans);
-        };
-        if spans.iter().any(|span| !Arc::ptr_eq(span.region(), &region)) {
-            let what = "memory of several regions".to_owned();
-            let why = Error::Invalid { what, fix: "adopt each region by itself" };
-            return Err((Box::new(why), spans));
-        }
-        let (file, bytes) = region.file();
-        match self.share(file, bytes) {
-            Ok((place, registration)) => {
-                let again = region.again(place, Box::new(registration));
-                Ok(spans.into_iter().map(|span| span.moved(&again)).collect())
-            }
-            Err(why) => Err((Box::new(why), spans)),
-        }
-    }
-
-    /// Has the server register a memory file; returns its place there, and what takes it back.
-    fn share(&self, file: &File, bytes: u64) -> Result<((u64, u32), Registration)> {
-        let answer = self.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[file])?;
-        let (control, number) = (Arc::clone(&self.shared.control), answer.numbers[0]);
-        Ok(((self.shared.number, number as u32), Registration { control, number }))
-    }
-
-    /// Sends a message and returns its answer. Without one the server is lost.
-    fn ask(&self, message: &Message, files: &[&File]) -> Result<Message> {
-        let answer = self.shared.control.ask(message, files);
-        if let Err(Error::Lost { why }) = &answer {
-            self.shared.lose(why);
-        }
-        answer
-    }
-
-    /// Calls `then` once the server is lost, with the reason, on the thread that notices: one that makes a request, waits
-    /// for an answer, or drops what its answer gave. A loss that was noticed before calls it at once. It takes the place
-    /// of what an earlier call gave.
-    pub fn when_lost(&self, then: impl FnOnce(&str) + Send + 'static) {
-        self.shared.when_lost(Box::new(then));
     }
 
     /// Stores an object, replacing one with the same key.
@@ -349,29 +303,6 @@ impl Client {
             }
             Data::Copied(bytes, copy) => self.make_copied(key, bytes, copy, how),
         }
-    }
-
-    /// Returns the number of a put's layout, or 0.
-    fn layout_number(&self, with: &PutWith) -> Result<u32> {
-        match with.layout.map_or((self.shared.number, 0), |layout| layout.place) {
-            (connection, number) if connection == self.shared.number => Ok(number),
-            _ => {
-                let what = "a layout of another connection".to_owned();
-                Err(Error::Invalid { what, fix: "define it with Client::layout of this one" })
-            }
-        }
-    }
-
-    /// Takes the caller's memory for a request. The number of another connection's region would be that of other memory
-    /// here.
-    fn lend(&self, span: Span) -> Result<Memory, Unfinished> {
-        if span.connection() == self.shared.number {
-            return Ok(Memory::Lent(span));
-        }
-        let what = "memory of another connection".to_owned();
-        let fix = "use Client::allocate of this one, or have it share that memory (Client::adopt)";
-        let error = Error::Invalid { what, fix };
-        Err(Unfinished { memory: Some(span), ..Unfinished::new(error) })
     }
 
     /// Makes a put of bytes in the pool, or of bytes that wait for room in it.

@@ -64,7 +64,11 @@ impl Control {
             Code::Done => Ok(answer),
             code => {
                 let text = String::from_utf8_lossy(answer.body()).into_owned();
-                Err(Error::Refused { code, text, value: 0, found: None })
+                Err(match code {
+                    // A server whose store has ended ends, too.
+                    Code::Closed => Error::Lost { why: text },
+                    _ => Error::Refused { code, text, value: 0, found: None },
+                })
             }
         }
     }
@@ -165,6 +169,10 @@ impl Shared {
         let has_waiters = guarded.waiters > 0;
         let loss = guarded.loss();
         drop(guarded);
+        if afterwards.is_lost {
+            // A server that broke the protocol lets go of this client, and the thread that sleeps until it answers wakes.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
         if afterwards.has_asked && self.sleep.must_ring(0) {
             // Fails only with a full counter: then the server has been woken already.
             let _ = self.server_bell.write(1);

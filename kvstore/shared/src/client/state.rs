@@ -97,6 +97,8 @@ pub(super) struct Afterwards {
     pub(super) has_asked: bool,
     /// Requests that ended.
     pub(super) ended: usize,
+    /// The server was lost.
+    pub(super) is_lost: bool,
 }
 
 impl Afterwards {
@@ -431,6 +433,7 @@ impl State {
     pub(super) fn lose(&mut self, why: &str) {
         if self.lost.is_none() {
             self.lost = Some(why.to_owned());
+            self.afterwards.is_lost = true;
             self.end_all();
         }
     }

@@ -21,6 +21,7 @@ use zerocopy::IntoBytes;
 
 use super::counts::Counts;
 use super::desk::Desk;
+use super::outcome::refusal;
 use super::taking::{Link, Taking};
 use super::{Event, Options};
 use crate::memory;
@@ -276,7 +277,7 @@ impl<'a> Session<'a> {
             "" => None,
             name => {
                 let tenant = self.common.store.tenant(name).wait();
-                Some(tenant.map_err(|why| (Code::Failed, why.to_string()))?)
+                Some(tenant.map_err(|why| refusal(&why.error))?)
             }
         };
         Ok(PutWith { tenant, ..PutWith::default() })
@@ -306,7 +307,7 @@ impl<'a> Session<'a> {
         let memory = memory::dma(file, bytes, &self.common.counts.mapped_bytes_now)
             .map_err(|why| (Code::Malformed, why))?;
         let buffer = self.common.store.register(memory);
-        let buffer = buffer.map_err(|why| (Code::Failed, why.to_string()))?;
+        let buffer = buffer.map_err(|why| refusal(&why))?;
         let number = desk.add_region(buffer);
         let number = number.ok_or((Code::Limit, "it shares too many regions".to_owned()))?;
         self.shared_bytes += bytes;
@@ -340,7 +341,7 @@ impl<'a> Session<'a> {
             }
             None => {
                 let defined = self.common.store.layout(layout).wait();
-                let defined = defined.map_err(|why| (Code::Failed, why.to_string()))?;
+                let defined = defined.map_err(|why| refusal(&why.error))?;
                 // Only this thread adds some.
                 layouts().push(defined);
                 layouts().len() - 1

@@ -147,7 +147,8 @@ impl Region {
         Span { region: Arc::new(region), at: 0, len }
     }
 
-    /// Returns the same memory as another server knows it.
+    /// Returns the same memory as another server knows it. Its only spans are those that [`Span::moved`] takes from this
+    /// one's: none overlap.
     pub(crate) fn again(
         &self,
         place: (u64, u32),

@@ -355,22 +355,35 @@ mod tests {
     use crate::wire::Done;
     use adit_driver::sys::{Backing, HostMemory};
     use nix::sys::eventfd::EfdFlags;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use zerocopy::IntoBytes;
 
     const PATIENCE: Duration = Duration::from_secs(20);
     const DEPTH: u64 = 4;
 
-    #[test]
-    fn a_sleep_widens_for_a_thread_that_began_to_wait_before_it() {
+    /// Returns what a client shares, its rings, and the server's end of the socket.
+    fn made() -> (Arc<Shared>, Rings, UnixStream) {
         let memory = HostMemory::allocate(ring::bytes(DEPTH), Backing::Any, &|_, _| ());
         let rings = Rings::new(Arc::new(memory.expect("memory")).atomics(), DEPTH);
-        let (stream, _server) = UnixStream::pair().expect("a pair");
+        let (stream, server) = UnixStream::pair().expect("a pair");
         let control = (Control::new(stream.try_clone().expect("a descriptor")), stream);
         let bell = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
         let (state, sleep) = (State::new(&rings, DEPTH), Sleep::of_client(&rings));
         let options = ClientOptions::default();
-        let shared = Shared::new(state, control, sleep, (bell(), bell()), options);
+        (Shared::new(state, control, sleep, (bell(), bell()), options), rings, server)
+    }
+
+    #[test]
+    fn a_server_that_is_given_up_learns_it() {
+        let (shared, _rings, mut server) = made();
+        server.set_read_timeout(Some(PATIENCE)).expect("set");
+        shared.lose("it answered what was not asked");
+        assert_eq!(server.read(&mut [0]).expect("the end"), 0, "nothing of the client is left");
+    }
+
+    #[test]
+    fn a_sleep_widens_for_a_thread_that_began_to_wait_before_it() {
+        let (shared, rings, _server) = made();
         // One thread is about to sleep until the answer with tag 1; another began to wait for tag 2.
         let mut guarded = shared.lock();
         (guarded.has_sleeper, guarded.waiters) = (true, 1);

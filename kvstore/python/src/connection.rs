@@ -159,7 +159,8 @@ impl Connection {
     /// `ForkedError` in another process; `ClosedError` once it is closed.
     pub(crate) fn link(self: &Arc<Connection>, py: Python<'_>) -> PyResult<Link> {
         self.link.get().ok_or_else(|| errors::forked(py))?;
-        if self.needs_thread.swap(false, Ordering::Relaxed) {
+        let needs_thread = &self.needs_thread;
+        if needs_thread.load(Ordering::Relaxed) && needs_thread.swap(false, Ordering::Relaxed) {
             self.come_back();
         }
         self.current().ok_or_else(|| errors::closed(py))

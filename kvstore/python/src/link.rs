@@ -46,14 +46,14 @@ impl Link {
         Link { client, number, era, copied, held, reaper, timeout }
     }
 
-    /// Returns the link over a new connection, in the place of this one, whose server is lost: with its memory, and a pool
-    /// if there are queues, whose requests are not to wait for one.
+    /// Returns the link over a new connection, in the place of this one, whose server is lost: with a pool if it had one,
+    /// for which requests are not to wait, and with its memory.
     ///
     /// # Errors
     /// As [`Client::make_pool`]; [`Error::Lost`] if the new server is lost meanwhile.
     pub(crate) fn again(&self, client: Client) -> Result<Link> {
         let link = Link { client, era: self.era + 1, ..self.clone() };
-        if self.started().is_some() {
+        if self.client.has_pool() {
             link.client.make_pool()?;
         }
         let held: Vec<_> = link.held().iter().filter_map(Weak::upgrade).collect();
@@ -73,10 +73,6 @@ impl Link {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn started(&self) -> MutexGuard<'_, Option<Arc<Reaper>>> {
-        self.reaper.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes shared memory.
     ///
     /// # Errors
@@ -94,7 +90,7 @@ impl Link {
     /// # Errors
     /// The system's, if it has no thread left.
     pub(crate) fn reaper(&self) -> io::Result<Arc<Reaper>> {
-        let mut reaper = self.started();
+        let mut reaper = self.reaper.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reaper) = &*reaper {
             return Ok(Arc::clone(reaper));
         }

@@ -55,9 +55,9 @@ class Restarting:
         """Return the target for adapters."""
         return f"serve:{self.socket}"
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Start it again."""
-        self.now = Served(self.target, self.socket)
+        self.now = Served(self.target, self.socket, *options)
 
     def restart(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End it, and start it again."""
@@ -246,6 +246,31 @@ def test_memory_that_the_lost_server_had_in_use_is_copied(
     with pytest.raises(adit.BadBufferError, match="Client.allocate"):
         client.get_layer(0, KEYS[:1], memory[:1])
     queue.close()
+
+
+def test_memory_that_the_next_server_does_not_take_is_copied(
+    server: Restarting, client: adit.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    large, there = client.allocate(64 << 20), noise(1, 4 << 20)[0].tobytes()
+    large[: 4 << 20] = there
+    assert client.put("key", large[: 4 << 20]) and client.stats()["copied_bytes"] == 0
+    # Has made the pool.
+    assert client.get("none") is None
+    client.commit()
+    server.now.end(signal.SIGKILL)
+    # Room for the pool, and not for both.
+    server.start("--memory", "96M")
+    until(lambda: is_there(lambda: client.get("none")))
+    assert count(caplog, "buffers of Client.allocate are copied from now on") == 1
+    large[: 4 << 20] = bytes(4 << 20)
+    assert client.get_into("key", large[: 4 << 20]) == 4 << 20 and large[: 4 << 20] == there
+    assert client.put("again", large[: 4 << 20]) and client.get("again") == there
+    assert client.stats()["copied_bytes"] >= 8 << 20
+    server.restart()
+    until(lambda: is_there(lambda: client.get("none")))
+    before = client.stats()["copied_bytes"]
+    assert client.get_into("key", large[: 4 << 20]) == 4 << 20 and large[: 4 << 20] == there
+    assert client.stats()["copied_bytes"] == before, "a server that takes it has it"
 
 
 def test_layouts_are_defined_again(server: Restarting, client: adit.Client) -> None:

@@ -509,11 +509,16 @@ impl Client {
     /// # Errors
     /// As [`Client::allocate`].
     pub fn make_pool(&self) -> Result<()> {
-        if !self.shared.with(|state| state.has_pool()) {
+        if !self.has_pool() {
             let memory = self.allocate(self.shared.options().pool_bytes)?;
             self.shared.with(|state| state.set_pool(memory));
         }
         Ok(())
+    }
+
+    /// Returns whether the pool was made.
+    pub fn has_pool(&self) -> bool {
+        self.shared.with(|state| state.has_pool())
     }
 
     /// Makes the pool if there is none, and checks that it can hold `bytes`.

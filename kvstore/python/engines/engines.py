@@ -40,51 +40,51 @@ def contents(name: str, numbers: Sequence[int]) -> dict[int, torch.Tensor]:
     return {number: content(name, number) for number in numbers}
 
 
-def start(name: str, image: Path, durability: str = "restart", **changes: Any) -> Engine:
-    """Start an engine on the store in a file, which is made before if it is not there."""
-    target, room = f"uring:{image}", STORE_BYTES / (1 << 30)
+def start(name: str, place: Path | str, durability: str = "restart", **changes: Any) -> Engine:
+    """Start an engine on the store in a file, which is made if it is not there, or on that of a server's target."""
+    if isinstance(place, str):
+        options: dict[str, Any] = {"target": place}
+    else:
+        room = STORE_BYTES / (1 << 30)
+        options = {"target": f"uring:{place}", "size_gb": room, "durability": durability}
     if name == "lmcache":
-        return _lmcache(target, room, durability, **changes)
+        return _lmcache(options, **changes)
     if name == "lmcache-plugin":
-        return _lmcache_plugin(target, room, durability, **changes)
+        return _lmcache_plugin(options, **changes)
     if name == "vllm":
-        return _vllm(target, room, durability, **changes)
-    return _sglang(target, room, durability, **changes)
+        return _vllm(options, **changes)
+    return _sglang(options, **changes)
 
 
-def _lmcache(target: str, room: float, durability: str, dtype: str = "bf16", **changes: Any) -> Engine:
+def _lmcache(options: dict[str, Any], dtype: str = "bf16", **changes: Any) -> Engine:
     from lmcache_engine import LMCache, adit
 
     # LMCache's keys do not tell the type: the configuration does.
-    config = adit(target, size_gb=room, durability=durability, namespace=dtype)
-    return LMCache(config, BLOCK_BYTES["lmcache"], BLOCKS, **changes)
+    return LMCache(adit(**options, namespace=dtype), BLOCK_BYTES["lmcache"], BLOCKS, **changes)
 
 
-def _lmcache_plugin(
-    target: str, room: float, durability: str, dtype: str = "bfloat16", **changes: Any
-) -> Engine:
+def _lmcache_plugin(options: dict[str, Any], dtype: str = "bfloat16", **changes: Any) -> Engine:
     from lmcache_plugin_engine import LMCachePlugin, config
 
-    settings = config(target=target, size_gb=room, durability=durability)
     changes["dtype"] = getattr(torch, dtype)
-    return LMCachePlugin(settings, BLOCK_BYTES["lmcache-plugin"], **changes)
+    return LMCachePlugin(config(**options), BLOCK_BYTES["lmcache-plugin"], **changes)
 
 
-def _vllm(target: str, room: float, durability: str, **changes: Any) -> Engine:
+def _vllm(options: dict[str, Any], **changes: Any) -> Engine:
     from vllm_engine import Vllm, adit
 
-    config = adit(target, size_gb=room, durability=durability)
     # The name of the primary tier's shared memory.
     engine_id = f"adit-{os.getpid()}"
-    return Vllm(config, BLOCK_BYTES["vllm"], BLOCKS, engine_id=engine_id, **changes)
+    return Vllm(adit(**options), BLOCK_BYTES["vllm"], BLOCKS, engine_id=engine_id, **changes)
 
 
-def _sglang(target: str, room: float, durability: str, dtype: str = "bfloat16", **changes: Any) -> Engine:
+def _sglang(options: dict[str, Any], dtype: str = "bfloat16", **changes: Any) -> Engine:
     from sglang_engine import Sglang, adit
 
-    config = adit(target, size_gb=room, store_options={"durability": durability})
     changes["dtype"] = getattr(torch, dtype)
-    return Sglang("dynamic", config, BLOCK_BYTES["sglang"], BLOCKS, **changes)
+    own = {name: options[name] for name in ("target", "size_gb") if name in options}
+    own["store_options"] = {name: options[name] for name in options if name not in own}
+    return Sglang("dynamic", adit(**own), BLOCK_BYTES["sglang"], BLOCKS, **changes)
 
 
 def forget(name: str, process: int) -> None:

@@ -86,7 +86,7 @@ def _add_tensors(writer: gguf.GGUFWriter, random: np.random.Generator) -> None:
 class Counted:
     """A model that counts the tokens that it computes."""
 
-    def __init__(self, model: Path, image: Path | None, **settings: Any) -> None:
+    def __init__(self, model: Path, place: str, **settings: Any) -> None:
         from llama_cpp import Llama
 
         # Threads that wait for each other are slow where cores are shared.
@@ -96,10 +96,11 @@ class Counted:
         self._eval = self.llama.eval
         self.llama.eval = self._count
         self.cache = None
-        if image is not None:
+        if place:
             from adit.llama_cpp import PromptCache
 
-            self.cache = PromptCache(f"uring:{image}", self.llama, size_gb=STORE_GB)
+            target = place if place.startswith("serve:") else f"uring:{place}"
+            self.cache = PromptCache(target, self.llama, size_gb=STORE_GB)
             self.llama.set_cache(self.cache)
 
     def answer(self, tokens: list[int]) -> dict[str, Any]:
@@ -122,9 +123,9 @@ class Counted:
 
 
 def main() -> None:
-    """Complete the prompts that come as lines, by the model and the store and the settings that are given."""
-    model, image, settings = sys.argv[1:]
-    counted = Counted(Path(model), Path(image) if image else None, **json.loads(settings))
+    """Complete prompts that come as lines, by a model, the store's file or a server's target, and settings."""
+    model, place, settings = sys.argv[1:]
+    counted = Counted(Path(model), place, **json.loads(settings))
     for line in sys.stdin:
         print(json.dumps(counted.answer(json.loads(line))), flush=True)
     counted.close()

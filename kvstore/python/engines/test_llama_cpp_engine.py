@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
 from llama_cpp_engine import ANSWER_TOKENS, prompt, write_model  # noqa: E402
+from served import Server, wait  # noqa: E402
 
 HERE = Path(__file__).parent
 
@@ -26,23 +29,35 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def live(
-    model: Path, image: Path | str, *prompts: list[int], kill: bool = False, **settings: object
-) -> list[dict[str, Any]]:
-    """Start the engine, have it complete prompts, and end it; return what it said of each."""
-    command = [sys.executable, "llama_cpp_engine.py", str(model), str(image), json.dumps(settings)]
+@contextlib.contextmanager
+def running(
+    model: Path, place: Path | str, kill: bool = False, **settings: object
+) -> Iterator[Callable[[list[int]], dict[str, Any]]]:
+    """Run the engine; give what has it complete a prompt, and returns what it says of it."""
+    command = [sys.executable, "llama_cpp_engine.py", str(model), str(place), json.dumps(settings)]
     pipe = subprocess.PIPE
     child = subprocess.Popen(command, cwd=HERE, stdin=pipe, stdout=pipe, text=True)
-    assert child.stdin is not None and child.stdout is not None
-    with child, child.stdin, child.stdout:
-        said = []
-        for tokens in prompts:
-            print(json.dumps(tokens), file=child.stdin, flush=True)
-            said.append(json.loads(child.stdout.readline()))
+    stdin, stdout = child.stdin, child.stdout
+    assert stdin is not None and stdout is not None
+
+    def ask(tokens: list[int]) -> dict[str, Any]:
+        print(json.dumps(tokens), file=stdin, flush=True)
+        said: dict[str, Any] = json.loads(stdout.readline())
+        return said
+
+    with child, stdin, stdout:
+        yield ask
         if kill:
             child.send_signal(signal.SIGKILL)
     assert child.returncode == (-signal.SIGKILL if kill else 0)
-    return said
+
+
+def live(
+    model: Path, place: Path | str, *prompts: list[int], kill: bool = False, **settings: object
+) -> list[dict[str, Any]]:
+    """Start the engine, have it complete prompts, and end it; return what it said of each."""
+    with running(model, place, kill, **settings) as ask:
+        return [ask(tokens) for tokens in prompts]
 
 
 def computed(answer: dict[str, Any]) -> int:
@@ -133,3 +148,36 @@ def test_a_killed_engine_restores_or_computes(model: Path, tmp_path: Path) -> No
     print(f"restored after a kill: {sum(restored)} of {len(asked)}")
     assert [one["answer"] for one in again] == [one["answer"] for one in first]
     assert any(restored)
+
+
+def test_prompts_are_restored_after_each_of_ten_kills_of_the_server(
+    model: Path, tmp_path: Path
+) -> None:
+    server, lives = Server(tmp_path), 10
+    prompts = [prompt(100 + 20 * seed, seed) for seed in range(lives + 1)]
+    fresh = [live(model, "", tokens)[0] for tokens in prompts]
+    with running(model, server.target) as complete:
+
+        def is_restored(number: int) -> bool:
+            # The model itself remembers the prompt before.
+            complete(prompt(20, 1000))
+            answer, whole = complete(prompts[number]), fresh[number]
+            assert answer["answer"] == whole["answer"]
+            saved = whole["computed"] - answer["computed"]
+            assert saved in (0, len(prompts[number]) - 1), "all of it is computed, or the last token"
+            return saved > 0
+
+        assert not is_restored(0) and is_restored(0)
+        server.commit()
+        seconds = []
+        for life in range(1, lives + 1):
+            server.kill()
+            # What is computed meanwhile is not kept.
+            assert not any(is_restored(number) for number in (0, life, 0, life))
+            server.start()
+            seconds.append(wait(lambda: is_restored(0)))
+            assert not is_restored(life) and is_restored(life)
+            server.commit()
+        assert all(is_restored(number) for number in range(lives + 1))
+    print(f"llama-cpp-python: {lives} kills, back after {max(seconds):.2f} s at most")
+    server.close()

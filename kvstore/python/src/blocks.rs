@@ -1,6 +1,6 @@
 //! KV blocks of a model, written layer by layer, and leases.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use adit_kvshare::client::SharedLayout;
 use adit_kvstore::UNIT_BYTES;
@@ -12,6 +12,7 @@ use pyo3::types::PyList;
 use crate::arguments;
 use crate::errors;
 use crate::forked::Ours;
+use crate::link::Link;
 use crate::options;
 use crate::scope::Scope;
 use crate::session::Session;
@@ -20,8 +21,11 @@ use crate::view::View;
 /// Where a layout is defined.
 enum Defined {
     Store(DefinedLayout),
-    /// By the connection of this number.
-    Client(SharedLayout, u64),
+    /// By the connection of this number, in some era of it.
+    Client {
+        connection: u64,
+        last: Mutex<(u64, SharedLayout)>,
+    },
 }
 
 /// The shape of a model's KV blocks in a store, returned by ``Store.layout`` and ``Client.layout``.
@@ -35,8 +39,9 @@ impl Layout {
         Layout { defined: Defined::Store(defined) }
     }
 
-    pub(crate) fn of_client(defined: SharedLayout, connection: u64) -> Layout {
-        Layout { defined: Defined::Client(defined, connection) }
+    pub(crate) fn of_client(defined: SharedLayout, link: &Link) -> Layout {
+        let (connection, last) = (link.number, Mutex::new((link.era, defined)));
+        Layout { defined: Defined::Client { connection, last } }
     }
 
     /// Returns the layout for a store.
@@ -46,30 +51,40 @@ impl Layout {
     pub(crate) fn for_store(&self, py: Python<'_>) -> PyResult<&DefinedLayout> {
         match &self.defined {
             Defined::Store(defined) => Ok(defined),
-            Defined::Client(..) => {
+            Defined::Client { .. } => {
                 Err(options::invalid(py, "the layout", "a client's", "define it with Store.layout"))
             }
         }
     }
 
-    /// Returns the layout for the connection of this number.
+    /// Returns the layout for a connection. A server that it was not defined at is asked to do so.
     ///
     /// # Errors
-    /// `InvalidError` if a store or another connection defined it: the server knows it by a number of the connection.
-    pub(crate) fn for_client(&self, py: Python<'_>, connection: u64) -> PyResult<SharedLayout> {
-        match self.defined {
-            Defined::Client(defined, of) if of == connection => Ok(defined),
-            Defined::Client(..) | Defined::Store(_) => {
+    /// `InvalidError` if a store or another connection defined it: the server knows it by a number of the connection. The
+    /// server's.
+    pub(crate) fn for_client(&self, py: Python<'_>, link: &Link) -> PyResult<SharedLayout> {
+        match &self.defined {
+            Defined::Client { connection, last } if *connection == link.number => {
+                let (era, defined) = *lock(last);
+                if era == link.era {
+                    return Ok(defined);
+                }
+                let again = py.detach(|| link.client.layout(*defined.layout()));
+                let again = again.map_err(|why| errors::of_shared(py, &why))?;
+                *lock(last) = (link.era, again);
+                Ok(again)
+            }
+            Defined::Client { .. } | Defined::Store(_) => {
                 let fix = "define it with Client.layout of this connection";
                 Err(options::invalid(py, "the layout", "another connection's or a store's", fix))
             }
         }
     }
 
-    fn shape(&self) -> &adit_kvstore::layout::Layout {
+    fn shape(&self) -> adit_kvstore::layout::Layout {
         match &self.defined {
-            Defined::Store(defined) => defined.layout(),
-            Defined::Client(defined, _) => defined.layout(),
+            Defined::Store(defined) => *defined.layout(),
+            Defined::Client { last, .. } => *lock(last).1.layout(),
         }
     }
 }
@@ -99,7 +114,8 @@ impl Layout {
     }
 }
 
-/// Keeps objects readable until it is released or expires, returned by ``Store.lease`` and ``Client.lease``.
+/// Keeps objects readable until it is released or expires, returned by ``Store.lease`` and ``Client.lease``. A client's also
+/// ends when its server does, and does not come back with it.
 #[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct Lease {
     /// The store's or the client's, which ends when it is dropped.
@@ -130,7 +146,7 @@ impl Lease {
     /// End the lease. Ending it twice does nothing.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         let lease = self.lease.get().ok_or_else(|| errors::forked(py))?;
-        py.detach(|| drop(lease.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        py.detach(|| drop(lock(lease).take()));
         Ok(())
     }
 }
@@ -178,7 +194,7 @@ impl BlocksWriter {
         let (writer, session) = self.parts(py)?;
         let views = arguments::views(buffers, View::readable)?;
         let job = py.detach(|| {
-            let writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+            let writer = lock(writer);
             writer.as_ref().map(|writer| session.fill(writer, layer, views))
         });
         job.ok_or_else(|| over(py))?.all(py).map(drop)
@@ -198,7 +214,7 @@ impl BlocksWriter {
     fn commit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (writer, session) = self.parts(py)?;
         let job = py.detach(|| {
-            let writer = writer.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+            let writer = lock(writer).take()?;
             Some(session.seal(writer))
         });
         job.ok_or_else(|| over(py))?.all(py)
@@ -207,9 +223,13 @@ impl BlocksWriter {
     /// Give the room of blocks that are not committed back.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let (writer, _) = self.parts(py)?;
-        py.detach(|| drop(writer.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        py.detach(|| drop(lock(writer).take()));
         Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn over(py: Python<'_>) -> PyErr {

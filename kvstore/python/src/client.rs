@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use adit_kvshare::{Client as Connected, ClientOptions, Error};
+use adit_kvshare::{ClientOptions, Error};
 use adit_kvstore::shard::Condition;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -17,7 +17,6 @@ use crate::connection::Connection;
 use crate::errors;
 use crate::figures;
 use crate::inside::PutArguments;
-use crate::link::Link;
 use crate::options;
 use crate::shared::Memory;
 use crate::source::Source;
@@ -46,6 +45,13 @@ use crate::source::Source;
 /// ------
 /// RefusedError
 ///     If no server listens there, or it takes no more clients.
+///
+/// Notes
+/// -----
+/// When the server ends or is killed, calls fail at once with ``LostError``, those in flight too, and a thread connects
+/// again: at once, and then after 0.1 to 2 seconds, until that works or the connection is closed. From then on calls work,
+/// also those of queues, futures and readers that are older. The logger ``adit`` has a line when the server is lost and
+/// one when it is back.
 #[pyfunction]
 #[pyo3(signature = (path, *, tenant=None, pool_bytes=67_108_864, depth=256, timeout=60.0))]
 pub(crate) fn connect(
@@ -58,16 +64,19 @@ pub(crate) fn connect(
 ) -> PyResult<Py<Client>> {
     let timeout = options::seconds(py, "timeout", timeout)?;
     let options = ClientOptions { tenant, depth, pool_bytes, timeout };
-    let connected = py.detach(|| Connected::connect(&path, &options));
-    let connected = connected.map_err(|why| unreachable(py, &why, &path))?;
-    let connection = Arc::new(Connection::new(Link::new(connected, timeout)));
+    let connected = py.detach(|| Connection::open(path.clone(), options));
+    let connection = connected.map_err(|why| unreachable(py, &why, &path))?;
     let calls = Calls::of(Source::Client(Arc::clone(&connection)));
     Py::new(py, calls.add_subclass(Client { connection }))
 }
 
 /// Makes the exception of a connection that did not come about: its reason, and what to do.
 fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
-    let Error::System { why, .. } = error else { return errors::of_shared(py, error) };
+    let why = match error {
+        Error::System { why, .. } => why,
+        Error::Lost { .. } => return errors::named(py, "LostError", &error.to_string()),
+        _ => return errors::of_shared(py, error),
+    };
     let path = path.display();
     let fix = if why.kind() == ErrorKind::PermissionDenied {
         "run as the user that 'adit kv serve' runs as, whose the socket is".to_owned()
@@ -87,6 +96,10 @@ fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
 /// -----
 /// Clients trust each other with objects: any may replace or delete any. Calls from other threads go on while one waits.
 /// After a fork only the parent can use it.
+///
+/// A connection that comes back from the loss of its server (see ``connect``) has its layouts and its memory, whose bytes
+/// stay as they are. Buffers that a request had then are copied from then on. Leases are gone; a reader goes on if its
+/// object has the same version, and else raises ``ConflictError``. ``put_from`` stores nothing then.
 #[pyclass(frozen, module = "adit", extends = Calls)]
 pub(crate) struct Client {
     connection: Arc<Connection>,
@@ -123,7 +136,7 @@ impl Client {
         let link = self.connection.link(py)?;
         let held = py.detach(|| link.allocate(nbytes));
         let held = held.map_err(|why| errors::of_shared(py, &why))?;
-        let address = held.0.start();
+        let address = held.start();
         let memory = Bound::new(py, Memory::new(held))?;
         py.import("adit._shared")?.getattr("view")?.call1((memory, address, nbytes))
     }

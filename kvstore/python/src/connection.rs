@@ -1,37 +1,169 @@
-//! A connection behind the Python objects that use it, and its end.
+//! A connection behind the Python objects that use it: lost and come back, or closed.
+//!
+//! When its server is lost, calls fail at once, and a thread connects again until that works or the connection is closed.
+//! Then calls go to the new server, also those of queues, futures and readers that are older.
 
-use std::sync::{PoisonError, RwLock};
+use std::io::ErrorKind;
+use std::path::{self, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use adit_kvshare::Client;
 use adit_kvshare::client::Pending;
+use adit_kvshare::{Client, ClientOptions, Error};
 use pyo3::prelude::*;
 
 use crate::errors;
 use crate::forked::Ours;
 use crate::link::Link;
 
+/// The first pause between two tries to connect; each is twice as long as the one before, up to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(2);
+/// The longest path of a socket, in bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
 /// An open connection, or a closed one.
 pub(crate) struct Connection {
     link: Ours<RwLock<Option<Link>>>,
+    way: Arc<Way>,
+    pace: Mutex<Pace>,
+    /// The server is lost, and there was no thread to connect again.
+    needs_thread: AtomicBool,
+}
+
+/// Where the server is, and whether to go there.
+struct Way {
+    path: PathBuf,
+    options: ClientOptions,
+    is_over: Mutex<bool>,
+    ended: Condvar,
+}
+
+/// How soon the first try follows a loss: at once, unless servers are lost as soon as they are connected to.
+struct Pace {
+    connected: Instant,
+    pause: Duration,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace { connected: Instant::now(), pause: FIRST_PAUSE }
+    }
+
+    /// Returns how long to wait before the first try.
+    fn after_loss(&mut self) -> Duration {
+        if self.connected.elapsed() >= self.pause {
+            self.pause = FIRST_PAUSE;
+            return Duration::ZERO;
+        }
+        let wait = self.pause;
+        self.pause = longer(wait);
+        wait
+    }
+}
+
+fn longer(pause: Duration) -> Duration {
+    (2 * pause).min(LAST_PAUSE)
+}
+
+impl Way {
+    /// Waits; returns false if the connection ends.
+    fn rest(&self, pause: Duration) -> bool {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let rested = self.ended.wait_timeout_while(is_over, pause, |is_over| !*is_over);
+        !*rested.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn end(&self) {
+        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.ended.notify_all();
+    }
 }
 
 impl Connection {
-    /// Wraps a connection.
-    pub(crate) fn new(link: Link) -> Connection {
-        Connection { link: Ours::new(RwLock::new(Some(link))) }
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub(crate) fn open(
+        path: PathBuf,
+        options: ClientOptions,
+    ) -> adit_kvshare::Result<Arc<Connection>> {
+        let link = Link::new(Client::connect(&path, &options)?, options.timeout);
+        // The process may be in another folder by then.
+        let whole = path::absolute(&path).ok();
+        let whole = whole.filter(|whole| whole.as_os_str().len() <= SOCKET_PATH_MAX);
+        let (is_over, ended) = Default::default();
+        let way = Arc::new(Way { path: whole.unwrap_or(path), options, is_over, ended });
+        let (pace, needs_thread) = (Mutex::new(Pace::new()), AtomicBool::new(false));
+        let place = Ours::new(RwLock::new(Some(link.clone())));
+        let connection = Arc::new(Connection { link: place, way, pace, needs_thread });
+        connection.watch(&link);
+        Ok(connection)
     }
 
-    fn lock(&self, py: Python<'_>) -> PyResult<&RwLock<Option<Link>>> {
-        self.link.get().ok_or_else(|| errors::forked(py))
+    /// Has this connect again once the server of a link is lost.
+    fn watch(self: &Arc<Connection>, link: &Link) {
+        let connection = Arc::downgrade(self);
+        link.client.when_lost(move |why| {
+            // One that was closed may have jobs in flight.
+            let Some(connection) = connection.upgrade().filter(|it| it.current().is_some()) else {
+                return;
+            };
+            let socket = connection.way.path.display();
+            tracing::warn!(
+                "the server of the store at {socket} is lost ({why}): calls fail until it is back"
+            );
+            connection.come_back();
+        });
+    }
+
+    /// Starts a thread that connects again.
+    fn come_back(self: &Arc<Connection>) {
+        let wait = self.pace.lock().unwrap_or_else(PoisonError::into_inner).after_loss();
+        let (connection, way) = (Arc::downgrade(self), Arc::clone(&self.way));
+        let name = "adit-connects".to_owned();
+        let started = thread::Builder::new().name(name).spawn(move || {
+            connect_again(&connection, &way, wait);
+        });
+        // If the system has no thread left, the next call tries again.
+        self.needs_thread.store(started.is_err(), Ordering::Relaxed);
+    }
+
+    /// Returns what to make requests with, unless it is closed or another process's.
+    pub(crate) fn current(&self) -> Option<Link> {
+        self.link.get()?.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has a new link in the place of one whose server is lost, unless it was closed meanwhile.
+    fn renew(self: &Arc<Connection>, link: Link) {
+        let Some(place) = self.link.get() else { return };
+        let mut place = place.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(old) = place.as_mut().map(|now| std::mem::replace(now, link.clone())) else {
+            return;
+        };
+        drop(place);
+        // Its memory takes a while to unmap.
+        drop(old);
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner).connected = Instant::now();
+        // Where a line that calls fail was seen, the next is to be seen.
+        tracing::warn!("the server of the store at {} is back", self.way.path.display());
+        self.watch(&link);
     }
 
     /// Returns what to make requests with.
     ///
     /// # Errors
     /// `ForkedError` in another process; `ClosedError` once it is closed.
-    pub(crate) fn link(&self, py: Python<'_>) -> PyResult<Link> {
-        let link = self.lock(py)?.read().unwrap_or_else(PoisonError::into_inner).clone();
-        link.ok_or_else(|| errors::closed(py))
+    pub(crate) fn link(self: &Arc<Connection>, py: Python<'_>) -> PyResult<Link> {
+        self.link.get().ok_or_else(|| errors::forked(py))?;
+        let needs_thread = &self.needs_thread;
+        if needs_thread.load(Ordering::Relaxed) && needs_thread.swap(false, Ordering::Relaxed) {
+            self.come_back();
+        }
+        self.current().ok_or_else(|| errors::closed(py))
     }
 
     /// Makes one request and waits for it, detached.
@@ -39,7 +171,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::link`]; the request's.
     pub(crate) fn ask<T: Send>(
-        &self,
+        self: &Arc<Connection>,
         py: Python<'_>,
         ask: impl FnOnce(&Client) -> Pending<T> + Send,
     ) -> PyResult<T> {
@@ -53,8 +185,56 @@ impl Connection {
     /// # Errors
     /// `ForkedError` in another process.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let link = self.lock(py)?.write().unwrap_or_else(PoisonError::into_inner).take();
+        let place = self.link.get().ok_or_else(|| errors::forked(py))?;
+        let link = place.write().unwrap_or_else(PoisonError::into_inner).take();
+        self.way.end();
         py.detach(|| drop(link));
         Ok(())
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A forked child has no such thread, and maybe a lock that one had.
+        if self.link.get().is_some() {
+            self.way.end();
+        }
+    }
+}
+
+/// Connects again until that works or the connection is closed.
+fn connect_again(connection: &Weak<Connection>, way: &Way, mut wait: Duration) {
+    let (mut pause, mut told) = (wait.max(FIRST_PAUSE), String::new());
+    while way.rest(wait) {
+        // Nothing is kept while this waits: the connection ends when its owner forgets it.
+        let Some(old) = connection.upgrade().and_then(|it| it.current()) else { return };
+        let made = Client::connect(&way.path, &way.options).and_then(|client| old.again(client));
+        drop(old);
+        match made {
+            Ok(link) => {
+                if let Some(connection) = connection.upgrade() {
+                    connection.renew(link);
+                }
+                return;
+            }
+            Err(why) => tell(&why, &mut told),
+        }
+        (wait, pause) = (pause, longer(pause));
+    }
+}
+
+/// Logs why there is no connection, unless no server runs, or that was told before.
+fn tell(why: &Error, told: &mut String) {
+    let runs = match why {
+        Error::System { why, .. } => {
+            !matches!(why.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+        }
+        Error::Lost { .. } => false,
+        _ => true,
+    };
+    let text = why.to_string();
+    if runs && *told != text {
+        tracing::warn!("cannot connect to the store's server again: {text}");
+        *told = text;
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn of_driver(py: Python<'_>, error: adit_driver::Error) -> PyErr {
     of(py, &Error::Driver(error))
 }
 
-/// Makes an exception of a client's error.
+/// Makes an exception of the error of a client, which connects again if its server is lost.
 pub(crate) fn of_shared(py: Python<'_>, error: &SharedError) -> PyErr {
     let class = match error {
         SharedError::Refused { code, .. } => code_class(*code),
@@ -49,7 +49,13 @@ pub(crate) fn of_shared(py: Python<'_>, error: &SharedError) -> PyErr {
         SharedError::Driver(error) => driver_class(error),
         _ => "Error",
     };
-    let exception = named(py, class, &error.to_string());
+    let text = match error {
+        SharedError::Lost { why } => format!(
+            "the server of the store is lost ({why}): calls work again soon after 'adit kv serve' runs"
+        ),
+        _ => error.to_string(),
+    };
+    let exception = named(py, class, &text);
     match error {
         SharedError::Refused { code: Code::Conflict, found, .. } => {
             with_version(py, exception, *found)

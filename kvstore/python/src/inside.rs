@@ -187,7 +187,7 @@ impl PutArguments<'_, '_> {
             return Err(options::invalid(py, "after", "a key", fix));
         }
         let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
-        let layout = self.layout.map(|layout| layout.for_client(py, link.number)).transpose()?;
+        let layout = self.layout.map(|layout| layout.for_client(py, link)).transpose()?;
         Ok(SharedWith { ttl, layout, condition: self.condition })
     }
 }

@@ -14,9 +14,9 @@
 //! | `queue` | the class `Queue`: requests that end at an eventfd |
 //! | `ready` | the jobs of a queue that have ended, and its eventfd |
 //! | `client` | the class `Client`: what only a client of another process can ask for; and `connect` |
-//! | `connection` | a connection behind the objects that use it, and its end |
+//! | `connection` | a connection behind the objects that use it: lost and come back, or closed |
 //! | `reaper` | the thread that takes a connection's answers for its queues |
-//! | `shared` | the memory that a client shares with its server |
+//! | `shared` | the memory that a client shares with its server, and with the next |
 //! | `streams` | the class `Pieces`, behind readers of objects of any length; and puts of such objects |
 //! | `blocks` | the classes `Layout`, `BlocksWriter` and `Lease` |
 //! | `arguments`, `options` | keys, buffers and settings, read from Python objects |

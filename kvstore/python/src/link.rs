@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use adit_kvshare::client::{Answer, Data, Pending, Put, PutWith, Read, Value};
-use adit_kvshare::{Client, Result, Span, Unfinished};
+use adit_kvshare::{Client, Error, Result, Span, Unfinished};
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
 
 use crate::job::{self, Answered, Deadline, Job};
-use crate::lending::{Lending, Loan};
+use crate::lending::Loan;
 use crate::reaper::Reaper;
 use crate::requests::{Asked, Flight, Way};
-use crate::shared::{Anchored, anchored};
+use crate::shared::Held;
 use crate::view::View;
 
 /// Numbers connections.
@@ -28,9 +28,11 @@ pub(crate) struct Link {
     pub(crate) client: Client,
     /// Among the connections of this process.
     pub(crate) number: u64,
+    /// How often it was connected again. Regions and layouts are known to the server of one era.
+    pub(crate) era: u64,
     /// Bytes copied between buffers and the client's pool.
     pub(crate) copied: Arc<AtomicU64>,
-    held: Arc<Mutex<Vec<Weak<Lending<Span>>>>>,
+    held: Arc<Mutex<Vec<Weak<Held>>>>,
     /// Takes answers for queues, once there is one.
     reaper: Arc<Mutex<Option<Arc<Reaper>>>>,
     timeout: Duration,
@@ -40,11 +42,34 @@ impl Link {
     /// Wraps a connection whose requests are to be answered within `timeout`.
     pub(crate) fn new(client: Client, timeout: Duration) -> Link {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (copied, held, reaper) = Default::default();
-        Link { client, number, copied, held, reaper, timeout }
+        let (era, copied, held, reaper) = Default::default();
+        Link { client, number, era, copied, held, reaper, timeout }
     }
 
-    fn held(&self) -> MutexGuard<'_, Vec<Weak<Lending<Span>>>> {
+    /// Returns the link over a new connection, in the place of this one, whose server is lost: with a pool if it had one,
+    /// for which requests are not to wait, and with its memory.
+    ///
+    /// # Errors
+    /// As [`Client::make_pool`]; [`Error::Lost`] if the new server is lost meanwhile.
+    pub(crate) fn again(&self, client: Client) -> Result<Link> {
+        let link = Link { client, era: self.era + 1, ..self.clone() };
+        if self.client.has_pool() {
+            link.client.make_pool()?;
+        }
+        let held: Vec<_> = link.held().iter().filter_map(Weak::upgrade).collect();
+        for held in held {
+            match held.renew(&link.client, link.era) {
+                Err(why @ Error::Lost { .. }) => return Err(why),
+                Err(why) => {
+                    tracing::warn!("buffers of Client.allocate are copied from now on: {why}")
+                }
+                Ok(()) => {}
+            }
+        }
+        Ok(link)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Vec<Weak<Held>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -52,11 +77,11 @@ impl Link {
     ///
     /// # Errors
     /// As [`Client::allocate`].
-    pub(crate) fn allocate(&self, bytes: usize) -> Result<Anchored> {
-        let made = anchored(self.client.allocate(bytes)?);
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<Arc<Held>> {
+        let made = Held::new(self.era, self.client.allocate(bytes)?);
         let mut held = self.held();
         held.retain(|held| held.strong_count() > 0);
-        held.push(Arc::downgrade(&made.0));
+        held.push(Arc::downgrade(&made));
         Ok(made)
     }
 
@@ -112,14 +137,14 @@ impl Way for Link {
         Job::new(requests, Some(Deadline::after(self.timeout)), &self.copied)
     }
 
-    fn connection(&self) -> Option<&Client> {
-        Some(&self.client)
+    fn link(&self) -> Option<&Link> {
+        Some(self)
     }
 
     fn lend(&self, view: &View) -> Option<(Span, Loan<Span>)> {
         // Whichever of them is the last to have its memory tells the server so, and waits: without the lock.
         let held: Vec<_> = self.held().iter().filter_map(Weak::upgrade).collect();
-        held.iter().find_map(|held| held.take(view.address(), view.len()))
+        held.iter().find_map(|held| held.lending(self.era)?.take(view.address(), view.len()))
     }
 
     fn fetch(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<Option<Value>>> {

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
-use adit_kvshare::Client;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -17,6 +16,7 @@ use crate::errors;
 use crate::forked::Ours;
 use crate::inside::PutArguments;
 use crate::job::Job;
+use crate::link::Link;
 use crate::options;
 use crate::ready::Ready;
 use crate::reaper::{Landing, Reaper};
@@ -100,8 +100,8 @@ impl State {
     /// Has the end of a job signalled.
     fn launch(&self, requests: &Maker, job: Job, token: Option<Py<PyAny>>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        match requests.connection() {
-            Some(client) => self.watch(number, client, job, token),
+        match requests.link() {
+            Some(link) => self.watch(number, link, job, token),
             None => self.count(number, job, token),
         }
         number
@@ -122,9 +122,9 @@ impl State {
     }
 
     /// Has the end of a connection's job signalled.
-    fn watch(&self, number: u64, client: &Client, job: Job, token: Option<Py<PyAny>>) {
+    fn watch(&self, number: u64, link: &Link, job: Job, token: Option<Py<PyAny>>) {
         let reaper = self.reaper.as_ref().expect("a connection's queue has one");
-        reaper.launch(client, (number, &self.ready), job, |landing| {
+        reaper.launch(link, (number, &self.ready), job, |landing| {
             let held = Held::Watched(Arc::clone(landing));
             lock(&self.flying).insert(number, Flying { held, token });
         });
@@ -174,7 +174,8 @@ impl State {
 /// their numbers with their results.
 ///
 /// Buffers have to stay as they are until then. Python keeps them alive meanwhile. Jobs of a connection end within its
-/// timeout.
+/// timeout, and with ``LostError`` if its server is lost; the queue stays, with its eventfd, and works once the server is
+/// back.
 #[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct Queue {
     source: Source,

@@ -4,6 +4,8 @@
 //! out. A thread does that while jobs of queues are in flight. It settles each request as soon as it is answered: values
 //! leave the connection's pool, so that others find memory there. It makes a job ready with the last of its requests,
 //! and ends those that are late. It touches no Python object.
+//!
+//! When a server is lost, all that it had is answered at once. So the thread has to watch the newest connection only.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,6 +20,7 @@ use adit_driver::runtime::caught;
 use adit_kvshare::Client;
 
 use crate::job::Job;
+use crate::link::Link;
 use crate::ready::Ready;
 
 /// A job of a queue whose requests a server has.
@@ -88,8 +91,8 @@ impl Wake for Nudge {
 /// What the thread has to do.
 #[derive(Default)]
 struct News {
-    /// The connection, while jobs are in flight.
-    client: Option<Client>,
+    /// The newest connection and its era, while jobs are in flight.
+    client: Option<(u64, Client)>,
     answered: Vec<(Arc<Landing>, usize)>,
     /// Jobs in flight, those that are late first: all of a connection have as long.
     flying: VecDeque<(Instant, Weak<Landing>)>,
@@ -124,7 +127,8 @@ impl Desk {
             }
             if let (Some((until, _)), false) = (news.flying.front(), news.is_over) {
                 let left = until.saturating_duration_since(Instant::now());
-                return Some((news.client.clone().expect("jobs have a connection"), left));
+                let (_, client) = news.client.as_ref().expect("jobs have a connection");
+                return Some((client.clone(), left));
             }
             // The connection ends when its owner closes it, not when this thread looks next.
             let client = news.client.take();
@@ -171,7 +175,7 @@ impl Desk {
 fn rouse(mut news: MutexGuard<'_, News>) {
     let client = if mem::take(&mut news.sleeps) { news.client.clone() } else { None };
     drop(news);
-    if let Some(client) = client {
+    if let Some((_, client)) = client {
         client.rouse();
     }
 }
@@ -196,7 +200,7 @@ impl Reaper {
     /// Pushes the end of a job, whose requests were made, to `ready`. Passes the job to `fly` before.
     pub(crate) fn launch(
         &self,
-        client: &Client,
+        link: &Link,
         (number, ready): (u64, &Arc<Ready>),
         job: Job,
         fly: impl FnOnce(&Arc<Landing>),
@@ -208,7 +212,9 @@ impl Reaper {
         fly(&landing);
         {
             let mut news = lock(&self.desk.news);
-            news.client.get_or_insert_with(|| client.clone());
+            if news.client.as_ref().is_none_or(|(era, _)| *era < link.era) {
+                news.client = Some((link.era, link.client.clone()));
+            }
             news.flying.push_back((until, Arc::downgrade(&landing)));
         }
         self.desk.work.notify_one();

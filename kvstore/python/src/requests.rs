@@ -9,12 +9,13 @@ use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use adit_kvshare::{Client, Divide};
+use adit_kvshare::Divide;
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
 
 use crate::job::{self, Answered, Job, Look, fill};
 use crate::lending::Loan;
+use crate::link::Link;
 use crate::view::View;
 
 /// What makes requests of a store, wherever that is.
@@ -47,7 +48,7 @@ pub(crate) trait Requests {
     fn commit(&self) -> Job;
 
     /// Returns the connection, if that is the way: its answers stay there until they are taken.
-    fn connection(&self) -> Option<&Client>;
+    fn link(&self) -> Option<&Link>;
 }
 
 /// What makes requests, borrowed from nothing.
@@ -80,7 +81,7 @@ pub(crate) trait Way: Sized {
 
     /// Creates the job of so many requests, which are to be added.
     fn job(&self, requests: usize) -> Job;
-    fn connection(&self) -> Option<&Client>;
+    fn link(&self) -> Option<&Link>;
     /// Takes the memory of a buffer, if the devices know it and no request has it.
     fn lend(&self, view: &View) -> Option<(Self::Run, Loan<Self::Run>)>;
 
@@ -187,8 +188,8 @@ impl<W: Way> Requests for W {
         self.job_of(1, [Flight::Commit(Some(self.sync()))])
     }
 
-    fn connection(&self) -> Option<&Client> {
-        Way::connection(self)
+    fn link(&self) -> Option<&Link> {
+        Way::link(self)
     }
 }
 

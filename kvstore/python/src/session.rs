@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
-use adit_kvshare::Client;
 use adit_kvstore::shard::{Outcome, Part};
 use adit_kvstore::store::{
     Answer, BlocksWriter, Payload, Pending, Put, PutWith, Read, Unfinished, Value,
@@ -17,6 +16,7 @@ use adit_kvstore::{Key, Store};
 
 use crate::job::{self, Answered, Job};
 use crate::lending::{Lending, Loan};
+use crate::link::Link;
 use crate::requests::{Asked, Flight, Way, plain, returned};
 use crate::view::View;
 
@@ -120,7 +120,7 @@ impl Way for Session {
         Job::new(requests, None, &self.copied)
     }
 
-    fn connection(&self) -> Option<&Client> {
+    fn link(&self) -> Option<&Link> {
         None
     }
 

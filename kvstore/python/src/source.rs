@@ -198,7 +198,7 @@ impl Source {
                 let link = connection.link(py)?;
                 let defined = py.detach(|| link.client.layout(shape));
                 let defined = defined.map_err(|why| errors::of_shared(py, &why))?;
-                Ok(Layout::of_client(defined, link.number))
+                Ok(Layout::of_client(defined, &link))
             }
         }
     }

@@ -3,12 +3,15 @@
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use adit_kvshare::Error as Shared;
 use adit_kvshare::client::ClientPieces;
+use adit_kvshare::wire::Code;
 use adit_kvstore::Key;
 use adit_kvstore::shard::{Failure, Outcome};
 use adit_kvstore::store::{Reader, StorePieces};
 use pyo3::prelude::*;
 
+use crate::connection::Connection;
 use crate::errors;
 use crate::forked::Ours;
 use crate::inside::{PutArguments, wait};
@@ -21,7 +24,40 @@ const CHUNK: usize = 1 << 20;
 /// A reader of either kind.
 enum Any {
     Store(Reader<StorePieces>),
-    Client(Reader<ClientPieces>),
+    Client(Remote),
+}
+
+/// A reader over a connection, which may come back from a loss.
+struct Remote {
+    reader: Reader<ClientPieces>,
+    connection: Arc<Connection>,
+    key: Key,
+    /// Of the link that it reads through.
+    era: u64,
+}
+
+impl Remote {
+    /// Reads through the connection's link of today.
+    ///
+    /// # Errors
+    /// The server's; [`Code::Conflict`] if the object was replaced or removed.
+    fn go_on(&mut self) -> Result<(), Shared> {
+        let link = self.connection.current().filter(|link| link.era != self.era);
+        // Those that were begun go on after a close.
+        let Some(link) = link else { return Ok(()) };
+        let reader = link.client.reader(self.key.clone())?;
+        let found = reader.as_ref().map(Reader::version);
+        match reader {
+            Some(reader) if reader.version() == self.reader.version() => {
+                (self.reader, self.era) = (reader, link.era);
+                Ok(())
+            }
+            _ => {
+                let text = Failure::Conflict { found }.to_string();
+                Err(Shared::Refused { code: Code::Conflict, text, value: 0, found })
+            }
+        }
+    }
 }
 
 /// The object behind a ``Reader``.
@@ -46,14 +82,16 @@ impl Pieces {
             }
             Source::Client(connection) => {
                 let link = connection.link(py)?;
-                let reader = py.detach(|| link.client.reader(key));
-                reader.map_err(|why| errors::of_shared(py, &why))?.map(Any::Client)
+                let reader = py.detach(|| link.client.reader(key.clone()));
+                let (connection, era) = (Arc::clone(connection), link.era);
+                let remote = |reader| Any::Client(Remote { reader, connection, key, era });
+                reader.map_err(|why| errors::of_shared(py, &why))?.map(remote)
             }
         };
         Ok(reader.map(|reader| {
             let (bytes, version) = match &reader {
                 Any::Store(reader) => (reader.object_bytes(), reader.version().0),
-                Any::Client(reader) => (reader.object_bytes(), reader.version().0),
+                Any::Client(remote) => (remote.reader.object_bytes(), remote.reader.version().0),
             };
             Pieces { reader: Ours::new(Mutex::new(Some(reader))), bytes, version }
         }))
@@ -73,7 +111,7 @@ impl Pieces {
 /// Why a reader failed.
 enum Failed {
     Store(adit_kvstore::Error),
-    Client(adit_kvshare::Error),
+    Client(Shared),
 }
 
 #[pymethods]
@@ -105,9 +143,10 @@ impl Pieces {
                 go_to(reader, position);
                 reader.read_with(room, write).map_err(Failed::Store)
             }
-            Some(Any::Client(reader)) => {
-                go_to(reader, position);
-                reader.read_with(room, write).map_err(Failed::Client)
+            Some(Any::Client(remote)) => {
+                remote.go_on().map_err(Failed::Client)?;
+                go_to(&mut remote.reader, position);
+                remote.reader.read_with(room, write).map_err(Failed::Client)
             }
         })?;
         read.map_err(|why| match why {

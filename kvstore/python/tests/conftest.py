@@ -38,13 +38,13 @@ def store(target: str) -> Iterator[adit.Store]:
 class Served:
     """A server with its store."""
 
-    def __init__(self, target: str, socket: Path) -> None:
+    def __init__(self, target: str, socket: Path, *options: str) -> None:
         program = os.environ.get("ADIT")
         if program is None:
             pytest.skip("set ADIT to the program, as cargo xtask python does")
         self.target, self.socket = target, socket
         words = [program, "kv", "serve", "--store", target, "--socket", str(socket), "--json"]
-        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen([*words, *options], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         assert json.loads(self._process.stdout.readline())["event"] == "ready"
 

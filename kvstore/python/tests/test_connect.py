@@ -213,7 +213,7 @@ def test_a_server_that_goes_away_is_told_with_what_to_do(
         lambda: client.allocate(4096),
     ]
     for call in calls:
-        with pytest.raises(adit.LostError, match="connect again once 'adit kv serve' runs"):
+        with pytest.raises(adit.LostError, match="calls work again soon after 'adit kv serve' runs"):
             call()
     client.close()
     assert memory.tobytes() == bytes([5]) * (4 * ROW), "memory stays in place"

@@ -153,7 +153,7 @@ def test_a_lost_server_ends_every_call(served: Served) -> None:
     assert sorted(failures) == numbers  # type: ignore[type-var]
     ended += [failure for _, failure in failures.values()]
     assert [type(why) for why in ended] == [adit.LostError] * 10
-    assert all("connect again once 'adit kv serve' runs" in str(why) for why in ended)
+    assert all("calls work again soon after 'adit kv serve' runs" in str(why) for why in ended)
     assert time.monotonic() - begun < 30, "nothing waits for its timeout"
     # Nor does what is asked afterwards.
     number = queue.submit_put(["b"], [b"x"])
@@ -378,7 +378,7 @@ def test_adapters_miss_what_a_killed_server_had(
     assert end(connector, connector.submit_batch_set(BLOCKS, views(blocks)))[2] == [False] * 16
     tier.submit_store(job(3, CHUNKS, list(range(8))))
     assert not finished(tier, 3).success
-    assert caplog.text.count("adit.sglang: ") == 1, "not for each request"
+    assert "adit.sglang: " not in caplog.text, "the connection logs that it is lost"
     for adapter in (connector, storage, cache):
         adapter.close()
     tier.shutdown()

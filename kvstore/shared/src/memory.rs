@@ -217,21 +217,42 @@ pub(crate) fn own_rings(file: &File, bytes: usize) -> io::Result<Atomics> {
 
 /// A region of a client's memory that the server has registered, until all its spans are dropped.
 pub(crate) struct Region {
-    map: Mapping,
-    number: u32,
+    map: Arc<Mapping>,
+    /// What is mapped, for another server to map.
+    file: Arc<File>,
+    /// The connection that shares it, and its number there.
+    place: (u64, u32),
     /// Takes the region back from the server.
     _registration: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl Region {
-    /// Returns all of a mapping, which the server knows as region `number`, as one span. `registration` ends with it.
+    /// Returns all of a mapped file, which the server of a connection knows by a number, as one span. `registration` ends
+    /// with it.
     pub(crate) fn span(
-        map: Mapping,
-        number: u32,
+        (file, map): (File, Mapping),
+        place: (u64, u32),
         registration: Box<dyn std::any::Any + Send + Sync>,
     ) -> Span {
-        let len = map.len();
-        Span { region: Arc::new(Region { map, number, _registration: registration }), at: 0, len }
+        let (len, file, map) = (map.len(), Arc::new(file), Arc::new(map));
+        let region = Region { map, file, place, _registration: registration };
+        Span { region: Arc::new(region), at: 0, len }
+    }
+
+    /// Returns the same memory as another server knows it. Its only spans are those that [`Span::moved`] takes from this
+    /// one's: none overlap.
+    pub(crate) fn again(
+        &self,
+        place: (u64, u32),
+        registration: Box<dyn std::any::Any + Send + Sync>,
+    ) -> Arc<Region> {
+        let (map, file) = (Arc::clone(&self.map), Arc::clone(&self.file));
+        Arc::new(Region { map, file, place, _registration: registration })
+    }
+
+    /// Returns the memory file and its length.
+    pub(crate) fn file(&self) -> (&File, u64) {
+        (&self.file, self.map.len() as u64)
     }
 }
 
@@ -273,8 +294,24 @@ impl Span {
     }
 
     /// Returns the region's number, which the server knows.
-    pub(crate) fn region(&self) -> u32 {
-        self.region.number
+    pub(crate) fn number(&self) -> u32 {
+        self.region.place.1
+    }
+
+    /// Returns the connection that shares it.
+    pub(crate) fn connection(&self) -> u64 {
+        self.region.place.0
+    }
+
+    /// Returns its region.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Returns the same bytes as a span of a region that [`Region::again`] has made of its own.
+    pub(crate) fn moved(self, region: &Arc<Region>) -> Span {
+        assert!(Arc::ptr_eq(&self.region.map, &region.map), "it is the same memory");
+        Span { region: Arc::clone(region), at: self.at, len: self.len }
     }
 }
 
@@ -314,7 +351,7 @@ impl DerefMut for Span {
 
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Span({}: {}+{})", self.region.number, self.at, self.len)
+        write!(f, "Span({}: {}+{})", self.number(), self.at, self.len)
     }
 }
 
@@ -455,10 +492,10 @@ mod tests {
     fn spans_share_their_region_and_join_only_behind_each_other() {
         let file = make(c"test", 4 * PAGE).expect("a file");
         let mapping = Mapping::new(&file, 4 * PAGE as usize).expect("mapped");
-        let mut span = Region::span(mapping, 7, Box::new(()));
+        let mut span = Region::span((file, mapping), (1, 7), Box::new(()));
         let mut tail = span.split_off(PAGE as usize);
         let end = tail.split_off(PAGE as usize);
-        assert_eq!((end.offset(), end.len(), end.region()), (8192, 8192, 7));
+        assert_eq!((end.offset(), end.len(), end.number()), (8192, 8192, 7));
         let end = span.join(end).expect_err("not directly behind");
         tail[0] = 9;
         tail.join(end).expect("behind it");

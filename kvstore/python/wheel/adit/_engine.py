@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ._adit import Client, Region, Store, connect
-from ._errors import Error, InvalidError
+from ._errors import Error, InvalidError, LostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -251,7 +251,7 @@ def close_regions(regions: list[Region], trouble: Trouble) -> None:
 
 
 class Trouble:
-    """Logs failures, each kind at most once a minute."""
+    """Logs failures, each kind at most once a minute. A connection logs itself that its server is lost."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -259,6 +259,8 @@ class Trouble:
 
     def log(self, what: str, why: Exception) -> None:
         """Log that something failed, and why."""
+        if isinstance(why, LostError):
+            return
         now = time.monotonic()
         if now - self._last.get(type(why), -_PATIENCE) >= _PATIENCE:
             self._last[type(why)] = now

@@ -76,7 +76,7 @@ class ClosedError(Error):
 
 
 class LostError(Error, ConnectionError):
-    """The process that serves the store is gone: connect again once it runs."""
+    """The process that serves the store is gone. Its connections come back once it runs again."""
 
 
 class ForkedError(Error):

@@ -29,7 +29,7 @@ class _Calls(Generic[F]):
 
     Each makes its requests at once and returns a future of what ``Store``'s call of the same name returns. Buffers have
     to stay as they are until then. Futures of a connection end within its timeout, and with ``LostError`` if the server
-    is lost.
+    is lost; later ones work once it is back.
     """
 
     def __init__(self, store: Store | Client) -> None:

@@ -89,8 +89,12 @@ class PromptCache:
 
     def __contains__(self, key: Sequence[int]) -> bool:
         """Say whether a prompt with the same beginning is known."""
-        found = self._candidates(_tokens(key))
-        return any(self.store.exists(name) for _, name, _ in found)
+        try:
+            found = self._candidates(_tokens(key))
+            return any(self.store.exists(name) for _, name, _ in found)
+        except Error as why:
+            self._trouble.log("a lookup", why)
+            return False
 
     def __getitem__(self, key: Sequence[int]) -> Any:
         """Return the state that shares the longest beginning with a prompt.

@@ -11,6 +11,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from . import _engine
+from ._errors import Error
 
 TRIED = ("0.5.23",)
 _engine.check_version("SGLang", _engine.version_of("sglang"), TRIED)
@@ -218,9 +219,13 @@ class AditStorage(HiCacheStorage):
         return self.batch_exists([key]) == 1
 
     def clear(self) -> bool:
-        """Remove the pages of this configuration."""
-        for pool in self._pools.values():
-            self.store.delete_where(prefix=pool.space)
+        """Remove the pages of this configuration; say whether all are gone."""
+        try:
+            for pool in self._pools.values():
+                self.store.delete_where(prefix=pool.space)
+        except Error as why:
+            self._trouble.log("removing pages", why)
+            return False
         return True
 
     def close(self) -> None:

@@ -100,6 +100,8 @@ class AditTier(SecondaryTierManager):
         self._finished: list[JobResult] = []
         # Whether the keys that requests have asked for are there; None until the store has answered.
         self._verdicts: dict[bytes, bool | None] = {}
+        # Keys that count as missing because the store failed: only for those that asked then.
+        self._unknown: set[bytes] = set()
         self._askers: dict[bytes, set[str]] = defaultdict(set)
         self._asked_by: dict[str, set[bytes]] = defaultdict(set)
         self._to_ask: list[bytes] = []
@@ -120,7 +122,10 @@ class AditTier(SecondaryTierManager):
         self._drain()
         if self._storing.get(key):
             return LookupResult.RETRY
-        if key not in self._verdicts:
+        if key not in self._verdicts or (
+            key in self._unknown and req_context.req_id not in self._askers[key]
+        ):
+            self._unknown.discard(key)
             self._verdicts[key] = None
             self._to_ask.append(key)
         self._askers[key].add(req_context.req_id)
@@ -149,6 +154,7 @@ class AditTier(SecondaryTierManager):
                 # While the store is asked, the answer has a place.
                 if self._verdicts.get(key) is not None:
                     del self._verdicts[key]
+                    self._unknown.discard(key)
 
     def submit_store(self, job_metadata: TransferJob) -> None:
         """Store chunks, but those that are there already."""
@@ -172,7 +178,7 @@ class AditTier(SecondaryTierManager):
             self._queue.submit_get_into(self._names(job.keys), rows, token=("load", job))
         except Error as why:
             self._trouble.log("load", why)
-            self._end_load(job, [None] * len(job.keys))
+            self._end_load(job, [None] * len(job.keys), has_failed=True)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         """Return the transfers that have ended since the last call."""
@@ -218,7 +224,7 @@ class AditTier(SecondaryTierManager):
             elif what == "check":
                 self._store_missing(about, results)
             elif what == "load":
-                self._end_load(about, results)
+                self._end_load(about, results, failure is not None)
             else:
                 self._end_store(about, all(results))
 
@@ -226,6 +232,8 @@ class AditTier(SecondaryTierManager):
         for key, is_there in zip(keys, results):
             if key in self._askers:
                 self._verdicts[key] = is_there is True
+                if is_there is None:
+                    self._unknown.add(key)
             else:
                 del self._verdicts[key]
 
@@ -250,9 +258,10 @@ class AditTier(SecondaryTierManager):
                 del self._storing[key]
             if success and self._verdicts.get(key) is False:
                 self._verdicts[key] = True
+                self._unknown.discard(key)
         self._end(job, JobResult(job.number, success, None, *self._cost(job)))
 
-    def _end_load(self, job: _Job, lengths: list[int | None]) -> None:
+    def _end_load(self, job: _Job, lengths: list[int | None], has_failed: bool) -> None:
         good, size = [], self.block_size_bytes
         for key, length in zip(job.keys, lengths):
             if length == size:
@@ -260,6 +269,8 @@ class AditTier(SecondaryTierManager):
             elif key in self._verdicts:
                 # Evicted since the lookup, or damaged: it is computed anew.
                 self._verdicts[key] = False
+                if has_failed:
+                    self._unknown.add(key)
         success = len(good) == len(job.keys)
         some = None if success or not good else tuple(good)
         self._end(job, JobResult(job.number, success, some, *self._cost(job)))

@@ -13,8 +13,15 @@
 //! look again every 100 microseconds. A thread of one's own can serve futures without that: it takes answers
 //! ([`Client::take_answers`]), which wakes them, and sleeps until more come ([`Client::watch`]).
 //!
+//! **A lost server.** A client whose server is lost stays lost: its requests fail with [`Error::Lost`], those in flight
+//! too. [`Client::when_lost`] says when; connect anew, and again until a server listens. Layouts, leases, readers and what
+//! was not stored yet are of the old connection, and end with it: another refuses its layouts. Its memory stays mapped
+//! while there are spans of it, and [`Client::adopt`] shares those with the new server. Spans of requests that the old one
+//! had do not come back, because its devices may still write them.
+//!
 //! A process that forks must not use the client in the child.
 
+mod connection;
 mod meaning;
 mod pending;
 mod shared;
@@ -45,7 +52,7 @@ use crate::memory::{self, Region, Span};
 use crate::ring::{self, Rings, Sleep};
 use crate::wire::{Ask, Matter, Message, Serving, VERSION, layout_numbers};
 use pending::Meaning;
-use shared::{Control, Registration, Shared};
+use shared::{Control, Shared};
 use state::{How, Memory, State, Wish};
 
 /// Memory for a page of a scan.
@@ -87,7 +94,8 @@ pub struct PutWith {
 /// A layout of KV blocks that a client has defined, for [`PutWith`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedLayout {
-    number: u32,
+    /// The connection, and the layout's number there.
+    place: (u64, u32),
     layout: Layout,
 }
 
@@ -108,6 +116,13 @@ pub enum Data<'a> {
     /// The first bytes of shared memory, which comes back with the answer. Up to 4095 bytes of it are zeroed behind the
     /// object's end.
     Span(Span, u64),
+}
+
+impl Data<'_> {
+    /// Returns the shared memory, if it is such.
+    fn into_span(self) -> Option<Span> {
+        if let Data::Span(span, _) = self { Some(span) } else { None }
+    }
 }
 
 impl fmt::Debug for Data<'_> {
@@ -232,6 +247,7 @@ impl Client {
         let page = if len < LARGE { PAGE } else { LARGE as u64 };
         let bytes = (len.max(1) as u64).next_multiple_of(page);
         let make = |why| Error::system(format!("make {bytes} bytes of shared memory"), why);
+        self.check_lost()?;
         let file = memory::make(c"adit-pool", bytes).map_err(make)?;
         // The server takes no page that is not there, and seals the file against later mappings. It pins the pages, which
         // then stay as they are. None are made if it is going to refuse them.
@@ -241,12 +257,9 @@ impl Client {
             mapping.enlarge();
             mapping.populate().map_err(make)?;
         }
-        let control = &self.shared.control;
-        let answer = control.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[&file])?;
-        let number = answer.numbers[0];
-        let registration = Registration { control: Arc::clone(control), number };
+        let (place, registration) = self.share(&file, bytes)?;
         let mapping = mapping.map_or_else(map, Ok)?;
-        Ok(Region::span(mapping, number as u32, Box::new(registration)))
+        Ok(Region::span((file, mapping), place, Box::new(registration)))
     }
 
     /// Stores an object, replacing one with the same key.
@@ -278,11 +291,16 @@ impl Client {
     }
 
     fn make_put(&self, key: Key, data: Data<'_>, with: &PutWith, joins: bool) -> Made {
-        let layout = with.layout.map_or(0, |layout| layout.number);
+        let layout = match self.layout_number(with) {
+            Ok(number) => number,
+            Err(error) => {
+                return Err(Unfinished { memory: data.into_span(), ..Unfinished::new(error) });
+            }
+        };
         let ttl_s = with.ttl.map_or(0, whole_seconds);
         let how = How { layout, ttl_s, joins, condition: with.condition };
         match data {
-            Data::Span(span, bytes) => Ok((Wish::Put { key, bytes, how }, Memory::Lent(span))),
+            Data::Span(span, bytes) => Ok((Wish::Put { key, bytes, how }, self.lend(span)?)),
             Data::Bytes(bytes) => {
                 let copy = |into: &mut [u8]| into.copy_from_slice(bytes);
                 self.make_copied(key, bytes.len(), &copy, how)
@@ -323,14 +341,14 @@ impl Client {
     /// Reads a part of an object into shared memory, which comes back with the answer.
     pub fn get_into(&self, key: Key, part: Part, into: Span) -> Pending<Read> {
         let wish = Wish::Get { key, part, version: None };
-        self.submit(Ok((wish, Memory::Lent(into))), meaning::read)
+        self.submit(self.lend(into).map(|memory| (wish, memory)), meaning::read)
     }
 
     /// Like [`Client::get_into`], if the object has this version; otherwise fails with [`Code::Conflict`](crate::wire::Code::Conflict), so that ranges
     /// that are read one after another are never of different versions.
     pub fn get_into_if(&self, key: Key, part: Part, into: Span, version: Version) -> Pending<Read> {
         let wish = Wish::Get { key, part, version: Some(version) };
-        self.submit(Ok((wish, Memory::Lent(into))), meaning::read)
+        self.submit(self.lend(into).map(|memory| (wish, memory)), meaning::read)
     }
 
     /// Like [`Client::get_into`] for parts of several objects, which are asked for together, such as one layer of many KV
@@ -341,7 +359,7 @@ impl Client {
     ) -> Vec<Pending<Read>> {
         let made = items.into_iter();
         let made = made.map(|(key, part, into)| {
-            Ok((Wish::Get { key, part, version: None }, Memory::Lent(into)))
+            Ok((Wish::Get { key, part, version: None }, self.lend(into)?))
         });
         self.submit_all(made.collect(), meaning::read)
     }
@@ -452,8 +470,8 @@ impl Client {
     /// [`Error::Refused`] if the store has no room for another.
     pub fn layout(&self, layout: Layout) -> Result<SharedLayout> {
         let message = Message::new(Matter::Layout, layout_numbers(&layout));
-        let answer = self.shared.control.ask(&message, &[])?;
-        Ok(SharedLayout { number: answer.numbers[0] as u32, layout })
+        let answer = self.ask(&message, &[])?;
+        Ok(SharedLayout { place: (self.shared.number, answer.numbers[0] as u32), layout })
     }
 
     /// Returns the counters of the store and of the server, and waits for them.
@@ -461,7 +479,7 @@ impl Client {
     /// # Errors
     /// [`Error::Lost`] if the server is gone.
     pub fn stats(&self) -> Result<(Stats, Serving)> {
-        let answer = self.shared.control.ask(&Message::new(Matter::Stats, [0; 4]), &[])?;
+        let answer = self.ask(&Message::new(Matter::Stats, [0; 4]), &[])?;
         let read = <[u64; Stats::FIELDS]>::read_from_prefix(answer.body()).ok();
         let read =
             read.and_then(|(fields, rest)| Some((fields, Serving::read_from_bytes(rest).ok()?)));
@@ -495,11 +513,16 @@ impl Client {
     /// # Errors
     /// As [`Client::allocate`].
     pub fn make_pool(&self) -> Result<()> {
-        if !self.shared.with(|state| state.has_pool()) {
+        if !self.has_pool() {
             let memory = self.allocate(self.shared.options().pool_bytes)?;
             self.shared.with(|state| state.set_pool(memory));
         }
         Ok(())
+    }
+
+    /// Returns whether the pool was made.
+    pub fn has_pool(&self) -> bool {
+        self.shared.with(|state| state.has_pool())
     }
 
     /// Makes the pool if there is none, and checks that it can hold `bytes`.

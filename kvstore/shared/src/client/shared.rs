@@ -6,6 +6,7 @@
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,18 @@ use crate::ring::{ANYTHING, Sleep};
 use crate::socket;
 use crate::wire::{Code, Matter, Message};
 
+/// Numbers connections.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Why the server is lost if it says nothing.
+const HANG_UP: &str = "it closed the connection";
 /// How soon to look again for what is not signalled.
 const LOOK: Duration = Duration::from_millis(1);
 /// How soon a thread looks again that waits for one that sleeps on the doorbell.
 const REST: Duration = Duration::from_millis(50);
+/// What is called with the reason once the server is lost.
+pub(super) type Hook = Box<dyn FnOnce(&str) + Send>;
+
 /// How soon a thread looks again that waits beside an event loop.
 const GLANCE: Duration = Duration::from_micros(100);
 
@@ -55,7 +64,11 @@ impl Control {
             Code::Done => Ok(answer),
             code => {
                 let text = String::from_utf8_lossy(answer.body()).into_owned();
-                Err(Error::Refused { code, text, value: 0, found: None })
+                Err(match code {
+                    // A server whose store has ended ends, too.
+                    Code::Closed => Error::Lost { why: text },
+                    _ => Error::Refused { code, text, value: 0, found: None },
+                })
             }
         }
     }
@@ -76,6 +89,8 @@ impl Drop for Registration {
 }
 
 pub(super) struct Shared {
+    /// Among the connections of this process.
+    pub(super) number: u64,
     state: Mutex<Guarded>,
     arrived: Condvar,
     pub(super) control: Arc<Control>,
@@ -97,6 +112,7 @@ struct Guarded {
     is_roused: bool,
     /// Threads that wait for another one.
     waiters: usize,
+    when_lost: Option<Hook>,
 }
 
 impl Shared {
@@ -104,13 +120,26 @@ impl Shared {
         state: State,
         (control, stream): (Arc<Control>, UnixStream),
         sleep: Sleep,
-        (bell, server_bell): (EventFd, EventFd),
+        bells: (EventFd, EventFd),
         options: ClientOptions,
     ) -> Arc<Shared> {
         let (has_sleeper, is_watched, is_roused) = (false, false, false);
-        let state = Mutex::new(Guarded { state, has_sleeper, is_watched, is_roused, waiters: 0 });
-        let arrived = Condvar::new();
-        Arc::new(Shared { state, arrived, control, stream, sleep, bell, server_bell, options })
+        let (waiters, when_lost) = (0, None);
+        let guarded = Guarded { state, has_sleeper, is_watched, is_roused, waiters, when_lost };
+        let (state, arrived) = (Mutex::new(guarded), Condvar::new());
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (bell, server_bell) = bells;
+        Arc::new(Shared {
+            number,
+            state,
+            arrived,
+            control,
+            stream,
+            sleep,
+            bell,
+            server_bell,
+            options,
+        })
     }
 
     pub(super) fn options(&self) -> &ClientOptions {
@@ -138,7 +167,12 @@ impl Shared {
     fn unlock(&self, mut guarded: MutexGuard<'_, Guarded>, tells_loop: bool) {
         let afterwards = guarded.state.afterwards();
         let has_waiters = guarded.waiters > 0;
+        let loss = guarded.loss();
         drop(guarded);
+        if afterwards.is_lost {
+            // A server that broke the protocol lets go of this client, and the thread that sleeps until it answers wakes.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
         if afterwards.has_asked && self.sleep.must_ring(0) {
             // Fails only with a full counter: then the server has been woken already.
             let _ = self.server_bell.write(1);
@@ -151,6 +185,16 @@ impl Shared {
             let _ = self.bell.write(1);
         }
         afterwards.finish();
+        if let Some((tell, why)) = loss {
+            tell(&why);
+        }
+    }
+
+    /// Has `then` called once the server is lost.
+    pub(super) fn when_lost(&self, then: Hook) {
+        let mut guarded = self.lock();
+        guarded.when_lost = Some(then);
+        self.unlock(guarded, false);
     }
 
     /// Waits for the request in a slot, and returns its answer unless `until` passes.
@@ -259,7 +303,7 @@ impl Shared {
             // A signal or a failure looks like the end of the time.
             let _ = poll(&mut files, at_most);
             if files[1].any() == Some(true) {
-                self.lose();
+                self.lose(HANG_UP);
             }
         }
         self.sleep.end();
@@ -274,10 +318,10 @@ impl Shared {
     }
 
     /// Takes the last answers, and ends all other requests.
-    fn lose(&self) {
+    pub(super) fn lose(&self, why: &str) {
         self.with(|state| {
             state.turn();
-            state.lose("it closed the connection");
+            state.lose(why);
         });
     }
 
@@ -291,8 +335,16 @@ impl Shared {
         self.unlock(guarded, false);
         let mut files = [PollFd::new(self.stream.as_fd(), PollFlags::POLLHUP)];
         if poll(&mut files, PollTimeout::ZERO).is_ok_and(|count| count > 0) {
-            self.lose();
+            self.lose(HANG_UP);
         }
+    }
+}
+
+impl Guarded {
+    /// Returns what is to be called because the server is lost, once.
+    fn loss(&mut self) -> Option<(Hook, String)> {
+        let why = self.state.why_lost()?;
+        self.when_lost.take().map(|tell| (tell, why.to_owned()))
     }
 }
 
@@ -303,22 +355,35 @@ mod tests {
     use crate::wire::Done;
     use adit_driver::sys::{Backing, HostMemory};
     use nix::sys::eventfd::EfdFlags;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use zerocopy::IntoBytes;
 
     const PATIENCE: Duration = Duration::from_secs(20);
     const DEPTH: u64 = 4;
 
-    #[test]
-    fn a_sleep_widens_for_a_thread_that_began_to_wait_before_it() {
+    /// Returns what a client shares, its rings, and the server's end of the socket.
+    fn made() -> (Arc<Shared>, Rings, UnixStream) {
         let memory = HostMemory::allocate(ring::bytes(DEPTH), Backing::Any, &|_, _| ());
         let rings = Rings::new(Arc::new(memory.expect("memory")).atomics(), DEPTH);
-        let (stream, _server) = UnixStream::pair().expect("a pair");
+        let (stream, server) = UnixStream::pair().expect("a pair");
         let control = (Control::new(stream.try_clone().expect("a descriptor")), stream);
         let bell = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
         let (state, sleep) = (State::new(&rings, DEPTH), Sleep::of_client(&rings));
         let options = ClientOptions::default();
-        let shared = Shared::new(state, control, sleep, (bell(), bell()), options);
+        (Shared::new(state, control, sleep, (bell(), bell()), options), rings, server)
+    }
+
+    #[test]
+    fn a_server_that_is_given_up_learns_it() {
+        let (shared, _rings, mut server) = made();
+        server.set_read_timeout(Some(PATIENCE)).expect("set");
+        shared.lose("it answered what was not asked");
+        assert_eq!(server.read(&mut [0]).expect("the end"), 0, "nothing of the client is left");
+    }
+
+    #[test]
+    fn a_sleep_widens_for_a_thread_that_began_to_wait_before_it() {
+        let (shared, rings, _server) = made();
         // One thread is about to sleep until the answer with tag 1; another began to wait for tag 2.
         let mut guarded = shared.lock();
         (guarded.has_sleeper, guarded.waiters) = (true, 1);

@@ -97,6 +97,8 @@ pub(super) struct Afterwards {
     pub(super) has_asked: bool,
     /// Requests that ended.
     pub(super) ended: usize,
+    /// The server was lost.
+    pub(super) is_lost: bool,
 }
 
 impl Afterwards {
@@ -431,8 +433,14 @@ impl State {
     pub(super) fn lose(&mut self, why: &str) {
         if self.lost.is_none() {
             self.lost = Some(why.to_owned());
+            self.afterwards.is_lost = true;
             self.end_all();
         }
+    }
+
+    /// Returns why the server is lost, if it is.
+    pub(super) fn why_lost(&self) -> Option<&str> {
+        self.lost.as_deref()
     }
 
     fn end_all(&mut self) {
@@ -466,7 +474,7 @@ impl State {
 fn ask(wish: &Wish, memory: &Memory) -> Ask {
     let run = match memory {
         Memory::Lent(span) | Memory::Pooled(span) => {
-            Run { region: span.region(), offset: span.offset() as u64, bytes: span.len() as u64 }
+            Run { region: span.number(), offset: span.offset() as u64, bytes: span.len() as u64 }
         }
         Memory::None => Run { region: 0, offset: 0, bytes: 0 },
     };

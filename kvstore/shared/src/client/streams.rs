@@ -149,8 +149,7 @@ impl Client {
         let layout = with.layout.as_ref().map(|layout| layout.layout());
         let piece = layout.map_or(piece_bytes(bytes), |layout| layout.run_units() * UNIT_BYTES);
         let step = step_bytes(bytes, piece, self.bytes_max)?;
-        let (layout, ttl_s) =
-            (with.layout.map_or(0, |layout| layout.number), with.ttl.map_or(0, whole_seconds));
+        let (layout, ttl_s) = (self.layout_number(with)?, with.ttl.map_or(0, whole_seconds));
         let condition = with.condition;
         let ask = Ask::Reserve { key, bytes, layout, ttl_s, condition };
         let Some(mut writer) = self.submit(plain(ask), meaning::writer).wait()? else {

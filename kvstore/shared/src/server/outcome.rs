@@ -67,6 +67,15 @@ pub(super) fn failed(tag: u64, error: &Error) -> Done {
     Done::new(tag, code, value, 0).with_text(&error.to_string())
 }
 
+/// Returns how a message over the socket is refused that the store failed. A client is to learn that a store has ended.
+pub(super) fn refusal(error: &Error) -> (Code, String) {
+    let code = match error {
+        Error::Failed(Failure::Closed) | Error::Died { .. } => Code::Closed,
+        _ => Code::Failed,
+    };
+    (code, error.to_string())
+}
+
 /// Refuses a request that the store does not get.
 pub(super) fn refused(tag: u64, (code, why): (Code, &str)) -> Done {
     Done::new(tag, code, 0, 0).with_text(why)
@@ -100,5 +109,7 @@ mod tests {
         assert_eq!(done.text(), failure.to_string());
         let closed = failed(7, &Error::Failed(Failure::Closed));
         assert_eq!(Code::of(closed.code), Code::Closed);
+        assert_eq!(refusal(&Error::Failed(Failure::Closed)).0, Code::Closed);
+        assert_eq!(refusal(&Error::Failed(failure.clone())), (Code::Failed, failure.to_string()));
     }
 }

@@ -21,6 +21,7 @@ use zerocopy::IntoBytes;
 
 use super::counts::Counts;
 use super::desk::{Desk, Shares};
+use super::outcome::refusal;
 use super::taking::{Link, Taking};
 use super::waiting::Waiting;
 use super::{Event, Options};
@@ -333,7 +334,7 @@ impl<'a> Session<'a> {
             name => {
                 self.check_tenant(name)?;
                 let tenant = self.common.store.tenant(name).wait();
-                Some(tenant.map_err(|why| (Code::Failed, why.to_string()))?)
+                Some(tenant.map_err(|why| refusal(&why.error))?)
             }
         };
         Ok(PutWith { tenant, ..PutWith::default() })
@@ -380,7 +381,7 @@ impl<'a> Session<'a> {
         };
         let memory = memory::dma(file, bytes, &self.allowance)?;
         let buffer = self.common.store.register(memory);
-        let buffer = buffer.map_err(|why| (Code::Failed, why.to_string()))?;
+        let buffer = buffer.map_err(|why| refusal(&why))?;
         let number = desk.add_region(buffer);
         let number = number.ok_or((Code::Limit, "it shares too many regions".to_owned()))?;
         self.shared_bytes += bytes;
@@ -416,7 +417,7 @@ impl<'a> Session<'a> {
             }
             None => {
                 let defined = self.common.store.layout(layout).wait();
-                let defined = defined.map_err(|why| (Code::Failed, why.to_string()))?;
+                let defined = defined.map_err(|why| refusal(&why.error))?;
                 // Only this thread adds some.
                 layouts().push(defined);
                 layouts().len() - 1

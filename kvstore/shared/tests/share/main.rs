@@ -5,6 +5,7 @@ mod conditions;
 mod dead;
 mod hostile;
 mod limits;
+mod lost;
 mod raw;
 mod rig;
 mod streams;

@@ -88,6 +88,8 @@ fn test(python: &Path, temporary: &Path) -> Result<u8> {
     let pytest = ["-m", "pytest", "-W", "ignore", "-p", "no:cacheprovider"];
     let mut ours = script(python);
     ours.args(pytest).args(["-rP", "--show-capture=stdout", "--basetemp"]).arg(temporary);
+    // Some of them connect to a store that it serves.
+    ours.env("ADIT", workspace::build_tested()?);
     let code = process::exit_code(&mut ours)?;
     if code != 0 {
         return Ok(code);

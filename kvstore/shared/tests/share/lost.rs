@@ -1,0 +1,110 @@
+//! Clients whose server is lost: how they learn it, and what of theirs another connection takes over.
+
+use std::sync::{Arc, Mutex};
+
+use adit_kvshare::client::PutWith;
+use adit_kvshare::wire::Code;
+use adit_kvshare::{Client, Options};
+use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
+use adit_kvstore::shard::Part;
+
+use crate::rig::{PATIENCE, Rig, data, key};
+
+const UNIT: usize = 4096;
+
+type Notice = (&'static str, fn(&Client));
+
+#[test]
+fn the_loss_of_the_server_is_told_once_whichever_call_notices() {
+    let notices: [Notice; 4] = [
+        ("a wait", |client| drop(client.exists(key(1)).wait().expect_err("lost"))),
+        ("a message", |client| drop(client.stats().expect_err("lost"))),
+        ("a thread that takes answers", |client| client.watch(PATIENCE)),
+        ("an event loop", Client::reap),
+    ];
+    for (name, notice) in notices {
+        let mut rig = Rig::soft();
+        let (client, told) = (rig.client(), Arc::new(Mutex::new(Vec::new())));
+        let tell = || {
+            let told = Arc::clone(&told);
+            move |why: &str| told.lock().expect("no panic").push(why.to_owned())
+        };
+        let count = || told.lock().expect("no panic").len();
+        client.put(key(1), b"x").wait().expect("put");
+        client.when_lost(tell());
+        assert!(client.get(key(1)).wait().expect("got").is_some() && count() == 0, "{name}");
+        rig.end();
+        notice(&client);
+        assert_eq!(count(), 1, "{name}");
+        drop(client.exists(key(1)).wait().expect_err("it stays lost"));
+        assert_eq!(count(), 1, "{name}: once");
+        client.when_lost(tell());
+        assert_eq!(count(), 2, "{name}: at once if it is lost already");
+        assert!(told.lock().expect("no panic").iter().all(|why| !why.is_empty()));
+    }
+}
+
+#[test]
+fn a_layout_of_another_connection_is_refused() {
+    let (first, second) = (Rig::soft(), Rig::soft());
+    let (old, new) = (first.client(), second.client());
+    let (layers, tensors_per_layer, dtype) = (2, 2, Dtype::F16);
+    let shape =
+        BlockShape { layers, tensors_per_layer, kv_heads: 8, head_dim: 128, dtype, tokens: 64 };
+    let shape = Layout::new(shape, Order::LayerMajor { slots: 4 }).expect("a layout");
+    let layout = Some(old.layout(shape).expect("defined"));
+    let (with, bytes) = (PutWith { layout, ..PutWith::default() }, shape.block_units() * 4096);
+    let block = data(1, 0, bytes as usize);
+    let put = new.put_with(key(1), &block, &with).wait().expect_err("another's");
+    let streamed = new.put_from(key(1), Some(bytes), &block[..], &with).expect_err("another's");
+    for why in [put.to_string(), streamed.to_string()] {
+        assert!(why.contains("Client::layout of this one"), "{why}");
+    }
+    let layout = Some(new.layout(shape).expect("defined anew"));
+    let with = PutWith { layout, ..PutWith::default() };
+    assert!(new.put_with(key(1), &block, &with).wait().expect("put").is_stored);
+}
+
+#[test]
+fn memory_of_another_connection_is_refused_until_it_is_adopted() {
+    let (mut first, mut second) = (Rig::soft(), Rig::soft());
+    let (old, new) = (first.client(), second.client());
+    // Both servers know them by the same number.
+    let mut memory = old.allocate(8 * UNIT).expect("memory");
+    let victim = new.allocate(8 * UNIT).expect("memory");
+    let there = data(1, 0, 8 * UNIT);
+    memory.copy_from_slice(&there);
+    first.end();
+    let refused = new.put(key(1), memory).wait().expect_err("another's");
+    assert!(refused.to_string().contains("Client::adopt"), "{refused}");
+    let memory = refused.memory.expect("it comes back");
+    let refused = new.get_into(key(1), Part::All, memory).wait().expect_err("another's");
+    let mut memory = refused.memory.expect("it comes back");
+    let end = memory.split_off(6 * UNIT);
+    let middle = memory.split_off(4 * UNIT);
+    let (why, mut several) = new.adopt(vec![memory, victim]).expect_err("two regions");
+    assert!(why.to_string().contains("by itself"), "{why}");
+    let (victim, memory) = (several.remove(1), several.remove(0));
+    let mut adopted = new.adopt(vec![memory, end]).expect("adopted");
+    let (end, mut memory) = (adopted.remove(1), adopted.remove(0));
+    memory.join(middle).expect_err("what was not named stays the other's");
+    let put = new.put(key(1), end).wait().expect("put");
+    let value = new.get(key(1)).wait().expect("got").expect("a hit");
+    assert_eq!(value[..], there[6 * UNIT..], "its own bytes");
+    assert_eq!(victim[..], [0; 8 * UNIT], "and not those of the number");
+    drop((value, put, memory, victim, new, old));
+    second.until_nothing_is_left();
+    second.end();
+}
+
+#[test]
+fn memory_that_a_server_does_not_take_comes_back() {
+    let options = Options { client_bytes_max: 16 << 20, ..Options::default() };
+    let (first, second) = (Rig::soft(), Rig::soft_with(options));
+    let (old, new) = (first.client(), second.client());
+    let mut memory = old.allocate(32 << 20).expect("memory");
+    memory[5] = 9;
+    let (why, spans) = new.adopt(vec![memory]).expect_err("too much");
+    assert_eq!((why.code(), spans.len(), spans[0][5]), (Some(Code::Limit), 1, 9));
+    assert!(new.adopt(Vec::new()).expect("nothing to share").is_empty());
+}

@@ -185,6 +185,7 @@ impl Opening {
         };
         let gone = "threads let go of it before they have said all";
         let regions = Arc::into_inner(regions).expect(gone);
+        let removals = found.removals().clone();
         let Found { devices, set, .. } = Arc::into_inner(found).expect(gone);
         let shared = Arc::new(Pools::new(devices.as_slice(), regions));
         let names = exit::names(&options.targets, &options.devices);
@@ -211,6 +212,7 @@ impl Opening {
             timeout,
             patience,
             reach,
+            removals,
             tier: Mutex::default(),
         };
         let (core, pollers) = (Arc::new(core), Mutex::new(pollers));

@@ -18,6 +18,7 @@
 //! | `waiting` | changes that wait for memory, in the store's own order |
 //! | `canary` | rules broken on purpose |
 
+mod account;
 mod answers;
 mod attaching;
 mod canary;
